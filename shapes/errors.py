@@ -1,0 +1,55 @@
+"""The one exception for input that a person can mend."""
+
+from __future__ import annotations
+
+
+class InputError(ValueError):
+    """A value that a person gave and can mend.
+
+    Printed as one line, ``where: key = value: expected``; the command line turns it into exit code 2.
+
+    >>> str(InputError("expected a positive integer", where="config.json", key="num_attention_heads", value=0))
+    'config.json: num_attention_heads = 0: expected a positive integer'
+    """
+
+    def __init__(
+        self, expected: str, *, where: str | None = None, key: str | None = None, value: object = None
+    ) -> None:
+        self.expected = expected
+        self.where = where
+        self.key = key
+        self.value = value
+        super().__init__(str(self))
+
+    def at(self, where: str) -> InputError:
+        """The same error, naming the file or object it was found in (unless it names one already)."""
+        return InputError(self.expected, where=self.where or where, key=self.key, value=self.value)
+
+    def __str__(self) -> str:
+        parts = []
+        if self.where is not None:
+            parts.append(_one_line(self.where))
+        if self.key is not None:
+            parts.append(f"{_one_line(self.key)} = {_shorten(self.value)}" if self.value is not None else self.key)
+        parts.append(_one_line(self.expected))
+        return ": ".join(parts)
+
+
+def positive_int(value: object, key: str, *, where: str | None = None, maximum: int = 2**48) -> int:
+    """``value`` if it is an integer of 1..maximum, else an InputError. Booleans and floats are refused."""
+    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= maximum:
+        raise InputError(f"expected an integer between 1 and {maximum}", where=where, key=key, value=value)
+    return value
+
+
+def _one_line(text: str) -> str:
+    # Names come from untrusted files: control characters could forge lines or colour a terminal.
+    return "".join(character if character.isprintable() else ascii(character)[1:-1] for character in text)
+
+
+def _shorten(value: object, limit: int = 60) -> str:
+    try:
+        text = _one_line(repr(value) if not isinstance(value, int) or abs(value) < 10**40 else f"{value:.3e}")
+    except (OverflowError, ValueError, RecursionError):
+        text = f"<{type(value).__name__}>"
+    return text if len(text) <= limit else text[: limit - 1] + "…"

@@ -1,0 +1,25 @@
+"""Operators: what a model runs, forward and backward (see ``shapes.operators.types`` for the conventions)."""
+
+from shapes.operators.types import (
+    LAYOUT_OF_PHASE,
+    Attention,
+    Collective,
+    Elementwise,
+    Gemm,
+    GroupedGemm,
+    Layout,
+    Operator,
+    Phase,
+)
+
+__all__ = [
+    "LAYOUT_OF_PHASE",
+    "Attention",
+    "Collective",
+    "Elementwise",
+    "Gemm",
+    "GroupedGemm",
+    "Layout",
+    "Operator",
+    "Phase",
+]

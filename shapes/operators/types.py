@@ -1,0 +1,214 @@
+"""What a step runs: one operator type for the formula path and the trace path alike.
+
+BLAS order everywhere: C[m,n] = A[m,k] B[k,n], ``batch`` times. For a linear layer
+
+=======  =============  ==============  =======  ======
+phase    m              n               k        layout
+=======  =============  ==============  =======  ======
+forward  tokens         out_features    in       tn
+dgrad    tokens         in_features     out      nn
+wgrad    out_features   in_features     tokens   nt
+=======  =============  ==============  =======  ======
+
+``layout`` is cuBLAS's (column-major) name, so its first letter speaks of B and its second of A:
+
+====== ====================== ======================
+layout A[m,k] is contiguous   B[k,n] is contiguous
+====== ====================== ======================
+tn     along k (ld = k)       along k (ld = k)
+nn     along k (ld = k)       along n (ld = n)
+nt     along m (ld = m)       along n (ld = n)
+tt     along m (ld = m)       along k (ld = k)
+====== ====================== ======================
+
+C is always contiguous along n (ld = n).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from shapes.dtypes import BYTES
+
+#: ``dgrad`` is every gradient of an activation (attention's whole backward too), ``wgrad`` of a weight.
+Phase = Literal["forward", "dgrad", "wgrad", "optimizer"]
+Layout = Literal["tn", "nn", "nt", "tt"]
+LAYOUT_OF_PHASE: dict[str, Layout] = {"forward": "tn", "dgrad": "nn", "wgrad": "nt"}
+
+
+@dataclass(frozen=True, slots=True)
+class Gemm:
+    """``batch`` products C[m,n] = A[m,k] B[k,n], run ``count`` times a step on one device.
+
+    ``kind`` is "gemm" for a plain product, "bmm" for a batched one, "conv" for a convolution's implicit GEMM.
+    ``out_dtype`` is C's element type where it differs (fp8 in, bf16 out).
+    """
+
+    name: str
+    phase: Phase
+    m: int
+    n: int
+    k: int
+    batch: int = 1
+    dtype: str = "bf16"
+    layout: Layout = "tn"
+    count: int = 1
+    kind: Literal["gemm", "bmm", "conv"] = "gemm"
+    out_dtype: str | None = None
+
+    @property
+    def flops(self) -> int:
+        """Floating-point operations of one run: 2 batch m n k (a multiply and an add)."""
+        return 2 * self.batch * self.m * self.n * self.k
+
+    @property
+    def bytes(self) -> int:
+        """Least bytes one run moves: A and B read once, C written once."""
+        size, out = BYTES[self.dtype], BYTES[self.out_dtype or self.dtype]
+        return self.batch * ((self.m * self.k + self.k * self.n) * size + self.m * self.n * out)
+
+
+@dataclass(frozen=True, slots=True)
+class GroupedGemm:
+    """One launch of ``groups`` products that share two dimensions: a layer's experts.
+
+    The ragged dimension holds the *total* over the groups, so FLOPs are 2 m n k whatever the routing:
+    ``ragged="m"`` (forward, dgrad: m = all routed tokens) or ``ragged="k"`` (wgrad: k = all routed tokens).
+    ``load`` is the fullest group's share over the mean (1.0: even routing).
+    """
+
+    name: str
+    phase: Phase
+    groups: int
+    m: int
+    n: int
+    k: int
+    ragged: Literal["m", "k"] = "m"
+    dtype: str = "bf16"
+    layout: Layout = "tn"
+    count: int = 1
+    load: float = 1.0
+    kind: Literal["grouped_gemm"] = "grouped_gemm"
+
+    @property
+    def batch(self) -> int:
+        return self.groups
+
+    @property
+    def flops(self) -> int:
+        return 2 * self.m * self.n * self.k
+
+    @property
+    def bytes(self) -> int:
+        a, b, c = self.m * self.k, self.k * self.n, self.m * self.n
+        if self.ragged == "m":
+            b *= self.groups
+        else:
+            c *= self.groups
+        return (a + b + c) * BYTES[self.dtype]
+
+
+@dataclass(frozen=True, slots=True)
+class Attention:
+    """One fused attention operator: softmax(Q K^T) V for ``batch`` sequences.
+
+    Q is [batch, heads, q_len, head_dim], K [batch, kv_heads, kv_len, head_dim], V [batch, kv_heads, kv_len,
+    v_head_dim]. ``window`` keys are seen by each query (None: all). ``phase="dgrad"`` is the whole backward.
+    """
+
+    name: str
+    phase: Phase
+    batch: int
+    heads: int
+    kv_heads: int
+    q_len: int
+    kv_len: int
+    head_dim: int
+    v_head_dim: int
+    causal: bool = True
+    window: int | None = None
+    dtype: str = "bf16"
+    count: int = 1
+    kind: Literal["attention"] = "attention"
+
+    @property
+    def flops(self) -> int:
+        """As torch's FlopCounterMode counts: the full square, causal or not.
+
+        Forward: Q K^T and P V. Backward: the scores again, dP = dO V^T, dV = P^T dO, dQ = dS K, dK = dS^T Q.
+        """
+        qk, pv = self.head_dim, self.v_head_dim
+        per_pair = 2 * qk + 2 * pv if self.phase == "forward" else 6 * qk + 4 * pv
+        return self.batch * self.heads * self.q_len * self.kv_len * per_pair
+
+    @property
+    def visible_share(self) -> float:
+        """Share of the q_len x kv_len square that the mask leaves (a causal square: a half and a diagonal)."""
+        q, kv = self.q_len, self.kv_len
+        if not self.causal:
+            return 1.0 if self.window is None else min(1.0, self.window / kv)
+        # Bottom-right aligned: query i sees kv - q + i + 1 keys, at most `window` of them.
+        window = kv if self.window is None else min(self.window, kv)
+        first = max(kv - q + 1, 0)  # keys the first query sees
+        last = min(kv, window)
+        if first >= window:
+            return window / kv
+        ramp = min(window - first, q)
+        seen = ramp * first + ramp * (ramp - 1) / 2 + (q - ramp) * last
+        return seen / (q * kv)
+
+    @property
+    def bytes(self) -> int:
+        q = self.batch * self.heads * self.q_len
+        kv = self.batch * self.kv_heads * self.kv_len
+        forward = q * (self.head_dim + self.v_head_dim) + kv * (self.head_dim + self.v_head_dim)
+        # Backward reads Q, K, V, O, dO and writes dQ, dK, dV.
+        backward = 2 * forward + q * self.v_head_dim
+        return (forward if self.phase == "forward" else backward) * BYTES[self.dtype]
+
+
+@dataclass(frozen=True, slots=True)
+class Elementwise:
+    """A memory-bound operator: its time is the bytes it moves. ``what`` says which (norm, softmax, …)."""
+
+    name: str
+    phase: Phase
+    what: str
+    bytes_read: int
+    bytes_written: int
+    dtype: str = "bf16"
+    count: int = 1
+    kind: Literal["elementwise"] = "elementwise"
+
+    @property
+    def flops(self) -> int:
+        return 0
+
+    @property
+    def bytes(self) -> int:
+        return self.bytes_read + self.bytes_written
+
+
+@dataclass(frozen=True, slots=True)
+class Collective:
+    """A communication operator over ``ranks`` devices; ``bytes`` is the buffer on each of them.
+
+    For all_gather and reduce_scatter it is the full (gathered) buffer, as NCCL's tests count it.
+    """
+
+    name: str
+    phase: Phase
+    what: Literal["all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send_recv"]
+    bytes: int
+    ranks: int
+    dtype: str = "bf16"
+    count: int = 1
+    kind: Literal["collective"] = "collective"
+
+    @property
+    def flops(self) -> int:
+        return 0
+
+
+Operator = Gemm | GroupedGemm | Attention | Elementwise | Collective

@@ -1,0 +1,69 @@
+"""What is run on a model: batch, sequence, precision, phase and how the work is split over devices."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import Literal, get_args
+
+from shapes.dtypes import dtype_bytes
+from shapes.errors import InputError, positive_int
+
+RunPhase = Literal["train", "infer"]
+AttentionKernel = Literal["flash", "eager"]
+Checkpointing = Literal["none", "selective", "full"]
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """One microbatch's work. Symbols as in the literature: b microbatch, s tokens a sequence, t/p/d/e parallel degrees.
+
+    ``fused_qkv`` and ``fused_gate_up`` override how the model class groups its projections (None: as it does).
+    ``expert_load`` is the fullest expert's tokens over the mean (1.0: even routing).
+    ``decoder_s`` is the target length of an encoder-decoder (None: s).
+    """
+
+    b: int = 4
+    s: int = 4096
+    dtype: str = "bf16"
+    phase: RunPhase = "train"
+    t: int = 1
+    p: int = 1
+    d: int = 1
+    e: int = 1
+    zero: int = 0
+    attention: AttentionKernel = "flash"
+    checkpointing: Checkpointing = "none"
+    sequence_parallel: bool = False
+    fused_qkv: bool | None = None
+    fused_gate_up: bool | None = None
+    expert_load: float = 1.0
+    decoder_s: int | None = None
+
+    def __post_init__(self) -> None:
+        for key in ("b", "s", "t", "p", "d", "e"):
+            positive_int(getattr(self, key), key, maximum=2**31)
+        if self.decoder_s is not None:
+            positive_int(self.decoder_s, "decoder_s", maximum=2**31)
+        dtype_bytes(self.dtype)
+        for key, choices in (
+            ("phase", get_args(RunPhase)),
+            ("attention", get_args(AttentionKernel)),
+            ("checkpointing", get_args(Checkpointing)),
+            ("zero", (0, 1, 2, 3)),
+        ):
+            if getattr(self, key) not in choices:
+                raise InputError(f"expected one of {', '.join(map(str, choices))}", key=key, value=getattr(self, key))
+        if not (isinstance(self.expert_load, (int, float)) and 1.0 <= self.expert_load < float("inf")):
+            raise InputError("expected a number of at least 1 (max/mean)", key="expert_load", value=self.expert_load)
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of one microbatch: b x s."""
+        return self.b * self.s
+
+    @property
+    def train(self) -> bool:
+        return self.phase == "train"
+
+    def to_dict(self) -> dict[str, object]:
+        return {field.name: getattr(self, field.name) for field in fields(self)}
