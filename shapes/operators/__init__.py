@@ -1,5 +1,6 @@
 """Operators: what a model runs, forward and backward (see ``shapes.operators.types`` for the conventions)."""
 
+from shapes.operators.lower import check_split, operators
 from shapes.operators.types import (
     LAYOUT_OF_PHASE,
     Attention,
@@ -22,4 +23,6 @@ __all__ = [
     "Layout",
     "Operator",
     "Phase",
+    "check_split",
+    "operators",
 ]

@@ -1,0 +1,160 @@
+"""Memory-bound operators and the bytes they move: each input read once, each output written once.
+
+Norms, activations, rotary embedding and residual additions are counted as one fused kernel each, as Megatron and
+Liger run them; plain eager PyTorch moves more (an fp32 RMSNorm written out makes about four passes).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from shapes.dtypes import BYTES
+from shapes.model import AttentionShape, Block, MlaShape, ModelShape, MoeShape
+from shapes.operators.attention import shard_heads
+from shapes.operators.types import Elementwise, Phase
+from shapes.workload import Workload
+
+#: Bytes of state AdamW reads and writes a parameter: fp32 gradient, master weight and two moments in; the three and
+#: the 16-bit weight out (the 18-bytes-a-parameter convention of mixed precision).
+ADAMW_READ_BYTES, ADAMW_WRITTEN_BYTES = 16, 14
+
+
+def activation_bytes(workload: Workload) -> int:
+    """Bytes of one activation element: fp8 and int8 recipes keep activations in 16 bits between products."""
+    return max(2, BYTES[workload.dtype])
+
+
+def _emit(
+    name: str,
+    what: str,
+    elements: int,
+    counts: tuple[int, int, int, int],
+    workload: Workload,
+    times: int,
+    forwards: int,
+) -> Iterator[Elementwise]:
+    """``counts``: tensors of ``elements`` read and written, forward, then backward."""
+    size = activation_bytes(workload)
+    phases: list[tuple[Phase, int, int, int]] = [("forward", counts[0], counts[1], times * forwards)]
+    if workload.train:
+        phases.append(("dgrad", counts[2], counts[3], times))
+    for phase, read, written, count in phases:
+        yield Elementwise(
+            name=name, phase=phase, what=what, bytes_read=read * elements * size,
+            bytes_written=written * elements * size, dtype=workload.dtype, count=count,
+        )  # fmt: skip
+
+
+def block_elementwise(
+    block: Block, hidden: int, s: int, workload: Workload, prefix: str, forwards: int
+) -> Iterator[Elementwise]:
+    """One layer's norms, residual additions, rotary embedding, softmax, activation and dropout, x ``block.count``."""
+    tokens, count = workload.b * s, block.count
+    # Sequence parallelism splits exactly the parts that tensor parallelism leaves whole.
+    whole = -(-tokens // workload.t) if workload.sequence_parallel else tokens
+    for index in range(block.norms):
+        name = f"{prefix}norm.{index}" if block.norms > 1 else f"{prefix}norm"
+        yield from _emit(name, "norm", whole * hidden, (1, 1, 2, 1), workload, count, forwards)
+    for part in (block.attention, block.cross):
+        if part is not None:
+            yield from _attention_elementwise(part, s, workload, prefix, count, forwards)
+    additions = 1 if block.parallel else sum(part is not None for part in (block.attention, block.cross, block.mlp))
+    if additions:
+        yield from _emit(
+            f"{prefix}residual", "residual", whole * hidden, (2, 1, 2, 1), workload, count * additions, forwards
+        )
+    if block.dropout:
+        yield from _emit(f"{prefix}dropout", "dropout", whole * hidden, (1, 2, 2, 1), workload, 2 * count, forwards)
+    yield from _mlp_elementwise(block, tokens, workload, prefix, forwards)
+
+
+def _mlp_elementwise(
+    block: Block, tokens: int, workload: Workload, prefix: str, forwards: int
+) -> Iterator[Elementwise]:
+    mlps = []
+    if isinstance(block.mlp, MoeShape):
+        mlps.append(("moe.activation", tokens * block.mlp.top_k * block.mlp.width, block.mlp.gated))
+        if block.mlp.shared:
+            mlps.append(("mlp.activation", tokens * block.mlp.shared.width, block.mlp.shared.gated))
+    elif block.mlp is not None:
+        mlps.append(("mlp.activation", tokens * block.mlp.width, block.mlp.gated))
+    for name, elements, gated in mlps:
+        counts = (2, 1, 3, 2) if gated else (1, 1, 2, 1)
+        yield from _emit(
+            prefix + name, "activation", -(-elements // workload.t), counts, workload, block.count, forwards
+        )
+
+
+def _attention_elementwise(
+    attention: AttentionShape | MlaShape, s: int, workload: Workload, prefix: str, count: int, forwards: int
+) -> Iterator[Elementwise]:
+    heads, kv_heads = shard_heads(attention, workload.t)
+    tokens = workload.b * s
+    if attention.rotary_dim:
+        elements = tokens * (heads + kv_heads) * attention.rotary_dim
+        yield from _emit(f"{prefix}attention.rotary", "rotary", elements, (1, 1, 1, 1), workload, count, forwards)
+    if isinstance(attention, AttentionShape) and attention.qk_norm != "none":
+        elements = tokens * (heads + kv_heads) * attention.head_dim
+        yield from _emit(f"{prefix}attention.qk_norm", "norm", elements, (1, 1, 2, 1), workload, count, forwards)
+    if isinstance(attention, MlaShape):
+        elements = tokens * attention.other_parameters
+        yield from _emit(f"{prefix}attention.latent_norm", "norm", elements, (1, 1, 2, 1), workload, count, forwards)
+    if workload.attention == "eager":
+        square = tokens * s * heads
+        again = 2 if workload.train and workload.checkpointing != "none" else 1
+        yield from _emit(f"{prefix}attention.softmax", "softmax", square, (1, 1, 2, 1), workload, count, again)
+        if attention.dropout:
+            yield from _emit(f"{prefix}attention.dropout", "dropout", square, (1, 2, 2, 1), workload, count, again)
+
+
+def model_elementwise(model: ModelShape, workload: Workload, s: int) -> Iterator[Elementwise]:
+    """Token embedding, last norm, cross-entropy over fp32 logits, and the optimizer's update of this device's share."""
+    tokens = workload.b * s
+    width = model.embedding_dim or model.hidden
+    if model.vocab and workload.p == 1:
+        yield from _emit("embedding", "embedding", tokens * width, (1, 1, 2, 1), workload, 1, 1)
+    if model.main.final_norm:
+        yield from _emit("final_norm", "norm", tokens * model.hidden, (1, 1, 2, 1), workload, 1, 1)
+    if not workload.train:
+        return
+    if model.head:
+        logits, size = tokens * -(-model.vocab // workload.t), activation_bytes(workload)
+        # Forward: 16-bit logits in, an fp32 copy out, read again by log-softmax. Backward: the copy in, 16 bits out.
+        yield Elementwise("cross_entropy", "forward", "cross_entropy", logits * (size + 4), logits * 4, workload.dtype)
+        yield Elementwise("cross_entropy", "dgrad", "cross_entropy", logits * 4, logits * size, workload.dtype)
+    share = parameters_per_device(model, workload)
+    if workload.zero:
+        share = -(-share // workload.d)
+    yield Elementwise(
+        "optimizer", "optimizer", "optimizer", share * ADAMW_READ_BYTES, share * ADAMW_WRITTEN_BYTES, "fp32"
+    )
+
+
+def parameters_per_device(model: ModelShape, workload: Workload) -> int:
+    """Parameters of the last pipeline stage on one tensor- and expert-parallel shard (ZeRO not applied)."""
+    # Imported here: lower.py builds on this module.
+    from shapes.operators.lower import stage_blocks
+
+    t, e = workload.t, workload.e
+    total = 0
+    for stack, blocks in stage_blocks(model, workload):
+        for block in blocks:
+            one = block.parameters(stack.hidden)
+            linears = block.linears(stack.hidden)
+            one -= sum(linear.parameters - _sharded(linear.parameters, linear.shard, t) for linear in linears)
+            if isinstance(block.mlp, MoeShape):
+                expert = block.mlp.expert_linears(stack.hidden)
+                whole = sum(linear.parameters for linear in expert)
+                local = sum(_sharded(linear.parameters, linear.shard, t) for linear in expert)
+                one -= block.mlp.experts * whole - (block.mlp.experts // e) * local
+            total += one * block.count
+        if workload.p == 1:
+            total += stack.parameters() - sum(block.count * block.parameters(stack.hidden) for block in stack.blocks)
+    ends = model.parameters - sum(stack.parameters() for stack in model.stacks)
+    if workload.p > 1 and not model.tied and model.head:
+        ends -= model.vocab * (model.embedding_dim or model.hidden)  # the input embedding is on the first stage
+    return total + -(-ends // t)
+
+
+def _sharded(parameters: int, shard: str, t: int) -> int:
+    return parameters if shard == "none" else -(-parameters // t)

@@ -1,0 +1,173 @@
+"""ModelShape + Workload -> the operators one device runs for one microbatch, forward and backward.
+
+Conventions, each checked against torch's dispatcher in tests/test_parity.py and tests/test_operators.py:
+
+* Tensor parallelism splits as Megatron does: column-parallel into the block, row-parallel out of it, the vocabulary
+  by columns, key/value heads replicated once t exceeds them. A router and MLA's down-projections are not split.
+* Pipeline parallelism: the operators of the last stage, which holds ceil(L/p) layers, the final norm and the head.
+* Expert parallelism: each device holds experts/e experts and, routing being even over devices, meets as many routed
+  tokens as it sends out.
+* ``checkpointing="full"`` runs every block's forward twice, "selective" the attention core's only.
+* A step is one microbatch with one optimizer update. Collectives are listed; whether they overlap is for the caller.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import chain
+
+from shapes.errors import InputError
+from shapes.model import AttentionShape, Block, Linear, MlaShape, ModelShape, MoeShape, Stack
+from shapes.operators.attention import attention_operators
+from shapes.operators.communication import block_collectives, step_collectives
+from shapes.operators.elementwise import block_elementwise, model_elementwise
+from shapes.operators.types import LAYOUT_OF_PHASE, Gemm, GroupedGemm, Operator
+from shapes.workload import Workload
+
+
+def operators(model: ModelShape, workload: Workload) -> tuple[Operator, ...]:
+    """Every operator of one step on one device; equal ones are merged and their ``count`` added up.
+
+    Raises InputError where the model cannot be split as asked (heads by t, experts by e, layers by p).
+    """
+    check_split(model, workload)
+    merged: dict[Operator, int] = {}
+    for operator in _all(model, workload):
+        key = replace(operator, count=1)
+        merged[key] = merged.get(key, 0) + operator.count
+    return tuple(replace(operator, count=count) for operator, count in merged.items())
+
+
+def check_split(model: ModelShape, workload: Workload) -> None:
+    """Raise InputError if the model does not divide over the workload's devices."""
+    if workload.p > model.layers:
+        raise InputError(f"expected at most the {model.layers} layers there are", key="p", value=workload.p)
+    for _, block in model.all_blocks():
+        if block.attention is not None and block.attention.heads % workload.t:
+            raise InputError(
+                f"expected a divisor of the {block.attention.heads} attention heads", key="t", value=workload.t
+            )
+        if isinstance(block.mlp, MoeShape) and block.mlp.experts % workload.e:
+            raise InputError(f"expected a divisor of the {block.mlp.experts} experts", key="e", value=workload.e)
+    if workload.e > 1 and model.moe is None:
+        raise InputError("expected 1: the model has no experts to spread", key="e", value=workload.e)
+
+
+def sequence_length(model: ModelShape, stack: Stack, workload: Workload) -> int:
+    """Tokens of one sequence in ``stack``."""
+    if stack.length is not None:
+        return stack.length
+    is_target = len(model.stacks) > 1 and stack is model.main
+    return workload.decoder_s if is_target and workload.decoder_s is not None else workload.s
+
+
+def stage_blocks(model: ModelShape, workload: Workload) -> tuple[tuple[Stack, tuple[Block, ...]], ...]:
+    """The last pipeline stage's blocks: the final ceil(L/p) layers of the model, counted from the end."""
+    left = -(-model.layers // workload.p)
+    stages: list[tuple[Stack, tuple[Block, ...]]] = []
+    for stack in reversed(model.stacks):
+        blocks: list[Block] = []
+        for block in reversed(stack.blocks):
+            if left <= 0:
+                break
+            blocks.insert(0, replace(block, count=min(block.count, left)))
+            left -= blocks[0].count
+        if blocks:
+            stages.insert(0, (stack, tuple(blocks)))
+    return tuple(stages)
+
+
+def linear_operators(
+    linear: Linear, tokens: int, workload: Workload, *, count: int = 1, name: str | None = None, forwards: int = 1
+) -> Iterator[Gemm]:
+    """A linear layer's forward, dgrad and wgrad on one tensor-parallel shard (``tokens`` rows)."""
+    out, inner = linear.out_features, linear.in_features
+    if linear.shard == "column":
+        out = -(-out // workload.t)
+    elif linear.shard == "row":
+        inner = -(-inner // workload.t)
+    dtype = linear.dtype or workload.dtype
+    out_dtype = "bf16" if dtype in ("fp8", "int8") else None
+    products = [("forward", tokens, out, inner, count * forwards)]
+    if workload.train:
+        if linear.grad_input:
+            products.append(("dgrad", tokens, inner, out, count))
+        products.append(("wgrad", out, inner, tokens, count))
+    for phase, m, n, k, times in products:
+        yield Gemm(
+            name=name or linear.name, phase=phase, m=m, n=n, k=k, dtype=dtype, out_dtype=out_dtype,
+            layout=LAYOUT_OF_PHASE[phase], count=times, kind=linear.kind,
+        )  # fmt: skip
+
+
+def _all(model: ModelShape, workload: Workload) -> Iterator[Operator]:
+    first_stage = workload.p == 1
+    for stack, blocks in stage_blocks(model, workload):
+        prefix = f"{stack.name}." if len(model.stacks) > 1 else ""
+        s = sequence_length(model, stack, workload)
+        if first_stage:
+            for linear in stack.front:
+                rows = workload.b * (linear.rows if linear.rows is not None else s)
+                yield from linear_operators(linear, rows, workload, name=prefix + linear.name)
+        for block in blocks:
+            yield from _block(model, block, stack, s, workload, prefix)
+    yield from _ends(model, workload, first_stage=first_stage)
+    yield from model_elementwise(model, workload, sequence_length(model, model.main, workload))
+    yield from step_collectives(model, workload)
+
+
+def _ends(model: ModelShape, workload: Workload, *, first_stage: bool) -> Iterator[Operator]:
+    tokens = workload.b * sequence_length(model, model.main, workload)
+    head = (model.head_linear,) if model.head_linear else ()
+    for linear in (*(model.after_embedding if first_stage else ()), *model.before_head, *head):
+        yield from linear_operators(linear, tokens, workload)
+
+
+def _block(
+    model: ModelShape, block: Block, stack: Stack, s: int, workload: Workload, prefix: str
+) -> Iterator[Operator]:
+    tokens = workload.b * s
+    forwards = 2 if workload.train and workload.checkpointing == "full" else 1
+    encoder_s = sequence_length(model, model.stacks[0], workload)
+    named = f"{prefix}layers.*."
+    for linear in block.linears(stack.hidden, fused_qkv=workload.fused_qkv, fused_gate_up=workload.fused_gate_up):
+        from_encoder = linear.name in ("cross_attention.k_proj", "cross_attention.v_proj")
+        rows = workload.b * encoder_s if from_encoder else tokens
+        yield from linear_operators(
+            linear, rows, workload, count=block.count, name=named + linear.name, forwards=forwards
+        )
+    cores: list[tuple[AttentionShape | MlaShape, str, int]] = []
+    if block.attention is not None:
+        cores.append((block.attention, "attention", s))
+    if block.cross is not None:
+        cores.append((block.cross, "cross_attention", encoder_s))
+    for attention, label, kv_len in cores:
+        yield from attention_operators(attention, workload, s, kv_len, named + label, block.count)
+    if isinstance(block.mlp, MoeShape):
+        yield from expert_operators(block.mlp, stack.hidden, tokens, workload, block.count, named, forwards)
+    yield from chain(
+        block_elementwise(block, stack.hidden, s, workload, named, forwards),
+        block_collectives(block, stack.hidden, tokens, workload, named, forwards),
+    )
+
+
+def expert_operators(
+    moe: MoeShape, hidden: int, tokens: int, workload: Workload, count: int, prefix: str, forwards: int
+) -> Iterator[GroupedGemm]:
+    """The experts' grouped products: ``tokens`` x top_k routed rows over the experts this device holds."""
+    groups, routed = moe.experts // workload.e, tokens * moe.top_k
+    for linear in moe.expert_linears(hidden, fused=workload.fused_gate_up):
+        out, inner = linear.out_features, linear.in_features
+        if linear.shard == "column":
+            out = -(-out // workload.t)
+        else:
+            inner = -(-inner // workload.t)
+        products = [("forward", routed, out, inner, "m", count * forwards)]
+        if workload.train:
+            products += [("dgrad", routed, inner, out, "m", count), ("wgrad", out, inner, routed, "k", count)]
+        for phase, m, n, k, ragged, times in products:
+            yield GroupedGemm(
+                name=prefix + linear.name, phase=phase, groups=groups, m=m, n=n, k=k, ragged=ragged,
+                dtype=workload.dtype, layout=LAYOUT_OF_PHASE[phase], count=times, load=workload.expert_load,
+            )  # fmt: skip

@@ -1,0 +1,135 @@
+"""A model's named dimensions, and the same model with some of them changed."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from shapes.errors import InputError, positive_int
+from shapes.model import AttentionShape, Block, Linear, MlpShape, ModelShape, MoeShape, Stack
+
+DIMENSIONS = (
+    "vocab", "hidden", "layers", "heads", "kv_heads", "head_dim", "d_ff", "experts", "top_k", "expert_d_ff",
+    "shared_d_ff",
+)  # fmt: skip
+
+
+def dimensions(model: ModelShape) -> dict[str, int]:
+    """The dimensions ``model`` has, by name; those of its main stack where stacks differ."""
+    attention, moe = model.attention, model.moe
+    found = {"vocab": model.vocab, "hidden": model.hidden, "layers": model.main.layers}
+    if attention is not None:
+        found |= {"heads": attention.heads, "kv_heads": attention.kv_heads, "head_dim": attention.head_dim}
+    if model.dense_mlp is not None:
+        found["d_ff"] = model.dense_mlp.width
+    if moe is not None:
+        found |= {"experts": moe.experts, "top_k": moe.top_k, "expert_d_ff": moe.width}
+        found["shared_d_ff"] = moe.shared.width if moe.shared else 0
+    return {name: found[name] for name in DIMENSIONS if found.get(name)}
+
+
+def resize(model: ModelShape, **changes: int) -> ModelShape:
+    """``model`` with the named dimensions changed, everywhere they had the main stack's old value.
+
+    What follows follows: key/value heads of plain multi-head attention follow ``heads``; ``head_dim`` follows
+    ``heads`` and ``hidden`` where head_dim x heads was the hidden size and no new head_dim is given. Raises InputError
+    for an unknown dimension, one the model lacks, or a result that is no model.
+
+    >>> from shapes.model import AttentionShape, Block, Linear, MlpShape, ModelShape, Stack
+    >>> block = Block(AttentionShape(32, 32, 80), MlpShape(10240, gated=False), count=32)
+    >>> gpt3 = ModelShape("gpt2", (Stack("decoder", 2560, (block,)),), vocab=50257)
+    >>> dimensions(resize(gpt3, heads=20))["head_dim"]
+    128
+    """
+    old = dimensions(model)
+    for name, value in changes.items():
+        if name not in old:
+            raise InputError(f"expected one of {', '.join(old)}", key=name, value=value)
+        positive_int(value, name)
+    new = _completed(model, old, changes)
+    stacks = tuple(_resized_stack(stack, old, new, main=stack is model.main) for stack in model.stacks)
+    return replace(
+        model,
+        stacks=stacks,
+        vocab=new.get("vocab", model.vocab),
+        after_embedding=tuple(_resized_linear(linear, old, new) for linear in model.after_embedding),
+        before_head=tuple(_resized_linear(linear, old, new) for linear in model.before_head),
+    )
+
+
+def _completed(model: ModelShape, old: dict[str, int], changes: dict[str, int]) -> dict[str, int]:
+    new = {**old, **changes}
+    if "heads" not in old:
+        return new
+    multi_head = old["heads"] == old["kv_heads"]
+    if "heads" in changes and "kv_heads" not in changes and multi_head:
+        new["kv_heads"] = new["heads"]
+    square = isinstance(model.attention, AttentionShape) and old["heads"] * old["head_dim"] == old["hidden"]
+    if square and "head_dim" not in changes and ({"heads", "hidden"} & changes.keys()):
+        if new["hidden"] % new["heads"]:
+            raise InputError(f"expected a divisor of the hidden size {new['hidden']}", key="heads", value=new["heads"])
+        new["head_dim"] = new["hidden"] // new["heads"]
+    return new
+
+
+def _resized_stack(stack: Stack, old: dict[str, int], new: dict[str, int], *, main: bool) -> Stack:
+    follows = main or stack.hidden == old["hidden"]
+    if not follows:
+        return stack
+    blocks = tuple(_resized_block(block, old, new) for block in stack.blocks)
+    if main and new["layers"] != old["layers"]:
+        blocks = _with_layers(blocks, new["layers"])
+    front = tuple(_resized_linear(linear, old, new) for linear in stack.front)
+    return replace(stack, hidden=new["hidden"], blocks=blocks, front=front)
+
+
+def _with_layers(blocks: tuple[Block, ...], layers: int) -> tuple[Block, ...]:
+    """The pattern of ``blocks`` cut or repeated to ``layers`` layers."""
+    pattern = [replace(block, count=1) for block in blocks for _ in range(block.count)]
+    runs: list[Block] = []
+    for index in range(layers):
+        # Longer than the old model: go on with the last quarter's pattern, where the leading dense layers are behind.
+        block = pattern[index] if index < len(pattern) else pattern[-1 - (index - len(pattern)) % -(-len(pattern) // 4)]
+        if runs and replace(runs[-1], count=1) == block:
+            runs[-1] = replace(runs[-1], count=runs[-1].count + 1)
+        else:
+            runs.append(block)
+    return tuple(runs)
+
+
+def _resized_block(block: Block, old: dict[str, int], new: dict[str, int]) -> Block:
+    attention, mlp = block.attention, block.mlp
+    if isinstance(attention, AttentionShape):
+        attention = _resized_attention(attention, old, new)
+    elif attention is not None and new.get("heads") != old.get("heads"):
+        attention = replace(attention, heads=new["heads"])
+    cross = _resized_attention(block.cross, old, new) if block.cross else None
+    if isinstance(mlp, MlpShape):
+        mlp = _resized_mlp(mlp, "d_ff", old, new)
+    elif mlp is not None:
+        shared = _resized_mlp(mlp.shared, "shared_d_ff", old, new) if mlp.shared else None
+        width = new["expert_d_ff"] if mlp.width == old.get("expert_d_ff") else mlp.width
+        mlp = replace(mlp, experts=new["experts"], top_k=new["top_k"], width=width, shared=shared)
+    return replace(block, attention=attention, cross=cross, mlp=mlp)
+
+
+def _resized_attention(attention: AttentionShape, old: dict[str, int], new: dict[str, int]) -> AttentionShape:
+    if (attention.heads, attention.head_dim) != (old["heads"], old["head_dim"]):
+        return attention
+    rotary = attention.rotary_dim * new["head_dim"] // old["head_dim"]
+    kv_heads = new["kv_heads"] if attention.kv_heads == old["kv_heads"] else attention.kv_heads
+    return replace(
+        attention, heads=new["heads"], kv_heads=kv_heads, head_dim=new["head_dim"], rotary_dim=rotary,
+        v_head_dim=None if attention.v_head_dim == old["head_dim"] else attention.v_head_dim,
+    )  # fmt: skip
+
+
+def _resized_mlp(mlp: MlpShape, name: str, old: dict[str, int], new: dict[str, int]) -> MlpShape:
+    return replace(mlp, width=new[name]) if mlp.width == old.get(name) else mlp
+
+
+def _resized_linear(linear: Linear, old: dict[str, int], new: dict[str, int]) -> Linear:
+    return replace(
+        linear,
+        out_features=new["hidden"] if linear.out_features == old["hidden"] else linear.out_features,
+        in_features=new["hidden"] if linear.in_features == old["hidden"] else linear.in_features,
+    )
