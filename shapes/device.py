@@ -1,0 +1,398 @@
+"""Accelerators: what their data sheets say, and room for what was fitted to measurements of them.
+
+One file each in ``devices/<name>.toml``; a user's own file is given by its path. Adding one touches nothing else.
+"""
+
+from __future__ import annotations
+
+import difflib
+import math
+import os
+import re
+import tomllib
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, fields
+from functools import lru_cache
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from shapes.dtypes import BYTES, DTYPES, dtype_bytes
+from shapes.errors import InputError
+
+DEVICES_DIR = Path(__file__).parent / "devices"
+
+#: Words that vendors and torch put before a product's name; they tell no two devices apart.
+_VENDOR_WORDS = frozenset({"nvidia", "amd", "intel", "habana", "tesla", "geforce", "instinct", "graphics"})
+
+#: Tables that `sizer calibrate --write` adds; carried through as they are.
+_FITTED_TABLES = ("cost", "error", "provenance")
+
+
+@dataclass(frozen=True, slots=True)
+class Compute:
+    """What multiplies: ``units`` SMs (CUs, MMEs) as torch counts them, at the clock behind the published peak.
+
+    ``flops_per_clock_per_unit`` holds the dtypes whose parts are public; a fused multiply-add is two FLOPs.
+    ``clock_mhz_of`` holds the dtypes whose peak is stated at another clock than ``clock_mhz``.
+    ``vector_dtypes`` have a peak but no matrix units (tensor cores): fp32 on NVIDIA, fp64 on most cards.
+    """
+
+    units: int
+    clock_mhz: float | None
+    clock_mhz_of: Mapping[str, float]
+    flops_per_clock_per_unit: Mapping[str, float]
+    vector_dtypes: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """Device memory and caches. ``l3_bytes`` is a memory-side cache behind the L2 (AMD's Infinity Cache), else None."""
+
+    bytes: int
+    bandwidth_bytes_per_s: float
+    l2_bytes: int
+    l3_bytes: int | None
+
+    @property
+    def last_level_cache_bytes(self) -> int:
+        """What a benchmark has to flush: the largest cache between the units and the memory."""
+        return max(self.l2_bytes, self.l3_bytes or 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """How devices talk: bandwidth per device and direction, inside a domain of ``domain_devices`` and between them."""
+
+    intra_node: str
+    domain_devices: int
+    intra_node_bytes_per_s: float
+    inter_node_bytes_per_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """One accelerator, as torch sees it (one of an MI250X's two dies).
+
+    ``peak_flops``: dense FLOP/s of a matrix product by dtype of the operands, accumulated in fp32 (int8: int32; fp64:
+    fp64); a dtype that the device has no fast path for is absent. ``alignment_bytes``: what the leading
+    dimensions of a product should be multiples of, for the dtypes with matrix units. ``mamf_flops``: published maximum
+    achievable matmul FLOP/s. ``sources``: dotted field or table -> where it is from. ``cost``, ``errors``,
+    ``provenance``: what calibration wrote, read-only, empty on a device known only by its data sheet.
+    ``origin`` is the file.
+    """
+
+    name: str
+    title: str
+    vendor: str
+    architecture: str
+    compute_capability: str | None
+    power_w: float
+    aliases: tuple[str, ...]
+    torch_names: tuple[str, ...]
+    compute: Compute
+    peak_flops: Mapping[str, float]
+    memory: Memory
+    alignment_bytes: Mapping[str, int]
+    link: Link
+    mamf_flops: Mapping[str, float]
+    sources: Mapping[str, str]
+    cost: Mapping[str, Any]
+    errors: Mapping[str, Any]
+    provenance: Mapping[str, Any]
+    origin: str
+
+    def __hash__(self) -> int:
+        # Mappings do not hash; devices that compare equal have the same name and origin.
+        return hash((self.name, self.origin))
+
+    def __reduce__(self) -> tuple[Callable[..., Device], tuple[dict[str, Any], str]]:
+        # Read-only views do not pickle; the file's own mapping does, and rebuilds an equal device.
+        return device_from_mapping, (self.to_dict(), self.origin)
+
+    def peak(self, dtype: str) -> float:
+        """Dense peak FLOP/s for ``dtype``; InputError naming the dtypes there are."""
+        dtype_bytes(dtype)
+        if dtype not in self.peak_flops:
+            expected = f"{self.name} has {', '.join(self.peak_flops)}"
+            raise InputError(expected, key="dtype", value=dtype)
+        return self.peak_flops[dtype]
+
+    def has_matrix_units(self, dtype: str) -> bool:
+        """Whether products of ``dtype`` run on matrix units (tensor cores, MFMA, MME)."""
+        return dtype in self.peak_flops and dtype not in self.compute.vector_dtypes
+
+    def peak_from_parts(self, dtype: str) -> float | None:
+        """Clock x units x FLOPs per clock, or None where a part is not public."""
+        clock_mhz = self.compute.clock_mhz_of.get(dtype, self.compute.clock_mhz)
+        per_clock = self.compute.flops_per_clock_per_unit.get(dtype)
+        if clock_mhz is None or per_clock is None:
+            return None
+        return clock_mhz * 1e6 * self.compute.units * per_clock
+
+    def alignment_elements(self, dtype: str) -> int:
+        """Elements that a product's leading dimensions should be multiples of: 1 for a dtype without matrix units."""
+        return max(1, self.alignment_bytes.get(dtype, 1) // dtype_bytes(dtype))
+
+    def to_dict(self) -> dict[str, Any]:
+        """The device file's content as plain dicts and lists: `device_from_mapping` turns it back."""
+        data: dict[str, Any] = {
+            field.name: _plain(getattr(self, field.name)) for field in fields(self) if field.name != "origin"
+        }
+        data["error"] = data.pop("errors")
+        return {key: value for key, value in data.items() if value is not None}
+
+
+def list_devices() -> tuple[str, ...]:
+    """Names of the devices that ship with the package, sorted. Reads the folder, no file."""
+    return tuple(
+        sorted(entry.name[: -len(".toml")] for entry in os.scandir(DEVICES_DIR) if entry.name.endswith(".toml"))
+    )
+
+
+def load_device(device: str | os.PathLike[str] | Device) -> Device:
+    """The device by name or alias (case, spaces and dashes do not matter), by what torch calls it, or by a .toml path.
+
+    >>> load_device("NVIDIA H100 80GB HBM3").name
+    'h100-sxm'
+
+    An unknown name is an InputError that lists the nearest; a file that does not hold a device names file and key.
+    """
+    if isinstance(device, Device):
+        return device
+    if not isinstance(device, (str, os.PathLike)):
+        raise InputError("expected a device name or a .toml path", key="device", value=device)
+    text = os.fspath(device)
+    if text.lower().endswith(".toml"):
+        return _load_file(Path(text))
+    return _load_file(DEVICES_DIR / f"{_resolve(text)}.toml")
+
+
+def device_from_mapping(data: Mapping[str, Any], where: str) -> Device:
+    """A validated Device from a device file's content; InputError names ``where`` and the key."""
+    top = _Table(data, where, "")
+    compute, memory, link = top.table("compute"), top.table("memory"), top.table("link")
+    peak_flops = top.numbers_by_dtype("peak_flops", required=True)
+    result = Device(
+        name=top.text("name"),
+        title=top.text("title"),
+        vendor=top.text("vendor"),
+        architecture=top.text("architecture"),
+        compute_capability=top.text("compute_capability", required=False),
+        power_w=top.number("power_w"),
+        aliases=top.texts("aliases"),
+        torch_names=top.texts("torch_names"),
+        compute=Compute(
+            units=compute.integer("units"),
+            clock_mhz=compute.number("clock_mhz", required=False),
+            clock_mhz_of=compute.numbers_by_dtype("clock_mhz_of"),
+            flops_per_clock_per_unit=compute.numbers_by_dtype("flops_per_clock_per_unit"),
+            vector_dtypes=compute.texts("vector_dtypes"),
+        ),
+        peak_flops=peak_flops,
+        memory=Memory(
+            bytes=memory.integer("bytes"),
+            bandwidth_bytes_per_s=memory.number("bandwidth_bytes_per_s"),
+            l2_bytes=memory.integer("l2_bytes"),
+            l3_bytes=memory.integer("l3_bytes", required=False),
+        ),
+        alignment_bytes=top.integers_by_dtype("alignment_bytes"),
+        link=Link(
+            intra_node=link.text("intra_node"),
+            domain_devices=link.integer("domain_devices"),
+            intra_node_bytes_per_s=link.number("intra_node_bytes_per_s"),
+            inter_node_bytes_per_s=link.number("inter_node_bytes_per_s"),
+        ),
+        mamf_flops=top.numbers_by_dtype("mamf_flops"),
+        sources=top.texts_by_key("sources"),
+        cost=top.free("cost"),
+        errors=top.free("error"),
+        provenance=top.free("provenance"),
+        origin=where,
+    )
+    for table in (top, compute, memory, link):
+        table.refuse_the_rest()
+    _check_dtypes_agree(result)
+    return result
+
+
+def _check_dtypes_agree(device: Device) -> None:
+    """Tables by dtype may only speak of dtypes that have a peak."""
+    tables: dict[str, Any] = {
+        "compute.flops_per_clock_per_unit": device.compute.flops_per_clock_per_unit,
+        "compute.clock_mhz_of": device.compute.clock_mhz_of,
+        "compute.vector_dtypes": device.compute.vector_dtypes,
+        "alignment_bytes": device.alignment_bytes,
+        "mamf_flops": device.mamf_flops,
+    }
+    for key, dtypes in tables.items():
+        for dtype in dtypes:
+            if dtype not in device.peak_flops:
+                raise InputError(
+                    "expected a dtype that has a peak in [peak_flops]", where=device.origin, key=key, value=dtype
+                )
+    for dtype, size in device.alignment_bytes.items():
+        if size % BYTES[dtype]:
+            raise InputError(
+                f"expected a multiple of the element's {BYTES[dtype]} bytes",
+                where=device.origin,
+                key=f"alignment_bytes.{dtype}",
+                value=size,
+            )
+
+
+@dataclass(slots=True)
+class _Table:
+    """A TOML table that hands out typed values, names file and key when it cannot, and knows what nobody asked for."""
+
+    data: Mapping[str, Any]
+    where: str
+    prefix: str
+    taken: set[str]
+
+    def __init__(self, data: object, where: str, prefix: str) -> None:
+        if not isinstance(data, Mapping):
+            raise InputError("expected a table", where=where, key=prefix.rstrip("."), value=data)
+        self.data, self.where, self.prefix, self.taken = data, where, prefix, set()
+
+    def fail(self, key: str, expected: str) -> InputError:
+        return InputError(expected, where=self.where, key=self.prefix + key, value=self.data.get(key))
+
+    def _take(self, key: str, required: bool) -> Any:
+        self.taken.add(key)
+        if key not in self.data and required:
+            raise self.fail(key, "expected this key, it is missing")
+        return self.data.get(key)
+
+    def text(self, key: str, *, required: bool = True) -> Any:
+        value = self._take(key, required)
+        if value is not None and not (isinstance(value, str) and value):
+            raise self.fail(key, "expected a string that is not empty")
+        return value
+
+    def number(self, key: str, *, required: bool = True) -> Any:
+        value = self._take(key, required)
+        if value is not None and not _is_positive(value):
+            raise self.fail(key, "expected a positive number")
+        return value
+
+    def integer(self, key: str, *, required: bool = True) -> Any:
+        value = self.number(key, required=required)
+        if value is not None and not isinstance(value, int):
+            raise self.fail(key, "expected a positive integer")
+        return value
+
+    def texts(self, key: str) -> tuple[str, ...]:
+        value = self._take(key, False)
+        if value is None:
+            return ()
+        if not isinstance(value, list) or not all(isinstance(item, str) and item for item in value):
+            raise self.fail(key, "expected a list of strings")
+        return tuple(value)
+
+    def table(self, key: str, *, required: bool = True) -> _Table:
+        value = self._take(key, required)
+        return _Table({} if value is None else value, self.where, f"{self.prefix}{key}.")
+
+    def numbers_by_dtype(self, key: str, *, required: bool = False) -> Mapping[str, float]:
+        table = self.table(key, required=required)
+        for dtype in table.data:
+            if dtype not in DTYPES:
+                raise table.fail(dtype, f"expected dtypes out of {', '.join(DTYPES)}")
+            table.number(dtype)
+        return MappingProxyType(dict(table.data))
+
+    def integers_by_dtype(self, key: str) -> Mapping[str, int]:
+        table = self.table(key, required=False)
+        return MappingProxyType({dtype: table.integer(dtype) for dtype in self.numbers_by_dtype(key)})
+
+    def texts_by_key(self, key: str) -> Mapping[str, str]:
+        table = self.table(key)
+        return MappingProxyType({name: table.text(name) for name in table.data})
+
+    def free(self, key: str) -> Mapping[str, Any]:
+        frozen: Mapping[str, Any] = _read_only(self.table(key, required=False).data)
+        return frozen
+
+    def refuse_the_rest(self) -> None:
+        for key in self.data:
+            if key not in self.taken:
+                near = difflib.get_close_matches(key, self.taken, n=1)
+                raise self.fail(key, f"unknown key{f', did you mean {near[0]}?' if near else ''}")
+
+
+def _is_positive(value: object) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 < value < math.inf
+
+
+def _read_only(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return MappingProxyType({key: _read_only(item) for key, item in value.items()})
+    return tuple(_read_only(item) for item in value) if isinstance(value, (list, tuple)) else value
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, (Compute, Memory, Link)):
+        plain = {field.name: _plain(getattr(value, field.name)) for field in fields(value)}
+        return {key: item for key, item in plain.items() if item is not None}
+    if isinstance(value, Mapping):
+        return {key: _plain(item) for key, item in value.items()}
+    return [_plain(item) for item in value] if isinstance(value, tuple) else value
+
+
+def _load_file(path: Path) -> Device:
+    try:
+        status = path.stat()
+    except OSError as error:
+        raise InputError(f"cannot read the device file ({error.strerror})", where=str(path)) from None
+    # The time stamp is in the key so that a file written by calibration is seen by the process that wrote it.
+    return _parse_file(str(path), status.st_mtime_ns, status.st_size)
+
+
+@lru_cache(maxsize=128)
+def _parse_file(path: str, mtime_ns: int, size: int) -> Device:
+    if size > 1 << 20:
+        raise InputError("expected a device file, of less than 1 MiB", where=path, key="size", value=size)
+    try:
+        data = tomllib.loads(Path(path).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise InputError(f"cannot read the device file ({error.strerror})", where=path) from None
+    except (UnicodeDecodeError, RecursionError, ValueError) as error:
+        raise InputError(f"expected TOML: {error}", where=path) from None
+    return device_from_mapping(data, path)
+
+
+def _normalise(name: str) -> str:
+    words = re.findall(r"[a-z0-9]+", name.lower())
+    return "".join(word for word in words if word not in _VENDOR_WORDS)
+
+
+def _resolve(name: str) -> str:
+    """The file's name for any spelling of a device, or an InputError that lists the nearest."""
+    wanted = _normalise(name)
+    by_name = {_normalise(known): known for known in list_devices()}
+    if wanted in by_name:
+        return by_name[wanted]
+    by_alias = _alias_index()
+    if wanted in by_alias:
+        return by_alias[wanted]
+    near = difflib.get_close_matches(wanted, [*by_name, *by_alias], n=8, cutoff=0.4)
+    spelled = dict.fromkeys(by_name.get(key) or by_alias[key] for key in near)
+    hint = f"nearest: {', '.join(list(spelled)[:4])}" if spelled else f"known: {', '.join(list_devices())}"
+    raise InputError(f"expected a known device or a path to a .toml file; {hint}", key="device", value=name)
+
+
+@lru_cache(maxsize=1)
+def _alias_index() -> Mapping[str, str]:
+    index: dict[str, str] = {}
+    for name in list_devices():
+        for alias in _aliases_in_head(DEVICES_DIR / f"{name}.toml"):
+            index.setdefault(_normalise(alias), name)
+    return MappingProxyType(index)
+
+
+def _aliases_in_head(path: Path) -> Iterator[str]:
+    # Names stand before the first table: parsing only that keeps an alias at a fifth of the cost of parsing all files.
+    head = tomllib.loads(path.read_text(encoding="utf-8").partition("\n[")[0])
+    yield from head.get("aliases", ())
+    yield from head.get("torch_names", ())
