@@ -298,8 +298,8 @@ class Stack:
 class ModelShape:
     """A whole model. The last stack is the main one: it reads the vocabulary and feeds the head.
 
-    ``embedding_dim``: width of the token embedding where it is not the hidden size (opt-350m). ``before_head``: matrices
-    between the last norm and the head (BERT's transform), ``head`` False: no LM-head. ``max_positions``: the longest
+    ``embedding_dim``: width of the token embedding where it is not the hidden size (opt-350m). ``before_head``:
+    matrices between the last norm and the head (BERT's transform), ``head`` False: no LM-head. ``max_positions``: the longest
     sequence (None: unlimited). ``extra`` names further parameters. ``part``: what of a larger model this is.
     """
 

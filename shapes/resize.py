@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from shapes.errors import InputError, positive_int
-from shapes.model import AttentionShape, Block, Linear, MlpShape, ModelShape, MoeShape, Stack
+from shapes.model import AttentionShape, Block, Linear, MlpShape, ModelShape, Stack
 
 DIMENSIONS = (
     "vocab", "hidden", "layers", "heads", "kv_heads", "head_dim", "d_ff", "experts", "top_k", "expert_d_ff",

@@ -16,13 +16,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import chain
+from typing import Literal
 
 from shapes.errors import InputError
 from shapes.model import AttentionShape, Block, Linear, MlaShape, ModelShape, MoeShape, Stack
 from shapes.operators.attention import attention_operators
 from shapes.operators.communication import block_collectives, step_collectives
 from shapes.operators.elementwise import block_elementwise, model_elementwise
-from shapes.operators.types import LAYOUT_OF_PHASE, Gemm, GroupedGemm, Operator
+from shapes.operators.types import LAYOUT_OF_PHASE, Gemm, GroupedGemm, Operator, Phase
 from shapes.workload import Workload
 
 
@@ -89,7 +90,7 @@ def linear_operators(
         inner = -(-inner // workload.t)
     dtype = linear.dtype or workload.dtype
     out_dtype = "bf16" if dtype in ("fp8", "int8") else None
-    products = [("forward", tokens, out, inner, count * forwards)]
+    products: list[tuple[Phase, int, int, int, int]] = [("forward", tokens, out, inner, count * forwards)]
     if workload.train:
         if linear.grad_input:
             products.append(("dgrad", tokens, inner, out, count))
@@ -163,7 +164,9 @@ def expert_operators(
             out = -(-out // workload.t)
         else:
             inner = -(-inner // workload.t)
-        products = [("forward", routed, out, inner, "m", count * forwards)]
+        products: list[tuple[Phase, int, int, int, Literal["m", "k"], int]] = [
+            ("forward", routed, out, inner, "m", count * forwards)
+        ]
         if workload.train:
             products += [("dgrad", routed, inner, out, "m", count), ("wgrad", out, inner, routed, "k", count)]
         for phase, m, n, k, ragged, times in products:
