@@ -1,0 +1,63 @@
+"""The command line: one file a command, loaded only when it is called, so that `sizer check` answers in a blink."""
+
+from __future__ import annotations
+
+from importlib import import_module
+
+import click
+
+from shapes.errors import InputError
+
+#: (command, its module, one line for `sizer --help`): help must not import every command.
+COMMANDS: tuple[tuple[str, str, str], ...] = (
+    ("check", "sizer.cli.check", "Check configurations against the hardware and price each finding."),
+    ("ops", "sizer.cli.ops", "List every operator a configuration runs, with shapes and predicted times."),
+    ("search", "sizer.cli.search", "Find faster neighbouring dimensions, measured or predicted."),
+    ("memory", "sizer.cli.memory", "Say what takes memory, what fits and the largest microbatch."),
+    ("mfu", "sizer.cli.mfu", "Turn a measured step time into TFLOPS, MFU and HFU."),
+    ("plan", "sizer.cli.plan", "List the fastest ways to spread a model over N devices."),
+    ("bench", "sizer.cli.bench", "Measure operators, a configuration or a suite on the device at hand."),
+    ("calibrate", "sizer.cli.calibrate", "Fit a device's cost constants from measurements."),
+    ("store", "sizer.cli.store", "List, export, import, merge or prune stored measurements."),
+    ("devices", "sizer.cli.devices", "List the known accelerators."),
+    ("rules", "sizer.cli.rules", "List the rules."),
+    ("explain", "sizer.cli.explain", "Print one rule's page."),
+)
+
+
+class LazyGroup(click.Group):
+    """A group that imports a command's module when the command is run, and turns InputError into exit code 2."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return [name for name, _, _ in COMMANDS]
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        for name, module, _ in COMMANDS:
+            if name == cmd_name:
+                command: click.Command = import_module(module).command
+                return command
+        return None
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, text) for name, _, text in COMMANDS])
+
+    def invoke(self, ctx: click.Context) -> object:
+        try:
+            return super().invoke(ctx)
+        except InputError as error:
+            click.echo(f"sizer: {error}", err=True)
+            ctx.exit(2)
+
+
+@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="sizer")
+def main() -> None:
+    """Size transformer architectures for the hardware that will train them."""
+
+
+def run() -> None:
+    """`python -m sizer`."""
+    main(prog_name="sizer")
+
+

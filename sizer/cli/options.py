@@ -1,0 +1,117 @@
+"""Options that several commands share: the device, the workload and where output goes."""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from shapes.dtypes import DTYPES
+from shapes.errors import InputError
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+#: Long option -> the field of ``Workload`` it sets, so that an error can name what the person typed.
+WORKLOAD_OPTIONS: dict[str, str] = {
+    "b": "--microbatch", "s": "--sequence", "decoder_s": "--decoder-sequence", "dtype": "--dtype", "phase": "--phase",
+    "t": "--tp", "p": "--pp", "d": "--dp", "e": "--ep", "zero": "--zero", "attention": "--attention",
+    "checkpointing": "--checkpointing", "sequence_parallel": "--sequence-parallel", "fused_qkv": "--fused-qkv",
+    "fused_gate_up": "--fused-gate-up", "expert_load": "--expert-load",
+}  # fmt: skip
+
+
+def device_option(function: F) -> F:
+    """``--device``: a device's name or alias, passed on as ``device``."""
+    return click.option(
+        "--device", default="h100-sxm", show_default=True, metavar="NAME", help="Target accelerator (`sizer devices`)."
+    )(function)
+
+
+def workload_options(function: F) -> F:
+    """The workload: every option a field of ``Workload``, passed on under that name; None where not given."""
+    options = (
+        click.option("-b", "--microbatch", "b", type=int, help="Sequences a microbatch. [default: the file's, or 4]"),
+        click.option(
+            "-s", "--sequence", "s", type=int,
+            help="Tokens a sequence. [default: the file's, or 4096, at most the model's longest]",
+        ),
+        click.option("--decoder-sequence", "decoder_s", type=int, help="Target tokens of an encoder-decoder."),
+        click.option("--dtype", type=click.Choice(DTYPES), help="Element type. [default: the file's, or bf16]"),
+        click.option("--tp", "t", type=int, help="Tensor-parallel degree. [default: 1]"),
+        click.option("--pp", "p", type=int, help="Pipeline-parallel degree. [default: 1]"),
+        click.option("--dp", "d", type=int, help="Data-parallel degree. [default: 1]"),
+        click.option("--ep", "e", type=int, help="Expert-parallel degree. [default: 1]"),
+        click.option("--zero", type=click.IntRange(0, 3), help="ZeRO stage. [default: 0]"),
+        click.option("--attention", type=click.Choice(["flash", "eager"]), help="Attention kernel. [default: flash]"),
+        click.option("--phase", type=click.Choice(["train", "infer"]), help="What is run. [default: train]"),
+        click.option(
+            "--checkpointing", type=click.Choice(["none", "selective", "full"]),
+            help="Activation checkpointing. [default: none]",
+        ),
+        click.option("--sequence-parallel/--no-sequence-parallel", default=None, help="Split norms over the TP group."),
+        click.option("--fused-qkv/--no-fused-qkv", default=None, help="One QKV product. [default: as the model class]"),
+        click.option(
+            "--fused-gate-up/--no-fused-gate-up", default=None,
+            help="One gate and up product. [default: as the model class]",
+        ),
+        click.option(
+            "--expert-load", type=float, help="Fullest expert's tokens over the mean. [default: 1.0, even routing]"
+        ),
+    )  # fmt: skip
+    for option in reversed(options):
+        function = option(function)
+    return function
+
+
+def given(values: dict[str, Any]) -> dict[str, Any]:
+    """The options a person gave: those that are not None."""
+    return {key: value for key, value in values.items() if value is not None}
+
+
+def option_error(error: InputError) -> InputError:
+    """The same error naming the command-line option instead of the workload's field."""
+    if error.key in WORKLOAD_OPTIONS and error.where is None:
+        return InputError(error.expected, key=WORKLOAD_OPTIONS[error.key], value=error.value)
+    return error
+
+
+def output_options(*formats: str) -> Callable[[F], F]:
+    """``--format`` (the first named is the default) and ``--output``."""
+
+    def decorate(function: F) -> F:
+        function = click.option(
+            "-o", "--output", type=click.Path(dir_okay=False), metavar="FILE", help="Write here, not to the terminal."
+        )(function)
+        return click.option(
+            "--format", "format_", type=click.Choice(formats), default=formats[0], show_default=True, help="Format."
+        )(function)
+
+    return decorate
+
+
+def write_output(text: str, output: str | None) -> None:
+    """``text`` to standard output, or to a file that is replaced whole or not at all."""
+    if output is None:
+        click.echo(text, nl=not text.endswith("\n"))
+        return
+    target = Path(output)
+    try:
+        with tempfile.NamedTemporaryFile("w", dir=target.parent, delete=False, encoding="utf-8", newline="\n") as part:
+            part.write(text if text.endswith("\n") else text + "\n")
+        os.chmod(part.name, 0o644)
+        os.replace(part.name, target)
+    except OSError as error:
+        raise InputError(f"cannot be written: {error.strerror}", where=output) from None
+
+
+def read_standard_input() -> str:
+    """All of standard input as text; bytes that are not UTF-8 are an InputError."""
+    try:
+        return sys.stdin.buffer.read().decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise InputError(f"expected UTF-8 text, found byte {error.object[error.start]:#04x}", where="<stdin>") from None
