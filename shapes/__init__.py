@@ -1,0 +1,41 @@
+"""shapes: what a transformer runs, on what, and how long it takes. It knows nothing of advice; `sizer` builds on it.
+
+Names are loaded when first used, so that importing the package costs next to nothing.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+from shapes.errors import InputError
+
+if TYPE_CHECKING:
+    from shapes.cost import predict, predict_gemm, predict_many
+    from shapes.device import Device, list_devices, load_device
+    from shapes.model import ModelShape
+    from shapes.timing import Timing
+    from shapes.workload import Workload
+
+_HOMES = {
+    "Device": "shapes.device",
+    "ModelShape": "shapes.model",
+    "Timing": "shapes.timing",
+    "Workload": "shapes.workload",
+    "list_devices": "shapes.device",
+    "load_device": "shapes.device",
+    "predict": "shapes.cost",
+    "predict_gemm": "shapes.cost",
+    "predict_many": "shapes.cost",
+}
+
+__all__ = [
+    "Device", "InputError", "ModelShape", "Timing", "Workload", "list_devices", "load_device", "predict",
+    "predict_gemm", "predict_many",
+]  # fmt: skip
+
+
+def __getattr__(name: str) -> object:
+    if name in _HOMES:
+        return getattr(import_module(_HOMES[name]), name)
+    raise AttributeError(f"module 'shapes' has no attribute {name!r}")

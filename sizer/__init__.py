@@ -1,0 +1,51 @@
+"""sizer: a sizing advisor for transformer architectures.
+
+>>> import sizer
+>>> sizer.pad_vocab(50257)
+50304
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+from shapes.errors import InputError
+
+if TYPE_CHECKING:
+    from shapes.model import ModelShape
+    from shapes.workload import Workload
+    from sizer.advice import pad_vocab, round_to_alignment
+    from sizer.checking import check
+    from sizer.listing import ops
+    from sizer.readers import Reading, read_config
+    from sizer.result import Report
+    from sizer.searching import search, swiglu_width
+
+#: Public name -> its module: a name is loaded when it is first used, so that `import sizer` costs next to nothing.
+#: The modules are called checking, listing and searching because importing a submodule `sizer.check` would rebind
+#: `sizer.check` to the module.
+_HOMES = {
+    "ModelShape": "shapes.model",
+    "Workload": "shapes.workload",
+    "pad_vocab": "sizer.advice",
+    "round_to_alignment": "sizer.advice",
+    "check": "sizer.checking",
+    "ops": "sizer.listing",
+    "Reading": "sizer.readers",
+    "read_config": "sizer.readers",
+    "Report": "sizer.result",
+    "search": "sizer.searching",
+    "swiglu_width": "sizer.searching",
+}
+
+__all__ = [
+    "InputError", "ModelShape", "Reading", "Report", "Workload", "check", "ops", "pad_vocab", "read_config",
+    "round_to_alignment", "search", "swiglu_width",
+]  # fmt: skip
+
+
+def __getattr__(name: str) -> object:
+    if name in _HOMES:
+        return getattr(import_module(_HOMES[name]), name)
+    raise AttributeError(f"module 'sizer' has no attribute {name!r}")

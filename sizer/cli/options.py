@@ -115,3 +115,12 @@ def read_standard_input() -> str:
         return sys.stdin.buffer.read().decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise InputError(f"expected UTF-8 text, found byte {error.object[error.start]:#04x}", where="<stdin>") from None
+
+
+def config_argument(config: str, config_format: str | None) -> object:
+    """What the CONFIG argument names: its path, or standard input already read when it is "-"."""
+    if config != "-":
+        return config
+    from sizer.readers import read_text
+
+    return read_text(read_standard_input(), where="<stdin>", config_format=config_format)

@@ -1,0 +1,160 @@
+"""`check`: run the rules on a configuration and price what they propose."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from shapes.device import Device, load_device
+from shapes.errors import InputError
+from shapes.resize import DIMENSIONS, dimensions, resize
+from shapes.workload import Workload
+from sizer.pricing import Pricer, Step
+from sizer.result import (
+    SEVERITIES,
+    ModelSummary,
+    PricedFinding,
+    PricedSuggestion,
+    Report,
+    Severity,
+    StepTime,
+)
+from sizer.rules import RULES
+from sizer.rules.base import Context, Finding, NotApplicable, Rule, Suggestion
+from sizer.subject import Subject, read_subject, resized_subject
+from sizer.suppress import Suppression
+
+#: A finding is a warning when mending it saves at least this share of the step (rules.md, "Grading").
+NOTABLE_SHARE = 0.01
+
+
+def check(
+    config: object,
+    *,
+    device: str | Device = "h100-sxm",
+    select: Iterable[str] = (),
+    ignore: Iterable[str] = (),
+    trace: bool = False,
+    config_format: str | None = None,
+    **workload: Any,
+) -> Report:
+    """Every finding of the rule catalogue on ``config``, each priced in step seconds on ``device``.
+
+    ``config``: a path, a mapping, a transformers ``PretrainedConfig`` or a ``shapes.ModelShape``. ``workload``: fields of
+    ``shapes.Workload`` (b, s, dtype, phase, t, p, d, e, attention …). Raises ``InputError`` for anything it cannot read.
+    """
+    subject = read_subject(config, trace=trace, config_format=config_format, **workload)
+    return check_subject(subject, load_device(device), Suppression(tuple(select), tuple(ignore)))
+
+
+def check_subject(subject: Subject, device: Device, suppression: Suppression = Suppression()) -> Report:
+    """``check`` for a subject that is read already."""
+    pricer = Pricer(device)
+    step = pricer.step(subject.operators)
+    context = Context(subject.model, subject.workload, device, step.operators, step.costs, subject.dimensions)
+    findings: list[PricedFinding] = []
+    not_applicable: list[str] = []
+    suppressed: list[str] = []
+    for rule in RULES:
+        if not suppression.keeps(rule.CODE, subject.where):
+            suppressed.append(rule.CODE)
+            continue
+        answer = rule.check(context)
+        if isinstance(answer, NotApplicable):
+            not_applicable.append(rule.CODE)
+            continue
+        findings.extend(_priced(rule, finding, subject, step, pricer) for finding in answer)
+    findings.sort(key=lambda finding: (SEVERITIES.index(finding.severity), -finding.step_seconds, finding.code))
+    return Report(
+        path=subject.where, model=summary(subject), workload=subject.workload, device=device.name,
+        step=step_time(subject, step, device), findings=tuple(findings), not_applicable=tuple(not_applicable),
+        suppressed=tuple(suppressed),
+    )  # fmt: skip
+
+
+def summary(subject: Subject) -> ModelSummary:
+    return ModelSummary(
+        subject.model_type, subject.parameters, subject.active_parameters, dict(subject.dimensions), subject.path,
+        subject.notes,
+    )  # fmt: skip
+
+
+def step_time(subject: Subject, step: Step, device: Device) -> StepTime:
+    """The step's seconds with MFU: recomputed FLOPs take time but count for nothing."""
+    flops = step.flops
+    if subject.model is not None and subject.workload.checkpointing != "none":
+        plain = replace(subject.workload, checkpointing="none")
+        flops = sum(op.flops * op.count for op in resized_subject(subject, subject.model, plain).operators)
+    peak = device.peak_flops.get(subject.workload.dtype)
+    mfu = flops / step.seconds / peak if peak and step.seconds else 0.0
+    return StepTime(step.seconds, step.low, step.high, mfu, flops, step.source)
+
+
+def _priced(rule: Rule, finding: Finding, subject: Subject, step: Step, pricer: Pricer) -> PricedFinding:
+    priced = [
+        price
+        for suggestion in finding.suggestions
+        if (price := price_suggestion(suggestion, subject, step, pricer)) is not None
+    ]
+    priced.sort(key=lambda suggestion: suggestion.step_seconds_change)
+    saved = max((-suggestion.step_seconds_change for suggestion in priced), default=0.0)
+    return PricedFinding(
+        code=rule.CODE, slug=rule.SLUG, severity=_severity(finding, priced, step), field=subject.name_of(finding.field),
+        value=finding.value, message=finding.message, step_seconds=max(0.0, saved), suggestions=tuple(priced),
+    )  # fmt: skip
+
+
+def _severity(finding: Finding, priced: list[PricedSuggestion], step: Step) -> Severity:
+    if finding.error:
+        return "error"
+    notable = any(
+        not suggestion.within_error and -suggestion.step_seconds_change >= NOTABLE_SHARE * step.seconds
+        for suggestion in priced
+    )
+    return "warning" if notable else "info"
+
+
+def price_suggestion(suggestion: Suggestion, subject: Subject, step: Step, pricer: Pricer) -> PricedSuggestion | None:
+    """Rebuild the model with the change and compare; None where no such model or split exists."""
+    if subject.model is None:
+        return None
+    try:
+        changed = changed_subject(subject, suggestion.change)
+    except InputError:
+        return None
+    after = pricer.step(changed.operators)
+    # At equal tokens and devices: a larger microbatch does more work, a smaller t leaves devices free.
+    scale = (subject.workload.tokens / changed.workload.tokens) * (
+        changed.workload.t * changed.workload.p / (subject.workload.t * subject.workload.p)
+    )
+    gain = step.seconds - after.seconds * scale
+    less_work = step.seconds * (1 - after.flops * scale / step.flops) if step.flops else 0.0
+    return PricedSuggestion(
+        change=named_change(suggestion.change, subject, changed), step_seconds_change=-gain,
+        parameters_change=changed.parameters - subject.parameters,
+        flops_change=round(after.flops * scale) - step.flops,
+        within_error=gain - max(0.0, less_work) <= pricer.error_s(step, after), note=suggestion.note,
+    )  # fmt: skip
+
+
+def changed_subject(subject: Subject, change: Mapping[str, int | str]) -> Subject:
+    """``subject`` with dimensions and workload fields changed; InputError where that is no model or cannot be split."""
+    assert subject.model is not None
+    dims = {key: value for key, value in change.items() if key in DIMENSIONS}
+    asked: dict[str, Any] = {key: value for key, value in change.items() if key not in DIMENSIONS}
+    model = resize(subject.model, **dims) if dims else subject.model  # type: ignore[arg-type]
+    workload: Workload = replace(subject.workload, **asked) if asked else subject.workload
+    return resized_subject(subject, model, workload)
+
+
+def named_change(change: Mapping[str, int | str], before: Subject, after: Subject) -> dict[str, int | str]:
+    """The change under the names of the person's file, with the dimensions that follow and have a key there."""
+    full = dict(change)
+    if before.model is not None and after.model is not None:
+        old, new = dimensions(before.model), dimensions(after.model)
+        full |= {key: value for key, value in new.items() if value != old.get(key)}
+    keys = before.reading.keys if before.reading is not None else {}
+    return {
+        before.name_of(key): value for key, value in full.items() if key in change or not keys or key in keys
+    }  # fmt: skip

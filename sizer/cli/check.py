@@ -1,0 +1,94 @@
+"""`sizer check`."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from typing import Any
+
+import click
+
+from shapes.errors import InputError
+from sizer.cli.options import (
+    config_argument,
+    device_option,
+    given,
+    option_error,
+    output_options,
+    workload_options,
+    write_output,
+)
+
+COLOURS = {"error": "red", "warning": "yellow", "info": "cyan"}
+
+
+@click.command()
+@click.argument("configs", nargs=-1, required=True, metavar="CONFIG...")
+@device_option
+@workload_options
+@click.option("--config-format", metavar="NAME", help="The file's format. [default: detected]")
+@click.option("--trace", is_flag=True, help="List operators by tracing the model class (needs sizer[trace]).")
+@click.option("--select", multiple=True, metavar="CODES", help="Only these rules (codes or prefixes, commas allowed).")
+@click.option("--ignore", multiple=True, metavar="CODES", help="Not these rules.")
+@click.option(
+    "--fail-on",
+    type=click.Choice(["warning", "error", "info", "never"]),
+    default="warning",
+    show_default=True,
+    help="Exit 1 on findings this grave or graver.",
+)
+@output_options("text", "json")
+def command(
+    configs: tuple[str, ...],
+    device: str,
+    config_format: str | None,
+    trace: bool,
+    select: tuple[str, ...],
+    ignore: tuple[str, ...],
+    fail_on: str,
+    format_: str,
+    output: str | None,
+    **workload: Any,
+) -> None:
+    """Check configurations (files, or - for standard input) and price each finding in step time.
+
+    Exit code: 0 clean, 1 findings at or above --fail-on, 2 bad input.
+    """
+    from shapes.device import load_device
+    from sizer.checking import check_subject
+    from sizer.result import SEVERITIES
+    from sizer.subject import read_subject
+    from sizer.suppress import load_suppression
+
+    target = load_device(device)
+    reports = []
+    for config in configs:
+        suppression = load_suppression(config, select=_codes(select), ignore=_codes(ignore))
+        try:
+            source = config_argument(config, config_format)
+            subject = read_subject(source, trace=trace, config_format=config_format, **given(workload))
+            reports.append(check_subject(subject, target, suppression))
+        except InputError as error:
+            raise option_error(error) from None
+    write_output(_render(reports, format_, output), output)
+    worst = [SEVERITIES.index(level) for report in reports if (level := report.worst()) is not None]
+    if fail_on != "never" and worst and min(worst) <= SEVERITIES.index(fail_on):  # type: ignore[arg-type]
+        sys.exit(1)
+
+
+def _codes(values: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(code.strip() for value in values for code in value.split(",") if code.strip())
+
+
+def _render(reports: list[Any], format_: str, output: str | None) -> str:
+    if format_ == "json":
+        from sizer.report.json_report import check_json
+
+        return check_json(reports)
+    from sizer.report.text import check_text, plain
+
+    coloured = output is None and sys.stdout.isatty() and "NO_COLOR" not in os.environ
+    width = min(shutil.get_terminal_size((100, 24)).columns, 140)
+    style = (lambda text, kind: click.style(text, fg=COLOURS.get(kind), bold=kind == "head")) if coloured else plain
+    return "\n".join(check_text(report, width=width, style=style) for report in reports)

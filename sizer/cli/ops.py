@@ -1,0 +1,52 @@
+"""`sizer ops`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from shapes.errors import InputError
+from sizer.cli.options import (
+    config_argument,
+    device_option,
+    given,
+    option_error,
+    output_options,
+    workload_options,
+    write_output,
+)
+
+
+@click.command()
+@click.argument("config")
+@device_option
+@workload_options
+@click.option("--config-format", metavar="NAME", help="The file's format. [default: detected]")
+@click.option("--trace", is_flag=True, help="List operators by tracing the model class (needs sizer[trace]).")
+@click.option("--explain", metavar="NAME", help="Say how the time of the operators whose name contains NAME comes about.")
+@output_options("text", "json")
+def command(
+    config: str,
+    device: str,
+    config_format: str | None,
+    trace: bool,
+    explain: str | None,
+    format_: str,
+    output: str | None,
+    **workload: Any,
+) -> None:
+    """List every operator CONFIG runs in a step: shapes, FLOPs, predicted time and what bounds it."""
+    from sizer.listing import ops
+    from sizer.report.json_report import ops_json
+    from sizer.report.ops_text import explain_text, ops_text
+
+    try:
+        source = config_argument(config, config_format)
+        table = ops(source, device=device, trace=trace, config_format=config_format, **given(workload))
+    except InputError as error:
+        raise option_error(error) from None
+    if explain is not None:
+        write_output(explain_text(table, explain), output)
+        return
+    write_output(ops_json(table) if format_ == "json" else ops_text(table), output)

@@ -1,0 +1,99 @@
+"""`ops`: the operator table of a configuration, with shapes and predicted times."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from shapes.cost import Cost
+from shapes.device import Device, load_device
+from shapes.operators import Attention, Operator
+from shapes.workload import Workload
+from sizer.checking import step_time, summary
+from sizer.pricing import Pricer
+from sizer.result import ModelSummary, StepTime
+from sizer.subject import Subject, read_subject
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorTable:
+    """Every operator of one step with its cost, in the order the model runs them."""
+
+    path: str
+    model: ModelSummary
+    workload: Workload
+    device: Device
+    step: StepTime
+    operators: tuple[Operator, ...]
+    costs: tuple[Cost, ...]
+
+    def rows(self) -> list[dict[str, Any]]:
+        """One mapping an operator, as in the JSON output: seconds and FLOPs are of one run, x ``count`` a step."""
+        return [_row(operator, cost) for operator, cost in zip(self.operators, self.costs, strict=True)]
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "path": self.path,
+            "device": self.device.name,
+            "workload": self.workload.to_dict(),
+            "parameters": self.model.parameters,
+            "active_parameters": self.model.active_parameters,
+            "operator_path": self.model.path,
+            "notes": list(self.model.notes),
+            "step_seconds": self.step.seconds,
+            "operators": self.rows(),
+        }
+
+
+def ops(
+    config: object,
+    *,
+    device: str | Device = "h100-sxm",
+    trace: bool = False,
+    config_format: str | None = None,
+    **workload: Any,
+) -> OperatorTable:
+    """The operators of ``config`` (as for ``check``) and what each costs on ``device``."""
+    return ops_of_subject(
+        read_subject(config, trace=trace, config_format=config_format, **workload), load_device(device)
+    )
+
+
+def ops_of_subject(subject: Subject, device: Device) -> OperatorTable:
+    """``ops`` for a subject that is read already."""
+    step = Pricer(device).step(subject.operators)
+    return OperatorTable(
+        subject.where, summary(subject), subject.workload, device, step_time(subject, step, device), step.operators,
+        step.costs,
+    )  # fmt: skip
+
+
+def _row(operator: Operator, cost: Cost) -> dict[str, Any]:
+    m, n, k = _dimensions(operator)
+    return {
+        "name": operator.name,
+        "phase": operator.phase,
+        "kind": operator.kind,
+        "count": operator.count,
+        "batch": getattr(operator, "batch", 1),
+        "m": m,
+        "n": n,
+        "k": k,
+        "dtype": operator.dtype,
+        "layout": getattr(operator, "layout", None),
+        "flops": operator.flops,
+        "bytes": operator.bytes,
+        "seconds": cost.seconds,
+        "tflops": operator.flops / cost.seconds / 1e12 if cost.seconds else 0.0,
+        "bound": cost.bound,
+        "tile_efficiency": cost.tile_efficiency,
+        "wave_efficiency": cost.wave_efficiency,
+        "source": cost.source,
+    }
+
+
+def _dimensions(operator: Operator) -> tuple[int | None, int | None, int | None]:
+    if isinstance(operator, Attention):
+        # Its scores' product: queries x keys over the head dimension, a head at a time.
+        return operator.q_len, operator.kv_len, operator.head_dim
+    return getattr(operator, "m", None), getattr(operator, "n", None), getattr(operator, "k", None)

@@ -1,0 +1,46 @@
+"""The operator table as text."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tabulate import tabulate
+
+from sizer.listing import OperatorTable
+from sizer.report.units import count_text, percent_text, seconds_text
+
+HEADERS = ("operator", "phase", "kind", "count", "batch", "m", "n", "k", "GFLOP", "time", "TFLOPS", "peak", "bound",
+           "tile", "wave")  # fmt: skip
+
+
+def ops_text(table: OperatorTable) -> str:
+    """One line an operator: time, TFLOPS and share of peak are of one run; tile and wave are efficiencies."""
+    rows = table.rows()
+    peak = table.device.peak_flops
+    body = [_cells(row, peak.get(row["dtype"])) for row in rows]
+    head = (
+        f"{table.path}: {table.model.model_type}, {count_text(table.model.parameters)} parameters, {table.device.name}, "
+        f"operators by {table.model.path}"
+    )
+    notes = [f"note: {note}" for note in table.model.notes]
+    total = f"step {seconds_text(table.step.seconds)}, MFU {percent_text(table.step.mfu)} ({table.step.source})"
+    aligned = ("left", "left", "left") + ("right",) * 9 + ("left", "right", "right")
+    text = tabulate(body, HEADERS, tablefmt="simple", colalign=aligned, disable_numparse=True)
+    return "\n".join([head, *notes, "", text, "", total]) + "\n"
+
+
+def _cells(row: dict[str, Any], peak: float | None) -> list[str]:
+    counted = row["flops"] > 0
+
+    def number(key: str) -> str:
+        return "" if row[key] is None else str(row[key])
+
+    def share(key: str) -> str:
+        return "" if row[key] is None else percent_text(row[key])
+
+    return [
+        row["name"], row["phase"], row["kind"], number("count"), number("batch"), number("m"), number("n"), number("k"),
+        f"{row['flops'] / 1e9:.1f}" if counted else "", seconds_text(row["seconds"]),
+        f"{row['tflops']:.0f}" if counted else "", percent_text(row["tflops"] * 1e12 / peak) if counted and peak else "",
+        row["bound"], share("tile_efficiency"), share("wave_efficiency"),
+    ]  # fmt: skip

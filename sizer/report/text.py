@@ -1,0 +1,88 @@
+"""Text output: short, as wide as the terminal, coloured only on one."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Callable
+
+from sizer.report.units import count_text, percent_text, seconds_text, signed_count_text
+from sizer.result import PricedFinding, PricedSuggestion, Report
+
+#: Styles a piece of text for its severity ("error", "warning", "info", "head"); the identity where there is no colour.
+Style = Callable[[str, str], str]
+
+
+def plain(text: str, style: str) -> str:
+    return text
+
+
+def check_text(report: Report, *, width: int = 100, style: Style = plain) -> str:
+    """One configuration's report: a header, the findings by cost, one summary line."""
+    lines = [*_header(report, style), ""]
+    for finding in report.findings:
+        lines += _finding(finding, report.step.seconds, width, style)
+    lines.append(_summary(report, style))
+    return "\n".join(lines) + "\n"
+
+
+def _header(report: Report, style: Style) -> list[str]:
+    model, workload = report.model, report.workload
+    size = f"{count_text(model.parameters)} parameters"
+    if model.active_parameters != model.parameters:
+        size += f" ({count_text(model.active_parameters)} active)"
+    split = [
+        f"{name} {getattr(workload, key)}"
+        for key, name in (("t", "tp"), ("p", "pp"), ("d", "dp"), ("e", "ep"))
+        if getattr(workload, key) > 1
+    ]
+    parts = [
+        report.device, workload.dtype, workload.phase, f"b {workload.b}", f"s {workload.s}", *split,
+        f"{workload.attention} attention",
+    ]  # fmt: skip
+    lines = [style(f"{report.path}: {model.model_type}, {size}", "head"), "  " + ", ".join(parts)]
+    return lines + [f"  note: {note}" for note in model.notes]
+
+
+def _finding(finding: PricedFinding, step_s: float, width: int, style: Style) -> list[str]:
+    cost = ""
+    if finding.step_seconds > 0 and step_s:
+        cost = f"  costs {seconds_text(finding.step_seconds)} a step ({percent_text(finding.step_seconds / step_s)})"
+    label = style(f"{finding.severity:<7} {finding.code}", finding.severity)
+    lines = [f"{label} {finding.field} = {finding.value}{cost}"]
+    lines += textwrap.wrap(finding.message, max(width, 40), initial_indent="  ", subsequent_indent="  ")
+    for suggestion in finding.suggestions:
+        lines += textwrap.wrap(
+            _suggestion(suggestion, step_s), max(width, 40), initial_indent="  -> ", subsequent_indent="     "
+        )
+    return lines
+
+
+def _suggestion(suggestion: PricedSuggestion, step_s: float) -> str:
+    change = ", ".join(f"{key} {value}" for key, value in suggestion.change.items())
+    saved = -suggestion.step_seconds_change
+    if saved > 0:
+        gain = f"saves {seconds_text(saved)} ({percent_text(saved / step_s)})"
+    elif saved < 0:
+        gain = f"adds {seconds_text(-saved)} ({percent_text(-saved / step_s)})"
+    else:
+        gain = "no change in step time"
+    if suggestion.within_error and saved > 0:
+        gain += ", within the prediction's error"
+    if suggestion.parameters_change:
+        gain += f", {signed_count_text(suggestion.parameters_change)} parameters"
+    return f"{change}: {gain}" + (f" ({suggestion.note})" if suggestion.note else "")
+
+
+def _summary(report: Report, style: Style) -> str:
+    tally = []
+    for severity in ("error", "warning", "info"):
+        number = sum(finding.severity == severity for finding in report.findings)
+        if number:
+            plural = severity if severity == "info" or number == 1 else severity + "s"
+            tally.append(style(f"{number} {plural}", severity))
+    step = report.step
+    spread = (step.high - step.low) / 2 / step.seconds if step.seconds else 0.0
+    return (
+        f"{', '.join(tally) or 'no findings'}; step {seconds_text(step.seconds)} +-{percent_text(spread)}, "
+        f"MFU {percent_text(step.mfu)} ({step.source})"
+    )

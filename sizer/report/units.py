@@ -1,0 +1,30 @@
+"""Numbers as people read them."""
+
+from __future__ import annotations
+
+
+def count_text(number: int) -> str:
+    """A parameter count with its exact value where it is short: 8.03 B, 124.4 M, 1,024."""
+    for limit, suffix in ((1e12, "T"), (1e9, "B"), (1e6, "M")):
+        if abs(number) >= limit:
+            return f"{number / limit:.2f} {suffix}" if limit > 1e6 else f"{number / limit:.1f} {suffix}"
+    return f"{number:,}"
+
+
+def seconds_text(seconds: float) -> str:
+    """Seconds with three significant digits and a unit: 1.23 s, 4.56 ms, 7.89 us."""
+    magnitude = abs(seconds)
+    for limit, factor, unit in ((1.0, 1, "s"), (1e-3, 1e3, "ms")):
+        if magnitude >= limit:
+            return f"{seconds * factor:.3g} {unit}"
+    return f"{seconds * 1e6:.3g} us" if seconds else "0"
+
+
+def percent_text(share: float) -> str:
+    """A share as a percentage, one digit below ten: 0.4%, 31%."""
+    percent = share * 100
+    return f"{percent:.1f}%" if abs(percent) < 10 else f"{percent:.0f}%"
+
+
+def signed_count_text(number: int) -> str:
+    return f"{'+' if number >= 0 else '-'}{count_text(abs(number))}"

@@ -1,0 +1,118 @@
+"""What `check` answers: frozen results that every report format only renders."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+from shapes.workload import Workload
+
+Severity = Literal["error", "warning", "info"]
+SEVERITIES: tuple[Severity, ...] = ("error", "warning", "info")
+
+
+@dataclass(frozen=True, slots=True)
+class StepTime:
+    """One step (a microbatch forward, backward and update) on one device.
+
+    ``mfu``: FLOPs of the model (no recomputation; attention's full square, as torch's FlopCounterMode counts) over
+    ``seconds`` and the device's dense peak. ``low`` and ``high`` bound the seconds by the prediction's own error.
+    """
+
+    seconds: float
+    low: float
+    high: float
+    mfu: float
+    flops: int
+    source: str
+
+
+@dataclass(frozen=True, slots=True)
+class PricedSuggestion:
+    """A change and what it is predicted to do, at equal tokens and equal devices.
+
+    ``step_seconds_change`` < 0: faster. ``flops_change`` and ``parameters_change`` say how much of that is less work.
+    ``within_error``: the gain that is not less work does not exceed the prediction's own error for these operators.
+    """
+
+    change: Mapping[str, int | str]
+    step_seconds_change: float
+    parameters_change: int
+    flops_change: int
+    within_error: bool
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class PricedFinding:
+    """A rule's finding with its price: ``step_seconds`` is what its best suggestion would save (0: nothing)."""
+
+    code: str
+    slug: str
+    severity: Severity
+    field: str
+    value: int | float | str
+    message: str
+    step_seconds: float
+    suggestions: tuple[PricedSuggestion, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSummary:
+    """The model as read: ``path`` says whether operators came from formulas or from a trace."""
+
+    model_type: str
+    parameters: int
+    active_parameters: int
+    dimensions: Mapping[str, int]
+    path: str
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """Everything `check` says of one configuration on one device."""
+
+    path: str
+    model: ModelSummary
+    workload: Workload
+    device: str
+    step: StepTime
+    findings: tuple[PricedFinding, ...]
+    not_applicable: tuple[str, ...]
+    suppressed: tuple[str, ...] = ()
+
+    def worst(self) -> Severity | None:
+        """The gravest severity among the findings; None if there are none."""
+        return next((level for level in SEVERITIES if any(f.severity == level for f in self.findings)), None)
+
+    def to_dict(self) -> dict[str, Any]:
+        """One entry of ``reports`` in the JSON output (sizer/report/check.schema.json)."""
+        model = asdict(self.model)
+        return {
+            "path": self.path,
+            "model": {**model, "dimensions": dict(self.model.dimensions), "notes": list(self.model.notes)},
+            "workload": self.workload.to_dict(),
+            "device": self.device,
+            "step": asdict(self.step),
+            "findings": [_finding_dict(finding) for finding in self.findings],
+            "not_applicable": list(self.not_applicable),
+            "suppressed": list(self.suppressed),
+        }
+
+
+def _finding_dict(finding: PricedFinding) -> dict[str, Any]:
+    values = {name: getattr(finding, name) for name in ("code", "slug", "severity", "field", "value", "message")}
+    suggestions = [
+        {
+            "change": dict(suggestion.change),
+            "step_seconds_change": suggestion.step_seconds_change,
+            "parameters_change": suggestion.parameters_change,
+            "flops_change": suggestion.flops_change,
+            "within_error": suggestion.within_error,
+            "note": suggestion.note,
+        }
+        for suggestion in finding.suggestions
+    ]
+    return {**values, "step_seconds": finding.step_seconds, "suggestions": suggestions}

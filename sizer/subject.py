@@ -1,0 +1,135 @@
+"""What is being sized: a configuration or module read once, with its workload settled and its operators listed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
+from typing import TYPE_CHECKING, Any
+
+from shapes.errors import InputError
+from shapes.model import ModelShape
+from shapes.operators import Operator, operators
+from shapes.resize import dimensions
+from shapes.workload import Workload
+from sizer.readers import Reading, UnknownModelType, read_config
+
+if TYPE_CHECKING:
+    from shapes.trace import Traced
+
+#: Tokens a sequence where neither the caller nor the file says: the length most models are pretrained at.
+DEFAULT_SEQUENCE = 4096
+
+#: A field of ``Workload`` as reports name it (the long option without its dashes).
+WORKLOAD_NAMES: dict[str, str] = {
+    "b": "microbatch", "s": "sequence", "t": "tp", "p": "pp", "d": "dp", "e": "ep", "decoder_s": "decoder_sequence",
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """A model with its workload: from a reader (``model`` known) or from a trace (operators only)."""
+
+    where: str
+    model_type: str
+    parameters: int
+    active_parameters: int
+    workload: Workload
+    operators: tuple[Operator, ...]
+    model: ModelShape | None = None
+    reading: Reading | None = None
+    dimensions: Mapping[str, int] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+    @property
+    def path(self) -> str:
+        """Which way the operators were found: "formula" or "trace"."""
+        return "formula" if self.model is not None else "trace"
+
+    def name_of(self, key: str) -> str:
+        """A dimension or workload field as the person's file or the command line names it."""
+        if self.reading is not None and key in self.reading.keys:
+            return self.reading.keys[key]
+        return WORKLOAD_NAMES.get(key, key)
+
+
+def read_subject(source: object, *, trace: bool = False, config_format: str | None = None, **workload: Any) -> Subject:
+    """Read ``source`` (a path, mapping, PretrainedConfig, ModelShape or Reading) and settle its workload.
+
+    ``trace=True``, or a model type no reader knows, lists the operators by tracing (needs the ``trace`` extra).
+    ``workload`` are fields of ``Workload``; what is not given comes from the file, else from the defaults.
+    """
+    if trace:
+        return _traced_config(source, workload)
+    try:
+        reading = source if isinstance(source, Reading) else read_config(source, config_format=config_format)
+    except UnknownModelType as error:
+        return _traced_config(source, workload, because=error)
+    model = reading.model
+    settled = settle_workload(reading, workload)
+    try:
+        found = operators(model, settled)
+    except InputError as error:
+        raise error.at(reading.source) from None
+    return Subject(
+        where=reading.source, model_type=model.model_type, parameters=model.parameters,
+        active_parameters=model.active_parameters, workload=settled, operators=found, model=model, reading=reading,
+        dimensions=dimensions(model), notes=reading.notes,
+    )  # fmt: skip
+
+
+def settle_workload(reading: Reading, asked: Mapping[str, Any]) -> Workload:
+    """``asked`` over what the file says over the defaults; the sequence defaults to the model's longest, at most 4096."""
+    known = {item.name for item in fields(Workload)}
+    for key, value in asked.items():
+        if key not in known:
+            raise InputError(f"expected one of {', '.join(sorted(known))}", key=key, value=value)
+    hints = dict(reading.workload)
+    if reading.format == "huggingface":
+        # There it is how the weights are stored; training precision is the caller's choice.
+        hints.pop("dtype", None)
+    values = {**hints, **asked}
+    longest = reading.model.max_positions
+    if "s" not in values:
+        values["s"] = min(DEFAULT_SEQUENCE, longest or DEFAULT_SEQUENCE)
+    elif longest is not None and "s" in asked and isinstance(asked["s"], int) and asked["s"] > longest:
+        raise InputError(
+            f"expected at most the model's {longest} learned positions", where=reading.source, key="s", value=asked["s"]
+        )
+    return Workload(**values)
+
+
+def _traced_config(source: object, workload: Mapping[str, Any], because: InputError | None = None) -> Subject:
+    from shapes.trace import trace_config
+
+    settled = Workload(**{"s": 512, **workload})
+    try:
+        traced = trace_config(
+            source, b=settled.b, s=settled.s, phase=settled.phase, attention=settled.attention, dtype=settled.dtype,
+            expert_load=settled.expert_load, t=settled.t,
+        )  # fmt: skip
+    except ImportError:
+        message = "tracing needs torch and transformers: pip install 'sizer[trace]'"
+        if because is not None:
+            raise InputError(
+                f"{because.expected}; {message}", where=because.where, key=because.key, value=because.value
+            ) from None
+        raise InputError(message) from None
+    return subject_of_trace(traced, str(source) if isinstance(source, str) else "<config>", settled)
+
+
+def subject_of_trace(traced: Traced, where: str, workload: Workload, dims: Mapping[str, int] | None = None) -> Subject:
+    """A traced model as a subject; ``dims`` are names of dimensions the caller knows."""
+    return Subject(
+        where=where, model_type=traced.model_type, parameters=traced.parameters,
+        active_parameters=traced.active_parameters or traced.parameters, workload=workload,
+        operators=traced.operators, dimensions=dims or {}, notes=("operators traced on torch's meta device",)
+        + traced.notes + tuple(f"cannot see into {name}" for name in traced.opaque),
+    )  # fmt: skip
+
+
+def resized_subject(subject: Subject, model: ModelShape, workload: Workload) -> Subject:
+    """The same subject with another model or workload: what a suggestion would run."""
+    return replace(
+        subject, model=model, workload=workload, operators=operators(model, workload), parameters=model.parameters,
+        active_parameters=model.active_parameters, dimensions=dimensions(model),
+    )  # fmt: skip
