@@ -37,19 +37,25 @@ def check(
     ignore: Iterable[str] = (),
     trace: bool = False,
     config_format: str | None = None,
+    example_inputs: object = None,
+    dims: Mapping[str, int] | None = None,
     **workload: Any,
 ) -> Report:
     """Every finding of the rule catalogue on ``config``, each priced in step seconds on ``device``.
 
-    ``config``: a path, a mapping, a transformers ``PretrainedConfig`` or a ``shapes.ModelShape``. ``workload``: fields of
-    ``shapes.Workload`` (b, s, dtype, phase, t, p, d, e, attention …). Raises ``InputError`` for anything it cannot read.
+    ``config``: a path, a mapping, a transformers ``PretrainedConfig``, a ``shapes.ModelShape`` or an ``nn.Module`` with
+    its ``example_inputs`` (and ``dims``, the dimensions of it worth naming: ``{"vocab": 50257}``). ``workload``: fields
+    of ``shapes.Workload`` (b, s, dtype, phase, t, p, d, e, attention …). Raises ``InputError`` for what it cannot read.
     """
-    subject = read_subject(config, trace=trace, config_format=config_format, **workload)
+    subject = read_subject(
+        config, trace=trace, config_format=config_format, example_inputs=example_inputs, dims=dims, **workload
+    )
     return check_subject(subject, load_device(device), Suppression(tuple(select), tuple(ignore)))
 
 
-def check_subject(subject: Subject, device: Device, suppression: Suppression = Suppression()) -> Report:
+def check_subject(subject: Subject, device: Device, suppression: Suppression | None = None) -> Report:
     """``check`` for a subject that is read already."""
+    suppression = suppression or Suppression()
     pricer = Pricer(device)
     step = pricer.step(subject.operators)
     context = Context(subject.model, subject.workload, device, step.operators, step.costs, subject.dimensions)

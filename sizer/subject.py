@@ -52,12 +52,24 @@ class Subject:
         return WORKLOAD_NAMES.get(key, key)
 
 
-def read_subject(source: object, *, trace: bool = False, config_format: str | None = None, **workload: Any) -> Subject:
-    """Read ``source`` (a path, mapping, PretrainedConfig, ModelShape or Reading) and settle its workload.
+def read_subject(
+    source: object,
+    *,
+    trace: bool = False,
+    config_format: str | None = None,
+    example_inputs: object = None,
+    dims: Mapping[str, int] | None = None,
+    **workload: Any,
+) -> Subject:
+    """Read ``source`` (a path, mapping, PretrainedConfig, ModelShape, Reading or nn.Module) and settle its workload.
 
     ``trace=True``, or a model type no reader knows, lists the operators by tracing (needs the ``trace`` extra).
-    ``workload`` are fields of ``Workload``; what is not given comes from the file, else from the defaults.
+    A module is traced with ``example_inputs`` (a tuple or a mapping of arguments); ``dims`` names the dimensions of
+    it that the caller knows. ``workload`` are fields of ``Workload``; what is not given comes from the file, else
+    from the defaults.
     """
+    if callable(getattr(source, "named_parameters", None)):
+        return _traced_module(source, example_inputs, dims, workload)
     if trace:
         return _traced_config(source, workload)
     try:
@@ -78,7 +90,7 @@ def read_subject(source: object, *, trace: bool = False, config_format: str | No
 
 
 def settle_workload(reading: Reading, asked: Mapping[str, Any]) -> Workload:
-    """``asked`` over what the file says over the defaults; the sequence defaults to the model's longest, at most 4096."""
+    """``asked`` over what the file says over the defaults; the sequence: the model's longest, at most 4096."""
     known = {item.name for item in fields(Workload)}
     for key, value in asked.items():
         if key not in known:
@@ -117,13 +129,32 @@ def _traced_config(source: object, workload: Mapping[str, Any], because: InputEr
     return subject_of_trace(traced, str(source) if isinstance(source, str) else "<config>", settled)
 
 
+def _traced_module(
+    module: Any, example_inputs: object, dims: Mapping[str, int] | None, workload: Mapping[str, Any]
+) -> Subject:
+    from shapes.trace import trace
+
+    settled = Workload(**workload)
+    if isinstance(example_inputs, Mapping):
+        traced = trace(module, phase=settled.phase, **example_inputs)
+    elif isinstance(example_inputs, (tuple, list)):
+        traced = trace(module, *example_inputs, phase=settled.phase)
+    elif example_inputs is not None:
+        traced = trace(module, example_inputs, phase=settled.phase)
+    else:
+        raise InputError("expected example_inputs: the arguments of one forward call", where=type(module).__name__)
+    return subject_of_trace(traced, type(module).__name__, settled, dims)
+
+
 def subject_of_trace(traced: Traced, where: str, workload: Workload, dims: Mapping[str, int] | None = None) -> Subject:
     """A traced model as a subject; ``dims`` are names of dimensions the caller knows."""
     return Subject(
         where=where, model_type=traced.model_type, parameters=traced.parameters,
         active_parameters=traced.active_parameters or traced.parameters, workload=workload,
-        operators=traced.operators, dimensions=dims or {}, notes=("operators traced on torch's meta device",)
-        + traced.notes + tuple(f"cannot see into {name}" for name in traced.opaque),
+        operators=traced.operators, dimensions=dims or {}, notes=(
+            "operators traced on torch's meta device", *traced.notes,
+            *(f"cannot see into {name}" for name in traced.opaque),
+        ),
     )  # fmt: skip
 
 

@@ -59,5 +59,3 @@ def main() -> None:
 def run() -> None:
     """`python -m sizer`."""
     main(prog_name="sizer")
-
-

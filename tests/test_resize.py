@@ -1,0 +1,63 @@
+"""Changing named dimensions of a model, and what must follow."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from shapes.errors import InputError
+from shapes.model import AttentionShape, Block, MlaShape, MlpShape, ModelShape, MoeShape, Stack
+from shapes.resize import dimensions, resize
+
+
+def gpt3_2_7b() -> ModelShape:
+    block = Block(AttentionShape(32, 32, 80), MlpShape(10240, gated=False, bias=True), norm_weights=2, count=32)
+    return ModelShape("gpt2", (Stack("decoder", 2560, (block,), positions=2048, final_norm=2),), vocab=50257, tied=True)
+
+
+def deepseek() -> ModelShape:
+    mla = MlaShape(16, 512, 128, 64, 128)
+    moe = MoeShape(64, 6, 1408, shared=MlpShape(2816))
+    blocks = (Block(mla, MlpShape(10944)), Block(mla, moe, count=26))
+    return ModelShape("deepseek_v2", (Stack("decoder", 2048, blocks),), vocab=102400)
+
+
+def test_no_change_is_the_same_model() -> None:
+    for model in (gpt3_2_7b(), deepseek()):
+        assert resize(model) == model
+        assert resize(model, **dimensions(model)) == model
+
+
+def test_head_dim_and_key_value_heads_follow_the_heads_at_constant_hidden_size() -> None:
+    model = resize(gpt3_2_7b(), heads=20)
+    assert dimensions(model) == {**dimensions(gpt3_2_7b()), "heads": 20, "kv_heads": 20, "head_dim": 128}
+    assert model.parameters == gpt3_2_7b().parameters  # the matrices are as large as before
+
+
+def test_a_padded_vocabulary_adds_its_embedding_rows_once_when_tied() -> None:
+    assert resize(gpt3_2_7b(), vocab=50304).parameters - gpt3_2_7b().parameters == 47 * 2560
+
+
+def test_widths_of_dense_expert_and_shared_mlps_are_apart() -> None:
+    model = resize(deepseek(), expert_d_ff=1536)
+    assert dimensions(model) == {**dimensions(deepseek()), "expert_d_ff": 1536}
+    assert model.parameters - deepseek().parameters == 26 * 64 * 3 * 2048 * (1536 - 1408)
+
+
+@given(layers=st.integers(1, 80))
+def test_the_layer_pattern_is_cut_or_repeated(layers: int) -> None:
+    model = resize(deepseek(), layers=layers)
+    assert model.layers == layers
+    dense = sum(block.count for _, block in model.all_blocks() if isinstance(block.mlp, MlpShape))
+    assert dense == 1  # the leading dense layer stays one layer
+
+
+@pytest.mark.parametrize(
+    ("change", "key"),
+    [({"heads": 33}, "heads"), ({"experts": 8}, "experts"), ({"vocab": 0}, "vocab"), ({"kv_heads": 5}, "kv_heads")],
+)
+def test_a_change_that_makes_no_model_names_its_dimension(change: dict[str, int], key: str) -> None:
+    with pytest.raises(InputError) as caught:
+        resize(gpt3_2_7b(), **change)
+    assert caught.value.key == key
