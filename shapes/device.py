@@ -6,7 +6,6 @@ One file each in ``devices/<name>.toml``; a user's own file is given by its path
 from __future__ import annotations
 
 import difflib
-import math
 import os
 import re
 import tomllib
@@ -17,16 +16,17 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from shapes.dtypes import BYTES, DTYPES, dtype_bytes
+from shapes.dtypes import BYTES, dtype_bytes
 from shapes.errors import InputError
+from shapes.tables import Table
 
 DEVICES_DIR = Path(__file__).parent / "devices"
 
 #: Words that vendors and torch put before a product's name; they tell no two devices apart.
 _VENDOR_WORDS = frozenset({"nvidia", "amd", "intel", "habana", "tesla", "geforce", "instinct", "graphics"})
 
-#: Tables that `sizer calibrate --write` adds; carried through as they are.
-_FITTED_TABLES = ("cost", "error", "provenance")
+#: Characters of an unknown name that are compared with the known ones: comparing is quadratic.
+_LONGEST_NAME = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,6 +140,10 @@ class Device:
             field.name: _plain(getattr(self, field.name)) for field in fields(self) if field.name != "origin"
         }
         data["error"] = data.pop("errors")
+        documents: dict[str, list[str]] = {}
+        for key, document in self.sources.items():
+            documents.setdefault(document, []).append(key)
+        data["sources"] = [{"document": document, "fields": keys} for document, keys in documents.items()]
         return {key: value for key, value in data.items() if value is not None}
 
 
@@ -170,21 +174,23 @@ def load_device(device: str | os.PathLike[str] | Device) -> Device:
 
 def device_from_mapping(data: Mapping[str, Any], where: str) -> Device:
     """A validated Device from a device file's content; InputError names ``where`` and the key."""
-    top = _Table(data, where, "")
+    top = Table(data, where)
     compute, memory, link = top.table("compute"), top.table("memory"), top.table("link")
-    peak_flops = top.numbers_by_dtype("peak_flops", required=True)
+    peak_flops = top.numbers_by_dtype("peak_flops")
+    if not peak_flops:
+        raise top.fail("peak_flops", "expected at least one dtype")
     result = Device(
         name=top.text("name"),
         title=top.text("title"),
         vendor=top.text("vendor"),
         architecture=top.text("architecture"),
-        compute_capability=top.text("compute_capability", required=False),
+        compute_capability=top.text("compute_capability") if top.has("compute_capability") else None,
         power_w=top.number("power_w"),
         aliases=top.texts("aliases"),
         torch_names=top.texts("torch_names"),
         compute=Compute(
             units=compute.integer("units"),
-            clock_mhz=compute.number("clock_mhz", required=False),
+            clock_mhz=compute.number("clock_mhz") if compute.has("clock_mhz") else None,
             clock_mhz_of=compute.numbers_by_dtype("clock_mhz_of"),
             flops_per_clock_per_unit=compute.numbers_by_dtype("flops_per_clock_per_unit"),
             vector_dtypes=compute.texts("vector_dtypes"),
@@ -194,7 +200,7 @@ def device_from_mapping(data: Mapping[str, Any], where: str) -> Device:
             bytes=memory.integer("bytes"),
             bandwidth_bytes_per_s=memory.number("bandwidth_bytes_per_s"),
             l2_bytes=memory.integer("l2_bytes"),
-            l3_bytes=memory.integer("l3_bytes", required=False),
+            l3_bytes=memory.integer("l3_bytes") if memory.has("l3_bytes") else None,
         ),
         alignment_bytes=top.integers_by_dtype("alignment_bytes"),
         link=Link(
@@ -204,16 +210,26 @@ def device_from_mapping(data: Mapping[str, Any], where: str) -> Device:
             inter_node_bytes_per_s=link.number("inter_node_bytes_per_s"),
         ),
         mamf_flops=top.numbers_by_dtype("mamf_flops"),
-        sources=top.texts_by_key("sources"),
-        cost=top.free("cost"),
-        errors=top.free("error"),
-        provenance=top.free("provenance"),
+        sources=_sources(top),
+        cost=top.read_only("cost"),
+        errors=top.read_only("error"),
+        provenance=top.read_only("provenance"),
         origin=where,
     )
     for table in (top, compute, memory, link):
         table.refuse_the_rest()
     _check_dtypes_agree(result)
     return result
+
+
+def _sources(top: Table) -> Mapping[str, str]:
+    """Dotted field or table -> document, from the file's [[sources]], which lists the fields of each document."""
+    source_of: dict[str, str] = {}
+    for entry in top.tables("sources"):
+        document = entry.text("document")
+        source_of.update(dict.fromkeys(entry.texts("fields"), document))
+        entry.refuse_the_rest()
+    return MappingProxyType(source_of)
 
 
 def _check_dtypes_agree(device: Device) -> None:
@@ -241,96 +257,6 @@ def _check_dtypes_agree(device: Device) -> None:
             )
 
 
-@dataclass(slots=True)
-class _Table:
-    """A TOML table that hands out typed values, names file and key when it cannot, and knows what nobody asked for."""
-
-    data: Mapping[str, Any]
-    where: str
-    prefix: str
-    taken: set[str]
-
-    def __init__(self, data: object, where: str, prefix: str) -> None:
-        if not isinstance(data, Mapping):
-            raise InputError("expected a table", where=where, key=prefix.rstrip("."), value=data)
-        self.data, self.where, self.prefix, self.taken = data, where, prefix, set()
-
-    def fail(self, key: str, expected: str) -> InputError:
-        return InputError(expected, where=self.where, key=self.prefix + key, value=self.data.get(key))
-
-    def _take(self, key: str, required: bool) -> Any:
-        self.taken.add(key)
-        if key not in self.data and required:
-            raise self.fail(key, "expected this key, it is missing")
-        return self.data.get(key)
-
-    def text(self, key: str, *, required: bool = True) -> Any:
-        value = self._take(key, required)
-        if value is not None and not (isinstance(value, str) and value):
-            raise self.fail(key, "expected a string that is not empty")
-        return value
-
-    def number(self, key: str, *, required: bool = True) -> Any:
-        value = self._take(key, required)
-        if value is not None and not _is_positive(value):
-            raise self.fail(key, "expected a positive number")
-        return value
-
-    def integer(self, key: str, *, required: bool = True) -> Any:
-        value = self.number(key, required=required)
-        if value is not None and not isinstance(value, int):
-            raise self.fail(key, "expected a positive integer")
-        return value
-
-    def texts(self, key: str) -> tuple[str, ...]:
-        value = self._take(key, False)
-        if value is None:
-            return ()
-        if not isinstance(value, list) or not all(isinstance(item, str) and item for item in value):
-            raise self.fail(key, "expected a list of strings")
-        return tuple(value)
-
-    def table(self, key: str, *, required: bool = True) -> _Table:
-        value = self._take(key, required)
-        return _Table({} if value is None else value, self.where, f"{self.prefix}{key}.")
-
-    def numbers_by_dtype(self, key: str, *, required: bool = False) -> Mapping[str, float]:
-        table = self.table(key, required=required)
-        for dtype in table.data:
-            if dtype not in DTYPES:
-                raise table.fail(dtype, f"expected dtypes out of {', '.join(DTYPES)}")
-            table.number(dtype)
-        return MappingProxyType(dict(table.data))
-
-    def integers_by_dtype(self, key: str) -> Mapping[str, int]:
-        table = self.table(key, required=False)
-        return MappingProxyType({dtype: table.integer(dtype) for dtype in self.numbers_by_dtype(key)})
-
-    def texts_by_key(self, key: str) -> Mapping[str, str]:
-        table = self.table(key)
-        return MappingProxyType({name: table.text(name) for name in table.data})
-
-    def free(self, key: str) -> Mapping[str, Any]:
-        frozen: Mapping[str, Any] = _read_only(self.table(key, required=False).data)
-        return frozen
-
-    def refuse_the_rest(self) -> None:
-        for key in self.data:
-            if key not in self.taken:
-                near = difflib.get_close_matches(key, self.taken, n=1)
-                raise self.fail(key, f"unknown key{f', did you mean {near[0]}?' if near else ''}")
-
-
-def _is_positive(value: object) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 < value < math.inf
-
-
-def _read_only(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return MappingProxyType({key: _read_only(item) for key, item in value.items()})
-    return tuple(_read_only(item) for item in value) if isinstance(value, (list, tuple)) else value
-
-
 def _plain(value: Any) -> Any:
     if isinstance(value, (Compute, Memory, Link)):
         plain = {field.name: _plain(getattr(value, field.name)) for field in fields(value)}
@@ -343,8 +269,9 @@ def _plain(value: Any) -> Any:
 def _load_file(path: Path) -> Device:
     try:
         status = path.stat()
-    except OSError as error:
-        raise InputError(f"cannot read the device file ({error.strerror})", where=str(path)) from None
+    except (OSError, ValueError) as error:  # ValueError: a NUL in the path
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise InputError(f"cannot read the device file ({reason})", where=str(path)) from None
     # The time stamp is in the key so that a file written by calibration is seen by the process that wrote it.
     return _parse_file(str(path), status.st_mtime_ns, status.st_size)
 
@@ -376,7 +303,7 @@ def _resolve(name: str) -> str:
     by_alias = _alias_index()
     if wanted in by_alias:
         return by_alias[wanted]
-    near = difflib.get_close_matches(wanted, [*by_name, *by_alias], n=8, cutoff=0.4)
+    near = difflib.get_close_matches(wanted[:_LONGEST_NAME], [*by_name, *by_alias], n=8, cutoff=0.5)
     spelled = dict.fromkeys(by_name.get(key) or by_alias[key] for key in near)
     hint = f"nearest: {', '.join(list(spelled)[:4])}" if spelled else f"known: {', '.join(list_devices())}"
     raise InputError(f"expected a known device or a path to a .toml file; {hint}", key="device", value=name)
@@ -392,7 +319,8 @@ def _alias_index() -> Mapping[str, str]:
 
 
 def _aliases_in_head(path: Path) -> Iterator[str]:
-    # Names stand before the first table: parsing only that keeps an alias at a fifth of the cost of parsing all files.
+    # Names stand before the first table: parsing only that keeps an alias cheap.
     head = tomllib.loads(path.read_text(encoding="utf-8").partition("\n[")[0])
-    yield from head.get("aliases", ())
-    yield from head.get("torch_names", ())
+    yield head["title"]
+    yield from head["aliases"]
+    yield from head["torch_names"]
