@@ -59,7 +59,7 @@ class Pricer:
         return Step(tuple(operators), tuple(self._known[key] for key in keys))
 
     def error_s(self, before: Step, after: Step) -> float:
-        """Seconds by which the prediction of ``before`` may be off in the operators that ``after`` no longer runs so."""
+        """Seconds by which the prediction may be off in the operators of ``before`` that ``after`` runs otherwise."""
         kept: Mapping[Operator, int] = {replace(op, count=1): op.count for op in after.operators}
         changed = 0.0
         for operator, cost in zip(before.operators, before.costs, strict=True):

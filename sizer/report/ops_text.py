@@ -19,8 +19,8 @@ def ops_text(table: OperatorTable) -> str:
     peak = table.device.peak_flops
     body = [_cells(row, peak.get(row["dtype"])) for row in rows]
     head = (
-        f"{table.path}: {table.model.model_type}, {count_text(table.model.parameters)} parameters, {table.device.name}, "
-        f"operators by {table.model.path}"
+        f"{table.path}: {table.model.model_type}, {count_text(table.model.parameters)} parameters, "
+        f"{table.device.name}, operators by {table.model.path}"
     )
     notes = [f"note: {note}" for note in table.model.notes]
     total = f"step {seconds_text(table.step.seconds)}, MFU {percent_text(table.step.mfu)} ({table.step.source})"
@@ -31,6 +31,7 @@ def ops_text(table: OperatorTable) -> str:
 
 def _cells(row: dict[str, Any], peak: float | None) -> list[str]:
     counted = row["flops"] > 0
+    of_peak = percent_text(row["tflops"] * 1e12 / peak) if counted and peak else ""
 
     def number(key: str) -> str:
         return "" if row[key] is None else str(row[key])
@@ -41,6 +42,5 @@ def _cells(row: dict[str, Any], peak: float | None) -> list[str]:
     return [
         row["name"], row["phase"], row["kind"], number("count"), number("batch"), number("m"), number("n"), number("k"),
         f"{row['flops'] / 1e9:.1f}" if counted else "", seconds_text(row["seconds"]),
-        f"{row['tflops']:.0f}" if counted else "", percent_text(row["tflops"] * 1e12 / peak) if counted and peak else "",
-        row["bound"], share("tile_efficiency"), share("wave_efficiency"),
+        f"{row['tflops']:.0f}" if counted else "", of_peak, row["bound"], share("tile_efficiency"), share("wave_efficiency"),
     ]  # fmt: skip

@@ -1,0 +1,211 @@
+"""The command line end to end: what a person types, what is printed, how it exits."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+from click.testing import CliRunner, Result
+
+from sizer.cli import COMMANDS, main
+from sizer.report.json_report import load_schema
+
+CONFIGS = Path(__file__).parent / "data" / "configs"
+
+
+def run(*arguments: str, stdin: str | bytes | None = None) -> Result:
+    return CliRunner().invoke(main, list(arguments), input=stdin, catch_exceptions=False)
+
+
+def check_json(*arguments: str) -> dict[str, Any]:
+    document: dict[str, Any] = json.loads(run("check", "--format", "json", *arguments).stdout)
+    jsonschema.validate(document, load_schema("check"))
+    return document
+
+
+def write(path: Path, **config: Any) -> str:
+    path.write_text(json.dumps(config))
+    return str(path)
+
+
+def llama_config(**changes: Any) -> dict[str, Any]:
+    return {
+        "model_type": "llama", "hidden_size": 4096, "intermediate_size": 11008, "num_hidden_layers": 32,
+        "num_attention_heads": 32, "num_key_value_heads": 32, "vocab_size": 32000, "max_position_embeddings": 4096,
+        "tie_word_embeddings": False,
+    } | changes  # fmt: skip
+
+
+@pytest.mark.parametrize("command", [name for name, _, _ in COMMANDS])
+def test_every_command_has_help(command: str) -> None:
+    result = run(command, "--help")
+    assert result.exit_code == 0
+    assert result.output.startswith("Usage:")
+
+
+def test_gpt2_s_vocabulary_is_found_with_its_padding_and_price() -> None:
+    report = check_json(str(CONFIGS / "gpt2.json"))["reports"][0]
+    assert report["model"]["parameters"] == 124_439_808
+    finding = next(item for item in report["findings"] if item["code"] == "SZ101")
+    assert (finding["field"], finding["value"], finding["severity"]) == ("vocab_size", 50257, "warning")
+    padded = next(item for item in finding["suggestions"] if item["change"] == {"vocab_size": 50304})
+    assert padded["step_seconds_change"] < 0
+    assert padded["parameters_change"] == 47 * 768  # the tied embedding grows once
+    assert finding["step_seconds"] == pytest.approx(-min(s["step_seconds_change"] for s in finding["suggestions"]))
+
+
+def test_gpt3_2_7b_s_head_dim_of_80_is_found_with_heads_that_keep_the_hidden_size(tmp_path: Path) -> None:
+    config = write(tmp_path / "config.json", model_type="gpt2", n_embd=2560, n_head=32, n_layer=32, n_positions=2048)
+    findings = check_json(config)["reports"][0]["findings"]
+    finding = next(item for item in findings if item["code"] == "SZ102")
+    changes = [suggestion["change"] for suggestion in finding["suggestions"]]
+    assert {"n_head": 20} in changes  # 128
+    assert {"n_head": 40} in changes  # 64
+
+
+def test_a_swiglu_width_of_8h_over_3_is_found(tmp_path: Path) -> None:
+    config = write(tmp_path / "config.json", **llama_config(intermediate_size=10922))
+    findings = check_json(config)["reports"][0]["findings"]
+    finding = next(item for item in findings if item["code"] == "SZ108")
+    assert (finding["field"], finding["value"], finding["severity"]) == ("intermediate_size", 10922, "warning")
+    assert all(s["change"]["intermediate_size"] % 64 == 0 for s in finding["suggestions"])
+
+
+def test_llama_3_1_8b_has_no_warning() -> None:
+    result = run("check", str(CONFIGS / "llama-3.1-8b.json"))
+    assert result.exit_code == 0, result.output
+    report = check_json(str(CONFIGS / "llama-3.1-8b.json"))["reports"][0]
+    assert report["model"]["parameters"] == 8_030_261_248
+    assert [item for item in report["findings"] if item["severity"] != "info"] == []
+
+
+def test_several_configurations_in_one_call_and_standard_input() -> None:
+    text = (CONFIGS / "gpt2.json").read_text()
+    result = run("check", "-", str(CONFIGS / "llama-3.1-8b.json"), "--format", "json", stdin=text)
+    reports = json.loads(result.stdout)["reports"]
+    assert [report["model"]["model_type"] for report in reports] == ["gpt2", "llama"]
+    assert reports[0]["path"] == "<stdin>"
+
+
+@pytest.mark.parametrize(("fail_on", "code"), [("warning", 1), ("error", 0), ("never", 0), ("info", 1)])
+def test_the_exit_code_follows_fail_on(fail_on: str, code: int) -> None:
+    assert run("check", str(CONFIGS / "gpt2.json"), "--fail-on", fail_on).exit_code == code
+
+
+def test_select_and_ignore_choose_rules_by_code_or_prefix() -> None:
+    gpt2 = str(CONFIGS / "gpt2.json")
+    selected = check_json(gpt2, "--select", "SZ101")["reports"][0]
+    assert {item["code"] for item in selected["findings"]} == {"SZ101"}
+    ignored = check_json(gpt2, "--ignore", "SZ101,SZ109")["reports"][0]
+    assert not {"SZ101", "SZ109"} & {item["code"] for item in ignored["findings"]}
+    assert {"SZ101", "SZ109"} <= set(ignored["suppressed"])
+
+
+def test_output_goes_to_a_file_whole_or_not_at_all(tmp_path: Path) -> None:
+    target = tmp_path / "out.json"
+    result = run("check", str(CONFIGS / "gpt2.json"), "--format", "json", "--output", str(target))
+    assert (result.exit_code, result.stdout) == (1, "")
+    jsonschema.validate(json.loads(target.read_text()), load_schema("check"))
+    assert [path.name for path in tmp_path.iterdir()] == ["out.json"]
+    refused = run("check", str(CONFIGS / "gpt2.json"), "--output", str(tmp_path / "no" / "out.txt"))
+    assert refused.exit_code == 2
+    assert "no/out.txt" in refused.stderr
+
+
+def test_text_names_key_value_price_and_suggestion() -> None:
+    lines = run("check", str(CONFIGS / "gpt2.json")).stdout.splitlines()
+    assert "124.4 M parameters" in lines[0]
+    finding = next(line for line in lines if "SZ101" in line)
+    assert finding.startswith("warning SZ101 vocab_size = 50257")
+    assert any("-> vocab_size 50304: saves" in line for line in lines)
+    assert "MFU" in lines[-1]
+    assert "predicted:h100-sxm" in lines[-1]
+
+
+def test_ops_lists_every_operator_in_text_and_json() -> None:
+    config = str(CONFIGS / "llama-3.1-8b.json")
+    document = json.loads(run("ops", config, "--format", "json").stdout)
+    jsonschema.validate(document, load_schema("ops"))
+    names = {row["name"] for row in document["operators"]}
+    assert {"lm_head", "optimizer", "layers.*.mlp.down_proj", "layers.*.attention.core"} <= names
+    total = sum(row["seconds"] * row["count"] for row in document["operators"])
+    assert total == pytest.approx(document["step_seconds"])
+    text = run("ops", config).stdout
+    assert all(name in text for name in names)
+
+
+def test_ops_explain_adds_up_to_the_operators_time() -> None:
+    text = run("ops", str(CONFIGS / "llama-3.1-8b.json"), "--explain", "down_proj").stdout
+    assert "forward" in text
+    assert "tile" in text
+    missing = run("ops", str(CONFIGS / "llama-3.1-8b.json"), "--explain", "nonesuch")
+    assert missing.exit_code == 2
+    assert "nonesuch" in missing.stderr
+
+
+BAD: list[tuple[str, tuple[str, ...], tuple[str, ...]]] = [
+    ("a device that does not exist", ("--device", "h1000"), ("h1000", "h100")),
+    ("tp that does not divide", ("--tp", "5"), ("--tp = 5", "12 attention heads")),
+    ("a sequence longer than the learned positions", ("-s", "4096"), ("--sequence = 4096", "1024")),
+    ("a microbatch of zero", ("-b", "0"), ("--microbatch = 0",)),
+    ("experts where there are none", ("--ep", "2"), ("--ep = 2",)),
+    ("an unknown rule", ("--select", "SZ999"), ("SZ999",)),
+    ("an unknown format", ("--config-format", "tex"), ("tex",)),
+]
+
+
+@pytest.mark.parametrize(("arguments", "expected"), [case[1:] for case in BAD], ids=[case[0] for case in BAD])
+def test_bad_options_are_one_line_and_exit_2(arguments: tuple[str, ...], expected: tuple[str, ...]) -> None:
+    result = run("check", str(CONFIGS / "gpt2.json"), *arguments)
+    assert result.exit_code == 2
+    assert result.stdout == ""
+    assert len(result.stderr.strip().splitlines()) == 1
+    assert all(part in result.stderr for part in expected)
+
+
+BAD_FILES: list[tuple[str, bytes | None, tuple[str, ...]]] = [
+    ("missing", None, ("config.json",)),
+    ("empty", b"", ("config.json", "empty")),
+    ("not JSON", b"{", ("config.json",)),
+    ("a list", b"[1]", ("config.json", "object")),
+    ("not UTF-8", b'{"model_type": "\xff"}', ("config.json", "UTF-8")),
+    ("zero heads", b'{"model_type": "llama", "num_attention_heads": 0}', ("num_attention_heads = 0",)),
+    ("negative", b'{"model_type": "llama", "hidden_size": -4}', ("hidden_size = -4",)),
+    ("NaN", b'{"model_type": "llama", "hidden_size": NaN}', ("hidden_size",)),
+    ("huge", b'{"model_type": "llama", "hidden_size": 1e30}', ("hidden_size = 1e+30",)),
+    ("boolean", b'{"model_type": "llama", "hidden_size": true}', ("hidden_size = True",)),
+    ("string", b'{"model_type": "llama", "hidden_size": "4096"}', ("hidden_size = '4096'",)),
+    ("heads that do not share", b'{"model_type": "llama", "num_key_value_heads": 5}', ("num_key_value_heads = 5",)),
+    ("unknown type", b'{"model_type": "nonesuch"}', ("model_type = 'nonesuch'",)),
+    ("nothing known", b'{"a": 1}', ("config.json",)),
+    ("brackets", b"[" * 2_000_000, ("config.json",)),
+]
+
+
+@pytest.mark.parametrize(("content", "expected"), [case[1:] for case in BAD_FILES], ids=[case[0] for case in BAD_FILES])
+def test_bad_files_are_one_line_and_exit_2(tmp_path: Path, content: bytes | None, expected: tuple[str, ...]) -> None:
+    path = tmp_path / "config.json"
+    if content is not None:
+        path.write_bytes(content)
+    result = run("check", str(path))
+    assert result.exit_code == 2
+    assert result.stdout == ""
+    assert len(result.stderr.strip().splitlines()) == 1
+    assert all(part in result.stderr for part in expected), result.stderr
+
+
+def test_a_directory_is_not_a_configuration(tmp_path: Path) -> None:
+    result = run("check", str(tmp_path))
+    assert result.exit_code == 2
+    assert tmp_path.name in result.stderr
+
+
+def test_names_from_a_configuration_cannot_forge_output(tmp_path: Path) -> None:
+    config = write(tmp_path / "config.json", model_type="a\x1b[31m\nsizer: all fine")
+    result = run("check", config)
+    assert result.exit_code == 2
+    assert "\x1b" not in result.stderr
+    assert len(result.stderr.strip().splitlines()) == 1

@@ -1,0 +1,36 @@
+"""What may be imported by what, and what must not be loaded at all."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+HEAVY = ("torch", "transformers", "scipy", "pyarrow", "matplotlib", "jsonschema")
+
+
+def loaded_by(code: str) -> set[str]:
+    """The heavy packages that running ``code`` in a fresh interpreter loads."""
+    probe = f"{code}\nimport sys\nprint(*[name for name in {HEAVY!r} if name in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True, check=True)
+    return set(done.stdout.splitlines()[-1].split())
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "import sizer, shapes",
+        "import sizer; sizer.check; sizer.ops; sizer.search; sizer.read_config; sizer.pad_vocab",
+        "import sizer; sizer.check('tests/data/configs/gpt2.json')",
+        "from click.testing import CliRunner; from sizer.cli import main\n"
+        "result = CliRunner().invoke(main, ['check', 'tests/data/configs/llama-3.1-8b.json']); assert result.output",
+        "import sizer; sizer.swiglu_width(4096, device='h100-sxm')",
+    ],
+)
+def test_advice_without_measuring_loads_nothing_heavy(code: str) -> None:
+    assert loaded_by(code) == set()
+
+
+def test_the_probe_sees_what_is_loaded() -> None:
+    assert loaded_by("import scipy") == {"scipy"}
