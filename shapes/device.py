@@ -175,12 +175,13 @@ def load_device(device: str | os.PathLike[str] | Device) -> Device:
 def device_from_mapping(data: Mapping[str, Any], where: str) -> Device:
     """A validated Device from a device file's content; InputError names ``where`` and the key."""
     top = Table(data, where)
+    name = top.text("name")
     compute, memory, link = top.table("compute"), top.table("memory"), top.table("link")
     peak_flops = top.numbers_by_dtype("peak_flops")
     if not peak_flops:
         raise top.fail("peak_flops", "expected at least one dtype")
     result = Device(
-        name=top.text("name"),
+        name=name,
         title=top.text("title"),
         vendor=top.text("vendor"),
         architecture=top.text("architecture"),
