@@ -9,7 +9,7 @@ import difflib
 import os
 import re
 import tomllib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from functools import lru_cache
 from pathlib import Path
@@ -295,33 +295,32 @@ def _normalise(name: str) -> str:
     return "".join(word for word in words if word not in _VENDOR_WORDS)
 
 
+@lru_cache(maxsize=256)
 def _resolve(name: str) -> str:
     """The file's name for any spelling of a device, or an InputError that lists the nearest."""
     wanted = _normalise(name)
     by_name = {_normalise(known): known for known in list_devices()}
     if wanted in by_name:
         return by_name[wanted]
-    by_alias = _alias_index()
-    if wanted in by_alias:
-        return by_alias[wanted]
-    near = difflib.get_close_matches(wanted[:_LONGEST_NAME], [*by_name, *by_alias], n=8, cutoff=0.5)
-    spelled = dict.fromkeys(by_name.get(key) or by_alias[key] for key in near)
-    hint = f"nearest: {', '.join(list(spelled)[:4])}" if spelled else f"known: {', '.join(list_devices())}"
+    heads = {known: _head(known) for known in by_name.values()}
+    for known, head in heads.items():
+        # The first test is cheap and passes for a file or two; only those are parsed.
+        if wanted in _normalise(head) and wanted in map(_normalise, _spellings(head)):
+            return known
+    by_spelling = {
+        _normalise(spelling): known for known, head in heads.items() for spelling in _spellings(head)
+    } | by_name
+    near = difflib.get_close_matches(wanted[:_LONGEST_NAME], by_spelling, n=8, cutoff=0.5)
+    nearest = list(dict.fromkeys(by_spelling[spelling] for spelling in near))[:4]
+    hint = f"nearest: {', '.join(nearest)}" if nearest else f"known: {', '.join(by_name.values())}"
     raise InputError(f"expected a known device or a path to a .toml file; {hint}", key="device", value=name)
 
 
-@lru_cache(maxsize=1)
-def _alias_index() -> Mapping[str, str]:
-    index: dict[str, str] = {}
-    for name in list_devices():
-        for alias in _aliases_in_head(DEVICES_DIR / f"{name}.toml"):
-            index.setdefault(_normalise(alias), name)
-    return MappingProxyType(index)
+def _head(name: str) -> str:
+    """What stands before the file's first table: its names are there, and the rest need not be parsed for them."""
+    return (DEVICES_DIR / f"{name}.toml").read_text(encoding="utf-8").partition("\n[")[0]
 
 
-def _aliases_in_head(path: Path) -> Iterator[str]:
-    # Names stand before the first table: parsing only that keeps an alias cheap.
-    head = tomllib.loads(path.read_text(encoding="utf-8").partition("\n[")[0])
-    yield head["title"]
-    yield from head["aliases"]
-    yield from head["torch_names"]
+def _spellings(head: str) -> tuple[str, ...]:
+    data = tomllib.loads(head)
+    return (data["title"], *data["aliases"], *data["torch_names"])
