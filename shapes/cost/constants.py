@@ -1,0 +1,216 @@
+"""The constants of a device: its own fitted ones, or those of its nearest fitted relative, scaled by the data sheets."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Any
+
+from shapes.cost.alignment import AlignmentConstants
+from shapes.device import Device, list_devices, load_device
+from shapes.dtypes import BYTES
+from shapes.errors import InputError
+
+#: Devices whose constants were fitted to measurements of their own: the only ones that others borrow from.
+FITTED = ("a100-sxm", "h100-sxm", "h200", "l40s", "b200")
+
+#: Which fitted device stands nearest to an architecture that has none of its own, by how its matrix units are fed:
+#: warp-level instructions from graphics memory (Ada) or from stacked memory (Ampere), or asynchronous ones (Hopper).
+_RELATIVE = {
+    "volta": "a100-sxm",
+    "turing": "l40s",
+    "rtx-blackwell": "l40s",
+    "cdna2": "a100-sxm",
+    "cdna3": "h100-sxm",
+    "cdna4": "b200",
+    "gaudi2": "a100-sxm",
+    "gaudi3": "h100-sxm",
+}
+
+#: How a dtype that was not fitted is derived: from this one, its speed scaled by the two peaks.
+_DTYPE_BASE = {"fp16": "bf16", "bf16": "fp16"}
+
+
+@dataclass(frozen=True, slots=True)
+class GemmConstants:
+    """Constants of the tile and wave model (shapes.cost.gemm) for one device and dtype.
+
+    ``flops_per_s``: what all units reach inside a long tile. ``load_steps`` and ``load_power``: how fast a tile must
+    be fed, see `tile_load`. ``prologue_steps``: a tile's start and end in steps of k. ``wave_s``: what a wave costs
+    besides. ``quantization``: the share of a partly filled last wave that is paid. ``throttle``, ``throttle_s``,
+    ``throttle_width``: by how much, and from which duration on, power limits sustained work.
+    """
+
+    flops_per_s: float
+    bandwidth_bytes_per_s: float
+    launch_s: float
+    load_steps: float
+    load_power: float
+    prologue_steps: float
+    wave_s: float
+    quantization: float
+    throttle: float
+    throttle_s: float
+    throttle_width: float
+    tiles: tuple[tuple[int, int], ...]
+    units: int
+
+    @classmethod
+    def from_table(cls, table: Mapping[str, Any], units: int) -> GemmConstants:
+        values = {key: float(value) for key, value in table.items() if key != "tiles"}
+        return cls(tiles=tuple((int(bm), int(bn)) for bm, bn in table["tiles"]), units=units, **values)
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Where constants come from: the fitted device they were taken from, and whether they had to be scaled."""
+
+    device: str
+    dtype: str
+    own_device: bool
+    own_dtype: bool
+    same_architecture: bool
+    same_vendor: bool
+
+    def source(self, device: Device) -> str:
+        """The ``source`` of predictions: "predicted:<device>", saying so when constants were borrowed."""
+        if self.own_device:
+            return f"predicted:{device.name}"
+        return f"predicted:{device.name} (constants of {self.device}, scaled)"
+
+
+def relative(device: Device) -> Device:
+    """The fitted device whose constants stand in: itself if fitted, else same architecture first, nearest in balance.
+
+    Balance is peak FLOP/s over bandwidth: what decides where a product stops being memory-bound.
+    """
+    if device.cost:
+        return device
+    fitted = [load_device(name) for name in FITTED if name in list_devices()]
+    kin = [other for other in fitted if other.architecture == device.architecture]
+    # Compute capability 8.6 (GA102) is built like 8.9 (Ada), not like 8.0: graphics memory, small shared memory.
+    if device.compute_capability == "8.6":
+        kin = [other for other in fitted if other.compute_capability == "8.9"]
+    if not kin:
+        name = _RELATIVE.get(device.architecture, "h100-sxm")
+        kin = [other for other in fitted if other.name == name] or fitted
+    return min(kin, key=lambda other: abs(_balance(other) / _balance(device) - 1))
+
+
+def _balance(device: Device) -> float:
+    peak = device.peak_flops.get("fp16") or device.peak_flops.get("bf16") or max(device.peak_flops.values())
+    return peak / device.memory.bandwidth_bytes_per_s
+
+
+@lru_cache(maxsize=256)
+def gemm_constants(device: Device, dtype: str) -> tuple[GemmConstants, Origin]:
+    """Constants for products of ``dtype`` on ``device``; InputError when the device has no such dtype."""
+    peak = device.peak(dtype)
+    kin = relative(device)
+    base = dtype
+    if base not in kin.cost:
+        base = _DTYPE_BASE.get(dtype, "bf16")
+    if base not in kin.cost:
+        base = "bf16"
+    if base not in kin.cost:
+        raise InputError("expected cost constants for bf16", where=kin.origin, key="cost")
+    constants = GemmConstants.from_table(kin.cost[base], kin.compute.units)
+    origin = Origin(
+        kin.name, base, kin.name == device.name, dtype == base or _DTYPE_BASE.get(dtype) == base,
+        kin.architecture == device.architecture, kin.vendor == device.vendor,
+    )  # fmt: skip
+    speed = peak / kin.peak(base)
+    if kin.vendor != device.vendor:
+        speed *= _achievable(device) / _achievable(kin)
+    bandwidth = device.memory.bandwidth_bytes_per_s / kin.memory.bandwidth_bytes_per_s
+    if (speed, bandwidth, device.compute.units) == (1.0, 1.0, kin.compute.units):
+        return constants, origin
+    # A tile's start and end wait for memory: in steps of k they grow with FLOP/s over bytes/s.
+    prologue = constants.prologue_steps * speed / bandwidth / (BYTES[base] / BYTES[dtype])
+    scaled = replace(
+        constants, flops_per_s=constants.flops_per_s * speed,
+        bandwidth_bytes_per_s=constants.bandwidth_bytes_per_s * bandwidth, prologue_steps=prologue,
+        wave_s=constants.wave_s / speed * device.compute.units / kin.compute.units, units=device.compute.units,
+    )  # fmt: skip
+    return scaled, origin
+
+
+def _achievable(device: Device) -> float:
+    """Published achievable matmul FLOP/s over the peak; two thirds where nobody has published one."""
+    for dtype in ("bf16", "fp16"):
+        if dtype in device.mamf_flops and dtype in device.peak_flops:
+            return device.mamf_flops[dtype] / device.peak_flops[dtype]
+    return 2 / 3
+
+
+@lru_cache(maxsize=256)
+def alignment_constants(device: Device) -> AlignmentConstants:
+    """Misalignment penalties of the device, or of its relative."""
+    return AlignmentConstants.from_table(relative(device).cost["alignment"])
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionConstants:
+    """Constants of the fused attention model (shapes.cost.attention).
+
+    ``flops_per_s``: by head_dim bucket, what all units reach on long sequences. ``prologue_keys``: a block's start and
+    end in keys. ``backward``: speed of the backward over the forward's.
+    """
+
+    flops_per_s: tuple[tuple[int, float], ...]
+    bandwidth_bytes_per_s: float
+    launch_s: float
+    prologue_keys: float
+    quantization: float
+    causal: float
+    backward: float
+    units: int
+
+    @classmethod
+    def from_table(cls, table: Mapping[str, Any], units: int) -> AttentionConstants:
+        rates = tuple(sorted((int(bucket), float(rate)) for bucket, rate in table["flops_per_s"].items()))
+        values = {key: float(value) for key, value in table.items() if key not in ("flops_per_s", "source")}
+        return cls(flops_per_s=rates, units=units, **values)
+
+
+@lru_cache(maxsize=256)
+def attention_constants(device: Device, dtype: str) -> AttentionConstants:
+    """Constants for attention in ``dtype``: fitted in 16 bits, scaled by the peaks for other dtypes and devices."""
+    own, origin = gemm_constants(device, dtype)
+    kin = relative(device)
+    gemm = GemmConstants.from_table(kin.cost["bf16"], kin.compute.units)
+    constants = AttentionConstants.from_table(kin.cost["attention"], kin.compute.units)
+    if origin.own_device and dtype in ("bf16", "fp16"):
+        return constants
+    speed, bandwidth = (
+        own.flops_per_s / gemm.flops_per_s, device.memory.bandwidth_bytes_per_s / kin.memory.bandwidth_bytes_per_s
+    )  # fmt: skip
+    return replace(
+        constants, flops_per_s=tuple((bucket, rate * speed) for bucket, rate in constants.flops_per_s),
+        bandwidth_bytes_per_s=constants.bandwidth_bytes_per_s * bandwidth, units=device.compute.units,
+    )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class CollectiveConstants:
+    """Latency and share of the link's data-sheet bandwidth that collectives reach."""
+
+    latency_s: float
+    latency_per_rank_s: float
+    bandwidth_share: float
+    half_bytes: float
+
+    @classmethod
+    def from_table(cls, table: Mapping[str, Any]) -> CollectiveConstants:
+        return cls(**{key: float(value) for key, value in table.items() if key != "source"})
+
+
+@lru_cache(maxsize=256)
+def collective_constants(device: Device) -> CollectiveConstants:
+    return CollectiveConstants.from_table(relative(device).cost["collective"])
+
+
+def number(device: Device, table: str, key: str) -> float:
+    """One constant of the device's (or its relative's) ``[cost.<table>]``."""
+    return float(relative(device).cost[table][key])

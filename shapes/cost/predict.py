@@ -1,0 +1,178 @@
+"""Any operator -> its Cost; many at once, products vectorised."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+from shapes.cost.attention import QUERIES, attention_time
+from shapes.cost.collective import collective_parts
+from shapes.cost.constants import (
+    Origin,
+    alignment_constants,
+    attention_constants,
+    collective_constants,
+    gemm_constants,
+    number,
+)
+from shapes.cost.error import gemm_regime, relative_error
+from shapes.cost.gemm import GemmTimes, gemm_times
+from shapes.cost.memory_bound import elementwise_parts
+from shapes.cost.result import Cost
+from shapes.device import Device, load_device
+from shapes.dtypes import BYTES
+from shapes.errors import InputError
+from shapes.operators.types import Attention, Collective, Elementwise, Gemm, GroupedGemm, Layout, Operator
+
+Product = Gemm | GroupedGemm
+
+
+def predict(operator: Operator, device: str | Device) -> Cost:
+    """Predicted cost of one run of ``operator``; see `predict_many`."""
+    return predict_many([operator], device)[0]
+
+
+def predict_many(operators: Iterable[Operator], device: str | Device) -> tuple[Cost, ...]:
+    """Predicted costs of one run of each operator, in order, sustained as in training.
+
+    InputError naming the operator: a dtype the device lacks, or a kind that has no cost. Nothing is skipped.
+    """
+    target = load_device(device)
+    listed = list(operators)
+    costs: list[Cost | None] = [None] * len(listed)
+    groups: dict[tuple[Any, ...], list[int]] = {}
+    for index, operator in enumerate(listed):
+        try:
+            if isinstance(operator, Gemm | GroupedGemm):
+                groups.setdefault(_group_key(operator, target), []).append(index)
+            else:
+                costs[index] = _single(operator, target)
+        except InputError as error:
+            raise error.at(operator.name) from None
+    for key, indices in groups.items():
+        products = [listed[index] for index in indices]
+        for index, cost in zip(indices, _products(products, key, target), strict=True):  # type: ignore[arg-type]  # grouped by kind
+            costs[index] = cost
+    return tuple(cost for cost in costs if cost is not None)
+
+
+def _group_key(operator: Product, device: Device) -> tuple[Any, ...]:
+    device.peak(operator.dtype)
+    out = getattr(operator, "out_dtype", None) or operator.dtype
+    return operator.kind == "grouped_gemm", operator.dtype, out, operator.layout
+
+
+def per_group(operator: Product) -> tuple[int, int, int, int]:
+    """m, n, k, batch of one product; of a grouped one, an even share of the ragged dimension for each group."""
+    if isinstance(operator, Gemm):
+        return operator.m, operator.n, operator.k, operator.batch
+    m, k = operator.m, operator.k
+    if operator.ragged == "m":
+        m = max(1, round(m / operator.groups))
+    else:
+        k = max(1, round(k / operator.groups))
+    return m, operator.n, k, operator.groups
+
+
+def product_times(
+    products: Sequence[Product], dtype: str, out: str, layout: Layout, device: Device
+) -> tuple[GemmTimes, Origin]:
+    """Times of products that share dtype and layout."""
+    constants, origin = gemm_constants(device, dtype)
+    m, n, k, batch = np.array([per_group(product) for product in products], dtype=np.int64).T
+    times = gemm_times(m, n, k, batch, BYTES[dtype], BYTES[out], layout, constants, alignment_constants(device))
+    return times, origin
+
+
+def _products(products: Sequence[Product], key: tuple[Any, ...], device: Device) -> list[Cost]:
+    grouped, dtype, out, layout = key
+    times, origin = product_times(products, dtype, out, layout, device)
+    constants, _ = gemm_constants(device, dtype)
+    slower = number(device, "grouped", "slowdown") if grouped else 1.0
+    source, tiles = origin.source(device), constants.tiles
+    a, b, c = times.alignment
+    columns = (
+        times.seconds, times.body_s, times.compute_s, times.memory_s, times.tile, times.tiles, times.waves, a, b, c
+    )  # fmt: skip
+    costs = []
+    errors: dict[str, float] = {}
+    for product, row in zip(products, zip(*(column.tolist() for column in columns), strict=True), strict=True):
+        seconds, body, compute, memory, tile, count, waves, in_a, in_b, in_c = row
+        m, n, k, batch = per_group(product)
+        bm, bn = tiles[tile]
+        skew = (seconds - constants.launch_s) * (slower - 1) + (_skew(product) * compute if grouped else 0.0)
+        seconds += skew
+        regime = "grouped" if grouped else gemm_regime(m, n, k, in_a + in_b + in_c > 0)
+        if regime not in errors:
+            errors[regime] = relative_error(device, origin, regime)
+        costs.append(
+            _cost(
+                product, device, seconds, source, errors[regime], regime,
+                bound=_bound(constants.launch_s, body, compute, memory),
+                tile=(bm, bn), tiles=int(count), waves=waves, tile_efficiency=batch * m * n / (count * bm * bn),
+                wave_efficiency=count / constants.units / waves,
+                alignment_s=(("A", in_a * slower), ("B", in_b * slower), ("C", in_c * slower)),
+            )
+        )  # fmt: skip
+    return costs
+
+
+def _skew(operator: Product) -> float:
+    """Share of the even time by which the fullest group's longer reduction outlasts the others, in wgrad."""
+    if not isinstance(operator, GroupedGemm) or operator.ragged == "m":
+        return 0.0
+    return (operator.load - 1) / max(1, operator.groups)
+
+
+def _bound(launch: float, body: float, compute: float, memory: float) -> str:
+    if launch > body:
+        return "overhead"
+    return "memory" if memory > compute else "compute"
+
+
+def _cost(
+    operator: Operator, device: Device, seconds: float, source: str, error: float, regime: str, bound: str, **rest: Any
+) -> Cost:
+    return Cost(
+        seconds, seconds / (1 + error), seconds * (1 + error), source, bound, error, regime,
+        operator=operator, device=device, **rest,
+    )  # fmt: skip
+
+
+def _single(operator: Operator, device: Device) -> Cost:
+    if isinstance(operator, Attention):
+        return _attention(operator, device)
+    if isinstance(operator, Elementwise | Collective):
+        return _moved(operator, device)
+    raise InputError("expected an operator of shapes.operators.types; no cost is known", key="kind", value=operator)
+
+
+def _attention(operator: Attention, device: Device) -> Cost:
+    constants, (_, origin) = attention_constants(device, operator.dtype), gemm_constants(device, operator.dtype)
+    time = attention_time(operator, constants)
+    regime = "attention" if operator.phase == "forward" else "attention_backward"
+    rows = -(-operator.q_len // QUERIES) * QUERIES
+    return _cost(
+        operator, device, time.seconds, origin.source(device), relative_error(device, origin, regime), regime,
+        bound=_bound(constants.launch_s, time.seconds - constants.launch_s, time.compute_s, time.memory_s),
+        tile=(QUERIES, time.bucket), tiles=time.blocks, waves=time.waves,
+        tile_efficiency=time.ideal_s / time.padded_s * operator.q_len / rows,
+        wave_efficiency=time.filled / time.waves,
+    )  # fmt: skip
+
+
+def _moved(operator: Elementwise | Collective, device: Device) -> Cost:
+    # Bytes do not care for the matrix units: a dtype the device cannot multiply is still moved.
+    constants, origin = gemm_constants(device, "bf16" if "bf16" in device.peak_flops else "fp16")
+    if isinstance(operator, Elementwise):
+        fixed, moving = elementwise_parts(operator, constants)
+        regime, bound = "memory_bound", "memory"
+    else:
+        fixed, moving = collective_parts(operator, device, collective_constants(device))
+        regime, bound = "collective", "communication"
+    return _cost(
+        operator, device, fixed + moving, origin.source(device), relative_error(device, origin, regime), regime,
+        bound=bound if moving >= fixed else "overhead",
+    )  # fmt: skip

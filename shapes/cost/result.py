@@ -1,0 +1,60 @@
+"""What a prediction answers: seconds, how sure, what bounds them, and how they come about."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, NamedTuple
+
+from shapes.operators.types import Operator
+from shapes.timing import Timing
+
+if TYPE_CHECKING:
+    from shapes.device import Device
+
+
+class Part(NamedTuple):
+    """One contribution to an operator's time; the seconds of all parts add up to the total."""
+
+    what: str
+    seconds: float
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """Predicted seconds of ONE run of an operator (multiply by ``operator.count``), sustained as in training.
+
+    ``low`` and ``high`` widen the prediction by ``error``, the mean absolute relative error on held-out measurements
+    of this ``regime``. ``bound`` is what the time is made of: "compute", "memory", "overhead" or "communication".
+    ``tile`` to ``wave_efficiency`` are of matrix products and attention, None elsewhere: output (or query) elements a
+    thread block works on, blocks, waves of blocks over the device, share of the computed output that is kept, and
+    share of the waves' slots that is filled. ``alignment_s``: seconds each operand's leading dimension costs, by
+    operand ("A", "B", "C").
+    """
+
+    seconds: float
+    low: float
+    high: float
+    source: str
+    bound: str
+    error: float
+    regime: str
+    tile: tuple[int, int] | None = None
+    tiles: int | None = None
+    waves: float | None = None
+    tile_efficiency: float | None = None
+    wave_efficiency: float | None = None
+    alignment_s: tuple[tuple[str, float], ...] = ()
+    operator: Operator | None = field(default=None, repr=False, compare=False)
+    device: Device | None = field(default=None, repr=False, compare=False)
+
+    @property
+    def timing(self) -> Timing:
+        """The same seconds as measured times have them."""
+        return Timing(self.seconds, self.low, self.high, self.source)
+
+    def explain(self) -> tuple[Part, ...]:
+        """What the seconds consist of, in order; they sum to ``seconds``."""
+        from shapes.cost.explain import explain
+
+        return explain(self)
