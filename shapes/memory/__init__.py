@@ -1,0 +1,47 @@
+"""Memory of one device by component, and what fits (torch-free)."""
+
+from shapes.memory.anatomy import (
+    CONTEXT_BYTES,
+    DISTRIBUTED_BYTES,
+    WEIGHT_DTYPES,
+    Component,
+    Memory,
+    Peak,
+    activation_peak,
+    memory,
+    weight_bytes,
+)
+from shapes.memory.fitting import largest_microbatch, smallest_pp, smallest_tp
+from shapes.memory.saved import Implementation
+from shapes.memory.states import (
+    OPTIMIZERS,
+    PRECISIONS,
+    ParameterTensor,
+    default_precision,
+    optimizer_state_bytes,
+    parameter_tensors,
+    precision_named,
+)
+
+__all__ = [
+    "CONTEXT_BYTES",
+    "DISTRIBUTED_BYTES",
+    "OPTIMIZERS",
+    "PRECISIONS",
+    "WEIGHT_DTYPES",
+    "Component",
+    "Implementation",
+    "Memory",
+    "ParameterTensor",
+    "Peak",
+    "activation_peak",
+    "default_precision",
+    "largest_microbatch",
+    "memory",
+    "optimizer_state_bytes",
+    "parameter_tensors",
+    "precision_named",
+    "smallest_pp",
+    "smallest_tp",
+    "weight_bytes",
+]

@@ -1,0 +1,78 @@
+"""What fits: the largest microbatch and the smallest tensor- and pipeline-parallel degrees."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from shapes.device import Device, load_device
+from shapes.errors import InputError
+from shapes.memory.anatomy import memory
+from shapes.model import ModelShape
+from shapes.workload import Workload
+
+#: No microbatch is searched beyond this: a million sequences fill no device usefully.
+LARGEST_SEARCHED = 2**20
+
+
+def largest_microbatch(
+    model: ModelShape, workload: Workload, device: str | Device | None = None, *, limit_bytes: int | None = None,
+    **options: Any,
+) -> int:  # fmt: skip
+    """The largest b that fits ``device`` (or ``limit_bytes``), any integer; 0 where not even one sequence does.
+
+    ``options`` are those of ``memory``. Memory grows with b, so bisection finds it: b fits, b + 1 does not.
+    """
+    limit = _limit(device, limit_bytes)
+
+    def fits(b: int) -> bool:
+        return memory(model, replace(workload, b=b), **options).total_bytes <= limit
+
+    if not fits(1):
+        return 0
+    low, high = 1, 2
+    while high <= LARGEST_SEARCHED and fits(high):
+        low, high = high, 2 * high
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if fits(middle) else (low, middle)
+    return low
+
+
+def smallest_tp(
+    model: ModelShape, workload: Workload, device: str | Device | None = None, *, limit_bytes: int | None = None,
+    largest: int = 64, **options: Any,
+) -> int | None:  # fmt: skip
+    """The smallest t that the model's heads divide by and that fits; None where none up to ``largest`` does."""
+    return _smallest("t", model, workload, _limit(device, limit_bytes), largest, options)
+
+
+def smallest_pp(
+    model: ModelShape, workload: Workload, device: str | Device | None = None, *, limit_bytes: int | None = None,
+    largest: int | None = None, **options: Any,
+) -> int | None:  # fmt: skip
+    """The smallest p that fits at the workload's t; None where not even one layer a stage does."""
+    return _smallest("p", model, workload, _limit(device, limit_bytes), largest or model.layers, options)
+
+
+def _smallest(
+    key: str, model: ModelShape, workload: Workload, limit: int, largest: int, options: dict[str, Any]
+) -> int | None:
+    for degree in range(1, largest + 1):
+        if key == "p" and model.layers % degree:
+            continue
+        try:
+            found = memory(model, replace(workload, **{key: degree}), **options)  # type: ignore[arg-type]
+        except InputError:
+            continue
+        if found.total_bytes <= limit:
+            return degree
+    return None
+
+
+def _limit(device: str | Device | None, limit_bytes: int | None) -> int:
+    if limit_bytes is not None:
+        return limit_bytes
+    if device is None:
+        raise InputError("expected a device or a limit in bytes", key="device")
+    return (load_device(device) if isinstance(device, str) else device).memory.bytes

@@ -1,0 +1,374 @@
+"""What transformers' eager PyTorch modules put on autograd's tape, family by family.
+
+The families are data (``STYLES``): how a norm, an activation function and the attention core are written decides what
+is saved. Checked against torch's MemTracker over whole training steps in tests/test_memory_tracker.py.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from shapes.memory.tape import Tape, Tensor
+from shapes.model import AttentionShape, Block, Linear, MlaShape, MlpShape, ModelShape, MoeShape
+from shapes.operators.attention import shard_heads
+from shapes.workload import Workload
+
+Implementation = Literal["huggingface", "megatron"]
+
+
+@dataclass(frozen=True, slots=True)
+class Style:
+    """How one family's modelling code is written, where that decides what autograd saves.
+
+    ``norm``: "rms" (x in fp32, scaled, cast back, times the weight), "gemma" (times 1 + weight in fp32, then cast back)
+    or "layer" (one kernel that saves its input). ``activation``: "fused" (silu, gelu: one kernel) or "gelu_new"
+    (tanh written out). ``post_norms``: norms after attention and MLP too (gemma2). ``softmax_fp32``: the eager core's
+    softmax runs in fp32 and is cast back. ``contiguous_output``: the fused core's output is copied to (b, s, heads).
+    ``fused_gate``: silu and product in one kernel that saves gate and up. ``fused_loss``: cross-entropy in place.
+    ``logit_softcap``, ``score_softcap``: tanh around the logits, and around the scores of the eager core.
+    """
+
+    norm: Literal["rms", "gemma", "layer"] = "rms"
+    activation: Literal["fused", "gelu_new"] = "fused"
+    post_norms: bool = False
+    softmax_fp32: bool = True
+    contiguous_output: bool = False
+    fused_gate: bool = False
+    fused_loss: bool = False
+    logit_softcap: bool = False
+    score_softcap: bool = False
+
+
+_LAYER = Style(norm="layer")
+STYLES: dict[str, Style] = {
+    "gpt2": Style(norm="layer", activation="gelu_new", softmax_fp32=False),
+    "gpt_neox": Style(norm="layer", contiguous_output=True),
+    "gemma": Style(norm="gemma"),
+    "gemma2": Style(norm="gemma", post_norms=True, logit_softcap=True, score_softcap=True),
+    "gemma3_text": Style(norm="gemma", post_norms=True),
+    "gemma3": Style(norm="gemma", post_norms=True),
+    "gptj": Style(norm="layer", activation="gelu_new"),
+    "bloom": Style(norm="layer", activation="gelu_new"),
+    **dict.fromkeys(
+        ("opt", "phi", "falcon", "mpt", "stablelm", "starcoder2", "gpt_bigcode", "bert", "roberta", "bart", "whisper",
+         "vit", "siglip"), _LAYER,
+    ),
+}  # fmt: skip
+_DEFAULT = Style()
+#: Megatron-LM's fused kernels: every norm saves its input only, softmax stays in 16 bits (Korthikanti 2205.05198).
+MEGATRON = Style(norm="layer", softmax_fp32=False, fused_gate=True, fused_loss=True)
+
+
+def style_of(model: ModelShape, implementation: Implementation) -> Style:
+    """The style of the model's family; llama's where the family is not listed (most later ones copy it)."""
+    if implementation == "megatron":
+        return MEGATRON
+    return STYLES.get(model.model_type, _DEFAULT)
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """One device's sizes: ``rows`` of tokens, ``whole`` of them where tensor parallelism leaves tensors whole.
+
+    ``element``: bytes of an activation; ``mask``: of a dropout mask's element; ``stored``: of a saved input of a
+    matrix product (1 where an fp8 recipe saves the quantised one).
+    """
+
+    style: Style
+    workload: Workload
+    rows: int
+    whole: int
+    q_len: int
+    kv_len: int
+    element: int
+    mask: int
+    stored: int
+
+
+def layer_tape(block: Block, hidden: int, sizes: Sizes) -> Tape:
+    """One layer of ``block`` on one device."""
+    tape = Tape()
+    x = tape.tensor(sizes.whole * hidden * sizes.element, "layer input")
+    if block.parallel:
+        _parallel_layer(tape, block, hidden, x, sizes)
+        return tape
+    for attention in (block.attention, block.cross):
+        if attention is not None:
+            normed = _norm(tape, x, sizes.whole * hidden, sizes)
+            x = _joined(tape, block, hidden, x, _attention(tape, attention, hidden, normed, sizes), sizes)
+    if block.mlp is not None:
+        normed = _norm(tape, x, sizes.whole * hidden, sizes)
+        _joined(tape, block, hidden, x, _mlp(tape, block, hidden, normed, sizes), sizes)
+    return tape
+
+
+def _parallel_layer(tape: Tape, block: Block, hidden: int, x: Tensor, sizes: Sizes) -> None:
+    normed = _norm(tape, x, sizes.whole * hidden, sizes)
+    branch = _attention(tape, block.attention, hidden, normed, sizes) if block.attention else normed
+    second = _norm(tape, x, sizes.whole * hidden, sizes) if block.norms > 1 else normed
+    other = _mlp(tape, block, hidden, second, sizes)
+    branch, other = (_dropout(tape, part, block.dropout, sizes) for part in (branch, other))
+    inner = tape.op("residual", (other, branch), x.bytes, shares_gradient=True)
+    tape.op("residual", (inner, x), x.bytes, shares_gradient=True)
+
+
+def _joined(tape: Tape, block: Block, hidden: int, x: Tensor, branch: Tensor, sizes: Sizes) -> Tensor:
+    """The residual stream with a branch added to it, after its dropout and post-norm."""
+    branch = _dropout(tape, branch, block.dropout, sizes)
+    if sizes.style.post_norms:
+        branch = _norm(tape, branch, sizes.whole * hidden, sizes)
+    return tape.op("residual", (x, branch), x.bytes, shares_gradient=True)
+
+
+def tail_tape(model: ModelShape, sizes: Sizes, *, loss: bool) -> Tape:
+    """Final norm, LM-head and, when training, the cross-entropy over fp32 logits."""
+    tape, style, e = Tape(), sizes.style, sizes.element
+    hidden = model.hidden
+    x = tape.tensor(sizes.whole * hidden * e, "final hidden state")
+    if model.main.final_norm:
+        x = _norm(tape, x, sizes.whole * hidden, sizes)
+    for linear in model.before_head:
+        x = _linear(tape, linear, x, sizes)
+    head = model.head_linear
+    if head is None:
+        return tape
+    logits = _linear(tape, head, x, sizes)
+    if style.logit_softcap:
+        scaled = tape.op("logits / cap", (logits,), logits.bytes)
+        capped = tape.op("tanh(logits)", (scaled,), logits.bytes, saves_output=True, work=logits.bytes)
+        logits = tape.op("capped logits", (capped,), logits.bytes)
+    if loss:
+        count = logits.bytes // e
+        if style.fused_loss:
+            # The fp32 copy becomes the softmax, then the gradient, in place.
+            wide = tape.op("logits in fp32", (logits,), 4 * count, work=4 * count)
+            tape.op("loss", (tape.view(wide, 0),), 4, (wide,))
+            return tape
+        if e < 4:
+            logits = tape.op("logits in fp32", (logits,), 4 * count)
+        softmax = tape.op("log-softmax", (logits,), 4 * count, saves_output=True)
+        tape.op("loss", (softmax,), 4)
+    return tape
+
+
+def _norm(tape: Tape, x: Tensor, elements: int, sizes: Sizes, width: int = 0) -> Tensor:
+    e, n = sizes.element, elements
+    rows = 4 * (n // width if width else sizes.whole)
+    if sizes.style.norm == "layer":
+        return tape.op("norm", (x,), n * e, (x,), saves_bytes=2 * rows * e // 4)
+    wide = tape.op("norm input in fp32", (x,), 4 * n) if e < 4 else x
+    square = tape.op("norm square", (wide,), 4 * n, (wide,), work=8 * n)
+    inverse = tape.op(
+        "norm 1/rms", (tape.op("norm mean", (square,), rows),), rows, saves_output=True, work=2 * rows
+    )  # fmt: skip
+    scaled = tape.op("norm scaled", (wide, inverse), 4 * n, (wide, inverse), work=4 * n)
+    if sizes.style.norm == "gemma":
+        weighted = tape.op("norm weighted", (scaled,), 4 * n, (scaled,), work=4 * n)
+        return tape.op("norm", (weighted,), n * e) if e < 4 else weighted
+    narrow = tape.op("norm cast back", (scaled,), n * e) if e < 4 else scaled
+    return tape.op("norm", (narrow,), n * e, (narrow,), work=n * e)
+
+
+def _linear(
+    tape: Tape, linear: Linear, x: Tensor, sizes: Sizes, *, rows: int | None = None, matrices: int = 1
+) -> Tensor:
+    """y = x W^T: saves x; its backward holds the weight's gradient until it is accumulated."""
+    out, inner, t = linear.out_features, linear.in_features, sizes.workload.t
+    if linear.shard == "column":
+        out = -(-out // t)
+    elif linear.shard == "row":
+        inner = -(-inner // t)
+    at = sizes.rows if rows is None else rows
+    if linear.shard == "row":
+        at = sizes.whole if rows is None else rows
+    y, weight = at * out * sizes.element, matrices * out * inner * sizes.element
+    if sizes.stored < sizes.element:
+        return tape.op(linear.name, (x,), y, saves_bytes=x.bytes * sizes.stored // sizes.element, work=weight)
+    return tape.op(linear.name, (x,), y, (x,), work=weight)
+
+
+def _dropout(tape: Tape, x: Tensor, probability: float, sizes: Sizes) -> Tensor:
+    if not probability:
+        return x
+    return tape.op("dropout", (x,), x.bytes, saves_bytes=x.bytes // sizes.element * sizes.mask)
+
+
+def _attention(tape: Tape, attention: AttentionShape | MlaShape, hidden: int, x: Tensor, sizes: Sizes) -> Tensor:
+    heads, kv_heads = shard_heads(attention, sizes.workload.t)
+    e, rows = sizes.element, sizes.rows
+    fused = sizes.workload.fused_qkv
+    linears = attention.linears(hidden, fused=True if fused is None and sizes.style is MEGATRON else fused)
+    q_bytes, k_bytes = rows * heads * attention.head_dim * e, rows * kv_heads * attention.head_dim * e
+    v_bytes = rows * kv_heads * attention.v_dim * e
+    if isinstance(attention, MlaShape):
+        q, k, v = _latent(tape, attention, linears, x, sizes, (q_bytes, k_bytes, v_bytes))
+    elif len(linears) == 2:
+        qkv = _linear(tape, linears[0], x, sizes)
+        # The three parts are put together again by one copy of the whole, charged to the first.
+        part = tape.view(qkv, qkv.bytes, copies_gradient=True)
+        q, k, v = (tape.view(part, size) for size in (q_bytes, k_bytes, v_bytes))
+    else:
+        q, k, v = (_linear(tape, linear, x, sizes) for linear in linears[:3])
+    if isinstance(attention, AttentionShape) and attention.qk_norm != "none":
+        width = attention.head_dim if attention.qk_norm == "head" else 0
+        q = _norm(tape, q, q_bytes // e, sizes, width)
+        k = _norm(tape, k, k_bytes // e, sizes, width)
+    if attention.rotary_dim:
+        q, k = (tape.op("rotary", (part,), part.bytes, work=2 * part.bytes) for part in (q, k))
+    tape.recomputing = True
+    core = _flash if sizes.workload.attention == "flash" else _eager
+    out = core(tape, attention, q, k, v, sizes, heads)
+    tape.recomputing = False
+    return _linear(tape, linears[-1], out, sizes)
+
+
+def _latent(
+    tape: Tape, attention: MlaShape, linears: tuple[Linear, ...], x: Tensor, sizes: Sizes,
+    part_bytes: tuple[int, int, int],
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    """Multi-head latent attention: queries, keys and values through their low-rank projections."""
+    by_name = {linear.name.rsplit(".", 1)[-1]: linear for linear in linears}
+    e, rows = sizes.element, sizes.rows
+    if attention.q_lora_rank is None:
+        q = _linear(tape, by_name["q_proj"], x, sizes)
+    else:
+        low = _linear(tape, by_name["q_a_proj"], x, sizes)
+        q = _linear(tape, by_name["q_b_proj"], _norm(tape, low, rows * attention.q_lora_rank, sizes), sizes)
+    low = _linear(tape, by_name["kv_a_proj"], x, sizes)
+    latent = tape.view(low, rows * attention.kv_lora_rank * e, copies_gradient=True)
+    normed = _norm(tape, latent, rows * attention.kv_lora_rank, sizes)
+    both = _linear(tape, by_name["kv_b_proj"], normed, sizes)
+    # Keys are copied beside the rotated part that all heads share; values stay a view of the projection.
+    k = tape.op("keys with their rotated part", (both,), part_bytes[1])
+    return q, k, tape.view(both, part_bytes[2], copies_gradient=True)
+
+
+def _flash(
+    tape: Tape, attention: AttentionShape | MlaShape, q: Tensor, k: Tensor, v: Tensor, sizes: Sizes,
+    heads: int,
+) -> Tensor:  # fmt: skip
+    """One fused kernel: saves queries, keys, values, output and the log-sum-exp of each row."""
+    out = tape.op(
+        "attention", (q, k, v), sizes.rows * heads * attention.v_dim * sizes.element, (q, k, v), saves_output=True,
+        saves_bytes=4 * sizes.rows * heads,
+    )  # fmt: skip
+    if sizes.style.contiguous_output:
+        return tape.op("attention output, contiguous", (out,), out.bytes)
+    return out
+
+
+def _eager(
+    tape: Tape, attention: AttentionShape | MlaShape, q: Tensor, k: Tensor, v: Tensor, sizes: Sizes,
+    heads: int,
+) -> Tensor:  # fmt: skip
+    """Scores, softmax and values written out: saves the probabilities, in fp32 and again in 16 bits."""
+    e = sizes.element
+    batch = sizes.workload.b * heads
+    square = batch * sizes.q_len * sizes.kv_len
+    # Heads are copied next to each other for the batched product, keys and values repeated for their group; one
+    # sequence's values need no copy.
+    q = tape.op("queries by head", (q,), batch * sizes.q_len * attention.head_dim * e)
+    k = tape.op("keys by head", (k,), batch * sizes.kv_len * attention.head_dim * e)
+    if sizes.workload.b > 1 or v.bytes < batch * sizes.kv_len * attention.v_dim * e:
+        v = tape.op("values by head", (v,), batch * sizes.kv_len * attention.v_dim * e)
+    scores = tape.op("scores", (q, k), square * e, (q, k))
+    scores = tape.op("scaled scores", (scores,), square * e)
+    if sizes.style.score_softcap:
+        scores = tape.op("scores / cap", (scores,), square * e)
+        scores = tape.op("tanh(scores)", (scores,), square * e, saves_output=True)
+        scores = tape.op("capped scores", (scores,), square * e)
+    if sizes.style.softmax_fp32 and e < 4:
+        scores = tape.op("scores in fp32", (scores,), square * 4)
+        probabilities = tape.op("softmax", (scores,), square * 4, saves_output=True)
+        probabilities = tape.op("probabilities", (probabilities,), square * e)
+    else:
+        probabilities = tape.op("softmax", (scores,), square * e, saves_output=True)
+    probabilities = _dropout(tape, probabilities, attention.dropout, sizes)
+    out = tape.op(
+        "values by probability", (probabilities, v), batch * sizes.q_len * attention.v_dim * e, (probabilities, v)
+    )
+    return tape.op("attention output, contiguous", (out,), out.bytes)
+
+
+def _mlp(tape: Tape, block: Block, hidden: int, x: Tensor, sizes: Sizes) -> Tensor:
+    mlp = block.mlp
+    if isinstance(mlp, MoeShape):
+        return _mixture(tape, mlp, hidden, x, sizes)
+    if mlp is None:
+        return x
+    return _dense(tape, mlp, hidden, x, sizes)
+
+
+def _dense(tape: Tape, mlp: MlpShape, hidden: int, x: Tensor, sizes: Sizes) -> Tensor:
+    fused = sizes.workload.fused_gate_up
+    linears = mlp.linears(hidden, fused=True if fused is None and sizes.style is MEGATRON else fused)
+    width = sizes.rows * -(-mlp.width // sizes.workload.t) * sizes.element
+    if not mlp.gated:
+        inner = _activation(tape, _linear(tape, linears[0], x, sizes), sizes)
+    else:
+        inner = _gated(tape, [_linear(tape, linear, x, sizes) for linear in linears[:-1]], width, sizes)
+    return _linear(tape, linears[-1], inner, sizes)
+
+
+def _gated(tape: Tape, projected: list[Tensor], width: int, sizes: Sizes) -> Tensor:
+    if len(projected) == 1:
+        both = tape.view(projected[0], 2 * width, copies_gradient=True)
+        gate, up = tape.view(both, width), tape.view(both, width)
+    else:
+        gate, up = projected
+    if sizes.style.fused_gate:
+        return tape.op("gated", (gate, up), width, (gate, up))
+    active = _activation(tape, gate, sizes)
+    return tape.op("gated", (active, up), width, (active, up))
+
+
+def _activation(tape: Tape, x: Tensor, sizes: Sizes) -> Tensor:
+    if sizes.style.activation == "fused":
+        return tape.op("activation", (x,), x.bytes, (x,))
+    # 0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))), every step a kernel.
+    half = tape.op("x/2", (x,), x.bytes)
+    cube = tape.op("x^3", (x,), x.bytes, (x,), work=2 * x.bytes)
+    inner = tape.op("x + c x^3", (x, cube), x.bytes, shares_gradient=True)
+    tanh = tape.op("tanh", (inner,), x.bytes, saves_output=True)
+    one = tape.op("1 + tanh", (tanh,), x.bytes, shares_gradient=True)
+    return tape.op("activation", (half, one), x.bytes, (half, one))
+
+
+def _mixture(tape: Tape, moe: MoeShape, hidden: int, x: Tensor, sizes: Sizes) -> Tensor:
+    """Tokens gathered by expert, two grouped products, and the weighted sum back in the tokens' order."""
+    e, t = sizes.element, sizes.workload.t
+    local = moe.experts // sizes.workload.e
+    # Routing is even over devices, so a device meets as many routed rows as it sends out; the fullest expert's load is
+    # what a device must hold when it has only a few experts.
+    routed = round(sizes.rows * moe.top_k * (sizes.workload.expert_load if sizes.workload.e > 1 else 1.0))
+    out = _router(tape, moe, hidden, x, sizes)
+    shared = None
+    if moe.shared is not None:
+        shared = _dense(tape, moe.shared, hidden, x, sizes)
+    gathered = tape.op("tokens by expert", (x,), routed * hidden * e)
+    width = routed * -(-moe.width // t) * e
+    linears = moe.expert_linears(hidden, fused=sizes.workload.fused_gate_up)
+    projected = [
+        _linear(tape, linear, gathered, sizes, rows=routed, matrices=local) for linear in linears[:-1]
+    ]  # fmt: skip
+    inner = _gated(tape, projected, width, sizes) if moe.gated else _activation(tape, projected[0], sizes)
+    back = _linear(tape, linears[-1], inner, sizes, rows=routed, matrices=local)
+    weighted = tape.op("weighted by router", (back, out), back.bytes, (back, out), work=back.bytes)
+    ordered = tape.op("tokens in order", (weighted,), back.bytes)
+    summed = tape.op("sum of experts", (ordered,), sizes.whole * hidden * e)
+    if shared is None:
+        return summed
+    return tape.op("with the shared expert", (summed, shared), summed.bytes, shares_gradient=True)
+
+
+def _router(tape: Tape, moe: MoeShape, hidden: int, x: Tensor, sizes: Sizes) -> Tensor:
+    """fp32 probabilities over the experts and the indices and weights of the top_k, saved."""
+    linear = Linear("moe.router", moe.experts, hidden, moe.router_bias)
+    logits = _linear(tape, linear, x, sizes)
+    probabilities = tape.op(
+        "router probabilities", (logits,), 4 * sizes.rows * moe.experts, saves_output=True,
+        # Sorted expert ids, their inverse permutation and the gathered token ids, int64 each.
+        saves_bytes=4 * 8 * sizes.rows * moe.top_k,
+    )  # fmt: skip
+    return tape.op("router weights", (probabilities,), 4 * sizes.rows * moe.top_k, saves_output=True)

@@ -1,0 +1,138 @@
+"""What torch itself says a training step takes: MemTracker under FakeTensorMode on the CPU device, with AdamW.
+
+Nothing is allocated and nothing is computed; torch's own modules, autograd and optimizer run over fake tensors. Used by
+tests/test_memory_tracker.py and reports/bench/memory_table.py.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import transformers
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.distributed._tools.mem_tracker import MemTracker
+
+#: Small and medium configurations of the six families; dropout off unless a case asks for it.
+CONFIGS: dict[str, dict[str, Any]] = {
+    "llama": dict(
+        hidden_size=1024, intermediate_size=2816, num_hidden_layers=4, num_attention_heads=16, num_key_value_heads=4,
+        vocab_size=32000,
+    ),
+    "gpt2": dict(n_embd=768, n_layer=4, n_head=12, vocab_size=50257, resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0),
+    "gpt_neox": dict(
+        hidden_size=1024, intermediate_size=4096, num_hidden_layers=4, num_attention_heads=16, vocab_size=50432
+    ),
+    "mixtral": dict(
+        hidden_size=1024, intermediate_size=1792, num_hidden_layers=4, num_attention_heads=16, num_key_value_heads=4,
+        vocab_size=32000, num_local_experts=8, num_experts_per_tok=2,
+    ),
+    "gemma2": dict(
+        hidden_size=1024, intermediate_size=4096, num_hidden_layers=4, num_attention_heads=8, num_key_value_heads=4,
+        head_dim=256, vocab_size=32000, sliding_window=256,
+    ),
+    "qwen3": dict(
+        hidden_size=1024, intermediate_size=3072, num_hidden_layers=4, num_attention_heads=16, num_key_value_heads=8,
+        head_dim=128, vocab_size=32000, tie_word_embeddings=True,
+    ),
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Tracked:
+    """Bytes by component: each by itself the largest it ever was, except ``states``, which is what stays."""
+
+    weights: int
+    gradients: int
+    states: int
+    activations: int
+    peak: int
+
+
+class _Tracker(MemTracker):
+    """MemTracker, with the largest activations and temporaries there ever were together."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.activations = 0
+        self.largest: Counter[str] = Counter()
+
+    def now(self) -> Counter[str]:
+        counts: Counter[str] = Counter()
+        for snapshot in self._curr_mem_snap.values():
+            for kind, size in snapshot.items():
+                counts[getattr(kind, "value", kind)] += size
+        return counts
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = super().__torch_dispatch__(func, types, args, kwargs)
+        counts = self.now()
+        self.activations = max(self.activations, counts["Activation"] + counts["Temp"])
+        self.largest |= counts
+        return result
+
+
+@contextmanager
+def _as_without_packing() -> Iterator[None]:
+    """transformers cannot look into fake position ids, so it would build masks for packed sequences; there are none."""
+    masks = transformers.masking_utils
+    original = masks.find_packed_sequence_indices
+    masks.find_packed_sequence_indices = lambda position_ids: None
+    try:
+        yield
+    finally:
+        masks.find_packed_sequence_indices = original
+
+
+def config_of(family: str, **changes: Any) -> Any:
+    return transformers.AutoConfig.for_model(family, **{**CONFIGS.get(family, {}), **changes})
+
+
+def track(
+    config: Any,
+    b: int,
+    s: int,
+    *,
+    dtype: str = "bf16",
+    attention: str = "flash",
+    checkpointing: bool = False,
+    microbatches: int = 1,
+    optimizer: Callable[..., torch.optim.Optimizer] = torch.optim.AdamW,
+    train: bool = True,
+) -> Tracked:
+    """A step of ``microbatches`` (after one that creates the optimizer's states), tracked.
+
+    Raises whatever transformers or torch raise.
+    """
+    torch_dtype = {"bf16": torch.bfloat16, "fp32": torch.float32}[dtype]
+    kernel = "sdpa" if attention == "flash" else "eager"
+    if attention == "flash" and getattr(config, "attn_logit_softcapping", None) is not None:
+        config.attn_logit_softcapping = None  # transformers' sdpa refuses a softcap
+    config.use_cache = False
+    with warnings.catch_warnings(), FakeTensorMode(allow_non_fake_inputs=True), _as_without_packing():
+        warnings.simplefilter("ignore")
+        model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch_dtype, attn_implementation=kernel)
+        model.train(train)
+        if checkpointing:
+            model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+        update = optimizer(model.parameters())
+        ids = torch.zeros(b, s, dtype=torch.long)
+        tracker = _Tracker()
+        tracker.track_external(model, update)
+        with tracker:
+            for _ in range(2):
+                for _ in range(microbatches):
+                    tracker.reset_mod_stats()
+                    loss = model(input_ids=ids, labels=ids, use_cache=False).loss
+                    loss.backward()
+                    del loss
+                gradients = tracker.now()["Gradient"]
+                update.step()
+                states = tracker.now()["Optstate"]
+                update.zero_grad(set_to_none=True)
+    return Tracked(tracker.largest["Parameter"], gradients, states, tracker.activations, tracker.largest["Total"])
