@@ -1,0 +1,219 @@
+"""Model and hardware FLOPs utilization of a measured step, by three ways of counting, each with its convention.
+
+MFU counts the FLOPs a forward and backward need, HFU those that were run, recomputation included (Chowdhery et al.
+2204.02311; Korthikanti et al. 2205.05198, section 6.3).
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from dataclasses import dataclass
+from statistics import fmean, median
+
+from shapes.device import Device
+from shapes.errors import InputError, positive_int
+from shapes.model import ModelShape
+from shapes.operators import Attention, operators
+from shapes.workload import Checkpointing, Workload
+
+
+@dataclass(frozen=True, slots=True)
+class Count:
+    """FLOPs of one step over all devices: what the model needs, and what was run."""
+
+    method: str
+    convention: str
+    model_flops: float
+    hardware_flops: float
+
+
+@dataclass(frozen=True, slots=True)
+class Utilization:
+    """One count over the step's time: TFLOPS a device, and its share of the peak and of the achievable matmul peak.
+
+    ``mfu_achievable`` and ``hfu_achievable`` are None where no achievable peak (MAMF) is published for the device.
+    """
+
+    count: Count
+    model_tflops: float
+    hardware_tflops: float
+    mfu: float
+    hfu: float
+    mfu_achievable: float | None
+    hfu_achievable: float | None
+
+
+def exact_count(model: ModelShape, s: int, global_batch: int, checkpointing: Checkpointing = "none") -> Count:
+    """Every matrix product of forward and backward; the attention square whole, head counted, embedding lookup not."""
+    return _operator_count(model, s, global_batch, checkpointing, causal=False)
+
+
+def causal_count(model: ModelShape, s: int, global_batch: int, checkpointing: Checkpointing = "none") -> Count:
+    """The same, with only the part of the attention square that the mask leaves."""
+    return _operator_count(model, s, global_batch, checkpointing, causal=True)
+
+
+def _operator_count(
+    model: ModelShape, s: int, global_batch: int, checkpointing: Checkpointing, *, causal: bool
+) -> Count:
+    needed = _step_flops(model, Workload(b=1, s=s), causal=causal)
+    run = _step_flops(model, Workload(b=1, s=s, checkpointing=checkpointing), causal=causal)
+    square = "masked part of the attention square only" if causal else "whole attention square"
+    return Count(
+        "operators, causal" if causal else "operators",
+        f"every matrix product; {square}, head counted, embedding not; a flash kernel's own recomputation not",
+        needed * global_batch,
+        run * global_batch,
+    )
+
+
+def _step_flops(model: ModelShape, workload: Workload, *, causal: bool) -> float:
+    total = 0.0
+    for operator in operators(model, workload):
+        flops: float = operator.flops
+        if isinstance(operator, Attention):
+            pair = operator.head_dim + operator.v_head_dim
+            # Scores and values: two products forward, four backward. A fused kernel's scores run again are its affair.
+            flops = operator.batch * operator.heads * operator.q_len * operator.kv_len * pair
+            flops *= 2 if operator.phase == "forward" else 4
+            flops *= operator.visible_share if causal else 1.0
+        total += flops * operator.count
+    return total
+
+
+def megatron_count(
+    hidden: int, layers: int, vocab: int, s: int, global_batch: int, checkpointing: Checkpointing = "none"
+) -> Count:
+    """Megatron's equation 3, 72 B L s h^2 (1 + s/6h + v/12hL), for a GPT with a 4h MLP and plain attention.
+
+    Recomputation: selective has s/3h in place of s/6h as the paper writes it (its forward alone, run again, would be
+    s/4.5h, which is what ``exact_count`` finds); full runs every layer's forward twice, 96 B L s h^2 (1 + s/6h + v/16hL).
+    """
+    h, v = hidden, vocab
+    unit = global_batch * layers * s * h * h
+    needed = 72 * unit * (1 + s / (6 * h) + v / (12 * h * layers))
+    run = {
+        "none": needed,
+        "selective": 72 * unit * (1 + s / (3 * h) + v / (12 * h * layers)),
+        "full": 96 * unit * (1 + s / (6 * h) + v / (16 * h * layers)),
+    }[checkpointing]
+    text = "72BLsh^2(1 + s/6h + v/12hL): a GPT with 4h MLP; whole attention square, head counted, embedding not"
+    return Count("Megatron equation 3", text, needed, run)
+
+
+def parameters_count(parameters: float, s: int, global_batch: int, checkpointing: Checkpointing = "none") -> Count:
+    """6 N D (8 N D with full recomputation): parameters x tokens; embedding counted, the square not."""
+    tokens = s * global_batch
+    run = 8 if checkpointing == "full" else 6
+    text = "6 x parameters a token meets x tokens (8 with full recomputation): no attention square, embedding counted"
+    return Count("6ND", text, 6 * parameters * tokens, run * parameters * tokens)
+
+
+def counts(model: ModelShape, s: int, global_batch: int, checkpointing: Checkpointing = "none") -> tuple[Count, ...]:
+    """All conventions for one model."""
+    return (
+        exact_count(model, s, global_batch, checkpointing),
+        causal_count(model, s, global_batch, checkpointing),
+        megatron_count(model.hidden, model.main.layers, model.vocab, s, global_batch, checkpointing),
+        parameters_count(model.active_parameters, s, global_batch, checkpointing),
+    )
+
+
+def utilization(count: Count, step_s: float, gpus: int, device: Device, dtype: str = "bf16") -> Utilization:
+    """``count`` over ``step_s`` on ``gpus`` devices. InputError for a time that is not positive."""
+    check_step_time(step_s)
+    positive_int(gpus, "gpus", maximum=2**31)
+    peak, achievable = device.peak(dtype), device.mamf_flops.get(dtype)
+    needed, run = (flops / step_s / gpus for flops in (count.model_flops, count.hardware_flops))
+    return Utilization(
+        count, needed / 1e12, run / 1e12, needed / peak, run / peak,
+        needed / achievable if achievable else None, run / achievable if achievable else None,
+    )  # fmt: skip
+
+
+def check_step_time(step_s: float) -> float:
+    """``step_s`` if it is a positive, finite number of seconds, else an InputError."""
+    if not (math.isfinite(step_s) and step_s > 0):
+        raise InputError("expected a positive number of seconds", key="step_time", value=step_s)
+    return step_s
+
+
+@dataclass(frozen=True, slots=True)
+class StepTimes:
+    """Step times read from a log, in seconds. ``unread``: lines that hold none."""
+
+    seconds: tuple[float, ...]
+    unread: int
+
+    @property
+    def median_s(self) -> float:
+        return median(self.seconds)
+
+    @property
+    def mean_s(self) -> float:
+        return fmean(self.seconds)
+
+    def percentile_s(self, percent: float) -> float:
+        """The nearest-rank percentile."""
+        ordered = sorted(self.seconds)
+        return ordered[max(0, math.ceil(percent / 100 * len(ordered)) - 1)]
+
+
+_NUMBER = r"([0-9]+(?:\.[0-9]*)?(?:[eE][-+]?[0-9]+)?)"
+#: Megatron-LM's and DeepSpeed's lines, then the words that most loops print, each with the unit it is in.
+_PATTERNS: tuple[tuple[re.Pattern[str], float], ...] = (
+    (re.compile(rf"elapsed time per iteration \(ms\)\s*[:=]\s*{_NUMBER}", re.I), 1e-3),
+    (re.compile(rf"(?:step|iter|iteration)[ _]?time\s*\(?s?\)?\s*[:=]?\s*{_NUMBER}\s*ms\b", re.I), 1e-3),
+    (re.compile(rf"(?:step|iter|iteration)[ _]?time\s*(?:\(s\))?\s*[:=]?\s*{_NUMBER}", re.I), 1.0),
+    (re.compile(rf"{_NUMBER}\s*s/(?:it|step)\b", re.I), 1.0),
+    (re.compile(rf"^\s*{_NUMBER}\s*s?\s*$"), 1.0),
+)
+_KEYS: tuple[tuple[str, float], ...] = (
+    ("step_time", 1.0), ("step_time_s", 1.0), ("step_time_ms", 1e-3), ("iter_time", 1.0), ("time_per_step", 1.0),
+)  # fmt: skip
+
+
+def read_step_times(text: str, where: str = "<log>") -> StepTimes:
+    """Step times of a log: Megatron's lines, ``step time 1.23``, ``1.23 s/it``, JSON lines, or bare seconds.
+
+    Raises InputError where no line holds one.
+    """
+    seconds: list[float] = []
+    unread = 0
+    for line in text.splitlines():
+        found = _step_time(line)
+        if found is None:
+            unread += bool(line.strip())
+        else:
+            seconds.append(found)
+    if not seconds:
+        raise InputError(
+            "expected lines with a step time: seconds, `step time: 1.23`, `1.23 s/it` or JSON", where=where
+        )
+    return StepTimes(tuple(seconds), unread)
+
+
+def _step_time(line: str) -> float | None:
+    stripped = line.strip()
+    if stripped.startswith("{"):
+        return _json_step_time(stripped)
+    for pattern, unit in _PATTERNS:
+        match = pattern.search(line)
+        if match:
+            value = float(match[1]) * unit
+            return value if 0 < value < math.inf else None
+    return None
+
+
+def _json_step_time(line: str) -> float | None:
+    try:
+        record = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    for key, unit in _KEYS:
+        value = record.get(key) if isinstance(record, dict) else None
+        if isinstance(value, (int, float)) and not isinstance(value, bool) and 0 < value < math.inf:
+            return value * unit
+    return None

@@ -1,0 +1,124 @@
+"""MFU and HFU: the published tables, the three ways of counting, and step times read from logs."""
+
+from __future__ import annotations
+
+import pytest
+
+from shapes.device import load_device
+from shapes.errors import InputError
+from shapes.model import AttentionShape, Block, MlpShape, ModelShape, Stack
+from sizer.mfu import (
+    causal_count,
+    counts,
+    exact_count,
+    megatron_count,
+    parameters_count,
+    read_step_times,
+    utilization,
+)
+
+
+def gpt(hidden: int, layers: int, heads: int, vocab: int = 51200) -> ModelShape:
+    block = Block(
+        AttentionShape(heads, heads, hidden // heads), MlpShape(4 * hidden, gated=False), norm_weights=2, count=layers
+    )
+    return ModelShape("gpt2", (Stack("decoder", hidden, (block,)),), vocab=vocab, tied=True)
+
+
+# Korthikanti et al. 2205.05198, table 5: A100-80GB at a peak of 312, s 2048, v 51200, selective recomputation.
+MEGATRON_TABLE = [
+    (6144, 48, 64, 4, 8, 1.10, 41.5, 43.7),
+    (12288, 96, 96, 64, 64, 13.75, 51.4, 52.8),
+    (20480, 105, 128, 280, 280, 37.83, 56.0, 57.0),
+    (25600, 128, 160, 512, 512, 71.49, 56.3, 57.0),
+]
+
+
+@pytest.mark.parametrize(("h", "layers", "a", "batch", "gpus", "seconds", "mfu", "hfu"), MEGATRON_TABLE)
+def test_megatrons_table_of_mfu_and_hfu_is_reproduced(
+    h: int, layers: int, a: int, batch: int, gpus: int, seconds: float, mfu: float, hfu: float
+) -> None:
+    a100 = load_device("a100-sxm")
+    row = utilization(megatron_count(h, layers, 51200, 2048, batch, "selective"), seconds, gpus, a100)
+    # The table's seconds have three or four digits: half of the last one of 1.10 s is 0.45%.
+    assert 100 * row.mfu == pytest.approx(mfu, abs=0.2)
+    assert 100 * row.hfu == pytest.approx(hfu, abs=0.2)
+
+
+@pytest.mark.parametrize(("h", "layers", "a"), [(row[0], row[1], row[2]) for row in MEGATRON_TABLE])
+@pytest.mark.parametrize("checkpointing", ["none", "selective", "full"])
+def test_counting_every_operator_of_a_gpt_gives_megatrons_equation(
+    h: int, layers: int, a: int, checkpointing: str
+) -> None:
+    exact = exact_count(gpt(h, layers, a), 2048, 8, checkpointing)  # type: ignore[arg-type]
+    equation = megatron_count(h, layers, 51200, 2048, 8, checkpointing)  # type: ignore[arg-type]
+    assert exact.model_flops == pytest.approx(equation.model_flops, rel=1e-12)
+    if checkpointing != "selective":
+        assert exact.hardware_flops == pytest.approx(equation.hardware_flops, rel=1e-12)
+        return
+    # Scores and values run again are 4 B s^2 h a layer, 72 B L s h^2 x s/18h; the paper's equation has s/6h more.
+    again = exact.hardware_flops - exact.model_flops
+    assert again == pytest.approx((equation.hardware_flops - equation.model_flops) / 3, rel=1e-12)
+
+
+def test_a_causal_count_leaves_out_just_under_half_of_the_attention_square() -> None:
+    model, s = gpt(1024, 4, 16), 1024
+    square = 12 * 4 * s * s * 1024  # L layers x three times 4 s^2 h
+    left_out = exact_count(model, s, 1).model_flops - causal_count(model, s, 1).model_flops
+    assert left_out == pytest.approx(square * (0.5 - 0.5 / s))  # the diagonal stays
+
+
+def test_the_books_estimate_of_52b_on_64_gpus_is_8nd_over_time() -> None:
+    # size_in_B * 4 * 2 * s * GBS / (seconds * GPUs * 1e3) = 52 * 8 * 2048 * 1024 / (127 * 64 * 1e3)
+    row = utilization(parameters_count(52e9, 2048, 1024, "full"), 127, 64, load_device("a100-sxm"))
+    assert row.hardware_tflops == pytest.approx(52 * 8 * 2048 * 1024 / (127 * 64 * 1e3))
+    assert row.hardware_tflops == pytest.approx(107.33, abs=0.01)
+    assert row.model_tflops == pytest.approx(row.hardware_tflops * 3 / 4)
+
+
+def test_hfu_is_never_below_mfu_and_equal_without_recomputation() -> None:
+    for checkpointing in ("none", "selective", "full"):
+        for count in counts(gpt(2048, 8, 16), 2048, 16, checkpointing):  # type: ignore[arg-type]
+            assert count.hardware_flops >= count.model_flops
+            if checkpointing == "none":
+                assert count.hardware_flops == count.model_flops
+
+
+def test_utilization_is_also_given_against_the_achievable_peak() -> None:
+    h100 = load_device("h100-sxm")
+    row = utilization(parameters_count(1e9, 2048, 1), 1.0, 1, h100)
+    assert row.mfu_achievable == pytest.approx(row.mfu * h100.peak("bf16") / h100.mamf_flops["bf16"])
+
+
+@pytest.mark.parametrize("seconds", [0.0, -1.0, float("nan"), float("inf")])
+def test_a_step_time_that_is_no_time_is_refused(seconds: float) -> None:
+    with pytest.raises(InputError, match="positive number of seconds"):
+        utilization(parameters_count(1e9, 2048, 1), seconds, 1, load_device("a100-sxm"))
+
+
+@pytest.mark.parametrize(
+    ("line", "seconds"),
+    [
+        ("iteration 10/100 | elapsed time per iteration (ms): 1234.5 | lm loss 2.1", 1.2345),
+        ("step 3 loss 2.0 step time: 0.75", 0.75),
+        ("iter_time=812 ms", 0.812),
+        (" 12%|# | 3/25 [00:10<01:13, 3.34s/it]", 3.34),
+        ('{"step": 4, "step_time_ms": 250}', 0.25),
+        ("127", 127.0),
+    ],
+)
+def test_step_times_are_found_in_usual_log_lines(line: str, seconds: float) -> None:
+    times = read_step_times(f"starting up\n{line}\n")
+    assert times.seconds == (pytest.approx(seconds),)
+    assert times.unread == 1
+
+
+def test_a_log_is_summed_up_by_its_median() -> None:
+    times = read_step_times("\n".join(str(value) for value in (9.0, 1.0, 1.1, 1.2, 1.0)))  # the first step compiles
+    assert times.median_s == 1.1
+    assert times.percentile_s(90) == 9.0
+
+
+def test_a_log_without_times_is_refused() -> None:
+    with pytest.raises(InputError, match="expected lines with a step time"):
+        read_step_times("nothing here\n{]\n")
