@@ -122,7 +122,8 @@ def _ends(model: ModelShape, workload: Workload, *, first_stage: bool) -> Iterat
     tokens = workload.b * sequence_length(model, model.main, workload)
     head = (model.head_linear,) if model.head_linear else ()
     for linear in (*(model.after_embedding if first_stage else ()), *model.before_head, *head):
-        yield from linear_operators(linear, tokens, workload)
+        rows = tokens if linear.rows is None else workload.b * linear.rows
+        yield from linear_operators(linear, rows, workload)
 
 
 def _block(

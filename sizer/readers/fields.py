@@ -1,0 +1,113 @@
+"""Typed access to a configuration's fields, with errors that name file, key and value."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from shapes.errors import InputError, positive_int
+
+_MISSING = object()
+
+
+class Fields:
+    """A mapping read by key with its type demanded; absent keys take the model class's default.
+
+    Several names may be given where versions differ: the first present one counts. ``key_of`` says which it was.
+    """
+
+    def __init__(
+        self, config: Mapping[str, Any], where: str, *, defaults: Mapping[str, Any] | None = None, prefix: str = ""
+    ) -> None:
+        self.config = config
+        self.where = where
+        self.prefix = prefix
+        self._defaults = defaults or {}
+
+    def key_of(self, *names: str) -> str:
+        """The name under which the first of ``names`` stands in the file, dotted if nested; else the first name."""
+        return self.prefix + next((name for name in names if name in self.config), names[0])
+
+    def raw(self, *names: str, default: Any = _MISSING) -> Any:
+        for source in (self.config, self._defaults):
+            for name in names:
+                if name in source:
+                    return source[name]
+        if default is not _MISSING:
+            return default
+        raise InputError("expected this key", where=self.where, key=self.prefix + names[0])
+
+    def integer(self, *names: str, default: Any = _MISSING) -> int:
+        """A positive integer."""
+        value = self.raw(*names, default=default)
+        return positive_int(value, self.key_of(*names), where=self.where)
+
+    def optional(self, *names: str) -> int | None:
+        """A positive integer, or None where it is null or absent."""
+        value = self.raw(*names, default=None)
+        return None if value is None else positive_int(value, self.key_of(*names), where=self.where)
+
+    def count(self, *names: str, default: int = 0) -> int:
+        """An integer of zero or more; null is ``default``."""
+        value = self.raw(*names, default=default)
+        if value is None or (value == 0 and not isinstance(value, bool)):
+            return default if value is None else 0
+        return positive_int(value, self.key_of(*names), where=self.where)
+
+    def flag(self, *names: str, default: bool = False) -> bool:
+        value = self.raw(*names, default=default)
+        if value is None:
+            return default
+        if not isinstance(value, bool):
+            raise InputError("expected true or false", where=self.where, key=self.key_of(*names), value=value)
+        return value
+
+    def number(self, *names: str, default: float = 0.0) -> float:
+        """A finite number of zero or more."""
+        value = self.raw(*names, default=default)
+        if value is None:
+            return default
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < 1e18:
+            raise InputError("expected a number of at least 0", where=self.where, key=self.key_of(*names), value=value)
+        return float(value)
+
+    def text(self, *names: str, default: str = "") -> str:
+        value = self.raw(*names, default=default)
+        if value is None:
+            return default
+        if not isinstance(value, str):
+            raise InputError("expected a string", where=self.where, key=self.key_of(*names), value=value)
+        return value
+
+    def strings(self, name: str, length: int) -> list[str] | None:
+        """A list of ``length`` strings, or None where absent."""
+        value = self.raw(name, default=None)
+        if value is None:
+            return None
+        if not isinstance(value, list) or len(value) != length or not all(isinstance(item, str) for item in value):
+            raise InputError(
+                f"expected a list of {length} strings", where=self.where, key=self.key_of(name), value=value
+            )
+        return value
+
+    def integers(self, name: str) -> list[int]:
+        """A list of integers of zero or more (at most a million); absent: empty."""
+        value = self.raw(name, default=None) or []
+        if (
+            not isinstance(value, list)
+            or len(value) > 1_000_000
+            or not all(isinstance(item, int) and not isinstance(item, bool) and item >= 0 for item in value)
+        ):
+            raise InputError("expected a list of integers", where=self.where, key=self.key_of(name), value=value)
+        return value
+
+    def nested(self, *names: str, defaults: Mapping[str, Any] | None = None) -> Fields:
+        """The mapping under the first of ``names`` that is present."""
+        value = self.raw(*names, default={})
+        if not isinstance(value, Mapping):
+            raise InputError("expected an object", where=self.where, key=self.key_of(*names), value=value)
+        return Fields(value, self.where, defaults=defaults, prefix=self.key_of(*names) + ".")
+
+    def error(self, expected: str, *names: str) -> InputError:
+        """An error about the named field's value."""
+        return InputError(expected, where=self.where, key=self.key_of(*names), value=self.raw(*names, default=None))

@@ -1,0 +1,184 @@
+"""Hugging Face ``config.json``: model_type -> builder, with the model class's own defaults for absent keys."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from shapes.errors import InputError
+from shapes.model import ModelShape
+from sizer.readers import hf_dense, hf_encoder, hf_moe
+from sizer.readers.fields import Fields
+from sizer.readers.hf_blocks import HEADS, HIDDEN, LAYERS, POSITIONS
+from sizer.readers.reading import Reading, UnknownModelType
+
+NAME = "huggingface"
+#: Sequences beyond this are asked for explicitly; most models are pretrained at 4096 or less.
+LONGEST_DEFAULT_SEQUENCE = 4096
+
+Builder = Callable[[Fields], ModelShape]
+
+BUILDERS: dict[str, Builder] = {
+    "bart": hf_encoder.bart,
+    "bert": hf_encoder.bert,
+    "bloom": hf_dense.bloom,
+    "cohere": hf_dense.cohere,
+    "cohere2": hf_dense.cohere,
+    "deepseek_v2": hf_moe.deepseek,
+    "deepseek_v3": hf_moe.deepseek,
+    "falcon": hf_dense.falcon,
+    "gemma": hf_dense.gemma,
+    "gemma2": hf_dense.gemma2,
+    "gemma3_text": hf_dense.gemma2,
+    "glm4": hf_dense.glm4,
+    "glm4_moe": hf_moe.glm4_moe,
+    "gpt2": hf_dense.gpt2,
+    "gpt_bigcode": hf_dense.gpt2,
+    "gpt_neox": hf_dense.gpt_neox,
+    "gpt_oss": hf_moe.gpt_oss,
+    "gptj": hf_dense.gptj,
+    "kimi_k2": hf_moe.deepseek,
+    "llama": hf_dense.llama,
+    "llama4_text": hf_moe.llama4,
+    "minimax_m2": hf_moe.minimax_m2,
+    "mistral": hf_dense.llama,
+    "mixtral": hf_moe.mixtral,
+    "mpt": hf_dense.mpt,
+    "olmo": hf_dense.olmo,
+    "olmo2": hf_dense.olmo,
+    "opt": hf_dense.opt,
+    "phi": hf_dense.phi,
+    "phi3": hf_dense.phi3,
+    "qwen2": hf_dense.qwen2,
+    "qwen2_5_vl_text": hf_dense.qwen2,
+    "qwen2_moe": hf_moe.qwen_moe,
+    "qwen2_vl_text": hf_dense.qwen2,
+    "qwen3": hf_dense.qwen3,
+    "qwen3_moe": hf_moe.qwen_moe,
+    "qwen3_vl_text": hf_dense.qwen3,
+    "roberta": hf_encoder.bert,
+    "siglip_vision_model": hf_encoder.siglip,
+    "stablelm": hf_dense.stablelm,
+    "starcoder2": hf_dense.starcoder2,
+    "t5": hf_encoder.t5,
+    "vit": hf_encoder.vit,
+    "whisper": hf_encoder.whisper,
+}
+
+#: Types that hold the part we size under a key: type -> (key, that part's type where it does not say, the part).
+NESTED: dict[str, tuple[str, str, str]] = {
+    "gemma3": ("text_config", "gemma3_text", "text tower"),
+    "llama4": ("text_config", "llama4_text", "text tower"),
+    "llava": ("text_config", "llama", "text tower"),
+    "llava_next": ("text_config", "llama", "text tower"),
+    "mistral3": ("text_config", "mistral", "text tower"),
+    "qwen2_5_vl": ("text_config", "qwen2_5_vl_text", "text tower"),
+    "qwen2_vl": ("text_config", "qwen2_vl_text", "text tower"),
+    "qwen3_vl": ("text_config", "qwen3_vl_text", "text tower"),
+    "siglip": ("vision_config", "siglip_vision_model", "vision tower"),
+}
+
+#: Types whose absent keys another type's class fills in.
+DEFAULTS_OF = {"kimi_k2": "deepseek_v3"}
+
+#: Dimension -> the names it may have in a file.
+KEYS: dict[str, tuple[str, ...]] = {
+    "vocab": ("vocab_size",),
+    "hidden": HIDDEN,
+    "layers": LAYERS,
+    "heads": HEADS,
+    "kv_heads": ("num_key_value_heads", "num_kv_heads"),
+    "head_dim": ("head_dim", "d_kv"),
+    "d_ff": ("intermediate_size", "n_inner", "ffn_dim", "ffn_hidden_size", "d_ff"),
+    "experts": hf_moe.EXPERTS,
+    "top_k": hf_moe.TOP_K,
+    "expert_d_ff": ("moe_intermediate_size", "intermediate_size"),
+    "shared_d_ff": ("shared_expert_intermediate_size",),
+}
+
+
+def matches(config: Mapping[str, Any]) -> bool:
+    """Whether ``config`` looks like a Hugging Face configuration."""
+    return "model_type" in config or "architectures" in config
+
+
+def read(config: Mapping[str, Any], where: str) -> Reading:
+    """``config`` as a Reading; UnknownModelType for a type no builder knows (it is never guessed)."""
+    outer = Fields(config, where)
+    model_type = outer.text("model_type")
+    if not model_type:
+        raise InputError("expected a model_type: which architecture is this?", where=where, key="model_type")
+    fields, part = outer, None
+    if model_type in NESTED:
+        key, inner, part = NESTED[model_type]
+        # qwen2_vl used to keep the text tower's fields at the top level.
+        fields = outer.nested(key) if key in config else outer
+        named = fields.text("model_type") if fields is not outer else ""
+        model_type = named if named in BUILDERS else inner if not named or named in NESTED else named
+    builder = BUILDERS.get(model_type)
+    if builder is None:
+        raise UnknownModelType(
+            f"no reader for this model type (known: {', '.join(sorted({*BUILDERS, *NESTED}))})",
+            where=where, key=fields.key_of("model_type"), value=model_type,
+        )  # fmt: skip
+    filled = {**_defaults()[DEFAULTS_OF.get(model_type, model_type)], "model_type": model_type}
+    given = {key: value for key, value in fields.config.items() if key != "model_type"}
+    if part and "tie_word_embeddings" not in given and "tie_word_embeddings" in config:
+        given["tie_word_embeddings"] = config["tie_word_embeddings"]
+    fields = Fields(given, where, defaults=filled, prefix=fields.prefix)
+    try:
+        model = replace(builder(fields), model_type=model_type, part=part)
+    except InputError as error:
+        raise _in_file_terms(error, fields, where) from None
+    return Reading(
+        model, NAME, where, keys=_keys(fields, model), workload=_workload(fields, model), config=config,
+        notes=_notes(config, model_type, part),
+    )  # fmt: skip
+
+
+def _in_file_terms(error: InputError, fields: Fields, where: str) -> InputError:
+    """An error that ModelShape raised about a dimension, under the file's name for it."""
+    if error.where is None and error.key in KEYS:
+        return InputError(error.expected, where=where, key=fields.key_of(*KEYS[error.key]), value=error.value)
+    return error.at(where)
+
+
+def _keys(fields: Fields, model: ModelShape) -> dict[str, str]:
+    known = {**fields._defaults, **fields.config}
+    keys = {
+        dimension: fields.prefix + next(name for name in names if name in known)
+        for dimension, names in KEYS.items()
+        if any(name in known for name in names)
+    }
+    if model.moe is None:
+        keys.pop("expert_d_ff", None)
+    if model.dense_mlp is None or (model.model_type == "llama4_text"):
+        keys.pop("d_ff", None)
+    if keys.get("head_dim") and fields.raw("head_dim", "d_kv", default=None) is None:
+        del keys["head_dim"]
+    return keys
+
+
+def _workload(fields: Fields, model: ModelShape) -> dict[str, Any]:
+    longest = fields.optional(*POSITIONS) or LONGEST_DEFAULT_SEQUENCE
+    sequence = min(model.max_positions or longest, longest, LONGEST_DEFAULT_SEQUENCE)
+    return {"s": model.main.length or sequence}
+
+
+def _notes(config: Mapping[str, Any], model_type: str, part: str | None) -> tuple[str, ...]:
+    notes = [f"{part} only ({model_type})"] if part else []
+    if config.get("quantization_config"):
+        notes.append("quantization_config is not read: --dtype decides")
+    if config.get("num_nextn_predict_layers"):
+        notes.append("multi-token-prediction layers (num_nextn_predict_layers) are left out, as transformers does")
+    return tuple(notes)
+
+
+@cache
+def _defaults() -> dict[str, dict[str, Any]]:
+    table: dict[str, dict[str, Any]] = json.loads((Path(__file__).parent / "hf_defaults.json").read_text("utf-8"))
+    return table

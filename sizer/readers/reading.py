@@ -1,0 +1,31 @@
+"""What a reader answers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from shapes.errors import InputError
+from shapes.model import ModelShape
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """A configuration as read.
+
+    ``keys``: dimension (``shapes.resize.DIMENSIONS``) -> its key in the file, nested ones dotted. ``workload``: fields of
+    ``Workload`` that the file gives. ``notes``: what a person should know of how it was read.
+    """
+
+    model: ModelShape
+    format: str
+    source: str
+    keys: Mapping[str, str] = field(default_factory=dict)
+    workload: Mapping[str, Any] = field(default_factory=dict)
+    config: Mapping[str, Any] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+
+class UnknownModelType(InputError):
+    """A Hugging Face ``model_type`` that no reader knows; tracing may answer."""
