@@ -5,7 +5,6 @@ One file each in ``devices/<name>.toml``; a user's own file is given by its path
 
 from __future__ import annotations
 
-import difflib
 import os
 import re
 import tomllib
@@ -307,6 +306,8 @@ def _resolve(name: str) -> str:
         # The first test is cheap and passes for a file or two; only those are parsed.
         if wanted in _normalise(head) and wanted in map(_normalise, _spellings(head)):
             return known
+    import difflib  # only an unknown name pays for it
+
     by_spelling = {
         _normalise(spelling): known for known, head in heads.items() for spelling in _spellings(head)
     } | by_name

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import math
 from collections.abc import Iterator, Mapping
 from types import MappingProxyType
@@ -99,6 +98,8 @@ class Table:
     def refuse_the_rest(self) -> None:
         for key in self.data:
             if key not in self._asked:
+                import difflib  # only a wrong file pays for it
+
                 near = difflib.get_close_matches(key, self._asked, n=1)
                 raise self.fail(key, f"expected a known key{f' (did you mean {near[0]}?)' if near else ''}")
 
