@@ -20,26 +20,30 @@ from torch.distributed._tools.mem_tracker import MemTracker
 
 #: Small and medium configurations of the six families; dropout off unless a case asks for it.
 CONFIGS: dict[str, dict[str, Any]] = {
-    "llama": dict(
-        hidden_size=1024, intermediate_size=2816, num_hidden_layers=4, num_attention_heads=16, num_key_value_heads=4,
-        vocab_size=32000,
-    ),
-    "gpt2": dict(n_embd=768, n_layer=4, n_head=12, vocab_size=50257, resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0),
-    "gpt_neox": dict(
-        hidden_size=1024, intermediate_size=4096, num_hidden_layers=4, num_attention_heads=16, vocab_size=50432
-    ),
-    "mixtral": dict(
-        hidden_size=1024, intermediate_size=1792, num_hidden_layers=4, num_attention_heads=16, num_key_value_heads=4,
-        vocab_size=32000, num_local_experts=8, num_experts_per_tok=2,
-    ),
-    "gemma2": dict(
-        hidden_size=1024, intermediate_size=4096, num_hidden_layers=4, num_attention_heads=8, num_key_value_heads=4,
-        head_dim=256, vocab_size=32000, sliding_window=256,
-    ),
-    "qwen3": dict(
-        hidden_size=1024, intermediate_size=3072, num_hidden_layers=4, num_attention_heads=16, num_key_value_heads=8,
-        head_dim=128, vocab_size=32000, tie_word_embeddings=True,
-    ),
+    "llama": {
+        "hidden_size": 1024, "intermediate_size": 2816, "num_hidden_layers": 4, "num_attention_heads": 16,
+        "num_key_value_heads": 4, "vocab_size": 32000,
+    },
+    "gpt2": {
+        "n_embd": 768, "n_layer": 4, "n_head": 12, "vocab_size": 50257, "resid_pdrop": 0.0, "embd_pdrop": 0.0,
+        "attn_pdrop": 0.0,
+    },
+    "gpt_neox": {
+        "hidden_size": 1024, "intermediate_size": 4096, "num_hidden_layers": 4, "num_attention_heads": 16,
+        "vocab_size": 50432,
+    },
+    "mixtral": {
+        "hidden_size": 1024, "intermediate_size": 1792, "num_hidden_layers": 4, "num_attention_heads": 16,
+        "num_key_value_heads": 4, "vocab_size": 32000, "num_local_experts": 8, "num_experts_per_tok": 2,
+    },
+    "gemma2": {
+        "hidden_size": 1024, "intermediate_size": 4096, "num_hidden_layers": 4, "num_attention_heads": 8,
+        "num_key_value_heads": 4, "head_dim": 256, "vocab_size": 32000, "sliding_window": 256,
+    },
+    "qwen3": {
+        "hidden_size": 1024, "intermediate_size": 3072, "num_hidden_layers": 4, "num_attention_heads": 16,
+        "num_key_value_heads": 8, "head_dim": 128, "vocab_size": 32000, "tie_word_embeddings": True,
+    },
 }  # fmt: skip
 
 

@@ -11,7 +11,7 @@ from shapes.memory.anatomy import (
     memory,
     weight_bytes,
 )
-from shapes.memory.fitting import largest_microbatch, smallest_pp, smallest_tp
+from shapes.memory.fitting import Saved, Saving, largest_microbatch, possible_savings, savings, smallest_pp, smallest_tp
 from shapes.memory.saved import Implementation
 from shapes.memory.states import (
     OPTIMIZERS,
@@ -34,13 +34,17 @@ __all__ = [
     "Memory",
     "ParameterTensor",
     "Peak",
+    "Saved",
+    "Saving",
     "activation_peak",
     "default_precision",
     "largest_microbatch",
     "memory",
     "optimizer_state_bytes",
     "parameter_tensors",
+    "possible_savings",
     "precision_named",
+    "savings",
     "smallest_pp",
     "smallest_tp",
     "weight_bytes",

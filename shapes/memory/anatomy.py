@@ -299,7 +299,7 @@ def _communication(model: ModelShape, workload: Workload, precision: Precision, 
 
 
 def _overhead(workload: Workload, context_bytes: int) -> Iterator[Component]:
-    devices = workload.t * workload.p * workload.d * workload.e
+    devices = workload.t * workload.p * max(workload.d, workload.e)
     distributed = DISTRIBUTED_BYTES if devices > 1 else 0
     text = "CUDA context and kernels (0.5 to 2 GiB)" + (" and torch.distributed (1 to 2 GiB)" if distributed else "")
     yield Component("framework", context_bytes + distributed, text)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from shapes.device import Device, load_device
@@ -37,6 +38,59 @@ def largest_microbatch(
         middle = (low + high) // 2
         low, high = (middle, high) if fits(middle) else (low, middle)
     return low
+
+
+@dataclass(frozen=True, slots=True)
+class Saving:
+    """One thing that takes less memory: fields of ``Workload`` and options of ``memory`` with their new values."""
+
+    name: str
+    workload: Mapping[str, Any] = field(default_factory=dict)
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Saved:
+    """A saving with the bytes it leaves at the workload's b, and the largest microbatch it allows."""
+
+    saving: Saving
+    total_bytes: int
+    largest_microbatch: int
+
+
+def possible_savings(workload: Workload, optimizer: str = "adamw") -> Iterator[Saving]:
+    """The savings not yet in use that this workload allows, cheapest in time first as a rule."""
+    if not workload.train:
+        return
+    if workload.attention == "eager":
+        yield Saving("flash attention", {"attention": "flash"})
+    if workload.t > 1 and not workload.sequence_parallel:
+        yield Saving("sequence parallelism", {"sequence_parallel": True})
+    if workload.d > 1:
+        for stage in range(workload.zero + 1, 4):
+            yield Saving(f"ZeRO {stage}" + (" / FSDP" if stage == 3 else ""), {"zero": stage})
+    if workload.checkpointing == "none":
+        yield Saving("selective checkpointing", {"checkpointing": "selective"})
+    if workload.checkpointing != "full":
+        yield Saving("full checkpointing", {"checkpointing": "full"})
+    if optimizer == "adamw":
+        for other in ("adamw-8bit", "adafactor"):
+            yield Saving(other, {}, {"optimizer": other})
+
+
+def savings(
+    model: ModelShape, workload: Workload, device: str | Device | None = None, *, limit_bytes: int | None = None,
+    **options: Any,
+) -> tuple[Saved, ...]:  # fmt: skip
+    """Each possible saving by itself: what it leaves and the largest microbatch with it."""
+    limit = _limit(device, limit_bytes)
+    found = []
+    for saving in possible_savings(workload, options.get("optimizer", "adamw")):
+        changed, with_options = replace(workload, **saving.workload), {**options, **saving.options}
+        total = memory(model, changed, **with_options).total_bytes
+        largest = largest_microbatch(model, changed, limit_bytes=limit, **with_options)
+        found.append(Saved(saving, total, largest))
+    return tuple(found)
 
 
 def smallest_tp(

@@ -270,7 +270,8 @@ def _eager(
     # sequence's values need no copy.
     q = tape.op("queries by head", (q,), batch * sizes.q_len * attention.head_dim * e)
     k = tape.op("keys by head", (k,), batch * sizes.kv_len * attention.head_dim * e)
-    if sizes.workload.b > 1 or v.bytes < batch * sizes.kv_len * attention.v_dim * e:
+    copied = sizes.workload.b > 1 or sizes.style is MEGATRON
+    if copied or v.bytes < batch * sizes.kv_len * attention.v_dim * e:
         v = tape.op("values by head", (v,), batch * sizes.kv_len * attention.v_dim * e)
     scores = tape.op("scores", (q, k), square * e, (q, k))
     scores = tape.op("scaled scores", (scores,), square * e)

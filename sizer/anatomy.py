@@ -1,0 +1,71 @@
+"""What `sizer memory` answers: the components, what fits, and what each saving buys."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from shapes.device import Device
+from shapes.memory import Memory, Saved, largest_microbatch, memory, savings, smallest_pp, smallest_tp
+from shapes.model import ModelShape
+from shapes.workload import Workload
+
+
+@dataclass(frozen=True, slots=True)
+class Anatomy:
+    """One model's memory on one device. ``largest_microbatch`` 0: not one sequence fits."""
+
+    path: str
+    model_type: str
+    parameters: int
+    workload: Workload
+    device: str
+    device_bytes: int
+    memory: Memory
+    largest_microbatch: int
+    smallest_tp: int | None
+    smallest_pp: int | None
+    savings: tuple[Saved, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "schema_version": 1,
+            "path": self.path,
+            "model": {"model_type": self.model_type, "parameters": self.parameters},
+            "workload": self.workload.to_dict(),
+            "device": self.device,
+            "precision": self.memory.precision,
+            "optimizer": self.memory.optimizer,
+            "implementation": self.memory.implementation,
+            "stage": self.memory.stage,
+            "components": dict(self.memory.components),
+            "formulas": {part.name: part.formula for part in self.memory.parts},
+            "total_bytes": self.memory.total_bytes,
+            "device_bytes": self.device_bytes,
+            "fits": self.memory.fits,
+            "largest_microbatch": self.largest_microbatch,
+            "smallest_tp": self.smallest_tp,
+            "smallest_pp": self.smallest_pp,
+            "savings": [
+                {
+                    "name": saved.saving.name,
+                    "change": {**saved.saving.workload, **saved.saving.options},
+                    "total_bytes": saved.total_bytes,
+                    "fits": saved.total_bytes <= self.device_bytes,
+                    "largest_microbatch": saved.largest_microbatch,
+                }
+                for saved in self.savings
+            ],
+        }
+
+
+def anatomy(model: ModelShape, workload: Workload, device: Device, path: str = "<model>", **options: Any) -> Anatomy:
+    """Memory of ``model`` on ``device`` with what fits; ``options`` are those of ``shapes.memory.memory``."""
+    return Anatomy(
+        path=path, model_type=model.model_type, parameters=model.parameters, workload=workload, device=device.name,
+        device_bytes=device.memory.bytes, memory=memory(model, workload, device=device, **options),
+        largest_microbatch=largest_microbatch(model, workload, device, **options),
+        smallest_tp=smallest_tp(model, workload, device, **options),
+        smallest_pp=smallest_pp(model, workload, device, **options),
+        savings=savings(model, workload, device, **options),
+    )  # fmt: skip

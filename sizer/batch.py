@@ -1,0 +1,50 @@
+"""Batch and device arithmetic: DP = GPUs / (TP x PP), GBS = MBS x DP x GAS."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from shapes.errors import InputError, positive_int
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """How many sequences one optimizer step sees, and how they are spread.
+
+    ``microbatches`` is the number of gradient accumulation steps (GAS).
+    """
+
+    gpus: int
+    t: int
+    p: int
+    d: int
+    microbatch: int
+    microbatches: int
+
+    @property
+    def global_batch(self) -> int:
+        return self.microbatch * self.d * self.microbatches
+
+
+def batch(
+    gpus: int, microbatch: int, *, t: int = 1, p: int = 1, global_batch: int | None = None, microbatches: int = 1
+) -> Batch:
+    """The consistent arithmetic; InputError where the GPUs or the global batch do not divide.
+
+    >>> batch(8, 4, t=2, p=2).global_batch
+    8
+    """
+    for key, value in (("gpus", gpus), ("microbatch", microbatch), ("tp", t), ("pp", p), ("gas", microbatches)):
+        positive_int(value, key, maximum=2**31)
+    if gpus % (t * p):
+        raise InputError(f"expected a multiple of TP x PP = {t} x {p} = {t * p}", key="gpus", value=gpus)
+    d = gpus // (t * p)
+    if global_batch is not None:
+        positive_int(global_batch, "global_batch", maximum=2**40)
+        if global_batch % (microbatch * d):
+            raise InputError(
+                f"expected a multiple of MBS x DP = {microbatch} x {d} = {microbatch * d}", key="global_batch",
+                value=global_batch,
+            )  # fmt: skip
+        microbatches = global_batch // (microbatch * d)
+    return Batch(gpus, t, p, d, microbatch, microbatches)

@@ -1,0 +1,42 @@
+"""Tensor parallelism should be as small as memory allows.
+
+Every layer pays two all-reduces forward and two backward over t devices, and its products shrink to 1/t of their
+width. When the step's memory fits with a smaller t, the devices it frees do more as data parallelism.
+
+Memory is that of `sizer memory` with AdamW in the default precision; a smaller t must divide the attention heads.
+
+Bad: `sizer check config.json --tp 8` on a model whose step fits one device.
+Good: the smallest `--tp` that `sizer memory config.json` names.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from shapes.memory import memory, smallest_tp
+from sizer.rules.base import Answer, Context, Finding, NotApplicable, Suggestion
+
+CODE = "SZ106"
+SLUG = "smallest-tensor-parallel"
+SOURCE = "Machine Learning Engineering book, shape recommendation 5; Megatron-LM (2205.05198)"
+
+
+def check(context: Context) -> Answer:
+    model, workload = context.model, context.workload
+    if model is None:
+        return NotApplicable("memory needs a model with named sizes, not a trace")
+    if workload.t == 1:
+        return NotApplicable("no tensor parallelism")
+    smallest = smallest_tp(model, replace(workload, sequence_parallel=False), context.device, largest=workload.t)
+    if smallest is None or smallest >= workload.t:
+        return []
+    left = memory(model, replace(workload, t=smallest, sequence_parallel=False), device=context.device)
+    share = left.total_bytes / context.device.memory.bytes
+    note = f"fills {share:.0%} of {context.device.name}; the devices freed become data parallelism"
+    change = {"t": smallest} if smallest > 1 or not workload.sequence_parallel else {"t": 1, "sequence_parallel": 0}
+    return [
+        Finding(
+            "t", workload.t, f"tensor parallelism of {workload.t} where {smallest} fits in memory",
+            (Suggestion(change, note),),
+        )
+    ]  # fmt: skip

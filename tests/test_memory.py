@@ -1,0 +1,299 @@
+"""Memory by component: the literature's equations and the documents' own numbers, derived in view."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from shapes.device import load_device
+from shapes.errors import InputError
+from shapes.memory import (
+    activation_peak,
+    largest_microbatch,
+    memory,
+    optimizer_state_bytes,
+    parameter_tensors,
+    precision_named,
+    savings,
+    smallest_tp,
+    weight_bytes,
+)
+from shapes.memory.saved import MEGATRON, Sizes, layer_tape
+from shapes.memory.tape import Tape
+from shapes.model import AttentionShape, Block, MlaShape, MlpShape, ModelShape, MoeShape, Stack
+from shapes.workload import Workload
+from sizer.batch import batch
+
+GIB = 2**30
+
+
+def gpt(hidden: int, layers: int, heads: int, *, vocab: int = 51200, dropout: float = 0.0) -> ModelShape:
+    attention = AttentionShape(heads, heads, hidden // heads, fused_qkv=True, dropout=dropout)
+    block = Block(attention, MlpShape(4 * hidden, gated=False), norm_weights=2, count=layers, dropout=dropout)
+    return ModelShape("gpt2", (Stack("decoder", hidden, (block,), final_norm=2),), vocab=vocab, tied=True)
+
+
+def llama_8b() -> ModelShape:
+    block = Block(AttentionShape(32, 8, 128, rotary_dim=128), MlpShape(14336), count=32)
+    return ModelShape("llama", (Stack("decoder", 4096, (block,)),), vocab=128256)
+
+
+def mixtral() -> ModelShape:
+    block = Block(AttentionShape(32, 8, 128, rotary_dim=128), MoeShape(8, 2, 14336), count=32)
+    return ModelShape("mixtral", (Stack("decoder", 4096, (block,)),), vocab=32000)
+
+
+def layer_bytes(model: ModelShape, workload: Workload, *, selective: bool = False) -> int:
+    """What Megatron saves of one layer, without the norms' means and deviations, which the paper leaves out."""
+    rows = workload.tokens
+    whole = rows // workload.t if workload.sequence_parallel else rows
+    sizes = Sizes(MEGATRON, workload, rows, whole, workload.s, workload.s, 2, 1, 2)
+    tape = layer_tape(model.main.blocks[0], model.hidden, sizes)
+    return tape.saved_bytes(selective=selective) - 2 * (2 * 2 * whole)
+
+
+# Korthikanti et al. 2205.05198, table 2: bytes of activations a layer, and equations 1, 2 and 4.
+@pytest.mark.parametrize(("h", "a", "s", "b"), [(6144, 64, 2048, 4), (12288, 96, 2048, 1), (2048, 16, 1024, 2)])
+@pytest.mark.parametrize("t", [1, 8])
+def test_activations_of_a_layer_are_korthikantis_equations(h: int, a: int, s: int, b: int, t: int) -> None:
+    model, sbh, square = gpt(h, 1, a, dropout=0.1), s * b * h, 5 * a * s / h
+    plain = Workload(b=b, s=s, t=t, attention="eager")
+    assert layer_bytes(model, plain) == pytest.approx(sbh * (10 + 24 / t + square / t), rel=1e-9)
+    sequence = replace(plain, sequence_parallel=True)
+    assert layer_bytes(model, sequence) == pytest.approx(sbh / t * (34 + square), rel=1e-9)
+    assert layer_bytes(model, plain, selective=True) == pytest.approx(sbh * (10 + 24 / t), rel=1e-9)
+    assert layer_bytes(model, sequence, selective=True) == pytest.approx(sbh / t * 34, rel=1e-9)
+
+
+def test_full_checkpointing_keeps_two_bytes_of_hidden_state_a_layer() -> None:
+    model, w = gpt(2048, 24, 16), Workload(b=2, s=2048, checkpointing="full")
+    assert activation_peak(model, w, "megatron").saved == 24 * 2 * w.tokens * 2048
+
+
+def test_the_first_pipeline_stage_holds_a_microbatch_for_every_stage() -> None:
+    # Korthikanti, section 4.2.2: L/p layers x p microbatches in flight is L layers' worth.
+    model, w = gpt(2048, 24, 16), Workload(b=1, s=1024)
+    whole = activation_peak(model, w, "megatron").saved
+    stage = activation_peak(model, replace(w, p=4), "megatron", stage="first", in_flight=4).saved
+    assert stage == whole
+
+
+def test_mixed_precision_adamw_takes_18_bytes_a_parameter_or_16_with_16_bit_gradients() -> None:
+    model = llama_8b()
+    for precision, each in (("mixed", 18), ("mixed-16", 16), ("amp", 18), ("fp32", 16), ("bf16", 8)):
+        parts = memory(model, Workload(b=1, s=128), precision=precision).components
+        names = ("weights", "master_weights", "gradients", "optimizer_states")
+        assert sum(parts.get(name, 0) for name in names) == each * model.parameters
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "each"),
+    [("adamw", 8), ("adamw-bf16", 4), ("sgd", 0), ("sgd-momentum", 4), ("lion", 4), ("adamw-master", 12)],
+)
+def test_optimizer_states_in_bytes_a_parameter(optimizer: str, each: int) -> None:
+    model = llama_8b()
+    tensors = parameter_tensors(model, Workload())
+    assert optimizer_state_bytes(tensors, optimizer, precision_named("mixed")) == each * model.parameters
+
+
+def test_a_3b_model_takes_24_12_and_6_gb_of_states() -> None:
+    # 3 x 8, 3 x 4 (Adafactor "a little more") and 3 x 2 GB; the guide rounds the constants of the last two away.
+    block = Block(AttentionShape(32, 32, 96), MlpShape(12288, gated=False), norm_weights=2, count=25)
+    model = ModelShape("gpt2", (Stack("decoder", 3072, (block,)),), vocab=50304, tied=True)
+    tensors, mixed = parameter_tensors(model, Workload()), precision_named("mixed")
+    billions = model.parameters / 1e9
+    assert billions == pytest.approx(3, rel=0.03)
+    for optimizer, gigabytes in (("adamw", 8), ("adafactor-momentum", 4), ("adamw-8bit", 2)):
+        states = optimizer_state_bytes(tensors, optimizer, mixed) / 1e9
+        assert states == pytest.approx(gigabytes * billions, rel=0.02)
+        assert states >= gigabytes * billions
+
+
+def states_of(model: ModelShape, optimizer: str) -> int:
+    return optimizer_state_bytes(parameter_tensors(model, Workload()), optimizer, precision_named("mixed"))
+
+
+def test_adafactor_keeps_a_row_and_a_column_of_each_matrix_and_whole_vectors() -> None:
+    model = gpt(64, 2, 4, vocab=1000)
+    # Per layer: QKV 192 x 64, out 64 x 64, up 256 x 64, down 64 x 256, two norms of 2 x 64 (no biases here).
+    layer = (192 + 64) + (64 + 64) + (256 + 64) + (64 + 256) + 4 * 64
+    expected = 4 * (2 * layer + (1000 + 64) + 2 * 64)  # embedding and final norm
+    assert states_of(model, "adafactor") == expected
+
+
+def test_8_bit_adamw_has_a_constant_a_block_and_leaves_small_tensors_in_fp32() -> None:
+    model = gpt(64, 1, 4, vocab=1000)
+    # 192x64, 64x64, 256x64, 64x256 and 1000x64 in blocks of 256 with two fp32 constants each; norms (64) in fp32.
+    matrices = [192 * 64, 64 * 64, 256 * 64, 64 * 256, 1000 * 64]
+    expected = sum(2 * n + 2 * 4 * (n // 256) for n in matrices) + 8 * (6 * 64)
+    assert states_of(model, "adamw-8bit") == expected
+
+
+def test_muon_keeps_one_moment_of_hidden_matrices_and_adamw_two_of_the_rest() -> None:
+    model = gpt(64, 1, 4, vocab=1000)
+    hidden = 12 * 64 * 64
+    rest = model.parameters - hidden
+    assert states_of(model, "muon") == 4 * hidden + 8 * rest
+
+
+def test_llama_3_8b_at_32768_tokens_has_the_books_hidden_state_checkpoints_and_logits() -> None:
+    model, w = llama_8b(), Workload(b=1, s=32768, checkpointing="full")
+    hidden = 32768 * 4096 * 2
+    assert hidden == 0.25 * GIB
+    rotary = 2 * 32768 * 128 * 2
+    parts = memory(model, w).components
+    assert parts["activations"] == 32 * hidden + rotary  # 8 GiB of checkpoints
+    fp32_logits = 32768 * 128256 * 4
+    assert fp32_logits / GIB == pytest.approx(15.7, abs=0.05)
+    # Softmax, its gradient and the loss's gradient are alive together: three of them, beside the last norm's tensors.
+    tail = parts["logits_and_loss"] - 3 * fp32_logits
+    assert 0 < tail < 5 * hidden
+    without = memory(model, replace(w, checkpointing="none")).components["activations"] / GIB
+    assert 170 < without < 224  # the book's 224 is 28 hidden states a layer made, not all of them kept
+
+
+def test_eager_attention_saves_about_half_as_much_again_at_512_tokens() -> None:
+    flash = memory(llama_8b(), Workload(b=1, s=512)).components["activations"]
+    eager = memory(llama_8b(), Workload(b=1, s=512, attention="eager")).components["activations"]
+    # Scores' softmax in fp32 and its 16-bit copy: 6 a s^2 b, beside about 24.5 hidden states of 2 s b h.
+    assert eager - flash == pytest.approx(32 * (6 * 32 * 512**2 + 2 * 6144 * 512), rel=0.02)
+    assert 1.4 < eager / flash < 1.6
+
+
+@pytest.mark.parametrize("model", [llama_8b(), mixtral(), gpt(768, 12, 12, vocab=50257)])
+def test_parameter_tensors_add_up_to_the_models_parameters(model: ModelShape) -> None:
+    assert sum(x.copies * x.elements for x in parameter_tensors(model, Workload())) == model.parameters
+
+
+def test_pipeline_stages_hold_the_whole_model_between_them() -> None:
+    model = llama_8b()
+    w = Workload(p=2)
+    both = sum(x.copies * x.elements for stage in ("first", "last") for x in parameter_tensors(model, w, stage))  # type: ignore[arg-type]
+    assert both == model.parameters
+
+
+@pytest.mark.parametrize(("zero", "divided"), [
+    (0, ()),
+    (1, ("master_weights", "optimizer_states")),
+    (2, ("master_weights", "optimizer_states", "gradients")),
+    (3, ("master_weights", "optimizer_states", "gradients", "weights")),
+])  # fmt: skip
+def test_zero_divides_states_then_gradients_then_weights(zero: int, divided: tuple[str, ...]) -> None:
+    whole = memory(llama_8b(), Workload(d=8)).components
+    parts = memory(llama_8b(), Workload(d=8, zero=zero)).components
+    for name in ("weights", "master_weights", "optimizer_states", "gradients"):
+        assert parts[name] == whole[name] // (8 if name in divided else 1)
+
+
+def test_inference_weights_by_type_and_the_cache_by_kind_of_attention() -> None:
+    model, w = llama_8b(), Workload(b=2, s=1000, phase="infer")
+    parts = memory(model, w, weight_dtype="bf16").components
+    assert parts["weights"] == 2 * model.parameters
+    assert parts["kv_cache"] == 32 * 2 * 1000 * (2 * 8 * 128) * 2  # layers x b x s x keys and values x bytes
+    block = replace(model.main.blocks[0], attention=AttentionShape(32, 8, 128, window=256))
+    windowed = replace(model, stacks=(replace(model.main, blocks=(block,)),))
+    assert memory(windowed, w).components["kv_cache"] == parts["kv_cache"] * 256 // 1000
+    latent = replace(block, attention=MlaShape(32, 512, 128, 64, 128))
+    mla = replace(model, stacks=(replace(model.main, blocks=(latent,)),))
+    assert memory(mla, w).components["kv_cache"] == 32 * 2 * 1000 * (512 + 64) * 2
+
+
+def test_4_bit_weights_are_half_a_byte_and_a_scale_for_128_in_matrices_only() -> None:
+    model = llama_8b()
+    tensors = parameter_tensors(model, Workload())
+    matrices = sum(x.copies * x.elements for x in tensors if x.is_matrix and x.role == "block")
+    rest = model.parameters - matrices
+    assert weight_bytes(tensors, "int4") == matrices // 2 + 2 * (matrices // 128) + 2 * rest
+    assert weight_bytes(tensors, "fp8") == weight_bytes(tensors, "int8") == matrices + 2 * rest
+    assert weight_bytes(tensors, "fp32") == 4 * model.parameters
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    h=st.sampled_from([256, 512]), layers=st.integers(1, 6), vocab=st.integers(100, 5000), s=st.integers(8, 512),
+    attention=st.sampled_from(["flash", "eager"]), checkpointing=st.sampled_from(["none", "selective", "full"]),
+    room=st.floats(1.001, 40),
+)  # fmt: skip
+def test_the_largest_microbatch_fits_and_one_more_does_not(
+    h: int, layers: int, vocab: int, s: int, attention: str, checkpointing: str, room: float
+) -> None:
+    model = gpt(h, layers, 8, vocab=vocab)
+    w = Workload(b=1, s=s, attention=attention, checkpointing=checkpointing)  # type: ignore[arg-type]
+    limit = int(memory(model, w, context_bytes=0).total_bytes * room)
+    b = largest_microbatch(model, w, limit_bytes=limit, context_bytes=0)
+    assert memory(model, replace(w, b=b), context_bytes=0).total_bytes <= limit
+    assert memory(model, replace(w, b=b + 1), context_bytes=0).total_bytes > limit
+
+
+def test_nothing_fits_where_not_one_sequence_does() -> None:
+    assert largest_microbatch(llama_8b(), Workload(), "t4") == 0
+
+
+def test_the_smallest_tensor_parallel_degree_divides_the_heads_and_fits() -> None:
+    w = Workload(b=1, s=2048)
+    t = smallest_tp(llama_8b(), w, "h100-sxm")
+    assert t is not None
+    assert memory(llama_8b(), replace(w, t=t), device="h100-sxm").fits
+    assert all(
+        not memory(llama_8b(), replace(w, t=smaller), device="h100-sxm").fits for smaller in (1, 2, 4, 8) if smaller < t
+    )
+
+
+def test_every_saving_takes_less_than_doing_without_it() -> None:
+    w = Workload(b=2, s=2048, d=8, t=2, attention="eager")
+    plain = memory(llama_8b(), w).total_bytes
+    found = savings(llama_8b(), w, "h100-sxm")
+    assert {saved.saving.name for saved in found} >= {
+        "flash attention",
+        "ZeRO 1",
+        "ZeRO 3 / FSDP",
+        "full checkpointing",
+    }
+    assert all(saved.total_bytes < plain for saved in found)
+
+
+def test_memory_is_quick_enough_for_a_rule() -> None:
+    model, w, device = llama_8b(), Workload(), load_device("h100-sxm")
+    start = time.perf_counter()
+    for _ in range(20):
+        memory(model, w, device=device)
+    assert (time.perf_counter() - start) / 20 < 0.01  # 0.5 ms on an idle core
+
+
+def test_unknown_names_list_the_known_ones() -> None:
+    for options, known in (({"optimizer": "adam"}, "adamw, adamw-bf16"), ({"precision": "fp4"}, "fp32, mixed")):
+        with pytest.raises(InputError, match=known):
+            memory(llama_8b(), Workload(), **options)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("gpus", "microbatch", "t", "p", "microbatches", "expected"),
+    [(8, 4, 1, 1, 1, 32), (8, 4, 2, 2, 1, 8), (8, 4, 1, 1, 4, 128)],
+)
+def test_global_batch_is_microbatch_times_dp_times_accumulation(
+    gpus: int, microbatch: int, t: int, p: int, microbatches: int, expected: int
+) -> None:
+    assert batch(gpus, microbatch, t=t, p=p, microbatches=microbatches).global_batch == expected
+
+
+def test_batches_and_devices_that_do_not_divide_are_refused() -> None:
+    with pytest.raises(InputError, match="gpus = 9: expected a multiple of TP x PP = 2 x 2 = 4"):
+        batch(9, 4, t=2, p=2)
+    with pytest.raises(InputError, match="global_batch = 100: expected a multiple of MBS x DP = 4 x 8 = 32"):
+        batch(8, 4, global_batch=100)
+
+
+def test_a_saved_view_keeps_its_whole_storage_and_a_shared_gradient_is_counted_once() -> None:
+    tape = Tape()
+    x = tape.tensor(100)
+    y = tape.op("twice", (x,), 100)
+    half = tape.view(y, 50)
+    z = tape.op("square", (half,), 50, (half,))
+    tape.op("sum", (z, z), 50, shares_gradient=True)
+    assert tape.saved_bytes() == 100
+    # Backward: seed 50 beside 100 saved; sum hands the seed on; square makes 50 more (200 together).
+    assert tape.backward_peak_bytes(50) == 200
