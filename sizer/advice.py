@@ -1,0 +1,42 @@
+"""Small helpers for model-config code."""
+
+from __future__ import annotations
+
+from shapes.device import Device, load_device
+from shapes.dtypes import dtype_bytes
+from shapes.errors import positive_int
+
+#: Bytes a row should be a multiple of on A100 and every later NVIDIA data-centre GPU.
+ALIGNMENT_BYTES = 128
+
+
+def round_to_alignment(
+    value: int, *, dtype: str = "bf16", device: str | Device | None = None, multiple: int | None = None, tp: int = 1
+) -> int:
+    """``value`` rounded up so that each of ``tp`` shards is aligned.
+
+    To ``multiple`` if given, else to the device's requirement for ``dtype`` (no device: 128 bytes, A100 and later).
+
+    >>> round_to_alignment(10922)
+    10944
+    >>> round_to_alignment(10922, dtype="fp8")
+    11008
+    """
+    positive_int(value, "value")
+    positive_int(tp, "tp")
+    if multiple is None:
+        aligned = ALIGNMENT_BYTES // dtype_bytes(dtype)
+        multiple = aligned if device is None else load_device(device).alignment_elements(dtype)
+    step = positive_int(multiple, "multiple") * tp
+    return -(-value // step) * step
+
+
+def pad_vocab(vocab: int, tp: int = 1, device: str | Device | None = None, *, dtype: str = "bf16") -> int:
+    """The vocabulary padded so that each of ``tp`` shards of the embedding and the head is aligned.
+
+    >>> pad_vocab(50257)
+    50304
+    >>> pad_vocab(50257, tp=8)
+    50688
+    """
+    return round_to_alignment(vocab, dtype=dtype, device=device, tp=tp)

@@ -1,0 +1,58 @@
+"""Multiples, powers of two and neighbouring dimensions that rules share."""
+
+from __future__ import annotations
+
+from math import gcd
+
+from shapes.model import AttentionShape
+from sizer.rules.base import Context, Suggestion
+
+
+def largest_power_of_two(value: int) -> int:
+    """The largest power of two that divides ``value``: 50257 -> 1, 10944 -> 64."""
+    return value & -value
+
+
+def next_multiple(value: int, step: int) -> int:
+    return -(-value // step) * step
+
+
+def neighbours(value: int, step: int) -> tuple[int, ...]:
+    """The multiples of ``step`` next to ``value``, below (if positive) and above."""
+    below = value // step * step
+    return tuple(multiple for multiple in (below, below + step) if multiple > 0)
+
+
+def lcm(a: int, b: int) -> int:
+    return a // gcd(a, b) * b
+
+
+def alignment(context: Context) -> int:
+    """Elements that dimensions should be multiples of, on this device in this dtype."""
+    return context.device.alignment_elements(context.workload.dtype)
+
+
+def heads_that_keep_hidden(context: Context, multiple: int) -> tuple[Suggestion, ...]:
+    """Other numbers of heads at the same hidden size whose head dimension is a multiple of ``multiple``.
+
+    The next larger and the next smaller head dimension; both divide the hidden size, and the heads divide by t.
+    """
+    dims, t = context.dimensions, context.workload.t
+    heads, dim, hidden = dims["heads"], dims["head_dim"], dims["hidden"]
+    model = context.model
+    if model is None or not isinstance(model.attention, AttentionShape) or heads * dim != hidden:
+        return ()
+    grouped = dims["kv_heads"] != heads
+    fitting = [
+        candidate
+        for candidate in range(multiple, 257, multiple)
+        if hidden % candidate == 0
+        and candidate != dim
+        and (hidden // candidate) % t == 0
+        and not (grouped and (hidden // candidate) % dims["kv_heads"])
+    ]
+    larger = [candidate for candidate in fitting if candidate > dim][:1]
+    smaller = [candidate for candidate in fitting if candidate < dim][-1:]
+    return tuple(
+        Suggestion({"heads": hidden // candidate}, f"head_dim {candidate}") for candidate in (*larger, *smaller)
+    )

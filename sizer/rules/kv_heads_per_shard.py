@@ -1,0 +1,37 @@
+"""Key/value heads divide over tensor parallelism, or t divides over them.
+
+With fewer key/value heads than t each is copied to several devices, whose projections then compute the same thing.
+
+Bad: kv 6 at t 4: neither divides the other. kv 4 at t 8: every key/value head twice.
+Good: kv 8 at t 8.
+
+Suggestion: as many key/value heads as t, or a t that divides them.
+"""
+
+from __future__ import annotations
+
+from sizer.rules.base import Answer, Context, Finding, NotApplicable, Suggestion
+
+CODE = "SZ115"
+SLUG = "kv-heads-per-shard"
+SOURCE = "Megatron-LM (num-query-groups); GQA, arXiv 2305.13245."
+
+
+def check(context: Context) -> Answer:
+    t, dims = context.workload.t, context.dimensions
+    if t == 1:
+        return NotApplicable("no tensor parallelism")
+    if "kv_heads" not in dims or dims["kv_heads"] == dims["heads"]:
+        return NotApplicable("no shared key/value heads")
+    kv = dims["kv_heads"]
+    if kv % t == 0:
+        return ()
+    suggestions = [Suggestion({"kv_heads": t})] if dims["heads"] % t == 0 else []
+    smaller = next((degree for degree in range(t - 1, 0, -1) if kv % degree == 0 and dims["heads"] % degree == 0), None)
+    if smaller is not None:
+        suggestions.append(Suggestion({"t": smaller}))
+    if t % kv == 0:
+        message = f"{kv} key/value heads at t {t}: each is copied to {t // kv} devices"
+        return [Finding("kv_heads", kv, message, tuple(suggestions))]
+    message = f"{kv} key/value heads and t {t}: neither divides the other, so they cannot be sharded"
+    return [Finding("kv_heads", kv, message, tuple(suggestions), error=True)]

@@ -1,0 +1,43 @@
+"""No product that takes a notable share of the step is bound by memory instead of arithmetic.
+
+A product below the ridge point (FLOPs per byte under peak FLOPs over bandwidth: 295 for bf16 on an H100) waits for its
+operands; the tensor cores idle. Small m (few tokens), small experts and narrow projections are the usual causes.
+
+Bad: 256 tokens through 4096 x 4096 on H100: 228 FLOPs a byte.
+Good: 16,384 tokens: 1,820 FLOPs a byte.
+
+Suggestion: more tokens a microbatch.
+"""
+
+from __future__ import annotations
+
+from shapes.operators import Gemm, GroupedGemm
+from sizer.rules.base import Answer, Context, Finding, NotApplicable, Suggestion
+
+CODE = "SZ118"
+SLUG = "memory-bound-gemm"
+SOURCE = "NVIDIA Matrix Multiplication Background User's Guide, math and memory bounds."
+
+#: Share of the step that all memory-bound products together must take before the rule speaks.
+NOTABLE_SHARE = 0.05
+
+
+def check(context: Context) -> Answer:
+    products = [
+        (op, cost)
+        for op, cost in zip(context.operators, context.costs, strict=True)
+        if isinstance(op, Gemm | GroupedGemm)
+    ]
+    if not products:
+        return NotApplicable("no matrix products")
+    slow = [(op, cost) for op, cost in products if cost.bound == "memory"]
+    seconds = sum(op.count * cost.seconds for op, cost in slow)
+    if seconds < NOTABLE_SHARE * context.step_s:
+        return ()
+    worst, _ = max(slow, key=lambda pair: pair[0].count * pair[1].seconds)
+    message = (
+        f"memory-bound products take {seconds / context.step_s:.0%} of the step; the largest is {worst.name} "
+        f"{worst.phase} at {worst.flops / worst.bytes:.0f} FLOPs a byte"
+    )
+    suggestions = (Suggestion({"b": 2 * context.workload.b}),) if context.model is not None else ()
+    return [Finding("b", context.workload.b, message, suggestions)]

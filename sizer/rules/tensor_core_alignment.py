@@ -1,0 +1,75 @@
+"""Every leading dimension of every product meets the tensor cores' requirement: forward, dgrad and wgrad, per shard.
+
+16 bytes on V100 and T4 (8 elements of fp16), 128 bytes on A100 and later (64 of bf16, 32 of tf32, 128 of fp8). Which of
+m, n, k is a leading dimension depends on the layout: k of both operands forward, k and n in dgrad, m and n in wgrad, n of
+the result always. Dimensions that a rule of their own speaks of (vocabulary, head_dim, hidden size, tokens, gated width,
+experts) are left to it; what remains here are plain MLP widths, latent ranks and whatever a trace finds.
+
+Bad: a plain MLP of width 10230: divisible by 2 only.
+Good: 10240.
+
+Suggestion: the nearest aligned value of the dimension, where it is one that a configuration sets.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from shapes.operators import Gemm, GroupedGemm
+from sizer.rules.arithmetic import alignment, largest_power_of_two, neighbours
+from sizer.rules.base import Answer, Context, Finding, NotApplicable, Suggestion
+
+CODE = "SZ109"
+SLUG = "tensor-core-alignment"
+SOURCE = "NVIDIA Matrix Multiplication Background User's Guide, tensor-core requirements."
+
+#: Below this share of the step a product is not worth a line.
+NOTABLE_SHARE = 0.001
+
+
+def check(context: Context) -> Answer:
+    if not any(isinstance(op, Gemm | GroupedGemm) for op in context.operators):
+        return NotApplicable("no matrix products")
+    return list(_findings(context))
+
+
+def _findings(context: Context) -> Iterator[Finding]:
+    step, step_s, covered = alignment(context), context.step_s, _covered(context)
+    lost: dict[tuple[str, int], float] = {}
+    for op, cost in zip(context.operators, context.costs, strict=True):
+        if not isinstance(op, Gemm | GroupedGemm):
+            continue
+        seconds = op.count * sum(penalty for _, penalty in cost.alignment_s)
+        for value in {op.m, op.n, op.k} - covered:
+            if value % step and seconds:
+                name = op.name.removeprefix("layers.*.")
+                lost[name, value] = lost.get((name, value), 0.0) + seconds
+    for (name, value), seconds in sorted(lost.items(), key=lambda item: -item[1]):
+        if seconds >= NOTABLE_SHARE * step_s:
+            message = (
+                f"{name} has a dimension of {value}, divisible by {largest_power_of_two(value)}, not by {step}: "
+                f"its misaligned operands take {seconds / step_s:.1%} of the step"
+            )
+            field, suggestions = _suggestions(context, name, value, step)
+            yield Finding(field, value, message, suggestions)
+
+
+def _covered(context: Context) -> set[int]:
+    dims, workload = context.dimensions, context.workload
+    names = ["vocab", "hidden", "head_dim", "experts", "expert_d_ff", "shared_d_ff"]
+    if context.model is not None and context.model.dense_mlp is not None and context.model.dense_mlp.gated:
+        names.append("d_ff")
+    values = {dims[name] for name in names if name in dims}
+    values |= {-(-value // workload.t) for value in values} | {2 * value for value in values}
+    if context.model is not None:
+        values |= {workload.tokens, workload.s} | {
+            length * scale for stack in context.model.stacks if (length := stack.length) for scale in (1, workload.b)
+        }
+    return values
+
+
+def _suggestions(context: Context, name: str, value: int, step: int) -> tuple[str, tuple[Suggestion, ...]]:
+    t, width = context.workload.t, context.dimensions.get("d_ff")
+    if width is not None and value in (width, -(-width // t)):
+        return "d_ff", tuple(Suggestion({"d_ff": multiple}) for multiple in neighbours(width, step * t))
+    return name, ()

@@ -1,0 +1,106 @@
+"""Which rules are kept: --select and --ignore, and [tool.sizer] of the pyproject.toml above the configuration."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from fnmatch import fnmatch
+from pathlib import Path
+from typing import Any
+
+from shapes.errors import InputError
+from sizer.rules import RULES
+
+
+@dataclass(frozen=True, slots=True)
+class Suppression:
+    """Codes or prefixes (``SZ1``) to keep alone and to leave out; ``per_file``: (glob, codes) left out there."""
+
+    select: tuple[str, ...] = ()
+    ignore: tuple[str, ...] = ()
+    per_file: tuple[tuple[str, tuple[str, ...]], ...] = ()
+
+    def __post_init__(self) -> None:
+        for option, codes in (("--select", self.select), ("--ignore", self.ignore)):
+            for code in codes:
+                _known(code, option)
+
+    def keeps(self, code: str, where: str) -> bool:
+        if self.select and not code.startswith(tuple(self.select)):
+            return False
+        ignored = [*self.ignore]
+        for pattern, codes in self.per_file:
+            if fnmatch(Path(where).as_posix(), pattern):
+                ignored += codes
+        return not (ignored and code.startswith(tuple(ignored)))
+
+
+def load_suppression(config: str, *, select: tuple[str, ...] = (), ignore: tuple[str, ...] = ()) -> Suppression:
+    """The command line's choice over that of the nearest pyproject.toml with a [tool.sizer] table.
+
+    ``[tool.sizer] select = [...]``, ``ignore = [...]`` and ``[[tool.sizer.per-file]] path, ignore, reason``; a reason is
+    demanded, because a suppression outlives the memory of why.
+    """
+    found = None if config == "-" else _nearest(Path(config))
+    if found is None:
+        return Suppression(select, ignore)
+    path, table = found
+    where = str(path)
+    for key in table:
+        if key not in ("select", "ignore", "per-file"):
+            raise InputError(
+                "expected select, ignore or per-file", where=where, key=f"tool.sizer.{key}", value=table[key]
+            )
+    rules = table.get("per-file", [])
+    if not isinstance(rules, list) or not all(isinstance(rule, Mapping) for rule in rules):
+        raise InputError("expected tables [[tool.sizer.per-file]]", where=where, key="tool.sizer.per-file", value=rules)
+    return Suppression(
+        select or _codes(table, "select", where),
+        (*ignore, *_codes(table, "ignore", where)),
+        tuple(_per_file(rule, path.parent, where) for rule in rules),
+    )
+
+
+def _per_file(rule: Mapping[str, Any], root: Path, where: str) -> tuple[str, tuple[str, ...]]:
+    for key in ("path", "reason"):
+        if not isinstance(rule.get(key), str) or not rule[key].strip():
+            raise InputError(
+                "expected a text" + (": say why" if key == "reason" else ""), where=where,
+                key=f"tool.sizer.per-file.{key}", value=rule.get(key),
+            )  # fmt: skip
+    return f"*{rule['path']}" if root else rule["path"], _codes(rule, "ignore", where)
+
+
+def _codes(table: Mapping[str, Any], key: str, where: str) -> tuple[str, ...]:
+    codes = table.get(key, [])
+    if not isinstance(codes, list) or not all(isinstance(code, str) for code in codes):
+        raise InputError("expected a list of rule codes", where=where, key=f"tool.sizer.{key}", value=codes)
+    for code in codes:
+        _known(code, f"tool.sizer.{key}", where)
+    return tuple(codes)
+
+
+def _known(code: str, key: str, where: str | None = None) -> None:
+    if not code or not any(rule.CODE.startswith(code) for rule in RULES):
+        raise InputError(
+            "expected a rule's code or a prefix of one (`sizer rules` lists them)", where=where, key=key, value=code
+        )
+
+
+def _nearest(config: Path) -> tuple[Path, Mapping[str, Any]] | None:
+    try:
+        folder = config.resolve().parent
+    except (OSError, ValueError, RuntimeError):
+        return None
+    for parent in (folder, *folder.parents):
+        path = parent / "pyproject.toml"
+        if not path.is_file():
+            continue
+        try:
+            table = tomllib.loads(path.read_text(encoding="utf-8")).get("tool", {}).get("sizer")
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError, OSError) as error:
+            raise InputError(f"cannot be read: {error}", where=str(path)) from None
+        if isinstance(table, Mapping):
+            return path, table
+    return None
