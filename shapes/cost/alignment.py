@@ -57,7 +57,8 @@ def level(dimension: NDArray[np.int64], size: int) -> NDArray[np.int64]:
     """Index into LEVELS of the largest power of two that divides ``dimension`` x ``size`` bytes, at most 128."""
     # or-ing 128 in caps the lowest set bit at 128; the position of that bit is the level.
     lowest = dimension * size | LEVELS[-1]
-    return np.log2(lowest & -lowest).astype(np.int64)
+    index: NDArray[np.int64] = np.log2(lowest & -lowest).astype(np.int64)
+    return index
 
 
 def penalties(

@@ -1,13 +1,14 @@
-"""The constants of a device: its own fitted ones, or those of its nearest fitted relative, scaled by the data sheets."""
+"""A device's constants: its own fitted ones, or those of its nearest fitted relative, scaled by the data sheets."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import lru_cache
 from typing import Any
 
 from shapes.cost.alignment import AlignmentConstants
+from shapes.cost.correction import Correction
 from shapes.device import Device, list_devices, load_device
 from shapes.dtypes import BYTES
 from shapes.errors import InputError
@@ -36,7 +37,8 @@ _DTYPE_BASE = {"fp16": "bf16", "bf16": "fp16"}
 class GemmConstants:
     """Constants of the tile and wave model (shapes.cost.gemm) for one device and dtype.
 
-    ``flops_per_s``: what all units reach inside a long tile. ``load_steps`` and ``load_power``: how fast a tile must
+    ``flops_per_s``: what all units reach inside a long tile. ``cache_bytes`` move at ``cache_bandwidth_bytes_per_s``,
+    what is beyond at ``bandwidth_bytes_per_s``. ``overlap``: how well moving hides behind arithmetic (1: not at all). ``load_steps`` and ``load_power``: how fast a tile must
     be fed, see `tile_load`. ``prologue_steps``: a tile's start and end in steps of k. ``wave_s``: what a wave costs
     besides. ``quantization``: the share of a partly filled last wave that is paid. ``throttle``, ``throttle_s``,
     ``throttle_width``: by how much, and from which duration on, power limits sustained work.
@@ -44,6 +46,9 @@ class GemmConstants:
 
     flops_per_s: float
     bandwidth_bytes_per_s: float
+    cache_bandwidth_bytes_per_s: float
+    cache_bytes: float
+    overlap: float
     launch_s: float
     load_steps: float
     load_power: float
@@ -55,11 +60,35 @@ class GemmConstants:
     throttle_width: float
     tiles: tuple[tuple[int, int], ...]
     units: int
+    correction: Correction | None = None
+    small: GemmConstants | None = None
 
     @classmethod
     def from_table(cls, table: Mapping[str, Any], units: int) -> GemmConstants:
-        values = {key: float(value) for key, value in table.items() if key != "tiles"}
-        return cls(tiles=tuple((int(bm), int(bn)) for bm, bn in table["tiles"]), units=units, **values)
+        values = {key: float(table[key]) for key in NUMBERS}
+        tiles = tuple((int(bm), int(bn)) for bm, bn in table["tiles"])
+        correction = Correction.from_table(table["correction"]) if "correction" in table else None
+        small = cls.from_table(table["small"], units) if "small" in table else None
+        return cls(tiles=tiles, units=units, correction=correction, small=small, **values)
+
+    def scaled(self, speed: float, bandwidth: float, cache: float, elements: float, units: int) -> GemmConstants:
+        """For ``speed`` x the FLOP/s, ``bandwidth`` x the bytes/s, ``cache`` x the L2, elements ``elements`` x as wide."""
+        return replace(
+            self, flops_per_s=self.flops_per_s * speed, bandwidth_bytes_per_s=self.bandwidth_bytes_per_s * bandwidth,
+            # The cache's clock goes with the units'.
+            cache_bandwidth_bytes_per_s=self.cache_bandwidth_bytes_per_s * max(speed, bandwidth),
+            cache_bytes=self.cache_bytes * cache,
+            # A tile's start and end wait for memory: in steps of k they grow with FLOP/s over elements/s.
+            prologue_steps=self.prologue_steps * speed * elements / bandwidth,
+            wave_s=self.wave_s / speed * units / self.units, units=units,
+            small=self.small.scaled(speed, bandwidth, cache, elements, units) if self.small else None,
+        )  # fmt: skip
+
+
+#: Keys of one set of constants in a device file, besides ``tiles``, ``correction`` and ``small``.
+NUMBERS = tuple(
+    field.name for field in fields(GemmConstants) if field.name not in ("tiles", "units", "correction", "small")
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,16 +153,11 @@ def gemm_constants(device: Device, dtype: str) -> tuple[GemmConstants, Origin]:
     if kin.vendor != device.vendor:
         speed *= _achievable(device) / _achievable(kin)
     bandwidth = device.memory.bandwidth_bytes_per_s / kin.memory.bandwidth_bytes_per_s
-    if (speed, bandwidth, device.compute.units) == (1.0, 1.0, kin.compute.units):
+    units, elements = device.compute.units, BYTES[dtype] / BYTES[base]
+    if (speed, bandwidth, units, elements) == (1.0, 1.0, kin.compute.units, 1.0):
         return constants, origin
-    # A tile's start and end wait for memory: in steps of k they grow with FLOP/s over bytes/s.
-    prologue = constants.prologue_steps * speed / bandwidth / (BYTES[base] / BYTES[dtype])
-    scaled = replace(
-        constants, flops_per_s=constants.flops_per_s * speed,
-        bandwidth_bytes_per_s=constants.bandwidth_bytes_per_s * bandwidth, prologue_steps=prologue,
-        wave_s=constants.wave_s / speed * device.compute.units / kin.compute.units, units=device.compute.units,
-    )  # fmt: skip
-    return scaled, origin
+    cache = device.memory.l2_bytes / kin.memory.l2_bytes
+    return constants.scaled(speed, bandwidth, cache, elements, units), origin
 
 
 def _achievable(device: Device) -> float:

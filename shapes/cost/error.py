@@ -1,4 +1,4 @@
-"""How far off a prediction is expected to be: held-out errors from the device files, wider where constants are borrowed.
+"""How far off a prediction may be: held-out errors from the device files, wider where constants are borrowed.
 
 ``[error.<dtype>]`` holds the mean absolute relative error by regime, on shapes the fit has not seen.
 """
@@ -8,10 +8,8 @@ from __future__ import annotations
 from math import hypot
 
 from shapes.cost.constants import Origin, relative
+from shapes.cost.gemm import LARGE
 from shapes.device import Device
-
-#: Dimension from which the fitted regime is "large"; below, launches, partial waves and split-k kernels rule.
-LARGE = 512
 
 #: Added (in quadrature) when constants are another device's: from predicting H200 by H100 (5.3%), B200 by H100 and A100
 #: (8.8%) and L40S by them (15%); other vendors were never judged, so twice the worst of those is stated.

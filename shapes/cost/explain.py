@@ -7,9 +7,9 @@ import numpy as np
 from shapes.cost.alignment import LEADING, LEVELS, OPERANDS, level
 from shapes.cost.attention import QUERIES, attention_time
 from shapes.cost.collective import bus_factor, collective_parts, link_bytes_per_s
-from shapes.cost.constants import attention_constants, collective_constants, gemm_constants
-from shapes.cost.gemm import tile_load
-from shapes.cost.memory_bound import elementwise_parts
+from shapes.cost.constants import GemmConstants, attention_constants, collective_constants, gemm_constants
+from shapes.cost.gemm import LARGE, GemmTimes, overlapped, tile_load, uncorrected_seconds
+from shapes.cost.memory_bound import achieved_bandwidth, elementwise_parts
 from shapes.cost.predict import per_group, product_times
 from shapes.cost.result import Cost, Part
 from shapes.device import Device
@@ -36,28 +36,11 @@ def _product(cost: Cost, operator: Gemm | GroupedGemm, device: Device) -> tuple[
     times, _ = product_times([operator], operator.dtype, out, operator.layout, device)
     constants, _ = gemm_constants(device, operator.dtype)
     m, n, k, batch = per_group(operator)
-    tile = constants.tiles[int(times.tile[0])]
-    bm, bn = tile
-    tiles, waves = float(times.tiles[0]), float(times.waves[0])
-    compute, memory, body = float(times.compute_s[0]), float(times.memory_s[0]), float(times.body_s[0])
-    step = 2 * bm * bn / constants.flops_per_s
-    useful = 2.0 * batch * m * n * k / constants.flops_per_s
-    computed = tiles * step * k
-    in_waves = waves * constants.units * step * k
-    fed = in_waves * tile_load(tile, constants)
-    started = fed + waves * constants.units * step * constants.prologue_steps
     size = BYTES[operator.dtype]
-    parts = [
-        Part("launch", constants.launch_s, "kernel launch and first bytes"),
-        Part("arithmetic", useful, f"{2 * batch * m * n * k / 1e9:.4g} GFLOP at {constants.flops_per_s / 1e12:.0f} TFLOPS"),
-        Part("partial tiles", computed - useful, f"{tiles:.0f} tiles of {bm}x{bn} keep {useful / computed:.1%} of what they compute"),
-        Part("unfilled waves", in_waves - computed, f"{tiles:.0f} tiles on {constants.units} units: {waves:.2f} waves paid for {tiles / constants.units:.2f}"),
-        Part("operand loads", fed - in_waves, f"a {bm}x{bn} tile needs {tile_load(tile, constants):.3f} of its arithmetic's time to be fed"),
-        Part("tile start and end", started - fed, f"{constants.prologue_steps:.0f} steps of k a tile that nothing overlaps"),
-        Part("wave overhead", compute - started, f"{constants.wave_s * 1e6:.2f} us a wave"),
-        Part("waiting for memory", max(memory - compute, 0.0), f"{memory * constants.bandwidth_bytes_per_s / 1e6:.4g} MB at {constants.bandwidth_bytes_per_s / 1e12:.2f} TB/s take {memory * 1e6:.1f} us"),
-        Part("power limit", body - max(compute, memory), "sustained work clocks lower"),
-    ]  # fmt: skip
+    parts = _closed_form(times, constants, (m, n, k, batch), size, BYTES[out])
+    closed, aligned = sum(part.seconds for part in parts), float(times.aligned_s[0])
+    factor = f"measured products of this many waves and this k take x{aligned / closed:.3f} of the above"
+    parts.append(Part("kernel choice", aligned - closed, factor))
     dimensions = np.array([m, n, k], dtype=np.int64)
     sizes = (size, size, BYTES[out])
     for which, name, bytes_each, (_, seconds) in zip(
@@ -75,6 +58,39 @@ def _product(cost: Cost, operator: Gemm | GroupedGemm, device: Device) -> tuple[
             Part("grouping", cost.seconds - spent, f"{operator.groups} groups in one launch, load {operator.load:g}")
         )
     return tuple(parts)
+
+
+def _closed_form(
+    times: GemmTimes, constants: GemmConstants, shape: tuple[int, int, int, int], size: int, out: int
+) -> list[Part]:
+    """The closed form's parts, by the set of constants that weighs more for this shape."""
+    m, n, k, batch = shape
+    dimensions = (np.array([float(value)]) for value in shape)
+    c = constants.small if constants.small is not None and min(m, n, k) < LARGE / 2**0.5 else constants
+    fm, fn, fk, fb = dimensions
+    total = float(uncorrected_seconds(fm, fn, fk, fb, size, out, c)[0])
+    tile = bm, bn = c.tiles[int(times.tile[0])]
+    tiles, waves = float(times.tiles[0]), float(times.waves[0])
+    compute, memory = float(times.compute_s[0]), float(times.memory_s[0])
+    together = float(overlapped(times.compute_s, times.memory_s, c)[0])
+    step = 2 * bm * bn / c.flops_per_s
+    useful, computed = 2.0 * batch * m * n * k / c.flops_per_s, tiles * step * k
+    paid, load = waves * c.units * step, tile_load(tile, c)
+    moved = batch * ((m + n) * k * size + m * n * out)
+    return [
+        Part("launch", c.launch_s, "kernel launch and first bytes"),
+        Part("arithmetic", useful, f"{2 * batch * m * n * k / 1e9:.4g} GFLOP at {c.flops_per_s / 1e12:.0f} TFLOPS"),
+        Part("partial tiles", computed - useful,
+             f"{tiles:.0f} tiles of {bm}x{bn} keep {useful / computed:.1%} of what they compute"),
+        Part("unfilled waves", paid * k - computed,
+             f"{tiles:.0f} tiles on {c.units} units: {waves:.2f} waves paid for {tiles / c.units:.2f}"),
+        Part("operand loads", paid * k * (load - 1), f"feeding a {bm}x{bn} tile takes x{load:.3f} of its arithmetic"),
+        Part("tile start and end", paid * c.prologue_steps,
+             f"{c.prologue_steps:.0f} steps of k a tile that nothing overlaps"),
+        Part("wave overhead", waves * c.wave_s, f"{c.wave_s * 1e6:.2f} us a wave"),
+        Part("waiting for memory", together - compute, f"moving {moved / 1e6:.4g} MB takes {memory * 1e6:.1f} us"),
+        Part("power limit", total - c.launch_s - together, "sustained work clocks lower"),
+    ]  # fmt: skip
 
 
 def _attention(cost: Cost, operator: Attention, device: Device) -> tuple[Part, ...]:
@@ -108,7 +124,7 @@ def _collective(operator: Collective, device: Device) -> tuple[Part, ...]:
 def _elementwise(operator: Elementwise, device: Device) -> tuple[Part, ...]:
     constants, _ = gemm_constants(device, "bf16" if "bf16" in device.peak_flops else "fp16")
     launch, moving = elementwise_parts(operator, constants)
-    reached = constants.bandwidth_bytes_per_s / 1e12
+    reached = achieved_bandwidth(constants) / 1e12
     return (
         Part("launch", launch, "kernel launch and first bytes"),
         Part("bytes", moving, f"{operator.bytes / 1e6:.4g} MB at {reached:.2f} TB/s"),

@@ -1,14 +1,17 @@
-"""Matrix products: tiles, waves, operand loads, memory, power and alignment.
+"""Matrix products: tiles, waves, operand loads, memory, power, measured kernel choice and alignment.
 
 For a tile (bm, bn) on S units, with T = batch ceil(m/bm) ceil(n/bn) tiles and x = T/S:
 
     load = (1 + (load_steps (1/bm + 1/bn))^p)^(1/p)               how far a small tile is from feeding its unit
     wave = 2 bm bn S / flops_per_s (k load + prologue_steps) + wave_s
     waves = quantization ceil(x) + (1 - quantization) max(x, 1)   how much of a partly filled last wave is paid
-    tile seconds = max(waves wave, bytes / bandwidth)
-    seconds = min over tiles, x throttling, x alignment, + launch_s
+    compute = min over tiles of waves x wave                      the library's choice of tile
+    memory = bytes / cache bandwidth, and beyond the cache's size / bandwidth
+    body = (compute^q + memory^q)^(1/q)                           how well loads hide behind arithmetic
+    seconds = (body x throttling + launch_s) x correction(waves, k)
 
-The least over tiles stands for the library's choice of kernel. Everything grows with m, n and k at fixed alignment.
+Two sets of constants, one for products whose least dimension is at least 512, one below 256, blended in between:
+small and skinny products run other kernels. Misalignment is added by `shapes.cost.alignment`.
 """
 
 from __future__ import annotations
@@ -20,6 +23,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from shapes.cost.alignment import AlignmentConstants, penalties
 from shapes.cost.constants import GemmConstants, alignment_constants, gemm_constants
+from shapes.cost.correction import reference_waves
 from shapes.device import Device, load_device
 from shapes.dtypes import BYTES
 from shapes.errors import InputError
@@ -30,6 +34,9 @@ Integers = NDArray[np.int64]
 
 #: Shapes worked on at once: a dozen arrays of this many doubles stay in a core's second-level cache.
 CHUNK = 4096
+
+#: Least dimension from which the constants for large products hold alone.
+LARGE = 512
 
 _LARGEST = 2**40
 
@@ -71,29 +78,69 @@ def throttled(seconds: Array, constants: GemmConstants) -> Array:
     return longer
 
 
-def aligned_seconds(m: Array, n: Array, k: Array, batch: Array, size: float, out: float, c: GemmConstants) -> Array:
-    """Seconds without launch and alignment; ``size`` and ``out`` are bytes per element of the operands and of C."""
+def compute_seconds(m: Array, n: Array, k: Array, batch: Array, c: GemmConstants) -> Array:
+    """Seconds of the arithmetic in the best tile."""
     best: Array = np.full(m.shape, np.inf)
     for tile in c.tiles:
-        seconds = paid_waves(count_tiles(m, n, batch, tile), c) * wave_seconds(k, tile, c)
-        np.minimum(best, seconds, out=best)
-    # The bytes are the same for every tile, so the largest of the two can be taken after the least over tiles.
-    np.maximum(best, memory_seconds(m, n, k, batch, size, out, c), out=best)
-    return throttled(best, c)
+        np.minimum(best, paid_waves(count_tiles(m, n, batch, tile), c) * wave_seconds(k, tile, c), out=best)
+    return best
 
 
 def memory_seconds(m: Array, n: Array, k: Array, batch: Array, size: float, out: float, c: GemmConstants) -> Array:
-    """Seconds to move A, B and C once at the achieved bandwidth."""
-    seconds: Array = batch * ((m + n) * k * size + m * n * out) / c.bandwidth_bytes_per_s
+    """Seconds to move A, B and C once: what the cache holds at its bandwidth, the rest at the memory's."""
+    moved = batch * ((m + n) * k * size + m * n * out)
+    beyond = max(1 / c.bandwidth_bytes_per_s - 1 / c.cache_bandwidth_bytes_per_s, 0.0)
+    seconds: Array = moved / c.cache_bandwidth_bytes_per_s + np.maximum(moved - c.cache_bytes, 0.0) * beyond
+    return seconds
+
+
+def overlapped(compute: Array, memory: Array, c: GemmConstants) -> Array:
+    """Both together: the longer of the two when they hide each other perfectly, their sum at overlap 1."""
+    longer = np.maximum(compute, memory)
+    seconds: Array = longer * (1 + (np.minimum(compute, memory) / longer) ** c.overlap) ** (1 / c.overlap)
+    return seconds
+
+
+def uncorrected_seconds(m: Array, n: Array, k: Array, batch: Array, size: float, out: float, c: GemmConstants) -> Array:
+    """The closed form: body with throttling, and launch."""
+    body = overlapped(compute_seconds(m, n, k, batch, c), memory_seconds(m, n, k, batch, size, out, c), c)
+    return throttled(body, c) + c.launch_s
+
+
+def set_seconds(m: Array, n: Array, k: Array, batch: Array, size: float, out: float, c: GemmConstants) -> Array:
+    """Seconds by one set of constants, blending aside, without misalignment."""
+    seconds = uncorrected_seconds(m, n, k, batch, size, out, c)
+    if c.correction is not None:
+        seconds = seconds * c.correction.factor(reference_waves(m, n, batch, c.units), k)
+    return seconds
+
+
+def large_share(m: Array, n: Array, k: Array) -> Array:
+    """Weight of the large set: 1 from a least dimension of LARGE on, 0 up to half of it."""
+    least = np.minimum(np.minimum(m, n), k)
+    share: Array = np.clip(np.log2(least / LARGE) + 1, 0.0, 1.0)
+    return share
+
+
+def aligned_seconds(m: Array, n: Array, k: Array, batch: Array, size: float, out: float, c: GemmConstants) -> Array:
+    """Seconds without misalignment; ``size`` and ``out`` are bytes per element of the operands and of C."""
+    seconds = set_seconds(m, n, k, batch, size, out, c)
+    if c.small is None:
+        return seconds
+    share = large_share(m, n, k)
+    below = np.flatnonzero(share < 1)
+    if below.size:
+        small = set_seconds(m[below], n[below], k[below], batch[below], size, out, c.small)
+        seconds[below] = seconds[below] ** share[below] * small ** (1 - share[below])
     return seconds
 
 
 @dataclass(frozen=True, slots=True)
 class GemmTimes:
-    """Seconds of many products with what they consist of, arrays of one length."""
+    """Seconds of many products with what they consist of, arrays of one length; ``tile`` indexes the constants' tiles."""
 
     seconds: Array
-    body_s: Array
+    aligned_s: Array
     compute_s: Array
     memory_s: Array
     tile: Integers
@@ -106,21 +153,28 @@ def gemm_times(
     m: Integers, n: Integers, k: Integers, batch: Integers, size: int, out: int, layout: Layout,
     constants: GemmConstants, alignment: AlignmentConstants,
 ) -> GemmTimes:  # fmt: skip
-    """As `aligned_seconds` with launch and alignment, keeping the tile chosen and what bounds it."""
+    """As `aligned_seconds` with misalignment, keeping the tile chosen and what bounds it."""
     fm, fn, fk, fb = (array.astype(float) for array in (m, n, k, batch))
-    counts = np.array([count_tiles(fm, fn, fb, tile) for tile in constants.tiles])
-    waves = paid_waves(counts, constants)
-    per_tile = waves * np.array([wave_seconds(fk, tile, constants) for tile in constants.tiles])
-    chosen = np.argmin(per_tile, axis=0)
-    rows = np.arange(m.size)
-    compute, memory = per_tile[chosen, rows], memory_seconds(fm, fn, fk, fb, size, out, constants)
-    body = throttled(np.maximum(compute, memory), constants)
-    shares = penalties(m, n, k, (size, size, out), layout, alignment)
-    a, b, c = (body * share for share in shares)
-    total = body + a + b + c + constants.launch_s
-    return GemmTimes(
-        total, body, compute, memory, chosen, counts[chosen, rows], waves[chosen, rows], (a, b, c)
-    )  # fmt: skip
+    aligned = aligned_seconds(fm, fn, fk, fb, size, out, constants)
+    choice = _choice(fm, fn, fk, fb, size, out, constants)
+    if constants.small is not None:
+        small = large_share(fm, fn, fk) < 0.5
+        choice = np.where(small, _choice(fm, fn, fk, fb, size, out, constants.small), choice)
+    compute, memory, tile, tiles, waves = choice
+    # Misalignment slows the kernel, not its launch.
+    slowed = np.maximum(aligned - constants.launch_s, 0.0)
+    a, b, c = (slowed * share for share in penalties(m, n, k, (size, size, out), layout, alignment))
+    return GemmTimes(aligned + a + b + c, aligned, compute, memory, tile.astype(np.int64), tiles, waves, (a, b, c))
+
+
+def _choice(m: Array, n: Array, k: Array, batch: Array, size: float, out: float, c: GemmConstants) -> Array:
+    """Rows: seconds of arithmetic and of memory, the best tile's index, its tiles and the waves paid."""
+    counts = np.array([count_tiles(m, n, batch, tile) for tile in c.tiles])
+    waves = paid_waves(counts, c)
+    per_tile = waves * np.array([wave_seconds(k, tile, c) for tile in c.tiles])
+    best, rows = np.argmin(per_tile, axis=0), np.arange(m.size)
+    memory = memory_seconds(m, n, k, batch, size, out, c)
+    return np.stack([per_tile[best, rows], memory, best.astype(float), counts[best, rows], waves[best, rows]])
 
 
 def predict_gemm(
@@ -151,9 +205,10 @@ def predict_gemm(
     for start in range(0, seconds.size, CHUNK):
         ints = [array[start : start + CHUNK] for array in flat]
         fm, fn, fk, fb = (array.astype(float) for array in ints)
-        body = aligned_seconds(fm, fn, fk, fb, size, size, constants)
+        aligned = aligned_seconds(fm, fn, fk, fb, size, size, constants)
         a, b, c = penalties(ints[0], ints[1], ints[2], (size, size, size), layout, alignment)
-        seconds[start : start + CHUNK] = body * (1 + a + b + c) + constants.launch_s
+        slowed = np.maximum(aligned - constants.launch_s, 0.0)
+        seconds[start : start + CHUNK] = aligned + slowed * (a + b + c)
     return seconds.reshape(arrays[0].shape)
 
 

@@ -8,4 +8,9 @@ from shapes.operators.types import Elementwise
 
 def elementwise_parts(operator: Elementwise, constants: GemmConstants) -> tuple[float, float]:
     """Seconds of the launch and of moving the bytes, of one run."""
-    return constants.launch_s, operator.bytes / constants.bandwidth_bytes_per_s
+    return constants.launch_s, operator.bytes / achieved_bandwidth(constants)
+
+
+def achieved_bandwidth(constants: GemmConstants) -> float:
+    """Bytes/s that skinny products reach, which do nothing but move: large ones do not identify it."""
+    return (constants.small or constants).bandwidth_bytes_per_s

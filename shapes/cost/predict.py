@@ -94,12 +94,12 @@ def _products(products: Sequence[Product], key: tuple[Any, ...], device: Device)
     source, tiles = origin.source(device), constants.tiles
     a, b, c = times.alignment
     columns = (
-        times.seconds, times.body_s, times.compute_s, times.memory_s, times.tile, times.tiles, times.waves, a, b, c
+        times.seconds, times.compute_s, times.memory_s, times.tile, times.tiles, times.waves, a, b, c
     )  # fmt: skip
     costs = []
     errors: dict[str, float] = {}
     for product, row in zip(products, zip(*(column.tolist() for column in columns), strict=True), strict=True):
-        seconds, body, compute, memory, tile, count, waves, in_a, in_b, in_c = row
+        seconds, compute, memory, tile, count, waves, in_a, in_b, in_c = row
         m, n, k, batch = per_group(product)
         bm, bn = tiles[tile]
         skew = (seconds - constants.launch_s) * (slower - 1) + (_skew(product) * compute if grouped else 0.0)
@@ -110,7 +110,7 @@ def _products(products: Sequence[Product], key: tuple[Any, ...], device: Device)
         costs.append(
             _cost(
                 product, device, seconds, source, errors[regime], regime,
-                bound=_bound(constants.launch_s, body, compute, memory),
+                bound=_bound(constants.launch_s, seconds - constants.launch_s, compute, memory),
                 tile=(bm, bn), tiles=int(count), waves=waves, tile_efficiency=batch * m * n / (count * bm * bn),
                 wave_efficiency=count / constants.units / waves,
                 alignment_s=(("A", in_a * slower), ("B", in_b * slower), ("C", in_c * slower)),

@@ -1,0 +1,76 @@
+"""Writing constants into a device's file: the tables [cost], [error] and [provenance], and not one byte else."""
+
+from __future__ import annotations
+
+import os
+import re
+import tempfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from shapes.errors import InputError
+
+#: Top-level tables that calibration owns.
+OWNED = ("cost", "error", "provenance")
+
+_HEADER = re.compile(r"^\s*\[\[?\s*([A-Za-z0-9_\-]+)")
+
+
+def write_tables(path: Path, tables: Mapping[str, Mapping[str, Any]]) -> None:
+    """Replace the owned tables of the device file by ``tables`` (name -> content); the file is swapped whole.
+
+    InputError when the file cannot be read or written, or a table is not an owned one.
+    """
+    for name in tables:
+        if name not in OWNED:
+            raise InputError(f"expected one of {', '.join(OWNED)}", where=str(path), key=name)
+    try:
+        text = path.read_text(encoding="utf-8")
+        result = replaced(text, tables)
+        with tempfile.NamedTemporaryFile(
+            "w", dir=path.parent, delete=False, encoding="utf-8", newline="\n", suffix=".part"
+        ) as part:
+            part.write(result)
+        os.chmod(part.name, path.stat().st_mode & 0o777)
+        os.replace(part.name, path)
+    except OSError as error:
+        raise InputError(f"cannot be updated: {error.strerror}", where=str(path)) from None
+
+
+def replaced(text: str, tables: Mapping[str, Mapping[str, Any]]) -> str:
+    """``text`` without the old owned tables and with ``tables`` at its end."""
+    kept: list[str] = []
+    owned = False
+    for line in text.splitlines(keepends=True):
+        header = _HEADER.match(line)
+        # A nested array's line starts with "[[" as well, but only a header stands alone before its bracket's end.
+        if header is not None and line.rstrip().endswith("]") and "," not in line:
+            owned = header.group(1) in tables
+        if not owned:
+            kept.append(line)
+    rest = "".join(kept).rstrip("\n") + "\n"
+    return rest + "".join("\n" + section for name, table in tables.items() for section in _sections(name, table))
+
+
+def _sections(name: str, table: Mapping[str, Any]) -> Iterator[str]:
+    """A table's own keys, then its sub-tables, each as a section of text."""
+    values = {key: value for key, value in table.items() if not isinstance(value, Mapping)}
+    if values:
+        yield f"[{name}]\n" + "".join(f"{key} = {_value(value)}\n" for key, value in values.items())
+    for key, value in table.items():
+        if isinstance(value, Mapping):
+            yield "\n".join(_sections(f"{name}.{key}", value))
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, str):
+        escaped = value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+        return f'"{escaped}"'
+    if isinstance(value, (list, tuple)):
+        if value and isinstance(value[0], (list, tuple)) and len(value) > 8:
+            return "[\n" + "".join(f"    {_value(row)},\n" for row in value) + "]"
+        return "[" + ", ".join(_value(item) for item in value) + "]"
+    return repr(value)

@@ -1,0 +1,27 @@
+"""Constants as the tables of a device file: what `shapes.cost.constants` reads back."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from shapes.cost.constants import NUMBERS, GemmConstants
+from shapes.cost.correction import Correction
+
+
+def gemm_table(constants: GemmConstants) -> dict[str, Any]:
+    """``[cost.<dtype>]``; numbers to four digits, which is more than is identified."""
+    table: dict[str, Any] = {name: float(f"{getattr(constants, name):.4g}") for name in NUMBERS}
+    table["tiles"] = [list(tile) for tile in constants.tiles]
+    if constants.correction is not None:
+        table["correction"] = correction_table(constants.correction)
+    if constants.small is not None:
+        table["small"] = gemm_table(constants.small)
+    return table
+
+
+def correction_table(correction: Correction) -> dict[str, Any]:
+    return {
+        "log2_waves": list(correction.log2_waves),
+        "log2_k": list(correction.log2_k),
+        "log_factor": [list(row) for row in correction.log_factor],
+    }
