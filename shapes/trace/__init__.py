@@ -1,0 +1,79 @@
+"""Any nn.Module or Hugging Face configuration -> operators, by running it without data or weights.
+
+This package's modules import torch; this file does not, so that ``import shapes`` stays cheap.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from shapes.errors import InputError
+from shapes.trace.result import Traced
+from shapes.workload import RunPhase
+
+if TYPE_CHECKING:
+    from torch import nn
+
+__all__ = ["Traced", "trace", "trace_config"]
+
+INSTALL = "pip install 'sizer[trace]'"
+
+
+def trace(module: nn.Module, *args: Any, phase: RunPhase = "train", **kwargs: Any) -> Traced:
+    """The operators of one call ``module(*args, **kwargs)``, and of its backward pass unless ``phase="infer"``.
+
+    Tensors among the arguments stand for their shape and dtype only. The module keeps its weights and its mode: its
+    tensors are swapped for ones on the meta device while it runs. Raises InputError, with the path of the module that
+    failed, where the forward needs a tensor's values.
+    """
+    _require("torch")
+    from torch import Tensor
+    from torch.utils import _pytree
+
+    from shapes.trace.config import answers_for
+    from shapes.trace.run import on_meta, run
+
+    args, kwargs = _pytree.tree_map_only(Tensor, lambda t: t.detach().to("meta").requires_grad_(t.requires_grad), (args, kwargs))
+    config = getattr(module, "config", None)
+    native = config if hasattr(config, "model_type") and type(module).__module__.startswith("transformers.") else None
+    with on_meta(module):
+        return run(
+            module, args, kwargs, train=phase == "train", model_type=getattr(native, "model_type", type(module).__name__),
+            answers=answers_for(native) if native is not None else None, config=native,
+        )  # fmt: skip
+
+
+def trace_config(
+    config: Mapping[str, Any] | str | Path | Any,
+    *,
+    b: int = 1,
+    s: int = 128,
+    phase: RunPhase = "train",
+    attention: str = "flash",
+    dtype: str = "bf16",
+    expert_load: float = 1.0,
+    plan: Mapping[str, str] | None = None,
+    t: int = 1,
+    decoder_s: int | None = None,
+    architecture: str | None = None,
+    experts: str | None = None,
+    repeats: bool = True,
+) -> Traced:
+    """The operators of one step of the transformers model that ``config`` describes; see :mod:`shapes.trace.config`."""
+    _require("torch")
+    _require("transformers")
+    from shapes.trace.config import trace_config as traced
+
+    return traced(
+        config, b=b, s=s, phase=phase, attention=attention, dtype=dtype, expert_load=expert_load, plan=plan, t=t,
+        decoder_s=decoder_s, architecture=architecture, experts=experts, repeats=repeats,
+    )  # fmt: skip
+
+
+def _require(package: str) -> None:
+    from importlib.util import find_spec
+
+    if find_spec(package) is None:
+        raise InputError(f"tracing needs {package}, which is not installed: {INSTALL}")

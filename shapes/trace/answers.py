@@ -1,0 +1,66 @@
+"""Answers to what a tensor without data cannot say, for transformers' own models alone.
+
+A mask helper asks whether every token is attended to: yes. An expert loop asks which experts were hit and by which
+tokens: all of them, and each by an even share. Anybody else's ``.item()`` is refused, because an answer would choose
+a branch of their code for them.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+
+class DataAnswers(TorchDispatchMode):
+    """Answers scalars (True, 0, 1.0), ``nonzero`` (even routing over ``experts``) and the like on the meta device."""
+
+    def __init__(self, experts: int | None = None) -> None:
+        super().__init__()
+        self.experts = experts
+        self.asked: set[str] = set()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name = func._schema.name
+        if name == "aten::_local_scalar_dense" and args[0].is_meta:
+            self.asked.add("item")
+            return _scalar(args[0])
+        if name == "aten::equal" and args[0].is_meta:
+            self.asked.add("equal")
+            return True
+        if name in ("aten::nonzero", "aten::nonzero_numpy") and args[0].is_meta:
+            self.asked.add("nonzero")
+            return args[0].new_empty((self._hits(args[0]), args[0].dim()), dtype=torch.long)
+        if name == "aten::bincount" and args[0].is_meta:
+            self.asked.add("bincount")
+            length = max(args[2] if len(args) > 2 else (kwargs or {}).get("minlength", 0), self.experts or 1)
+            return args[0].new_empty((length,), dtype=torch.long)
+        if name in ("aten::masked_select", "aten::index") and args[0].is_meta:
+            masked = _masked(name, args, self._hits)
+            if masked is not None:
+                self.asked.add("boolean mask")
+                return masked
+        return func(*args, **(kwargs or {}))
+
+    def _hits(self, mask: Tensor) -> int:
+        if self.experts is None or (mask.dim() == 1 and mask.numel() == self.experts):
+            return mask.numel()
+        return max(mask.numel() // self.experts, 1)
+
+
+def _masked(name: str, args: Any, hits: Any) -> Tensor | None:
+    tensor = args[0]
+    if name == "aten::masked_select":
+        return tensor.new_empty((hits(args[1]),))
+    masks = [index for index in args[1] if index is not None and index.dtype in (torch.bool, torch.uint8)]
+    if len(masks) != 1 or args[1][0] is None:
+        return None
+    return tensor.new_empty((hits(masks[0]), *tensor.shape[masks[0].dim() :]))
+
+
+def _scalar(tensor: Tensor) -> bool | int | float:
+    if tensor.dtype == torch.bool:
+        return True
+    return 1.0 if tensor.is_floating_point() else 0

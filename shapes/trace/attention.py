@@ -1,0 +1,108 @@
+"""Fused attention: one operator forward, one backward, whatever kernel torch would choose on a device.
+
+``F.scaled_dot_product_attention`` is met before it is dispatched, because on the meta device it would be taken apart
+into the very products that a fused kernel avoids. transformers' "sdpa" function is met one step earlier: there the
+key/value heads are not yet repeated, and the layer's window and causality are still known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from math import prod
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+from torch.overrides import TorchFunctionMode
+
+from shapes.operators.types import Attention
+from shapes.trace.products import dtype_name
+
+if TYPE_CHECKING:
+    from shapes.trace.recorder import Recorder
+
+
+class _Core(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, recorder: Recorder, causal: bool, window: int | None, query: Tensor, key: Tensor, value: Tensor,
+        mask: Tensor | None,
+    ) -> Tensor:  # fmt: skip
+        where, frame, _ = recorder.place()
+        # A window as long as the sequence hides nothing.
+        seen = window if window is not None and window < key.shape[-2] else None
+        ctx.operator = Attention(
+            name=where, phase="forward", batch=prod(query.shape[:-3]), heads=query.shape[-3], kv_heads=key.shape[-3],
+            q_len=query.shape[-2], kv_len=key.shape[-2], head_dim=query.shape[-1], v_head_dim=value.shape[-1],
+            causal=causal, window=seen, dtype=dtype_name(query.dtype),
+        )  # fmt: skip
+        ctx.recorder, ctx.frame = recorder, frame
+        ctx.mask = None if mask is None else mask.shape
+        recorder.add(ctx.operator, frame)
+        ctx.save_for_backward(query, key, value)
+        return query.new_empty((*query.shape[:-1], value.shape[-1]))
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override] # one output
+        from dataclasses import replace
+
+        ctx.recorder.add(replace(ctx.operator, phase="dgrad"), ctx.frame)
+        made = [torch.empty_like(saved) for saved in ctx.saved_tensors]
+        mask = gradient.new_empty(ctx.mask) if ctx.mask is not None and ctx.needs_input_grad[6] else None
+        return None, None, None, *made, mask
+
+
+class FusedAttention(TorchFunctionMode):
+    """Meets ``scaled_dot_product_attention`` while active and records an Attention operator."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        super().__init__()
+        self.recorder = recorder
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is functional.scaled_dot_product_attention:
+            return self._scaled_dot_product(*args, **(kwargs or {}))
+        return func(*args, **(kwargs or {}))
+
+    def _scaled_dot_product(
+        self, query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None, dropout_p: float = 0.0,
+        is_causal: bool = False, scale: float | None = None, enable_gqa: bool = False,
+    ) -> Tensor:  # fmt: skip
+        if query.dim() < 4:  # one head without its dimension
+            expanded = [t.unsqueeze(-3) for t in (query, key, value)]
+            return self._scaled_dot_product(*expanded, attn_mask, is_causal=is_causal).squeeze(-3)
+        return self.core(query, key, value, attn_mask, causal=is_causal, window=None)
+
+    def core(
+        self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, *, causal: bool, window: int | None
+    ) -> Tensor:
+        result: Tensor = _Core.apply(self.recorder, causal, window, query, key, value, mask)
+        return result
+
+    @contextmanager
+    def in_transformers(self) -> Iterator[None]:
+        """Also stand in for transformers' "sdpa" attention and mask functions."""
+        from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
+        from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
+        def attention(
+            module: Any, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None = None, **kwargs: Any
+        ) -> tuple[Tensor, None]:
+            causal = kwargs.get("is_causal")
+            causal = getattr(module, "is_causal", True) if causal is None else causal
+            out = self.core(
+                query, key, value, attention_mask, causal=bool(causal) and query.shape[-2] > 1,
+                window=kwargs.get("sliding_window"),
+            )  # fmt: skip
+            return out.transpose(1, 2).contiguous(), None
+
+        registries = ((ALL_ATTENTION_FUNCTIONS, attention), (ALL_MASK_ATTENTION_FUNCTIONS, lambda *_a, **_k: None))
+        try:
+            for registry, function in registries:
+                registry["sdpa"] = function
+            yield
+        finally:
+            for registry, _ in registries:
+                del registry["sdpa"]

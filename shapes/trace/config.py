@@ -1,0 +1,191 @@
+"""A Hugging Face configuration -> the transformers class it names, on the meta device -> its operators."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from contextlib import contextmanager
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+from torch import nn
+
+from shapes.dtypes import dtype_bytes
+from shapes.errors import InputError, positive_int
+from shapes.operators.types import Gemm, GroupedGemm, Operator
+from shapes.trace.answers import DataAnswers
+from shapes.trace.inputs import example_inputs
+from shapes.trace.result import Traced
+from shapes.trace.run import run
+
+#: What the model computes in; fp8 and int8 recipes quantise the linear layers of a bf16 model, tf32 is fp32 in memory.
+_TORCH_DTYPES = {
+    "fp64": torch.float64, "fp32": torch.float32, "tf32": torch.float32, "bf16": torch.bfloat16,
+    "fp16": torch.float16, "fp8": torch.bfloat16, "int8": torch.bfloat16,
+}  # fmt: skip
+#: Auto classes in the order in which a configuration without ``architectures`` is read.
+_AUTO_CLASSES = (
+    "AutoModelForCausalLM", "AutoModelForSeq2SeqLM", "AutoModelForSpeechSeq2Seq", "AutoModelForMaskedLM",
+    "AutoModelForImageClassification", "AutoModelForImageTextToText", "AutoModel",
+)  # fmt: skip
+_EXPERT_KEYS = ("num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts", "num_moe_experts")
+
+
+def trace_config(
+    config: Any, *, b: int, s: int, phase: str, attention: str, dtype: str, expert_load: float,
+    plan: Mapping[str, str] | None, t: int, decoder_s: int | None, architecture: str | None, experts: str | None,
+    repeats: bool,
+) -> Traced:  # fmt: skip
+    """The operators of one step, b sequences of s tokens.
+
+    ``config``: the content of a config.json, its path, or a PretrainedConfig. ``attention``: "flash" (one fused
+    operator) or "eager" (batched products). ``plan``: path glob -> "colwise" | "rowwise" for ``t`` shards (default:
+    the class's own ``base_model_tp_plan``). ``architecture``: the transformers class to build, in place of the one
+    the configuration names. ``experts``: transformers' expert implementation ("grouped_mm", "eager", "batched_mm";
+    default as the class does it). ``repeats=False`` runs every layer, for checking.
+
+    Raises InputError for a model_type transformers does not know, a configuration it rejects, code in the
+    configuration, and a model whose forward needs data.
+    """
+    for key, value in (("b", b), ("s", s), ("t", t)):
+        positive_int(value, key, maximum=2**31)
+    dtype_bytes(dtype)
+    if attention not in ("flash", "eager"):
+        raise InputError("expected one of flash, eager", key="attention", value=attention)
+    settings, where = load_config(config)
+    model, notes = build(settings, where, attention=attention, dtype=dtype, architecture=architecture, experts=experts)
+    if t > 1:
+        from shapes.trace.parallel import shard
+
+        notes += shard(model, plan, t, where)
+    inputs = example_inputs(model, b=b, s=s, decoder_s=decoder_s)
+    traced = run(
+        model, (), inputs, train=phase == "train", model_type=settings.model_type, answers=answers_for(settings),
+        config=settings, expert_load=expert_load, repeats=repeats, where=where,
+    )  # fmt: skip
+    operators = traced.operators
+    if dtype in ("fp8", "int8", "tf32"):
+        operators = tuple(_recast(operator, dtype) for operator in operators)
+    if expert_count(settings) is not None:
+        notes.append(f"routing assumed even over the experts, fullest expert {expert_load:g} x the mean")
+    return replace(traced, operators=operators, notes=(*traced.notes, *notes))
+
+
+def _recast(operator: Operator, dtype: str) -> Operator:
+    if dtype == "tf32":
+        return replace(operator, dtype="tf32") if operator.dtype == "fp32" and operator.flops else operator
+    if isinstance(operator, GroupedGemm):
+        return replace(operator, dtype=dtype)
+    if isinstance(operator, Gemm) and operator.kind == "gemm" and operator.dtype == "bf16":
+        return replace(operator, dtype=dtype, out_dtype="bf16")
+    return operator
+
+
+def load_config(config: Any) -> tuple[Any, str]:
+    """(PretrainedConfig, what to call it in an error). A configuration is data: code it names is never run."""
+    if isinstance(config, transformers.PretrainedConfig):
+        return config, config.model_type
+    where = "config"
+    if isinstance(config, (str, Path)):
+        where = str(config)
+        path = Path(config)
+        path = path / "config.json" if path.is_dir() else path
+        try:
+            config = json.loads(path.read_text(encoding="utf-8"))
+        except OSError as error:
+            raise InputError(f"cannot be read: {error.strerror}", where=where) from error
+        except (ValueError, RecursionError) as error:
+            raise InputError(f"expected JSON: {error}", where=where) from error
+    if not isinstance(config, Mapping):
+        raise InputError("expected a mapping, the content of a config.json", where=where)
+    model_type = config.get("model_type")
+    known = transformers.models.auto.configuration_auto.CONFIG_MAPPING
+    if not isinstance(model_type, str) or model_type not in known:
+        if "auto_map" in config:
+            raise InputError(
+                "expected a model_type with a class in transformers: code that a configuration names is never run",
+                where=where, key="auto_map", value=config["auto_map"],
+            )  # fmt: skip
+        raise InputError(
+            f"expected a model_type that transformers {transformers.__version__} knows",
+            where=where, key="model_type", value=model_type,
+        )  # fmt: skip
+    plain = {k: v for k, v in config.items() if k not in ("auto_map", "quantization_config", "model_type")}
+    try:
+        return known[model_type].from_dict(plain), where
+    except Exception as error:
+        line = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise InputError(f"transformers {transformers.__version__} rejects it: {line}", where=where) from error
+
+
+def model_class(settings: Any, where: str, architecture: str | None) -> type[nn.Module]:
+    """The transformers class that ``architecture``, else the configuration's ``architectures``, else its type names."""
+    for name in (architecture,) if architecture else (settings.architectures or ()):
+        found = getattr(transformers, name, None) if isinstance(name, str) else None
+        if isinstance(found, type) and issubclass(found, transformers.PreTrainedModel):
+            return found
+        if architecture:
+            raise InputError("expected a model class of transformers", where=where, key="architecture", value=name)
+    for auto in _AUTO_CLASSES:
+        mapping = getattr(transformers, auto)._model_mapping
+        if type(settings) in mapping:
+            found = mapping[type(settings)]
+            return found[0] if isinstance(found, (tuple, list)) else found
+    raise InputError("expected a type with a model class", where=where, key="model_type", value=settings.model_type)
+
+
+def build(
+    settings: Any, where: str, *, attention: str, dtype: str, architecture: str | None, experts: str | None
+) -> tuple[nn.Module, list[str]]:
+    """The model on the meta device in evaluation mode (no dropout, no layer drop), and what had to be assumed."""
+    cls = model_class(settings, where, architecture)
+    notes: list[str] = []
+    wanted = "sdpa" if attention == "flash" else "eager"
+    options: dict[str, Any] = {"dtype": _TORCH_DTYPES[dtype]}
+    if experts is not None:
+        settings._experts_implementation = experts
+    try:
+        with torch.device("meta"), _without_initialization():
+            try:
+                model = cls._from_config(settings, attn_implementation=wanted, **options)
+            except (ValueError, ImportError):
+                if wanted == "eager":
+                    raise
+                model = cls._from_config(settings, attn_implementation="eager", **options)
+                notes.append(f"{cls.__name__} has no fused attention: its attention is traced as batched products")
+    except Exception as error:
+        line = (str(error).strip().splitlines() or [""])[0]
+        raise InputError(
+            f"transformers {transformers.__version__} cannot build {cls.__name__}: {type(error).__name__}: {line}"[:400],
+            where=where,
+        ) from error
+    return model.eval(), notes
+
+
+@contextmanager
+def _without_initialization() -> Iterator[None]:
+    # Filling weights with random values is most of the time it takes to build a model, and there are no values here.
+    try:
+        from transformers.initialization import no_init_weights
+    except ImportError:
+        from transformers.modeling_utils import no_init_weights
+    with no_init_weights():
+        yield
+
+
+def expert_count(settings: Any) -> int | None:
+    """Routed experts of a mixture-of-experts configuration, its language part included; None for a dense one."""
+    for part in (settings, *(v for v in vars(settings).values() if isinstance(v, transformers.PretrainedConfig))):
+        for key in _EXPERT_KEYS:
+            value = getattr(part, key, None)
+            if isinstance(value, int) and value > 1:
+                return value
+    return None
+
+
+def answers_for(settings: Any) -> DataAnswers:
+    return DataAnswers(expert_count(settings))

@@ -1,0 +1,183 @@
+"""From one dispatched operator to one product in BLAS order, and from backward products to the canonical orientation.
+
+A product and its transpose are the same GEMM to cuBLAS (C^T = B^T A^T, operands swapped). Torch's formulas give a
+weight's gradient as [out, in] for ``linear`` and [in, out] for GPT-2's Conv1D; here every weight gradient is reported
+as m = out, n = in, k = tokens, every product with a weight has the tokens in m (forward, dgrad), and the layout is
+transposed with it. The gradient of an activation keeps the orientation in which that activation lies in memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from math import prod
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from shapes.operators.types import Layout
+
+#: Tensor identity that survives views and transposes and tells apart the chunks of a fused projection.
+TensorId = tuple[int, int]
+
+DTYPE_NAMES: dict[torch.dtype, str] = {
+    torch.float64: "fp64",
+    torch.float32: "fp32",
+    torch.bfloat16: "bf16",
+    torch.float16: "fp16",
+    torch.int8: "int8",
+    torch.uint8: "int8",
+    torch.float8_e4m3fn: "fp8",
+    torch.float8_e5m2: "fp8",
+    torch.float8_e4m3fnuz: "fp8",
+    torch.float8_e5m2fnuz: "fp8",
+}
+
+
+def dtype_name(dtype: torch.dtype) -> str:
+    """The field's name of ``dtype``; torch's own name for one that no product runs in (int64, bool)."""
+    return DTYPE_NAMES.get(dtype, str(dtype).removeprefix("torch."))
+
+
+def identity(tensor: Tensor) -> TensorId:
+    return tensor.untyped_storage()._cdata, tensor.storage_offset()
+
+
+@dataclass(frozen=True, slots=True)
+class Product:
+    """C[m,n] = A[m,k] B[k,n], ``batch`` times; ``a_along_k`` / ``b_along_k``: that operand is contiguous along k."""
+
+    m: int
+    n: int
+    k: int
+    batch: int
+    a: TensorId
+    b: TensorId
+    a_along_k: bool
+    b_along_k: bool
+    dtype: str
+    out_dtype: str
+    kind: Literal["gemm", "bmm", "conv", "grouped"]
+    ragged: Literal["m", "k"] = "m"
+
+    @property
+    def layout(self) -> Layout:
+        return ("t" if self.b_along_k else "n") + ("n" if self.a_along_k else "t")  # type: ignore[return-value] # two of two letters
+
+    def transposed(self) -> Product:
+        """C^T[n,m] = B^T[n,k] A^T[k,m]."""
+        return replace(
+            self, m=self.n, n=self.m, a=self.b, b=self.a, a_along_k=self.b_along_k, b_along_k=self.a_along_k
+        )  # fmt: skip
+
+
+def _along_last(tensor: Tensor) -> bool:
+    # A dimension of size 1 has an arbitrary stride: the other one decides.
+    rows, columns = tensor.stride()[-2:]
+    if tensor.shape[-1] == 1 or tensor.shape[-2] == 1:
+        return bool(columns == 1 or tensor.shape[-1] == 1)
+    return bool(columns == 1 or rows != 1)
+
+
+def matrix_product(a: Tensor, b: Tensor, out: Tensor) -> Product:
+    """mm and bmm alike: A[..., m, k] B[..., k, n]."""
+    return Product(
+        m=a.shape[-2], n=b.shape[-1], k=a.shape[-1], batch=a.shape[0] if a.dim() == 3 else 1, a=identity(a),
+        b=identity(b), a_along_k=_along_last(a), b_along_k=not _along_last(b), dtype=dtype_name(a.dtype),
+        out_dtype=dtype_name(out.dtype), kind="bmm" if a.dim() == 3 else "gemm",
+    )  # fmt: skip
+
+
+def matrix_vector(a: Tensor, b: Tensor, out: Tensor) -> Product:
+    return matrix_product(a, b.unsqueeze(-1), out)
+
+
+def vector_vector(a: Tensor, b: Tensor, out: Tensor) -> Product:
+    return matrix_product(a.unsqueeze(0), b.unsqueeze(-1), out)
+
+
+def grouped_product(a: Tensor, b: Tensor, out: Tensor) -> Product:
+    """``_grouped_mm``: 2D x 3D has ragged rows, 2D x 2D a ragged k (its result is 3D), 3D x 2D ragged columns."""
+    base = Product(
+        m=a.shape[-2], n=b.shape[-1], k=a.shape[-1], batch=1, a=identity(a), b=identity(b), a_along_k=_along_last(a),
+        b_along_k=not _along_last(b), dtype=dtype_name(a.dtype), out_dtype=dtype_name(out.dtype), kind="grouped",
+    )  # fmt: skip
+    if a.dim() == 2 and b.dim() == 3:
+        return replace(base, batch=b.shape[0])
+    if a.dim() == 2:
+        return replace(base, batch=out.shape[0], ragged="k")
+    if b.dim() == 2:
+        return replace(base, batch=a.shape[0]).transposed()
+    return replace(base, batch=a.shape[0], kind="bmm")
+
+
+def convolution_product(
+    inputs: Tensor, weight: Tensor, out: Tensor, groups: int, *, transposed: bool = False
+) -> Product:
+    """A convolution's implicit GEMM: m = batch x output positions, n = channels out, k = channels in x kernel.
+
+    A grouped (depthwise) convolution is ``batch`` = groups products. A transposed convolution multiplies each *input*
+    position with the kernel. Layout: as a linear layer over the unfolded patches.
+    """
+    positions = inputs if transposed else out
+    rows = positions.shape[0] * prod(positions.shape[2:]) if positions.dim() == weight.dim() else prod(
+        positions.shape[1:]
+    )  # fmt: skip
+    kernel = prod(weight.shape[2:])
+    if transposed:
+        n, k = weight.shape[1] * kernel, weight.shape[0] // groups
+    else:
+        n, k = weight.shape[0] // groups, weight.shape[1] * kernel
+    return Product(
+        m=rows, n=n, k=k, batch=groups, a=identity(inputs), b=identity(weight), a_along_k=True, b_along_k=True,
+        dtype=dtype_name(weight.dtype), out_dtype=dtype_name(out.dtype), kind="conv",
+    )  # fmt: skip
+
+
+def data_gradient(forward: Product) -> Product:
+    """dA = dC B^T of a product in canonical orientation: (m, k, n), tokens in the rows."""
+    return replace(
+        forward, n=forward.k, k=forward.n, a_along_k=True, b_along_k=not forward.b_along_k, ragged="m"
+    )  # fmt: skip
+
+
+def weight_gradient(forward: Product) -> Product:
+    """dB^T = dC^T A of a product in canonical orientation: (n, k, m), the tokens summed over."""
+    return replace(forward, m=forward.n, n=forward.k, k=forward.m, a_along_k=False, b_along_k=False, ragged="k")
+
+
+#: Dispatched matrix products: position of A among the arguments (B follows it) and how to read the two.
+_READERS: dict[str, tuple[int, Any]] = {
+    "aten::mm": (0, matrix_product),
+    "aten::addmm": (1, matrix_product),
+    "aten::_addmm_activation": (1, matrix_product),
+    "aten::bmm": (0, matrix_product),
+    "aten::baddbmm": (1, matrix_product),
+    "aten::addbmm": (1, matrix_product),
+    "aten::_int_mm": (0, matrix_product),
+    "aten::_scaled_mm": (0, matrix_product),
+    "aten::_scaled_mm_v2": (0, matrix_product),
+    "aten::mv": (0, matrix_vector),
+    "aten::addmv": (1, matrix_vector),
+    "aten::dot": (0, vector_vector),
+    "aten::vdot": (0, vector_vector),
+    "aten::_grouped_mm": (0, grouped_product),
+    "aten::_scaled_grouped_mm": (0, grouped_product),
+    "aten::_scaled_grouped_mm_v2": (0, grouped_product),
+    "transformers::grouped_mm_fallback": (0, grouped_product),
+}
+
+
+def is_product(operator: str) -> bool:
+    """Whether the dispatched ``operator`` is a matrix product that :func:`read_product` reads."""
+    return operator in _READERS
+
+
+def read_product(operator: str, arguments: Sequence[Any], out: Any) -> tuple[Product, Tensor, Tensor]:
+    """The product, and its operands A and B."""
+    position, reader = _READERS[operator]
+    a, b = arguments[position : position + 2]
+    if reader is grouped_product and a.dim() == 3 and b.dim() == 2:
+        return reader(a, b, out), b, a
+    return reader(a, b, out), a, b

@@ -1,0 +1,269 @@
+"""The dispatch mode that turns what torch runs into operators, forward and backward.
+
+A backward operator runs inside an autograd node, and a node carries the sequence number it got in the forward pass.
+So every backward operator is led back to the product it differentiates, and with it to a module; and its phase follows
+from which operand of that product the formula still needs: the weight gives dgrad, the activation wgrad.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
+from torch.utils import _pytree
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from shapes.operators.types import Elementwise, Gemm, GroupedGemm, Operator, Phase
+from shapes.trace.memory_bound import bytes_moved
+from shapes.trace.names import Names
+from shapes.trace.products import (
+    Product,
+    convolution_product,
+    data_gradient,
+    identity,
+    is_product,
+    read_product,
+    weight_gradient,
+)
+from shapes.trace.repeats import Frame, Repeats
+
+#: Operator namespaces whose members either are products listed in products.py or move bytes only.
+_SEEN_THROUGH = frozenset({"aten", "prim", "prims", "profiler", "transformers", "_c10d_functional", "c10d"})
+
+
+@dataclass(frozen=True, slots=True)
+class _Forward:
+    """A product of the forward pass in canonical orientation (the weight, if any, is operand B)."""
+
+    name: str
+    frame: Frame
+    product: Product
+    weight: bool
+    a_is_weight: bool = False
+
+
+class Recorder(TorchDispatchMode):
+    """Counts operators while active; :meth:`operators` then gives them, equal ones merged."""
+
+    def __init__(self, module: nn.Module, repeats: Repeats, expert_load: float = 1.0) -> None:
+        super().__init__()
+        self.names = Names(module)
+        self.repeats = repeats
+        repeats.on_frame = self._mark
+        self.expert_load = expert_load
+        self.opaque: set[str] = set()
+        self.stack: list[nn.Module] = []
+        self.called: set[int] = set()
+        self._rows: dict[tuple[Operator, Frame], int] = {}
+        self._forwards: dict[int, _Forward] = {}
+        self._places: list[tuple[str, Frame]] = [("", repeats.frame)]
+        self._place_numbers: list[int] = [0]
+        # Weights by storage: parameters (2) and what was computed from parameters alone (1). The values keep the
+        # storages alive, so that an address is never taken for another tensor's.
+        self._weights: dict[int, tuple[int, int | None, object]] = {}
+        for parameter in module.parameters():
+            storage = parameter.untyped_storage()
+            self._weights[storage._cdata] = (2, id(parameter), storage)
+
+    @contextmanager
+    def following(self) -> Iterator[None]:
+        """Follow calls into modules, so that operators get their names."""
+        hooks = (
+            register_module_forward_pre_hook(self._enter),
+            register_module_forward_hook(self._leave),
+        )
+        try:
+            yield
+        finally:
+            for hook in hooks:
+                hook.remove()
+
+    @property
+    def where(self) -> str:
+        """Path of the module that is running, indices folded."""
+        return next((name for m in reversed(self.stack) if (name := self.names.of_module.get(id(m)))), "")
+
+    def _enter(self, module: nn.Module, _inputs: Any) -> None:
+        self.stack.append(module)
+        self.called.add(id(module))
+        self._mark()
+
+    def _leave(self, module: nn.Module, _inputs: Any, _output: Any) -> None:
+        # A forward that raised and was caught leaves its module on the stack.
+        while self.stack and self.stack.pop() is not module:
+            pass
+        self._mark()
+
+    def _mark(self) -> None:
+        number = torch.autograd._get_sequence_nr()  # type: ignore[attr-defined] # the profiler's own, unlisted
+        place = (self.where, self.repeats.frame)
+        if self._place_numbers[-1] == number:
+            self._places[-1] = place
+        else:
+            self._place_numbers.append(number)
+            self._places.append(place)
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = func(*args, **(kwargs or {}))
+        name = func._schema.name
+        if is_product(name):
+            product, a, b = read_product(name, args, out)
+            self._product(product, a, b)
+        elif name in ("aten::convolution", "aten::_convolution"):
+            groups, transposed = args[8], args[6]
+            self._product(convolution_product(args[0], args[1], out, groups, transposed=transposed), args[0], args[1])
+        elif name == "aten::convolution_backward":
+            self._convolution_backward(args[-1])
+        else:
+            self._other(func, args, kwargs or {}, out)
+        self._taint(func, args, kwargs, out)
+        return out
+
+    def place(self) -> tuple[str, Frame, int | None]:
+        """(module path, frame, sequence number) of what runs now; the number is None outside the backward pass."""
+        node = torch._C._current_autograd_node()  # type: ignore[attr-defined] # not in the stubs
+        if node is None:
+            return self.where, self.repeats.frame, None
+        number = node._sequence_nr()
+        if number >= 2**63:  # AccumulateGrad: of no forward operator
+            return "", self._places[0][1], number
+        name, frame = self._places[bisect_right(self._place_numbers, number) - 1]
+        return name, frame, number
+
+    def add(self, operator: Operator, frame: Frame) -> None:
+        self._rows[operator, frame] = self._rows.get((operator, frame), 0) + 1
+
+    def _weight(self, tensor: Tensor) -> tuple[int, int | None]:
+        return self._weights.get(tensor.untyped_storage()._cdata, (0, None))[:2]
+
+    def _product(self, product: Product, a: Tensor, b: Tensor) -> None:
+        where, frame, number = self.place()
+        if number is not None:
+            self._backward(product, where, frame, number)
+            return
+        (a_level, a_parameter), (b_level, b_parameter) = self._weight(a), self._weight(b)
+        if product.kind == "grouped" and product.a != identity(a):  # read_product turned it round
+            (a_level, a_parameter), (b_level, b_parameter) = (b_level, b_parameter), (a_level, a_parameter)
+        if a_level > b_level and product.kind != "conv":
+            product = product.transposed()
+            (a_level, a_parameter), (b_level, b_parameter) = (b_level, b_parameter), (a_level, a_parameter)
+        name = self.names.of_product(b_parameter, where) if b_parameter is not None else where
+        if torch.is_grad_enabled():
+            # The node was made just before its operator was dispatched.
+            made = torch.autograd._get_sequence_nr() - 1  # type: ignore[attr-defined]
+            self._forwards[made] = _Forward(name, frame, product, b_level > 0, a_level > 0)
+        self._emit(name, "forward", product, frame)
+
+    def _backward(self, product: Product, where: str, frame: Frame, number: int) -> None:
+        forward = self._forwards.get(number)
+        if forward is None:
+            phase: Phase = "dgrad"
+            self._emit(where, phase, product, frame)
+            return
+        canonical = forward.product
+        of_a = _differentiates_a(product, canonical)
+        weight = forward.weight if not of_a else forward.a_is_weight
+        if of_a:
+            turned = product.a == canonical.b or (
+                product.b != canonical.b and (product.m, product.n) != (canonical.m, canonical.k)
+            )
+        else:
+            turned = product.b == canonical.a or (
+                product.a != canonical.a and (product.m, product.n) != (canonical.k, canonical.n)
+            )
+        # Now dA = dC B^T, or dB = A^T dC; a gradient lies as what it is the gradient of.
+        product = product.transposed() if turned else product
+        lies_turned = not canonical.a_along_k if of_a and not forward.weight else not of_a and (
+            forward.weight or canonical.b_along_k
+        )  # fmt: skip
+        product = product.transposed() if lies_turned else product
+        self._emit(forward.name, "wgrad" if weight else "dgrad", product, forward.frame)
+
+    def _convolution_backward(self, output_mask: list[bool]) -> None:
+        number = self.place()[2]
+        forward = self._forwards.get(number) if number is not None else None
+        if forward is None:
+            self.opaque.add("aten::convolution_backward of a convolution that was not seen")
+            return
+        if output_mask[0]:
+            self._emit(forward.name, "dgrad", data_gradient(forward.product), forward.frame)
+        if output_mask[1]:
+            self._emit(
+                forward.name, "wgrad" if forward.weight else "dgrad", weight_gradient(forward.product), forward.frame
+            )
+
+    def _emit(self, name: str, phase: Phase, product: Product, frame: Frame) -> None:
+        if min(product.m, product.n, product.k, product.batch) == 0:
+            return
+        if product.kind == "grouped":
+            self.add(
+                GroupedGemm(
+                    name=name, phase=phase, groups=product.batch, m=product.m, n=product.n, k=product.k,
+                    ragged=product.ragged, dtype=product.dtype, layout=product.layout, load=self.expert_load,
+                ),
+                frame,
+            )  # fmt: skip
+            return
+        self.add(
+            Gemm(
+                name=name, phase=phase, m=product.m, n=product.n, k=product.k, batch=product.batch,
+                dtype=product.dtype, layout=product.layout, kind=product.kind,
+                out_dtype=product.out_dtype if product.out_dtype != product.dtype else None,
+            ),
+            frame,
+        )  # fmt: skip
+
+    def _other(self, func: Any, args: Any, kwargs: Any, out: Any) -> None:
+        if func.namespace not in _SEEN_THROUGH:
+            self.opaque.add(func._schema.name)
+        moved = bytes_moved(func, args, kwargs, out)
+        if moved is None:
+            return
+        where, frame, number = self.place()
+        read, written, dtype = moved
+        self.add(
+            Elementwise(
+                name=where, phase="forward" if number is None else "dgrad", what=func._schema.name.split("::")[-1],
+                bytes_read=read, bytes_written=written, dtype=dtype,
+            ),
+            frame,
+        )  # fmt: skip
+
+    def _taint(self, func: Any, args: Any, kwargs: Any, out: Any) -> None:
+        # Only what is computed from parameters alone in the forward pass is a weight: a cast, a scale, a stack.
+        if not isinstance(out, (Tensor, tuple, list)) or torch._C._current_autograd_node() is not None:  # type: ignore[attr-defined]
+            return
+        tensors = [leaf for leaf in _pytree.tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
+        levels = [self._weight(tensor) for tensor in tensors]
+        if not levels or any(level == 0 for level, _ in levels) or "empty" in func._schema.name:
+            return
+        parameter = levels[0][1]
+        for leaf in _pytree.tree_leaves(out):
+            if isinstance(leaf, Tensor):
+                storage = leaf.untyped_storage()
+                self._weights.setdefault(storage._cdata, (1, parameter, storage))
+
+    def operators(self) -> tuple[Operator, ...]:
+        """What was recorded, the memory-bound included, in the order first met."""
+        merged: dict[Operator, int] = {}
+        for (operator, frame), count in self._rows.items():
+            merged[operator] = merged.get(operator, 0) + count * frame.multiplicity
+        return tuple(replace(operator, count=count) for operator, count in merged.items())
+
+
+def _differentiates_a(product: Product, forward: Product) -> bool:
+    """Whether a backward product is the gradient of the forward's operand A (it then still needs B)."""
+    operands = (product.a, product.b)
+    has_a, has_b = forward.a in operands, forward.b in operands
+    if has_a != has_b:
+        return has_b
+    # Neither is recognised (both were copied): dA sums over n, dB over m.
+    if forward.n != forward.m:
+        return product.k == forward.n
+    return {product.m, product.n} == {forward.m, forward.k}

@@ -1,0 +1,33 @@
+"""What a trace answers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from shapes.operators.types import Operator
+
+
+@dataclass(frozen=True, slots=True)
+class Traced:
+    """The operators of one step of a module, as torch's dispatcher saw them, equal ones merged.
+
+    ``parameters`` counts every ``nn.Parameter`` once (tied ones too); ``active_parameters`` leaves out the experts a
+    token does not visit (None: the module has no experts that the trace can tell). ``opaque`` names custom operators
+    the trace cannot see into; ``notes`` the assumptions made, one sentence each. ``unused`` lists the largest modules
+    that hold parameters and were never called.
+    """
+
+    operators: tuple[Operator, ...]
+    parameters: int
+    active_parameters: int | None
+    model_type: str
+    opaque: tuple[str, ...] = ()
+    unused: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    path: Literal["trace"] = "trace"
+
+    @property
+    def flops(self) -> int:
+        """Floating-point operations of the whole step."""
+        return sum(operator.flops * operator.count for operator in self.operators)
