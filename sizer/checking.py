@@ -20,7 +20,7 @@ from sizer.result import (
     Severity,
     StepTime,
 )
-from sizer.rules import RULES
+from sizer.rules import RULES, dtype_on_device
 from sizer.rules.base import Context, Finding, NotApplicable, Rule, Suggestion
 from sizer.subject import Subject, read_subject, resized_subject
 from sizer.suppress import Suppression
@@ -56,9 +56,14 @@ def check(
 def check_subject(subject: Subject, device: Device, suppression: Suppression | None = None) -> Report:
     """``check`` for a subject that is read already."""
     suppression = suppression or Suppression()
+    asked = subject.workload
+    subject = _on_device(subject, device)
     pricer = Pricer(device)
     step = pricer.step(subject.operators)
-    context = Context(subject.model, subject.workload, device, step.operators, step.costs, subject.dimensions)
+    context = Context(
+        subject.model, asked, device, step.operators, step.costs, subject.dimensions, subject.given,
+        subject.workload.dtype,
+    )  # fmt: skip
     findings: list[PricedFinding] = []
     not_applicable: list[str] = []
     suppressed: list[str] = []
@@ -73,10 +78,24 @@ def check_subject(subject: Subject, device: Device, suppression: Suppression | N
         findings.extend(_priced(rule, finding, subject, step, pricer) for finding in answer)
     findings.sort(key=lambda finding: (SEVERITIES.index(finding.severity), -finding.step_seconds, finding.code))
     return Report(
-        path=subject.where, model=summary(subject), workload=subject.workload, device=device.name,
+        path=subject.where, model=summary(subject), workload=asked, device=device.name,
         step=step_time(subject, step, device), findings=tuple(findings), not_applicable=tuple(not_applicable),
         suppressed=tuple(suppressed),
     )  # fmt: skip
+
+
+def _on_device(subject: Subject, device: Device) -> Subject:
+    """``subject`` in an element type the device has, so that it can be priced; SZ119 says that it was not asked for."""
+    dtype = subject.workload.dtype
+    if dtype in device.peak_flops:
+        return subject
+    instead = next((other for other in dtype_on_device.ALTERNATIVES[dtype] if other in device.peak_flops), None)
+    if subject.model is None or instead is None:
+        raise InputError(
+            f"{device.name} has no figures for it; it has {', '.join(device.peak_flops)}", key="dtype", value=dtype
+        )
+    changed = resized_subject(subject, subject.model, replace(subject.workload, dtype=instead))
+    return replace(changed, notes=(*subject.notes, f"times are those of {instead}: {device.name} has no {dtype}"))
 
 
 def summary(subject: Subject) -> ModelSummary:

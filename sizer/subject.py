@@ -39,6 +39,7 @@ class Subject:
     reading: Reading | None = None
     dimensions: Mapping[str, int] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    given: frozenset[str] = frozenset()
 
     @property
     def path(self) -> str:
@@ -85,7 +86,7 @@ def read_subject(
     return Subject(
         where=reading.source, model_type=model.model_type, parameters=model.parameters,
         active_parameters=model.active_parameters, workload=settled, operators=found, model=model, reading=reading,
-        dimensions=dimensions(model), notes=reading.notes,
+        dimensions=dimensions(model), notes=reading.notes, given=frozenset({*reading.workload, *workload}),
     )  # fmt: skip
 
 
@@ -100,12 +101,15 @@ def settle_workload(reading: Reading, asked: Mapping[str, Any]) -> Workload:
         # There it is how the weights are stored; training precision is the caller's choice.
         hints.pop("dtype", None)
     values = {**hints, **asked}
-    longest = reading.model.max_positions
     if "s" not in values:
-        values["s"] = min(DEFAULT_SEQUENCE, longest or DEFAULT_SEQUENCE)
-    elif longest is not None and "s" in asked and isinstance(asked["s"], int) and asked["s"] > longest:
+        values["s"] = min(DEFAULT_SEQUENCE, reading.longest or reading.model.max_positions or DEFAULT_SEQUENCE)
+    longest = reading.model.max_positions
+    if longest is not None and isinstance(values["s"], int) and values["s"] > longest:
         raise InputError(
-            f"expected at most the model's {longest} learned positions", where=reading.source, key="s", value=asked["s"]
+            f"expected at most the model's {longest} learned positions",
+            where=reading.source,
+            key="s",
+            value=values["s"],
         )
     return Workload(**values)
 

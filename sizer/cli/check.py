@@ -73,7 +73,7 @@ def command(
             raise option_error(error) from None
     write_output(_render(reports, format_, output), output)
     worst = [SEVERITIES.index(level) for report in reports if (level := report.worst()) is not None]
-    if fail_on != "never" and worst and min(worst) <= SEVERITIES.index(fail_on):  # type: ignore[arg-type]
+    if fail_on != "never" and worst and min(worst) <= SEVERITIES.index(fail_on):
         sys.exit(1)
 
 

@@ -24,9 +24,7 @@ from sizer.cli.options import (
 @workload_options
 @click.option("--config-format", metavar="NAME", help="The file's format. [default: detected]")
 @click.option("--trace", is_flag=True, help="List operators by tracing the model class (needs sizer[trace]).")
-@click.option(
-    "--explain", metavar="NAME", help="Say how the time of operators with NAME in their name comes about."
-)
+@click.option("--explain", metavar="NAME", help="Say how the time of operators with NAME in their name comes about.")
 @output_options("text", "json")
 def command(
     config: str,

@@ -75,8 +75,8 @@ def given(values: dict[str, Any]) -> dict[str, Any]:
 
 def option_error(error: InputError) -> InputError:
     """The same error naming the command-line option instead of the workload's field."""
-    if error.key in WORKLOAD_OPTIONS and error.where is None:
-        return InputError(error.expected, key=WORKLOAD_OPTIONS[error.key], value=error.value)
+    if error.key in WORKLOAD_OPTIONS:
+        return InputError(error.expected, where=error.where, key=WORKLOAD_OPTIONS[error.key], value=error.value)
     return error
 
 

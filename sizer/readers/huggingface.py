@@ -17,9 +17,6 @@ from sizer.readers.hf_blocks import HEADS, HIDDEN, LAYERS, POSITIONS
 from sizer.readers.reading import Reading, UnknownModelType
 
 NAME = "huggingface"
-#: Sequences beyond this are asked for explicitly; most models are pretrained at 4096 or less.
-LONGEST_DEFAULT_SEQUENCE = 4096
-
 Builder = Callable[[Fields], ModelShape]
 
 BUILDERS: dict[str, Builder] = {
@@ -135,7 +132,7 @@ def read(config: Mapping[str, Any], where: str) -> Reading:
     except InputError as error:
         raise _in_file_terms(error, fields, where) from None
     return Reading(
-        model, NAME, where, keys=_keys(fields, model), workload=_workload(fields, model), config=config,
+        model, NAME, where, keys=_keys(fields, model), longest=_longest(fields, model), config=config,
         notes=_notes(config, model_type, part),
     )  # fmt: skip
 
@@ -163,10 +160,9 @@ def _keys(fields: Fields, model: ModelShape) -> dict[str, str]:
     return keys
 
 
-def _workload(fields: Fields, model: ModelShape) -> dict[str, Any]:
-    longest = fields.optional(*POSITIONS) or LONGEST_DEFAULT_SEQUENCE
-    sequence = min(model.max_positions or longest, longest, LONGEST_DEFAULT_SEQUENCE)
-    return {"s": model.main.length or sequence}
+def _longest(fields: Fields, model: ModelShape) -> int | None:
+    """The longest sequence the file speaks of: the learned positions, or those it was trained for."""
+    return model.main.length or model.max_positions or fields.optional(*POSITIONS)
 
 
 def _notes(config: Mapping[str, Any], model_type: str, part: str | None) -> tuple[str, ...]:

@@ -14,8 +14,9 @@ from shapes.model import ModelShape
 class Reading:
     """A configuration as read.
 
-    ``keys``: dimension (``shapes.resize.DIMENSIONS``) -> its key in the file, nested ones dotted. ``workload``: fields of
-    ``Workload`` that the file gives. ``notes``: what a person should know of how it was read.
+    ``keys``: dimension (``shapes.resize.DIMENSIONS``) -> its key in the file, nested ones dotted. ``workload``: fields
+    of ``Workload`` that the file gives. ``longest``: the sequence to take where nobody says. ``notes``: what a person
+    should know of how it was read.
     """
 
     model: ModelShape
@@ -23,9 +24,10 @@ class Reading:
     source: str
     keys: Mapping[str, str] = field(default_factory=dict)
     workload: Mapping[str, Any] = field(default_factory=dict)
+    longest: int | None = None
     config: Mapping[str, Any] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
 
 
-class UnknownModelType(InputError):
+class UnknownModelType(InputError):  # noqa: N818
     """A Hugging Face ``model_type`` that no reader knows; tracing may answer."""

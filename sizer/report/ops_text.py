@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import textwrap
 from typing import Any
 
 from tabulate import tabulate
 
+from shapes.cost import Cost
+from shapes.errors import InputError
+from shapes.operators import Gemm, GroupedGemm, Operator
 from sizer.listing import OperatorTable
 from sizer.report.units import count_text, percent_text, seconds_text
 
@@ -44,3 +48,38 @@ def _cells(row: dict[str, Any], peak: float | None) -> list[str]:
         f"{row['flops'] / 1e9:.1f}" if counted else "", seconds_text(row["seconds"]),
         f"{row['tflops']:.0f}" if counted else "", of_peak, row["bound"], share("tile_efficiency"), share("wave_efficiency"),
     ]  # fmt: skip
+
+
+def explain_text(table: OperatorTable, name: str) -> str:
+    """How the time of each operator with ``name`` in its name comes about, part by part."""
+    chosen = [
+        (operator, cost)
+        for operator, cost in zip(table.operators, table.costs, strict=True)
+        if name.lower() in operator.name.lower()
+    ]
+    if not chosen:
+        known = ", ".join(dict.fromkeys(operator.name for operator in table.operators))
+        raise InputError(f"expected a part of an operator's name: {known}", key="--explain", value=name)
+    return "\n".join(_explained(operator, cost) for operator, cost in chosen)
+
+
+def _explained(operator: Operator, cost: Cost) -> str:
+    shape = " x ".join(str(getattr(operator, key)) for key in ("batch", "m", "n", "k") if hasattr(operator, key))
+    layout = f" {operator.layout}" if isinstance(operator, Gemm | GroupedGemm) else ""
+    head = (
+        f"{operator.name} {operator.phase} {operator.kind} {shape}{layout} {operator.dtype}: "
+        f"{seconds_text(cost.seconds)} +-{percent_text(cost.error)}, {cost.bound}-bound, x {operator.count} a step"
+    )
+    facts = []
+    if cost.tile is not None:
+        facts.append(f"tile {cost.tile[0]} x {cost.tile[1]}")
+    if cost.tiles is not None and cost.waves is not None:
+        facts.append(f"{cost.tiles} tiles in {cost.waves:.2f} waves")
+    if cost.tile_efficiency is not None:
+        facts.append(f"{percent_text(cost.tile_efficiency)} of the computed output kept")
+    if cost.wave_efficiency is not None:
+        facts.append(f"{percent_text(cost.wave_efficiency)} of the waves' slots filled")
+    facts.append(f"{operator.bytes / 1e6:.1f} MB")
+    rows = [(part.what, seconds_text(part.seconds), part.why) for part in cost.explain()]
+    table = tabulate(rows, tablefmt="plain", disable_numparse=True, colalign=("left", "right", "left"))
+    return f"{head}\n  {', '.join(facts)}; {cost.source}, {cost.regime}\n" + textwrap.indent(table, "  ") + "\n"

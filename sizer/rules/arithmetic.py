@@ -29,7 +29,7 @@ def lcm(a: int, b: int) -> int:
 
 def alignment(context: Context) -> int:
     """Elements that dimensions should be multiples of, on this device in this dtype."""
-    return context.device.alignment_elements(context.workload.dtype)
+    return context.device.alignment_elements(context.priced_dtype or context.workload.dtype)
 
 
 def heads_that_keep_hidden(context: Context, multiple: int) -> tuple[Suggestion, ...]:

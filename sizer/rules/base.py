@@ -53,7 +53,9 @@ class Context:
     """What a rule may look at.
 
     ``model`` is None for a traced model, of which only the operators are known. ``costs`` holds one ``Cost`` an
-    operator, in the order of ``operators``; ``step_s`` is their sum over counts. ``memory`` is what fits, if known.
+    operator, in the order of ``operators``; ``step_s`` is their sum over counts. ``given`` names the workload's fields
+    that the person or the file set, the rest being defaults (None: all of them). ``priced_dtype`` is the element type
+    the costs are of, where the device does not know the workload's.
     """
 
     model: ModelShape | None
@@ -62,6 +64,12 @@ class Context:
     operators: Sequence[Operator]
     costs: Sequence[Cost]
     dimensions: Mapping[str, int] = field(default_factory=dict)
+    given: frozenset[str] | None = None
+    priced_dtype: str | None = None
+
+    def sets_any(self, *fields: str) -> bool:
+        """Whether one of these workload fields was set, so that advice on it is asked for."""
+        return self.given is None or not self.given.isdisjoint(fields)
 
     @property
     def step_s(self) -> float:

@@ -23,6 +23,8 @@ def check(context: Context) -> Answer:
     model, workload = context.model, context.workload
     if model is None:
         return NotApplicable("memory needs a model with named sizes, not a trace")
+    if not context.sets_any("b"):
+        return NotApplicable("no microbatch given (-b)")
     if not workload.train:
         return NotApplicable("a serving batch is as large as the requests that wait")
     largest = largest_microbatch(model, workload, context.device)

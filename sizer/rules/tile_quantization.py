@@ -27,7 +27,8 @@ NOTABLE_SHARE = 0.01
 def check(context: Context) -> Answer:
     if not any(cost.tile_efficiency is not None for cost in context.costs):
         return NotApplicable("no tiled products")
-    step_s, worst = context.step_s, {}
+    step_s = context.step_s
+    worst: dict[int, tuple[float, str]] = {}
     for op, cost in zip(context.operators, context.costs, strict=True):
         if not isinstance(op, Gemm) or cost.tile is None or cost.tile_efficiency is None:
             continue
@@ -36,12 +37,14 @@ def check(context: Context) -> Answer:
             continue
         dimension, edge = ("m", cost.tile[0]) if op.m % cost.tile[0] else ("n", cost.tile[1])
         value = getattr(op, dimension)
-        worst[value] = max(worst.get(value, (0.0, "")), (share * (1 - cost.tile_efficiency), _text(op, cost, edge)))
+        worst[value] = max(
+            worst.get(value, (0.0, "")),
+            (share * (1 - cost.tile_efficiency), _text(op, cost.tile, cost.tile_efficiency, edge)),
+        )
     return [Finding(*_field(context, value), text, _suggestions(context, value)) for value, (_, text) in worst.items()]
 
 
-def _text(op: Gemm, cost: object, edge: int) -> str:
-    tile, efficiency = cost.tile, cost.tile_efficiency  # type: ignore[attr-defined]
+def _text(op: Gemm, tile: tuple[int, int], efficiency: float, edge: int) -> str:
     return (
         f"{op.name} {op.phase} ({op.m} x {op.n} x {op.k}) in tiles of {tile[0]} x {tile[1]} keeps {efficiency:.0%} of "
         f"what it computes; the edge is at multiples of {edge}"
