@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from shapes.cost.constants import NUMBERS, GemmConstants
+from shapes.cost.constants import ATTENTION_NUMBERS, NUMBERS, AttentionConstants, GemmConstants
 from shapes.cost.correction import Correction
 
 
@@ -25,3 +25,11 @@ def correction_table(correction: Correction) -> dict[str, Any]:
         "log2_k": list(correction.log2_k),
         "log_factor": [list(row) for row in correction.log_factor],
     }
+
+
+def attention_table(constants: AttentionConstants) -> dict[str, Any]:
+    """``[cost.attention]``."""
+    table: dict[str, Any] = {name: float(f"{getattr(constants, name):.4g}") for name in ATTENTION_NUMBERS}
+    for name in ("flops_per_s", "prologue_keys"):
+        table[name] = {str(bucket): float(f"{value:.4g}") for bucket, value in getattr(constants, name)}
+    return table

@@ -1,9 +1,10 @@
 """Fused (flash) attention, forward and backward.
 
-A thread block owns ``QUERIES`` queries of one head and walks the keys its mask leaves:
+A thread block owns QUERIES queries of one head and walks the keys its mask leaves, in whole blocks at the mask's edge:
 
-    block = 2 (d + d_v) QUERIES (visible keys + prologue_keys) x units / flops_per_s[bucket of d]
-    seconds = max(waves block, bytes / bandwidth) + launch_s
+    block = 2 (d + d_v) QUERIES (visible keys + edge + prologue_keys) x units / flops_per_s
+    compute = (quantization ceil(x) + (1 - quantization) max(x, 1)) x block          x = blocks / units
+    seconds = (compute^q + (bytes / bandwidth)^q)^(1/q) x throttling + launch_s
 
 The head dimension is computed in the kernel's next bucket, so 80 costs what 96 does.
 """
@@ -12,6 +13,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import ceil
+from typing import Any
+
+import numpy as np
 
 from shapes.cost.constants import AttentionConstants
 from shapes.operators.types import Attention
@@ -24,13 +28,16 @@ BUCKETS = (32, 64, 96, 128, 160, 192, 224, 256)
 
 @dataclass(frozen=True, slots=True)
 class AttentionTime:
-    """Seconds of one attention operator and what they consist of."""
+    """Seconds of one attention operator and what they consist of, in the order in which they add up."""
 
     seconds: float
-    compute_s: float
-    memory_s: float
     ideal_s: float
     padded_s: float
+    walked_s: float
+    started_s: float
+    compute_s: float
+    memory_s: float
+    body_s: float
     blocks: int
     waves: float
     filled: float
@@ -45,37 +52,61 @@ def bucket_of(head_dim: int) -> int:
     return ceil(head_dim / BUCKETS[-1]) * BUCKETS[-1]
 
 
-def rate_of(bucket: int, constants: AttentionConstants) -> float:
-    """FLOP/s of a bucket: the fitted one, else interpolated between its neighbours, else the nearest end's."""
-    rates = constants.flops_per_s
-    below = [pair for pair in rates if pair[0] <= bucket]
-    above = [pair for pair in rates if pair[0] >= bucket]
-    if not below or not above:
-        # Below the smallest fitted bucket the matrix units idle in proportion; above the largest nothing is won.
-        return above[0][1] * bucket / above[0][0] if above else below[-1][1]
-    (low, slow), (high, fast) = below[-1], above[0]
-    return slow if low == high else slow + (fast - slow) * (bucket - low) / (high - low)
+def at_bucket(bucket: int, fitted: tuple[tuple[int, float], ...], shrink: bool = False) -> float:
+    """A constant at ``bucket``: the fitted one, between its neighbours, or the nearest end's.
+
+    ``shrink``: below the smallest fitted bucket the constant falls in proportion (matrix units idle).
+    """
+    buckets, values = zip(*fitted, strict=True)
+    value = float(np.interp(bucket, buckets, values))
+    return value * bucket / buckets[0] if shrink and bucket < buckets[0] else value
+
+
+def paid(blocks: Any, units: int, quantization: float) -> Any:
+    """Waves paid for ``blocks`` thread blocks."""
+    filled = blocks / units
+    return quantization * np.ceil(filled) + (1 - quantization) * np.maximum(filled, 1.0)
+
+
+def overlapped(compute: Any, memory: Any, constants: AttentionConstants) -> Any:
+    """Arithmetic and memory together."""
+    longer, shorter = np.maximum(compute, memory), np.minimum(compute, memory)
+    return longer * (1 + (shorter / longer) ** constants.overlap) ** (1 / constants.overlap)
+
+
+def throttled(seconds: Any, constants: AttentionConstants) -> Any:
+    """``seconds`` lengthened as work gets long enough for the power limit to be felt."""
+    return seconds * (1 + constants.throttle / (1 + (constants.throttle_s / seconds) ** 1.5))
+
+
+def walked_keys(keys: Any, kv_len: Any, causal: bool, windowed: Any) -> Any:
+    """Keys a block walks: the mean that its queries see, and half a block more at each edge of the mask."""
+    edges = 0.5 * QUERIES * ((1 if causal else 0) + windowed)
+    return np.minimum(keys + edges, np.maximum(keys, np.ceil(kv_len / QUERIES) * QUERIES))
 
 
 def attention_time(operator: Attention, constants: AttentionConstants) -> AttentionTime:
     """Predicted seconds of one run of ``operator``."""
     bucket = max(bucket_of(operator.head_dim), bucket_of(operator.v_head_dim))
-    rate = rate_of(bucket, constants)
-    ideal_flops = operator.flops * operator.visible_share
+    rate = at_bucket(bucket, constants.flops_per_s, shrink=True)
     if operator.phase != "forward":
         rate *= constants.backward
-    padding = 2 * bucket / (operator.head_dim + operator.v_head_dim)
-    if operator.causal:
-        rate *= constants.causal
-    ideal, padded = ideal_flops / rate, ideal_flops * padding / rate
-    blocks = operator.batch * operator.heads * ceil(operator.q_len / QUERIES)
-    filled = blocks / constants.units
-    share = constants.quantization
-    waves = share * ceil(filled) + (1 - share) * max(filled, 1.0)
-    # Partial query tiles, then the block's start and end, then unfilled waves.
-    rows = ceil(operator.q_len / QUERIES) * QUERIES / operator.q_len
+    ideal = operator.flops * operator.visible_share / rate
+    padded = ideal * 2 * bucket / (operator.head_dim + operator.v_head_dim)
+    # Partial query blocks and whole key blocks, then the blocks' start and end, then waves that are not full.
     keys = operator.kv_len * operator.visible_share
-    compute = padded * rows * (keys + constants.prologue_keys) / keys * waves / filled
+    windowed = operator.window is not None and operator.window < operator.kv_len
+    walked = float(walked_keys(keys, operator.kv_len, operator.causal, int(windowed)))
+    rows = ceil(operator.q_len / QUERIES)
+    in_blocks = padded * rows * QUERIES / operator.q_len * walked / keys
+    started = in_blocks * (1 + at_bucket(bucket, constants.prologue_keys) / walked)
+    blocks = operator.batch * operator.heads * rows
+    filled = blocks / constants.units
+    waves = float(paid(blocks, constants.units, constants.quantization))
+    compute = started * waves / filled
     memory = operator.bytes / constants.bandwidth_bytes_per_s
-    seconds = max(compute, memory) + constants.launch_s
-    return AttentionTime(seconds, compute, memory, ideal, padded, blocks, waves, filled, bucket)
+    body = float(overlapped(compute, memory, constants))
+    seconds = float(throttled(body, constants)) + constants.launch_s
+    return AttentionTime(
+        seconds, ideal, padded, in_blocks, started, compute, memory, body, blocks, waves, filled, bucket
+    )  # fmt: skip

@@ -178,24 +178,34 @@ def alignment_constants(device: Device) -> AlignmentConstants:
 class AttentionConstants:
     """Constants of the fused attention model (shapes.cost.attention).
 
-    ``flops_per_s``: by head_dim bucket, what all units reach on long sequences. ``prologue_keys``: a block's start and
-    end in keys. ``backward``: speed of the backward over the forward's.
+    ``flops_per_s`` and ``prologue_keys`` (a block's start and end in keys): by head_dim bucket. ``backward``: speed of
+    the backward over the forward's. The others as in GemmConstants.
     """
 
     flops_per_s: tuple[tuple[int, float], ...]
+    prologue_keys: tuple[tuple[int, float], ...]
     bandwidth_bytes_per_s: float
     launch_s: float
-    prologue_keys: float
     quantization: float
-    causal: float
+    overlap: float
+    throttle: float
+    throttle_s: float
     backward: float
     units: int
 
     @classmethod
     def from_table(cls, table: Mapping[str, Any], units: int) -> AttentionConstants:
-        rates = tuple(sorted((int(bucket), float(rate)) for bucket, rate in table["flops_per_s"].items()))
-        values = {key: float(value) for key, value in table.items() if key not in ("flops_per_s", "source")}
-        return cls(flops_per_s=rates, units=units, **values)
+        numbers = {key: float(table[key]) for key in ATTENTION_NUMBERS}
+        rates, prologues = (
+            tuple(sorted((int(bucket), float(value)) for bucket, value in table[key].items()))
+            for key in ("flops_per_s", "prologue_keys")
+        )
+        return cls(flops_per_s=rates, prologue_keys=prologues, units=units, **numbers)
+
+
+#: Keys of ``[cost.attention]`` that are single numbers.
+ATTENTION_NUMBERS = ("bandwidth_bytes_per_s", "launch_s", "quantization", "overlap", "throttle", "throttle_s",
+                     "backward")  # fmt: skip
 
 
 @lru_cache(maxsize=256)

@@ -25,7 +25,7 @@ def explain(cost: Cost) -> tuple[Part, ...]:
     if isinstance(operator, Gemm | GroupedGemm):
         return _product(cost, operator, device)
     if isinstance(operator, Attention):
-        return _attention(cost, operator, device)
+        return _attention(operator, device)
     if isinstance(operator, Collective):
         return _collective(operator, device)
     return _elementwise(operator, device)
@@ -93,21 +93,23 @@ def _closed_form(
     ]  # fmt: skip
 
 
-def _attention(cost: Cost, operator: Attention, device: Device) -> tuple[Part, ...]:
-    constants = attention_constants(device, operator.dtype)
-    time = attention_time(operator, constants)
-    rows = -(-operator.q_len // QUERIES) * QUERIES / operator.q_len
-    keys = operator.kv_len * operator.visible_share
-    in_tiles = time.padded_s * rows
-    started = in_tiles * (keys + constants.prologue_keys) / keys
+def _attention(operator: Attention, device: Device) -> tuple[Part, ...]:
+    c = attention_constants(device, operator.dtype)
+    time = attention_time(operator, c)
+    seen = operator.kv_len * operator.visible_share
     return (
-        Part("launch", constants.launch_s, "kernel launch and first bytes"),
+        Part("launch", c.launch_s, "kernel launch and first bytes"),
         Part("arithmetic", time.ideal_s, f"{operator.flops * operator.visible_share / 1e9:.4g} GFLOP that the mask leaves"),
-        Part("head_dim padding", time.padded_s - time.ideal_s, f"head_dim {operator.head_dim} runs in the {time.bucket} bucket"),
-        Part("partial tiles", in_tiles - time.padded_s, f"{operator.q_len} queries in blocks of {QUERIES}"),
-        Part("block start and end", started - in_tiles, f"worth {constants.prologue_keys:.0f} keys a block of {keys:.0f}"),
-        Part("unfilled waves", time.compute_s - started, f"{time.blocks} blocks on {constants.units} units: {time.waves:.2f} waves paid for {time.filled:.2f}"),
-        Part("waiting for memory", max(time.memory_s - time.compute_s, 0.0), f"{operator.bytes / 1e6:.4g} MB at {constants.bandwidth_bytes_per_s / 1e12:.2f} TB/s"),
+        Part("head_dim padding", time.padded_s - time.ideal_s,
+             f"head_dim {operator.head_dim} runs in the {time.bucket} bucket"),
+        Part("partial blocks", time.walked_s - time.padded_s,
+             f"{operator.q_len} queries in blocks of {QUERIES}, whole blocks at the mask's edge of {seen:.0f} keys"),
+        Part("block start and end", time.started_s - time.walked_s, "what a block does before and after its keys"),
+        Part("unfilled waves", time.compute_s - time.started_s,
+             f"{time.blocks} blocks on {c.units} units: {time.waves:.2f} waves paid for {time.filled:.2f}"),
+        Part("waiting for memory", time.body_s - time.compute_s,
+             f"moving {operator.bytes / 1e6:.4g} MB takes {time.memory_s * 1e6:.1f} us"),
+        Part("power limit", time.seconds - c.launch_s - time.body_s, "sustained work clocks lower"),
     )  # fmt: skip
 
 

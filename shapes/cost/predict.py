@@ -153,12 +153,11 @@ def _attention(operator: Attention, device: Device) -> Cost:
     constants, (_, origin) = attention_constants(device, operator.dtype), gemm_constants(device, operator.dtype)
     time = attention_time(operator, constants)
     regime = "attention" if operator.phase == "forward" else "attention_backward"
-    rows = -(-operator.q_len // QUERIES) * QUERIES
     return _cost(
         operator, device, time.seconds, origin.source(device), relative_error(device, origin, regime), regime,
         bound=_bound(constants.launch_s, time.seconds - constants.launch_s, time.compute_s, time.memory_s),
         tile=(QUERIES, time.bucket), tiles=time.blocks, waves=time.waves,
-        tile_efficiency=time.ideal_s / time.padded_s * operator.q_len / rows,
+        tile_efficiency=time.ideal_s / time.walked_s,
         wave_efficiency=time.filled / time.waves,
     )  # fmt: skip
 

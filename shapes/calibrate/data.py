@@ -1,0 +1,159 @@
+"""Measurements from files: NVIDIA's aiconfigurator tables (parquet), CSV and JSONL exports, this project's database.
+
+A flat record is one measured operator: ``kind, phase, layout, dtype, batch, m, n, k, seconds, device`` (of which kind,
+phase, layout and batch may be absent: a forward product). Parquet tables hold ``gemm_dtype, m, n, k, latency`` (ms).
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shapes.calibrate.gemm import Products
+from shapes.cost.alignment import LEADING, LEVELS
+from shapes.dtypes import BYTES
+from shapes.errors import InputError
+
+#: aiconfigurator's dtype names that are plain products of one of ours.
+_DTYPES = {"bfloat16": "bf16", "float16": "fp16", "fp8": "fp8"}
+
+#: Share of the n values (or sequence lengths) held out whole: random rows would leak their neighbours.
+HELD_OUT = 0.3
+
+Key = TypeVar("Key", bound=tuple[Any, ...])
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """One measured product; ``source`` tells frameworks (or runs) apart, whose median is taken for the truth."""
+
+    m: int
+    n: int
+    k: int
+    batch: int
+    dtype: str
+    layout: str
+    seconds: float
+    source: str
+
+    @property
+    def aligned(self) -> bool:
+        """Whether every leading dimension is a multiple of 64 bytes, from which on nothing more is won."""
+        dimensions = (self.m, self.n, self.k)
+        return all(dimensions[which] * BYTES[self.dtype] % LEVELS[-2] == 0 for which in LEADING[self.layout])
+
+
+def read_records(paths: Iterable[str | Path]) -> tuple[Record, ...]:
+    """Every product in the files; a folder stands for the gemm_perf.parquet files below it.
+
+    InputError: a file that cannot be read, is of no known kind, or lacks a column.
+    """
+    records: list[Record] = []
+    for path in map(Path, paths):
+        for file in sorted(path.rglob("gemm_perf.parquet")) if path.is_dir() else [path]:
+            records.extend(_read(file))
+    if not records:
+        raise InputError("expected measured products", where=", ".join(map(str, paths)))
+    return tuple(records)
+
+
+def _read(path: Path) -> Iterator[Record]:
+    readers = {".parquet": _parquet, ".csv": _csv, ".jsonl": _jsonl, ".db": _store, ".sqlite": _store}
+    if path.suffix not in readers:
+        raise InputError(f"expected a file of {', '.join(readers)}", where=str(path))
+    try:
+        yield from readers[path.suffix](path)
+    except OSError as error:
+        raise InputError(f"cannot be read: {error.strerror or error}", where=str(path)) from None
+    except KeyError as error:
+        raise InputError("expected the columns m, n, k, dtype, seconds", where=str(path), key=str(error)) from None
+    except ValueError as error:
+        raise error if isinstance(error, InputError) else InputError(str(error), where=str(path)) from None
+
+
+def parquet_columns(path: Path) -> dict[str, list[Any]]:
+    """A parquet file's columns as lists; InputError without pyarrow."""
+    try:
+        import pyarrow.parquet as parquet
+    except ModuleNotFoundError:
+        raise InputError("reading parquet needs pyarrow: pip install sizer[parquet]", where=str(path)) from None
+    columns: dict[str, list[Any]] = parquet.read_table(path).to_pydict()
+    return columns
+
+
+def _parquet(path: Path) -> Iterator[Record]:
+    columns = parquet_columns(path)
+    if "latency" not in columns:
+        yield from map(_record, ({key: columns[key][row] for key in columns} for row in range(len(columns["m"]))))
+        return
+    names = ("m", "n", "k", "gemm_dtype", "latency", "framework")
+    for m, n, k, dtype, latency, framework in zip(*(columns[name] for name in names), strict=True):
+        if dtype in _DTYPES and latency and latency > 0:
+            yield Record(m, n, k, 1, _DTYPES[dtype], "tn", latency * 1e-3, str(framework))
+
+
+def _csv(path: Path) -> Iterator[Record]:
+    with path.open(newline="", encoding="utf-8") as file:
+        yield from map(_record, csv.DictReader(line for line in file if not line.startswith("#")))
+
+
+def _jsonl(path: Path) -> Iterator[Record]:
+    with path.open(encoding="utf-8") as file:
+        for line in file:
+            if line.strip():
+                yield _record(json.loads(line))
+
+
+def _store(path: Path) -> Iterator[Record]:
+    from shapes.store import read_products
+
+    yield from map(_record, read_products(path))
+
+
+def _record(row: Mapping[str, Any]) -> Record:
+    dtype, layout = str(row["dtype"]), str(row.get("layout") or "tn")
+    if dtype not in BYTES or layout not in LEADING:
+        raise InputError("expected a known dtype and layout", key="dtype, layout", value=f"{dtype}, {layout}")
+    m, n, k, batch = int(row["m"]), int(row["n"]), int(row["k"]), int(row.get("batch") or 1)
+    seconds = float(row["seconds"])
+    if not (min(m, n, k, batch) >= 1 and 0 < seconds < float("inf")):
+        raise InputError("expected positive dimensions and seconds", key="m, n, k", value=f"{m}, {n}, {k}")
+    return Record(m, n, k, batch, dtype, layout, seconds, str(row.get("source") or row.get("framework") or ""))
+
+
+def consensus(values: Iterable[tuple[Key, str, float]]) -> dict[Key, float]:
+    """(shape, source, seconds) -> the median over sources of each source's median: one source is a noisy truth."""
+    by_shape: dict[Key, dict[str, list[float]]] = {}
+    for shape, source, seconds in values:
+        by_shape.setdefault(shape, {}).setdefault(source, []).append(seconds)
+    return {shape: median(median(runs) for runs in sources.values()) for shape, sources in by_shape.items()}
+
+
+def products(records: Iterable[Record], dtype: str) -> Products:
+    """The consensus of all aligned, forward, unbatched products of ``dtype``."""
+    wanted = (
+        ((record.m, record.n, record.k), record.source, record.seconds)
+        for record in records
+        if record.dtype == dtype and record.batch == 1 and record.layout == "tn" and record.aligned
+    )
+    truth = consensus(wanted)
+    table = np.array([(*shape, seconds) for shape, seconds in sorted(truth.items())], dtype=float).reshape(-1, 4)
+    return Products(table[:, 0], table[:, 1], table[:, 2], table[:, 3])
+
+
+def held_out(values: NDArray[np.float64], seed: int = 0, border: float = 512) -> NDArray[np.bool_]:
+    """Which rows belong to the 30% of distinct values that are held out whole, drawn below and from ``border`` on."""
+    random = np.random.default_rng(seed)
+    distinct = np.unique(values)
+    parts = (distinct[distinct >= border], distinct[distinct < border])
+    drawn = [random.choice(part, round(HELD_OUT * len(part)), replace=False) for part in parts]
+    rows: NDArray[np.bool_] = np.isin(values, np.concatenate(drawn))
+    return rows
