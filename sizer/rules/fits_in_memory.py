@@ -5,7 +5,7 @@ framework's own share add up to more than the device has. Ways out, each by itse
 in step time: what ZeRO's communication, an extra forward of checkpointing, or a larger t's all-reduces cost is priced.
 
 Memory is that of `sizer memory` with AdamW in the default precision; an 8-bit optimizer saves too, at no cost in time.
-Without any split given the rule does not apply: how many devices there are is not known then.
+Where nothing was said of how the model runs (microbatch, degrees, ZeRO, checkpointing) the rule does not apply.
 
 Bad: `sizer check config.json -b 4 --dp 8` for an 8B model on 80 GB devices.
 Good: the same with `--zero 3 --checkpointing full`.
@@ -38,8 +38,6 @@ def check(context: Context) -> Answer:
         return NotApplicable("memory needs a model with named sizes, not a trace")
     if not context.sets_any("b", "t", "p", "d", "e", "zero", "checkpointing"):
         return NotApplicable("nothing said of how it runs (-b, --tp, --pp, --dp, --ep, --zero, --checkpointing)")
-    if workload.t == workload.p == workload.d == workload.e == 1:
-        return NotApplicable("no split over devices given; `sizer memory` says what one device holds")
     needed = memory(model, workload, device=device)
     if needed.fits:
         return []
