@@ -1,6 +1,6 @@
 """Answers to what a tensor without data cannot say, for transformers' own models alone.
 
-A mask helper asks whether every token is attended to: yes. An expert loop asks which experts were hit and by which
+A mask helper asks whether every token is attended to: yes. Whether one number equals another: no. An expert loop asks which experts were hit and by which
 tokens: all of them, and each by an even share. Anybody else's ``.item()`` is refused, because an answer would choose
 a branch of their code for them.
 """
@@ -21,12 +21,17 @@ class DataAnswers(TorchDispatchMode):
         super().__init__()
         self.experts = experts
         self.asked: set[str] = set()
+        self._untrue: list[Tensor] = []
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         name = func._schema.name
         if name == "aten::_local_scalar_dense" and args[0].is_meta:
             self.asked.add("item")
-            return _scalar(args[0])
+            return False if any(args[0] is tensor for tensor in self._untrue) else _scalar(args[0])
+        if name == "aten::eq" and args[0].is_meta and args[0].dim() == 0:
+            # "Is this expert the one past the last?": one number is seldom another.
+            self._untrue.append(out := func(*args, **(kwargs or {})))
+            return out
         if name == "aten::equal" and args[0].is_meta:
             self.asked.add("equal")
             return True
@@ -45,8 +50,11 @@ class DataAnswers(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
     def _hits(self, mask: Tensor) -> int:
-        if self.experts is None or (mask.dim() == 1 and mask.numel() == self.experts):
+        if self.experts is None:
             return mask.numel()
+        if mask.dim() == 1 and mask.numel() in (self.experts, self.experts + 1):
+            # One entry an expert, and perhaps one for tokens of no expert here.
+            return self.experts
         return max(mask.numel() // self.experts, 1)
 
 

@@ -32,6 +32,7 @@ _AUTO_CLASSES = (
     "AutoModelForCausalLM", "AutoModelForSeq2SeqLM", "AutoModelForSpeechSeq2Seq", "AutoModelForMaskedLM",
     "AutoModelForImageClassification", "AutoModelForImageTextToText", "AutoModel",
 )  # fmt: skip
+_TOP_K_KEYS = ("num_experts_per_tok", "num_experts_per_token", "moe_topk", "moe_k", "moe_top_k", "top_k_experts")
 _EXPERT_KEYS = ("num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts", "num_moe_experts")
 
 
@@ -72,7 +73,9 @@ def trace_config(
         operators = tuple(_recast(operator, dtype) for operator in operators)
     if expert_count(settings) is not None:
         notes.append(f"routing assumed even over the experts, fullest expert {expert_load:g} x the mean")
-    return replace(traced, operators=operators, notes=(*traced.notes, *notes))
+    return replace(
+        traced, operators=operators, active_parameters=active_parameters(model, settings), notes=(*traced.notes, *notes)
+    )
 
 
 def _recast(operator: Operator, dtype: str) -> Operator:
@@ -163,6 +166,8 @@ def build(
             f"transformers {transformers.__version__} cannot build {cls.__name__}: {type(error).__name__}: {line}"[:400],
             where=where,
         ) from error
+    # Skipping initialization skips the tying of weights too.
+    model.tie_weights()
     return model.eval(), notes
 
 
@@ -179,12 +184,35 @@ def _without_initialization() -> Iterator[None]:
 
 def expert_count(settings: Any) -> int | None:
     """Routed experts of a mixture-of-experts configuration, its language part included; None for a dense one."""
+    return _first(settings, _EXPERT_KEYS)
+
+
+def _first(settings: Any, keys: tuple[str, ...]) -> int | None:
     for part in (settings, *(v for v in vars(settings).values() if isinstance(v, transformers.PretrainedConfig))):
-        for key in _EXPERT_KEYS:
+        for key in keys:
             value = getattr(part, key, None)
-            if isinstance(value, int) and value > 1:
+            if isinstance(value, int) and not isinstance(value, bool) and value >= 1:
                 return value
     return None
+
+
+def active_parameters(model: nn.Module, settings: Any) -> int | None:
+    """Parameters one token meets: of every expert weight the share top_k / experts. None without known experts.
+
+    An expert weight is a stacked parameter whose first dimension counts the experts, or lies in a ModuleList of them.
+    """
+    experts, top_k = expert_count(settings), _first(settings, _TOP_K_KEYS)
+    if experts is None or top_k is None or experts == 1:
+        return None
+    routed: dict[int, int] = {}
+    for module in model.modules():
+        if isinstance(module, nn.ModuleList) and len(module) == experts:
+            routed |= {id(parameter): parameter.numel() for parameter in module.parameters()}
+        elif "Expert" in type(module).__name__ or "MLP" in type(module).__name__:
+            stacked = (p for p in module.parameters(recurse=False) if p.dim() >= 2 and p.shape[0] == experts)
+            routed |= {id(parameter): parameter.numel() for parameter in stacked}
+    total = sum(parameter.numel() for parameter in model.parameters())
+    return total - sum(routed.values()) * (experts - top_k) // experts
 
 
 def answers_for(settings: Any) -> DataAnswers:

@@ -34,13 +34,13 @@ class Names:
         for path, child in module.named_modules():
             self.of_module.setdefault(id(child), self.fold(path))
         self.of_parameter: dict[int, str] = {}
-        self.owners: dict[int, set[str]] = {}
+        self._by_owner: dict[int, dict[str, str]] = {}
         for path, parameter in module.named_parameters(remove_duplicate=False):
             owner, _, leaf = path.rpartition(".")
             folded = self.fold(owner)
             name = folded if leaf == "weight" else f"{folded}.{leaf}" if folded else leaf
             self.of_parameter.setdefault(id(parameter), name)
-            self.owners.setdefault(id(parameter), set()).add(folded)
+            self._by_owner.setdefault(id(parameter), {})[folded] = name
 
     def fold(self, path: str) -> str:
         """``path`` with every index into a repetition replaced by ``*``."""
@@ -53,5 +53,5 @@ class Names:
         return folded
 
     def of_product(self, parameter: int, calling: str) -> str:
-        """The name of a product with ``parameter``: the calling module where it owns it (a tied head), else its own."""
-        return calling if calling in self.owners.get(parameter, ()) else self.of_parameter[parameter]
+        """The name of a product with ``parameter``: as the calling module has it (a tied head), else as it is first met."""
+        return self._by_owner[parameter].get(calling, self.of_parameter[parameter])
