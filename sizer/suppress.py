@@ -39,8 +39,8 @@ class Suppression:
 def load_suppression(config: str, *, select: tuple[str, ...] = (), ignore: tuple[str, ...] = ()) -> Suppression:
     """The command line's choice over that of the nearest pyproject.toml with a [tool.sizer] table.
 
-    ``[tool.sizer] select = [...]``, ``ignore = [...]`` and ``[[tool.sizer.per-file]] path, ignore, reason``; a reason is
-    demanded, because a suppression outlives the memory of why.
+    ``[tool.sizer] select = [...]``, ``ignore = [...]`` and ``[[tool.sizer.per-file]] path, ignore, reason``; a reason
+    is demanded, because a suppression outlives the memory of why.
     """
     found = None if config == "-" else _nearest(Path(config))
     if found is None:
@@ -58,18 +58,18 @@ def load_suppression(config: str, *, select: tuple[str, ...] = (), ignore: tuple
     return Suppression(
         select or _codes(table, "select", where),
         (*ignore, *_codes(table, "ignore", where)),
-        tuple(_per_file(rule, path.parent, where) for rule in rules),
+        tuple(_per_file(rule, where) for rule in rules),
     )
 
 
-def _per_file(rule: Mapping[str, Any], root: Path, where: str) -> tuple[str, tuple[str, ...]]:
+def _per_file(rule: Mapping[str, Any], where: str) -> tuple[str, tuple[str, ...]]:
     for key in ("path", "reason"):
         if not isinstance(rule.get(key), str) or not rule[key].strip():
             raise InputError(
                 "expected a text" + (": say why" if key == "reason" else ""), where=where,
                 key=f"tool.sizer.per-file.{key}", value=rule.get(key),
             )  # fmt: skip
-    return f"*{rule['path']}" if root else rule["path"], _codes(rule, "ignore", where)
+    return f"*{rule['path']}", _codes(rule, "ignore", where)
 
 
 def _codes(table: Mapping[str, Any], key: str, where: str) -> tuple[str, ...]:

@@ -9,12 +9,12 @@ from typing import Any
 
 from shapes.errors import InputError
 from shapes.model import ModelShape
-from sizer.readers import huggingface
+from sizer.readers import gpt_neox, huggingface, litgpt, megatron, meta, nanogpt
 from sizer.readers.loading import load_text, parse_mapping
 from sizer.readers.reading import Reading, UnknownModelType
 
 #: Each has NAME, matches(config) and read(config, where).
-READERS: tuple[ModuleType, ...] = (huggingface,)
+READERS: tuple[ModuleType, ...] = (huggingface, meta, litgpt, nanogpt, gpt_neox, megatron)
 
 __all__ = ["READERS", "Reading", "UnknownModelType", "read_config", "read_text"]
 
@@ -42,7 +42,16 @@ def read_config(source: object, *, config_format: str | None = None, where: str 
 
 def read_text(text: str, *, where: str, config_format: str | None = None) -> Reading:
     """Read a configuration's text; ``where`` names it in errors."""
-    return _read_mapping(parse_mapping(text, where), where, config_format)
+    return _read_mapping(_parse(text, where, config_format), where, config_format)
+
+
+def _parse(text: str, where: str, config_format: str | None) -> Mapping[str, Any]:
+    """JSON or YAML; a nanoGPT Python file; a Megatron launch script."""
+    if config_format == nanogpt.NAME or where.endswith(".py"):
+        return nanogpt.parse_assignments(text, where) if text.lstrip()[:1] != "{" else parse_mapping(text, where)
+    if where.endswith((".sh", ".txt")) or (config_format == megatron.NAME and "--hidden-size" in text):
+        return megatron.parse_command_line(text, where)
+    return parse_mapping(text, where)
 
 
 def _read_mapping(config: Mapping[str, Any], where: str, config_format: str | None) -> Reading:

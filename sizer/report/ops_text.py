@@ -46,7 +46,8 @@ def _cells(row: dict[str, Any], peak: float | None) -> list[str]:
     return [
         row["name"], row["phase"], row["kind"], number("count"), number("batch"), number("m"), number("n"), number("k"),
         f"{row['flops'] / 1e9:.1f}" if counted else "", seconds_text(row["seconds"]),
-        f"{row['tflops']:.0f}" if counted else "", of_peak, row["bound"], share("tile_efficiency"), share("wave_efficiency"),
+        f"{row['tflops']:.0f}" if counted else "", of_peak, row["bound"],
+        share("tile_efficiency"), share("wave_efficiency"),
     ]  # fmt: skip
 
 

@@ -1,7 +1,7 @@
 """The element type has tensor cores on the device.
 
-bf16 came with Ampere, fp8 with Ada and Hopper. A type without tensor cores runs on the plain cores, an order of magnitude
-slower, or is refused by the libraries.
+bf16 came with Ampere, fp8 with Ada and Hopper. A type without tensor cores runs on the plain cores, an order of
+magnitude slower, or is refused by the libraries.
 
 Bad: bf16 on V100 or T4; fp8 on A100.
 Good: fp16 on V100; bf16 on A100; fp8 on H100.

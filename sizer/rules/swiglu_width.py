@@ -1,7 +1,7 @@
 """A gated MLP's width, per shard, is a multiple of the device's alignment.
 
-A gated MLP has three matrices instead of two, so its width is cut to two thirds of 4h, and 8h/3 is rarely a good number:
-it is n of gate and up, k of down, forward; and the reverse in both gradients.
+A gated MLP has three matrices instead of two, so its width is cut to two thirds of 4h, and 8h/3 is rarely a good
+number: it is n of gate and up, k of down, forward; and the reverse in both gradients.
 
 Bad: h 4096, d_ff 10922 = 8h/3 rounded: divisible by 2 only.
 Good: 10944, 11008 (Llama 2): multiples of 64 and of 256.

@@ -1,9 +1,9 @@
 """Every leading dimension of every product meets the tensor cores' requirement: forward, dgrad and wgrad, per shard.
 
-16 bytes on V100 and T4 (8 elements of fp16), 128 bytes on A100 and later (64 of bf16, 32 of tf32, 128 of fp8). Which of
-m, n, k is a leading dimension depends on the layout: k of both operands forward, k and n in dgrad, m and n in wgrad, n of
-the result always. Dimensions that a rule of their own speaks of (vocabulary, head_dim, hidden size, tokens, gated width,
-experts) are left to it; what remains here are plain MLP widths, latent ranks and whatever a trace finds.
+16 bytes on V100 and T4 (8 elements of fp16), 128 bytes on A100 and later (64 of bf16, 32 of tf32, 128 of fp8). Which
+of m, n, k is a leading dimension depends on the layout: k of both operands forward, k and n in dgrad, m and n in wgrad,
+n of the result always. Dimensions that a rule of their own speaks of (vocabulary, head_dim, hidden size, tokens, gated
+width, experts) are left to it; what remains here are plain MLP widths, latent ranks and whatever a trace finds.
 
 Bad: a plain MLP of width 10230: divisible by 2 only.
 Good: 10240.

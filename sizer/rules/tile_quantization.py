@@ -37,10 +37,8 @@ def check(context: Context) -> Answer:
             continue
         dimension, edge = ("m", cost.tile[0]) if op.m % cost.tile[0] else ("n", cost.tile[1])
         value = getattr(op, dimension)
-        worst[value] = max(
-            worst.get(value, (0.0, "")),
-            (share * (1 - cost.tile_efficiency), _text(op, cost.tile, cost.tile_efficiency, edge)),
-        )
+        waste = share * (1 - cost.tile_efficiency)
+        worst[value] = max(worst.get(value, (0.0, "")), (waste, _text(op, cost.tile, cost.tile_efficiency, edge)))
     return [Finding(*_field(context, value), text, _suggestions(context, value)) for value, (_, text) in worst.items()]
 
 

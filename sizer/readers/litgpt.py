@@ -1,0 +1,84 @@
+"""litgpt ``model_config.yaml``: the products use the padded vocabulary."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from shapes.model import AttentionShape, Block, MlpShape, ModelShape, MoeShape, Stack
+from sizer.readers.fields import Fields
+from sizer.readers.hf_blocks import MAX_LAYERS
+from sizer.readers.reading import Reading
+
+NAME = "litgpt"
+
+KEYS = {
+    "vocab": "padded_vocab_size", "hidden": "n_embd", "layers": "n_layer", "heads": "n_head",
+    "kv_heads": "n_query_groups", "head_dim": "head_size", "d_ff": "intermediate_size",
+}  # fmt: skip
+GATED = ("LLaMAMLP", "GemmaMLP", "LLaMAMoE")
+
+
+def matches(config: Mapping[str, Any]) -> bool:
+    """n_embd with one of litgpt's own keys."""
+    return "n_embd" in config and any(
+        key in config for key in ("padded_vocab_size", "n_query_groups", "mlp_class_name", "norm_class_name")
+    )
+
+
+def read(config: Mapping[str, Any], where: str) -> Reading:
+    """Absent keys take ``litgpt.Config``'s defaults."""
+    fields = Fields(config, where)
+    hidden, heads, layers = fields.integer("n_embd"), fields.integer("n_head"), fields.integer("n_layer")
+    if layers > MAX_LAYERS:
+        raise fields.error(f"expected at most {MAX_LAYERS} layers", "n_layer")
+    norm = 1 if "RMSNorm" in fields.text("norm_class_name", default="LayerNorm") else 2
+    shared = fields.flag("shared_attention_norm")
+    norms = (1 if shared else 2) + fields.flag("post_attention_norm") + fields.flag("post_mlp_norm")
+    block = Block(
+        _attention(fields, hidden, heads), _mlp(fields, hidden), norms=norms, norm_weights=norm,
+        parallel=fields.flag("parallel_residual", default=True), count=layers,
+    )  # fmt: skip
+    stack = Stack("decoder", hidden, (block,), final_norm=norm)
+    model = ModelShape(
+        "litgpt", (stack,), vocab=_vocab(fields), head_bias=fields.flag("lm_head_bias"),
+    )  # fmt: skip
+    longest = fields.optional("block_size")
+    return Reading(model, NAME, where, keys=KEYS, config=config, longest=longest)
+
+
+def _attention(fields: Fields, hidden: int, heads: int) -> AttentionShape:
+    groups = fields.optional("n_query_groups") or heads
+    if heads % groups:
+        raise fields.error(f"expected a divisor of the {heads} attention heads", "n_query_groups")
+    size = fields.optional("head_size")
+    if size is None and hidden % heads:
+        raise fields.error(f"expected a divisor of n_embd = {hidden}, or a head_size", "n_head")
+    dim = size or hidden // heads
+    bias = fields.flag("bias", default=True)
+    share = min(fields.number("rotary_percentage", default=0.25), 1.0)
+    window = fields.optional("sliding_window_size")
+    return AttentionShape(
+        heads, groups, dim, qkv_bias=bias or fields.flag("attn_bias"), o_bias=bias, fused_qkv=True,
+        rotary_dim=int(dim * share), window=window, qk_norm="head" if fields.flag("norm_qk") else "none",
+    )  # fmt: skip
+
+
+def _mlp(fields: Fields, hidden: int) -> MlpShape | MoeShape:
+    kind, bias = fields.text("mlp_class_name", default="GptNeoxMLP"), fields.flag("bias", default=True)
+    gated = kind in GATED
+    width = fields.integer("intermediate_size") if gated else fields.optional("intermediate_size") or 4 * hidden
+    if kind != "LLaMAMoE":
+        return MlpShape(width, gated=gated, bias=bias)
+    experts, top_k = fields.integer("n_expert"), fields.integer("n_expert_per_token")
+    if top_k > experts:
+        raise fields.error(f"expected at most the {experts} experts there are", "n_expert_per_token")
+    return MoeShape(experts, top_k, fields.optional("moe_intermediate_size") or width, bias=bias, fused_gate_up=False)
+
+
+def _vocab(fields: Fields) -> int:
+    padded = fields.optional("padded_vocab_size")
+    if padded is not None:
+        return padded
+    step = fields.integer("padding_multiple", default=512)
+    return -(-fields.integer("vocab_size", default=50254) // step) * step
