@@ -1,0 +1,239 @@
+"""Devices as the timer sees them: synchronise, time a burst of calls, flush the caches, capture a graph.
+
+One class for every accelerator torch knows (CUDA, ROCm, XPU, MPS) through ``torch.accelerator`` and the device's own
+module, one for the CPU; tests put a third in their place with a clock of its own. torch is imported inside functions.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shapes.errors import InputError
+
+Call = Callable[[], object]
+
+#: Bytes taken for a device's last-level cache where neither torch nor the device's file tells it.
+UNKNOWN_CACHE_BYTES = 128 * 2**20
+
+
+class Backend(Protocol):
+    """What timing needs of a device. Times are seconds, one a call."""
+
+    #: torch's name of the device: "cuda:0", "cpu".
+    device: str
+
+    @property
+    def cache_bytes(self) -> int: ...
+
+    @property
+    def free_bytes(self) -> int: ...
+
+    def now(self) -> float: ...
+
+    def synchronize(self) -> None: ...
+
+    def burst(self, calls: Sequence[Call], flush: Call | None = None) -> NDArray[np.float64]: ...
+
+    def flusher(self) -> Call: ...
+
+    def capture(self, calls: Sequence[Call]) -> Call | None: ...
+
+    def peak_bytes(self, call: Call) -> int | None: ...
+
+    def release(self) -> None: ...
+
+
+def open_backend(device: str | None = None) -> Backend:
+    """The backend of ``device`` ("cpu", "cuda", "cuda:1" …; None: the accelerator at hand, else the CPU).
+
+    InputError without torch, or where torch does not see the device.
+    """
+    try:
+        import torch
+    except ImportError:
+        raise InputError("expected torch to be installed: pip install sizer[torch]", key="measuring") from None
+    accelerator = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
+    if device is None:
+        device = accelerator.type if accelerator is not None else "cpu"
+    try:
+        wanted = torch.device(device)
+    except (RuntimeError, ValueError):
+        raise InputError("expected a torch device such as cpu, cuda or cuda:1", key="device", value=device) from None
+    if wanted.type == "cpu":
+        return CpuBackend()
+    if accelerator is None or accelerator.type != wanted.type:
+        seen = "no accelerator" if accelerator is None else accelerator.type
+        raise InputError(f"expected a device that torch sees here: cpu or {seen}", key="device", value=device)
+    index = wanted.index if wanted.index is not None else torch.accelerator.current_device_index()
+    if index >= torch.accelerator.device_count():
+        raise InputError(f"expected an index below {torch.accelerator.device_count()}", key="device", value=device)
+    return AcceleratorBackend(f"{wanted.type}:{index}")
+
+
+class CpuBackend:
+    """The processor this runs on, timed by ``time.perf_counter``."""
+
+    device = "cpu"
+
+    def __init__(self) -> None:
+        self._cache_bytes = cpu_cache_bytes()
+
+    @property
+    def cache_bytes(self) -> int:
+        return self._cache_bytes
+
+    @property
+    def free_bytes(self) -> int:
+        return int(os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
+
+    def now(self) -> float:
+        return time.perf_counter()
+
+    def synchronize(self) -> None:
+        pass  # calls on the CPU return when they are done
+
+    def burst(self, calls: Sequence[Call], flush: Call | None = None) -> NDArray[np.float64]:
+        seconds = np.empty(len(calls))
+        for index, call in enumerate(calls):
+            if flush is not None:
+                flush()
+            start = time.perf_counter()
+            call()
+            seconds[index] = time.perf_counter() - start
+        return seconds
+
+    def flusher(self) -> Call:
+        buffer = np.zeros(2 * self._cache_bytes // 8)
+
+        def flush() -> None:
+            buffer.fill(1.0)
+
+        return flush
+
+    def capture(self, calls: Sequence[Call]) -> Call | None:
+        return None
+
+    def peak_bytes(self, call: Call) -> int | None:
+        return None
+
+    def release(self) -> None:
+        pass
+
+
+class AcceleratorBackend:
+    """An accelerator, timed by its own events, queued without a synchronisation a call."""
+
+    def __init__(self, device: str) -> None:
+        import torch
+
+        self.device = device
+        torch.accelerator.set_device_index(torch.device(device).index or 0)
+        self._module: Any = torch.get_device_module(device)
+        self._cache_bytes = self._read_cache_bytes()
+
+    def _read_cache_bytes(self) -> int:
+        properties = getattr(self._module, "get_device_properties", None)
+        l2 = getattr(properties(self.device), "L2_cache_size", 0) if properties else 0
+        name = getattr(self._module, "get_device_name", None)
+        if name is not None:
+            from shapes.device import load_device
+
+            try:  # a memory-side cache behind the L2 (AMD) is known only to the device's file
+                l2 = max(l2, load_device(name(self.device)).memory.last_level_cache_bytes)
+            except InputError:
+                pass
+        return int(l2) or UNKNOWN_CACHE_BYTES
+
+    @property
+    def cache_bytes(self) -> int:
+        return self._cache_bytes
+
+    @property
+    def free_bytes(self) -> int:
+        read = getattr(self._module, "mem_get_info", None)
+        if read is None:
+            recommended = getattr(self._module, "recommended_max_memory", None)  # MPS
+            return int(recommended()) // 2 if recommended else 2**33
+        free, _ = read()
+        # What torch's allocator holds but does not use is free to us.
+        return int(free) + int(self._module.memory_reserved()) - int(self._module.memory_allocated())
+
+    def now(self) -> float:
+        return time.perf_counter()
+
+    def synchronize(self) -> None:
+        import torch
+
+        torch.accelerator.synchronize()
+
+    def burst(self, calls: Sequence[Call], flush: Call | None = None) -> NDArray[np.float64]:
+        event = self._module.Event
+        starts = [event(enable_timing=True) for _ in calls]
+        ends = [event(enable_timing=True) for _ in calls]
+        for call, start, end in zip(calls, starts, ends, strict=True):
+            if flush is not None:
+                flush()
+            start.record()
+            call()
+            end.record()
+        self.synchronize()
+        return np.array([start.elapsed_time(end) for start, end in zip(starts, ends, strict=True)]) * 1e-3
+
+    def flusher(self) -> Call:
+        import torch
+
+        buffer = torch.empty(2 * self._cache_bytes // 4, dtype=torch.int32, device=self.device)
+        return buffer.zero_
+
+    def capture(self, calls: Sequence[Call]) -> Call | None:
+        """One replay that runs all ``calls`` back to back, or None where the device or a kernel cannot be captured."""
+        graph_type = getattr(self._module, "CUDAGraph", None)
+        if graph_type is None:
+            return None
+        graph = graph_type()
+        try:
+            stream = self._module.Stream()
+            stream.wait_stream(self._module.current_stream())
+            with self._module.stream(stream):  # libraries make their workspaces outside the capture
+                calls[0]()
+            self._module.current_stream().wait_stream(stream)
+            with self._module.graph(graph):
+                for call in calls:
+                    call()
+        except RuntimeError:
+            self.synchronize()
+            return None
+        replay: Call = graph.replay
+        return replay
+
+    def peak_bytes(self, call: Call) -> int | None:
+        reset = getattr(self._module, "reset_peak_memory_stats", None)
+        if reset is None:
+            return None
+        self.synchronize()
+        reset()
+        call()
+        self.synchronize()
+        return int(self._module.max_memory_allocated())
+
+    def release(self) -> None:
+        self._module.empty_cache()
+
+
+def cpu_cache_bytes(root: str = "/sys/devices/system/cpu/cpu0/cache") -> int:
+    """The processor's largest cache, from Linux's sysfs; a generous guess elsewhere."""
+    sizes = []
+    for entry in Path(root).glob("index*/size"):
+        text = entry.read_text(encoding="ascii").strip()
+        factor = {"K": 2**10, "M": 2**20, "G": 2**30}.get(text[-1:], 1)
+        digits = text.rstrip("KMG")
+        if digits.isdigit():
+            sizes.append(int(digits) * factor)
+    return max(sizes, default=0) or UNKNOWN_CACHE_BYTES

@@ -1,0 +1,185 @@
+"""Where a measurement was made: device, driver and library versions, clocks; and what the device says of throttling."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import platform
+from dataclasses import asdict, dataclass, field
+from functools import lru_cache
+from importlib import metadata
+from typing import Any
+
+from shapes.measure.backend import Backend
+
+#: Raise when a change makes new figures differ from old ones of the same work: old results are then not reused.
+HARNESS_VERSION = 1
+
+#: NVML's clock-event bits that slow a device below what its power limit alone does (nvml.h).
+_THROTTLES = {
+    0x8: "hardware slowdown", 0x20: "software thermal slowdown", 0x40: "hardware thermal slowdown",
+    0x80: "hardware power brake",
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Environment:
+    """What must match for a stored result to stand for a new one (``identity``), and what is only recorded.
+
+    ``threads``: of the CPU when it is the device measured. ``versions``: torch, cuda, cublas, cudnn, flash-attn, triton.
+    """
+
+    device: str
+    uuid: str | None
+    driver: str | None
+    threads: int | None
+    versions: tuple[tuple[str, str], ...]
+    harness: int = HARNESS_VERSION
+    host: dict[str, Any] = field(default_factory=dict, compare=False)
+
+    @property
+    def identity(self) -> str:
+        """Hash of device name, driver, versions, threads and harness; another card of the same name is the same."""
+        known = {"device": self.device, "driver": self.driver, "threads": self.threads, "versions": self.versions}
+        text = json.dumps({**known, "harness": self.harness}, sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+    @property
+    def source(self) -> str:
+        """What a ``Timing`` says of where it is from: "measured:NVIDIA H200 torch 2.11.0"."""
+        return f"measured:{self.device} torch {dict(self.versions).get('torch', '?')}"
+
+    def to_dict(self) -> dict[str, Any]:
+        return {**asdict(self), "versions": dict(self.versions)}
+
+    @staticmethod
+    def from_dict(data: dict[str, Any]) -> Environment:
+        return Environment(
+            device=str(data["device"]), uuid=data.get("uuid"), driver=data.get("driver"), threads=data.get("threads"),
+            versions=tuple(sorted((str(key), str(value)) for key, value in dict(data["versions"]).items())),
+            harness=int(data["harness"]), host=dict(data.get("host") or {}),
+        )  # fmt: skip
+
+
+def read_environment(backend: Backend) -> Environment:
+    """The environment of ``backend``'s device in this process."""
+    import torch
+
+    versions = {"torch": str(torch.__version__)}
+    host: dict[str, Any] = {
+        "python": platform.python_version(),
+        "cpu": cpu_name(),
+        "cores": os.cpu_count(),
+        "system": platform.platform(),
+    }
+    if backend.device == "cpu":
+        threads = torch.get_num_threads()
+        return Environment(f"CPU {cpu_name()}", None, None, threads, tuple(sorted(versions.items())), host=host)
+    module: Any = torch.get_device_module(backend.device)
+    read_name = getattr(module, "get_device_name", None)
+    name = read_name(backend.device) if read_name else torch.device(backend.device).type.upper()
+    properties = module.get_device_properties(backend.device) if hasattr(module, "get_device_properties") else None
+    for label, value in (("cuda", torch.version.cuda), ("hip", getattr(torch.version, "hip", None))):
+        if value:
+            versions[label] = str(value)
+    if torch.version.cuda and torch.backends.cudnn.is_available():
+        versions["cudnn"] = str(torch.backends.cudnn.version())
+    versions.update(_packages(str(torch.version.cuda or "").split(".")[0]))
+    uuid = getattr(properties, "uuid", None)
+    host["multiprocessors"] = getattr(properties, "multi_processor_count", None)
+    host["memory_bytes"] = getattr(properties, "total_memory", None)
+    host["cache_bytes"] = backend.cache_bytes
+    driver = nvml_driver()
+    return Environment(
+        str(name), str(uuid) if uuid is not None else None, driver, None, tuple(sorted(versions.items())), host=host
+    )
+
+
+def _packages(cuda_major: str) -> dict[str, str]:
+    """Versions of installed kernel libraries."""
+    found = {}
+    wanted = {
+        "cublas": (f"nvidia-cublas-cu{cuda_major}", "nvidia-cublas"),
+        "flash-attn": ("flash-attn",),
+        "triton": ("triton",),
+    }
+    for label, names in wanted.items():
+        for name in names:
+            try:
+                found[label] = metadata.version(name)
+                break
+            except metadata.PackageNotFoundError:
+                continue
+    return found
+
+
+@lru_cache(maxsize=1)
+def cpu_name() -> str:
+    """The processor's model as Linux tells it, else what Python's platform module knows."""
+    try:
+        with open("/proc/cpuinfo", encoding="utf-8", errors="replace") as lines:
+            for line in lines:
+                if line.lower().startswith("model name"):
+                    return line.partition(":")[2].strip()
+    except OSError:
+        pass
+    return platform.processor() or platform.machine() or "unknown"
+
+
+@lru_cache(maxsize=1)
+def _nvml() -> Any:
+    """The pynvml module, started, or None (not installed, or no NVIDIA driver)."""
+    try:
+        import pynvml
+
+        pynvml.nvmlInit()
+    except Exception:  # NVML's errors share no stable base across versions; without it the fields stay empty
+        return None
+    return pynvml
+
+
+def nvml_driver() -> str | None:
+    """The NVIDIA driver's version, or None without NVML."""
+    nvml = _nvml()
+    if nvml is None:
+        return None
+    version = nvml.nvmlSystemGetDriverVersion()
+    return version.decode() if isinstance(version, bytes) else str(version)
+
+
+def clocks(environment: Environment) -> dict[str, Any]:
+    """SM and memory clock (MHz), power (W), temperature (C) and throttle reasons now; empty without NVML."""
+    nvml = _nvml()
+    if nvml is None or not environment.uuid:
+        return {}
+    try:
+        handle = _handle(nvml, environment.uuid)
+        bits = nvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle)
+        return {
+            "sm_mhz": int(nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_SM)),
+            "memory_mhz": int(nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_MEM)),
+            "power_w": round(nvml.nvmlDeviceGetPowerUsage(handle) / 1000, 1),
+            "temperature_c": int(nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU)),
+            "throttle": throttle_names(int(bits)),
+        }
+    except nvml.NVMLError:
+        return {}
+
+
+def _handle(nvml: Any, uuid: str) -> Any:
+    # torch writes the uuid without NVML's "GPU-" in front.
+    name = uuid if uuid.startswith(("GPU-", "MIG-")) else f"GPU-{uuid}"
+    try:
+        return nvml.nvmlDeviceGetHandleByUUID(name)
+    except TypeError:  # older bindings want bytes
+        return nvml.nvmlDeviceGetHandleByUUID(name.encode())
+
+
+def throttle_names(bits: int) -> list[str]:
+    """Names of the throttle reasons set in NVML's ``bits``; running at the power limit is normal work and not one.
+
+    >>> throttle_names(0x4 | 0x40)
+    ['hardware thermal slowdown']
+    """
+    return [name for bit, name in _THROTTLES.items() if bits & bit]

@@ -1,0 +1,187 @@
+"""What can be measured: operators as a model runs them, memory-bound kernels with their shapes, parts of a model.
+
+A ``Job`` is one of these and the kernel to run it with; its ``key`` names it in the store for good, so nothing that
+does not change the work (an operator's name, how often a model runs it) is in it.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, fields
+from typing import Any, Literal
+
+from shapes.dtypes import BYTES
+from shapes.model import Block, MlpShape, ModelShape, Stack
+from shapes.operators import Attention, Collective, Elementwise, Gemm, GroupedGemm
+from shapes.workload import Workload
+
+PartName = Literal["mlp", "layer", "head"]
+Direction = Literal["forward", "forward+backward"]
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryBound:
+    """A memory-bound kernel over ``rows`` x ``columns`` elements (tokens x hidden, tokens x vocabulary).
+
+    ``what``: norm (RMSNorm), layer_norm, softmax, cross_entropy, activation (silu(gate) * up), residual.
+    ``phase="dgrad"`` is its backward.
+    """
+
+    what: str
+    rows: int
+    columns: int
+    phase: Literal["forward", "dgrad"] = "forward"
+    dtype: str = "bf16"
+    kind: Literal["memory_bound"] = "memory_bound"
+
+    @property
+    def flops(self) -> int:
+        return 0
+
+    @property
+    def bytes(self) -> int:
+        """Least bytes moved: inputs read once, outputs written once."""
+        inputs, outputs = {"activation": (2, 1), "residual": (2, 1), "cross_entropy": (1, 0)}.get(self.what, (1, 1))
+        moved = inputs + outputs if self.phase == "forward" else 2 * inputs + outputs
+        return moved * self.rows * self.columns * BYTES[self.dtype]
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A part of ``model`` run whole on ``workload``: its MLP, one whole layer, or the last norm, head and loss.
+
+    The main stack's first block is the one that is built. ``direction`` "forward+backward" also makes every gradient.
+    ``compiled``: through torch.compile.
+    """
+
+    part: PartName
+    model: ModelShape
+    workload: Workload
+    direction: Direction = "forward+backward"
+    compiled: bool = False
+    kind: Literal["part"] = "part"
+
+    @property
+    def block(self) -> Block:
+        return self.model.main.blocks[0]
+
+    @property
+    def flops(self) -> int:
+        """FLOPs of the matrix products (2 a parameter and token forward, 4 backward) and of attention's full square."""
+        from shapes.operators import operators
+
+        wanted = {"mlp": "mlp.", "layer": "layers.*.", "head": "lm_head"}[self.part]
+        one_layer = ModelShape(
+            self.model.model_type, (Stack("main", self.model.hidden, (_single(self.block),)),), self.model.vocab,
+        )  # fmt: skip
+        total = 0
+        for operator in operators(one_layer, self.workload):
+            if wanted in operator.name and (operator.phase == "forward" or self.direction != "forward"):
+                total += operator.flops * operator.count
+        return total
+
+
+Subject = Gemm | GroupedGemm | Attention | Elementwise | Collective | MemoryBound | Part
+
+
+def _single(block: Block) -> Block:
+    return Block(**{**{f.name: getattr(block, f.name) for f in fields(block)}, "count": 1})
+
+
+def swiglu(
+    tokens: int, hidden: int, width: int, *, dtype: str = "bf16", gated: bool = True, train: bool = True,
+    compiled: bool = False,
+) -> Part:  # fmt: skip
+    """The MLP of ``width`` d_ff over ``hidden``: gate, up, activation, down for ``tokens`` rows."""
+    block = Block(None, MlpShape(width, gated), norms=0)
+    model = ModelShape("mlp", (Stack("main", hidden, (block,), final_norm=0),), head=False)
+    workload = Workload(b=1, s=tokens, dtype=dtype, phase="train" if train else "infer")
+    return Part("mlp", model, workload, "forward+backward" if train else "forward", compiled)
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One thing to measure. ``kernel``: which implementation ("" is the default: what the framework would choose).
+
+    Attention: flash, cudnn, efficient, math, flash_attn. Grouped GEMM: grouped_mm, loop. fp8 GEMM: fast_accum,
+    precise_accum. Jobs of a smaller ``priority`` come first when time is short. ``label`` is for people (a suite's
+    sweep) and no part of the key.
+    """
+
+    subject: Subject
+    kernel: str = ""
+    priority: int = 0
+    label: str = ""
+
+    @property
+    def key(self) -> str:
+        """One line of JSON, the same for the same work in every process and year."""
+        return json.dumps(self.describe(), sort_keys=True, separators=(",", ":"))
+
+    def describe(self) -> dict[str, Any]:
+        """Flat fields: kind, phase, dtype, kernel and the sizes, without what does not change the work."""
+        subject = self.subject
+        if isinstance(subject, Part):
+            out = _describe_part(subject)
+        else:
+            out = {key: value for key, value in asdict(subject).items() if key not in ("name", "count")}
+        if isinstance(subject, Elementwise):
+            out["name"] = subject.name
+        return {**out, "kernel": self.kernel}
+
+    @property
+    def title(self) -> str:
+        """A short name for progress bars and tables."""
+        subject = self.subject
+        if isinstance(subject, Gemm):
+            batch = f"{subject.batch} x " if subject.batch > 1 else ""
+            text = f"{subject.kind} {batch}{subject.m} x {subject.n} x {subject.k} {subject.layout} {subject.dtype}"
+        elif isinstance(subject, Part):
+            text = f"{subject.part} h={subject.model.hidden} tokens={subject.workload.tokens} {subject.workload.dtype}"
+        elif isinstance(subject, Attention):
+            text = (
+                f"attention b={subject.batch} a={subject.heads} s={subject.q_len} d={subject.head_dim} "
+                f"{subject.phase} {subject.dtype}"
+            )
+        elif isinstance(subject, MemoryBound):
+            text = f"{subject.what} {subject.rows} x {subject.columns} {subject.phase} {subject.dtype}"
+        elif isinstance(subject, GroupedGemm):
+            text = f"grouped {subject.groups} x ({subject.m} x {subject.n} x {subject.k}) {subject.dtype}"
+        else:
+            text = f"{subject.kind} {subject.name}"
+        return f"{text} {self.kernel}".rstrip()
+
+
+def _describe_part(part: Part) -> dict[str, Any]:
+    model, workload = part.model, part.workload
+    out: dict[str, Any] = {
+        "kind": part.part, "phase": part.direction, "dtype": workload.dtype, "compiled": part.compiled,
+        "hidden": model.hidden, "b": workload.b, "s": workload.s,
+    }  # fmt: skip
+    if part.part == "head":
+        return {**out, "vocab": model.vocab}
+    block = asdict(_single(part.block))
+    if part.part == "mlp":
+        # An MLP sees rows, whatever their sequences.
+        return {**out, "b": 1, "s": workload.tokens, "mlp": {"gated": block["mlp"].get("gated"), **block["mlp"]}}
+    return {**out, "block": block, "attention_core": workload.attention}
+
+
+def flat(description: dict[str, Any]) -> dict[str, Any]:
+    """m, n, k, batch and layout of a description, for tables and calibration; None where there is none.
+
+    MLP: m tokens, n d_ff, k hidden. Head: m tokens, n vocabulary, k hidden. Layer: m tokens, k hidden.
+    Memory-bound: m rows, n columns. Attention: m q_len, n kv_len, k head_dim, batch of sequences.
+    """
+    kind = description["kind"]
+    m, n, k = description.get("m"), description.get("n"), description.get("k")
+    batch = description.get("batch", description.get("groups", 1))
+    if kind in ("mlp", "layer", "head"):
+        m, k, batch = description["b"] * description["s"], description["hidden"], 1
+        mlp = description.get("mlp") or (description.get("block") or {}).get("mlp") or {}
+        n = description.get("vocab") or mlp.get("width")
+    elif kind == "memory_bound":
+        m, n = description["rows"], description["columns"]
+    elif kind == "attention":
+        m, n, k = description["q_len"], description["kv_len"], description["head_dim"]
+    return {"batch": batch, "m": m, "n": n, "k": k, "layout": description.get("layout")}

@@ -1,0 +1,89 @@
+"""What every kernel needs: dtypes, random inputs, error bounds and relative errors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from shapes.measure.backend import Backend
+from shapes.measure.timer import sets_needed
+
+
+class UnsupportedError(RuntimeError):
+    """No kernel here does this work: a recorded outcome, not a failure."""
+
+
+#: Largest ‖out - fp32‖ / ‖fp32‖ of a right kernel by dtype: several times its rounding error (2**-9 for bf16's 8 bits,
+#: 2**-12 fp16, 2**-12 tf32), well under what a wrong element or a skipped tile leaves. fp8's inputs are compared after
+#: their rounding, so its bound holds bf16 output and Hopper's 14-bit accumulation. int8 products are exact.
+ERROR_BOUNDS: dict[str, float] = {
+    "fp64": 1e-5, "fp32": 1e-5, "tf32": 3e-3, "bf16": 1e-2, "fp16": 2e-3, "fp8": 2e-2, "int8": 1e-6,
+}  # fmt: skip
+
+
+def torch_dtype(name: str) -> Any:
+    """torch's type for a dtype's name; tf32 is float32 in memory."""
+    import torch
+
+    return {
+        "fp64": torch.float64, "fp32": torch.float32, "tf32": torch.float32, "bf16": torch.bfloat16,
+        "fp16": torch.float16, "fp8": torch.float8_e4m3fn, "int8": torch.int8,
+    }[name]  # fmt: skip
+
+
+def generator(backend: Backend, seed: int) -> Any:
+    import torch
+
+    return torch.Generator(device=backend.device).manual_seed(seed)
+
+
+def normal(shape: tuple[int, ...], dtype: str, source: Any, *, scale: float = 1.0) -> Any:
+    """Random normal values: zeros and constants run faster, as they toggle fewer wires."""
+    import torch
+
+    if dtype == "int8":
+        return torch.randint(-128, 128, shape, dtype=torch.int8, device=source.device, generator=source)
+    kind = torch_dtype(dtype)
+    draw = kind if kind.itemsize > 1 else torch.bfloat16
+    values = torch.empty(shape, dtype=draw, device=source.device).normal_(0.0, scale, generator=source)
+    return values.to(kind)
+
+
+def relative_error(out: Any, reference: Any) -> float:
+    """‖out - reference‖ / ‖reference‖ in fp64; not a number where either holds one."""
+    wide = reference.double()
+    return float((out.double() - wide).norm() / wide.norm())
+
+
+def rotation(set_bytes: int, backend: Backend) -> tuple[int, bool]:
+    """How many input sets of ``set_bytes`` to make on ``backend``, and whether caches must be flushed besides."""
+    return sets_needed(set_bytes, backend.cache_bytes, backend.free_bytes)
+
+
+@contextmanager
+def fp32_products(allow_tf32: bool) -> Iterator[None]:
+    """fp32 products in full precision, or through tf32 units, whatever the process had set."""
+    import torch
+
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("high" if allow_tf32 else "highest")
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)
+
+
+def in_precision(dtype: str, call: Callable[[], object]) -> Callable[[], object]:
+    """``call`` with tf32 on for tf32 and off for fp32; other dtypes run as they are.
+
+    The switch costs under a microsecond of host time, and none on a device that works from a queue.
+    """
+    if dtype not in ("fp32", "tf32"):
+        return call
+
+    def run() -> object:
+        with fp32_products(dtype == "tf32"):
+            return call()
+
+    return run

@@ -1,0 +1,142 @@
+"""A sweep: jobs in, measurements out, each written down the moment it is known.
+
+``measure(jobs)`` is the one way anything is measured. It looks each job up in the store first, gives the rest to an
+executor in order of priority (shuffled within one), saves every round and every result, and reports progress. Killed at
+any moment it has lost at most the round in flight; called again it goes on.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+import numpy as np
+
+from shapes.measure.executor import Executor, InProcess, Parts, Round, Settings
+from shapes.measure.jobs import Job
+from shapes.measure.record import Measurement
+from shapes.measure.stats import Drift, control_drift
+from shapes.store import Store
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far a sweep is: ``done`` of ``total`` jobs (``reused`` of them from the store), the seconds gone and left."""
+
+    done: int
+    total: int
+    reused: int
+    elapsed_s: float
+    left_s: float | None
+    last: Measurement | None
+
+
+@dataclass(frozen=True, slots=True)
+class Sweep:
+    """What a sweep gave. ``results`` by job key, in the order the jobs were given; ``left``: jobs not reached in time.
+
+    ``drift``: the control shape through the sweep; ``measured`` counts new measurements, ``reused`` stored ones.
+    """
+
+    results: dict[str, Measurement]
+    left: tuple[Job, ...]
+    drift: Drift
+    measured: int
+    reused: int
+    elapsed_s: float
+
+    @property
+    def failed(self) -> tuple[Measurement, ...]:
+        return tuple(one for one in self.results.values() if not one.ok)
+
+
+def measure(
+    jobs: Iterable[Job],
+    *,
+    executor: Executor | None = None,
+    store: Store | None = None,
+    settings: Settings | None = None,
+    time_limit_s: float | None = None,
+    fresh: bool = False,
+    progress: Callable[[Progress], None] | None = None,
+) -> Sweep:
+    """Measure ``jobs`` (equal ones once) and return what is known of them.
+
+    ``executor`` None: this process, the accelerator at hand or the CPU. ``store`` None: nothing is kept.
+    ``time_limit_s``: no job is started after it, those of small ``priority`` come first. ``fresh``: measure again what
+    the store has. InputError without torch or device.
+    """
+    start = time.monotonic()
+    executor = executor if executor is not None else InProcess()
+    settings = settings or Settings()
+    wanted = {job.key: job for job in jobs}
+    found: dict[str, Measurement] = {}
+    if store is not None and not fresh:
+        found = _stored(wanted, store, executor, settings)
+    reused = len(found)
+    waiting = ordered([job for key, job in wanted.items() if key not in found], settings.seed)
+    deadline = start + time_limit_s if time_limit_s is not None else None
+    control: list[float] = []
+    last: Measurement | None = None
+    events = executor.run(waiting, settings, deadline=deadline, parts=_parts(waiting, store, executor, fresh))
+    if waiting:
+        for event in events:
+            if isinstance(event, Round):
+                control.append(float(np.median(event.control)))
+                if store is not None:
+                    store.save_parts(event.parts, executor.environment)
+            else:
+                found[event.key] = last = event
+                if store is not None:
+                    store.add([event])
+            if progress is not None:
+                progress(_progress(len(found), len(wanted), reused, start, time_limit_s, last))
+    return Sweep(
+        results={key: found[key] for key in wanted if key in found},
+        left=tuple(job for job in waiting if job.key not in found),
+        drift=control_drift(control),
+        measured=len(found) - reused,
+        reused=reused,
+        elapsed_s=time.monotonic() - start,
+    )
+
+
+def ordered(jobs: list[Job], seed: int) -> list[Job]:
+    """By priority, in random order within one: what drifts with time then does not look like an effect of shape."""
+    shuffled = list(jobs)
+    random.Random(seed).shuffle(shuffled)
+    return sorted(shuffled, key=lambda job: job.priority)
+
+
+def _stored(wanted: dict[str, Job], store: Store, executor: Executor, settings: Settings) -> dict[str, Measurement]:
+    """What the store knows well enough: a looser measurement than the precision now asked for is made again."""
+    found = {}
+    for key in wanted:
+        one = store.find(key, executor.environment)
+        if one is None:
+            continue
+        width = one.half_width
+        if one.stop == "precision" and width is not None and width > settings.precision:
+            continue
+        found[key] = one
+    return found
+
+
+def _parts(jobs: list[Job], store: Store | None, executor: Executor, fresh: bool) -> Parts:
+    if store is None or fresh:
+        return {}
+    parts = {job.key: store.part(job.key, executor.environment) for job in jobs}
+    return {key: part for key, part in parts.items() if part is not None}
+
+
+def _progress(
+    done: int, total: int, reused: int, start: float, time_limit_s: float | None, last: Measurement | None
+) -> Progress:
+    elapsed = time.monotonic() - start
+    new = done - reused
+    left = elapsed / new * (total - done) if new else None
+    if time_limit_s is not None:
+        left = min(left, time_limit_s - elapsed) if left is not None else time_limit_s - elapsed
+    return Progress(done, total, reused, elapsed, max(0.0, left) if left is not None else None, last)

@@ -1,0 +1,277 @@
+"""What samples say: a median with an interval, when to stop, whether two candidates differ, whether the clock drifted.
+
+Pure functions over arrays of seconds, without torch, clock or device. Timing samples have heavy right tails, drift with
+temperature and switch between clock states, so every answer rests on ranks, not on means and variances:
+
+* ``summarise``: the median with an order-statistic interval. A clear linear drift is taken out first, so the answer is
+  the time in the middle of the measuring; the interval is widened by the autocorrelation of being above the median,
+  since a hundred samples taken in two clock states say less than a hundred independent ones.
+* ``compare``: the ratio of two candidates with an interval and a verdict, of which "no significant difference" is one.
+* ``Stopping``: stop when the interval is narrow enough or the time is up, and say which.
+
+>>> import numpy as np
+>>> summary = summarise(np.array([1.00, 1.01, 0.99, 1.02, 1.00, 0.98, 1.01, 1.00]))
+>>> summary.seconds
+1.0
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from math import comb, sqrt
+from statistics import NormalDist
+from typing import Literal
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+Array = NDArray[np.float64]
+Verdict = Literal["faster", "slower", "no significant difference"]
+StopReason = Literal["precision", "time", "samples"]
+
+CONFIDENCE = 0.95
+#: Below six samples no pair of order statistics bounds the median at 95% (2 x 0.5**6 = 3%, 2 x 0.5**5 = 6%).
+LEAST_SAMPLES = 6
+#: A drift is taken out only where chance alone would show as much once in a thousand series.
+DRIFT_Z = NormalDist().inv_cdf(1 - 0.001 / 2)
+#: Walsh averages grow with the square of the pairs; beyond this many, neighbouring pairs are joined by their median.
+MOST_PAIRS = 400
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """Seconds of one run: the median, its interval, and how the samples behaved.
+
+    ``drift``: relative change over the measuring that was taken out (0.0: none was clear). ``correlation``: how many
+    successive samples say as much as one independent one (1.0: all are independent).
+    """
+
+    seconds: float
+    low: float
+    high: float
+    samples: int
+    drift: float
+    correlation: float
+
+    @property
+    def half_width(self) -> float:
+        """Half the interval's width relative to the median."""
+        return (self.high - self.low) / 2 / self.seconds if self.seconds else float("inf")
+
+
+def summarise(samples: ArrayLike, confidence: float = CONFIDENCE) -> Summary:
+    """The median of ``samples`` (seconds, in the order taken) with its interval; ValueError if there is none.
+
+    With fewer samples than can bound a median, the interval is the samples' range widened to both sides by its width.
+    """
+    values = np.asarray(samples, dtype=np.float64)
+    if values.ndim != 1 or not values.size or not np.isfinite(values).all():
+        raise ValueError("expected a non-empty row of finite seconds")
+    slope = _clear_slope(values)
+    middle = (len(values) - 1) / 2
+    level = values - slope * (np.arange(len(values)) - middle)
+    correlation = correlation_length(level > np.median(level))
+    ordered = np.sort(level)
+    low, high = _interval(ordered, confidence, correlation)
+    seconds = float(np.median(ordered))
+    return Summary(
+        seconds, low, high, len(values), float(slope * len(values) / seconds) if seconds else 0.0, correlation
+    )
+
+
+def _interval(ordered: Array, confidence: float, correlation: float) -> tuple[float, float]:
+    """Interpolated order statistics that hold the median with ``confidence``, stretched by sqrt(correlation) in rank."""
+    count = len(ordered)
+    if count < LEAST_SAMPLES:
+        spread = float(ordered[-1] - ordered[0])
+        return float(ordered[0]) - spread, float(ordered[-1]) + spread
+    middle = (count - 1) / 2
+    reach = min(middle, (middle - _lower_rank(count, confidence)) * sqrt(correlation))
+    ranks = np.arange(count)
+    return float(np.interp(middle - reach, ranks, ordered)), float(np.interp(middle + reach, ranks, ordered))
+
+
+@lru_cache(maxsize=4096)
+def _lower_rank(count: int, confidence: float) -> float:
+    """Fractional 0-based rank r such that the order statistics r and count-1-r hold the median with ``confidence``.
+
+    The exact binomial coverages of neighbouring whole ranks are interpolated (Hettmansperger and Sheather 1986), so
+    that small samples are neither far over nor under the stated confidence.
+    """
+    if count > 200:  # the normal approximation is then within 0.1 points
+        return (count - 1) / 2 - NormalDist().inv_cdf((1 + confidence) / 2) * sqrt(count) / 2
+    tail, rank = 0.0, 0
+    below = 0.5**count
+    # Coverage of ranks (rank, count-1-rank) is 1 - 2 P[Binomial <= rank].
+    while 1 - 2 * (tail + below) >= confidence and rank < count // 2 - 1:
+        tail += below
+        rank += 1
+        below = comb(count, rank) * 0.5**count
+    outer, inner = 1 - 2 * tail, 1 - 2 * (tail + below)
+    if rank == 0:
+        return 0.0
+    share = (outer - confidence) / (outer - inner)
+    # Coverage is not linear in the rank between two order statistics: the formula of the paper corrects for it.
+    position = (count - rank) * share / (rank + (count - 2 * rank) * share)
+    return rank - 1 + min(1.0, max(0.0, position))
+
+
+def _clear_slope(values: Array) -> float:
+    """Seconds per sample of a linear drift (Tukey's resistant line), or 0.0 where chance explains it."""
+    count = len(values)
+    third = count // 3
+    if third < 4:
+        return 0.0
+    first, last = values[:third], values[-third:]
+    below = np.searchsorted(np.sort(first), last, side="left") + np.searchsorted(np.sort(first), last, side="right")
+    statistic = float(below.sum()) / 2
+    residual = values - np.interp(
+        np.arange(count), [(third - 1) / 2, count - 1 - (third - 1) / 2], [np.median(first), np.median(last)]
+    )
+    # Two clock states that last long look like a drift in a rank test; their residuals stay correlated, a drift's do not.
+    correlation = correlation_length(residual > np.median(residual))
+    spread = sqrt(third * third * (2 * third + 1) / 12 * correlation)
+    if abs(statistic - third * third / 2) <= DRIFT_Z * spread:
+        return 0.0
+    return float(np.median(last) - np.median(first)) / (count - third)
+
+
+def correlation_length(above: NDArray[np.bool_]) -> float:
+    """Integrated autocorrelation time of a row of booleans, at least 1.0 (Geyer's initial positive sequence)."""
+    signs = np.where(above, 1.0, -1.0)
+    signs -= signs.mean()
+    variance = float(signs @ signs)
+    count = len(signs)
+    if count < 8 or variance == 0.0:
+        return 1.0
+    size = 1 << (2 * count - 1).bit_length()
+    spectrum = np.abs(np.fft.rfft(signs, size)) ** 2
+    correlations = np.fft.irfft(spectrum, size)[: count // 2] / variance
+    total = 1.0
+    noise = 2 / sqrt(count)  # what independent samples show at a single lag in 95% of series
+    for lag in range(1, len(correlations) - 1, 2):
+        pair = float(correlations[lag] + correlations[lag + 1])
+        if pair < (noise if lag == 1 else 0.0):
+            break
+        total += 2 * pair
+    # Taking the row's own mean out biases every lag down by about total/count; this undoes the first order of it.
+    return max(1.0, total / max(0.25, 1 - 2 * total / count)) if total > 1.0 else 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Stopping:
+    """When a candidate has been timed enough. ``precision`` is the interval's half-width relative to the median.
+
+    The interval narrows by chance too: asked after every sample it would stop early on the lucky narrow ones and cover
+    less than it says. So it is asked seldom (``growth``: each look has that many more samples than the last).
+    """
+
+    precision: float = 0.005
+    confidence: float = CONFIDENCE
+    least_samples: int = 12
+    most_samples: int = 2000
+    growth: float = 1.5
+
+    def reason(self, summary: Summary, *, out_of_time: bool) -> StopReason | None:
+        """Why to stop now, or None to go on."""
+        if summary.samples >= self.least_samples and summary.half_width <= self.precision:
+            return "precision"
+        if out_of_time:
+            return "time"
+        return "samples" if summary.samples >= self.most_samples else None
+
+    def next_look(self, samples: int) -> int:
+        """How many samples to have before asking again."""
+        return min(self.most_samples, max(self.least_samples, int(samples * self.growth) + 1))
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """``ratio`` is the first candidate's time over the second's; ``verdict`` is about the first."""
+
+    ratio: float
+    low: float
+    high: float
+    verdict: Verdict
+    pairs: int
+
+    @property
+    def significant(self) -> bool:
+        return self.verdict != "no significant difference"
+
+
+def compare(first: ArrayLike, second: ArrayLike, confidence: float = CONFIDENCE) -> Comparison:
+    """The ratio first/second of two candidates timed interleaved, ``first[i]`` and ``second[i]`` in the same round.
+
+    Pairing by round cancels drift and clock states, whatever they are. The estimate is Hodges and Lehmann's: the median
+    of all averages of two log ratios, with the interval of Wilcoxon's signed-rank test. Rows of different lengths are
+    paired from their ends. Fewer than six pairs cannot be significant at 95%: the interval is then unbounded.
+
+    >>> compare([2.0] * 8, [1.0] * 8).ratio
+    2.0
+    """
+    a, b = np.asarray(first, dtype=np.float64), np.asarray(second, dtype=np.float64)
+    pairs = min(len(a), len(b))
+    if not pairs:
+        raise ValueError("expected at least one sample of each candidate")
+    logs = np.log(a[-pairs:]) - np.log(b[-pairs:])
+    if pairs > MOST_PAIRS:
+        logs = np.array([np.median(part) for part in np.array_split(logs, MOST_PAIRS)])
+    count = len(logs)
+    rows, columns = np.triu_indices(count)
+    walsh = np.sort((logs[rows] + logs[columns]) / 2)
+    ratio = float(np.exp(np.median(walsh)))
+    rank = _signed_rank(count, round(1 - confidence, 12))
+    if rank is None:
+        return Comparison(ratio, 0.0, float("inf"), "no significant difference", pairs)
+    low, high = float(np.exp(walsh[rank])), float(np.exp(walsh[-1 - rank]))
+    verdict: Verdict = "faster" if high < 1 else "slower" if low > 1 else "no significant difference"
+    return Comparison(ratio, low, high, verdict, pairs)
+
+
+@lru_cache(maxsize=1024)
+def _signed_rank(count: int, alpha: float) -> int | None:
+    """Walsh averages to leave out at each end for an interval of 1 - alpha, or None if ``count`` pairs allow none."""
+    if count > 60:  # the normal approximation is then good to a hundredth of a point
+        mean, spread = count * (count + 1) / 4, sqrt(count * (count + 1) * (2 * count + 1) / 24)
+        return max(0, int(mean - NormalDist().inv_cdf(1 - alpha / 2) * spread))
+    ways = np.zeros(count * (count + 1) // 2 + 1)
+    ways[0] = 1.0
+    for rank in range(1, count + 1):
+        shifted = np.zeros_like(ways)
+        shifted[rank:] = ways[:-rank]
+        ways = (ways + shifted) / 2
+    # Leaving out r averages at an end is wrong with probability P[W <= r - 1]... the largest r with 2 P[W <= r] <= alpha
+    # keeps W = r outside, so index r of the sorted averages is the bound.
+    kept = np.flatnonzero(2 * np.cumsum(ways) <= alpha)
+    return int(kept[-1]) + 1 if kept.size else None
+
+
+@dataclass(frozen=True, slots=True)
+class Drift:
+    """How a control shape, timed again and again through a sweep, behaved: relative to its median.
+
+    ``spread`` is the 5th to 95th percentile of its timings, ``change`` the last tenth's median over the first's, less 1.
+    """
+
+    spread: float
+    change: float
+    timings: int
+
+    @property
+    def steady(self) -> bool:
+        """Whether figures of this sweep may be compared across it without the control."""
+        return abs(self.change) <= 0.01 and self.spread <= 0.03
+
+
+def control_drift(control: ArrayLike) -> Drift:
+    """Judge a control shape's timings (seconds, in the order taken)."""
+    values = np.asarray(control, dtype=np.float64)
+    if not values.size:
+        return Drift(0.0, 0.0, 0)
+    median = float(np.median(values))
+    tenth = max(1, len(values) // 10)
+    low, high = np.percentile(values, (5, 95))
+    change = float(np.median(values[-tenth:])) / float(np.median(values[:tenth])) - 1
+    return Drift(float(high - low) / median, change, len(values))
