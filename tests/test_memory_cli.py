@@ -1,0 +1,131 @@
+"""`sizer memory`, `sizer mfu` and `sizer plan` as a person runs them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from sizer.cli import main
+
+CONFIGS = Path(__file__).parent / "data" / "configs"
+LLAMA, GPT2 = str(CONFIGS / "llama-3.1-8b.json"), str(CONFIGS / "gpt2.json")
+
+
+def run(*arguments: str, stdin: str | None = None) -> Result:
+    return CliRunner().invoke(main, list(arguments), input=stdin)
+
+
+def answer(*arguments: str) -> dict[str, Any]:
+    result = run(*arguments, "--format", "json")
+    assert result.exit_code == 0, result.output
+    data = json.loads(result.stdout)
+    assert isinstance(data, dict)
+    return data
+
+
+def test_the_components_add_up_and_what_fits_is_said() -> None:
+    data = answer("memory", GPT2, "-b", "4")
+    assert sum(data["components"].values()) == data["total_bytes"]
+    assert data["fits"] is True
+    assert data["fits"] == (data["total_bytes"] <= data["device_bytes"])
+    assert data["smallest_tp"] == 1
+    assert answer("memory", GPT2, "-b", str(data["largest_microbatch"]))["fits"] is True
+    assert answer("memory", GPT2, "-b", str(data["largest_microbatch"] + 1))["fits"] is False
+
+
+def test_the_table_names_every_component_with_its_formula() -> None:
+    result = run("memory", LLAMA, "-b", "1", "--gpus", "16", "--tp", "2", "--zero", "1")
+    assert result.exit_code == 0
+    for text in ("8,030,261,248 parameters", "optimizer_states", "/ 8", "largest microbatch", "ZeRO 3 / FSDP"):
+        assert text in result.stdout
+
+
+def test_each_saving_is_listed_with_the_microbatch_it_allows() -> None:
+    data = answer("memory", LLAMA, "-b", "1", "--gpus", "64", "--zero", "1")
+    by_name = {saving["name"]: saving for saving in data["savings"]}
+    assert by_name["ZeRO 3 / FSDP"]["largest_microbatch"] > 0
+    assert by_name["full checkpointing"]["total_bytes"] < data["total_bytes"]
+
+
+@pytest.mark.parametrize(("weights", "each"), [("fp32", 4.0), ("bf16", 2.0)])
+def test_inference_is_weights_cache_and_one_layers_activations(weights: str, each: float) -> None:
+    data = answer("memory", LLAMA, "-b", "1", "-s", "8192", "--phase", "infer", "--weights", weights)
+    assert data["components"]["weights"] == each * data["model"]["parameters"]
+    assert data["components"]["kv_cache"] == 32 * 8192 * 2 * 8 * 128 * 2
+    assert "optimizer_states" not in data["components"]
+
+
+def test_a_chart_is_drawn(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    target = tmp_path / "memory.svg"
+    assert run("memory", GPT2, "--plot", str(target)).exit_code == 0
+    assert "<svg" in target.read_text(encoding="utf-8")
+
+
+def test_mfu_gives_every_count_with_its_convention() -> None:
+    data = answer("mfu", GPT2, "--step-time", "0.5", "--gpus", "8", "--global-batch", "512", "-s", "1024")
+    assert [count["method"] for count in data["counts"]] == [
+        "operators", "operators, causal", "Megatron equation 3", "6ND",
+    ]  # fmt: skip
+    for count in data["counts"]:
+        assert count["mfu"] == pytest.approx(count["model_flops"] / 0.5 / 8 / data["peak_flops"])
+        assert count["mfu_achievable"] > count["mfu"]
+        assert count["convention"]
+
+
+def test_mfu_reads_a_log_from_standard_input() -> None:
+    result = run(
+        "mfu", "--params", "52e9", "-s", "2048", "--log", "-", "--gpus", "64", "--global-batch", "1024",
+        "--checkpointing", "full", "--device", "a100-sxm", stdin="loading\n126\n127\n128\n",
+    )  # fmt: skip
+    assert result.exit_code == 0
+    # 52 x 8 x 2048 x 1024 / (127 x 64 x 1e3) = 107.3 TFLOPS, of 311.9: 34.4%.
+    assert "3 steps, median 127 s" in result.stdout
+    assert "1 lines without a time" in result.stdout
+    assert "34.4%" in result.stdout
+
+
+def test_a_plan_lists_the_fastest_splits_and_its_assumptions() -> None:
+    data = answer("plan", GPT2, "--gpus", "4", "--global-batch", "64")
+    seconds = [candidate["step_seconds"] for candidate in data["candidates"]]
+    assert seconds == sorted(seconds)
+    assert data["assumptions"]
+    text = run("plan", GPT2, "--gpus", "4", "--global-batch", "64").stdout
+    assert "splits fit" in text
+    assert "assumed:" in text
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (("memory", LLAMA, "--gpus", "9", "--tp", "2"), "gpus = 9: expected a multiple of TP x PP = 2 x 1 = 2"),
+        (("memory", LLAMA, "--gpus", "8", "--dp", "3"), "--dp = 3: expected GPUs / (TP x PP) = 8"),
+        (("memory", LLAMA, "--tp", "3"), "--tp = 3: expected a divisor of the 32 attention heads"),
+        (("memory", LLAMA, "--pp", "64"), "--pp = 64: expected at most the 32 layers there are"),
+        (("memory", LLAMA, "--ep", "2"), "--ep = 2: expected 1: the model has no experts"),
+        (("memory", LLAMA, "--gpus", "8", "-b", "3", "--global-batch", "64"), "expected a multiple of MBS x DP"),
+        (("memory", LLAMA, "--optimizer", "adam"), "optimizer = 'adam': expected one of adamw"),
+        (("memory", LLAMA, "--precision", "int2"), "expected one of fp32, mixed"),
+        (("memory", LLAMA, "--device", "h1000"), "h1000"),
+        (("memory", "no-such.json"), "no-such.json"),
+        (
+            ("mfu", GPT2, "--step-time", "0", "--gpus", "8", "--global-batch", "8"),
+            "expected a positive number of seconds",
+        ),
+        (("mfu", GPT2, "--step-time", "1", "--gpus", "0", "--global-batch", "8"), "--gpus = 0"),
+        (("mfu", GPT2, "--gpus", "8", "--global-batch", "8"), "expected either --step-time or --log"),
+        (("mfu", "--step-time", "1", "--gpus", "8", "--global-batch", "8"), "expected a configuration or --params"),
+        (("plan", LLAMA, "--gpus", "0", "--global-batch", "8"), "gpus = 0"),
+        (("plan", LLAMA, "--gpus", "1", "--global-batch", "8", "--device", "t4"), "does not fit"),
+    ],
+)
+def test_bad_input_is_one_line_and_exit_2(arguments: tuple[str, ...], expected: str) -> None:
+    result = run(*arguments)
+    assert result.exit_code == 2
+    assert expected in result.stderr
+    assert result.stderr.count("\n") == 1
+    assert result.stdout == ""
