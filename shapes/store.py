@@ -75,7 +75,7 @@ class Store:
     def open(cls, path: str | os.PathLike[str] | None = None, *, create: bool = True) -> Store:
         """The store at ``path`` (None: ``default_path()``), created if missing and brought to the newest schema.
 
-        InputError for what is no store, is damaged, is of a newer schema, cannot be read, or (``create=False``) missing.
+        InputError for what is no store, damaged, of a newer schema, not readable, or (``create=False``) missing.
         """
         place = Path(path) if path is not None else default_path()
         where = str(place)

@@ -278,7 +278,8 @@ class InProcess:
 def _status(error: Exception) -> Status:
     import torch
 
-    if isinstance(error, UnsupportedError | NotImplementedError):
+    refused = ("No viable backend", "No available kernel")  # SDPA, when the one kernel asked for cannot do this
+    if isinstance(error, UnsupportedError | NotImplementedError) or str(error).startswith(refused):
         return "unsupported"
     if isinstance(error, WrongResultError):
         return "wrong"

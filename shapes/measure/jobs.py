@@ -7,7 +7,7 @@ does not change the work (an operator's name, how often a model runs it) is in i
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
 from shapes.dtypes import BYTES
@@ -72,20 +72,20 @@ class Part:
 
         wanted = {"mlp": "mlp.", "layer": "layers.*.", "head": "lm_head"}[self.part]
         one_layer = ModelShape(
-            self.model.model_type, (Stack("main", self.model.hidden, (_single(self.block),)),), self.model.vocab,
-        )  # fmt: skip
+            self.model.model_type,
+            (Stack("main", self.model.hidden, (replace(self.block, count=1),)),),
+            self.model.vocab,
+            head=self.model.vocab > 0,
+        )
+        workload = replace(self.workload, phase="train", checkpointing="none", p=1, d=1, zero=0)
         total = 0
-        for operator in operators(one_layer, self.workload):
+        for operator in operators(one_layer, workload):
             if wanted in operator.name and (operator.phase == "forward" or self.direction != "forward"):
                 total += operator.flops * operator.count
         return total
 
 
 Subject = Gemm | GroupedGemm | Attention | Elementwise | Collective | MemoryBound | Part
-
-
-def _single(block: Block) -> Block:
-    return Block(**{**{f.name: getattr(block, f.name) for f in fields(block)}, "count": 1})
 
 
 def swiglu(
@@ -160,7 +160,7 @@ def _describe_part(part: Part) -> dict[str, Any]:
     }  # fmt: skip
     if part.part == "head":
         return {**out, "vocab": model.vocab}
-    block = asdict(_single(part.block))
+    block = asdict(replace(part.block, count=1))
     if part.part == "mlp":
         # An MLP sees rows, whatever their sequences.
         return {**out, "b": 1, "s": workload.tokens, "mlp": {"gated": block["mlp"].get("gated"), **block["mlp"]}}

@@ -242,17 +242,16 @@ def _signed_rank(count: int, alpha: float) -> int | None:
         shifted = np.zeros_like(ways)
         shifted[rank:] = ways[:-rank]
         ways = (ways + shifted) / 2
-    # Leaving out r averages at an end is wrong with probability P[W <= r - 1]... the largest r with 2 P[W <= r] <= alpha
-    # keeps W = r outside, so index r of the sorted averages is the bound.
+    # The sorted averages' index r is a bound that fails with probability P[W <= r] at each end (W: the statistic).
     kept = np.flatnonzero(2 * np.cumsum(ways) <= alpha)
-    return int(kept[-1]) + 1 if kept.size else None
+    return int(kept[-1]) if kept.size else None
 
 
 @dataclass(frozen=True, slots=True)
 class Drift:
     """How a control shape, timed again and again through a sweep, behaved: relative to its median.
 
-    ``spread`` is the 5th to 95th percentile of its timings, ``change`` the last tenth's median over the first's, less 1.
+    ``spread`` is the 5th to 95th percentile of its timings, ``change`` the last tenth's median over the first's less 1.
     """
 
     spread: float

@@ -40,7 +40,8 @@ class Kernel:
 
     ‖out - reference‖ / ‖reference‖ against fp32 after poisoning the output, and ``bound`` is what its dtype allows.
     ``capturable``: may be replayed from a graph. ``set_bytes``: what one call touches. ``needs_flush``: the sets do not
-    exceed the cache. ``check_each``: the check is so cheap that every shape gets it. ``holds`` keeps alive what the callables use.
+    exceed the cache. ``check_each``: the check is so cheap that every shape gets it.
+    ``holds`` keeps alive what the callables use.
     """
 
     calls: tuple[Call, ...]
