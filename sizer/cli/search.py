@@ -1,0 +1,118 @@
+"""`sizer search`."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import click
+
+from shapes.errors import InputError
+from sizer.cli.options import config_argument, given, option_error, output_options, workload_options, write_output
+
+
+@click.command()
+@click.argument("config", required=False)
+@click.option("--config", "config_option", metavar="FILE", help="The baseline's configuration (as the argument).")
+@click.option(
+    "--what", help="swiglu, heads, vocab, hidden, microbatch or model. [default: swiglu; model with --params]"
+)
+@click.option("--h", "h", type=int, help="Hidden size of the baseline.")
+@click.option("--d-ff", type=int, help="Width of its MLP. [default: 8h/3]")
+@click.option("--heads", type=int, help="Attention heads. [default: h/128]")
+@click.option("--kv-heads", type=int, help="Key/value heads. [default: one for every head]")
+@click.option("--layers", type=int, help="Layers. [default: 32]")
+@click.option("--vocab", type=int, help="Vocabulary. [default: 50304]")
+@click.option("--params", type=float, help="Parameter budget of a model search.")
+@click.option("--tolerance", default="1%", show_default=True, help="Largest change of parameters (1% or 0.01).")
+@click.option("--range", "range_", metavar="LOW:HIGH", help="Values of the searched dimension.")
+@click.option("--step", type=int, help="Every so many values. [default: the device's alignment]")
+@click.option("--misaligned", is_flag=True, help="Consider every integer, misaligned ones too.")
+@click.option("--device", multiple=True, metavar="NAME", help="Target; several: good on all. [default: h100-sxm]")
+@click.option(
+    "--objective", default="step-time", show_default=True, help="step-time, layer-time, time-per-parameter or tflops."
+)
+@click.option("--gemm-only", is_flag=True, help="With swiglu: the single product of the ML Engineering book.")
+@click.option("--predict", is_flag=True, help="Predict for --device, whatever hardware is here.")
+@click.option("--top", type=int, default=5, show_default=True, help="Candidates to list.")
+@click.option("--emit", is_flag=True, help="Print the best candidate as a patch of the configuration (JSON).")
+@click.option("--plot", metavar="FILE", help="Write a picture (.png or .svg).")
+@workload_options
+@output_options("text", "json", "csv")
+def command(
+    config: str | None,
+    config_option: str | None,
+    tolerance: str,
+    range_: str | None,
+    step: int | None,
+    misaligned: bool,
+    device: tuple[str, ...],
+    predict: bool,
+    emit: bool,
+    plot: str | None,
+    format_: str,
+    output: str | None,
+    **options: Any,
+) -> None:
+    """Find faster neighbouring dimensions of a baseline: CONFIG, or --h, or --params.
+
+    Times are predicted for --device (see `sizer devices`).
+    """
+    from sizer.readers import Reading, read_config
+    from sizer.report.search_report import search_csv, search_json, search_text
+    from sizer.searching import search
+    from sizer.searching.space import Limits
+
+    del predict  # the only source yet; the option keeps scripts right when measuring is the default on a GPU
+    named = config if config is not None else config_option
+    low, high = _range(range_)
+    limits = Limits(_share(tolerance), low, high, step, misaligned)
+    try:
+        source = None if named is None else config_argument(named, None)
+        reading = source if isinstance(source, Reading) or source is None else read_config(source)
+        result = search(reading, device=device or ("h100-sxm",), limits=limits, **given(options))
+    except InputError as error:
+        raise option_error(error) from None
+    if plot is not None:
+        from sizer.report.search_plot import search_plot
+
+        search_plot(result, plot)
+    if emit:
+        keys = reading.keys if reading is not None else {}
+        write_output(json.dumps(_patch(result.best.change, keys), indent=2), output)
+        return
+    render = {"text": search_text, "json": search_json, "csv": search_csv}[format_]
+    write_output(render(result), output)
+
+
+def _patch(change: Any, keys: Any) -> dict[str, Any]:
+    """A JSON merge patch (RFC 7396) of the configuration: nested keys become nested objects."""
+    patch: dict[str, Any] = {}
+    for name, value in change.items():
+        if keys and name not in keys:
+            continue
+        *parents, last = str(keys.get(name, name)).split(".")
+        inner = patch
+        for parent in parents:
+            inner = inner.setdefault(parent, {})
+        inner[last] = value
+    return patch
+
+
+def _share(text: str) -> float:
+    try:
+        return float(text[:-1]) / 100 if text.endswith("%") else float(text)
+    except ValueError:
+        raise InputError("expected a percentage (1%) or a share (0.01)", key="--tolerance", value=text) from None
+
+
+def _range(text: str | None) -> tuple[int | None, int | None]:
+    if text is None:
+        return None, None
+    low, colon, high = text.partition(":")
+    try:
+        if not colon:
+            raise ValueError
+        return (int(low) if low else None, int(high) if high else None)
+    except ValueError:
+        raise InputError("expected LOW:HIGH, two integers", key="--range", value=text) from None

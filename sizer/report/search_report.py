@@ -1,0 +1,79 @@
+"""A search's answer as text, JSON or CSV."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+
+from tabulate import tabulate
+
+from sizer.report.json_report import SCHEMA_VERSION
+from sizer.report.units import seconds_text, signed_count_text
+from sizer.searching.result import Ranked, SearchResult
+from sizer.searching.verdict import label
+
+
+def search_text(result: SearchResult) -> str:
+    """The source first, then baseline and candidates, then the verdict."""
+    measured = result.source.startswith("measured:")
+    first = (
+        f"measured here ({result.source.removeprefix('measured:')})"
+        if measured
+        else f"predicted, not measured ({result.source.removeprefix('predicted:')})"
+    )
+    lines = [
+        f"{first}: {result.what} over {result.tokens:,} tokens, {result.considered} candidates, by {result.objective}"
+    ]
+    lines += [f"  {note}" for note in result.notes]
+    rows = [_row("baseline", result.baseline, result)]
+    rows += [_row(str(index), one, result) for index, one in enumerate(result.candidates, 1)]
+    headers = ["", result.what, "time", "+-", "TFLOPS", "speed-up", "interval", "parameters", "memory"]
+    if result.baseline.losses:
+        headers += [f"loss on {name}" for name in result.baseline.losses]
+    aligned = ("left", "left", *("right",) * (len(headers) - 2))
+    lines += [
+        "",
+        tabulate(rows, headers, tablefmt="simple", colalign=aligned, disable_numparse=True),
+        "",
+        result.verdict,
+    ]
+    if result.pareto:
+        lines += ["", "Pareto (no other has fewer parameters and less time):"]
+        lines += [
+            f"  {one.parameters / 1e9:.3f} B parameters, {seconds_text(one.timing.seconds)}: {label(one)}"
+            for one in result.pareto
+        ]
+    return "\n".join(lines) + "\n"
+
+
+def _row(name: str, one: Ranked, result: SearchResult) -> list[str]:
+    timing = one.timing
+    half = (timing.high - timing.low) / 2 / timing.seconds
+    interval = "" if one is result.baseline else f"{one.speedup_low:.2f}..{one.speedup_high:.2f}"
+    cells = [
+        name, label(one), seconds_text(timing.seconds), f"{half:.1%}", f"{one.tflops:.0f}", f"{one.speedup:.3f}x", interval,
+        signed_count_text(one.parameters_change) if one.parameters_change else "0",
+        f"{one.memory_change_bytes / 2**20:+.0f} MiB" if one.memory_change_bytes else "0",
+    ]  # fmt: skip
+    return cells + [f"{loss:.1%}" for loss in one.losses.values()]
+
+
+def search_json(result: SearchResult) -> str:
+    return json.dumps({"schema_version": SCHEMA_VERSION, **result.to_dict()}, indent=2, allow_nan=False) + "\n"
+
+
+def search_csv(result: SearchResult) -> str:
+    """The baseline and the candidates, a row each; the change's fields are columns."""
+    out = io.StringIO()
+    ranked = (result.baseline, *result.candidates)
+    names = list(dict.fromkeys(key for one in ranked for key in one.change))
+    flat = [{**{key: one.change.get(key) for key in names}, **_scalars(one)} for one in ranked]
+    writer = csv.DictWriter(out, fieldnames=list(flat[0]), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(flat)
+    return out.getvalue()
+
+
+def _scalars(one: Ranked) -> dict[str, object]:
+    return {key: value for key, value in one.to_dict().items() if not isinstance(value, dict)}

@@ -1,0 +1,99 @@
+"""What a search answers: frozen results that formats only render."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from shapes.timing import Timing
+
+
+@dataclass(frozen=True, slots=True)
+class Ranked:
+    """One candidate. ``speedup`` > 1: faster than the baseline at equal tokens; its bounds hold the source's error.
+
+    ``parameters`` are of what was searched (an MLP, a model); ``losses``: device -> how much slower it is there than
+    the best candidate on that device (several devices only).
+    """
+
+    change: Mapping[str, int]
+    timing: Timing
+    tflops: float
+    speedup: float
+    speedup_low: float
+    speedup_high: float
+    parameters: int
+    parameters_change: int
+    memory_change_bytes: int
+    value: float
+    losses: Mapping[str, float]
+
+    @property
+    def different(self) -> bool:
+        """Whether the candidate differs from the baseline by more than the error."""
+        return self.speedup_low > 1 or self.speedup_high < 1
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "change": dict(self.change),
+            "seconds": self.timing.seconds,
+            "seconds_low": self.timing.low,
+            "seconds_high": self.timing.high,
+            "tflops": self.tflops,
+            "speedup": self.speedup,
+            "speedup_low": self.speedup_low,
+            "speedup_high": self.speedup_high,
+            "parameters": self.parameters,
+            "parameters_change": self.parameters_change,
+            "memory_change_bytes": self.memory_change_bytes,
+            "losses": dict(self.losses),
+            "source": self.timing.source,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class SearchResult:
+    """A search's answer: the baseline, the best candidates in order, a verdict in words.
+
+    ``considered`` candidates were priced; ``excluded`` counts those that a constraint left out, by constraint.
+    ``pareto``: no other candidate has fewer parameters and less time (model search).
+    """
+
+    what: str
+    objective: str
+    tokens: int
+    baseline: Ranked
+    candidates: tuple[Ranked, ...]
+    verdict: str
+    strategy: str
+    source: str
+    considered: int
+    measurements: int
+    elapsed_s: float
+    excluded: Mapping[str, int]
+    pareto: tuple[Ranked, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    @property
+    def best(self) -> Ranked:
+        return self.candidates[0]
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "what": self.what,
+            "objective": self.objective,
+            "tokens": self.tokens,
+            "source": self.source,
+            "baseline": self.baseline.to_dict(),
+            "candidates": [candidate.to_dict() for candidate in self.candidates],
+            "best": self.best.to_dict(),
+            "verdict": self.verdict,
+            "strategy": self.strategy,
+            "considered": self.considered,
+            "excluded": dict(self.excluded),
+            "measurements": self.measurements,
+            "elapsed_s": self.elapsed_s,
+            "pareto": [candidate.to_dict() for candidate in self.pareto],
+            "notes": list(self.notes),
+        }

@@ -1,0 +1,75 @@
+"""What is searched: a baseline model and workload, and candidates that change named dimensions of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from shapes.errors import InputError
+from shapes.model import ModelShape
+from shapes.operators import Operator
+from shapes.workload import Workload
+
+#: Which of a step's operators a search times.
+Part = Callable[[Operator], bool]
+
+
+@dataclass(frozen=True, slots=True)
+class Space:
+    """``candidates`` are changes of ``model`` (dimensions) or ``workload`` (b, s); ``part`` of the step is timed.
+
+    ``operators_of`` replaces the model's own operators (the book's single product). ``excluded``: constraint -> how
+    many candidates it left out, in words a person can act on.
+    """
+
+    what: str
+    model: ModelShape
+    workload: Workload
+    candidates: tuple[Mapping[str, int], ...]
+    part: Part
+    parameters_of: Callable[[ModelShape], int]
+    baseline: Mapping[str, int] = field(default_factory=dict)
+    operators_of: Callable[[ModelShape, Workload], tuple[Operator, ...]] | None = None
+    excluded: Mapping[str, int] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Bounds common to all spaces. ``tolerance``: largest relative change of parameters. ``low``..``high`` bound the
+
+    searched dimension, of which every ``step``-th value is taken (None: the space's own choice).
+    """
+
+    tolerance: float = 0.01
+    low: int | None = None
+    high: int | None = None
+    step: int | None = None
+    misaligned: bool = False
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.tolerance <= 1:
+            raise InputError("expected a share between 0 and 1 (or a percentage up to 100%)", key="--tolerance",
+                             value=self.tolerance)  # fmt: skip
+        if self.low is not None and self.high is not None and self.low > self.high:
+            raise InputError("expected LOW:HIGH with LOW at most HIGH", key="--range", value=f"{self.low}:{self.high}")
+        if self.step is not None and self.step < 1:
+            raise InputError("expected a positive integer", key="--step", value=self.step)
+
+    def values(self, low: int, high: int, step: int) -> range:
+        """Multiples of the step within the range asked for, else within ``low``..``high``."""
+        low, high = self.low if self.low is not None else low, self.high if self.high is not None else high
+        step = 1 if self.misaligned and self.step is None else self.step or step
+        return range(-(-max(low, 1) // step) * step, high + 1, step)
+
+
+def anything(_: Operator) -> bool:
+    return True
+
+
+def nothing_left(what: str, excluded: Mapping[str, int]) -> InputError:
+    """The error of a search whose constraints leave no candidate: it names the one that excludes the most."""
+    if not excluded:
+        return InputError(f"no candidate for {what}: expected a range that holds one", key="--range")
+    worst = max(excluded, key=lambda constraint: excluded[constraint])
+    return InputError(f"no candidate for {what} is left: {worst} excludes the most ({excluded[worst]})")

@@ -1,0 +1,52 @@
+"""The number of heads at constant hidden size: head dimension and key/value heads follow."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from shapes.device import Device
+from shapes.errors import InputError
+from shapes.model import AttentionShape, ModelShape
+from shapes.operators import Operator
+from shapes.workload import Workload
+from sizer.searching.space import Limits, Space, nothing_left
+
+NAME = "heads"
+
+#: Head dimensions that fused kernels take.
+SMALLEST_HEAD, LARGEST_HEAD = 32, 256
+
+
+def space(model: ModelShape, workload: Workload, device: Device, limits: Limits) -> Space:
+    """Every number of heads that divides the hidden size with a head_dim of 32..256, a multiple of 8."""
+    attention = model.attention
+    if not isinstance(attention, AttentionShape):
+        raise InputError("expected a model with multi-head or grouped-query attention", key="--what", value=NAME)
+    hidden, excluded = attention.heads * attention.head_dim, Counter[str]()
+    group = attention.heads // attention.kv_heads
+    step = limits.step or 8
+    candidates = []
+    for dim in range(step, hidden + 1, step):
+        heads = hidden // dim
+        low, high = limits.low or 1, limits.high or hidden
+        if hidden % dim or heads == attention.heads:
+            continue
+        if not SMALLEST_HEAD <= dim <= LARGEST_HEAD:
+            excluded[f"head_dim within {SMALLEST_HEAD}..{LARGEST_HEAD}"] += 1
+        elif not low <= heads <= high:
+            excluded["--range"] += 1
+        elif heads % workload.t or heads % group:
+            excluded[f"heads divisible by tp {workload.t} and by {group} a key/value head"] += 1
+        else:
+            candidates.append({"heads": heads, "head_dim": dim, "kv_heads": heads // group})
+    if not candidates:
+        raise nothing_left(NAME, excluded)
+    return Space(
+        NAME, model, workload, tuple(candidates), part=_is_attention, parameters_of=lambda changed: changed.parameters,
+        baseline={"heads": attention.heads, "head_dim": attention.head_dim, "kv_heads": attention.kv_heads},
+        excluded=excluded, notes=("attention with its projections is timed; what other heads do to quality is yours",),
+    )  # fmt: skip
+
+
+def _is_attention(operator: Operator) -> bool:
+    return ".attention." in operator.name

@@ -1,0 +1,75 @@
+"""The width of a gated MLP near 8h/3: the real MLP forward and backward, or the book's single product."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from shapes.device import Device
+from shapes.errors import InputError
+from shapes.model import Block, MlpShape, ModelShape, Stack
+from shapes.operators import Gemm, Operator
+from shapes.resize import resize
+from shapes.workload import Workload
+from sizer.searching.space import Limits, Space, nothing_left
+
+NAME = "swiglu"
+
+
+def space(
+    hidden: int, d_ff: int | None, workload: Workload, device: Device, limits: Limits, *, gemm_only: bool = False
+) -> Space:
+    """Widths within the tolerance of the baseline's parameters (default baseline: floor(8h/3))."""
+    width = d_ff or 8 * hidden // 3
+    if width < 1:
+        raise InputError("expected at least 1", key="--h", value=hidden)
+    stack = Stack("decoder", hidden, (Block(None, MlpShape(width), norms=0),), final_norm=0)
+    model = ModelShape("swiglu", (stack,), head=False)
+    slack = int(width * limits.tolerance)
+    step = device.alignment_elements(workload.dtype) * workload.t
+    found = limits.values(width - slack, width + slack, step)
+    near = [value for value in found if abs(value - width) <= slack and value != width]
+    excluded = {f"--tolerance {limits.tolerance:.2%}": len(found) - len(near) - (width in found)}
+    if not near:
+        if not len(found):
+            raise nothing_left(NAME, {f"widths a multiple of {step} within --tolerance {limits.tolerance:.2%}": 1})
+        raise nothing_left(NAME, excluded)
+    return Space(
+        NAME, model, workload, tuple({"d_ff": value} for value in near), part=_is_mlp,
+        parameters_of=lambda changed: 3 * changed.hidden * (changed.dense_mlp.width if changed.dense_mlp else 0),
+        baseline={"d_ff": width}, operators_of=_single_product if gemm_only else None,
+        excluded={key: number for key, number in excluded.items() if number},
+        notes=(_note(gemm_only),),
+    )  # fmt: skip
+
+
+def _note(gemm_only: bool) -> str:
+    if gemm_only:
+        return "one batched product (b, s, d_ff) x (b, d_ff, h): d_ff is the reduction dimension"
+    return "gate, up and down with the activation; in training forward, dgrad and wgrad"
+
+
+def _is_mlp(operator: Operator) -> bool:
+    return ".mlp." in operator.name
+
+
+def _single_product(model: ModelShape, workload: Workload) -> tuple[Operator, ...]:
+    mlp = model.dense_mlp
+    assert mlp is not None
+    return (
+        Gemm(
+            "layers.*.mlp.down_proj", "forward", m=workload.s, n=model.hidden, k=mlp.width, batch=workload.b,
+            dtype=workload.dtype, layout="nn", kind="bmm",
+        ),
+    )  # fmt: skip
+
+
+def in_model(model: ModelShape, workload: Workload, device: Device, limits: Limits) -> Space:
+    """The same within a configuration's model: its own width is the baseline, its MLPs are timed."""
+    mlp = model.dense_mlp
+    if mlp is None:
+        raise InputError("expected a model with a dense MLP", key="--what", value=NAME)
+    alone = space(model.hidden, mlp.width, workload, device, limits)
+    return replace(
+        alone, model=model, parameters_of=lambda changed: changed.parameters,
+        candidates=tuple(change for change in alone.candidates if resize(model, **change)),
+    )  # fmt: skip

@@ -1,0 +1,35 @@
+"""Padding the vocabulary: the embedding and the head grow, the tokenizer does not change."""
+
+from __future__ import annotations
+
+from shapes.device import Device
+from shapes.errors import InputError
+from shapes.model import ModelShape
+from shapes.operators import Operator
+from shapes.workload import Workload
+from sizer.searching.space import Limits, Space, nothing_left
+
+NAME = "vocab"
+
+#: Multiples of the alignment beyond the vocabulary that are worth a look.
+PADDINGS = 8
+
+
+def space(model: ModelShape, workload: Workload, device: Device, limits: Limits) -> Space:
+    """The next multiples of the alignment times t above the vocabulary (never below: tokens would be lost)."""
+    if not model.head:
+        raise InputError("expected a model with an LM-head", key="--what", value=NAME)
+    step = device.alignment_elements(workload.dtype) * workload.t
+    highest = min(model.vocab + PADDINGS * step, int(model.vocab * (1 + limits.tolerance)) + step)
+    values = [value for value in limits.values(model.vocab, highest, step) if value > model.vocab]
+    if not values:
+        raise nothing_left(NAME, {"padding (larger than the vocabulary)": 1})
+    return Space(
+        NAME, model, workload, tuple({"vocab": value} for value in values), part=_is_head,
+        parameters_of=lambda changed: changed.parameters, baseline={"vocab": model.vocab},
+        notes=("the head and the loss are timed",),
+    )  # fmt: skip
+
+
+def _is_head(operator: Operator) -> bool:
+    return operator.name in ("lm_head", "cross_entropy")

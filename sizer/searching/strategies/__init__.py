@@ -1,0 +1,1 @@
+"""How candidates are tried; one file each, chosen by name."""

@@ -1,0 +1,39 @@
+"""A search's answer in one sentence, and its Pareto list."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from sizer.searching.result import Ranked
+
+
+def label(ranked: Ranked) -> str:
+    """A candidate's change in words: "10944", or "hidden 2560, heads 20"."""
+    if len(ranked.change) == 1:
+        return str(next(iter(ranked.change.values())))
+    return ", ".join(f"{key} {value}" for key, value in ranked.change.items())
+
+
+def verdict(what: str, baseline: Ranked, best: Sequence[Ranked]) -> str:
+    """Which candidate to take and what is not told apart from it, at the source's own error."""
+    if not best:
+        return f"no other {what} was found"
+    first = best[0]
+    if first.speedup <= 1:
+        return f"keep {label(baseline)}: nothing that was tried is faster"
+    share = first.parameters_change / baseline.parameters if baseline.parameters else 0.0
+    gain = f"{label(first)}: {first.speedup:.2f}x as fast as {label(baseline)}, {share:+.2%} parameters"
+    if not first.different:
+        return f"{gain}; within the error of {(first.speedup_high - first.speedup_low) / 2 / first.speedup:.1%}"
+    alike = [label(one) for one in best[1:] if one.timing.seconds <= first.timing.high]
+    tail = f"; not told apart from it: {'; '.join(alike[:3])}" if alike else ""
+    return gain + tail
+
+
+def pareto(ranked: Sequence[Ranked]) -> tuple[Ranked, ...]:
+    """The candidates that no other beats in time without having fewer parameters, by falling parameters."""
+    kept: list[Ranked] = []
+    for one in sorted(ranked, key=lambda item: (-item.parameters, item.timing.seconds)):
+        if not kept or one.timing.seconds < kept[-1].timing.seconds:
+            kept.append(one)
+    return tuple(kept)
