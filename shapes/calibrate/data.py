@@ -92,7 +92,7 @@ def parquet_columns(path: Path) -> dict[str, list[Any]]:
 def _parquet(path: Path) -> Iterator[Record]:
     columns = parquet_columns(path)
     if "latency" not in columns:
-        yield from map(_record, ({key: columns[key][row] for key in columns} for row in range(len(columns["m"]))))
+        yield from _flat({key: columns[key][row] for key in columns} for row in range(len(columns["m"])))
         return
     names = ("m", "n", "k", "gemm_dtype", "latency", "framework")
     for m, n, k, dtype, latency, framework in zip(*(columns[name] for name in names), strict=True):
@@ -102,20 +102,26 @@ def _parquet(path: Path) -> Iterator[Record]:
 
 def _csv(path: Path) -> Iterator[Record]:
     with path.open(newline="", encoding="utf-8") as file:
-        yield from map(_record, csv.DictReader(line for line in file if not line.startswith("#")))
+        yield from _flat(csv.DictReader(line for line in file if not line.startswith("#")))
 
 
 def _jsonl(path: Path) -> Iterator[Record]:
     with path.open(encoding="utf-8") as file:
-        for line in file:
-            if line.strip():
-                yield _record(json.loads(line))
+        yield from _flat(json.loads(line) for line in file if line.strip())
 
 
 def _store(path: Path) -> Iterator[Record]:
-    from shapes.store import read_products
+    from shapes.store import Store
 
-    yield from map(_record, read_products(path))
+    with Store.open(path, create=False) as store:
+        yield from _flat(one.row(samples=False) for one in store.measurements(status="ok"))
+
+
+def _flat(rows: Iterable[Mapping[str, Any]]) -> Iterator[Record]:
+    """Products among flat rows: a failed measurement and every other kind of operator are left to others."""
+    for row in rows:
+        if (row.get("kind") or "gemm") in ("gemm", "bmm") and (row.get("status") or "ok") == "ok":
+            yield _record(row)
 
 
 def _record(row: Mapping[str, Any]) -> Record:

@@ -48,10 +48,10 @@ class Calibration:
 
 
 def calibrate(
-    device: Device, paths: Iterable[str | Path], *, seed: int = 0, starts: int = 3, today: date | None = None,
-    progress: Progress = lambda _: None,
+    device: Device, paths: Iterable[str | Path] = (), *, records: Sequence[Record] = (), seed: int = 0,
+    starts: int = 3, today: date | None = None, progress: Progress = lambda _: None,
 ) -> Calibration:  # fmt: skip
-    """Fit ``device`` to the measurements in ``paths`` (files, or folders of aiconfigurator's tables).
+    """Fit ``device`` to ``records`` and the measurements in ``paths`` (files, or folders of aiconfigurator's tables).
 
     Errors are those of constants that have not seen the held-out n (or sequence lengths), which are the constants
     returned. InputError: nothing to fit, unreadable files.
@@ -59,9 +59,9 @@ def calibrate(
     files = [Path(path) for path in paths]
     folders = [path for path in files if path.is_dir()]
     cost, error = _plain(device.cost), {**STATED, **_plain(device.errors)}
-    records = read_records(files)
+    records = [*records, *(read_records(files) if files else ())]
     provenance: dict[str, Any] = {
-        "data": "; ".join(str(path) for path in files),
+        "data": "; ".join(map(describe_source, files)) or "; ".join(sorted({record.source for record in records})),
         "date": (today or date.today()).isoformat(),
         "seed": seed,
         "held_out": "30% of the n values whole; of the sequence lengths for attention",
@@ -74,6 +74,19 @@ def calibrate(
     for folder in folders:
         _fit_tables(device, folder, cost, error, seed, progress)
     return Calibration(device.name, cost, error, provenance)
+
+
+def describe_source(path: Path) -> str:
+    """A path by what it is: the package and version for aiconfigurator's tables, else its name."""
+    if "aiconfigurator_core" not in path.parts:
+        return path.name
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        release = version("aiconfigurator-core")
+    except PackageNotFoundError:
+        release = "of unknown version"
+    return f"aiconfigurator-core {release} (NVIDIA, Apache-2.0): systems/data/{path.name}"
 
 
 def _fit_dtype(
@@ -165,7 +178,8 @@ def _fit_tables(
         off = np.abs(slowdown * layer_seconds(layers[hidden], products_of) / layers[hidden, 5] - 1)
         cost["grouped"], error["grouped"] = {"slowdown": round(slowdown, 3)}, round(float(off.mean()), 4)
         progress(f"{device.name} experts: error on held-out hidden sizes: {off.mean():.1%}")
-    if files := sorted(folder.rglob("nccl_perf.parquet")):
+    # Beside NCCL's own tables there are copies made by frameworks; only comm/nccl is NCCL's.
+    if files := sorted(folder.rglob("nccl/*/nccl_perf.parquet")):
         messages = read_collectives(files)
         collective = fit_collectives(messages, device)
         off = np.abs(predicted(messages, device, collective) / np.array(list(messages.values())) - 1)
