@@ -123,18 +123,24 @@ def _priced(rule: Rule, finding: Finding, subject: Subject, step: Step, pricer: 
         if (price := price_suggestion(suggestion, subject, step, pricer)) is not None
     ]
     priced.sort(key=lambda suggestion: suggestion.step_seconds_change)
-    saved = max((-suggestion.step_seconds_change for suggestion in priced), default=0.0)
+    saved = max((saving(suggestion, step) for suggestion in priced), default=0.0)
     return PricedFinding(
         code=rule.CODE, slug=rule.SLUG, severity=_severity(finding, priced, step), field=subject.name_of(finding.field),
         value=finding.value, message=finding.message, step_seconds=max(0.0, saved), suggestions=tuple(priced),
     )  # fmt: skip
 
 
+def saving(suggestion: PricedSuggestion, step: Step) -> float:
+    """Seconds a suggestion saves beyond what doing less work saves; a larger model's work is not credited."""
+    less_work = step.seconds * max(0.0, -suggestion.flops_change / step.flops) if step.flops else 0.0
+    return -suggestion.step_seconds_change - less_work
+
+
 def _severity(finding: Finding, priced: list[PricedSuggestion], step: Step) -> Severity:
     if finding.error:
         return "error"
     notable = any(
-        not suggestion.within_error and -suggestion.step_seconds_change >= NOTABLE_SHARE * step.seconds
+        not suggestion.within_error and saving(suggestion, step) >= NOTABLE_SHARE * step.seconds
         for suggestion in priced
     )
     return "warning" if notable else "info"

@@ -46,7 +46,10 @@ class PricedSuggestion:
 
 @dataclass(frozen=True, slots=True)
 class PricedFinding:
-    """A rule's finding with its price: ``step_seconds`` is what its best suggestion would save (0: nothing)."""
+    """A rule's finding with its price.
+
+    ``step_seconds``: what its best suggestion would save a step, beyond what doing less work saves (0: nothing).
+    """
 
     code: str
     slug: str

@@ -18,6 +18,9 @@ CODE = "SZ102"
 SLUG = "head-dim-power-of-two"
 SOURCE = "ML Engineering book, shape recommendation 3; arXiv 2401.14489, section VI."
 
+#: A hidden size further away than this is another model, not a neighbour.
+NEIGHBOURHOOD = 0.1
+
 
 def check(context: Context) -> Answer:
     dims = context.dimensions
@@ -40,4 +43,6 @@ def _nearest_hidden(context: Context, step: int) -> tuple[Suggestion, ...]:
         neighbours(dims["hidden"], lcm(dims["heads"] * step, context.workload.t)),
         key=lambda value: abs(value - dims["hidden"]),
     )
+    if abs(nearest - dims["hidden"]) > NEIGHBOURHOOD * dims["hidden"]:
+        return ()
     return (Suggestion({"hidden": nearest}, f"head_dim {nearest // dims['heads']}"),)
