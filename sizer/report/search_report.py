@@ -52,7 +52,8 @@ def _row(name: str, one: Ranked, result: SearchResult) -> list[str]:
     half = (timing.high - timing.low) / 2 / timing.seconds
     interval = "" if one is result.baseline else f"{one.speedup_low:.2f}..{one.speedup_high:.2f}"
     cells = [
-        name, label(one), seconds_text(timing.seconds), f"{half:.1%}", f"{one.tflops:.0f}", f"{one.speedup:.3f}x", interval,
+        name, label(one), seconds_text(timing.seconds), f"{half:.1%}", f"{one.tflops:.0f}",
+        f"{one.speedup:.3f}x", interval,
         signed_count_text(one.parameters_change) if one.parameters_change else "0",
         f"{one.memory_change_bytes / 2**20:+.0f} MiB" if one.memory_change_bytes else "0",
     ]  # fmt: skip

@@ -104,7 +104,10 @@ def _baseline(
 ) -> tuple[ModelShape, Workload]:  # fmt: skip
     """The model and workload to start from: a configuration, a plain decoder of these dimensions, or a budget."""
     given = {"hidden": h, "d_ff": d_ff, "heads": heads, "kv_heads": kv_heads, "layers": layers, "vocab": vocab}
-    changes = {key: positive_int(value, key) for key, value in given.items() if value is not None}
+    options = {"hidden": "--h", "d_ff": "--d-ff", "kv_heads": "--kv-heads"}
+    changes = {
+        key: positive_int(value, options.get(key, f"--{key}")) for key, value in given.items() if value is not None
+    }
     if config is not None:
         subject = read_subject(config, **workload)
         if subject.model is None:
