@@ -6,6 +6,7 @@ module, one for the CPU; tests put a third in their place with a clock of its ow
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from collections.abc import Callable, Sequence
@@ -145,10 +146,9 @@ class AcceleratorBackend:
         if name is not None:
             from shapes.device import load_device
 
-            try:  # a memory-side cache behind the L2 (AMD) is known only to the device's file
+            # A memory-side cache behind the L2 (AMD) is known only to the device's file, if there is one.
+            with contextlib.suppress(InputError):
                 l2 = max(l2, load_device(name(self.device)).memory.last_level_cache_bytes)
-            except InputError:
-                pass
         return int(l2) or UNKNOWN_CACHE_BYTES
 
     @property

@@ -11,6 +11,7 @@ import random
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -18,7 +19,9 @@ from shapes.measure.executor import Executor, InProcess, Parts, Round, Settings
 from shapes.measure.jobs import Job
 from shapes.measure.record import Measurement
 from shapes.measure.stats import Drift, control_drift
-from shapes.store import Store
+
+if TYPE_CHECKING:
+    from shapes.store import Store  # it imports this package: the store holds measurements
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,282 @@
+"""Suites: TOML files that list sweeps, most wanted first, and become jobs.
+
+A file has ``title``, optional ``precision``, ``time_s`` and ``interleave`` (``Settings``) and ``[[sweep]]`` tables:
+
+========  ==========================================================================================================
+op        keys
+========  ==========================================================================================================
+gemm      ``m n k`` (an integer, a list or a range "first:last:step", last included), or ``shapes`` [[m, n, k], …];
+          ``batch``, ``layouts``, ``phase``; with ``offsets`` each ``moves`` ("m", "mn" …) of a shape goes through them
+mlp       ``tokens hidden width``; ``gated``, ``direction``, ``compiled``
+attention ``batch s hidden head_dim`` (heads = hidden // head_dim); ``kernels``, ``phases``, ``causal``
+layer     ``models`` = tables of name, hidden, heads, width, and optional kv_heads, gated, rotary, parallel; ``b s``
+head      ``tokens hidden vocab``
+memory    ``what rows columns``; ``phases``
+mamf      nothing more: the search of ``shapes.measure.mamf``
+========  ==========================================================================================================
+
+Every sweep has ``label``, ``dtypes`` and ``priority`` (its place in the file where absent).
+"""
+
+from __future__ import annotations
+
+import itertools
+import tomllib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from shapes.dtypes import DTYPES
+from shapes.errors import InputError
+from shapes.measure.executor import Settings
+from shapes.measure.jobs import Job, MemoryBound, Part, swiglu
+from shapes.model import AttentionShape, Block, MlpShape, ModelShape, Stack
+from shapes.operators import Attention, Gemm
+from shapes.tables import Table
+from shapes.workload import Workload
+
+#: Scaled sizes stay multiples of this, so that an offset is the only misalignment there too.
+SCALE_MULTIPLE = 128
+#: Longest list a range may give: a typing error must not fill the memory.
+MOST_VALUES = 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Suite:
+    """What a suite file asks for. ``mamf``: dtypes whose maximum achievable rate is searched."""
+
+    name: str
+    title: str
+    jobs: tuple[Job, ...]
+    mamf: tuple[str, ...]
+    settings: dict[str, Any]
+
+
+def load_suite(path: Path, scale: float = 1.0) -> Suite:
+    """The suite in ``path`` with its sizes multiplied by ``scale`` (0 < scale <= 1; for a dry run)."""
+    where = str(path)
+    if not 0 < scale <= 1:
+        raise InputError("expected a number above 0 and at most 1", key="--scale", value=scale)
+    try:
+        data = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise InputError(f"cannot be read ({error.strerror})", where=where) from None
+    except (UnicodeDecodeError, ValueError) as error:
+        raise InputError(f"expected TOML: {error}", where=where) from None
+    top = Table(data, where)
+    settings: dict[str, Any] = {key: top.number(key) for key in ("precision", "time_s") if top.has(key)}
+    if top.has("interleave"):
+        settings["interleave"] = top.integer("interleave")
+    jobs: list[Job] = []
+    mamf: list[str] = []
+    title = top.text("title")
+    for place, sweep in enumerate(top.tables("sweep")):
+        made = _Sweep(sweep, scale, place)
+        if made.op == "mamf":
+            mamf += made.dtypes
+        else:
+            jobs += made.jobs()
+        sweep.refuse_the_rest()
+    top.refuse_the_rest()
+    return Suite(path.stem, title, tuple(dict.fromkeys(jobs)), tuple(mamf), settings)
+
+
+def values_of(value: object) -> tuple[int, ...]:
+    """An integer, a list of integers and ranges, or text such as "128,1000:1030:2" (last included) as a row of integers.
+
+    >>> values_of("8, 10:14:2")
+    (8, 10, 12, 14)
+
+    ValueError for anything else, and for sizes under 1.
+    """
+    if isinstance(value, bool):
+        raise ValueError("expected integers")
+    if isinstance(value, int):
+        found: tuple[int, ...] = (value,)
+    elif isinstance(value, str):
+        found = tuple(itertools.chain.from_iterable(map(_range, value.split(","))))
+    elif isinstance(value, list | tuple):
+        found = tuple(itertools.chain.from_iterable(map(values_of, value)))
+    else:
+        raise ValueError("expected integers")
+    if not found or min(found) < 1 or max(found) > 2**31:
+        raise ValueError("expected sizes from 1 to 2**31")
+    return found
+
+
+def _range(text: str) -> range:
+    parts = [int(part) for part in text.split(":")]
+    if len(parts) == 1:
+        return range(parts[0], parts[0] + 1)
+    if len(parts) > 3:
+        raise ValueError("expected first:last or first:last:step")
+    first, last, step = (*parts, 1)[:3]
+    if step < 1 or last < first:
+        raise ValueError("expected first:last:step with last >= first and step >= 1")
+    if (last - first) // step >= MOST_VALUES:
+        raise ValueError(f"expected at most {MOST_VALUES} values")
+    return range(first, last + 1, step)
+
+
+class _Sweep:
+    """One ``[[sweep]]`` table as jobs."""
+
+    def __init__(self, table: Table, scale: float, place: int) -> None:
+        self._table = table
+        self._scale = scale
+        self.op = table.text("op")
+        self.label = table.text("label")
+        self.priority = table.integer("priority") if table.has("priority") else place + 1
+        self.dtypes = table.texts("dtypes") or ("bf16",)
+        for dtype in self.dtypes:
+            if dtype not in DTYPES:
+                raise table.fail("dtypes", f"expected dtypes out of {', '.join(DTYPES)}")
+
+    def jobs(self) -> Iterator[Job]:
+        makers = {
+            "gemm": self._gemm, "mlp": self._mlp, "attention": self._attention, "layer": self._layer,
+            "head": self._head, "memory": self._memory,
+        }  # fmt: skip
+        if self.op not in makers:
+            raise self._table.fail("op", f"expected one of {', '.join((*makers, 'mamf'))}")
+        return makers[self.op]()
+
+    def _job(self, subject: Any, kernel: str = "") -> Job:
+        return Job(subject, kernel, self.priority, self.label)
+
+    def _sizes(self, key: str, *, scaled: bool = True, default: int | None = None) -> tuple[int, ...]:
+        if not self._table.has(key) and default is not None:
+            return (default,)
+        try:
+            found = values_of(self._table.data.get(key))
+        except ValueError as error:
+            raise self._table.fail(key, str(error)) from None
+        return tuple(self._scaled(value) for value in found) if scaled else found
+
+    def _scaled(self, value: int) -> int:
+        """``value`` times the scale, keeping its distance to the multiple of 128 below it."""
+        if self._scale == 1.0:
+            return value
+        base, rest = divmod(value, SCALE_MULTIPLE)
+        smaller = max(1, round(base * self._scale)) if base else 0
+        return smaller * SCALE_MULTIPLE + rest
+
+    def _flag(self, key: str, default: bool) -> bool:
+        if not self._table.has(key):
+            return default
+        value = self._table.data[key]
+        if not isinstance(value, bool):
+            raise self._table.fail(key, "expected true or false")
+        return value
+
+    def _choices(self, key: str, known: tuple[str, ...], default: tuple[str, ...]) -> tuple[str, ...]:
+        chosen = self._table.texts(key) or default
+        for value in chosen:
+            if value not in known:
+                raise self._table.fail(key, f"expected some of {', '.join(filter(None, known))}")
+        return chosen
+
+    def _shapes(self) -> tuple[tuple[int, int, int], ...]:
+        if not self._table.has("shapes"):
+            return tuple(itertools.product(self._sizes("m"), self._sizes("n"), self._sizes("k")))
+        rows = self._table.data["shapes"]
+        try:
+            shapes = [values_of(row) for row in rows]
+        except (TypeError, ValueError):
+            shapes = [()]
+        if any(len(shape) != 3 for shape in shapes):
+            raise self._table.fail("shapes", "expected rows of m, n and k")
+        return tuple((self._scaled(m), self._scaled(n), self._scaled(k)) for m, n, k in shapes)
+
+    def _moved(self) -> Iterator[tuple[int, int, int]]:
+        shapes = self._shapes()
+        if not self._table.has("offsets"):
+            yield from shapes
+            return
+        offsets = self._table.data["offsets"]
+        if not isinstance(offsets, list) or not all(isinstance(one, int) for one in offsets):
+            raise self._table.fail("offsets", "expected a list of integers")
+        moves = self._choices("moves", ("m", "n", "k", "mn", "mk", "nk", "mnk"), ("m", "n", "k"))
+        for shape, move, offset in itertools.product(shapes, moves, offsets):
+            m, n, k = (size + offset if axis in move else size for axis, size in zip("mnk", shape, strict=True))
+            if min(m, n, k) < 1:
+                raise self._table.fail("offsets", "expected offsets that leave every size positive")
+            yield m, n, k
+
+    def _gemm(self) -> Iterator[Job]:
+        layouts: Any = self._choices("layouts", ("tn", "nn", "nt", "tt"), ("tn",))
+        kernels = self._choices("kernels", ("", "fast_accum", "precise_accum"), ("",))
+        batch = self._sizes("batch", scaled=False, default=1)[0]
+        phase_of: dict[str, Any] = {"tn": "forward", "nn": "dgrad", "nt": "wgrad", "tt": "forward"}
+        for (m, n, k), layout, dtype, kernel in itertools.product(self._moved(), layouts, self.dtypes, kernels):
+            kind: Any = "bmm" if batch > 1 else "gemm"
+            out = "bf16" if dtype == "fp8" else None
+            operator = Gemm(self.label, phase_of[layout], m, n, k, batch, dtype, layout, kind=kind, out_dtype=out)
+            yield self._job(operator, kernel)
+
+    def _mlp(self) -> Iterator[Job]:
+        gated, compiled = self._flag("gated", True), self._flag("compiled", False)
+        train = "forward+backward" in self._choices("direction", ("forward", "forward+backward"), ("forward+backward",))
+        sizes = itertools.product(self._sizes("tokens"), self._sizes("hidden"), self._sizes("width"), self.dtypes)
+        for tokens, hidden, width, dtype in sizes:
+            yield self._job(swiglu(tokens, hidden, width, dtype=dtype, gated=gated, train=train, compiled=compiled))
+
+    def _attention(self) -> Iterator[Job]:
+        from shapes.measure.kernels.attention import KERNELS
+
+        kernels = self._choices("kernels", ("", *KERNELS), ("",))
+        phases: Any = self._choices("phases", ("forward", "dgrad"), ("forward", "dgrad"))
+        causal = self._flag("causal", True)
+        batch, hidden = self._sizes("batch", scaled=False)[0], self._sizes("hidden")[0]
+        sizes = itertools.product(self._sizes("s"), self._sizes("head_dim", scaled=False), phases, kernels, self.dtypes)
+        for s, head_dim, phase, kernel, dtype in sizes:
+            heads = max(1, hidden // head_dim)
+            operator = Attention(
+                self.label, phase, batch, heads, heads, s, s, head_dim, head_dim, causal=causal, dtype=dtype
+            )
+            yield self._job(operator, kernel)
+
+    def _layer(self) -> Iterator[Job]:
+        b, s = self._sizes("b", scaled=False)[0], self._sizes("s")[0]
+        compiled = self._flag("compiled", False)
+        for table, dtype in itertools.product(self._table.tables("models"), self.dtypes):
+            model = self._layer_model(table)
+            table.refuse_the_rest()
+            workload = Workload(b=b, s=s, dtype=dtype)
+            yield Job(
+                Part("layer", model, workload, compiled=compiled), "", self.priority, f"{self.label} {model.model_type}"
+            )
+
+    def _layer_model(self, table: Table) -> ModelShape:
+        heads = table.integer("heads")
+        kv = table.integer("kv_heads") if table.has("kv_heads") else heads
+        head_dim = table.integer("hidden") // heads
+        if self._scale != 1.0:  # fewer heads of the same width keep every alignment
+            group = heads // kv
+            kv = max(1, round(kv * self._scale))
+            heads = kv * group
+        hidden = heads * head_dim if self._scale != 1.0 else table.integer("hidden")
+        rotary = table.integer("rotary") if table.has("rotary") else 0
+        flags = {key: table.has(key) and table.data[key] is True for key in ("gated", "parallel", "biases")}
+        attention = AttentionShape(
+            heads, kv, head_dim, rotary_dim=rotary, qkv_bias=flags["biases"], o_bias=flags["biases"]
+        )
+        mlp = MlpShape(self._scaled(table.integer("width")), flags["gated"], flags["biases"])
+        block = Block(attention, mlp, norm_weights=2 if flags["biases"] else 1, parallel=flags["parallel"])
+        return ModelShape(table.text("name"), (Stack("main", hidden, (block,)),), head=False)
+
+    def _head(self) -> Iterator[Job]:
+        sizes = itertools.product(self._sizes("tokens"), self._sizes("hidden"), self._sizes("vocab"), self.dtypes)
+        for tokens, hidden, vocab, dtype in sizes:
+            block = Block(None, None, norms=0)
+            model = ModelShape("head", (Stack("main", hidden, (block,)),), vocab)
+            yield self._job(Part("head", model, Workload(b=1, s=tokens, dtype=dtype)))
+
+    def _memory(self) -> Iterator[Job]:
+        phases: Any = self._choices("phases", ("forward", "dgrad"), ("forward", "dgrad"))
+        sizes = itertools.product(
+            self._table.texts("what"), self._sizes("rows"), self._sizes("columns"), phases, self.dtypes
+        )
+        for what, rows, columns, phase, dtype in sizes:
+            yield self._job(MemoryBound(what, rows, columns, phase, dtype))

@@ -1,0 +1,214 @@
+"""What `sizer bench` measures: options, a configuration or a suite turned into jobs, and results into rows."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from shapes.device import Device, load_device
+from shapes.dtypes import BYTES
+from shapes.errors import InputError
+from shapes.measure.environment import Environment
+from shapes.measure.jobs import Job, MemoryBound, swiglu
+from shapes.measure.record import Measurement
+from shapes.measure.runner import Sweep
+from shapes.operators import LAYOUT_OF_PHASE, Attention, Elementwise, Gemm, Operator, Phase
+from sizer.subject import Subject
+
+#: What ``--op`` knows, and the sizes each needs.
+OPS: dict[str, tuple[str, ...]] = {
+    "gemm": ("m", "n", "k"), "bmm": ("m", "n", "k"), "swiglu": ("tokens", "hidden", "width"),
+    "mlp": ("tokens", "hidden", "width"), "attention": ("sequence", "head_dim", "heads"),
+    "layer": ("sequence", "hidden", "heads", "width"), "head": ("tokens", "hidden", "vocab"),
+    "norm": ("tokens", "hidden"), "layer_norm": ("tokens", "hidden"), "softmax": ("tokens", "hidden"),
+    "activation": ("tokens", "hidden"), "residual": ("tokens", "hidden"), "cross_entropy": ("tokens", "vocab"),
+}  # fmt: skip
+
+PHASES: dict[str, tuple[Phase, ...]] = {
+    "forward": ("forward",), "dgrad": ("dgrad",), "wgrad": ("wgrad",), "backward": ("dgrad", "wgrad"),
+    "all": ("forward", "dgrad", "wgrad"),
+}  # fmt: skip
+
+
+def option_of(size: str) -> str:
+    """The command-line option of a size: -m, --head-dim."""
+    return f"-{size}" if len(size) == 1 else f"--{size.replace('_', '-')}"
+
+
+def jobs_of_op(
+    op: str, sizes: Mapping[str, Sequence[int]], *, dtypes: Sequence[str], batch: int, phase: str,
+    layouts: Sequence[str], kernels: Sequence[str], kv_heads: int | None = None, compiled: bool = False,
+) -> list[Job]:  # fmt: skip
+    """Jobs for every combination of ``sizes`` of ``op``; InputError names the size that is missing."""
+    for size in OPS[op]:
+        if not sizes.get(size):
+            raise InputError(
+                f"expected a size, a list or first:last:step for --op {op}", key=f"--{size.replace('_', '-')}"
+            )
+    jobs: list[Job] = []
+    for values in itertools.product(*(sizes[size] for size in OPS[op])):
+        for dtype in dtypes:
+            made = _one_op(op, values, dtype, batch, phase, layouts, kv_heads, compiled)
+            jobs += [Job(subject, kernel) for subject in made for kernel in kernels or ("",)]
+    return jobs
+
+
+def _one_op(
+    op: str, values: Sequence[int], dtype: str, batch: int, phase: str, layouts: Sequence[str], kv_heads: int | None,
+    compiled: bool,
+) -> list[Any]:  # fmt: skip
+    out_dtype = "bf16" if dtype == "fp8" else None
+    if op in ("gemm", "bmm"):
+        m, n, k = values
+        kind: Literal["gemm", "bmm"] = "bmm" if op == "bmm" else "gemm"
+        # dgrad's n is forward's k and so on: the sizes are the product's own, as given, whatever the phase.
+        chosen: list[tuple[Phase, Any]] = [(one, LAYOUT_OF_PHASE[one]) for one in PHASES[phase]]
+        if layouts:
+            chosen = [("forward", layout) for layout in layouts]
+        return [
+            Gemm("bench", one, m, n, k, batch, dtype, layout, kind=kind, out_dtype=out_dtype) for one, layout in chosen
+        ]
+    if op in ("swiglu", "mlp"):
+        tokens, hidden, width = values
+        train = phase != "forward"
+        return [swiglu(tokens, hidden, width, dtype=dtype, gated=op == "swiglu", train=train, compiled=compiled)]
+    if op == "attention":
+        s, d, heads = values
+        phases: list[Phase] = ["forward"] if phase == "forward" else ["forward", "dgrad"]
+        return [Attention("bench", one, batch, heads, kv_heads or heads, s, s, d, d, dtype=dtype) for one in phases]
+    if op in ("layer", "head"):
+        return [_part(op, values, dtype, batch, phase, kv_heads, compiled)]
+    directions: list[Literal["forward", "dgrad"]] = ["forward"] if phase == "forward" else ["forward", "dgrad"]
+    return [MemoryBound(op, values[0], values[1], one, dtype) for one in directions]
+
+
+def _part(
+    op: str, values: Sequence[int], dtype: str, batch: int, phase: str, kv_heads: int | None, compiled: bool
+) -> Any:
+    from shapes.measure.jobs import Part
+    from shapes.model import AttentionShape, Block, MlpShape, ModelShape, Stack
+    from shapes.workload import Workload
+
+    direction: Literal["forward", "forward+backward"] = "forward" if phase == "forward" else "forward+backward"
+    if op == "head":
+        tokens, hidden, vocab = values
+        model = ModelShape("head", (Stack("main", hidden, (Block(None, None, norms=0),)),), vocab)
+        return Part("head", model, Workload(b=1, s=tokens, dtype=dtype), direction, compiled)
+    s, hidden, heads, width = values
+    if hidden % heads:
+        raise InputError(f"expected a divisor of the hidden size {hidden}", key="--heads", value=heads)
+    d = hidden // heads
+    block = Block(AttentionShape(heads, kv_heads or heads, d, rotary_dim=d // 2 * 2), MlpShape(width))
+    model = ModelShape("layer", (Stack("main", hidden, (block,)),), head=False)
+    return Part("layer", model, Workload(b=batch, s=s, dtype=dtype), direction, compiled)
+
+
+def jobs_of_subject(subject: Subject) -> tuple[dict[Operator, Job], tuple[str, ...]]:
+    """(each operator's job, a line for every operator that cannot be timed alone and why)."""
+    jobs: dict[Operator, Job] = {}
+    notes: list[str] = []
+    for operator in subject.operators:
+        if operator.kind == "collective":
+            notes.append(f"{operator.name}: communication needs several devices: not measured")
+        elif isinstance(operator, Elementwise):
+            bound = elementwise_shape(operator, subject)
+            if bound is None:
+                notes.append(f"{operator.name} ({operator.phase}): no kernel of its own here: not measured")
+            else:
+                jobs[operator] = Job(bound, label=operator.name)
+        else:
+            jobs[operator] = Job(operator, label=operator.name)
+    return jobs, tuple(dict.fromkeys(notes))
+
+
+def elementwise_shape(operator: Elementwise, subject: Subject) -> MemoryBound | None:
+    """The kernel with rows and columns that moves an operator's bytes; None where torch has no single one for it."""
+    if subject.model is None or operator.phase not in ("forward", "dgrad"):
+        return None
+    size = max(2, BYTES[operator.dtype])
+    dtype = operator.dtype if BYTES[operator.dtype] > 1 else "bf16"
+    model = subject.model
+    backward = operator.phase == "dgrad"
+    if operator.what == "norm" and "qk_norm" not in operator.name and "latent" not in operator.name:
+        columns, elements = model.hidden, operator.bytes_written // size
+    elif operator.what == "activation" and model.dense_mlp is not None and model.dense_mlp.gated:
+        columns, elements = model.dense_mlp.width, operator.bytes_written // size // (2 if backward else 1)
+    elif operator.what == "softmax":
+        columns, elements = subject.workload.s, operator.bytes_written // size
+    elif operator.what == "residual" and not backward:
+        columns, elements = model.hidden, operator.bytes_written // size
+    elif operator.what == "cross_entropy":
+        columns, elements = -(-model.vocab // subject.workload.t), operator.bytes_written // (size if backward else 4)
+    else:
+        return None
+    rows = elements // columns
+    if not rows:
+        return None
+    phase: Literal["forward", "dgrad"] = "dgrad" if backward else "forward"
+    return MemoryBound(operator.what, rows, columns, phase, dtype)
+
+
+def device_of(environment: Environment) -> Device | None:
+    """The known accelerator behind an environment's device name, if there is one."""
+    try:
+        return load_device(environment.device)
+    except InputError:
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One line of a table: what, the outcome, what was predicted for it, and how often a step runs it."""
+
+    title: str
+    measurement: Measurement | None
+    predicted_s: float | None = None
+    count: int = 1
+
+
+def rows_of(jobs: Iterable[Job], sweep: Sweep, device: Device | None) -> list[Row]:
+    """A row for every job, predicted beside measured where the device is known and the cost model speaks of it."""
+    from shapes.cost import predict
+
+    rows = []
+    for job in jobs:
+        predicted = None
+        if device is not None and isinstance(job.subject, Gemm | Attention) and not job.kernel:
+            with contextlib.suppress(InputError):  # a dtype that the device's file does not speak of
+                predicted = predict(job.subject, device).seconds
+        rows.append(Row(job.title, sweep.results.get(job.key), predicted))
+    return rows
+
+
+def rows_of_subject(subject: Subject, jobs: Mapping[Operator, Job], sweep: Sweep, device: Device | None) -> list[Row]:
+    """A row for every operator of a step."""
+    from shapes.cost import predict_many
+
+    operators = list(jobs)
+    costs = (
+        [cost.seconds for cost in predict_many(operators, device)] if device is not None else [None] * len(operators)
+    )
+    return [
+        Row(f"{operator.name} {operator.phase}", sweep.results.get(jobs[operator].key), cost, operator.count)
+        for operator, cost in zip(operators, costs, strict=True)
+    ]
+
+
+def write_rows(results: Iterable[Measurement], path: Path) -> None:
+    """One JSON object a measurement and line, times to 7 digits; replaced whole."""
+    part = path.with_name(path.name + ".part")
+    try:
+        with open(part, "w", encoding="utf-8", newline="\n") as file:
+            for one in results:
+                row = one.row()
+                row["samples"] = [float(f"{value:.7g}") for value in row["samples"]]
+                row["environment"].pop("host", None)
+                file.write(json.dumps(row, sort_keys=True) + "\n")
+        part.replace(path)
+    except OSError as error:
+        raise InputError(f"cannot be written ({error.strerror})", where=str(path)) from None

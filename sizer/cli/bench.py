@@ -1,0 +1,300 @@
+"""`sizer bench`."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from shapes.dtypes import DTYPES
+from shapes.errors import InputError
+from sizer.cli.options import given, output_options, write_output
+
+if TYPE_CHECKING:
+    from shapes.measure import InProcess, Progress, Settings
+    from shapes.store import Store
+
+#: Exit code of a program ended by Ctrl-C, as shells know it.
+INTERRUPTED = 130
+
+_SIZES = ("m", "n", "k", "tokens", "hidden", "width", "vocab", "heads", "head_dim", "sequence")
+
+
+@click.command()
+@click.argument("what", required=False, type=click.Choice(["mamf"]))
+@click.option("-m", "--m", help="Rows of C. Sizes are integers, lists and ranges: 128,1000:1030:2 (last included).")
+@click.option("-n", "--n", help="Columns of C.")
+@click.option("-k", "--k", help="Reduction.")
+@click.option(
+    "--op", default="gemm", show_default=True, help="gemm, bmm, swiglu, attention, layer, norm … (-h shows all)."
+)
+@click.option("--tokens", help="Rows b x s of an MLP, head or norm.")
+@click.option("--hidden", help="Hidden size h.")
+@click.option("--width", help="MLP width d_ff.")
+@click.option("--vocab", help="Vocabulary v.")
+@click.option("--heads", help="Attention heads a.")
+@click.option("--head-dim", help="Head dimension d.")
+@click.option("--kv-heads", type=click.IntRange(1), help="Key/value heads. [default: as heads]")
+@click.option("-s", "--sequence", help="Tokens a sequence.")
+@click.option("-b", "--batch", type=click.IntRange(1), default=1, show_default=True, help="Batch of bmm or sequences.")
+@click.option("--dtype", "dtypes", multiple=True, type=click.Choice(DTYPES), help="Element type; may be repeated.")
+@click.option(
+    "--layout", "layouts", multiple=True, type=click.Choice(["tn", "nn", "nt", "tt"]), help="[default: the phase's]"
+)
+@click.option(
+    "--phase", default="forward", show_default=True, type=click.Choice(["forward", "dgrad", "wgrad", "backward", "all"]),
+    help="Which products; whole parts run forward, or forward and backward.",
+)  # fmt: skip
+@click.option("--kernel", "kernels", multiple=True, help="Attention: flash, cudnn, efficient, math, flash_attn.")
+@click.option("--compile", "compiled", is_flag=True, help="Whole parts through torch.compile.")
+@click.option("--config", type=click.Path(), help="Measure this configuration's operators beside their predictions.")
+@click.option("--suite", "suites", multiple=True, type=click.Path(), help="Run a suite file; may be repeated.")
+@click.option("--out", type=click.Path(file_okay=False), help="Write each suite's JSONL and summary into this folder.")
+@click.option("--scale", type=float, default=1.0, show_default=True, help="Multiply a suite's sizes (a dry run).")
+@click.option("--device", help="torch's device: cuda, cuda:1, cpu. [default: the accelerator here, else cpu]")
+@click.option(
+    "--precision", type=click.FloatRange(0, 1, min_open=True), help="Half-width of the interval. [default: 0.005]"
+)
+@click.option("--max-time", "time_s", type=click.FloatRange(0, min_open=True), help="Seconds a shape. [default: 0.5]")
+@click.option("--time-limit", type=click.FloatRange(0, min_open=True), help="Seconds for all; most wanted first.")
+@click.option("--interleave", type=click.IntRange(1, 64), help="Shapes timed in turns. [default: 8]")
+@click.option(
+    "--store",
+    "store_path",
+    type=click.Path(dir_okay=False),
+    help="Measurement store. [default: SIZER_STORE, else the user's cache]",
+)
+@click.option("--fresh", is_flag=True, help="Measure again what the store has.")
+@output_options("text", "json", "jsonl", "csv")
+def command(
+    what: str | None, suites: tuple[str, ...], config: str | None, device: str | None, store_path: str | None,
+    format_: str, output: str | None, **options: Any,
+) -> None:  # fmt: skip
+    """Measure operators, a configuration's operators or a suite on the device at hand.
+
+    `sizer bench -m 1024 -n 1024 -k 1000:1030:1` times products; `sizer bench mamf` searches the maximum achievable
+    matmul rate. Results go to the store at once: the same command again goes on where this one was stopped.
+    """
+    if sum((what is not None, bool(suites), config is not None)) > 1:
+        raise InputError("expected one of mamf, --config and --suite", key="bench")
+    from shapes.measure import InProcess, Settings
+    from shapes.store import Store
+
+    chosen = {key: options[key] for key in ("precision", "time_s", "interleave")}
+    settings = Settings(**given(chosen))
+    with Store.open(store_path) as store, _ends_in_order():
+        run = _Run(InProcess(device, settings), store, settings, options)
+        try:
+            if suites:
+                text = run.suites([Path(suite) for suite in suites], given(chosen))
+            elif what == "mamf":
+                text = run.maximum()
+            elif config is not None:
+                text = run.configuration(config, format_)
+            else:
+                text = run.operators(format_)
+        except KeyboardInterrupt:
+            click.echo("\ninterrupted: what was measured is stored; the same command goes on", err=True)
+            sys.exit(INTERRUPTED)
+    write_output(text, output)
+
+
+@contextmanager
+def _ends_in_order() -> Iterator[None]:
+    """SIGTERM (a time limit) ends as Ctrl-C does: files are written with what is known."""
+
+    def stop(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+class _Run:
+    """One call of `sizer bench`: where it measures, what it keeps and how it says so."""
+
+    def __init__(self, session: InProcess, store: Store, settings: Settings, options: dict[str, Any]) -> None:
+        self.session, self.store, self.settings, self.options = session, store, settings, options
+
+    def _measure(self, jobs: Any, settings: Settings | None = None, time_limit_s: float | None = None) -> Any:
+        from shapes.measure import measure
+
+        limit = time_limit_s if time_limit_s is not None else self.options["time_limit"]
+        with _progress() as progress:
+            return measure(
+                jobs, executor=self.session, store=self.store, settings=settings or self.settings, time_limit_s=limit,
+                fresh=self.options["fresh"], progress=progress,
+            )  # fmt: skip
+
+    def _dtypes(self) -> tuple[str, ...]:
+        """As asked, else what the device trains in."""
+        return self.options["dtypes"] or (("fp32",) if self.session.backend.device == "cpu" else ("bf16",))
+
+    def operators(self, format_: str) -> str:
+        from shapes.measure.suite import values_of
+        from sizer.benching import OPS, device_of, jobs_of_op, option_of, rows_of
+        from sizer.report.bench_text import bench_text
+
+        options = self.options
+        if options["op"] not in OPS:
+            raise InputError(f"expected one of {', '.join(OPS)}", key="--op", value=options["op"])
+        sizes = {}
+        for name in _SIZES:
+            if options[name] is not None:
+                try:
+                    sizes[name] = values_of(options[name])
+                except ValueError as error:
+                    expected = str(error) if "invalid literal" not in str(error) else "expected integers and ranges"
+                    raise InputError(expected, key=option_of(name), value=options[name]) from None
+        jobs = jobs_of_op(
+            options["op"], sizes, dtypes=self._dtypes(), batch=options["batch"], phase=options["phase"],
+            layouts=options["layouts"], kernels=options["kernels"], kv_heads=options["kv_heads"],
+            compiled=options["compiled"],
+        )  # fmt: skip
+        sweep = self._measure(jobs)
+        if format_ != "text":
+            return _data(sweep.results.values(), format_)
+        return bench_text(rows_of(jobs, sweep, device_of(self.session.environment)), sweep, self.session.environment)
+
+    def configuration(self, config: str, format_: str) -> str:
+        from sizer.benching import device_of, jobs_of_subject, rows_of_subject
+        from sizer.report.bench_text import bench_text
+        from sizer.subject import read_subject
+
+        asked = {"dtype": self.options["dtypes"][0] if self.options["dtypes"] else None}
+        if self.options["sequence"] is not None:
+            asked["s"] = _one(self.options["sequence"], "--sequence")
+        subject = read_subject(config, **given({**asked, "b": self.options["batch"]}))
+        jobs, notes = jobs_of_subject(subject)
+        sweep = self._measure(jobs.values())
+        if format_ != "text":
+            return _data(sweep.results.values(), format_)
+        rows = rows_of_subject(subject, jobs, sweep, device_of(self.session.environment))
+        return "\n".join((bench_text(rows, sweep, self.session.environment), *notes))
+
+    def maximum(self) -> str:
+        return "\n\n".join(self._maximum(dtype, self.options["time_limit"] or 120.0)[0] for dtype in self._dtypes())
+
+    def _maximum(self, dtype: str, time_limit_s: float) -> tuple[str, tuple[Any, ...]]:
+        from shapes.measure.mamf import find_maximum
+        from sizer.benching import device_of
+        from sizer.report.bench_text import maximum_text
+
+        device = device_of(self.session.environment)
+        with _progress() as progress:
+            found = find_maximum(
+                dtype, executor=self.session, device=device, store=self.store, settings=self.settings,
+                time_limit_s=time_limit_s, scale=self.options["scale"], progress=progress,
+            )  # fmt: skip
+        published = device.mamf_flops.get(dtype) if device is not None else None
+        return maximum_text(found, self.session.environment, published), found.tried
+
+    def suites(self, paths: list[Path], asked: dict[str, Any]) -> str:
+        """Each suite in turn, sharing the time limit: what one leaves is the next one's."""
+        import time
+
+        from shapes.measure.suite import load_suite
+
+        loaded = [load_suite(path, self.options["scale"]) for path in paths]
+        start, limit, lines = time.monotonic(), self.options["time_limit"], []
+        for place, suite in enumerate(loaded):
+            share = (limit - (time.monotonic() - start)) / (len(loaded) - place) if limit is not None else None
+            lines.append(self._suite(suite, asked, share))
+        return "\n\n".join(lines)
+
+    def _suite(self, suite: Any, asked: dict[str, Any], limit_s: float | None) -> str:
+        import time
+        from dataclasses import replace
+
+        from sizer.benching import device_of, rows_of
+        from sizer.report.bench_text import bench_text
+
+        start = time.monotonic()
+        lines = [f"{suite.name}: {suite.title}"]
+        extra: list[Any] = []
+        if suite.mamf:
+            share = (limit_s if limit_s is not None else 120.0 * len(suite.mamf)) / (len(suite.mamf) + bool(suite.jobs))
+            for dtype in suite.mamf:
+                text, tried = self._maximum(dtype, share)
+                lines.append(text)
+                extra += tried
+        left = max(0.0, limit_s - (time.monotonic() - start)) if limit_s is not None else None
+        try:
+            sweep = self._measure(suite.jobs, replace(self.settings, **{**suite.settings, **asked}), left)
+        except KeyboardInterrupt:
+            stored = (self.store.find(job.key, self.session.environment) for job in suite.jobs)
+            self._write(suite, [*extra, *(one for one in stored if one is not None)], None)
+            raise
+        if suite.jobs:
+            rows = rows_of(suite.jobs, sweep, device_of(self.session.environment))
+            lines.append(bench_text(rows, sweep, self.session.environment))
+        self._write(suite, [*extra, *sweep.results.values()], sweep)
+        return "\n".join(lines)
+
+    def _write(self, suite: Any, results: list[Any], sweep: Any) -> None:
+        """``<suite>.jsonl`` and ``<suite>.summary.json`` in --out."""
+        if self.options["out"] is None:
+            return
+        import json
+        from dataclasses import asdict
+
+        from sizer.benching import write_rows
+
+        folder = Path(self.options["out"])
+        folder.mkdir(parents=True, exist_ok=True)
+        write_rows(results, folder / f"{suite.name}.jsonl")
+        summary = {
+            "suite": suite.name, "title": suite.title, "scale": self.options["scale"], "jobs": len(suite.jobs),
+            "environment": self.session.environment.to_dict(), "results": len(results),
+            "left": None if sweep is None else len(sweep.left),
+            "drift": None if sweep is None else asdict(sweep.drift),
+            "elapsed_s": None if sweep is None else sweep.elapsed_s,
+        }  # fmt: skip
+        (folder / f"{suite.name}.summary.json").write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
+
+
+def _one(value: str, option: str) -> int:
+    if not value.isdigit():
+        raise InputError("expected one integer", key=option, value=value)
+    return int(value)
+
+
+@contextmanager
+def _progress() -> Iterator[Callable[[Progress], None] | None]:
+    """A line on a terminal's standard error, rewritten at most ten times a second; nothing where there is none."""
+    if not sys.stderr.isatty():
+        yield None
+        return
+    import time
+
+    shown = 0.0
+
+    def show(now: Progress) -> None:
+        nonlocal shown
+        if time.monotonic() - shown < 0.1 and now.done < now.total:
+            return
+        shown = time.monotonic()
+        share = now.done / now.total if now.total else 1.0
+        left = f"{now.left_s:.0f} s left" if now.left_s is not None else ""
+        bar = ("#" * round(30 * share)).ljust(30, ".")
+        click.echo(f"\r[{bar}] {now.done}/{now.total}  {left}\x1b[K", nl=False, err=True)
+
+    try:
+        yield show
+    finally:
+        click.echo("\r\x1b[K", nl=False, err=True)
+
+
+def _data(results: Any, format_: str) -> str:
+    """Measurements as JSON, JSON lines or CSV."""
+    from sizer.report.store_export import export_text
+
+    return export_text(results, format_)

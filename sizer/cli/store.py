@@ -1,0 +1,146 @@
+"""`sizer store`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from shapes.errors import InputError
+from sizer.cli.options import write_output
+
+if TYPE_CHECKING:
+    from shapes.measure import Measurement
+    from shapes.store import Store
+
+_DAY_S = 86_400.0
+
+
+@click.group()
+@click.option(
+    "--store", "path", type=click.Path(dir_okay=False), metavar="PATH",
+    help="The store. [default: SIZER_STORE, else the user's cache folder]",
+)  # fmt: skip
+@click.pass_context
+def command(context: click.Context, path: str | None) -> None:
+    """List, export, import, merge or prune stored measurements."""
+    context.obj = path
+
+
+def _filters(function: Any) -> Any:
+    for option in (
+        click.option("--status", type=click.Choice(["ok", "oom", "error", "unsupported", "wrong"]), help="Only these."),
+        click.option("--label", help="Only those whose label holds this text."),
+        click.option("--device", help="Only those whose device holds this text."),
+        click.option("--kind", help="Only this kind: gemm, bmm, attention, mlp, layer …"),
+    ):
+        function = option(function)
+    return function
+
+
+def _open(path: str | None, *, create: bool = False) -> Store:
+    from shapes.store import Store
+
+    return Store.open(path, create=create)
+
+
+@command.command("list")
+@_filters
+@click.option("--newest", type=click.IntRange(1), default=50, show_default=True, help="At most so many, the last made.")
+@click.pass_obj
+def list_(path: str | None, newest: int, **filters: Any) -> None:
+    """List measurements, the newest last."""
+    from tabulate import tabulate
+
+    from sizer.report.units import seconds_text
+
+    with _open(path) as store:
+        rows = [
+            (_what(one), seconds_text(one.seconds) if one.seconds else one.status,
+             f"{100 * one.half_width:.2f}%" if one.half_width is not None else "-",
+             f"{one.tflops:.4g}" if one.tflops else "-", one.environment.device, one.label)
+            for one in store.measurements(newest=newest, **filters)
+        ]  # fmt: skip
+        total = store.count()
+    click.echo(tabulate(rows, ("what", "time", "+-", "TFLOPS", "device", "label"), disable_numparse=True))
+    click.echo(f"\n{len(rows)} of {total} measurements")
+
+
+def _what(one: Measurement) -> str:
+    row = one.row(samples=False)
+    sizes = " x ".join(str(row[name]) for name in ("m", "n", "k") if row[name] is not None)
+    batch = f"{row['batch']} x " if (row["batch"] or 1) > 1 else ""
+    words = (row["kind"], f"{batch}{sizes}", row["layout"], row["phase"], row["dtype"], row["kernel"])
+    return " ".join(str(word) for word in words if word)
+
+
+@command.command()
+@_filters
+@click.option(
+    "--format", "format_", type=click.Choice(["jsonl", "json", "csv", "parquet"]), default="jsonl", show_default=True,
+    help="Format; only jsonl can be imported.",
+)  # fmt: skip
+@click.option(
+    "-o", "--output", type=click.Path(dir_okay=False), metavar="FILE", help="Write here, not to the terminal."
+)
+@click.pass_obj
+def export(path: str | None, format_: str, output: str | None, **filters: Any) -> None:
+    """Write measurements as JSON lines, JSON, CSV or Parquet."""
+    from sizer.report.store_export import export_text, write_parquet
+
+    with _open(path) as store:
+        chosen = store.measurements(**filters)
+        if format_ == "parquet":
+            if output is None:
+                raise InputError("expected a file: Parquet is binary", key="--output")
+            write_parquet(chosen, Path(output))
+            return
+        text = export_text(chosen, format_)
+    write_output(text, output)
+
+
+@command.command("import")
+@click.argument("files", nargs=-1, required=True, type=click.Path(dir_okay=False))
+@click.pass_obj
+def import_(path: str | None, files: tuple[str, ...]) -> None:
+    """Add the measurements of exported JSON lines; what is there already is not doubled. A wrong file adds nothing."""
+    from shapes.store import read_export
+
+    with _open(path, create=True) as store:
+        for name in files:
+            try:
+                with open(name, encoding="utf-8") as lines:
+                    added = store.add(read_export(lines, name))
+            except OSError as error:
+                raise InputError(f"cannot be read ({error.strerror})", where=name) from None
+            except UnicodeDecodeError:
+                raise InputError("expected UTF-8 JSON lines", where=name) from None
+            click.echo(f"{name}: {added} added")
+
+
+@command.command()
+@click.argument("others", nargs=-1, required=True, type=click.Path(dir_okay=False))
+@click.pass_obj
+def merge(path: str | None, others: tuple[str, ...]) -> None:
+    """Add what other stores have and this one has not."""
+    with _open(path, create=True) as store:
+        for name in others:
+            with _open(name) as other:
+                click.echo(f"{name}: {store.merge(other)} added")
+
+
+@command.command()
+@click.option("--older-than", type=click.FloatRange(0, min_open=True), metavar="DAYS", help="Older than so many days.")
+@click.option("--failed", is_flag=True, help="Outcomes that are no times: out of memory, errors, unsupported.")
+@click.option("--superseded", is_flag=True, help="All but the newest of the same work and environment.")
+@click.pass_obj
+def prune(path: str | None, older_than: float | None, failed: bool, superseded: bool) -> None:
+    """Delete measurements."""
+    if older_than is None and not failed and not superseded:
+        raise InputError("expected --older-than, --failed or --superseded", key="prune")
+    with _open(path) as store:
+        removed = store.prune(
+            older_than_s=older_than * _DAY_S if older_than is not None else None, failed=failed, superseded=superseded
+        )
+        click.echo(f"{removed} deleted, {store.count()} left")
