@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from math import prod
 from typing import TYPE_CHECKING, Any
 
@@ -31,12 +32,10 @@ class _Core(torch.autograd.Function):
         mask: Tensor | None,
     ) -> Tensor:  # fmt: skip
         where, frame, _ = recorder.place()
-        # A window as long as the sequence hides nothing.
-        seen = window if window is not None and window < key.shape[-2] else None
         ctx.operator = Attention(
             name=where, phase="forward", batch=prod(query.shape[:-3]), heads=query.shape[-3], kv_heads=key.shape[-3],
             q_len=query.shape[-2], kv_len=key.shape[-2], head_dim=query.shape[-1], v_head_dim=value.shape[-1],
-            causal=causal, window=seen, dtype=dtype_name(query.dtype),
+            causal=causal, window=window, dtype=dtype_name(query.dtype),
         )  # fmt: skip
         ctx.recorder, ctx.frame = recorder, frame
         ctx.mask = None if mask is None else mask.shape
@@ -46,8 +45,6 @@ class _Core(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override] # one output
-        from dataclasses import replace
-
         ctx.recorder.add(replace(ctx.operator, phase="dgrad"), ctx.frame)
         made = [torch.empty_like(saved) for saved in ctx.saved_tensors]
         mask = gradient.new_empty(ctx.mask) if ctx.mask is not None and ctx.needs_input_grad[6] else None
@@ -82,7 +79,7 @@ class FusedAttention(TorchFunctionMode):
         return result
 
     @contextmanager
-    def in_transformers(self) -> Iterator[None]:
+    def in_transformers(self, *, masks: bool) -> Iterator[None]:
         """Also stand in for transformers' "sdpa" attention and mask functions."""
         from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
         from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
@@ -98,7 +95,9 @@ class FusedAttention(TorchFunctionMode):
             )  # fmt: skip
             return out.transpose(1, 2).contiguous(), None
 
-        registries = ((ALL_ATTENTION_FUNCTIONS, attention), (ALL_MASK_ATTENTION_FUNCTIONS, lambda *_a, **_k: None))
+        registries: list[tuple[Any, Any]] = [(ALL_ATTENTION_FUNCTIONS, attention)]
+        if not masks:
+            registries.append((ALL_MASK_ATTENTION_FUNCTIONS, lambda *_args, **_kwargs: None))
         try:
             for registry, function in registries:
                 registry["sdpa"] = function

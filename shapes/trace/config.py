@@ -64,10 +64,17 @@ def trace_config(
 
         notes += shard(model, plan, t, where)
     inputs = example_inputs(model, b=b, s=s, decoder_s=decoder_s)
-    traced = run(
-        model, (), inputs, train=phase == "train", model_type=settings.model_type, answers=answers_for(settings),
-        config=settings, expert_load=expert_load, repeats=repeats, where=where,
-    )  # fmt: skip
+    options: dict[str, Any] = {
+        "train": phase == "train", "model_type": settings.model_type, "config": settings, "expert_load": expert_load,
+        "repeats": repeats, "where": where,
+    }  # fmt: skip
+    try:
+        traced = run(model, (), inputs, answers=answers_for(settings), **options)
+    except InputError as error:
+        # Some models look into the mask that a fused kernel would not need.
+        if not isinstance(error.__cause__, (TypeError, AttributeError, ValueError)):
+            raise
+        traced = run(model, (), inputs, answers=answers_for(settings), masks=True, **options)
     operators = traced.operators
     if dtype in ("fp8", "int8", "tf32"):
         operators = tuple(_recast(operator, dtype) for operator in operators)
@@ -133,7 +140,8 @@ def model_class(settings: Any, where: str, architecture: str | None) -> type[nn.
             return found
         if architecture:
             raise InputError("expected a model class of transformers", where=where, key="architecture", value=name)
-    for auto in _AUTO_CLASSES:
+    translating = getattr(settings, "is_encoder_decoder", False)
+    for auto in sorted(_AUTO_CLASSES, key=lambda name: "Seq2Seq" not in name) if translating else _AUTO_CLASSES:
         mapping = getattr(transformers, auto)._model_mapping
         if type(settings) in mapping:
             found = mapping[type(settings)]
@@ -159,16 +167,26 @@ def build(
                 if wanted == "eager":
                     raise
                 model = cls._from_config(settings, attn_implementation="eager", **options)
-                notes.append(f"{cls.__name__} has no fused attention: its attention is traced as batched products")
+                if getattr(cls, "_supports_flash_attn", getattr(cls, "_supports_flash_attn_2", False)):
+                    # Fused by FlashAttention's own kernel alone: its layers look the function up when they run.
+                    _attend_with(model, "sdpa")
+                else:
+                    notes.append(f"{cls.__name__} has no fused attention: it is traced as batched products")
     except Exception as error:
         line = (str(error).strip().splitlines() or [""])[0]
         raise InputError(
             f"transformers {transformers.__version__} cannot build {cls.__name__}: {type(error).__name__}: {line}"[:400],
             where=where,
         ) from error
-    # Skipping initialization skips the tying of weights too.
-    model.tie_weights()
+    # Skipping initialization skips the tying of weights too; what torch.normal made is not on the meta device.
+    model.to("meta").tie_weights()
     return model.eval(), notes
+
+
+def _attend_with(model: nn.Module, implementation: str) -> None:
+    for settings in {id(m.config): m.config for m in model.modules() if hasattr(m, "config")}.values():
+        if hasattr(settings, "_attn_implementation_internal"):
+            settings._attn_implementation_internal = implementation
 
 
 @contextmanager

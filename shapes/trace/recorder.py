@@ -45,7 +45,6 @@ class _Forward:
     frame: Frame
     product: Product
     weight: bool
-    a_is_weight: bool = False
 
 
 class Recorder(TorchDispatchMode):
@@ -60,6 +59,7 @@ class Recorder(TorchDispatchMode):
         self.opaque: set[str] = set()
         self.stack: list[nn.Module] = []
         self.called: set[int] = set()
+        self.used_parameters: set[int] = set()
         self._rows: dict[tuple[Operator, Frame], int] = {}
         self._forwards: dict[int, _Forward] = {}
         self._places: list[tuple[str, Frame]] = [("", repeats.frame)]
@@ -157,7 +157,7 @@ class Recorder(TorchDispatchMode):
         if torch.is_grad_enabled():
             # The node was made just before its operator was dispatched.
             made = torch.autograd._get_sequence_nr() - 1  # type: ignore[attr-defined]
-            self._forwards[made] = _Forward(name, frame, product, b_level > 0, a_level > 0)
+            self._forwards[made] = _Forward(name, frame, product, b_level > 0)
         self._emit(name, "forward", product, frame)
 
     def _backward(self, product: Product, where: str, frame: Frame, number: int) -> None:
@@ -168,7 +168,6 @@ class Recorder(TorchDispatchMode):
             return
         canonical = forward.product
         of_a = _differentiates_a(product, canonical)
-        weight = forward.weight if not of_a else forward.a_is_weight
         if of_a:
             turned = product.a == canonical.b or (
                 product.b != canonical.b and (product.m, product.n) != (canonical.m, canonical.k)
@@ -183,7 +182,7 @@ class Recorder(TorchDispatchMode):
             forward.weight or canonical.b_along_k
         )  # fmt: skip
         product = product.transposed() if lies_turned else product
-        self._emit(forward.name, "wgrad" if weight else "dgrad", product, forward.frame)
+        self._emit(forward.name, "wgrad" if forward.weight and not of_a else "dgrad", product, forward.frame)
 
     def _convolution_backward(self, output_mask: list[bool]) -> None:
         number = self.place()[2]
@@ -236,11 +235,12 @@ class Recorder(TorchDispatchMode):
         )  # fmt: skip
 
     def _taint(self, func: Any, args: Any, kwargs: Any, out: Any) -> None:
-        # Only what is computed from parameters alone in the forward pass is a weight: a cast, a scale, a stack.
         if not isinstance(out, (Tensor, tuple, list)) or torch._C._current_autograd_node() is not None:  # type: ignore[attr-defined]
             return
         tensors = [leaf for leaf in _pytree.tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
         levels = [self._weight(tensor) for tensor in tensors]
+        self.used_parameters.update(parameter for _, parameter in levels if parameter is not None)
+        # Only what is computed from parameters alone in the forward pass is a weight: a cast, a scale, a stack.
         if not levels or any(level == 0 for level, _ in levels) or "empty" in func._schema.name:
             return
         parameter = levels[0][1]

@@ -34,8 +34,12 @@ def run(
     expert_load: float = 1.0,
     repeats: bool = True,
     where: str | None = None,
+    masks: bool = False,
 ) -> Traced:
-    """Trace one call of ``module`` (whose tensors are on the meta device already) and its backward pass."""
+    """Trace one call of ``module`` (whose tensors are on the meta device already) and its backward pass.
+
+    ``masks``: let transformers build its attention masks, which some models read; the operators stay the same.
+    """
     once = Repeats(module, config, enabled=repeats)
     recorder = Recorder(module, once, expert_load)
     fused = FusedAttention(recorder)
@@ -45,7 +49,7 @@ def run(
             stack.enter_context(torch.set_grad_enabled(train))
             stack.enter_context(once.active())
             if config is not None:
-                stack.enter_context(fused.in_transformers())
+                stack.enter_context(fused.in_transformers(masks=masks))
             stack.enter_context(recorder.following())
             stack.enter_context(fused)
             if answers is not None:
@@ -123,13 +127,14 @@ def _unused(module: nn.Module, recorder: Recorder) -> tuple[str, ...]:
     names = recorder.names.of_module
     # A repeated layer was called if its like was.
     called = {names[module_id] for module_id in recorder.called if module_id in names}
+    used = {recorder.names.of_parameter[parameter] for parameter in recorder.used_parameters}
 
     def walk(path: str, parent: nn.Module) -> Iterator[str]:
         for name, child in parent.named_children():
             inner = f"{path}.{name}" if path else name
-            if any(names[id(m)] in called for m in child.modules()):
+            if any(names.get(id(m)) in called for m in child.modules()):
                 yield from walk(inner, child)
-            elif next(child.parameters(), None) is not None:
+            elif not used.issuperset(recorder.names.of_parameter.get(id(p)) for p in child.parameters()):
                 yield recorder.names.fold(inner)
 
     return tuple(dict.fromkeys(walk("", module)))

@@ -1,0 +1,140 @@
+"""The formula path against torch's own dispatcher: for every family the readers know, the same products, counted.
+
+A product is (phase, kind, batch, m, n, k, dtype). Gradients of activations are compared without regard to which of m
+and n comes first: C^T = B^T A^T is the same product, and which of the two runs depends on how a tensor lies in memory.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from functools import cache
+from typing import Any
+
+import pytest
+
+from shapes.operators import operators
+from shapes.operators.types import Attention, Elementwise, Gemm, GroupedGemm, Operator
+from shapes.workload import Workload
+from sizer.readers import read_config
+
+pytest.importorskip("transformers")
+
+#: Small where the class allows it, so that every dimension is told from every other: h 96, 6 heads of 16, MLP 160, v 320.
+LLAMA_LIKE = {
+    "hidden_size": 96, "intermediate_size": 160, "num_hidden_layers": 3, "num_attention_heads": 6,
+    "num_key_value_heads": 2, "vocab_size": 320,
+}  # fmt: skip
+GPT2_LIKE = {"n_embd": 96, "n_layer": 3, "n_head": 6, "vocab_size": 320}
+MOE = LLAMA_LIKE | {"num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 48, "head_dim": 16}
+MLA = LLAMA_LIKE | {
+    "num_key_value_heads": 6, "kv_lora_rank": 32, "qk_nope_head_dim": 16, "qk_rope_head_dim": 8, "v_head_dim": 12,
+    "n_routed_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 48, "first_k_dense_replace": 1,
+    "n_shared_experts": 2, "n_group": 1, "topk_group": 1,
+}  # fmt: skip
+ENCODER_DECODER = {
+    "d_model": 96, "encoder_layers": 2, "decoder_layers": 3, "encoder_attention_heads": 6, "vocab_size": 320,
+    "decoder_attention_heads": 6, "encoder_ffn_dim": 160, "decoder_ffn_dim": 224,
+}  # fmt: skip
+
+CONFIGS: dict[str, dict[str, Any]] = {
+    "llama": LLAMA_LIKE,
+    "llama multi-head": {"model_type": "llama", **LLAMA_LIKE, "num_key_value_heads": 6},
+    "llama multi-query": {"model_type": "llama", **LLAMA_LIKE, "num_key_value_heads": 1},
+    "llama tied": {"model_type": "llama", **LLAMA_LIKE, "tie_word_embeddings": True},
+    "llama biased": {"model_type": "llama", **LLAMA_LIKE, "attention_bias": True, "mlp_bias": True},
+    "mistral": LLAMA_LIKE,
+    "qwen2": LLAMA_LIKE,
+    "qwen3": LLAMA_LIKE | {"head_dim": 24},
+    "gemma": LLAMA_LIKE | {"head_dim": 24},
+    "gemma2": LLAMA_LIKE | {"head_dim": 24},
+    "gemma3_text": LLAMA_LIKE | {"head_dim": 24},
+    "cohere": LLAMA_LIKE,
+    "cohere2": LLAMA_LIKE,
+    "olmo": LLAMA_LIKE,
+    "olmo2": LLAMA_LIKE,
+    "phi": LLAMA_LIKE | {"num_key_value_heads": 6},
+    "phi3": LLAMA_LIKE | {"pad_token_id": 0},
+    "stablelm": LLAMA_LIKE,
+    "starcoder2": LLAMA_LIKE,
+    "gpt2": GPT2_LIKE,
+    "gpt_bigcode": GPT2_LIKE,
+    "gpt_bigcode multi-head": {"model_type": "gpt_bigcode", **GPT2_LIKE, "multi_query": False},
+    "gpt_neox": LLAMA_LIKE,
+    "opt": LLAMA_LIKE | {"ffn_dim": 160, "word_embed_proj_dim": 64},
+    "bloom": {"hidden_size": 96, "n_layer": 3, "n_head": 6, "vocab_size": 320},
+    "falcon": LLAMA_LIKE,
+    "falcon new": {"model_type": "falcon", **LLAMA_LIKE, "new_decoder_architecture": True, "num_kv_heads": 2},
+    "mpt": {"d_model": 96, "n_heads": 6, "n_layers": 3, "vocab_size": 320},
+    "t5": {"d_model": 96, "d_kv": 24, "d_ff": 160, "num_layers": 2, "num_decoder_layers": 3, "num_heads": 6, "vocab_size": 320},
+    "t5 gated": {"model_type": "t5", "d_model": 96, "d_ff": 160, "num_layers": 2, "vocab_size": 320, "feed_forward_proj": "gated-gelu"},
+    "bart": ENCODER_DECODER,
+    "whisper": ENCODER_DECODER | {"pad_token_id": 0},
+    "mixtral": LLAMA_LIKE | {"num_local_experts": 8, "num_experts_per_tok": 2},
+    "qwen2_moe": MOE | {"shared_expert_intermediate_size": 80, "mlp_only_layers": [1]},
+    "qwen3_moe": MOE | {"mlp_only_layers": [1]},
+    "deepseek_v2": MLA | {"q_lora_rank": None},
+    "deepseek_v3": MLA | {"q_lora_rank": 40},
+    "glm4_moe": MLA | {"num_key_value_heads": 2, "head_dim": 16},
+    "gpt_oss": MOE | {"num_local_experts": 8},
+}  # fmt: skip
+#: transformers has no fused attention for these, whatever is asked for, so only eager can be compared.
+NEVER_FUSED = frozenset({"bloom", "mpt"})
+
+
+def named(label: str) -> dict[str, Any]:
+    # "llama tied" gives its own model_type; a plain label is one.
+    return {"model_type": label, **CONFIGS[label]}
+
+
+@cache
+def traced(label: str, phase: str, attention: str, b: int, s: int) -> Counter[tuple[object, ...]]:
+    from shapes.trace import trace_config
+
+    return products(trace_config(named(label), b=b, s=s, phase=phase, attention=attention).operators)  # type: ignore[arg-type]
+
+
+def products(found: Iterable[Operator]) -> Counter[tuple[object, ...]]:
+    counted: Counter[tuple[object, ...]] = Counter()
+    for op in found:
+        match op:
+            case Gemm():
+                m, n = sorted((op.m, op.n)) if op.kind == "bmm" and op.phase == "dgrad" else (op.m, op.n)
+                key: tuple[object, ...] = (op.phase, op.kind, op.batch, m, n, op.k, op.dtype)
+            case GroupedGemm():
+                key = (op.phase, op.kind, op.groups, op.m, op.n, op.k, op.ragged, op.dtype)
+            case Attention():
+                # A window as long as the sequence hides nothing.
+                window = op.window if op.window is not None and op.window < op.kv_len else None
+                heads = (op.batch, op.heads, op.kv_heads, op.q_len, op.kv_len, op.head_dim, op.v_head_dim)
+                key = (op.phase, op.kind, *heads, op.causal, window, op.dtype)
+            case Elementwise():
+                continue
+            case _:
+                raise AssertionError(f"one device has no {op}")
+        counted[key] += op.count
+    return counted
+
+
+@pytest.mark.parametrize("attention", ["flash", "eager"])
+@pytest.mark.parametrize("label", CONFIGS)
+def test_a_training_step_runs_the_products_the_formulas_say(label: str, attention: str) -> None:
+    if attention == "flash" and label in NEVER_FUSED:
+        pytest.skip("transformers has no fused attention for it")
+    model = read_config(named(label)).model
+    workload = Workload(b=2, s=24, attention=attention)  # type: ignore[arg-type]
+    assert products(operators(model, workload)) == traced(label, "train", attention, 2, 24)
+
+
+@pytest.mark.parametrize("label", ["llama", "gpt2", "qwen3_moe", "deepseek_v3", "t5", "whisper"])
+@pytest.mark.parametrize(("b", "s"), [(1, 40), (3, 17)])
+def test_a_forward_pass_runs_the_products_the_formulas_say(label: str, b: int, s: int) -> None:
+    model = read_config(named(label)).model
+    assert products(operators(model, Workload(b=b, s=s, phase="infer"))) == traced(label, "infer", "flash", b, s)
+
+
+@pytest.mark.parametrize("label", CONFIGS)
+def test_parameters_are_the_module_s_own_count(label: str) -> None:
+    from shapes.trace import trace_config
+
+    assert read_config(named(label)).model.parameters == trace_config(named(label), b=1, s=8, phase="infer").parameters
