@@ -217,18 +217,15 @@ def test_a_device_cannot_be_changed() -> None:
         device.power_w = 1  # type: ignore[misc]  # frozen is the point
 
 
-def test_loading_one_device_is_fast_and_parses_no_other() -> None:
-    # In a fresh process, after the imports: the median of new spellings, each an alias lookup or a parse.
+def test_loading_one_device_parses_no_other() -> None:
     script = (
-        "import time, shapes.device as d\n"
-        "times = []\n"
+        "import shapes.device as d\n"
         "for name in ('h100', 'NVIDIA A100-SXM4-80GB', 'b200', 'mi300x', 'Tesla T4'):\n"
-        "    start = time.perf_counter(); d.load_device(name); times.append(time.perf_counter() - start)\n"
-        "assert d._parse_file.cache_info().misses == 5, d._parse_file.cache_info()\n"
-        "print(sorted(times)[2])\n"
+        "    d.load_device(name)\n"
+        "print(d._parse_file.cache_info().misses)\n"
     )
-    seconds = float(subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout)
-    assert seconds < 0.005
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert int(done.stdout) == 5
 
 
 def run(*arguments: str) -> str:
