@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from shapes.device import Device
-from shapes.memory import Memory, Saved, largest_microbatch, memory, savings, smallest_pp, smallest_tp
+from shapes.memory import CHECKED, Memory, Saved, largest_microbatch, memory, savings, smallest_pp, smallest_tp
 from shapes.model import ModelShape
 from shapes.workload import Workload
 
@@ -27,6 +27,13 @@ class Anatomy:
     smallest_pp: int | None
     savings: tuple[Saved, ...]
 
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What the figures assume that a reader could not guess."""
+        if not self.workload.train or self.memory.implementation == "megatron" or self.model_type in CHECKED:
+            return ()
+        return (f"activations as the closest checked family saves them: {self.model_type} was not compared with torch",)
+
     def to_dict(self) -> dict[str, Any]:
         return {
             "schema_version": 1,
@@ -38,6 +45,7 @@ class Anatomy:
             "optimizer": self.memory.optimizer,
             "implementation": self.memory.implementation,
             "stage": self.memory.stage,
+            "notes": list(self.notes),
             "components": dict(self.memory.components),
             "formulas": {part.name: part.formula for part in self.memory.parts},
             "total_bytes": self.memory.total_bytes,

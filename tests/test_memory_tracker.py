@@ -12,7 +12,7 @@ pytest.importorskip("transformers")
 
 import memory_oracle as oracle
 
-from shapes.memory import Memory, largest_microbatch, memory
+from shapes.memory import CHECKED, Memory, largest_microbatch, memory
 from shapes.model import ModelShape
 from shapes.workload import Workload
 from sizer.readers import read_config
@@ -64,6 +64,52 @@ def test_each_component_is_within_3_percent_of_memtracker(
     assert parts["weights"] == tracked.weights
     assert parts["gradients"] == tracked.gradients
     assert parts["optimizer_states"] == pytest.approx(tracked.states, rel=1e-4)  # torch counts a step for each tensor
+    activations = parts["activations"] + parts["logits_and_loss"] + parts["temporary"]
+    assert activations == pytest.approx(tracked.activations, rel=TOLERANCE)
+
+
+SMALL = {
+    "hidden_size": 256, "intermediate_size": 704, "num_hidden_layers": 2, "num_attention_heads": 8,
+    "num_key_value_heads": 4, "vocab_size": 1024, "max_position_embeddings": 512,
+}  # fmt: skip
+#: What a family's configuration has beside or instead of SMALL.
+FURTHER: dict[str, dict[str, Any]] = {
+    "mistral": SMALL,
+    "qwen2": SMALL,
+    "phi": {**SMALL, "resid_pdrop": 0.0},
+    "phi3": {**SMALL, "pad_token_id": 0},
+    "olmo2": SMALL,
+    "glm4": {**SMALL, "head_dim": 32, "pad_token_id": 0},
+    "stablelm": SMALL,
+    "starcoder2": SMALL,
+    "gemma": {**SMALL, "head_dim": 32},
+    "gemma3_text": {**SMALL, "head_dim": 32},
+    "qwen2_moe": {
+        **SMALL, "num_experts": 8, "moe_intermediate_size": 128, "shared_expert_intermediate_size": 256,
+        "num_experts_per_tok": 2,
+    },
+    "qwen3_moe": {**SMALL, "num_experts": 8, "moe_intermediate_size": 128, "num_experts_per_tok": 2, "head_dim": 32},
+    "gpt_bigcode": {
+        "n_embd": 256, "n_layer": 2, "n_head": 8, "vocab_size": 1024, "n_positions": 512, "resid_pdrop": 0.0,
+        "embd_pdrop": 0.0, "attn_pdrop": 0.0,
+    },
+    "opt": {
+        "hidden_size": 256, "ffn_dim": 1024, "num_hidden_layers": 2, "num_attention_heads": 8, "vocab_size": 1024,
+        "word_embed_proj_dim": 256, "dropout": 0.0, "max_position_embeddings": 512,
+    },
+}  # fmt: skip
+
+
+def test_every_family_said_to_be_checked_is_checked_here() -> None:
+    assert set(FURTHER) | set(oracle.CONFIGS) == CHECKED
+
+
+@pytest.mark.parametrize("family", sorted(FURTHER))
+def test_further_families_are_within_3_percent_too(family: str) -> None:
+    config = oracle.config_of(family, **FURTHER[family])
+    tracked = oracle.track(config, 2, 256)
+    parts = predicted(model_of(config), Workload(b=2, s=256)).components
+    assert parts["weights"] == tracked.weights
     activations = parts["activations"] + parts["logits_and_loss"] + parts["temporary"]
     assert activations == pytest.approx(tracked.activations, rel=TOLERANCE)
 

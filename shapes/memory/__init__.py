@@ -12,7 +12,7 @@ from shapes.memory.anatomy import (
     weight_bytes,
 )
 from shapes.memory.fitting import Saved, Saving, largest_microbatch, possible_savings, savings, smallest_pp, smallest_tp
-from shapes.memory.saved import Implementation
+from shapes.memory.saved import CHECKED, Implementation
 from shapes.memory.states import (
     OPTIMIZERS,
     PRECISIONS,
@@ -24,6 +24,7 @@ from shapes.memory.states import (
 )
 
 __all__ = [
+    "CHECKED",
     "CONTEXT_BYTES",
     "DISTRIBUTED_BYTES",
     "OPTIMIZERS",

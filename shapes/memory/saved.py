@@ -21,16 +21,18 @@ Implementation = Literal["huggingface", "megatron"]
 class Style:
     """How one family's modelling code is written, where that decides what autograd saves.
 
-    ``norm``: "rms" (x in fp32, scaled, cast back, times the weight), "gemma" (times 1 + weight in fp32, then cast back)
-    or "layer" (one kernel that saves its input). ``activation``: "fused" (silu, gelu: one kernel) or "gelu_new"
-    (tanh written out). ``post_norms``: norms after attention and MLP too (gemma2). ``softmax_fp32``: the eager core's
-    softmax runs in fp32 and is cast back. ``contiguous_output``: the fused core's output is copied to (b, s, heads).
-    ``fused_gate``: silu and product in one kernel that saves gate and up. ``fused_loss``: cross-entropy in place.
-    ``logit_softcap``, ``score_softcap``: tanh around the logits, and around the scores of the eager core.
+    ``norm``: "rms" (x in fp32, scaled, cast back, times the weight), "gemma" (times the weight in fp32, then cast back)
+    or "layer" (one kernel that saves its input). ``activation``: "fused" (silu, gelu: one kernel that saves its input),
+    "relu" (saves its output) or "gelu_new" (tanh written out). ``pre_norms``, ``post_norms``: norms before and after
+    attention and MLP. ``softmax_fp32``: the eager core's softmax runs in fp32 and is cast back. ``contiguous_output``:
+    the fused core's output is copied to (b, s, heads). ``fused_gate``: silu and product in one kernel that saves gate
+    and up. ``fused_loss``: cross-entropy in place. ``logit_softcap``, ``score_softcap``: tanh around the logits, and
+    around the scores of the eager core.
     """
 
     norm: Literal["rms", "gemma", "layer"] = "rms"
-    activation: Literal["fused", "gelu_new"] = "fused"
+    activation: Literal["fused", "relu", "gelu_new"] = "fused"
+    pre_norms: bool = True
     post_norms: bool = False
     softmax_fp32: bool = True
     contiguous_output: bool = False
@@ -41,20 +43,32 @@ class Style:
 
 
 _LAYER = Style(norm="layer")
+# Where only a part of each head is rotated, the parts are put together head by head, and the output follows.
+_LAYER_PARTIAL = Style(norm="layer", contiguous_output=True)
 STYLES: dict[str, Style] = {
     "gpt2": Style(norm="layer", activation="gelu_new", softmax_fp32=False),
-    "gpt_neox": Style(norm="layer", contiguous_output=True),
+    "gpt_neox": _LAYER_PARTIAL,
     "gemma": Style(norm="gemma"),
     "gemma2": Style(norm="gemma", post_norms=True, logit_softcap=True, score_softcap=True),
-    "gemma3_text": Style(norm="gemma", post_norms=True),
     "gemma3": Style(norm="gemma", post_norms=True),
+    "gemma3_text": Style(norm="gemma", post_norms=True),
+    "olmo2": Style(norm="gemma", pre_norms=False, post_norms=True),
+    "glm4": Style(post_norms=True, contiguous_output=True),
     "gptj": Style(norm="layer", activation="gelu_new"),
     "bloom": Style(norm="layer", activation="gelu_new"),
+    "opt": Style(norm="layer", activation="relu"),
+    "phi": Style(norm="layer", activation="gelu_new", contiguous_output=True),
+    "phi3": Style(contiguous_output=True),
+    "stablelm": _LAYER_PARTIAL,
     **dict.fromkeys(
-        ("opt", "phi", "falcon", "mpt", "stablelm", "starcoder2", "gpt_bigcode", "bert", "roberta", "bart", "whisper",
-         "vit", "siglip"), _LAYER,
+        ("falcon", "mpt", "starcoder2", "gpt_bigcode", "bert", "roberta", "bart", "whisper", "vit", "siglip"), _LAYER
     ),
-}  # fmt: skip
+}
+#: Families whose activations were compared with MemTracker and are within 3% (tests/test_memory_tracker.py).
+CHECKED = frozenset(
+    ("llama", "mistral", "qwen2", "qwen3", "qwen3_moe", "mixtral", "gpt2", "gpt_bigcode", "gpt_neox", "gemma", "gemma2",
+     "gemma3_text", "glm4", "olmo2", "qwen2_moe", "phi3", "starcoder2", "stablelm", "opt", "phi"),
+)  # fmt: skip
 _DEFAULT = Style()
 #: Megatron-LM's fused kernels: every norm saves its input only, softmax stays in 16 bits (Korthikanti 2205.05198).
 MEGATRON = Style(norm="layer", softmax_fp32=False, fused_gate=True, fused_loss=True)
@@ -95,10 +109,10 @@ def layer_tape(block: Block, hidden: int, sizes: Sizes) -> Tape:
         return tape
     for attention in (block.attention, block.cross):
         if attention is not None:
-            normed = _norm(tape, x, sizes.whole * hidden, sizes)
+            normed = _before(tape, x, hidden, sizes)
             x = _joined(tape, block, hidden, x, _attention(tape, attention, hidden, normed, sizes), sizes)
     if block.mlp is not None:
-        normed = _norm(tape, x, sizes.whole * hidden, sizes)
+        normed = _before(tape, x, hidden, sizes)
         _joined(tape, block, hidden, x, _mlp(tape, block, hidden, normed, sizes), sizes)
     return tape
 
@@ -111,6 +125,10 @@ def _parallel_layer(tape: Tape, block: Block, hidden: int, x: Tensor, sizes: Siz
     branch, other = (_dropout(tape, part, block.dropout, sizes) for part in (branch, other))
     inner = tape.op("residual", (other, branch), x.bytes, shares_gradient=True)
     tape.op("residual", (inner, x), x.bytes, shares_gradient=True)
+
+
+def _before(tape: Tape, x: Tensor, hidden: int, sizes: Sizes) -> Tensor:
+    return _norm(tape, x, sizes.whole * hidden, sizes) if sizes.style.pre_norms else x
 
 
 def _joined(tape: Tape, block: Block, hidden: int, x: Tensor, branch: Tensor, sizes: Sizes) -> Tensor:
@@ -327,6 +345,8 @@ def _gated(tape: Tape, projected: list[Tensor], width: int, sizes: Sizes) -> Ten
 def _activation(tape: Tape, x: Tensor, sizes: Sizes) -> Tensor:
     if sizes.style.activation == "fused":
         return tape.op("activation", (x,), x.bytes, (x,))
+    if sizes.style.activation == "relu":
+        return tape.op("activation", (x,), x.bytes, saves_output=True)
     # 0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))), every step a kernel.
     half = tape.op("x/2", (x,), x.bytes)
     cube = tape.op("x^3", (x,), x.bytes, (x,), work=2 * x.bytes)
@@ -347,6 +367,8 @@ def _mixture(tape: Tape, moe: MoeShape, hidden: int, x: Tensor, sizes: Sizes) ->
     shared = None
     if moe.shared is not None:
         shared = _dense(tape, moe.shared, hidden, x, sizes)
+        if moe.shared_gate:
+            shared = tape.op("shared expert, gated", (shared,), shared.bytes, (shared,), work=shared.bytes)
     gathered = tape.op("tokens by expert", (x,), routed * hidden * e)
     width = routed * -(-moe.width // t) * e
     linears = moe.expert_linears(hidden, fused=sizes.workload.fused_gate_up)

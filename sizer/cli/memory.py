@@ -125,4 +125,5 @@ def _text(found: Anatomy) -> str:
             fits = "yes" if saved.total_bytes <= found.device_bytes else "no"
             table.append([saved.saving.name, f"{saved.total_bytes / gib:.3f}", fits, saved.largest_microbatch or "-"])
         lines += ["", tabulate(table, ["with, by itself", "GiB", "fits", "largest microbatch"], disable_numparse=True)]
+    lines += [f"note: {note}" for note in found.notes]
     return "\n".join(lines)
