@@ -147,7 +147,17 @@ def _traced_module(
         traced = trace(module, example_inputs, phase=settled.phase)
     else:
         raise InputError("expected example_inputs: the arguments of one forward call", where=type(module).__name__)
+    if "dtype" not in workload:
+        settled = replace(settled, dtype=_main_dtype(traced.operators))
     return subject_of_trace(traced, type(module).__name__, settled, dims)
+
+
+def _main_dtype(operators: tuple[Operator, ...]) -> str:
+    """The element type of most of the FLOPs: a module runs in its own, whatever the default workload says."""
+    flops: dict[str, int] = {}
+    for operator in operators:
+        flops[operator.dtype] = flops.get(operator.dtype, 0) + operator.flops * operator.count
+    return max(flops, key=lambda dtype: flops[dtype], default="fp32")
 
 
 def subject_of_trace(traced: Traced, where: str, workload: Workload, dims: Mapping[str, int] | None = None) -> Subject:
