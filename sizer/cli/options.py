@@ -110,11 +110,10 @@ def write_output(text: str, output: str | None) -> None:
 
 
 def read_standard_input() -> str:
-    """All of standard input as text; bytes that are not UTF-8 are an InputError."""
-    try:
-        return sys.stdin.buffer.read().decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise InputError(f"expected UTF-8 text, found byte {error.object[error.start]:#04x}", where="<stdin>") from None
+    """Standard input as text; what is too large or not UTF-8 is an InputError."""
+    from sizer.readers.loading import MAX_BYTES, decode
+
+    return decode(sys.stdin.buffer.read(MAX_BYTES + 1), "<stdin>")
 
 
 def config_argument(config: str, config_format: str | None) -> object:

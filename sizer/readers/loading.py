@@ -28,14 +28,18 @@ def load_text(path: Path) -> str:
         raise InputError(f"cannot be read: {error.strerror}", where=where) from None
     except ValueError:
         raise InputError("expected a file name", where=where) from None
+    return decode(data, where)
+
+
+def decode(data: bytes, where: str) -> str:
+    """A configuration's bytes as text; InputError for too many or for what is not UTF-8."""
     if len(data) > MAX_BYTES:
         raise InputError(f"expected a configuration of at most {MAX_BYTES // 2**20} MiB", where=where)
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise InputError(
-            f"expected UTF-8 text, found byte {data[error.start]:#04x} at {error.start}", where=where
-        ) from None
+        found = f"byte {data[error.start]:#04x} at {error.start}"
+        raise InputError(f"expected UTF-8 text, found {found}", where=where) from None
 
 
 def parse_mapping(text: str, where: str) -> Mapping[str, Any]:
