@@ -83,8 +83,9 @@ def read_environment(backend: Backend) -> Environment:
     for label, value in (("cuda", torch.version.cuda), ("hip", getattr(torch.version, "hip", None))):
         if value:
             versions[label] = str(value)
-    if torch.version.cuda and torch.backends.cudnn.is_available():
-        versions["cudnn"] = str(torch.backends.cudnn.version())
+    cudnn: Any = torch.backends.cudnn
+    if torch.version.cuda and cudnn.is_available():
+        versions["cudnn"] = str(cudnn.version())
     versions.update(_packages(str(torch.version.cuda or "").split(".")[0]))
     uuid = getattr(properties, "uuid", None)
     host["multiprocessors"] = getattr(properties, "multi_processor_count", None)
@@ -131,7 +132,7 @@ def cpu_name() -> str:
 def _nvml() -> Any:
     """The pynvml module, started, or None (not installed, or no NVIDIA driver)."""
     try:
-        import pynvml
+        import pynvml  # type: ignore[import-not-found]  # optional: sizer[nvml]
 
         pynvml.nvmlInit()
     except Exception:  # NVML's errors share no stable base across versions; without it the fields stay empty

@@ -35,6 +35,10 @@ CONFIDENCE = 0.95
 LEAST_SAMPLES = 6
 #: A drift is taken out only where chance alone would show as much once in a thousand series.
 DRIFT_Z = NormalDist().inv_cdf(1 - 0.001 / 2)
+#: A correlation length is itself estimated from only count / length independent stretches, and biased down by taking the
+#: row's own mean out. Widening by this times length / count brings two-state chains of length 2 to 9 to their nominal
+#: coverage (tests/test_stats.py, reports/bench/measure_coverage.py).
+SHORT_ROW = 12.0
 #: Walsh averages grow with the square of the pairs; beyond this many, neighbouring pairs are joined by their median.
 MOST_PAIRS = 400
 
@@ -155,8 +159,7 @@ def correlation_length(above: NDArray[np.bool_]) -> float:
         if pair < (noise if lag == 1 else 0.0):
             break
         total += 2 * pair
-    # Taking the row's own mean out biases every lag down by about total/count; this undoes the first order of it.
-    return max(1.0, total / max(0.25, 1 - 2 * total / count)) if total > 1.0 else 1.0
+    return max(1.0, total * (1 + SHORT_ROW * total / count)) if total > 1.0 else 1.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -76,7 +76,7 @@ def _call(operator: Gemm, kernel: str, a: Any, b: Any, c: Any, device: Any) -> C
         one = torch.ones((), dtype=torch.float32, device=device)
         # Training's recipes accumulate fast in the forward product and precisely in the gradients.
         fast = operator.phase == "forward" if not kernel else kernel == "fast_accum"
-        return lambda: torch._scaled_mm(a, b, scale_a=one, scale_b=one, out_dtype=c.dtype, use_fast_accum=fast, out=c)  # type: ignore[call-overload]  # torch's stubs lack the out= form, its schema has it
+        return lambda: torch._scaled_mm(a, b, scale_a=one, scale_b=one, out_dtype=c.dtype, use_fast_accum=fast, out=c)
     if operator.dtype == "int8":
         return lambda: torch._int_mm(a, b, out=c)
     product: Any = torch.bmm if a.dim() == 3 else torch.mm
@@ -92,7 +92,10 @@ def _check(operator: Gemm, kernel: str, a: Any, b: Any, c: Any, device: Any) -> 
     unwritten = c.isnan() if c.dtype.is_floating_point else c == -(2**31)
     if bool(unwritten.any()):
         return float("nan")
-    rows = torch.linspace(0, operator.m - 1, min(operator.m, CHECKED_ROWS), device=device).long().unique()
+    # Evenly spread whole numbers; in fp64, since fp32 cannot count beyond 16 million rows.
+    rows: Any = torch.linspace(
+        0, operator.m - 1, min(operator.m, CHECKED_ROWS), device=device, dtype=torch.float64
+    ).long()
     # One step wider than the kernel; on a device without fp64 units this is 32 rows only.
     wide = torch.float32 if operator.dtype in ("bf16", "fp16", "fp8") else torch.float64
     with fp32_products(allow_tf32=False):

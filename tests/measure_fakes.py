@@ -1,0 +1,94 @@
+"""A device with a clock of its own, and an executor that answers from a formula: measuring without waiting."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shapes.measure.environment import Environment
+from shapes.measure.executor import Event, Parts, Round, Settings
+from shapes.measure.jobs import Job
+from shapes.measure.record import Measurement, summary_fields
+
+ENVIRONMENT = Environment("Fake 1", "fake-uuid", "1.0", None, (("torch", "0.0"),))
+
+
+class FakeBackend:
+    """Calls take the seconds that they return; nothing else passes time."""
+
+    device = "cpu"
+
+    def __init__(self, cache_bytes: int = 1000, free_bytes: int = 10**9, graphs: bool = False) -> None:
+        self.cache_bytes, self.free_bytes, self._graphs = cache_bytes, free_bytes, graphs
+        self.clock = 0.0
+        self.flushes = 0
+        self.synchronizations = 0
+
+    def now(self) -> float:
+        return self.clock
+
+    def synchronize(self) -> None:
+        self.synchronizations += 1
+
+    def burst(
+        self, calls: Sequence[Callable[[], object]], flush: Callable[[], object] | None = None
+    ) -> NDArray[np.float64]:
+        seconds = []
+        for call in calls:
+            if flush is not None:
+                flush()
+            taken = call()
+            assert isinstance(taken, float)
+            seconds.append(taken)
+            self.clock += taken
+        self.synchronize()
+        return np.array(seconds)
+
+    def flusher(self) -> Callable[[], object]:
+        def flush() -> None:
+            self.flushes += 1
+
+        return flush
+
+    def capture(self, calls: Sequence[Callable[[], object]]) -> Callable[[], object] | None:
+        return (lambda: float(sum(call() for call in calls))) if self._graphs else None  # type: ignore[misc]
+
+    def peak_bytes(self, call: Callable[[], object]) -> int | None:
+        return None
+
+    def release(self) -> None:
+        pass
+
+
+class FakeExecutor:
+    """Answers each job with ``seconds_of(job)``, one round a job, and counts what it was asked."""
+
+    def __init__(self, seconds_of: Callable[[Job], float], wall_s: float = 0.0) -> None:
+        self.environment = ENVIRONMENT
+        self.asked: list[Job] = []
+        self._seconds_of, self._wall_s = seconds_of, wall_s
+
+    def run(
+        self, jobs: Sequence[Job], settings: Settings, *, deadline: float | None = None, parts: Parts | None = None
+    ) -> Iterator[Event]:
+        for job in jobs:
+            if deadline is not None and time.monotonic() >= deadline:
+                return
+            time.sleep(self._wall_s)
+            self.asked.append(job)
+            samples = np.full(12, self._seconds_of(job))
+            yield Round({job.key: (samples, samples)}, samples)
+            yield measurement(job, samples)
+
+
+def measurement(job: Job, samples: NDArray[np.float64], **changes: object) -> Measurement:
+    """What a sweep would record of ``job``."""
+    values: dict[str, object] = {
+        "key": job.key, "description": job.describe(), "environment": ENVIRONMENT, "status": "ok", "samples": samples,
+        "stop": "precision", "flops": job.subject.flops, "bytes": getattr(job.subject, "bytes", 1000), "created": time.time(),
+        **summary_fields(samples), **changes,
+    }  # fmt: skip
+    return Measurement(**values)  # type: ignore[arg-type]

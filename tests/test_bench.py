@@ -1,0 +1,133 @@
+"""`sizer bench`: the command line from options, configurations and suites to tables and files."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from shapes.store import Store
+from sizer.benching import elementwise_shape, jobs_of_subject
+from sizer.cli import main
+from sizer.subject import read_subject
+
+pytest.importorskip("torch")
+
+CONFIGS = Path(__file__).parent / "data" / "configs"
+FAST = ("--max-time", "0.002", "--precision", "0.9")
+
+
+@pytest.fixture
+def bench(tmp_path: Path, monkeypatch):
+    # A small cache means few input sets: what is timed does not matter here.
+    monkeypatch.setattr("shapes.measure.backend.cpu_cache_bytes", lambda: 2**14)
+
+    def run(*arguments: str):
+        return CliRunner().invoke(main, ["bench", "--store", str(tmp_path / "s.db"), "--device", "cpu", *arguments])
+
+    return run
+
+
+def test_a_range_of_products_is_measured_and_the_second_call_comes_from_the_store(bench, tmp_path: Path) -> None:
+    arguments = ("-m", "64", "-n", "64", "-k", "60:70:1", *FAST)
+    first, second = bench(*arguments), bench(*arguments)
+    assert first.exit_code == 0, first.output
+    assert "11 measured, 0 from the store" in first.output
+    assert "0 measured, 11 from the store" in second.output
+    with Store.open(tmp_path / "s.db") as store:
+        assert sorted(one.description["k"] for one in store.measurements()) == list(range(60, 71))
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [("--op", "swiglu", "--tokens", "64", "--hidden", "32", "--width", "96", "--phase", "backward"),
+     ("--op", "attention", "-s", "32", "--head-dim", "16,32", "--heads", "2", "--dtype", "bf16", "--kernel", "math"),
+     ("--op", "layer", "-s", "32", "--hidden", "64", "--heads", "2", "--width", "96"),
+     ("--op", "head", "--tokens", "64", "--hidden", "32", "--vocab", "100,128"),
+     ("--op", "norm", "--tokens", "64", "--hidden", "128", "--phase", "backward"),
+     ("--op", "bmm", "-b", "3", "-m", "16", "-n", "16", "-k", "16", "--phase", "all")],
+)  # fmt: skip
+def test_every_op_prints_a_table(bench, arguments) -> None:
+    result = bench(*arguments, *FAST)
+    assert result.exit_code == 0, result.output
+    assert "samples" in result.output
+
+
+def test_json_csv_and_jsonl_hold_the_same_rows(bench) -> None:
+    arguments = ("-m", "32", "-n", "32", "-k", "32,48", *FAST)
+    rows = json.loads(bench(*arguments, "--format", "json").output)["measurements"]
+    lines = [json.loads(line) for line in bench(*arguments, "--format", "jsonl").output.splitlines()]
+    table = list(csv.DictReader(io.StringIO(bench(*arguments, "--format", "csv").output)))
+    assert [row["k"] for row in rows] == [line["k"] for line in lines] == [int(row["k"]) for row in table] == [32, 48]
+    assert [float(row["seconds"]) for row in table] == [row["seconds"] for row in rows]
+
+
+def test_a_configuration_is_measured_operator_by_operator_beside_its_step(bench, tmp_path: Path) -> None:
+    config = {
+        "model_type": "llama", "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2,
+        "num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 128, "torch_dtype": "float32",
+    }  # fmt: skip
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(config))
+    result = bench("--config", str(path), "-s", "32", *FAST)
+    assert result.exit_code == 0, result.output
+    for name in ("attention.q_proj wgrad", "mlp.down_proj dgrad", "attention.core", "lm_head forward", "a step:"):
+        assert name in result.output
+    assert "rotary (forward): no kernel of its own here: not measured" in result.output
+
+
+def test_memory_bound_operators_get_the_rows_and_columns_that_move_their_bytes() -> None:
+    subject = read_subject(str(CONFIGS / "llama-3.1-8b.json"), b=1, s=1024)
+    jobs, _ = jobs_of_subject(subject)
+    checked = 0
+    for operator, job in jobs.items():
+        if operator.kind == "elementwise" and operator.what in ("norm", "activation", "residual"):
+            bound = elementwise_shape(operator, subject)
+            assert job.subject == bound
+            assert bound.bytes == operator.bytes
+            checked += 1
+    assert checked >= 6
+
+
+def test_a_suite_writes_rows_and_a_summary(bench, tmp_path: Path) -> None:
+    suite = tmp_path / "tiny.toml"
+    suite.write_text(
+        'title = "t"\n[[sweep]]\nop = "gemm"\nlabel = "x"\nm = 32\nn = 32\nk = [31, 32]\ndtypes = ["fp32"]\n'
+    )
+    out = tmp_path / "out"
+    result = bench("--suite", str(suite), "--out", str(out), *FAST)
+    assert result.exit_code == 0, result.output
+    assert sorted(os.listdir(out)) == ["tiny.jsonl", "tiny.summary.json"]
+    rows = [json.loads(line) for line in (out / "tiny.jsonl").read_text().splitlines()]
+    assert [row["k"] for row in rows] == [31, 32]
+    assert rows[0]["environment"]["versions"]["torch"]
+    assert len(rows[0]["samples"]) == rows[0]["samples_taken"]
+    summary = json.loads((out / "tiny.summary.json").read_text())
+    assert (summary["jobs"], summary["left"]) == (2, 0)
+
+
+def test_the_maximum_names_its_best_shape_and_how_many_were_tried(bench) -> None:
+    result = bench("mamf", "--dtype", "fp32", "--scale", "0.01", "--time-limit", "1", *FAST)
+    assert result.exit_code == 0, result.output
+    assert "shapes tried" in result.output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [(("-m", "0", "-n", "1", "-k", "1"), "-m = '0': expected sizes"), (("-m", "8"), "-n: expected a size"),
+     (("-m", "x", "-n", "1", "-k", "1"), "expected integers"), (("--op", "dance"), "expected one of gemm"),
+     (("--suite", "none.toml"), "none.toml: cannot be read"), (("--config", "none.json"), "none.json"),
+     (("mamf", "--config", "x.json"), "expected one of mamf"),
+     (("--op", "layer", "-s", "8", "--hidden", "64", "--heads", "3", "--width", "8"), "expected a divisor"),
+     (("-m", "8", "-n", "8", "-k", "8", "--device", "cuda:77"), "cuda:77")],
+)  # fmt: skip
+def test_bad_input_is_one_line_and_exit_code_2(bench, arguments, says: str) -> None:
+    result = bench(*arguments)
+    assert result.exit_code == 2
+    assert says in result.output
+    assert len(result.output.strip().splitlines()) == 1

@@ -1,0 +1,258 @@
+"""Kernels: layouts in memory, results against plain references, jobs from suites."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from shapes.errors import InputError
+from shapes.measure import InProcess, Job, MemoryBound, NotMeasured, Part, Settings, measure, swiglu
+from shapes.measure.backend import CpuBackend, cpu_cache_bytes, open_backend
+from shapes.measure.kernels import build
+from shapes.measure.kernels.gemm import _operands
+from shapes.measure.kernels.grouped import group_sizes
+from shapes.measure.mamf import find_maximum, grid, neighbours, spread
+from shapes.measure.suite import load_suite, values_of
+from shapes.measure.timer import sets_needed, verify
+from shapes.model import AttentionShape, Block, MlpShape, ModelShape, Stack
+from shapes.operators import Attention, Gemm, GroupedGemm
+from shapes.workload import Workload
+
+torch = pytest.importorskip("torch")
+
+SUITES = sorted((Path(__file__).parents[1] / "reports" / "suites").glob("*.toml"))
+
+
+@pytest.fixture(scope="module")
+def backend() -> CpuBackend:
+    made = CpuBackend()
+    made._cache_bytes = 2**14  # one or two input sets
+    return made
+
+
+@pytest.mark.parametrize(
+    ("layout", "a_strides", "b_strides"),
+    # A is [5, 7] (m, k), B is [7, 3] (k, n): "along k" is stride 1 in k.
+    [("tn", (7, 1), (1, 7)), ("nn", (7, 1), (3, 1)), ("nt", (1, 5), (3, 1)), ("tt", (1, 5), (1, 7))],
+)
+def test_operands_lie_in_memory_as_the_layout_says(layout, a_strides, b_strides) -> None:
+    source = torch.Generator().manual_seed(0)
+    a, b, c = _operands(Gemm("x", "forward", 5, 3, 7, dtype="fp32", layout=layout), source, torch.float32)
+    assert (tuple(a.shape), tuple(b.shape), tuple(c.shape)) == ((5, 7), (7, 3), (5, 3))
+    assert (a.stride(), b.stride(), c.stride()) == (a_strides, b_strides, (3, 1))
+
+
+def layer(**changes: object) -> Part:
+    values: dict = {"heads": 4, "kv_heads": 2, "head_dim": 16, "rotary_dim": 16, "parallel": False, "norm_weights": 1}
+    values.update(changes)
+    parallel, weights = values.pop("parallel"), values.pop("norm_weights")
+    block = Block(AttentionShape(**values), MlpShape(96), parallel=parallel, norm_weights=weights)
+    return Part("layer", ModelShape("x", (Stack("main", 64, (block,)),), 101), Workload(b=2, s=32))
+
+
+SUBJECTS = [
+    *(Job(Gemm("x", "forward", 24, 32, 40, b, d, lay)) for d in ("fp32", "bf16", "fp16", "fp64") for lay in ("tn", "nn", "nt", "tt") for b in (1, 3)),
+    *(Job(Gemm("x", "forward", 32, 32, 48, dtype=d, out_dtype=o)) for d, o in (("int8", None), ("fp8", "bf16"))),
+    *(Job(Attention("a", phase, 2, 4, kv, 48, 48, 16, 16, causal), kernel)
+      for phase in ("forward", "dgrad") for kv in (4, 2) for causal in (True, False) for kernel in ("flash", "math")),
+    *(Job(MemoryBound(what, 64, 96, phase)) for what in ("norm", "layer_norm", "softmax", "activation", "cross_entropy")
+      for phase in ("forward", "dgrad")),
+    *(Job(GroupedGemm("e", "forward", 4, 64, 32, 48, ragged, "bf16", lay, load=2.0), kernel)
+      for ragged, lay in (("m", "tn"), ("m", "nn"), ("k", "nt")) for kernel in ("loop", "")),
+    Job(swiglu(64, 48, 128)), Job(swiglu(64, 48, 128, gated=False, train=False)),
+    Job(layer()), Job(layer(qkv_bias=True, o_bias=True, fused_qkv=True, parallel=True, norm_weights=2)),
+    Job(Part("head", layer().model, Workload(b=2, s=32))),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("job", SUBJECTS, ids=lambda job: job.title.replace(" ", "-"))
+def test_every_kernel_computes_what_fp32_gives(job: Job, backend: CpuBackend) -> None:
+    kernel = build(job, backend)
+    assert verify(kernel) <= kernel.bound
+    kernel.calls[-1]()
+
+
+def test_a_product_that_skips_its_last_rows_is_found_by_the_poison(backend: CpuBackend, monkeypatch) -> None:
+    real = torch.mm
+
+    def skipping(a, b, out):
+        return real(a[:-1], b, out=out[:-1])
+
+    monkeypatch.setattr(torch, "mm", skipping)
+    kernel = build(Job(Gemm("x", "forward", 200, 32, 32, dtype="fp32")), backend)
+    with pytest.raises(RuntimeError, match="relative error nan"):
+        verify(kernel)
+
+
+def test_a_product_with_one_wrong_operand_is_found(backend: CpuBackend, monkeypatch) -> None:
+    real = torch.mm
+    monkeypatch.setattr(torch, "mm", lambda a, b, out: real(a, b.flip(0), out=out))
+    kernel = build(Job(Gemm("x", "forward", 32, 32, 32, dtype="bf16")), backend)
+    with pytest.raises(RuntimeError, match="relative error 1"):
+        verify(kernel)
+
+
+def test_attention_that_forgets_its_mask_is_found(backend: CpuBackend, monkeypatch) -> None:
+    from torch.nn import functional
+
+    real = functional.scaled_dot_product_attention
+    monkeypatch.setattr(
+        functional, "scaled_dot_product_attention", lambda q, k, v, is_causal, enable_gqa: real(q, k, v)
+    )
+    kernel = build(Job(Attention("a", "forward", 1, 2, 2, 32, 32, 16, 16)), backend)
+    assert kernel.check() > kernel.bound
+
+
+@pytest.mark.parametrize(
+    "job",
+    [
+        Job(Gemm("x", "forward", 8, 8, 8, kind="conv")), Job(Gemm("x", "forward", 8, 8, 8), "no such"),
+        Job(Attention("a", "forward", 1, 2, 2, 64, 64, 16, 16, window=8), "flash"),
+        Job(Attention("a", "forward", 1, 2, 2, 1, 64, 16, 16)), Job(MemoryBound("rotary", 8, 8)),
+        Job(MemoryBound("residual", 8, 8, "dgrad")), Job(Attention("a", "forward", 1, 2, 2, 8, 8, 16, 16), "cudnn"),
+    ],
+)  # fmt: skip
+def test_what_no_kernel_does_is_said_to_be_unsupported(job: Job) -> None:
+    with pytest.raises(NotMeasured) as outcome:
+        InProcess("cpu").prepare(job)
+    assert outcome.value.status == "unsupported"
+    assert str(outcome.value)
+
+
+def test_flops_of_parts_are_those_of_their_products() -> None:
+    # Three products of 2 x 64 x 48 x 128, forward; backward twice that.
+    assert swiglu(64, 48, 128, train=False).flops == 3 * 2 * 64 * 48 * 128
+    assert swiglu(64, 48, 128).flops == 3 * 3 * 2 * 64 * 48 * 128
+    # The head: one product of 64 tokens, 64 hidden, 101 words, and its two gradients.
+    assert Part("head", layer().model, Workload(b=2, s=32)).flops == 3 * 2 * 64 * 64 * 101
+
+
+@pytest.mark.parametrize(
+    ("set_bytes", "cache", "free", "sets", "flush"),
+    [(10**9, 50 * 10**6, 10**11, 1, False),  # one set is many caches
+     (10**7, 50 * 10**6, 10**11, 11, False),  # ten sets are two caches, and one more
+     (10**7, 50 * 10**6, 10**8, 2, True),  # a quarter of the memory holds two: flush as well
+     (100, 50 * 10**6, 10**11, 512, True)],  # a million tiny sets would take longer to make than to time
+)  # fmt: skip
+def test_inputs_rotate_until_they_exceed_the_cache_or_it_is_flushed(set_bytes, cache, free, sets, flush) -> None:
+    assert sets_needed(set_bytes, cache, free) == (sets, flush)
+
+
+def test_group_sizes_add_up_and_the_fullest_has_its_load() -> None:
+    assert sum(group_sizes(1000, 8, 1.5)) == 1000
+    assert group_sizes(1024, 8, 2.0)[0] == 256  # the mean is 128
+
+
+def test_the_cache_is_read_from_sysfs(tmp_path: Path) -> None:
+    for index, size in enumerate(("48K", "2048K", "33M")):
+        (tmp_path / f"index{index}").mkdir()
+        (tmp_path / f"index{index}" / "size").write_text(size + "\n")
+    assert cpu_cache_bytes(str(tmp_path)) == 33 * 2**20
+
+
+@pytest.mark.parametrize("device", ["nonsense", "cuda:99", "xpu"])
+def test_a_device_that_is_not_here_is_an_input_error(device: str) -> None:
+    if device.startswith("cuda") and torch.cuda.is_available() and torch.cuda.device_count() > 99:
+        pytest.skip("there are a hundred of them")
+    with pytest.raises(InputError, match="device"):
+        open_backend(device)
+
+
+@pytest.mark.parametrize(
+    ("text", "values"),
+    [("7", (7,)), ("1000:1003", (1000, 1001, 1002, 1003)), ("8,10:14:2", (8, 10, 12, 14)), (["1:3", 9], (1, 2, 3, 9))],
+)
+def test_ranges_include_their_last_value(text, values) -> None:
+    assert values_of(text) == values
+
+
+@pytest.mark.parametrize("text", ["", "a", "3:1", "1:2:0", "0", "-4", "1:2:3:4", "1:99999999999", None, True, 1.5])
+def test_what_is_no_size_is_refused(text: object) -> None:
+    with pytest.raises(ValueError):  # noqa: PT011  # int()'s own words for some of them
+        values_of(text)
+
+
+@pytest.mark.parametrize("path", SUITES, ids=lambda path: path.stem)
+def test_every_suite_runs_dry_at_a_reduced_size(path: Path, backend: CpuBackend) -> None:
+    """One job in many of each suite, small: the whole dry run is `sizer bench --suite … --scale 0.02`."""
+    suite = load_suite(path, scale=1 / 64)
+    session = InProcess(backend)
+    by_label: dict[str, Job] = {}
+    for job in suite.jobs:
+        by_label.setdefault(f"{job.label} {job.kernel}", job)
+    sweep = measure(by_label.values(), executor=session, settings=Settings(time_s=0.005, precision=1.0))
+    assert not sweep.left
+    # What only a GPU has is named as such; nothing is wrong and nothing fails.
+    assert {one.status for one in sweep.results.values()} <= {"ok", "unsupported"}
+    for dtype in suite.mamf[:1]:
+        found = find_maximum(dtype, executor=session, scale=1 / 128, time_limit_s=1.0, settings=Settings(time_s=0.002))
+        assert found.best is not None
+
+
+def test_the_misalignment_suite_moves_each_size_through_every_power_of_two() -> None:
+    suite = load_suite(SUITES[0].with_name("misalignment.toml"))
+    first = [job.subject for job in suite.jobs if job.priority == 1 and job.subject.layout == "tn"]
+    for axis, base in (("m", 8192), ("n", 4096), ("k", 4096)):
+        powers = {value & -value for value in (getattr(one, axis) for one in first) if value != base}
+        assert powers == {1, 2, 4, 8, 16, 32, 64}
+
+
+def test_the_book_experiment_is_the_books() -> None:
+    suite = load_suite(SUITES[0].with_name("swiglu-4096.toml"))
+    book = [job.subject for job in suite.jobs if job.label == "book bmm"]
+    assert [one.k for one in book] == list(range(10822, 11023, 2))
+    assert {(one.batch, one.m, one.n, one.dtype, one.kind) for one in book} == {(4, 4096, 4096, "fp16", "bmm")}
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [("title = 'x'\n[[sweep]]\nop = 'dance'\nlabel = 'x'", "expected one of gemm"),
+     ("title = 'x'\n[[sweep]]\nop = 'gemm'\nlabel = 'x'\nm = 1\nn = 1", "expected integers"),
+     ("title = 'x'\n[[sweep]]\nop = 'gemm'\nlabel = 'x'\nm = 1\nn = 1\nk = 1\nlayout = ['tn']", "did you mean layouts"),
+     ("title = 'x'\n[[sweep]]\nop = 'gemm'\nlabel = 'x'\nshapes = [[1, 2]]", "rows of m, n and k"),
+     ("title =", "expected TOML")],
+)  # fmt: skip
+def test_a_wrong_suite_names_its_file_and_key(tmp_path: Path, content: str, says: str) -> None:
+    path = tmp_path / "wrong.toml"
+    path.write_text(content)
+    with pytest.raises(InputError, match=says) as caught:
+        load_suite(path)
+    assert str(path) in str(caught.value)
+
+
+def test_the_maximum_is_looked_for_where_the_cost_model_says_and_climbs_from_there() -> None:
+    from shapes.device import load_device
+
+    device = load_device("h100-sxm")
+    chosen = spread(grid(), "bf16", device)
+    assert len(chosen) == 48
+    assert all(min(shape) >= 1024 for shape in chosen)
+    assert (7168, 8192, 8192) in neighbours((8192, 8192, 8192))
+    assert len(neighbours((8192, 4096, 1024))) == 6
+
+
+def test_random_inputs_are_normal_and_differ_between_sets(backend: CpuBackend) -> None:
+    kernel = build(Job(Gemm("x", "forward", 16, 16, 16, dtype="fp32")), backend)
+    first, second = kernel.holds[0][0], kernel.holds[1][0]
+    assert not np.allclose(first.numpy(), second.numpy())
+    assert 0.5 < float(first.std()) < 1.5
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_on_a_gpu_a_millisecond_kernel_costs_at_most_a_tenth_of_a_second() -> None:
+    # 8192**3 bf16 is 1.1 TFLOP: 1 to 2 ms on an H100 or H200.
+    jobs = [Job(Gemm("x", "forward", 8192, 8192, 8192 + 64 * step)) for step in range(16)]
+    sweep = measure(jobs, executor=InProcess("cuda"))
+    assert all(one.ok for one in sweep.results.values())
+    assert sweep.elapsed_s / len(jobs) <= 0.1
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("layout", ["tn", "nn", "nt"])
+def test_on_a_gpu_every_layout_is_right_misaligned_or_not(layout: str) -> None:
+    jobs = [Job(Gemm("x", "forward", 1024, 1024 + off, 1024, layout=layout)) for off in (0, 1, 2, 8)]
+    assert {one.status for one in measure(jobs, executor=InProcess("cuda")).results.values()} == {"ok"}

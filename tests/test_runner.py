@@ -1,0 +1,273 @@
+"""Sweeps: order, reuse, resuming, time limits, outcomes that are no times, kills."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from shapes.measure import InProcess, Job, NotMeasured, Settings, measure
+from shapes.measure.executor import Candidate, Round
+from shapes.measure.record import Measurement
+from shapes.measure.runner import ordered
+from shapes.measure.timer import Kernel, Stopwatch, WrongResultError
+from shapes.operators import Collective, Gemm
+from shapes.store import Store
+from measure_fakes import ENVIRONMENT, FakeBackend, FakeExecutor, measurement
+
+pytest.importorskip("torch")
+
+
+def job(k: int, priority: int = 0) -> Job:
+    return Job(Gemm("x", "forward", 16, 16, k, dtype="fp32"), priority=priority)
+
+
+def test_equal_jobs_are_measured_once_and_results_keep_the_given_order() -> None:
+    executor = FakeExecutor(lambda one: 1e-3)
+    sweep = measure([job(3), job(1), job(3), job(2)], executor=executor)
+    assert [one.description["k"] for one in sweep.results.values()] == [3, 1, 2]
+    assert Counter(one.subject.k for one in executor.asked) == {1: 1, 2: 1, 3: 1}
+
+
+def test_smaller_priorities_come_first_and_are_shuffled_within() -> None:
+    jobs = [job(k, priority=k // 50) for k in range(1, 100)]
+    order = ordered(jobs, seed=0)
+    assert [one.priority for one in order] == sorted(one.priority for one in jobs)
+    assert order != sorted(jobs, key=lambda one: one.priority)
+
+
+def test_what_the_store_has_is_not_measured_again_unless_asked(tmp_path: Path) -> None:
+    with Store.open(tmp_path / "s.db") as store:
+        first = measure([job(1), job(2)], executor=FakeExecutor(lambda one: 1e-3), store=store)
+        again = FakeExecutor(lambda one: 2e-3)
+        second = measure([job(1), job(2), job(3)], executor=again, store=store)
+        assert (first.measured, second.measured, second.reused) == (2, 1, 2)
+        assert [one.subject.k for one in again.asked] == [3]
+        fresh = measure([job(1)], executor=FakeExecutor(lambda one: 2e-3), store=store, fresh=True)
+        assert fresh.results[job(1).key].seconds == 2e-3
+
+
+def test_a_looser_result_than_now_asked_for_is_measured_again(tmp_path: Path) -> None:
+    with Store.open(tmp_path / "s.db") as store:
+        store.add([measurement(job(1), np.linspace(1.0, 1.2, 12))])  # +-5% or so, stopped by a loose precision
+        executor = FakeExecutor(lambda one: 1e-3)
+        measure([job(1)], executor=executor, store=store, settings=Settings(precision=0.2))
+        assert not executor.asked
+        measure([job(1)], executor=executor, store=store, settings=Settings(precision=0.005))
+        assert len(executor.asked) == 1
+
+
+def test_the_time_limit_ends_the_sweep_and_names_what_is_left() -> None:
+    executor = FakeExecutor(lambda one: 1e-3, wall_s=0.05)
+    sweep = measure([job(k, priority=k) for k in range(1, 50)], executor=executor, time_limit_s=0.3)
+    assert [one.subject.k for one in executor.asked] == list(range(1, len(executor.asked) + 1))
+    assert 1 <= sweep.measured < 20
+    assert sweep.measured + len(sweep.left) == 49
+
+
+def test_progress_counts_to_the_end() -> None:
+    seen = []
+    measure([job(1), job(2)], executor=FakeExecutor(lambda one: 1e-3), progress=seen.append)
+    assert (seen[-1].done, seen[-1].total) == (2, 2)
+    assert seen[-1].left_s == 0
+
+
+def fake_kernel(seconds: float | list[float], *, sets: int = 3, error: float = 0.0, **changes: object) -> Kernel:
+    """A kernel whose calls take (return) ``seconds``, or each of them in turn."""
+    turns = iter(seconds) if isinstance(seconds, list) else None
+
+    def call() -> float:
+        return next(turns) if turns is not None else seconds  # type: ignore[return-value]
+
+    return Kernel(calls=(call,) * sets, check=lambda: error, bound=0.01, set_bytes=10, name="fake", **changes)  # type: ignore[arg-type]
+
+
+def session_of(monkeypatch, kernels: dict[int, object], **backend: object) -> InProcess:
+    """An InProcess over a fake device, whose kernel for a product of depth k is ``kernels[k]``."""
+    from shapes.measure import executor
+
+    def build(one: Job, device: object, seed: int = 0) -> Kernel:
+        made = kernels[one.subject.k]
+        if isinstance(made, Exception):
+            raise made
+        return made() if callable(made) else made
+
+    monkeypatch.setattr(executor, "build", build)
+    session = InProcess(FakeBackend(**backend))  # type: ignore[arg-type]
+    session._environment = ENVIRONMENT
+    return session
+
+
+def test_memory_errors_and_wrong_results_are_outcomes_and_the_sweep_goes_on(monkeypatch) -> None:
+    import torch
+
+    kernels = {
+        512: lambda: fake_kernel(1e-3), 1: lambda: fake_kernel(1e-3), 2: torch.OutOfMemoryError("out of memory"),
+        3: RuntimeError("CUBLAS_STATUS_NOT_SUPPORTED"), 4: lambda: fake_kernel(1e-3, error=0.5, check_each=True),
+        5: lambda: fake_kernel(1e-3, error=float("nan"), check_each=True), 6: lambda: fake_kernel(2e-3),
+    }  # fmt: skip
+    sweep = measure([job(k) for k in range(1, 7)], executor=session_of(monkeypatch, kernels))
+    status = {one.description["k"]: one.status for one in sweep.results.values()}
+    assert status == {1: "ok", 2: "oom", 3: "error", 4: "wrong", 5: "wrong", 6: "ok"}
+    assert "CUBLAS" in sweep.results[job(3).key].message
+
+
+def test_what_has_no_kernel_is_unsupported() -> None:
+    collective = Job(Collective("all_reduce", "forward", "all_reduce", 1024, 8))
+    with pytest.raises(NotMeasured) as outcome:
+        InProcess("cpu").prepare(collective)
+    assert outcome.value.status == "unsupported"
+
+
+def test_candidates_share_rounds_with_each_other_and_the_control(monkeypatch) -> None:
+    noise = np.random.default_rng(0)
+    kernels = {
+        k: (lambda: fake_kernel([float(x) for x in 1e-3 * noise.lognormal(0, 0.05, 5000)]))
+        for k in (512, *range(1, 10))
+    }
+    session = session_of(monkeypatch, kernels)
+    rounds = [
+        event
+        for event in session.run([job(k) for k in range(1, 9)], Settings(precision=0.001, interleave=4, time_s=0.1))
+        if isinstance(event, Round)
+    ]
+    assert all(len(one.parts) <= 4 for one in rounds)
+    assert sum(len(one.parts) == 4 for one in rounds) > len(rounds) / 2
+    own, control = next(iter(rounds[0].parts.values()))
+    assert len(own) == len(control) == len(rounds[0].control)
+
+
+def test_drift_that_meets_all_alike_cancels_in_the_ratio_to_the_control(monkeypatch) -> None:
+    """A clock that falls by a third while eight equal candidates are timed, two at a time."""
+    now = {"calls": 0}
+
+    def drifting(base: float) -> Kernel:
+        def call() -> float:
+            now["calls"] += 1
+            return base * (1 + now["calls"] / 3000)
+
+        return Kernel(calls=(call,) * 3, check=lambda: 0.0, bound=1.0, set_bytes=10, name="drifting")
+
+    kernels = {512: lambda: drifting(2e-3), **{k: (lambda: drifting(1e-3)) for k in range(1, 9)}}
+    session = session_of(monkeypatch, kernels)
+    sweep = measure(
+        [job(k) for k in range(1, 9)], executor=session, settings=Settings(precision=1e-4, interleave=2, time_s=0.1)
+    )
+    seconds = np.array([one.seconds for one in sweep.results.values()])
+    ratios = np.array([one.seconds / one.control_s for one in sweep.results.values()])
+    assert seconds.max() / seconds.min() > 1.15
+    assert ratios.max() / ratios.min() < 1.02
+    assert not sweep.drift.steady
+
+
+def test_parts_of_an_interrupted_run_are_taken_up(monkeypatch) -> None:
+    kernels = {512: lambda: fake_kernel(1e-3), 1: lambda: fake_kernel(1e-3)}
+    session = session_of(monkeypatch, kernels)
+    before = np.full(30, 1e-3)
+    events = list(session.run([job(1)], Settings(), parts={job(1).key: (before, before)}))
+    results = [one for one in events if isinstance(one, Measurement)]
+    assert len(results) == 1
+    assert len(results[0].samples) > 30
+
+
+def test_a_stopwatch_refuses_a_kernel_that_computes_something_else() -> None:
+    with pytest.raises(WrongResultError, match="relative error 0.5"):
+        Stopwatch(fake_kernel(1e-3, error=0.5), FakeBackend())
+
+
+def test_short_kernels_are_timed_by_graph_and_long_ones_are_not() -> None:
+    short = Stopwatch(fake_kernel(10e-6), FakeBackend(graphs=True))
+    long = Stopwatch(fake_kernel(1e-3), FakeBackend(graphs=True))
+    # 2 ms of 10 us calls over 3 sets: 67 rounds of them.
+    assert (short.graph, short.per_sample, long.graph) == (True, 201, False)
+    assert short.take(4) == pytest.approx([10e-6] * 4)
+
+
+def test_every_call_is_preceded_by_a_flush_where_inputs_cannot_exceed_the_cache() -> None:
+    backend = FakeBackend()
+    watch = Stopwatch(fake_kernel(1e-3, needs_flush=True), backend)
+    before = backend.flushes
+    watch.take(7)
+    assert backend.flushes - before == 7
+
+
+def test_a_burst_synchronizes_once_and_not_once_a_call() -> None:
+    backend = FakeBackend()
+    watch = Stopwatch(fake_kernel(1e-3), backend)
+    before = backend.synchronizations
+    watch.take(50)
+    assert backend.synchronizations - before == 1
+
+
+def test_a_session_samples_what_a_search_asks_for() -> None:
+    session = InProcess("cpu")
+    candidate = session.prepare(job(64))
+    assert isinstance(candidate, Candidate)
+    assert len(session.sample(candidate, 5)) == 5
+    session.sample(candidate, 3)
+    assert len(candidate.samples) == 8
+    assert (candidate.samples > 0).all()
+    session.release(candidate)
+
+
+@pytest.mark.slow
+def test_fifty_kills_lose_nothing_and_double_nothing(tmp_path: Path) -> None:
+    """SIGKILL at random moments of a sweep until 50 have struck; then it is let finish."""
+    path = tmp_path / "s.db"
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(__file__).parent)}
+    # 50 interpreters that import torch take minutes: the children are forked from one that has it.
+    driver = subprocess.run(
+        [sys.executable, "-c", FORKING, str(path), "50"], env=environment, capture_output=True, text=True, timeout=300
+    )
+    assert driver.returncode == 0, driver.stderr
+    struck, shapes = map(int, driver.stdout.split())
+    assert struck == 50
+    with Store.open(path) as store:
+        done = Counter(one.description["k"] for one in store.measurements())
+    assert done == Counter(range(1, shapes + 1))
+
+
+FORKING = """
+import os, random, signal, sys, time
+from shapes.measure import InProcess, Settings, measure
+from shapes.store import Store
+from test_runner import job
+
+path, kills = sys.argv[1], int(sys.argv[2])
+random.seed(0)
+
+def sweep(shapes):
+    with Store.open(path) as store:
+        jobs = [job(k) for k in range(1, shapes + 1)]
+        session = InProcess("cpu")
+        session.backend._cache_bytes = 2**16  # few input sets: a child is at work within its short life
+        measure(jobs, executor=session, store=store, settings=Settings(time_s=0.01, interleave=3))
+
+seen, struck, shapes = {}, 0, 60
+while struck < kills:
+    child = os.fork()
+    if child == 0:
+        sweep(shapes)
+        os._exit(0)
+    time.sleep(random.uniform(0.02, 0.5))
+    os.kill(child, signal.SIGKILL)
+    _, status = os.waitpid(child, 0)
+    if os.WIFSIGNALED(status):
+        struck += 1
+    else:
+        shapes += 20  # it was through: more work, so that every kill strikes a sweep at work
+    if os.path.exists(path):
+        with Store.open(path) as store:
+            now = {one.key: one.uid for one in store.measurements()}
+            assert store.count() == len(now), "doubled"
+        assert all(now.get(key) == uid for key, uid in seen.items()), "lost"
+        seen = now
+assert seen, "no sweep came far enough to write anything"
+sweep(shapes)
+print(struck, shapes)
+"""

@@ -1,0 +1,241 @@
+"""The measurement store: round trips, several writers, migration, foreign and damaged files, merge and prune."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import sqlite3
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from shapes import store as store_module
+from shapes.errors import InputError
+from shapes.measure.jobs import Job, swiglu
+from shapes.operators import Gemm
+from shapes.store import MIGRATIONS, SCHEMA_VERSION, Store, default_path, read_export
+from sizer.cli import main
+from measure_fakes import ENVIRONMENT, measurement
+
+
+def job(k: int) -> Job:
+    return Job(Gemm("any name", "forward", 64, 64, k, dtype="fp32"), label="test")
+
+
+def filled(path: Path, ks: range) -> Path:
+    with Store.open(path) as store:
+        store.add(measurement(job(k), np.full(12, k * 1e-6)) for k in ks)
+    return path
+
+
+def test_what_goes_in_comes_out_with_every_sample(tmp_path: Path) -> None:
+    samples = np.random.default_rng(0).lognormal(-7, 0.1, 37)
+    one = measurement(
+        Job(swiglu(64, 32, 96)), samples, control_s=1e-4, peak_bytes=12345, clocks={"sm_mhz": 1980, "throttle": []}
+    )
+    with Store.open(tmp_path / "s.db") as store:
+        assert store.add([one]) == 1
+        back = store.find(one.key, ENVIRONMENT)
+    assert back == one  # samples are compared below: arrays do not compare in one word
+    assert np.array_equal(back.samples, samples)
+    assert back.timing().source == "measured:Fake 1 torch 0.0"
+
+
+def test_the_key_leaves_out_the_name_and_the_count_and_nothing_else() -> None:
+    base = Gemm("a", "forward", 64, 64, 64)
+    assert Job(base).key == Job(replace(base, name="b", count=7)).key
+    for change in ({"m": 65}, {"layout": "nn"}, {"dtype": "fp16"}, {"phase": "wgrad"}, {"batch": 2}):
+        assert Job(base).key != Job(replace(base, **change)).key
+    assert Job(base).key != Job(base, "fast_accum").key
+
+
+def test_another_driver_or_torch_or_harness_does_not_answer_but_another_card_of_the_name_does(tmp_path: Path) -> None:
+    one = measurement(job(8), np.full(12, 1e-3))
+    with Store.open(tmp_path / "s.db") as store:
+        store.add([one])
+        for change in ({"driver": "2.0"}, {"versions": (("torch", "9"),)}, {"harness": 99}, {"device": "Fake 2"}):
+            assert store.find(one.key, replace(ENVIRONMENT, **change)) is None
+        assert store.find(one.key, replace(ENVIRONMENT, uuid="another card")) is not None
+
+
+def _write(path: str, first: int, count: int) -> None:
+    with Store.open(path) as store:
+        for k in range(first, first + count):
+            store.save_parts({job(k).key: (np.ones(3), np.ones(3))}, ENVIRONMENT)
+            store.add([measurement(job(k), np.full(12, 1e-6))])
+
+
+def test_four_processes_that_write_at_once_lose_nothing(tmp_path: Path) -> None:
+    path, each = str(tmp_path / "s.db"), 60
+    context = multiprocessing.get_context("fork")
+    # Nobody has made the file: the four also race to create it.
+    writers = [context.Process(target=_write, args=(path, 1 + number * each, each)) for number in range(4)]
+    for writer in writers:
+        writer.start()
+    for writer in writers:
+        writer.join(timeout=60)
+        assert writer.exitcode == 0
+    with Store.open(path) as store:
+        found = sorted(one.description["k"] for one in store.measurements())
+    assert found == list(range(1, 4 * each + 1))
+
+
+def test_a_store_of_the_first_schema_is_migrated_and_keeps_its_rows(tmp_path: Path, monkeypatch) -> None:
+    path = tmp_path / "old.db"
+    with monkeypatch.context() as patch:
+        patch.setattr(store_module, "MIGRATIONS", MIGRATIONS[:1])
+        patch.setattr(store_module, "SCHEMA_VERSION", 1)
+        store_module._create(path)
+        with closing(sqlite3.connect(path)) as old:
+            assert old.execute("PRAGMA user_version").fetchone() == (1,)
+            one = measurement(job(8), np.full(12, 1e-3))
+            data = json.dumps(ENVIRONMENT.to_dict())
+            old.execute("INSERT INTO environment VALUES (?, ?, ?)", (ENVIRONMENT.identity, "Fake 1", data))
+            old.execute(store_module._INSERT, store_module._values(one))
+            old.commit()
+    with Store.open(path) as store:
+        assert store.find(one.key, ENVIRONMENT) == one
+        store.save_parts({one.key: (np.ones(2), np.ones(2))}, ENVIRONMENT)
+    with closing(sqlite3.connect(path)) as new:
+        assert new.execute("PRAGMA user_version").fetchone() == (SCHEMA_VERSION,)
+
+
+def test_a_store_of_a_newer_schema_is_refused(tmp_path: Path) -> None:
+    path = filled(tmp_path / "s.db", range(1, 3))
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION + 1}")
+    with pytest.raises(InputError, match="a newer sizer made this store"):
+        Store.open(path)
+
+
+def _foreign_database(path: Path) -> None:
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("CREATE TABLE bookmarks (url TEXT)")
+        connection.commit()
+
+
+def _damaged(path: Path) -> None:
+    filled(path, range(1, 200))
+    content = bytearray(path.read_bytes())
+    for start in range(4096, len(content) - 512, 4096):
+        content[start : start + 512] = b"\xa5" * 512
+    path.write_bytes(content)
+
+
+def _cut_short(path: Path) -> None:
+    filled(path, range(1, 200))
+    path.write_bytes(path.read_bytes()[:5000])
+
+
+@pytest.mark.parametrize(
+    ("make", "says"),
+    [
+        (lambda path: path.write_text("hello, I am a letter\n"), "another kind of file"),
+        (lambda path: path.write_bytes(b""), "another kind of file"),
+        (_foreign_database, "another program's database"),
+        (_damaged, "damaged"),
+        (_cut_short, "damaged"),
+    ],
+)
+def test_a_foreign_or_damaged_file_is_refused_in_one_line_and_left_untouched(tmp_path: Path, make, says: str) -> None:
+    path = tmp_path / "file"
+    make(path)
+    before = path.read_bytes()
+    with pytest.raises(InputError, match=says) as caught:
+        Store.open(path)
+    assert str(path) in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert path.read_bytes() == before
+
+
+def test_a_missing_store_is_an_error_for_those_who_only_read(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="existing store"):
+        Store.open(tmp_path / "none.db", create=False)
+    assert not list(tmp_path.iterdir())
+
+
+def test_merging_twice_adds_once(tmp_path: Path) -> None:
+    one, two = filled(tmp_path / "1.db", range(1, 5)), filled(tmp_path / "2.db", range(3, 9))
+    with Store.open(one) as mine, Store.open(two) as other:
+        assert mine.merge(other) == 6  # other measurements of the same work are measurements too
+        assert mine.merge(other) == 0
+        assert mine.count() == 10
+
+
+def test_prune_deletes_what_failed_what_is_old_and_what_is_superseded(tmp_path: Path) -> None:
+    with Store.open(tmp_path / "s.db") as store:
+        store.add(
+            [measurement(job(1), np.full(12, 1.0), created=1.0), measurement(job(1), np.full(12, 2.0), created=2.0)]
+        )
+        store.add([measurement(job(2), np.full(12, 1.0), created=3.0)])
+        store.add([replace(measurement(job(3), np.full(12, 1.0)), status="oom", seconds=None, low=None, high=None)])
+        assert store.prune(superseded=True) == 1
+        assert store.find(job(1).key, ENVIRONMENT).seconds == 2.0
+        assert store.prune(failed=True) == 1
+        assert store.prune(older_than_s=60) == 2
+        assert store.count() == 0
+
+
+def test_an_export_is_imported_whole_and_a_wrong_line_adds_nothing(tmp_path: Path, monkeypatch) -> None:
+    source = filled(tmp_path / "1.db", range(1, 6))
+    target = str(tmp_path / "2.db")
+    exported = tmp_path / "all.jsonl"
+    runner = CliRunner()
+    assert runner.invoke(main, ["store", "--store", str(source), "export", "-o", str(exported)]).exit_code == 0
+    assert "5 added" in runner.invoke(main, ["store", "--store", target, "import", str(exported)]).output
+    assert "0 added" in runner.invoke(main, ["store", "--store", target, "import", str(exported)]).output
+    with Store.open(source) as one, Store.open(target) as two:
+        assert list(one.measurements()) == list(two.measurements())
+    lines = exported.read_text().splitlines()
+    broken = tmp_path / "broken.jsonl"
+    broken.write_text(lines[0].replace(json.loads(lines[0])["uid"], "new") + "\n{}\n")
+    failed = runner.invoke(main, ["store", "--store", target, "import", str(broken)])
+    assert failed.exit_code == 2
+    assert "line 2" in failed.output
+    with Store.open(target) as store:
+        assert store.count() == 5
+
+
+def test_export_gives_the_flat_fields_that_calibration_reads(tmp_path: Path) -> None:
+    path = filled(tmp_path / "s.db", range(8, 9))
+    row = json.loads(CliRunner().invoke(main, ["store", "--store", str(path), "export"]).output)
+    wanted = {
+        "kind": "gemm", "phase": "forward", "layout": "tn", "dtype": "fp32", "batch": 1, "m": 64, "n": 64, "k": 8,
+        "seconds": 8e-6, "device": "Fake 1", "status": "ok",
+    }  # fmt: skip
+    assert {key: row[key] for key in wanted} == wanted
+
+
+def test_csv_defuses_what_a_spreadsheet_would_run(tmp_path: Path) -> None:
+    path = tmp_path / "s.db"
+    with Store.open(path) as store:
+        store.add([measurement(job(1), np.full(12, 1.0), label="=HYPERLINK(1)")])
+    output = CliRunner().invoke(main, ["store", "--store", str(path), "export", "--format", "csv"]).output
+    assert "'=HYPERLINK(1)" in output
+
+
+def test_parquet_holds_rows_and_samples(tmp_path: Path) -> None:
+    parquet = pytest.importorskip("pyarrow.parquet")
+    path, out = filled(tmp_path / "s.db", range(1, 4)), tmp_path / "s.parquet"
+    command = ["store", "--store", str(path), "export", "--format", "parquet", "-o", str(out)]
+    assert CliRunner().invoke(main, command).exit_code == 0
+    rows = parquet.read_table(out).to_pylist()
+    assert [row["k"] for row in rows] == [1, 2, 3]
+    assert rows[0]["samples"] == [1e-6] * 12
+
+
+def test_the_default_place_is_the_variable_then_the_cache(monkeypatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("SIZER_STORE", str(tmp_path / "mine.db"))
+    assert default_path() == tmp_path / "mine.db"
+    monkeypatch.delenv("SIZER_STORE")
+    assert default_path().name == "measurements.db"
+    assert "sizer" in str(default_path().parent)
+
+
+def test_reading_an_export_names_the_line(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"x\.jsonl, line 2"):
+        list(read_export(["\n", "not json\n"], "x.jsonl"))
