@@ -87,8 +87,10 @@ class FakeExecutor:
 def measurement(job: Job, samples: NDArray[np.float64], **changes: object) -> Measurement:
     """What a sweep would record of ``job``."""
     values: dict[str, object] = {
-        "key": job.key, "description": job.describe(), "environment": ENVIRONMENT, "status": "ok", "samples": samples,
-        "stop": "precision", "flops": job.subject.flops, "bytes": getattr(job.subject, "bytes", 1000), "created": time.time(),
+        "key": job.key, "description": job.describe(), "environment": ENVIRONMENT, "status": "ok",
+        "samples": samples,
+        "stop": "precision",
+        "flops": job.subject.flops, "bytes": getattr(job.subject, "bytes", 1000), "created": time.time(),
         **summary_fields(samples), **changes,
     }  # fmt: skip
     return Measurement(**values)  # type: ignore[arg-type]

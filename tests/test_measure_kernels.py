@@ -53,7 +53,8 @@ def layer(**changes: object) -> Part:
 
 
 SUBJECTS = [
-    *(Job(Gemm("x", "forward", 24, 32, 40, b, d, lay)) for d in ("fp32", "bf16", "fp16", "fp64") for lay in ("tn", "nn", "nt", "tt") for b in (1, 3)),
+    *(Job(Gemm("x", "forward", 24, 32, 40, b, d, lay)) for d in ("fp32", "bf16", "fp16", "fp64")
+      for lay in ("tn", "nn", "nt", "tt") for b in (1, 3)),
     *(Job(Gemm("x", "forward", 32, 32, 48, dtype=d, out_dtype=o)) for d, o in (("int8", None), ("fp8", "bf16"))),
     *(Job(Attention("a", phase, 2, 4, kv, 48, 48, 16, 16, causal), kernel)
       for phase in ("forward", "dgrad") for kv in (4, 2) for causal in (True, False) for kernel in ("flash", "math")),

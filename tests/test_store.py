@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from click.testing import CliRunner
+from measure_fakes import ENVIRONMENT, measurement
 
 from shapes import store as store_module
 from shapes.errors import InputError
@@ -19,7 +20,6 @@ from shapes.measure.jobs import Job, swiglu
 from shapes.operators import Gemm
 from shapes.store import MIGRATIONS, SCHEMA_VERSION, Store, default_path, read_export
 from sizer.cli import main
-from measure_fakes import ENVIRONMENT, measurement
 
 
 def job(k: int) -> Job:

@@ -48,8 +48,8 @@ def main() -> None:
             found = [summarise(draw(random, n)) for _ in range(trials)]
             cells.append(f"{100 * np.mean([one.low <= truth <= one.high for one in found]):.1f}")
         rows.append((name, *cells))
-    print(f"Coverage of the 95% interval in percent, {trials} trials each, by number of samples\n")
-    print(tabulate(rows, ("noise", *SIZES), tablefmt="github", disable_numparse=True))
+    print(f"Coverage of the 95% interval in percent, {trials} trials each, by number of samples\n")  # noqa: T201  # a script whose output is its purpose
+    print(tabulate(rows, ("noise", *SIZES), tablefmt="github", disable_numparse=True))  # noqa: T201  # a script whose output is its purpose
     rows = []
     for apart in (0.0, 0.005, 0.01):
         cells = []
@@ -62,8 +62,8 @@ def main() -> None:
                 told += compare(one * (1 + apart), two).significant
             cells.append(f"{100 * told / (trials // 2):.1f}")
         rows.append((f"{100 * apart:.1f}%", *cells))
-    print(f"\nPairs called different at 95% in percent, {trials // 2} trials each, by number of rounds\n")
-    print(tabulate(rows, ("truly apart", *SIZES), tablefmt="github", disable_numparse=True))
+    print(f"\nPairs called different at 95% in percent, {trials // 2} trials each, by number of rounds\n")  # noqa: T201  # a script whose output is its purpose
+    print(tabulate(rows, ("truly apart", *SIZES), tablefmt="github", disable_numparse=True))  # noqa: T201  # a script whose output is its purpose
 
 
 if __name__ == "__main__":

@@ -27,7 +27,7 @@ _THROTTLES = {
 class Environment:
     """What must match for a stored result to stand for a new one (``identity``), and what is only recorded.
 
-    ``threads``: of the CPU when it is the device measured. ``versions``: torch, cuda, cublas, cudnn, flash-attn, triton.
+    ``threads``: of the CPU when it is the device measured. ``versions``: torch, cuda, cublas, cudnn, triton …
     """
 
     device: str
@@ -132,7 +132,7 @@ def cpu_name() -> str:
 def _nvml() -> Any:
     """The pynvml module, started, or None (not installed, or no NVIDIA driver)."""
     try:
-        import pynvml  # type: ignore[import-not-found]  # optional: sizer[nvml]
+        import pynvml
 
         pynvml.nvmlInit()
     except Exception:  # NVML's errors share no stable base across versions; without it the fields stay empty

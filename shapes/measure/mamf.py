@@ -91,7 +91,7 @@ def find_maximum(
 def grid(scale: float = 1.0) -> list[Shape]:
     """Every m, n, k of ``GRID`` times ``scale`` (multiples of 64), whose operands stay under 4 GiB in 16 bits."""
     sizes = sorted({max(64, round(size * scale / 64) * 64) for size in GRID})
-    return [shape for shape in itertools.product(sizes, repeat=3) if _elements(shape) * 2 < 2**32]
+    return [shape for shape in itertools.product(sizes, sizes, sizes) if _elements(shape) * 2 < 2**32]
 
 
 def _elements(shape: Shape) -> int:

@@ -93,7 +93,7 @@ class Measurement:
 
     @staticmethod
     def from_row(row: Mapping[str, Any]) -> Measurement:
-        """A measurement from what ``row`` wrote; KeyError, TypeError or ValueError where fields are missing or wrong."""
+        """A measurement from what ``row`` wrote; KeyError, TypeError or ValueError where a field is wrong."""
         description = dict(row["description"])
         status: Any = row["status"]
         if status not in ("ok", "oom", "error", "unsupported", "wrong"):

@@ -35,9 +35,9 @@ CONFIDENCE = 0.95
 LEAST_SAMPLES = 6
 #: A drift is taken out only where chance alone would show as much once in a thousand series.
 DRIFT_Z = NormalDist().inv_cdf(1 - 0.001 / 2)
-#: A correlation length is itself estimated from only count / length independent stretches, and biased down by taking the
-#: row's own mean out. Widening by this times length / count brings two-state chains of length 2 to 9 to their nominal
-#: coverage (tests/test_stats.py, reports/bench/measure_coverage.py).
+#: A correlation length is itself estimated from only count / length independent stretches, and biased down since the
+#: row's own mean is taken out. Widening by this times length / count brings long rows of two clock states near their
+#: nominal coverage (reports/bench/measure_coverage.py); short rows of lasting states stay under it.
 SHORT_ROW = 12.0
 #: Walsh averages grow with the square of the pairs; beyond this many, neighbouring pairs are joined by their median.
 MOST_PAIRS = 400
@@ -85,7 +85,7 @@ def summarise(samples: ArrayLike, confidence: float = CONFIDENCE) -> Summary:
 
 
 def _interval(ordered: Array, confidence: float, correlation: float) -> tuple[float, float]:
-    """Interpolated order statistics that hold the median with ``confidence``, stretched by sqrt(correlation) in rank."""
+    """Interpolated order statistics that hold the median with ``confidence``; ranks stretched by sqrt(correlation)."""
     count = len(ordered)
     if count < LEAST_SAMPLES:
         spread = float(ordered[-1] - ordered[0])
@@ -133,7 +133,7 @@ def _clear_slope(values: Array) -> float:
     residual = values - np.interp(
         np.arange(count), [(third - 1) / 2, count - 1 - (third - 1) / 2], [np.median(first), np.median(last)]
     )
-    # Two clock states that last long look like a drift in a rank test; their residuals stay correlated, a drift's do not.
+    # Two clock states that last long look like a drift in a rank test; their residuals are correlated, a drift's not.
     correlation = correlation_length(residual > np.median(residual))
     spread = sqrt(third * third * (2 * third + 1) / 12 * correlation)
     if abs(statistic - third * third / 2) <= DRIFT_Z * spread:

@@ -1,6 +1,6 @@
 """Suites: TOML files that list sweeps, most wanted first, and become jobs.
 
-A file has ``title``, optional ``precision``, ``time_s`` and ``interleave`` (``Settings``) and ``[[sweep]]`` tables:
+A file has ``title``, optional ``precision``, ``time_s`` and ``interleave`` (see ``Settings``) and ``[[sweep]]`` tables:
 
 ========  ==========================================================================================================
 op        keys
@@ -29,7 +29,6 @@ from typing import Any
 
 from shapes.dtypes import DTYPES
 from shapes.errors import InputError
-from shapes.measure.executor import Settings
 from shapes.measure.jobs import Job, MemoryBound, Part, swiglu
 from shapes.model import AttentionShape, Block, MlpShape, ModelShape, Stack
 from shapes.operators import Attention, Gemm
@@ -83,7 +82,7 @@ def load_suite(path: Path, scale: float = 1.0) -> Suite:
 
 
 def values_of(value: object) -> tuple[int, ...]:
-    """An integer, a list of integers and ranges, or text such as "128,1000:1030:2" (last included) as a row of integers.
+    """An integer, a list of integers and ranges, or text such as "128,1000:1030:2" (last included) as integers.
 
     >>> values_of("8, 10:14:2")
     (8, 10, 12, 14)

@@ -49,7 +49,7 @@ def _open(path: str | None, *, create: bool = False) -> Store:
 @_filters
 @click.option("--newest", type=click.IntRange(1), default=50, show_default=True, help="At most so many, the last made.")
 @click.pass_obj
-def list_(path: str | None, newest: int, **filters: Any) -> None:
+def list_(path: str | None, /, newest: int, **filters: Any) -> None:
     """List measurements, the newest last."""
     from tabulate import tabulate
 
@@ -85,7 +85,7 @@ def _what(one: Measurement) -> str:
     "-o", "--output", type=click.Path(dir_okay=False), metavar="FILE", help="Write here, not to the terminal."
 )
 @click.pass_obj
-def export(path: str | None, format_: str, output: str | None, **filters: Any) -> None:
+def export(path: str | None, /, format_: str, output: str | None, **filters: Any) -> None:
     """Write measurements as JSON lines, JSON, CSV or Parquet."""
     from sizer.report.store_export import export_text, write_parquet
 

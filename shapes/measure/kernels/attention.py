@@ -97,7 +97,7 @@ def _core(operator: Attention, kernel: str) -> Core:
 
 def _flash_attn(operator: Attention, window: int | None) -> Core:
     try:
-        from flash_attn import flash_attn_func  # type: ignore[import-not-found]  # optional
+        from flash_attn import flash_attn_func
     except ImportError:
         raise UnsupportedError("flash-attn is not installed") from None
     # flash-attn counts the keys beside the query's own: a window of w holds w - 1 before it.

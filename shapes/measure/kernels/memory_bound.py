@@ -1,4 +1,4 @@
-"""Norms, softmax, cross-entropy, activations and residual additions, as torch runs them unfused, forward and backward."""
+"""Norms, softmax, cross-entropy, activations and residual additions, as torch runs them, forward and backward."""
 
 from __future__ import annotations
 

@@ -51,7 +51,8 @@ def part(subject: Part, backend: Backend, seed: int) -> Kernel:
     train = subject.direction != "forward"
     calls = tuple(in_precision(dtype, _call(module, run, x, gradient, train)) for x, gradient in inputs)
     return Kernel(
-        calls=calls, check=lambda: _check(module, run, shape, dtype, source, train), bound=CHAIN_SLACK * ERROR_BOUNDS[dtype],
+        calls=calls, check=lambda: _check(module, run, shape, dtype, source, train),
+        bound=CHAIN_SLACK * ERROR_BOUNDS[dtype],
         set_bytes=_bytes(module, shape), name=f"{subject.part} {subject.direction} {dtype}", capturable=False,
         needs_flush=flush and sets == 1, check_each=True, holds=(module, inputs),
     )  # fmt: skip
@@ -102,7 +103,7 @@ def _check(module: Any, run: Any, shape: tuple[int, int, int], dtype: str, sourc
         mine = torch.autograd.grad(out, [x, *module.parameters()], gradient.to(out.dtype))
         with fp32_products(allow_tf32=False):
             wanted = torch.autograd.grad(want, [wide_x, *wide.parameters()], gradient.to(torch.float32))
-        # Some gradients are zero but for rounding (a key bias shifts all scores alike): no relative error is meant there.
+        # Some gradients are zero but for rounding (a key bias shifts all scores alike): nothing to compare.
         largest = max(float(two.norm()) for two in wanted)
         pairs = zip(mine, wanted, strict=True)
         errors += [relative_error(one, two) for one, two in pairs if float(two.norm()) > NEGLIGIBLE * largest]
