@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from shapes.model import AttentionShape, Block, Linear, MlpShape, ModelShape, Stack
 from sizer.readers.fields import Fields
-from sizer.readers.hf_blocks import HIDDEN, POSITIONS, attention, head_dim, layer_count
+from sizer.readers.hf_blocks import HEADS, HIDDEN, POSITIONS, attention, head_dim, layer_count
 
 
 def bert(fields: Fields) -> ModelShape:
@@ -16,7 +16,8 @@ def bert(fields: Fields) -> ModelShape:
     offset = 2 if fields.text("model_type") == "roberta" else 0
     if rows <= offset:
         raise fields.error(f"expected more than {offset} positions", *POSITIONS)
-    core = attention(fields, qkv_bias=True, o_bias=True, causal=False, rotary_share=0.0)
+    heads = fields.integer(*HEADS)  # the class has no grouped queries: a stray num_key_value_heads is ignored
+    core = attention(fields, kv_heads=heads, qkv_bias=True, o_bias=True, causal=False, rotary_share=0.0)
     mlp = MlpShape(fields.integer("intermediate_size"), gated=False, bias=True)
     dropout = fields.number("hidden_dropout_prob", default=0.1)
     block = Block(core, mlp, norm_weights=2, count=layer_count(fields), dropout=dropout)
@@ -55,14 +56,18 @@ def t5(fields: Fields) -> ModelShape:
         return AttentionShape(heads, heads, fields.integer("d_kv"), causal=causal, cross=cross, dropout=dropout)
 
     layers = layer_count(fields, "num_layers")
-    decoder_layers = fields.optional("num_decoder_layers") or layers
+    # Absent, the class takes num_layers, whatever the table of defaults (made from default num_layers) holds.
+    decoder_layers = (
+        fields.optional("num_decoder_layers") if "num_decoder_layers" in fields.config else None
+    ) or layers
     encoder = Block(core(causal=False), mlp, count=layers, dropout=dropout)
     decoder = Block(
         core(causal=True), mlp, cross=core(causal=False, cross=True), norms=3, count=decoder_layers, dropout=dropout
     )
     return ModelShape(
         "t5", (Stack("encoder", hidden, (encoder,), extra=biases), Stack("decoder", hidden, (decoder,), extra=biases)),
-        vocab=fields.integer("vocab_size"), tied=fields.flag("tie_word_embeddings", default=True),
+        # transformers 5's T5Config sets tie_word_embeddings to True whatever the file says; it scales the output by it.
+        vocab=fields.integer("vocab_size"), tied=True,
     )  # fmt: skip
 
 
@@ -166,7 +171,10 @@ def _patches(fields: Fields) -> tuple[int, int, int]:
 
 def _vision_stack(fields: Fields, tokens: int, patch: int, *, qkv_bias: bool, class_token: bool) -> Stack:
     hidden = fields.integer(*HIDDEN)
-    core = attention(fields, head_dim=head_dim(fields), qkv_bias=qkv_bias, o_bias=True, causal=False, rotary_share=0.0)
+    core = attention(
+        fields, head_dim=head_dim(fields), kv_heads=fields.integer(*HEADS), qkv_bias=qkv_bias, o_bias=True,
+        causal=False, rotary_share=0.0,
+    )  # fmt: skip
     mlp = MlpShape(fields.integer("intermediate_size"), gated=False, bias=True)
     block = Block(core, mlp, norm_weights=2, count=layer_count(fields))
     inputs = fields.integer("num_channels", default=3) * patch * patch

@@ -20,10 +20,10 @@ def load_text(path: Path) -> str:
     """The file's text; InputError for what is missing, unreadable, too large or not UTF-8."""
     where = str(path)
     try:
-        if path.is_dir():
-            raise InputError("expected a file, found a directory", where=where)
         with path.open("rb") as file:
             data = file.read(MAX_BYTES + 1)
+    except IsADirectoryError:
+        raise InputError("expected a file, found a directory", where=where) from None
     except OSError as error:
         raise InputError(f"cannot be read: {error.strerror}", where=where) from None
     except ValueError:

@@ -1,0 +1,119 @@
+"""Every wrong configuration is one line naming file, key and value; never a traceback, never a guess."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from shapes.errors import InputError
+from sizer.readers import Reading, UnknownModelType, read_config, read_text
+from sizer.readers.loading import MAX_BYTES
+
+CONFIGS = {path.stem: json.loads(path.read_text()) for path in sorted(Path("tests/data/configs").glob("*.json"))}
+LLAMA = CONFIGS["llama-3.1-8b"]
+WRONG = [0, -1, 1e30, 10**60, 4096.0, math.nan, math.inf, True, "4096", [4096], {"a": 1}, None]
+
+
+def refused(source: object, **options: Any) -> str:
+    with pytest.raises(InputError) as caught:
+        read_config(source, **options)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("value", WRONG, ids=repr)
+@pytest.mark.parametrize("key", ["hidden_size", "num_hidden_layers", "num_attention_heads", "vocab_size"])
+def test_a_wrong_number_names_file_and_key(tmp_path: Path, key: str, value: object) -> None:
+    file = tmp_path / "config.json"
+    file.write_text(json.dumps({**LLAMA, key: value}))
+    message = refused(file)
+    assert str(file) in message
+    assert key in message
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        (b"", "empty"),
+        (b"  \n", "empty"),
+        (b"{", "expected JSON"),
+        (b"[1]", "expected an object"),
+        (b"12", "expected an object"),
+        (b"a: [", "expected JSON or YAML"),
+        (b"\xff\xfe{}", "UTF-8"),
+        (b"[" * 200_000, "nesting"),
+        (b"a: &a [1]\nb: *a", "anchors"),
+        (b"{}", "model_type"),
+        (b" " * (MAX_BYTES + 1), "16 MiB"),
+    ],
+)
+def test_a_file_that_is_no_configuration_is_refused(tmp_path: Path, content: bytes, expected: str) -> None:
+    file = tmp_path / "config.json"
+    file.write_bytes(content)
+    message = refused(file)
+    assert str(file) in message
+    assert expected in message
+
+
+def test_a_missing_file_and_a_directory_are_named(tmp_path: Path) -> None:
+    assert "nowhere.json" in refused(tmp_path / "nowhere.json")
+    assert "found a directory" in refused(tmp_path)
+
+
+def test_a_byte_order_mark_is_no_error(tmp_path: Path) -> None:
+    file = tmp_path / "config.json"
+    file.write_bytes(b"\xef\xbb\xbf" + json.dumps(LLAMA).encode())
+    assert read_config(file).model == read_config(LLAMA).model
+
+
+def test_an_unknown_model_type_is_refused_and_never_guessed() -> None:
+    with pytest.raises(UnknownModelType) as caught:
+        read_config({**LLAMA, "model_type": "llamma"})
+    assert caught.value.value == "llamma"
+
+
+def test_an_unknown_format_lists_the_known_ones() -> None:
+    assert "megatron" in refused(LLAMA, config_format="keras")
+
+
+def test_heads_that_do_not_divide_are_refused() -> None:
+    assert "num_key_value_heads = 5" in refused({**LLAMA, "num_key_value_heads": 5})
+    without = {key: value for key, value in LLAMA.items() if key != "head_dim"}
+    assert "num_attention_heads" in refused({**without, "num_attention_heads": 33, "num_key_value_heads": 33})
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**70), 2**70) | st.floats() | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=4), inner, max_size=4),
+    max_leaves=6,
+)
+
+
+@settings(max_examples=1500, deadline=2000)
+@given(name=st.sampled_from(sorted(CONFIGS)), data=st.data())
+def test_a_mutated_configuration_is_read_or_refused_cleanly(name: str, data: st.DataObject) -> None:
+    config = dict(CONFIGS[name])
+    for key in data.draw(st.lists(st.sampled_from(sorted(config)), min_size=1, max_size=3)):
+        if data.draw(st.booleans()):
+            config[key] = data.draw(JSON | st.sampled_from(WRONG))
+        else:
+            config.pop(key, None)
+    try:
+        assert isinstance(read_config(config), Reading)
+    except InputError as error:
+        assert "\n" not in str(error)
+
+
+@settings(max_examples=300, deadline=2000)
+@given(text=st.text(max_size=200), suffix=st.sampled_from(["config.json", "args.yaml", "train.py", "run.sh"]))
+def test_arbitrary_text_is_read_or_refused_cleanly(text: str, suffix: str) -> None:
+    try:
+        assert isinstance(read_text(text, where=suffix), Reading)
+    except InputError as error:
+        assert "\n" not in str(error)

@@ -1,0 +1,162 @@
+"""Hugging Face readers against transformers: parameters exact, defaults the classes' own."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from shapes.model import MoeShape
+from sizer.readers import read_config
+from sizer.readers.huggingface import BUILDERS, DEFAULTS_OF, NESTED
+
+torch = pytest.importorskip("torch")
+transformers = pytest.importorskip("transformers")
+
+SMALL = {
+    "hidden_size": 96, "intermediate_size": 160, "num_hidden_layers": 3, "num_attention_heads": 6,
+    "num_key_value_heads": 2, "vocab_size": 320,
+}  # fmt: skip
+GPT2 = {"n_embd": 96, "n_layer": 3, "n_head": 6, "vocab_size": 320}
+MOE = SMALL | {"num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 48, "head_dim": 24}
+MLA = SMALL | {
+    "num_key_value_heads": 6, "kv_lora_rank": 32, "qk_nope_head_dim": 16, "qk_rope_head_dim": 8, "v_head_dim": 12,
+    "n_routed_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 48, "first_k_dense_replace": 1,
+    "n_shared_experts": 2, "n_group": 1, "topk_group": 1,
+}  # fmt: skip
+BIAS = {"attention_bias": True}
+TIED = {"tie_word_embeddings": True}
+UNTIED = {"tie_word_embeddings": False}
+VISION = {"hidden_size": 96, "num_hidden_layers": 2, "num_attention_heads": 6, "intermediate_size": 160}
+
+#: (model_type, settings that differ from the class's defaults)
+SETTINGS: list[tuple[str, dict[str, Any]]] = [
+    *((family, SMALL | tied) for family in ("llama", "mistral", "qwen2", "stablelm") for tied in (TIED, UNTIED)),
+    ("llama", SMALL | BIAS | {"mlp_bias": True, "head_dim": 32}),
+    ("qwen3", SMALL | BIAS | {"head_dim": 24}),
+    *((family, SMALL | BIAS | {"head_dim": 24, "pad_token_id": 0}) for family in ("gemma", "gemma2", "gemma3_text", "glm4")),
+    *((family, SMALL | BIAS | UNTIED) for family in ("cohere", "cohere2", "olmo", "olmo2")),
+    ("cohere", SMALL | {"use_qk_norm": True}),
+    ("stablelm", SMALL | {"use_qkv_bias": True, "qk_layernorm": True}),
+    ("stablelm", SMALL | {"use_parallel_residual": True}),
+    ("starcoder2", SMALL | {"use_bias": False}),
+    ("phi", SMALL | {"qk_layernorm": True}),
+    ("phi3", SMALL | {"pad_token_id": 0}),
+    ("gpt2", GPT2 | {"n_inner": 200} | UNTIED),
+    ("gpt_bigcode", GPT2 | {"multi_query": True}),
+    ("gpt_bigcode", GPT2 | {"multi_query": False}),
+    ("gptj", GPT2 | {"rotary_dim": 8}),
+    ("gpt_neox", SMALL | {"attention_bias": False}),
+    ("gpt_neox", SMALL | TIED),
+    ("opt", SMALL | {"ffn_dim": 160, "word_embed_proj_dim": 64, "do_layer_norm_before": False}),
+    ("opt", SMALL | {"ffn_dim": 160, "word_embed_proj_dim": 96, "enable_bias": False}),
+    ("bloom", {"hidden_size": 96, "n_layer": 3, "n_head": 6, "vocab_size": 320}),
+    ("falcon", SMALL | {"bias": True}),
+    ("falcon", SMALL | {"new_decoder_architecture": True, "num_kv_heads": 2}),
+    ("falcon", SMALL | {"multi_query": False, "parallel_attn": False}),
+    ("mpt", {"d_model": 96, "n_heads": 6, "n_layers": 3, "vocab_size": 320, "expansion_ratio": 3}),
+    ("mixtral", SMALL | {"num_local_experts": 8, "num_experts_per_tok": 3}),
+    ("qwen2_moe", SMALL | MOE | {"shared_expert_intermediate_size": 80, "mlp_only_layers": [1]}),
+    ("qwen2_moe", SMALL | MOE | {"shared_expert_intermediate_size": 80, "decoder_sparse_step": 2}),
+    ("qwen3_moe", MOE | BIAS | {"mlp_only_layers": [0, 2]}),
+    ("deepseek_v2", MLA | {"q_lora_rank": None}),
+    ("deepseek_v2", MLA | BIAS | {"q_lora_rank": 40}),
+    ("deepseek_v3", MLA | {"q_lora_rank": None}),
+    ("deepseek_v3", MLA | BIAS | {"q_lora_rank": 40}),
+    ("glm4_moe", MLA | {"num_key_value_heads": 2, "head_dim": 24, "use_qk_norm": True}),
+    ("gpt_oss", MOE | {"num_local_experts": 8}),
+    ("minimax_m2", MOE | {"num_local_experts": 8, "rotary_dim": 8}),
+    ("llama4_text", MOE | {"num_local_experts": 8, "intermediate_size_mlp": 200, "interleave_moe_layer_step": 2}),
+    ("bert", SMALL),
+    ("roberta", SMALL),
+    ("t5", {"d_model": 96, "d_kv": 24, "d_ff": 160, "num_layers": 2, "num_decoder_layers": 3, "num_heads": 6}),
+    ("t5", {"d_model": 96, "d_ff": 160, "num_layers": 2, "feed_forward_proj": "gated-gelu"} | UNTIED),
+    ("bart", {"d_model": 96, "encoder_layers": 2, "decoder_layers": 3, "encoder_attention_heads": 6,
+              "decoder_attention_heads": 6, "encoder_ffn_dim": 160, "decoder_ffn_dim": 224, "vocab_size": 320}),
+    ("whisper", {"d_model": 96, "encoder_layers": 2, "decoder_layers": 3, "encoder_attention_heads": 6,
+                 "decoder_attention_heads": 6, "encoder_ffn_dim": 160, "decoder_ffn_dim": 224, "vocab_size": 320,
+                 "pad_token_id": 0}),
+    ("vit", VISION | {"qkv_bias": False}),
+    ("siglip_vision_model", VISION),
+]  # fmt: skip
+
+#: Real defaults, cut to a few layers where building hundreds of experts would take minutes.
+CUT = {"deepseek_v2": 2, "deepseek_v3": 4, "minimax_m2": 2, "llama4_text": 4, "glm4_moe": 2}
+#: Classes whose own defaults no checkpoint has: no top_k; 96 heads that do not divide h = 4096.
+UNBUILDABLE: dict[str, dict[str, Any]] = {"deepseek_v2": {"num_experts_per_tok": 6}, "glm4_moe": {"head_dim": 128}}
+#: Read under another type's defaults and not a class of transformers, or only a tower of a larger class.
+DEFAULTS = [
+    (family, ({"num_hidden_layers": CUT[family]} if family in CUT else {}) | UNBUILDABLE.get(family, {}))
+    for family in sorted(BUILDERS)
+    if family not in DEFAULTS_OF and not family.endswith("_vl_text")
+]
+AUTO = {"t5": "AutoModelForSeq2SeqLM", "bart": "AutoModelForSeq2SeqLM", "whisper": "AutoModelForSpeechSeq2Seq"}
+BASE = ("bert", "roberta", "vit", "siglip_vision_model")
+
+
+def built(family: str, settings: dict[str, Any]) -> Any:
+    """The class a reader of that type stands for: the base model of encoders, else the model with its LM-head."""
+    config = transformers.AutoConfig.for_model(family, **settings)
+    auto = AUTO.get(family, "AutoModel" if family in BASE else "AutoModelForCausalLM")
+    with torch.device("meta"):
+        return getattr(transformers, auto).from_config(config)
+
+
+def parameters_of(model: Any) -> int:
+    return sum(parameter.numel() for parameter in model.parameters())  # tied ones are listed once
+
+
+@pytest.mark.parametrize(("family", "settings"), SETTINGS, ids=lambda value: value if isinstance(value, str) else "")
+def test_parameters_equal_those_of_the_model_class(family: str, settings: dict[str, Any]) -> None:
+    assert read_config({"model_type": family, **settings}).model.parameters == parameters_of(built(family, settings))
+
+
+@pytest.mark.parametrize(("family", "settings"), DEFAULTS, ids=[family for family, _ in DEFAULTS])
+def test_parameters_under_the_class_defaults_are_exact(family: str, settings: dict[str, Any]) -> None:
+    assert read_config({"model_type": family, **settings}).model.parameters == parameters_of(built(family, settings))
+
+
+@pytest.mark.parametrize(
+    ("family", "settings"), [(f, s) for f, s in SETTINGS if isinstance(s.get("num_experts_per_tok"), int)],
+    ids=lambda value: value if isinstance(value, str) else "",
+)  # fmt: skip
+def test_active_parameters_leave_out_the_experts_a_token_does_not_meet(family: str, settings: dict[str, Any]) -> None:
+    # The class's own expert tensors, found by name: each holds all experts, of which top_k are met.
+    shape, model = read_config({"model_type": family, **settings}).model, built(family, settings)
+    moe = shape.moe
+    assert moe is not None
+    routed = sum(p.numel() for name, p in model.named_parameters() if ".experts." in name)
+    idle = routed // moe.experts * (moe.experts - moe.top_k)
+    assert routed and shape.active_parameters == parameters_of(model) - idle
+
+
+@pytest.mark.parametrize("family", sorted(json.loads(Path("sizer/readers/hf_defaults.json").read_text())))
+def test_the_table_of_defaults_is_what_transformers_says(family: str) -> None:
+    table = json.loads(Path("sizer/readers/hf_defaults.json").read_text())[family]
+    if family not in transformers.CONFIG_MAPPING:
+        pytest.skip("a tower's configuration class, not registered alone")
+    told = json.loads(json.dumps(transformers.AutoConfig.for_model(family).to_dict(), default=str))
+    assert {key: told.get(key) for key in table} == table
+
+
+@pytest.mark.parametrize("outer", [name for name, (_, _, part) in NESTED.items() if part == "text tower"])
+def test_a_vision_language_model_is_read_as_its_text_tower(outer: str) -> None:
+    inner = NESTED[outer][1]
+    text = {"model_type": inner, **(MOE if inner == "llama4_text" else SMALL), "num_local_experts": 8}
+    nested = read_config({"model_type": outer, "text_config": text})
+    alone = read_config(text)
+    assert nested.model == replace(alone.model, part="text tower", tied=nested.model.tied)
+    assert nested.keys["hidden"] == "text_config.hidden_size"
+
+
+def test_layers_follow_the_network_dense_first_then_experts() -> None:
+    blocks = read_config({"model_type": "deepseek_v3", **MLA, "q_lora_rank": 40}).model.main.blocks
+    assert [(isinstance(block.mlp, MoeShape), block.count) for block in blocks] == [(False, 1), (True, 2)]
+
+
+def test_a_config_object_reads_as_its_mapping() -> None:
+    config = transformers.LlamaConfig(**SMALL)
+    assert read_config(config).model == read_config({"model_type": "llama", **SMALL}).model
