@@ -39,7 +39,8 @@ def page(path: Path, rows: list[Row]) -> str:
     versions = ", ".join(f"{name} {version}" for name, version in sorted(environment["versions"].items()))
     lines = [
         f"# {path.stem} on {environment['device']}", "",
-        f"Generated from `{path.name}` by `python reports/build_suites.py`; driver {environment['driver']}, {versions}.",
+        f"Generated from `{path.name}` by `python reports/build_suites.py`; "
+        f"driver {environment['driver']}, {versions}.",
         "", *outcomes(rows),
     ]  # fmt: skip
     timed = [row for row in rows if row["status"] == "ok"]
@@ -62,7 +63,7 @@ def outcomes(rows: list[Row]) -> list[str]:
 
 
 def misalignment(rows: list[Row]) -> list[str]:
-    """Time per FLOP of moved sizes over that of the aligned base, by what moved, its largest power of two and layout."""
+    """Time per FLOP of moved sizes over that of the aligned base, by what moved, its power of two and layout."""
     base = {key(row, "m", "n", "k"): row for row in rows if all(row[axis] % ALIGNED == 0 for axis in "mnk")}
     slower: dict[tuple[str, int, str, str], list[float]] = defaultdict(list)
     for row in rows:
@@ -105,7 +106,8 @@ def tables(rows: list[Row]) -> Iterator[str]:
     for label, group in groups.items():
         ranked = sorted(group, key=lambda row: -(row["tflops"] or 0))[:20]
         table = [
-            (row["m"], row["n"], row["k"], row["layout"] or "-", f"{row['seconds'] * 1e3:.4g}", f"{row['tflops'] or 0:.4g}",
+            (row["m"], row["n"], row["k"], row["layout"] or "-", f"{row['seconds'] * 1e3:.4g}",
+             f"{row['tflops'] or 0:.4g}",
              f"{row['peak_bytes'] / 2**30:.2f}" if row["peak_bytes"] else "-")
             for row in ranked
         ]  # fmt: skip

@@ -42,12 +42,13 @@ _SIZES = ("m", "n", "k", "tokens", "hidden", "width", "vocab", "heads", "head_di
 @click.option("--kv-heads", type=click.IntRange(1), help="Key/value heads. [default: as heads]")
 @click.option("-s", "--sequence", help="Tokens a sequence.")
 @click.option("-b", "--batch", type=click.IntRange(1), default=1, show_default=True, help="Batch of bmm or sequences.")
-@click.option("--dtype", "dtypes", multiple=True, type=click.Choice(DTYPES), help="Element type; may be repeated.")
+@click.option("--dtype", "dtypes", multiple=True, type=click.Choice(DTYPES), help="Element type; repeatable.")
 @click.option(
-    "--layout", "layouts", multiple=True, type=click.Choice(["tn", "nn", "nt", "tt"]), help="[default: the phase's]"
+    "--layout", "layouts", multiple=True, type=click.Choice(["tn", "nn", "nt", "tt"]), help="[default: by phase]"
 )
 @click.option(
-    "--phase", default="forward", show_default=True, type=click.Choice(["forward", "dgrad", "wgrad", "backward", "all"]),
+    "--phase", default="forward", show_default=True,
+    type=click.Choice(["forward", "dgrad", "wgrad", "backward", "all"]),
     help="Which products; whole parts run forward, or forward and backward.",
 )  # fmt: skip
 @click.option("--kernel", "kernels", multiple=True, help="Attention: flash, cudnn, efficient, math, flash_attn.")
@@ -58,7 +59,7 @@ _SIZES = ("m", "n", "k", "tokens", "hidden", "width", "vocab", "heads", "head_di
 @click.option("--scale", type=float, default=1.0, show_default=True, help="Multiply a suite's sizes (a dry run).")
 @click.option("--device", help="torch's device: cuda, cuda:1, cpu. [default: the accelerator here, else cpu]")
 @click.option(
-    "--precision", type=click.FloatRange(0, 1, min_open=True), help="Half-width of the interval. [default: 0.005]"
+    "--precision", type=click.FloatRange(0, 1, min_open=True), help="Interval's half-width. [default: 0.005]"
 )
 @click.option("--max-time", "time_s", type=click.FloatRange(0, min_open=True), help="Seconds a shape. [default: 0.5]")
 @click.option("--time-limit", type=click.FloatRange(0, min_open=True), help="Seconds for all; most wanted first.")
