@@ -130,9 +130,8 @@ def matrix_operators(traced: Any) -> dict[Any, int]:
 def counted(settings: Any, name: str) -> tuple[int, int]:
     """(what FlopCounterMode counts for the same call, the module's own number of parameters)."""
     import torch
-    from torch.utils.flop_counter import FlopCounterMode
-
     import transformers
+    from torch.utils.flop_counter import FlopCounterMode
 
     from shapes.trace.config import answers_for
     from shapes.trace.inputs import example_inputs
@@ -182,6 +181,7 @@ def main() -> None:
         import transformers  # noqa: F401 # once, before forking
 
         from shapes.trace import config, run  # noqa: F401
+
         tasks = [(t, kind) for kind, types in types_by_kind().items() if kind in arguments.kinds for t in types]
         if arguments.only:
             tasks = [task for task in tasks if task[0] in arguments.only]

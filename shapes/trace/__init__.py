@@ -32,16 +32,23 @@ def trace(module: nn.Module, *args: Any, phase: RunPhase = "train", **kwargs: An
     from torch import Tensor
     from torch.utils import _pytree
 
-    from shapes.trace.config import answers_for
     from shapes.trace.run import on_meta, run
 
-    args, kwargs = _pytree.tree_map_only(Tensor, lambda t: t.detach().to("meta").requires_grad_(t.requires_grad), (args, kwargs))
+    args, kwargs = _pytree.tree_map_only(
+        Tensor, lambda t: t.detach().to("meta").requires_grad_(t.requires_grad), (args, kwargs)
+    )
     config = getattr(module, "config", None)
     native = config if hasattr(config, "model_type") and type(module).__module__.startswith("transformers.") else None
+    answers = None
+    if native is not None:
+        from shapes.trace.config import answers_for
+
+        answers = answers_for(native)
     with on_meta(module):
         return run(
-            module, args, kwargs, train=phase == "train", model_type=getattr(native, "model_type", type(module).__name__),
-            answers=answers_for(native) if native is not None else None, config=native,
+            module, args, kwargs, train=phase == "train", config=native,
+            model_type=getattr(native, "model_type", type(module).__name__),
+            answers=answers,
         )  # fmt: skip
 
 

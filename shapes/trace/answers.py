@@ -7,6 +7,7 @@ a branch of their code for them.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -14,11 +15,11 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 
-class DataAnswers(TorchDispatchMode):
+class DataAnswers(TorchDispatchMode):  # type: ignore[no-untyped-call] # torch has no annotation there
     """Answers scalars (True, 0, 1.0), ``nonzero`` (even routing over ``experts``) and the like on the meta device."""
 
     def __init__(self, experts: int | None = None) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call] # torch has no annotation there
         self.experts = experts
         self.asked: set[str] = set()
         self._untrue: list[Tensor] = []
@@ -58,8 +59,8 @@ class DataAnswers(TorchDispatchMode):
         return max(mask.numel() // self.experts, 1)
 
 
-def _masked(name: str, args: Any, hits: Any) -> Tensor | None:
-    tensor = args[0]
+def _masked(name: str, args: Any, hits: Callable[[Tensor], int]) -> Tensor | None:
+    tensor: Tensor = args[0]
     if name == "aten::masked_select":
         return tensor.new_empty((hits(args[1]),))
     masks = [index for index in args[1] if index is not None and index.dtype in (torch.bool, torch.uint8)]

@@ -44,7 +44,7 @@ class _Core(torch.autograd.Function):
         return query.new_empty((*query.shape[:-1], value.shape[-1]))
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override] # one output
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         ctx.recorder.add(replace(ctx.operator, phase="dgrad"), ctx.frame)
         made = [torch.empty_like(saved) for saved in ctx.saved_tensors]
         mask = gradient.new_empty(ctx.mask) if ctx.mask is not None and ctx.needs_input_grad[6] else None
@@ -68,14 +68,15 @@ class FusedAttention(TorchFunctionMode):
         is_causal: bool = False, scale: float | None = None, enable_gqa: bool = False,
     ) -> Tensor:  # fmt: skip
         if query.dim() < 4:  # one head without its dimension
-            expanded = [t.unsqueeze(-3) for t in (query, key, value)]
-            return self._scaled_dot_product(*expanded, attn_mask, is_causal=is_causal).squeeze(-3)
+            query, key, value = (tensor.unsqueeze(-3) for tensor in (query, key, value))
+            return self.core(query, key, value, attn_mask, causal=is_causal, window=None).squeeze(-3)
         return self.core(query, key, value, attn_mask, causal=is_causal, window=None)
 
     def core(
         self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, *, causal: bool, window: int | None
     ) -> Tensor:
-        result: Tensor = _Core.apply(self.recorder, causal, window, query, key, value, mask)
+        # torch leaves apply without annotations.
+        result: Tensor = _Core.apply(self.recorder, causal, window, query, key, value, mask)  # type: ignore[no-untyped-call] # as said
         return result
 
     @contextmanager

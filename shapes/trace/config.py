@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -59,6 +58,8 @@ def trace_config(
         raise InputError("expected one of flash, eager", key="attention", value=attention)
     settings, where = load_config(config)
     model, notes = build(settings, where, attention=attention, dtype=dtype, architecture=architecture, experts=experts)
+    parameters = sum(parameter.numel() for parameter in model.parameters())
+    active = active_parameters(model, settings)
     if t > 1:
         from shapes.trace.parallel import shard
 
@@ -81,7 +82,7 @@ def trace_config(
     if expert_count(settings) is not None:
         notes.append(f"routing assumed even over the experts, fullest expert {expert_load:g} x the mean")
     return replace(
-        traced, operators=operators, active_parameters=active_parameters(model, settings), notes=(*traced.notes, *notes)
+        traced, operators=operators, parameters=parameters, active_parameters=active, notes=(*traced.notes, *notes)
     )
 
 
@@ -132,7 +133,7 @@ def load_config(config: Any) -> tuple[Any, str]:
         raise InputError(f"transformers {transformers.__version__} rejects it: {line}", where=where) from error
 
 
-def model_class(settings: Any, where: str, architecture: str | None) -> type[nn.Module]:
+def model_class(settings: Any, where: str, architecture: str | None) -> type[Any]:
     """The transformers class that ``architecture``, else the configuration's ``architectures``, else its type names."""
     for name in (architecture,) if architecture else (settings.architectures or ()):
         found = getattr(transformers, name, None) if isinstance(name, str) else None
@@ -145,7 +146,8 @@ def model_class(settings: Any, where: str, architecture: str | None) -> type[nn.
         mapping = getattr(transformers, auto)._model_mapping
         if type(settings) in mapping:
             found = mapping[type(settings)]
-            return found[0] if isinstance(found, (tuple, list)) else found
+            first: type[Any] = found[0] if isinstance(found, (tuple, list)) else found
+            return first
     raise InputError("expected a type with a model class", where=where, key="model_type", value=settings.model_type)
 
 
@@ -175,7 +177,9 @@ def build(
     except Exception as error:
         line = (str(error).strip().splitlines() or [""])[0]
         raise InputError(
-            f"transformers {transformers.__version__} cannot build {cls.__name__}: {type(error).__name__}: {line}"[:400],
+            f"transformers {transformers.__version__} cannot build {cls.__name__}: {type(error).__name__}: {line}"[
+                :400
+            ],
             where=where,
         ) from error
     # Skipping initialization skips the tying of weights too; what torch.normal made is not on the meta device.
@@ -192,11 +196,13 @@ def _attend_with(model: nn.Module, implementation: str) -> None:
 @contextmanager
 def _without_initialization() -> Iterator[None]:
     # Filling weights with random values is most of the time it takes to build a model, and there are no values here.
+    from importlib import import_module
+
     try:
-        from transformers.initialization import no_init_weights
-    except ImportError:
-        from transformers.modeling_utils import no_init_weights
-    with no_init_weights():
+        module = import_module("transformers.initialization")
+    except ImportError:  # transformers 4
+        module = import_module("transformers.modeling_utils")
+    with module.no_init_weights():
         yield
 
 

@@ -46,9 +46,9 @@ def _tokens(b: int, s: int) -> Tensor:
 
 def _image(settings: Any, b: int) -> Tensor:
     vision = getattr(settings, "vision_config", None) or getattr(settings, "backbone_config", None) or settings
-    size = getattr(vision, "image_size", None) or 224
+    size: Any = getattr(vision, "image_size", None) or 224
     height, width = (size, size) if isinstance(size, int) else tuple(size)[:2]
-    channels = getattr(vision, "num_channels", None) or getattr(vision, "in_channels", None) or 3
+    channels: int = getattr(vision, "num_channels", None) or getattr(vision, "in_channels", None) or 3
     return torch.empty((b, channels, height, width), dtype=_dtype_of(settings), device="meta")
 
 

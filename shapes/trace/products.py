@@ -41,7 +41,7 @@ def dtype_name(dtype: torch.dtype) -> str:
 
 
 def identity(tensor: Tensor) -> TensorId:
-    return tensor.untyped_storage()._cdata, tensor.storage_offset()
+    return tensor.untyped_storage()._cdata, int(tensor.storage_offset())
 
 
 @dataclass(frozen=True, slots=True)

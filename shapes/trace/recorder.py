@@ -47,11 +47,11 @@ class _Forward:
     weight: bool
 
 
-class Recorder(TorchDispatchMode):
+class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call] # torch has no annotation there
     """Counts operators while active; :meth:`operators` then gives them, equal ones merged."""
 
     def __init__(self, module: nn.Module, repeats: Repeats, expert_load: float = 1.0) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call] # torch has no annotation there
         self.names = Names(module)
         self.repeats = repeats
         repeats.on_frame = self._mark
@@ -127,7 +127,7 @@ class Recorder(TorchDispatchMode):
 
     def place(self) -> tuple[str, Frame, int | None]:
         """(module path, frame, sequence number) of what runs now; the number is None outside the backward pass."""
-        node = torch._C._current_autograd_node()  # type: ignore[attr-defined] # not in the stubs
+        node: Any = torch._C._current_autograd_node()  # its stub says there always is one
         if node is None:
             return self.where, self.repeats.frame, None
         number = node._sequence_nr()
@@ -135,6 +135,9 @@ class Recorder(TorchDispatchMode):
             return "", self._places[0][1], number
         name, frame = self._places[bisect_right(self._place_numbers, number) - 1]
         return name, frame, number
+
+    def _differentiating(self) -> bool:
+        return torch._C._current_autograd_node() is not None
 
     def add(self, operator: Operator, frame: Frame) -> None:
         self._rows[operator, frame] = self._rows.get((operator, frame), 0) + 1
@@ -235,7 +238,7 @@ class Recorder(TorchDispatchMode):
         )  # fmt: skip
 
     def _taint(self, func: Any, args: Any, kwargs: Any, out: Any) -> None:
-        if not isinstance(out, (Tensor, tuple, list)) or torch._C._current_autograd_node() is not None:  # type: ignore[attr-defined]
+        if not isinstance(out, (Tensor, tuple, list)) or self._differentiating():
             return
         tensors = [leaf for leaf in _pytree.tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
         levels = [self._weight(tensor) for tensor in tensors]

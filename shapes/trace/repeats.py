@@ -122,7 +122,8 @@ def _repeat(layer: nn.Module, leaves: list[Any], structure: Any, outputs: list[A
     wanted = [leaf for leaf in outputs if isinstance(leaf, _TensorLeaf)]
     if not inputs and any(leaf.gradient for leaf in wanted):
         inputs = [next(parameter for parameter in layer.parameters() if parameter.requires_grad)]
-    made = iter(_Repeat.apply(wanted, *inputs) if wanted else ())
+    # torch leaves apply without annotations.
+    made = iter(_Repeat.apply(wanted, *inputs) if wanted else ())  # type: ignore[no-untyped-call] # as said
     flat = [next(made) if isinstance(leaf, _TensorLeaf) else leaf for leaf in outputs]
     return _pytree.tree_unflatten(flat, structure)
 
