@@ -77,14 +77,14 @@ def _growth(
 ) -> tuple[Array, Array]:  # fmt: skip
     """Pairs of sizes one tile apart: how the table's part of log time grows (rows), and the closed form's own growth."""
     random = np.random.default_rng(seed)
-    count = 6000
+    count = 20000
     m, n, k = (random.choice(np.unique(values), count) for values in (products.m, products.n, products.k))
     m, n = (np.ceil(values / 256) * 256 for values in (m, n))
     which = random.integers(0, 3, count)
-    # A dimension grows by one tile or by a tenth, whichever is more: both are asked of the table.
-    step = np.where(random.random(count) < 0.5, 256.0, 0.0)
+    # A dimension grows by one tile, by a tenth or twofold.
+    growths = random.choice([0.0, 0.1, 1.0], count)
     grown = [
-        np.where(which == index, np.ceil((values + np.maximum(step, 0.1 * values)) / unit) * unit, values)
+        np.where(which == index, np.ceil((values + np.maximum(unit, growths * values)) / unit) * unit, values)
         for index, (values, unit) in enumerate(((m, 256.0), (n, 256.0), (k, 64.0)))
     ]
     ones = np.ones(count)
@@ -102,7 +102,7 @@ def _solve(design: Array, target: Array, growth: Array, own: Array, ridge: float
     violated = np.zeros(len(own))
     identity = ridge * np.eye(design.shape[1])
     coefficients = np.zeros(design.shape[1])
-    for _ in range(30):
+    for _ in range(60):
         normal = (design * weight[:, None]).T @ design + (growth * violated[:, None]).T @ growth + identity
         right = (design * weight[:, None]).T @ target + growth.T @ (violated * (MARGIN - own))
         coefficients = np.linalg.solve(normal, right)

@@ -71,6 +71,10 @@ class GemmConstants:
         small = cls.from_table(table["small"], units) if "small" in table else None
         return cls(tiles=tiles, units=units, correction=correction, small=small, **values)
 
+    def uncorrected(self) -> GemmConstants:
+        """The closed form alone."""
+        return replace(self, correction=None, small=self.small.uncorrected() if self.small else None)
+
     def scaled(self, speed: float, bandwidth: float, cache: float, elements: float, units: int) -> GemmConstants:
         """For ``speed`` x the FLOP/s, ``bandwidth`` x the bytes/s, ``cache`` x the L2, elements ``elements`` x as wide."""
         return replace(
@@ -157,6 +161,9 @@ def gemm_constants(device: Device, dtype: str) -> tuple[GemmConstants, Origin]:
     if (speed, bandwidth, units, elements) == (1.0, 1.0, kin.compute.units, 1.0):
         return constants, origin
     cache = device.memory.l2_bytes / kin.memory.l2_bytes
+    if not origin.same_architecture:
+        # Which kernels a library chooses is the architecture's: between fitted ones the tables do not carry over.
+        constants = constants.uncorrected()
     return constants.scaled(speed, bandwidth, cache, elements, units), origin
 
 
