@@ -1,6 +1,7 @@
 """Answers to what a tensor without data cannot say, for transformers' own models alone.
 
-A mask helper asks whether every token is attended to: yes. Whether one number equals another: no. An expert loop asks which experts were hit and by which
+A mask helper asks whether every token is attended to: yes. Whether one number equals another: no.
+An expert loop asks which experts were hit and by which
 tokens: all of them, and each by an even share. Anybody else's ``.item()`` is refused, because an answer would choose
 a branch of their code for them.
 """

@@ -72,6 +72,16 @@ def trace_config(
     try:
         traced = run(model, (), inputs, answers=answers_for(settings), **options)
     except InputError as error:
+        if "to be multiple of 16 byte" in str(error.__cause__) and experts is None:
+            # torch's grouped product refuses experts of such a width, on a GPU too.
+            looped = trace_config(
+                config, b=b, s=s, phase=phase, attention=attention, dtype=dtype, expert_load=expert_load, plan=plan,
+                t=t, decoder_s=decoder_s, architecture=architecture, experts="eager", repeats=repeats,
+            )  # fmt: skip
+            said = (
+                "torch's grouped product wants expert rows in multiples of 16 bytes: the experts are traced as a loop"
+            )
+            return replace(looped, notes=(*looped.notes, said))
         # Some models look into the mask that a fused kernel would not need.
         if not isinstance(error.__cause__, (TypeError, AttributeError, ValueError)):
             raise
@@ -156,6 +166,9 @@ def build(
 ) -> tuple[nn.Module, list[str]]:
     """The model on the meta device in evaluation mode (no dropout, no layer drop), and what had to be assumed."""
     cls = model_class(settings, where, architecture)
+    # A composite configuration's language model is built from the part that is its own.
+    parts = (part for part in vars(settings).values() if isinstance(part, cls.config_class or ()))
+    settings = settings if isinstance(settings, cls.config_class or object) else next(parts, settings)
     notes: list[str] = []
     wanted = "sdpa" if attention == "flash" else "eager"
     options: dict[str, Any] = {"dtype": _TORCH_DTYPES[dtype]}

@@ -18,7 +18,7 @@ def example_inputs(model: nn.Module, *, b: int, s: int, decoder_s: int | None = 
     if main in ("pixel_values", "pixel_values_videos") and "pixel_values" in accepted and "input_ids" not in accepted:
         inputs["pixel_values"] = _image(settings, b)
     elif main == "input_features" and "input_features" in accepted:
-        bins = getattr(settings, "num_mel_bins", None) or getattr(settings, "input_feat_per_channel", 80)
+        bins: Any = getattr(settings, "num_mel_bins", None) or getattr(settings, "input_feat_per_channel", 80)
         frames = 2 * getattr(settings, "max_source_positions", s)
         channels_first = settings.model_type == "whisper"
         shape = (b, bins, frames) if channels_first else (b, s, bins)

@@ -53,5 +53,5 @@ class Names:
         return folded
 
     def of_product(self, parameter: int, calling: str) -> str:
-        """The name of a product with ``parameter``: as the calling module has it (a tied head), else as it is first met."""
+        """The name of a product with ``parameter``: as ``calling`` has it (a tied head), else as it is first met."""
         return self._by_owner[parameter].get(calling, self.of_parameter[parameter])

@@ -74,7 +74,7 @@ def _check_heads(model: nn.Module, t: int, where: str) -> None:
         raise InputError(f"expected a divisor of the {heads} attention heads", where=where, key="t", value=t)
 
 
-def _cut_module(model: nn.Module, path: str, module: nn.Module, direction: str, style: str, t: int) -> None:
+def _cut_module(model: nn.Module, path: str, module: Any, direction: str, style: str, t: int) -> None:
     weight = module._parameters.get("weight")
     if weight is None or weight.dim() != 2:
         return
@@ -104,7 +104,7 @@ def _cut_module(model: nn.Module, path: str, module: nn.Module, direction: str, 
         module.register_forward_pre_hook(lambda _m, inputs: (inputs[0][..., :share], *inputs[1:]))
 
 
-def _regroup(attention: nn.Module) -> None:
+def _regroup(attention: Any) -> None:
     # With fewer key/value heads than shards each shard keeps one whole head for its share of the queries.
     query, key = (getattr(attention, name, None) for name in ("q_proj", "k_proj"))
     if isinstance(query, nn.Linear) and isinstance(key, nn.Linear):

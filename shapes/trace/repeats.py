@@ -154,6 +154,11 @@ def _per_layer_lists(config: object, layers: int) -> list[list[Any]]:
     return found
 
 
+def _is_plain(value: object) -> bool:
+    # A convolution's stride is a tuple.
+    return isinstance(value, _PLAIN) or (isinstance(value, tuple) and all(isinstance(item, _PLAIN) for item in value))
+
+
 def _signature(module: nn.Module) -> object:
     tensors = [
         (name, tuple(tensor.shape), tensor.dtype, tensor.requires_grad)
@@ -163,7 +168,7 @@ def _signature(module: nn.Module) -> object:
     plain = [
         (name, value)
         for name, value in sorted(module.__dict__.items())
-        if isinstance(value, _PLAIN) and not name.startswith("_") and not any(word in name for word in _NUMBERING)
+        if _is_plain(value) and not name.startswith("_") and not any(word in name for word in _NUMBERING)
     ]
     children = [(name, _signature(child)) for name, child in module.named_children()]
     return type(module), tuple(tensors), tuple(plain), tuple(children)

@@ -156,7 +156,7 @@ def on_meta(module: nn.Module) -> Iterator[None]:
 
     try:
         for child in module.modules():
-            tables: tuple[dict[str, Any], ...] = (child._parameters, child._buffers, child.__dict__)  # type: ignore[assignment] # narrower values
+            tables: tuple[dict[str, Any], ...] = (child._parameters, child._buffers, child.__dict__)
             for table in tables:
                 for name, tensor in list(table.items()):
                     if isinstance(tensor, Tensor) and not tensor.is_meta:
