@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -169,7 +170,7 @@ def test_the_level_is_the_largest_power_of_two_in_the_bytes(dimension: int, size
 def test_more_alignment_is_never_predicted_slower(device: str) -> None:
     constants = alignment_constants(load_device(device))
     for row in constants.penalty:
-        assert all(worse >= better >= 0 for worse, better in zip(row, row[1:], strict=False))
+        assert all(worse >= better >= 0 for worse, better in pairwise(row))
         assert row[-1] == 0
     assert 0 <= constants.further <= 1
 
@@ -240,9 +241,7 @@ def test_attention_grows_with_what_the_mask_leaves_and_backward_costs_more() -> 
 
 
 def test_head_dim_80_costs_what_96_does() -> None:
-    eighty, bucket = (
-        predict(Attention("a", "forward", 4, 32, 32, 4096, 4096, d, d), "a100-sxm") for d in (80, 96)
-    )
+    eighty, bucket = (predict(Attention("a", "forward", 4, 32, 32, 4096, 4096, d, d), "a100-sxm") for d in (80, 96))
     assert eighty.tile == bucket.tile == (128, 96)
     assert eighty.seconds == pytest.approx(bucket.seconds, rel=0.02)
     assert next(part for part in eighty.explain() if part.what == "head_dim padding").seconds > 0

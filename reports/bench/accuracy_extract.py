@@ -1,6 +1,6 @@
 """The sample of NVIDIA's tables that the tests judge the committed constants on: tests/data/products/<device>.csv.
 
-    python reports/bench/accuracy_extract.py --data .../aiconfigurator_core/systems/data
+python reports/bench/accuracy_extract.py --data .../aiconfigurator_core/systems/data
 """
 
 from __future__ import annotations
@@ -34,8 +34,9 @@ def main() -> None:
             for part, count in ((data.large, LARGE), (~data.large, SMALL))
         ])  # fmt: skip
         lines = [
-            f"# Sampled from aiconfigurator-core {version('aiconfigurator-core')} (c) NVIDIA, Apache-2.0, systems/data/{gpu}/gemm:",
-            "# median over frameworks of bf16 latencies, at n held out from the fit. By reports/bench/accuracy_extract.py",
+            f"# Sampled from aiconfigurator-core {version('aiconfigurator-core')} (c) NVIDIA, Apache-2.0: median over "
+            f"frameworks of systems/data/{gpu}/gemm,",
+            "# bf16 latencies at n held out from the fit. By reports/bench/accuracy_extract.py",
             "m,n,k,dtype,seconds",
         ]
         for row in np.sort(rows):

@@ -1,21 +1,19 @@
 """A sweep over misaligned dimensions -> penalties per operand and level.
 
 The reference of a misaligned product is the model's aligned time, scaled by how the sweep's own aligned products came
-out, so that only alignment is left. Products with one operand off give that operand's penalty; those with several give
-the part that every operand but the worst adds.
+out, so that only alignment is left.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from itertools import groupby
 
 import numpy as np
 from numpy.typing import NDArray
 
 from shapes.calibrate.data import Record
-from shapes.cost.alignment import LEADING, LEVELS, AlignmentConstants, level
+from shapes.cost.alignment import LEADING, LEVELS, OPERANDS, AlignmentConstants, level
 from shapes.cost.constants import GemmConstants
 from shapes.cost.gemm import aligned_seconds
 from shapes.dtypes import BYTES
@@ -24,6 +22,8 @@ from shapes.dtypes import BYTES
 SIZE = 2
 #: A level is believed from this many products on; a level with fewer keeps what the device file says.
 ENOUGH = 3
+#: Where the penalties of fully aligned operands stand in the flattened table.
+LAST = [len(LEVELS) * (row + 1) - 1 for row in range(len(OPERANDS))]
 
 
 def operand_levels(record: Record) -> tuple[int, int, int]:
@@ -51,35 +51,34 @@ def slowdowns(records: Sequence[Record], constants: GemmConstants) -> NDArray[np
 def fit_alignment(
     records: Sequence[Record], constants: GemmConstants, before: AlignmentConstants, source: str
 ) -> AlignmentConstants:
-    """Penalties from ``records`` (aligned ones among them); levels without data keep ``before``'s."""
-    ratio = slowdowns(records, constants)
-    levels = [operand_levels(record) for record in records]
-    top = len(LEVELS) - 2
-    penalty = [list(row) for row in before.penalty]
-    single: dict[tuple[int, int], list[float]] = {}
-    for row, slow in zip(levels, ratio.tolist(), strict=True):
-        off = [(operand, min(at, top)) for operand, at in enumerate(row) if at < top]
-        if len(off) == 1:
-            single.setdefault(off[0], []).append(slow - 1)
-    for (operand, at), values in single.items():
-        if len(values) >= ENOUGH:
-            penalty[operand][at] = max(0.0, float(np.median(values)))
-    rows = [tuple(np.maximum.accumulate(row[::-1])[::-1].tolist()) for row in penalty]
-    fitted = replace(before, penalty=(rows[0], rows[1], rows[2]), source=source)
-    return replace(fitted, further=_further(levels, ratio.tolist(), fitted, top))
+    """Penalties from ``records`` (aligned ones among them) by robust least squares on log time.
 
+    All operands at once, for some are never off alone: forward, A and B both lead with k. A level that no record has
+    keeps ``before``'s penalty, as far as the order of levels allows.
+    """
+    from scipy.optimize import least_squares
 
-def _further(levels: Sequence[tuple[int, int, int]], ratio: Sequence[float], c: AlignmentConstants, top: int) -> float:
-    """The part of its own penalty that each operand but the worst adds, by least squares over products with several."""
-    pairs = []
-    for row, slow in zip(levels, ratio, strict=True):
-        own = sorted((c.penalty[operand][at] for operand, at in enumerate(row) if at < top), reverse=True)
-        if len(own) > 1 and sum(own[1:]) > 0:
-            pairs.append((sum(own[1:]), slow - 1 - own[0]))
-    if len(pairs) < ENOUGH:
-        return c.further
-    rest, excess = np.array(pairs).T
-    return float(np.clip(rest @ excess / (rest @ rest), 0.0, 1.0))
+    target = np.log(slowdowns(records, constants))
+    levels = np.array([operand_levels(record) for record in records])
+    start = np.array(before.penalty)
+    count = np.array([np.bincount(column, minlength=len(LEVELS)) for column in levels.T])
+    pull = np.where(count < ENOUGH, 1.0, 0.01)
+
+    def residuals(theta: NDArray[np.float64]) -> NDArray[np.float64]:
+        penalty, further = theta[:-1].reshape(start.shape), theta[-1]
+        own = penalty[np.arange(len(OPERANDS)), levels]
+        worst = own.max(axis=1)
+        slower = 1 + worst + further * (own.sum(axis=1) - worst)
+        return np.concatenate([np.log(slower) - target, ((penalty - start) * pull).ravel()])
+
+    begin = np.append(np.clip(start, 0.01, None).ravel(), np.clip(before.further, 0.05, 0.95))
+    low, high = np.zeros(begin.size), np.append(np.full(start.size, 5.0), 1.0)
+    # Beyond the last level nothing is lost, by definition.
+    begin[LAST], high[LAST] = 5e-7, 1e-6
+    result = least_squares(residuals, begin, bounds=(low, high), loss="soft_l1", f_scale=0.1)
+    table = np.round(result.x[:-1].reshape(start.shape), 4)
+    rows = [tuple(np.maximum.accumulate(row[::-1])[::-1].tolist()) for row in table]
+    return AlignmentConstants((rows[0], rows[1], rows[2]), round(float(result.x[-1]), 4), source)
 
 
 def by_dtype(records: Sequence[Record]) -> dict[str, list[Record]]:

@@ -1,4 +1,4 @@
-"""Fit of the correction table: ridge regression on what the closed form leaves, without ever letting time fall."""
+"""Fit of the correction table: ridge regression on what the closed form leaves, weighed against letting time fall."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def _growth(
     products: Products, constants: GemmConstants, sizes: tuple[int, int], log2_waves: tuple[float, ...],
     log2_k: tuple[float, ...], seed: int,
 ) -> tuple[Array, Array]:  # fmt: skip
-    """Pairs of sizes one tile apart: how the table's part of log time grows (rows), and the closed form's own growth."""
+    """Pairs of growing sizes: how the table's part of log time grows (rows), and the closed form's own growth."""
     random = np.random.default_rng(seed)
     count = 20000
     m, n, k = (random.choice(np.unique(values), count) for values in (products.m, products.n, products.k))
@@ -84,7 +84,7 @@ def _growth(
     # A dimension grows by one tile, by a tenth or twofold.
     growths = random.choice([0.0, 0.1, 1.0], count)
     grown = [
-        np.where(which == index, np.ceil((values + np.maximum(unit, growths * values)) / unit) * unit, values)
+        np.where(which == index, np.ceil(np.maximum(values + unit, (1 + growths) * values) / unit) * unit, values)
         for index, (values, unit) in enumerate(((m, 256.0), (n, 256.0), (k, 64.0)))
     ]
     ones = np.ones(count)
@@ -97,15 +97,15 @@ def _growth(
 
 
 def _solve(design: Array, target: Array, growth: Array, own: Array, ridge: float) -> Array:
-    """Robust ridge regression in which violated orders are added, and weighed more and more, until none is left."""
-    weight = np.ones(len(target))
+    """Robust ridge regression in which violated orders weigh more and more until next to none is left."""
+    weight: Array = np.ones(len(target))
     violated = np.zeros(len(own))
     identity = ridge * np.eye(design.shape[1])
-    coefficients = np.zeros(design.shape[1])
+    coefficients: Array = np.zeros(design.shape[1])
     for _ in range(60):
         normal = (design * weight[:, None]).T @ design + (growth * violated[:, None]).T @ growth + identity
         right = (design * weight[:, None]).T @ target + growth.T @ (violated * (MARGIN - own))
-        coefficients = np.linalg.solve(normal, right)
+        coefficients = np.asarray(np.linalg.solve(normal, right), dtype=np.float64)
         weight = 1 / np.sqrt(1 + ((target - design @ coefficients) / 0.05) ** 2)
         violated += MONOTONE_WEIGHT * (own + growth @ coefficients < 0.5 * MARGIN)
     return coefficients

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from math import log
 
 import numpy as np
 from numpy.typing import NDArray
@@ -155,8 +154,3 @@ def fit_closed_form(
 
 def _with(constants: GemmConstants, theta: Array) -> GemmConstants:
     return replace(constants, **dict(zip(NUMBERS, np.exp(theta).tolist(), strict=True)))
-
-
-def log_ratio(value: float, base: float) -> float:
-    """How far apart two constants are, in log units."""
-    return log(value / base)

@@ -193,5 +193,3 @@ def _plain(value: Any) -> Any:
     if hasattr(value, "items"):
         return {key: _plain(item) for key, item in value.items()}
     return [_plain(item) for item in value] if isinstance(value, tuple) else value
-
-

@@ -38,10 +38,11 @@ class GemmConstants:
     """Constants of the tile and wave model (shapes.cost.gemm) for one device and dtype.
 
     ``flops_per_s``: what all units reach inside a long tile. ``cache_bytes`` move at ``cache_bandwidth_bytes_per_s``,
-    what is beyond at ``bandwidth_bytes_per_s``. ``overlap``: how well moving hides behind arithmetic (1: not at all). ``load_steps`` and ``load_power``: how fast a tile must
-    be fed, see `tile_load`. ``prologue_steps``: a tile's start and end in steps of k. ``wave_s``: what a wave costs
-    besides. ``quantization``: the share of a partly filled last wave that is paid. ``throttle``, ``throttle_s``,
-    ``throttle_width``: by how much, and from which duration on, power limits sustained work.
+    what is beyond at ``bandwidth_bytes_per_s``. ``overlap``: how well moving hides behind arithmetic (1: not at all).
+    ``load_steps`` and ``load_power``: how fast a tile must be fed, see `tile_load`. ``prologue_steps``: a tile's start
+    and end in steps of k. ``wave_s``: what a wave costs besides. ``quantization``: the share of a partly filled last
+    wave that is paid. ``throttle``, ``throttle_s``, ``throttle_width``: by how much, and from which duration on, power
+    limits sustained work. ``correction``: what measurements say beyond that; ``small``: the set for small products.
     """
 
     flops_per_s: float
@@ -76,7 +77,7 @@ class GemmConstants:
         return replace(self, correction=None, small=self.small.uncorrected() if self.small else None)
 
     def scaled(self, speed: float, bandwidth: float, cache: float, elements: float, units: int) -> GemmConstants:
-        """For ``speed`` x the FLOP/s, ``bandwidth`` x the bytes/s, ``cache`` x the L2, elements ``elements`` x as wide."""
+        """For ``speed`` x the FLOP/s, ``bandwidth`` x the bytes/s, ``cache`` x the L2, ``elements`` x the bytes."""
         return replace(
             self, flops_per_s=self.flops_per_s * speed, bandwidth_bytes_per_s=self.bandwidth_bytes_per_s * bandwidth,
             # The cache's clock goes with the units'.

@@ -99,7 +99,8 @@ def _attention(operator: Attention, device: Device) -> tuple[Part, ...]:
     seen = operator.kv_len * operator.visible_share
     return (
         Part("launch", c.launch_s, "kernel launch and first bytes"),
-        Part("arithmetic", time.ideal_s, f"{operator.flops * operator.visible_share / 1e9:.4g} GFLOP that the mask leaves"),
+        Part("arithmetic", time.ideal_s,
+             f"{operator.flops * operator.visible_share / 1e9:.4g} GFLOP that the mask leaves"),
         Part("head_dim padding", time.padded_s - time.ideal_s,
              f"head_dim {operator.head_dim} runs in the {time.bucket} bucket"),
         Part("partial blocks", time.walked_s - time.padded_s,

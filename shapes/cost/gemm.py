@@ -137,7 +137,7 @@ def aligned_seconds(m: Array, n: Array, k: Array, batch: Array, size: float, out
 
 @dataclass(frozen=True, slots=True)
 class GemmTimes:
-    """Seconds of many products with what they consist of, arrays of one length; ``tile`` indexes the constants' tiles."""
+    """Seconds of many products and what they consist of, arrays of one length; ``tile`` indexes the tiles."""
 
     seconds: Array
     aligned_s: Array

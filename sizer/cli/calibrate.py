@@ -19,10 +19,12 @@ if TYPE_CHECKING:
 @device_option
 @click.option(
     "--from", "sources", multiple=True, metavar="PATH",
-    help="Measurements: parquet, CSV, JSONL, a database of sizer's, or a folder of aiconfigurator's tables. Repeatable.",
+    help="Measurements: parquet, CSV, JSONL, sizer's database, or a folder of aiconfigurator's tables. Repeatable.",
 )  # fmt: skip
 @click.option("--quick", is_flag=True, help="Measure about 50 chosen products on the device at hand, and refine.")
-@click.option("--largest", type=click.IntRange(128), default=16384, show_default=True, help="Largest side with --quick.")
+@click.option(
+    "--largest", type=click.IntRange(128), default=16384, show_default=True, help="Largest side with --quick."
+)
 @click.option("--write", is_flag=True, help="Write the constants to the device's file.")
 @click.option("--seed", type=int, default=0, show_default=True, help="Seed of what is held out.")
 def command(device: str, sources: tuple[str, ...], quick: bool, largest: int, write: bool, seed: int) -> None:
