@@ -299,8 +299,8 @@ class ModelShape:
     """A whole model. The last stack is the main one: it reads the vocabulary and feeds the head.
 
     ``embedding_dim``: width of the token embedding where it is not the hidden size (opt-350m). ``before_head``:
-    matrices between the last norm and the head (BERT's transform), ``head`` False: no LM-head. ``max_positions``: the longest
-    sequence (None: unlimited). ``extra`` names further parameters. ``part``: what of a larger model this is.
+    matrices between the last norm and the head (BERT's transform), ``head`` False: no LM-head. ``max_positions``: the
+    longest sequence (None: unlimited). ``extra`` names further parameters. ``part``: what of a larger model this is.
     """
 
     model_type: str

@@ -162,6 +162,10 @@ class InProcess:
         """Let go of the candidate's buffers."""
         del candidate.stopwatch
 
+    def finish(self, candidate: Candidate) -> Measurement:
+        """The candidate's samples as a measurement to keep; it is released."""
+        return self._finish(candidate, "samples")
+
     def control(self) -> Job:
         """The shape that is timed again through every sweep: large enough to fill the device."""
         if self.backend.device == "cpu":
@@ -252,7 +256,8 @@ class InProcess:
             key=job.key, description=job.describe(), environment=self.environment, status="ok",
             samples=candidate.samples, stop=reason, flops=subject.flops, bytes=candidate.stopwatch.kernel.set_bytes,
             per_sample=candidate.stopwatch.per_sample, check_error=candidate.stopwatch.error,
-            control_s=float(np.median(candidate.controls)), peak_bytes=peak, clocks=clocks(self.environment),
+            control_s=float(np.median(candidate.controls)) if len(candidate.controls) else None,
+            peak_bytes=peak, clocks=clocks(self.environment),
             wall_s=candidate.wall_s, label=job.label, created=time.time(),
             **summary_fields(candidate.samples, self.settings.confidence),
         )  # fmt: skip

@@ -130,15 +130,14 @@ def _clear_slope(values: Array) -> float:
     first, last = values[:third], values[-third:]
     below = np.searchsorted(np.sort(first), last, side="left") + np.searchsorted(np.sort(first), last, side="right")
     statistic = float(below.sum()) / 2
-    residual = values - np.interp(
-        np.arange(count), [(third - 1) / 2, count - 1 - (third - 1) / 2], [np.median(first), np.median(last)]
-    )
+    slope = float(np.median(last) - np.median(first)) / (count - third)
+    residual = values - slope * np.arange(count)
     # Two clock states that last long look like a drift in a rank test; their residuals are correlated, a drift's not.
     correlation = correlation_length(residual > np.median(residual))
     spread = sqrt(third * third * (2 * third + 1) / 12 * correlation)
     if abs(statistic - third * third / 2) <= DRIFT_Z * spread:
         return 0.0
-    return float(np.median(last) - np.median(first)) / (count - third)
+    return slope
 
 
 def correlation_length(above: NDArray[np.bool_]) -> float:
