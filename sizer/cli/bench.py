@@ -58,9 +58,7 @@ _SIZES = ("m", "n", "k", "tokens", "hidden", "width", "vocab", "heads", "head_di
 @click.option("--out", type=click.Path(file_okay=False), help="Write each suite's JSONL and summary into this folder.")
 @click.option("--scale", type=float, default=1.0, show_default=True, help="Multiply a suite's sizes (a dry run).")
 @click.option("--device", help="torch's device: cuda, cuda:1, cpu. [default: the accelerator here, else cpu]")
-@click.option(
-    "--precision", type=click.FloatRange(0, 1, min_open=True), help="Interval's half-width. [default: 0.005]"
-)
+@click.option("--precision", type=click.FloatRange(0, 1, min_open=True), help="Interval's half-width. [default: 0.005]")
 @click.option("--max-time", "time_s", type=click.FloatRange(0, min_open=True), help="Seconds a shape. [default: 0.5]")
 @click.option("--time-limit", type=click.FloatRange(0, min_open=True), help="Seconds for all; most wanted first.")
 @click.option("--interleave", type=click.IntRange(1, 64), help="Shapes timed in turns. [default: 8]")
