@@ -8,7 +8,7 @@ from shapes.cost.alignment import LEADING, LEVELS, OPERANDS, level
 from shapes.cost.attention import QUERIES, attention_time
 from shapes.cost.collective import bus_factor, collective_parts, link_bytes_per_s
 from shapes.cost.constants import GemmConstants, attention_constants, collective_constants, gemm_constants
-from shapes.cost.gemm import LARGE, GemmTimes, overlapped, tile_load, uncorrected_seconds
+from shapes.cost.gemm import LARGE, GemmTimes, output_bytes, overlapped, tile_load, uncorrected_seconds
 from shapes.cost.memory_bound import achieved_bandwidth, elementwise_parts
 from shapes.cost.predict import per_group, product_times
 from shapes.cost.result import Cost, Part
@@ -32,17 +32,17 @@ def explain(cost: Cost) -> tuple[Part, ...]:
 
 
 def _product(cost: Cost, operator: Gemm | GroupedGemm, device: Device) -> tuple[Part, ...]:
-    out = getattr(operator, "out_dtype", None) or operator.dtype
+    out = output_bytes(operator.dtype, getattr(operator, "out_dtype", None))
     times, _ = product_times([operator], operator.dtype, out, operator.layout, device)
     constants, _ = gemm_constants(device, operator.dtype)
     m, n, k, batch = per_group(operator)
     size = BYTES[operator.dtype]
-    parts = _closed_form(times, constants, (m, n, k, batch), size, BYTES[out])
+    parts = _closed_form(times, constants, (m, n, k, batch), size, out)
     closed, aligned = sum(part.seconds for part in parts), float(times.aligned_s[0])
     factor = f"measured products of this many waves and this k take x{aligned / closed:.3f} of the above"
     parts.append(Part("kernel choice", aligned - closed, factor))
     dimensions = np.array([m, n, k], dtype=np.int64)
-    sizes = (size, size, BYTES[out])
+    sizes = (size, size, out)
     for which, name, bytes_each, (_, seconds) in zip(
         LEADING[operator.layout], OPERANDS, sizes, cost.alignment_s, strict=True
     ):

@@ -198,6 +198,7 @@ def predict_gemm(
     target = load_device(device)
     constants, _ = gemm_constants(target, dtype)
     alignment, size = alignment_constants(target), BYTES[dtype]
+    out = output_bytes(dtype)
     named = zip(("m", "n", "k", "batch"), (m, n, k, batch), strict=True)
     arrays = np.broadcast_arrays(*(_dimension(value, key) for key, value in named))
     flat = [array.ravel() for array in arrays]
@@ -205,11 +206,16 @@ def predict_gemm(
     for start in range(0, seconds.size, CHUNK):
         ints = [array[start : start + CHUNK] for array in flat]
         fm, fn, fk, fb = (array.astype(float) for array in ints)
-        aligned = aligned_seconds(fm, fn, fk, fb, size, size, constants)
-        a, b, c = penalties(ints[0], ints[1], ints[2], (size, size, size), layout, alignment)
+        aligned = aligned_seconds(fm, fn, fk, fb, size, out, constants)
+        a, b, c = penalties(ints[0], ints[1], ints[2], (size, size, out), layout, alignment)
         slowed = np.maximum(aligned - constants.launch_s, 0.0)
         seconds[start : start + CHUNK] = aligned + slowed * (a + b + c)
     return seconds.reshape(arrays[0].shape)
+
+
+def output_bytes(dtype: str, out_dtype: str | None = None) -> int:
+    """Bytes per element of C: 8-bit products write 16 bits unless told otherwise."""
+    return BYTES[out_dtype] if out_dtype is not None else max(2, BYTES[dtype])
 
 
 def _dimension(value: ArrayLike, key: str) -> Integers:

@@ -18,7 +18,7 @@ from shapes.cost.constants import (
     number,
 )
 from shapes.cost.error import gemm_regime, relative_error
-from shapes.cost.gemm import GemmTimes, gemm_times
+from shapes.cost.gemm import GemmTimes, gemm_times, output_bytes
 from shapes.cost.memory_bound import elementwise_parts
 from shapes.cost.result import Cost
 from shapes.device import Device, load_device
@@ -60,7 +60,7 @@ def predict_many(operators: Iterable[Operator], device: str | Device) -> tuple[C
 
 def _group_key(operator: Product, device: Device) -> tuple[Any, ...]:
     device.peak(operator.dtype)
-    out = getattr(operator, "out_dtype", None) or operator.dtype
+    out = output_bytes(operator.dtype, getattr(operator, "out_dtype", None))
     return operator.kind == "grouped_gemm", operator.dtype, out, operator.layout
 
 
@@ -77,12 +77,12 @@ def per_group(operator: Product) -> tuple[int, int, int, int]:
 
 
 def product_times(
-    products: Sequence[Product], dtype: str, out: str, layout: Layout, device: Device
+    products: Sequence[Product], dtype: str, out: int, layout: Layout, device: Device
 ) -> tuple[GemmTimes, Origin]:
     """Times of products that share dtype and layout."""
     constants, origin = gemm_constants(device, dtype)
     m, n, k, batch = np.array([per_group(product) for product in products], dtype=np.int64).T
-    times = gemm_times(m, n, k, batch, BYTES[dtype], BYTES[out], layout, constants, alignment_constants(device))
+    times = gemm_times(m, n, k, batch, BYTES[dtype], out, layout, constants, alignment_constants(device))
     return times, origin
 
 
