@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from shapes.cost import Cost, predict_many
-
 from shapes.device import Device
 from shapes.operators import Operator
 

@@ -200,7 +200,8 @@ def test_doubling_a_dimension_takes_longer(device: str, blocks: list[int], axis:
     dims = [256 * block for block in blocks]
     once = float(predict_gemm(device, *dims))
     dims[axis] *= 2
-    assert once < float(predict_gemm(device, *dims)) < 5 * once
+    # Products that do not fill the device cost launch and one wave whatever they are: equal to a thousandth there.
+    assert once * 0.999 < float(predict_gemm(device, *dims)) < 5 * once
 
 
 @settings(max_examples=300, deadline=None)

@@ -102,6 +102,8 @@ def traced(label: str, phase: str, attention: str, b: int, s: int) -> Counter[tu
 def products(found: Iterable[Operator]) -> Counter[tuple[object, ...]]:
     counted: Counter[tuple[object, ...]] = Counter()
     for op in found:
+        if op.name.endswith("rotary_emb"):
+            continue  # transformers 4 writes the rotary angles as a product with k = 1, transformers 5 does not
         match op:
             case Gemm():
                 m, n = sorted((op.m, op.n)) if op.kind == "bmm" and op.phase == "dgrad" else (op.m, op.n)

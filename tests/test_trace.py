@@ -66,7 +66,9 @@ class Nano(nn.Module):
 
 
 def gemms(traced: Traced) -> dict[tuple[str, str], Gemm]:
-    return {(op.name, op.phase): op for op in traced.operators if isinstance(op, Gemm)}
+    # transformers 4 writes the rotary angles as a product with k = 1.
+    products = (op for op in traced.operators if isinstance(op, Gemm) and not op.name.endswith("rotary_emb"))
+    return {(op.name, op.phase): op for op in products}
 
 
 def arithmetic(traced: Traced) -> Counter[Any]:

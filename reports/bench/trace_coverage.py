@@ -15,6 +15,7 @@ import multiprocessing
 import re
 import resource
 import sys
+import tempfile
 import time
 from collections import Counter
 from multiprocessing.pool import ThreadPool
@@ -217,8 +218,8 @@ def render(answers: list[dict[str, Any]]) -> str:
     lines = [
         "# What the trace covers",
         "",
-        f"transformers {transformers.__version__}, torch {torch.__version__}, b {B}, s {S}, forward and backward, made by "
-        "`python reports/bench/trace_coverage.py`. A type passes when its default configuration traces, multiplying "
+        f"transformers {transformers.__version__}, torch {torch.__version__}, b {B}, s {S}, forward and backward, made "
+        "by `python reports/bench/trace_coverage.py`. A type passes when its default configuration traces, multiplying "
         "identical layers equals tracing each of them, parameters equal the module's own count, and FLOPs equal those "
         "of torch's FlopCounterMode (eager attention in both; two layers where the configuration allows it) but "
         "for the two known differences below.",
@@ -235,13 +236,14 @@ def render(answers: list[dict[str, Any]]) -> str:
     lines += [
         "",
         f"Longest trace of a default configuration: {max(answer['seconds'] for answer in done):.1f} s; "
-        f"largest peak of a process: {max(answer['peak_gib'] for answer in answers):.2f} GiB (both on a shared machine).",
+        f"largest peak of a process: {max(a['peak_gib'] for a in done):.2f} GiB (both on a shared machine).",
         "",
         "## Where FlopCounterMode counts differently",
         "",
-        f"* A grouped convolution's weight gradient: it counts `groups` times the work, as if every group saw "
-        f"every channel: 2 g (m n k) g against 2 g (m n k), in {sum(bool(a['grouped_convolution_excess']) for a in done)} types.",
-        f"* `_grouped_mm` has no formula in it: ours is 2 m n k with m all routed rows, in "
+        "* A grouped convolution's weight gradient: it counts `groups` times the work, as if every group saw every "
+        "channel: 2 g (m n k) g against 2 g (m n k), in "
+        f"{sum(bool(a['grouped_convolution_excess']) for a in done)} types.",
+        "* `_grouped_mm` has no formula in it: ours is 2 m n k with m all routed rows, in "
         f"{sum(bool(a['grouped_mm_uncounted']) for a in done)} types.",
         "",
         "## What does not pass",
@@ -277,7 +279,7 @@ def main() -> None:
     parser.add_argument("--only", nargs="*")
     parser.add_argument("--kinds", nargs="*", default=list(KINDS))
     parser.add_argument("--jobs", type=int, default=2)
-    parser.add_argument("--raw", type=Path, default=Path("reports/trace-coverage.jsonl"))
+    parser.add_argument("--raw", type=Path, default=Path(tempfile.gettempdir()) / "trace-coverage.jsonl")
     parser.add_argument("--output", type=Path, default=Path("reports/trace-coverage.md"))
     parser.add_argument("--retry", action="store_true", help="run again only what does not pass in --raw")
     parser.add_argument("--render", action="store_true", help="only write the report again from --raw")

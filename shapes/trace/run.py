@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -47,6 +47,7 @@ def run(
         with ExitStack() as stack:
             stack.enter_context(torch.device("meta"))
             stack.enter_context(torch.set_grad_enabled(train))
+            stack.enter_context(_no_autocast_on_meta())
             stack.enter_context(once.active())
             if config is not None:
                 stack.enter_context(fused.in_transformers(masks=masks))
@@ -74,6 +75,21 @@ def run(
         unused=_unused(module, recorder),
         notes=tuple(notes),
     )
+
+
+@contextmanager
+def _no_autocast_on_meta() -> Iterator[None]:
+    # transformers 4 switches autocast off for the device its tensors are on, and torch knows none for meta.
+    original: Any = torch.autocast
+
+    def autocast(device_type: str, *args: Any, **kwargs: Any) -> Any:
+        return nullcontext() if device_type == "meta" else original(device_type, *args, **kwargs)
+
+    try:
+        torch.autocast = autocast  # type: ignore[assignment, misc] # put back below
+        yield
+    finally:
+        torch.autocast = original  # type: ignore[misc] # as it was
 
 
 def _backward(output: Any) -> None:

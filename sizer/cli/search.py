@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from typing import Any
 
 import click
@@ -33,7 +34,14 @@ from sizer.cli.options import config_argument, given, option_error, output_optio
     "--objective", default="step-time", show_default=True, help="step-time, layer-time, time-per-parameter or tflops."
 )
 @click.option("--gemm-only", is_flag=True, help="With swiglu: the single product of the ML Engineering book.")
-@click.option("--predict", is_flag=True, help="Predict for --device, whatever hardware is here.")
+@click.option("--predict", "source", flag_value="predict", help="Predict for --device, whatever hardware is here.")
+@click.option("--measure", "source", flag_value="measure", help="Measure here (a GPU, or this CPU).")
+@click.option("--regret", default="1%", show_default=True, help="Measured: how far from the best is good enough.")
+@click.option(
+    "--confidence", default=0.95, show_default=True, type=click.FloatRange(0.5, 0.999), help="How sure to be."
+)
+@click.option("--time-limit", "time_limit_s", type=click.FloatRange(0, min_open=True), help="Seconds to measure for.")
+@click.option("--store", metavar="FILE", help="Measurements' database. [default: SIZER_STORE, else the cache folder]")
 @click.option("--top", type=int, default=5, show_default=True, help="Candidates to list.")
 @click.option("--emit", is_flag=True, help="Print the best candidate as a patch of the configuration (JSON).")
 @click.option("--plot", metavar="FILE", help="Write a picture (.png or .svg).")
@@ -47,7 +55,8 @@ def command(
     step: int | None,
     misaligned: bool,
     device: tuple[str, ...],
-    predict: bool,
+    source: str | None,
+    regret: str,
     emit: bool,
     plot: str | None,
     format_: str,
@@ -56,21 +65,25 @@ def command(
 ) -> None:
     """Find faster neighbouring dimensions of a baseline: CONFIG, or --h, or --params.
 
-    Times are predicted for --device (see `sizer devices`).
+    With a GPU at hand times are measured, by racing; without one they are predicted for --device (`sizer devices`).
+    A measured search that is stopped goes on where it was when it is started again.
     """
     from sizer.readers import Reading, read_config
     from sizer.report.search_report import search_csv, search_json, search_text
     from sizer.searching import search
     from sizer.searching.space import Limits
 
-    del predict  # the only source yet; the option keeps scripts right when measuring is the default on a GPU
     named = config if config is not None else config_option
     low, high = _range(range_)
-    limits = Limits(_share(tolerance), low, high, step, misaligned)
+    limits = Limits(_share(tolerance, "--tolerance"), low, high, step, misaligned)
+    measure = source == "measure" or (source is None and not device and _accelerator_here())
     try:
-        source = None if named is None else config_argument(named, None)
-        reading = source if isinstance(source, Reading) or source is None else read_config(source)
-        result = search(reading, device=device or ("h100-sxm",), limits=limits, **given(options))
+        text = None if named is None else config_argument(named, None)
+        reading = text if isinstance(text, Reading) or text is None else read_config(text)
+        result = search(
+            reading, device=device or ("h100-sxm",), limits=limits, measure=measure,
+            regret=_share(regret, "--regret"), **given(options),
+        )  # fmt: skip
     except InputError as error:
         raise option_error(error) from None
     if plot is not None:
@@ -99,11 +112,22 @@ def _patch(change: Any, keys: Any) -> dict[str, Any]:
     return patch
 
 
-def _share(text: str) -> float:
+def _accelerator_here() -> bool:
+    """Whether torch is installed and sees an accelerator. Where no driver is, torch is not even loaded."""
+    if not any(os.path.exists(path) for path in ("/dev/nvidiactl", "/dev/nvidia0", "/dev/kfd")):
+        return False
+    try:
+        import torch
+    except ImportError:
+        return False
+    return bool(torch.cuda.is_available())
+
+
+def _share(text: str, option: str) -> float:
     try:
         return float(text[:-1]) / 100 if text.endswith("%") else float(text)
     except ValueError:
-        raise InputError("expected a percentage (1%) or a share (0.01)", key="--tolerance", value=text) from None
+        raise InputError("expected a percentage (1%) or a share (0.01)", key=option, value=text) from None
 
 
 def _range(text: str | None) -> tuple[int | None, int | None]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from shapes.device import Device, load_device
@@ -50,9 +51,17 @@ def search(
     top: int = 5,
     gemm_only: bool = False,
     progress: Callable[[int, int], None] | None = None,
+    measure: bool = False,
+    regret: float = 0.01,
+    confidence: float = 0.95,
+    time_limit_s: float | None = None,
+    store: str | None = None,
     **workload: Any,
 ) -> SearchResult:
-    """The fastest neighbours of a baseline, predicted.
+    """The fastest neighbours of a baseline, predicted, or with ``measure`` measured on the device at hand.
+
+    Measuring races: the prediction for ``device`` orders the candidates, and the best is known to within ``regret`` at
+    ``confidence`` unless ``time_limit_s`` is up first. Samples come from and go to the ``store``.
 
     The baseline is ``config`` (as for ``check``), or plain dimensions: ``h`` alone searches the SwiGLU width near 8h/3,
     ``params`` a whole model. Several devices: each candidate counts with its worst loss against the best on that
@@ -69,6 +78,8 @@ def search(
     pricers = [Pricer(target) for target in targets]
     chosen = [space.baseline, *shortlist(space, pricers[0], progress)]
     priced = [[price(space, change, pricer) for change in chosen] for pricer in pricers]
+    if measure:
+        return _raced(space, priced[0], objective, top, regret, confidence, time_limit_s, store, started, what, settled)
     ranked = _rank(space, priced, targets, objective)
     baseline, rest = ranked[0], sorted(ranked[1:], key=lambda one: (one.value, one.parameters))
     sources = "; ".join(dict.fromkeys(row[0].timing.source for row in priced))
@@ -77,6 +88,68 @@ def search(
         verdict=verdict(what, baseline, rest[:top]), strategy="exhaustive", source=sources,
         considered=len(space.candidates), measurements=0, elapsed_s=time.perf_counter() - started,
         excluded=space.excluded, pareto=pareto(ranked) if what == "model" else (), notes=space.notes,
+    )  # fmt: skip
+
+
+def _raced(
+    space: Space, predicted: Sequence[Priced], objective: str, top: int, regret: float, confidence: float,
+    time_limit_s: float | None, store: str | None, started: float, what: str, settled: Workload,
+) -> SearchResult:  # fmt: skip
+    """The predicted candidates measured by racing; those not looked at are left out of the answer."""
+    from shapes.measure.executor import InProcess
+    from shapes.measure.stats import summarise
+    from shapes.store import Store
+    from sizer.searching.measuring import Source
+    from sizer.searching.strategies.racing import race
+
+    session = InProcess()
+    with Store.open(store) as kept:
+        source = Source(space, [one.change for one in predicted], session, kept)
+        samples: dict[int, list[Any]] = {}
+
+        def sample(index: int, count: int) -> Any:
+            taken = source.sample(index, count)
+            if taken is not None:
+                samples.setdefault(index, []).extend(taken)
+            return taken
+
+        def late() -> bool:
+            return time_limit_s is not None and time.perf_counter() - started >= time_limit_s
+
+        # An objective is its seconds times what the candidate's own size makes of them.
+        weights = [abs(_value(one, space, objective)) / one.timing.seconds for one in predicted]
+        if objective == "tflops":
+            weights = [1 / one.flops for one in predicted]
+        error = max((one.timing.high - one.timing.low) / 2 / one.timing.seconds for one in predicted[1:])
+        try:
+            outcome = race(
+                [one.timing.seconds for one in predicted], error, sample, weights=weights, regret=regret,
+                confidence=confidence, out_of_time=late,
+            )  # fmt: skip
+        except ValueError:
+            reason = next(iter(source.failed.values()), "no reason given")
+            raise InputError(f"nothing could be measured: {reason}", key="--measure") from None
+        finally:
+            source.close()
+    seen = []
+    for index, taken in samples.items():
+        found = summarise(taken, confidence)
+        timing = Timing(found.seconds, found.low, found.high, session.environment.source)
+        seen.append((index, replace(predicted[index], timing=timing)))
+    seen.sort(key=lambda pair: pair[0])
+    if seen[0][0] != 0:
+        raise InputError(f"the baseline could not be measured: {source.failed[0]}", key="--measure")
+    ranked = _rank(space, [[one for _, one in seen]], [], objective)
+    baseline, rest = ranked[0], sorted(ranked[1:], key=lambda one: (one.value, one.parameters))
+    sure = f"{outcome.sure:.0%} sure that none of {len(predicted) - 1} is more than {regret:.0%} better"
+    ended = "" if outcome.finished else "; time was up first"
+    notes = (*space.notes, f"{len(seen) - 1} of {len(predicted) - 1} candidates looked at, {sure}{ended}")
+    notes += tuple(f"{dict(predicted[index].change)} not measured: {why}" for index, why in source.failed.items())
+    return SearchResult(
+        what=what, objective=objective, tokens=settled.tokens, baseline=baseline, candidates=tuple(rest[:top]),
+        verdict=verdict(what, baseline, rest[:top]), strategy="racing", source=session.environment.source,
+        considered=len(space.candidates), measurements=outcome.samples, elapsed_s=time.perf_counter() - started,
+        excluded=space.excluded, pareto=pareto(ranked) if what == "model" else (), notes=notes,
     )  # fmt: skip
 
 
@@ -152,7 +225,7 @@ def _rank(space: Space, priced: Sequence[Sequence[Priced]], devices: Sequence[De
     ranked = []
     for index, first in enumerate(priced[0]):
         values = [_value(row[index], space, objective) for row in priced]
-        losses = {device.name: value / low - 1 for device, value, low in zip(devices, values, best, strict=True)}
+        losses = {device.name: value / low - 1 for device, value, low in zip(devices, values, best, strict=False)}
         base = priced[0][0]
         ratio = base.timing.seconds / first.timing.seconds
         error = _difference_error(base.timing, first.timing) if index else 0.0
@@ -163,7 +236,7 @@ def _rank(space: Space, priced: Sequence[Sequence[Priced]], devices: Sequence[De
                 parameters=space.parameters_of(first.model),
                 parameters_change=space.parameters_of(first.model) - space.parameters_of(base.model),
                 memory_change_bytes=_state_bytes(space, first, base),
-                value=values[0] if len(devices) == 1 else max(losses.values()),
+                value=values[0] if len(devices) <= 1 else max(losses.values()),
                 losses=losses if len(devices) > 1 else {},
             )
         )  # fmt: skip

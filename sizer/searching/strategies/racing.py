@@ -71,7 +71,7 @@ def race(
     regret: float = 0.01,
     confidence: float = 0.95,
     out_of_time: Callable[[], bool] = lambda: False,
-    most_samples: int = 200,
+    most_samples: int = 100,
 ) -> Race:
     """Find the candidate of least ``seconds x weight``; index 0, the baseline, is always measured.
 
