@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from shapes.cost import Cost
-
 from shapes.device import Device, load_device
 from shapes.operators import Attention, Operator
 from shapes.workload import Workload
