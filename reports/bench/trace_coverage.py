@@ -33,11 +33,18 @@ _LAYER_KEYS = re.compile(r"^(num_(hidden_|encoder_|decoder_)?layers|n_layers?|n_
 B, S = 2, 64
 #: transformers' own default leaves these unset or inconsistent, and the class cannot be built or run from it.
 SETTINGS: dict[str, dict[str, Any]] = {
+    "cohere_compass_text": {
+        "rope_parameters": {
+            kind: {"rope_type": "default", "rope_theta": 10000.0} for kind in ("full_attention", "sliding_attention")
+        }
+    },
+    "dbrx": {"attn_config": {"rope_theta": 500000.0, "kv_n_heads": 8}},
     "deepseek_v2": {"num_experts_per_tok": 6, "n_routed_experts": 64, "n_group": 1, "topk_group": 1},
     "dots1": {"n_routed_experts": 64, "n_shared_experts": 1, "num_experts_per_tok": 6, "moe_intermediate_size": 1408},
     "esm": {"vocab_size": 33},
     "hunyuan_v1_dense": {"head_dim": 128},
     "hunyuan_v1_moe": {"head_dim": 128},
+    "lfm2_moe": {"layer_types": (["conv", "conv", "full_attention"] * 11)[:32]},
     "ministral": {"head_dim": 128},
     "nemotron": {"head_dim": 128},
     "reformer": {"is_decoder": True},
@@ -162,14 +169,15 @@ def counted(settings: Any, name: str, dtype: str) -> tuple[int, int]:
 
     cls = getattr(transformers, name)
     if not isinstance(settings, cls.config_class):  # a composite configuration: its language part
-        settings = next(part for part in vars(settings).values() if isinstance(part, cls.config_class))
+        parts = (part for part in vars(settings).values() if isinstance(part, cls.config_class))
+        settings = next(parts, settings)  # else another type's class, which reads the same keys
     with torch.device("meta"):
         model = cls._from_config(
             settings, attn_implementation="eager", dtype=torch.bfloat16 if dtype == "bf16" else torch.float32
         )
     model.to("meta").eval()
     inputs = example_inputs(model, b=B, s=S)
-    with torch.device("meta"), answers_for(settings), FlopCounterMode(display=False) as counter:
+    with torch.device("meta"), answers_for(settings, B * S), FlopCounterMode(display=False) as counter:
         leaves = {id(t): t for t in _tensors(model(**inputs)) if t.requires_grad and t.is_floating_point()}
         torch.autograd.backward(list(leaves.values()), [torch.empty_like(t) for t in leaves.values()])
     return counter.get_total_flops(), sum(parameter.numel() for parameter in model.parameters())

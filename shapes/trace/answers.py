@@ -1,8 +1,8 @@
 """Answers to what a tensor without data cannot say, for transformers' own models alone.
 
 A mask helper asks whether every token is attended to: yes. Whether one number equals another: no.
-An expert loop asks which experts were hit and by which
-tokens: all of them, and each by an even share. Anybody else's ``.item()`` is refused, because an answer would choose
+An expert loop asks which experts were hit, by which tokens and
+by how many: all of them, and each by an even share. Anybody else's ``.item()`` is refused, because an answer would choose
 a branch of their code for them.
 """
 
@@ -17,11 +17,15 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 
 class DataAnswers(TorchDispatchMode):  # type: ignore[no-untyped-call] # torch has no annotation there
-    """Answers scalars (True, 0, 1.0), ``nonzero`` (even routing over ``experts``) and the like on the meta device."""
+    """Answers scalars (True, 0, 1.0), ``nonzero`` (even routing over ``experts``) and the like on the meta device.
 
-    def __init__(self, experts: int | None = None) -> None:
+    ``routed``: tokens times the experts each visits, the sum of an expert layer's ``expert_size.tolist()``.
+    """
+
+    def __init__(self, experts: int | None = None, routed: int | None = None) -> None:
         super().__init__()  # type: ignore[no-untyped-call] # torch has no annotation there
         self.experts = experts
+        self.routed = routed
         self.asked: set[str] = set()
         self._untrue: list[Tensor] = []
 
@@ -34,6 +38,13 @@ class DataAnswers(TorchDispatchMode):  # type: ignore[no-untyped-call] # torch h
             # "Is this expert the one past the last?": one number is seldom another.
             self._untrue.append(out := func(*args, **(kwargs or {})))
             return out
+        if name == "aten::_to_copy" and self._counts_rows(args[0], kwargs or {}):
+            self.asked.add("rows an expert")
+            assert self.experts is not None and self.routed is not None  # as _counts_rows says
+            even, left = divmod(self.routed, self.experts)
+            shares = [even + (expert < left) for expert in range(self.experts)]
+            with torch.device("cpu"):
+                return torch.tensor(shares, dtype=args[0].dtype)
         if name == "aten::equal" and args[0].is_meta:
             self.asked.add("equal")
             return True
@@ -50,6 +61,12 @@ class DataAnswers(TorchDispatchMode):  # type: ignore[no-untyped-call] # torch h
                 self.asked.add("boolean mask")
                 return masked
         return func(*args, **(kwargs or {}))
+
+    def _counts_rows(self, tensor: Tensor, options: dict[str, Any]) -> bool:
+        return (
+            tensor.is_meta and options.get("device") == torch.device("cpu") and self.routed is not None
+            and tensor.dim() == 1 and tensor.numel() == self.experts and not tensor.is_floating_point()
+        )  # fmt: skip
 
     def _hits(self, mask: Tensor) -> int:
         if self.experts is None:

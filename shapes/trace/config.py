@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -70,7 +71,7 @@ def trace_config(
         "repeats": repeats, "where": where,
     }  # fmt: skip
     try:
-        traced = run(model, (), inputs, answers=answers_for(settings), **options)
+        traced = run(model, (), inputs, answers=answers_for(settings, b * s), **options)
     except InputError as error:
         if "to be multiple of 16 byte" in str(error.__cause__) and experts is None:
             # torch's grouped product refuses experts of such a width, on a GPU too.
@@ -85,7 +86,7 @@ def trace_config(
         # Some models look into the mask that a fused kernel would not need.
         if not isinstance(error.__cause__, (TypeError, AttributeError, ValueError)):
             raise
-        traced = run(model, (), inputs, answers=answers_for(settings), masks=True, **options)
+        traced = run(model, (), inputs, answers=answers_for(settings, b * s), masks=True, **options)
     operators = traced.operators
     if dtype in ("fp8", "int8", "tf32"):
         operators = tuple(_recast(operator, dtype) for operator in operators)
@@ -109,7 +110,8 @@ def _recast(operator: Operator, dtype: str) -> Operator:
 def load_config(config: Any) -> tuple[Any, str]:
     """(PretrainedConfig, what to call it in an error). A configuration is data: code it names is never run."""
     if isinstance(config, transformers.PretrainedConfig):
-        return config, config.model_type
+        # Building a model writes into its configuration: the caller's stays as it is.
+        return deepcopy(config), config.model_type
     where = "config"
     if isinstance(config, (str, Path)):
         where = str(config)
@@ -174,6 +176,9 @@ def build(
     options: dict[str, Any] = {"dtype": _TORCH_DTYPES[dtype]}
     if experts is not None:
         settings._experts_implementation = experts
+    if hasattr(settings, "use_cache"):
+        # No step here continues another, and some models make a cache that they then cannot ask for its length.
+        settings.use_cache = False
     try:
         with torch.device("meta"), _without_initialization():
             try:
@@ -252,5 +257,7 @@ def active_parameters(model: nn.Module, settings: Any) -> int | None:
     return total - sum(routed.values()) * (experts - top_k) // experts
 
 
-def answers_for(settings: Any) -> DataAnswers:
-    return DataAnswers(expert_count(settings))
+def answers_for(settings: Any, tokens: int | None = None) -> DataAnswers:
+    """Answers for a model of transformers; ``tokens`` of one call, where they are known."""
+    top_k = _first(settings, _TOP_K_KEYS)
+    return DataAnswers(expert_count(settings), tokens * top_k if tokens and top_k else None)
