@@ -5,7 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from sizer.searching.strategies.racing import LOOK, race
+from sizer.searching.strategies import exhaustive, racing
+from sizer.searching.strategies.contest import LOOK
+
+race = racing.run
 
 CANDIDATES, NOISE, ERROR = 100, 0.01, 0.04
 #: Samples a candidate when everything is measured to half a percent: (2 x 1.25 x 0.01 / 0.005)^2.
@@ -47,7 +50,7 @@ def test_a_perfect_prior_is_confirmed_with_a_handful_of_looks() -> None:
     truth = np.linspace(1, 2, 50)
     result = race(list(truth), 0.005, lambda index, count: np.full(count, truth[index]))
     assert result.best == 0
-    assert result.samples <= 4 * LOOK
+    assert result.samples <= 5 * LOOK
 
 
 def test_a_candidate_that_cannot_run_is_named_and_passed_over() -> None:
@@ -71,6 +74,39 @@ def test_weights_turn_seconds_into_another_objective() -> None:
     assert race(seconds, 0.05, sample, weights=[1.0, 0.5]).best == 1
 
 
-def test_nothing_that_runs_is_an_error() -> None:
-    with pytest.raises(ValueError, match="no candidate"):
-        race([1.0, 2.0], 0.1, lambda index, count: None)
+def test_a_baseline_that_cannot_run_is_an_error() -> None:
+    for run in (racing.run, exhaustive.run):
+        with pytest.raises(ValueError, match="baseline"):
+            run([1.0, 2.0], 0.1, lambda index, count: None)
+
+
+def test_a_drifting_clock_cancels_against_the_baseline() -> None:
+    # Everything slows by 30% through the search: told by its time alone, whatever is looked at last would lose.
+    truth, taken = np.array([1.0, 0.97, 0.96, 0.93, 0.9, 0.95]), [0]
+    predicted = [1.0, 0.95, 0.9, 0.96, 0.98, 0.97]
+    rng = np.random.default_rng(1)
+
+    def sample(index: int, count: int) -> np.ndarray:
+        taken[0] += count
+        return truth[index] * (1 + 0.3 * taken[0] / 400) * (1 + 0.002 * np.abs(rng.standard_normal(count)))
+
+    result = race(predicted, 0.05, sample)
+    assert result.best == 4
+    assert np.exp(np.median(result.ratios[4])) == pytest.approx(0.9, rel=0.02)
+
+
+def test_exhaustive_measures_every_candidate_to_half_the_regret() -> None:
+    rng = np.random.default_rng(0)
+    truth = np.linspace(1.0, 1.2, 12)[::-1].copy()
+    noisy = lambda index, count: truth[index] * (1 + 0.01 * np.abs(rng.standard_normal(count)))  # noqa: E731
+    result = exhaustive.run(list(truth), 0.05, noisy, regret=0.02)
+    assert (result.best, result.finished, set(result.ratios)) == (11, True, set(range(12)))
+    assert all(len(ratios) >= 15 for ratios in result.ratios.values())
+    assert result.sure > 0.9
+
+
+def test_candidates_that_cannot_be_told_apart_are_not_said_to_be() -> None:
+    rng = np.random.default_rng(3)
+    noisy = lambda index, count: 1 + 0.5 * rng.standard_t(2, count) ** 2  # noqa: E731
+    result = race([1.0] * 6, 0.05, noisy, regret=0.001)
+    assert result.sure < 0.9

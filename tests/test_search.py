@@ -54,14 +54,19 @@ def test_swiglu_candidates_are_aligned_and_within_the_tolerance() -> None:
     result = search(h=4096, top=100)
     assert result.baseline.change == {"d_ff": 10922}
     widths = [one.change["d_ff"] for one in result.candidates]
-    assert sorted(widths) == [width for width in range(10816, 11032, 64) if abs(width - 10922) <= 109]
+    # 16 bytes of bf16 are 8 elements; 1% of 10922 is 109.
+    assert sorted(widths) == [width for width in range(10816, 11032, 8) if abs(width - 10922) <= 109]
+    assert result.best.change["d_ff"] % 32 == 0
+    every = search(h=4096, top=1000, limits=Limits(misaligned=True))
+    assert every.considered == 2 * 109
+    assert every.best.change == result.best.change
     assert "10922" in result.verdict
 
 
 def test_tensor_parallel_widths_divide_over_the_shards() -> None:
     widths = [one.change["d_ff"] for one in search(h=8192, limits=Limits(0.05), t=8, top=100).candidates]
     assert widths
-    assert all(width % (8 * 64) == 0 for width in widths)
+    assert all(width % (8 * 8) == 0 for width in widths)
 
 
 def test_vocabularies_are_only_padded_never_cut() -> None:
@@ -75,6 +80,25 @@ def test_heads_keep_the_hidden_size_and_the_parameters() -> None:
     assert all(one.change["heads"] * one.change["head_dim"] == 2560 for one in result.candidates)
     assert {one.parameters_change for one in result.candidates} == {0}
     assert 20 in {one.change["heads"] for one in result.candidates}
+
+
+def test_bounds_of_aspect_and_head_dim_hold_for_every_candidate() -> None:
+    bounded = Limits(0.02, aspect=(90, 110), head_dims=(128,))
+    found = search(GPT3_2_7B, what="model", limits=bounded, top=1000).candidates
+    assert found
+    assert all(one.change["head_dim"] == 128 for one in found)
+    assert all(90 <= one.change["hidden"] / one.change["layers"] <= 110 for one in found)
+
+
+def test_key_value_heads_keep_their_group_or_their_number() -> None:
+    found = search(str(CONFIGS / "mistral-7b.json"), what="model", top=1000).candidates  # 32 heads, 8 key/value heads
+    assert all(one.change["heads"] == 4 * one.change["kv_heads"] or one.change["kv_heads"] == 8 for one in found)
+    assert {one.change["heads"] // one.change["kv_heads"] for one in found} > {4}
+
+
+def test_tokens_stand_for_b_and_s() -> None:
+    assert search(h=4096, tokens=16384).tokens == search(h=4096, b=4, s=4096).tokens == 16384
+    assert search(h=4096, tokens=1000).tokens == 1000
 
 
 def test_microbatches_are_compared_a_token() -> None:
@@ -182,6 +206,15 @@ BAD: list[tuple[tuple[str, ...], tuple[str, ...]]] = [
     (("--h", "4096", "--device", "v100-sxm"), ("v100-sxm", "bf16")),
     (("--h", "2560", "--heads", "33", "--what", "heads"), ("--heads", "33")),
     (("--params", "3"), ("--params",)),
+    (("--h", "4096", "--tokens", "5000", "-s", "4096"), ("--tokens", "5000", "4096")),
+    (("--h", "4096", "--tokens", "4096", "-b", "1"), ("--tokens", "-b")),
+    (("--h", "4096", "--aspect", "9:5"), ("--aspect", "9:5")),
+    (("--h", "4096", "--aspect", "wide"), ("--aspect", "wide")),
+    (("--h", "4096", "--head-dim", "64,x"), ("--head-dim", "64,x")),
+    (("--h", "4096", "--strategy", "racing"), ("--strategy", "--measure")),
+    (("--h", "4096", "--measure", "--strategy", "luck"), ("--strategy", "luck")),
+    (("--h", "4096", "--measure", "--regret", "0"), ("--regret",)),
+    (("--h", "4096", "--measure", "--device", "h100-sxm", "--device", "b200"), ("--measure", "--predict")),
 ]
 
 

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from typing import Any
 
 import click
@@ -27,7 +30,10 @@ from sizer.cli.options import config_argument, given, option_error, output_optio
 @click.option("--params", type=float, help="Parameter budget of a model search.")
 @click.option("--tolerance", default="1%", show_default=True, help="Largest change of parameters (1% or 0.01).")
 @click.option("--range", "range_", metavar="LOW:HIGH", help="Values of the searched dimension.")
-@click.option("--step", type=int, help="Every so many values. [default: the device's alignment]")
+@click.option("--step", type=int, help="Every so many values. [default: every aligned one]")
+@click.option("--aspect", metavar="LOW:HIGH", help="Bounds of h/L. [default: the baseline's, times or over 1.5]")
+@click.option("--head-dim", "head_dims", metavar="LIST", help="Head dimensions allowed: 64,128.")
+@click.option("--tokens", type=int, help="Tokens a microbatch, instead of -b and -s.")
 @click.option("--misaligned", is_flag=True, help="Consider every integer, misaligned ones too.")
 @click.option("--device", multiple=True, metavar="NAME", help="Target; several: good on all. [default: h100-sxm]")
 @click.option(
@@ -36,6 +42,7 @@ from sizer.cli.options import config_argument, given, option_error, output_optio
 @click.option("--gemm-only", is_flag=True, help="With swiglu: the single product of the ML Engineering book.")
 @click.option("--predict", "source", flag_value="predict", help="Predict for --device, whatever hardware is here.")
 @click.option("--measure", "source", flag_value="measure", help="Measure here (a GPU, or this CPU).")
+@click.option("--strategy", help="Measuring: racing or exhaustive. [default: racing]")
 @click.option("--regret", default="1%", show_default=True, help="Measured: how far from the best is good enough.")
 @click.option(
     "--confidence", default=0.95, show_default=True, type=click.FloatRange(0.5, 0.999), help="How sure to be."
@@ -54,6 +61,8 @@ def command(
     range_: str | None,
     step: int | None,
     misaligned: bool,
+    aspect: str | None,
+    head_dims: str | None,
     device: tuple[str, ...],
     source: str | None,
     regret: str,
@@ -74,16 +83,24 @@ def command(
     from sizer.searching.space import Limits
 
     named = config if config is not None else config_option
-    low, high = _range(range_)
-    limits = Limits(_share(tolerance, "--tolerance"), low, high, step, misaligned)
+    low, high = _bounds(range_, "--range", int)
+    ends = _bounds(aspect, "--aspect", float)
+    limits = Limits(
+        _share(tolerance, "--tolerance"), low, high, step, misaligned,
+        aspect=(ends[0] or 1e-9, ends[1] or 1e9) if aspect is not None else None, head_dims=_list(head_dims),
+    )  # fmt: skip
     measure = source == "measure" or (source is None and not device and _accelerator_here())
     try:
         text = None if named is None else config_argument(named, None)
         reading = text if isinstance(text, Reading) or text is None else read_config(text)
-        result = search(
-            reading, device=device or ("h100-sxm",), limits=limits, measure=measure,
-            regret=_share(regret, "--regret"), **given(options),
-        )  # fmt: skip
+        with _progress("measuring" if measure else "pricing") as progress:
+            result = search(
+                reading, device=device or (_device_here() if measure else "h100-sxm",), limits=limits, measure=measure,
+                regret=_share(regret, "--regret"), progress=progress, **given(options),
+            )  # fmt: skip
+    except KeyboardInterrupt:
+        click.echo("\ninterrupted: what was measured is stored; the same command goes on", err=True)
+        sys.exit(130)
     except InputError as error:
         raise option_error(error) from None
     if plot is not None:
@@ -123,6 +140,35 @@ def _accelerator_here() -> bool:
     return bool(torch.cuda.is_available())
 
 
+def _device_here() -> str:
+    """The accelerator at hand where its file is known, else the default: it only orders what is measured."""
+    from shapes.device import load_device
+
+    if _accelerator_here():
+        import torch
+
+        with suppress(InputError):
+            return load_device(torch.cuda.get_device_name()).name
+    return "h100-sxm"
+
+
+@contextmanager
+def _progress(label: str) -> Iterator[Callable[[int, int], None] | None]:
+    """A bar on standard error, on a terminal, from the first news on."""
+    if not sys.stderr.isatty():
+        yield None
+        return
+    with ExitStack() as stack:
+        bars: list[Any] = []
+
+        def told(done: int, total: int) -> None:
+            if not bars:
+                bars.append(stack.enter_context(click.progressbar(length=total, label=label, file=sys.stderr)))
+            bars[0].update(done - bars[0].pos)
+
+        yield told
+
+
 def _share(text: str, option: str) -> float:
     try:
         return float(text[:-1]) / 100 if text.endswith("%") else float(text)
@@ -130,13 +176,20 @@ def _share(text: str, option: str) -> float:
         raise InputError("expected a percentage (1%) or a share (0.01)", key=option, value=text) from None
 
 
-def _range(text: str | None) -> tuple[int | None, int | None]:
+def _bounds(text: str | None, option: str, number: Callable[[str], Any]) -> tuple[Any, Any]:
     if text is None:
         return None, None
     low, colon, high = text.partition(":")
     try:
         if not colon:
             raise ValueError
-        return (int(low) if low else None, int(high) if high else None)
+        return (number(low) if low else None, number(high) if high else None)
     except ValueError:
-        raise InputError("expected LOW:HIGH, two integers", key="--range", value=text) from None
+        raise InputError("expected LOW:HIGH, two numbers", key=option, value=text) from None
+
+
+def _list(text: str | None) -> tuple[int, ...] | None:
+    try:
+        return tuple(int(part) for part in text.split(",")) if text is not None else None
+    except ValueError:
+        raise InputError("expected integers between commas", key="--head-dim", value=text) from None

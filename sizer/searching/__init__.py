@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 from shapes.device import Device, load_device
@@ -52,24 +51,33 @@ def search(
     gemm_only: bool = False,
     progress: Callable[[int, int], None] | None = None,
     measure: bool = False,
+    strategy: str | None = None,
     regret: float = 0.01,
     confidence: float = 0.95,
     time_limit_s: float | None = None,
     store: str | None = None,
+    tokens: int | None = None,
     **workload: Any,
 ) -> SearchResult:
     """The fastest neighbours of a baseline, predicted, or with ``measure`` measured on the device at hand.
 
-    Measuring races: the prediction for ``device`` orders the candidates, and the best is known to within ``regret`` at
-    ``confidence`` unless ``time_limit_s`` is up first. Samples come from and go to the ``store``.
+    Measuring, the ``strategy`` is "racing" unless "exhaustive" is asked for: the prediction for ``device`` orders the
+    candidates, and the best is known to within ``regret`` at ``confidence`` unless ``time_limit_s`` is up first.
+    Samples come from and go to the ``store``. Predicting, every candidate is priced.
 
     The baseline is ``config`` (as for ``check``), or plain dimensions: ``h`` alone searches the SwiGLU width near 8h/3,
     ``params`` a whole model. Several devices: each candidate counts with its worst loss against the best on that
-    device. ``workload``: fields of Workload. Raises InputError where nothing satisfies the constraints.
+    device. ``workload``: fields of Workload; ``tokens`` stands for b and s. ``progress(done, candidates)``. Raises
+    InputError where nothing satisfies the constraints.
     """
     started = time.perf_counter()
     limits = limits or Limits()
     _check_words(what, objective, top)
+    if not measure and strategy not in (None, "exhaustive"):
+        raise InputError("expected exhaustive: racing is a way to measure, add --measure", key="--strategy",
+                         value=strategy)  # fmt: skip
+    if tokens is not None:
+        workload = {**workload, **_sequences(tokens, workload)}
     targets = tuple(load_device(one) for one in (device if isinstance(device, (list, tuple)) else (device,)))
     model, settled = _baseline(config, h, d_ff, heads, kv_heads, layers, vocab, params, workload, gemm_only)
     what = what or ("model" if params is not None else "swiglu")
@@ -78,79 +86,35 @@ def search(
     pricers = [Pricer(target) for target in targets]
     chosen = [space.baseline, *shortlist(space, pricers[0], progress)]
     priced = [[price(space, change, pricer) for change in chosen] for pricer in pricers]
+    seconds_of: Sequence[Sequence[Priced]] = priced
+    samples, notes = 0, space.notes
     if measure:
-        return _raced(space, priced[0], objective, top, regret, confidence, time_limit_s, store, started, what, settled)
-    ranked = _rank(space, priced, targets, objective)
+        from sizer.searching.measuring import Asked, measured
+
+        if len(targets) > 1:
+            raise InputError("expected one device: several can only be predicted (--predict)", key="--measure")
+        asked = Asked(strategy or "racing", regret, confidence, time_limit_s, store)
+        taken = measured(space, priced[0], [_weight(one, space, objective) for one in priced[0]], asked, progress)
+        seconds_of, samples, notes = [taken.priced], taken.samples, (*notes, *taken.notes)
+    ranked = _rank(space, seconds_of, targets, objective)
     baseline, rest = ranked[0], sorted(ranked[1:], key=lambda one: (one.value, one.parameters))
-    sources = "; ".join(dict.fromkeys(row[0].timing.source for row in priced))
     return SearchResult(
         what=what, objective=objective, tokens=settled.tokens, baseline=baseline, candidates=tuple(rest[:top]),
-        verdict=verdict(what, baseline, rest[:top]), strategy="exhaustive", source=sources,
-        considered=len(space.candidates), measurements=0, elapsed_s=time.perf_counter() - started,
-        excluded=space.excluded, pareto=pareto(ranked) if what == "model" else (), notes=space.notes,
-    )  # fmt: skip
-
-
-def _raced(
-    space: Space, predicted: Sequence[Priced], objective: str, top: int, regret: float, confidence: float,
-    time_limit_s: float | None, store: str | None, started: float, what: str, settled: Workload,
-) -> SearchResult:  # fmt: skip
-    """The predicted candidates measured by racing; those not looked at are left out of the answer."""
-    from shapes.measure.executor import InProcess
-    from shapes.measure.stats import summarise
-    from shapes.store import Store
-    from sizer.searching.measuring import Source
-    from sizer.searching.strategies.racing import race
-
-    session = InProcess()
-    with Store.open(store) as kept:
-        source = Source(space, [one.change for one in predicted], session, kept)
-        samples: dict[int, list[Any]] = {}
-
-        def sample(index: int, count: int) -> Any:
-            taken = source.sample(index, count)
-            if taken is not None:
-                samples.setdefault(index, []).extend(taken)
-            return taken
-
-        def late() -> bool:
-            return time_limit_s is not None and time.perf_counter() - started >= time_limit_s
-
-        # An objective is its seconds times what the candidate's own size makes of them.
-        weights = [abs(_value(one, space, objective)) / one.timing.seconds for one in predicted]
-        if objective == "tflops":
-            weights = [1 / one.flops for one in predicted]
-        error = max((one.timing.high - one.timing.low) / 2 / one.timing.seconds for one in predicted[1:])
-        try:
-            outcome = race(
-                [one.timing.seconds for one in predicted], error, sample, weights=weights, regret=regret,
-                confidence=confidence, out_of_time=late,
-            )  # fmt: skip
-        except ValueError:
-            reason = next(iter(source.failed.values()), "no reason given")
-            raise InputError(f"nothing could be measured: {reason}", key="--measure") from None
-        finally:
-            source.close()
-    seen = []
-    for index, taken in samples.items():
-        found = summarise(taken, confidence)
-        timing = Timing(found.seconds, found.low, found.high, session.environment.source)
-        seen.append((index, replace(predicted[index], timing=timing)))
-    seen.sort(key=lambda pair: pair[0])
-    if seen[0][0] != 0:
-        raise InputError(f"the baseline could not be measured: {source.failed[0]}", key="--measure")
-    ranked = _rank(space, [[one for _, one in seen]], [], objective)
-    baseline, rest = ranked[0], sorted(ranked[1:], key=lambda one: (one.value, one.parameters))
-    sure = f"{outcome.sure:.0%} sure that none of {len(predicted) - 1} is more than {regret:.0%} better"
-    ended = "" if outcome.finished else "; time was up first"
-    notes = (*space.notes, f"{len(seen) - 1} of {len(predicted) - 1} candidates looked at, {sure}{ended}")
-    notes += tuple(f"{dict(predicted[index].change)} not measured: {why}" for index, why in source.failed.items())
-    return SearchResult(
-        what=what, objective=objective, tokens=settled.tokens, baseline=baseline, candidates=tuple(rest[:top]),
-        verdict=verdict(what, baseline, rest[:top]), strategy="racing", source=session.environment.source,
-        considered=len(space.candidates), measurements=outcome.samples, elapsed_s=time.perf_counter() - started,
+        verdict=verdict(what, baseline, rest[:top]), strategy=(strategy or "racing") if measure else "exhaustive",
+        source="; ".join(dict.fromkeys(row[0].timing.source for row in seconds_of)),
+        considered=len(space.candidates), measurements=samples, elapsed_s=time.perf_counter() - started,
         excluded=space.excluded, pareto=pareto(ranked) if what == "model" else (), notes=notes,
     )  # fmt: skip
+
+
+def _sequences(tokens: int, workload: Mapping[str, Any]) -> dict[str, int]:
+    """b and s that make ``tokens``: of the s asked for, else of 4096, or one short sequence."""
+    if "b" in workload:
+        raise InputError("expected -b or --tokens, not both", key="--tokens", value=tokens)
+    s = int(workload.get("s") or min(DEFAULT_S, positive_int(tokens, "--tokens")))
+    if tokens % s:
+        raise InputError(f"expected a multiple of the sequence {s}", key="--tokens", value=tokens)
+    return {"b": tokens // s, "s": s}
 
 
 def swiglu_width(hidden: int, *, device: str | Device = "h100-sxm", tolerance: float = 0.01, **workload: Any) -> int:
@@ -228,11 +192,11 @@ def _rank(space: Space, priced: Sequence[Sequence[Priced]], devices: Sequence[De
         losses = {device.name: value / low - 1 for device, value, low in zip(devices, values, best, strict=False)}
         base = priced[0][0]
         ratio = base.timing.seconds / first.timing.seconds
-        error = _difference_error(base.timing, first.timing) if index else 0.0
+        low, high = _ratio_bounds(base.timing, first.timing) if index else (1.0, 1.0)
         ranked.append(
             Ranked(
                 change=first.change, timing=first.timing, tflops=first.flops / first.timing.seconds / 1e12,
-                speedup=ratio, speedup_low=ratio * (1 - error), speedup_high=ratio * (1 + error),
+                speedup=ratio, speedup_low=low, speedup_high=high,
                 parameters=space.parameters_of(first.model),
                 parameters_change=space.parameters_of(first.model) - space.parameters_of(base.model),
                 memory_change_bytes=_state_bytes(space, first, base),
@@ -243,20 +207,32 @@ def _rank(space: Space, priced: Sequence[Sequence[Priced]], devices: Sequence[De
     return ranked
 
 
-def _difference_error(a: Timing, b: Timing) -> float:
-    """Relative error of the ratio of two predictions: that of the worse one (their shared part cancels)."""
-    return max((timing.high - timing.low) / 2 / timing.seconds for timing in (a, b))
+def _ratio_bounds(base: Timing, timing: Timing) -> tuple[float, float]:
+    """Bounds of base over candidate: of predictions by the error of the worse one (what they share cancels), of
+
+    measurements by the candidate's own interval, which is of its ratio to the baseline timed beside it.
+    """
+    if timing.measured:
+        return base.seconds / timing.high, base.seconds / timing.low
+    error = max((one.high - one.low) / 2 / one.seconds for one in (base, timing))
+    ratio = base.seconds / timing.seconds
+    return ratio * (1 - error), ratio * (1 + error)
 
 
 def _value(one: Priced, space: Space, objective: str) -> float:
     """What is minimised."""
+    return one.timing.seconds * _weight(one, space, objective)
+
+
+def _weight(one: Priced, space: Space, objective: str) -> float:
+    """What the objective makes of a second: positive, so that the least is the best."""
     if objective == "tflops":
-        return -one.flops / one.timing.seconds
+        return 1 / one.flops
     if objective == "layer-time":
-        return one.timing.seconds / one.model.layers
+        return 1 / one.model.layers
     if objective == "time-per-parameter":
-        return one.timing.seconds / space.parameters_of(one.model)
-    return one.timing.seconds
+        return 1 / space.parameters_of(one.model)
+    return 1.0
 
 
 def _state_bytes(space: Space, one: Priced, base: Priced) -> int:

@@ -1,21 +1,27 @@
-"""Measured times of a space's candidates: sampled as a race asks, kept in the store, gone on with after a kill."""
+"""Measured times of a space's candidates: sampled as a strategy asks, kept in the store, gone on with after a kill."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from typing import Any
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import exp
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from shapes.errors import InputError
 from shapes.measure.executor import Candidate, InProcess, NotMeasured
-from shapes.measure.jobs import Job, Part
+from shapes.measure.jobs import Job, Part, PartName
+from shapes.measure.stats import summarise
 from shapes.operators import Gemm
 from shapes.store import Store
-from sizer.searching.predicting import rebuilt, timed_operators
+from shapes.timing import Timing
+from sizer.searching.predicting import Priced, rebuilt, timed_operators
 from sizer.searching.space import Space
+from sizer.searching.strategies import STRATEGIES
+from sizer.searching.strategies.contest import Outcome
 
 Array = NDArray[np.float64]
 #: Kernels kept ready at once; more would hold too much memory.
@@ -24,20 +30,103 @@ MOST_READY = 8
 Work = Sequence[tuple[Job, float]]
 
 
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """How a search measures: which strategy, how good is good enough, for how long, and where samples are kept."""
+
+    strategy: str = "racing"
+    regret: float = 0.01
+    confidence: float = 0.95
+    time_limit_s: float | None = None
+    store: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.strategy not in STRATEGIES:
+            raise InputError(f"expected one of {', '.join(STRATEGIES)}", key="--strategy", value=self.strategy)
+        if not 0 < self.regret < 1:
+            raise InputError("expected more than 0 and less than 100%", key="--regret", value=self.regret)
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """Candidates that were looked at, the baseline first, with measured times; ``notes`` say how sure the best is.
+
+    A candidate's interval is that of its ratio to the baseline timed beside it.
+    """
+
+    priced: tuple[Priced, ...]
+    source: str
+    samples: int
+    notes: tuple[str, ...]
+
+
+def measured(
+    space: Space, predicted: Sequence[Priced], values: Sequence[float], asked: Asked,
+    progress: Callable[[int, int], None] | None = None,
+) -> Measured:  # fmt: skip
+    """Time ``predicted`` (the baseline first) here; ``values`` are what the objective makes of their seconds.
+
+    InputError where there is no torch, or the baseline cannot run.
+    """
+    started, session = time.perf_counter(), InProcess()
+
+    def out_of_time() -> bool:
+        return asked.time_limit_s is not None and time.perf_counter() - started >= asked.time_limit_s
+
+    error = max((one.timing.high - one.timing.low) / 2 / one.timing.seconds for one in predicted[1:])
+    seconds = [one.timing.seconds for one in predicted]
+    with Store.open(asked.store) as store:
+        source = Source(space, [one.change for one in predicted], session, store)
+        try:
+            outcome = STRATEGIES[asked.strategy](
+                seconds, error, source.sample, regret=asked.regret, confidence=asked.confidence,
+                weights=[value / one for value, one in zip(values, seconds, strict=True)], out_of_time=out_of_time,
+                progress=progress,
+            )  # fmt: skip
+        except ValueError:
+            reason = source.failed.get(0, "no reason given")
+            raise InputError(f"the baseline cannot be measured here ({reason})", key="--measure") from None
+        finally:
+            source.close()
+    name = session.environment.source
+    timings = {index: _timing(outcome, index, asked.confidence, name) for index in sorted(outcome.ratios)}
+    seen = tuple(replace(predicted[index], timing=timing) for index, timing in timings.items())
+    others = len(predicted) - 1
+    ended = "" if outcome.finished else "; --time-limit was up first, the same command goes on"
+    kept = f" ({source.reused} kernels timed before)" if source.reused else ""
+    notes = [
+        f"{len(seen) - 1} of {others} candidates looked at{kept}, {outcome.sure:.0%} sure that none of them is more "
+        f"than {asked.regret:.1%} faster than the best{ended}"
+    ]
+    for index in outcome.failed:
+        change = ", ".join(f"{key} {value}" for key, value in predicted[index].change.items())
+        notes.append(f"{change} was not measured ({source.failed[index]})")
+    return Measured(seen, name, outcome.samples, tuple(notes))
+
+
+def _timing(outcome: Outcome, index: int, confidence: float, source: str) -> Timing:
+    if index == 0:
+        alone = summarise(outcome.baseline_s, confidence)
+        return Timing(alone.seconds, alone.low, alone.high, source)
+    level, ratio = float(np.median(outcome.baseline_s)), summarise(outcome.ratios[index], confidence)
+    return Timing(level * exp(ratio.seconds), level * exp(ratio.low), level * exp(ratio.high), source)
+
+
 def work_of(space: Space, change: Mapping[str, int]) -> Work:
     """What is measured of a candidate, each job with its weight at the baseline's tokens."""
     model, workload = rebuilt(space, change)
     if space.operators_of is not None:
-        return [
-            (Job(operator), operator.count) for operator in timed_operators(space, change) if isinstance(operator, Gemm)
-        ]
+        gemms = [operator for operator in timed_operators(space, change) if isinstance(operator, Gemm)]
+        return [(Job(operator), operator.count) for operator in gemms]
     if len(model.stacks) > 1 or model.moe is not None:
-        raise InputError("expected a dense decoder: only its parts can be measured", key="--measure")
+        raise InputError("expected a dense decoder: of others no whole parts are measured yet", key="--measure")
+    if workload.t * workload.p * workload.e > 1:
+        raise InputError("expected one device: shards are not measured, --predict speaks of them", key="--measure")
     one = replace(model, stacks=(replace(model.main, blocks=(replace(model.main.blocks[0], count=1),)),))
-    direction = "forward+backward" if workload.train else "forward"
+    direction: Literal["forward", "forward+backward"] = "forward+backward" if workload.train else "forward"
 
-    def part(name: Any) -> Job:
-        return Job(Part(name, one, workload, direction))  # type: ignore[arg-type]
+    def part(name: PartName) -> Job:
+        return Job(Part(name, one, workload, direction))
 
     scale = space.workload.tokens / workload.tokens
     if space.what == "swiglu":
@@ -57,51 +146,47 @@ class Source:
         self._work = [work_of(space, change) for change in changes]
         self._session, self._store = session, store
         self._ready: dict[str, Candidate] = {}
-        self._returned: set[str] = set()
+        #: Samples of the store that were not handed out yet, by job.
+        self._kept: dict[str, Array] = {}
         self.failed: dict[int, str] = {}
-        self.measured = self.reused = 0
+        self.reused = 0
 
     def sample(self, index: int, count: int) -> Array | None:
-        """``count`` or more times of candidate ``index``, seconds; None (and ``failed``) where it cannot run."""
+        """``count`` times of candidate ``index``, seconds; None (and ``failed``) where it cannot run."""
         try:
             columns = [weight * self._take(job, count) for job, weight in self._work[index]]
         except NotMeasured as outcome:
             self.failed[index] = f"{outcome.status}: {outcome}"
             return None
-        shortest = min(len(column) for column in columns)
-        return np.asarray(sum(column[:shortest] for column in columns))
+        return np.asarray(sum(columns))
 
     def _take(self, job: Job, count: int) -> Array:
-        candidate = self._ready.get(job.key)
-        if candidate is None:
-            kept = self._kept(job)
-            if kept is not None and len(kept) >= count and job.key not in self._returned:
-                self._returned.add(job.key)
-                self.reused += 1
-                return kept
-            candidate = self._prepare(job, kept)
-        else:
-            self._ready[job.key] = self._ready.pop(job.key)  # the most recently used is last
+        if job.key not in self._kept:
+            self._kept[job.key] = self._stored(job)
+            self.reused += bool(len(self._kept[job.key]))
+        kept = self._kept[job.key]
+        if len(kept) >= count:
+            self._kept[job.key] = kept[count:]
+            return kept[:count]
+        candidate = self._ready.pop(job.key, None) or self._prepare(job)
+        self._ready[job.key] = candidate  # the most recently used is last
         taken = self._session.sample(candidate, count)
-        self.measured += len(taken)
         self._store.save_parts({job.key: (candidate.samples, candidate.controls)}, self._session.environment)
         return taken
 
-    def _kept(self, job: Job) -> Array | None:
+    def _stored(self, job: Job) -> Array:
         environment = self._session.environment
-        found = self._store.find(job.key, environment)
-        if found is not None and found.ok:
-            return found.samples
         part = self._store.part(job.key, environment)
-        return part[0] if part is not None else None
+        if part is not None:
+            return part[0]
+        found = self._store.find(job.key, environment)
+        return found.samples if found is not None and found.ok else np.empty(0)
 
-    def _prepare(self, job: Job, kept: Array | None) -> Candidate:
+    def _prepare(self, job: Job) -> Candidate:
         while len(self._ready) >= MOST_READY:
             self._close(next(iter(self._ready)))
         candidate = self._session.prepare(job)
-        if kept is not None:
-            candidate.samples = kept
-        self._ready[job.key] = candidate
+        candidate.samples = self._stored(job)
         return candidate
 
     def _close(self, key: str) -> None:

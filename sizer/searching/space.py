@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from shapes.errors import InputError
+from shapes.errors import InputError, positive_int
 from shapes.model import ModelShape
 from shapes.operators import Operator
 from shapes.workload import Workload
@@ -38,7 +38,8 @@ class Space:
 class Limits:
     """Bounds common to all spaces. ``tolerance``: largest relative change of parameters. ``low``..``high`` bound the
 
-    searched dimension, of which every ``step``-th value is taken (None: the space's own choice).
+    searched dimension, of which every ``step``-th value is taken (None: the space's own choice; ``misaligned``: every
+    one). ``aspect`` bounds h/L and ``head_dims`` names the head dimensions allowed (None: the space's own choice).
     """
 
     tolerance: float = 0.01
@@ -46,6 +47,8 @@ class Limits:
     high: int | None = None
     step: int | None = None
     misaligned: bool = False
+    aspect: tuple[float, float] | None = None
+    head_dims: tuple[int, ...] | None = None
 
     def __post_init__(self) -> None:
         if not 0 <= self.tolerance <= 1:
@@ -55,6 +58,11 @@ class Limits:
             raise InputError("expected LOW:HIGH with LOW at most HIGH", key="--range", value=f"{self.low}:{self.high}")
         if self.step is not None and self.step < 1:
             raise InputError("expected a positive integer", key="--step", value=self.step)
+        if self.aspect is not None and not 0 < self.aspect[0] <= self.aspect[1]:
+            raise InputError("expected LOW:HIGH, positive, LOW at most HIGH", key="--aspect",
+                             value=f"{self.aspect[0]:g}:{self.aspect[1]:g}")  # fmt: skip
+        for dim in self.head_dims or ():
+            positive_int(dim, "--head-dim")
 
     def values(self, low: int, high: int, step: int) -> range:
         """Multiples of the step within the range asked for, else within ``low``..``high``."""

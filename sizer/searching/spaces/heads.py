@@ -33,6 +33,8 @@ def space(model: ModelShape, workload: Workload, device: Device, limits: Limits)
             continue
         if not SMALLEST_HEAD <= dim <= LARGEST_HEAD:
             excluded[f"head_dim within {SMALLEST_HEAD}..{LARGEST_HEAD}"] += 1
+        elif limits.head_dims is not None and dim not in limits.head_dims:
+            excluded["--head-dim"] += 1
         elif not low <= heads <= high:
             excluded["--range"] += 1
         elif heads % workload.t or heads % group:

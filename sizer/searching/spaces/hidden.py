@@ -27,7 +27,7 @@ def space(model: ModelShape, workload: Workload, device: Device, limits: Limits)
     group, excluded, candidates = attention.heads // attention.kv_heads, Counter[str](), []
     slack = int(hidden * NEIGHBOURHOOD)
     for value in limits.values(hidden - slack, hidden + slack, step):
-        for dim in sorted({attention.head_dim, 64, 128}):
+        for dim in limits.head_dims or sorted({attention.head_dim, 64, 128}):
             heads = value // dim
             if value == hidden:
                 continue
@@ -38,7 +38,9 @@ def space(model: ModelShape, workload: Workload, device: Device, limits: Limits)
                 "hidden": value, "heads": heads, "head_dim": dim, "kv_heads": heads // group,
                 "d_ff": round(value * ratio / step) * step,
             }  # fmt: skip
-            if abs(resize(model, **change).parameters / model.parameters - 1) > limits.tolerance:
+            if limits.aspect is not None and not limits.aspect[0] <= value / model.layers <= limits.aspect[1]:
+                excluded[f"--aspect {limits.aspect[0]:g}:{limits.aspect[1]:g}"] += 1
+            elif abs(resize(model, **change).parameters / model.parameters - 1) > limits.tolerance:
                 excluded[f"--tolerance {limits.tolerance:.2%}"] += 1
             else:
                 candidates.append(change)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from math import ceil, floor
 
 from shapes.device import Device
 from shapes.errors import InputError
@@ -40,9 +41,11 @@ def space(
         "hidden": model.hidden, "layers": model.layers, "heads": attention.heads, "head_dim": attention.head_dim,
         "kv_heads": attention.kv_heads, "d_ff": mlp.width, "vocab": model.vocab,
     }  # fmt: skip
+    low, high = _aspect(model, limits, bounds)
     note = (
-        f"h/L within a factor {bounds.aspect_factor} and d_ff/h within {bounds.width_factor} of the baseline's, "
-        f"head_dim in {', '.join(map(str, bounds.head_dims))}: quality inside these bounds is yours to judge"
+        f"h/L from {low:.0f} to {high:.0f} (--aspect), d_ff/h within a factor {bounds.width_factor} of the baseline's, "
+        f"head_dim in {', '.join(map(str, limits.head_dims or bounds.head_dims))} (--head-dim): quality inside these "
+        "bounds is yours to judge"
     )
     return Space(
         NAME, model, workload, candidates, part=anything, parameters_of=lambda changed: changed.parameters,
@@ -58,35 +61,59 @@ def _candidates(
     assert isinstance(attention, AttentionShape)
     assert mlp is not None
     step = device.alignment_elements(workload.dtype) * workload.t
-    group = attention.heads // attention.kv_heads
-    aspect, ratio = model.hidden / model.layers, mlp.width / model.hidden
-    vocab = -(-model.vocab // step) * step
-    reach = bounds.aspect_factor ** (2 / 3)  # h moves by less than h/L does, L giving way
+    low, high = _aspect(model, limits, bounds)
+    ratio, reach = mlp.width / model.hidden, bounds.aspect_factor ** (2 / 3)  # h moves by less than h/L: L gives way
     for hidden in limits.values(int(model.hidden / reach), int(model.hidden * reach), step):
-        for dim in bounds.head_dims:
-            heads = hidden // dim
-            if hidden % dim or heads % workload.t or heads % group:
-                excluded["whole heads on every shard"] += 1
-                continue
-            fixed = {"hidden": hidden, "heads": heads, "head_dim": dim, "kv_heads": heads // group, "vocab": vocab}
-            lowest = -(-int(hidden * ratio / bounds.width_factor) // step) * step
-            for width in range(max(lowest, step), int(hidden * ratio * bounds.width_factor) + 1, step):
+        widths = range(
+            max(-(-int(hidden * ratio / bounds.width_factor) // step) * step, step),
+            int(hidden * ratio * bounds.width_factor) + 1, limits.step or step,
+        )  # fmt: skip
+        for fixed in _heads_and_vocab(model, attention, hidden, workload.t, step, limits, bounds, excluded):
+            for width in widths:
                 change = {**fixed, "d_ff": width}
-                layers = _layers_for(model, change, target)
-                if layers % workload.p or layers < 1:
-                    excluded[f"layers divisible by pp {workload.p}"] += 1
-                elif not aspect / bounds.aspect_factor <= hidden / layers <= aspect * bounds.aspect_factor:
-                    excluded[f"h/L within a factor {bounds.aspect_factor} of {aspect:.0f}"] += 1
-                elif abs(_parameters(model, {**change, "layers": layers}) / target - 1) > limits.tolerance:
-                    excluded[f"--tolerance {limits.tolerance:.2%}"] += 1
-                else:
-                    yield {**change, "layers": layers}
+                for layers, parameters in _layers(model, change, target, limits.tolerance):
+                    if layers % workload.p or layers < 1:
+                        excluded[f"layers divisible by pp {workload.p}"] += 1
+                    elif not low <= hidden / layers <= high:
+                        excluded[f"h/L within {low:.0f}..{high:.0f} (--aspect)"] += 1
+                    elif abs(parameters / target - 1) > limits.tolerance:
+                        excluded[f"--tolerance {limits.tolerance:.2%}"] += 1
+                    else:
+                        yield {**change, "layers": layers}
 
 
-def _layers_for(model: ModelShape, change: dict[str, int], target: float) -> int:
-    """The number of layers that comes closest to the target: parameters are linear in it."""
+def _aspect(model: ModelShape, limits: Limits, bounds: Bounds) -> tuple[float, float]:
+    own = model.hidden / model.layers
+    return limits.aspect or (own / bounds.aspect_factor, own * bounds.aspect_factor)
+
+
+def _heads_and_vocab(
+    model: ModelShape, attention: AttentionShape, hidden: int, shards: int, step: int, limits: Limits, bounds: Bounds,
+    excluded: Counter[str],
+) -> Iterator[dict[str, int]]:  # fmt: skip
+    """Heads of each allowed dimension with as many query heads a key/value head, or as many key/value heads, as now."""
+    group = attention.heads // attention.kv_heads
+    vocab = -(-model.vocab // step) * step
+    for dim in limits.head_dims or bounds.head_dims:
+        heads = hidden // dim
+        if hidden % dim or heads % shards:
+            excluded["whole heads on every shard"] += 1
+            continue
+        grouped = {heads // group} if heads % group == 0 else set()
+        same = {attention.kv_heads} if group > 1 and heads % attention.kv_heads == 0 else set()
+        for kv_heads in sorted(grouped | same):
+            yield {"hidden": hidden, "heads": heads, "head_dim": dim, "kv_heads": kv_heads, "vocab": vocab}
+
+
+def _layers(model: ModelShape, change: dict[str, int], target: float, tolerance: float) -> Iterator[tuple[int, int]]:
+    """(layers, parameters) within the tolerance, or the one that comes closest: parameters are linear in layers."""
     one, two = (_parameters(model, {**change, "layers": layers}) for layers in (1, 2))
-    return max(1, round((target - (2 * one - two)) / (two - one)))
+    ends, layer = 2 * one - two, two - one
+    first, last = ceil((target * (1 - tolerance) - ends) / layer), floor((target * (1 + tolerance) - ends) / layer)
+    if last < first:
+        first = last = max(1, round((target - ends) / layer))
+    for layers in range(max(1, first), last + 1):
+        yield layers, ends + layers * layer
 
 
 def _parameters(model: ModelShape, change: dict[str, int]) -> int:

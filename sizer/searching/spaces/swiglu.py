@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from shapes.device import Device
+from shapes.dtypes import BYTES
 from shapes.errors import InputError
 from shapes.model import Block, MlpShape, ModelShape, Stack
 from shapes.operators import Gemm, Operator
@@ -13,6 +14,9 @@ from shapes.workload import Workload
 from sizer.searching.space import Limits, Space, nothing_left
 
 NAME = "swiglu"
+
+#: What a kernel loads at once: a leading dimension off it is served by another, slower kernel on every generation.
+VECTOR_BYTES = 16
 
 
 def space(
@@ -25,10 +29,16 @@ def space(
     stack = Stack("decoder", hidden, (Block(None, MlpShape(width), norms=0),), final_norm=0)
     model = ModelShape("swiglu", (stack,), head=False)
     slack = int(width * limits.tolerance)
-    step = device.alignment_elements(workload.dtype) * workload.t
-    found = limits.values(width - slack, width + slack, step)
+    vector = min(VECTOR_BYTES // BYTES[workload.dtype], device.alignment_elements(workload.dtype)) * workload.t
+    found = limits.values(width - slack, width + slack, vector)
     near = [value for value in found if abs(value - width) <= slack and value != width]
-    excluded = {f"--tolerance {limits.tolerance:.2%}": len(found) - len(near) - (width in found)}
+    step = found.step
+    low, high = max(width - slack, limits.low or 1), min(width + slack, limits.high or width + slack)
+    misaligned = sum(value % step != 0 for value in range(low, high + 1))
+    excluded = {
+        f"--tolerance {limits.tolerance:.2%}": len(found) - len(near) - (width in found),
+        f"multiples of {step}" + ("" if limits.step else " (--misaligned takes every integer)"): misaligned,
+    }
     if not near:
         if not len(found):
             raise nothing_left(NAME, {f"widths a multiple of {step} within --tolerance {limits.tolerance:.2%}": 1})

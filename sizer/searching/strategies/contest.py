@@ -1,0 +1,128 @@
+"""What the strategies share: candidates timed beside the baseline, and how sure one of them is the best.
+
+Every burst of a candidate comes with one of the baseline, and what is kept is the logarithm of their ratio: clocks that
+drift through a search of minutes cancel.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from math import exp, log, sqrt
+from statistics import NormalDist
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[np.float64]
+#: ``sample(index, count)`` -> seconds of ``count`` more runs; None where the candidate cannot run.
+Sample = Callable[[int, int], Array | None]
+
+#: Samples of a first look at a candidate, of the baseline beside it, and of each later turn.
+LOOK, BESIDE, TURN = 10, 4, 15
+#: The baseline's level is the median of so many of its latest samples.
+WINDOW = 12
+#: Below this relative spread of a single run nothing is trusted to be known.
+LEAST_SPREAD = 0.001
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How a search ended. ``best`` indexes the candidates, of which 0 is the baseline.
+
+    ``ratios``: index -> log(seconds / the baseline's at the same time), one a sample, of those looked at.
+    ``baseline_s``: all of the baseline's samples. ``sure``: the chance that no candidate beats ``best`` by more than
+    the regret, as far as the predictions' error is what it is said to be. ``finished``: not cut short by time.
+    """
+
+    best: int
+    ratios: Mapping[int, Array]
+    baseline_s: Array
+    samples: int
+    spent_s: float
+    sure: float
+    finished: bool
+    failed: tuple[int, ...]
+
+    def seconds(self, index: int) -> float:
+        """Median seconds of a candidate at the baseline's middle level."""
+        return float(np.median(self.baseline_s) * exp(np.median(self.ratios[index])))
+
+
+class Contest:
+    """The samples so far. ``offsets`` (logarithms) turn seconds into what is minimised."""
+
+    def __init__(self, sample: Sample, offsets: Sequence[float]) -> None:
+        self._sample = sample
+        self._offsets = offsets
+        self.ratios: dict[int, list[float]] = {}
+        self.failed: set[int] = set()
+        self.baseline_s: list[float] = []
+        self.samples, self.spent_s = 0, 0.0
+
+    def take(self, indices: Sequence[int], count: int, beside: int) -> None:
+        """``count`` samples of each candidate, after ``beside`` of the baseline."""
+        if self._take_baseline(beside) is None:
+            return
+        level = float(np.median(np.log(self.baseline_s[-WINDOW:])))
+        for index in indices:
+            if index == 0:
+                continue
+            seconds = self._run(index, count)
+            if seconds is None:
+                self.failed.add(index)
+                self.ratios.pop(index, None)
+            else:
+                self.ratios.setdefault(index, []).extend(np.log(seconds) - level)
+
+    def _take_baseline(self, count: int) -> Array | None:
+        if 0 in self.failed:
+            return None
+        seconds = self._run(0, count)
+        if seconds is None:
+            self.failed.add(0)
+            return None
+        self.baseline_s.extend(seconds)
+        level = float(np.median(np.log(self.baseline_s[-WINDOW:])))
+        self.ratios.setdefault(0, []).extend(np.log(seconds) - level)
+        return seconds
+
+    def _run(self, index: int, count: int) -> Array | None:
+        seconds = self._sample(index, count)
+        if seconds is not None:
+            self.samples += len(seconds)
+            self.spent_s += float(seconds.sum())
+        return seconds
+
+    def centre(self, index: int) -> float:
+        """The logarithm of what is minimised, against the baseline's seconds."""
+        return float(np.median(self.ratios[index])) + self._offsets[index]
+
+    def standard_error(self, index: int) -> float:
+        """Of the median, from the interquartile range: tails are heavy."""
+        upper, lower = np.percentile(self.ratios[index], [75, 25])
+        spread = max(float(upper - lower) / 1.349, LEAST_SPREAD)
+        return 1.2533 * spread / sqrt(len(self.ratios[index]))
+
+    @property
+    def best(self) -> int:
+        return min(self.ratios, key=self.centre)
+
+    def chance_seen_are_no_better(self, regret: float) -> float:
+        """The chance that none of those looked at beats the best by more than ``regret``."""
+        best, chance = self.best, 1.0
+        goal = self.centre(best) + log(1 - regret)
+        for index in self.ratios:
+            if index != best:
+                error = sqrt(self.standard_error(index) ** 2 + self.standard_error(best) ** 2)
+                chance *= 1 - NormalDist(self.centre(index), error).cdf(goal)
+        return chance
+
+    def outcome(self, regret: float, missed: float, *, finished: bool) -> Outcome:
+        """``missed``: the chance that one not looked at would have won."""
+        ratios = {index: np.asarray(values) for index, values in self.ratios.items()}
+        sure = (1 - missed) * self.chance_seen_are_no_better(regret)
+        return Outcome(
+            self.best, ratios, np.asarray(self.baseline_s), self.samples, self.spent_s, sure, finished,
+            tuple(sorted(self.failed)),
+        )  # fmt: skip
