@@ -18,7 +18,10 @@ from shapes.operators.types import Attention, Elementwise, Gemm, GroupedGemm, Op
 from shapes.workload import Workload
 from sizer.readers import read_config
 
-pytest.importorskip("transformers")
+transformers = pytest.importorskip("transformers")
+
+#: transformers 4 loops over experts whose gate and up are apart, and has fewer fused attentions.
+OLD = transformers.__version__.startswith("4.")
 
 #: Small where the class allows it, so that every dimension is told from every other: hidden 96,
 #: 6 heads of 16, MLP 160, vocabulary 320.
@@ -84,7 +87,15 @@ CONFIGS: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 #: Only eager can be compared: transformers has no fused attention for the first two, whatever is asked for, and repeats
 #: falcon's key/value heads before the fused operator, which the formulas (and FlashAttention) do not.
-EAGER_ALONE = frozenset({"bloom", "mpt", "falcon new"})
+EAGER_ALONE = frozenset({"bloom", "mpt", "falcon new"}) | (
+    frozenset({"t5", "t5 gated", "stablelm", "qwen2_moe"}) if OLD else frozenset()
+)
+#: Classes that in transformers 4 keep each expert as a module of its own, with gate and up apart.
+APART = (
+    frozenset({"mixtral", "qwen2_moe", "qwen3_moe", "deepseek_v2", "deepseek_v3", "glm4_moe"}) if OLD else frozenset()
+)
+#: transformers 4's class slices the tokens by counts it reads off the router, which a trace without data cannot give.
+UNREAD = frozenset({"deepseek_v2"}) if OLD else frozenset()
 
 
 def named(label: str) -> dict[str, Any]:
@@ -99,15 +110,27 @@ def traced(label: str, phase: str, attention: str, b: int, s: int) -> Counter[tu
     return products(trace_config(named(label), b=b, s=s, phase=phase, attention=attention).operators)  # type: ignore[arg-type]
 
 
+def formula(label: str, **workload: Any) -> Counter[tuple[object, ...]]:
+    apart = {"fused_gate_up": False} if label in APART else {}
+    if label in UNREAD:
+        pytest.skip("transformers 4 reads counts off the router")
+    return products(operators(read_config(named(label)).model, Workload(**workload, **apart)))
+
+
 def products(found: Iterable[Operator]) -> Counter[tuple[object, ...]]:
     counted: Counter[tuple[object, ...]] = Counter()
     for op in found:
-        if op.name.endswith("rotary_emb"):
+        if "rotary_emb" in op.name:
             continue  # transformers 4 writes the rotary angles as a product with k = 1, transformers 5 does not
         match op:
             case Gemm():
                 m, n = sorted((op.m, op.n)) if op.kind == "bmm" and op.phase == "dgrad" else (op.m, op.n)
                 key: tuple[object, ...] = (op.phase, op.kind, op.batch, m, n, op.k, op.dtype)
+            case GroupedGemm() if OLD:
+                share = {"m": op.m, "n": op.n, "k": op.k}
+                share[op.ragged] //= op.groups
+                key = (op.phase, "gemm", 1, share["m"], share["n"], share["k"], op.dtype)
+                counted[key] += op.count * (op.groups - 1)
             case GroupedGemm():
                 key = (op.phase, op.kind, op.groups, op.m, op.n, op.k, op.ragged, op.dtype)
             case Attention():
@@ -128,20 +151,21 @@ def products(found: Iterable[Operator]) -> Counter[tuple[object, ...]]:
 def test_a_training_step_runs_the_products_the_formulas_say(label: str, attention: str) -> None:
     if attention == "flash" and label in EAGER_ALONE:
         pytest.skip("transformers runs it in another form")
-    model = read_config(named(label)).model
-    workload = Workload(b=2, s=24, attention=attention)  # type: ignore[arg-type]
-    assert products(operators(model, workload)) == traced(label, "train", attention, 2, 24)
+    assert formula(label, b=2, s=24, attention=attention) == traced(label, "train", attention, 2, 24)
 
 
 @pytest.mark.parametrize("label", ["llama", "gpt2", "qwen3_moe", "deepseek_v3", "t5", "whisper"])
 @pytest.mark.parametrize(("b", "s"), [(1, 40), (3, 17)])
 def test_a_forward_pass_runs_the_products_the_formulas_say(label: str, b: int, s: int) -> None:
-    model = read_config(named(label)).model
-    assert products(operators(model, Workload(b=b, s=s, phase="infer"))) == traced(label, "infer", "flash", b, s)
+    if OLD and label in EAGER_ALONE:
+        pytest.skip("transformers runs it in another form")
+    assert formula(label, b=b, s=s, phase="infer") == traced(label, "infer", "flash", b, s)
 
 
 @pytest.mark.parametrize("label", CONFIGS)
 def test_parameters_are_the_module_s_own_count(label: str) -> None:
     from shapes.trace import trace_config
 
+    if label in UNREAD:
+        pytest.skip("transformers 4 reads counts off the router")
     assert read_config(named(label)).model.parameters == trace_config(named(label), b=1, s=8, phase="infer").parameters

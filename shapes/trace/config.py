@@ -59,6 +59,8 @@ def trace_config(
         raise InputError("expected one of flash, eager", key="attention", value=attention)
     settings, where = load_config(config)
     model, notes = build(settings, where, attention=attention, dtype=dtype, architecture=architecture, experts=experts)
+    if phase == "train":
+        _train_experts(model)
     parameters = sum(parameter.numel() for parameter in model.parameters())
     active = active_parameters(model, settings)
     if t > 1:
@@ -203,6 +205,13 @@ def build(
     # Skipping initialization skips the tying of weights too; what torch.normal made is not on the meta device.
     model.to("meta").tie_weights()
     return model.eval(), notes
+
+
+def _train_experts(model: nn.Module) -> None:
+    # transformers 4's gpt_oss gives every token to every expert unless it trains; an expert has no dropout to wake.
+    for module in model.modules():
+        if type(module).__name__.endswith("Experts"):
+            module.training = True
 
 
 def _attend_with(model: nn.Module, implementation: str) -> None:

@@ -28,7 +28,9 @@ def shard(model: nn.Module, plan: Mapping[str, str] | None, t: int, where: str) 
     unknown style, for a glob that matches nothing and for heads that t does not divide.
     """
     given = plan is not None
-    plan = plan if plan is not None else getattr(model, "_tp_plan", None) or {}
+    if plan is None:
+        # transformers 4 lets the base model's plan hide the one that the class has for its head.
+        plan = {**(getattr(type(model), "_tp_plan", None) or {}), **(getattr(model, "_tp_plan", None) or {})}
     if not plan:
         raise InputError("its class has no tensor-parallel plan: pass plan={path glob: colwise | rowwise}", where=where)
     _check_heads(model, t, where)
