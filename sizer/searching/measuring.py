@@ -24,8 +24,8 @@ from sizer.searching.strategies import STRATEGIES
 from sizer.searching.strategies.contest import Outcome
 
 Array = NDArray[np.float64]
-#: Kernels kept ready at once; more would hold too much memory.
-MOST_READY = 8
+#: Kernels kept ready at once, as far as memory allows: each getting ready costs a warm-up.
+MOST_READY = 32
 #: (job, how many times it counts in the candidate's time)
 Work = Sequence[tuple[Job, float]]
 
@@ -185,7 +185,13 @@ class Source:
     def _prepare(self, job: Job) -> Candidate:
         while len(self._ready) >= MOST_READY:
             self._close(next(iter(self._ready)))
-        candidate = self._session.prepare(job)
+        try:
+            candidate = self._session.prepare(job)
+        except NotMeasured as outcome:
+            if outcome.status != "oom" or not self._ready:
+                raise
+            self.close()  # no room beside the others: once more alone
+            candidate = self._session.prepare(job)
         candidate.samples = self._stored(job)
         return candidate
 

@@ -1,0 +1,121 @@
+"""Measured searches on this CPU: what the store keeps, what a kill loses, what cannot be measured."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+import sizer
+from shapes.errors import InputError
+from shapes.measure.executor import InProcess
+from shapes.store import Store
+from sizer.cli import main
+from sizer.searching.space import Limits
+
+TINY = ["--h", "64", "--tokens", "64", "--dtype", "fp32", "--tolerance", "5%", "--step", "4", "--measure"]
+
+
+def run(*arguments: str) -> Result:
+    return CliRunner().invoke(main, ["search", *arguments], catch_exceptions=False)
+
+
+def test_a_second_search_measures_nothing_and_says_the_same_and_how_sure_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = str(tmp_path / "store.db")
+    first = run(*TINY, "--store", store, "--format", "json")
+    assert first.exit_code == 0, first.stderr
+
+    def refuse(*_: object) -> None:
+        raise AssertionError("measured again")
+
+    monkeypatch.setattr(InProcess, "sample", refuse)
+    again = run(*TINY, "--store", store, "--format", "json")
+    one, two = json.loads(first.stdout), json.loads(again.stdout)
+    assert one["measurements"] == two["measurements"] > 0
+    assert one["best"] == two["best"]
+    assert one["baseline"] == two["baseline"]
+    assert one["baseline"]["source"].startswith("measured:CPU")
+    text = run(*TINY, "--store", store).stdout
+    assert text.startswith("measured here (CPU")
+    assert "% sure that none of them is more than 1.0% faster" in text
+
+
+def test_exhaustive_looks_at_every_candidate(tmp_path: Path) -> None:
+    result = sizer.search(
+        h=64, tokens=64, dtype="fp32", limits=Limits(0.05, step=4), measure=True, strategy="exhaustive",
+        store=str(tmp_path / "store.db"), top=100,
+    )  # fmt: skip
+    # 170 within 5%: 162 to 178.
+    assert {one.change["d_ff"] for one in result.candidates} == {164, 168, 172, 176}
+    assert result.strategy == "exhaustive"
+    assert all(one.timing.low <= one.timing.seconds <= one.timing.high for one in result.candidates)
+
+
+def test_a_killed_search_goes_on_from_what_it_had(tmp_path: Path) -> None:
+    path = tmp_path / "store.db"
+    command = [
+        sys.executable,
+        "-m",
+        "sizer",
+        "search",
+        *TINY,
+        "--h",
+        "512",
+        "--tokens",
+        "512",
+        "--tolerance",
+        "2%",
+        "--step",
+        "4",
+    ]
+    environment = {**os.environ, "SIZER_STORE": str(path)}
+    process = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    deadline = time.monotonic() + 120
+    while _samples(path) < 20 and process.poll() is None:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    kept = _samples(path)
+    assert kept >= 20
+    result = sizer.search(
+        h=512, tokens=512, dtype="fp32", limits=Limits(0.02, step=4), measure=True, store=str(path), time_limit_s=0.01
+    )  # fmt: skip
+    assert "timed before" in " ".join(result.notes)
+    assert _samples(path) >= kept
+
+
+def _samples(path: Path) -> int:
+    """Samples in the store, finished or not."""
+    if not path.exists():
+        return 0
+    try:
+        with Store.open(path, create=False) as store:
+            parts = store._connection.execute("SELECT sum(length(samples)) FROM part").fetchone()[0] or 0
+            done = store._connection.execute("SELECT sum(length(samples)) FROM measurement").fetchone()[0] or 0
+            return (int(parts) + int(done)) // 8
+    except InputError:
+        return 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "part"),
+    [
+        (["--h", "256", "--measure", "--tp", "2"], "--predict"),
+        (["--h", "256", "--measure", "--dtype", "fp8"], "--measure"),
+    ],
+)
+def test_what_cannot_be_measured_is_one_line(arguments: list[str], part: str, tmp_path: Path) -> None:
+    result = run(*arguments, "--store", str(tmp_path / "store.db"))
+    assert result.exit_code == 2
+    assert part in result.stderr
+    assert len(result.stderr.strip().splitlines()) == 1
