@@ -67,3 +67,10 @@ class Workload:
 
     def to_dict(self) -> dict[str, object]:
         return {field.name: getattr(self, field.name) for field in fields(self)}
+
+
+def routing_note(expert_load: float) -> str:
+    """How tokens are taken to spread over a mixture's experts, as a sentence for a report."""
+    if expert_load == 1.0:
+        return "routing: even, every expert meets as many tokens"
+    return f"routing: uneven, the fullest expert meets {expert_load:g} x the mean of the tokens"

@@ -10,7 +10,7 @@ from shapes.errors import InputError
 from shapes.model import ModelShape
 from shapes.operators import Operator, operators
 from shapes.resize import dimensions
-from shapes.workload import Workload
+from shapes.workload import Workload, routing_note
 from sizer.readers import Reading, UnknownModelType, read_config
 
 if TYPE_CHECKING:
@@ -86,8 +86,13 @@ def read_subject(
     return Subject(
         where=reading.source, model_type=model.model_type, parameters=model.parameters,
         active_parameters=model.active_parameters, workload=settled, operators=found, model=model, reading=reading,
-        dimensions=dimensions(model), notes=reading.notes, given=frozenset({*reading.workload, *workload}),
+        dimensions=dimensions(model), notes=(*reading.notes, *_routing(model, settled)),
+        given=frozenset({*reading.workload, *workload}),
     )  # fmt: skip
+
+
+def _routing(model: ModelShape, workload: Workload) -> tuple[str, ...]:
+    return (routing_note(workload.expert_load),) if model.moe is not None else ()
 
 
 def settle_workload(reading: Reading, asked: Mapping[str, Any]) -> Workload:
@@ -121,7 +126,8 @@ def _traced_config(source: object, workload: Mapping[str, Any], because: InputEr
     try:
         traced = trace_config(
             source, b=settled.b, s=settled.s, phase=settled.phase, attention=settled.attention, dtype=settled.dtype,
-            expert_load=settled.expert_load, t=settled.t,
+            expert_load=settled.expert_load, t=settled.t, decoder_s=settled.decoder_s, fused_qkv=settled.fused_qkv,
+            fused_gate_up=settled.fused_gate_up,
         )  # fmt: skip
     except ImportError:
         message = "tracing needs torch and transformers: pip install 'sizer[trace]'"

@@ -104,14 +104,19 @@ def named(label: str) -> dict[str, Any]:
 
 
 @cache
-def traced(label: str, phase: str, attention: str, b: int, s: int) -> Counter[tuple[object, ...]]:
+def traced(
+    label: str, phase: str, attention: str, b: int, s: int, fused: bool | None = None
+) -> Counter[tuple[object, ...]]:
     from shapes.trace import trace_config
 
-    return products(trace_config(named(label), b=b, s=s, phase=phase, attention=attention).operators)  # type: ignore[arg-type]
+    found = trace_config(
+        named(label), b=b, s=s, phase=phase, attention=attention, fused_qkv=fused, fused_gate_up=fused,  # type: ignore[arg-type]
+    )  # fmt: skip
+    return products(found.operators)
 
 
 def formula(label: str, **workload: Any) -> Counter[tuple[object, ...]]:
-    apart = {"fused_gate_up": False} if label in APART else {}
+    apart = {"fused_gate_up": False} if label in APART and "fused_gate_up" not in workload else {}
     if label in UNREAD:
         pytest.skip("transformers 4 reads counts off the router")
     return products(operators(read_config(named(label)).model, Workload(**workload, **apart)))
@@ -160,6 +165,29 @@ def test_a_forward_pass_runs_the_products_the_formulas_say(label: str, b: int, s
     if OLD and label in EAGER_ALONE:
         pytest.skip("transformers runs it in another form")
     assert formula(label, b=b, s=s, phase="infer") == traced(label, "infer", "flash", b, s)
+
+
+@pytest.mark.parametrize("fused", [True, False])
+@pytest.mark.parametrize(
+    "label",
+    # Fused or not by their classes, biased, grouped and single keys, a key without a bias, cross attention, experts.
+    [
+        "llama biased",
+        "qwen2",
+        "phi3",
+        "gpt2",
+        "gpt_bigcode",
+        "gpt_neox",
+        "falcon new",
+        "t5 gated",
+        "whisper",
+        "mixtral",
+    ],
+)
+def test_projections_are_fused_or_apart_as_asked_on_both_paths(label: str, fused: bool) -> None:
+    attention = "eager" if label in EAGER_ALONE else "flash"
+    said = formula(label, b=2, s=24, attention=attention, fused_qkv=fused, fused_gate_up=fused)
+    assert said == traced(label, "train", attention, 2, 24, fused)
 
 
 @pytest.mark.parametrize("label", CONFIGS)

@@ -22,7 +22,8 @@ from multiprocessing.pool import ThreadPool
 from pathlib import Path
 from typing import Any
 
-TIMEOUT_S = 150
+#: Seconds for one type: zamba's scan is a loop over the tokens in each of its many layers.
+TIMEOUT_S = 500
 KINDS = {
     "causal LM": "AutoModelForCausalLM",
     "masked LM": "AutoModelForMaskedLM",
@@ -41,12 +42,12 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "dbrx": {"attn_config": {"rope_theta": 500000.0, "kv_n_heads": 8}},
     "deepseek_v2": {"num_experts_per_tok": 6, "n_routed_experts": 64, "n_group": 1, "topk_group": 1},
     "dots1": {"n_routed_experts": 64, "n_shared_experts": 1, "num_experts_per_tok": 6, "moe_intermediate_size": 1408},
-    "esm": {"vocab_size": 33},
+    "esm": {"vocab_size": 33, "pad_token_id": 1},
     "hunyuan_v1_dense": {"head_dim": 128},
     "hunyuan_v1_moe": {"head_dim": 128},
     "lfm2_moe": {"layer_types": (["conv", "conv", "full_attention"] * 11)[:32]},
     "ministral": {"head_dim": 128},
-    "nemotron": {"head_dim": 128},
+    "nemotron": {"head_dim": 128, "num_key_value_heads": 8},
     "reformer": {"is_decoder": True},
     "xmod": {"default_language": "en_XX"},
 }

@@ -51,10 +51,13 @@ def run(directory: Path, torch: str, transformers: str) -> bool:
         sys.stdout.write(f"torch {torch} transformers {transformers}: not installed: {reason[-1] if reason else ''}\n")
         return False
     started = time.perf_counter()
-    tests = [str(python), "-m", "pytest", "-p", "no:cacheprovider", "-q", "-rfE", *TESTS]
-    done = subprocess.run(tests, cwd=ROOT, capture_output=True, text=True)
+    tests = [str(python), "-m", "pytest", "-p", "no:cacheprovider", "-rfE", *TESTS]
+    done = subprocess.run(tests, check=False, cwd=ROOT, capture_output=True, text=True)
     lines = done.stdout.strip().splitlines() or done.stderr.strip().splitlines() or ["no output"]
-    sys.stdout.write(f"{named}: {lines[-1]} ({time.perf_counter() - started:.0f} s)\n")
+    counts = next(
+        (line.strip("= ") for line in reversed(lines) if re.search(r"\d (passed|failed|error)", line)), lines[-1]
+    )
+    sys.stdout.write(f"{named}: {counts} ({time.perf_counter() - started:.0f} s)\n")
     sys.stdout.writelines(f"  {line[:200]}\n" for line in lines if re.match(r"(FAILED|ERROR) ", line))
     sys.stdout.flush()
     return done.returncode == 0

@@ -6,6 +6,7 @@ This package's modules import torch; this file does not, so that ``import shapes
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,8 +22,19 @@ __all__ = ["Traced", "trace", "trace_config"]
 INSTALL = "pip install 'sizer[trace]'"
 
 
-def trace(module: nn.Module, *args: Any, phase: RunPhase = "train", **kwargs: Any) -> Traced:
+def trace(
+    module: nn.Module,
+    *args: Any,
+    phase: RunPhase = "train",
+    expert_load: float = 1.0,
+    fused_qkv: bool | None = None,
+    fused_gate_up: bool | None = None,
+    **kwargs: Any,
+) -> Traced:
     """The operators of one call ``module(*args, **kwargs)``, and of its backward pass unless ``phase="infer"``.
+
+    ``expert_load`` (fullest over mean), ``fused_qkv`` and ``fused_gate_up`` (None: as the module does it) are as in
+    ``Workload``.
 
     Tensors among the arguments stand for their shape and dtype only. The module keeps its weights and its mode: its
     tensors are swapped for ones on the meta device while it runs. Raises InputError, with the path of the module that
@@ -32,6 +44,7 @@ def trace(module: nn.Module, *args: Any, phase: RunPhase = "train", **kwargs: An
     from torch import Tensor
     from torch.utils import _pytree
 
+    from shapes.trace.grouping import regroup
     from shapes.trace.run import on_meta, run
 
     args, kwargs = _pytree.tree_map_only(
@@ -45,11 +58,13 @@ def trace(module: nn.Module, *args: Any, phase: RunPhase = "train", **kwargs: An
 
         answers = answers_for(native)
     with on_meta(module):
-        return run(
+        traced = run(
             module, args, kwargs, train=phase == "train", config=native,
             model_type=getattr(native, "model_type", type(module).__name__),
-            answers=answers,
+            answers=answers, expert_load=expert_load,
         )  # fmt: skip
+        operators, notes = regroup(traced.operators, module, qkv=fused_qkv, gate_up=fused_gate_up)
+    return replace(traced, operators=operators, notes=(*traced.notes, *notes))
 
 
 def trace_config(
@@ -67,6 +82,8 @@ def trace_config(
     architecture: str | None = None,
     experts: str | None = None,
     repeats: bool = True,
+    fused_qkv: bool | None = None,
+    fused_gate_up: bool | None = None,
 ) -> Traced:
     """The operators of one step of the transformers model that ``config`` describes; see :mod:`shapes.trace.config`."""
     _require("torch")
@@ -76,6 +93,7 @@ def trace_config(
     return traced(
         config, b=b, s=s, phase=phase, attention=attention, dtype=dtype, expert_load=expert_load, plan=plan, t=t,
         decoder_s=decoder_s, architecture=architecture, experts=experts, repeats=repeats,
+        fused_qkv=fused_qkv, fused_gate_up=fused_gate_up,
     )  # fmt: skip
 
 

@@ -1,9 +1,8 @@
 """Answers to what a tensor without data cannot say, for transformers' own models alone.
 
 A mask helper asks whether every token is attended to: yes. Whether one number equals another: no.
-An expert loop asks which experts were hit, by which tokens and
-by how many: all of them, and each by an even share. Anybody else's ``.item()`` is refused, because an answer would choose
-a branch of their code for them.
+An expert loop asks which experts were hit, by which tokens and by how many: all of them, and each by an even share.
+Anybody else's ``.item()`` is refused, because an answer would choose a branch of their code for them.
 """
 
 from __future__ import annotations
@@ -40,9 +39,9 @@ class DataAnswers(TorchDispatchMode):  # type: ignore[no-untyped-call] # torch h
             return out
         if name == "aten::_to_copy" and self._counts_rows(args[0], kwargs or {}):
             self.asked.add("rows an expert")
-            assert self.experts is not None and self.routed is not None  # as _counts_rows says
-            even, left = divmod(self.routed, self.experts)
-            shares = [even + (expert < left) for expert in range(self.experts)]
+            experts = self.experts or 1
+            even, left = divmod(self.routed or 0, experts)
+            shares = [even + (expert < left) for expert in range(experts)]
             with torch.device("cpu"):
                 return torch.tensor(shares, dtype=args[0].dtype)
         if name == "aten::equal" and args[0].is_meta:

@@ -18,9 +18,11 @@ from shapes.dtypes import dtype_bytes
 from shapes.errors import InputError, positive_int
 from shapes.operators.types import Gemm, GroupedGemm, Operator
 from shapes.trace.answers import DataAnswers
+from shapes.trace.grouping import regroup
 from shapes.trace.inputs import example_inputs
 from shapes.trace.result import Traced
 from shapes.trace.run import run
+from shapes.workload import routing_note
 
 #: What the model computes in; fp8 and int8 recipes quantise the linear layers of a bf16 model, tf32 is fp32 in memory.
 _TORCH_DTYPES = {
@@ -39,7 +41,7 @@ _EXPERT_KEYS = ("num_local_experts", "num_experts", "n_routed_experts", "moe_num
 def trace_config(
     config: Any, *, b: int, s: int, phase: str, attention: str, dtype: str, expert_load: float,
     plan: Mapping[str, str] | None, t: int, decoder_s: int | None, architecture: str | None, experts: str | None,
-    repeats: bool,
+    repeats: bool, fused_qkv: bool | None, fused_gate_up: bool | None,
 ) -> Traced:  # fmt: skip
     """The operators of one step, b sequences of s tokens.
 
@@ -47,7 +49,8 @@ def trace_config(
     operator) or "eager" (batched products). ``plan``: path glob -> "colwise" | "rowwise" for ``t`` shards (default:
     the class's own ``base_model_tp_plan``). ``architecture``: the transformers class to build, in place of the one
     the configuration names. ``experts``: transformers' expert implementation ("grouped_mm", "eager", "batched_mm";
-    default as the class does it). ``repeats=False`` runs every layer, for checking.
+    default as the class does it). ``fused_qkv`` and ``fused_gate_up`` regroup the projections (None: as the class has
+    them). ``repeats=False`` runs every layer, for checking.
 
     Raises InputError for a model_type transformers does not know, a configuration it rejects, code in the
     configuration, and a model whose forward needs data.
@@ -80,6 +83,7 @@ def trace_config(
             looped = trace_config(
                 config, b=b, s=s, phase=phase, attention=attention, dtype=dtype, expert_load=expert_load, plan=plan,
                 t=t, decoder_s=decoder_s, architecture=architecture, experts="eager", repeats=repeats,
+                fused_qkv=fused_qkv, fused_gate_up=fused_gate_up,
             )  # fmt: skip
             said = (
                 "torch's grouped product wants expert rows in multiples of 16 bytes: the experts are traced as a loop"
@@ -89,11 +93,12 @@ def trace_config(
         if not isinstance(error.__cause__, (TypeError, AttributeError, ValueError)):
             raise
         traced = run(model, (), inputs, answers=answers_for(settings, b * s), masks=True, **options)
-    operators = traced.operators
+    operators, regrouped = regroup(traced.operators, model, qkv=fused_qkv, gate_up=fused_gate_up)
+    notes += regrouped
     if dtype in ("fp8", "int8", "tf32"):
         operators = tuple(_recast(operator, dtype) for operator in operators)
     if expert_count(settings) is not None:
-        notes.append(f"routing assumed even over the experts, fullest expert {expert_load:g} x the mean")
+        notes.append(routing_note(expert_load))
     return replace(
         traced, operators=operators, parameters=parameters, active_parameters=active, notes=(*traced.notes, *notes)
     )

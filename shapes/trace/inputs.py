@@ -26,7 +26,8 @@ def example_inputs(model: nn.Module, *, b: int, s: int, decoder_s: int | None = 
     elif main == "input_values" and "input_values" in accepted:
         inputs["input_values"] = torch.empty((b, s), dtype=_dtype(model), device="meta")
     else:
-        inputs["input_ids"] = _tokens(b, s)
+        # Musicgen's tokens are codebooks of one frame each, a row of the batch apiece.
+        inputs["input_ids"] = _tokens(b * getattr(model, "num_codebooks", 1), s)
         if "attention_mask" in accepted:
             inputs["attention_mask"] = torch.ones((b, s), dtype=torch.long, device="meta")
     if "decoder_input_ids" in accepted and getattr(settings, "is_encoder_decoder", False):
