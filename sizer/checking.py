@@ -147,9 +147,7 @@ def _severity(finding: Finding, priced: list[PricedSuggestion], step: Step) -> S
 
 
 def price_suggestion(suggestion: Suggestion, subject: Subject, step: Step, pricer: Pricer) -> PricedSuggestion | None:
-    """Rebuild the model with the change and compare; None where no such model or split exists."""
-    if subject.model is None:
-        return None
+    """Rebuild the model (or trace it again) with the change and compare; None where no such model or split exists."""
     try:
         changed = changed_subject(subject, suggestion.change)
     except InputError:
@@ -171,7 +169,10 @@ def price_suggestion(suggestion: Suggestion, subject: Subject, step: Step, price
 
 def changed_subject(subject: Subject, change: Mapping[str, int | str]) -> Subject:
     """``subject`` with dimensions and workload fields changed; InputError where that is no model or cannot be split."""
-    assert subject.model is not None
+    if subject.model is None:
+        if subject.retrace is None:
+            raise InputError("a module's dimensions are its own code's", where=subject.where)
+        return subject.retrace(change)
     dims = {key: value for key, value in change.items() if key in DIMENSIONS}
     asked: dict[str, Any] = {key: value for key, value in change.items() if key not in DIMENSIONS}
     model = resize(subject.model, **dims) if dims else subject.model  # type: ignore[arg-type]
