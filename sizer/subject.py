@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any
 
-from shapes.errors import InputError
+from shapes.errors import InputError, positive_int
 from shapes.model import ModelShape
 from shapes.operators import Operator, operators
-from shapes.resize import dimensions
+from shapes.resize import DIMENSIONS, dimensions
 from shapes.workload import Workload, routing_note
 from sizer.readers import Reading, UnknownModelType, read_config
 
@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 #: Tokens a sequence where neither the caller nor the file says: the length most models are pretrained at.
 DEFAULT_SEQUENCE = 4096
 
+#: Fields of ``Workload`` that change the operators of a formula and not those of a trace.
+_NOT_TRACED = ("p", "d", "e", "zero", "checkpointing", "sequence_parallel")
+
 #: A field of ``Workload`` as reports name it (the long option without its dashes).
 WORKLOAD_NAMES: dict[str, str] = {
     "b": "microbatch", "s": "sequence", "t": "tp", "p": "pp", "d": "dp", "e": "ep", "decoder_s": "decoder_sequence",
@@ -27,7 +30,11 @@ WORKLOAD_NAMES: dict[str, str] = {
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """A model with its workload: from a reader (``model`` known) or from a trace (operators only)."""
+    """A model with its workload: from a reader (``model`` known) or from a trace (operators only).
+
+    ``keys``: dimension -> what a traced configuration calls it. ``retrace`` gives a traced configuration's subject with
+    dimensions and workload fields changed (None: a module, whose dimensions are its own code's).
+    """
 
     where: str
     model_type: str
@@ -40,6 +47,8 @@ class Subject:
     dimensions: Mapping[str, int] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     given: frozenset[str] = frozenset()
+    keys: Mapping[str, str] = field(default_factory=dict)
+    retrace: Callable[[Mapping[str, int | str]], Subject] | None = field(default=None, compare=False)
 
     @property
     def path(self) -> str:
@@ -48,9 +57,8 @@ class Subject:
 
     def name_of(self, key: str) -> str:
         """A dimension or workload field as the person's file or the command line names it."""
-        if self.reading is not None and key in self.reading.keys:
-            return self.reading.keys[key]
-        return WORKLOAD_NAMES.get(key, key)
+        keys = self.reading.keys if self.reading is not None else self.keys
+        return keys.get(key) or WORKLOAD_NAMES.get(key, key)
 
 
 def read_subject(
@@ -97,10 +105,6 @@ def _routing(model: ModelShape, workload: Workload) -> tuple[str, ...]:
 
 def settle_workload(reading: Reading, asked: Mapping[str, Any]) -> Workload:
     """``asked`` over what the file says over the defaults; the sequence: the model's longest, at most 4096."""
-    known = {item.name for item in fields(Workload)}
-    for key, value in asked.items():
-        if key not in known:
-            raise InputError(f"expected one of {', '.join(sorted(known))}", key=key, value=value)
     hints = dict(reading.workload)
     if reading.format == "huggingface":
         # There it is how the weights are stored; training precision is the caller's choice.
@@ -116,27 +120,57 @@ def settle_workload(reading: Reading, asked: Mapping[str, Any]) -> Workload:
             key="s",
             value=values["s"],
         )
-    return Workload(**values)
+    return _workload(values)
 
 
 def _traced_config(source: object, workload: Mapping[str, Any], because: InputError | None = None) -> Subject:
-    from shapes.trace import trace_config
+    from shapes.trace import MissingExtra, trace_config
 
-    settled = Workload(**{"s": 512, **workload})
+    settled = _workload({"s": 512, **workload})
+    where = source.source if isinstance(source, Reading) else source if isinstance(source, str) else "<config>"
+    source = source.config if isinstance(source, Reading) else source
     try:
         traced = trace_config(
             source, b=settled.b, s=settled.s, phase=settled.phase, attention=settled.attention, dtype=settled.dtype,
             expert_load=settled.expert_load, t=settled.t, decoder_s=settled.decoder_s, fused_qkv=settled.fused_qkv,
             fused_gate_up=settled.fused_gate_up,
         )  # fmt: skip
-    except ImportError:
-        message = "tracing needs torch and transformers: pip install 'sizer[trace]'"
-        if because is not None:
+    except InputError as error:
+        if because is not None and isinstance(error, MissingExtra):
             raise InputError(
-                f"{because.expected}; {message}", where=because.where, key=because.key, value=because.value
+                f"{because.expected}; {error.expected}", where=because.where, key=because.key, value=because.value
             ) from None
-        raise InputError(message) from None
-    return subject_of_trace(traced, str(source) if isinstance(source, str) else "<config>", settled)
+        raise error.at(where) from None
+    subject = subject_of_trace(traced, where, settled, traced.dimensions, given=frozenset(workload))
+    known: dict[frozenset[tuple[str, int | str]], Subject] = {}
+
+    def retrace(change: Mapping[str, int | str]) -> Subject:
+        # Several rules propose the same change, and a trace takes a second.
+        key = frozenset(change.items())
+        if key not in known:
+            known[key] = replace(_traced_change(source, workload, change), where=where)
+        return known[key]
+
+    return replace(subject, keys=traced.keys, retrace=retrace)
+
+
+def _traced_change(source: object, workload: Mapping[str, Any], change: Mapping[str, int | str]) -> Subject:
+    """The configuration ``source`` with dimensions and workload fields changed, traced."""
+    from shapes.trace.config import load_config
+    from shapes.trace.dimensions import changed_config
+
+    sizes = {key: value for key, value in change.items() if key in DIMENSIONS}
+    asked = {key: value for key, value in change.items() if key not in DIMENSIONS}
+    changed = changed_config(load_config(source)[0], sizes) if sizes else source
+    return _traced_config(changed, {**workload, **asked})
+
+
+def _workload(values: Mapping[str, Any]) -> Workload:
+    known = {item.name for item in fields(Workload)}
+    for key, value in values.items():
+        if key not in known:
+            raise InputError(f"expected one of {', '.join(sorted(known))}", key=key, value=value)
+    return Workload(**values)
 
 
 def _traced_module(
@@ -144,18 +178,46 @@ def _traced_module(
 ) -> Subject:
     from shapes.trace import trace
 
-    settled = Workload(**workload)
-    if isinstance(example_inputs, Mapping):
-        traced = trace(module, phase=settled.phase, **example_inputs)
-    elif isinstance(example_inputs, (tuple, list)):
-        traced = trace(module, *example_inputs, phase=settled.phase)
-    elif example_inputs is not None:
-        traced = trace(module, example_inputs, phase=settled.phase)
-    else:
-        raise InputError("expected example_inputs: the arguments of one forward call", where=type(module).__name__)
-    if "dtype" not in workload:
-        settled = replace(settled, dtype=_main_dtype(traced.operators))
-    return subject_of_trace(traced, type(module).__name__, settled, dims)
+    where = type(module).__name__
+    if example_inputs is None:
+        raise InputError("expected example_inputs: the arguments of one forward call", where=where)
+    keywords = example_inputs if isinstance(example_inputs, Mapping) else {}
+    positional = () if keywords else example_inputs if isinstance(example_inputs, (tuple, list)) else (example_inputs,)
+    _check_dims(dims, where)
+    ran = {}
+    for key, size in zip(("b", "s"), _batch_and_sequence((*positional, *keywords.values())), strict=True):
+        if workload.get(key, size) != size:
+            raise InputError(f"expected {size}, as in example_inputs", where=where, key=key, value=workload[key])
+        ran[key] = size
+    settled = _workload({**workload, **ran})
+    traced = trace(
+        module, *positional, phase=settled.phase, expert_load=settled.expert_load, fused_qkv=settled.fused_qkv,
+        fused_gate_up=settled.fused_gate_up, **keywords,
+    )  # fmt: skip
+    runs_in = _main_dtype(traced.operators)
+    if workload.get("dtype", runs_in) != runs_in:
+        raise InputError(f"expected {runs_in}, which the module is in", where=where, key="dtype", value=settled.dtype)
+    subject = subject_of_trace(traced, where, replace(settled, dtype=runs_in), dims, given=frozenset(workload))
+    unpriced = "changes are not priced: a module's sizes are its own code's, so build the changed one and check it too"
+    return replace(subject, notes=(*subject.notes, unpriced))
+
+
+def _check_dims(dims: Mapping[str, int] | None, where: str) -> None:
+    for name, size in (dims or {}).items():
+        if name not in DIMENSIONS:
+            raise InputError(f"expected one of {', '.join(DIMENSIONS)}", where=where, key=f"dims[{name!r}]", value=size)
+        positive_int(size, f"dims[{name!r}]", where=where)
+
+
+def _batch_and_sequence(arguments: Iterable[Any]) -> tuple[int, int]:
+    """The leading two sizes of the first tensor that has them: (b, s) of token numbers or of embeddings."""
+    for argument in arguments:
+        shape = tuple(getattr(argument, "shape", ()))
+        if len(shape) == 2 and argument.is_floating_point():
+            return int(shape[0]), 1  # rows of features
+        if len(shape) >= 2:
+            return int(shape[0]), int(shape[1]) if len(shape) < 4 else 1  # an image is no sequence
+    return 1, 1
 
 
 def _main_dtype(operators: tuple[Operator, ...]) -> str:
@@ -166,14 +228,24 @@ def _main_dtype(operators: tuple[Operator, ...]) -> str:
     return max(flops, key=lambda dtype: flops[dtype], default="fp32")
 
 
-def subject_of_trace(traced: Traced, where: str, workload: Workload, dims: Mapping[str, int] | None = None) -> Subject:
+def subject_of_trace(
+    traced: Traced,
+    where: str,
+    workload: Workload,
+    dims: Mapping[str, int] | None = None,
+    *,
+    given: frozenset[str] = frozenset(),
+) -> Subject:
     """A traced model as a subject; ``dims`` are names of dimensions the caller knows."""
+    plain = Workload()
+    unused = [key for key in _NOT_TRACED if getattr(workload, key) != getattr(plain, key)]
     return Subject(
         where=where, model_type=traced.model_type, parameters=traced.parameters,
         active_parameters=traced.active_parameters or traced.parameters, workload=workload,
-        operators=traced.operators, dimensions=dims or {}, notes=(
+        operators=traced.operators, dimensions=dims or {}, given=given, notes=(
             "operators traced on torch's meta device", *traced.notes,
             *(f"cannot see into {name}" for name in traced.opaque),
+            *([f"the trace is of one whole pass: {', '.join(unused)} change none of its operators"] if unused else ()),
         ),
     )  # fmt: skip
 

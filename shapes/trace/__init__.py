@@ -17,9 +17,13 @@ from shapes.workload import RunPhase
 if TYPE_CHECKING:
     from torch import nn
 
-__all__ = ["Traced", "trace", "trace_config"]
+__all__ = ["MissingExtra", "Traced", "trace", "trace_config"]
 
 INSTALL = "pip install 'sizer[trace]'"
+
+
+class MissingExtra(InputError):  # noqa: N818 # named for what it is, as the error it extends
+    """torch or transformers is not installed."""
 
 
 def trace(
@@ -101,4 +105,4 @@ def _require(package: str) -> None:
     from importlib.util import find_spec
 
     if find_spec(package) is None:
-        raise InputError(f"tracing needs {package}, which is not installed: {INSTALL}")
+        raise MissingExtra(f"tracing needs {package}, which is not installed: {INSTALL}")

@@ -18,6 +18,7 @@ from shapes.dtypes import dtype_bytes
 from shapes.errors import InputError, positive_int
 from shapes.operators.types import Gemm, GroupedGemm, Operator
 from shapes.trace.answers import DataAnswers
+from shapes.trace.dimensions import named_dimensions
 from shapes.trace.grouping import regroup
 from shapes.trace.inputs import example_inputs
 from shapes.trace.result import Traced
@@ -38,6 +39,18 @@ _TOP_K_KEYS = ("num_experts_per_tok", "num_experts_per_token", "moe_topk", "moe_
 _EXPERT_KEYS = ("num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts", "num_moe_experts")
 
 
+@contextmanager
+def _quietly() -> Iterator[None]:
+    # What transformers remarks on a configuration (a token number past the vocabulary) has no bearing on its shapes.
+    before = transformers.logging.get_verbosity()
+    transformers.logging.set_verbosity_error()
+    try:
+        yield
+    finally:
+        transformers.logging.set_verbosity(before)
+
+
+@_quietly()
 def trace_config(
     config: Any, *, b: int, s: int, phase: str, attention: str, dtype: str, expert_load: float,
     plan: Mapping[str, str] | None, t: int, decoder_s: int | None, architecture: str | None, experts: str | None,
@@ -99,9 +112,11 @@ def trace_config(
         operators = tuple(_recast(operator, dtype) for operator in operators)
     if expert_count(settings) is not None:
         notes.append(routing_note(expert_load))
+    sizes, keys = named_dimensions(settings)
     return replace(
-        traced, operators=operators, parameters=parameters, active_parameters=active, notes=(*traced.notes, *notes)
-    )
+        traced, operators=operators, parameters=parameters, active_parameters=active, notes=(*traced.notes, *notes),
+        dimensions=sizes, keys=keys,
+    )  # fmt: skip
 
 
 def _recast(operator: Operator, dtype: str) -> Operator:
@@ -114,6 +129,7 @@ def _recast(operator: Operator, dtype: str) -> Operator:
     return operator
 
 
+@_quietly()
 def load_config(config: Any) -> tuple[Any, str]:
     """(PretrainedConfig, what to call it in an error). A configuration is data: code it names is never run."""
     if isinstance(config, transformers.PretrainedConfig):
@@ -141,7 +157,8 @@ def load_config(config: Any) -> tuple[Any, str]:
                 where=where, key="auto_map", value=config["auto_map"],
             )  # fmt: skip
         raise InputError(
-            f"expected a model_type that transformers {transformers.__version__} knows",
+            f"expected a model_type that transformers {transformers.__version__} knows, or the nn.Module itself passed "
+            "to sizer.check(module, example_inputs=...)",
             where=where, key="model_type", value=model_type,
         )  # fmt: skip
     plain = {k: v for k, v in config.items() if k not in ("auto_map", "quantization_config", "model_type")}

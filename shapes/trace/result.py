@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Literal
 
 from shapes.operators.types import Operator
@@ -15,7 +16,8 @@ class Traced:
     ``parameters`` counts every ``nn.Parameter`` once (tied ones too); ``active_parameters`` leaves out the experts a
     token does not visit (None: the module has no experts that the trace can tell). ``opaque`` names custom operators
     the trace cannot see into; ``notes`` the assumptions made, one sentence each. ``unused`` lists the largest modules
-    that hold parameters and were never called.
+    that hold parameters and were never called. ``dimensions`` are sizes by name (``shapes.resize``) and ``keys`` what
+    the configuration calls them; both empty for a module of one's own.
     """
 
     operators: tuple[Operator, ...]
@@ -25,6 +27,8 @@ class Traced:
     opaque: tuple[str, ...] = ()
     unused: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    dimensions: Mapping[str, int] = field(default_factory=dict)
+    keys: Mapping[str, str] = field(default_factory=dict)
     path: Literal["trace"] = "trace"
 
     @property
