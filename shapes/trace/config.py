@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from copy import deepcopy
@@ -22,7 +23,7 @@ from shapes.trace.dimensions import named_dimensions
 from shapes.trace.grouping import regroup
 from shapes.trace.inputs import example_inputs
 from shapes.trace.result import Traced
-from shapes.trace.run import run
+from shapes.trace.run import run, said
 from shapes.workload import routing_note
 
 #: What the model computes in; fp8 and int8 recipes quantise the linear layers of a bf16 model, tf32 is fp32 in memory.
@@ -43,7 +44,7 @@ _EXPERT_KEYS = ("num_local_experts", "num_experts", "n_routed_experts", "moe_num
 def _quietly() -> Iterator[None]:
     # What transformers remarks on a configuration (a token number past the vocabulary) has no bearing on its shapes.
     before = transformers.logging.get_verbosity()
-    transformers.logging.set_verbosity_error()
+    transformers.logging.set_verbosity(logging.ERROR)
     try:
         yield
     finally:
@@ -165,8 +166,7 @@ def load_config(config: Any) -> tuple[Any, str]:
     try:
         return known[model_type].from_dict(plain), where
     except Exception as error:
-        line = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        raise InputError(f"transformers {transformers.__version__} rejects it: {line}", where=where) from error
+        raise InputError(f"transformers {transformers.__version__} rejects it: {said(error)}", where=where) from error
 
 
 def model_class(settings: Any, where: str, architecture: str | None) -> type[Any]:
@@ -217,12 +217,9 @@ def build(
                 else:
                     notes.append(f"{cls.__name__} has no fused attention: it is traced as batched products")
     except Exception as error:
-        line = (str(error).strip().splitlines() or [""])[0]
+        reason = f"{type(error).__name__}: {said(error)}"[:300]
         raise InputError(
-            f"transformers {transformers.__version__} cannot build {cls.__name__}: {type(error).__name__}: {line}"[
-                :400
-            ],
-            where=where,
+            f"transformers {transformers.__version__} cannot build {cls.__name__}: {reason}", where=where
         ) from error
     # Skipping initialization skips the tying of weights too; what torch.normal made is not on the meta device.
     model.to("meta").tie_weights()

@@ -114,13 +114,18 @@ def _tensors(output: Any) -> list[Tensor]:
 def _refusal(error: Exception, recorder: Recorder, where: str) -> InputError:
     path = recorder.where
     place = f"{where}: {path}" if path else where
-    # Torch appends hints and stack traces: the first line says it.
-    text = (str(error).strip().splitlines() or [""])[0]
-    text = f"{type(error).__name__}: {text}"[:300]
+    text = f"{type(error).__name__}: {said(error)}"[:300]
     if any(word in text for word in ("meta tensor", "item()", "nonzero", "numpy", "data-dependent", "Meta")):
         advice = "its forward asks for a tensor's values, which a trace without data cannot give: pass the submodule or"
         return InputError(f"{advice} inputs that avoid that branch ({text})", where=place)
     return InputError(f"cannot be traced on the meta device: {text}", where=place)
+
+
+def said(error: Exception) -> str:
+    """What ``error`` says in one line: the first, as torch appends stack traces; two where that ends in a colon."""
+    lines = str(error).split("\n") if str(error).strip() else [type(error).__name__]
+    first, *rest = [line.strip() for line in lines if line.strip()]
+    return f"{first} {rest[0]}" if first.endswith(":") and rest else first
 
 
 def _notable(operators: tuple[Operator, ...]) -> tuple[tuple[Operator, ...], list[str]]:
