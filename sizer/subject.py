@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from shapes.errors import InputError, positive_int
@@ -68,23 +69,27 @@ def read_subject(
     config_format: str | None = None,
     example_inputs: object = None,
     dims: Mapping[str, int] | None = None,
+    plan: Mapping[str, str] | None = None,
     **workload: Any,
 ) -> Subject:
     """Read ``source`` (a path, mapping, PretrainedConfig, ModelShape, Reading or nn.Module) and settle its workload.
 
     ``trace=True``, or a model type no reader knows, lists the operators by tracing (needs the ``trace`` extra).
     A module is traced with ``example_inputs`` (a tuple or a mapping of arguments); ``dims`` names the dimensions of
-    it that the caller knows. ``workload`` are fields of ``Workload``; what is not given comes from the file, else
-    from the defaults.
+    it that the caller knows. ``plan`` says how a traced model is split over t (path glob -> "colwise" | "rowwise";
+    default: its transformers class's own). ``workload`` are fields of ``Workload``; what is not given comes from the
+    file, else from the defaults.
     """
     if callable(getattr(source, "named_parameters", None)):
-        return _traced_module(source, example_inputs, dims, workload)
+        return _traced_module(source, example_inputs, dims, plan, workload)
     if trace:
-        return _traced_config(source, workload)
+        return _traced_config(source, plan, workload)
     try:
         reading = source if isinstance(source, Reading) else read_config(source, config_format=config_format)
     except UnknownModelType as error:
-        return _traced_config(source, workload, because=error)
+        return _traced_config(source, plan, workload, because=error)
+    if plan is not None:
+        raise InputError("expected a traced model: pass trace=True (--trace) too", where=reading.source, key="plan")
     model = reading.model
     settled = settle_workload(reading, workload)
     try:
@@ -123,17 +128,19 @@ def settle_workload(reading: Reading, asked: Mapping[str, Any]) -> Workload:
     return _workload(values)
 
 
-def _traced_config(source: object, workload: Mapping[str, Any], because: InputError | None = None) -> Subject:
+def _traced_config(
+    source: object, plan: Mapping[str, str] | None, workload: Mapping[str, Any], because: InputError | None = None
+) -> Subject:
     from shapes.trace import MissingExtra, trace_config
 
     settled = _workload({"s": 512, **workload})
-    where = source.source if isinstance(source, Reading) else source if isinstance(source, str) else "<config>"
+    where = source.source if isinstance(source, Reading) else _named(source)
     source = source.config if isinstance(source, Reading) else source
     try:
         traced = trace_config(
             source, b=settled.b, s=settled.s, phase=settled.phase, attention=settled.attention, dtype=settled.dtype,
             expert_load=settled.expert_load, t=settled.t, decoder_s=settled.decoder_s, fused_qkv=settled.fused_qkv,
-            fused_gate_up=settled.fused_gate_up,
+            fused_gate_up=settled.fused_gate_up, plan=plan,
         )  # fmt: skip
     except InputError as error:
         if because is not None and isinstance(error, MissingExtra):
@@ -148,13 +155,15 @@ def _traced_config(source: object, workload: Mapping[str, Any], because: InputEr
         # Several rules propose the same change, and a trace takes a second.
         key = frozenset(change.items())
         if key not in known:
-            known[key] = replace(_traced_change(source, workload, change), where=where)
+            known[key] = replace(_traced_change(source, plan, workload, change), where=where)
         return known[key]
 
     return replace(subject, keys=traced.keys, retrace=retrace)
 
 
-def _traced_change(source: object, workload: Mapping[str, Any], change: Mapping[str, int | str]) -> Subject:
+def _traced_change(
+    source: object, plan: Mapping[str, str] | None, workload: Mapping[str, Any], change: Mapping[str, int | str]
+) -> Subject:
     """The configuration ``source`` with dimensions and workload fields changed, traced."""
     from shapes.trace.config import load_config
     from shapes.trace.dimensions import changed_config
@@ -162,7 +171,11 @@ def _traced_change(source: object, workload: Mapping[str, Any], change: Mapping[
     sizes = {key: value for key, value in change.items() if key in DIMENSIONS}
     asked = {key: value for key, value in change.items() if key not in DIMENSIONS}
     changed = changed_config(load_config(source)[0], sizes) if sizes else source
-    return _traced_config(changed, {**workload, **asked})
+    return _traced_config(changed, plan, {**workload, **asked})
+
+
+def _named(source: object) -> str:
+    return str(source) if isinstance(source, (str, Path)) else f"<{type(source).__name__}>"
 
 
 def _workload(values: Mapping[str, Any]) -> Workload:
@@ -174,7 +187,11 @@ def _workload(values: Mapping[str, Any]) -> Workload:
 
 
 def _traced_module(
-    module: Any, example_inputs: object, dims: Mapping[str, int] | None, workload: Mapping[str, Any]
+    module: Any,
+    example_inputs: object,
+    dims: Mapping[str, int] | None,
+    plan: Mapping[str, str] | None,
+    workload: Mapping[str, Any],
 ) -> Subject:
     from shapes.trace import trace
 
@@ -192,7 +209,7 @@ def _traced_module(
     settled = _workload({**workload, **ran})
     traced = trace(
         module, *positional, phase=settled.phase, expert_load=settled.expert_load, fused_qkv=settled.fused_qkv,
-        fused_gate_up=settled.fused_gate_up, **keywords,
+        fused_gate_up=settled.fused_gate_up, plan=plan, t=settled.t, **keywords,
     )  # fmt: skip
     runs_in = _main_dtype(traced.operators)
     if workload.get("dtype", runs_in) != runs_in:

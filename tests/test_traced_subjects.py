@@ -170,6 +170,47 @@ def test_a_module_s_gate_and_up_can_be_fused_too() -> None:
     }  # fmt: skip
 
 
+PLAN = {"gate_proj": "colwise", "up_proj": "colwise", "down_proj": "rowwise"}
+
+
+def test_a_module_is_split_by_the_plan_one_gives_and_left_as_it_was() -> None:
+    module = Mlp()
+    subject = read_subject(module, example_inputs=torch.zeros(2, 8, dtype=torch.long), t=4, plan=PLAN)
+    forward = {op.name: (op.n, op.k) for op in subject.operators if op.kind == "gemm" and op.phase == "forward"}
+    # 256 / 4 = 64 columns of the first two, and as many rows of the third; the head is not in the plan.
+    assert forward == {"gate_proj": (64, 96), "up_proj": (64, 96), "down_proj": (96, 64), "head": (50257, 96)}
+    assert module.gate_proj.weight.shape == (256, 96)
+    assert subject.parameters == 3 * 256 * 96 + 50257 * 96
+
+
+def test_a_plan_is_followed_by_a_traced_configuration_and_its_suggestions() -> None:
+    plan = {"model.layers.*.mlp.gate_proj": "colwise", "*.up_proj": "colwise", "*.down_proj": "rowwise"}
+    subject = read_subject(SMOLLM, s=64, t=2, plan=plan)
+    assert subject.retrace is not None
+    for one, width in ((subject, 1536), (subject.retrace({"d_ff": 2048}), 2048)):
+        ups = {op.n for op in one.operators if op.name.endswith("up_proj") and op.phase == "forward" and op.flops}
+        assert ups == {width // 2}
+
+
+@pytest.mark.parametrize(
+    ("source", "options", "message"),
+    [
+        (
+            "module",
+            {"t": 2},
+            r"Mlp: its class has no tensor-parallel plan: pass plan=\{path glob: colwise \| rowwise\}",
+        ),
+        ("module", {"t": 2, "plan": {"gate": "colwise"}}, "Mlp: gate = 'colwise': matches no module of the model"),
+        ("module", {"t": 2, "plan": {"head": "up"}}, "Mlp: head = 'up': expected colwise or rowwise"),
+        ("config", {"t": 2, "plan": PLAN}, "<dict>: plan: expected a traced model: pass trace=True"),
+    ],
+)
+def test_a_plan_that_cannot_be_followed_is_one_line(source: str, options: dict[str, Any], message: str) -> None:
+    ids = torch.zeros(2, 8, dtype=torch.long)
+    with pytest.raises(InputError, match=f"^{message}"):
+        read_subject(Mlp() if source == "module" else MIXTRAL, example_inputs=ids, s=8, **options)
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [

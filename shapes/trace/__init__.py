@@ -6,6 +6,7 @@ This package's modules import torch; this file does not, so that ``import shapes
 from __future__ import annotations
 
 from collections.abc import Mapping
+from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -33,12 +34,14 @@ def trace(
     expert_load: float = 1.0,
     fused_qkv: bool | None = None,
     fused_gate_up: bool | None = None,
+    plan: Mapping[str, str] | None = None,
+    t: int = 1,
     **kwargs: Any,
 ) -> Traced:
     """The operators of one call ``module(*args, **kwargs)``, and of its backward pass unless ``phase="infer"``.
 
     ``expert_load`` (fullest over mean), ``fused_qkv`` and ``fused_gate_up`` (None: as the module does it) are as in
-    ``Workload``.
+    ``Workload``. ``plan``: path glob -> "colwise" | "rowwise" for ``t`` shards (default: a transformers class's own).
 
     Tensors among the arguments stand for their shape and dtype only. The module keeps its weights and its mode: its
     tensors are swapped for ones on the meta device while it runs. Raises InputError, with the path of the module that
@@ -49,6 +52,7 @@ def trace(
     from torch.utils import _pytree
 
     from shapes.trace.grouping import regroup
+    from shapes.trace.parallel import shard
     from shapes.trace.run import on_meta, run
 
     args, kwargs = _pytree.tree_map_only(
@@ -61,14 +65,19 @@ def trace(
         from shapes.trace.config import answers_for
 
         answers = answers_for(native)
+    parameters = sum(parameter.numel() for parameter in module.parameters())
     with on_meta(module):
+        sharded: list[str] = []
+        if t > 1:
+            module = deepcopy(module)
+            sharded = shard(module, plan, t, type(module).__name__)
         traced = run(
             module, args, kwargs, train=phase == "train", config=native,
             model_type=getattr(native, "model_type", type(module).__name__),
             answers=answers, expert_load=expert_load,
         )  # fmt: skip
         operators, notes = regroup(traced.operators, module, qkv=fused_qkv, gate_up=fused_gate_up)
-    return replace(traced, operators=operators, notes=(*traced.notes, *notes))
+    return replace(traced, operators=operators, parameters=parameters, notes=(*traced.notes, *sharded, *notes))
 
 
 def trace_config(

@@ -136,7 +136,7 @@ def load_config(config: Any) -> tuple[Any, str]:
     if isinstance(config, transformers.PretrainedConfig):
         # Building a model writes into its configuration: the caller's stays as it is.
         return deepcopy(config), config.model_type
-    where = "config"
+    where = f"<{type(config).__name__}>"
     if isinstance(config, (str, Path)):
         where = str(config)
         path = Path(config)
