@@ -94,8 +94,6 @@ EAGER_ALONE = frozenset({"bloom", "mpt", "falcon new"}) | (
 APART = (
     frozenset({"mixtral", "qwen2_moe", "qwen3_moe", "deepseek_v2", "deepseek_v3", "glm4_moe"}) if OLD else frozenset()
 )
-#: transformers 4's class slices the tokens by counts it reads off the router, which a trace without data cannot give.
-UNREAD = frozenset({"deepseek_v2"}) if OLD else frozenset()
 
 
 def named(label: str) -> dict[str, Any]:
@@ -117,8 +115,6 @@ def traced(
 
 def formula(label: str, **workload: Any) -> Counter[tuple[object, ...]]:
     apart = {"fused_gate_up": False} if label in APART and "fused_gate_up" not in workload else {}
-    if label in UNREAD:
-        pytest.skip("transformers 4 reads counts off the router")
     return products(operators(read_config(named(label)).model, Workload(**workload, **apart)))
 
 
@@ -194,6 +190,4 @@ def test_projections_are_fused_or_apart_as_asked_on_both_paths(label: str, fused
 def test_parameters_are_the_module_s_own_count(label: str) -> None:
     from shapes.trace import trace_config
 
-    if label in UNREAD:
-        pytest.skip("transformers 4 reads counts off the router")
     assert read_config(named(label)).model.parameters == trace_config(named(label), b=1, s=8, phase="infer").parameters

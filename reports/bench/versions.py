@@ -3,7 +3,7 @@
     python reports/bench/versions.py --pair 2.13.0 4.57.6 --pair 2.6.0 4.57.6
 
 Makes ``--directory``/torch-T-transformers-H (kept, so that a second run starts at once), installs the project, the
-pair and what the tests need with pip, and runs tests/test_trace.py and tests/test_parity.py there. Prints one line a
+pair and what the tests need with pip, and runs the tests of TESTS there. Prints one line a
 pair, and the tests that failed; exits 1 when any did. A torch that pip cannot get is a line too.
 """
 
@@ -18,7 +18,7 @@ import time
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-TESTS = ("tests/test_trace.py", "tests/test_parity.py")
+TESTS = ("tests/test_trace.py", "tests/test_traced_subjects.py", "tests/test_parity.py")
 #: The oldest torch and transformers that the project promises, the newest, and the two mixed; see pyproject.toml.
 PAIRS = (("2.6.0", "4.57.6"), ("2.6.0", "5.*"), ("2.9.1", "5.*"), ("2.13.0", "4.57.6"), ("2.13.0", "5.*"))
 

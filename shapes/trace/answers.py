@@ -27,23 +27,23 @@ class DataAnswers(TorchDispatchMode):  # type: ignore[no-untyped-call] # torch h
         self.routed = routed
         self.asked: set[str] = set()
         self._untrue: list[Tensor] = []
+        # By identity, and kept alive so that it is no other tensor's.
+        self._known: dict[int, tuple[Tensor, int]] = {}
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         name = func._schema.name
         if name == "aten::_local_scalar_dense" and args[0].is_meta:
             self.asked.add("item")
+            if id(args[0]) in self._known:
+                return self._known[id(args[0])][1]
             return False if any(args[0] is tensor for tensor in self._untrue) else _scalar(args[0])
         if name == "aten::eq" and args[0].is_meta and args[0].dim() == 0:
             # "Is this expert the one past the last?": one number is seldom another.
             self._untrue.append(out := func(*args, **(kwargs or {})))
             return out
-        if name == "aten::_to_copy" and self._counts_rows(args[0], kwargs or {}):
+        if self.routed is not None and (rows := self._rows(name, func, args, kwargs or {})) is not None:
             self.asked.add("rows an expert")
-            experts = self.experts or 1
-            even, left = divmod(self.routed or 0, experts)
-            shares = [even + (expert < left) for expert in range(experts)]
-            with torch.device("cpu"):
-                return torch.tensor(shares, dtype=args[0].dtype)
+            return rows
         if name == "aten::equal" and args[0].is_meta:
             self.asked.add("equal")
             return True
@@ -61,11 +61,31 @@ class DataAnswers(TorchDispatchMode):  # type: ignore[no-untyped-call] # torch h
                 return masked
         return func(*args, **(kwargs or {}))
 
-    def _counts_rows(self, tensor: Tensor, options: dict[str, Any]) -> bool:
-        return (
-            tensor.is_meta and options.get("device") == torch.device("cpu") and self.routed is not None
-            and tensor.dim() == 1 and tensor.numel() == self.experts and not tensor.is_floating_point()
-        )  # fmt: skip
+    def _rows(self, name: str, func: Any, args: Any, options: dict[str, Any]) -> Any:
+        """How many rows each expert gets, where it is read as a list or one by one and added up; None: not asked."""
+        if name == "aten::_to_copy" and options.get("device") == torch.device("cpu") and self._counts_rows(args[0]):
+            with torch.device("cpu"):
+                return torch.tensor(self._shares(), dtype=args[0].dtype)
+        if name == "aten::unbind" and self._counts_rows(args[0]):
+            made = func(*args, **options)
+            self._known |= {id(row): (row, share) for row, share in zip(made, self._shares(), strict=True)}
+            return made
+        if name == "aten::add" and any(id(term) in self._known for term in args[:2]):
+            terms = [self._known[id(term)][1] if id(term) in self._known else term for term in args[:2]]
+            if not any(isinstance(term, Tensor) for term in terms):
+                out = func(*args, **options)
+                self._known[id(out)] = out, sum(terms)
+                return out
+        return None
+
+    def _counts_rows(self, tensor: Tensor) -> bool:
+        integers = not tensor.is_floating_point() and tensor.dtype != torch.bool
+        return tensor.is_meta and integers and tensor.dim() == 1 and tensor.numel() == self.experts
+
+    def _shares(self) -> list[int]:
+        experts = self.experts or 1
+        even, left = divmod(self.routed or 0, experts)
+        return [even + (expert < left) for expert in range(experts)]
 
     def _hits(self, mask: Tensor) -> int:
         if self.experts is None:
