@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import replace
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from typing import Any
 
 from shapes.device import Device, load_device
 from shapes.errors import InputError
 from shapes.resize import DIMENSIONS, dimensions, resize
 from shapes.workload import Workload
-from sizer.pricing import Pricer, Step
+from sizer.pricing import CostSource, Pricer, Step
 from sizer.result import (
     SEVERITIES,
     ModelSummary,
@@ -21,67 +22,118 @@ from sizer.result import (
     StepTime,
 )
 from sizer.rules import RULES, dtype_on_device
-from sizer.rules.base import Context, Finding, NotApplicable, Rule, Suggestion
+from sizer.rules.base import Answer, Context, Finding, NotApplicable, Rule, Suggestion
 from sizer.subject import Subject, read_subject, resized_subject
 from sizer.suppress import Suppression
 
 #: A finding is a warning when mending it saves at least this share of the step (rules.md, "Grading").
 NOTABLE_SHARE = 0.01
 
+#: What is checked for where nobody says.
+DEFAULT_DEVICE = "h100-sxm"
+
 
 def check(
     config: object,
     *,
-    device: str | Device = "h100-sxm",
+    device: str | Device | None = None,
     select: Iterable[str] = (),
     ignore: Iterable[str] = (),
     trace: bool = False,
     config_format: str | None = None,
     example_inputs: object = None,
     dims: Mapping[str, int] | None = None,
+    measure: bool = False,
+    time_limit_s: float | None = None,
+    store: str | None = None,
     **workload: Any,
 ) -> Report:
-    """Every finding of the rule catalogue on ``config``, each priced in step seconds on ``device``.
+    """Every finding of the rule catalogue on ``config``, each priced in step seconds on ``device`` (h100-sxm).
 
     ``config``: a path, a mapping, a transformers ``PretrainedConfig``, a ``shapes.ModelShape`` or an ``nn.Module`` with
     its ``example_inputs`` (and ``dims``, the dimensions of it worth naming: ``{"vocab": 50257}``). ``workload``: fields
-    of ``shapes.Workload`` (b, s, dtype, phase, t, p, d, e, attention …). Raises ``InputError`` for what it cannot read.
+    of ``shapes.Workload`` (b, s, dtype, phase, t, p, d, e, attention …). ``measure``: operators are timed on the device
+    at hand for at most ``time_limit_s``, samples kept in ``store``. Raises ``InputError`` for what it cannot read.
     """
     subject = read_subject(
         config, trace=trace, config_format=config_format, example_inputs=example_inputs, dims=dims, **workload
     )
-    return check_subject(subject, load_device(device), Suppression(tuple(select), tuple(ignore)))
+    suppression = Suppression(tuple(select), tuple(ignore))
+    if measure:
+        from sizer.checking_measured import check_measured
+
+        return check_measured(subject, device, suppression, time_limit_s=time_limit_s, store=store)
+    return check_subject(subject, load_device(device or DEFAULT_DEVICE), suppression)
 
 
-def check_subject(subject: Subject, device: Device, suppression: Suppression | None = None) -> Report:
-    """``check`` for a subject that is read already."""
-    suppression = suppression or Suppression()
+def check_subject(
+    subject: Subject, device: Device, suppression: Suppression | None = None, measured: CostSource | None = None
+) -> Report:
+    """``check`` for a subject that is read already. ``measured``: seconds of this subject's operators and of those its
+
+    changed dimensions would run; changes of the workload stay predicted.
+    """
     asked = subject.workload
     subject = _on_device(subject, device)
-    pricer = Pricer(device)
-    step = pricer.step(subject.operators)
+    predicted = Priced.by(Pricer(device), subject)
+    priced = Priced.by(Pricer(device, measured), subject) if measured is not None else predicted
+    answers = list(_answers(subject, asked, device, priced.step, suppression or Suppression()))
+    findings = [
+        _priced(rule, finding, subject, priced, predicted)
+        for rule, answer in answers
+        if answer is not None and not isinstance(answer, NotApplicable)
+        for finding in answer
+    ]
+    findings.sort(key=lambda finding: (SEVERITIES.index(finding.severity), -finding.step_seconds, finding.code))
+    return Report(
+        path=subject.where, model=summary(subject), workload=asked, device=device.name,
+        step=step_time(subject, priced.step, device), findings=tuple(findings),
+        not_applicable=tuple(rule.CODE for rule, answer in answers if isinstance(answer, NotApplicable)),
+        suppressed=tuple(rule.CODE for rule, answer in answers if answer is None),
+    )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Priced:
+    """A subject's step by one source of seconds."""
+
+    pricer: Pricer
+    step: Step
+
+    @classmethod
+    def by(cls, pricer: Pricer, subject: Subject) -> Priced:
+        return cls(pricer, pricer.step(subject.operators))
+
+
+def _answers(
+    subject: Subject, asked: Workload, device: Device, step: Step, suppression: Suppression
+) -> Iterator[tuple[Rule, Answer | None]]:
+    """Every rule with what it says of the subject; None where it is suppressed."""
     context = Context(
         subject.model, asked, device, step.operators, step.costs, subject.dimensions, subject.given,
         subject.workload.dtype,
     )  # fmt: skip
-    findings: list[PricedFinding] = []
-    not_applicable: list[str] = []
-    suppressed: list[str] = []
     for rule in RULES:
-        if not suppression.keeps(rule.CODE, subject.where):
-            suppressed.append(rule.CODE)
+        yield rule, rule.check(context) if suppression.keeps(rule.CODE, subject.where) else None
+
+
+def proposed_subjects(subject: Subject, device: Device, suppression: Suppression | None = None) -> list[Subject]:
+    """What the changed dimensions that a check suggests would make of ``subject``."""
+    asked, subject = subject.workload, _on_device(subject, device)
+    step = Pricer(device).step(subject.operators)
+    found = []
+    for _, answer in _answers(subject, asked, device, step, suppression or Suppression()):
+        if answer is None or isinstance(answer, NotApplicable) or subject.model is None:
             continue
-        answer = rule.check(context)
-        if isinstance(answer, NotApplicable):
-            not_applicable.append(rule.CODE)
-            continue
-        findings.extend(_priced(rule, finding, subject, step, pricer) for finding in answer)
-    findings.sort(key=lambda finding: (SEVERITIES.index(finding.severity), -finding.step_seconds, finding.code))
-    return Report(
-        path=subject.where, model=summary(subject), workload=asked, device=device.name,
-        step=step_time(subject, step, device), findings=tuple(findings), not_applicable=tuple(not_applicable),
-        suppressed=tuple(suppressed),
-    )  # fmt: skip
+        for suggestion in (one for finding in answer for one in finding.suggestions):
+            if _of_dimensions(suggestion):
+                with suppress(InputError):  # no such model or split: check says nothing of it either
+                    found.append(changed_subject(subject, suggestion.change))
+    return found
+
+
+def _of_dimensions(suggestion: Suggestion) -> bool:
+    return set(suggestion.change) <= set(DIMENSIONS)
 
 
 def _on_device(subject: Subject, device: Device) -> Subject:
@@ -116,17 +168,21 @@ def step_time(subject: Subject, step: Step, device: Device) -> StepTime:
     return StepTime(step.seconds, step.low, step.high, mfu, flops, step.source)
 
 
-def _priced(rule: Rule, finding: Finding, subject: Subject, step: Step, pricer: Pricer) -> PricedFinding:
-    priced = [
-        price
-        for suggestion in finding.suggestions
-        if (price := price_suggestion(suggestion, subject, step, pricer)) is not None
-    ]
-    priced.sort(key=lambda suggestion: suggestion.step_seconds_change)
-    saved = max((saving(suggestion, step) for suggestion in priced), default=0.0)
+def _priced(rule: Rule, finding: Finding, subject: Subject, own: Priced, predicted: Priced) -> PricedFinding:
+    priced = []
+    for suggestion in finding.suggestions:
+        by = own if _of_dimensions(suggestion) else predicted
+        price = price_suggestion(suggestion, subject, by.step, by.pricer)
+        if price is not None and by is not own:
+            price = replace(price, note="; ".join(filter(None, (price.note, f"predicted for {by.pricer.device.name}"))))
+        if price is not None:
+            priced.append((price, by.step))
+    priced.sort(key=lambda pair: pair[0].step_seconds_change)
+    saved = max((saving(suggestion, step) for suggestion, step in priced), default=0.0)
     return PricedFinding(
-        code=rule.CODE, slug=rule.SLUG, severity=_severity(finding, priced, step), field=subject.name_of(finding.field),
-        value=finding.value, message=finding.message, step_seconds=max(0.0, saved), suggestions=tuple(priced),
+        code=rule.CODE, slug=rule.SLUG, severity=_severity(finding, priced), field=subject.name_of(finding.field),
+        value=finding.value, message=finding.message, step_seconds=max(0.0, saved),
+        suggestions=tuple(suggestion for suggestion, _ in priced),
     )  # fmt: skip
 
 
@@ -136,12 +192,12 @@ def saving(suggestion: PricedSuggestion, step: Step) -> float:
     return -suggestion.step_seconds_change - less_work
 
 
-def _severity(finding: Finding, priced: list[PricedSuggestion], step: Step) -> Severity:
+def _severity(finding: Finding, priced: list[tuple[PricedSuggestion, Step]]) -> Severity:
     if finding.error:
         return "error"
     notable = any(
         not suggestion.within_error and saving(suggestion, step) >= NOTABLE_SHARE * step.seconds
-        for suggestion in priced
+        for suggestion, step in priced
     )
     return "warning" if notable else "info"
 

@@ -12,7 +12,6 @@ import click
 from shapes.errors import InputError
 from sizer.cli.options import (
     config_argument,
-    device_option,
     given,
     option_error,
     output_options,
@@ -25,10 +24,13 @@ COLOURS = {"error": "red", "warning": "yellow", "info": "cyan"}
 
 @click.command()
 @click.argument("configs", nargs=-1, required=True, metavar="CONFIG...")
-@device_option
+@click.option("--device", metavar="NAME", help="Target (`sizer devices`). [default: h100-sxm; measuring: what is here]")
 @workload_options
 @click.option("--config-format", metavar="NAME", help="The file's format. [default: detected]")
 @click.option("--trace", is_flag=True, help="List operators by tracing the model class (needs sizer[trace]).")
+@click.option("--measure", is_flag=True, help="Price by timing the operators here (needs sizer[torch]).")
+@click.option("--time-limit", type=click.FloatRange(0, min_open=True), help="Measuring: seconds a configuration.")
+@click.option("--store", metavar="FILE", help="Measuring: the database. [default: SIZER_STORE, else the user's cache]")
 @click.option("--select", multiple=True, metavar="CODES", help="Only these rules (codes or prefixes, commas allowed).")
 @click.option("--ignore", multiple=True, metavar="CODES", help="Not these rules.")
 @click.option(
@@ -41,9 +43,12 @@ COLOURS = {"error": "red", "warning": "yellow", "info": "cyan"}
 @output_options("text", "json")
 def command(
     configs: tuple[str, ...],
-    device: str,
+    device: str | None,
     config_format: str | None,
     trace: bool,
+    measure: bool,
+    time_limit: float | None,
+    store: str | None,
     select: tuple[str, ...],
     ignore: tuple[str, ...],
     fail_on: str,
@@ -56,19 +61,25 @@ def command(
     Exit code: 0 clean, 1 findings at or above --fail-on, 2 bad input.
     """
     from shapes.device import load_device
-    from sizer.checking import check_subject
+    from sizer.checking import DEFAULT_DEVICE, check_subject
     from sizer.result import SEVERITIES
     from sizer.subject import read_subject
     from sizer.suppress import load_suppression
 
-    target = load_device(device)
+    target = load_device(device or DEFAULT_DEVICE)
     reports = []
     for config in configs:
         suppression = load_suppression(config, select=_codes(select), ignore=_codes(ignore))
         try:
             source = config_argument(config, config_format)
             subject = read_subject(source, trace=trace, config_format=config_format, **given(workload))
-            reports.append(check_subject(subject, target, suppression))
+            if measure:
+                from sizer.checking_measured import check_measured
+
+                report = check_measured(subject, device, suppression, time_limit_s=time_limit, store=store)
+            else:
+                report = check_subject(subject, target, suppression)
+            reports.append(report)
         except InputError as error:
             raise option_error(error) from None
     write_output(_render(reports, format_, output), output)

@@ -67,7 +67,7 @@ def _suggestion(suggestion: PricedSuggestion, step_s: float) -> str:
     else:
         gain = "no change in step time"
     if suggestion.within_error and saved > 0:
-        gain += ", within the prediction's error"
+        gain += ", within the error"
     if suggestion.parameters_change:
         gain += f", {signed_count_text(suggestion.parameters_change)} parameters"
     return f"{change}: {gain}" + (f" ({suggestion.note})" if suggestion.note else "")

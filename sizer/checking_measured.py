@@ -1,0 +1,122 @@
+"""`check --measure`: findings priced by timing the operators on the device at hand instead of predicting them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from shapes.cost import Cost, predict_many
+from shapes.device import Device, load_device
+from shapes.errors import InputError
+from shapes.measure.executor import InProcess
+from shapes.measure.jobs import Job
+from shapes.measure.record import Measurement
+from shapes.measure.runner import measure
+from shapes.operators import Operator
+from shapes.store import Store
+from sizer.benching import device_of, jobs_of_subject
+from sizer.checking import DEFAULT_DEVICE, check_subject, proposed_subjects
+from sizer.result import PricedFinding, Report
+from sizer.subject import Subject
+from sizer.suppress import Suppression
+
+
+def check_measured(
+    subject: Subject, device: str | Device | None = None, suppression: Suppression | None = None, *,
+    time_limit_s: float | None = None, store: str | None = None,
+) -> Report:  # fmt: skip
+    """A report whose times were measured here; a finding that the device contradicts says so.
+
+    ``device`` None: the accelerator at hand (on a CPU the rules are those of the default). InputError without torch, or
+    where another accelerator than the one at hand is named.
+    """
+    session = InProcess()
+    target = _device_at_hand(session, device)
+    predicted = check_subject(subject, target, suppression)
+    costs = measured_costs(
+        subject, proposed_subjects(subject, target, suppression), session, time_limit_s=time_limit_s, store=store
+    )
+    report = check_subject(subject, target, suppression, costs)
+    before = {(finding.code, finding.field): finding for finding in predicted.findings}
+    findings = tuple(
+        _contradicted(finding, before.get((finding.code, finding.field)), session) for finding in report.findings
+    )
+    notes = (*report.model.notes, *costs.notes)
+    return replace(report, findings=findings, model=replace(report.model, notes=notes))
+
+
+def _device_at_hand(session: InProcess, named: str | Device | None) -> Device:
+    here = device_of(session.environment)
+    wanted = load_device(named) if named is not None else None
+    if here is not None and wanted is not None and here.name != wanted.name:
+        raise InputError(
+            f"measuring is on {session.environment.device} ({here.name})", key="--device", value=wanted.name
+        )
+    return here or wanted or load_device(DEFAULT_DEVICE)
+
+
+def _contradicted(finding: PricedFinding, before: PricedFinding | None, session: InProcess) -> PricedFinding:
+    """``finding`` saying so where it was predicted to be worth mending and the device does not bear it out."""
+    if before is None or before.severity != "warning" or finding.severity != "info":
+        return finding
+    text = f"{finding.message} Measured here ({session.environment.device}) mending it gains nothing that can be told."
+    return replace(finding, message=text)
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredCosts:
+    """A CostSource: operators by their measured time where there is one, by the cost model otherwise."""
+
+    known: Mapping[Operator, Measurement]
+    source: str
+    notes: tuple[str, ...] = ()
+
+    def __call__(self, operators: Sequence[Operator], device: Device) -> Sequence[Cost]:
+        return [
+            self._measured(cost, found) if (found := self.known.get(replace(operator, count=1))) is not None else cost
+            for operator, cost in zip(operators, predict_many(operators, device), strict=True)
+        ]
+
+    def _measured(self, cost: Cost, found: Measurement) -> Cost:
+        assert found.seconds is not None
+        assert found.low is not None
+        assert found.high is not None
+        return replace(
+            cost, seconds=found.seconds, low=found.low, high=found.high, source=self.source, regime="measured",
+            error=(found.high - found.low) / 2 / found.seconds,
+        )  # fmt: skip
+
+
+def measured_costs(
+    baseline: Subject, changed: Sequence[Subject], session: InProcess, *, time_limit_s: float | None = None,
+    store: str | None = None,
+) -> MeasuredCosts:  # fmt: skip
+    """Time every operator of ``baseline`` and of the ``changed`` subjects, each beside what it would replace.
+
+    Communication and what has no kernel of its own stay predicted; a note says so.
+    """
+    jobs: dict[Operator, Job] = {}
+    places: dict[tuple[str, str], int] = {}
+    alone: set[str] = set()
+    for subject in (baseline, *changed):
+        found, notes = jobs_of_subject(subject)
+        alone.update(note.split(":")[0].split(" (")[0] for note in notes)
+        for operator, job in found.items():
+            # Equal priority: an operator and what would replace it are timed in turns, so that drift cancels.
+            place = places.setdefault((operator.name, operator.phase), len(places))
+            jobs.setdefault(replace(operator, count=1), replace(job, priority=place))
+    with Store.open(store) as kept:
+        sweep = measure(jobs.values(), executor=session, store=kept, time_limit_s=time_limit_s)
+    known = {
+        operator: result
+        for operator, job in jobs.items()
+        if (result := sweep.results.get(job.key)) is not None and result.ok
+    }
+    if not known:
+        reason = next((one.message for one in sweep.failed), "--time-limit was up first")
+        raise InputError(f"nothing could be measured ({reason})", key="--measure")
+    alone |= {operator.name for operator in jobs if operator not in known}
+    notes = (f"predicted, not measured: {', '.join(sorted(alone))}",) if alone else ()
+    if session.backend.device == "cpu":
+        notes += ("times are this CPU's and say nothing of the device whose rules these are",)
+    return MeasuredCosts(known, session.environment.source, notes)
