@@ -16,6 +16,7 @@ def round_to_alignment(
     """``value`` rounded up so that each of ``tp`` shards is aligned.
 
     To ``multiple`` if given, else to the device's requirement for ``dtype`` (no device: 128 bytes, A100 and later).
+    Raises InputError for a size that is no positive integer and for a ``dtype`` that the device does not know.
 
     >>> round_to_alignment(10922)
     10944
@@ -25,8 +26,11 @@ def round_to_alignment(
     positive_int(value, "value")
     positive_int(tp, "tp")
     if multiple is None:
-        aligned = ALIGNMENT_BYTES // dtype_bytes(dtype)
-        multiple = aligned if device is None else load_device(device).alignment_elements(dtype)
+        multiple = ALIGNMENT_BYTES // dtype_bytes(dtype)
+        if device is not None:
+            target = load_device(device)
+            target.peak(dtype)  # a type the device does not know has no requirement, which is not "any width will do"
+            multiple = target.alignment_elements(dtype)
     step = positive_int(multiple, "multiple") * tp
     return -(-value // step) * step
 

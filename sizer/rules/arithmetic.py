@@ -32,16 +32,32 @@ def alignment(context: Context) -> int:
     return context.device.alignment_elements(context.priced_dtype or context.workload.dtype)
 
 
+def shard_text(symbol: str, value: int, t: int, step: int) -> str:
+    """A shard's part of ``value`` and how far from ``step`` it is: "v/t = 16032 is divisible by 32"."""
+    if value % t:
+        return f"{symbol} = {value} does not divide over t {t}"
+    name = f"{symbol}/t = {value // t}" if t > 1 else symbol
+    power = largest_power_of_two(value // t)
+    is_now = "is odd" if power == 1 else f"is divisible by {power}"
+    return f"{name} {is_now}, not by {step}" if power > 1 else f"{name} {is_now}, not a multiple of {step}"
+
+
+def square(context: Context) -> bool:
+    """Whether heads x head_dim is known to be the hidden size; a trace's caller may have named only some of them."""
+    dims = context.dimensions
+    known = {"heads", "head_dim", "hidden"} <= dims.keys()
+    return known and dims["heads"] * dims["head_dim"] == dims["hidden"]
+
+
 def heads_that_keep_hidden(context: Context, multiple: int) -> tuple[Suggestion, ...]:
     """Other numbers of heads at the same hidden size whose head dimension is a multiple of ``multiple``.
 
     The next larger and the next smaller head dimension; both divide the hidden size, and the heads divide by t.
     """
     dims, t = context.dimensions, context.workload.t
-    heads, dim, hidden = dims["heads"], dims["head_dim"], dims["hidden"]
-    model = context.model
-    if model is None or not isinstance(model.attention, AttentionShape) or heads * dim != hidden:
+    if context.model is None or not isinstance(context.model.attention, AttentionShape) or not square(context):
         return ()
+    heads, dim, hidden = dims["heads"], dims["head_dim"], dims["hidden"]
     grouped = dims["kv_heads"] != heads
     fitting = [
         candidate

@@ -24,9 +24,11 @@ def check(context: Context) -> Answer:
         return NotApplicable("no attention heads known")
     if heads % t == 0:
         return ()
+    hidden = context.dimensions.get("hidden")
     smaller = next(degree for degree in range(t - 1, 0, -1) if heads % degree == 0)
-    hidden = context.dimensions["hidden"]
     suggestions = [Suggestion({"t": smaller})]
-    suggestions += [Suggestion({"heads": value}) for value in neighbours(heads, t) if hidden % value == 0]
+    suggestions += [
+        Suggestion({"heads": value}) for value in neighbours(heads, t) if hidden is None or hidden % value == 0
+    ]
     message = f"{heads} heads do not divide over t {t}: Megatron-style tensor parallelism cannot shard them"
     return [Finding("t", t, message, tuple(suggestions), error=True)]

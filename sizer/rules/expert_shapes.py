@@ -11,7 +11,7 @@ Suggestion: the neighbouring aligned width; a larger microbatch.
 
 from __future__ import annotations
 
-from sizer.rules.arithmetic import alignment, largest_power_of_two, neighbours
+from sizer.rules.arithmetic import alignment, neighbours, shard_text
 from sizer.rules.base import Answer, Context, Finding, NotApplicable, Suggestion
 
 CODE = "SZ117"
@@ -29,7 +29,7 @@ def check(context: Context) -> Answer:
     workload, findings = context.workload, []
     step = alignment(context) * workload.t
     if moe.width % step:
-        message = f"each expert's width is divisible by {largest_power_of_two(moe.width)}, not by {step}"
+        message = f"each expert's width: {shard_text('d_ff', moe.width, workload.t, step // workload.t)}"
         suggestions = tuple(Suggestion({"expert_d_ff": value}) for value in neighbours(moe.width, step))
         findings.append(Finding("expert_d_ff", moe.width, message, suggestions))
     if moe.experts % workload.e:

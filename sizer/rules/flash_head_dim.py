@@ -12,7 +12,7 @@ Suggestion: the nearest of these, keeping the hidden size where the heads allow 
 from __future__ import annotations
 
 from shapes.operators import Attention
-from sizer.rules.arithmetic import heads_that_keep_hidden
+from sizer.rules.arithmetic import heads_that_keep_hidden, square
 from sizer.rules.base import Answer, Context, Finding, NotApplicable, Suggestion
 
 CODE = "SZ114"
@@ -43,7 +43,7 @@ def check(context: Context) -> Answer:
 def _suggestions(context: Context, dim: int) -> tuple[Suggestion, ...]:
     if context.dimensions.get("head_dim") != dim:
         return ()
-    if context.dimensions["heads"] * dim == context.dimensions["hidden"]:
+    if square(context):
         return heads_that_keep_hidden(context, BUCKETS[0])
     nearest = sorted(BUCKETS, key=lambda bucket: abs(bucket - dim))[:1]
     return tuple(Suggestion({"head_dim": bucket}) for bucket in nearest)

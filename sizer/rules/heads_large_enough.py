@@ -23,7 +23,7 @@ SMALLEST_HEAD = 64
 
 def check(context: Context) -> Answer:
     dims = context.dimensions
-    if "head_dim" not in dims:
+    if not {"heads", "head_dim"} <= dims.keys():
         return NotApplicable("no attention heads known")
     if dims["head_dim"] >= SMALLEST_HEAD:
         return ()

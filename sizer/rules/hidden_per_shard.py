@@ -10,12 +10,15 @@ Suggestion: the nearest hidden size that keeps the number of heads, or a smaller
 
 from __future__ import annotations
 
-from sizer.rules.arithmetic import alignment, largest_power_of_two, lcm, neighbours
+from sizer.rules.arithmetic import alignment, largest_power_of_two, lcm, neighbours, square
 from sizer.rules.base import Answer, Context, Finding, NotApplicable, Suggestion
 
 CODE = "SZ103"
 SLUG = "hidden-per-shard"
 SOURCE = "ML Engineering book, shape recommendation 3."
+
+#: A hidden size further away than this is another model, not a neighbour.
+NEIGHBOURHOOD = 0.1
 
 
 def check(context: Context) -> Answer:
@@ -28,9 +31,9 @@ def check(context: Context) -> Answer:
     shard = hidden // t if hidden % t == 0 else hidden / t
     grade = largest_power_of_two(hidden // t) if hidden % t == 0 else 1
     message = f"h/t = {shard:g} is divisible by {grade}, not by {step}"
-    square = dims.get("heads", 0) * dims.get("head_dim", 0) == hidden
-    multiple = lcm(step * t, dims["heads"]) if square else step * t
-    suggestions = [Suggestion({"hidden": value}) for value in neighbours(hidden, multiple)]
+    multiple = lcm(step * t, dims["heads"]) if square(context) else step * t
+    near = [value for value in neighbours(hidden, multiple) if abs(value - hidden) <= NEIGHBOURHOOD * hidden]
+    suggestions = [Suggestion({"hidden": value}) for value in near]
     if t > 1 and hidden % (step * (t // 2)) == 0 and t % 2 == 0:
         suggestions.append(Suggestion({"t": t // 2}))
     return [Finding("hidden", hidden, message, tuple(suggestions))]

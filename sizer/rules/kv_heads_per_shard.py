@@ -21,7 +21,7 @@ def check(context: Context) -> Answer:
     t, dims = context.workload.t, context.dimensions
     if t == 1:
         return NotApplicable("no tensor parallelism")
-    if "kv_heads" not in dims or dims["kv_heads"] == dims["heads"]:
+    if not {"kv_heads", "heads"} <= dims.keys() or dims["kv_heads"] == dims["heads"]:
         return NotApplicable("no shared key/value heads")
     kv = dims["kv_heads"]
     if kv % t == 0:

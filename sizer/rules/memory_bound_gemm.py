@@ -6,12 +6,13 @@ operands; the tensor cores idle. Small m (few tokens), small experts and narrow 
 Bad: 256 tokens through 4096 x 4096 on H100: 228 FLOPs a byte.
 Good: 16,384 tokens: 1,820 FLOPs a byte.
 
-Suggestion: more tokens a microbatch.
+Suggestion: more tokens a microbatch; for eager attention's scores and values, which are as narrow in any batch, the
+fused kernel.
 """
 
 from __future__ import annotations
 
-from shapes.operators import Gemm, GroupedGemm
+from shapes.operators import Gemm, GroupedGemm, Operator
 from sizer.rules.base import Answer, Context, Finding, NotApplicable, Suggestion
 
 CODE = "SZ118"
@@ -39,5 +40,13 @@ def check(context: Context) -> Answer:
         f"memory-bound products take {seconds / context.step_s:.0%} of the step; the largest is {worst.name} "
         f"{worst.phase} at {worst.flops / worst.bytes:.0f} FLOPs a byte"
     )
-    suggestions = (Suggestion({"b": 2 * context.workload.b}),) if context.model is not None else ()
-    return [Finding("b", context.workload.b, message, suggestions)]
+    field, value, change = _way_out(context, worst)
+    return [Finding(field, value, message, (Suggestion(change),))]
+
+
+def _way_out(context: Context, worst: Operator) -> tuple[str, int | str, dict[str, int | str]]:
+    workload = context.workload
+    if isinstance(worst, Gemm) and worst.kind == "bmm" and workload.attention == "eager":
+        # A larger batch is more such products, not larger ones: what helps is to keep the scores on chip.
+        return "attention", workload.attention, {"attention": "flash"}
+    return "b", workload.b, {"b": 2 * workload.b}

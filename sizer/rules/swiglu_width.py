@@ -11,7 +11,7 @@ Suggestion: the neighbouring multiples of the alignment times t, and of twice th
 
 from __future__ import annotations
 
-from sizer.rules.arithmetic import alignment, largest_power_of_two, neighbours
+from sizer.rules.arithmetic import alignment, neighbours, shard_text
 from sizer.rules.base import Answer, Context, Finding, NotApplicable, Suggestion
 
 CODE = "SZ108"
@@ -29,7 +29,6 @@ def check(context: Context) -> Answer:
         return ()
     third = 8 * context.dimensions["hidden"] / 3
     origin = " (8h/3 rounded)" if abs(width - third) <= 1 else ""
-    each = f" over t {t}" if t > 1 else ""
-    message = f"the width{origin} is divisible by {largest_power_of_two(width)}, not by {step}{each}"
+    message = f"the width{origin}: {shard_text('d_ff', width, t, step // t)}"
     values = sorted({*neighbours(width, step), *neighbours(width, 2 * step)}, key=lambda value: abs(value - width))
     return [Finding("d_ff", width, message, tuple(Suggestion({"d_ff": value}) for value in values[:3]))]

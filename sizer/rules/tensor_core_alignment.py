@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from shapes.model import AttentionShape
 from shapes.operators import Gemm, GroupedGemm
 from sizer.rules.arithmetic import alignment, largest_power_of_two, neighbours
 from sizer.rules.base import Answer, Context, Finding, NotApplicable, Suggestion
@@ -60,7 +61,17 @@ def _covered(context: Context) -> set[int]:
     if context.model is not None and context.model.dense_mlp is not None and context.model.dense_mlp.gated:
         names.append("d_ff")
     values = {dims[name] for name in names if name in dims}
-    values |= {-(-value // workload.t) for value in values} | {2 * value for value in values}
+    if context.model is not None:
+        # What heads of a misaligned head_dim add up to is SZ102's to say.
+        values |= {
+            linear.out_features if linear.shard == "column" else linear.in_features
+            for stack, block in context.model.all_blocks()
+            if isinstance(block.attention, AttentionShape)
+            for linear in block.attention.linears(stack.hidden, fused=workload.fused_qkv)
+        }
+    # Gate and up may be one product of twice the width.
+    values |= {2 * value for value in values}
+    values |= {-(-value // workload.t) for value in values}
     if context.model is not None:
         values |= {workload.tokens, workload.s} | {
             length * scale for stack in context.model.stacks if (length := stack.length) for scale in (1, workload.b)

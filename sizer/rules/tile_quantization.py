@@ -7,12 +7,13 @@ Bad: m = n = 257 in tiles of 128: 9 tiles computed, 4.03 kept.
 Good: m = n = 256: 4 tiles, all kept.
 
 Suggestion: the dimension at the tile's edge. How much of this is really paid differs by device, so the price decides.
+The head dimension is left to SZ102 and SZ114.
 """
 
 from __future__ import annotations
 
 from shapes.operators import Gemm
-from sizer.rules.arithmetic import neighbours
+from sizer.rules.arithmetic import neighbours, next_multiple
 from sizer.rules.base import Answer, Context, Finding, NotApplicable, Suggestion
 
 CODE = "SZ111"
@@ -28,18 +29,28 @@ def check(context: Context) -> Answer:
     if not any(cost.tile_efficiency is not None for cost in context.costs):
         return NotApplicable("no tiled products")
     step_s = context.step_s
-    worst: dict[int, tuple[float, str]] = {}
+    worst: dict[int, tuple[float, str, str]] = {}
     for op, cost in zip(context.operators, context.costs, strict=True):
         if not isinstance(op, Gemm) or cost.tile is None or cost.tile_efficiency is None:
             continue
         share = op.count * cost.seconds / step_s
         if cost.tile_efficiency >= 1 - LARGEST_WASTE or share < NOTABLE_SHARE:
             continue
-        dimension, edge = ("m", cost.tile[0]) if op.m % cost.tile[0] else ("n", cost.tile[1])
-        value = getattr(op, dimension)
+        if context.dimensions.get("head_dim") in (op.m, op.n):
+            continue
+        value, edge = min(((op.m, cost.tile[0]), (op.n, cost.tile[1])), key=lambda pair: _kept(*pair))
         waste = share * (1 - cost.tile_efficiency)
-        worst[value] = max(worst.get(value, (0.0, "")), (waste, _text(op, cost.tile, cost.tile_efficiency, edge)))
-    return [Finding(*_field(context, value), text, _suggestions(context, value)) for value, (_, text) in worst.items()]
+        text = _text(op, cost.tile, cost.tile_efficiency, edge)
+        worst[value] = max(worst.get(value, (0.0, "", "")), (waste, op.name.removeprefix("layers.*."), text))
+    return [
+        Finding(*_field(context, value, name), text, _suggestions(context, value, name))
+        for value, (_, name, text) in worst.items()
+    ]
+
+
+def _kept(value: int, edge: int) -> float:
+    """The share of whole tiles along one dimension that is not thrown away."""
+    return value / next_multiple(value, edge)
 
 
 def _text(op: Gemm, tile: tuple[int, int], efficiency: float, edge: int) -> str:
@@ -49,16 +60,17 @@ def _text(op: Gemm, tile: tuple[int, int], efficiency: float, edge: int) -> str:
     )
 
 
-def _field(context: Context, value: int) -> tuple[str, int]:
-    t = context.workload.t
-    for name in ("vocab", "d_ff", "hidden", "head_dim"):
+def _field(context: Context, value: int, name_of_operator: str) -> tuple[str, int]:
+    """The configuration's field behind ``value``; the operator itself where there is none."""
+    workload, t = context.workload, context.workload.t
+    for name in ("vocab", "d_ff", "hidden"):
         if name in context.dimensions and value in (context.dimensions[name], -(-context.dimensions[name] // t)):
             return name, context.dimensions[name]
-    return "s", context.workload.s
+    return ("s", workload.s) if value in (workload.s, workload.tokens) else (name_of_operator, value)
 
 
-def _suggestions(context: Context, value: int) -> tuple[Suggestion, ...]:
-    name, current = _field(context, value)
+def _suggestions(context: Context, value: int, name_of_operator: str) -> tuple[Suggestion, ...]:
+    name, current = _field(context, value, name_of_operator)
     if name not in ("vocab", "d_ff"):
         return ()
     step = 128 * context.workload.t

@@ -12,7 +12,7 @@ Suggestion: pad the embedding and the head to the next multiple of the alignment
 
 from __future__ import annotations
 
-from sizer.rules.arithmetic import alignment, largest_power_of_two, next_multiple
+from sizer.rules.arithmetic import alignment, next_multiple, shard_text
 from sizer.rules.base import Answer, Context, Finding, NotApplicable, Suggestion
 
 CODE = "SZ101"
@@ -24,12 +24,8 @@ def check(context: Context) -> Answer:
     vocab = context.dimensions.get("vocab")
     if vocab is None or (context.model is not None and not context.model.head):
         return NotApplicable("no LM-head")
-    step = alignment(context) * context.workload.t
-    if vocab % step == 0:
+    step, t = alignment(context), context.workload.t
+    if vocab % (step * t) == 0:
         return ()
-    each = f" over t {context.workload.t}" if context.workload.t > 1 else ""
-    message = (
-        f"the vocabulary is divisible by {largest_power_of_two(vocab)}, not by {step}{each}: "
-        "the head's products lose aligned rows"
-    )
-    return [Finding("vocab", vocab, message, (Suggestion({"vocab": next_multiple(vocab, step)}),))]
+    message = f"the vocabulary: {shard_text('v', vocab, t, step)}; the head's products lose aligned rows"
+    return [Finding("vocab", vocab, message, (Suggestion({"vocab": next_multiple(vocab, step * t)}),))]
