@@ -20,6 +20,12 @@ from shapes.errors import InputError
 
 Call = Callable[[], object]
 
+#: A burst is queued behind a wait on the device of this many times what queueing it took before, at least and at most
+#: so many seconds: otherwise the device waits for the host inside the first calls' times.
+LEAD_FACTOR, LEAST_LEAD_S, MOST_LEAD_S = 2.0, 20e-6, 5e-3
+#: ``torch.cuda._sleep`` counts clock cycles; at a lower clock than this the wait is a little longer.
+WAIT_HZ = 2e9
+
 #: Bytes taken for a device's last-level cache where neither torch nor the device's file tells it.
 UNKNOWN_CACHE_BYTES = 128 * 2**20
 
@@ -72,7 +78,7 @@ def open_backend(device: str | None = None) -> Backend:
     if accelerator is None or accelerator.type != wanted.type:
         seen = "no accelerator" if accelerator is None else accelerator.type
         raise InputError(f"expected a device that torch sees here: cpu or {seen}", key="device", value=device)
-    index = wanted.index if wanted.index is not None else torch.accelerator.current_device_index()
+    index = wanted.index if wanted.index is not None else _current_index()
     if index >= torch.accelerator.device_count():
         raise InputError(f"expected an index below {torch.accelerator.device_count()}", key="device", value=device)
     return AcceleratorBackend(f"{wanted.type}:{index}")
@@ -135,8 +141,11 @@ class AcceleratorBackend:
         import torch
 
         self.device = device
-        torch.accelerator.set_device_index(torch.device(device).index or 0)
+        # torch 2.6 has the first name only, later ones warn of it.
+        select = getattr(torch.accelerator, "set_device_index", None) or torch.accelerator.set_device_idx
+        select(torch.device(device).index or 0)
         self._module: Any = torch.get_device_module(device)
+        self._queueing_s: dict[str, float] = {}
         self._cache_bytes = self._read_cache_bytes()
 
     def _read_cache_bytes(self) -> int:
@@ -177,14 +186,25 @@ class AcceleratorBackend:
         event = self._module.Event
         starts = [event(enable_timing=True) for _ in calls]
         ends = [event(enable_timing=True) for _ in calls]
+        # What queueing takes depends on what launches: autograd takes ten times as long as a product.
+        kind = getattr(calls[0], "__qualname__", "") if calls else ""
+        self._wait(self._queueing_s.get(kind, 0.0) * len(calls))
+        begun = time.perf_counter()
         for call, start, end in zip(calls, starts, ends, strict=True):
             if flush is not None:
                 flush()
             start.record()
             call()
             end.record()
+        self._queueing_s[kind] = (time.perf_counter() - begun) / max(1, len(calls))
         self.synchronize()
         return np.array([start.elapsed_time(end) for start, end in zip(starts, ends, strict=True)]) * 1e-3
+
+    def _wait(self, queueing_s: float) -> None:
+        """Keep the device busy while the host queues a burst; devices without a sleep go without."""
+        sleep = getattr(self._module, "_sleep", None)
+        if sleep is not None:
+            sleep(int(WAIT_HZ * min(MOST_LEAD_S, max(LEAST_LEAD_S, LEAD_FACTOR * queueing_s))))
 
     def flusher(self) -> Call:
         import torch
@@ -214,17 +234,27 @@ class AcceleratorBackend:
         return replay
 
     def peak_bytes(self, call: Call) -> int | None:
+        """Most bytes allocated during ``call`` beyond those before it: others' buffers are not in it."""
         reset = getattr(self._module, "reset_peak_memory_stats", None)
         if reset is None:
             return None
         self.synchronize()
         reset()
+        before = int(self._module.memory_allocated())
         call()
         self.synchronize()
-        return int(self._module.max_memory_allocated())
+        return int(self._module.max_memory_allocated()) - before
 
     def release(self) -> None:
         self._module.empty_cache()
+
+
+def _current_index() -> int:
+    import torch
+
+    # torch 2.6 has the second name only, later ones warn of it.
+    read = getattr(torch.accelerator, "current_device_index", None) or torch.accelerator.current_device_idx
+    return int(read())
 
 
 def cpu_cache_bytes(root: str = "/sys/devices/system/cpu/cpu0/cache") -> int:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
 import platform
+import re
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from functools import lru_cache
 from importlib import metadata
@@ -91,7 +94,7 @@ def read_environment(backend: Backend) -> Environment:
     host["multiprocessors"] = getattr(properties, "multi_processor_count", None)
     host["memory_bytes"] = getattr(properties, "total_memory", None)
     host["cache_bytes"] = backend.cache_bytes
-    driver = nvml_driver()
+    driver = nvml_driver() or kernel_module_driver()
     return Environment(
         str(name), str(uuid) if uuid is not None else None, driver, None, tuple(sorted(versions.items())), host=host
     )
@@ -145,8 +148,22 @@ def nvml_driver() -> str | None:
     nvml = _nvml()
     if nvml is None:
         return None
-    version = nvml.nvmlSystemGetDriverVersion()
+    try:
+        version = nvml.nvmlSystemGetDriverVersion()
+    except nvml.NVMLError:
+        return None
     return version.decode() if isinstance(version, bytes) else str(version)
+
+
+def kernel_module_driver(path: str = "/proc/driver/nvidia/version") -> str | None:
+    """The NVIDIA driver's version as its Linux kernel module tells it, or None; needs no further package."""
+    try:
+        with open(path, encoding="ascii", errors="replace") as lines:
+            first = lines.readline()
+    except OSError:
+        return None
+    found = re.search(r"\b\d+\.\d+(\.\d+)?\b", first)
+    return found.group() if found else None
 
 
 def clocks(environment: Environment) -> dict[str, Any]:
@@ -154,18 +171,27 @@ def clocks(environment: Environment) -> dict[str, Any]:
     nvml = _nvml()
     if nvml is None or not environment.uuid:
         return {}
+    # Newer bindings call it event reasons, older ones throttle reasons.
+    reasons = getattr(nvml, "nvmlDeviceGetCurrentClocksEventReasons", None) or getattr(
+        nvml, "nvmlDeviceGetCurrentClocksThrottleReasons", None
+    )
+    reads: dict[str, Callable[[Any], Any]] = {
+        "sm_mhz": lambda card: int(nvml.nvmlDeviceGetClockInfo(card, nvml.NVML_CLOCK_SM)),
+        "memory_mhz": lambda card: int(nvml.nvmlDeviceGetClockInfo(card, nvml.NVML_CLOCK_MEM)),
+        "power_w": lambda card: round(nvml.nvmlDeviceGetPowerUsage(card) / 1000, 1),
+        "temperature_c": lambda card: int(nvml.nvmlDeviceGetTemperature(card, nvml.NVML_TEMPERATURE_GPU)),
+    }
+    if reasons is not None:
+        reads["throttle"] = lambda card: throttle_names(int(reasons(card)))
+    found: dict[str, Any] = {}
     try:
         handle = _handle(nvml, environment.uuid)
-        bits = nvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle)
-        return {
-            "sm_mhz": int(nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_SM)),
-            "memory_mhz": int(nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_MEM)),
-            "power_w": round(nvml.nvmlDeviceGetPowerUsage(handle) / 1000, 1),
-            "temperature_c": int(nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU)),
-            "throttle": throttle_names(int(bits)),
-        }
     except nvml.NVMLError:
-        return {}
+        return found
+    for name, read in reads.items():
+        with contextlib.suppress(nvml.NVMLError):  # a virtual or partitioned card tells some of them only
+            found[name] = read(handle)
+    return found
 
 
 def _handle(nvml: Any, uuid: str) -> Any:

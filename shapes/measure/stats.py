@@ -4,8 +4,8 @@ Pure functions over arrays of seconds, without torch, clock or device. Timing sa
 temperature and switch between clock states, so every answer rests on ranks, not on means and variances:
 
 * ``summarise``: the median with an order-statistic interval. A clear linear drift is taken out first, so the answer is
-  the time in the middle of the measuring; the interval is widened by the autocorrelation of being above the median,
-  since a hundred samples taken in two clock states say less than a hundred independent ones.
+  the time in the middle of the measuring; the interval is widened by the samples' autocorrelation, since a hundred
+  samples taken in two clock states say less than a hundred independent ones.
 * ``compare``: the ratio of two candidates with an interval and a verdict, of which "no significant difference" is one.
 * ``Stopping``: stop when the interval is narrow enough or the time is up, and say which.
 
@@ -38,7 +38,18 @@ DRIFT_Z = NormalDist().inv_cdf(1 - 0.001 / 2)
 #: A correlation length is itself estimated from only count / length independent stretches, and biased down since the
 #: row's own mean is taken out. Widening by this times length / count brings long rows of two clock states near their
 #: nominal coverage (reports/bench/measure_coverage.py); short rows of lasting states stay under it.
-SHORT_ROW = 12.0
+SHORT_ROW = 8.0
+#: Correlation is sought in being above each of these quantiles, not above the median alone: of a row that happens to
+#: hold four fifths of one clock state the median lies inside that state, and what is above it there is only noise.
+THRESHOLDS = (0.15, 0.3, 0.5, 0.7, 0.85)
+#: A row is taken for correlated where the first two lags together exceed this many of their standard errors at one of
+#: the thresholds: 2 to 3% of independent rows do.
+CORRELATED_Z = 2.7
+#: A correlated row is precise only after this many independent stretches, whatever its interval's width.
+LEAST_STRETCHES = 20
+#: Two candidates are compared a little more strictly than 95%, whose verdicts on equal ones would be wrong in just one
+#: of twenty: they are to be wrong in fewer.
+COMPARE_CONFIDENCE = 0.96
 #: Walsh averages grow with the square of the pairs; beyond this many, neighbouring pairs are joined by their median.
 MOST_PAIRS = 400
 
@@ -75,7 +86,7 @@ def summarise(samples: ArrayLike, confidence: float = CONFIDENCE) -> Summary:
     slope = _clear_slope(values)
     middle = (len(values) - 1) / 2
     level = values - slope * (np.arange(len(values)) - middle)
-    correlation = correlation_length(level > np.median(level))
+    correlation = correlation_length(level)
     ordered = np.sort(level)
     low, high = _interval(ordered, confidence, correlation)
     seconds = float(np.median(ordered))
@@ -133,32 +144,48 @@ def _clear_slope(values: Array) -> float:
     slope = float(np.median(last) - np.median(first)) / (count - third)
     residual = values - slope * np.arange(count)
     # Two clock states that last long look like a drift in a rank test; their residuals are correlated, a drift's not.
-    correlation = correlation_length(residual > np.median(residual))
+    correlation = correlation_length(residual)
     spread = sqrt(third * third * (2 * third + 1) / 12 * correlation)
     if abs(statistic - third * third / 2) <= DRIFT_Z * spread:
         return 0.0
     return slope
 
 
-def correlation_length(above: NDArray[np.bool_]) -> float:
-    """Integrated autocorrelation time of a row of booleans, at least 1.0 (Geyer's initial positive sequence)."""
-    signs = np.where(above, 1.0, -1.0)
-    signs -= signs.mean()
-    variance = float(signs @ signs)
-    count = len(signs)
-    if count < 8 or variance == 0.0:
+def correlation_length(values: Array) -> float:
+    """How many successive ``values`` say as much as one independent one, at least 1.0.
+
+    The longest integrated autocorrelation time of being above one of ``THRESHOLDS`` (Geyer's initial positive
+    sequence), or that of a first-order process with the same first lags where that is longer.
+    """
+    count = len(values)
+    if count < 8:
         return 1.0
+    ordered = np.sort(values)
+    cuts = np.array([ordered[max(0, int(share * count) - 1)] for share in THRESHOLDS])
+    signs = np.where(values > cuts[:, None], 1.0, -1.0)
+    signs -= signs.mean(axis=1, keepdims=True)
+    variance = (signs * signs).sum(axis=1)
+    signs, variance = signs[variance > 0], variance[variance > 0]
     size = 1 << (2 * count - 1).bit_length()
     spectrum = np.abs(np.fft.rfft(signs, size)) ** 2
-    correlations = np.fft.irfft(spectrum, size)[: count // 2] / variance
+    lags = np.fft.irfft(spectrum, size)[:, : max(4, count // 2)] / variance[:, None]
+    correlated = [row for row in lags if float(row[1] + row[2]) >= CORRELATED_Z / sqrt(count)]
+    longest = max((_integrated(row, count) for row in correlated), default=1.0)
+    return longest * (1 + SHORT_ROW * longest / count) if longest > 1.0 else 1.0
+
+
+def _integrated(lags: Array, count: int) -> float:
+    """The autocorrelation time of one row of correlations by lag."""
     total = 1.0
-    noise = 2 / sqrt(count)  # what independent samples show at a single lag in 95% of series
-    for lag in range(1, len(correlations) - 1, 2):
-        pair = float(correlations[lag] + correlations[lag + 1])
-        if pair < (noise if lag == 1 else 0.0):
+    for lag in range(1, len(lags) - 1, 2):
+        pair = float(lags[lag] + lags[lag + 1])
+        if pair < 0.0:
             break
         total += 2 * pair
-    return max(1.0, total * (1 + SHORT_ROW * total / count)) if total > 1.0 else 1.0
+    first = max(float(lags[1]), sqrt(max(0.0, float(lags[2]))))
+    # The row's own mean is taken out, which lowers its correlation by about (1 + 3 r) / count (Kendall 1954).
+    first = min(1 - 1 / count, first + (1 + 3 * first) / count)
+    return max(total, (1 + first) / (1 - first))
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,18 +193,20 @@ class Stopping:
     """When a candidate has been timed enough. ``precision`` is the interval's half-width relative to the median.
 
     The interval narrows by chance too: asked after every sample it would stop early on the lucky narrow ones and cover
-    less than it says. So it is asked seldom (``growth``: each look has that many more samples than the last).
+    less than it says. So it is asked seldom (``growth``: each look has that many more samples than the last), and not
+    before a correlated row has shown its clock states often enough.
     """
 
     precision: float = 0.005
     confidence: float = CONFIDENCE
-    least_samples: int = 12
+    least_samples: int = 20
     most_samples: int = 2000
     growth: float = 1.5
 
     def reason(self, summary: Summary, *, out_of_time: bool) -> StopReason | None:
         """Why to stop now, or None to go on."""
-        if summary.samples >= self.least_samples and summary.half_width <= self.precision:
+        least = max(self.least_samples, LEAST_STRETCHES * summary.correlation if summary.correlation > 1.0 else 0)
+        if summary.samples >= least and summary.half_width <= self.precision:
             return "precision"
         if out_of_time:
             return "time"
@@ -203,12 +232,13 @@ class Comparison:
         return self.verdict != "no significant difference"
 
 
-def compare(first: ArrayLike, second: ArrayLike, confidence: float = CONFIDENCE) -> Comparison:
+def compare(first: ArrayLike, second: ArrayLike, confidence: float = COMPARE_CONFIDENCE) -> Comparison:
     """The ratio first/second of two candidates timed interleaved, ``first[i]`` and ``second[i]`` in the same round.
 
     Pairing by round cancels drift and clock states, whatever they are. The estimate is Hodges and Lehmann's: the median
-    of all averages of two log ratios, with the interval of Wilcoxon's signed-rank test. Rows of different lengths are
-    paired from their ends. Fewer than six pairs cannot be significant at 95%: the interval is then unbounded.
+    of all averages of two log ratios, with the interval of Wilcoxon's signed-rank test, widened where the ratios of
+    successive rounds are correlated (a clock state that one candidate meets and the other does not). Rows of different
+    lengths are paired from their ends. Fewer than six pairs cannot be significant: the interval is then unbounded.
 
     >>> compare([2.0] * 8, [1.0] * 8).ratio
     2.0
@@ -225,7 +255,10 @@ def compare(first: ArrayLike, second: ArrayLike, confidence: float = CONFIDENCE)
     walsh = np.sort((logs[rows] + logs[columns]) / 2)
     ratio = float(np.exp(np.median(walsh)))
     rank = _signed_rank(count, round(1 - confidence, 12))
-    if rank is None:
+    if rank is not None:
+        middle = (len(walsh) - 1) / 2
+        rank = int(middle - (middle - rank) * sqrt(correlation_length(logs)))
+    if rank is None or rank < 0:
         return Comparison(ratio, 0.0, float("inf"), "no significant difference", pairs)
     low, high = float(np.exp(walsh[rank])), float(np.exp(walsh[-1 - rank]))
     verdict: Verdict = "faster" if high < 1 else "slower" if low > 1 else "no significant difference"

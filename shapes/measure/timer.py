@@ -136,8 +136,9 @@ class Stopwatch:
         return self._time(self._turn(samples))
 
     def peak_bytes(self) -> int | None:
-        """Most memory allocated while one call runs, inputs and weights included; None where the device cannot say."""
-        return self._backend.peak_bytes(self.kernel.calls[0])
+        """Most memory while one call runs, one set of inputs and weights included; None where the device cannot say."""
+        extra = self._backend.peak_bytes(self.kernel.calls[0])
+        return None if extra is None else self.kernel.set_bytes + extra
 
     def _time(self, calls: Sequence[Call]) -> Array:
         return self._backend.burst(calls, self._flush)

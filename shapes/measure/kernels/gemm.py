@@ -92,12 +92,12 @@ def _check(operator: Gemm, kernel: str, a: Any, b: Any, c: Any, device: Any) -> 
     unwritten = c.isnan() if c.dtype.is_floating_point else c == -(2**31)
     if bool(unwritten.any()):
         return float("nan")
-    # Evenly spread whole numbers; in fp64, since fp32 cannot count beyond 16 million rows.
-    rows: Any = torch.linspace(
-        0, operator.m - 1, min(operator.m, CHECKED_ROWS), device=device, dtype=torch.float64
-    ).long()
+    # Evenly spread whole numbers; in fp64, since fp32 cannot count beyond 16 million rows, and so made on the host.
+    rows: Any = torch.linspace(0, operator.m - 1, min(operator.m, CHECKED_ROWS), dtype=torch.float64).long().to(device)
     # One step wider than the kernel; on a device without fp64 units this is 32 rows only.
     wide = torch.float32 if operator.dtype in ("bf16", "fp16", "fp8") else torch.float64
+    # index_select is not written for fp8: bytes are picked instead.
+    picked = a.view(torch.uint8)[..., rows, :].view(a.dtype) if operator.dtype == "fp8" else a[..., rows, :]
     with fp32_products(allow_tf32=False):
-        reference = a[..., rows, :].to(wide) @ b.to(wide)
+        reference = picked.to(wide) @ b.to(wide)
     return relative_error(c[..., rows, :], reference)
