@@ -192,6 +192,30 @@ def test_a_plan_is_followed_by_a_traced_configuration_and_its_suggestions() -> N
         assert ups == {width // 2}
 
 
+def test_a_plan_is_given_on_the_command_line(tmp_path: Path) -> None:
+    path = write(tmp_path, MIXTRAL)
+    plan = (
+        "--tp",
+        "2",
+        "--tp-plan",
+        "*.q_proj=colwise",
+        "--tp-plan",
+        "*.k_proj=colwise",
+        "--tp-plan",
+        "*.v_proj=colwise",
+    )
+    split = ("--trace", *plan, "--tp-plan", "*.o_proj=rowwise")
+    table = json.loads(run("ops", path, "-s", "64", "--format", "json", *split).stdout)
+    forward = {
+        row["name"].split(".")[-1]: (row["n"], row["k"]) for row in table["operators"] if row["phase"] == "forward"
+    }
+    assert (forward["q_proj"], forward["o_proj"], forward["lm_head"]) == ((256, 512), (512, 256), (1024, 512))
+    for command, arguments in (("check", plan), ("ops", ("--trace", "--tp", "2", "--tp-plan", "q_proj"))):
+        result = run(command, path, "-s", "64", *arguments)
+        assert result.exit_code == 2
+        assert "plan" in result.stderr
+
+
 @pytest.mark.parametrize(
     ("source", "options", "message"),
     [

@@ -15,6 +15,7 @@ from sizer.cli.options import (
     given,
     option_error,
     output_options,
+    trace_options,
     workload_options,
     write_output,
 )
@@ -27,7 +28,7 @@ COLOURS = {"error": "red", "warning": "yellow", "info": "cyan"}
 @click.option("--device", metavar="NAME", help="Target (`sizer devices`). [default: h100-sxm; measuring: what is here]")
 @workload_options
 @click.option("--config-format", metavar="NAME", help="The file's format. [default: detected]")
-@click.option("--trace", is_flag=True, help="List operators by tracing the model class (needs sizer[trace]).")
+@trace_options
 @click.option("--measure", is_flag=True, help="Price by timing the operators here (needs sizer[torch]).")
 @click.option("--time-limit", type=click.FloatRange(0, min_open=True), help="Measuring: seconds a configuration.")
 @click.option("--store", metavar="FILE", help="Measuring: the database. [default: SIZER_STORE, else the user's cache]")
@@ -46,6 +47,7 @@ def command(
     device: str | None,
     config_format: str | None,
     trace: bool,
+    plan: dict[str, str] | None,
     measure: bool,
     time_limit: float | None,
     store: str | None,
@@ -72,7 +74,7 @@ def command(
         suppression = load_suppression(config, select=_codes(select), ignore=_codes(ignore))
         try:
             source = config_argument(config, config_format)
-            subject = read_subject(source, trace=trace, config_format=config_format, **given(workload))
+            subject = read_subject(source, trace=trace, plan=plan, config_format=config_format, **given(workload))
             if measure:
                 from sizer.checking_measured import check_measured
 

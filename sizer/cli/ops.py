@@ -13,6 +13,7 @@ from sizer.cli.options import (
     given,
     option_error,
     output_options,
+    trace_options,
     workload_options,
     write_output,
 )
@@ -23,7 +24,7 @@ from sizer.cli.options import (
 @device_option
 @workload_options
 @click.option("--config-format", metavar="NAME", help="The file's format. [default: detected]")
-@click.option("--trace", is_flag=True, help="List operators by tracing the model class (needs sizer[trace]).")
+@trace_options
 @click.option("--explain", metavar="NAME", help="Say how the time of operators with NAME in their name comes about.")
 @output_options("text", "json")
 def command(
@@ -31,6 +32,7 @@ def command(
     device: str,
     config_format: str | None,
     trace: bool,
+    plan: dict[str, str] | None,
     explain: str | None,
     format_: str,
     output: str | None,
@@ -43,7 +45,7 @@ def command(
 
     try:
         source = config_argument(config, config_format)
-        table = ops(source, device=device, trace=trace, config_format=config_format, **given(workload))
+        table = ops(source, device=device, trace=trace, plan=plan, config_format=config_format, **given(workload))
     except InputError as error:
         raise option_error(error) from None
     if explain is not None:

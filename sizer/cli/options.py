@@ -68,6 +68,24 @@ def workload_options(function: F) -> F:
     return function
 
 
+def trace_options(function: F) -> F:
+    """``--trace`` and ``--tp-plan``, passed on as ``trace`` and ``plan`` (a mapping, or None where not given)."""
+    function = click.option(
+        "--tp-plan", "plan", multiple=True, metavar="GLOB=STYLE", callback=_plan,
+        help="With --trace: how modules are split over --tp, colwise or rowwise. [default: transformers' own plan]",
+    )(function)  # fmt: skip
+    return click.option(
+        "--trace", is_flag=True, help="List operators by tracing the model class (needs sizer[trace])."
+    )(function)
+
+
+def _plan(_context: click.Context, _parameter: click.Parameter, values: tuple[str, ...]) -> dict[str, str] | None:
+    for value in values:
+        if "=" not in value:
+            raise InputError("expected GLOB=colwise or GLOB=rowwise", key="--tp-plan", value=value)
+    return {glob: style for glob, _, style in (value.rpartition("=") for value in values)} or None
+
+
 def given(values: dict[str, Any]) -> dict[str, Any]:
     """The options a person gave: those that are not None."""
     return {key: value for key, value in values.items() if value is not None}
