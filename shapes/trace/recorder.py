@@ -26,6 +26,7 @@ from shapes.trace.products import (
     Product,
     convolution_product,
     data_gradient,
+    grouped_product,
     identity,
     is_product,
     read_product,
@@ -120,6 +121,9 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call] # torch has 
             self._product(convolution_product(args[0], args[1], out, groups, transposed=transposed), args[0], args[1])
         elif name == "aten::convolution_backward":
             self._convolution_backward(args[-1])
+        elif name == "transformers::grouped_mm_fallback_backward":
+            # transformers 5's grouped product where torch has none (2.6): one call for both gradients.
+            self._grouped_backward(grouped_product(args[0], args[1], args[3]), args[1])
         else:
             self._other(func, args, kwargs or {}, out)
         self._taint(func, args, kwargs, out)
@@ -186,6 +190,13 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call] # torch has 
         )  # fmt: skip
         product = product.transposed() if lies_turned else product
         self._emit(forward.name, "wgrad" if forward.weight and not of_a else "dgrad", product, forward.frame)
+
+    def _grouped_backward(self, forward: Product, weight: Tensor) -> None:
+        where, frame, _ = self.place()
+        parameter = self._weight(weight)[1]
+        name = self.names.of_product(parameter, where) if parameter is not None else where
+        self._emit(name, "dgrad", data_gradient(forward), frame)
+        self._emit(name, "wgrad", weight_gradient(forward), frame)
 
     def _convolution_backward(self, output_mask: list[bool]) -> None:
         number = self.place()[2]
