@@ -36,11 +36,14 @@ def main() -> None:
 def page(path: Path, rows: list[Row]) -> str:
     """The Markdown page of one data file."""
     environment = rows[0]["environment"]
-    versions = ", ".join(f"{name} {version}" for name, version in sorted(environment["versions"].items()))
+    known = sorted(environment["versions"].items())
+    versions = ", ".join(
+        f"{name} {version}" for name, version in [("driver", environment["driver"]), *known] if version
+    )
     lines = [
         f"# {path.stem} on {environment['device']}", "",
         f"Generated from `{path.name}` by `python reports/build_suites.py`; "
-        f"driver {environment['driver']}, {versions}.",
+        f"{versions}.",
         "", *outcomes(rows),
     ]  # fmt: skip
     timed = [row for row in rows if row["status"] == "ok"]
@@ -48,6 +51,9 @@ def page(path: Path, rows: list[Row]) -> str:
         lines += misalignment(timed)
     elif path.stem == "control":
         lines += control(timed)
+    elif path.stem == "layers":
+        lines += parts(timed)
+        timed = []
     plotted = plot(path, timed)
     lines += ["", f"![rates]({plotted})"] if plotted else []
     return "\n".join([*lines, "", *tables(timed), ""])
@@ -97,6 +103,37 @@ def control(rows: list[Row]) -> list[str]:
     ]
     headers = ("against", "shapes", "median ratio of ours", "median difference")
     return ["", tabulate(table, headers, tablefmt="github", disable_numparse=True)]
+
+
+def parts(rows: list[Row]) -> list[str]:
+    """Layers, heads and MLPs in one table: time per parameter is what compares shapes of other sizes."""
+    table = []
+    for row in rows:
+        weights, description = weights_of(row["description"]), row["description"]
+        attention = (description.get("block") or {}).get("attention") or {}
+        table.append(
+            (row["label"], row["m"], row["k"], attention.get("heads", "-"), attention.get("head_dim", "-"), row["n"],
+             f"{weights / 1e6:.1f}", f"{row['seconds'] * 1e3:.4g}", f"{row['seconds'] / weights * 1e12:.4g}",
+             f"{row['tflops'] or 0:.4g}", f"{row['peak_bytes'] / 2**30:.2f}" if row["peak_bytes"] else "-")
+        )  # fmt: skip
+    headers = (
+        "part", "tokens", "h", "a", "head_dim", "d_ff or v", "M weights", "ms", "ps per weight", "TFLOPS", "peak GiB",
+    )  # fmt: skip
+    return ["", tabulate(table, headers, tablefmt="github", disable_numparse=True)]
+
+
+def weights_of(description: Row) -> int:
+    """Elements of the weight matrices of a part (biases and norms are under a thousandth of them)."""
+    hidden = int(description["hidden"])
+    if description["kind"] == "head":
+        return hidden * int(description["vocab"])
+    block = description.get("block") or {"mlp": description["mlp"]}
+    total = hidden * int(block["mlp"]["width"]) * (3 if block["mlp"]["gated"] else 2)
+    attention = block.get("attention")
+    if attention:
+        queries, keys = attention["heads"] * attention["head_dim"], attention["kv_heads"] * attention["head_dim"]
+        total += 2 * hidden * (queries + keys)
+    return total
 
 
 def tables(rows: list[Row]) -> Iterator[str]:

@@ -257,3 +257,63 @@ def test_on_a_gpu_a_millisecond_kernel_costs_at_most_a_tenth_of_a_second() -> No
 def test_on_a_gpu_every_layout_is_right_misaligned_or_not(layout: str) -> None:
     jobs = [Job(Gemm("x", "forward", 1024, 1024 + off, 1024, layout=layout)) for off in (0, 1, 2, 8)]
     assert {one.status for one in measure(jobs, executor=InProcess("cuda")).results.values()} == {"ok"}
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_on_a_gpu_a_single_call_takes_as_long_as_one_of_many() -> None:
+    # Without a wait before the burst the first call's time would hold the host's launch: 5 to 10 us of about 200.
+    session = InProcess("cuda")
+    candidate = session.prepare(Job(Gemm("x", "forward", 4096, 4096, 4096)))
+    alone = np.median([session.sample(candidate, 1)[0] for _ in range(30)])
+    together = np.median(session.sample(candidate, 50))
+    assert alone == pytest.approx(together, rel=0.02)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_on_a_gpu_a_short_kernel_is_replayed_from_a_graph() -> None:
+    session = InProcess("cuda")
+    candidate = session.prepare(Job(Gemm("x", "forward", 512, 512, 512)))
+    assert candidate.stopwatch.graph
+    assert 1e-6 < np.median(session.sample(candidate, 5)) < 50e-6
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("m", [1024, 1025, 1032])
+def test_on_a_gpu_fp8_products_are_right_for_any_m(m: int) -> None:
+    if torch.cuda.get_device_capability() < (8, 9):
+        pytest.skip("fp8 units came with compute capability 8.9")
+    job = Job(Gemm("x", "forward", m, 1024, 2048, dtype="fp8", out_dtype="bf16"))
+    assert measure([job], executor=InProcess("cuda")).results[job.key].status == "ok"
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize(("ragged", "layout"), [("m", "tn"), ("m", "nn"), ("k", "nt")])
+def test_on_a_gpu_grouped_products_are_right(ragged, layout) -> None:
+    job = Job(GroupedGemm("e", "forward", 8, 1024, 512, 1024, ragged, "bf16", layout, load=1.5), "grouped_mm")
+    assert measure([job], executor=InProcess("cuda")).results[job.key].status == "ok"
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("kernel", ["flash", "cudnn", "efficient", "math"])
+@pytest.mark.parametrize("phase", ["forward", "dgrad"])
+def test_on_a_gpu_each_attention_kernel_is_right_or_says_it_cannot(kernel: str, phase) -> None:
+    job = Job(Attention("a", phase, 2, 8, 8, 1024, 1024, 128, 128), kernel)
+    outcome = measure([job], executor=InProcess("cuda")).results[job.key]
+    assert outcome.status in (("ok",) if kernel in ("flash", "math") else ("ok", "unsupported"))
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_on_a_gpu_a_layers_peak_holds_no_other_candidates_buffers() -> None:
+    session = InProcess("cuda")
+    alone = session.prepare(Job(swiglu(1024, 1024, 4096))).stopwatch.peak_bytes()
+    big = session.prepare(Job(Gemm("x", "forward", 16384, 16384, 16384)))
+    beside = session.prepare(Job(swiglu(1024, 1024, 4096))).stopwatch.peak_bytes()
+    assert alone is not None
+    assert beside == pytest.approx(alone, rel=0.01)
+    session.release(big)

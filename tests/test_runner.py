@@ -278,3 +278,20 @@ assert seen, "no sweep came far enough to write anything"
 sweep(shapes)
 print(struck, shapes)
 """
+
+
+def test_a_peak_is_one_set_of_inputs_and_what_the_call_adds(monkeypatch) -> None:
+    backend = FakeBackend()
+    monkeypatch.setattr(backend, "peak_bytes", lambda call: 500)
+    assert Stopwatch(fake_kernel(1e-3), backend).peak_bytes() == 510  # fake_kernel's set is 10 bytes
+    monkeypatch.setattr(backend, "peak_bytes", lambda call: None)
+    assert Stopwatch(fake_kernel(1e-3), backend).peak_bytes() is None
+
+
+def test_the_driver_is_read_from_the_kernel_module(tmp_path: Path) -> None:
+    from shapes.measure.environment import kernel_module_driver
+
+    path = tmp_path / "version"
+    path.write_text("NVRM version: NVIDIA UNIX x86_64 Kernel Module  570.86.15  Thu Jan 23 2025\nGCC version: 12.3.0\n")
+    assert kernel_module_driver(str(path)) == "570.86.15"
+    assert kernel_module_driver(str(tmp_path / "none")) is None

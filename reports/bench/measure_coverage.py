@@ -2,7 +2,7 @@
 
     python reports/bench/measure_coverage.py [TRIALS]
 
-prints the tables of reports/bench/measure.md. Synthetic samples only, seeded; no device is involved.
+prints the tables of reports/measure.md. Synthetic samples only, seeded; no device is involved.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def main() -> None:
                 told += compare(one * (1 + apart), two).significant
             cells.append(f"{100 * told / (trials // 2):.1f}")
         rows.append((f"{100 * apart:.1f}%", *cells))
-    print(f"\nPairs called different at 95% in percent, {trials // 2} trials each, by number of rounds\n")  # noqa: T201  # a script whose output is its purpose
+    print(f"\nPairs called different in percent, {trials // 2} trials each, by number of rounds\n")  # noqa: T201  # a script whose output is its purpose
     print(tabulate(rows, ("truly apart", *SIZES), tablefmt="github", disable_numparse=True))  # noqa: T201  # a script whose output is its purpose
 
 

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
 from shapes.dtypes import BYTES
-from shapes.model import Block, MlpShape, ModelShape, Stack
+from shapes.model import AttentionShape, Block, MlpShape, ModelShape, Stack
 from shapes.operators import Attention, Collective, Elementwise, Gemm, GroupedGemm
 from shapes.workload import Workload
 
@@ -137,7 +137,7 @@ class Job:
             batch = f"{subject.batch} x " if subject.batch > 1 else ""
             text = f"{subject.kind} {batch}{subject.m} x {subject.n} x {subject.k} {subject.layout} {subject.dtype}"
         elif isinstance(subject, Part):
-            text = f"{subject.part} h={subject.model.hidden} tokens={subject.workload.tokens} {subject.workload.dtype}"
+            text = _part_title(subject)
         elif isinstance(subject, Attention):
             text = (
                 f"attention b={subject.batch} a={subject.heads} s={subject.q_len} d={subject.head_dim} "
@@ -150,6 +150,20 @@ class Job:
         else:
             text = f"{subject.kind} {subject.name}"
         return f"{text} {self.kernel}".rstrip()
+
+
+def _part_title(part: Part) -> str:
+    """What tells one part of a table from the next: "layer h=2560 a=20 d_ff=10240 tokens=8192 bf16"."""
+    sizes = {"h": part.model.hidden}
+    if part.part == "head":
+        sizes["v"] = part.model.vocab
+    elif part.part == "layer" and isinstance(part.block.attention, AttentionShape):
+        sizes["a"] = part.block.attention.heads
+    if part.part != "head" and isinstance(part.block.mlp, MlpShape):
+        sizes["d_ff"] = part.block.mlp.width
+    sizes["tokens"] = part.workload.tokens
+    words = [part.part, *(f"{name}={size}" for name, size in sizes.items()), part.workload.dtype, part.direction]
+    return " ".join([*words, "compiled"] if part.compiled else words)
 
 
 def _describe_part(part: Part) -> dict[str, Any]:

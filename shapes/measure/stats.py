@@ -100,7 +100,7 @@ def _interval(ordered: Array, confidence: float, correlation: float) -> tuple[fl
     count = len(ordered)
     if count < LEAST_SAMPLES:
         spread = float(ordered[-1] - ordered[0])
-        return float(ordered[0]) - spread, float(ordered[-1]) + spread
+        return max(0.0, float(ordered[0]) - spread), float(ordered[-1]) + spread
     middle = (count - 1) / 2
     reach = min(middle, (middle - _lower_rank(count, confidence)) * sqrt(correlation))
     ranks = np.arange(count)

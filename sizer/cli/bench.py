@@ -229,13 +229,13 @@ class _Run:
         try:
             sweep = self._measure(suite.jobs, replace(self.settings, **{**suite.settings, **asked}), left)
         except KeyboardInterrupt:
-            stored = (self.store.find(job.key, self.session.environment) for job in suite.jobs)
-            self._write(suite, [*extra, *(one for one in stored if one is not None)], None)
+            stored = {job.key: self.store.find(job.key, self.session.environment) for job in suite.jobs}
+            self._write(suite, [*extra, *_labelled(suite.jobs, stored)], None)
             raise
         if suite.jobs:
             rows = rows_of(suite.jobs, sweep, device_of(self.session.environment))
             lines.append(bench_text(rows, sweep, self.session.environment))
-        self._write(suite, [*extra, *sweep.results.values()], sweep)
+        self._write(suite, [*extra, *_labelled(suite.jobs, sweep.results)], sweep)
         return "\n".join(lines)
 
     def _write(self, suite: Any, results: list[Any], sweep: Any) -> None:
@@ -251,13 +251,22 @@ class _Run:
         folder.mkdir(parents=True, exist_ok=True)
         write_rows(results, folder / f"{suite.name}.jsonl")
         summary = {
-            "suite": suite.name, "title": suite.title, "scale": self.options["scale"], "jobs": len(suite.jobs),
+            "suite": suite.name, "title": suite.title, "scale": self.options["scale"],
+            "jobs": len({job.key for job in suite.jobs}),
             "environment": self.session.environment.to_dict(), "results": len(results),
             "left": None if sweep is None else len(sweep.left),
             "drift": None if sweep is None else asdict(sweep.drift),
             "elapsed_s": None if sweep is None else sweep.elapsed_s,
         }  # fmt: skip
         (folder / f"{suite.name}.summary.json").write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
+
+
+def _labelled(jobs: Any, results: Any) -> list[Any]:
+    """Each job's result under its own label: one that came from the store was measured under another's."""
+    from dataclasses import replace
+
+    known = ((job, results.get(job.key)) for job in jobs)
+    return [replace(one, label=job.label) for job, one in known if one is not None]
 
 
 def _one(value: str, option: str) -> int:

@@ -53,12 +53,13 @@ def list_(path: str | None, /, newest: int, **filters: Any) -> None:
     """List measurements, the newest last."""
     from tabulate import tabulate
 
+    from sizer.report.bench_text import width_text
     from sizer.report.units import seconds_text
 
     with _open(path) as store:
         rows = [
             (_what(one), seconds_text(one.seconds) if one.seconds else one.status,
-             f"{100 * one.half_width:.2f}%" if one.half_width is not None else "-",
+             width_text(one.half_width) if one.half_width is not None else "-",
              f"{one.tflops:.4g}" if one.tflops else "-", one.environment.device, one.label)
             for one in store.measurements(newest=newest, **filters)
         ]  # fmt: skip

@@ -35,6 +35,11 @@ def bench_text(rows: Sequence[Row], sweep: Sweep, environment: Environment) -> s
     return "\n".join([*lines, "", *_closing(sweep)])
 
 
+def width_text(half_width: float) -> str:
+    """Half of an interval's width; past the figure itself its size says nothing more."""
+    return f"{100 * half_width:.2f}%" if half_width <= 1 else ">100%"
+
+
 def _cells(row: Row, predicted: bool, counted: bool) -> list[str]:
     one = row.measurement
     if one is None or one.seconds is None or one.half_width is None:
@@ -43,7 +48,7 @@ def _cells(row: Row, predicted: bool, counted: bool) -> list[str]:
         row.title,
         *([str(row.count)] if counted else []),
         seconds_text(one.seconds),
-        f"{100 * one.half_width:.2f}%",
+        width_text(one.half_width),
     ]
     cells.append(f"{one.tflops:.4g}" if one.tflops else "-")
     if predicted:
@@ -87,7 +92,7 @@ def maximum_text(maximum: Maximum, environment: Environment, published_flops: fl
     headers = ("m", "n", "k", "time", "+-", "TFLOPS")
     table = [
         (one.description["m"], one.description["n"], one.description["k"], seconds_text(one.seconds or 0.0),
-         f"{100 * (one.half_width or 0.0):.2f}%", f"{one.tflops:.4g}")
+         width_text(one.half_width or 0.0), f"{one.tflops:.4g}")
         for one in maximum.tried[:TOP]
     ]  # fmt: skip
     lines = [
