@@ -36,23 +36,30 @@ def check(context: Context) -> Answer:
 
 def _findings(context: Context) -> Iterator[Finding]:
     step, step_s, covered = alignment(context), context.step_s, _covered(context)
-    lost: dict[tuple[str, int], float] = {}
+    lost: dict[int, dict[str, float]] = {}
     for op, cost in zip(context.operators, context.costs, strict=True):
         if not isinstance(op, Gemm | GroupedGemm):
             continue
         seconds = op.count * sum(penalty for _, penalty in cost.alignment_s)
         for value in {op.m, op.n, op.k} - covered:
             if value % step and seconds:
+                by_name = lost.setdefault(value, {})
                 name = op.name.removeprefix("layers.*.")
-                lost[name, value] = lost.get((name, value), 0.0) + seconds
-    for (name, value), seconds in sorted(lost.items(), key=lambda item: -item[1]):
+                by_name[name] = by_name.get(name, 0.0) + seconds
+    # One line a dimension, however many products have it: mending it mends them all.
+    for value, by_name in sorted(lost.items(), key=lambda item: -sum(item[1].values())):
+        seconds = sum(by_name.values())
         if seconds >= NOTABLE_SHARE * step_s:
+            names = sorted(by_name, key=lambda name: -by_name[name])
+            power = largest_power_of_two(value)
+            is_now = "odd" if power == 1 else f"divisible by {power}"
             message = (
-                f"{name} has a dimension of {value}, divisible by {largest_power_of_two(value)}, not by {step}: "
-                f"its misaligned operands take {seconds / step_s:.1%} of the step"
+                f"{' and '.join(names[:2])}{f' and {len(names) - 2} more' if len(names) > 2 else ''}: a dimension of "
+                f"{value} is {is_now}, not a multiple of {step}: "
+                f"misaligned operands take {seconds / step_s:.1%} of the step"
             )
-            field, suggestions = _suggestions(context, name, value, step)
-            yield Finding(field, value, message, suggestions)
+            field, whole, suggestions = _suggestions(context, names[0], value, step)
+            yield Finding(field, whole, message, suggestions)
 
 
 def _covered(context: Context) -> set[int]:
@@ -79,8 +86,9 @@ def _covered(context: Context) -> set[int]:
     return values
 
 
-def _suggestions(context: Context, name: str, value: int, step: int) -> tuple[str, tuple[Suggestion, ...]]:
+def _suggestions(context: Context, name: str, value: int, step: int) -> tuple[str, int, tuple[Suggestion, ...]]:
+    """The configuration's field behind ``value`` with its whole value and its neighbours; else the product's name."""
     t, width = context.workload.t, context.dimensions.get("d_ff")
     if width is not None and value in (width, -(-width // t)):
-        return "d_ff", tuple(Suggestion({"d_ff": multiple}) for multiple in neighbours(width, step * t))
-    return name, ()
+        return "d_ff", width, tuple(Suggestion({"d_ff": multiple}) for multiple in neighbours(width, step * t))
+    return name, value, ()

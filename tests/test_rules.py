@@ -1,0 +1,407 @@
+"""The rule catalogue: its registry, and every rule on a bad, a good and a not-applicable example."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import sizer
+from shapes.cost import predict_many
+from shapes.device import load_device
+from shapes.errors import InputError
+from shapes.model import AttentionShape, Block, MlpShape, ModelShape, MoeShape, Stack
+from shapes.operators import operators
+from shapes.resize import dimensions, resize
+from shapes.workload import Workload
+from sizer.result import PricedFinding, Report
+from sizer.rules import RULES, catalogue, find_rule, page
+from sizer.rules.arithmetic import largest_power_of_two, next_multiple, shard_text
+from sizer.rules.base import Context, Finding, NotApplicable
+
+REPORT = Path(__file__).parent.parent / "reports" / "rules.md"
+CONFIGS = Path(__file__).parent / "data" / "configs"
+
+Change = dict[str, int | str]
+
+
+def model(
+    *,
+    hidden: int = 2048,
+    heads: int = 16,
+    kv: int | None = None,
+    head_dim: int | None = None,
+    d_ff: int = 5632,
+    gated: bool = True,
+    vocab: int = 32000,
+    layers: int = 4,
+    moe: MoeShape | None = None,
+    head: bool = True,
+    length: int | None = None,
+) -> ModelShape:
+    """A small Llama: every dimension aligned unless asked otherwise (5632 = 44 x 128, 32000 = 500 x 64)."""
+    attention = AttentionShape(heads, kv or heads, head_dim or hidden // heads)
+    block = Block(attention, moe or MlpShape(d_ff, gated=gated), count=layers)
+    return ModelShape("llama", (Stack("decoder", hidden, (block,), length=length),), vocab=vocab, head=head)
+
+
+def experts(*, count: int = 8, top_k: int = 2, width: int = 1408) -> ModelShape:
+    return model(moe=MoeShape(count, top_k, width))
+
+
+NO_ATTENTION = ModelShape("mlp", (Stack("tower", 2048, (Block(None, MlpShape(5632), count=4),)),), vocab=32000)
+
+
+def context(shape: ModelShape, device: str = "h100-sxm", **workload: Any) -> Context:
+    """What `check` would show a rule. Splits that cannot run have no operators, which a rule of errors needs not."""
+    dims = {key: workload.pop(key) for key in ("gpus", "global_batch") if key in workload}
+    settled, target = Workload(**{"s": 2048, **workload}), load_device(device)
+    try:
+        found = operators(shape, settled)
+    except InputError:
+        found = ()
+    costs = predict_many(found, target) if settled.dtype in target.peak_flops else ()
+    found = found if costs else ()
+    return Context(shape, settled, target, found, costs, {**dimensions(shape), **dims})
+
+
+#: rule, model, workload, the field found, its value, changes proposed (each derived beside it).
+BAD: list[tuple[str, ModelShape, dict[str, Any], str, int | str, list[Change]]] = [
+    ("SZ101", model(vocab=50257), {}, "vocab", 50257, [{"vocab": 50304}]),  # 786 x 64
+    # Each of two shards wants a multiple of 64: 50257 / 128 = 392.6, so 393 x 128.
+    ("SZ101", model(vocab=50257), {"t": 2}, "vocab", 50257, [{"vocab": 50304}]),
+    ("SZ101", model(vocab=50304), {"t": 4}, "vocab", 50304, [{"vocab": 50432}]),  # 197 x 256
+    # 2560 = 20 x 128 = 40 x 64; 32 heads of 64 are 2048, a fifth away, of 128 4096: no neighbour.
+    ("SZ102", model(hidden=2560, heads=32), {}, "head_dim", 80, [{"heads": 20}, {"heads": 40}]),
+    # 2568 = 8 x 3 x 107; head_dim is not h/a here, so only the alignment counts: 40 x 64 and 41 x 64.
+    ("SZ103", model(hidden=2568, heads=16, head_dim=128), {}, "hidden", 2568, [{"hidden": 2560}, {"hidden": 2624}]),
+    # Halves of 2112 are 1056 = 32 x 33; 2048 = 16 x 128 and 2176 = 17 x 128; at t 1 2112 = 33 x 64.
+    ("SZ103", model(hidden=2112, heads=16, head_dim=128), {"t": 2}, "hidden", 2112,
+     [{"hidden": 2048}, {"hidden": 2176}, {"t": 1}]),
+    # 4090 lies between 63 x 64 and 64 x 64; 64 / gcd(64, 4090) = 32 sequences would be too many to propose.
+    ("SZ104", model(), {"b": 1, "s": 4090}, "s", 4090, [{"s": 4032}, {"s": 4096}]),
+    # 2080 = 32 x 65: two sequences are a multiple of 64.
+    ("SZ104", model(), {"b": 1, "s": 2080}, "s", 2080, [{"s": 2048}, {"s": 2112}, {"b": 2}]),
+    ("SZ105", model(hidden=2560, heads=20), {"t": 8}, "t", 8, [{"t": 5}, {"heads": 16}]),  # 2560 % 24 != 0
+    ("SZ106", model(), {"t": 8, "b": 1}, "t", 8, [{"t": 1}]),
+    ("SZ110", model(layers=30), {"p": 4}, "layers", 30, [{"layers": 28}, {"layers": 32}, {"p": 3}]),
+    # 8h/3 = 10922.67; 170 x 64 = 10880, 171 x 64 = 10944, 86 x 128 = 11008.
+    ("SZ108", model(hidden=4096, heads=32, d_ff=10922), {}, "d_ff", 10922,
+     [{"d_ff": 10944}, {"d_ff": 10880}, {"d_ff": 11008}]),
+    ("SZ109", model(d_ff=10230, gated=False), {}, "d_ff", 10230, [{"d_ff": 10176}, {"d_ff": 10240}]),  # 159, 160 x 64
+    # 16 heads x 2 blocks of 128 queries = 32 of H100's 132; 132 / 32 = 4.1, so five sequences.
+    ("SZ113", model(), {"b": 1, "s": 256}, "b", 1, [{"b": 5}]),
+    # head_dim 132 lies between the kernels for 128 and 160.
+    ("SZ114", model(head_dim=132), {}, "head_dim", 132, [{"head_dim": 128}]),
+    ("SZ115", model(kv=4), {"t": 8}, "kv_heads", 4, [{"kv_heads": 8}, {"t": 4}]),
+    ("SZ115", model(hidden=1536, heads=12, kv=6), {"t": 4}, "kv_heads", 6, [{"kv_heads": 4}, {"t": 3}]),
+    ("SZ116", model(heads=64), {}, "heads", 64, [{"heads": 32}]),  # 2048 / 64
+    ("SZ117", experts(width=1400), {}, "expert_d_ff", 1400, [{"expert_d_ff": 1344}, {"expert_d_ff": 1408}]),
+    # 256 tokens x 2 of 8 experts = 64 each; a tile's 128 want twice the batch.
+    ("SZ117", experts(), {"b": 1, "s": 256}, "b", 1, [{"b": 2}]),
+    ("SZ117", experts(), {"e": 3}, "e", 3, []),
+    ("SZ118", model(), {"b": 1, "s": 64}, "b", 1, [{"b": 2}]),
+    # Scores of 1024 x 1024 over 64: less than 128 FLOPs a byte in any batch, so the kernel is what helps.
+    ("SZ118", model(heads=32), {"b": 4, "s": 1024, "attention": "eager"}, "attention", "eager",
+     [{"attention": "flash"}]),
+    ("SZ120", model(), {"t": 4, "p": 2, "d": 7, "gpus": 64}, "d", 7, [{"d": 8}]),  # 64 / (4 x 2)
+    ("SZ120", model(), {"b": 4, "d": 8, "global_batch": 1000}, "b", 4, [{"b": 1}]),  # 1000 / 8 = 125 is odd: 1, not 3
+    ("SZ122", model(length=197), {}, "s", 197, []),
+]  # fmt: skip
+
+GOOD: list[tuple[str, ModelShape, dict[str, Any]]] = [
+    ("SZ101", model(vocab=50304), {}),
+    ("SZ102", model(hidden=2560, heads=20), {}),
+    ("SZ102", model(heads=32), {"dtype": "fp8"}),  # head_dim 64: the core of an fp8 recipe runs in bf16
+    ("SZ103", model(), {"t": 8}),  # 256 each
+    ("SZ104", model(), {"b": 1, "s": 4096}),
+    ("SZ105", model(), {"t": 8}),
+    ("SZ106", model(hidden=8192, heads=64, d_ff=28672, layers=8), {"t": 2}),
+    ("SZ108", model(hidden=4096, heads=32, d_ff=11008), {}),
+    ("SZ109", model(d_ff=8192, gated=False), {}),
+    ("SZ110", model(layers=32), {"p": 4}),
+    ("SZ111", model(), {}),
+    ("SZ113", model(), {}),
+    ("SZ114", model(), {}),
+    ("SZ115", model(kv=8), {"t": 8}),
+    ("SZ116", model(), {}),
+    ("SZ117", experts(), {"b": 4}),
+    ("SZ118", model(), {"b": 8}),
+    ("SZ119", model(), {"dtype": "fp8"}),
+    ("SZ120", model(), {"t": 4, "p": 2, "d": 8, "b": 4, "gpus": 64, "global_batch": 1024}),
+    ("SZ121", model(), {}),
+    ("SZ122", model(length=256), {}),
+]
+
+NOT_APPLICABLE: list[tuple[str, ModelShape, dict[str, Any]]] = [
+    ("SZ101", model(vocab=50257, head=False), {}),
+    ("SZ102", NO_ATTENTION, {}),
+    ("SZ104", model(), {"phase": "infer", "s": 2047}),
+    ("SZ105", model(), {}),
+    ("SZ106", model(), {}),
+    ("SZ107", model(), {"phase": "infer"}),
+    ("SZ108", model(gated=False, d_ff=10922), {}),
+    ("SZ110", model(layers=30), {}),
+    ("SZ112", model(), {}),  # H100's kernels are persistent
+    ("SZ113", model(), {"attention": "eager"}),
+    ("SZ114", model(head_dim=132), {"attention": "eager"}),
+    ("SZ115", model(kv=4), {}),
+    ("SZ115", model(), {"t": 8}),
+    ("SZ116", NO_ATTENTION, {}),
+    ("SZ117", model(), {}),
+    ("SZ120", model(), {}),
+    ("SZ122", model(), {"s": 197}),
+]
+
+
+def found(code: str, seen: Context) -> list[Finding]:
+    answer = find_rule(code).check(seen)
+    assert not isinstance(answer, NotApplicable), answer
+    return list(answer)
+
+
+def test_codes_run_from_sz101_to_sz122_in_order_and_slugs_are_unique() -> None:
+    assert [rule.CODE for rule in RULES] == [f"SZ{number}" for number in range(101, 123)]
+    assert len({rule.SLUG for rule in RULES}) == len(RULES)
+    assert all(re.fullmatch(r"[a-z]+(-[a-z]+)*", rule.SLUG) for rule in RULES)
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.CODE)
+def test_a_rules_page_says_what_it_asks_with_a_bad_and_a_good_example_and_a_source(rule: Any) -> None:
+    text = page(rule)
+    assert rule.__name__.rsplit(".", 1)[-1] == rule.SLUG.replace("-", "_")
+    assert text.startswith(f"## {rule.CODE} {rule.SLUG}\n")
+    assert rule.__doc__.splitlines()[0].endswith(".")
+    for part in ("\nBad: ", "\nGood: ", "\nSource: "):
+        assert part in text
+    assert rule.SOURCE.strip()
+    assert find_rule(rule.CODE.lower()) is find_rule(rule.SLUG) is rule
+
+
+def test_the_report_of_the_rules_is_generated_from_their_docstrings() -> None:
+    assert REPORT.read_text(encoding="utf-8") == catalogue()
+
+
+def test_an_unknown_rule_names_the_nearest() -> None:
+    with pytest.raises(InputError, match="vocab-multiple"):
+        find_rule("vocab-multiples")
+
+
+@pytest.mark.parametrize(("code", "shape", "workload", "field", "value", "changes"), BAD)
+def test_a_bad_example_is_found_with_its_field_value_and_suggestions(
+    code: str, shape: ModelShape, workload: dict[str, Any], field: str, value: int | str, changes: list[Change]
+) -> None:
+    (finding,) = [one for one in found(code, context(shape, **workload)) if one.field == field]
+    assert finding.value == value
+    assert [dict(suggestion.change) for suggestion in finding.suggestions] == changes
+    assert finding.message
+
+
+@pytest.mark.parametrize(("code", "shape", "workload"), GOOD)
+def test_a_good_example_has_no_finding(code: str, shape: ModelShape, workload: dict[str, Any]) -> None:
+    assert found(code, context(shape, **workload)) == []
+
+
+@pytest.mark.parametrize(("code", "shape", "workload"), NOT_APPLICABLE)
+def test_where_the_premise_fails_the_answer_is_not_applicable(
+    code: str, shape: ModelShape, workload: dict[str, Any]
+) -> None:
+    answer = find_rule(code).check(context(shape, **workload))
+    assert isinstance(answer, NotApplicable)
+    assert answer.reason
+
+
+def test_the_microbatch_that_fits_is_the_memory_models_largest() -> None:
+    from shapes.memory import largest_microbatch
+
+    seen = context(model(), b=1)
+    largest = largest_microbatch(model(), seen.workload, seen.device)
+    assert largest > 1
+    (finding,) = found("SZ107", seen)
+    assert (finding.field, finding.value, dict(finding.suggestions[0].change)) == ("b", 1, {"b": largest})
+    assert found("SZ107", context(model(), b=largest)) == []
+
+
+def test_tile_quantization_blames_the_dimension_that_is_wasted() -> None:
+    # 272 columns fill at most 272 / 320 = 85% of tiles of 64, the narrowest; the 8192 rows are whole tiles.
+    small = model(hidden=1024, heads=8, d_ff=272, gated=False, vocab=512, layers=16)
+    (finding,) = found("SZ111", context(small))
+    assert (finding.field, finding.value) == ("d_ff", 272)
+    assert [dict(suggestion.change) for suggestion in finding.suggestions] == [{"d_ff": 256}, {"d_ff": 384}]
+
+
+def test_tile_quantization_does_not_blame_the_sequence_for_a_head_dimension() -> None:
+    # Values of eager attention: 2056 x 96 x 2056. The 96 columns are what tiles of 128 waste, and SZ102's to say.
+    fields = {one.field for one in found("SZ111", context(model(hidden=1536), s=2056, attention="eager"))}
+    assert "head_dim" not in fields
+    assert not any(
+        "values forward" in one.message
+        for one in found("SZ111", context(model(hidden=1536), s=2056, attention="eager"))
+    )
+
+
+def test_wave_quantization_speaks_on_a100_of_a_wave_that_is_nearly_empty() -> None:
+    findings = found("SZ112", context(model(gated=False, d_ff=5632), "a100-sxm", b=1, s=1024))
+    for finding in findings:
+        assert finding.field == "d_ff"
+        assert all(int(one.change["d_ff"]) % 128 == 0 and one.change["d_ff"] != 5632 for one in finding.suggestions)
+    assert findings
+
+
+@pytest.mark.parametrize(
+    ("device", "dtype", "instead"), [("v100", "bf16", "fp16"), ("t4", "bf16", "fp16"), ("a100", "fp8", "bf16")]
+)
+def test_a_type_without_tensor_cores_is_an_error_with_the_nearest_type(device: str, dtype: str, instead: str) -> None:
+    (finding,) = found("SZ119", context(model(), device, dtype=dtype))
+    assert (finding.field, finding.value, finding.error) == ("dtype", dtype, True)
+    assert dict(finding.suggestions[0].change) == {"dtype": instead}
+
+
+def test_what_does_not_fit_is_an_error_and_every_way_out_fits() -> None:
+    from dataclasses import replace
+
+    from shapes.memory import memory
+
+    large = model(hidden=8192, heads=64, d_ff=28672, layers=16)
+    seen = context(large, b=8, d=8)
+    (finding,) = found("SZ121", seen)
+    assert finding.error
+    assert finding.suggestions
+    for suggestion in finding.suggestions:
+        changed = replace(seen.workload, **suggestion.change)  # type: ignore[arg-type]  # fields of Workload by name
+        assert memory(large, changed, device=seen.device).fits
+
+
+def test_every_rule_has_a_bad_example() -> None:
+    alone = {"SZ107", "SZ111", "SZ112", "SZ119", "SZ121"}  # the tests above
+    assert {code for code, *_ in BAD} | alone == {rule.CODE for rule in RULES}
+
+
+NAMED = ("vocab", "hidden", "heads", "kv_heads", "head_dim", "d_ff")
+
+
+@given(
+    names=st.sets(st.sampled_from(NAMED)), t=st.sampled_from([1, 2, 4]), attention=st.sampled_from(["flash", "eager"])
+)
+@settings(max_examples=60, deadline=None)
+def test_a_trace_whose_caller_named_only_some_dimensions_is_checked_by_every_rule(
+    names: set[str], t: int, attention: str
+) -> None:
+    shape = model(hidden=2568, heads=24, kv=4, head_dim=107, d_ff=6850, vocab=50257)
+    whole = context(shape, t=t, attention=attention)
+    dims = {name: size for name, size in whole.dimensions.items() if name in names}
+    traced = Context(None, whole.workload, whole.device, whole.operators, whole.costs, dims)
+    for rule in RULES:
+        answer = rule.check(traced)
+        assert isinstance(answer, NotApplicable) or all(isinstance(one, Finding) for one in answer)
+
+
+@pytest.mark.parametrize("t", [1, 2, 8])
+@pytest.mark.parametrize("fused", [False, True])
+def test_alignment_does_not_repeat_what_the_rules_of_width_and_head_say(t: int, fused: bool) -> None:
+    # 10922 is SZ108's and head_dim 80 SZ102's, whole, doubled (gate and up in one) or divided by t.
+    shape = model(hidden=2560, heads=32, kv=8, d_ff=10922)
+    assert found("SZ109", context(shape, t=t, fused_qkv=fused, fused_gate_up=fused)) == []
+
+
+def test_a_width_that_several_products_share_is_one_finding() -> None:
+    (finding,) = found("SZ109", context(model(d_ff=10230, gated=False), t=2))
+    assert (finding.field, finding.value) == ("d_ff", 10230)
+    assert "mlp.down_proj" in finding.message
+    assert "mlp.up_proj" in finding.message
+
+
+@given(value=st.integers(1, 10**9), t=st.integers(1, 64))
+def test_a_shards_text_is_true(value: int, t: int) -> None:
+    text = shard_text("v", value, t, 64)
+    if value % t:
+        assert "does not divide" in text
+    elif value // t % 2:
+        assert "is odd" in text
+    else:
+        assert f"divisible by {largest_power_of_two(value // t)}," in text
+
+
+@given(vocab=st.integers(1000, 300_000), t=st.sampled_from([1, 2, 4, 8]))
+@settings(max_examples=40, deadline=None)
+def test_a_vocabulary_is_padded_to_the_next_multiple_of_64_t_and_no_further(vocab: int, t: int) -> None:
+    findings = found("SZ101", context(model(vocab=vocab), t=t))
+    if vocab % (64 * t) == 0:
+        assert findings == []
+        return
+    padded = int(findings[0].suggestions[0].change["vocab"])
+    assert padded == next_multiple(vocab, 64 * t)
+    assert vocab < padded < vocab + 64 * t
+
+
+SHAPES = st.builds(
+    lambda heads, dim, d_ff, vocab: model(hidden=heads * dim, heads=heads, d_ff=d_ff, vocab=vocab, layers=2),
+    heads=st.integers(2, 32), dim=st.sampled_from([40, 64, 72, 80, 96, 128]), d_ff=st.integers(1000, 12000),
+    vocab=st.integers(1000, 100_000),
+)  # fmt: skip
+
+#: Rules about alignment alone: what mends a finding is known without pricing it.
+ALIGNMENT_RULES = ("SZ101", "SZ102", "SZ103", "SZ108")
+
+
+@given(shape=SHAPES, t=st.sampled_from([1, 2]))
+@settings(max_examples=40, deadline=None)
+def test_a_suggestion_applied_is_not_found_again_by_the_same_rule(shape: ModelShape, t: int) -> None:
+    from dataclasses import replace
+
+    seen = context(shape, t=t)
+    for code in ALIGNMENT_RULES:
+        answer = find_rule(code).check(seen)
+        for finding in () if isinstance(answer, NotApplicable) else answer:
+            for suggestion in finding.suggestions:
+                sizes = {key: int(value) for key, value in suggestion.change.items() if key != "t"}
+                after = resize(shape, **sizes) if sizes else shape
+                degrees = {"t": suggestion.change["t"]} if "t" in suggestion.change else {}
+                again = replace(
+                    seen, model=after, dimensions=dimensions(after),
+                    workload=replace(seen.workload, **degrees),  # type: ignore[arg-type]  # t by name
+                )  # fmt: skip
+                assert list(find_rule(code).check(again)) == [], (code, suggestion)  # type: ignore[arg-type]
+
+
+@given(shape=SHAPES)
+@settings(max_examples=15, deadline=None)
+def test_the_parameters_a_suggestion_adds_are_the_difference_of_exact_counts(shape: ModelShape) -> None:
+    report = sizer.check(shape, s=1024)
+    assert report.model.parameters == shape.parameters
+    for finding in report.findings:
+        for suggestion in finding.suggestions:
+            names = dimensions(shape)
+            sizes = {key: int(value) for key, value in suggestion.change.items() if key in names}
+            assert suggestion.parameters_change == resize(shape, **sizes).parameters - shape.parameters
+
+
+def by_code(report: Report) -> dict[str, PricedFinding]:
+    return {finding.code: finding for finding in report.findings}
+
+
+def test_gpt2_is_told_50304_and_what_it_saves() -> None:
+    finding = by_code(sizer.check(str(CONFIGS / "gpt2.json")))["SZ101"]
+    assert (finding.severity, finding.field, finding.value) == ("warning", "vocab_size", 50257)
+    (suggestion,) = finding.suggestions
+    assert dict(suggestion.change) == {"vocab_size": 50304}
+    assert suggestion.parameters_change == 47 * 768  # tied: one matrix of h 768
+    assert suggestion.step_seconds_change < 0
+
+
+def test_gpt3_2_7b_is_told_of_its_head_dimension_of_80() -> None:
+    gpt3 = model(hidden=2560, heads=32, d_ff=10240, gated=False, vocab=50304, layers=32)
+    finding = by_code(sizer.check(gpt3, s=2048))["SZ102"]
+    assert finding.value == 80
+    assert {suggestion.change["heads"] for suggestion in finding.suggestions} == {20, 40}
+
+
+def test_llamas_width_of_8h_over_3_is_told_and_llama_3_1_is_left_in_peace() -> None:
+    finding = by_code(sizer.check(model(hidden=4096, heads=32, d_ff=10922)))["SZ108"]
+    assert finding.value == 10922
+    assert "8h/3" in finding.message
+    assert sizer.check(str(CONFIGS / "llama-3.1-8b.json")).worst() in (None, "info")
