@@ -4,6 +4,6 @@ from __future__ import annotations
 
 import os
 
-# Before torch is imported: pytest's workers share the cores, and threads that wait for each other's cores in a spin make
-# kernels of microseconds take milliseconds.
+# Before torch is imported: pytest's workers share the cores, and threads that spin for each other's cores make kernels
+# of microseconds take milliseconds.
 os.environ.setdefault("OMP_NUM_THREADS", "1")

@@ -31,7 +31,8 @@ GPT2 = Path(__file__).parent / "data" / "configs" / "gpt2.json"
 def test_suggestions_of_dimensions_are_measured_and_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path, store = tmp_path / "config.json", str(tmp_path / "store.db")
     path.write_text(json.dumps(TINY))
-    arguments = ["check", str(path), "-b", "1", "-s", "32", "--dtype", "fp32", "--measure", "--store", store, "--phase", "infer", "--select", "SZ101",
+    arguments = ["check", str(path), "-b", "1", "-s", "32", "--dtype", "fp32", "--measure", "--store", store,
+                 "--phase", "infer", "--select", "SZ101",
                  "--fail-on", "never", "--format", "json"]  # fmt: skip
     hasty = partial(measure, settings=Settings(time_s=0.01))
     monkeypatch.setattr(checking_measured, "measure", hasty)

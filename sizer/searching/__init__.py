@@ -120,10 +120,17 @@ def _sequences(tokens: int, workload: Mapping[str, Any]) -> dict[str, int]:
 def swiglu_width(hidden: int, *, device: str | Device = "h100-sxm", tolerance: float = 0.01, **workload: Any) -> int:
     """The fastest width of a gated MLP within ``tolerance`` of 8h/3's parameters, predicted on ``device``.
 
+    Of widths that rule SZ108 has nothing against where there is one in reach, else of those of whole 16 bytes.
+
     >>> swiglu_width(4096) % 64
     0
     """
-    found = search(h=positive_int(hidden, "hidden"), device=device, limits=Limits(tolerance), top=1, **workload)
+    target, width = load_device(device), 8 * positive_int(hidden, "hidden") // 3
+    settled = Workload(**{"b": DEFAULT_B, "s": DEFAULT_S, **workload})
+    step, slack = target.alignment_elements(settled.dtype) * settled.t, int(width * tolerance)
+    reached = (width + slack) // step * step >= width - slack
+    limits = Limits(tolerance, step=step if reached else None)
+    found = search(h=hidden, device=target, limits=limits, top=1, **workload)
     return found.best.change["d_ff"]
 
 

@@ -18,12 +18,20 @@ Array = NDArray[np.float64]
 #: ``sample(index, count)`` -> seconds of ``count`` more runs; None where the candidate cannot run.
 Sample = Callable[[int, int], Array | None]
 
-#: Samples of a first look at a candidate, of the baseline beside it, and of each later turn.
-LOOK, BESIDE, TURN = 10, 4, 15
+#: Samples of the baseline to start with, of a first look at a candidate, of the baseline beside it, of a later turn.
+START, LOOK, BESIDE, TURN = 12, 2, 1, 6
+#: A candidate's own spread counts from so many samples on; before, the others' stands for it.
+OWN_SPREAD = 10
 #: The baseline's level is the median of so many of its latest samples.
 WINDOW = 12
 #: Below this relative spread of a single run nothing is trusted to be known.
 LEAST_SPREAD = 0.001
+
+
+def _spread(ratios: Sequence[float]) -> float:
+    """Standard deviation by the interquartile range: tails are heavy."""
+    upper, lower = np.percentile(ratios, [75, 25])
+    return max(float(upper - lower) / 1.349, LEAST_SPREAD)
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,10 +107,13 @@ class Contest:
         return float(np.median(self.ratios[index])) + self._offsets[index]
 
     def standard_error(self, index: int) -> float:
-        """Of the median, from the interquartile range: tails are heavy."""
-        upper, lower = np.percentile(self.ratios[index], [75, 25])
-        spread = max(float(upper - lower) / 1.349, LEAST_SPREAD)
-        return 1.2533 * spread / sqrt(len(self.ratios[index]))
+        """Of the median. Of a few samples the spread is the larger of their own and of what others' samples have."""
+        ratios = self.ratios[index]
+        spread = _spread(ratios)
+        if len(ratios) < OWN_SPREAD:
+            known = [_spread(other) for other in self.ratios.values() if len(other) >= OWN_SPREAD]
+            spread = max(spread, float(np.median(known)))
+        return 1.2533 * spread / sqrt(len(ratios))
 
     @property
     def best(self) -> int:

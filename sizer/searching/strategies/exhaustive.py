@@ -6,7 +6,7 @@ import random
 from collections.abc import Callable, Sequence
 from math import log
 
-from sizer.searching.strategies.contest import TURN, Contest, Outcome, Sample
+from sizer.searching.strategies.contest import START, TURN, Contest, Outcome, Sample
 
 NAME = "exhaustive"
 
@@ -28,13 +28,13 @@ def run(
     offsets = [log(weight) for weight in weights] if weights is not None else [0.0] * len(predicted_s)
     order = sorted(range(1, len(predicted_s)), key=lambda index: log(predicted_s[index]) + offsets[index])
     contest, shuffled = Contest(sample, offsets), random.Random(0)
-    contest.take([0], TURN, TURN)
+    contest.take([0], START, START)
     if 0 in contest.failed:
         raise ValueError("the baseline cannot run")
     for index in order:
         if out_of_time():
             break
-        contest.take([index], TURN, TURN)
+        contest.take([index], START, TURN)
         if progress is not None:
             progress(len(contest.ratios) + len(contest.failed), len(predicted_s))
     finished = len(contest.ratios) + len(contest.failed) == len(predicted_s)
