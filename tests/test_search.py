@@ -101,6 +101,13 @@ def test_tokens_stand_for_b_and_s() -> None:
     assert search(h=4096, tokens=1000).tokens == 1000
 
 
+def test_infer_times_the_forward_alone() -> None:
+    both = json.loads(run("--h", "4096", "--format", "json").stdout)["baseline"]["seconds"]
+    for words in (["--infer"], ["--phase", "infer"]):
+        forward = json.loads(run("--h", "4096", *words, "--format", "json").stdout)["baseline"]["seconds"]
+        assert 2 < both / forward < 4
+
+
 def test_microbatches_are_compared_a_token() -> None:
     result = search(str(CONFIGS / "gpt2.json"), what="microbatch", b=2, top=10)
     # Twice the tokens in one go: more than half the time of two halves, less than all of it.
@@ -207,6 +214,7 @@ BAD: list[tuple[tuple[str, ...], tuple[str, ...]]] = [
     (("--h", "4096", "--device", "v100-sxm"), ("v100-sxm", "bf16")),
     (("--h", "2560", "--heads", "33", "--what", "heads"), ("--heads", "33")),
     (("--params", "3"), ("--params",)),
+    (("--h", "4096", "--infer", "--phase", "train"), ("--infer", "--train")),
     (("--h", "4096", "--tokens", "5000", "-s", "4096"), ("--tokens", "5000", "4096")),
     (("--h", "4096", "--tokens", "4096", "-b", "1"), ("--tokens", "-b")),
     (("--h", "4096", "--aspect", "9:5"), ("--aspect", "9:5")),

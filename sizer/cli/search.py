@@ -33,6 +33,8 @@ from sizer.cli.options import config_argument, given, option_error, output_optio
 @click.option("--step", type=int, help="Every so many values. [default: every aligned one]")
 @click.option("--aspect", metavar="LOW:HIGH", help="Bounds of h/L. [default: the baseline's, times or over 1.5]")
 @click.option("--head-dim", "head_dims", metavar="LIST", help="Head dimensions allowed: 64,128.")
+@click.option("--train", "direction", flag_value="train", help="As --phase train.")
+@click.option("--infer", "direction", flag_value="infer", help="As --phase infer: forward only.")
 @click.option("--tokens", type=int, help="Tokens a microbatch, instead of -b and -s.")
 @click.option("--misaligned", is_flag=True, help="Consider every integer, misaligned ones too.")
 @click.option("--device", multiple=True, metavar="NAME", help="Target; several: good on all. [default: h100-sxm]")
@@ -63,6 +65,7 @@ def command(
     misaligned: bool,
     aspect: str | None,
     head_dims: str | None,
+    direction: str | None,
     device: tuple[str, ...],
     source: str | None,
     regret: str,
@@ -82,6 +85,10 @@ def command(
     from sizer.searching import search
     from sizer.searching.space import Limits
 
+    if direction is not None:
+        if options["phase"] not in (None, direction):
+            raise InputError(f"expected --{options['phase']} or another --phase", key=f"--{direction}")
+        options["phase"] = direction
     named = config if config is not None else config_option
     low, high = _bounds(range_, "--range", int)
     ends = _bounds(aspect, "--aspect", float)

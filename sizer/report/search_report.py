@@ -52,12 +52,21 @@ def _row(name: str, one: Ranked, result: SearchResult) -> list[str]:
     half = (timing.high - timing.low) / 2 / timing.seconds
     interval = "" if one is result.baseline else f"{one.speedup_low:.2f}..{one.speedup_high:.2f}"
     cells = [
-        name, label(one), seconds_text(timing.seconds), f"{half:.1%}", f"{one.tflops:.0f}",
+        name, label(one), seconds_text(timing.seconds), f"{half:.1%}" if half <= 1 else ">100%", _tflops(one.tflops),
         f"{one.speedup:.3f}x", interval,
         signed_count_text(one.parameters_change) if one.parameters_change else "0",
-        f"{one.memory_change_bytes / 2**20:+.0f} MiB" if one.memory_change_bytes else "0",
+        _signed_bytes(one.memory_change_bytes),
     ]  # fmt: skip
     return cells + [f"{loss:.1%}" for loss in one.losses.values()]
+
+
+def _tflops(value: float) -> str:
+    return f"{value:.0f}" if value >= 100 else f"{value:.3g}"
+
+
+def _signed_bytes(number: int) -> str:
+    unit, name = (2**20, "MiB") if abs(number) >= 2**20 else (2**10, "KiB")
+    return f"{number / unit:+,.0f} {name}" if number else "0"
 
 
 def search_json(result: SearchResult) -> str:
