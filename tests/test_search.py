@@ -200,6 +200,16 @@ def test_a_plot_is_written(tmp_path: Path) -> None:
     assert target.read_text().lstrip().startswith("<?xml")
 
 
+def test_a_search_of_one_dimension_knows_its_tile_and_all_it_priced() -> None:
+    result = search(h=4096, top=3)
+    assert len(result.ranked) == result.considered + 1
+    assert result.tile in (64, 96, 128, 192, 256)
+    sharded = search(h=4096, t=8, limits=Limits(0.05)).tile
+    assert sharded is not None
+    assert sharded in {8 * edge for edge in (64, 96, 128, 192, 256)}
+    assert search(GPT3_2_7B, what="model").tile is None
+
+
 BAD: list[tuple[tuple[str, ...], tuple[str, ...]]] = [
     (("--h", "0"), ("h = 0",)),
     (("--h", "-4096"), ("h = -4096",)),

@@ -1,4 +1,4 @@
-"""A search as a picture: TFLOPS over the searched dimension, baseline and choices marked."""
+"""A search as a picture: TFLOPS over the searched dimension, with baseline, choices and the device's tile edges."""
 
 from __future__ import annotations
 
@@ -17,16 +17,26 @@ def search_plot(result: SearchResult, path: str) -> None:
         from matplotlib.figure import Figure
     except ImportError:
         raise InputError("plots need matplotlib: pip install 'sizer[plot]'", key="--plot", value=path) from None
-    ranked = [result.baseline, *result.candidates]
     field = next(iter(result.baseline.change))
-    ordered = sorted(ranked, key=lambda one: one.change.get(field, 0))
+    ordered = sorted(result.ranked, key=lambda one: (one.change.get(field, 0), one.tflops))
     figure = Figure(figsize=(9, 4.5), layout="constrained")
     axes = figure.add_subplot()
-    axes.plot([one.change.get(field, 0) for one in ordered], [one.tflops for one in ordered], "o-", color="tab:blue")
+    if result.tile is not None:
+        first, last = ordered[0].change[field], ordered[-1].change[field]
+        edges = range(-(-first // result.tile) * result.tile, last + 1, result.tile)
+        for edge in edges:
+            axes.axvline(edge, color="0.85", label="tile edge" if edge == edges[0] else None)
+    x, y = [one.change.get(field, 0) for one in ordered], [one.tflops for one in ordered]
+    low = [one.tflops * (1 - one.timing.seconds / one.timing.high) for one in ordered]
+    high = [one.tflops * (one.timing.seconds / max(one.timing.low, 1e-12) - 1) for one in ordered]
+    style = "o-" if result.tile is not None or len(set(x)) == len(x) else "o"
+    axes.errorbar(x, y, (low, high), fmt=style, markersize=3, color="tab:blue", ecolor="tab:blue", elinewidth=0.4)
     axes.plot(result.baseline.change[field], result.baseline.tflops, "s", color="tab:red", label="baseline")
-    axes.plot(
-        result.best.change[field], result.best.tflops, "*", color="tab:green", markersize=14, label=label(result.best)
-    )
+    for place, one in enumerate(result.candidates):
+        axes.plot(
+            one.change[field], one.tflops, "*" if place == 0 else "D", color="tab:green",
+            markersize=14 if place == 0 else 5, label=label(one) if place == 0 else None,
+        )  # fmt: skip
     axes.set_xlabel(field)
     axes.set_ylabel("TFLOPS")
     axes.set_title(f"{result.what}, {result.source}")

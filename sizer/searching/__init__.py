@@ -13,7 +13,7 @@ from shapes.resize import resize
 from shapes.timing import Timing
 from shapes.workload import Workload
 from sizer.pricing import Pricer
-from sizer.searching.predicting import Priced, devices_agree, price, shortlist
+from sizer.searching.predicting import Priced, devices_agree, price, shortlist, tile_of
 from sizer.searching.result import Ranked, SearchResult
 from sizer.searching.space import Limits, Space
 from sizer.searching.spaces import heads as heads_space
@@ -104,6 +104,7 @@ def search(
         source="; ".join(dict.fromkeys(row[0].timing.source for row in seconds_of)),
         considered=len(space.candidates), measurements=samples, elapsed_s=time.perf_counter() - started,
         excluded=space.excluded, pareto=pareto(ranked) if what == "model" else (), notes=notes,
+        ranked=tuple(ranked), tile=tile_of(space, pricers[0]),
     )  # fmt: skip
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from shapes.device import Device
 from shapes.errors import InputError
 from shapes.model import AttentionShape, Block, MlpShape, ModelShape, Stack
-from shapes.operators import Elementwise, Operator, operators
+from shapes.operators import Elementwise, Gemm, Operator, operators
 from shapes.resize import DIMENSIONS, resize
 from shapes.timing import Timing
 from shapes.workload import Workload
@@ -52,6 +52,19 @@ def price(space: Space, change: Mapping[str, int], pricer: Pricer) -> Priced:
     scale = space.workload.tokens / workload.tokens
     timing = Timing(step.seconds * scale, step.low * scale, step.high * scale, step.source)
     return Priced(change, timing, round(step.flops * scale), model, workload)
+
+
+def tile_of(space: Space, pricer: Pricer) -> int | None:
+    """The searched dimension's tile: columns of C a thread block computes, over all shards."""
+    if len(space.baseline) != 1:
+        return None
+    (value,), shards = space.baseline.values(), space.workload.t
+    step = pricer.step(timed_operators(space, space.baseline))
+    for operator, cost in zip(step.operators, step.costs, strict=True):
+        columns = (value // shards, -(-value // shards))
+        if isinstance(operator, Gemm) and operator.phase == "forward" and cost.tile and operator.n in columns:
+            return cost.tile[1] * shards
+    return None
 
 
 def shortlist(

@@ -57,6 +57,8 @@ class SearchResult:
     """A search's answer: the baseline, the best candidates in order, a verdict in words.
 
     ``considered`` candidates were priced; ``excluded`` counts those that a constraint left out, by constraint.
+    ``ranked``: all that have a time, baseline included, for plots; ``tile``: every how many values of the searched
+    dimension the device's tile ends there (None: several dimensions change, or no product has it for n).
     ``pareto``: no other candidate has fewer parameters and less time (model search).
     """
 
@@ -74,6 +76,8 @@ class SearchResult:
     excluded: Mapping[str, int]
     pareto: tuple[Ranked, ...] = ()
     notes: tuple[str, ...] = ()
+    ranked: tuple[Ranked, ...] = ()
+    tile: int | None = None
 
     @property
     def best(self) -> Ranked:
