@@ -27,7 +27,8 @@ class Style:
     attention and MLP. ``softmax_fp32``: the eager core's softmax runs in fp32 and is cast back. ``contiguous_output``:
     the fused core's output is copied to (b, s, heads). ``fused_gate``: silu and product in one kernel that saves gate
     and up. ``fused_loss``: cross-entropy in place. ``logit_softcap``, ``score_softcap``: tanh around the logits, and
-    around the scores of the eager core.
+    around the scores of the eager core. ``router_fp32``: the router's weights stay in fp32, and with them the experts'
+    outputs from the weighting to their sum.
     """
 
     norm: Literal["rms", "gemma", "layer"] = "rms"
@@ -40,6 +41,7 @@ class Style:
     fused_loss: bool = False
     logit_softcap: bool = False
     score_softcap: bool = False
+    router_fp32: bool = False
 
 
 _LAYER = Style(norm="layer")
@@ -54,6 +56,7 @@ STYLES: dict[str, Style] = {
     "gemma3_text": Style(norm="gemma", post_norms=True),
     "olmo2": Style(norm="gemma", pre_norms=False, post_norms=True),
     "glm4": Style(post_norms=True, contiguous_output=True),
+    "mixtral": Style(router_fp32=True),
     "gptj": Style(norm="layer", activation="gelu_new"),
     "bloom": Style(norm="layer", activation="gelu_new"),
     "opt": Style(norm="layer", activation="relu"),
@@ -377,9 +380,19 @@ def _mixture(tape: Tape, moe: MoeShape, hidden: int, x: Tensor, sizes: Sizes) ->
     ]  # fmt: skip
     inner = _gated(tape, projected, width, sizes) if moe.gated else _activation(tape, projected[0], sizes)
     back = _linear(tape, linears[-1], inner, sizes, rows=routed, matrices=local)
-    weighted = tape.op("weighted by router", (back, out), back.bytes, (back, out), work=back.bytes)
-    ordered = tape.op("tokens in order", (weighted,), back.bytes)
-    summed = tape.op("sum of experts", (ordered,), sizes.whole * hidden * e)
+    if sizes.style.router_fp32 and e < 4:
+        # Both fp32 products are alive when the first is narrowed. What the node saved is too, unless checkpointing made
+        # it again, which has let go of it by then.
+        wide = routed * hidden * 4
+        gone = back.bytes if sizes.workload.checkpointing == "full" else 0
+        weighted = tape.op("weighted by router", (back, out), wide, (back, out), work=2 * wide - gone)
+        ordered = tape.op("tokens in order", (weighted,), wide)
+        summed = tape.op("sum of experts", (ordered,), sizes.whole * hidden * 4)
+        summed = tape.op("experts' output", (summed,), sizes.whole * hidden * e)
+    else:
+        weighted = tape.op("weighted by router", (back, out), back.bytes, (back, out), work=back.bytes)
+        ordered = tape.op("tokens in order", (weighted,), back.bytes)
+        summed = tape.op("sum of experts", (ordered,), sizes.whole * hidden * e)
     if shared is None:
         return summed
     return tape.op("with the shared expert", (summed, shared), summed.bytes, shares_gradient=True)
