@@ -16,7 +16,7 @@ from shapes.calibrate.alignment import fit_alignment
 from shapes.calibrate.correction import fit_correction
 from shapes.calibrate.data import Record, consensus, held_out, products
 from shapes.calibrate.gemm import Products, bounds, first_guess, fit_closed_form
-from shapes.calibrate.quick import chosen
+from shapes.calibrate.quick import chosen, measure_quick
 from shapes.cost import predict_gemm
 from shapes.cost.alignment import AlignmentConstants
 from shapes.cost.constants import GemmConstants, gemm_constants
@@ -24,6 +24,7 @@ from shapes.cost.gemm import aligned_seconds
 from shapes.device import load_device
 from shapes.errors import InputError
 from shapes.operators.types import Layout
+from shapes.store import Store
 
 PRODUCTS = Path(__file__).parent / "data" / "products"
 
@@ -208,6 +209,22 @@ def test_measurements_or_quick_but_not_neither() -> None:
 
     outcome = CliRunner().invoke(command, ["--device", "h200"])
     assert isinstance(outcome.exception, InputError)
+
+
+def test_quick_refuses_to_take_a_cpus_times_for_a_gpus_constants(tmp_path: Path) -> None:
+    from sizer.cli.calibrate import command
+
+    for arguments in (["--quick"], ["--quick", "--device", "h200"]):
+        outcome = CliRunner().invoke(command, [*arguments, "--store", str(tmp_path / "store.db")])
+        assert isinstance(outcome.exception, InputError)
+        assert "measuring is on" in str(outcome.exception)
+
+
+def test_quick_measures_here_and_keeps_what_it_measured(tmp_path: Path) -> None:
+    with Store.open(tmp_path / "store.db") as store:
+        records = measure_quick("fp32", count=6, largest=256, store=store)
+        assert store.count() == len(records) == 6
+        assert measure_quick("fp32", count=6, largest=256, store=store) == records
 
 
 def test_the_chosen_products_are_aligned_and_hold_large_and_skinny_ones() -> None:

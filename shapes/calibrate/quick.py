@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from shapes.calibrate.data import Record
 from shapes.errors import InputError
 from shapes.operators.types import Gemm
+
+if TYPE_CHECKING:
+    from shapes.measure.executor import Executor
+    from shapes.store import Store
 
 COUNT = 50
 #: Share of them that are large products; the others are skinny, which alone show bandwidth and launch.
@@ -31,17 +36,16 @@ def chosen(dtype: str = "bf16", count: int = COUNT, largest: int = 16384, seed: 
 
 
 def measure_quick(
-    dtype: str = "bf16", *, count: int = COUNT, largest: int = 16384, device: str | None = None,
-    progress: Callable[[str], None] = lambda _: None,
+    dtype: str = "bf16", *, count: int = COUNT, largest: int = 16384, executor: Executor | None = None,
+    store: Store | None = None, progress: Callable[[str], None] = lambda _: None,
 ) -> tuple[Record, ...]:  # fmt: skip
-    """Records of `chosen` measured here; InputError when fewer than half could be (out of memory, no such dtype)."""
-    from shapes.measure.executor import InProcess
+    """Records of `chosen` measured here, kept in ``store``; InputError when fewer than half could be measured."""
     from shapes.measure.jobs import Job
     from shapes.measure.runner import measure
 
     jobs = [Job(product) for product in chosen(dtype, count, largest)]
     progress(f"measuring {len(jobs)} products")
-    sweep = measure(jobs, executor=InProcess(device))
+    sweep = measure(jobs, executor=executor, store=store)
     records = []
     for one in sweep.results.values():
         row = one.row(samples=False)
