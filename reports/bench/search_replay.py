@@ -186,7 +186,7 @@ def main() -> None:
     rows.append(row("synthetic", lambda: synthetic(options.most), options.most))
     headers = ["landscapes", "trials", "candidates", "within 1%", "exhaustive within 1%", "time, mean",
                "time, 95th percentile", "stated certainty, mean"]  # fmt: skip
-    command = "python reports/bench/search_replay.py --data .../aiconfigurator_core/systems/data"
+    command = f"python reports/bench/search_replay.py --data .../aiconfigurator_core/systems/data --most {options.most}"
     measured = ""
     if options.cpu:
         command += f" --cpu {options.cpu:g}"
