@@ -1,4 +1,7 @@
-"""Exhaustive: every candidate measured to the same precision, in turns and random order. What racing is judged by."""
+"""Exhaustive: every candidate measured as a sweep measures it, in turns and random order. What racing is judged by.
+
+As many samples at least as `shapes.measure.stats.Stopping` wants before it calls an interval precise.
+"""
 
 from __future__ import annotations
 
@@ -6,9 +9,12 @@ import random
 from collections.abc import Callable, Sequence
 from math import log
 
+from shapes.measure.stats import Stopping
 from sizer.searching.strategies.contest import START, TURN, Contest, Outcome, Sample
 
 NAME = "exhaustive"
+
+LEAST = Stopping().least_samples
 
 
 def run(
@@ -53,5 +59,6 @@ def _loose(contest: Contest, precision: float, most_samples: int) -> list[int]:
     return [
         index
         for index in contest.ratios
-        if len(contest.ratios[index]) < most_samples and 2 * contest.standard_error(index) > precision
+        if len(contest.ratios[index]) < most_samples
+        and (len(contest.ratios[index]) < LEAST or 2 * contest.standard_error(index) > precision)
     ]
