@@ -212,6 +212,8 @@ def test_a_search_of_one_dimension_knows_its_tile_and_all_it_priced() -> None:
 
 BAD: list[tuple[tuple[str, ...], tuple[str, ...]]] = [
     (("--h", "0"), ("h = 0",)),
+    (("--h", "40.5"), ("--h", "40.5", "integer")),
+    (("--h", "4096", "--widht", "3"), ("--widht",)),
     (("--h", "-4096"), ("h = -4096",)),
     (("--h", str(10**30)), ("h",)),
     ((), ("--h",)),

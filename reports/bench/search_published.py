@@ -31,10 +31,10 @@ def main() -> None:
         "penalties (accuracy.md).", "",
         "## The book's widths: h 4096, d_ff as the reduction dimension, fp16, H100", "",
         tabulate(rows, ["d_ff", "predicted TFLOPS", "the book measured"], tablefmt="github"), "",
-        "The book's level is lower; what is compared is the ratio to 10922, which is the figure that set the scale.", "",
+        "The book's level is lower; what is compared is the ratio to 10922, the figure that set the scale.", "",
         "## The paper's GPT-3 2.7B: h 2560, 32 heads of 80, 32 layers", "",
-        "The paper (arXiv 2401.14489): models with efficient shapes run up to 39% faster than models with a similar number "
-        "of parameters and unoptimised shapes; this one, h/a = 80, is its motivating case.", "",
+        "The paper (arXiv 2401.14489): models with efficient shapes run up to 39% faster than models with a similar "
+        "number of parameters and unoptimised shapes; this one, h/a = 80, is its motivating case.", "",
     ]  # fmt: skip
     table = []
     for device in ("a100-sxm", "h100-sxm"):

@@ -48,6 +48,11 @@ class LazyGroup(click.Group):
         except InputError as error:
             click.echo(f"sizer: {error}", err=True)
             ctx.exit(2)
+        except click.UsageError as error:
+            # One line, as for every other mistake: click's own message is four.
+            where = error.ctx.command_path if error.ctx is not None else "sizer"
+            click.echo(f"sizer: {error.format_message()} ({where} --help)", err=True)
+            ctx.exit(2)
 
 
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
