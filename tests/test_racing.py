@@ -86,6 +86,17 @@ def test_a_baseline_that_cannot_run_is_an_error() -> None:
             run([1.0, 2.0], 0.1, lambda index, count: None)
 
 
+def test_a_baseline_that_stops_running_ends_the_search() -> None:
+    # A GPU lost half-way: without its baseline no further sample means anything, and waiting would have no end.
+    for run in (racing.run, exhaustive.run):
+        left = iter(range(2))
+        sample = lambda index, count, left=left: (  # noqa: E731
+            None if index == 0 and next(left, None) is None else np.ones(count)
+        )
+        with pytest.raises(ValueError, match="baseline"):
+            run([1.0] * 20, 0.1, sample)
+
+
 def test_a_drifting_clock_cancels_against_the_baseline() -> None:
     # Everything slows by 30% through the search: told by its time alone, whatever is looked at last would lose.
     truth, taken = np.array([1.0, 0.97, 0.96, 0.93, 0.9, 0.95]), [0]

@@ -13,14 +13,11 @@ import click
 
 from shapes.dtypes import DTYPES
 from shapes.errors import InputError
-from sizer.cli.options import given, output_options, write_output
+from sizer.cli.options import given, output_options, resumable, write_output
 
 if TYPE_CHECKING:
     from shapes.measure import InProcess, Progress, Settings
     from shapes.store import Store
-
-#: Exit code of a program ended by Ctrl-C, as shells know it.
-INTERRUPTED = 130
 
 _SIZES = ("m", "n", "k", "tokens", "hidden", "width", "vocab", "heads", "head_dim", "sequence")
 
@@ -88,7 +85,7 @@ def command(
     settings = Settings(**given(chosen))
     with Store.open(store_path) as store, _ends_in_order():
         run = _Run(InProcess(device, settings), store, settings, options)
-        try:
+        with resumable():
             if suites:
                 text = run.suites([Path(suite) for suite in suites], given(chosen))
             elif what == "mamf":
@@ -97,9 +94,6 @@ def command(
                 text = run.configuration(config, format_)
             else:
                 text = run.operators(format_)
-        except KeyboardInterrupt:
-            click.echo("\ninterrupted: what was measured is stored; the same command goes on", err=True)
-            sys.exit(INTERRUPTED)
     write_output(text, output)
 
 

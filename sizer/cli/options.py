@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -15,6 +16,9 @@ from shapes.dtypes import DTYPES
 from shapes.errors import InputError
 
 F = TypeVar("F", bound=Callable[..., Any])
+
+#: Exit code of a program ended by Ctrl-C, as shells know it.
+INTERRUPTED = 130
 
 #: Long option -> the field of ``Workload`` it sets, so that an error can name what the person typed.
 WORKLOAD_OPTIONS: dict[str, str] = {
@@ -84,6 +88,16 @@ def _plan(_context: click.Context, _parameter: click.Parameter, values: tuple[st
         if "=" not in value:
             raise InputError("expected GLOB=colwise or GLOB=rowwise", key="--tp-plan", value=value)
     return {glob: style for glob, _, style in (value.rpartition("=") for value in values)} or None
+
+
+@contextmanager
+def resumable() -> Iterator[None]:
+    """Ctrl-C while measuring ends with a line that says that nothing is lost, and the exit code shells know it by."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        click.echo("\ninterrupted: what was measured is stored; the same command goes on", err=True)
+        sys.exit(INTERRUPTED)
 
 
 def given(values: dict[str, Any]) -> dict[str, Any]:

@@ -12,7 +12,15 @@ from typing import Any
 import click
 
 from shapes.errors import InputError
-from sizer.cli.options import config_argument, given, option_error, output_options, workload_options, write_output
+from sizer.cli.options import (
+    config_argument,
+    given,
+    option_error,
+    output_options,
+    resumable,
+    workload_options,
+    write_output,
+)
 
 
 @click.command()
@@ -100,14 +108,11 @@ def command(
     try:
         text = None if named is None else config_argument(named, None)
         reading = text if isinstance(text, Reading) or text is None else read_config(text)
-        with _progress("measuring" if measure else "pricing") as progress:
+        with resumable(), _progress("measuring" if measure else "pricing") as progress:
             result = search(
                 reading, device=device or (_device_here() if measure else "h100-sxm",), limits=limits, measure=measure,
                 regret=_share(regret, "--regret"), progress=progress, **given(options),
             )  # fmt: skip
-    except KeyboardInterrupt:
-        click.echo("\ninterrupted: what was measured is stored; the same command goes on", err=True)
-        sys.exit(130)
     except InputError as error:
         raise option_error(error) from None
     if plot is not None:

@@ -47,6 +47,13 @@ class Fields:
         value = self.raw(*names, default=None)
         return None if value is None else positive_int(value, self.key_of(*names), where=self.where)
 
+    def kv_heads(self, found: int | None, heads: int, *names: str) -> int:
+        """Key/value heads ``found`` under ``names``: one for every head where there are none; they divide the heads."""
+        kv_heads = found or heads
+        if heads % kv_heads:
+            raise self.error(f"expected a divisor of the {heads} attention heads", *names)
+        return kv_heads
+
     def count(self, *names: str, default: int = 0) -> int:
         """An integer of zero or more; null is ``default``."""
         value = self.raw(*names, default=default)

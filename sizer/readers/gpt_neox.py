@@ -42,9 +42,7 @@ def read(config: Mapping[str, Any], where: str) -> Reading:
         raise fields.error(f"expected at most {MAX_LAYERS} layers", "num_layers")
     if hidden % heads:
         raise fields.error(f"expected a divisor of hidden_size = {hidden}", "num_attention_heads")
-    kv = fields.optional("num_kv_heads") or heads
-    if heads % kv:
-        raise fields.error(f"expected a divisor of the {heads} attention heads", "num_kv_heads")
+    kv = fields.kv_heads(fields.optional("num_kv_heads"), heads, "num_kv_heads")
     rms = fields.text("norm", default="layernorm") in ("rmsnorm", "te_rmsnorm")
     positions = fields.text("pos_emb", default="learned")
     rotary = int(hidden // heads * min(fields.number("rotary_pct", default=1.0), 1.0)) if positions == "rotary" else 0

@@ -43,11 +43,7 @@ def run_lengths(blocks: list[Block]) -> tuple[Block, ...]:
 def kv_heads(fields: Fields, *names: str) -> int:
     """Key/value heads; null or absent means one for every head. They must divide the heads."""
     names = names or KV_HEADS
-    heads = fields.integer(*HEADS)
-    found = fields.optional(*names) or heads
-    if heads % found:
-        raise fields.error(f"expected a divisor of the {heads} attention heads", *names)
-    return found
+    return fields.kv_heads(fields.optional(*names), fields.integer(*HEADS), *names)
 
 
 def head_dim(fields: Fields) -> int:

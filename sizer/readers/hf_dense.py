@@ -155,11 +155,9 @@ def bloom(fields: Fields) -> ModelShape:
 def falcon(fields: Fields) -> ModelShape:
     heads, new = fields.integer(*HEADS), fields.flag("new_decoder_architecture")
     if new:
-        shared = fields.optional("num_kv_heads") or heads
+        shared = fields.kv_heads(fields.optional("num_kv_heads"), heads, "num_kv_heads")
     else:
         shared = 1 if fields.flag("multi_query", default=True) else heads
-    if heads % shared:
-        raise fields.error(f"expected a divisor of the {heads} attention heads", "num_kv_heads")
     bias, parallel = fields.flag("bias"), fields.flag("parallel_attn", default=True)
     two_norms = not parallel or (fields.optional("num_ln_in_parallel_attn") or (2 if new else 1)) == 2
     core = attention(

@@ -48,9 +48,7 @@ def read(config: Mapping[str, Any], where: str) -> Reading:
 
 
 def _attention(fields: Fields, hidden: int, heads: int) -> AttentionShape:
-    groups = fields.optional("n_query_groups") or heads
-    if heads % groups:
-        raise fields.error(f"expected a divisor of the {heads} attention heads", "n_query_groups")
+    groups = fields.kv_heads(fields.optional("n_query_groups"), heads, "n_query_groups")
     size = fields.optional("head_size")
     if size is None and hidden % heads:
         raise fields.error(f"expected a divisor of n_embd = {hidden}, or a head_size", "n_head")

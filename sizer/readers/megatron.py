@@ -77,9 +77,7 @@ def read(config: Mapping[str, Any], where: str) -> Reading:
 def _attention(fields: Fields, hidden: int, heads: int) -> AttentionShape:
     groups = heads
     if fields.flag("group_query_attention") or fields.config.get("num_query_groups") is not None:
-        groups = fields.integer("num_query_groups", default=heads)
-    if heads % groups:
-        raise fields.error(f"expected a divisor of the {heads} attention heads", "num_query_groups")
+        groups = fields.kv_heads(fields.integer("num_query_groups", default=heads), heads, "num_query_groups")
     channels = fields.optional("kv_channels")
     if channels is None and hidden % heads:
         raise fields.error(f"expected a divisor of hidden_size = {hidden}, or kv_channels", "num_attention_heads")

@@ -27,9 +27,7 @@ def read(config: Mapping[str, Any], where: str) -> Reading:
     dim, heads, layers = fields.integer("dim"), fields.integer("n_heads"), fields.integer("n_layers")
     if layers > MAX_LAYERS:
         raise fields.error(f"expected at most {MAX_LAYERS} layers", "n_layers")
-    kv = fields.optional("n_kv_heads") or heads
-    if heads % kv:
-        raise fields.error(f"expected a divisor of the {heads} attention heads", "n_kv_heads")
+    kv = fields.kv_heads(fields.optional("n_kv_heads"), heads, "n_kv_heads")
     declared = fields.optional("head_dim")
     if declared is None and dim % heads:
         raise fields.error(f"expected a divisor of dim = {dim}", "n_heads")

@@ -55,7 +55,6 @@ class Measured:
     """
 
     priced: tuple[Priced, ...]
-    source: str
     samples: int
     notes: tuple[str, ...]
 
@@ -101,7 +100,7 @@ def measured(
     for index in outcome.failed:
         change = ", ".join(f"{key} {value}" for key, value in predicted[index].change.items())
         notes.append(f"{change} was not measured ({source.failed[index]})")
-    return Measured(seen, name, outcome.samples, tuple(notes))
+    return Measured(seen, outcome.samples, tuple(notes))
 
 
 def _timing(outcome: Outcome, index: int, confidence: float, source: str) -> Timing:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from math import exp, log, sqrt
+from math import log, sqrt
 from statistics import NormalDist
 
 import numpy as np
@@ -52,59 +52,58 @@ class Outcome:
     finished: bool
     failed: tuple[int, ...]
 
-    def seconds(self, index: int) -> float:
-        """Median seconds of a candidate at the baseline's middle level."""
-        return float(np.median(self.baseline_s) * exp(np.median(self.ratios[index])))
-
 
 class Contest:
-    """The samples so far. ``offsets`` (logarithms) turn seconds into what is minimised."""
+    """The samples so far, the baseline's first. ValueError: the baseline cannot run.
 
-    def __init__(self, sample: Sample, offsets: Sequence[float]) -> None:
-        self._sample = sample
-        self._offsets = offsets
+    ``weights`` turn seconds into what is minimised (default 1). ``prior``: logarithms of that as predicted.
+    ``progress`` hears of every candidate looked at.
+    """
+
+    def __init__(
+        self, sample: Sample, predicted_s: Sequence[float], weights: Sequence[float] | None,
+        progress: Callable[[int, int], None] | None,
+    ) -> None:  # fmt: skip
+        self._sample, self._progress = sample, progress
+        self._offsets: Array = np.log(weights if weights is not None else np.ones(len(predicted_s)))
+        self.prior: Array = np.log(predicted_s) + self._offsets
         self.ratios: dict[int, list[float]] = {}
         self.failed: set[int] = set()
         self.baseline_s: list[float] = []
         self.samples, self.spent_s = 0, 0.0
+        self.take([], 0, START)
+
+    @property
+    def unseen(self) -> int:
+        """Candidates that were not looked at."""
+        return len(self.prior) - len(self.ratios) - len(self.failed)
+
+    def look(self, index: int, count: int, beside: int) -> None:
+        """The first samples of a candidate."""
+        self.take([index], count, beside)
+        if self._progress is not None:
+            self._progress(len(self.prior) - self.unseen, len(self.prior))
 
     def take(self, indices: Sequence[int], count: int, beside: int) -> None:
-        """``count`` samples of each candidate, after ``beside`` of the baseline."""
-        if self._take_baseline(beside) is None:
-            return
-        level = float(np.median(np.log(self.baseline_s[-WINDOW:])))
-        for index in indices:
-            if index == 0:
-                continue
-            seconds = self._run(index, count)
+        """``count`` samples of each candidate, after ``beside`` of the baseline. ValueError: that does not run."""
+        for index, number in ((0, beside), *((index, count) for index in indices if index != 0)):
+            seconds = self._sample(index, number)
+            if seconds is None and index == 0:
+                raise ValueError("the baseline cannot run")
             if seconds is None:
                 self.failed.add(index)
                 self.ratios.pop(index, None)
-            else:
-                self.ratios.setdefault(index, []).extend(np.log(seconds) - level)
-
-    def _take_baseline(self, count: int) -> Array | None:
-        if 0 in self.failed:
-            return None
-        seconds = self._run(0, count)
-        if seconds is None:
-            self.failed.add(0)
-            return None
-        self.baseline_s.extend(seconds)
-        level = float(np.median(np.log(self.baseline_s[-WINDOW:])))
-        self.ratios.setdefault(0, []).extend(np.log(seconds) - level)
-        return seconds
-
-    def _run(self, index: int, count: int) -> Array | None:
-        seconds = self._sample(index, count)
-        if seconds is not None:
+                continue
             self.samples += len(seconds)
             self.spent_s += float(seconds.sum())
-        return seconds
+            if index == 0:
+                self.baseline_s.extend(seconds)
+                level = float(np.median(np.log(self.baseline_s[-WINDOW:])))
+            self.ratios.setdefault(index, []).extend(np.log(seconds) - level)
 
     def centre(self, index: int) -> float:
         """The logarithm of what is minimised, against the baseline's seconds."""
-        return float(np.median(self.ratios[index])) + self._offsets[index]
+        return float(np.median(self.ratios[index]) + self._offsets[index])
 
     def standard_error(self, index: int) -> float:
         """Of the median. Of a few samples the spread is the larger of their own and of what others' samples have."""

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
-from math import log
 
 from shapes.measure.stats import Stopping
 from sizer.searching.strategies.contest import START, TURN, Contest, Outcome, Sample
@@ -31,28 +30,20 @@ def run(
 ) -> Outcome:
     """As ``racing.run``; of the predictions only the order is used, so that time runs out on the unlikeliest."""
     del error, confidence
-    offsets = [log(weight) for weight in weights] if weights is not None else [0.0] * len(predicted_s)
-    order = sorted(range(1, len(predicted_s)), key=lambda index: log(predicted_s[index]) + offsets[index])
-    contest, shuffled = Contest(sample, offsets), random.Random(0)
-    contest.take([0], START, START)
-    if 0 in contest.failed:
-        raise ValueError("the baseline cannot run")
-    for index in order:
+    contest, shuffled = Contest(sample, predicted_s, weights, progress), random.Random(0)
+    for index in sorted(range(1, len(predicted_s)), key=contest.prior.__getitem__):
         if out_of_time():
             break
-        contest.take([index], START, TURN)
-        if progress is not None:
-            progress(len(contest.ratios) + len(contest.failed), len(predicted_s))
-    finished = len(contest.ratios) + len(contest.failed) == len(predicted_s)
+        contest.look(index, START, TURN)
+    finished = contest.unseen == 0
     while finished and (loose := _loose(contest, regret / 2, most_samples)):
         if out_of_time():
             finished = False
             break
         shuffled.shuffle(loose)
         contest.take(loose, TURN, TURN)
-    unseen = len(predicted_s) - len(contest.ratios) - len(contest.failed)
     # Of those never looked at nothing is claimed but that one in as many is the best.
-    return contest.outcome(regret, unseen / len(predicted_s), finished=finished)
+    return contest.outcome(regret, contest.unseen / len(predicted_s), finished=finished)
 
 
 def _loose(contest: Contest, precision: float, most_samples: int) -> list[int]:

@@ -2,10 +2,9 @@
 
 The cost model orders the candidates and its own error is the prior: log(time) of a candidate not yet looked at lies
 around its prediction (Student's t with 8 degrees of freedom: models are sometimes far off), shifted by how the
-predictions of those already measured were off. A candidate is looked
-at while the chance that any unseen one beats the best by more than ``regret`` is above 1 - ``confidence``; those seen
-are sampled on, interleaved with the baseline, until every rival's interval is worse than the best's by less than that
-or is out of the race.
+predictions of those already measured were off. A candidate is looked at while the chance that any unseen one beats the
+best by more than ``regret`` is above 1 - ``confidence``; those seen are sampled on, interleaved with the baseline,
+until every rival's interval is worse than the best's by less than that or is out of the race.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from math import log, sqrt
 
 import numpy as np
 
-from sizer.searching.strategies.contest import BESIDE, LOOK, START, TURN, Array, Contest, Outcome, Sample
+from sizer.searching.strategies.contest import BESIDE, LOOK, TURN, Array, Contest, Outcome, Sample
 
 NAME = "racing"
 #: The predictions' error is never believed to be smaller than this.
@@ -43,21 +42,14 @@ def run(
     ``predicted_s`` order the candidates, ``error`` is their relative error (one standard deviation), ``weights`` turn
     seconds into the objective (default 1). ``progress(looked at, candidates)``. ValueError: the baseline cannot run.
     """
-    offsets = [log(weight) for weight in weights] if weights is not None else [0.0] * len(predicted_s)
-    prior: Array = np.log(predicted_s) + offsets
-    contest = Contest(sample, offsets)
-    contest.take([0], START, START)
-    if 0 in contest.failed:
-        raise ValueError("the baseline cannot run")
-    finished, chances = True, _chances(prior, contest, error, regret)
+    contest = Contest(sample, predicted_s, weights, progress)
+    finished, chances = True, _chances(contest, error, regret)
     while _any(chances) > (1 - confidence) * UNSEEN:
         if out_of_time():
             finished = False
             break
-        contest.take([int(np.argmax(chances))], LOOK, BESIDE)
-        chances = _chances(prior, contest, error, regret)
-        if progress is not None:
-            progress(len(contest.ratios) + len(contest.failed), len(prior))
+        contest.look(int(np.argmax(chances)), LOOK, BESIDE)
+        chances = _chances(contest, error, regret)
     while finished and (rivals := _rivals(contest, regret, most_samples)):
         if out_of_time():
             finished = False
@@ -70,16 +62,16 @@ def _any(chances: Array) -> float:
     return 1 - float(np.prod(1 - chances))
 
 
-def _chances(prior: Array, contest: Contest, error: float, regret: float) -> Array:
+def _chances(contest: Contest, error: float, regret: float) -> Array:
     """The chance of each candidate to beat the best seen by more than the regret; 0 for those looked at."""
     seen = list(contest.ratios)
     centres = np.array([contest.centre(index) for index in seen])
-    off = centres - prior[seen]
+    off = centres - contest.prior[seen]
     shift = float(np.median(off))
     # The stated error weighs as much as four looks against how far off the predictions were seen to be.
     squares = 4 * error**2 + float(((off - shift) ** 2).sum())
     spread = max(sqrt(squares / (4 + len(off))), LEAST_ERROR)
-    chances = _student((centres.min() + log(1 - regret) - prior - shift) / spread)
+    chances = _student((centres.min() + log(1 - regret) - contest.prior - shift) / spread)
     chances[[*seen, *contest.failed]] = 0.0
     return chances
 
