@@ -208,7 +208,7 @@ def test_stopping_says_precision_time_or_samples() -> None:
     stopping = Stopping(precision=0.01, most_samples=100)
     # Out of order: in order it would be a drift, which is taken out.
     spread = np.random.default_rng(0).permutation(np.linspace(1, 2, 100))
-    tight, loose = summarise(np.full(20, 1.0)), summarise(spread[:20])
+    tight, loose = summarise(np.full(60, 1.0)), summarise(spread[:60])
     assert stopping.reason(tight, out_of_time=True) == "precision"
     assert stopping.reason(loose, out_of_time=True) == "time"
     assert stopping.reason(loose, out_of_time=False) is None

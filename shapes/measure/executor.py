@@ -29,7 +29,7 @@ from shapes.measure.environment import Environment, clocks, read_environment
 from shapes.measure.jobs import Job, Part
 from shapes.measure.kernels import UnsupportedError, build
 from shapes.measure.record import Measurement, Status, summary_fields
-from shapes.measure.stats import CONFIDENCE, Stopping, StopReason, summarise
+from shapes.measure.stats import CONFIDENCE, LEAST_PRECISE, Stopping, StopReason, summarise
 from shapes.measure.timer import Stopwatch, WrongResultError
 from shapes.operators import Gemm
 
@@ -46,10 +46,12 @@ class Settings:
 
     ``time_s``: most device time a candidate. ``burst_s``: device time of a candidate in a round. ``interleave``: how
     many candidates are open at once. ``warm_up_s``: least device time of a candidate before its first sample.
+    ``least_samples`` before an interval is called precise.
     """
 
     precision: float = 0.005
     confidence: float = CONFIDENCE
+    least_samples: int = LEAST_PRECISE
     time_s: float = 0.5
     burst_s: float = 0.004
     interleave: int = 8
@@ -59,7 +61,7 @@ class Settings:
 
     @property
     def stopping(self) -> Stopping:
-        return Stopping(self.precision, self.confidence)
+        return Stopping(self.precision, self.confidence, self.least_samples)
 
 
 class NotMeasured(RuntimeError):  # noqa: N818  # an outcome, not an error of this program

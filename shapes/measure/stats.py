@@ -43,8 +43,11 @@ SHORT_ROW = 8.0
 #: hold four fifths of one clock state the median lies inside that state, and what is above it there is only noise.
 THRESHOLDS = (0.15, 0.3, 0.5, 0.7, 0.85)
 #: A row is taken for correlated where the first two lags together exceed this many of their standard errors at one of
-#: the thresholds: 2 to 3% of independent rows do.
-CORRELATED_Z = 2.7
+#: the thresholds: some percent of independent rows do, which costs them a few samples.
+CORRELATED_Z = 2.0
+#: No row is precise before this many samples: fewer may all have met one clock state, which no interval can know
+#: (reports/bench/measure_coverage.py).
+LEAST_PRECISE = 60
 #: A correlated row is precise only after this many independent stretches, whatever its interval's width.
 LEAST_STRETCHES = 20
 #: Two candidates are compared a little more strictly than 95%, whose verdicts on equal ones would be wrong in just one
@@ -199,7 +202,7 @@ class Stopping:
 
     precision: float = 0.005
     confidence: float = CONFIDENCE
-    least_samples: int = 20
+    least_samples: int = LEAST_PRECISE
     most_samples: int = 2000
     growth: float = 1.5
 

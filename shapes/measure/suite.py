@@ -1,6 +1,7 @@
 """Suites: TOML files that list sweeps, most wanted first, and become jobs.
 
-A file has ``title``, optional ``precision``, ``time_s`` and ``interleave`` (see ``Settings``) and ``[[sweep]]`` tables:
+A file has ``title``, optional ``precision``, ``time_s``, ``least_samples`` and ``interleave`` (see ``Settings``) and
+``[[sweep]]`` tables:
 
 ========  ==========================================================================================================
 op        keys
@@ -65,8 +66,7 @@ def load_suite(path: Path, scale: float = 1.0) -> Suite:
         raise InputError(f"expected TOML: {error}", where=where) from None
     top = Table(data, where)
     settings: dict[str, Any] = {key: top.number(key) for key in ("precision", "time_s") if top.has(key)}
-    if top.has("interleave"):
-        settings["interleave"] = top.integer("interleave")
+    settings |= {key: top.integer(key) for key in ("interleave", "least_samples") if top.has(key)}
     jobs: list[Job] = []
     mamf: list[str] = []
     title = top.text("title")
