@@ -97,6 +97,21 @@ def test_a_baseline_that_stops_running_ends_the_search() -> None:
             run([1.0] * 20, 0.1, sample)
 
 
+def test_a_turn_ends_when_the_time_does() -> None:
+    # Forty candidates that nothing tells apart: one turn over all of them is long.
+    for run in (racing.run, exhaustive.run):
+        spent, rng = [0.0], np.random.default_rng(0)
+
+        def sample(index: int, count: int, spent=spent, rng=rng) -> np.ndarray:
+            spent[0] += count
+            return 1 + 0.05 * np.abs(rng.standard_normal(count))
+
+        result = run([1.0] * 40, 0.5, sample, regret=0.001, out_of_time=lambda spent=spent: spent[0] >= 1000)
+        assert not result.finished
+        assert len(result.ratios) == 40
+        assert spent[0] < 1020
+
+
 def test_a_drifting_clock_cancels_against_the_baseline() -> None:
     # Everything slows by 30% through the search: told by its time alone, whatever is looked at last would lose.
     truth, taken = np.array([1.0, 0.97, 0.96, 0.93, 0.9, 0.95]), [0]

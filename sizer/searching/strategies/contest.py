@@ -62,9 +62,9 @@ class Contest:
 
     def __init__(
         self, sample: Sample, predicted_s: Sequence[float], weights: Sequence[float] | None,
-        progress: Callable[[int, int], None] | None,
+        progress: Callable[[int, int], None] | None, out_of_time: Callable[[], bool],
     ) -> None:  # fmt: skip
-        self._sample, self._progress = sample, progress
+        self._sample, self._progress, self._out_of_time = sample, progress, out_of_time
         self._offsets: Array = np.log(weights if weights is not None else np.ones(len(predicted_s)))
         self.prior: Array = np.log(predicted_s) + self._offsets
         self.ratios: dict[int, list[float]] = {}
@@ -85,8 +85,13 @@ class Contest:
             self._progress(len(self.prior) - self.unseen, len(self.prior))
 
     def take(self, indices: Sequence[int], count: int, beside: int) -> None:
-        """``count`` samples of each candidate, after ``beside`` of the baseline. ValueError: that does not run."""
+        """``count`` samples of each candidate, after ``beside`` of the baseline. ValueError: that does not run.
+
+        When time runs out in between, the candidates that are left go without.
+        """
         for index, number in ((0, beside), *((index, count) for index in indices if index != 0)):
+            if index != 0 and self._out_of_time():
+                break
             seconds = self._sample(index, number)
             if seconds is None and index == 0:
                 raise ValueError("the baseline cannot run")

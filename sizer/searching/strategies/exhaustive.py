@@ -29,7 +29,7 @@ def run(
 ) -> Outcome:
     """As ``racing.run``; of the predictions only the order is used, so that time runs out on the unlikeliest."""
     del error, confidence
-    contest, shuffled = Contest(sample, predicted_s, weights, progress), random.Random(0)
+    contest, shuffled = Contest(sample, predicted_s, weights, progress, out_of_time), random.Random(0)
     for index in sorted(range(1, len(predicted_s)), key=contest.prior.__getitem__):
         if out_of_time():
             break

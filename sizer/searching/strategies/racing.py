@@ -42,7 +42,7 @@ def run(
     ``predicted_s`` order the candidates, ``error`` is their relative error (one standard deviation), ``weights`` turn
     seconds into the objective (default 1). ``progress(looked at, candidates)``. ValueError: the baseline cannot run.
     """
-    contest = Contest(sample, predicted_s, weights, progress)
+    contest = Contest(sample, predicted_s, weights, progress, out_of_time)
     finished, chances = True, _chances(contest, error, regret)
     while _any(chances) > (1 - confidence) * UNSEEN:
         if out_of_time():
