@@ -115,6 +115,16 @@ def test_microbatches_are_compared_a_token() -> None:
     assert 1 <= four.speedup < 2
 
 
+def test_sequence_lengths_are_searched_with_the_microbatch() -> None:
+    limits = Limits(seq_lens=(512, 2048))
+    result = search(str(CONFIGS / "gpt2.json"), what="microbatch", b=4, s=1024, limits=limits, top=100)
+    seen = {(one.change["b"], one.change["s"]): one for one in result.candidates}
+    assert {s for _, s in seen} == {512, 1024, 2048}
+    assert all(b * s <= 2 * 4 * 1024 for b, s in seen)
+    # The same tokens in longer sequences are the same products and more attention.
+    assert seen[8, 512].speedup > 1 > seen[2, 2048].speedup
+
+
 def test_several_devices_rank_by_the_worst_loss() -> None:
     result = search(h=4096, device=["h100-sxm", "a100-sxm"])
     worst = [max(one.losses.values()) for one in result.candidates]

@@ -41,6 +41,7 @@ from sizer.cli.options import (
 @click.option("--step", type=int, help="Every so many values. [default: every aligned one]")
 @click.option("--aspect", metavar="LOW:HIGH", help="Bounds of h/L. [default: the baseline's, times or over 1.5]")
 @click.option("--head-dim", "head_dims", metavar="LIST", help="Head dimensions allowed: 64,128.")
+@click.option("--seq-lens", metavar="LIST", help="With microbatch: sequence lengths allowed: 2048,4096.")
 @click.option("--train", "direction", flag_value="train", help="As --phase train.")
 @click.option("--infer", "direction", flag_value="infer", help="As --phase infer: forward only.")
 @click.option("--tokens", type=int, help="Tokens a microbatch, instead of -b and -s.")
@@ -73,6 +74,7 @@ def command(
     misaligned: bool,
     aspect: str | None,
     head_dims: str | None,
+    seq_lens: str | None,
     direction: str | None,
     device: tuple[str, ...],
     source: str | None,
@@ -102,7 +104,8 @@ def command(
     ends = _bounds(aspect, "--aspect", float)
     limits = Limits(
         _share(tolerance, "--tolerance"), low, high, step, misaligned,
-        aspect=(ends[0] or 1e-9, ends[1] or 1e9) if aspect is not None else None, head_dims=_list(head_dims),
+        aspect=(ends[0] or 1e-9, ends[1] or 1e9) if aspect is not None else None,
+        head_dims=_list(head_dims, "--head-dim"), seq_lens=_list(seq_lens, "--seq-lens"),
     )  # fmt: skip
     measure = source == "measure" or (source is None and not device and _accelerator_here())
     try:
@@ -200,8 +203,8 @@ def _bounds(text: str | None, option: str, number: Callable[[str], Any]) -> tupl
         raise InputError("expected LOW:HIGH, two numbers", key=option, value=text) from None
 
 
-def _list(text: str | None) -> tuple[int, ...] | None:
+def _list(text: str | None, option: str) -> tuple[int, ...] | None:
     try:
         return tuple(int(part) for part in text.split(",")) if text is not None else None
     except ValueError:
-        raise InputError("expected integers between commas", key="--head-dim", value=text) from None
+        raise InputError("expected integers between commas", key=option, value=text) from None

@@ -64,7 +64,9 @@ def _tflops(value: float) -> str:
     return f"{value:.0f}" if value >= 100 else f"{value:.3g}"
 
 
-def _signed_bytes(number: int) -> str:
+def _signed_bytes(number: int | None) -> str:
+    if number is None:
+        return ""
     unit, name = (2**20, "MiB") if abs(number) >= 2**20 else (2**10, "KiB")
     return f"{number / unit:+,.0f} {name}" if number else "0"
 

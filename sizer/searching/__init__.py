@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from shapes.device import Device, load_device
 from shapes.errors import InputError, positive_int
+from shapes.memory import memory
 from shapes.model import AttentionShape, Block, MlpShape, ModelShape, Stack
 from shapes.resize import resize
 from shapes.timing import Timing
 from shapes.workload import Workload
 from sizer.pricing import Pricer
-from sizer.searching.predicting import Priced, devices_agree, price, shortlist, tile_of
+from sizer.searching.predicting import Priced, devices_agree, price, rebuilt, shortlist, tile_of
 from sizer.searching.result import Ranked, SearchResult
 from sizer.searching.space import Limits, Space
 from sizer.searching.spaces import heads as heads_space
@@ -97,13 +99,14 @@ def search(
         taken = measured(space, priced[0], [_weight(one, space, objective) for one in priced[0]], asked, progress)
         seconds_of, samples, notes = [taken.priced], taken.samples, (*notes, *taken.notes)
     ranked = _rank(space, seconds_of, targets, objective)
-    baseline, rest = ranked[0], sorted(ranked[1:], key=lambda one: (one.value, one.parameters))
+    rest = sorted(ranked[1:], key=lambda one: (one.value, one.parameters))
+    baseline, *best = _with_memory(space, (ranked[0], *rest[:top]))
     return SearchResult(
-        what=what, objective=objective, tokens=settled.tokens, baseline=baseline, candidates=tuple(rest[:top]),
-        verdict=verdict(what, baseline, rest[:top]), strategy=(strategy or "racing") if measure else "exhaustive",
+        what=what, objective=objective, tokens=settled.tokens, baseline=baseline, candidates=tuple(best),
+        verdict=verdict(what, baseline, best), strategy=(strategy or "racing") if measure else "exhaustive",
         source="; ".join(dict.fromkeys(row[0].timing.source for row in seconds_of)),
         considered=len(space.candidates), measurements=samples, elapsed_s=time.perf_counter() - started,
-        excluded=space.excluded, pareto=pareto(ranked) if what == "model" else (), notes=notes,
+        excluded=space.excluded, pareto=_with_memory(space, pareto(ranked)) if what == "model" else (), notes=notes,
         ranked=tuple(ranked), tile=tile_of(space, pricers[0]),
     )  # fmt: skip
 
@@ -207,7 +210,7 @@ def _rank(space: Space, priced: Sequence[Sequence[Priced]], devices: Sequence[De
                 speedup=ratio, speedup_low=low, speedup_high=high,
                 parameters=space.parameters_of(first.model),
                 parameters_change=space.parameters_of(first.model) - space.parameters_of(base.model),
-                memory_change_bytes=_state_bytes(space, first, base),
+                memory_change_bytes=None,
                 value=values[0] if len(devices) <= 1 else max(losses.values()),
                 losses=losses if len(devices) > 1 else {},
             )
@@ -243,7 +246,9 @@ def _weight(one: Priced, space: Space, objective: str) -> float:
     return 1.0
 
 
-def _state_bytes(space: Space, one: Priced, base: Priced) -> int:
-    """Weights, gradients and AdamW states (18 bytes a parameter) in training, weights alone (2) in inference."""
-    each = 18 if one.workload.train else 2
-    return each * (space.parameters_of(one.model) - space.parameters_of(base.model))
+def _with_memory(space: Space, listed: Sequence[Ranked]) -> tuple[Ranked, ...]:
+    """Those that are shown, with their device's peak memory less the baseline's: half a millisecond each."""
+    peak = memory(space.model, space.workload).total_bytes
+    return tuple(
+        replace(one, memory_change_bytes=memory(*rebuilt(space, one.change)).total_bytes - peak) for one in listed
+    )

@@ -14,7 +14,8 @@ class Ranked:
     """One candidate. ``speedup`` > 1: faster than the baseline at equal tokens; its bounds hold the source's error.
 
     ``parameters`` are of what was searched (an MLP, a model); ``losses``: device -> how much slower it is there than
-    the best candidate on that device (several devices only).
+    the best candidate on that device (several devices only). ``memory_change_bytes``: of a device's peak, worked out
+    for candidates that are listed (None: of those that are only plotted).
     """
 
     change: Mapping[str, int]
@@ -25,7 +26,7 @@ class Ranked:
     speedup_high: float
     parameters: int
     parameters_change: int
-    memory_change_bytes: int
+    memory_change_bytes: int | None
     value: float
     losses: Mapping[str, float]
 

@@ -39,7 +39,8 @@ class Limits:
     """Bounds common to all spaces. ``tolerance``: largest relative change of parameters. ``low``..``high`` bound the
 
     searched dimension, of which every ``step``-th value is taken (None: the space's own choice; ``misaligned``: every
-    one). ``aspect`` bounds h/L and ``head_dims`` names the head dimensions allowed (None: the space's own choice).
+    one). ``aspect`` bounds h/L and ``head_dims`` names the head dimensions allowed (None: the space's own choice);
+    ``seq_lens``: sequence lengths that may take the place of the baseline's (None: none).
     """
 
     tolerance: float = 0.01
@@ -49,6 +50,7 @@ class Limits:
     misaligned: bool = False
     aspect: tuple[float, float] | None = None
     head_dims: tuple[int, ...] | None = None
+    seq_lens: tuple[int, ...] | None = None
 
     def __post_init__(self) -> None:
         if not 0 <= self.tolerance <= 1:
@@ -63,6 +65,8 @@ class Limits:
                              value=f"{self.aspect[0]:g}:{self.aspect[1]:g}")  # fmt: skip
         for dim in self.head_dims or ():
             positive_int(dim, "--head-dim")
+        for length in self.seq_lens or ():
+            positive_int(length, "--seq-lens")
 
     def values(self, low: int, high: int, step: int) -> range:
         """Multiples of the step within the range asked for, else within ``low``..``high``."""

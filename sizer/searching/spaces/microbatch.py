@@ -1,6 +1,9 @@
-"""The microbatch: any integer up to the largest that fits; time is compared a token."""
+"""The microbatch: any b up to the largest that fits, at the sequence lengths allowed; time is compared a token."""
 
 from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
 
 from shapes.device import Device
 from shapes.memory import largest_microbatch
@@ -12,21 +15,28 @@ NAME = "microbatch"
 
 
 def space(model: ModelShape, workload: Workload, device: Device, limits: Limits) -> Space:
-    """1 to twice the baseline's b, as far as memory allows."""
-    fits = largest_microbatch(model, workload, device)
-    highest = min(2 * workload.b, fits) if fits else 2 * workload.b
-    values = [value for value in limits.values(1, highest, 1) if value != workload.b]
-    excluded = {f"memory of {device.name} (the largest that fits is {fits})": max(0, 2 * workload.b - highest)}
-    if not values:
+    """b from 1 to twice the baseline's tokens, as far as memory allows, for its s and each of ``limits.seq_lens``."""
+    baseline = {"b": workload.b, "s": workload.s} if limits.seq_lens else {"b": workload.b}
+    found: list[Mapping[str, int]] = []
+    excluded: dict[str, int] = {}
+    fits: dict[int, int] = {}
+    for s in dict.fromkeys((workload.s, *(limits.seq_lens or ()))):
+        fits[s] = largest_microbatch(model, replace(workload, s=s), device)
+        wanted = max(1, 2 * workload.tokens // s)
+        highest = min(wanted, fits[s]) if fits[s] else wanted
+        if highest < wanted:
+            excluded[f"memory of {device.name} (the largest that fits is {fits[s]} at s {s})"] = wanted - highest
+        found += [{key: {"b": b, "s": s}[key] for key in baseline} for b in limits.values(1, highest, 1)]
+    candidates = tuple(change for change in found if change != baseline)
+    if not candidates:
         raise nothing_left(NAME, excluded)
-    note = (
-        f"the largest microbatch that fits {device.name} is {fits}"
-        if fits
-        else f"nothing fits {device.name}: times only"
-    )
+    notes = [
+        f"the largest microbatch that fits {device.name} is {most} at s {s}"
+        if most
+        else f"nothing fits {device.name} at s {s}: times only"
+        for s, most in fits.items()
+    ]
     return Space(
-        NAME, model, workload, tuple({"b": value} for value in values), part=anything,
-        parameters_of=lambda changed: changed.parameters, baseline={"b": workload.b},
-        excluded={key: number for key, number in excluded.items() if number},
-        notes=(note, "times are compared a token"),
+        NAME, model, workload, candidates, part=anything, parameters_of=lambda changed: changed.parameters,
+        baseline=baseline, excluded=excluded, notes=(*notes, "times are compared a token"),
     )  # fmt: skip
