@@ -21,6 +21,9 @@ from shapes.tables import Table
 
 DEVICES_DIR = Path(__file__).parent / "devices"
 
+#: What is spoken of where no device is named.
+DEFAULT_DEVICE = "h100-sxm"
+
 #: Words that vendors and torch put before a product's name; they tell no two devices apart.
 _VENDOR_WORDS = frozenset({"nvidia", "amd", "intel", "habana", "tesla", "geforce", "instinct", "graphics"})
 

@@ -161,6 +161,20 @@ def device_of(environment: Environment) -> Device | None:
         return None
 
 
+def device_at_hand(environment: Environment, named: str | Device | None) -> Device | None:
+    """The device measured on, where it is known or ``named`` is a file of its own; None: unknown (a CPU).
+
+    InputError where another is named: its constants and limits are not those of what is timed.
+    """
+    if isinstance(named, str) and named.endswith(".toml"):
+        return load_device(named)
+    here = device_of(environment)
+    wanted = load_device(named) if named is not None else None
+    if here is not None and wanted is not None and here.name != wanted.name:
+        raise InputError(f"measuring is on {environment.device} ({here.name})", key="--device", value=wanted.name)
+    return here
+
+
 @dataclass(frozen=True, slots=True)
 class Row:
     """One line of a table: what, the outcome, what was predicted for it, and how often a step runs it."""

@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
-from shapes.device import Device, load_device
+from shapes.device import DEFAULT_DEVICE, Device, load_device
 from shapes.errors import InputError
 from shapes.resize import DIMENSIONS, dimensions, resize
 from shapes.workload import Workload
@@ -28,9 +28,6 @@ from sizer.suppress import Suppression
 
 #: A finding is a warning when mending it saves at least this share of the step (rules.md, "Grading").
 NOTABLE_SHARE = 0.01
-
-#: What is checked for where nobody says.
-DEFAULT_DEVICE = "h100-sxm"
 
 
 def check(

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from shapes.cost import Cost, predict_many
-from shapes.device import Device, load_device
+from shapes.device import DEFAULT_DEVICE, Device, load_device
 from shapes.errors import InputError
 from shapes.measure.executor import InProcess
 from shapes.measure.jobs import Job
@@ -14,8 +14,8 @@ from shapes.measure.record import Measurement
 from shapes.measure.runner import measure
 from shapes.operators import Operator
 from shapes.store import Store
-from sizer.benching import device_of, jobs_of_subject
-from sizer.checking import DEFAULT_DEVICE, check_subject, proposed_subjects
+from sizer.benching import device_at_hand, jobs_of_subject
+from sizer.checking import check_subject, proposed_subjects
 from sizer.result import PricedFinding, Report
 from sizer.subject import Subject
 from sizer.suppress import Suppression
@@ -31,7 +31,7 @@ def check_measured(
     where another accelerator than the one at hand is named.
     """
     session = InProcess()
-    target = _device_at_hand(session, device)
+    target = device_at_hand(session.environment, device) or load_device(device or DEFAULT_DEVICE)
     predicted = check_subject(subject, target, suppression)
     costs = measured_costs(
         subject, proposed_subjects(subject, target, suppression), session, time_limit_s=time_limit_s, store=store
@@ -43,16 +43,6 @@ def check_measured(
     )
     notes = (*report.model.notes, *costs.notes)
     return replace(report, findings=findings, model=replace(report.model, notes=notes))
-
-
-def _device_at_hand(session: InProcess, named: str | Device | None) -> Device:
-    here = device_of(session.environment)
-    wanted = load_device(named) if named is not None else None
-    if here is not None and wanted is not None and here.name != wanted.name:
-        raise InputError(
-            f"measuring is on {session.environment.device} ({here.name})", key="--device", value=wanted.name
-        )
-    return here or wanted or load_device(DEFAULT_DEVICE)
 
 
 def _contradicted(finding: PricedFinding, before: PricedFinding | None, session: InProcess) -> PricedFinding:

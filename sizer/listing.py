@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from shapes.cost import Cost
-from shapes.device import Device, load_device
+from shapes.device import DEFAULT_DEVICE, Device, load_device
 from shapes.operators import Attention, Operator
 from shapes.workload import Workload
 from sizer.checking import step_time, summary
@@ -48,7 +48,7 @@ class OperatorTable:
 def ops(
     config: object,
     *,
-    device: str | Device = "h100-sxm",
+    device: str | Device = DEFAULT_DEVICE,
     trace: bool = False,
     config_format: str | None = None,
     **workload: Any,

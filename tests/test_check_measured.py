@@ -71,6 +71,6 @@ def test_a_finding_that_the_device_contradicts_says_so(monkeypatch: pytest.Monke
 def test_another_device_than_the_one_at_hand_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     from shapes.device import load_device
 
-    monkeypatch.setattr(checking_measured, "device_of", lambda _: load_device("h200"))
+    monkeypatch.setattr("sizer.benching.device_of", lambda _: load_device("h200"))
     with pytest.raises(InputError, match="measuring is on"):
         sizer.check(TINY, measure=True, device="b200")

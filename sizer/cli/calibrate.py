@@ -12,8 +12,6 @@ from shapes.errors import InputError
 
 if TYPE_CHECKING:
     from shapes.calibrate import Record
-    from shapes.device import Device
-    from shapes.measure.environment import Environment
 
 
 @click.command("calibrate")
@@ -39,7 +37,7 @@ def command(
     Reports the error on n values that the fit has not seen. Fewer than 1000 products refine the present constants.
     """
     from shapes.calibrate import calibrate, write_tables
-    from shapes.device import load_device
+    from shapes.device import DEFAULT_DEVICE, load_device
 
     if bool(sources) == quick:
         raise InputError("expected --from PATH or --quick, and not both")
@@ -49,14 +47,21 @@ def command(
         from shapes.calibrate.quick import measure_quick
         from shapes.measure import InProcess
         from shapes.store import Store
+        from sizer.benching import device_at_hand
 
         session = InProcess()
-        target = _device_here(session.environment, device)
+        here = device_at_hand(session.environment, device)
+        if here is None:
+            raise InputError(
+                f"measuring is on {session.environment.device}: expected a .toml file of it",
+                key="--device", value=device or "none",
+            )  # fmt: skip
+        target = here
         dtype = "bf16" if "bf16" in target.peak_flops else "fp16"
         with Store.open(store) as kept:
             records = measure_quick(dtype, largest=largest, executor=session, store=kept, progress=tell)
     else:
-        target = load_device(device or "h100-sxm")
+        target = load_device(device or DEFAULT_DEVICE)
     result = calibrate(target, sources, records=records, seed=seed, progress=tell)
     for name, error in result.error.items():
         text = ", ".join(f"{k} {v:.1%}" for k, v in error.items()) if isinstance(error, dict) else f"{error:.1%}"
@@ -66,20 +71,3 @@ def command(
         click.echo(f"wrote [cost], [error] and [provenance] of {target.origin}")
     else:
         click.echo("nothing written (--write writes)")
-
-
-def _device_here(environment: Environment, named: str | None) -> Device:
-    """The device measured on: the known one at hand, or a file of the person's own. InputError where it is another."""
-    from shapes.device import load_device
-    from sizer.benching import device_of
-
-    here = device_of(environment)
-    if named is None or not named.endswith(".toml"):
-        wanted = load_device(named).name if named is not None else None
-        if here is None or wanted not in (None, here.name):
-            raise InputError(
-                f"measuring is on {environment.device}: expected its own name, or a .toml file of it",
-                key="--device", value=named or "none",
-            )  # fmt: skip
-        return here
-    return load_device(named)

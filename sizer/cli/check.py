@@ -62,8 +62,8 @@ def command(
 
     Exit code: 0 clean, 1 findings at or above --fail-on, 2 bad input.
     """
-    from shapes.device import load_device
-    from sizer.checking import DEFAULT_DEVICE, check_subject
+    from shapes.device import DEFAULT_DEVICE, load_device
+    from sizer.checking import check_subject
     from sizer.result import SEVERITIES
     from sizer.subject import read_subject
     from sizer.suppress import load_suppression

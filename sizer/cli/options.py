@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 import click
 
+from shapes.device import DEFAULT_DEVICE
 from shapes.dtypes import DTYPES
 from shapes.errors import InputError
 
@@ -32,7 +33,11 @@ WORKLOAD_OPTIONS: dict[str, str] = {
 def device_option(function: F) -> F:
     """``--device``: a device's name or alias, passed on as ``device``."""
     return click.option(
-        "--device", default="h100-sxm", show_default=True, metavar="NAME", help="Target accelerator (`sizer devices`)."
+        "--device",
+        default=DEFAULT_DEVICE,
+        show_default=True,
+        metavar="NAME",
+        help="Target accelerator (`sizer devices`).",
     )(function)
 
 

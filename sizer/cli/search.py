@@ -6,7 +6,7 @@ import json
 import os
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import click
@@ -113,7 +113,7 @@ def command(
         reading = text if isinstance(text, Reading) or text is None else read_config(text)
         with resumable(), _progress("measuring" if measure else "pricing") as progress:
             result = search(
-                reading, device=device or (_device_here() if measure else "h100-sxm",), limits=limits, measure=measure,
+                reading, device=device or None, limits=limits, measure=measure,
                 regret=_share(regret, "--regret"), progress=progress, **given(options),
             )  # fmt: skip
     except InputError as error:
@@ -153,18 +153,6 @@ def _accelerator_here() -> bool:
     except ImportError:
         return False
     return bool(torch.cuda.is_available())
-
-
-def _device_here() -> str:
-    """The accelerator at hand where its file is known, else the default: it only orders what is measured."""
-    from shapes.device import load_device
-
-    if _accelerator_here():
-        import torch
-
-        with suppress(InputError):
-            return load_device(torch.cuda.get_device_name()).name
-    return "h100-sxm"
 
 
 @contextmanager

@@ -7,7 +7,7 @@ from typing import Any
 
 from shapes.model import AttentionShape, Block, MlpShape, ModelShape, Stack
 from sizer.readers.fields import Fields
-from sizer.readers.hf_blocks import MAX_LAYERS
+from sizer.readers.hf_blocks import layer_count
 from sizer.readers.reading import Reading
 
 NAME = "gpt_neox"
@@ -37,9 +37,7 @@ def read(config: Mapping[str, Any], where: str) -> Reading:
     flat = _underscored(config)
     fields = Fields(flat, where)
     hidden, heads = fields.integer("hidden_size"), fields.integer("num_attention_heads")
-    layers = fields.integer("num_layers")
-    if layers > MAX_LAYERS:
-        raise fields.error(f"expected at most {MAX_LAYERS} layers", "num_layers")
+    layers = layer_count(fields, "num_layers")
     if hidden % heads:
         raise fields.error(f"expected a divisor of hidden_size = {hidden}", "num_attention_heads")
     kv = fields.kv_heads(fields.optional("num_kv_heads"), heads, "num_kv_heads")

@@ -7,7 +7,7 @@ from typing import Any
 
 from shapes.model import AttentionShape, Block, MlpShape, ModelShape, MoeShape, Stack
 from sizer.readers.fields import Fields
-from sizer.readers.hf_blocks import MAX_LAYERS
+from sizer.readers.hf_blocks import layer_count
 from sizer.readers.reading import Reading
 
 NAME = "litgpt"
@@ -29,9 +29,7 @@ def matches(config: Mapping[str, Any]) -> bool:
 def read(config: Mapping[str, Any], where: str) -> Reading:
     """Absent keys take ``litgpt.Config``'s defaults."""
     fields = Fields(config, where)
-    hidden, heads, layers = fields.integer("n_embd"), fields.integer("n_head"), fields.integer("n_layer")
-    if layers > MAX_LAYERS:
-        raise fields.error(f"expected at most {MAX_LAYERS} layers", "n_layer")
+    hidden, heads, layers = fields.integer("n_embd"), fields.integer("n_head"), layer_count(fields, "n_layer")
     norm = 1 if "RMSNorm" in fields.text("norm_class_name", default="LayerNorm") else 2
     shared = fields.flag("shared_attention_norm")
     norms = (1 if shared else 2) + fields.flag("post_attention_norm") + fields.flag("post_mlp_norm")

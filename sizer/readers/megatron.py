@@ -9,7 +9,7 @@ from typing import Any
 from shapes.errors import InputError
 from shapes.model import AttentionShape, Block, MlpShape, ModelShape, MoeShape, Stack
 from sizer.readers.fields import Fields
-from sizer.readers.hf_blocks import MAX_LAYERS
+from sizer.readers.hf_blocks import layer_count
 from sizer.readers.reading import Reading
 
 NAME = "megatron"
@@ -56,9 +56,7 @@ def read(config: Mapping[str, Any], where: str) -> Reading:
     flat = _flat(config)
     fields = Fields(flat, where, prefix="")
     hidden, heads = fields.integer("hidden_size"), fields.integer("num_attention_heads")
-    layers = fields.integer("num_layers")
-    if layers > MAX_LAYERS:
-        raise fields.error(f"expected at most {MAX_LAYERS} layers", "num_layers")
+    layers = layer_count(fields, "num_layers")
     block = Block(
         _attention(fields, hidden, heads), _mlp(fields, hidden), norm_weights=_norm_weights(fields), count=layers,
         dropout=fields.number("hidden_dropout", default=0.1),

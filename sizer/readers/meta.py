@@ -7,7 +7,7 @@ from typing import Any
 
 from shapes.model import AttentionShape, Block, MlpShape, ModelShape, Stack
 from sizer.readers.fields import Fields
-from sizer.readers.hf_blocks import MAX_LAYERS
+from sizer.readers.hf_blocks import layer_count
 from sizer.readers.reading import Reading
 
 NAME = "meta"
@@ -24,9 +24,7 @@ def matches(config: Mapping[str, Any]) -> bool:
 def read(config: Mapping[str, Any], where: str) -> Reading:
     """d_ff is ``hidden_dim`` if given, else multiple_of * ceil(multiplier * floor(8 dim / 3) / multiple_of)."""
     fields = Fields(config, where)
-    dim, heads, layers = fields.integer("dim"), fields.integer("n_heads"), fields.integer("n_layers")
-    if layers > MAX_LAYERS:
-        raise fields.error(f"expected at most {MAX_LAYERS} layers", "n_layers")
+    dim, heads, layers = fields.integer("dim"), fields.integer("n_heads"), layer_count(fields, "n_layers")
     kv = fields.kv_heads(fields.optional("n_kv_heads"), heads, "n_kv_heads")
     declared = fields.optional("head_dim")
     if declared is None and dim % heads:

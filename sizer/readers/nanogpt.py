@@ -9,7 +9,7 @@ from typing import Any
 from shapes.errors import InputError
 from shapes.model import AttentionShape, Block, MlpShape, ModelShape, Stack
 from sizer.readers.fields import Fields
-from sizer.readers.hf_blocks import MAX_LAYERS
+from sizer.readers.hf_blocks import layer_count
 from sizer.readers.reading import Reading
 
 NAME = "nanogpt"
@@ -42,9 +42,7 @@ def parse_assignments(text: str, where: str) -> dict[str, Any]:
 
 def read(config: Mapping[str, Any], where: str) -> Reading:
     fields = Fields(config, where, defaults=DEFAULTS)
-    hidden, heads, layers = fields.integer("n_embd"), fields.integer("n_head"), fields.integer("n_layer")
-    if layers > MAX_LAYERS:
-        raise fields.error(f"expected at most {MAX_LAYERS} layers", "n_layer")
+    hidden, heads, layers = fields.integer("n_embd"), fields.integer("n_head"), layer_count(fields, "n_layer")
     if hidden % heads:
         raise fields.error(f"expected a divisor of n_embd = {hidden}", "n_head")
     bias, positions = fields.flag("bias"), fields.integer("block_size")

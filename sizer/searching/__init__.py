@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from shapes.device import Device, load_device
+from shapes.device import DEFAULT_DEVICE, Device, load_device
 from shapes.errors import InputError, positive_int
 from shapes.memory import memory
 from shapes.model import AttentionShape, Block, MlpShape, ModelShape, Stack
@@ -46,7 +46,7 @@ def search(
     layers: int | None = None,
     vocab: int | None = None,
     params: float | None = None,
-    device: str | Device | Sequence[str | Device] = "h100-sxm",
+    device: str | Device | Sequence[str | Device] | None = None,
     limits: Limits | None = None,
     objective: str = "step-time",
     top: int = 5,
@@ -63,9 +63,10 @@ def search(
 ) -> SearchResult:
     """The fastest neighbours of a baseline, predicted, or with ``measure`` measured on the device at hand.
 
-    Measuring, the ``strategy`` is "racing" unless "exhaustive" is asked for: the prediction for ``device`` orders the
-    candidates, and the best is known to within ``regret`` at ``confidence`` unless ``time_limit_s`` is up first.
-    Samples come from and go to the ``store``. Predicting, every candidate is priced.
+    Measuring, the ``strategy`` is "racing" unless "exhaustive" is asked for: the prediction for the device at hand
+    (for h100-sxm where that is not known, as a CPU) orders the candidates, and the best is known to within ``regret``
+    at ``confidence`` unless ``time_limit_s`` is up first. Samples come from and go to the ``store``. Predicting, for
+    ``device`` (default h100-sxm), every candidate is priced.
 
     The baseline is ``config`` (as for ``check``), or plain dimensions: ``h`` alone searches the SwiGLU width near 8h/3,
     ``params`` a whole model. Several devices: each candidate counts with its worst loss against the best on that
@@ -80,7 +81,18 @@ def search(
                          value=strategy)  # fmt: skip
     if tokens is not None:
         workload = {**workload, **_sequences(tokens, workload)}
-    targets = tuple(load_device(one) for one in (device if isinstance(device, (list, tuple)) else (device,)))
+    named = device if isinstance(device, (list, tuple)) else (device or DEFAULT_DEVICE,)
+    session = None
+    if measure:
+        from shapes.measure import InProcess
+        from sizer.benching import device_at_hand
+
+        if len(named) > 1:
+            raise InputError("expected one device: several can only be predicted (--predict)", key="--measure")
+        session = InProcess()
+        here = device_at_hand(session.environment, named[0] if device is not None else None)
+        named = (here,) if here is not None else named
+    targets = tuple(load_device(one) for one in named)
     model, settled = _baseline(config, h, d_ff, heads, kv_heads, layers, vocab, params, workload, gemm_only)
     what = what or ("model" if params is not None else "swiglu")
     devices_agree(targets, settled.dtype)
@@ -90,13 +102,13 @@ def search(
     priced = [[price(space, change, pricer) for change in chosen] for pricer in pricers]
     seconds_of: Sequence[Sequence[Priced]] = priced
     samples, notes = 0, space.notes
-    if measure:
+    if session is not None:
         from sizer.searching.measuring import Asked, measured
 
-        if len(targets) > 1:
-            raise InputError("expected one device: several can only be predicted (--predict)", key="--measure")
         asked = Asked(strategy or "racing", regret, confidence, time_limit_s, store)
-        taken = measured(space, priced[0], [_weight(one, space, objective) for one in priced[0]], asked, progress)
+        taken = measured(
+            space, priced[0], [_weight(one, space, objective) for one in priced[0]], asked, session, progress
+        )
         seconds_of, samples, notes = [taken.priced], taken.samples, (*notes, *taken.notes)
     ranked = _rank(space, seconds_of, targets, objective)
     rest = sorted(ranked[1:], key=lambda one: (one.value, one.parameters))
@@ -121,7 +133,9 @@ def _sequences(tokens: int, workload: Mapping[str, Any]) -> dict[str, int]:
     return {"b": tokens // s, "s": s}
 
 
-def swiglu_width(hidden: int, *, device: str | Device = "h100-sxm", tolerance: float = 0.01, **workload: Any) -> int:
+def swiglu_width(
+    hidden: int, *, device: str | Device = DEFAULT_DEVICE, tolerance: float = 0.01, **workload: Any
+) -> int:
     """The fastest width of a gated MLP within ``tolerance`` of 8h/3's parameters, predicted on ``device``.
 
     Of widths that rule SZ108 has nothing against where there is one in reach, else of those of whole 16 bytes.

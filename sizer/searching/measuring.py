@@ -60,14 +60,14 @@ class Measured:
 
 
 def measured(
-    space: Space, predicted: Sequence[Priced], values: Sequence[float], asked: Asked,
+    space: Space, predicted: Sequence[Priced], values: Sequence[float], asked: Asked, session: InProcess,
     progress: Callable[[int, int], None] | None = None,
 ) -> Measured:  # fmt: skip
     """Time ``predicted`` (the baseline first) here; ``values`` are what the objective makes of their seconds.
 
-    InputError where there is no torch, or the baseline cannot run.
+    InputError where the baseline cannot run.
     """
-    started, session = time.perf_counter(), InProcess()
+    started = time.perf_counter()
 
     def out_of_time() -> bool:
         return asked.time_limit_s is not None and time.perf_counter() - started >= asked.time_limit_s
