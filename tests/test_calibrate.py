@@ -14,8 +14,9 @@ from click.testing import CliRunner
 from shapes.calibrate import calibrate, read_records, refine, write_tables
 from shapes.calibrate.alignment import fit_alignment
 from shapes.calibrate.correction import fit_correction
-from shapes.calibrate.data import Record, consensus, held_out, products
+from shapes.calibrate.data import Record, consensus, products
 from shapes.calibrate.gemm import Products, bounds, first_guess, fit_closed_form
+from shapes.calibrate.hold_out import held_out
 from shapes.calibrate.quick import chosen, measure_quick
 from shapes.cost import predict_gemm
 from shapes.cost.alignment import AlignmentConstants

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import numpy as np
 
-from shapes.calibrate.data import held_out, products, read_records
+from shapes.calibrate.data import products, read_records
+from shapes.calibrate.hold_out import held_out
 
 OUT = Path(__file__).resolve().parents[2] / "tests" / "data" / "products"
 DEVICES = {

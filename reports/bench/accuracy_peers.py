@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import subprocess
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import numpy as np
@@ -91,11 +91,11 @@ def boosting(data: Products, seen: Rows, units: int) -> Array:
     return seconds
 
 
-def framework_noise(records: Iterable[Record]) -> float:
-    """One framework against another on the same large bf16 shapes, rescaled: mean over pairs of frameworks."""
+def framework_noise(records: Iterable[Record], judged: Callable[[Record], bool]) -> float:
+    """One framework against another on the same ``judged`` bf16 shapes, rescaled: mean over pairs of frameworks."""
     by_source: dict[str, dict[tuple[int, int, int], float]] = {}
     for record in records:
-        if record.dtype == "bf16" and min(record.m, record.n, record.k) >= 512:
+        if record.dtype == "bf16" and judged(record):
             by_source.setdefault(record.source, {})[record.m, record.n, record.k] = record.seconds
     errors = []
     names = sorted(by_source)

@@ -15,7 +15,6 @@ from statistics import median
 from typing import Any, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from shapes.calibrate.gemm import Products
 from shapes.cost.alignment import LEADING, LEVELS
@@ -24,9 +23,6 @@ from shapes.errors import InputError
 
 #: aiconfigurator's dtype names that are plain products of one of ours.
 _DTYPES = {"bfloat16": "bf16", "float16": "fp16", "fp8": "fp8"}
-
-#: Share of the n values (or sequence lengths) held out whole: random rows would leak their neighbours.
-HELD_OUT = 0.3
 
 Key = TypeVar("Key", bound=tuple[Any, ...])
 
@@ -153,13 +149,3 @@ def products(records: Iterable[Record], dtype: str) -> Products:
     truth = consensus(wanted)
     table = np.array([(*shape, seconds) for shape, seconds in sorted(truth.items())], dtype=float).reshape(-1, 4)
     return Products(table[:, 0], table[:, 1], table[:, 2], table[:, 3])
-
-
-def held_out(values: NDArray[np.float64], seed: int = 0, border: float = 512) -> NDArray[np.bool_]:
-    """Which rows belong to the 30% of distinct values that are held out whole, drawn below and from ``border`` on."""
-    random = np.random.default_rng(seed)
-    distinct = np.unique(values)
-    parts = (distinct[distinct >= border], distinct[distinct < border])
-    drawn = [random.choice(part, round(HELD_OUT * len(part)), replace=False) for part in parts]
-    rows: NDArray[np.bool_] = np.isin(values, np.concatenate(drawn))
-    return rows

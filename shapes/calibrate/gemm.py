@@ -1,6 +1,6 @@
 """Measured products -> one device's constants for one dtype.
 
-Robust least squares on the logarithm of time, several starts, then the correction table by ridge regression on what
+Robust least squares on the logarithm of time, several starts, then the correction tables by ridge regression on what
 is left, held to predictions that never fall when a dimension grows by a tile.
 """
 
@@ -104,7 +104,8 @@ def fit_products(
     large = products[products.large]
     progress(f"{device.name} {dtype}: {len(large)} large products")
     constants = fit_closed_form(large, first_guess(device, dtype), bounds(device, dtype), (size, out), starts, seed)
-    constants = fit_correction(large, constants, (size, out), seed=seed)
+    kind = device.architecture
+    constants = fit_correction(large, constants, (size, out), architecture=kind, seed=seed)
     # Half the large limit is where the small set alone holds; above it the two are blended.
     small = products[~products.large]
     if len(small) < 200:
@@ -112,7 +113,7 @@ def fit_products(
     progress(f"{device.name} {dtype}: {len(small)} small products")
     guess = replace(constants, correction=None, throttle=0.001, overlap=3.0)
     below = fit_closed_form(small, guess, bounds(device, dtype), (size, out), starts, seed)
-    below = fit_correction(small, below, (size, out), seed=seed)
+    below = fit_correction(small, below, (size, out), architecture=kind, seed=seed)
     return replace(constants, small=below)
 
 

@@ -14,9 +14,10 @@ import numpy as np
 from shapes.calibrate.alignment import by_dtype, fit_alignment
 from shapes.calibrate.attention import attention_seconds, fit_attention, read_attentions
 from shapes.calibrate.collective import fit_collectives, predicted, read_collectives
-from shapes.calibrate.data import Record, held_out, products, read_records
+from shapes.calibrate.data import Record, products, read_records
 from shapes.calibrate.gemm import Products, bounds, fit_closed_form, fit_products
 from shapes.calibrate.grouped import fit_slowdown, layer_seconds, read_layers
+from shapes.calibrate.hold_out import held_out
 from shapes.calibrate.tables import attention_table, gemm_table
 from shapes.cost.alignment import OPERANDS
 from shapes.cost.constants import GemmConstants, alignment_constants, gemm_constants

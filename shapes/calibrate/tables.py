@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from shapes.cost.constants import ATTENTION_NUMBERS, NUMBERS, AttentionConstants, GemmConstants
-from shapes.cost.correction import Correction
 
 
 def gemm_table(constants: GemmConstants) -> dict[str, Any]:
@@ -13,18 +12,10 @@ def gemm_table(constants: GemmConstants) -> dict[str, Any]:
     table: dict[str, Any] = {name: float(f"{getattr(constants, name):.4g}") for name in NUMBERS}
     table["tiles"] = [list(tile) for tile in constants.tiles]
     if constants.correction is not None:
-        table["correction"] = correction_table(constants.correction)
+        table["correction"] = constants.correction.table()
     if constants.small is not None:
         table["small"] = gemm_table(constants.small)
     return table
-
-
-def correction_table(correction: Correction) -> dict[str, Any]:
-    return {
-        "log2_waves": list(correction.log2_waves),
-        "log2_k": list(correction.log2_k),
-        "log_factor": [list(row) for row in correction.log_factor],
-    }
 
 
 def attention_table(constants: AttentionConstants) -> dict[str, Any]:

@@ -39,7 +39,7 @@ def _product(cost: Cost, operator: Gemm | GroupedGemm, device: Device) -> tuple[
     size = BYTES[operator.dtype]
     parts = _closed_form(times, constants, (m, n, k, batch), size, out)
     closed, aligned = sum(part.seconds for part in parts), float(times.aligned_s[0])
-    factor = f"measured products of this many waves and this k take x{aligned / closed:.3f} of the above"
+    factor = f"measured products of these waves, tails and this k take x{aligned / closed:.3f} of the above"
     parts.append(Part("kernel choice", aligned - closed, factor))
     dimensions = np.array([m, n, k], dtype=np.int64)
     sizes = (size, size, out)

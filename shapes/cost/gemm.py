@@ -8,7 +8,7 @@ For a tile (bm, bn) on S units, with T = batch ceil(m/bm) ceil(n/bn) tiles and x
     compute = min over tiles of waves x wave                      the library's choice of tile
     memory = bytes / cache bandwidth, and beyond the cache's size / bandwidth
     body = (compute^q + memory^q)^(1/q)                           how well loads hide behind arithmetic
-    seconds = (body x throttling + launch_s) x correction(waves, k)
+    seconds = (body x throttling + launch_s) x correction(waves, tails, k)
 
 Two sets of constants, one for products whose least dimension is at least 512, one below 256, blended in between:
 small and skinny products run other kernels. Misalignment is added by `shapes.cost.alignment`.
@@ -23,7 +23,6 @@ from numpy.typing import ArrayLike, NDArray
 
 from shapes.cost.alignment import AlignmentConstants, penalties
 from shapes.cost.constants import GemmConstants, alignment_constants, gemm_constants
-from shapes.cost.correction import reference_waves
 from shapes.device import Device, load_device
 from shapes.dtypes import BYTES
 from shapes.errors import InputError
@@ -111,7 +110,7 @@ def set_seconds(m: Array, n: Array, k: Array, batch: Array, size: float, out: fl
     """Seconds by one set of constants, blending aside, without misalignment."""
     seconds = uncorrected_seconds(m, n, k, batch, size, out, c)
     if c.correction is not None:
-        seconds = seconds * c.correction.factor(reference_waves(m, n, batch, c.units), k)
+        seconds = seconds * c.correction.factor(m, n, k, batch, c.units)
     return seconds
 
 
