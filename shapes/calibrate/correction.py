@@ -56,14 +56,14 @@ def fit_correction(
     seen, unseen = products[~inner], products[inner]
 
     def trial(choice: Choice) -> float:
-        return float(unseen.errors(_fitted(seen, constants, sizes, choice, seed, pairs=0), *sizes).mean())
+        return float(unseen.errors(fitted(seen, constants, sizes, choice, seed, pairs=0), *sizes).mean())
 
     choices = [(chosen, ridge) for chosen in (tiles, ()) for ridge in RIDGES]
     best = min(choices, key=trial) if len(unseen) else choices[0]
-    return _fitted(products, constants, sizes, best, seed, pairs=PAIRS)
+    return fitted(products, constants, sizes, best, seed, pairs=PAIRS)
 
 
-def _fitted(
+def fitted(
     products: Products, constants: GemmConstants, sizes: tuple[int, int], choice: Choice, seed: int, *, pairs: int
 ) -> GemmConstants:
     """The tables with the tails and the ridge penalty of ``choice``; ``pairs`` of sizes keep their order."""
