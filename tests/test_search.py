@@ -125,6 +125,17 @@ def test_sequence_lengths_are_searched_with_the_microbatch() -> None:
     assert seen[8, 512].speedup > 1 > seen[2, 2048].speedup
 
 
+@pytest.mark.parametrize(
+    ("option", "value", "what"),
+    [("--aspect", "60:100", "swiglu"), ("--head-dim", "64", "vocab"), ("--seq-lens", "2048", "swiglu")],
+)
+def test_a_bound_that_a_search_takes_no_notice_of_is_a_mistake(option: str, value: str, what: str) -> None:
+    result = CliRunner().invoke(main, ["search", "--h", "4096", "--what", what, option, value])
+    assert result.exit_code == 2
+    assert option in result.stderr
+    assert "--what" in result.stderr
+
+
 def test_several_devices_rank_by_the_worst_loss() -> None:
     result = search(h=4096, device=["h100-sxm", "a100-sxm"])
     worst = [max(one.losses.values()) for one in result.candidates]

@@ -10,6 +10,7 @@ import sys
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 from click.testing import CliRunner, Result
 
@@ -18,7 +19,9 @@ from shapes.errors import InputError
 from shapes.measure.executor import InProcess
 from shapes.store import Store
 from sizer.cli import main
+from sizer.searching.measuring import _timing
 from sizer.searching.space import Limits
+from sizer.searching.strategies.contest import Outcome
 
 TINY = ["--h", "64", "--tokens", "64", "--dtype", "fp32", "--tolerance", "5%", "--step", "4", "--measure"]
 
@@ -47,6 +50,17 @@ def test_a_second_search_measures_nothing_and_says_the_same_and_how_sure_it_is(
     text = run(*TINY, "--store", store).stdout
     assert text.startswith("measured here (CPU")
     assert "% sure that none of them is more than 1.0% faster" in text
+
+
+def test_the_interval_of_a_few_noisy_ratios_holds_their_median() -> None:
+    # As time runs out some candidates have three samples: of ratios far apart, and on both sides of 1.
+    ratios = {0: np.zeros(4), 1: np.log([0.2, 0.7, 0.9]), 2: np.log([0.5, 2.0, 30.0])}
+    outcome = Outcome(1, ratios, {0: 0.0, 1: 0.01, 2: 5.0}, np.full(4, 2.0), 10, 1.0, 0.5, False, ())
+    for index in ratios:
+        timing = _timing(outcome, index, 0.95, "measured")
+        assert 0 < timing.low <= timing.seconds <= timing.high
+    assert _timing(outcome, 1, 0.95, "measured").seconds == pytest.approx(1.4)
+    assert _timing(outcome, 2, 0.95, "measured").high > 30 * 60
 
 
 def test_exhaustive_looks_at_every_candidate(tmp_path: Path) -> None:

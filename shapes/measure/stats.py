@@ -81,7 +81,8 @@ class Summary:
 def summarise(samples: ArrayLike, confidence: float = CONFIDENCE) -> Summary:
     """The median of ``samples`` (seconds, in the order taken) with its interval; ValueError if there is none.
 
-    With fewer samples than can bound a median, the interval is the samples' range widened to both sides by its width.
+    With fewer samples than can bound a median, the interval is the samples' range widened to both sides by as much
+    again, in proportion: it stays above 0.
     """
     values = np.asarray(samples, dtype=np.float64)
     if values.ndim != 1 or not values.size or not np.isfinite(values).all():
@@ -102,8 +103,8 @@ def _interval(ordered: Array, confidence: float, correlation: float) -> tuple[fl
     """Interpolated order statistics that hold the median with ``confidence``; ranks stretched by sqrt(correlation)."""
     count = len(ordered)
     if count < LEAST_SAMPLES:
-        spread = float(ordered[-1] - ordered[0])
-        return max(0.0, float(ordered[0]) - spread), float(ordered[-1]) + spread
+        least, most = float(ordered[0]), float(ordered[-1])
+        return (least**2 / most, most**2 / least) if least > 0 else (0.0, 2 * most)
     middle = (count - 1) / 2
     reach = min(middle, (middle - _lower_rank(count, confidence)) * sqrt(correlation))
     ranks = np.arange(count)

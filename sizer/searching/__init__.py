@@ -95,6 +95,7 @@ def search(
     targets = tuple(load_device(one) for one in named)
     model, settled = _baseline(config, h, d_ff, heads, kv_heads, layers, vocab, params, workload, gemm_only)
     what = what or ("model" if params is not None else "swiglu")
+    _check_limits(limits, what)
     devices_agree(targets, settled.dtype)
     space = _space(what, model, settled, targets[0], limits, h, d_ff, params, gemm_only, config)
     pricers = [Pricer(target) for target in targets]
@@ -158,6 +159,18 @@ def _check_words(what: str | None, objective: str, top: int) -> None:
     if objective not in OBJECTIVES:
         raise InputError(f"expected one of {', '.join(OBJECTIVES)}", key="--objective", value=objective)
     positive_int(top, "--top")
+
+
+def _check_limits(limits: Limits, what: str) -> None:
+    """A bound that the search would take no notice of is a mistake."""
+    bounds = (
+        ("--aspect", limits.aspect, ("hidden", "model")),
+        ("--head-dim", limits.head_dims, ("heads", "hidden", "model")),
+        ("--seq-lens", limits.seq_lens, ("microbatch",)),
+    )
+    for option, value, whats in bounds:
+        if value is not None and what not in whats:
+            raise InputError(f"expected --what {' or '.join(whats)} with it", key=option, value=str(value))
 
 
 def _baseline(

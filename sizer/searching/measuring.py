@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import exp
+from statistics import NormalDist
 from typing import Literal
 
 import numpy as np
@@ -107,8 +108,11 @@ def _timing(outcome: Outcome, index: int, confidence: float, source: str) -> Tim
     if index == 0:
         alone = summarise(outcome.baseline_s, confidence)
         return Timing(alone.seconds, alone.low, alone.high, source)
-    level, ratio = float(np.median(outcome.baseline_s)), summarise(outcome.ratios[index], confidence)
-    return Timing(level * exp(ratio.seconds), level * exp(ratio.low), level * exp(ratio.high), source)
+    level, ratio = float(np.median(outcome.baseline_s)), summarise(np.exp(outcome.ratios[index]), confidence)
+    # Three samples may agree by luck: the interval is no narrower than what the others' spread makes of so few.
+    reach = exp(NormalDist().inv_cdf((1 + confidence) / 2) * outcome.errors[index])
+    low, high = min(ratio.low, ratio.seconds / reach), max(ratio.high, ratio.seconds * reach)
+    return Timing(level * ratio.seconds, level * low, level * high, source)
 
 
 def work_of(space: Space, change: Mapping[str, int]) -> Work:

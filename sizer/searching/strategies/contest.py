@@ -38,13 +38,15 @@ def _spread(ratios: Sequence[float]) -> float:
 class Outcome:
     """How a search ended. ``best`` indexes the candidates, of which 0 is the baseline.
 
-    ``ratios``: index -> log(seconds / the baseline's at the same time), one a sample, of those looked at.
+    ``ratios``: index -> log(seconds / the baseline's at the same time), one a sample, of those looked at; ``errors``:
+    index -> standard error of their median, of few samples by how far the others' spread.
     ``baseline_s``: all of the baseline's samples. ``sure``: the chance that no candidate beats ``best`` by more than
     the regret, as far as the predictions' error is what it is said to be. ``finished``: not cut short by time.
     """
 
     best: int
     ratios: Mapping[int, Array]
+    errors: Mapping[int, float]
     baseline_s: Array
     samples: int
     spent_s: float
@@ -137,7 +139,8 @@ class Contest:
         """``missed``: the chance that one not looked at would have won."""
         ratios = {index: np.asarray(values) for index, values in self.ratios.items()}
         sure = (1 - missed) * self.chance_seen_are_no_better(regret)
+        errors = {index: self.standard_error(index) for index in ratios}
         return Outcome(
-            self.best, ratios, np.asarray(self.baseline_s), self.samples, self.spent_s, sure, finished,
+            self.best, ratios, errors, np.asarray(self.baseline_s), self.samples, self.spent_s, sure, finished,
             tuple(sorted(self.failed)),
         )  # fmt: skip
