@@ -1,0 +1,67 @@
+"""Correction tables: every product is spoken of once by each table, files give them back, tails are learned."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from shapes.calibrate.correction import TAIL_TILES, fitted
+from shapes.calibrate.gemm import Products, first_guess
+from shapes.cost.constants import gemm_constants
+from shapes.cost.correction import Correction, Grid, waves_of
+from shapes.device import load_device
+
+GRID = Grid((-2.0, 0.0, 1.5, 3.0), (9.0, 11.0, 14.0), ((128, 256), (128, 128)), 3, (0.0, 0.5, 1.0), (9.0, 12.0))
+
+
+@settings(max_examples=200, deadline=None)
+@given(*[st.integers(1, 2**18)] * 3, st.integers(1, 512), st.integers(1, 200))
+def test_each_table_speaks_of_every_product_with_weight_one(m: int, n: int, k: int, batch: int, units: int) -> None:
+    shape = [np.array([float(value)]) for value in (m, n, k, batch)]
+    index, weight = (np.array(part) for part in zip(*GRID.corners(*shape, units), strict=True))
+    assert ((weight >= 0) & (weight <= 1)).all()
+    tables = [weight[(index >= low) & (index < high)].sum() for low, high in ((0, 12), (12, 30), (30, 48))]
+    np.testing.assert_allclose(tables, 1.0)
+    assert GRID.size == 48
+
+
+def test_tables_go_through_a_device_file_unchanged() -> None:
+    values = tuple(np.round(np.random.default_rng(0).normal(0, 0.1, GRID.size), 4).tolist())
+    correction = Correction(GRID, values)
+    assert Correction.from_table(correction.table()) == correction
+    # A file of before the tails has no table of them.
+    untailed = Correction(Grid(GRID.log2_waves, GRID.log2_k, (), 0, (), ()), values[:12])
+    without = {key: value for key, value in untailed.table().items() if key != "tail"}
+    assert Correction.from_table(without) == untailed
+
+
+def test_the_shipped_tables_are_read_whole() -> None:
+    for name in ("a100-sxm", "h100-sxm", "b200"):
+        constants, _ = gemm_constants(load_device(name), "bf16")
+        assert constants.correction is not None
+        assert len(constants.correction.log_factors) == constants.correction.grid.size
+
+
+def test_a_library_that_dislikes_idle_tails_is_learned() -> None:
+    device = load_device("h100-sxm")
+    plain = first_guess(device, "bf16")
+    random = np.random.default_rng(0)
+    m, n, k = (128.0 * random.integers(4, 100, 3000) for _ in range(3))
+    blank = Products(m, n, k, np.ones_like(m))
+    waves = waves_of((128, 256), m, n, np.ones_like(m), device.compute.units)
+    # From the second wave on: in the first, time would fall as work is added.
+    idle = np.where(waves > 1, np.ceil(waves) - waves, 0.0)
+    even = replace(blank, seconds=blank.predicted(plain))
+    slow = replace(blank, seconds=even.seconds * (1 + 0.05 * idle))
+    errors = {
+        (tiles, pairs): slow.errors(fitted(slow, plain, (2, 2), (tiles, 2.0), 0, pairs=pairs)).mean()
+        for tiles, pairs in (((), 0), (TAIL_TILES, 0), (TAIL_TILES, 2000))
+    }
+    assert slow.errors(plain).mean() > 0.02
+    assert errors[(), 0] > 0.01
+    assert errors[TAIL_TILES, 0] < 0.002
+    # This library's time falls where a tile fills a wave: held to times that do not, half of what it loses is learned.
+    assert errors[TAIL_TILES, 2000] < 0.007
