@@ -159,10 +159,11 @@ TEXT = """# Racing: how good, at what share of the time
     {command}
 
 Racing against measuring every candidate (`--strategy exhaustive`: to an interval of half a percent and at least 20
-samples) on landscapes whose best is known. A run's noise is {noise:.1%} x |Student t, 3 degrees of freedom|; regret 1%, confidence 95%. *Recorded* lines replay measured latencies (NVIDIA's aiconfigurator
-tables, see accuracy.md) along one dimension, the candidate with most TFLOPS being sought; *planes* hold one dimension
-fixed and search the other two. The predictions are the committed constants', fitted on 70% of the n values. Nothing in
-this table was measured by this project.
+samples) on landscapes whose best is known. A run's noise is {noise:.1%} x |Student t, 3 degrees of freedom|; regret
+1%, confidence 95%. *Recorded* lines replay measured latencies (NVIDIA's aiconfigurator tables, see accuracy.md) along
+one dimension, the candidate with most TFLOPS being sought; *planes* hold one dimension fixed and search the other
+two. The predictions are the committed constants', fitted on 70% of the n values. Nothing in this table was measured
+by this project.
 
 {table}
 
