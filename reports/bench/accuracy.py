@@ -9,6 +9,7 @@ that has nvidia-matmul-heuristics; without it that column is left out.
 from __future__ import annotations
 
 import argparse
+import itertools
 import sys
 import time
 from dataclasses import dataclass
@@ -228,7 +229,8 @@ def attention_table(root: Path, seeds: int) -> str:
     rows = []
     for gpu, name in FITTED.items():
         device = load_device(name)
-        data = read_attentions(sorted((root / gpu / "attention").rglob("context_attention_perf.parquet")))
+        files = sorted((root / gpu / "attention").rglob("context_attention_perf.parquet"))
+        data = read_attentions(files)
         hidden, long = held_out(data.s), data.s >= 512
         off = np.abs(attention_seconds(data, attention_constants(device, "bf16")) / data.seconds - 1)
         full, windowed, short = (
@@ -242,7 +244,7 @@ def attention_table(root: Path, seeds: int) -> str:
         rows.append([
             name, len(data), verdict(float(off[hidden & long].mean()), 0.1), percent(float(full.mean())),
             percent(float(windowed.mean())) if windowed.size else "no data", percent(float(short.mean())),
-            percent(float(np.mean(others))) if others else "-",
+            percent(float(np.mean(others))) if others else "-", attention_noise(files),
         ])  # fmt: skip
     headers = [
         "device",
@@ -252,8 +254,27 @@ def attention_table(root: Path, seeds: int) -> str:
         "window",
         "s < 512",
         f"mean of {seeds} other draws",
+        "framework against framework",
     ]
     return tabulate(rows, headers, tablefmt="github")
+
+
+def attention_noise(files: list[Path]) -> str:
+    """Each two frameworks on the same shapes of s >= 512, rescaled: the mean over pairs."""
+    groups: dict[str, list[Path]] = {}
+    for path in files:
+        groups.setdefault(path.relative_to(path.parents[2]).parts[0], []).append(path)
+    tables = []
+    for group in groups.values():
+        data = read_attentions(group)
+        long = data[data.s >= 512]
+        keys = zip(long.batch, long.s, long.heads, long.kv_heads, long.head_dim, long.window, strict=True)
+        tables.append(dict(zip(keys, long.seconds, strict=True)))
+    errors = []
+    for one, two in itertools.combinations(tables, 2):
+        if shared := one.keys() & two.keys():
+            errors.append(rescaled(*(np.array([table[key] for key in shared]) for table in (one, two))))
+    return percent(float(np.mean(errors))) if errors else "one framework"
 
 
 def fp8_table(cases: list[Case]) -> str:
