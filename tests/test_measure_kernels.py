@@ -317,3 +317,13 @@ def test_on_a_gpu_a_layers_peak_holds_no_other_candidates_buffers() -> None:
     assert alone is not None
     assert beside == pytest.approx(alone, rel=0.01)
     session.release(big)
+
+
+def test_a_shape_that_two_sweeps_ask_for_is_measured_once_when_the_more_wanted_one_asks(tmp_path: Path) -> None:
+    path = tmp_path / "twice.toml"
+    sweep = '[[sweep]]\nop = "gemm"\nlabel = "{}"\nshapes = {}\ndtypes = ["bf16"]\npriority = {}\n'
+    shapes = "[[256, 256, 256], [256, 256, 512]]"
+    path.write_text('title = "t"\n' + sweep.format("first", "[[256, 256, 256]]", 1) + sweep.format("all", shapes, 5))
+    jobs = load_suite(path).jobs
+    assert [job.priority for job in jobs] == [1, 5]
+    assert len({job.key for job in jobs}) == 2

@@ -74,7 +74,10 @@ def measure(
     start = time.monotonic()
     executor = executor if executor is not None else InProcess()
     settings = settings or Settings()
-    wanted = {job.key: job for job in jobs}
+    wanted: dict[str, Job] = {}
+    for job in jobs:
+        if job.key not in wanted or job.priority < wanted[job.key].priority:
+            wanted[job.key] = job
     found: dict[str, Measurement] = {}
     if store is not None and not fresh:
         found = _stored(wanted, store, executor, settings)
