@@ -7,6 +7,7 @@ does not change the work (an operator's name, how often a model runs it) is in i
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
@@ -150,6 +151,15 @@ class Job:
         else:
             text = f"{subject.kind} {subject.name}"
         return f"{text} {self.kernel}".rstrip()
+
+
+def by_key(jobs: Iterable[Job]) -> dict[str, Job]:
+    """Equal work once, in the order first asked for; of its priorities the one most wanted."""
+    once: dict[str, Job] = {}
+    for job in jobs:
+        if job.key not in once or job.priority < once[job.key].priority:
+            once[job.key] = job
+    return once
 
 
 def _part_title(part: Part) -> str:

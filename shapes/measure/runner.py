@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from shapes.measure.executor import Executor, InProcess, Parts, Round, Settings
-from shapes.measure.jobs import Job
+from shapes.measure.jobs import Job, by_key
 from shapes.measure.record import Measurement
 from shapes.measure.stats import Drift, control_drift
 
@@ -74,10 +74,7 @@ def measure(
     start = time.monotonic()
     executor = executor if executor is not None else InProcess()
     settings = settings or Settings()
-    wanted: dict[str, Job] = {}
-    for job in jobs:
-        if job.key not in wanted or job.priority < wanted[job.key].priority:
-            wanted[job.key] = job
+    wanted = by_key(jobs)
     found: dict[str, Measurement] = {}
     if store is not None and not fresh:
         found = _stored(wanted, store, executor, settings)

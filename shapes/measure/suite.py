@@ -30,7 +30,7 @@ from typing import Any
 
 from shapes.dtypes import DTYPES
 from shapes.errors import InputError
-from shapes.measure.jobs import Job, MemoryBound, Part, swiglu
+from shapes.measure.jobs import Job, MemoryBound, Part, by_key, swiglu
 from shapes.model import AttentionShape, Block, MlpShape, ModelShape, Stack
 from shapes.operators import Attention, Gemm
 from shapes.tables import Table
@@ -78,9 +78,7 @@ def load_suite(path: Path, scale: float = 1.0) -> Suite:
             jobs += made.jobs()
         sweep.refuse_the_rest()
     top.refuse_the_rest()
-    # A shape that two sweeps ask for is measured once, when the more wanted one asks.
-    once = {job.key: job for job in sorted(jobs, key=lambda job: job.priority, reverse=True)}
-    return Suite(path.stem, title, tuple(sorted(once.values(), key=lambda job: job.priority)), tuple(mamf), settings)
+    return Suite(path.stem, title, tuple(by_key(jobs).values()), tuple(mamf), settings)
 
 
 def values_of(value: object) -> tuple[int, ...]:
