@@ -170,7 +170,8 @@ def _check_limits(limits: Limits, what: str) -> None:
     )
     for option, value, whats in bounds:
         if value is not None and what not in whats:
-            raise InputError(f"expected --what {' or '.join(whats)} with it", key=option, value=str(value))
+            typed = (":" if option == "--aspect" else ",").join(f"{one:g}" for one in value)
+            raise InputError(f"expected --what {' or '.join(whats)} with it", key=option, value=typed)
 
 
 def _baseline(
