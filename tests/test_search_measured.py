@@ -21,6 +21,7 @@ from shapes.store import Store
 from sizer.cli import main
 from sizer.searching.measuring import _timing
 from sizer.searching.space import Limits
+from sizer.searching.strategies import STRATEGIES, racing
 from sizer.searching.strategies.contest import Outcome
 
 TINY = ["--h", "64", "--tokens", "64", "--dtype", "fp32", "--tolerance", "5%", "--step", "4", "--measure"]
@@ -50,6 +51,30 @@ def test_a_second_search_measures_nothing_and_says_the_same_and_how_sure_it_is(
     text = run(*TINY, "--store", store).stdout
     assert text.startswith("measured here (CPU")
     assert "% sure that none of them is more than 1.0% faster" in text
+
+
+@pytest.mark.parametrize("objective", ["step-time", "tflops"])
+def test_the_strategy_minimises_the_objective_of_measured_times(
+    objective: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Every width takes as long: by time they are all alike (the weights are one), by TFLOPS the widest is the best.
+    given: list[np.ndarray] = []
+
+    def strategy(predicted_s: list[float], error: float, sample: object, **options: object) -> Outcome:
+        given.append(np.array(options["weights"]))
+        return racing.run(predicted_s, error, lambda index, count: np.full(count, 1e-3), **options)
+
+    monkeypatch.setitem(STRATEGIES, "racing", strategy)
+    store = str(tmp_path / "store.db")
+    found = sizer.search(h=64, tokens=64, dtype="fp32", limits=Limits(0.3, step=16), measure=True, objective=objective,
+                         store=store, top=100)  # fmt: skip
+    (weights,) = given
+    if objective == "step-time":
+        assert (weights == 1).all()
+    else:
+        flops = [found.baseline.change["d_ff"], *sorted(one.change["d_ff"] for one in found.ranked[1:])]
+        assert len(set(np.round(weights * np.array(flops), 12))) == 1
+        assert found.best.change["d_ff"] == max(flops)
 
 
 def test_the_interval_of_a_few_noisy_ratios_holds_their_median() -> None:

@@ -25,8 +25,8 @@ from sizer.searching.strategies import STRATEGIES
 from sizer.searching.strategies.contest import Outcome
 
 Array = NDArray[np.float64]
-#: Kernels kept ready at once, as far as memory allows: each getting ready costs a warm-up.
-MOST_READY = 32
+#: Kernels are kept ready while so much of the memory that was free at the start still is: each costs a warm-up.
+LEAST_FREE = 0.5
 #: (job, how many times it counts in the candidate's time)
 Work = Sequence[tuple[Job, float]]
 
@@ -61,10 +61,10 @@ class Measured:
 
 
 def measured(
-    space: Space, predicted: Sequence[Priced], values: Sequence[float], asked: Asked, session: InProcess,
+    space: Space, predicted: Sequence[Priced], weights: Sequence[float], asked: Asked, session: InProcess,
     progress: Callable[[int, int], None] | None = None,
 ) -> Measured:  # fmt: skip
-    """Time ``predicted`` (the baseline first) here; ``values`` are what the objective makes of their seconds.
+    """Time ``predicted`` (the baseline first) here; ``weights`` are what the objective makes of a second of each.
 
     InputError where the baseline cannot run.
     """
@@ -80,8 +80,7 @@ def measured(
         try:
             outcome = STRATEGIES[asked.strategy](
                 seconds, error, source.sample, regret=asked.regret, confidence=asked.confidence,
-                weights=[value / one for value, one in zip(values, seconds, strict=True)], out_of_time=out_of_time,
-                progress=progress,
+                weights=weights, out_of_time=out_of_time, progress=progress,
             )  # fmt: skip
         except ValueError:
             reason = source.failed.get(0, "no reason given")
@@ -149,6 +148,7 @@ class Source:
         self._work = [work_of(space, change) for change in changes]
         self._session, self._store = session, store
         self._ready: dict[str, Candidate] = {}
+        self._least_free_bytes = LEAST_FREE * session.backend.free_bytes
         #: Samples of the store that were not handed out yet, by job.
         self._kept: dict[str, Array] = {}
         self.failed: dict[int, str] = {}
@@ -186,7 +186,7 @@ class Source:
         return found.samples if found is not None and found.ok else np.empty(0)
 
     def _prepare(self, job: Job) -> Candidate:
-        while len(self._ready) >= MOST_READY:
+        while self._ready and self._session.backend.free_bytes < self._least_free_bytes:
             self._close(next(iter(self._ready)))
         try:
             candidate = self._session.prepare(job)
