@@ -7,7 +7,7 @@ import pytest
 import scipy.stats
 
 from sizer.searching.strategies import exhaustive, racing
-from sizer.searching.strategies.contest import BESIDE, BURST, START, Contest, Sample, student
+from sizer.searching.strategies.contest import BESIDE, LOOK, START
 
 race = racing.run
 
@@ -45,7 +45,7 @@ def test_racing_finds_a_candidate_within_one_percent_nearly_always_and_cheaply()
 
 def test_the_priors_distribution_is_students() -> None:
     points = np.linspace(-6, 6, 101)
-    assert student(points) == pytest.approx(scipy.stats.t.cdf(points, 8), abs=1e-12)
+    assert racing._student(points) == pytest.approx(scipy.stats.t.cdf(points, 8), abs=1e-12)
 
 
 def test_the_stated_certainty_is_the_confidence_asked_for() -> None:
@@ -56,7 +56,7 @@ def test_a_perfect_prior_is_confirmed_with_a_handful_of_looks() -> None:
     truth = np.linspace(1, 2, 50)
     result = race(list(truth), 0.005, lambda index, count: np.full(count, truth[index]))
     assert result.best == 0
-    assert result.samples <= START + 4 * (BURST + BESIDE)
+    assert result.samples <= START + 4 * (LOOK + BESIDE)
 
 
 def test_a_candidate_that_cannot_run_is_named_and_passed_over() -> None:
@@ -140,37 +140,5 @@ def test_exhaustive_measures_every_candidate_to_half_the_regret() -> None:
 def test_candidates_that_cannot_be_told_apart_are_not_said_to_be() -> None:
     rng = np.random.default_rng(3)
     noisy = lambda index, count: 1 + 0.5 * rng.standard_t(2, count) ** 2  # noqa: E731
-    result = race([1.0] * 6, 0.05, noisy, regret=0.001, most_samples=100)
-    assert max(len(ratios) for index, ratios in result.ratios.items() if index) <= 100 + BURST
+    result = race([1.0] * 6, 0.05, noisy, regret=0.001)
     assert result.sure < 0.9
-
-
-def shared_noise(truth: np.ndarray, rng: np.random.Generator) -> Sample:
-    """As on a busy CPU: runs vary by 4%, and those of a burst by another 6% together."""
-    return lambda index, count: truth[index] * np.exp(0.06 * rng.standard_normal() + 0.04 * rng.standard_normal(count))
-
-
-def test_runs_that_share_a_clock_state_count_as_fewer() -> None:
-    # A burst is off by 6% and its two runs by 4% each, so that a hundred runs say no more than fifty do.
-    sample = shared_noise(np.ones(9), np.random.default_rng(0))
-    contest = Contest(sample, [1.0] * 9, 0.1, None, 0.01, None, lambda: False)
-    for _ in range(50):
-        contest.take(range(1, 9))
-    errors = contest.standard_errors()
-    found = np.std([contest.centre(index) for index in range(1, 9)])
-    alone = np.hypot(0.06, 0.04 / np.sqrt(2)) / np.sqrt(50)
-    assert alone < np.mean([errors[index] for index in range(1, 9)]) < 2 * alone
-    assert found < 2 * alone
-
-
-def test_a_race_on_a_noisy_device_goes_on_until_it_is_sure() -> None:
-    good, told = 0, []
-    for seed in range(20):
-        rng = np.random.default_rng(seed)
-        truth = np.exp(rng.normal(0, 0.05, 30))
-        result = race([1.0] * 30, 0.1, shared_noise(truth, rng), progress=lambda *news: told.append(news))
-        assert result.finished
-        assert result.sure >= 0.95
-        good += bool(truth[result.best] / truth.min() - 1 <= 0.01)
-    assert good >= 18
-    assert all(0 <= settled <= candidates == 30 for settled, candidates in told)

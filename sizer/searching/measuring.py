@@ -25,8 +25,8 @@ from sizer.searching.strategies import STRATEGIES
 from sizer.searching.strategies.contest import Outcome
 
 Array = NDArray[np.float64]
-#: Kernels are kept ready while so much of the memory that was free at the start still is: each costs a warm-up.
-LEAST_FREE = 0.5
+#: Kernels kept ready at once, as far as memory allows: each getting ready costs a warm-up.
+MOST_READY = 32
 #: (job, how many times it counts in the candidate's time)
 Work = Sequence[tuple[Job, float]]
 
@@ -148,7 +148,6 @@ class Source:
         self._work = [work_of(space, change) for change in changes]
         self._session, self._store = session, store
         self._ready: dict[str, Candidate] = {}
-        self._least_free_bytes = LEAST_FREE * session.backend.free_bytes
         #: Samples of the store that were not handed out yet, by job.
         self._kept: dict[str, Array] = {}
         self.failed: dict[int, str] = {}
@@ -186,7 +185,7 @@ class Source:
         return found.samples if found is not None and found.ok else np.empty(0)
 
     def _prepare(self, job: Job) -> Candidate:
-        while self._ready and self._session.backend.free_bytes < self._least_free_bytes:
+        while len(self._ready) >= MOST_READY:
             self._close(next(iter(self._ready)))
         try:
             candidate = self._session.prepare(job)

@@ -5,15 +5,14 @@ Each sample is a ratio to the baseline beside it, from which clock states cancel
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Sequence
 
-from sizer.searching.strategies.contest import BURST, MOST_SAMPLES, START, Contest, Outcome, Sample
+from sizer.searching.strategies.contest import START, TURN, Contest, Outcome, Sample
 
 NAME = "exhaustive"
 
 LEAST = 20
-#: Intervals are looked at again after a GROWTH-th more samples: asked always, they are narrow enough by chance too.
-GROWTH = 8
 
 
 def run(
@@ -26,31 +25,30 @@ def run(
     confidence: float = 0.95,
     out_of_time: Callable[[], bool] = lambda: False,
     progress: Callable[[int, int], None] | None = None,
-    most_samples: int = MOST_SAMPLES,
+    most_samples: int = 100,
 ) -> Outcome:
     """As ``racing.run``; of the predictions only the order is used, so that time runs out on the unlikeliest."""
-    del confidence
-    contest = Contest(sample, predicted_s, error, weights, regret, progress, out_of_time)
+    del error, confidence
+    contest, shuffled = Contest(sample, predicted_s, weights, progress, out_of_time), random.Random(0)
     for index in sorted(range(1, len(predicted_s)), key=contest.prior.__getitem__):
         if out_of_time():
             break
-        contest.take([index], START)
-        contest.tell(contest.unseen)
+        contest.look(index, START, TURN)
     finished = contest.unseen == 0
     while finished and (loose := _loose(contest, regret / 2, most_samples)):
-        contest.tell(len(loose))
-        for _ in range(max(1, min(len(contest.ratios[index]) for index in loose) // (GROWTH * BURST))):
-            if out_of_time():
-                finished = False
-                break
-            contest.take(loose)
-    return contest.outcome(finished=finished)
+        if out_of_time():
+            finished = False
+            break
+        shuffled.shuffle(loose)
+        contest.take(loose, TURN, TURN)
+    # Of those never looked at nothing is claimed but that one in as many is the best.
+    return contest.outcome(regret, contest.unseen / len(predicted_s), finished=finished)
 
 
 def _loose(contest: Contest, precision: float, most_samples: int) -> list[int]:
-    errors = contest.standard_errors()
     return [
         index
-        for index, ratios in contest.ratios.items()
-        if len(ratios) < most_samples and (len(ratios) < LEAST or 2 * errors[index] > precision)
+        for index in contest.ratios
+        if len(contest.ratios[index]) < most_samples
+        and (len(contest.ratios[index]) < LEAST or 2 * contest.standard_error(index) > precision)
     ]
