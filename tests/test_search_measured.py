@@ -24,7 +24,8 @@ from sizer.searching.space import Limits
 from sizer.searching.strategies import STRATEGIES
 from sizer.searching.strategies.contest import Outcome
 
-TINY = ["--h", "64", "--tokens", "64", "--dtype", "fp32", "--tolerance", "5%", "--step", "4", "--measure"]
+TINY = ["--h", "64", "--tokens", "64", "--dtype", "fp32", "--tolerance", "5%", "--step", "4", "--measure",
+        "--regret", "5%"]  # fmt: skip
 
 
 def run(*arguments: str) -> Result:
@@ -50,7 +51,7 @@ def test_a_second_search_measures_nothing_and_says_the_same_and_how_sure_it_is(
     assert one["baseline"]["source"].startswith("measured:CPU")
     text = run(*TINY, "--store", store).stdout
     assert text.startswith("measured here (CPU")
-    assert "% sure that none of them is more than 1.0% faster" in text
+    assert "% sure that none of them is more than 5.0% faster" in text
 
 
 @pytest.mark.parametrize("objective", ["step-time", "time-per-parameter"])
@@ -90,7 +91,7 @@ def test_the_interval_of_a_few_noisy_ratios_holds_their_median() -> None:
 def test_exhaustive_looks_at_every_candidate(tmp_path: Path) -> None:
     result = sizer.search(
         h=64, tokens=64, dtype="fp32", limits=Limits(0.05, step=4), measure=True, strategy="exhaustive",
-        store=str(tmp_path / "store.db"), top=100,
+        regret=0.3, store=str(tmp_path / "store.db"), top=100,
     )  # fmt: skip
     # 170 within 5%: 162 to 178.
     assert {one.change["d_ff"] for one in result.candidates} == {164, 168, 172, 176}

@@ -89,6 +89,11 @@ class Candidate:
     wall_s: float = 0.0
     next_look: int = 0
 
+    @property
+    def held_bytes(self) -> int:
+        """Memory of its inputs, in all the sets that are rotated."""
+        return self.stopwatch.kernel.set_bytes * len(self.stopwatch.kernel.calls)
+
 
 @dataclass(frozen=True, slots=True)
 class Round:

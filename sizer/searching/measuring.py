@@ -25,8 +25,8 @@ from sizer.searching.strategies import STRATEGIES
 from sizer.searching.strategies.contest import Outcome
 
 Array = NDArray[np.float64]
-#: Kernels kept ready at once, as far as memory allows: each getting ready costs a warm-up.
-MOST_READY = 32
+#: Kernels are kept ready in so much of the memory that is free at the start: each costs a check and a warm-up.
+ROOM = 0.5
 #: (job, how many times it counts in the candidate's time)
 Work = Sequence[tuple[Job, float]]
 
@@ -145,9 +145,11 @@ class Source:
     """Samples of candidates by index, from the store first; ``failed`` says why a candidate has none."""
 
     def __init__(self, space: Space, changes: Sequence[Mapping[str, int]], session: InProcess, store: Store) -> None:
-        self._work = [work_of(space, change) for change in changes]
+        #: (job, its key, weight) of each candidate: making a key costs as much as timing a small kernel.
+        self._work = [[(job, job.key, weight) for job, weight in work_of(space, change)] for change in changes]
         self._session, self._store = session, store
         self._ready: dict[str, Candidate] = {}
+        self._room_bytes = ROOM * session.backend.free_bytes
         #: Samples of the store that were not handed out yet, by job.
         self._kept: dict[str, Array] = {}
         self.failed: dict[int, str] = {}
@@ -156,36 +158,36 @@ class Source:
     def sample(self, index: int, count: int) -> Array | None:
         """``count`` times of candidate ``index``, seconds; None (and ``failed``) where it cannot run."""
         try:
-            columns = [weight * self._take(job, count) for job, weight in self._work[index]]
+            columns = [weight * self._take(job, key, count) for job, key, weight in self._work[index]]
         except NotMeasured as outcome:
             self.failed[index] = f"{outcome.status}: {outcome}"
             return None
         return np.asarray(sum(columns))
 
-    def _take(self, job: Job, count: int) -> Array:
-        if job.key not in self._kept:
-            self._kept[job.key] = self._stored(job)
-            self.reused += bool(len(self._kept[job.key]))
-        kept = self._kept[job.key]
+    def _take(self, job: Job, key: str, count: int) -> Array:
+        if key not in self._kept:
+            self._kept[key] = self._stored(key)
+            self.reused += bool(len(self._kept[key]))
+        kept = self._kept[key]
         if len(kept) >= count:
-            self._kept[job.key] = kept[count:]
+            self._kept[key] = kept[count:]
             return kept[:count]
-        candidate = self._ready.pop(job.key, None) or self._prepare(job)
-        self._ready[job.key] = candidate  # the most recently used is last
+        candidate = self._ready.pop(key, None) or self._prepare(job, key)
+        self._ready[key] = candidate  # the most recently used is last
         taken = self._session.sample(candidate, count)
-        self._store.save_parts({job.key: (candidate.samples, candidate.controls)}, self._session.environment)
+        self._store.save_parts({key: (candidate.samples, candidate.controls)}, self._session.environment)
         return taken
 
-    def _stored(self, job: Job) -> Array:
+    def _stored(self, key: str) -> Array:
         environment = self._session.environment
-        part = self._store.part(job.key, environment)
+        part = self._store.part(key, environment)
         if part is not None:
             return part[0]
-        found = self._store.find(job.key, environment)
+        found = self._store.find(key, environment)
         return found.samples if found is not None and found.ok else np.empty(0)
 
-    def _prepare(self, job: Job) -> Candidate:
-        while len(self._ready) >= MOST_READY:
+    def _prepare(self, job: Job, key: str) -> Candidate:
+        while sum(one.held_bytes for one in self._ready.values()) > self._room_bytes:
             self._close(next(iter(self._ready)))
         try:
             candidate = self._session.prepare(job)
@@ -194,7 +196,7 @@ class Source:
                 raise
             self.close()  # no room beside the others: once more alone
             candidate = self._session.prepare(job)
-        candidate.samples = self._stored(job)
+        candidate.samples = self._stored(key)
         return candidate
 
     def _close(self, key: str) -> None:

@@ -1,7 +1,7 @@
 """What the strategies share: candidates timed beside the baseline, and how sure one of them is the best.
 
-Every burst of a candidate comes with one of the baseline, and what is kept is the logarithm of their ratio: clocks that
-drift through a search of minutes cancel.
+Candidates are timed in short bursts, a few after each burst of the baseline, and what is kept is the logarithm of their
+ratio to it: clocks that drift through a search of minutes cancel.
 """
 
 from __future__ import annotations
@@ -9,29 +9,43 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import log, sqrt
-from statistics import NormalDist
+from random import Random
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import stdtr
+
+from shapes.measure.stats import correlation_length
 
 Array = NDArray[np.float64]
 #: ``sample(index, count)`` -> seconds of ``count`` more runs; None where the candidate cannot run.
 Sample = Callable[[int, int], Array | None]
 
-#: Samples of the baseline to start with, of a first look at a candidate, of the baseline beside it, of a later turn.
-START, LOOK, BESIDE, TURN = 12, 2, 1, 6
-#: A candidate's own spread counts from so many samples on; before, the others' stands for it.
-OWN_SPREAD = 10
-#: The baseline's level is the median of so many of its latest samples.
+#: Runs of the baseline to start with; of a candidate at a time; of the baseline beside it.
+START, BURST, BESIDE = 12, 2, 1
+#: So many candidates are timed after one burst of the baseline.
+GROUP = 8
+#: The baseline's level is the median of so many of its latest runs.
 WINDOW = 12
-#: Below this relative spread of a single run nothing is trusted to be known.
+#: A device is restless where one in ten runs of the baseline is off the level before by over so many times the regret.
+RESTLESS = 2.0
+#: There the level is that of the moment: the median of so many runs of the baseline, all beside the candidates.
+RESTLESS_BESIDE = 4
+#: A candidate's own spread counts from so many bursts on; before, it is no smaller than what others' is.
+OWN_SPREAD = 20
+#: Below this relative spread nothing is trusted to be known.
 LEAST_SPREAD = 0.001
-
-
-def _spread(ratios: Sequence[float]) -> float:
-    """Standard deviation by the interquartile range: tails are heavy."""
-    upper, lower = np.percentile(ratios, [75, 25])
-    return max(float(upper - lower) / 1.349, LEAST_SPREAD)
+#: The predictions' error is never believed to be smaller than this.
+LEAST_ERROR = 0.005
+#: Degrees of freedom: predictions, and moments of a clock, are far off more often than a normal distribution has it.
+FREEDOM = 8
+#: The standard error of a median over that of a mean.
+MEDIAN = 1.2533
+#: Turns are repeated before anything is judged anew, so that each adds a GROWTH-th of the runs so far: asked after
+#: every turn, an interval is narrow enough by chance too.
+GROWTH = 10
+#: No candidate gets more runs: what is closer than they can tell stays open, and how sure the answer is says so.
+MOST_SAMPLES = 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,89 +72,158 @@ class Outcome:
 class Contest:
     """The samples so far, the baseline's first. ValueError: the baseline cannot run.
 
-    ``weights`` turn seconds into what is minimised (default 1). ``prior``: logarithms of that as predicted.
-    ``progress`` hears of every candidate looked at.
+    ``error``: of the predictions, one standard deviation. ``regret``: a difference that does not matter. ``weights``
+    turn seconds into what is minimised (default 1). ``progress`` hears how many candidates are out of the race or known
+    well enough, of how many.
     """
 
     def __init__(
-        self, sample: Sample, predicted_s: Sequence[float], weights: Sequence[float] | None,
-        progress: Callable[[int, int], None] | None, out_of_time: Callable[[], bool],
+        self, sample: Sample, predicted_s: Sequence[float], error: float, weights: Sequence[float] | None,
+        regret: float, progress: Callable[[int, int], None] | None, out_of_time: Callable[[], bool],
     ) -> None:  # fmt: skip
         self._sample, self._progress, self._out_of_time = sample, progress, out_of_time
-        self._offsets: Array = np.log(weights if weights is not None else np.ones(len(predicted_s)))
+        self._error, self._regret = error, regret
+        count = len(predicted_s)
+        self._offsets: Array = np.log(weights if weights is not None else np.ones(count))
         self.prior: Array = np.log(predicted_s) + self._offsets
-        self.ratios: dict[int, list[float]] = {}
+        self.ratios: dict[int, Array] = {}
+        #: Of each candidate: the logarithm of what is minimised against the baseline's seconds, the spread of its
+        #: bursts, how many of them there were.
+        self.centres: Array = np.full(count, np.inf)
+        self._spreads: Array = np.zeros(count)
+        self._bursts = np.zeros(count, dtype=np.int64)
         self.failed: set[int] = set()
         self.baseline_s: list[float] = []
+        #: How far each of the baseline's runs was from the level before.
+        self._strays: list[float] = []
+        self._level = 0.0
+        self.restless = False
+        self._order = Random(0)
         self.samples, self.spent_s = 0, 0.0
-        self.take([], 0, START)
+        self._take_baseline(START)
+        self._judge({0})
 
     @property
-    def unseen(self) -> int:
-        """Candidates that were not looked at."""
-        return len(self.prior) - len(self.ratios) - len(self.failed)
+    def seen(self) -> NDArray[np.int64]:
+        return np.flatnonzero(self._bursts)
 
-    def look(self, index: int, count: int, beside: int) -> None:
-        """The first samples of a candidate."""
-        self.take([index], count, beside)
-        if self._progress is not None:
-            self._progress(len(self.prior) - self.unseen, len(self.prior))
-
-    def take(self, indices: Sequence[int], count: int, beside: int) -> None:
-        """``count`` samples of each candidate, after ``beside`` of the baseline. ValueError: that does not run.
-
-        When time runs out in between, the candidates that are left go without.
-        """
-        for index, number in ((0, beside), *((index, count) for index in indices if index != 0)):
-            if index != 0 and self._out_of_time():
-                break
-            seconds = self._sample(index, number)
-            if seconds is None and index == 0:
-                raise ValueError("the baseline cannot run")
-            if seconds is None:
-                self.failed.add(index)
-                self.ratios.pop(index, None)
-                continue
-            self.samples += len(seconds)
-            self.spent_s += float(seconds.sum())
-            if index == 0:
-                self.baseline_s.extend(seconds)
-                level = float(np.median(np.log(self.baseline_s[-WINDOW:])))
-            self.ratios.setdefault(index, []).extend(np.log(seconds) - level)
-
-    def centre(self, index: int) -> float:
-        """The logarithm of what is minimised, against the baseline's seconds."""
-        return float(np.median(self.ratios[index]) + self._offsets[index])
-
-    def standard_error(self, index: int) -> float:
-        """Of the median. Of a few samples the spread is the larger of their own and of what others' samples have."""
-        ratios = self.ratios[index]
-        spread = _spread(ratios)
-        if len(ratios) < OWN_SPREAD:
-            known = [_spread(other) for other in self.ratios.values() if len(other) >= OWN_SPREAD]
-            spread = max(spread, float(np.median(known)))
-        return 1.2533 * spread / sqrt(len(ratios))
+    @property
+    def unseen(self) -> NDArray[np.int64]:
+        """Candidates that were not looked at, and may run."""
+        return np.setdiff1d(np.flatnonzero(self._bursts == 0), list(self.failed))
 
     @property
     def best(self) -> int:
-        return min(self.ratios, key=self.centre)
+        return int(np.argmin(self.centres))
 
-    def chance_seen_are_no_better(self, regret: float) -> float:
-        """The chance that none of those looked at beats the best by more than ``regret``."""
-        best, chance = self.best, 1.0
-        goal = self.centre(best) + log(1 - regret)
-        for index in self.ratios:
-            if index != best:
-                error = sqrt(self.standard_error(index) ** 2 + self.standard_error(best) ** 2)
-                chance *= 1 - NormalDist(self.centre(index), error).cdf(goal)
-        return chance
+    def tell(self, still_open: int) -> None:
+        if self._progress is not None:
+            self._progress(len(self.prior) - still_open, len(self.prior))
 
-    def outcome(self, regret: float, missed: float, *, finished: bool) -> Outcome:
-        """``missed``: the chance that one not looked at would have won."""
-        ratios = {index: np.asarray(values) for index, values in self.ratios.items()}
-        sure = (1 - missed) * self.chance_seen_are_no_better(regret)
-        errors = {index: self.standard_error(index) for index in ratios}
+    def take(self, indices: Sequence[int], count: int = BURST, turns: int = 1) -> bool:
+        """``count`` runs of each candidate and turn, in random order, a few after each burst of the baseline.
+
+        False: time ran out in between. ValueError: the baseline cannot run.
+        """
+        others, complete = [index for index in indices if index != 0], True
+        for _ in range(turns):
+            complete = complete and self._turn(others, count)
+        self._judge({0, *others} - self.failed)
+        return complete
+
+    def _turn(self, others: list[int], count: int) -> bool:
+        self._order.shuffle(others)
+        for start in range(0, max(1, len(others)), GROUP):
+            self._take_baseline(RESTLESS_BESIDE if self.restless else BESIDE)
+            for index in others[start : start + GROUP]:
+                if self._out_of_time():
+                    return False
+                if index in self.failed:
+                    continue
+                seconds = self._sample(index, count)
+                if seconds is None:
+                    self._fail(index)
+                else:
+                    self._add(index, seconds)
+        return True
+
+    def _take_baseline(self, count: int) -> None:
+        seconds = self._sample(0, count)
+        if seconds is None:
+            raise ValueError("the baseline cannot run")
+        runs = np.log(seconds)
+        self._strays.extend(np.abs(runs - (self._level if self.baseline_s else np.median(runs))))
+        self.baseline_s.extend(seconds)
+        self._level = float(np.median(np.log(self.baseline_s[-(count if self.restless else WINDOW) :])))
+        self._add(0, seconds)
+
+    def _add(self, index: int, seconds: Array) -> None:
+        self.samples += len(seconds)
+        self.spent_s += float(seconds.sum())
+        ratios = np.log(seconds) - self._level
+        self.ratios[index] = np.concatenate((self.ratios[index], ratios)) if index in self.ratios else ratios
+
+    def _fail(self, index: int) -> None:
+        self.failed.add(index)
+        self.ratios.pop(index, None)
+        self.centres[index], self._bursts[index] = np.inf, 0
+
+    def _judge(self, indices: set[int]) -> None:
+        """Bring what is known of the device and of these candidates up to date.
+
+        The runs of a burst are alike, so that it is bursts that count; their spread is by quartiles, as tails are
+        heavy. Where successive bursts are alike too they count as fewer.
+        """
+        self.restless = float(np.quantile(self._strays, 0.9)) > RESTLESS * self._regret
+        for index in indices & self.ratios.keys():
+            ratios = self.ratios[index]
+            self._bursts[index] = count = len(ratios) // BURST
+            bursts = ratios[: count * BURST].reshape(-1, BURST).mean(axis=1)
+            lower, upper = np.percentile(bursts, [25, 75])
+            alike = correlation_length(bursts) if index else 1.0
+            self.centres[index] = np.median(ratios) + self._offsets[index]
+            self._spreads[index] = max(float(upper - lower) / 1.349, LEAST_SPREAD) * sqrt(alike)
+
+    def errors(self) -> Array:
+        """Standard error of each one's median, of few bursts by what others' bursts have for a spread."""
+        many = self._bursts >= START // BURST
+        usual = float(np.median(self._spreads[many]))
+        spreads = np.where(self._bursts >= OWN_SPREAD, self._spreads, np.maximum(self._spreads, usual))
+        return np.asarray(MEDIAN * spreads / np.sqrt(np.maximum(self._bursts, 1)))
+
+    def chances(self) -> Array:
+        """The chance of every candidate to beat the best seen by more than the regret; 0 of those that cannot run.
+
+        A candidate not looked at lies around its prediction, shifted by how the predictions of those seen were off.
+        """
+        seen, best = self.seen, self.best
+        off = self.centres[seen] - self.prior[seen]
+        shift = float(np.median(off))
+        # The stated error weighs as much as four looks against how far off the predictions were seen to be.
+        squares = 4 * self._error**2 + float(((off - shift) ** 2).sum())
+        centres, widths = self.prior + shift, np.full(len(self.prior), max(sqrt(squares / (4 + len(off))), LEAST_ERROR))
+        errors = self.errors()
+        centres[seen], widths[seen] = self.centres[seen], errors[seen]
+        ahead = self.centres[best] + log(1 - self._regret) - centres
+        chances: Array = stdtr(FREEDOM, ahead / np.hypot(widths, errors[best]))
+        chances[best] = 0.0
+        if self.restless:
+            chances[seen[self._bursts[seen] < OWN_SPREAD]] = 0.5
+        chances[list(self.failed)] = 0.0
+        return chances
+
+    def outcome(self, *, finished: bool) -> Outcome:
+        errors = self.errors()
         return Outcome(
-            self.best, ratios, errors, np.asarray(self.baseline_s), self.samples, self.spent_s, sure, finished,
-            tuple(sorted(self.failed)),
+            self.best, self.ratios, {index: float(errors[index]) for index in self.ratios}, np.asarray(self.baseline_s),
+            self.samples, self.spent_s, 1 - any_of(self.chances()), finished, tuple(sorted(self.failed)),
         )  # fmt: skip
+
+    def turns(self, indices: Sequence[int]) -> int:
+        """How many turns to take before judging anew: a GROWTH-th of those that the least known one had."""
+        return max(1, int(min(self._bursts[list(indices)])) // GROWTH)
+
+
+def any_of(chances: Array) -> float:
+    """The chance that one of independent ones comes true."""
+    return float(1 - np.prod(1 - chances))

@@ -5,10 +5,9 @@ Each sample is a ratio to the baseline beside it, from which clock states cancel
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable, Sequence
 
-from sizer.searching.strategies.contest import START, TURN, Contest, Outcome, Sample
+from sizer.searching.strategies.contest import MOST_SAMPLES, START, Contest, Outcome, Sample
 
 NAME = "exhaustive"
 
@@ -25,30 +24,25 @@ def run(
     confidence: float = 0.95,
     out_of_time: Callable[[], bool] = lambda: False,
     progress: Callable[[int, int], None] | None = None,
-    most_samples: int = 100,
+    most_samples: int = MOST_SAMPLES,
 ) -> Outcome:
-    """As ``racing.run``; of the predictions only the order is used, so that time runs out on the unlikeliest."""
-    del error, confidence
-    contest, shuffled = Contest(sample, predicted_s, weights, progress, out_of_time), random.Random(0)
+    """As ``racing.run``, but everything is measured, the likeliest first: time runs out on the unlikeliest."""
+    del confidence
+    contest = Contest(sample, predicted_s, error, weights, regret, progress, out_of_time)
+    finished = True
     for index in sorted(range(1, len(predicted_s)), key=contest.prior.__getitem__):
-        if out_of_time():
-            break
-        contest.look(index, START, TURN)
-    finished = contest.unseen == 0
+        finished = finished and not out_of_time() and contest.take([index], START)
+        contest.tell(len(contest.unseen))
     while finished and (loose := _loose(contest, regret / 2, most_samples)):
-        if out_of_time():
-            finished = False
-            break
-        shuffled.shuffle(loose)
-        contest.take(loose, TURN, TURN)
-    # Of those never looked at nothing is claimed but that one in as many is the best.
-    return contest.outcome(regret, contest.unseen / len(predicted_s), finished=finished)
+        contest.tell(len(loose))
+        finished = contest.take(loose, turns=contest.turns(loose))
+    return contest.outcome(finished=finished)
 
 
 def _loose(contest: Contest, precision: float, most_samples: int) -> list[int]:
+    errors = contest.errors()
     return [
         index
-        for index in contest.ratios
-        if len(contest.ratios[index]) < most_samples
-        and (len(contest.ratios[index]) < LEAST or 2 * contest.standard_error(index) > precision)
+        for index, ratios in contest.ratios.items()
+        if len(ratios) < most_samples and (len(ratios) < LEAST or 2 * errors[index] > precision)
     ]
