@@ -4,16 +4,15 @@
 
 Recorded latencies (NVIDIA's aiconfigurator tables, consensus of frameworks, bf16) are replayed with timing noise along
 n, k and m; the cost model's predictions order the candidates. Synthetic landscapes have tile steps and worse
-predictions. `--cpu SECONDS` instead measures on this machine, both ways: reports/search-cpu.md.
+predictions.
 """
 
 from __future__ import annotations
 
 import argparse
 import sys
-import tempfile
-import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,8 +23,6 @@ from tabulate import tabulate
 
 from shapes.cost import predict
 from shapes.operators import Gemm
-from sizer.searching import search
-from sizer.searching.space import Limits
 from sizer.searching.strategies import exhaustive, racing
 from sizer.searching.strategies.contest import Sample
 
@@ -47,6 +44,10 @@ class Landscape:
     weights: np.ndarray
     error: float
 
+    def sampler(self, seed: int) -> Sample:
+        rng = np.random.default_rng(seed)
+        return lambda index, count: self.truth[index] * (1 + NOISE * np.abs(rng.standard_t(3, count)))
+
 
 @dataclass(frozen=True)
 class Trial:
@@ -58,15 +59,10 @@ class Trial:
     exhaustive_loss: float
 
 
-def sampler(truth: np.ndarray, seed: int) -> Sample:
-    rng = np.random.default_rng(seed)
-    return lambda index, count: truth[index] * (1 + NOISE * np.abs(rng.standard_t(3, count)))
-
-
 def trial(landscape: Landscape, seed: int) -> Trial:
     values = landscape.truth * landscape.weights
     outcomes = [
-        run(list(landscape.predicted), landscape.error, sampler(landscape.truth, seed), weights=list(landscape.weights))
+        run(list(landscape.predicted), landscape.error, landscape.sampler(seed), weights=list(landscape.weights))
         for run in (racing.run, exhaustive.run)
     ]
     race, all_of_them = outcomes
@@ -115,8 +111,9 @@ def synthetic(count: int) -> Iterator[Landscape]:
 
 def row(name: str, landscapes: Callable[[], Iterator[Landscape]], most: int) -> list[object]:
     found = list(landscapes())
-    order = np.random.default_rng(0).permutation(len(found))[:most]
-    trials = [trial(found[index], int(index)) for index in order]
+    order = np.random.default_rng(0).permutation(len(found))[:most].tolist()
+    with ProcessPoolExecutor() as pool:
+        trials = list(pool.map(trial, [found[index] for index in order], order, chunksize=4))
     sizes = [len(found[index].truth) for index in order]
     share = np.array([one.share for one in trials])
     return [
@@ -125,33 +122,6 @@ def row(name: str, landscapes: Callable[[], Iterator[Landscape]], most: int) -> 
         f"{np.mean([one.exhaustive_loss <= 0.01 for one in trials]):.1%}",
         f"{np.mean(share):.1%}", f"{np.quantile(share, 0.95):.1%}", f"{np.mean([one.sure for one in trials]):.1%}",
     ]  # fmt: skip
-
-
-def cpu(seconds: float) -> str:
-    """The same search twice on this machine, each with a store of its own."""
-    rows = []
-    for h, tokens in ((512, 512), (1024, 256)):
-        found = {}
-        for strategy in ("exhaustive", "racing"):
-            with tempfile.TemporaryDirectory() as folder:
-                start = time.perf_counter()
-                found[strategy] = search(
-                    h=h, tokens=tokens, dtype="fp32", limits=Limits(0.04, step=4), measure=True, strategy=strategy,
-                    time_limit_s=seconds, store=f"{folder}/store.db", top=1000,
-                ), time.perf_counter() - start  # fmt: skip
-        everything, reference_s = found["exhaustive"]
-        race, race_s = found["racing"]
-        true = {one.change["d_ff"]: one.timing.seconds for one in (everything.baseline, *everything.candidates)}
-        best = min((one.timing.seconds, one.change["d_ff"]) for one in (race.baseline, *race.candidates))[1]
-        loss = f"{true[best] / min(true.values()) - 1:.1%}" if best in true else "not reached in time"
-        rows.append([
-            f"h {h}, {tokens} tokens, fp32", len(true), f"{min(true, key=true.__getitem__)}", best,
-            loss, f"{reference_s:.0f}", f"{race_s:.0f}",
-        ])  # fmt: skip
-    headers = ["search", "candidates", "exhaustive's best", "racing's best", "its loss by exhaustive's times",
-               "exhaustive, s", "racing, s"]  # fmt: skip
-    return CPU.format(seconds=seconds, source=everything.source.removeprefix("measured:"),
-                      table=tabulate(rows, headers, tablefmt="github"))  # fmt: skip
 
 
 TEXT = """# Racing: how good, at what share of the time
@@ -172,31 +142,13 @@ over that of the exhaustive search's. Target: within 1% in at least 95% of trial
 """
 
 
-CPU = """# Racing beside brute force, measured on a CPU
-
-    python reports/bench/search_replay.py --cpu {seconds:g}
-
-The SwiGLU width near 8h/3 within 4% of its parameters, gate, up and down forward and backward, searched twice with a
-store of its own each time, at most {seconds:g} s a search, on {source}, two cores shared with other
-work: differences of a few percent are noise here. The predictions that order the candidates are those of h100-sxm,
-which a CPU does not resemble.
-
-{table}
-"""
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    what = parser.add_mutually_exclusive_group(required=True)
-    what.add_argument("--data", type=Path)
-    what.add_argument("--cpu", type=float, metavar="SECONDS")
+    parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--most", type=int, default=400, help="trials a row")
     options = parser.parse_args()
-    if options.cpu:
-        text, out = cpu(options.cpu), REPORTS / "search-cpu.md"
-    else:
-        text, out = replayed(options.data, options.most), REPORTS / "search.md"
-    out.write_text(text, encoding="utf-8")
+    text = replayed(options.data, options.most)
+    (REPORTS / "search.md").write_text(text, encoding="utf-8")
     sys.stdout.write(text)
 
 
