@@ -157,7 +157,7 @@ def _accelerator_here() -> bool:
 
 @contextmanager
 def _progress(label: str) -> Iterator[Callable[[int, int], None] | None]:
-    """A bar on standard error, on a terminal, from the first news on."""
+    """A bar on standard error, on a terminal, from the first news on; pricing and measuring have one each."""
     if not sys.stderr.isatty():
         yield None
         return
@@ -165,9 +165,11 @@ def _progress(label: str) -> Iterator[Callable[[int, int], None] | None]:
         bars: list[Any] = []
 
         def told(done: int, total: int) -> None:
-            if not bars:
-                bars.append(stack.enter_context(click.progressbar(length=total, label=label, file=sys.stderr)))
-            bars[0].update(done - bars[0].pos)
+            if not bars or bars[0].length != total:
+                stack.close()
+                bars[:] = [stack.enter_context(click.progressbar(length=total, label=label, file=sys.stderr))]
+            # What was thought settled may open again; a bar that goes back tells nobody anything.
+            bars[0].update(max(0, done - bars[0].pos))
 
         yield told
 

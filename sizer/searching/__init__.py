@@ -70,7 +70,7 @@ def search(
 
     The baseline is ``config`` (as for ``check``), or plain dimensions: ``h`` alone searches the SwiGLU width near 8h/3,
     ``params`` a whole model. Several devices: each candidate counts with its worst loss against the best on that
-    device. ``workload``: fields of Workload; ``tokens`` stands for b and s. ``progress(done, candidates)``. Raises
+    device. ``workload``: fields of Workload; ``tokens`` stands for b and s. ``progress(done, of)``. Raises
     InputError where nothing satisfies the constraints.
     """
     started = time.perf_counter()

@@ -27,6 +27,8 @@ from sizer.searching.strategies.contest import Outcome
 Array = NDArray[np.float64]
 #: Kernels are kept ready in so much of the memory that is free at the start: each costs a check and a warm-up.
 ROOM = 0.5
+#: Samples are written down so often: writing takes as long as a small kernel, and a GPU that waits for it cools down.
+SAVE_S = 0.2
 #: (job, how many times it counts in the candidate's time)
 Work = Sequence[tuple[Job, float]]
 
@@ -150,6 +152,9 @@ class Source:
         self._session, self._store = session, store
         self._ready: dict[str, Candidate] = {}
         self._room_bytes = ROOM * session.backend.free_bytes
+        #: Candidates with samples that are not written down yet.
+        self._unsaved: dict[str, Candidate] = {}
+        self._saved_at_s = time.perf_counter()
         #: Samples of the store that were not handed out yet, by job.
         self._kept: dict[str, Array] = {}
         self.failed: dict[int, str] = {}
@@ -175,7 +180,12 @@ class Source:
         candidate = self._ready.pop(key, None) or self._prepare(job, key)
         self._ready[key] = candidate  # the most recently used is last
         taken = self._session.sample(candidate, count)
-        self._store.save_parts({key: (candidate.samples, candidate.controls)}, self._session.environment)
+        self._unsaved[key] = candidate
+        if time.perf_counter() - self._saved_at_s >= SAVE_S:
+            parts = {key: (one.samples, one.controls) for key, one in self._unsaved.items()}
+            self._store.save_parts(parts, self._session.environment)
+            self._unsaved.clear()
+            self._saved_at_s = time.perf_counter()
         return taken
 
     def _stored(self, key: str) -> Array:
@@ -200,6 +210,7 @@ class Source:
         return candidate
 
     def _close(self, key: str) -> None:
+        self._unsaved.pop(key, None)
         self._store.add([self._session.finish(self._ready.pop(key))])
 
     def close(self) -> None:

@@ -73,8 +73,7 @@ class Contest:
     """The samples so far, the baseline's first. ValueError: the baseline cannot run.
 
     ``error``: of the predictions, one standard deviation. ``regret``: a difference that does not matter. ``weights``
-    turn seconds into what is minimised (default 1). ``progress`` hears how many candidates are out of the race or known
-    well enough, of how many.
+    turn seconds into what is minimised (default 1). ``progress`` hears how far the search is, of how much.
     """
 
     def __init__(
@@ -116,9 +115,12 @@ class Contest:
     def best(self) -> int:
         return int(np.argmin(self.centres))
 
-    def tell(self, still_open: int) -> None:
+    def tell(self, still_open: Sequence[int] | NDArray[np.int64]) -> None:
+        """Who is neither out of the race nor known well enough; the bursts these had count for a part of their way."""
         if self._progress is not None:
-            self._progress(len(self.prior) - still_open, len(self.prior))
+            done = int(np.minimum(self._bursts[still_open], OWN_SPREAD - 1).sum())
+            whole = len(self.prior) * OWN_SPREAD
+            self._progress(whole - len(still_open) * OWN_SPREAD + done, whole)
 
     def take(self, indices: Sequence[int], count: int = BURST, turns: int = 1) -> bool:
         """``count`` runs of each candidate and turn, in random order, a few after each burst of the baseline.

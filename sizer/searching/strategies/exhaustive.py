@@ -32,9 +32,9 @@ def run(
     finished = True
     for index in sorted(range(1, len(predicted_s)), key=contest.prior.__getitem__):
         finished = finished and not out_of_time() and contest.take([index], START)
-        contest.tell(len(contest.unseen))
+        contest.tell(contest.unseen)
     while finished and (loose := _loose(contest, regret / 2, most_samples)):
-        contest.tell(len(loose))
+        contest.tell(loose)
         finished = contest.take(loose, turns=contest.turns(loose))
     return contest.outcome(finished=finished)
 

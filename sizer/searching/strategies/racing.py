@@ -4,7 +4,8 @@ The cost model orders the candidates and its own error is the prior: log(time) o
 around its prediction (Student's t with 8 degrees of freedom: models are sometimes far off), shifted by how the
 predictions of those already measured were off. Candidates are looked at while the chance that any unseen one beats the
 best by more than ``regret`` is above half of 1 - ``confidence``; then the likeliest to win are timed on, interleaved
-with the baseline, until that chance of those seen is as small.
+with the baseline, until that chance of those seen is as small. On a device whose times do not repeat themselves nobody
+is out of the race before it was timed at twenty moments.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ def run(
     """Find the candidate of least ``seconds x weight``; index 0, the baseline, is always measured.
 
     ``predicted_s`` order the candidates, ``error`` is their relative error (one standard deviation), ``weights`` turn
-    seconds into the objective (default 1). ``progress(settled, candidates)``. ValueError: the baseline cannot run.
+    seconds into the objective (default 1). ``progress(done, of)``. ValueError: the baseline cannot run.
     """
     contest = Contest(sample, predicted_s, error, weights, regret, progress, out_of_time)
     finished, risk = True, 1 - confidence
@@ -50,7 +51,7 @@ def run(
             turns = contest.turns(rivals) if rivals else 0
         else:
             break
-        contest.tell(int((chances > risk / len(chances)).sum()))
+        contest.tell(np.flatnonzero(chances > risk / len(chances)))
         if not rivals:
             break
         finished = not out_of_time() and contest.take(rivals, turns=turns)
