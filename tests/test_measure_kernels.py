@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +14,7 @@ from shapes.measure.backend import CpuBackend, cpu_cache_bytes, open_backend
 from shapes.measure.kernels import build
 from shapes.measure.kernels.gemm import _operands
 from shapes.measure.kernels.grouped import group_sizes
+from shapes.measure.kernels.modules import _eager, module_of
 from shapes.measure.mamf import find_maximum, grid, neighbours, spread
 from shapes.measure.suite import load_suite, values_of
 from shapes.measure.timer import sets_needed, verify
@@ -52,6 +54,10 @@ def layer(**changes: object) -> Part:
     return Part("layer", ModelShape("x", (Stack("main", 64, (block,)),), 101), Workload(b=2, s=32))
 
 
+def eager(part: Part) -> Part:
+    return replace(part, workload=replace(part.workload, attention="eager"))
+
+
 SUBJECTS = [
     *(Job(Gemm("x", "forward", 24, 32, 40, b, d, lay)) for d in ("fp32", "bf16", "fp16", "fp64")
       for lay in ("tn", "nn", "nt", "tt") for b in (1, 3)),
@@ -64,7 +70,7 @@ SUBJECTS = [
       for ragged, lay in (("m", "tn"), ("m", "nn"), ("k", "nt")) for kernel in ("loop", "")),
     Job(swiglu(64, 48, 128)), Job(swiglu(64, 48, 128, gated=False, train=False)),
     Job(layer()), Job(layer(qkv_bias=True, o_bias=True, fused_qkv=True, parallel=True, norm_weights=2)),
-    Job(Part("head", layer().model, Workload(b=2, s=32))),
+    Job(Part("head", layer().model, Workload(b=2, s=32))), Job(eager(layer())), Job(eager(layer(window=5))),
 ]  # fmt: skip
 
 
@@ -73,6 +79,25 @@ def test_every_kernel_computes_what_fp32_gives(job: Job, backend: CpuBackend) ->
     kernel = build(job, backend)
     assert verify(kernel) <= kernel.bound
     kernel.calls[-1]()
+
+
+@pytest.mark.parametrize("kv_heads", [4, 2])
+@pytest.mark.parametrize("causal", [True, False])
+def test_eager_attention_is_the_fused_one_written_out(kv_heads: int, causal: bool) -> None:
+    subject = layer(kv_heads=kv_heads, causal=causal)
+    fused, written = (module_of(one).double() for one in (subject, eager(subject)))
+    written.load_state_dict(fused.state_dict())
+    x = torch.randn(2, 32, 64, dtype=torch.float64)
+    # Its softmax is in fp32.
+    assert torch.allclose(fused(x), written(x), atol=1e-5)
+
+
+def test_a_window_sees_so_many_keys_the_querys_own_included() -> None:
+    core = _eager(AttentionShape(heads=1, kv_heads=1, head_dim=16, window=5))
+    q, k, v = (torch.randn(1, 1, 32, 16) for _ in range(3))
+    behind = torch.arange(32)[:, None] - torch.arange(32)
+    want = torch.nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=(behind >= 0) & (behind < 5))
+    assert torch.allclose(core(q, k, v), want, atol=1e-5)
 
 
 def test_a_product_that_skips_its_last_rows_is_found_by_the_poison(backend: CpuBackend, monkeypatch) -> None:

@@ -122,8 +122,6 @@ def work_of(space: Space, change: Mapping[str, int]) -> Work:
     if space.operators_of is not None:
         gemms = [operator for operator in timed_operators(space, change) if isinstance(operator, Gemm)]
         return [(Job(operator), operator.count) for operator in gemms]
-    if len(model.stacks) > 1 or model.moe is not None:
-        raise InputError("expected a dense decoder: of others no whole parts are measured yet", key="--measure")
     if workload.t * workload.p * workload.e > 1:
         raise InputError("expected one device: shards are not measured, --predict speaks of them", key="--measure")
     one = replace(model, stacks=(replace(model.main, blocks=(replace(model.main.blocks[0], count=1),)),))
@@ -132,13 +130,16 @@ def work_of(space: Space, change: Mapping[str, int]) -> Work:
     def part(name: PartName) -> Job:
         return Job(Part(name, one, workload, direction))
 
-    scale = space.workload.tokens / workload.tokens
-    if space.what == "swiglu":
-        return [(part("mlp"), model.layers)]
     if space.what == "vocab":
         return [(part("head"), 1.0)]
+    if len(model.stacks) > 1 or model.moe is not None:
+        raise InputError("expected a dense decoder: layers of others are not measured, --predict speaks of them",
+                         key="--measure")  # fmt: skip
+    if space.what == "swiglu":
+        return [(part("mlp"), model.layers)]
     if space.what == "heads":
         return [(part("layer"), model.layers)]
+    scale = space.workload.tokens / workload.tokens
     ends = [(part("head"), scale)] if model.head else []
     return [(part("layer"), model.layers * scale), *ends]
 

@@ -1,22 +1,27 @@
 """Plain torch modules from a ModelShape's block: what Hugging Face's eager classes run, without their names.
 
-Projections are nn.Linear as the shape lists them, attention is torch's SDPA, norms are RMSNorm (LayerNorm where they
-carry a bias), rotary embedding, silu for gated MLPs and gelu for the others, residual additions as the block says.
+Projections are nn.Linear as the shape lists them, attention is torch's SDPA or, eager, written out, norms are RMSNorm
+(LayerNorm where they carry a bias), rotary embedding, silu for gated MLPs and gelu for the others, residual additions
+as the block says. No dropout.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from shapes.measure.jobs import Part
 from shapes.measure.kernels.common import UnsupportedError
 from shapes.model import AttentionShape, Block, MlpShape
 
+#: softmax(q k^T / sqrt(d)) v of [b, heads, s, d].
+Core = Callable[[Any, Any, Any], Any]
+
 
 def module_of(subject: Part) -> Any:
     """The module of ``subject``, taking and giving [b, s, hidden] (a head gives its mean loss, a scalar).
 
-    UnsupportedError for what is not built here: latent attention, mixtures of experts, cross attention, windows.
+    UnsupportedError for what is not built here: latent attention, mixtures of experts, cross attention, fused windows.
     """
     from torch import nn
 
@@ -32,12 +37,13 @@ def module_of(subject: Part) -> Any:
     attention = block.attention
     if not isinstance(attention, AttentionShape) or block.cross is not None or block.mlp is None:
         raise UnsupportedError("only layers of plain self-attention and an MLP are built as modules")
-    if attention.window is not None and attention.window < subject.workload.s:
+    eager = subject.workload.attention == "eager"
+    windowed = attention.window is not None and attention.window < subject.workload.s
+    if windowed and not (eager and attention.causal):
         raise UnsupportedError("torch's fused attention has no sliding window")
-    if subject.workload.attention != "flash":
-        raise UnsupportedError("layers run fused attention; eager attention is timed operator by operator")
     norms = nn.ModuleList(_norm(hidden, block) for _ in range(max(1, min(2, block.norms))))
-    return _layer(_attention(hidden, attention), mlp, norms, parallel=block.parallel)
+    core = _eager(attention) if eager else _fused(attention)
+    return _layer(_attention(hidden, attention, core), mlp, norms, parallel=block.parallel)
 
 
 def _norm(hidden: int, block: Block) -> Any:
@@ -74,10 +80,9 @@ def _mlp(hidden: int, shape: MlpShape) -> Any:
     return Mlp()
 
 
-def _attention(hidden: int, shape: AttentionShape) -> Any:
+def _attention(hidden: int, shape: AttentionShape, core: Core) -> Any:
     import torch
     from torch import nn
-    from torch.nn import functional as F  # noqa: N812  # torch's own convention
 
     linears = shape.linears(hidden)
     widths = (shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim, shape.kv_heads * shape.v_dim)
@@ -94,12 +99,44 @@ def _attention(hidden: int, shape: AttentionShape) -> Any:
             q = _rotated(q.view(b, s, shape.heads, shape.head_dim), shape.rotary_dim).transpose(1, 2)
             k = _rotated(k.view(b, s, shape.kv_heads, shape.head_dim), shape.rotary_dim).transpose(1, 2)
             v = v.view(b, s, shape.kv_heads, shape.v_dim).transpose(1, 2)
-            grouped = shape.heads != shape.kv_heads
-            core = F.scaled_dot_product_attention(q, k, v, is_causal=shape.causal, enable_gqa=grouped)
-            out: torch.Tensor = self.out(core.transpose(1, 2).reshape(b, s, shape.heads * shape.v_dim))
+            rows = core(q, k, v).transpose(1, 2).reshape(b, s, shape.heads * shape.v_dim)
+            out: torch.Tensor = self.out(rows)
             return out
 
     return Attention()
+
+
+def _fused(shape: AttentionShape) -> Core:
+    from torch.nn import functional as F  # noqa: N812  # torch's own convention
+
+    grouped = shape.heads != shape.kv_heads
+    return lambda q, k, v: F.scaled_dot_product_attention(q, k, v, is_causal=shape.causal, enable_gqa=grouped)
+
+
+def _eager(shape: AttentionShape) -> Core:
+    """Scores, mask, softmax in fp32 and values, one after the other through memory: transformers' eager attention."""
+    import torch
+
+    group = shape.heads // shape.kv_heads
+    masks: dict[tuple[int, torch.dtype], torch.Tensor] = {}
+
+    def mask(s: int, like: torch.Tensor) -> torch.Tensor:
+        # A model makes it once for all its layers: no part of a layer's time.
+        if (s, like.dtype) not in masks:
+            hidden = torch.full((s, s), float("-inf"), dtype=like.dtype, device=like.device)
+            window = hidden.tril(-shape.window) if shape.window is not None else 0.0
+            masks[s, like.dtype] = hidden.triu(1) + window
+        return masks[s, like.dtype]
+
+    def core(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        if group > 1:
+            k, v = k.repeat_interleave(group, dim=1), v.repeat_interleave(group, dim=1)
+        scores = q @ k.transpose(-1, -2) * shape.head_dim**-0.5
+        if shape.causal:
+            scores = scores + mask(q.shape[2], scores)
+        return torch.softmax(scores, dim=-1, dtype=torch.float32).to(v.dtype) @ v
+
+    return core
 
 
 def _rotated(x: Any, channels: int) -> Any:
