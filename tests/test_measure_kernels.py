@@ -71,6 +71,7 @@ SUBJECTS = [
     Job(swiglu(64, 48, 128)), Job(swiglu(64, 48, 128, gated=False, train=False)),
     Job(layer()), Job(layer(qkv_bias=True, o_bias=True, fused_qkv=True, parallel=True, norm_weights=2)),
     Job(Part("head", layer().model, Workload(b=2, s=32))), Job(eager(layer())), Job(eager(layer(window=5))),
+    *(Job(replace(layer(qk_norm=norm), part="self_attention")) for norm in ("none", "head", "full")),
 ]  # fmt: skip
 
 

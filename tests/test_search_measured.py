@@ -15,17 +15,23 @@ import pytest
 from click.testing import CliRunner, Result
 
 import sizer
+from shapes.device import load_device
 from shapes.errors import InputError
 from shapes.measure.executor import InProcess
 from shapes.store import Store
 from sizer.cli import main
-from sizer.searching.measuring import _timing
+from sizer.pricing import Pricer
+from sizer.searching import _baseline, _space
+from sizer.searching.measuring import _timing, work_of
+from sizer.searching.predicting import price
 from sizer.searching.space import Limits
 from sizer.searching.strategies import STRATEGIES
 from sizer.searching.strategies.contest import Outcome
 
 TINY = ["--h", "64", "--tokens", "64", "--dtype", "fp32", "--tolerance", "5%", "--step", "4", "--measure",
         "--regret", "20%"]  # fmt: skip
+
+CONFIGS = Path(__file__).parent / "data" / "configs"
 
 
 def run(*arguments: str) -> Result:
@@ -75,6 +81,26 @@ def test_the_strategy_minimises_the_objective_of_measured_times(
     worth = [1.0 if objective == "step-time" else 1 / one.parameters for one in found.ranked]
     assert given == worth
     assert len(given) > 3
+
+
+@pytest.mark.parametrize("attention", ["flash", "eager"])
+@pytest.mark.parametrize(
+    ("name", "whats"),
+    [
+        ("gpt2", ("swiglu", "heads", "vocab", "microbatch")), ("phi-3-mini", ("swiglu", "heads", "hidden", "vocab")),
+        ("gemma-2-9b", ("swiglu", "heads", "hidden", "microbatch")), ("qwen3-30b-a3b", ("heads", "vocab")),
+    ],
+)  # fmt: skip
+def test_what_is_timed_are_the_products_that_are_priced(name: str, whats: tuple[str, ...], attention: str) -> None:
+    # TFLOPS divide the priced products by the measured time: both must be of the same ones.
+    device = load_device("h100-sxm")
+    words = {"b": 1, "s": 512, "attention": attention}
+    model, workload = _baseline(f"{CONFIGS}/{name}.json", *[None] * 7, words, False)
+    for what in whats:
+        space = _space(what, model, workload, device, Limits(0.05), None, None, None, False, None)
+        for change in (space.baseline, space.candidates[0]):
+            timed = sum(count * job.subject.flops for job, count in work_of(space, change))
+            assert timed == pytest.approx(price(space, change, Pricer(device)).flops, rel=1e-12)
 
 
 def test_the_interval_of_a_few_noisy_ratios_holds_their_median() -> None:

@@ -9,14 +9,14 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from shapes.dtypes import BYTES
 from shapes.model import AttentionShape, Block, MlpShape, ModelShape, Stack
 from shapes.operators import Attention, Collective, Elementwise, Gemm, GroupedGemm
 from shapes.workload import Workload
 
-PartName = Literal["mlp", "layer", "head"]
+PartName = Literal["mlp", "self_attention", "layer", "head"]
 Direction = Literal["forward", "forward+backward"]
 
 
@@ -49,7 +49,9 @@ class MemoryBound:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A part of ``model`` run whole on ``workload``: its MLP, one whole layer, or the last norm, head and loss.
+    """A part of ``model`` run whole on ``workload``: its MLP, its self-attention with projections, one whole layer, or
+
+    the last norm, head and loss.
 
     The main stack's first block is the one that is built. ``direction`` "forward+backward" also makes every gradient.
     ``compiled``: through torch.compile.
@@ -71,7 +73,8 @@ class Part:
         """FLOPs of the matrix products (2 a parameter and token forward, 4 backward) and of attention's full square."""
         from shapes.operators import operators
 
-        wanted = {"mlp": "mlp.", "layer": "layers.*.", "head": "lm_head"}[self.part]
+        names = {"mlp": "mlp.", "self_attention": ".attention.", "layer": "layers.*.", "head": "lm_head"}
+        wanted = names[self.part]
         one_layer = ModelShape(
             self.model.model_type,
             (Stack("main", self.model.hidden, (replace(self.block, count=1),)),),
@@ -167,9 +170,9 @@ def _part_title(part: Part) -> str:
     sizes = {"h": part.model.hidden}
     if part.part == "head":
         sizes["v"] = part.model.vocab
-    elif part.part == "layer" and isinstance(part.block.attention, AttentionShape):
+    elif part.part in ("self_attention", "layer") and isinstance(part.block.attention, AttentionShape):
         sizes["a"] = part.block.attention.heads
-    if part.part != "head" and isinstance(part.block.mlp, MlpShape):
+    if part.part in ("mlp", "layer") and isinstance(part.block.mlp, MlpShape):
         sizes["d_ff"] = part.block.mlp.width
     sizes["tokens"] = part.workload.tokens
     words = [part.part, *(f"{name}={size}" for name, size in sizes.items()), part.workload.dtype, part.direction]
@@ -188,19 +191,21 @@ def _describe_part(part: Part) -> dict[str, Any]:
     if part.part == "mlp":
         # An MLP sees rows, whatever their sequences.
         return {**out, "b": 1, "s": workload.tokens, "mlp": {"gated": block["mlp"].get("gated"), **block["mlp"]}}
+    if part.part == "self_attention":
+        return {**out, "attention": block["attention"], "attention_core": workload.attention}
     return {**out, "block": block, "attention_core": workload.attention}
 
 
 def flat(description: dict[str, Any]) -> dict[str, Any]:
     """m, n, k, batch and layout of a description, for tables and calibration; None where there is none.
 
-    MLP: m tokens, n d_ff, k hidden. Head: m tokens, n vocabulary, k hidden. Layer: m tokens, k hidden.
+    MLP: m tokens, n d_ff, k hidden. Head: m tokens, n vocabulary, k hidden. Others: m tokens, k hidden.
     Memory-bound: m rows, n columns. Attention: m q_len, n kv_len, k head_dim, batch of sequences.
     """
     kind = description["kind"]
     m, n, k = description.get("m"), description.get("n"), description.get("k")
     batch = description.get("batch", description.get("groups", 1))
-    if kind in ("mlp", "layer", "head"):
+    if kind in get_args(PartName):
         m, k, batch = description["b"] * description["s"], description["hidden"], 1
         mlp = description.get("mlp") or (description.get("block") or {}).get("mlp") or {}
         n = description.get("vocab") or mlp.get("width")

@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import exp
 from statistics import NormalDist
-from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,9 +15,11 @@ from shapes.errors import InputError
 from shapes.measure.executor import Candidate, InProcess, NotMeasured
 from shapes.measure.jobs import Job, Part, PartName
 from shapes.measure.stats import summarise
+from shapes.model import Block, ModelShape
 from shapes.operators import Gemm
 from shapes.store import Store
 from shapes.timing import Timing
+from shapes.workload import Workload
 from sizer.searching.predicting import Priced, rebuilt, timed_operators
 from sizer.searching.space import Space
 from sizer.searching.strategies import STRATEGIES
@@ -29,6 +30,8 @@ Array = NDArray[np.float64]
 ROOM = 0.5
 #: Samples are written down so often: writing takes as long as a small kernel, and a GPU that waits for it cools down.
 SAVE_S = 0.2
+#: What a search times where that is not whole layers and the head.
+PARTS: Mapping[str, tuple[PartName, ...]] = {"swiglu": ("mlp",), "heads": ("self_attention",), "vocab": ("head",)}
 #: (job, how many times it counts in the candidate's time)
 Work = Sequence[tuple[Job, float]]
 
@@ -124,24 +127,26 @@ def work_of(space: Space, change: Mapping[str, int]) -> Work:
         return [(Job(operator), operator.count) for operator in gemms]
     if workload.t * workload.p * workload.e > 1:
         raise InputError("expected one device: shards are not measured, --predict speaks of them", key="--measure")
-    one = replace(model, stacks=(replace(model.main, blocks=(replace(model.main.blocks[0], count=1),)),))
-    direction: Literal["forward", "forward+backward"] = "forward+backward" if workload.train else "forward"
-
-    def part(name: PartName) -> Job:
-        return Job(Part(name, one, workload, direction))
-
-    if space.what == "vocab":
-        return [(part("head"), 1.0)]
-    if len(model.stacks) > 1 or model.moe is not None:
-        raise InputError("expected a dense decoder: layers of others are not measured, --predict speaks of them",
+    names = PARTS.get(space.what, ("layer", "head") if model.head else ("layer",))
+    if len(model.stacks) > 1 and names != ("head",):
+        raise InputError("expected a decoder: stacks of layers are not measured, --predict speaks of them",
                          key="--measure")  # fmt: skip
-    if space.what == "swiglu":
-        return [(part("mlp"), model.layers)]
-    if space.what == "heads":
-        return [(part("layer"), model.layers)]
+    if model.moe is not None and "layer" in names:
+        raise InputError("expected a dense model: experts are not measured, --predict speaks of them", key="--measure")
     scale = space.workload.tokens / workload.tokens
-    ends = [(part("head"), scale)] if model.head else []
-    return [(part("layer"), model.layers * scale), *ends]
+    jobs: dict[str, tuple[Job, float]] = {}
+    for name in names:
+        for block in model.main.blocks if name != "head" else model.main.blocks[:1]:
+            job, count = _part(name, model, block, workload), block.count if name != "head" else 1
+            # Blocks that differ elsewhere may have the same MLP: one job, which counts for all of them.
+            key = job.key
+            jobs[key] = job, scale * count + (jobs[key][1] if key in jobs else 0.0)
+    return list(jobs.values())
+
+
+def _part(name: PartName, model: ModelShape, block: Block, workload: Workload) -> Job:
+    one = replace(model, stacks=(replace(model.main, blocks=(replace(block, count=1),)),))
+    return Job(Part(name, one, workload, "forward+backward" if workload.train else "forward"))
 
 
 class Source:

@@ -29,21 +29,26 @@ def module_of(subject: Part) -> Any:
     if subject.part == "head":
         return _head(hidden, subject.model.vocab, subject.model.main.final_norm > 1)
     block = subject.block
+    if subject.part == "self_attention":
+        return _attention_of(subject)
     if not isinstance(block.mlp, MlpShape):
         raise UnsupportedError("only dense MLPs are built as modules; experts are timed as grouped products")
     mlp = _mlp(hidden, block.mlp)
     if subject.part == "mlp":
         return mlp
-    attention = block.attention
-    if not isinstance(attention, AttentionShape) or block.cross is not None or block.mlp is None:
-        raise UnsupportedError("only layers of plain self-attention and an MLP are built as modules")
-    eager = subject.workload.attention == "eager"
-    windowed = attention.window is not None and attention.window < subject.workload.s
+    norms = nn.ModuleList(_norm(hidden, block) for _ in range(max(1, min(2, block.norms))))
+    return _layer(_attention_of(subject), mlp, norms, parallel=block.parallel)
+
+
+def _attention_of(subject: Part) -> Any:
+    block, workload = subject.block, subject.workload
+    attention, eager = block.attention, workload.attention == "eager"
+    if not isinstance(attention, AttentionShape) or block.cross is not None:
+        raise UnsupportedError("only plain self-attention is built as a module")
+    windowed = attention.window is not None and attention.window < workload.s
     if windowed and not (eager and attention.causal):
         raise UnsupportedError("torch's fused attention has no sliding window")
-    norms = nn.ModuleList(_norm(hidden, block) for _ in range(max(1, min(2, block.norms))))
-    core = _eager(attention) if eager else _fused(attention)
-    return _layer(_attention(hidden, attention, core), mlp, norms, parallel=block.parallel)
+    return _attention(subject.model.hidden, attention, _eager(attention) if eager else _fused(attention))
 
 
 def _norm(hidden: int, block: Block) -> Any:
@@ -92,12 +97,22 @@ def _attention(hidden: int, shape: AttentionShape, core: Core) -> Any:
             super().__init__()
             self.inputs = nn.ModuleList(nn.Linear(one.in_features, one.out_features, one.bias) for one in linears[:-1])
             self.out = nn.Linear(linears[-1].in_features, hidden, linears[-1].bias)
+            # Of a head's channels, or of all heads' ("full"); nothing to learn where there is none.
+            normed = {"head": (shape.head_dim, shape.head_dim), "full": widths[:2], "none": None}[shape.qk_norm]
+            self.norms = nn.ModuleList(map(nn.RMSNorm, normed) if normed else ())
+
+        def normed(self, which: int, x: torch.Tensor, heads: int) -> torch.Tensor:
+            """[b, s, heads * d] -> [b, s, heads, d], normed before or after the split."""
+            if shape.qk_norm == "full":
+                x = self.norms[which](x)
+            x = x.view(*x.shape[:2], heads, shape.head_dim)
+            return self.norms[which](x) if shape.qk_norm == "head" else x
 
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             b, s, _ = x.shape
             q, k, v = self.inputs[0](x).split(widths, -1) if len(self.inputs) == 1 else [f(x) for f in self.inputs]
-            q = _rotated(q.view(b, s, shape.heads, shape.head_dim), shape.rotary_dim).transpose(1, 2)
-            k = _rotated(k.view(b, s, shape.kv_heads, shape.head_dim), shape.rotary_dim).transpose(1, 2)
+            q = _rotated(self.normed(0, q, shape.heads), shape.rotary_dim).transpose(1, 2)
+            k = _rotated(self.normed(1, k, shape.kv_heads), shape.rotary_dim).transpose(1, 2)
             v = v.view(b, s, shape.kv_heads, shape.v_dim).transpose(1, 2)
             rows = core(q, k, v).transpose(1, 2).reshape(b, s, shape.heads * shape.v_dim)
             out: torch.Tensor = self.out(rows)
