@@ -93,6 +93,34 @@ def test_eager_attention_is_the_fused_one_written_out(kv_heads: int, causal: boo
     assert torch.allclose(fused(x), written(x), atol=1e-5)
 
 
+@pytest.mark.parametrize("attention", ["flash", "eager"])
+@pytest.mark.parametrize(("name", "norm"), [("Qwen3", "head"), ("Olmo2", "full")])
+def test_self_attention_computes_what_transformers_classes_do(name: str, norm: str, attention: str) -> None:
+    transformers = pytest.importorskip("transformers")
+    modeling = getattr(transformers.models, name.lower())
+    sizes = {
+        "hidden_size": 64,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "head_dim": 16,
+        "num_hidden_layers": 1,
+    }
+    # Our norms have torch's default epsilon.
+    config = getattr(modeling, f"{name}Config")(**sizes, rms_norm_eps=torch.finfo(torch.float32).eps)
+    config._attn_implementation = "eager"
+    classes = getattr(modeling, f"modeling_{name.lower()}")
+    theirs = getattr(classes, f"{name}Attention")(config, 0)
+    part = replace(layer(qk_norm=norm), part="self_attention")
+    ours = module_of(eager(part) if attention == "eager" else part)
+    named = {"inputs.0": "q_proj", "inputs.1": "k_proj", "inputs.2": "v_proj", "out": "o_proj", "norms.0": "q_norm",
+             "norms.1": "k_norm"}  # fmt: skip
+    ours.load_state_dict({f"{mine}.weight": theirs.get_parameter(f"{one}.weight") for mine, one in named.items()})
+    x = torch.randn(2, 32, 64)
+    angles = getattr(classes, f"{name}RotaryEmbedding")(config)(x, torch.arange(32)[None])
+    mask = torch.full((32, 32), float("-inf")).triu(1)[None, None]
+    assert torch.allclose(ours(x), theirs(x, position_embeddings=angles, attention_mask=mask)[0], atol=1e-5)
+
+
 def test_a_window_sees_so_many_keys_the_querys_own_included() -> None:
     core = _eager(AttentionShape(heads=1, kv_heads=1, head_dim=16, window=5))
     q, k, v = (torch.randn(1, 1, 32, 16) for _ in range(3))
