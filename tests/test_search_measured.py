@@ -103,6 +103,16 @@ def test_what_is_timed_are_the_products_that_are_priced(name: str, whats: tuple[
             assert timed == pytest.approx(price(space, change, Pricer(device)).flops, rel=1e-12)
 
 
+def test_microbatches_are_timed_by_layers_and_head_and_say_so(tmp_path: Path) -> None:
+    sizes = ("--h", "64", "--heads", "2", "--layers", "1", "--vocab", "128", "-b", "2", "-s", "16", "--dtype", "fp32")
+    limits = ("--measure", "--regret", "20%", "--time-limit", "5", "--store", str(tmp_path / "store.db"))
+    result = run("--what", "microbatch", *sizes, *limits, "--format", "json")
+    found = json.loads(result.stdout)
+    assert "layers and the head are timed, embedding and optimizer are not" in found["notes"]
+    assert found["baseline"]["change"] == {"b": 2}
+    assert found["measurements"] > 0
+
+
 def test_the_interval_of_a_few_noisy_ratios_holds_their_median() -> None:
     # As time runs out some candidates have three samples: of ratios far apart, and on both sides of 1.
     ratios = {0: np.zeros(4), 1: np.log([0.2, 0.7, 0.9]), 2: np.log([0.5, 2.0, 30.0])}

@@ -102,6 +102,8 @@ def measured(
         f"{len(seen) - 1} of {others} candidates looked at{kept}, {outcome.sure:.0%} sure that none of them is more "
         f"than {asked.regret:.1%} faster than the best{ended}"
     ]
+    if space.what not in PARTS:
+        notes.append("layers and the head are timed, embedding and optimizer are not")
     for index in outcome.failed:
         change = ", ".join(f"{key} {value}" for key, value in predicted[index].change.items())
         notes.append(f"{change} was not measured ({source.failed[index]})")
