@@ -34,12 +34,12 @@ from sizer.benching import write_rows
 from sizer.pricing import Pricer
 from sizer.report.search_report import search_json
 from sizer.searching import search
-from sizer.searching.measuring import work_of
 from sizer.searching.predicting import price
 from sizer.searching.space import Limits, Space
 from sizer.searching.spaces import swiglu
 from sizer.searching.strategies import exhaustive, racing
 from sizer.searching.strategies.contest import Outcome, Sample
+from sizer.searching.work import work_of
 
 REPORTS = Path(__file__).resolve().parents[1]
 DATA = REPORTS / "data" / "search-cpu"

@@ -13,27 +13,21 @@ from numpy.typing import NDArray
 
 from shapes.errors import InputError
 from shapes.measure.executor import Candidate, InProcess, NotMeasured
-from shapes.measure.jobs import Job, Part, PartName
+from shapes.measure.jobs import Job
 from shapes.measure.stats import summarise
-from shapes.model import Block, ModelShape
-from shapes.operators import Gemm
 from shapes.store import Store
 from shapes.timing import Timing
-from shapes.workload import Workload
-from sizer.searching.predicting import Priced, rebuilt, timed_operators
+from sizer.searching.predicting import Priced
 from sizer.searching.space import Space
 from sizer.searching.strategies import STRATEGIES
 from sizer.searching.strategies.contest import Outcome
+from sizer.searching.work import left_out, work_of
 
 Array = NDArray[np.float64]
 #: Kernels are kept ready in so much of the memory that is free at the start: each costs a check and a warm-up.
 ROOM = 0.5
 #: Samples are written down so often: writing takes as long as a small kernel, and a GPU that waits for it cools down.
 SAVE_S = 0.2
-#: What a search times where that is not whole layers and the head.
-PARTS: Mapping[str, tuple[PartName, ...]] = {"swiglu": ("mlp",), "heads": ("self_attention",), "vocab": ("head",)}
-#: (job, how many times it counts in the candidate's time)
-Work = Sequence[tuple[Job, float]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,8 +96,7 @@ def measured(
         f"{len(seen) - 1} of {others} candidates looked at{kept}, {outcome.sure:.0%} sure that none of them is more "
         f"than {asked.regret:.1%} faster than the best{ended}"
     ]
-    if space.what not in PARTS:
-        notes.append("layers and the head are timed, embedding and optimizer are not")
+    notes.extend(left_out(space))
     for index in outcome.failed:
         change = ", ".join(f"{key} {value}" for key, value in predicted[index].change.items())
         notes.append(f"{change} was not measured ({source.failed[index]})")
@@ -119,36 +112,6 @@ def _timing(outcome: Outcome, index: int, confidence: float, source: str) -> Tim
     reach = exp(NormalDist().inv_cdf((1 + confidence) / 2) * outcome.errors[index])
     low, high = min(ratio.low, ratio.seconds / reach), max(ratio.high, ratio.seconds * reach)
     return Timing(level * ratio.seconds, level * low, level * high, source)
-
-
-def work_of(space: Space, change: Mapping[str, int]) -> Work:
-    """What is measured of a candidate, each job with its weight at the baseline's tokens."""
-    model, workload = rebuilt(space, change)
-    if space.operators_of is not None:
-        gemms = [operator for operator in timed_operators(space, change) if isinstance(operator, Gemm)]
-        return [(Job(operator), operator.count) for operator in gemms]
-    if workload.t * workload.p * workload.e > 1:
-        raise InputError("expected one device: shards are not measured, --predict speaks of them", key="--measure")
-    names = PARTS.get(space.what, ("layer", "head") if model.head else ("layer",))
-    if len(model.stacks) > 1 and names != ("head",):
-        raise InputError("expected a decoder: stacks of layers are not measured, --predict speaks of them",
-                         key="--measure")  # fmt: skip
-    if model.moe is not None and "layer" in names:
-        raise InputError("expected a dense model: experts are not measured, --predict speaks of them", key="--measure")
-    scale = space.workload.tokens / workload.tokens
-    jobs: dict[str, tuple[Job, float]] = {}
-    for name in names:
-        for block in model.main.blocks if name != "head" else model.main.blocks[:1]:
-            job, count = _part(name, model, block, workload), block.count if name != "head" else 1
-            # Blocks that differ elsewhere may have the same MLP: one job, which counts for all of them.
-            key = job.key
-            jobs[key] = job, scale * count + (jobs[key][1] if key in jobs else 0.0)
-    return list(jobs.values())
-
-
-def _part(name: PartName, model: ModelShape, block: Block, workload: Workload) -> Job:
-    one = replace(model, stacks=(replace(model.main, blocks=(replace(block, count=1),)),))
-    return Job(Part(name, one, workload, "forward+backward" if workload.train else "forward"))
 
 
 class Source:

@@ -79,6 +79,11 @@ def anything(_: Operator) -> bool:
     return True
 
 
+def whole_heads(heads: int, kv_heads: int, t: int) -> bool:
+    """Whether ``t`` shards hold whole heads; key/value heads fewer than the shards are copied."""
+    return heads % t == 0 and (kv_heads % t == 0 or t % kv_heads == 0)
+
+
 def nothing_left(what: str, excluded: Mapping[str, int]) -> InputError:
     """The error of a search whose constraints leave no candidate: it names the one that excludes the most."""
     if not excluded:

@@ -9,7 +9,7 @@ from shapes.errors import InputError
 from shapes.model import AttentionShape, ModelShape
 from shapes.operators import Operator
 from shapes.workload import Workload
-from sizer.searching.space import Limits, Space, nothing_left
+from sizer.searching.space import Limits, Space, nothing_left, whole_heads
 
 NAME = "heads"
 
@@ -37,7 +37,7 @@ def space(model: ModelShape, workload: Workload, device: Device, limits: Limits)
             excluded["--head-dim"] += 1
         elif not low <= heads <= high:
             excluded["--range"] += 1
-        elif heads % workload.t or heads % group:
+        elif heads % group or not whole_heads(heads, heads // group, workload.t):
             excluded[f"heads divisible by tp {workload.t} and by {group} a key/value head"] += 1
         else:
             candidates.append({"heads": heads, "head_dim": dim, "kv_heads": heads // group})

@@ -9,7 +9,7 @@ from shapes.errors import InputError
 from shapes.model import AttentionShape, ModelShape
 from shapes.resize import resize
 from shapes.workload import Workload
-from sizer.searching.space import Limits, Space, anything, nothing_left
+from sizer.searching.space import Limits, Space, anything, nothing_left, whole_heads
 
 NAME = "hidden"
 
@@ -31,7 +31,7 @@ def space(model: ModelShape, workload: Workload, device: Device, limits: Limits)
             heads = value // dim
             if value == hidden:
                 continue
-            if value % dim or heads % workload.t or heads % group:
+            if value % dim or heads % group or not whole_heads(heads, heads // group, workload.t):
                 excluded["whole heads on every shard"] += 1
                 continue
             change = {

@@ -11,7 +11,7 @@ from shapes.device import Device
 from shapes.errors import InputError
 from shapes.model import AttentionShape, Block, MlpShape, ModelShape, Stack
 from shapes.workload import Workload
-from sizer.searching.space import Limits, Space, anything, nothing_left
+from sizer.searching.space import Limits, Space, anything, nothing_left, whole_heads
 
 NAME = "model"
 
@@ -102,6 +102,9 @@ def _heads_and_vocab(
         grouped = {heads // group} if heads % group == 0 else set()
         same = {attention.kv_heads} if group > 1 and heads % attention.kv_heads == 0 else set()
         for kv_heads in sorted(grouped | same):
+            if not whole_heads(heads, kv_heads, shards):
+                excluded["whole heads on every shard"] += 1
+                continue
             yield {"hidden": hidden, "heads": heads, "head_dim": dim, "kv_heads": kv_heads, "vocab": vocab}
 
 

@@ -1,0 +1,87 @@
+"""What is timed of a candidate: whole parts of a model as jobs, and how many times each counts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from shapes.errors import InputError
+from shapes.measure.jobs import Job, Part, PartName
+from shapes.model import AttentionShape, Block, MlpShape, ModelShape
+from shapes.operators import Gemm
+from shapes.operators.attention import shard_heads
+from shapes.workload import Workload
+from sizer.searching.predicting import rebuilt, timed_operators
+from sizer.searching.space import Space, whole_heads
+
+#: (job, how many times it counts in the candidate's time)
+Work = Sequence[tuple[Job, float]]
+#: What a search times where that is not whole layers and the head.
+PARTS: Mapping[str, tuple[PartName, ...]] = {"swiglu": ("mlp",), "heads": ("self_attention",), "vocab": ("head",)}
+
+
+def work_of(space: Space, change: Mapping[str, int]) -> Work:
+    """What is measured of a candidate, each job with its weight at the baseline's tokens.
+
+    Their products are those that ``predicting.price`` prices. InputError for what is only predicted.
+    """
+    model, workload = rebuilt(space, change)
+    if space.operators_of is not None:
+        gemms = [operator for operator in timed_operators(space, change) if isinstance(operator, Gemm)]
+        return [(Job(operator), operator.count) for operator in gemms]
+    names = PARTS.get(space.what, ("layer", "head") if model.head else ("layer",))
+    _refuse(model, workload, names)
+    scale = space.workload.tokens / workload.tokens
+    jobs: dict[str, tuple[Job, float]] = {}
+    for name in names:
+        for block in model.main.blocks if name != "head" else model.main.blocks[:1]:
+            job, count = _job(name, model, block, workload), block.count if name != "head" else 1
+            # Blocks that differ elsewhere may have the same MLP: one job, which counts for all of them.
+            key = job.key
+            jobs[key] = job, scale * count + (jobs[key][1] if key in jobs else 0.0)
+    return list(jobs.values())
+
+
+def left_out(space: Space) -> tuple[str, ...]:
+    """What a step has beside the parts that are timed, a sentence each."""
+    if space.operators_of is not None:
+        return ()
+    notes = () if space.what in PARTS else ("layers and the head are timed, embedding and optimizer are not",)
+    t = space.workload.t
+    return notes if t == 1 else (*notes, f"one of {t} tensor-parallel shards is timed, their communication is not")
+
+
+def _refuse(model: ModelShape, workload: Workload, names: tuple[PartName, ...]) -> None:
+    reason = None
+    if workload.p * workload.e > 1:
+        reason = "one pipeline stage and expert shard: others"
+    elif workload.train and workload.checkpointing != "none":
+        reason = "no checkpointing: recomputed layers"
+    elif len(model.stacks) > 1 and names != ("head",):
+        reason = "a decoder: stacks of layers"
+    elif model.moe is not None and "layer" in names:
+        reason = "a dense model: experts"
+    elif not all(
+        whole_heads(block.attention.heads, block.attention.kv_heads, workload.t)
+        for block in model.main.blocks
+        if isinstance(block.attention, AttentionShape)
+    ):
+        reason = f"whole key/value heads on each of {workload.t} shards: split ones"
+    if reason is not None:
+        raise InputError(f"expected {reason} are not measured, --predict speaks of them", key="--measure")
+
+
+def _job(name: PartName, model: ModelShape, block: Block, workload: Workload) -> Job:
+    """The part of one such block on one shard."""
+    t, attention, mlp = workload.t, block.attention, block.mlp
+    if isinstance(attention, AttentionShape):
+        heads, kv_heads = shard_heads(attention, t)
+        fused = attention.fused_qkv if workload.fused_qkv is None else workload.fused_qkv
+        attention = replace(attention, heads=heads, kv_heads=kv_heads, fused_qkv=fused)
+    if isinstance(mlp, MlpShape):
+        fused = mlp.fused_gate_up if workload.fused_gate_up is None else workload.fused_gate_up
+        mlp = replace(mlp, width=-(-mlp.width // t), fused_gate_up=fused)
+    stack = replace(model.main, blocks=(replace(block, attention=attention, mlp=mlp, count=1),))
+    one = replace(model, stacks=(stack,), vocab=-(-model.vocab // t))
+    alone = replace(workload, t=1, sequence_parallel=False, fused_qkv=None, fused_gate_up=None)
+    return Job(Part(name, one, alone, "forward+backward" if workload.train else "forward"))
