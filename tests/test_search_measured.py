@@ -109,12 +109,14 @@ def test_what_is_timed_are_the_products_that_are_priced(
             assert timed == pytest.approx(price(space, change, Pricer(device)).flops, rel=1e-12)
 
 
-def test_microbatches_are_timed_by_layers_and_head_and_say_so(tmp_path: Path) -> None:
-    sizes = ("--h", "64", "--heads", "2", "--layers", "1", "--vocab", "128", "-b", "2", "-s", "16", "--dtype", "fp32")
+def test_microbatches_are_timed_by_a_shards_layers_and_head_and_say_so(tmp_path: Path) -> None:
+    sizes = ("--h", "64", "--heads", "2", "--layers", "1", "--vocab", "128", "-b", "2", "-s", "16", "--dtype", "fp32",
+             "--tp", "2", "--sequence-parallel")  # fmt: skip
     limits = ("--measure", "--regret", "20%", "--time-limit", "5", "--store", str(tmp_path / "store.db"))
     result = run("--what", "microbatch", *sizes, *limits, "--format", "json")
     found = json.loads(result.stdout)
     assert "layers and the head are timed, embedding and optimizer are not" in found["notes"]
+    assert "one of 2 tensor-parallel shards is timed, communication is not, norms run on all tokens" in found["notes"]
     assert found["baseline"]["change"] == {"b": 2}
     assert found["measurements"] > 0
 

@@ -46,9 +46,13 @@ def left_out(space: Space) -> tuple[str, ...]:
     """What a step has beside the parts that are timed, a sentence each."""
     if space.operators_of is not None:
         return ()
-    notes = () if space.what in PARTS else ("layers and the head are timed, embedding and optimizer are not",)
-    t = space.workload.t
-    return notes if t == 1 else (*notes, f"one of {t} tensor-parallel shards is timed, their communication is not")
+    notes = []
+    if space.what not in PARTS:
+        notes.append("layers and the head are timed, embedding and optimizer are not")
+    if space.workload.t > 1:
+        norms = ", norms run on all tokens" if space.workload.sequence_parallel else ""
+        notes.append(f"one of {space.workload.t} tensor-parallel shards is timed, communication is not{norms}")
+    return tuple(notes)
 
 
 def _refuse(model: ModelShape, workload: Workload, names: tuple[PartName, ...]) -> None:
@@ -61,7 +65,7 @@ def _refuse(model: ModelShape, workload: Workload, names: tuple[PartName, ...]) 
         reason = "a decoder: stacks of layers"
     elif model.moe is not None and "layer" in names:
         reason = "a dense model: experts"
-    elif not all(
+    elif {"layer", "self_attention"}.intersection(names) and not all(
         whole_heads(block.attention.heads, block.attention.kv_heads, workload.t)
         for block in model.main.blocks
         if isinstance(block.attention, AttentionShape)
