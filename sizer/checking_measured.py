@@ -12,7 +12,7 @@ from shapes.measure.executor import InProcess
 from shapes.measure.jobs import Job
 from shapes.measure.record import Measurement
 from shapes.measure.runner import measure
-from shapes.operators import Operator
+from shapes.operators import Operator, counted_once
 from shapes.store import Store
 from sizer.benching import device_at_hand, jobs_of_subject
 from sizer.checking import check_subject, proposed_subjects
@@ -63,7 +63,7 @@ class MeasuredCosts:
 
     def __call__(self, operators: Sequence[Operator], device: Device) -> Sequence[Cost]:
         return [
-            self._measured(cost, found) if (found := self.known.get(replace(operator, count=1))) is not None else cost
+            self._measured(cost, found) if (found := self.known.get(counted_once(operator))) is not None else cost
             for operator, cost in zip(operators, predict_many(operators, device), strict=True)
         ]
 
@@ -94,7 +94,7 @@ def measured_costs(
         for operator, job in found.items():
             # Equal priority: an operator and what would replace it are timed in turns, so that drift cancels.
             place = places.setdefault((operator.name, operator.phase), len(places))
-            jobs.setdefault(replace(operator, count=1), replace(job, priority=place))
+            jobs.setdefault(counted_once(operator), replace(job, priority=place))
     with Store.open(store) as kept:
         sweep = measure(jobs.values(), executor=session, store=kept, time_limit_s=time_limit_s)
     known = {

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from shapes.cost import Cost, predict_many
 from shapes.device import Device
-from shapes.operators import Operator
+from shapes.operators import Operator, counted_once
 
 #: Operators -> one cost each: the one seam between advice and where seconds come from.
 CostSource = Callable[[Sequence[Operator], Device], Sequence[Cost]]
@@ -51,7 +51,7 @@ class Pricer:
         self._known: dict[Operator, Cost] = {}
 
     def step(self, operators: Sequence[Operator]) -> Step:
-        keys = [replace(operator, count=1) for operator in operators]
+        keys = [counted_once(operator) for operator in operators]
         missing = [key for key in dict.fromkeys(keys) if key not in self._known]
         if missing:
             self._known.update(zip(missing, self._source(missing, self.device), strict=True))
@@ -59,9 +59,9 @@ class Pricer:
 
     def error_s(self, before: Step, after: Step) -> float:
         """Seconds by which the prediction may be off in the operators of ``before`` that ``after`` runs otherwise."""
-        kept: Mapping[Operator, int] = {replace(op, count=1): op.count for op in after.operators}
+        kept: Mapping[Operator, int] = {counted_once(op): op.count for op in after.operators}
         changed = 0.0
         for operator, cost in zip(before.operators, before.costs, strict=True):
-            gone = operator.count - kept.get(replace(operator, count=1), 0)
+            gone = operator.count - kept.get(counted_once(operator), 0)
             changed += max(0, gone) * max(cost.high - cost.seconds, cost.seconds - cost.low)
         return changed

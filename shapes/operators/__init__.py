@@ -11,6 +11,7 @@ from shapes.operators.types import (
     Layout,
     Operator,
     Phase,
+    counted_once,
 )
 
 __all__ = [
@@ -24,5 +25,6 @@ __all__ = [
     "Operator",
     "Phase",
     "check_split",
+    "counted_once",
     "operators",
 ]

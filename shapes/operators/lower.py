@@ -23,7 +23,7 @@ from shapes.model import AttentionShape, Block, Linear, MlaShape, ModelShape, Mo
 from shapes.operators.attention import attention_operators
 from shapes.operators.communication import block_collectives, step_collectives
 from shapes.operators.elementwise import block_elementwise, model_elementwise
-from shapes.operators.types import LAYOUT_OF_PHASE, Gemm, GroupedGemm, Operator, Phase
+from shapes.operators.types import LAYOUT_OF_PHASE, Gemm, GroupedGemm, Operator, Phase, counted_once
 from shapes.workload import Workload
 
 
@@ -33,11 +33,12 @@ def operators(model: ModelShape, workload: Workload) -> tuple[Operator, ...]:
     Raises InputError where the model cannot be split as asked (heads by t, experts by e, layers by p).
     """
     check_split(model, workload)
-    merged: dict[Operator, int] = {}
+    merged: dict[Operator, tuple[Operator, int]] = {}
     for operator in _all(model, workload):
-        key = replace(operator, count=1)
-        merged[key] = merged.get(key, 0) + operator.count
-    return tuple(replace(operator, count=count) for operator, count in merged.items())
+        key = counted_once(operator)
+        first, count = merged.get(key, (operator, 0))
+        merged[key] = first, count + operator.count
+    return tuple(one if one.count == count else replace(one, count=count) for one, count in merged.values())
 
 
 def check_split(model: ModelShape, workload: Workload) -> None:
