@@ -90,6 +90,14 @@ def test_bounds_of_aspect_and_head_dim_hold_for_every_candidate() -> None:
     assert all(90 <= one.change["hidden"] / one.change["layers"] <= 110 for one in found)
 
 
+def test_every_shard_holds_whole_key_value_heads() -> None:
+    # 54 heads in 27 groups would split over two shards by their queries alone.
+    result = search(str(CONFIGS / "gemma-2-9b.json"), what="hidden", limits=Limits(0.15), t=2, top=1000)
+    assert result.candidates
+    assert all(one.change["kv_heads"] % 2 == 0 for one in result.candidates)
+    assert result.excluded["whole heads on every shard"] > 0
+
+
 def test_key_value_heads_keep_their_group_or_their_number() -> None:
     found = search(str(CONFIGS / "mistral-7b.json"), what="model", top=1000).candidates  # 32 heads, 8 key/value heads
     assert all(one.change["heads"] == 4 * one.change["kv_heads"] or one.change["kv_heads"] == 8 for one in found)
