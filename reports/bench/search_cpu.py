@@ -1,7 +1,7 @@
 """Racing judged on latencies measured on this machine: reports/search-cpu.md.
 
     python reports/bench/search_cpu.py --record 330    # measures every candidate: reports/data/search-cpu/
-    python reports/bench/search_cpu.py --race 300       # the search itself, judged by the record
+    python reports/bench/search_cpu.py --race 300      # the search itself, judged by the record
     python reports/bench/search_cpu.py                 # replays what was recorded
 
 Recording times all candidates of a search in rounds of random order, a burst of runs each. Replaying draws the recorded
@@ -133,15 +133,19 @@ def recorded(case: Case) -> tuple[Recorded, list[Measurement]]:
     predicted = [price(space, json.loads(row.label), pricer).timing for row in rows]
     error = max((one.high - one.low) / 2 / one.seconds for one in predicted)
     bursts = np.stack([row.samples.reshape(-1, BURST) for row in rows], axis=1)
-    ratios = bursts / np.median(bursts, axis=(1, 2), keepdims=True)
-    truth = np.median(ratios, axis=(0, 2))
+    truth = np.median(against_rounds(bursts), axis=(0, 2))
     landscape = Recorded(truth, np.array([one.seconds for one in predicted]), np.ones(len(rows)), error, bursts)
     return landscape, rows
 
 
+def against_rounds(bursts: np.ndarray) -> np.ndarray:
+    """Runs over their round's median: what a round shares is taken out."""
+    return bursts / np.median(bursts, axis=(1, 2), keepdims=True)
+
+
 def spread(landscape: Recorded) -> float:
     """Of one run around its candidate's median, by quartiles, when what its round shares is taken out."""
-    ratios = landscape.bursts / np.median(landscape.bursts, axis=(1, 2), keepdims=True) / landscape.truth[:, None]
+    ratios = against_rounds(landscape.bursts) / landscape.truth[:, None]
     low, high = np.percentile(ratios, [25, 75])
     return float(high - low) / 1.349
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
+from functools import cached_property
 from typing import Any, Literal, get_args
 
 from shapes.dtypes import BYTES
@@ -49,9 +50,7 @@ class MemoryBound:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A part of ``model`` run whole on ``workload``: its MLP, its self-attention with projections, one whole layer, or
-
-    the last norm, head and loss.
+    """A part of ``model`` run on ``workload``: MLP, attention with projections, a layer, or last norm, head and loss.
 
     The main stack's first block is the one that is built. ``direction`` "forward+backward" also makes every gradient.
     ``compiled``: through torch.compile.
@@ -103,7 +102,7 @@ def swiglu(
     return Part("mlp", model, workload, "forward+backward" if train else "forward", compiled)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)  # no slots: the key is kept
 class Job:
     """One thing to measure. ``kernel``: which implementation ("" is the default: what the framework would choose).
 
@@ -117,9 +116,10 @@ class Job:
     priority: int = 0
     label: str = ""
 
-    @property
+    @cached_property
     def key(self) -> str:
         """One line of JSON, the same for the same work in every process and year."""
+        # Kept, since making it takes as long as timing a small kernel.
         return json.dumps(self.describe(), sort_keys=True, separators=(",", ":"))
 
     def describe(self) -> dict[str, Any]:

@@ -118,8 +118,7 @@ class Source:
     """Samples of candidates by index, from the store first; ``failed`` says why a candidate has none."""
 
     def __init__(self, space: Space, changes: Sequence[Mapping[str, int]], session: InProcess, store: Store) -> None:
-        #: (job, its key, weight) of each candidate: making a key costs as much as timing a small kernel.
-        self._work = [[(job, job.key, weight) for job, weight in work_of(space, change)] for change in changes]
+        self._work = [work_of(space, change) for change in changes]
         self._session, self._store = session, store
         self._ready: dict[str, Candidate] = {}
         self._room_bytes = ROOM * session.backend.free_bytes
@@ -134,24 +133,24 @@ class Source:
     def sample(self, index: int, count: int) -> Array | None:
         """``count`` times of candidate ``index``, seconds; None (and ``failed``) where it cannot run."""
         try:
-            columns = [weight * self._take(job, key, count) for job, key, weight in self._work[index]]
+            columns = [weight * self._take(job, count) for job, weight in self._work[index]]
         except NotMeasured as outcome:
             self.failed[index] = f"{outcome.status}: {outcome}"
             return None
         return np.asarray(sum(columns))
 
-    def _take(self, job: Job, key: str, count: int) -> Array:
-        if key not in self._kept:
-            self._kept[key] = self._stored(key)
-            self.reused += bool(len(self._kept[key]))
-        kept = self._kept[key]
+    def _take(self, job: Job, count: int) -> Array:
+        if job.key not in self._kept:
+            self._kept[job.key] = self._stored(job)
+            self.reused += bool(len(self._kept[job.key]))
+        kept = self._kept[job.key]
         if len(kept) >= count:
-            self._kept[key] = kept[count:]
+            self._kept[job.key] = kept[count:]
             return kept[:count]
-        candidate = self._ready.pop(key, None) or self._prepare(job, key)
-        self._ready[key] = candidate  # the most recently used is last
+        candidate = self._ready.pop(job.key, None) or self._prepare(job)
+        self._ready[job.key] = candidate  # the most recently used is last
         taken = self._session.sample(candidate, count)
-        self._unsaved[key] = candidate
+        self._unsaved[job.key] = candidate
         if time.perf_counter() - self._saved_at_s >= SAVE_S:
             parts = {key: (one.samples, one.controls) for key, one in self._unsaved.items()}
             self._store.save_parts(parts, self._session.environment)
@@ -159,15 +158,15 @@ class Source:
             self._saved_at_s = time.perf_counter()
         return taken
 
-    def _stored(self, key: str) -> Array:
+    def _stored(self, job: Job) -> Array:
         environment = self._session.environment
-        part = self._store.part(key, environment)
+        part = self._store.part(job.key, environment)
         if part is not None:
             return part[0]
-        found = self._store.find(key, environment)
+        found = self._store.find(job.key, environment)
         return found.samples if found is not None and found.ok else np.empty(0)
 
-    def _prepare(self, job: Job, key: str) -> Candidate:
+    def _prepare(self, job: Job) -> Candidate:
         while sum(one.held_bytes for one in self._ready.values()) > self._room_bytes:
             self._close(next(iter(self._ready)))
         try:
@@ -177,7 +176,7 @@ class Source:
                 raise
             self.close()  # no room beside the others: once more alone
             candidate = self._session.prepare(job)
-        candidate.samples = self._stored(key)
+        candidate.samples = self._stored(job)
         return candidate
 
     def _close(self, key: str) -> None:

@@ -37,8 +37,7 @@ def work_of(space: Space, change: Mapping[str, int]) -> Work:
         for block in model.main.blocks if name != "head" else model.main.blocks[:1]:
             job, count = _job(name, model, block, workload), block.count if name != "head" else 1
             # Blocks that differ elsewhere may have the same MLP: one job, which counts for all of them.
-            key = job.key
-            jobs[key] = job, scale * count + (jobs[key][1] if key in jobs else 0.0)
+            jobs[job.key] = job, scale * count + (jobs[job.key][1] if job.key in jobs else 0.0)
     return list(jobs.values())
 
 

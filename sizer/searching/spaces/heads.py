@@ -38,7 +38,7 @@ def space(model: ModelShape, workload: Workload, device: Device, limits: Limits)
         elif not low <= heads <= high:
             excluded["--range"] += 1
         elif heads % group or not whole_heads(heads, heads // group, workload.t):
-            excluded[f"heads divisible by tp {workload.t} and by {group} a key/value head"] += 1
+            excluded[f"whole heads on each of {workload.t} shards, {group} to a key/value head"] += 1
         else:
             candidates.append({"heads": heads, "head_dim": dim, "kv_heads": heads // group})
     if not candidates:

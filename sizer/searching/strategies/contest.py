@@ -125,17 +125,18 @@ class Contest:
     def take(self, indices: Sequence[int], count: int = BURST, turns: int = 1) -> bool:
         """``count`` runs of each candidate and turn, in random order, a few after each burst of the baseline.
 
-        False: time ran out in between. ValueError: the baseline cannot run.
+        False: time ran out before the end. ValueError: the baseline cannot run.
         """
-        others, complete = [index for index in indices if index != 0], True
-        for _ in range(turns):
-            complete = complete and self._turn(others, count)
-        self._judge({0, *others} - self.failed)
+        others = [index for index in indices if index != 0]
+        complete = all(self._turn(others, count) for _ in range(turns))
+        self._judge({0, *others})
         return complete
 
     def _turn(self, others: list[int], count: int) -> bool:
         self._order.shuffle(others)
         for start in range(0, max(1, len(others)), GROUP):
+            if self._out_of_time():
+                return False
             self._take_baseline(RESTLESS_BESIDE if self.restless else BESIDE)
             for index in others[start : start + GROUP]:
                 if self._out_of_time():

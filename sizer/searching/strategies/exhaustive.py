@@ -31,7 +31,8 @@ def run(
     contest = Contest(sample, predicted_s, error, weights, regret, progress, out_of_time)
     finished = True
     for index in sorted(range(1, len(predicted_s)), key=contest.prior.__getitem__):
-        finished = finished and not out_of_time() and contest.take([index], START)
+        if not (finished := contest.take([index], START)):
+            break
         contest.tell(contest.unseen)
     while finished and (loose := _loose(contest, regret / 2, most_samples)):
         contest.tell(loose)

@@ -44,15 +44,14 @@ def run(
         chances = contest.chances()
         unseen, seen = contest.unseen, contest.seen
         if any_of(chances[unseen]) > risk * UNSEEN:
-            rivals, turns = [int(unseen[np.argmax(chances[unseen])])], 1
+            rivals = [int(unseen[np.argmax(chances[unseen])])]
         elif any_of(chances[seen]) > risk * (1 - UNSEEN):
             likeliest = seen[np.argsort(-chances[seen])][: GROUP - 1]
             rivals = [int(one) for one in {contest.best, *likeliest} if len(contest.ratios[one]) < most_samples]
-            turns = contest.turns(rivals) if rivals else 0
         else:
             break
         contest.tell(np.flatnonzero(chances > risk / len(chances)))
         if not rivals:
             break
-        finished = not out_of_time() and contest.take(rivals, turns=turns)
+        finished = contest.take(rivals, turns=contest.turns(rivals))
     return contest.outcome(finished=finished)
