@@ -17,7 +17,7 @@ from typing import Any
 
 from shapes.dtypes import BYTES, dtype_bytes
 from shapes.errors import InputError
-from shapes.tables import Table
+from shapes.toml_table import Table
 
 DEVICES_DIR = Path(__file__).parent / "devices"
 

@@ -16,10 +16,10 @@ if TYPE_CHECKING:
     from shapes.model import ModelShape
     from shapes.workload import Workload
     from sizer.advice import pad_vocab, round_to_alignment
+    from sizer.answers.operator_table import ops
     from sizer.checking import check
-    from sizer.listing import ops
+    from sizer.checking.findings import Report
     from sizer.readers import Reading, read_config
-    from sizer.result import Report
     from sizer.searching import search, swiglu_width
 
 #: Public name -> its module: a name is loaded when it is first used, so that `import sizer` costs next to nothing.
@@ -31,10 +31,10 @@ _HOMES = {
     "pad_vocab": "sizer.advice",
     "round_to_alignment": "sizer.advice",
     "check": "sizer.checking",
-    "ops": "sizer.listing",
+    "ops": "sizer.answers.operator_table",
     "Reading": "sizer.readers",
     "read_config": "sizer.readers",
-    "Report": "sizer.result",
+    "Report": "sizer.checking.findings",
     "search": "sizer.searching",
     "swiglu_width": "sizer.searching",
 }

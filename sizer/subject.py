@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from shapes.errors import InputError, positive_int
 from shapes.model import ModelShape
+from shapes.model.resize import DIMENSIONS, dimensions
 from shapes.operators import Operator, operators
-from shapes.resize import DIMENSIONS, dimensions
 from shapes.workload import Workload, routing_note
 from sizer.readers import Reading, UnknownModelType, read_config
 

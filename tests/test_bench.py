@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from shapes.store import Store
-from sizer.benching import elementwise_shape, jobs_of_subject
+from shapes.measure.store import Store
 from sizer.cli import main
+from sizer.measuring import elementwise_shape, jobs_of_subject
 from sizer.subject import read_subject
 
 pytest.importorskip("torch")

@@ -24,8 +24,8 @@ from shapes.cost.constants import GemmConstants, gemm_constants
 from shapes.cost.gemm import aligned_seconds
 from shapes.device import load_device
 from shapes.errors import InputError
+from shapes.measure.store import Store
 from shapes.operators.types import Layout
-from shapes.store import Store
 
 PRODUCTS = Path(__file__).parent / "data" / "products"
 

@@ -18,7 +18,7 @@ from shapes.errors import InputError
 from shapes.measure.executor import Settings
 from shapes.measure.runner import measure
 from shapes.operators import Operator
-from sizer import checking_measured
+from sizer.checking import measured as checking_measured
 from sizer.cli import main
 
 TINY = {
@@ -71,6 +71,6 @@ def test_a_finding_that_the_device_contradicts_says_so(monkeypatch: pytest.Monke
 def test_another_device_than_the_one_at_hand_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     from shapes.device import load_device
 
-    monkeypatch.setattr("sizer.benching.device_of", lambda _: load_device("h200"))
+    monkeypatch.setattr("sizer.measuring.device_of", lambda _: load_device("h200"))
     with pytest.raises(InputError, match="measuring is on"):
         sizer.check(TINY, measure=True, device="b200")

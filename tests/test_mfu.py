@@ -7,7 +7,7 @@ import pytest
 from shapes.device import load_device
 from shapes.errors import InputError
 from shapes.model import AttentionShape, Block, MlpShape, ModelShape, Stack
-from sizer.mfu import (
+from sizer.answers.mfu import (
     causal_count,
     counts,
     exact_count,

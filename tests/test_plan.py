@@ -11,7 +11,7 @@ from shapes.errors import InputError
 from shapes.memory import memory
 from shapes.model import AttentionShape, Block, MlpShape, ModelShape, MoeShape, Stack
 from shapes.workload import Workload
-from sizer.plan import Plan, plan
+from sizer.answers.plan import Plan, plan
 from sizer.rules.batch_arithmetic import findings
 
 

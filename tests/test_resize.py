@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from shapes.errors import InputError
 from shapes.model import AttentionShape, Block, MlaShape, MlpShape, ModelShape, MoeShape, Stack
-from shapes.resize import dimensions, resize
+from shapes.model.resize import dimensions, resize
 
 
 def gpt3_2_7b() -> ModelShape:

@@ -15,10 +15,10 @@ from shapes.cost import predict_many
 from shapes.device import load_device
 from shapes.errors import InputError
 from shapes.model import AttentionShape, Block, MlpShape, ModelShape, MoeShape, Stack
+from shapes.model.resize import dimensions, resize
 from shapes.operators import operators
-from shapes.resize import dimensions, resize
 from shapes.workload import Workload
-from sizer.result import PricedFinding, Report
+from sizer.checking.findings import PricedFinding, Report
 from sizer.rules import RULES, catalogue, find_rule, page
 from sizer.rules.arithmetic import largest_power_of_two, next_multiple, shard_text
 from sizer.rules.base import Context, Finding, NotApplicable

@@ -16,9 +16,9 @@ from shapes.measure import InProcess, Job, NotMeasured, Settings, measure
 from shapes.measure.executor import Candidate, Round
 from shapes.measure.record import Measurement
 from shapes.measure.runner import ordered
+from shapes.measure.store import Store
 from shapes.measure.timer import Kernel, Stopwatch, WrongResultError
 from shapes.operators import Collective, Gemm
-from shapes.store import Store
 
 pytest.importorskip("torch")
 
@@ -240,7 +240,7 @@ def test_fifty_kills_lose_nothing_and_double_nothing(tmp_path: Path) -> None:
 FORKING = """
 import os, random, signal, sys, time
 from shapes.measure import InProcess, Settings, measure
-from shapes.store import Store
+from shapes.measure.store import Store
 from test_runner import job
 
 path, kills = sys.argv[1], int(sys.argv[2])

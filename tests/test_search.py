@@ -14,8 +14,8 @@ from click.testing import CliRunner, Result
 import sizer
 from shapes.device import load_device
 from shapes.errors import InputError
+from shapes.model.resize import resize
 from shapes.operators import Elementwise
-from shapes.resize import resize
 from shapes.workload import Workload
 from sizer.cli import main
 from sizer.pricing import Pricer

@@ -18,12 +18,12 @@ import sizer
 from shapes.device import load_device
 from shapes.errors import InputError
 from shapes.measure.executor import InProcess
-from shapes.store import Store
+from shapes.measure.store import Store
 from sizer.cli import main
 from sizer.pricing import Pricer
-from sizer.searching import _baseline, _space
 from sizer.searching.measuring import _timing
 from sizer.searching.predicting import price
+from sizer.searching.run import _baseline, _space
 from sizer.searching.space import Limits
 from sizer.searching.strategies import STRATEGIES
 from sizer.searching.strategies.contest import Outcome

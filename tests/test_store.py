@@ -14,11 +14,11 @@ import pytest
 from click.testing import CliRunner
 from measure_fakes import ENVIRONMENT, measurement
 
-from shapes import store as store_module
 from shapes.errors import InputError
+from shapes.measure import store as store_module
 from shapes.measure.jobs import Job, swiglu
+from shapes.measure.store import MIGRATIONS, SCHEMA_VERSION, Store, default_path, read_export
 from shapes.operators import Gemm
-from shapes.store import MIGRATIONS, SCHEMA_VERSION, Store, default_path, read_export
 from sizer.cli import main
 
 

@@ -9,8 +9,8 @@ import pytest
 from click.testing import CliRunner
 
 from shapes.errors import InputError
+from sizer.checking.suppress import Suppression, load_suppression
 from sizer.cli import main
-from sizer.suppress import Suppression, load_suppression
 
 GPT2 = Path(__file__).parent / "data" / "configs" / "gpt2.json"
 

@@ -30,7 +30,7 @@ from shapes.device import DEFAULT_DEVICE, load_device
 from shapes.measure import InProcess
 from shapes.measure.record import Measurement
 from shapes.workload import Workload
-from sizer.benching import write_rows
+from sizer.answers.bench import write_rows
 from sizer.pricing import Pricer
 from sizer.report.search_report import search_json
 from sizer.searching import search

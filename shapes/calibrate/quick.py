@@ -13,7 +13,7 @@ from shapes.operators.types import Gemm
 
 if TYPE_CHECKING:
     from shapes.measure.executor import Executor
-    from shapes.store import Store
+    from shapes.measure.store import Store
 
 COUNT = 50
 #: Share of them that are large products; the others are skinny, which alone show bandwidth and launch.

@@ -6,7 +6,7 @@
   ``prepare(job)``, ``sample(candidate, n) -> seconds``, ``release(candidate)`` (``executor``). ``NotMeasured`` carries
   the outcome of what cannot run.
 * ``compare(a, b)``, ``summarise(samples)`` and ``Stopping`` say what samples mean (``stats``, pure).
-* ``shapes.store.Store``: ``find(key, environment)`` before measuring, ``add([measurement])`` after.
+* ``shapes.measure.store.Store``: ``find(key, environment)`` before measuring, ``add([measurement])`` after.
 
 Importing this package loads no torch; opening a device does.
 """

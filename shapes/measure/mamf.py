@@ -23,7 +23,7 @@ from shapes.measure.runner import Progress, measure
 from shapes.operators import Gemm
 
 if TYPE_CHECKING:
-    from shapes.store import Store
+    from shapes.measure.store import Store
 
 Shape = tuple[int, int, int]
 

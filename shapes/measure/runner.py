@@ -21,7 +21,7 @@ from shapes.measure.record import Measurement
 from shapes.measure.stats import Drift, control_drift
 
 if TYPE_CHECKING:
-    from shapes.store import Store  # it imports this package: the store holds measurements
+    from shapes.measure.store import Store  # it imports this package: the store holds measurements
 
 
 @dataclass(frozen=True, slots=True)

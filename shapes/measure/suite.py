@@ -33,7 +33,7 @@ from shapes.errors import InputError
 from shapes.measure.jobs import Job, MemoryBound, Part, by_key, swiglu
 from shapes.model import AttentionShape, Block, MlpShape, ModelShape, Stack
 from shapes.operators import Attention, Gemm
-from shapes.tables import Table
+from shapes.toml_table import Table
 from shapes.workload import Workload
 
 #: Scaled sizes stay multiples of this, so that an offset is the only misalignment there too.

@@ -1,6 +1,6 @@
 """Memory of one device by component, and what fits (torch-free)."""
 
-from shapes.memory.anatomy import (
+from shapes.memory.breakdown import (
     CONTEXT_BYTES,
     DISTRIBUTED_BYTES,
     WEIGHT_DTYPES,

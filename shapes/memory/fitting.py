@@ -8,7 +8,7 @@ from typing import Any
 
 from shapes.device import Device, load_device
 from shapes.errors import InputError
-from shapes.memory.anatomy import memory
+from shapes.memory.breakdown import memory
 from shapes.model import ModelShape
 from shapes.workload import Workload
 

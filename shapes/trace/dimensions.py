@@ -1,6 +1,6 @@
 """A configuration's named dimensions, and the same configuration with some of them changed.
 
-The names are those of ``shapes.resize``; what each is called in a configuration is transformers' attribute, which its
+The names are ``DIMENSIONS``; what each is called in a configuration is transformers' attribute, which its
 ``attribute_map`` leads to the key of the file (GPT-2's hidden_size is n_embd).
 """
 

@@ -16,7 +16,7 @@ class Traced:
     ``parameters`` counts every ``nn.Parameter`` once (tied ones too); ``active_parameters`` leaves out the experts a
     token does not visit (None: the module has no experts that the trace can tell). ``opaque`` names custom operators
     the trace cannot see into; ``notes`` the assumptions made, one sentence each. ``unused`` lists the largest modules
-    that hold parameters and were never called. ``dimensions`` are sizes by name (``shapes.resize``) and ``keys`` what
+    that hold parameters and were never called. ``dimensions`` are sizes by name (``DIMENSIONS``) and ``keys`` what
     the configuration calls them; both empty for a module of one's own.
     """
 

@@ -17,7 +17,7 @@ from sizer.cli.options import given, output_options, resumable, write_output
 
 if TYPE_CHECKING:
     from shapes.measure import InProcess, Progress, Settings
-    from shapes.store import Store
+    from shapes.measure.store import Store
 
 _SIZES = ("m", "n", "k", "tokens", "hidden", "width", "vocab", "heads", "head_dim", "sequence")
 
@@ -79,7 +79,7 @@ def command(
     if sum((what is not None, bool(suites), config is not None)) > 1:
         raise InputError("expected one of mamf, --config and --suite", key="bench")
     from shapes.measure import InProcess, Settings
-    from shapes.store import Store
+    from shapes.measure.store import Store
 
     chosen = {key: options[key] for key in ("precision", "time_s", "interleave")}
     settings = Settings(**given(chosen))
@@ -133,7 +133,8 @@ class _Run:
 
     def operators(self, format_: str) -> str:
         from shapes.measure.suite import values_of
-        from sizer.benching import OPS, device_of, jobs_of_op, option_of, rows_of
+        from sizer.answers.bench import OPS, jobs_of_op, option_of, rows_of
+        from sizer.measuring import device_of
         from sizer.report.bench_text import bench_text
 
         options = self.options
@@ -158,7 +159,8 @@ class _Run:
         return bench_text(rows_of(jobs, sweep, device_of(self.session.environment)), sweep, self.session.environment)
 
     def configuration(self, config: str, format_: str) -> str:
-        from sizer.benching import device_of, jobs_of_subject, rows_of_subject
+        from sizer.answers.bench import rows_of_subject
+        from sizer.measuring import device_of, jobs_of_subject
         from sizer.report.bench_text import bench_text
         from sizer.subject import read_subject
 
@@ -178,7 +180,7 @@ class _Run:
 
     def _maximum(self, dtype: str, time_limit_s: float) -> tuple[str, tuple[Any, ...]]:
         from shapes.measure.mamf import find_maximum
-        from sizer.benching import device_of
+        from sizer.measuring import device_of
         from sizer.report.bench_text import maximum_text
 
         device = device_of(self.session.environment)
@@ -207,7 +209,8 @@ class _Run:
         import time
         from dataclasses import replace
 
-        from sizer.benching import device_of, rows_of
+        from sizer.answers.bench import rows_of
+        from sizer.measuring import device_of
         from sizer.report.bench_text import bench_text
 
         start = time.monotonic()
@@ -239,7 +242,7 @@ class _Run:
         import json
         from dataclasses import asdict
 
-        from sizer.benching import write_rows
+        from sizer.answers.bench import write_rows
 
         folder = Path(self.options["out"])
         folder.mkdir(parents=True, exist_ok=True)

@@ -46,8 +46,8 @@ def command(
     if quick:
         from shapes.calibrate.quick import measure_quick
         from shapes.measure import InProcess
-        from shapes.store import Store
-        from sizer.benching import device_at_hand
+        from shapes.measure.store import Store
+        from sizer.measuring import device_at_hand
 
         session = InProcess()
         here = device_at_hand(session.environment, device)

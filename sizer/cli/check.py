@@ -64,9 +64,9 @@ def command(
     """
     from shapes.device import DEFAULT_DEVICE, load_device
     from sizer.checking import check_subject
-    from sizer.result import SEVERITIES
+    from sizer.checking.findings import SEVERITIES
+    from sizer.checking.suppress import load_suppression
     from sizer.subject import read_subject
-    from sizer.suppress import load_suppression
 
     target = load_device(device or DEFAULT_DEVICE)
     reports = []
@@ -76,7 +76,7 @@ def command(
             source = config_argument(config, config_format)
             subject = read_subject(source, trace=trace, plan=plan, config_format=config_format, **given(workload))
             if measure:
-                from sizer.checking_measured import check_measured
+                from sizer.checking.measured import check_measured
 
                 report = check_measured(subject, device, suppression, time_limit_s=time_limit, store=store)
             else:

@@ -20,7 +20,7 @@ from sizer.cli.options import (
 )
 
 if TYPE_CHECKING:
-    from sizer.anatomy import Anatomy
+    from sizer.answers.memory_breakdown import Anatomy
 
 
 @click.command()
@@ -63,7 +63,7 @@ def command(
 ) -> None:  # fmt: skip
     """Say what takes memory on one device, what fits it and the largest microbatch, any integer."""
     from shapes.device import load_device
-    from sizer.anatomy import anatomy
+    from sizer.answers.memory_breakdown import anatomy
     from sizer.batch import batch
     from sizer.subject import read_subject
 

@@ -15,7 +15,7 @@ from sizer.cli.options import config_argument, device_option, output_options, re
 if TYPE_CHECKING:
     from shapes.device import Device
     from shapes.model import ModelShape
-    from sizer.mfu import Count, StepTimes, Utilization
+    from sizer.answers.mfu import Count, StepTimes, Utilization
 
 
 @click.command()
@@ -51,7 +51,7 @@ def command(
 ) -> None:
     """Turn a measured step time into TFLOPS, MFU and HFU, by every usual way of counting."""
     from shapes.device import load_device
-    from sizer.mfu import check_step_time, counts, parameters_count, utilization
+    from sizer.answers.mfu import check_step_time, counts, parameters_count, utilization
 
     positive_int(gpus, "--gpus", maximum=2**31)
     positive_int(global_batch, "--global-batch", maximum=2**31)
@@ -75,7 +75,7 @@ def command(
 
 
 def _times(step_time: float | None, log: str | None) -> StepTimes | None:
-    from sizer.mfu import read_step_times
+    from sizer.answers.mfu import read_step_times
 
     if (step_time is None) == (log is None):
         raise InputError("expected either --step-time or --log", key="--step-time", value=step_time)

@@ -39,7 +39,7 @@ def command(
     **workload: Any,
 ) -> None:
     """List every operator CONFIG runs in a step: shapes, FLOPs, predicted time and what bounds it."""
-    from sizer.listing import ops
+    from sizer.answers.operator_table import ops
     from sizer.report.json_report import ops_json
     from sizer.report.ops_text import explain_text, ops_text
 

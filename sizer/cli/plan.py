@@ -11,7 +11,7 @@ from shapes.errors import InputError
 from sizer.cli.options import config_argument, device_option, output_options, write_output
 
 if TYPE_CHECKING:
-    from sizer.plan import Candidate, Plan
+    from sizer.answers.plan import Candidate, Plan
 
 
 @click.command()
@@ -52,7 +52,7 @@ def command(
 ) -> None:  # fmt: skip
     """List the fastest ways to spread a training step over N devices, as far as the cost model can tell."""
     from shapes.device import load_device
-    from sizer.plan import plan
+    from sizer.answers.plan import plan
     from sizer.subject import read_subject
 
     # What the file says of its own split does not bind a plan.

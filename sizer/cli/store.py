@@ -12,7 +12,7 @@ from sizer.cli.options import write_output
 
 if TYPE_CHECKING:
     from shapes.measure import Measurement
-    from shapes.store import Store
+    from shapes.measure.store import Store
 
 _DAY_S = 86_400.0
 
@@ -40,7 +40,7 @@ def _filters(function: Any) -> Any:
 
 
 def _open(path: str | None, *, create: bool = False) -> Store:
-    from shapes.store import Store
+    from shapes.measure.store import Store
 
     return Store.open(path, create=create)
 
@@ -106,7 +106,7 @@ def export(path: str | None, /, format_: str, output: str | None, **filters: Any
 @click.pass_obj
 def import_(path: str | None, files: tuple[str, ...]) -> None:
     """Add the measurements of exported JSON lines; what is there already is not doubled. A wrong file adds nothing."""
-    from shapes.store import read_export
+    from shapes.measure.store import read_export
 
     with _open(path, create=True) as store:
         for name in files:

@@ -14,7 +14,7 @@ from shapes.model import ModelShape
 class Reading:
     """A configuration as read.
 
-    ``keys``: dimension (``shapes.resize.DIMENSIONS``) -> its key in the file, nested ones dotted. ``workload``: fields
+    ``keys``: dimension (``DIMENSIONS``) -> its key in the file, nested ones dotted. ``workload``: fields
     of ``Workload`` that the file gives. ``longest``: the sequence to take where nobody says. ``notes``: what a person
     should know of how it was read.
     """

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from shapes.measure.environment import Environment
 from shapes.measure.mamf import Maximum
 from shapes.measure.runner import Sweep
-from sizer.benching import Row
+from sizer.answers.bench import Row
 from sizer.report.units import seconds_text
 
 #: Rows of the fastest shapes that a maximum prints.

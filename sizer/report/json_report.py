@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from sizer.listing import OperatorTable
-from sizer.result import Report
+from sizer.answers.operator_table import OperatorTable
+from sizer.checking.findings import Report
 
 #: Raised by one whenever a field changes its meaning or goes away.
 SCHEMA_VERSION = 1

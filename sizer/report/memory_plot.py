@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from shapes.errors import InputError
 
 if TYPE_CHECKING:
-    from sizer.anatomy import Anatomy
+    from sizer.answers.memory_breakdown import Anatomy
 
 
 def draw(found: Anatomy, path: str) -> None:

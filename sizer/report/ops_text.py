@@ -10,7 +10,7 @@ from tabulate import tabulate
 from shapes.cost import Cost
 from shapes.errors import InputError
 from shapes.operators import Gemm, GroupedGemm, Operator
-from sizer.listing import OperatorTable
+from sizer.answers.operator_table import OperatorTable
 from sizer.report.units import count_text, percent_text, seconds_text
 
 HEADERS = ("operator", "phase", "kind", "count", "batch", "m", "n", "k", "GFLOP", "time", "TFLOPS", "peak", "bound",

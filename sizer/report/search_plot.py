@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from shapes.errors import InputError
-from sizer.searching.result import SearchResult
+from sizer.searching.ranked import SearchResult
 from sizer.searching.verdict import label
 
 

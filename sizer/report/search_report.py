@@ -10,7 +10,7 @@ from tabulate import tabulate
 
 from sizer.report.json_report import SCHEMA_VERSION
 from sizer.report.units import seconds_text, signed_count_text
-from sizer.searching.result import Ranked, SearchResult
+from sizer.searching.ranked import Ranked, SearchResult
 from sizer.searching.verdict import label
 
 

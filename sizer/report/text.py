@@ -5,8 +5,8 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Callable
 
+from sizer.checking.findings import PricedFinding, PricedSuggestion, Report
 from sizer.report.units import count_text, percent_text, seconds_text, signed_count_text
-from sizer.result import PricedFinding, PricedSuggestion, Report
 
 #: Styles a piece of text for its severity ("error", "warning", "info", "head"); the identity where there is no colour.
 Style = Callable[[str, str], str]

@@ -20,7 +20,7 @@ from shapes.workload import Workload
 
 @dataclass(frozen=True, slots=True)
 class Suggestion:
-    """A change that would mend the finding: dimensions of ``shapes.resize`` and fields of ``Workload``, new values."""
+    """A change that would mend the finding: dimensions and fields of ``Workload``, new values."""
 
     change: Mapping[str, int | str]
     note: str = ""
@@ -30,7 +30,7 @@ class Suggestion:
 class Finding:
     """What a rule found, before pricing.
 
-    ``field`` is a dimension of ``shapes.resize``, a field of Workload, or an operator's name; ``value`` what it is.
+    ``field`` is a dimension (``DIMENSIONS``), a field of Workload, or an operator's name; ``value`` what it is.
     ``error`` marks what cannot run or cannot be sharded; every other severity follows from the price.
     """
 

@@ -15,7 +15,7 @@ from shapes.errors import InputError
 from shapes.measure.executor import Candidate, InProcess, NotMeasured
 from shapes.measure.jobs import Job
 from shapes.measure.stats import summarise
-from shapes.store import Store
+from shapes.measure.store import Store
 from shapes.timing import Timing
 from sizer.searching.predicting import Priced
 from sizer.searching.space import Space

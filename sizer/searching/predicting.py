@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 from shapes.device import Device
 from shapes.errors import InputError
 from shapes.model import AttentionShape, Block, MlpShape, ModelShape, Stack
+from shapes.model.resize import DIMENSIONS, resize
 from shapes.operators import Elementwise, Gemm, Operator, operators
-from shapes.resize import DIMENSIONS, resize
 from shapes.timing import Timing
 from shapes.workload import Workload
 from sizer.pricing import Pricer

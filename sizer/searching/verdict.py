@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from sizer.searching.result import Ranked
+from sizer.searching.ranked import Ranked
 
 
 def label(ranked: Ranked) -> str:

@@ -7,7 +7,7 @@ from collections import Counter
 from shapes.device import Device
 from shapes.errors import InputError
 from shapes.model import AttentionShape, ModelShape
-from shapes.resize import resize
+from shapes.model.resize import resize
 from shapes.workload import Workload
 from sizer.searching.space import Limits, Space, anything, nothing_left, whole_heads
 

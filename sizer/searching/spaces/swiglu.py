@@ -8,8 +8,8 @@ from shapes.device import Device
 from shapes.dtypes import BYTES
 from shapes.errors import InputError
 from shapes.model import Block, MlpShape, ModelShape, Stack
+from shapes.model.resize import resize
 from shapes.operators import Gemm, Operator
-from shapes.resize import resize
 from shapes.workload import Workload
 from sizer.searching.space import Limits, Space, nothing_left
 

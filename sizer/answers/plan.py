@@ -17,7 +17,7 @@ from shapes.memory import memory
 from shapes.model import ModelShape
 from shapes.operators import Collective, Operator, operators
 from shapes.workload import Checkpointing, Workload
-from sizer.mfu import exact_count
+from sizer.answers.mfu import exact_count
 from sizer.pricing import Pricer
 
 CHECKPOINTING: tuple[Checkpointing, ...] = ("none", "selective", "full")

@@ -9,10 +9,9 @@ from typing import Any
 
 from shapes.device import DEFAULT_DEVICE, Device, load_device
 from shapes.errors import InputError
-from shapes.resize import DIMENSIONS, dimensions, resize
+from shapes.model.resize import DIMENSIONS, dimensions, resize
 from shapes.workload import Workload
-from sizer.pricing import CostSource, Pricer, Step
-from sizer.result import (
+from sizer.checking.findings import (
     SEVERITIES,
     ModelSummary,
     PricedFinding,
@@ -21,10 +20,11 @@ from sizer.result import (
     Severity,
     StepTime,
 )
+from sizer.checking.suppress import Suppression
+from sizer.pricing import CostSource, Pricer, Step
 from sizer.rules import RULES, dtype_on_device
 from sizer.rules.base import Answer, Context, Finding, NotApplicable, Rule, Suggestion
 from sizer.subject import Subject, read_subject, resized_subject
-from sizer.suppress import Suppression
 
 #: A finding is a warning when mending it saves at least this share of the step (rules.md, "Grading").
 NOTABLE_SHARE = 0.01
@@ -57,7 +57,7 @@ def check(
     )
     suppression = Suppression(tuple(select), tuple(ignore))
     if measure:
-        from sizer.checking_measured import check_measured
+        from sizer.checking.measured import check_measured
 
         return check_measured(subject, device, suppression, time_limit_s=time_limit_s, store=store)
     return check_subject(subject, load_device(device or DEFAULT_DEVICE), suppression)

@@ -12,13 +12,13 @@ from shapes.measure.executor import InProcess
 from shapes.measure.jobs import Job
 from shapes.measure.record import Measurement
 from shapes.measure.runner import measure
+from shapes.measure.store import Store
 from shapes.operators import Operator, counted_once
-from shapes.store import Store
-from sizer.benching import device_at_hand, jobs_of_subject
-from sizer.checking import check_subject, proposed_subjects
-from sizer.result import PricedFinding, Report
+from sizer.checking.checks import check_subject, proposed_subjects
+from sizer.checking.findings import PricedFinding, Report
+from sizer.checking.suppress import Suppression
+from sizer.measuring import device_at_hand, jobs_of_subject
 from sizer.subject import Subject
-from sizer.suppress import Suppression
 
 
 def check_measured(

@@ -9,9 +9,9 @@ from shapes.cost import Cost
 from shapes.device import DEFAULT_DEVICE, Device, load_device
 from shapes.operators import Attention, Operator
 from shapes.workload import Workload
-from sizer.checking import step_time, summary
+from sizer.checking.checks import step_time, summary
+from sizer.checking.findings import ModelSummary, StepTime
 from sizer.pricing import Pricer
-from sizer.result import ModelSummary, StepTime
 from sizer.subject import Subject, read_subject
 
 
