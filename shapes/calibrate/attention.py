@@ -10,8 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shapes.calibrate.data import consensus, parquet_columns
-from shapes.cost.attention import QUERIES, overlapped, paid, throttled, walked_keys
+from shapes.cost.attention import QUERIES, walked_keys
 from shapes.cost.constants import AttentionConstants
+from shapes.cost.waves import overlapped, paid_waves, throttled
 from shapes.device import Device
 from shapes.operators.types import Attention
 
@@ -20,6 +21,9 @@ Array = NDArray[np.float64]
 #: Backward over forward speed. The tables hold no backward; FlashAttention-2 (arXiv 2307.08691, figures 5 and 6: 196
 #: of 230 TFLOPS on A100) and FlashAttention-3 (arXiv 2407.08608, figures 5 and 6: about 560 of 740 on H100) do.
 BACKWARD = {"ampere": 0.85, "ada": 0.85, "hopper": 0.76, "blackwell": 0.76}
+
+#: How suddenly the power limit is felt: not told apart from its onset by these data.
+THROTTLE_WIDTH = 2 / 3
 
 #: Longest head dimension fitted: beyond it frameworks fall back to other kernels.
 LARGEST_HEAD = 256
@@ -94,8 +98,8 @@ def fit_attention(data: Attentions, device: Device, seed: int = 0) -> AttentionC
         return AttentionConstants(
             flops_per_s=tuple(zip(names, rates, strict=True)), prologue_keys=tuple(zip(names, prologues, strict=True)),
             bandwidth_bytes_per_s=moved, launch_s=launch, quantization=quantization, overlap=overlap,
-            throttle=throttle, throttle_s=onset, backward=BACKWARD.get(device.architecture, 0.76),
-            units=device.compute.units,
+            throttle=throttle, throttle_s=onset, throttle_width=THROTTLE_WIDTH,
+            backward=BACKWARD.get(device.architecture, 0.76), units=device.compute.units,
         )  # fmt: skip
 
     def residuals(theta: Array) -> Array:
@@ -116,7 +120,7 @@ def attention_seconds(data: Attentions, c: AttentionConstants, which: NDArray[np
     walked = walked_keys(keys, data.s, True, data.window > 0) + prologue
     blocks = data.batch * data.heads * np.ceil(data.s / QUERIES)
     step = 4 * data.head_dim * QUERIES * c.units / rate
-    compute = step * walked * paid(blocks, c.units, c.quantization)
+    compute = step * walked * paid_waves(blocks, c)
     moved = 4 * data.batch * (data.heads + data.kv_heads) * data.s * data.head_dim
     seconds: Array = throttled(overlapped(compute, moved / c.bandwidth_bytes_per_s, c), c) + c.launch_s
     return seconds

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from shapes.cost.constants import AttentionConstants
+from shapes.cost.waves import overlapped, paid_waves, throttled
 from shapes.operators.types import Attention
 
 #: Queries a thread block owns.
@@ -62,23 +63,6 @@ def at_bucket(bucket: int, fitted: tuple[tuple[int, float], ...], shrink: bool =
     return value * bucket / buckets[0] if shrink and bucket < buckets[0] else value
 
 
-def paid(blocks: Any, units: int, quantization: float) -> Any:
-    """Waves paid for ``blocks`` thread blocks."""
-    filled = blocks / units
-    return quantization * np.ceil(filled) + (1 - quantization) * np.maximum(filled, 1.0)
-
-
-def overlapped(compute: Any, memory: Any, constants: AttentionConstants) -> Any:
-    """Arithmetic and memory together."""
-    longer, shorter = np.maximum(compute, memory), np.minimum(compute, memory)
-    return longer * (1 + (shorter / longer) ** constants.overlap) ** (1 / constants.overlap)
-
-
-def throttled(seconds: Any, constants: AttentionConstants) -> Any:
-    """``seconds`` lengthened as work gets long enough for the power limit to be felt."""
-    return seconds * (1 + constants.throttle / (1 + (constants.throttle_s / seconds) ** 1.5))
-
-
 def walked_keys(keys: Any, kv_len: Any, causal: bool, windowed: Any) -> Any:
     """Keys a block walks: the mean that its queries see, and half a block more at each edge of the mask."""
     edges = 0.5 * QUERIES * ((1 if causal else 0) + windowed)
@@ -102,7 +86,7 @@ def attention_time(operator: Attention, constants: AttentionConstants) -> Attent
     started = in_blocks * (1 + at_bucket(bucket, constants.prologue_keys) / walked)
     blocks = operator.batch * operator.heads * rows
     filled = blocks / constants.units
-    waves = float(paid(blocks, constants.units, constants.quantization))
+    waves = float(paid_waves(blocks, constants))
     compute = started * waves / filled
     memory = operator.bytes / constants.bandwidth_bytes_per_s
     body = float(overlapped(compute, memory, constants))

@@ -198,11 +198,14 @@ class AttentionConstants:
     overlap: float
     throttle: float
     throttle_s: float
+    throttle_width: float
     backward: float
     units: int
 
     @classmethod
     def from_table(cls, table: Mapping[str, Any], units: int) -> AttentionConstants:
+        # Files written before the width was a constant of the table meant two thirds.
+        table = {"throttle_width": 2 / 3, **table}
         numbers = {key: float(table[key]) for key in ATTENTION_NUMBERS}
         rates, prologues = (
             tuple(sorted((int(bucket), float(value)) for bucket, value in table[key].items()))
@@ -213,7 +216,7 @@ class AttentionConstants:
 
 #: Keys of ``[cost.attention]`` that are single numbers.
 ATTENTION_NUMBERS = ("bandwidth_bytes_per_s", "launch_s", "quantization", "overlap", "throttle", "throttle_s",
-                     "backward")  # fmt: skip
+                     "throttle_width", "backward")  # fmt: skip
 
 
 @lru_cache(maxsize=256)

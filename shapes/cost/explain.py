@@ -8,10 +8,11 @@ from shapes.cost.alignment import LEADING, LEVELS, OPERANDS, level
 from shapes.cost.attention import QUERIES, attention_time
 from shapes.cost.collective import bus_factor, collective_parts, link_bytes_per_s
 from shapes.cost.constants import GemmConstants, attention_constants, collective_constants, gemm_constants
-from shapes.cost.gemm import LARGE, GemmTimes, output_bytes, overlapped, tile_load, uncorrected_seconds
+from shapes.cost.gemm import LARGE, GemmTimes, output_bytes, tile_load, uncorrected_seconds
 from shapes.cost.memory_bound import achieved_bandwidth, elementwise_parts
 from shapes.cost.predict import per_group, product_times
 from shapes.cost.result import Cost, Part
+from shapes.cost.waves import overlapped
 from shapes.device import Device
 from shapes.dtypes import BYTES
 from shapes.operators.types import Attention, Collective, Elementwise, Gemm, GroupedGemm

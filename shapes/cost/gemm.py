@@ -23,6 +23,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from shapes.cost.alignment import AlignmentConstants, penalties
 from shapes.cost.constants import GemmConstants, alignment_constants, gemm_constants
+from shapes.cost.waves import overlapped, paid_waves, throttled
 from shapes.device import Device, load_device
 from shapes.dtypes import BYTES
 from shapes.errors import InputError
@@ -54,27 +55,9 @@ def wave_seconds(k: Array, tile: tuple[int, int], constants: GemmConstants) -> A
     return seconds
 
 
-def paid_waves(tiles: Array, constants: GemmConstants) -> Array:
-    """Waves paid for ``tiles`` tiles; quantization 1: whole waves, 0: persistent kernels that balance the tail."""
-    filled = tiles / constants.units
-    share = constants.quantization
-    waves: Array = share * np.ceil(filled) + (1 - share) * np.maximum(filled, 1.0)
-    return waves
-
-
 def count_tiles(m: Array, n: Array, batch: Array, tile: tuple[int, int]) -> Array:
     tiles: Array = np.ceil(m / tile[0]) * np.ceil(n / tile[1]) * batch
     return tiles
-
-
-def throttled(seconds: Array, constants: GemmConstants) -> Array:
-    """``seconds`` lengthened as work gets long enough for the power limit to be felt."""
-    if constants.throttle == 0:
-        return seconds
-    # 1 / (1 + exp(-ln(t / t0) / width)) without the logarithm.
-    onset = (constants.throttle_s / seconds) ** (1 / constants.throttle_width)
-    longer: Array = seconds * (1 + constants.throttle / (1 + onset))
-    return longer
 
 
 def compute_seconds(m: Array, n: Array, k: Array, batch: Array, c: GemmConstants) -> Array:
@@ -90,13 +73,6 @@ def memory_seconds(m: Array, n: Array, k: Array, batch: Array, size: float, out:
     moved = batch * ((m + n) * k * size + m * n * out)
     beyond = max(1 / c.bandwidth_bytes_per_s - 1 / c.cache_bandwidth_bytes_per_s, 0.0)
     seconds: Array = moved / c.cache_bandwidth_bytes_per_s + np.maximum(moved - c.cache_bytes, 0.0) * beyond
-    return seconds
-
-
-def overlapped(compute: Array, memory: Array, c: GemmConstants) -> Array:
-    """Both together: the longer of the two when they hide each other perfectly, their sum at overlap 1."""
-    longer = np.maximum(compute, memory)
-    seconds: Array = longer * (1 + (np.minimum(compute, memory) / longer) ** c.overlap) ** (1 / c.overlap)
     return seconds
 
 

@@ -1,0 +1,63 @@
+"""What every kernel does with its blocks of work: waves over the units, loads that hide, a power limit that is felt.
+
+One set of formulas for matrix products (shapes.cost.gemm) and fused attention (shapes.cost.attention); each brings its
+own constants.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[np.float64]
+#: One value or many; all of them come back as numpy has them.
+Values = Array | np.float64 | float
+
+
+class WaveConstants(Protocol):
+    """What the formulas below need to know of a kernel on a device.
+
+    ``units`` work at once. ``quantization``: the share of a partly filled last wave that is paid (1: whole waves, 0:
+    persistent kernels that balance it). ``overlap``: how well moving hides behind arithmetic (1: not at all).
+    ``throttle``, ``throttle_s``, ``throttle_width``: by how much, from which duration on and how suddenly (in units of
+    the logarithm of time) power limits sustained work.
+    """
+
+    @property
+    def units(self) -> int: ...
+    @property
+    def quantization(self) -> float: ...
+    @property
+    def overlap(self) -> float: ...
+    @property
+    def throttle(self) -> float: ...
+    @property
+    def throttle_s(self) -> float: ...
+    @property
+    def throttle_width(self) -> float: ...
+
+
+def paid_waves(blocks: Values, c: WaveConstants) -> Array:
+    """Waves paid for ``blocks`` thread blocks; a first wave is paid whole however few blocks it has."""
+    filled = blocks / c.units
+    waves: Array = c.quantization * np.ceil(filled) + (1 - c.quantization) * np.maximum(filled, 1.0)
+    return waves
+
+
+def overlapped(compute: Values, memory: Values, c: WaveConstants) -> Array:
+    """Seconds of both together: the longer where they hide each other perfectly, their sum at overlap 1."""
+    longer = np.maximum(compute, memory)
+    seconds: Array = longer * (1 + (np.minimum(compute, memory) / longer) ** c.overlap) ** (1 / c.overlap)
+    return seconds
+
+
+def throttled(seconds: Values, c: WaveConstants) -> Array:
+    """``seconds`` lengthened as work gets long enough for the power limit to be felt."""
+    if c.throttle == 0:
+        return np.asarray(seconds)
+    # 1 / (1 + exp(-ln(t / t0) / width)) without the logarithm.
+    onset = (c.throttle_s / seconds) ** (1 / c.throttle_width)
+    longer: Array = seconds * (1 + c.throttle / (1 + onset))
+    return longer
