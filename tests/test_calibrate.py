@@ -10,13 +10,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 from click.testing import CliRunner
+from fit.correction import fit_correction
+from fit.gemm import first_guess
+from fit.run import read_published
 
 from shapes.calibrate import calibrate, read_records, refine, write_tables
 from shapes.calibrate.alignment import fit_alignment
-from shapes.calibrate.correction import fit_correction
-from shapes.calibrate.data import Record, consensus, products
-from shapes.calibrate.gemm import Products, bounds, first_guess, fit_closed_form
+from shapes.calibrate.closed_form import bounds, fit_closed_form
+from shapes.calibrate.data import Record
 from shapes.calibrate.hold_out import held_out
+from shapes.calibrate.products import Products, consensus, products
 from shapes.calibrate.quick import chosen, measure_quick
 from shapes.cost import predict_gemm
 from shapes.cost.alignment import AlignmentConstants
@@ -124,10 +127,15 @@ def test_csv_jsonl_parquet_and_the_store_are_read_alike(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("# a comment\nm,n,k,dtype,layout,batch,seconds\n1024,2048,512,bf16,nn,4,0.001\n")
     assert read_records([tmp_path / "a.jsonl"]) == read_records([tmp_path / "a.csv"])
     pa, pq = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    pq.write_table(pa.Table.from_pylist(rows), tmp_path / "a.parquet")
+    assert read_records([tmp_path / "a.parquet"]) == read_records([tmp_path / "a.csv"])
+
+
+def test_published_tables_are_in_milliseconds_and_named_by_framework(tmp_path: Path) -> None:
+    pa, pq = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
     table = {"m": [64], "n": [64], "k": [64], "gemm_dtype": ["bfloat16"], "latency": [0.5], "framework": ["SGLang"]}
     pq.write_table(pa.table(table), tmp_path / "gemm_perf.parquet")
-    expected = Record(64, 64, 64, 1, "bf16", "tn", 0.0005, "SGLang")
-    assert read_records([tmp_path]) == read_records([tmp_path / "gemm_perf.parquet"]) == (expected,)
+    assert read_published(tmp_path) == (Record(64, 64, 64, 1, "bf16", "tn", 0.0005, "SGLang"),)
 
 
 def test_failed_measurements_and_other_operators_are_left_out(tmp_path: Path) -> None:

@@ -5,11 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
+from fit.correction import TAIL_TILES, fitted
+from fit.gemm import first_guess
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shapes.calibrate.correction import TAIL_TILES, fitted
-from shapes.calibrate.gemm import Products, first_guess
+from shapes.calibrate.products import Products
 from shapes.cost.constants import gemm_constants
 from shapes.cost.correction import Correction, Grid, waves_of
 from shapes.device import load_device

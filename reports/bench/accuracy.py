@@ -16,16 +16,19 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import on_path  # noqa: F401  # reports/fit
 from accuracy_measures import Array, Rows, concordance, mape, regret, spearman
 from accuracy_peers import boosting, by_framework, fitted_roofline, framework_noise, heuristics, rescaled, roofline
 from accuracy_plots import scatter, staircase
+from fit.attention import attention_seconds, fit_attention, read_attentions
+from fit.gemm import fit_products
+from fit.run import read_published
 from tabulate import tabulate
 
-from shapes.calibrate.attention import attention_seconds, fit_attention, read_attentions
-from shapes.calibrate.data import Record, products, read_records
+from shapes.calibrate.data import Record
 from shapes.calibrate.device_file import write_tables
-from shapes.calibrate.gemm import Products, fit_products
 from shapes.calibrate.hold_out import held_out
+from shapes.calibrate.products import Products, products
 from shapes.calibrate.run import refine
 from shapes.cost import predict_gemm
 from shapes.cost.constants import attention_constants, gemm_constants
@@ -64,7 +67,7 @@ class Case:
 
 def load(folder: Path, name: str) -> Case:
     device = load_device(name)
-    records = read_records([folder])
+    records = read_published(folder)
     data = products(records, "bf16")
     m, n, k = (getattr(data, axis).astype(np.int64) for axis in "mnk")
     return Case(device, records, data, held_out(data.n), predict_gemm(device, m, n, k))

@@ -10,9 +10,11 @@ from importlib.metadata import version
 from pathlib import Path
 
 import numpy as np
+import on_path  # noqa: F401  # reports/fit
+from fit.run import read_published
 
-from shapes.calibrate.data import products, read_records
 from shapes.calibrate.hold_out import held_out
+from shapes.calibrate.products import products
 
 OUT = Path(__file__).resolve().parents[2] / "tests" / "data" / "products"
 DEVICES = {
@@ -28,7 +30,7 @@ def main() -> None:
     options = parser.parse_args()
     OUT.mkdir(parents=True, exist_ok=True)
     for gpu, name in DEVICES.items():
-        data = products(read_records([options.data / gpu]), "bf16")
+        data = products(read_published(options.data / gpu), "bf16")
         hidden, random = held_out(data.n), np.random.default_rng(0)
         rows = np.concatenate([
             random.choice(np.flatnonzero(hidden & part), count, replace=False)

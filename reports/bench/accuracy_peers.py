@@ -11,7 +11,7 @@ import numpy as np
 from accuracy_measures import Array, Rows, mape
 
 from shapes.calibrate.data import Record
-from shapes.calibrate.gemm import Products
+from shapes.calibrate.products import Products
 from shapes.device import Device
 
 #: The heuristics' name of each device.

@@ -1,4 +1,7 @@
-"""Measurements -> a device's fitted constants. Used by `sizer calibrate`; needs scipy, and pyarrow for parquet."""
+"""A user's own measurements -> a device's constants. Used by `sizer calibrate`; needs scipy, and pyarrow for parquet.
+
+What ships was fitted by reports/fit on published tables.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Measurements from files: NVIDIA's aiconfigurator tables (parquet), CSV and JSONL exports, this project's database.
+"""Measurements from files: CSV, JSONL and parquet exports, this project's database.
 
 A flat record is one measured operator: ``kind, phase, layout, dtype, batch, m, n, k, seconds, device`` (of which kind,
-phase, layout and batch may be absent: a forward product). Parquet tables hold ``gemm_dtype, m, n, k, latency`` (ms).
+phase, layout and batch may be absent: a forward product).
 """
 
 from __future__ import annotations
@@ -11,20 +11,11 @@ import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import median
-from typing import Any, TypeVar
+from typing import Any
 
-import numpy as np
-
-from shapes.calibrate.gemm import Products
 from shapes.cost.alignment import LEADING, LEVELS
 from shapes.dtypes import BYTES
 from shapes.errors import InputError
-
-#: aiconfigurator's dtype names that are plain products of one of ours.
-_DTYPES = {"bfloat16": "bf16", "float16": "fp16", "fp8": "fp8"}
-
-Key = TypeVar("Key", bound=tuple[Any, ...])
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,14 +39,13 @@ class Record:
 
 
 def read_records(paths: Iterable[str | Path]) -> tuple[Record, ...]:
-    """Every product in the files; a folder stands for the gemm_perf.parquet files below it.
+    """Every product in the files.
 
     InputError: a file that cannot be read, is of no known kind, or lacks a column.
     """
     records: list[Record] = []
     for path in map(Path, paths):
-        for file in sorted(path.rglob("gemm_perf.parquet")) if path.is_dir() else [path]:
-            records.extend(_read(file))
+        records.extend(_read(path))
     if not records:
         raise InputError("expected measured products", where=", ".join(map(str, paths)))
     return tuple(records)
@@ -87,13 +77,7 @@ def parquet_columns(path: Path) -> dict[str, list[Any]]:
 
 def _parquet(path: Path) -> Iterator[Record]:
     columns = parquet_columns(path)
-    if "latency" not in columns:
-        yield from _flat({key: columns[key][row] for key in columns} for row in range(len(columns["m"])))
-        return
-    names = ("m", "n", "k", "gemm_dtype", "latency", "framework")
-    for m, n, k, dtype, latency, framework in zip(*(columns[name] for name in names), strict=True):
-        if dtype in _DTYPES and latency and latency > 0:
-            yield Record(m, n, k, 1, _DTYPES[dtype], "tn", latency * 1e-3, str(framework))
+    yield from _flat({key: columns[key][row] for key in columns} for row in range(len(columns["m"])))
 
 
 def _csv(path: Path) -> Iterator[Record]:
@@ -129,23 +113,3 @@ def _record(row: Mapping[str, Any]) -> Record:
     if not (min(m, n, k, batch) >= 1 and 0 < seconds < float("inf")):
         raise InputError("expected positive dimensions and seconds", key="m, n, k", value=f"{m}, {n}, {k}")
     return Record(m, n, k, batch, dtype, layout, seconds, str(row.get("source") or row.get("framework") or ""))
-
-
-def consensus(values: Iterable[tuple[Key, str, float]]) -> dict[Key, float]:
-    """(shape, source, seconds) -> the median over sources of each source's median: one source is a noisy truth."""
-    by_shape: dict[Key, dict[str, list[float]]] = {}
-    for shape, source, seconds in values:
-        by_shape.setdefault(shape, {}).setdefault(source, []).append(seconds)
-    return {shape: median(median(runs) for runs in sources.values()) for shape, sources in by_shape.items()}
-
-
-def products(records: Iterable[Record], dtype: str) -> Products:
-    """The consensus of all aligned, forward, unbatched products of ``dtype``."""
-    wanted = (
-        ((record.m, record.n, record.k), record.source, record.seconds)
-        for record in records
-        if record.dtype == dtype and record.batch == 1 and record.layout == "tn" and record.aligned
-    )
-    truth = consensus(wanted)
-    table = np.array([(*shape, seconds) for shape, seconds in sorted(truth.items())], dtype=float).reshape(-1, 4)
-    return Products(table[:, 0], table[:, 1], table[:, 2], table[:, 3])

@@ -3,35 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from datetime import date
 from math import exp, log
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from shapes.calibrate.alignment import by_dtype, fit_alignment
-from shapes.calibrate.attention import attention_seconds, fit_attention, read_attentions
-from shapes.calibrate.collective import fit_collectives, predicted, read_collectives
-from shapes.calibrate.data import Record, products, read_records
-from shapes.calibrate.gemm import Products, bounds, fit_closed_form, fit_products
-from shapes.calibrate.grouped import fit_slowdown, layer_seconds, read_layers
+from shapes.calibrate.closed_form import bounds, fit_closed_form
+from shapes.calibrate.data import Record, read_records
 from shapes.calibrate.hold_out import held_out
-from shapes.calibrate.tables import attention_table, gemm_table
+from shapes.calibrate.products import Products, products
+from shapes.calibrate.tables import gemm_table
 from shapes.cost.alignment import OPERANDS
 from shapes.cost.constants import GemmConstants, alignment_constants, gemm_constants
 from shapes.device import Device
 from shapes.dtypes import BYTES
 
-#: Fewest products of which a device's constants are fitted anew; with fewer, those there are get refined.
-FULL_FIT = 1000
 #: How far a refined constant may stray from where it was, in log units: what differs between relatives.
 PRIOR = 0.15
 #: Stated, not measured: no public table holds backward attention, misaligned products or fused elementwise kernels.
 STATED = {"attention_backward": 0.2, "memory_bound": 0.15, "misaligned": 0.25}
 
 Progress = Callable[[str], None]
+#: Products that may be seen, the device, the dtype and a seed -> constants.
+Fit = Callable[[Products, Device, str, int], GemmConstants]
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,78 +49,54 @@ class Calibration:
 
 def calibrate(
     device: Device, paths: Iterable[str | Path] = (), *, records: Sequence[Record] = (), seed: int = 0,
-    starts: int = 3, today: date | None = None, progress: Progress = lambda _: None,
+    fit: Fit | None = None, data: str | None = None, today: date | None = None, progress: Progress = lambda _: None,
 ) -> Calibration:  # fmt: skip
-    """Fit ``device`` to ``records`` and the measurements in ``paths`` (files, or folders of aiconfigurator's tables).
+    """Pull ``device``'s constants towards ``records`` and the measurements in ``paths``.
 
-    Errors are those of constants that have not seen the held-out n (or sequence lengths), which are the constants
-    returned. InputError: nothing to fit, unreadable files.
+    Errors are those of constants that have not seen the held-out n, which are the constants returned. ``fit`` is what
+    is done to the products that may be seen (`refine`); ``data`` says where the records are from. InputError: nothing
+    to fit, unreadable files.
     """
     files = [Path(path) for path in paths]
-    folders = [path for path in files if path.is_dir()]
     cost, error = _plain(device.cost), {**STATED, **_plain(device.errors)}
     records = [*records, *(read_records(files) if files else ())]
+    named = "; ".join(path.name for path in files) or "; ".join(sorted({record.source for record in records}))
     provenance: dict[str, Any] = {
-        "data": "; ".join(map(describe_source, files)) or "; ".join(sorted({record.source for record in records})),
+        "data": data or named,
         "date": (today or date.today()).isoformat(),
         "seed": seed,
         "held_out": "30% of the n values whole; of the sequence lengths for attention",
     }
     for dtype, group in by_dtype(records).items():
-        if dtype not in device.peak_flops:
+        measured = products(group, dtype)
+        if dtype not in device.peak_flops or len(measured) == 0:
             continue
-        _fit_dtype(device, dtype, group, cost, error, provenance, (seed, starts), progress)
+        hidden = held_out(measured.n, seed)
+        constants = (fit or refine)(measured[~hidden], device, dtype, seed)
+        cost[dtype], error[dtype] = gemm_table(constants), _errors(measured, constants, dtype, hidden)
+        provenance[dtype] = {
+            "shapes": len(measured),
+            "sources": sorted({record.source for record in group}),
+            "held_out_n": [int(n) for n in np.unique(measured.n[hidden])],
+        }
+        figures = ", ".join(f"{name} {value:.1%}" for name, value in error[dtype].items())
+        progress(f"{device.name} {dtype}: error on held-out n: {figures}")
     _fit_alignment(device, records, cost, error, progress)
-    for folder in folders:
-        _fit_tables(device, folder, cost, error, seed, progress)
     return Calibration(device.name, cost, error, provenance)
 
 
-def describe_source(path: Path) -> str:
-    """A path by what it is: the package and version for aiconfigurator's tables, else its name."""
-    if "aiconfigurator_core" not in path.parts:
-        return path.name
-    from importlib.metadata import PackageNotFoundError, version
-
-    try:
-        release = version("aiconfigurator-core")
-    except PackageNotFoundError:
-        release = "of unknown version"
-    return f"aiconfigurator-core {release} (NVIDIA, Apache-2.0): systems/data/{path.name}"
-
-
-def _fit_dtype(
-    device: Device, dtype: str, records: Sequence[Record], cost: dict[str, Any], error: dict[str, Any],
-    provenance: dict[str, Any], how: tuple[int, int], progress: Progress,
-) -> None:  # fmt: skip
-    seed, starts = how
-    measured = products(records, dtype)
-    if len(measured) == 0:
-        return
-    hidden = held_out(measured.n, seed)
-    sizes = (BYTES[dtype], max(2, BYTES[dtype]))
-    if len(measured) >= FULL_FIT:
-        constants = fit_products(measured[~hidden], device, dtype, starts=starts, seed=seed, progress=progress)
-    else:
-        constants = refine(measured[~hidden], device, dtype, seed)
-    off, large = measured.errors(constants, *sizes), measured.large
-    cost[dtype] = gemm_table(constants)
-    error[dtype] = {
+def _errors(measured: Products, constants: GemmConstants, dtype: str, hidden: NDArray[np.bool_]) -> dict[str, float]:
+    """Mean error by regime on the rows that the fit has not seen."""
+    off, large = measured.errors(constants, BYTES[dtype], max(2, BYTES[dtype])), measured.large
+    return {
         name: round(float(off[rows & hidden].mean()), 4)
         for name, rows in (("large", large), ("small", ~large))
         if (rows & hidden).any()
     }
-    provenance[dtype] = {
-        "shapes": len(measured),
-        "sources": sorted({record.source for record in records}),
-        "held_out_n": [int(n) for n in np.unique(measured.n[hidden])],
-    }
-    figures = ", ".join(f"{name} {value:.1%}" for name, value in error[dtype].items())
-    progress(f"{device.name} {dtype}: error on held-out n: {figures}")
 
 
 def refine(measured: Products, device: Device, dtype: str, seed: int = 0) -> GemmConstants:
-    """The device's present (or borrowed) constants, pulled towards a few tens of measured products.
+    """The device's present (or borrowed) constants, pulled towards measured products: the more, the further.
 
     The correction tables stay; both sets move, the small one by the same factors.
     """
@@ -157,36 +132,6 @@ def _fit_alignment(
     cost["alignment"] = {"source": present.source, "further": present.further} | {
         operand: list(row) for operand, row in zip(OPERANDS, present.penalty, strict=True)
     }
-
-
-def _fit_tables(
-    device: Device, folder: Path, cost: dict[str, Any], error: dict[str, Any], seed: int, progress: Progress
-) -> None:
-    """Attention, experts and collectives, from the tables of theirs below ``folder``."""
-    if files := sorted(folder.rglob("context_attention_perf.parquet")):
-        data = read_attentions(files)
-        hidden = held_out(data.s, seed)
-        constants = fit_attention(data[~hidden], device, seed)
-        off = np.abs(attention_seconds(data, constants) / data.seconds - 1)[hidden & (data.s >= 512)]
-        cost["attention"], error["attention"] = attention_table(constants), round(float(off.mean()), 4)
-        progress(f"{device.name} attention: error on held-out lengths from 512 on: {off.mean():.1%}")
-    if files := sorted(folder.rglob("moe_perf.parquet")):
-        layers = read_layers(files)
-        layers = layers[layers[:, 0] >= 512]
-        hidden = held_out(layers[:, 1], seed, border=0)
-        products_of = GemmConstants.from_table(cost["bf16"], device.compute.units)
-        slowdown = fit_slowdown(layers[~hidden], products_of)
-        off = np.abs(slowdown * layer_seconds(layers[hidden], products_of) / layers[hidden, 5] - 1)
-        cost["grouped"], error["grouped"] = {"slowdown": round(slowdown, 3)}, round(float(off.mean()), 4)
-        progress(f"{device.name} experts: error on held-out hidden sizes: {off.mean():.1%}")
-    # Beside NCCL's own tables there are copies made by frameworks; only comm/nccl is NCCL's.
-    if files := sorted(folder.rglob("nccl/*/nccl_perf.parquet")):
-        messages = read_collectives(files)
-        collective = fit_collectives(messages, device)
-        off = np.abs(predicted(messages, device, collective) / np.array(list(messages.values())) - 1)
-        cost["collective"] = {name: float(f"{value:.4g}") for name, value in asdict(collective).items()}
-        error["collective"] = round(float(off.mean()), 4)
-        progress(f"{device.name} collectives: error {off.mean():.1%}")
 
 
 def _plain(value: Any) -> Any:

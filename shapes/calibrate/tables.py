@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from shapes.cost.constants import ATTENTION_NUMBERS, NUMBERS, AttentionConstants, GemmConstants
+from shapes.cost.constants import NUMBERS, GemmConstants
 
 
 def gemm_table(constants: GemmConstants) -> dict[str, Any]:
@@ -15,12 +15,4 @@ def gemm_table(constants: GemmConstants) -> dict[str, Any]:
         table["correction"] = constants.correction.table()
     if constants.small is not None:
         table["small"] = gemm_table(constants.small)
-    return table
-
-
-def attention_table(constants: AttentionConstants) -> dict[str, Any]:
-    """``[cost.attention]``."""
-    table: dict[str, Any] = {name: float(f"{getattr(constants, name):.4g}") for name in ATTENTION_NUMBERS}
-    for name in ("flops_per_s", "prologue_keys"):
-        table[name] = {str(bucket): float(f"{value:.4g}") for bucket, value in getattr(constants, name)}
     return table

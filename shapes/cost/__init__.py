@@ -7,7 +7,8 @@ on a cool device is up to a tenth faster.
 from __future__ import annotations
 
 from shapes.cost.gemm import predict_gemm
+from shapes.cost.parts import explain
 from shapes.cost.predict import predict, predict_many
 from shapes.cost.result import Cost, Part
 
-__all__ = ["Cost", "Part", "predict", "predict_gemm", "predict_many"]
+__all__ = ["Cost", "Part", "explain", "predict", "predict_gemm", "predict_many"]

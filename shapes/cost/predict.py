@@ -109,7 +109,7 @@ def _products(products: Sequence[Product], key: tuple[Any, ...], device: Device)
             errors[regime] = relative_error(device, origin, regime)
         costs.append(
             _cost(
-                product, device, seconds, source, errors[regime], regime,
+                seconds, source, errors[regime], regime,
                 bound=_bound(constants.launch_s, seconds - constants.launch_s, compute, memory),
                 tile=(bm, bn), tiles=int(count), waves=waves, tile_efficiency=batch * m * n / (count * bm * bn),
                 wave_efficiency=count / constants.units / waves,
@@ -132,13 +132,8 @@ def _bound(launch: float, body: float, compute: float, memory: float) -> str:
     return "memory" if memory > compute else "compute"
 
 
-def _cost(
-    operator: Operator, device: Device, seconds: float, source: str, error: float, regime: str, bound: str, **rest: Any
-) -> Cost:
-    return Cost(
-        seconds, seconds / (1 + error), seconds * (1 + error), source, bound, error, regime,
-        operator=operator, device=device, **rest,
-    )  # fmt: skip
+def _cost(seconds: float, source: str, error: float, regime: str, bound: str, **rest: Any) -> Cost:
+    return Cost(seconds, seconds / (1 + error), seconds * (1 + error), source, bound, error, regime, **rest)
 
 
 def _single(operator: Operator, device: Device) -> Cost:
@@ -154,7 +149,7 @@ def _attention(operator: Attention, device: Device) -> Cost:
     time = attention_time(operator, constants)
     regime = "attention" if operator.phase == "forward" else "attention_backward"
     return _cost(
-        operator, device, time.seconds, origin.source(device), relative_error(device, origin, regime), regime,
+        time.seconds, origin.source(device), relative_error(device, origin, regime), regime,
         bound=_bound(constants.launch_s, time.seconds - constants.launch_s, time.compute_s, time.memory_s),
         tile=(QUERIES, time.bucket), tiles=time.blocks, waves=time.waves,
         tile_efficiency=time.ideal_s / time.walked_s,
@@ -172,6 +167,6 @@ def _moved(operator: Elementwise | Collective, device: Device) -> Cost:
         fixed, moving = collective_parts(operator, device, collective_constants(device))
         regime, bound = "collective", "communication"
     return _cost(
-        operator, device, fixed + moving, origin.source(device), relative_error(device, origin, regime), regime,
+        fixed + moving, origin.source(device), relative_error(device, origin, regime), regime,
         bound=bound if moving >= fixed else "overhead",
     )  # fmt: skip

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple
+from dataclasses import dataclass
+from typing import NamedTuple
 
-from shapes.operators.types import Operator
 from shapes.timing import Timing
-
-if TYPE_CHECKING:
-    from shapes.device import Device
 
 
 class Part(NamedTuple):
@@ -45,16 +41,8 @@ class Cost:
     tile_efficiency: float | None = None
     wave_efficiency: float | None = None
     alignment_s: tuple[tuple[str, float], ...] = ()
-    operator: Operator | None = field(default=None, repr=False, compare=False)
-    device: Device | None = field(default=None, repr=False, compare=False)
 
     @property
     def timing(self) -> Timing:
         """The same seconds as measured times have them."""
         return Timing(self.seconds, self.low, self.high, self.source)
-
-    def explain(self) -> tuple[Part, ...]:
-        """What the seconds consist of, in order; they sum to ``seconds``."""
-        from shapes.cost.explain import explain
-
-        return explain(self)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 @click.option("--device", metavar="NAME", help="Whose constants. [default: h100-sxm; with --quick what is here]")
 @click.option(
     "--from", "sources", multiple=True, metavar="PATH",
-    help="Measurements: parquet, CSV, JSONL, sizer's database, or a folder of aiconfigurator's tables. Repeatable.",
+    help="Measurements: parquet, CSV, JSONL or sizer's database. Repeatable.",
 )  # fmt: skip
 @click.option("--quick", is_flag=True, help="Measure about 50 chosen products on the device at hand, and refine.")
 @click.option(
@@ -34,7 +34,8 @@ def command(
 ) -> None:
     """Fit a device's cost constants from measurements.
 
-    Reports the error on n values that the fit has not seen. Fewer than 1000 products refine the present constants.
+    The present constants (or a relative's) are pulled towards what was measured: the more products, the further.
+    Reports the error on n values that the fit has not seen.
     """
     from shapes.calibrate import calibrate, write_tables
     from shapes.device import DEFAULT_DEVICE, load_device

@@ -7,7 +7,7 @@ from typing import Any
 
 from tabulate import tabulate
 
-from shapes.cost import Cost
+from shapes.cost import Cost, explain
 from shapes.errors import InputError
 from shapes.operators import Gemm, GroupedGemm, Operator
 from sizer.answers.operator_table import OperatorTable
@@ -61,10 +61,10 @@ def explain_text(table: OperatorTable, name: str) -> str:
     if not chosen:
         known = ", ".join(dict.fromkeys(operator.name for operator in table.operators))
         raise InputError(f"expected a part of an operator's name: {known}", key="--explain", value=name)
-    return "\n".join(_explained(operator, cost) for operator, cost in chosen)
+    return "\n".join(_explained(operator, cost, table) for operator, cost in chosen)
 
 
-def _explained(operator: Operator, cost: Cost) -> str:
+def _explained(operator: Operator, cost: Cost, table: OperatorTable) -> str:
     shape = " x ".join(str(getattr(operator, key)) for key in ("batch", "m", "n", "k") if hasattr(operator, key))
     layout = f" {operator.layout}" if isinstance(operator, Gemm | GroupedGemm) else ""
     head = (
@@ -81,6 +81,6 @@ def _explained(operator: Operator, cost: Cost) -> str:
     if cost.wave_efficiency is not None:
         facts.append(f"{percent_text(cost.wave_efficiency)} of the waves' slots filled")
     facts.append(f"{operator.bytes / 1e6:.1f} MB")
-    rows = [(part.what, seconds_text(part.seconds), part.why) for part in cost.explain()]
-    table = tabulate(rows, tablefmt="plain", disable_numparse=True, colalign=("left", "right", "left"))
-    return f"{head}\n  {', '.join(facts)}; {cost.source}, {cost.regime}\n" + textwrap.indent(table, "  ") + "\n"
+    rows = [(part.what, seconds_text(part.seconds), part.why) for part in explain(operator, cost, table.device)]
+    parts = tabulate(rows, tablefmt="plain", disable_numparse=True, colalign=("left", "right", "left"))
+    return f"{head}\n  {', '.join(facts)}; {cost.source}, {cost.regime}\n" + textwrap.indent(parts, "  ") + "\n"

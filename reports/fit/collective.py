@@ -9,7 +9,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from shapes.calibrate.data import consensus, parquet_columns
+from shapes.calibrate.data import parquet_columns
+from shapes.calibrate.products import consensus
 from shapes.cost.collective import collective_parts
 from shapes.cost.constants import CollectiveConstants
 from shapes.device import Device

@@ -13,16 +13,14 @@ from shapes.cost.memory_bound import achieved_bandwidth, elementwise_parts
 from shapes.cost.predict import per_group, product_times
 from shapes.cost.result import Cost, Part
 from shapes.cost.waves import overlapped
-from shapes.device import Device
+from shapes.device import Device, load_device
 from shapes.dtypes import BYTES
-from shapes.operators.types import Attention, Collective, Elementwise, Gemm, GroupedGemm
+from shapes.operators.types import Attention, Collective, Elementwise, Gemm, GroupedGemm, Operator
 
 
-def explain(cost: Cost) -> tuple[Part, ...]:
-    """Parts of ``cost``; see `Cost.explain`."""
-    operator, device = cost.operator, cost.device
-    if operator is None or device is None:
-        return (Part("total", cost.seconds, cost.source),)
+def explain(operator: Operator, cost: Cost, device: str | Device) -> tuple[Part, ...]:
+    """Parts of ``cost``, predicted for ``operator`` on ``device``, in order; their seconds add up to the cost's."""
+    device = load_device(device)
     if isinstance(operator, Gemm | GroupedGemm):
         return _product(cost, operator, device)
     if isinstance(operator, Attention):

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from shapes.calibrate.hold_out import held_out
+from shapes.calibrate.products import Products
 from shapes.cost.constants import GemmConstants
 from shapes.cost.correction import Correction, Grid, reference_waves
 from shapes.cost.gemm import uncorrected_seconds
-
-if TYPE_CHECKING:
-    from shapes.calibrate.gemm import Products
 
 Array = NDArray[np.float64]
 

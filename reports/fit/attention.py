@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from shapes.calibrate.data import consensus, parquet_columns
+from shapes.calibrate.data import parquet_columns
+from shapes.calibrate.products import consensus
 from shapes.cost.attention import QUERIES, walked_keys
-from shapes.cost.constants import AttentionConstants
+from shapes.cost.constants import ATTENTION_NUMBERS, AttentionConstants
 from shapes.cost.waves import overlapped, paid_waves, throttled
 from shapes.device import Device
 from shapes.operators.types import Attention
@@ -124,3 +126,11 @@ def attention_seconds(data: Attentions, c: AttentionConstants, which: NDArray[np
     moved = 4 * data.batch * (data.heads + data.kv_heads) * data.s * data.head_dim
     seconds: Array = throttled(overlapped(compute, moved / c.bandwidth_bytes_per_s, c), c) + c.launch_s
     return seconds
+
+
+def attention_table(constants: AttentionConstants) -> dict[str, Any]:
+    """``[cost.attention]``."""
+    table: dict[str, Any] = {name: float(f"{getattr(constants, name):.4g}") for name in ATTENTION_NUMBERS}
+    for name in ("flops_per_s", "prologue_keys"):
+        table[name] = {str(bucket): float(f"{value:.4g}") for bucket, value in getattr(constants, name)}
+    return table

@@ -1,0 +1,129 @@
+"""A shipped device's constants from NVIDIA's published tables: gemm, attention, experts and collectives.
+
+    python reports/fit/run.py --device h100-sxm --from .../aiconfigurator_core/systems/data/h100_sxm --write
+
+Three to four minutes a device.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterator
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+if __name__ == "__main__":
+    sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from fit.attention import attention_seconds, attention_table, fit_attention, read_attentions
+from fit.collective import fit_collectives, predicted, read_collectives
+from fit.gemm import fit_products
+from fit.grouped import fit_slowdown, layer_seconds, read_layers
+from shapes.calibrate import Calibration, calibrate, write_tables
+from shapes.calibrate.data import Record, parquet_columns
+from shapes.calibrate.hold_out import held_out
+from shapes.calibrate.products import Products
+from shapes.calibrate.run import Progress
+from shapes.cost.constants import GemmConstants
+from shapes.device import Device, load_device
+
+#: aiconfigurator's dtype names that are plain products of one of ours.
+DTYPES = {"bfloat16": "bf16", "float16": "fp16", "fp8": "fp8"}
+
+
+def read_published(folder: Path) -> tuple[Record, ...]:
+    """Every plain product in the gemm_perf.parquet files below ``folder``: ``gemm_dtype, m, n, k, latency`` (ms)."""
+    return tuple(record for file in sorted(folder.rglob("gemm_perf.parquet")) for record in _products(file))
+
+
+def _products(file: Path) -> Iterator[Record]:
+    columns = parquet_columns(file)
+    names = ("m", "n", "k", "gemm_dtype", "latency", "framework")
+    for m, n, k, dtype, latency, framework in zip(*(columns[name] for name in names), strict=True):
+        if dtype in DTYPES and latency and latency > 0:
+            yield Record(m, n, k, 1, DTYPES[dtype], "tn", latency * 1e-3, str(framework))
+
+
+def fit_device(
+    device: Device, folder: Path, *, seed: int = 0, starts: int = 3, progress: Progress = lambda _: None
+) -> Calibration:
+    """What `calibrate` finds from the tables below ``folder``, every constant fitted anew."""
+
+    def anew(seen: Products, device: Device, dtype: str, seed: int) -> GemmConstants:
+        return fit_products(seen, device, dtype, starts=starts, seed=seed, progress=progress)
+
+    found = calibrate(
+        device, records=read_published(folder), seed=seed, fit=anew, data=describe_source(folder), progress=progress
+    )
+    fit_tables(device, folder, found.cost, found.error, seed, progress)
+    return found
+
+
+def fit_tables(
+    device: Device,
+    folder: Path,
+    cost: dict[str, Any],
+    error: dict[str, Any],
+    seed: int,
+    progress: Progress,
+) -> None:
+    """Attention, experts and collectives, from the tables of theirs below ``folder``."""
+    if files := sorted(folder.rglob("context_attention_perf.parquet")):
+        data = read_attentions(files)
+        hidden = held_out(data.s, seed)
+        constants = fit_attention(data[~hidden], device, seed)
+        off = np.abs(attention_seconds(data, constants) / data.seconds - 1)[hidden & (data.s >= 512)]
+        cost["attention"], error["attention"] = attention_table(constants), round(float(off.mean()), 4)
+        progress(f"{device.name} attention: error on held-out lengths from 512 on: {off.mean():.1%}")
+    if files := sorted(folder.rglob("moe_perf.parquet")):
+        layers = read_layers(files)
+        layers = layers[layers[:, 0] >= 512]
+        hidden = held_out(layers[:, 1], seed, border=0)
+        products_of = GemmConstants.from_table(cost["bf16"], device.compute.units)
+        slowdown = fit_slowdown(layers[~hidden], products_of)
+        off = np.abs(slowdown * layer_seconds(layers[hidden], products_of) / layers[hidden, 5] - 1)
+        cost["grouped"], error["grouped"] = {"slowdown": round(slowdown, 3)}, round(float(off.mean()), 4)
+        progress(f"{device.name} experts: error on held-out hidden sizes: {off.mean():.1%}")
+    # Beside NCCL's own tables there are copies made by frameworks; only comm/nccl is NCCL's.
+    if files := sorted(folder.rglob("nccl/*/nccl_perf.parquet")):
+        messages = read_collectives(files)
+        collective = fit_collectives(messages, device)
+        off = np.abs(predicted(messages, device, collective) / np.array(list(messages.values())) - 1)
+        cost["collective"] = {name: float(f"{value:.4g}") for name, value in asdict(collective).items()}
+        error["collective"] = round(float(off.mean()), 4)
+        progress(f"{device.name} collectives: error {off.mean():.1%}")
+
+
+def describe_source(path: Path) -> str:
+    """A path by what it is: the package and version for aiconfigurator's tables, else its name."""
+    if "aiconfigurator_core" not in path.parts:
+        return path.name
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        release = version("aiconfigurator-core")
+    except PackageNotFoundError:
+        release = "of unknown version"
+    return f"aiconfigurator-core {release} (NVIDIA, Apache-2.0): systems/data/{path.name}"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--device", required=True)
+    parser.add_argument("--from", dest="folder", type=Path, required=True)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--write", action="store_true", help="write the constants to the device's file")
+    options = parser.parse_args()
+    device = load_device(options.device)
+    found = fit_device(device, options.folder, seed=options.seed, progress=partial(print, file=sys.stderr, flush=True))
+    if options.write:
+        write_tables(Path(device.origin), found.tables)
+
+
+if __name__ == "__main__":
+    main()

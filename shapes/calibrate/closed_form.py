@@ -1,0 +1,82 @@
+"""The tile and wave model's constants by robust least squares on the logarithm of time, from several starts."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shapes.calibrate.products import Products
+from shapes.cost.constants import NUMBERS, GemmConstants
+from shapes.cost.gemm import aligned_seconds, uncorrected_seconds
+from shapes.device import Device
+
+Array = NDArray[np.float64]
+
+#: Relative residual from which a shape pulls less than in proportion: 1-4% of shapes are kernel-choice cliffs.
+ROBUST_SCALE = 0.05
+
+#: Rows a fit of the closed form looks at: more change nothing in the third digit.
+ROWS = 2000
+
+
+def bounds(device: Device, dtype: str) -> dict[str, tuple[float, float]]:
+    """Lowest and highest value of each constant: what is physically sensible, which is also what is identified."""
+    peak, bandwidth = device.peak(dtype), device.memory.bandwidth_bytes_per_s
+    return {
+        "flops_per_s": (0.2 * peak, 1.6 * peak),
+        "bandwidth_bytes_per_s": (0.5 * bandwidth, 1.0 * bandwidth),
+        "cache_bandwidth_bytes_per_s": (1.0 * bandwidth, 12.0 * bandwidth),
+        "cache_bytes": (0.02 * device.memory.l2_bytes, 1.5 * device.memory.l2_bytes),
+        "overlap": (1.2, 12.0),
+        "launch_s": (3e-7, 2e-5),
+        "load_steps": (0.5, 120.0),
+        "load_power": (0.5, 12.0),
+        "prologue_steps": (0.1, 600.0),
+        "wave_s": (1e-8, 2e-5),
+        "quantization": (0.02, 1.0),
+        "throttle": (1e-3, 0.5),
+        "throttle_s": (2e-5, 2e-2),
+        "throttle_width": (0.15, 3.0),
+    }
+
+
+def fit_closed_form(
+    products: Products, guess: GemmConstants, limits: dict[str, tuple[float, float]], sizes: tuple[int, int],
+    starts: int = 3, seed: int = 0, prior: float | None = None,
+) -> GemmConstants:  # fmt: skip
+    """The 14 numbers by least squares on log time; ``prior``: pull each towards ``guess`` by that many log units."""
+    from scipy.optimize import least_squares
+
+    random = np.random.default_rng(seed)
+    rows = random.choice(len(products), min(ROWS, len(products)), replace=False)
+    seen = products[rows]
+    low, high = (np.log([limits[name][side] for name in NUMBERS]) for side in (0, 1))
+    centre = np.clip(np.log([getattr(guess, name) for name in NUMBERS]), low + 1e-6, high - 1e-6)
+    target, ones = np.log(seen.seconds), np.ones(len(seen))
+
+    def residuals(theta: Array) -> Array:
+        trial = _with(guess, theta)
+        predicted = uncorrected_seconds(seen.m, seen.n, seen.k, ones, *sizes, trial)
+        if trial.correction is not None:
+            predicted = aligned_seconds(seen.m, seen.n, seen.k, ones, *sizes, trial)
+        misfit = np.log(predicted) - target
+        if prior is None:
+            return misfit
+        return np.concatenate([misfit, (theta - centre) * (ROBUST_SCALE / prior)])
+
+    best = None
+    for start in range(starts):
+        begin = centre if start == 0 else np.clip(centre + random.normal(0, 0.6, centre.size), low + 1e-6, high - 1e-6)
+        result = least_squares(
+            residuals, begin, bounds=(low, high), loss="soft_l1", f_scale=ROBUST_SCALE, x_scale="jac", max_nfev=40
+        )
+        if best is None or result.cost < best.cost:
+            best = result
+    assert best is not None
+    return _with(guess, best.x)
+
+
+def _with(constants: GemmConstants, theta: Array) -> GemmConstants:
+    return replace(constants, **dict(zip(NUMBERS, np.exp(theta).tolist(), strict=True)))
