@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from sizer.cli import COMMANDS, main
-from sizer.report.json_report import load_schema
+from sizer.report.json_document import load_schema
 
 CONFIGS = Path(__file__).parent / "data" / "configs"
 

@@ -19,7 +19,8 @@ from shapes.model.resize import dimensions, resize
 from shapes.operators import operators
 from shapes.workload import Workload
 from sizer.checking.findings import PricedFinding, Report
-from sizer.rules import RULES, catalogue, find_rule, page
+from sizer.report.formats import render
+from sizer.rules import RULES, find_rule
 from sizer.rules.arithmetic import largest_power_of_two, next_multiple, shard_text
 from sizer.rules.base import Context, Finding, NotApplicable
 
@@ -172,7 +173,7 @@ def test_codes_run_from_sz101_to_sz122_in_order_and_slugs_are_unique() -> None:
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.CODE)
 def test_a_rules_page_says_what_it_asks_with_a_bad_and_a_good_example_and_a_source(rule: Any) -> None:
-    text = page(rule)
+    text = str(render("explain", None, rule))
     assert rule.__name__.rsplit(".", 1)[-1] == rule.SLUG.replace("-", "_")
     assert text.startswith(f"## {rule.CODE} {rule.SLUG}\n")
     assert rule.__doc__.splitlines()[0].endswith(".")
@@ -183,7 +184,7 @@ def test_a_rules_page_says_what_it_asks_with_a_bad_and_a_good_example_and_a_sour
 
 
 def test_the_report_of_the_rules_is_generated_from_their_docstrings() -> None:
-    assert REPORT.read_text(encoding="utf-8") == catalogue()
+    assert REPORT.read_text(encoding="utf-8") == render("rules", "markdown", RULES)
 
 
 def test_an_unknown_rule_names_the_nearest() -> None:

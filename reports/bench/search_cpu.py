@@ -32,7 +32,7 @@ from shapes.measure.record import Measurement
 from shapes.workload import Workload
 from sizer.answers.bench import write_rows
 from sizer.pricing import Pricer
-from sizer.report.search_report import search_json
+from sizer.report.formats import render
 from sizer.searching import search
 from sizer.searching.predicting import price
 from sizer.searching.space import Limits, Space
@@ -121,7 +121,7 @@ def race(case: Case, seconds: float) -> None:
             h=case.h, tokens=case.tokens, dtype="fp32", limits=case.limits, gemm_only=case.gemm_only, measure=True,
             time_limit_s=seconds, store=f"{folder}/store.db", top=1000,
         )  # fmt: skip
-    (DATA / f"{case.name}.race.json").write_text(search_json(found), encoding="utf-8")
+    (DATA / f"{case.name}.race.json").write_text(str(render("search", "json", found)), encoding="utf-8")
 
 
 @cache

@@ -12,7 +12,9 @@ from typing import Any, Literal
 
 from shapes.device import Device
 from shapes.errors import InputError
+from shapes.measure.environment import Environment
 from shapes.measure.jobs import Job, MemoryBound, swiglu
+from shapes.measure.mamf import Maximum
 from shapes.measure.record import Measurement
 from shapes.measure.runner import Sweep
 from shapes.operators import LAYOUT_OF_PHASE, Attention, Gemm, Operator, Phase
@@ -114,6 +116,52 @@ class Row:
     measurement: Measurement | None
     predicted_s: float | None = None
     count: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """A sweep's rows; ``notes``: what was not measured and why."""
+
+    rows: Sequence[Row]
+    sweep: Sweep
+    environment: Environment
+    notes: tuple[str, ...] = ()
+
+    @property
+    def measurements(self) -> tuple[Measurement, ...]:
+        return tuple(self.sweep.results.values())
+
+
+@dataclass(frozen=True, slots=True)
+class Peak:
+    """A maximum as found here, and the device's published one where there is one."""
+
+    maximum: Maximum
+    environment: Environment
+    published_flops: float | None
+
+    @property
+    def measurements(self) -> tuple[Measurement, ...]:
+        return self.maximum.tried
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Tables and maxima that belong together: a suite under its title, or one call's."""
+
+    parts: tuple[Table | Peak, ...]
+    title: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Bench:
+    """What one call of `sizer bench` answers."""
+
+    groups: tuple[Group, ...]
+
+    @property
+    def measurements(self) -> tuple[Measurement, ...]:
+        return tuple(one for group in self.groups for part in group.parts for one in part.measurements)
 
 
 def rows_of(jobs: Iterable[Job], sweep: Sweep, device: Device | None) -> list[Row]:

@@ -36,7 +36,6 @@ class Anatomy:
 
     def to_dict(self) -> dict[str, Any]:
         return {
-            "schema_version": 1,
             "path": self.path,
             "model": {"model_type": self.model_type, "parameters": self.parameters},
             "workload": self.workload.to_dict(),

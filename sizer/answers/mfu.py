@@ -11,6 +11,7 @@ import math
 import re
 from dataclasses import dataclass
 from statistics import fmean, median
+from typing import Any
 
 from shapes.device import Device
 from shapes.errors import InputError, positive_int
@@ -120,6 +121,54 @@ def counts(model: ModelShape, s: int, global_batch: int, checkpointing: Checkpoi
         megatron_count(model.hidden, model.main.layers, model.vocab, s, global_batch, checkpointing),
         parameters_count(model.active_parameters, s, global_batch, checkpointing),
     )
+
+
+@dataclass(frozen=True, slots=True)
+class MfuAnswer:
+    """What `sizer mfu` answers: the step as it was run, and its utilization by every convention."""
+
+    seconds: float
+    gpus: int
+    global_batch: int
+    s: int
+    device: Device
+    dtype: str
+    checkpointing: Checkpointing
+    rows: tuple[Utilization, ...]
+    log: StepTimes | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        times = self.log
+        return {
+            "step_seconds": self.seconds,
+            "gpus": self.gpus,
+            "global_batch": self.global_batch,
+            "sequence": self.s,
+            "device": self.device.name,
+            "dtype": self.dtype,
+            "checkpointing": self.checkpointing,
+            "peak_flops": self.device.peak(self.dtype),
+            "achievable_flops": self.device.mamf_flops.get(self.dtype),
+            "log": None
+            if times is None
+            else {"steps": len(times.seconds), "mean_seconds": times.mean_s, "unread": times.unread},
+            "counts": [_count_dict(row) for row in self.rows],
+        }
+
+
+def _count_dict(row: Utilization) -> dict[str, Any]:
+    return {
+        "method": row.count.method,
+        "convention": row.count.convention,
+        "model_flops": row.count.model_flops,
+        "hardware_flops": row.count.hardware_flops,
+        "tflops_per_gpu": row.model_tflops,
+        "hardware_tflops_per_gpu": row.hardware_tflops,
+        "mfu": row.mfu,
+        "hfu": row.hfu,
+        "mfu_achievable": row.mfu_achievable,
+        "hfu_achievable": row.hfu_achievable,
+    }
 
 
 def utilization(count: Count, step_s: float, gpus: int, device: Device, dtype: str = "bf16") -> Utilization:

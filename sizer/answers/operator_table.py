@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from shapes.cost import Cost
 from shapes.device import DEFAULT_DEVICE, Device, load_device
+from shapes.errors import InputError
 from shapes.operators import Attention, Operator
 from shapes.workload import Workload
 from sizer.checking.checks import step_time, summary
@@ -30,6 +31,15 @@ class OperatorTable:
     def rows(self) -> list[dict[str, Any]]:
         """One mapping an operator, as in the JSON output: seconds and FLOPs are of one run, x ``count`` a step."""
         return [_row(operator, cost) for operator, cost in zip(self.operators, self.costs, strict=True)]
+
+    def named(self, name: str) -> OperatorTable:
+        """The table of the operators with ``name`` in their name; InputError where there is none."""
+        pairs = zip(self.operators, self.costs, strict=True)
+        chosen = [(operator, cost) for operator, cost in pairs if name.lower() in operator.name.lower()]
+        if not chosen:
+            known = ", ".join(dict.fromkeys(operator.name for operator in self.operators))
+            raise InputError(f"expected a part of an operator's name: {known}", key="--explain", value=name)
+        return replace(self, operators=tuple(op for op, _ in chosen), costs=tuple(cost for _, cost in chosen))
 
     def to_dict(self) -> dict[str, Any]:
         return {

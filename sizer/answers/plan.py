@@ -56,7 +56,7 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Candidates from the fastest; ``dropped`` counts the others by reason."""
+    """Candidates from the fastest, of which reports show ``top``; ``dropped`` counts the others by reason."""
 
     gpus: int
     global_batch: int
@@ -66,6 +66,7 @@ class Plan:
     dropped: tuple[tuple[str, int], ...]
     assumptions: tuple[str, ...]
     source: str
+    top: int = 8
 
     @property
     def indistinguishable(self) -> int:
@@ -75,6 +76,33 @@ class Plan:
         best = self.candidates[0]
         half = (best.high_s - best.low_s) / 2
         return sum(candidate.seconds <= best.seconds + half for candidate in self.candidates)
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "gpus": self.gpus,
+            "global_batch": self.global_batch,
+            "device": self.device,
+            "device_bytes": self.device_bytes,
+            "source": self.source,
+            "fitting": len(self.candidates),
+            "indistinguishable": self.indistinguishable,
+            "candidates": [
+                {
+                    "workload": candidate.workload.to_dict(),
+                    "microbatches": candidate.microbatches,
+                    "step_seconds": candidate.seconds,
+                    "step_seconds_low": candidate.low_s,
+                    "step_seconds_high": candidate.high_s,
+                    "communication_seconds": candidate.communication_s,
+                    "bubble_seconds": candidate.bubble_s,
+                    "memory_bytes": candidate.memory_bytes,
+                    "mfu": candidate.mfu,
+                }
+                for candidate in self.candidates[: self.top]
+            ],
+            "dropped": [{"reason": reason, "count": number} for reason, number in self.dropped],
+            "assumptions": list(self.assumptions),
+        }
 
 
 def plan(model: ModelShape, device: Device, *, gpus: int, global_batch: int, base: Workload, **options: Any) -> Plan:

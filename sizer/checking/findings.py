@@ -105,6 +105,21 @@ class Report:
         }
 
 
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """What one call of `sizer check` answers: a report for every configuration, in the order they were named."""
+
+    reports: tuple[Report, ...]
+
+    def worst(self) -> Severity | None:
+        """The worst severity of all reports; None if none has a finding."""
+        found = {report.worst() for report in self.reports}
+        return next((level for level in SEVERITIES if level in found), None)
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"reports": [report.to_dict() for report in self.reports]}
+
+
 def _finding_dict(finding: PricedFinding) -> dict[str, Any]:
     values = {name: getattr(finding, name) for name in ("code", "slug", "severity", "field", "value", "message")}
     suggestions = [

@@ -13,11 +13,12 @@ import click
 
 from shapes.dtypes import DTYPES
 from shapes.errors import InputError
-from sizer.cli.options import given, output_options, resumable, write_output
+from sizer.cli.options import given, output_options, resumable, write_answer
 
 if TYPE_CHECKING:
     from shapes.measure import InProcess, Progress, Settings
     from shapes.measure.store import Store
+    from sizer.answers.bench import Group, Peak, Table
 
 _SIZES = ("m", "n", "k", "tokens", "hidden", "width", "vocab", "heads", "head_dim", "sequence")
 
@@ -66,7 +67,7 @@ _SIZES = ("m", "n", "k", "tokens", "hidden", "width", "vocab", "heads", "head_di
     help="Measurement store. [default: SIZER_STORE, else the user's cache]",
 )
 @click.option("--fresh", is_flag=True, help="Measure again what the store has.")
-@output_options("text", "json", "jsonl", "csv")
+@output_options("bench")
 def command(
     what: str | None, suites: tuple[str, ...], config: str | None, device: str | None, store_path: str | None,
     format_: str, output: str | None, **options: Any,
@@ -80,6 +81,7 @@ def command(
         raise InputError("expected one of mamf, --config and --suite", key="bench")
     from shapes.measure import InProcess, Settings
     from shapes.measure.store import Store
+    from sizer.answers.bench import Bench, Group
 
     chosen = {key: options[key] for key in ("precision", "time_s", "interleave")}
     settings = Settings(**given(chosen))
@@ -87,14 +89,14 @@ def command(
         run = _Run(InProcess(device, settings), store, settings, options)
         with resumable():
             if suites:
-                text = run.suites([Path(suite) for suite in suites], given(chosen))
+                groups = run.suites([Path(suite) for suite in suites], given(chosen))
             elif what == "mamf":
-                text = run.maximum()
+                groups = [Group((peak,)) for peak in run.maximum()]
             elif config is not None:
-                text = run.configuration(config, format_)
+                groups = [Group((run.configuration(config),))]
             else:
-                text = run.operators(format_)
-    write_output(text, output)
+                groups = [Group((run.operators(),))]
+    write_answer("bench", Bench(tuple(groups)), format_, output)
 
 
 @contextmanager
@@ -131,11 +133,10 @@ class _Run:
         """As asked, else what the device trains in."""
         return self.options["dtypes"] or (("fp32",) if self.session.backend.device == "cpu" else ("bf16",))
 
-    def operators(self, format_: str) -> str:
+    def operators(self) -> Table:
         from shapes.measure.suite import values_of
-        from sizer.answers.bench import OPS, jobs_of_op, option_of, rows_of
+        from sizer.answers.bench import OPS, Table, jobs_of_op, option_of, rows_of
         from sizer.measuring import device_of
-        from sizer.report.bench_text import bench_text
 
         options = self.options
         if options["op"] not in OPS:
@@ -154,14 +155,11 @@ class _Run:
             compiled=options["compiled"],
         )  # fmt: skip
         sweep = self._measure(jobs)
-        if format_ != "text":
-            return _data(sweep.results.values(), format_)
-        return bench_text(rows_of(jobs, sweep, device_of(self.session.environment)), sweep, self.session.environment)
+        return Table(rows_of(jobs, sweep, device_of(self.session.environment)), sweep, self.session.environment)
 
-    def configuration(self, config: str, format_: str) -> str:
-        from sizer.answers.bench import rows_of_subject
+    def configuration(self, config: str) -> Table:
+        from sizer.answers.bench import Table, rows_of_subject
         from sizer.measuring import device_of, jobs_of_subject
-        from sizer.report.bench_text import bench_text
         from sizer.subject import read_subject
 
         asked = {"dtype": self.options["dtypes"][0] if self.options["dtypes"] else None}
@@ -170,18 +168,16 @@ class _Run:
         subject = read_subject(config, **given({**asked, "b": self.options["batch"]}))
         jobs, notes = jobs_of_subject(subject)
         sweep = self._measure(jobs.values())
-        if format_ != "text":
-            return _data(sweep.results.values(), format_)
         rows = rows_of_subject(subject, jobs, sweep, device_of(self.session.environment))
-        return "\n".join((bench_text(rows, sweep, self.session.environment), *notes))
+        return Table(rows, sweep, self.session.environment, notes)
 
-    def maximum(self) -> str:
-        return "\n\n".join(self._maximum(dtype, self.options["time_limit"] or 120.0)[0] for dtype in self._dtypes())
+    def maximum(self) -> list[Peak]:
+        return [self._maximum(dtype, self.options["time_limit"] or 120.0) for dtype in self._dtypes()]
 
-    def _maximum(self, dtype: str, time_limit_s: float) -> tuple[str, tuple[Any, ...]]:
+    def _maximum(self, dtype: str, time_limit_s: float) -> Peak:
         from shapes.measure.mamf import find_maximum
+        from sizer.answers.bench import Peak
         from sizer.measuring import device_of
-        from sizer.report.bench_text import maximum_text
 
         device = device_of(self.session.environment)
         with _progress() as progress:
@@ -190,38 +186,37 @@ class _Run:
                 time_limit_s=time_limit_s, scale=self.options["scale"], progress=progress,
             )  # fmt: skip
         published = device.mamf_flops.get(dtype) if device is not None else None
-        return maximum_text(found, self.session.environment, published), found.tried
+        return Peak(found, self.session.environment, published)
 
-    def suites(self, paths: list[Path], asked: dict[str, Any]) -> str:
+    def suites(self, paths: list[Path], asked: dict[str, Any]) -> list[Group]:
         """Each suite in turn, sharing the time limit: what one leaves is the next one's."""
         import time
 
         from shapes.measure.suite import load_suite
 
         loaded = [load_suite(path, self.options["scale"]) for path in paths]
-        start, limit, lines = time.monotonic(), self.options["time_limit"], []
+        start, limit, groups = time.monotonic(), self.options["time_limit"], []
         for place, suite in enumerate(loaded):
             share = (limit - (time.monotonic() - start)) / (len(loaded) - place) if limit is not None else None
-            lines.append(self._suite(suite, asked, share))
-        return "\n\n".join(lines)
+            groups.append(self._suite(suite, asked, share))
+        return groups
 
-    def _suite(self, suite: Any, asked: dict[str, Any], limit_s: float | None) -> str:
+    def _suite(self, suite: Any, asked: dict[str, Any], limit_s: float | None) -> Group:
         import time
         from dataclasses import replace
 
-        from sizer.answers.bench import rows_of
+        from sizer.answers.bench import Group, Table, rows_of
         from sizer.measuring import device_of
-        from sizer.report.bench_text import bench_text
 
         start = time.monotonic()
-        lines = [f"{suite.name}: {suite.title}"]
+        parts: list[Table | Peak] = []
         extra: list[Any] = []
         if suite.mamf:
             share = (limit_s if limit_s is not None else 120.0 * len(suite.mamf)) / (len(suite.mamf) + bool(suite.jobs))
             for dtype in suite.mamf:
-                text, tried = self._maximum(dtype, share)
-                lines.append(text)
-                extra += tried
+                peak = self._maximum(dtype, share)
+                parts.append(peak)
+                extra += peak.measurements
         left = max(0.0, limit_s - (time.monotonic() - start)) if limit_s is not None else None
         try:
             sweep = self._measure(suite.jobs, replace(self.settings, **{**suite.settings, **asked}), left)
@@ -231,9 +226,9 @@ class _Run:
             raise
         if suite.jobs:
             rows = rows_of(suite.jobs, sweep, device_of(self.session.environment))
-            lines.append(bench_text(rows, sweep, self.session.environment))
+            parts.append(Table(rows, sweep, self.session.environment))
         self._write(suite, [*extra, *_labelled(suite.jobs, sweep.results)], sweep)
-        return "\n".join(lines)
+        return Group(tuple(parts), f"{suite.name}: {suite.title}")
 
     def _write(self, suite: Any, results: list[Any], sweep: Any) -> None:
         """``<suite>.jsonl`` and ``<suite>.summary.json`` in --out."""
@@ -296,10 +291,3 @@ def _progress() -> Iterator[Callable[[Progress], None] | None]:
         yield show
     finally:
         click.echo("\r\x1b[K", nl=False, err=True)
-
-
-def _data(results: Any, format_: str) -> str:
-    """Measurements as JSON, JSON lines or CSV."""
-    from sizer.report.store_export import export_text
-
-    return export_text(results, format_)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from shapes.errors import InputError
+from sizer.cli.options import write_answer
 
 if TYPE_CHECKING:
     from shapes.calibrate import Record
@@ -64,9 +65,7 @@ def command(
     else:
         target = load_device(device or DEFAULT_DEVICE)
     result = calibrate(target, sources, records=records, seed=seed, progress=tell)
-    for name, error in result.error.items():
-        text = ", ".join(f"{k} {v:.1%}" for k, v in error.items()) if isinstance(error, dict) else f"{error:.1%}"
-        click.echo(f"{name:>20}  {text}")
+    write_answer("calibrate", result)
     if write:
         write_tables(Path(target.origin), result.tables)
         click.echo(f"wrote [cost], [error] and [provenance] of {target.origin}")

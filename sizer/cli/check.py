@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 import sys
 from typing import Any
 
@@ -17,10 +15,8 @@ from sizer.cli.options import (
     output_options,
     trace_options,
     workload_options,
-    write_output,
+    write_answer,
 )
-
-COLOURS = {"error": "red", "warning": "yellow", "info": "cyan"}
 
 
 @click.command()
@@ -41,7 +37,7 @@ COLOURS = {"error": "red", "warning": "yellow", "info": "cyan"}
     show_default=True,
     help="Exit 1 on findings this grave or graver.",
 )
-@output_options("text", "json")
+@output_options("check")
 def command(
     configs: tuple[str, ...],
     device: str | None,
@@ -64,7 +60,7 @@ def command(
     """
     from shapes.device import DEFAULT_DEVICE, load_device
     from sizer.checking import check_subject
-    from sizer.checking.findings import SEVERITIES
+    from sizer.checking.findings import SEVERITIES, Checked
     from sizer.checking.suppress import load_suppression
     from sizer.subject import read_subject
 
@@ -84,24 +80,12 @@ def command(
             reports.append(report)
         except InputError as error:
             raise option_error(error) from None
-    write_output(_render(reports, format_, output), output)
-    worst = [SEVERITIES.index(level) for report in reports if (level := report.worst()) is not None]
-    if fail_on != "never" and worst and min(worst) <= SEVERITIES.index(fail_on):
+    checked = Checked(tuple(reports))
+    write_answer("check", checked, format_, output)
+    worst = checked.worst()
+    if fail_on != "never" and worst is not None and SEVERITIES.index(worst) <= SEVERITIES.index(fail_on):
         sys.exit(1)
 
 
 def _codes(values: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(code.strip() for value in values for code in value.split(",") if code.strip())
-
-
-def _render(reports: list[Any], format_: str, output: str | None) -> str:
-    if format_ == "json":
-        from sizer.report.json_report import check_json
-
-        return check_json(reports)
-    from sizer.report.text import check_text, plain
-
-    coloured = output is None and sys.stdout.isatty() and "NO_COLOR" not in os.environ
-    width = min(shutil.get_terminal_size((100, 24)).columns, 140)
-    style = (lambda text, kind: click.style(text, fg=COLOURS.get(kind), bold=kind == "head")) if coloured else plain
-    return "\n".join(check_text(report, width=width, style=style) for report in reports)

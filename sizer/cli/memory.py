@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
@@ -16,11 +15,9 @@ from sizer.cli.options import (
     option_error,
     output_options,
     workload_options,
-    write_output,
+    write_answer,
 )
-
-if TYPE_CHECKING:
-    from sizer.answers.memory_breakdown import Anatomy
+from sizer.report.formats import draw
 
 
 @click.command()
@@ -45,7 +42,7 @@ if TYPE_CHECKING:
 @click.option("--global-batch", type=int, help="Sequences a step; gradient accumulation follows.")
 @click.option("--config-format", metavar="NAME", help="The file's format. [default: detected]")
 @click.option("--plot", metavar="FILE", help="Draw a bar chart (needs sizer[plot]).")
-@output_options("text", "json")
+@output_options("memory")
 def command(
     config: str,
     device: str,
@@ -86,44 +83,5 @@ def command(
     except InputError as error:
         raise option_error(error) from None
     if plot is not None:
-        from sizer.report.memory_plot import draw
-
-        draw(found, plot)
-    write_output(json.dumps(found.to_dict(), indent=2) if format_ == "json" else _text(found), output)
-
-
-def _text(found: Anatomy) -> str:
-    from tabulate import tabulate
-
-    gib, memory, w = 2**30, found.memory, found.workload
-    head = [
-        f"{found.path}: {found.model_type}, {found.parameters:,} parameters ({memory.parameters:,} on one device)",
-        f"{w.phase}: b {w.b}, s {w.s}, {w.dtype}, {w.attention} attention, checkpointing {w.checkpointing}, "
-        f"t {w.t}, p {w.p}, d {w.d}, e {w.e}, ZeRO {w.zero}; {memory.precision}, {memory.optimizer}, "
-        f"{memory.implementation}'s kernels",
-        "",
-    ]
-    rows = [[part.name, f"{part.bytes / gib:.3f}", part.formula] for part in memory.parts]
-    rows.append(["total", f"{memory.total_bytes / gib:.3f}", "" if w.p == 1 else f"{memory.stage} pipeline stage"])
-    lines = [
-        *head,
-        tabulate(rows, ["component", "GiB", "how"], disable_numparse=True, colalign=("left", "right", "left")),
-        "",
-    ]
-    left = found.device_bytes - memory.total_bytes
-    verdict = (
-        f"fits with {left / gib:.2f} GiB to spare" if left >= 0 else f"does not fit: {-left / gib:.2f} GiB too much"
-    )
-    lines.append(f"{found.device} ({found.device_bytes / gib:.2f} GiB): {verdict}")
-    largest = found.largest_microbatch
-    lines.append(f"largest microbatch: {largest or 'none, not even one sequence fits'}")
-    lines.append(f"smallest tensor-parallel degree that fits: {found.smallest_tp or 'none up to 64'}")
-    lines.append(f"smallest pipeline-parallel degree that fits: {found.smallest_pp or 'none'}")
-    if found.savings:
-        table = []
-        for saved in found.savings:
-            fits = "yes" if saved.total_bytes <= found.device_bytes else "no"
-            table.append([saved.saving.name, f"{saved.total_bytes / gib:.3f}", fits, saved.largest_microbatch or "-"])
-        lines += ["", tabulate(table, ["with, by itself", "GiB", "fits", "largest microbatch"], disable_numparse=True)]
-    lines += [f"note: {note}" for note in found.notes]
-    return "\n".join(lines)
+        draw("memory", found, plot)
+    write_answer("memory", found, format_, output)

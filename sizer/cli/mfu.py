@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,12 +9,11 @@ import click
 
 from shapes.dtypes import DTYPES
 from shapes.errors import InputError, positive_int
-from sizer.cli.options import config_argument, device_option, output_options, read_standard_input, write_output
+from sizer.cli.options import config_argument, device_option, output_options, read_standard_input, write_answer
 
 if TYPE_CHECKING:
-    from shapes.device import Device
     from shapes.model import ModelShape
-    from sizer.answers.mfu import Count, StepTimes, Utilization
+    from sizer.answers.mfu import Count, StepTimes
 
 
 @click.command()
@@ -33,7 +31,7 @@ if TYPE_CHECKING:
 )  # fmt: skip
 @click.option("--params", type=float, metavar="N", help="Parameters, where there is no CONFIG: 6ND alone.")
 @click.option("--config-format", metavar="NAME", help="The file's format. [default: detected]")
-@output_options("text", "json")
+@output_options("mfu")
 def command(
     config: str | None,
     device: str,
@@ -51,7 +49,7 @@ def command(
 ) -> None:
     """Turn a measured step time into TFLOPS, MFU and HFU, by every usual way of counting."""
     from shapes.device import load_device
-    from sizer.answers.mfu import check_step_time, counts, parameters_count, utilization
+    from sizer.answers.mfu import MfuAnswer, check_step_time, counts, parameters_count, utilization
 
     positive_int(gpus, "--gpus", maximum=2**31)
     positive_int(global_batch, "--global-batch", maximum=2**31)
@@ -69,9 +67,9 @@ def command(
         found = (parameters_count(params, s, global_batch, checkpointing),)
     else:
         raise InputError("expected a configuration or --params", key="CONFIG")
-    rows = [utilization(count, seconds, gpus, target, dtype) for count in found]
-    render = _json if format_ == "json" else _text
-    write_output(render(rows, times, seconds, gpus, global_batch, s, target, dtype, checkpointing), output)
+    rows = tuple(utilization(count, seconds, gpus, target, dtype) for count in found)
+    answer = MfuAnswer(seconds, gpus, global_batch, s, target, dtype, checkpointing, rows, times)
+    write_answer("mfu", answer, format_, output)
 
 
 def _times(step_time: float | None, log: str | None) -> StepTimes | None:
@@ -97,74 +95,3 @@ def _model(config: str, config_format: str | None, s: int | None) -> tuple[Model
     if subject.model is None:
         raise InputError("expected a model type that sizer reads; a traced model has no named sizes", where=config)
     return subject.model, subject.workload.s
-
-
-def _text(
-    rows: list[Utilization], times: StepTimes | None, seconds: float, gpus: int, batch: int, s: int, device: Device,
-    dtype: str, checkpointing: str,
-) -> str:  # fmt: skip
-    from tabulate import tabulate
-
-    mamf = device.mamf_flops.get(dtype)
-    achievable = f", achievable {mamf / 1e12:.1f}" if mamf else ", achievable not known"
-    lines = [
-        f"{seconds:.4g} s a step, {gpus} x {device.title}, global batch {batch} x {s} tokens, "
-        f"checkpointing {checkpointing}",
-        f"{dtype} peak {device.peak(dtype) / 1e12:.1f} TFLOPS{achievable}",
-    ]
-    if times is not None:
-        lines.append(
-            f"log: {len(times.seconds)} steps, median {times.median_s:.4g} s, mean {times.mean_s:.4g}, fastest "
-            f"{min(times.seconds):.4g}, 90th percentile {times.percentile_s(90):.4g}; "
-            f"{times.unread} lines without a time"
-        )
-    table = [
-        [row.count.method, f"{row.model_tflops:.1f}", f"{row.mfu:.1%}", f"{row.hfu:.1%}", _share(row.mfu_achievable),
-         _share(row.hfu_achievable)]
-        for row in rows
-    ]  # fmt: skip
-    headers = ["count", "TFLOPS/GPU", "MFU", "HFU", "MFU of achievable", "HFU of achievable"]
-    lines += ["", tabulate(table, headers, disable_numparse=True), ""]
-    lines += [f"{row.count.method}: {row.count.convention}" for row in rows]
-    return "\n".join(lines)
-
-
-def _share(value: float | None) -> str:
-    return "-" if value is None else f"{value:.1%}"
-
-
-def _json(
-    rows: list[Utilization], times: StepTimes | None, seconds: float, gpus: int, batch: int, s: int, device: Device,
-    dtype: str, checkpointing: str,
-) -> str:  # fmt: skip
-    data: dict[str, Any] = {
-        "schema_version": 1,
-        "step_seconds": seconds,
-        "gpus": gpus,
-        "global_batch": batch,
-        "sequence": s,
-        "device": device.name,
-        "dtype": dtype,
-        "checkpointing": checkpointing,
-        "peak_flops": device.peak(dtype),
-        "achievable_flops": device.mamf_flops.get(dtype),
-        "log": None
-        if times is None
-        else {"steps": len(times.seconds), "mean_seconds": times.mean_s, "unread": times.unread},
-        "counts": [
-            {
-                "method": row.count.method,
-                "convention": row.count.convention,
-                "model_flops": row.count.model_flops,
-                "hardware_flops": row.count.hardware_flops,
-                "tflops_per_gpu": row.model_tflops,
-                "hardware_tflops_per_gpu": row.hardware_tflops,
-                "mfu": row.mfu,
-                "hfu": row.hfu,
-                "mfu_achievable": row.mfu_achievable,
-                "hfu_achievable": row.hfu_achievable,
-            }
-            for row in rows
-        ],
-    }
-    return json.dumps(data, indent=2)

@@ -15,7 +15,7 @@ from sizer.cli.options import (
     output_options,
     trace_options,
     workload_options,
-    write_output,
+    write_answer,
 )
 
 
@@ -26,7 +26,7 @@ from sizer.cli.options import (
 @click.option("--config-format", metavar="NAME", help="The file's format. [default: detected]")
 @trace_options
 @click.option("--explain", metavar="NAME", help="Say how the time of operators with NAME in their name comes about.")
-@output_options("text", "json")
+@output_options("ops")
 def command(
     config: str,
     device: str,
@@ -40,8 +40,6 @@ def command(
 ) -> None:
     """List every operator CONFIG runs in a step: shapes, FLOPs, predicted time and what bounds it."""
     from sizer.answers.operator_table import ops
-    from sizer.report.json_report import ops_json
-    from sizer.report.ops_text import explain_text, ops_text
 
     try:
         source = config_argument(config, config_format)
@@ -49,6 +47,6 @@ def command(
     except InputError as error:
         raise option_error(error) from None
     if explain is not None:
-        write_output(explain_text(table, explain), output)
+        write_answer("ops --explain", table.named(explain), None, output)
         return
-    write_output(ops_json(table) if format_ == "json" else ops_text(table), output)
+    write_answer("ops", table, format_, output)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
@@ -15,8 +16,12 @@ import click
 from shapes.device import DEFAULT_DEVICE
 from shapes.dtypes import DTYPES
 from shapes.errors import InputError
+from sizer.report.formats import formats, render
+from sizer.report.page import Page, plain
 
 F = TypeVar("F", bound=Callable[..., Any])
+
+COLOURS = {"error": "red", "warning": "yellow", "info": "cyan"}
 
 #: Exit code of a program ended by Ctrl-C, as shells know it.
 INTERRUPTED = 130
@@ -117,29 +122,50 @@ def option_error(error: InputError) -> InputError:
     return error
 
 
-def output_options(*formats: str) -> Callable[[F], F]:
-    """``--format`` (the first named is the default) and ``--output``."""
+def output_options(command: str) -> Callable[[F], F]:
+    """``--format``, of which the registry holds the names (the first is the default), and ``--output``."""
+    names = formats(command)
 
     def decorate(function: F) -> F:
         function = click.option(
             "-o", "--output", type=click.Path(dir_okay=False), metavar="FILE", help="Write here, not to the terminal."
         )(function)
         return click.option(
-            "--format", "format_", type=click.Choice(formats), default=formats[0], show_default=True, help="Format."
+            "--format", "format_", type=click.Choice(names), default=names[0], show_default=True, help="Format."
         )(function)
 
     return decorate
 
 
-def write_output(text: str, output: str | None) -> None:
-    """``text`` to standard output, or to a file that is replaced whole or not at all."""
-    if output is None:
+def write_answer(command: str, answer: object, format_: str | None = None, output: str | None = None) -> None:
+    """``answer`` rendered by the registry's renderer, to standard output or to a file."""
+    text = render(command, format_, answer, _page(output))
+    if output is not None:
+        write_file(text, output)
+    elif isinstance(text, bytes):
+        raise InputError(f"expected a file: {format_} is binary", key="--output")
+    else:
         click.echo(text, nl=not text.endswith("\n"))
-        return
+
+
+def _page(output: str | None) -> Page:
+    """As wide as the terminal; coloured only on one, unless NO_COLOR says not to be."""
+    coloured = output is None and sys.stdout.isatty() and "NO_COLOR" not in os.environ
+    width = min(shutil.get_terminal_size((100, 24)).columns, 140)
+    return Page(width, _coloured if coloured else plain)
+
+
+def _coloured(text: str, kind: str) -> str:
+    return click.style(text, fg=COLOURS.get(kind), bold=kind == "head")
+
+
+def write_file(text: str | bytes, output: str) -> None:
+    """A file that is replaced whole or not at all."""
     target = Path(output)
+    data = text if isinstance(text, bytes) else (text if text.endswith("\n") else text + "\n").encode()
     try:
-        with tempfile.NamedTemporaryFile("w", dir=target.parent, delete=False, encoding="utf-8", newline="\n") as part:
-            part.write(text if text.endswith("\n") else text + "\n")
+        with tempfile.NamedTemporaryFile(dir=target.parent, delete=False) as part:
+            part.write(data)
         os.chmod(part.name, 0o644)
         os.replace(part.name, target)
     except OSError as error:

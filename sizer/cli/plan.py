@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import json
-from typing import TYPE_CHECKING, Any
+from dataclasses import replace
+from typing import Any
 
 import click
 
 from shapes.errors import InputError
-from sizer.cli.options import config_argument, device_option, output_options, write_output
-
-if TYPE_CHECKING:
-    from sizer.answers.plan import Candidate, Plan
+from sizer.cli.options import config_argument, device_option, output_options, write_answer
 
 
 @click.command()
@@ -33,7 +30,7 @@ if TYPE_CHECKING:
 )
 @click.option("--top", type=click.IntRange(1), default=8, show_default=True, help="How many to list.")
 @click.option("--config-format", metavar="NAME", help="The file's format. [default: detected]")
-@output_options("text", "json")
+@output_options("plan")
 def command(
     config: str,
     device: str,
@@ -66,81 +63,4 @@ def command(
         subject.model, load_device(device), gpus=gpus, global_batch=global_batch, base=subject.workload,
         optimizer=optimizer, precision=precision, implementation=implementation,
     )  # fmt: skip
-    text = json.dumps(_dict(found, top), indent=2) if format_ == "json" else _text(found, top)
-    write_output(text, output)
-
-
-def _text(found: Plan, top: int) -> str:
-    from tabulate import tabulate
-
-    w = found.candidates[0].workload
-    rows = [_row(candidate) for candidate in found.candidates[:top]]
-    headers = [
-        "t",
-        "p",
-        "d",
-        "e",
-        "ZeRO",
-        "b",
-        "microbatches",
-        "checkpointing",
-        "step s",
-        "comm.",
-        "bubble",
-        "GiB",
-        "MFU",
-    ]
-    lines = [
-        f"{found.gpus} x {found.device}, global batch {found.global_batch} x {w.s} tokens, {w.dtype}, "
-        f"{w.attention} attention",
-        f"{len(found.candidates)} splits fit; {found.source}, advice within the cost model's error",
-        "",
-        tabulate(rows, headers, disable_numparse=True),
-        "",
-        f"the first {found.indistinguishable} are within the prediction's error of the fastest"
-        if found.indistinguishable > 1
-        else "the fastest is ahead by more than the prediction's error",
-    ]
-    if found.dropped:
-        lines += ["", "not listed:"] + [f"  {number:4d}  {reason}" for reason, number in found.dropped[:12]]
-    lines += ["", "assumed:"] + [f"  {text}" for text in found.assumptions]
-    return "\n".join(lines)
-
-
-def _row(candidate: Candidate) -> list[str]:
-    w, half = candidate.workload, (candidate.high_s - candidate.low_s) / 2
-    return [
-        *(str(value) for value in (w.t, w.p, w.d, w.e, w.zero, w.b, candidate.microbatches)), w.checkpointing,
-        f"{candidate.seconds:.3f} ± {half:.3f}", f"{candidate.communication_s / candidate.seconds:.0%}",
-        f"{candidate.bubble_s / candidate.seconds:.0%}", f"{candidate.memory_bytes / 2**30:.1f}",
-        "-" if candidate.mfu is None else f"{candidate.mfu:.1%}",
-    ]  # fmt: skip
-
-
-def _dict(found: Plan, top: int) -> dict[str, Any]:
-    return {
-        "schema_version": 1,
-        "gpus": found.gpus,
-        "global_batch": found.global_batch,
-        "device": found.device,
-        "device_bytes": found.device_bytes,
-        "source": found.source,
-        "fitting": len(found.candidates),
-        "indistinguishable": found.indistinguishable,
-        "candidates": [
-            {
-                "workload": candidate.workload.to_dict(),
-                "microbatches": candidate.microbatches,
-                "step_seconds": candidate.seconds,
-                "step_seconds_low": candidate.low_s,
-                "step_seconds_high": candidate.high_s,
-                "communication_seconds": candidate.communication_s,
-                "bubble_seconds": candidate.bubble_s,
-                "memory_bytes": candidate.memory_bytes,
-                "mfu": candidate.mfu,
-            }
-            for candidate in found.candidates[:top]
-        ],
-        "dropped": [{"reason": reason, "count": number} for reason, number in found.dropped],
-        "assumptions": list(found.assumptions),
-    }
+    write_answer("plan", replace(found, top=top), format_, output)

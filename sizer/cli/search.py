@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from typing import Any
 
 import click
@@ -19,8 +19,9 @@ from sizer.cli.options import (
     output_options,
     resumable,
     workload_options,
-    write_output,
+    write_answer,
 )
+from sizer.report.formats import draw
 
 
 @click.command()
@@ -64,7 +65,7 @@ from sizer.cli.options import (
 @click.option("--emit", is_flag=True, help="Print the best candidate as a patch of the configuration (JSON).")
 @click.option("--plot", metavar="FILE", help="Write a picture (.png or .svg).")
 @workload_options
-@output_options("text", "json", "csv")
+@output_options("search")
 def command(
     config: str | None,
     config_option: str | None,
@@ -91,7 +92,6 @@ def command(
     A measured search that is stopped goes on where it was when it is started again.
     """
     from sizer.readers import Reading, read_config
-    from sizer.report.search_report import search_csv, search_json, search_text
     from sizer.searching import search
     from sizer.searching.space import Limits
 
@@ -119,29 +119,12 @@ def command(
     except InputError as error:
         raise option_error(error) from None
     if plot is not None:
-        from sizer.report.search_plot import search_plot
-
-        search_plot(result, plot)
+        draw("search", result, plot)
     if emit:
-        keys = reading.keys if reading is not None else {}
-        write_output(json.dumps(_patch(result.best.change, keys), indent=2), output)
+        patched = replace(result, keys=reading.keys if reading is not None else {})
+        write_answer("search --emit", patched, None, output)
         return
-    render = {"text": search_text, "json": search_json, "csv": search_csv}[format_]
-    write_output(render(result), output)
-
-
-def _patch(change: Any, keys: Any) -> dict[str, Any]:
-    """A JSON merge patch (RFC 7396) of the configuration: nested keys become nested objects."""
-    patch: dict[str, Any] = {}
-    for name, value in change.items():
-        if keys and name not in keys:
-            continue
-        *parents, last = str(keys.get(name, name)).split(".")
-        inner = patch
-        for parent in parents:
-            inner = inner.setdefault(parent, {})
-        inner[last] = value
-    return patch
+    write_answer("search", result, format_, output)
 
 
 def _accelerator_here() -> bool:

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from shapes.errors import InputError
-from sizer.cli.options import write_output
+from sizer.cli.options import output_options, write_answer
 
 if TYPE_CHECKING:
-    from shapes.measure import Measurement
     from shapes.measure.store import Store
 
 _DAY_S = 86_400.0
@@ -51,54 +49,24 @@ def _open(path: str | None, *, create: bool = False) -> Store:
 @click.pass_obj
 def list_(path: str | None, /, newest: int, **filters: Any) -> None:
     """List measurements, the newest last."""
-    from tabulate import tabulate
-
-    from sizer.report.bench_text import width_text
-    from sizer.report.units import seconds_text
+    from sizer.answers.stored import Stored
 
     with _open(path) as store:
-        rows = [
-            (_what(one), seconds_text(one.seconds) if one.seconds else one.status,
-             width_text(one.half_width) if one.half_width is not None else "-",
-             f"{one.tflops:.4g}" if one.tflops else "-", one.environment.device, one.label)
-            for one in store.measurements(newest=newest, **filters)
-        ]  # fmt: skip
-        total = store.count()
-    click.echo(tabulate(rows, ("what", "time", "+-", "TFLOPS", "device", "label"), disable_numparse=True))
-    click.echo(f"\n{len(rows)} of {total} measurements")
-
-
-def _what(one: Measurement) -> str:
-    row = one.row(samples=False)
-    sizes = " x ".join(str(row[name]) for name in ("m", "n", "k") if row[name] is not None)
-    batch = f"{row['batch']} x " if (row["batch"] or 1) > 1 else ""
-    words = (row["kind"], f"{batch}{sizes}", row["layout"], row["phase"], row["dtype"], row["kernel"])
-    return " ".join(str(word) for word in words if word)
+        answer = Stored(tuple(store.measurements(newest=newest, **filters)), store.count())
+    write_answer("store list", answer)
 
 
 @command.command()
 @_filters
-@click.option(
-    "--format", "format_", type=click.Choice(["jsonl", "json", "csv", "parquet"]), default="jsonl", show_default=True,
-    help="Format; only jsonl can be imported.",
-)  # fmt: skip
-@click.option(
-    "-o", "--output", type=click.Path(dir_okay=False), metavar="FILE", help="Write here, not to the terminal."
-)
+@output_options("store export")
 @click.pass_obj
 def export(path: str | None, /, format_: str, output: str | None, **filters: Any) -> None:
-    """Write measurements as JSON lines, JSON, CSV or Parquet."""
-    from sizer.report.store_export import export_text, write_parquet
+    """Write measurements as JSON lines (which alone can be imported), JSON, CSV or Parquet."""
+    from sizer.answers.stored import Stored
 
     with _open(path) as store:
-        chosen = store.measurements(**filters)
-        if format_ == "parquet":
-            if output is None:
-                raise InputError("expected a file: Parquet is binary", key="--output")
-            write_parquet(chosen, Path(output))
-            return
-        text = export_text(chosen, format_)
-    write_output(text, output)
+        answer = Stored(tuple(store.measurements(**filters)), store.count())
+    write_answer("store export", answer, format_, output)
 
 
 @command.command("import")

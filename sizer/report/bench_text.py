@@ -4,40 +4,46 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from shapes.measure.environment import Environment
-from shapes.measure.mamf import Maximum
+from tabulate import tabulate
+
 from shapes.measure.runner import Sweep
-from sizer.answers.bench import Row
-from sizer.report.units import seconds_text
+from sizer.answers.bench import Bench, Peak, Row, Table
+from sizer.report.page import Page
+from sizer.report.units import seconds_text, width_text
 
 #: Rows of the fastest shapes that a maximum prints.
 TOP = 10
 
 
-def bench_text(rows: Sequence[Row], sweep: Sweep, environment: Environment) -> str:
-    """The table, then outcomes that are no times, then how steady the device was."""
-    from tabulate import tabulate
+def render(answer: Bench, page: Page) -> str:
+    return "\n\n".join(
+        "\n".join([*([group.title] if group.title else []), *(_part(part) for part in group.parts)])
+        for group in answer.groups
+    )
 
+
+def _part(part: Table | Peak) -> str:
+    return _peak(part) if isinstance(part, Peak) else _table(part)
+
+
+def _table(table: Table) -> str:
+    """The table, then outcomes that are no times, then how steady the device was."""
+    rows = table.rows
     predicted = any(row.predicted_s is not None for row in rows)
     counted = any(row.count != 1 for row in rows)
     headers = ["what", *(["a step"] if counted else []), "time", "+-", "TFLOPS"]
     headers += ["predicted", "off by"] if predicted else []
     headers += ["samples", "stopped by"]
-    table = [_cells(row, predicted, counted) for row in rows if row.measurement is not None and row.measurement.ok]
-    lines = [f"measured on {environment.source.removeprefix('measured:')}"]
-    if table:
+    body = [_cells(row, predicted, counted) for row in rows if row.measurement is not None and row.measurement.ok]
+    lines = [f"measured on {table.environment.source.removeprefix('measured:')}"]
+    if body:
         align = ["left", *["right"] * (len(headers) - 2), "left"]
-        lines += ["", tabulate(table, headers, disable_numparse=True, colalign=align)]
+        lines += ["", tabulate(body, headers, disable_numparse=True, colalign=align)]
     if counted:
         lines += ["", _step(rows)]
     failed = [row for row in rows if row.measurement is not None and not row.measurement.ok]
     lines += ["", *(f"{row.title}: {_why(row)}" for row in failed)] if failed else []
-    return "\n".join([*lines, "", *_closing(sweep)])
-
-
-def width_text(half_width: float) -> str:
-    """Half of an interval's width; past the figure itself its size says nothing more."""
-    return f"{100 * half_width:.2f}%" if half_width <= 1 else ">100%"
+    return "\n".join([*lines, "", *_closing(table.sweep), *table.notes])
 
 
 def _cells(row: Row, predicted: bool, counted: bool) -> list[str]:
@@ -85,10 +91,9 @@ def _closing(sweep: Sweep) -> list[str]:
     return lines
 
 
-def maximum_text(maximum: Maximum, environment: Environment, published_flops: float | None) -> str:
+def _peak(peak: Peak) -> str:
     """The fastest shapes, and the published maximum of this device beside the best."""
-    from tabulate import tabulate
-
+    maximum = peak.maximum
     headers = ("m", "n", "k", "time", "+-", "TFLOPS")
     table = [
         (one.description["m"], one.description["n"], one.description["k"], seconds_text(one.seconds or 0.0),
@@ -96,11 +101,11 @@ def maximum_text(maximum: Maximum, environment: Environment, published_flops: fl
         for one in maximum.tried[:TOP]
     ]  # fmt: skip
     lines = [
-        f"maximum achievable matmul, {maximum.dtype}, on {environment.source.removeprefix('measured:')}", "",
+        f"maximum achievable matmul, {maximum.dtype}, on {peak.environment.source.removeprefix('measured:')}", "",
         tabulate(table, headers, disable_numparse=True, colalign=("right",) * len(headers)), "",
     ]  # fmt: skip
     best = maximum.best
-    if best is not None and published_flops:
-        lines.append(f"published maximum (mamf-finder): {published_flops / 1e12:.4g} TFLOPS")
+    if best is not None and peak.published_flops:
+        lines.append(f"published maximum (mamf-finder): {peak.published_flops / 1e12:.4g} TFLOPS")
     lines.append(f"{len(maximum.tried)} shapes tried, {maximum.left} not reached, in {maximum.elapsed_s:.1f} s")
     return "\n".join(lines)

@@ -9,7 +9,7 @@ from sizer.searching.ranked import SearchResult
 from sizer.searching.verdict import label
 
 
-def search_plot(result: SearchResult, path: str) -> None:
+def draw(result: SearchResult, path: str) -> None:
     """Write a PNG or SVG; needs matplotlib (the ``plot`` extra)."""
     if Path(path).suffix not in (".png", ".svg"):
         raise InputError("expected a file name ending in .png or .svg", key="--plot", value=path)

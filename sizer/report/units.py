@@ -28,3 +28,8 @@ def percent_text(share: float) -> str:
 
 def signed_count_text(number: int) -> str:
     return f"{'+' if number >= 0 else '-'}{count_text(abs(number))}"
+
+
+def width_text(half_width: float) -> str:
+    """Half of an interval's width; past the figure itself its size says nothing more."""
+    return f"{100 * half_width:.2f}%" if half_width <= 1 else ">100%"

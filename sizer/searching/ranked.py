@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from shapes.timing import Timing
@@ -60,7 +60,8 @@ class SearchResult:
     ``considered`` candidates were priced; ``excluded`` counts those that a constraint left out, by constraint.
     ``ranked``: all that have a time, baseline included, for plots; ``tile``: every how many values of the searched
     dimension the device's tile ends there (None: several dimensions change, or no product has it for n).
-    ``pareto``: no other candidate has fewer parameters and less time (model search).
+    ``pareto``: no other candidate has fewer parameters and less time (model search). ``keys``: dimension -> the
+    baseline file's own key for it (empty: there is no file).
     """
 
     what: str
@@ -79,6 +80,7 @@ class SearchResult:
     notes: tuple[str, ...] = ()
     ranked: tuple[Ranked, ...] = ()
     tile: int | None = None
+    keys: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def best(self) -> Ranked:

@@ -1,21 +1,16 @@
-"""A search's answer as text, JSON or CSV."""
+"""A search's answer as text: the source first, then baseline and candidates, then the verdict."""
 
 from __future__ import annotations
 
-import csv
-import io
-import json
-
 from tabulate import tabulate
 
-from sizer.report.json_report import SCHEMA_VERSION
+from sizer.report.page import Page
 from sizer.report.units import seconds_text, signed_count_text
 from sizer.searching.ranked import Ranked, SearchResult
 from sizer.searching.verdict import label
 
 
-def search_text(result: SearchResult) -> str:
-    """The source first, then baseline and candidates, then the verdict."""
+def render(result: SearchResult, page: Page) -> str:
     measured = result.source.startswith("measured:")
     first = (
         f"measured here ({result.source.removeprefix('measured:')})"
@@ -69,23 +64,3 @@ def _signed_bytes(number: int | None) -> str:
         return ""
     unit, name = (2**20, "MiB") if abs(number) >= 2**20 else (2**10, "KiB")
     return f"{number / unit:+,.0f} {name}" if number else "0"
-
-
-def search_json(result: SearchResult) -> str:
-    return json.dumps({"schema_version": SCHEMA_VERSION, **result.to_dict()}, indent=2, allow_nan=False) + "\n"
-
-
-def search_csv(result: SearchResult) -> str:
-    """The baseline and the candidates, a row each; the change's fields are columns."""
-    out = io.StringIO()
-    ranked = (result.baseline, *result.candidates)
-    names = list(dict.fromkeys(key for one in ranked for key in one.change))
-    flat = [{**{key: one.change.get(key) for key in names}, **_scalars(one)} for one in ranked]
-    writer = csv.DictWriter(out, fieldnames=list(flat[0]), lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(flat)
-    return out.getvalue()
-
-
-def _scalars(one: Ranked) -> dict[str, object]:
-    return {key: value for key, value in one.to_dict().items() if not isinstance(value, dict)}

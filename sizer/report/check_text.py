@@ -3,25 +3,22 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Callable
 
-from sizer.checking.findings import PricedFinding, PricedSuggestion, Report
+from sizer.checking.findings import Checked, PricedFinding, PricedSuggestion, Report
+from sizer.report.page import Page, Style
 from sizer.report.units import count_text, percent_text, seconds_text, signed_count_text
 
-#: Styles a piece of text for its severity ("error", "warning", "info", "head"); the identity where there is no colour.
-Style = Callable[[str, str], str]
+
+def render(answer: Checked, page: Page) -> str:
+    """Each configuration's report: a header, the findings by cost, one summary line."""
+    return "\n".join(_report(report, page) for report in answer.reports)
 
 
-def plain(text: str, style: str) -> str:
-    return text
-
-
-def check_text(report: Report, *, width: int = 100, style: Style = plain) -> str:
-    """One configuration's report: a header, the findings by cost, one summary line."""
-    lines = [*_header(report, style), ""]
+def _report(report: Report, page: Page) -> str:
+    lines = [*_header(report, page.style), ""]
     for finding in report.findings:
-        lines += _finding(finding, report.step.seconds, width, style)
-    lines.append(_summary(report, style))
+        lines += _finding(finding, report.step.seconds, page.width, page.style)
+    lines.append(_summary(report, page.style))
     return "\n".join(lines) + "\n"
 
 

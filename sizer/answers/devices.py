@@ -1,0 +1,25 @@
+"""What `sizer devices` answers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from shapes.device import Device, list_devices, load_device
+
+
+@dataclass(frozen=True, slots=True)
+class Devices:
+    """Accelerators; ``in_full``: they were named, so all that is known of each is asked for."""
+
+    devices: tuple[Device, ...]
+    in_full: bool
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"devices": [device.to_dict() for device in self.devices]}
+
+
+def devices(names: Sequence[str] = ()) -> Devices:
+    """The devices named, or all that are known; InputError for a name that is not."""
+    return Devices(tuple(load_device(name) for name in names or list_devices()), bool(names))

@@ -1,0 +1,65 @@
+"""The registry of output formats: command -> name -> the module of this package that renders it.
+
+A renderer is one module with ``render(answer, page) -> str`` (bytes for a binary format), ``answer`` being what the
+command's library function returns. Adding a format is its file here and its line in ``FORMATS``: ``--format`` offers
+what the registry holds, its first name being the default, and a test fails for a renderer that is not in it. A module
+is imported when it is asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from importlib import import_module
+from typing import Any
+
+from shapes.errors import InputError
+from sizer.report.page import Page
+
+Renderer = Callable[[Any, Page], "str | bytes"]
+
+#: A command, or a command and the option or subcommand that asks for another view -> format -> module.
+FORMATS: dict[str, dict[str, str]] = {
+    "check": {"text": "check_text", "json": "json_document"},
+    "ops": {"text": "ops_text", "json": "json_document"},
+    "ops --explain": {"text": "explain_text"},
+    "search": {"text": "search_text", "json": "json_document", "csv": "search_csv"},
+    "search --emit": {"json": "search_patch"},
+    "memory": {"text": "memory_text", "json": "json_document"},
+    "mfu": {"text": "mfu_text", "json": "json_document"},
+    "plan": {"text": "plan_text", "json": "json_document"},
+    "bench": {
+        "text": "bench_text", "json": "measurements_json", "jsonl": "measurements_jsonl", "csv": "measurements_csv",
+    },
+    "calibrate": {"text": "calibrate_text"},
+    "store list": {"text": "store_text"},
+    "store export": {
+        "jsonl": "measurements_jsonl", "json": "measurements_json", "csv": "measurements_csv",
+        "parquet": "measurements_parquet",
+    },
+    "devices": {"text": "devices_text", "json": "json_document"},
+    "rules": {"text": "rules_text", "markdown": "rules_markdown", "json": "rules_json"},
+    "explain": {"markdown": "rules_markdown"},
+}  # fmt: skip
+
+#: Command -> the module whose ``draw(answer, path)`` writes its ``--plot``.
+PLOTS: dict[str, str] = {"memory": "memory_plot", "search": "search_plot"}
+
+
+def formats(command: str) -> tuple[str, ...]:
+    """The names that ``--format`` of ``command`` takes, the default first."""
+    return tuple(FORMATS[command])
+
+
+def render(command: str, format_: str | None, answer: object, page: Page | None = None) -> str | bytes:
+    """``answer`` of ``command`` in a format (None: the default). InputError names the known ones for any other."""
+    known = FORMATS[command]
+    name = format_ if format_ is not None else formats(command)[0]
+    if name not in known:
+        raise InputError(f"expected one of {', '.join(known)}", key="format", value=name)
+    renderer: Renderer = import_module(f"sizer.report.{known[name]}").render
+    return renderer(answer, page or Page())
+
+
+def draw(command: str, answer: object, path: str) -> None:
+    """The picture of ``answer``, written to ``path``."""
+    import_module(f"sizer.report.{PLOTS[command]}").draw(answer, path)

@@ -1,0 +1,29 @@
+"""JSON of any answer that has ``to_dict``, versioned; the schemas beside this file describe check's and ops'."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any, Protocol
+
+from sizer.report.page import Page
+
+#: Raised by one whenever a field changes its meaning or goes away.
+SCHEMA_VERSION = 1
+
+
+class Answer(Protocol):
+    """What a command answers."""
+
+    def to_dict(self) -> dict[str, Any]: ...
+
+
+def render(answer: Answer, page: Page) -> str:
+    # NaN and Infinity are not JSON: fail here, not in the reader's parser.
+    return json.dumps({"schema_version": SCHEMA_VERSION, **answer.to_dict()}, indent=2, allow_nan=False) + "\n"
+
+
+def load_schema(name: str) -> dict[str, Any]:
+    """The published JSON Schema of an output: "check" or "ops"."""
+    schema: dict[str, Any] = json.loads((Path(__file__).parent / f"{name}.schema.json").read_text(encoding="utf-8"))
+    return schema

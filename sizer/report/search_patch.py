@@ -1,0 +1,27 @@
+"""A search's best candidate as a JSON merge patch (RFC 7396) of the configuration, under the file's own keys."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from sizer.report.page import Page
+from sizer.searching.ranked import SearchResult
+
+
+def render(result: SearchResult, page: Page) -> str:
+    return json.dumps(_patch(result), indent=2)
+
+
+def _patch(result: SearchResult) -> dict[str, Any]:
+    """Nested keys become nested objects; what the file has no key for is left out."""
+    patch: dict[str, Any] = {}
+    for name, value in result.best.change.items():
+        if result.keys and name not in result.keys:
+            continue
+        *parents, last = str(result.keys.get(name, name)).split(".")
+        inner = patch
+        for parent in parents:
+            inner = inner.setdefault(parent, {})
+        inner[last] = value
+    return patch
