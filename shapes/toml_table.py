@@ -54,6 +54,22 @@ class Table:
             raise self.fail(key, "expected a positive integer")
         return value
 
+    def flag(self, key: str) -> bool | None:
+        """true or false; None where the key is absent."""
+        value = self._get(key)
+        if value is not None and not isinstance(value, bool):
+            raise self.fail(key, "expected true or false")
+        return value
+
+    def integers(self, key: str) -> tuple[int, ...]:
+        """A list of positive integers; an absent key is an empty one."""
+        value = self._get(key)
+        if value is None:
+            return ()
+        if not isinstance(value, list) or not all(type(item) is int and item > 0 for item in value):
+            raise self.fail(key, "expected a list of positive integers")
+        return tuple(value)
+
     def texts(self, key: str) -> tuple[str, ...]:
         """A list of strings; an absent key is an empty one."""
         value = self._get(key)

@@ -1,0 +1,223 @@
+"""Fused attention kernels: which head dimensions each is built for, by generation, and what runs where it refuses.
+
+One sourced file a kernel, ``<name>.toml``; ``auto.toml`` says which of them a device's usual stack runs. Facts only:
+what they cost is fitted beside them (``constants/<name>.toml``) and priced by shapes.cost.attention.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from pathlib import Path
+
+from shapes.errors import InputError
+from shapes.toml_table import Table
+
+FOLDER = Path(__file__).parent
+
+#: Kernels by the names that ``--attention`` takes; "flash" is what "auto" was called first.
+KERNELS = ("fa2", "fa3", "fa4", "cudnn", "flashinfer", "sdpa", "fused_sdpa", "eager")
+CHOICES = ("auto", "flash", *KERNELS)
+
+
+@dataclass(frozen=True, slots=True)
+class Takes:
+    """What a kernel accepts on some generations, in some element types. Empty or None: no condition is known.
+
+    ``training``: holds where a backward follows (True), where none does (False), or either way (None).
+    ``built``: head dimensions that it is compiled for; another one is padded up to the next, or refused if ``exact``.
+    ``multiple``: what both dimensions must be multiples of; ``copies``: others are padded there with a copy of Q, K, V.
+    ``largest`` bounds both dimensions; ``pairs`` (d_qk, d_v) are taken besides, as they are.
+    """
+
+    generations: tuple[str, ...]
+    dtypes: tuple[str, ...]
+    training: bool | None
+    built: tuple[int, ...]
+    exact: bool
+    multiple: int
+    copies: bool
+    largest: int | None
+    pairs: tuple[tuple[int, int], ...]
+    source: str
+    verified: bool
+
+    def covers(self, generation: str, dtype: str, training: bool) -> bool:
+        return (
+            (not self.generations or generation in self.generations)
+            and (not self.dtypes or dtype in self.dtypes)
+            and self.training in (None, training)
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Earlier:
+    """Head dimensions that a kernel was built for until a date."""
+
+    until: str
+    built: tuple[int, ...]
+    source: str
+
+
+@dataclass(frozen=True, slots=True)
+class Kernel:
+    """One kernel's file. ``costs``: whose constants price it; ``fallback``: what runs where it refuses."""
+
+    name: str
+    title: str
+    costs: str
+    fallback: str | None
+    takes: tuple[Takes, ...]
+    earlier: tuple[Earlier, ...]
+
+    def runs_on(self, generation: str) -> bool:
+        return any(not one.generations or generation in one.generations for one in self.takes)
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """How an attention of some head dimensions runs: by which kernel in the end, in which dimensions, and why.
+
+    ``d_qk`` and ``d_v`` are computed, ``copied`` is the dimension that Q, K and V are copied to first (None: no copy).
+    ``refused`` says for each kernel asked before why it did not take the shape. ``verified``: the facts were read in
+    the kernel's own sources.
+    """
+
+    kernel: str
+    d_qk: int
+    d_v: int
+    copied: int | None
+    refused: tuple[tuple[str, str], ...]
+    built: tuple[int, ...]
+    source: str
+    verified: bool
+
+
+@lru_cache(maxsize=32)
+def load_kernel(name: str) -> Kernel:
+    """The kernel's file; InputError lists the known names."""
+    if name not in KERNELS:
+        raise InputError(f"expected one of {', '.join(KERNELS)}", key="attention", value=name)
+    top = Table(tomllib.loads((FOLDER / f"{name}.toml").read_text(encoding="utf-8")), f"{name}.toml")
+    kernel = Kernel(
+        name=top.text("name"),
+        title=top.text("title"),
+        costs=top.text("costs") if top.has("costs") else name,
+        fallback=top.text("fallback") if top.has("fallback") else None,
+        takes=tuple(_takes(table) for table in top.tables("takes")),
+        earlier=tuple(_earlier(top)),
+    )
+    top.refuse_the_rest()
+    return kernel
+
+
+def _takes(table: Table) -> Takes:
+    result = Takes(
+        generations=table.texts("generations"),
+        dtypes=table.texts("dtypes"),
+        training=table.flag("training"),
+        built=table.integers("built"),
+        exact=table.flag("exact") or False,
+        multiple=table.integer("multiple") if table.has("multiple") else 1,
+        copies=table.flag("copies") or False,
+        largest=table.integer("largest") if table.has("largest") else None,
+        pairs=tuple((qk, v) for qk, v in table.data.get("pairs", ()) if table.has("pairs")),
+        source=table.text("source"),
+        verified=table.flag("verified") or False,
+    )
+    table.has("since")
+    table.refuse_the_rest()
+    return result
+
+
+def _earlier(top: Table) -> Iterator[Earlier]:
+    if top.has("earlier"):
+        for table in top.tables("earlier"):
+            yield Earlier(table.text("until"), table.integers("built"), table.text("source"))
+            table.refuse_the_rest()
+
+
+@lru_cache(maxsize=1)
+def _usual() -> dict[str, dict[str, str]]:
+    usual: dict[str, dict[str, str]] = tomllib.loads((FOLDER / "auto.toml").read_text(encoding="utf-8"))
+    return usual
+
+
+def resolve(kernel: str, generation: str, training: bool) -> str:
+    """The kernel that is asked for: "auto" and "flash" are what the generation's usual stack runs.
+
+    InputError: an unknown name, or a kernel that does not run on this generation at all.
+    """
+    if kernel not in CHOICES:
+        raise InputError(f"expected one of {', '.join(CHOICES)}", key="attention", value=kernel)
+    if kernel in ("auto", "flash"):
+        # A generation that no file knows is a user's own device: torch's dispatcher runs wherever torch does.
+        return _usual().get(generation, {}).get("train" if training else "infer", "sdpa")
+    if generation in _usual() and not load_kernel(kernel).runs_on(generation):
+        others = [name for name in KERNELS if load_kernel(name).runs_on(generation)]
+        raise InputError(f"expected a kernel that runs on {generation}: {', '.join(others)}", key="attention",
+                         value=kernel)  # fmt: skip
+    return kernel
+
+
+@lru_cache(maxsize=4096)
+def run_of(kernel: str, generation: str, dtype: str, d_qk: int, d_v: int, training: bool = False) -> Run:
+    """What runs where ``kernel`` is asked for head dimensions ``d_qk`` (queries, keys) and ``d_v`` (values).
+
+    >>> run_of("fa3", "hopper", "bf16", 160, 160).d_qk
+    192
+    >>> run_of("fa4", "blackwell", "bf16", 192, 192).kernel
+    'sdpa'
+    """
+    name = resolve(kernel, generation, training)
+    if generation not in _usual():
+        return Run(name, d_qk, d_v, None, (), (), f"nothing is known of kernels on {generation}", False)
+    refused: list[tuple[str, str]] = []
+    while True:
+        facts = load_kernel(name)
+        ran, reason = _accepted(facts, generation, dtype, d_qk, d_v, training)
+        if ran is not None:
+            return replace(ran, refused=tuple(refused))
+        refused.append((name, reason))
+        # Eager takes whatever there is, so the chain ends.
+        name = facts.fallback or "eager"
+
+
+def _accepted(
+    kernel: Kernel, generation: str, dtype: str, d_qk: int, d_v: int, training: bool
+) -> tuple[Run | None, str]:
+    """The run by the first clause that takes the shape, or the reason of the last that did not."""
+    reason = f"takes no {dtype} on {generation}"
+    for one in kernel.takes:
+        if not one.covers(generation, dtype, training):
+            continue
+        if (d_qk, d_v) in one.pairs:
+            return Run(kernel.name, d_qk, d_v, None, (), one.built, one.source, one.verified), ""
+        wider = max(d_qk, d_v)
+        aligned = -(-wider // one.multiple) * one.multiple
+        if one.pairs and one.largest is None:
+            reason = f"takes only {_pairs(one.pairs)}{' in training' if one.training else ''}"
+        elif one.largest is not None and aligned > one.largest:
+            also = f" or {_pairs(one.pairs)}" if one.pairs else ""
+            reason = f"takes head dimensions up to {one.largest}{also}{' in training' if one.training else ''}"
+        elif (d_qk % one.multiple or d_v % one.multiple) and not one.copies:
+            reason = f"takes multiples of {one.multiple}"
+        elif one.exact and aligned not in one.built:
+            reason = f"is built for {', '.join(map(str, one.built))} alone"
+        else:
+            copied = aligned if d_qk % one.multiple or d_v % one.multiple else None
+            bucket = next((built for built in one.built if built >= aligned), aligned)
+            # Without a list of what it is built for, each dimension is computed as it is.
+            qk, v = (bucket, bucket) if one.built else (_up(d_qk, one.multiple), _up(d_v, one.multiple))
+            return Run(kernel.name, qk, v, copied, (), one.built, one.source, one.verified), ""
+    return None, reason
+
+
+def _up(dimension: int, multiple: int) -> int:
+    return -(-dimension // multiple) * multiple
+
+
+def _pairs(pairs: tuple[tuple[int, int], ...]) -> str:
+    return ", ".join(f"({qk}, {v})" for qk, v in pairs)
