@@ -62,6 +62,20 @@ class Workload:
         return self.b * self.s
 
     @property
+    def expert_d(self) -> int:
+        """Data-parallel ranks that hold the same experts: d/e, since experts are spread inside data parallelism.
+
+        Megatron-LM's expert-data-parallel size with experts cut by the same t. d = 1 beside e > 1 stands for a d that
+        was not given: no two ranks hold the same expert, and nothing else is taken to be replicated either.
+        """
+        return max(1, self.d // self.e)
+
+    @property
+    def activation_bytes(self) -> int:
+        """Bytes of one activation element: fp8 and int8 recipes keep activations in 16 bits between products."""
+        return max(2, dtype_bytes(self.dtype))
+
+    @property
     def train(self) -> bool:
         return self.phase == "train"
 

@@ -164,14 +164,28 @@ def test_no_pareto_candidate_beats_another() -> None:
     assert all(not (p2 <= p1 and s2 <= s1) for i, (p1, s1) in enumerate(pairs) for p2, s2 in pairs[:i])
 
 
-def test_parameters_of_a_model_search_equal_the_models_own() -> None:
-    for config in (GPT3_2_7B, str(CONFIGS / "mistral-7b.json"), str(CONFIGS / "qwen2.5-7b.json")):
-        model = read_config(config).model
-        change = {"hidden": 3072, "layers": 20, "heads": 24, "head_dim": 128, "kv_heads": 8, "d_ff": 8192}
-        if model.attention is not None and model.attention.kv_heads == model.attention.heads:
-            change["kv_heads"] = 24
-        change["vocab"] = 50304
-        assert model_space._parameters(model, change) == resize(model, **change).parameters
+#: Norms on queries and keys, and a head with a bias: what a count made by hand forgets.
+QWEN3 = {
+    "model_type": "qwen3",
+    "hidden_size": 2048,
+    "num_attention_heads": 16,
+    "num_key_value_heads": 8,
+    "head_dim": 128,
+}
+PHI = {"model_type": "phi", "hidden_size": 2048, "num_attention_heads": 32, "intermediate_size": 8192}
+
+
+@pytest.mark.parametrize(
+    "config", [GPT3_2_7B, str(CONFIGS / "mistral-7b.json"), str(CONFIGS / "qwen2.5-7b.json"), QWEN3, PHI]
+)
+@pytest.mark.parametrize(("layers", "d_ff"), [(1, 64), (20, 8192), (33, 11008)])
+def test_parameters_of_a_model_search_equal_the_models_own(config: Any, layers: int, d_ff: int) -> None:
+    model = read_config(config).model
+    fixed = {"hidden": 3072, "heads": 24, "head_dim": 128, "kv_heads": 8, "vocab": 50304}
+    if model.attention is not None and model.attention.kv_heads == model.attention.heads:
+        fixed["kv_heads"] = 24
+    counted = model_space._count(model, fixed).of(layers, d_ff)
+    assert counted == resize(model, **fixed, layers=layers, d_ff=d_ff).parameters
 
 
 def test_pricing_by_parts_equals_pricing_operator_by_operator() -> None:

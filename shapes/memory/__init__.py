@@ -13,15 +13,9 @@ from shapes.memory.breakdown import (
 )
 from shapes.memory.fitting import Saved, Saving, largest_microbatch, possible_savings, savings, smallest_pp, smallest_tp
 from shapes.memory.saved import CHECKED, Implementation
-from shapes.memory.states import (
-    OPTIMIZERS,
-    PRECISIONS,
-    ParameterTensor,
-    default_precision,
-    optimizer_state_bytes,
-    parameter_tensors,
-    precision_named,
-)
+from shapes.model.parameters import ParameterTensor
+from shapes.model.stages import parameter_tensors
+from shapes.model.states import OPTIMIZERS, PRECISIONS, default_precision, optimizer_state_bytes, precision_named
 
 __all__ = [
     "CHECKED",

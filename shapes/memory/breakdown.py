@@ -2,26 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from shapes.device import Device, load_device
 from shapes.dtypes import BYTES
 from shapes.errors import InputError
 from shapes.memory.saved import MEGATRON, Implementation, Sizes, layer_tape, style_of, tail_tape
-from shapes.memory.states import (
-    OPTIMIZER_NOTES,
-    ParameterTensor,
-    Precision,
-    Stage,
-    default_precision,
-    optimizer_state_bytes,
-    parameter_tensors,
-    precision_named,
-    stage_of,
-)
 from shapes.memory.tape import INPUT, Tape
 from shapes.model import AttentionShape, MlaShape, ModelShape
+from shapes.model.parameters import ParameterTensor, block_tensors, parameter_count
+from shapes.model.stages import Stage, parameter_tensors, shard_parameters, stage_blocks
+from shapes.model.states import (
+    OPTIMIZER_NOTES,
+    Precision,
+    default_precision,
+    optimizer_state_bytes,
+    precision_named,
+)
 from shapes.operators.lower import check_split, sequence_length
 from shapes.workload import Workload
 
@@ -59,7 +57,7 @@ class Memory:
     """
 
     parts: tuple[Component, ...]
-    stage: str
+    stage: Stage
     parameters: int
     precision: str
     optimizer: str
@@ -131,7 +129,7 @@ def memory(
             parts = tuple(_inference(model, workload, stage, tensors, weight_dtype, implementation))
         parts += tuple(_overhead(workload, context_bytes))
         found = Memory(
-            parts, stage, sum(tensor.copies * tensor.elements for tensor in tensors), names, optimizer, implementation,
+            parts, stage, parameter_count(tensors), names, optimizer, implementation,
             limit,
         )  # fmt: skip
         if best is None or found.total_bytes > best.total_bytes:
@@ -150,29 +148,19 @@ def _training(
     model: ModelShape, workload: Workload, stage: Stage, tensors: tuple[ParameterTensor, ...], precision: Precision,
     optimizer: str, implementation: Implementation, microbatches: int | None, mask: int, fused_optimizer: bool,
 ) -> Iterator[Component]:  # fmt: skip
-    n = sum(tensor.copies * tensor.elements for tensor in tensors)
-    matrices = sum(tensor.copies * tensor.elements for tensor in tensors if tensor.is_matrix and tensor.role == "block")
-    d, zero = workload.d, workload.zero
-    shards = [d if zero >= stage_ else 1 for stage_ in (1, 2, 3)]
-    split = [f" / {d}" if share > 1 else "" for share in shards]
-    whole = precision.weights * n
-    if precision.weights == 0:  # fp8_model_init: what is no matrix of a layer stays in 16 bits
-        whole = 2 * (n - matrices)
-    weights = whole + precision.copies * n + precision.matrix_copies * matrices
-    text = f"{n:,} parameters x {weights / n:.3g} bytes{split[2]}"
-    yield Component("weights", -(-weights // shards[2]), text)
-    if precision.master:
-        yield Component(
-            "master_weights", -(-precision.master * n // shards[0]), f"{n:,} x {precision.master} bytes{split[0]}"
-        )
-    yield Component(
-        "gradients", -(-precision.gradients * n // shards[1]), f"{n:,} x {precision.gradients} bytes{split[1]}"
-    )
-    states = optimizer_state_bytes(tensors, optimizer, precision)
-    yield Component(
-        "optimizer_states", -(-states // shards[0]),
-        f"{n:,} x {states / n:.4g} bytes{split[0]} ({optimizer}: {OPTIMIZER_NOTES[optimizer]})",
-    )  # fmt: skip
+    n = parameter_count(tensors)
+    parts = (("weights", 3), ("master_weights", 1), ("gradients", 2), ("optimizer_states", 1))
+    for name, zero in parts:
+        sizes = [
+            _state_bytes(name, [tensor for tensor in tensors if tensor.expert is expert], precision, optimizer)
+            for expert in (False, True)
+        ]
+        if not sum(sizes) and name == "master_weights":
+            continue
+        total, text = _over_ranks(sizes, workload, zero=zero)
+        what = f" ({optimizer}: {OPTIMIZER_NOTES[optimizer]})" if name == "optimizer_states" else ""
+        each = "parameters x" if name == "weights" else "x"
+        yield Component(name, total, f"{n:,} {each} {sum(sizes) / n:.4g} bytes{text}{what}")
     in_flight = 1
     if workload.p > 1 and stage == "first":
         in_flight = min(workload.p, microbatches or workload.p)
@@ -180,14 +168,38 @@ def _training(
     many = f" x {in_flight} microbatches in flight" if in_flight > 1 else ""
     yield Component("activations", peak.saved, f"{_layers(model, workload, stage)}: what autograd saves{many}")
     yield Component("logits_and_loss", peak.logits, _logits_formula(model, workload, peak))
-    update = 0 if fused_optimizer else 4 * n // shards[0]
+    update = 0 if fused_optimizer else 4 * shard_parameters(model, workload, stage).updated(workload)
     spare = max(0, update - peak.saved - peak.logits)
     yield Component("temporary", max(peak.temporary, spare), peak.moment)
     yield Component("communication", *_communication(model, workload, precision, n))
 
 
+def _state_bytes(name: str, tensors: Sequence[ParameterTensor], precision: Precision, optimizer: str) -> int:
+    """Bytes of one component of ``tensors``, ZeRO not applied."""
+    n = parameter_count(tensors)
+    if name == "master_weights":
+        return precision.master * n
+    if name == "gradients":
+        return precision.gradients * n
+    if name == "optimizer_states":
+        return optimizer_state_bytes(tensors, optimizer, precision)
+    matrices = parameter_count(tensor for tensor in tensors if tensor.is_matrix and tensor.role == "block")
+    # fp8_model_init: what is no matrix of a layer stays in 16 bits.
+    whole = precision.weights * n if precision.weights else 2 * (n - matrices)
+    return whole + precision.copies * n + precision.matrix_copies * matrices
+
+
+def _over_ranks(sizes: Sequence[int], workload: Workload, *, zero: int) -> tuple[int, str]:
+    """One rank's bytes of (what all d ranks hold, experts, which d/e of them do), where ZeRO ``zero`` shards them."""
+    ranks = (workload.d, workload.expert_d) if workload.zero >= zero else (1, 1)
+    total = sum(-(-size // share) for size, share in zip(sizes, ranks, strict=True))
+    if max(ranks) == 1:
+        return total, ""
+    return total, f" / {ranks[0]}" + (f" (experts: / {ranks[1]})" if ranks[0] != ranks[1] else "")
+
+
 def _layers(model: ModelShape, workload: Workload, stage: Stage) -> str:
-    count = sum(block.count for _, blocks in stage_of(model, workload, stage) for block in blocks)
+    count = sum(block.count for _, blocks in stage_blocks(model, workload.p, stage) for block in blocks)
     how = "" if workload.checkpointing == "none" else f", {workload.checkpointing} checkpointing"
     return f"{count} layers x b {workload.b} x s {workload.s}, {workload.attention} attention{how}"
 
@@ -208,9 +220,9 @@ def activation_peak(
     It is one of: the loss, with everything saved; the last layers' backward; or, of short batches, the embedding's
     gradient. New gradients of weights count as temporary until they are added to the accumulated ones.
     """
-    style, e = style_of(model, implementation), max(2, BYTES[workload.dtype])
+    style, e = style_of(model, implementation), workload.activation_bytes
     runs: list[tuple[Tape, int, int]] = []
-    for stack, blocks in stage_of(model, workload, stage):
+    for stack, blocks in stage_blocks(model, workload.p, stage):
         sizes = _sizes(model, workload, implementation, sequence_length(model, stack, workload), mask)
         runs += [
             (layer_tape(block, stack.hidden, sizes), block.count, sizes.whole * stack.hidden * e) for block in blocks
@@ -258,7 +270,7 @@ def _embedding_dropout(model: ModelShape, workload: Workload, stage: Stage, mask
 def _sizes(model: ModelShape, workload: Workload, implementation: Implementation, s: int, mask: int) -> Sizes:
     rows = workload.b * s
     whole = -(-rows // workload.t) if workload.sequence_parallel else rows
-    e = max(2, BYTES[workload.dtype])
+    e = workload.activation_bytes
     # HF's eager path knows no fp8; Transformer Engine saves the quantised input of each product.
     stored = 1 if workload.dtype == "fp8" else e
     kv = s
@@ -278,7 +290,7 @@ def _tables(model: ModelShape, workload: Workload, e: int, *, eager_mask: bool) 
 
 
 def _communication(model: ModelShape, workload: Workload, precision: Precision, n: int) -> tuple[int, str]:
-    e = max(2, BYTES[workload.dtype])
+    e = workload.activation_bytes
     parts: list[tuple[int, str]] = []
     if workload.t > 1 and workload.sequence_parallel:
         parts.append((workload.tokens * model.hidden * e, "gathered activations b x s x h"))
@@ -290,8 +302,11 @@ def _communication(model: ModelShape, workload: Workload, precision: Precision, 
         bucket = min(ZERO_BUCKET_ELEMENTS, n) * (precision.gradients + precision.weights)
         parts.append((bucket, "ZeRO's reduce and gather buckets"))
     if workload.d > 1 and workload.zero == 3:
-        block = max(block.parameters(stack.hidden) for stack, block in model.all_blocks())
-        gathered = 2 * -(-block // workload.t) * max(precision.weights, 2)
+        layer = max(
+            parameter_count(block_tensors(replace(block, count=1), stack.hidden, workload.t, workload.e))
+            for stack, block in model.all_blocks()
+        )
+        gathered = 2 * layer * max(precision.weights, 2)
         parts.append((gathered, "two gathered layers (this one and the next)"))
     if not parts:
         return 0, "one device"
@@ -312,12 +327,12 @@ def _inference(
     dtype = weight_dtype or ("bf16" if workload.dtype == "tf32" else workload.dtype)
     if dtype not in WEIGHT_DTYPES:
         raise InputError(f"expected one of {', '.join(WEIGHT_DTYPES)}", key="weight_dtype", value=dtype)
-    n = sum(tensor.copies * tensor.elements for tensor in tensors)
+    n = parameter_count(tensors)
     yield Component("weights", weight_bytes(tensors, dtype), f"{n:,} parameters in {dtype}")
     yield Component("kv_cache", *_kv_cache(model, workload, stage))
-    e = max(2, BYTES[workload.dtype])
+    e = workload.activation_bytes
     forward = 0
-    for stack, blocks in stage_of(model, workload, stage):
+    for stack, blocks in stage_blocks(model, workload.p, stage):
         sizes = _sizes(model, workload, implementation, sequence_length(model, stack, workload), 1)
         forward = max(forward, *(layer_tape(block, stack.hidden, sizes).forward_peak_bytes() for block in blocks))
     yield Component("activations", forward, f"one layer at a time, b {workload.b} x s {workload.s}, nothing saved")
@@ -345,8 +360,8 @@ def weight_bytes(tensors: tuple[ParameterTensor, ...], dtype: str) -> int:
 
 def _kv_cache(model: ModelShape, workload: Workload, stage: Stage) -> tuple[int, str]:
     """Keys and values of every layer: grouped heads, a window's worth of them, or MLA's latent vector."""
-    e, total, texts = max(2, BYTES[workload.dtype]), 0, []
-    for stack, blocks in stage_of(model, workload, stage):
+    e, total, texts = workload.activation_bytes, 0, []
+    for stack, blocks in stage_blocks(model, workload.p, stage):
         s = sequence_length(model, stack, workload)
         for block in blocks:
             attention = block.attention
@@ -356,7 +371,7 @@ def _kv_cache(model: ModelShape, workload: Workload, stage: Stage) -> tuple[int,
                 per_token, what = attention.kv_lora_rank + attention.qk_rope_head_dim, "latent"
             else:
                 assert isinstance(attention, AttentionShape)
-                kv = max(1, -(-attention.kv_heads // workload.t))
+                _, kv = attention.on_shard(workload.t)
                 per_token, what = kv * (attention.head_dim + attention.v_dim), f"{kv} kv heads"
             length = min(s, attention.window or s)
             total += block.count * workload.b * length * per_token * e

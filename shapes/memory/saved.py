@@ -11,7 +11,6 @@ from typing import Literal
 
 from shapes.memory.tape import Tape, Tensor
 from shapes.model import AttentionShape, Block, Linear, MlaShape, MlpShape, ModelShape, MoeShape
-from shapes.operators.attention import shard_heads
 from shapes.workload import Workload
 
 Implementation = Literal["huggingface", "megatron"]
@@ -195,11 +194,8 @@ def _linear(
     tape: Tape, linear: Linear, x: Tensor, sizes: Sizes, *, rows: int | None = None, matrices: int = 1
 ) -> Tensor:
     """y = x W^T: saves x; its backward holds the weight's gradient until it is accumulated."""
-    out, inner, t = linear.out_features, linear.in_features, sizes.workload.t
-    if linear.shard == "column":
-        out = -(-out // t)
-    elif linear.shard == "row":
-        inner = -(-inner // t)
+    own = linear.on_shard(sizes.workload.t)
+    out, inner = own.out_features, own.in_features
     at = sizes.rows if rows is None else rows
     if linear.shard == "row":
         at = sizes.whole if rows is None else rows
@@ -216,7 +212,7 @@ def _dropout(tape: Tape, x: Tensor, probability: float, sizes: Sizes) -> Tensor:
 
 
 def _attention(tape: Tape, attention: AttentionShape | MlaShape, hidden: int, x: Tensor, sizes: Sizes) -> Tensor:
-    heads, kv_heads = shard_heads(attention, sizes.workload.t)
+    heads, kv_heads = attention.on_shard(sizes.workload.t)
     e, rows = sizes.element, sizes.rows
     fused = sizes.workload.fused_qkv
     linears = attention.linears(hidden, fused=True if fused is None and sizes.style is MEGATRON else fused)

@@ -9,11 +9,6 @@ from shapes.operators.types import Attention, Gemm, Layout, Operator, Phase
 from shapes.workload import Workload
 
 
-def shard_heads(attention: AttentionShape | MlaShape, t: int) -> tuple[int, int]:
-    """(query heads, key/value heads) on one of ``t`` shards; key/value heads are replicated when t exceeds them."""
-    return attention.heads // t, max(1, -(-attention.kv_heads // t))
-
-
 def attention_operators(
     attention: AttentionShape | MlaShape, workload: Workload, q_len: int, kv_len: int, name: str, count: int
 ) -> Iterator[Operator]:
@@ -25,7 +20,7 @@ def attention_operators(
 def _flash(
     attention: AttentionShape | MlaShape, workload: Workload, q_len: int, kv_len: int, name: str, count: int
 ) -> Iterator[Operator]:
-    heads, kv_heads = shard_heads(attention, workload.t)
+    heads, kv_heads = attention.on_shard(workload.t)
     forwards = count * (2 if workload.train and workload.checkpointing != "none" else 1)
     phases: list[tuple[Phase, int]] = [("forward", forwards)]
     if workload.train:
@@ -42,7 +37,7 @@ def _flash(
 def _eager(
     attention: AttentionShape | MlaShape, workload: Workload, q_len: int, kv_len: int, name: str, count: int
 ) -> Iterator[Operator]:
-    heads, _ = shard_heads(attention, workload.t)
+    heads, _ = attention.on_shard(workload.t)
     d, dv = attention.head_dim, attention.v_dim
     forwards = count * (2 if workload.train and workload.checkpointing != "none" else 1)
     # scores S = Q K^T, values O = P V; then dQ = dS K, dK = dS^T Q, dP = dO V^T, dV = P^T dO.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from shapes.model import Block, ModelShape, MoeShape
-from shapes.operators.elementwise import activation_bytes, parameters_per_device
+from shapes.model.stages import ShardParameters
 from shapes.operators.types import Collective, Phase
 from shapes.workload import Workload
 
@@ -15,9 +15,10 @@ def block_collectives(
 ) -> Iterator[Collective]:
     """Tensor parallelism's all-reduce after each row-parallel product (and before each column-parallel one, backward),
 
-    or reduce-scatter and all-gather under sequence parallelism; expert parallelism's two all-to-alls each way.
+    or reduce-scatter and all-gather under sequence parallelism; expert parallelism's two all-to-alls each way, of the
+    1/t of the tokens that a rank routes (Megatron-LM asks for sequence parallelism where t and e meet).
     """
-    buffer = tokens * hidden * activation_bytes(workload)
+    buffer = tokens * hidden * workload.activation_bytes
     phases: list[tuple[Phase, int]] = [("forward", block.count * forwards)]
     if workload.train:
         phases.append(("dgrad", block.count))
@@ -31,26 +32,37 @@ def block_collectives(
                     count * reductions,
                 )  # fmt: skip
         if workload.e > 1 and isinstance(block.mlp, MoeShape):
+            routed = -(-tokens // workload.t) * hidden * workload.activation_bytes * block.mlp.top_k
             yield Collective(
-                f"{prefix}moe.all_to_all", phase, "all_to_all", buffer * block.mlp.top_k, workload.e, workload.dtype,
-                2 * count,
-            )  # fmt: skip
+                f"{prefix}moe.all_to_all", phase, "all_to_all", routed, workload.e, workload.dtype, 2 * count
+            )
 
 
-def step_collectives(model: ModelShape, workload: Workload) -> Iterator[Collective]:
-    """Once a step: data parallelism's gradient reduction, ZeRO's parameter gathers, the pipeline's hand-over."""
+def pipeline_collectives(model: ModelShape, workload: Workload) -> Iterator[Collective]:
+    """The activations that the last stage receives and the gradients that it sends back."""
     if workload.p > 1:
-        boundary = workload.tokens * model.hidden * activation_bytes(workload)
+        boundary = workload.tokens * model.hidden * workload.activation_bytes
         yield Collective("pipeline.receive", "forward", "send_recv", boundary, 2, workload.dtype)
         if workload.train:
             yield Collective("pipeline.send", "dgrad", "send_recv", boundary, 2, workload.dtype)
-    if workload.d == 1 or not workload.train:
-        return
-    weights = parameters_per_device(model, workload) * activation_bytes(workload)
-    if workload.zero == 0:
-        yield Collective("data_parallel.all_reduce", "wgrad", "all_reduce", weights, workload.d, workload.dtype)
-        return
-    yield Collective("data_parallel.reduce_scatter", "wgrad", "reduce_scatter", weights, workload.d, workload.dtype)
-    # ZeRO-1 and -2 gather the updated weights once; ZeRO-3 gathers them for the forward and again for the backward.
-    gathers = 2 if workload.zero == 3 else 1
-    yield Collective("data_parallel.all_gather", "forward", "all_gather", weights, workload.d, workload.dtype, gathers)
+
+
+def gradient_collectives(held: ShardParameters, workload: Workload) -> Iterator[Collective]:
+    """Data parallelism's gradient reduction and ZeRO's parameter gathers, once a step.
+
+    Over all d ranks, and for experts over the d/e ranks that hold the same ones: two collectives where e > 1.
+    """
+    groups = [("data_parallel", held.dense, workload.d), ("data_parallel.experts", held.experts, workload.expert_d)]
+    if workload.d == workload.expert_d:
+        groups = [("data_parallel", held.total, workload.d)]
+    for name, parameters, ranks in groups:
+        if ranks == 1 or not parameters:
+            continue
+        weights, dtype = parameters * workload.activation_bytes, workload.dtype
+        if workload.zero == 0:
+            yield Collective(f"{name}.all_reduce", "wgrad", "all_reduce", weights, ranks, dtype)
+            continue
+        yield Collective(f"{name}.reduce_scatter", "wgrad", "reduce_scatter", weights, ranks, dtype)
+        # ZeRO-1 and -2 gather the updated weights once; ZeRO-3 gathers them for the forward and for the backward.
+        gathers = 2 if workload.zero == 3 else 1
+        yield Collective(f"{name}.all_gather", "forward", "all_gather", weights, ranks, dtype, gathers)

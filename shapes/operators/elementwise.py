@@ -8,20 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from shapes.dtypes import BYTES
 from shapes.model import AttentionShape, Block, MlaShape, ModelShape, MoeShape
-from shapes.operators.attention import shard_heads
+from shapes.model.stages import ShardParameters
+from shapes.model.states import PRECISIONS
 from shapes.operators.types import Elementwise, Phase
 from shapes.workload import Workload
-
-#: Bytes of state AdamW reads and writes a parameter: fp32 gradient, master weight and two moments in; the three and
-#: the 16-bit weight out (the 18-bytes-a-parameter convention of mixed precision).
-ADAMW_READ_BYTES, ADAMW_WRITTEN_BYTES = 16, 14
-
-
-def activation_bytes(workload: Workload) -> int:
-    """Bytes of one activation element: fp8 and int8 recipes keep activations in 16 bits between products."""
-    return max(2, BYTES[workload.dtype])
 
 
 def _emit(
@@ -34,7 +25,7 @@ def _emit(
     forwards: int,
 ) -> Iterator[Elementwise]:
     """``counts``: tensors of ``elements`` read and written, forward, then backward."""
-    size = activation_bytes(workload)
+    size = workload.activation_bytes
     phases: list[tuple[Phase, int, int, int]] = [("forward", counts[0], counts[1], times * forwards)]
     if workload.train:
         phases.append(("dgrad", counts[2], counts[3], times))
@@ -88,7 +79,7 @@ def _mlp_elementwise(
 def _attention_elementwise(
     attention: AttentionShape | MlaShape, s: int, workload: Workload, prefix: str, count: int, forwards: int
 ) -> Iterator[Elementwise]:
-    heads, kv_heads = shard_heads(attention, workload.t)
+    heads, kv_heads = attention.on_shard(workload.t)
     tokens = workload.b * s
     if attention.rotary_dim:
         elements = tokens * (heads + kv_heads) * attention.rotary_dim
@@ -97,7 +88,7 @@ def _attention_elementwise(
         elements = tokens * (heads + kv_heads) * attention.head_dim
         yield from _emit(f"{prefix}attention.qk_norm", "norm", elements, (1, 1, 2, 1), workload, count, forwards)
     if isinstance(attention, MlaShape):
-        elements = tokens * attention.other_parameters
+        elements = tokens * sum(number for _, number in attention.vectors())
         yield from _emit(f"{prefix}attention.latent_norm", "norm", elements, (1, 1, 2, 1), workload, count, forwards)
     if workload.attention == "eager":
         square = tokens * s * heads
@@ -108,53 +99,28 @@ def _attention_elementwise(
 
 
 def model_elementwise(model: ModelShape, workload: Workload, s: int) -> Iterator[Elementwise]:
-    """Token embedding, last norm, cross-entropy over fp32 logits, and the optimizer's update of this device's share."""
+    """Token embedding, last norm and cross-entropy over fp32 logits."""
     tokens = workload.b * s
     width = model.embedding_dim or model.hidden
     if model.vocab and workload.p == 1:
         yield from _emit("embedding", "embedding", tokens * width, (1, 1, 2, 1), workload, 1, 1)
     if model.main.final_norm:
         yield from _emit("final_norm", "norm", tokens * model.hidden, (1, 1, 2, 1), workload, 1, 1)
-    if not workload.train:
-        return
-    if model.head:
-        logits, size = tokens * -(-model.vocab // workload.t), activation_bytes(workload)
+    if workload.train and model.head:
+        logits, size = tokens * -(-model.vocab // workload.t), workload.activation_bytes
         # Forward: 16-bit logits in, an fp32 copy out, read again by log-softmax. Backward: the copy in, 16 bits out.
         yield Elementwise("cross_entropy", "forward", "cross_entropy", logits * (size + 4), logits * 4, workload.dtype)
         yield Elementwise("cross_entropy", "dgrad", "cross_entropy", logits * 4, logits * size, workload.dtype)
-    share = parameters_per_device(model, workload)
-    if workload.zero:
-        share = -(-share // workload.d)
-    yield Elementwise(
-        "optimizer", "optimizer", "optimizer", share * ADAMW_READ_BYTES, share * ADAMW_WRITTEN_BYTES, "fp32"
-    )
 
 
-def parameters_per_device(model: ModelShape, workload: Workload) -> int:
-    """Parameters of the last pipeline stage on one tensor- and expert-parallel shard (ZeRO not applied)."""
-    # Imported here: lower.py builds on this module.
-    from shapes.operators.lower import stage_blocks
+def optimizer_update(held: ShardParameters, workload: Workload) -> Elementwise:
+    """AdamW in mixed precision on this device's share: fp32 gradient, master weight and two moments in (16 bytes a
 
-    t, e = workload.t, workload.e
-    total = 0
-    for stack, blocks in stage_blocks(model, workload):
-        for block in blocks:
-            one = block.parameters(stack.hidden)
-            linears = block.linears(stack.hidden)
-            one -= sum(linear.parameters - _sharded(linear.parameters, linear.shard, t) for linear in linears)
-            if isinstance(block.mlp, MoeShape):
-                expert = block.mlp.expert_linears(stack.hidden)
-                whole = sum(linear.parameters for linear in expert)
-                local = sum(_sharded(linear.parameters, linear.shard, t) for linear in expert)
-                one -= block.mlp.experts * whole - (block.mlp.experts // e) * local
-            total += one * block.count
-        if workload.p == 1:
-            total += stack.parameters() - sum(block.count * block.parameters(stack.hidden) for block in stack.blocks)
-    ends = model.parameters - sum(stack.parameters() for stack in model.stacks)
-    if workload.p > 1 and not model.tied and model.head:
-        ends -= model.vocab * (model.embedding_dim or model.hidden)  # the input embedding is on the first stage
-    return total + -(-ends // t)
-
-
-def _sharded(parameters: int, shard: str, t: int) -> int:
-    return parameters if shard == "none" else -(-parameters // t)
+    parameter); the latter three and the 16-bit weight out (14).
+    """
+    share, mixed = held.updated(workload), PRECISIONS["mixed"]
+    states = mixed.master + 2 * mixed.moments
+    return Elementwise(
+        "optimizer", "optimizer", "optimizer", share * (states + mixed.gradients), share * (states + mixed.weights),
+        "fp32",
+    )  # fmt: skip

@@ -3,10 +3,11 @@
 Conventions, each checked against torch's dispatcher in tests/test_parity.py and tests/test_operators.py:
 
 * Tensor parallelism splits as Megatron does: column-parallel into the block, row-parallel out of it, the vocabulary
-  by columns, key/value heads replicated once t exceeds them. A router and MLA's down-projections are not split.
+  by columns, key/value heads replicated once t exceeds them, one whole head a rank. A router and MLA's
+  down-projections are not split.
 * Pipeline parallelism: the operators of the last stage, which holds ceil(L/p) layers, the final norm and the head.
-* Expert parallelism: each device holds experts/e experts and, routing being even over devices, meets as many routed
-  tokens as it sends out.
+* Expert parallelism lives inside data parallelism (e divides d): each device holds experts/e experts and, routing being
+  even over devices, meets as many routed tokens as it sends out.
 * ``checkpointing="full"`` runs every block's forward twice, "selective" the attention core's only.
 * A step is one microbatch with one optimizer update. Collectives are listed; whether they overlap is for the caller.
 """
@@ -20,9 +21,10 @@ from typing import Literal
 
 from shapes.errors import InputError
 from shapes.model import AttentionShape, Block, Linear, MlaShape, ModelShape, MoeShape, Stack
+from shapes.model.stages import shard_parameters, stage_blocks
 from shapes.operators.attention import attention_operators
-from shapes.operators.communication import block_collectives, step_collectives
-from shapes.operators.elementwise import block_elementwise, model_elementwise
+from shapes.operators.communication import block_collectives, gradient_collectives, pipeline_collectives
+from shapes.operators.elementwise import block_elementwise, model_elementwise, optimizer_update
 from shapes.operators.types import LAYOUT_OF_PHASE, Gemm, GroupedGemm, Operator, Phase, counted_once
 from shapes.workload import Workload
 
@@ -46,14 +48,28 @@ def check_split(model: ModelShape, workload: Workload) -> None:
     if workload.p > model.layers:
         raise InputError(f"expected at most the {model.layers} layers there are", key="p", value=workload.p)
     for _, block in model.all_blocks():
-        if block.attention is not None and block.attention.heads % workload.t:
-            raise InputError(
-                f"expected a divisor of the {block.attention.heads} attention heads", key="t", value=workload.t
-            )
+        for attention in (block.attention, block.cross):
+            if attention is not None:
+                _check_heads(attention, workload.t)
         if isinstance(block.mlp, MoeShape) and block.mlp.experts % workload.e:
             raise InputError(f"expected a divisor of the {block.mlp.experts} experts", key="e", value=workload.e)
     if workload.e > 1 and model.moe is None:
         raise InputError("expected 1: the model has no experts to spread", key="e", value=workload.e)
+    if workload.d > 1 and workload.d % workload.e:
+        raise InputError(
+            f"expected a divisor of d = {workload.d}: experts are spread over data-parallel ranks", key="e",
+            value=workload.e,
+        )  # fmt: skip
+
+
+def _check_heads(attention: AttentionShape | MlaShape, t: int) -> None:
+    heads, kv_heads = attention.heads, attention.kv_heads
+    if heads % t:
+        raise InputError(f"expected a divisor of the {heads} attention heads", key="t", value=t)
+    if kv_heads % t and t % kv_heads:
+        raise InputError(
+            f"expected a divisor or a multiple of the {kv_heads} key/value heads, which are not cut", key="t", value=t
+        )
 
 
 def sequence_length(model: ModelShape, stack: Stack, workload: Workload) -> int:
@@ -64,31 +80,12 @@ def sequence_length(model: ModelShape, stack: Stack, workload: Workload) -> int:
     return workload.decoder_s if is_target and workload.decoder_s is not None else workload.s
 
 
-def stage_blocks(model: ModelShape, workload: Workload) -> tuple[tuple[Stack, tuple[Block, ...]], ...]:
-    """The last pipeline stage's blocks: the final ceil(L/p) layers of the model, counted from the end."""
-    left = -(-model.layers // workload.p)
-    stages: list[tuple[Stack, tuple[Block, ...]]] = []
-    for stack in reversed(model.stacks):
-        blocks: list[Block] = []
-        for block in reversed(stack.blocks):
-            if left <= 0:
-                break
-            blocks.insert(0, replace(block, count=min(block.count, left)))
-            left -= blocks[0].count
-        if blocks:
-            stages.insert(0, (stack, tuple(blocks)))
-    return tuple(stages)
-
-
 def linear_operators(
     linear: Linear, tokens: int, workload: Workload, *, count: int = 1, name: str | None = None, forwards: int = 1
 ) -> Iterator[Gemm]:
     """A linear layer's forward, dgrad and wgrad on one tensor-parallel shard (``tokens`` rows)."""
-    out, inner = linear.out_features, linear.in_features
-    if linear.shard == "column":
-        out = -(-out // workload.t)
-    elif linear.shard == "row":
-        inner = -(-inner // workload.t)
+    own = linear.on_shard(workload.t)
+    out, inner = own.out_features, own.in_features
     dtype = linear.dtype or workload.dtype
     out_dtype = "bf16" if dtype in ("fp8", "int8") else None
     products: list[tuple[Phase, int, int, int, int]] = [("forward", tokens, out, inner, count * forwards)]
@@ -105,7 +102,7 @@ def linear_operators(
 
 def _all(model: ModelShape, workload: Workload) -> Iterator[Operator]:
     first_stage = workload.p == 1
-    for stack, blocks in stage_blocks(model, workload):
+    for stack, blocks in stage_blocks(model, workload.p):
         prefix = f"{stack.name}." if len(model.stacks) > 1 else ""
         s = sequence_length(model, stack, workload)
         if first_stage:
@@ -116,7 +113,11 @@ def _all(model: ModelShape, workload: Workload) -> Iterator[Operator]:
             yield from _block(model, block, stack, s, workload, prefix)
     yield from _ends(model, workload, first_stage=first_stage)
     yield from model_elementwise(model, workload, sequence_length(model, model.main, workload))
-    yield from step_collectives(model, workload)
+    if workload.train:
+        held = shard_parameters(model, workload)
+        yield optimizer_update(held, workload)
+        yield from gradient_collectives(held, workload)
+    yield from pipeline_collectives(model, workload)
 
 
 def _ends(model: ModelShape, workload: Workload, *, first_stage: bool) -> Iterator[Operator]:
@@ -161,11 +162,8 @@ def expert_operators(
     """The experts' grouped products: ``tokens`` x top_k routed rows over the experts this device holds."""
     groups, routed = moe.experts // workload.e, tokens * moe.top_k
     for linear in moe.expert_linears(hidden, fused=workload.fused_gate_up):
-        out, inner = linear.out_features, linear.in_features
-        if linear.shard == "column":
-            out = -(-out // workload.t)
-        else:
-            inner = -(-inner // workload.t)
+        own = linear.on_shard(workload.t)
+        out, inner = own.out_features, own.in_features
         products: list[tuple[Phase, int, int, int, Literal["m", "k"], int]] = [
             ("forward", routed, out, inner, "m", count * forwards)
         ]

@@ -71,14 +71,15 @@ def _covered(context: Context) -> set[int]:
     if context.model is not None:
         # What heads of a misaligned head_dim add up to is SZ102's to say.
         values |= {
-            linear.out_features if linear.shard == "column" else linear.in_features
+            own.out_features if linear.shard == "column" else own.in_features
             for stack, block in context.model.all_blocks()
             if isinstance(block.attention, AttentionShape)
             for linear in block.attention.linears(stack.hidden, fused=workload.fused_qkv)
+            for own in (linear, linear.on_shard(workload.t))
         }
     # Gate and up may be one product of twice the width.
-    values |= {2 * value for value in values}
     values |= {-(-value // workload.t) for value in values}
+    values |= {2 * value for value in values}
     if context.model is not None:
         values |= {workload.tokens, workload.s} | {
             length * scale for stack in context.model.stacks if (length := stack.length) for scale in (1, workload.b)

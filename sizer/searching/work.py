@@ -9,7 +9,6 @@ from shapes.errors import InputError
 from shapes.measure.jobs import Job, Part, PartName
 from shapes.model import AttentionShape, Block, MlpShape, ModelShape
 from shapes.operators import Gemm
-from shapes.operators.attention import shard_heads
 from shapes.workload import Workload
 from sizer.searching.predicting import rebuilt, timed_operators
 from sizer.searching.space import Space, whole_heads
@@ -78,7 +77,7 @@ def _job(name: PartName, model: ModelShape, block: Block, workload: Workload) ->
     """The part of one such block on one shard."""
     t, attention, mlp = workload.t, block.attention, block.mlp
     if isinstance(attention, AttentionShape):
-        heads, kv_heads = shard_heads(attention, t)
+        heads, kv_heads = attention.on_shard(t)
         fused = attention.fused_qkv if workload.fused_qkv is None else workload.fused_qkv
         attention = replace(attention, heads=heads, kv_heads=kv_heads, fused_qkv=fused)
     if isinstance(mlp, MlpShape):

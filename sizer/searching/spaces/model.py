@@ -10,6 +10,8 @@ from math import ceil, floor
 from shapes.device import Device
 from shapes.errors import InputError
 from shapes.model import AttentionShape, Block, MlpShape, ModelShape, Stack
+from shapes.model.parameters import block_tensors, parameter_count
+from shapes.model.resize import resize
 from shapes.workload import Workload
 from sizer.searching.space import Limits, Space, anything, nothing_left, whole_heads
 
@@ -69,9 +71,10 @@ def _candidates(
             int(hidden * ratio * bounds.width_factor) + 1, limits.step or step,
         )  # fmt: skip
         for fixed in _heads_and_vocab(model, attention, hidden, workload.t, step, limits, bounds, excluded):
+            count = _count(model, fixed)
             for width in widths:
                 change = {**fixed, "d_ff": width}
-                for layers, parameters in _layers(model, change, target, limits.tolerance):
+                for layers, parameters in _layers(count, width, target, limits.tolerance):
                     if layers % workload.p or layers < 1:
                         excluded[f"layers divisible by pp {workload.p}"] += 1
                     elif not low <= hidden / layers <= high:
@@ -108,31 +111,37 @@ def _heads_and_vocab(
             yield {"hidden": hidden, "heads": heads, "head_dim": dim, "kv_heads": kv_heads, "vocab": vocab}
 
 
-def _layers(model: ModelShape, change: dict[str, int], target: float, tolerance: float) -> Iterator[tuple[int, int]]:
-    """(layers, parameters) within the tolerance, or the one that comes closest: parameters are linear in layers."""
-    one, two = (_parameters(model, {**change, "layers": layers}) for layers in (1, 2))
-    ends, layer = 2 * one - two, two - one
+@dataclass(frozen=True, slots=True)
+class _Count:
+    """Parameters of the model by layers and d_ff at fixed other dimensions: ends + layers (rest + d_ff x each)."""
+
+    ends: int
+    rest: int
+    each: int
+
+    def layer(self, width: int) -> int:
+        return self.rest + width * self.each
+
+    def of(self, layers: int, width: int) -> int:
+        return self.ends + layers * self.layer(width)
+
+
+def _count(model: ModelShape, fixed: dict[str, int]) -> _Count:
+    """The count, linear in layers and in d_ff, from three resized models."""
+    one, wide, two = (
+        resize(model, **fixed, layers=layers, d_ff=width).parameters for layers, width in ((1, 1), (1, 2), (2, 1))
+    )
+    return _Count(2 * one - two, two - wide, wide - one)
+
+
+def _layers(count: _Count, width: int, target: float, tolerance: float) -> Iterator[tuple[int, int]]:
+    """(layers, parameters) within the tolerance, or the one that comes closest."""
+    ends, layer = count.ends, count.layer(width)
     first, last = ceil((target * (1 - tolerance) - ends) / layer), floor((target * (1 + tolerance) - ends) / layer)
     if last < first:
         first = last = max(1, round((target - ends) / layer))
     for layers in range(max(1, first), last + 1):
-        yield layers, ends + layers * layer
-
-
-def _parameters(model: ModelShape, change: dict[str, int]) -> int:
-    """Parameters of the changed model, without building every matrix anew where that is linear."""
-    stack, block = model.main, model.main.blocks[0]
-    attention, mlp = block.attention, block.mlp
-    assert isinstance(attention, AttentionShape)
-    assert isinstance(mlp, MlpShape)
-    hidden, q, kv = change["hidden"], change["heads"] * change["head_dim"], change["kv_heads"] * change["head_dim"]
-    linears = hidden * (2 * q + 2 * kv) + hidden * change["d_ff"] * (3 if mlp.gated else 2)
-    biases = (q + 2 * kv if attention.qkv_bias else 0) + (hidden if attention.o_bias else 0)
-    biases += change["d_ff"] * (2 if mlp.gated else 1) + hidden if mlp.bias else 0
-    layer = linears + biases + block.norms * block.norm_weights * hidden
-    embeddings = change["vocab"] * hidden * (1 if model.tied else 2)
-    rest = (stack.positions + stack.embedding_norm + stack.final_norm) * hidden
-    return layer * change["layers"] + embeddings + rest
+        yield layers, count.of(layers, width)
 
 
 def from_budget(parameters: float, *, vocab: int = 50304) -> ModelShape:
@@ -145,7 +154,7 @@ def from_budget(parameters: float, *, vocab: int = 50304) -> ModelShape:
     best: tuple[float, int, int] | None = None
     for heads in range(2, 400):
         hidden = heads * 128
-        layer = _plain_block(heads).parameters(hidden)
+        layer = parameter_count(block_tensors(_plain_block(heads), hidden))
         layers = max(1, round((parameters - (2 * vocab + 1) * hidden) / layer))
         if 48 <= hidden / layers <= 128:
             miss = abs(layer * layers + (2 * vocab + 1) * hidden - parameters)

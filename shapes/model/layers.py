@@ -1,0 +1,315 @@
+"""What a model is made of: ``Stack``s of ``Block``s (attention kind x MLP kind) over one hidden size.
+
+Every weight matrix is a ``Linear``, from which parameters and operators both follow, so the two cannot disagree.
+Shapes are per model, before any parallel split; ``Linear.on_shard`` says what one tensor-parallel rank holds.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from shapes.errors import InputError, positive_int
+
+Shard = Literal["column", "row", "none"]
+QkNorm = Literal["none", "head", "full"]
+
+
+@dataclass(frozen=True, slots=True)
+class Linear:
+    """One weight matrix [out_features, in_features], and how tensor parallelism splits it.
+
+    ``units``: a column-parallel matrix's outputs in parts that are cut each by itself, as (whole units, size of one):
+    heads are not cut, and a fused projection's queries, keys and values each go to every rank. ``rows`` is the rows a
+    sequence feeds it where that is not the stack's length (convolutions in front of a tower). ``grad_input`` is False
+    where the input needs no gradient (pixels), so no dgrad runs.
+    """
+
+    name: str
+    out_features: int
+    in_features: int
+    bias: bool = False
+    shard: Shard = "none"
+    kind: Literal["gemm", "conv"] = "gemm"
+    rows: int | None = None
+    grad_input: bool = True
+    dtype: str | None = None
+    units: tuple[tuple[int, int], ...] = ()
+
+    def on_shard(self, t: int) -> Linear:
+        """The fullest of ``t`` ranks' share, itself not split further.
+
+        The bias follows the outputs: cut with them if column-parallel, whole on each rank if row-parallel (Megatron's
+        RowParallelLinear adds it once, after the reduction). With fewer units than ranks each rank holds a whole one.
+        """
+        if t == 1 or self.shard == "none":
+            return self
+        out, inner = self.out_features, self.in_features
+        if self.shard == "row":
+            inner = -(-inner // t)
+        elif self.units:
+            out = sum(-(-number // t) * size for number, size in self.units)
+        else:
+            out = -(-out // t)
+        return replace(self, out_features=out, in_features=inner, shard="none", units=())
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionShape:
+    """Multi-head, grouped-query or multi-query attention; ``cross`` reads keys and values from the encoder.
+
+    ``head_dim`` is what the configuration declares, never h / a. ``window`` keys a query sees (None: all).
+    ``qk_norm`` "head": one weight of head_dim shared by all heads; "full": a weight for every head's every channel.
+    ``sinks``: one learned logit a head (gpt-oss). ``rotary_dim`` channels are rotated (0: none).
+    """
+
+    heads: int
+    kv_heads: int
+    head_dim: int
+    v_head_dim: int | None = None
+    qkv_bias: bool = False
+    k_bias: bool | None = None
+    o_bias: bool = False
+    fused_qkv: bool = False
+    causal: bool = True
+    window: int | None = None
+    cross: bool = False
+    rotary_dim: int = 0
+    qk_norm: QkNorm = "none"
+    qk_norm_weights: int = 1
+    sinks: bool = False
+    dropout: float = 0.0
+
+    def __post_init__(self) -> None:
+        _positive(self, "heads", "kv_heads", "head_dim")
+        if self.heads % self.kv_heads:
+            raise InputError(
+                f"expected a divisor of the {self.heads} attention heads", key="kv_heads", value=self.kv_heads
+            )
+
+    @property
+    def v_dim(self) -> int:
+        return self.v_head_dim or self.head_dim
+
+    def linears(self, hidden: int, *, fused: bool | None = None) -> tuple[Linear, ...]:
+        q, k, v = self.heads * self.head_dim, self.kv_heads * self.head_dim, self.kv_heads * self.v_dim
+        out = Linear("attention.o_proj", hidden, self.heads * self.v_dim, self.o_bias, "row")
+        k_bias = self.qkv_bias if self.k_bias is None else self.k_bias
+        # Keys and values of cross attention come from another sequence, so the three cannot be one product.
+        if (self.fused_qkv if fused is None else fused) and not self.cross and k_bias == self.qkv_bias:
+            units = ((self.heads, self.head_dim), (self.kv_heads, self.head_dim), (self.kv_heads, self.v_dim))
+            return (Linear("attention.qkv_proj", q + k + v, hidden, self.qkv_bias, "column", units=units), out)
+        return (
+            Linear("attention.q_proj", q, hidden, self.qkv_bias, "column", units=((self.heads, self.head_dim),)),
+            Linear("attention.k_proj", k, hidden, k_bias, "column", units=((self.kv_heads, self.head_dim),)),
+            Linear("attention.v_proj", v, hidden, self.qkv_bias, "column", units=((self.kv_heads, self.v_dim),)),
+            out,
+        )
+
+    def on_shard(self, t: int) -> tuple[int, int]:
+        """(query heads, key/value heads) of one of ``t`` ranks: at least one whole key/value head each."""
+        return self.heads // t, -(-self.kv_heads // t)
+
+    def vectors(self, t: int = 1) -> tuple[tuple[str, int], ...]:
+        """Learned vectors beside the matrices on one of ``t`` ranks: (name, elements)."""
+        heads, kv_heads = (1, 1) if self.qk_norm == "head" else (self.heads, self.kv_heads)
+        norms = (("attention.q_norm", heads * self.head_dim), ("attention.k_norm", kv_heads * self.head_dim))
+        found = norms * (self.qk_norm_weights if self.qk_norm != "none" else 0)
+        return (*found, ("attention.sinks", self.on_shard(t)[0])) if self.sinks else found
+
+
+@dataclass(frozen=True, slots=True)
+class MlaShape:
+    """Multi-head latent attention (DeepSeek): queries and keys/values through low-rank projections.
+
+    ``q_lora_rank`` None: one full query projection. The score's head dimension is nope + rope, the value's v_head_dim.
+    """
+
+    heads: int
+    kv_lora_rank: int
+    qk_nope_head_dim: int
+    qk_rope_head_dim: int
+    v_head_dim: int
+    q_lora_rank: int | None = None
+    bias: bool = False
+    causal: bool = True
+    window: int | None = None
+    dropout: float = 0.0
+
+    def __post_init__(self) -> None:
+        _positive(self, "heads", "kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")
+
+    cross = False
+    sinks = False
+
+    @property
+    def kv_heads(self) -> int:
+        return self.heads
+
+    @property
+    def head_dim(self) -> int:
+        return self.qk_nope_head_dim + self.qk_rope_head_dim
+
+    @property
+    def v_dim(self) -> int:
+        return self.v_head_dim
+
+    @property
+    def rotary_dim(self) -> int:
+        return self.qk_rope_head_dim
+
+    def linears(self, hidden: int, *, fused: bool | None = None) -> tuple[Linear, ...]:
+        queries, rank = self.heads * self.head_dim, self.kv_lora_rank
+        if self.q_lora_rank is None:
+            q: tuple[Linear, ...] = (Linear("attention.q_proj", queries, hidden, False, "column"),)
+        else:
+            q = (
+                Linear("attention.q_a_proj", self.q_lora_rank, hidden, self.bias),
+                Linear("attention.q_b_proj", queries, self.q_lora_rank, False, "column"),
+            )
+        return (
+            *q,
+            Linear("attention.kv_a_proj", rank + self.qk_rope_head_dim, hidden, self.bias),
+            Linear("attention.kv_b_proj", self.heads * (self.qk_nope_head_dim + self.v_dim), rank, False, "column"),
+            Linear("attention.o_proj", hidden, self.heads * self.v_dim, self.bias, "row"),
+        )
+
+    def on_shard(self, t: int) -> tuple[int, int]:
+        """(query heads, key/value heads) of one of ``t`` ranks."""
+        return self.heads // t, self.heads // t
+
+    def vectors(self, t: int = 1) -> tuple[tuple[str, int], ...]:
+        """The latent norms, whole on every rank: (name, elements)."""
+        query = (("attention.q_a_norm", self.q_lora_rank),) if self.q_lora_rank else ()
+        return (*query, ("attention.kv_a_norm", self.kv_lora_rank))
+
+
+@dataclass(frozen=True, slots=True)
+class MlpShape:
+    """A dense MLP: down(act(gate(x)) * up(x)) if ``gated``, else down(act(up(x))). ``width`` is d_ff."""
+
+    width: int
+    gated: bool = True
+    bias: bool = False
+    fused_gate_up: bool = False
+    prefix: str = "mlp"
+
+    def __post_init__(self) -> None:
+        _positive(self, "width")
+
+    def linears(self, hidden: int, *, fused: bool | None = None) -> tuple[Linear, ...]:
+        prefix, width = self.prefix, self.width
+        down = Linear(f"{prefix}.down_proj", hidden, width, self.bias, "row")
+        up = Linear(f"{prefix}.up_proj", width, hidden, self.bias, "column")
+        if not self.gated:
+            return (up, down)
+        if self.fused_gate_up if fused is None else fused:
+            units = ((width, 1), (width, 1))
+            return (Linear(f"{prefix}.gate_up_proj", 2 * width, hidden, self.bias, "column", units=units), down)
+        return (Linear(f"{prefix}.gate_proj", width, hidden, self.bias, "column"), up, down)
+
+
+@dataclass(frozen=True, slots=True)
+class MoeShape:
+    """A mixture of ``experts`` gated MLPs of ``width``, ``top_k`` a token, beside an optional shared MLP.
+
+    ``shared_gate``: a linear to one sigmoid that scales the shared MLP (qwen2_moe). ``router_parameters``: learned
+    scalars of the router beside its matrix (a correction bias).
+    """
+
+    experts: int
+    top_k: int
+    width: int
+    gated: bool = True
+    bias: bool = False
+    fused_gate_up: bool = True
+    router_bias: bool = False
+    router_dtype: str | None = None
+    router_parameters: int = 0
+    shared: MlpShape | None = None
+    shared_gate: bool = False
+
+    def __post_init__(self) -> None:
+        _positive(self, "experts", "top_k", "width")
+        if self.top_k > self.experts:
+            raise InputError(f"expected at most the {self.experts} experts there are", key="top_k", value=self.top_k)
+
+    def linears(self, hidden: int, *, fused: bool | None = None) -> tuple[Linear, ...]:
+        """The matrices every token meets; the experts' own are ``expert_linears``."""
+        router = Linear("moe.router", self.experts, hidden, self.router_bias, dtype=self.router_dtype)
+        shared = self.shared.linears(hidden, fused=fused) if self.shared else ()
+        gate = (Linear("moe.shared_gate", 1, hidden),) if self.shared_gate else ()
+        return (router, *shared, *gate)
+
+    def expert_linears(self, hidden: int, *, fused: bool | None = None) -> tuple[Linear, ...]:
+        """One expert's matrices."""
+        one = MlpShape(self.width, self.gated, self.bias, self.fused_gate_up, prefix="moe.experts")
+        return one.linears(hidden, fused=fused)
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """``count`` layers in a row that are alike. ``norms`` of hidden size each hold ``norm_weights`` x h parameters
+
+    (1: RMSNorm or LayerNorm without bias; 2: with bias; 0: no learned weight). ``parallel``: attention and MLP read
+    the same input and share one residual addition. ``extra`` names further parameters of each layer.
+    """
+
+    attention: AttentionShape | MlaShape | None
+    mlp: MlpShape | MoeShape | None
+    cross: AttentionShape | None = None
+    norms: int = 2
+    norm_weights: int = 1
+    parallel: bool = False
+    count: int = 1
+    dropout: float = 0.0
+    extra: tuple[tuple[str, int], ...] = ()
+
+    def __post_init__(self) -> None:
+        _positive(self, "count")
+
+    def linears(
+        self, hidden: int, *, fused_qkv: bool | None = None, fused_gate_up: bool | None = None
+    ) -> tuple[Linear, ...]:
+        """Matrices of one layer that every token meets (an expert's are in ``moe.expert_linears``)."""
+        out: tuple[Linear, ...] = self.attention.linears(hidden, fused=fused_qkv) if self.attention else ()
+        if self.cross:
+            out += tuple(_prefixed(linear, "cross_") for linear in self.cross.linears(hidden))
+        return out + (self.mlp.linears(hidden, fused=fused_gate_up) if self.mlp else ())
+
+
+@dataclass(frozen=True, slots=True)
+class Stack:
+    """Blocks over one hidden size. ``length``: tokens a sequence has here (None: the workload's s).
+
+    ``front``: matrices before the first block (patch embedding, whisper's convolutions). ``embedding_norm`` and
+    ``final_norm`` are parameters per channel (0: none or not learned). ``positions``: rows of learned positions.
+    """
+
+    name: str
+    hidden: int
+    blocks: tuple[Block, ...]
+    length: int | None = None
+    front: tuple[Linear, ...] = ()
+    positions: int = 0
+    embedding_norm: int = 0
+    final_norm: int = 1
+    extra: tuple[tuple[str, int], ...] = ()
+
+    def __post_init__(self) -> None:
+        _positive(self, "hidden")
+        if not self.blocks:
+            raise InputError("expected at least one layer", key="layers", value=0)
+
+    @property
+    def layers(self) -> int:
+        return sum(block.count for block in self.blocks)
+
+
+def _prefixed(linear: Linear, prefix: str) -> Linear:
+    return replace(linear, name=prefix + linear.name)
+
+
+def _positive(shape: object, *keys: str) -> None:
+    for key in keys:
+        positive_int(getattr(shape, key), key)
