@@ -89,7 +89,7 @@ def test_a_store_of_the_first_schema_is_migrated_and_keeps_its_rows(tmp_path: Pa
     with monkeypatch.context() as patch:
         patch.setattr(store_module, "MIGRATIONS", MIGRATIONS[:1])
         patch.setattr(store_module, "SCHEMA_VERSION", 1)
-        store_module._create(path)
+        store_module.store_file.create(path, store_module._empty())
         with closing(sqlite3.connect(path)) as old:
             assert old.execute("PRAGMA user_version").fetchone() == (1,)
             one = measurement(job(8), np.full(12, 1e-3))

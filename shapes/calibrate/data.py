@@ -93,7 +93,7 @@ def _jsonl(path: Path) -> Iterator[Record]:
 def _store(path: Path) -> Iterator[Record]:
     from shapes.measure.store import Store
 
-    with Store.open(path, create=False) as store:
+    with Store.open(path, create=False, write=False) as store:
         yield from _flat(one.row(samples=False) for one in store.measurements(status="ok"))
 
 

@@ -12,8 +12,10 @@ import json
 import os
 import sqlite3
 import time
+import zlib
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -22,14 +24,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shapes.errors import InputError
+from shapes.measure import store_file
 from shapes.measure.environment import Environment
 from shapes.measure.record import Measurement
+from shapes.measure.store_file import APPLICATION_ID, DamagedStoreError, copied, damaged, log_is_damaged, refuse_foreign
 
 Array = NDArray[np.float64]
 
-#: In the file's header (bytes 68..71): "SIZR". Files of other programs have another number or none.
-APPLICATION_ID = 0x53495A52
-_MAGIC = b"SQLite format 3\0"
 #: How long a writer waits for another's transaction; each lasts about a millisecond.
 _BUSY_S = 60.0
 
@@ -52,6 +53,11 @@ MIGRATIONS: tuple[str, ...] = (
     """,
 )
 SCHEMA_VERSION = len(MIGRATIONS)
+_NOT_WRITABLE = (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM)
+#: How a limit on the size of files (EFBIG) or a quota shows.
+_NO_ROOM = (sqlite3.SQLITE_IOERR_WRITE, sqlite3.SQLITE_IOERR_SHMSIZE, sqlite3.SQLITE_IOERR_SHMOPEN)
+#: A schema version that no release will reach is damage.
+_LARGEST_VERSION = 1000
 
 
 def default_path() -> Path:
@@ -65,17 +71,23 @@ def default_path() -> Path:
 
 
 class Store:
-    """An open database. Use it as a context manager; every method commits before it returns."""
+    """An open database. Use it as a context manager; every method commits before it returns.
 
-    def __init__(self, connection: sqlite3.Connection, path: Path) -> None:
+    What goes wrong while it is used (a full disk, damage, another writer that does not end) is an InputError that says
+    what to do.
+    """
+
+    def __init__(self, connection: sqlite3.Connection, path: Path, held: ExitStack | None = None) -> None:
         self._connection = connection
+        self._held = held or ExitStack()
         self.path = path
 
     @classmethod
-    def open(cls, path: str | os.PathLike[str] | None = None, *, create: bool = True) -> Store:
+    def open(cls, path: str | os.PathLike[str] | None = None, *, create: bool = True, write: bool = True) -> Store:
         """The store at ``path`` (None: ``default_path()``), created if missing and brought to the newest schema.
 
-        InputError for what is no store, damaged, of a newer schema, not readable, or (``create=False``) missing.
+        ``write=False`` reads only, also where nothing can be written. InputError for what is no store, damaged, of a
+        newer schema, not readable, (``write``) not writable, or (``create=False``) missing.
         """
         place = Path(path) if path is not None else default_path()
         where = str(place)
@@ -83,22 +95,37 @@ class Store:
             if not place.exists():
                 if not create:
                     raise InputError("expected an existing store", where=where)
-                _create(place)
-            _refuse_foreign(place)
-            connection = sqlite3.connect(place, timeout=_BUSY_S, isolation_level=None)
-        except (OSError, sqlite3.Error) as error:
-            raise InputError(f"cannot open the store ({error})", where=where) from None
-        try:
-            _prepare(connection, where)
+                store_file.create(place, _empty())
+            refuse_foreign(place)
+            if log_is_damaged(place):
+                raise damaged(place, "its log")
+            return cls._connect(place, place, ExitStack(), write)
         except sqlite3.Error as error:
-            connection.close()
-            raise InputError(
-                f"the store is damaged or locked ({error}); move it away to start anew", where=where
-            ) from None
-        except InputError:
+            if write or getattr(error, "sqlite_errorcode", 0) & 0xFF not in (
+                sqlite3.SQLITE_CANTOPEN,
+                sqlite3.SQLITE_READONLY,
+            ):
+                raise _trouble(error, place) from None
+        except (OSError, ValueError) as error:
+            if isinstance(error, InputError):
+                raise
+            raise InputError(f"cannot open the store ({error})", where=where) from None
+        held = ExitStack()
+        try:
+            return cls._connect(held.enter_context(copied(place)), place, held, write)
+        except (OSError, sqlite3.Error) as error:
+            held.close()
+            raise InputError(f"cannot open the store ({error})", where=where) from None
+
+    @classmethod
+    def _connect(cls, place: Path, named: Path, held: ExitStack, write: bool) -> Store:
+        connection = sqlite3.connect(place, timeout=_BUSY_S, isolation_level=None)
+        try:
+            _prepare(connection, named, write)
+        except BaseException:
             connection.close()
             raise
-        return cls(connection, place)
+        return cls(connection, named, held)
 
     def __enter__(self) -> Store:
         return self
@@ -110,16 +137,26 @@ class Store:
 
     def close(self) -> None:
         self._connection.close()
+        self._held.close()
+
+    @contextmanager
+    def _guarded(self) -> Iterator[sqlite3.Connection]:
+        try:
+            yield self._connection
+        except sqlite3.Error as error:
+            raise _trouble(error, self.path) from None
 
     @contextmanager
     def _transaction(self) -> Iterator[sqlite3.Connection]:
-        self._connection.execute("BEGIN IMMEDIATE")
-        try:
-            yield self._connection
-        except BaseException:
-            self._connection.execute("ROLLBACK")
-            raise
-        self._connection.execute("COMMIT")
+        with self._guarded():
+            self._connection.execute("BEGIN IMMEDIATE")
+            try:
+                yield self._connection
+                self._connection.execute("COMMIT")
+            except BaseException:
+                if self._connection.in_transaction:  # a full disk has rolled it back already
+                    self._connection.execute("ROLLBACK")
+                raise
 
     def add(self, measurements: Iterable[Measurement]) -> int:
         """Write ``measurements`` and drop their unfinished parts, all or none; returns how many were new (by uid)."""
@@ -138,11 +175,12 @@ class Store:
 
     def find(self, key: str, environment: Environment) -> Measurement | None:
         """The newest measurement of this work in this environment, if any (whatever its outcome)."""
-        row = self._connection.execute(
-            f"{_SELECT} WHERE key = ? AND identity = ? ORDER BY created DESC, id DESC LIMIT 1",
-            (key, environment.identity),
-        ).fetchone()
-        return _measurement(row) if row is not None else None
+        with self._guarded() as connection:
+            row = connection.execute(
+                f"{_SELECT} WHERE key = ? AND identity = ? ORDER BY created DESC, id DESC LIMIT 1",
+                (key, environment.identity),
+            ).fetchone()
+        return self._measurement(row) if row is not None else None
 
     def measurements(
         self, *, kind: str | None = None, device: str | None = None, label: str | None = None,
@@ -156,11 +194,33 @@ class Store:
             inner = f"SELECT id FROM measurement {clauses} ORDER BY created DESC, id DESC LIMIT ?"
             query = f"{_SELECT} WHERE id IN ({inner}) {order}"
             values = (*values, newest)
-        for row in self._connection.execute(query, values):
-            yield _measurement(row)
+        with self._guarded() as connection:
+            for row in connection.execute(query, values):
+                yield self._measurement(row)
 
     def count(self) -> int:
-        return int(self._connection.execute("SELECT count(*) FROM measurement").fetchone()[0])
+        with self._guarded() as connection:
+            return int(connection.execute("SELECT count(*) FROM measurement").fetchone()[0])
+
+    def is_whole(self) -> bool:
+        """Whether every page and every row is as it was written."""
+        try:
+            with self._guarded() as connection:
+                problem = connection.execute("PRAGMA integrity_check(1)").fetchone()[0]
+                for row in connection.execute("SELECT samples, controls FROM part"):
+                    samples_of(row[0]), samples_of(row[1])
+                orphans = connection.execute(
+                    "SELECT count(*) FROM measurement WHERE identity NOT IN (SELECT identity FROM environment)"
+                ).fetchone()[0]
+            return problem == "ok" and orphans == 0 and sum(1 for _ in self.measurements()) == self.count()
+        except (DamagedStoreError, ValueError, TypeError):
+            return False
+
+    def _measurement(self, row: tuple[str, bytes, str]) -> Measurement:
+        try:
+            return measurement_of(row[0], row[1], Environment.from_dict(json.loads(row[2])))
+        except (KeyError, TypeError, ValueError, AttributeError, OverflowError, RecursionError) as error:
+            raise damaged(self.path, f"a measurement of it: {type(error).__name__}") from None
 
     def save_parts(self, parts: Mapping[str, tuple[Array, Array]], environment: Environment) -> None:
         """Keep (samples, control samples) taken so far, by the key of what is being timed."""
@@ -172,10 +232,14 @@ class Store:
 
     def part(self, key: str, environment: Environment) -> tuple[Array, Array] | None:
         """(samples, control samples) that an interrupted run left of this work, if any."""
-        row = self._connection.execute(
-            "SELECT samples, controls FROM part WHERE key = ? AND identity = ?", (key, environment.identity)
-        ).fetchone()
-        return (_array(row[0]), _array(row[1])) if row is not None else None
+        with self._guarded() as connection:
+            row = connection.execute(
+                "SELECT samples, controls FROM part WHERE key = ? AND identity = ?", (key, environment.identity)
+            ).fetchone()
+        try:
+            return (samples_of(row[0]), samples_of(row[1])) if row is not None else None
+        except (TypeError, ValueError):
+            return None  # damaged: it is taken anew
 
     def merge(self, other: Store) -> int:
         """Add what ``other`` has and this has not; returns how many. Doing it twice adds nothing."""
@@ -212,38 +276,50 @@ class Store:
 
 
 _SELECT = "SELECT measurement.data, samples, environment.data FROM measurement JOIN environment USING (identity)"
-_COLUMNS = (
+COLUMNS = (
     "uid", "key", "identity", "device", "uuid", "driver", "torch", "harness", "kind", "phase", "dtype", "layout",
     "kernel", "batch", "m", "n", "k", "status", "seconds", "low", "high", "samples", "label", "created", "data",
 )  # fmt: skip
-_INSERT = f"INSERT OR IGNORE INTO measurement ({', '.join(_COLUMNS)}) VALUES ({', '.join('?' * len(_COLUMNS))})"
+#: Ends a row's JSON: SQLite keeps no checksums, and a damaged figure must not pass for a measured one.
+_CHECKSUM = ', "checksum": '
+_INSERT = f"INSERT OR IGNORE INTO measurement ({', '.join(COLUMNS)}) VALUES ({', '.join('?' * len(COLUMNS))})"
 
 
 def _values(one: Measurement) -> tuple[Any, ...]:
-    row = one.row(samples=False)
+    environment, samples = one.environment, _blob(one.samples)
+    row = {**one.row(samples=False), "uuid": environment.uuid}
     row.pop("environment")
-    environment = one.environment
+    text = json.dumps(row, sort_keys=True).removesuffix("}")
     columns = {
-        **{name: row.get(name) for name in _COLUMNS},
+        **{name: row.get(name) for name in COLUMNS},
         "key": one.key, "identity": environment.identity, "uuid": environment.uuid, "driver": environment.driver,
-        "harness": environment.harness, "samples": _blob(one.samples),
-        "data": json.dumps({**row, "uuid": environment.uuid}, sort_keys=True),
+        "harness": environment.harness, "samples": samples,
+        "data": f"{text}{_CHECKSUM}{_checksum(text, samples)}}}",
     }  # fmt: skip
-    return tuple(columns[name] for name in _COLUMNS)
+    return tuple(columns[name] for name in COLUMNS)
 
 
-def _measurement(row: tuple[str, bytes, str]) -> Measurement:
-    data, environment = json.loads(row[0]), json.loads(row[2])
+def measurement_of(data: str, samples: bytes, environment: Environment) -> Measurement:
+    """A measurement from its row; KeyError, TypeError, ValueError … where that is not as it was written."""
+    text, mark, checksum = data.rpartition(_CHECKSUM)
+    if mark and int(checksum.removesuffix("}")) != _checksum(text, samples):
+        raise ValueError("the checksum does not hold")
+    row = json.loads(f"{text}}}" if mark else data)  # rows of before 0.2 have none
     # The identity leaves out which card it was; the row has it.
-    environment["uuid"] = data.pop("uuid", environment.get("uuid"))
-    return Measurement.from_row({**data, "environment": environment, "samples": _array(row[1]).tolist()})
+    environment = replace(environment, uuid=row.pop("uuid", environment.uuid))
+    return Measurement.from_row({**row, "environment": environment.to_dict(), "samples": samples_of(samples).tolist()})
+
+
+def _checksum(text: str, samples: bytes) -> int:
+    return zlib.crc32(samples, zlib.crc32(text.encode()))
 
 
 def _blob(values: NDArray[np.float64]) -> bytes:
     return np.asarray(values, dtype="<f8").tobytes()
 
 
-def _array(blob: bytes) -> NDArray[np.float64]:
+def samples_of(blob: Any) -> Array:
+    """Samples from how they are stored; ValueError or TypeError where they are damaged."""
     return np.frombuffer(blob, dtype="<f8").astype(np.float64)
 
 
@@ -263,54 +339,51 @@ def _where(
     return (f"WHERE {' AND '.join(clauses)}" if clauses else ""), tuple(values)
 
 
-def _create(place: Path) -> None:
-    """Make an empty store aside and link it into place: a kill leaves no half-made file under its name."""
-    place.parent.mkdir(parents=True, exist_ok=True)
-    aside = place.with_name(f".{place.name}.{os.getpid()}.new")
-    aside.unlink(missing_ok=True)
-    try:
-        with closing(sqlite3.connect(aside, isolation_level=None)) as connection:
-            connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
-            _migrate(connection, 0)
-        try:
-            os.link(aside, place)
-        except FileExistsError:
-            pass  # another process was faster; its store is as good
-        except OSError:  # a file system without hard links
-            if not place.exists():
-                os.replace(aside, place)
-    finally:
-        aside.unlink(missing_ok=True)
+def _empty() -> bytes:
+    """A new database's file."""
+    with closing(sqlite3.connect(":memory:", isolation_level=None)) as connection:
+        connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+        _migrate(connection, 0)
+        return connection.serialize()
 
 
-def _refuse_foreign(place: Path) -> None:
-    """InputError unless the header is SQLite's with this program's number; reads 100 bytes and opens nothing else."""
-    if not place.is_file():
-        raise InputError("expected a file", where=str(place))
-    with open(place, "rb") as file:
-        header = file.read(100)
-    if not header.startswith(_MAGIC) or len(header) < 100:
-        raise InputError("expected a measurement store of sizer, found another kind of file", where=str(place))
-    if int.from_bytes(header[68:72], "big") != APPLICATION_ID:
-        raise InputError("expected a measurement store of sizer, found another program's database", where=str(place))
+def _trouble(error: sqlite3.Error, place: Path) -> InputError:
+    """One line that says what to do, and never to move one of the store's files without the others."""
+    code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+    if code == sqlite3.SQLITE_FULL or getattr(error, "sqlite_errorcode", 0) in _NO_ROOM:
+        say = "the disk is full (or a limit on files is reached): what was stored is kept; make room and start again"
+    elif code in _NOT_WRITABLE:
+        say = f"cannot be written ({error}): name another with --store or SIZER_STORE"
+    elif code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
+        say = f"another process has been writing for {_BUSY_S:.0f} s ({error}): start again when it has ended"
+    elif code == sqlite3.SQLITE_IOERR:
+        say = f"the disk does not answer ({error}): what was stored is kept"
+    else:
+        return damaged(place, error)
+    return InputError(say, where=str(place))
 
 
-def _prepare(connection: sqlite3.Connection, where: str) -> None:
+def _prepare(connection: sqlite3.Connection, place: Path, write: bool) -> None:
     version = int(connection.execute("PRAGMA user_version").fetchone()[0])
-    if version > SCHEMA_VERSION:
+    if SCHEMA_VERSION < version < _LARGEST_VERSION:
         raise InputError(
-            f"expected schema version {SCHEMA_VERSION} or older: a newer sizer made this store", where=where,
+            f"expected schema version {SCHEMA_VERSION} or older: a newer sizer made this store", where=str(place),
             key="schema version", value=version,
         )  # fmt: skip
     problem = connection.execute("PRAGMA quick_check(1)").fetchone()[0]
-    if problem != "ok":
-        raise InputError(f"the store is damaged ({problem}); move it away to start anew", where=where)
+    if problem != "ok" or not 0 < version < _LARGEST_VERSION:
+        raise damaged(place, problem)
+    if not write:
+        connection.execute("PRAGMA query_only = ON")
+        return
     # WAL: readers do not wait for writers. NORMAL survives every kill of a process; only a power cut can lose the last
     # measurements, and none of them half.
     connection.execute("PRAGMA journal_mode = WAL")
     connection.execute("PRAGMA synchronous = NORMAL")
     if version < SCHEMA_VERSION:
         _migrate(connection, version)
+    # Writing what is there already: a full disk or a read-only file is told before anything is measured.
+    connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
 
 
 def _migrate(connection: sqlite3.Connection, version: int) -> None:

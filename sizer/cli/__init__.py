@@ -18,7 +18,7 @@ COMMANDS: tuple[tuple[str, str, str], ...] = (
     ("plan", "sizer.cli.plan", "List the fastest ways to spread a model over N devices."),
     ("bench", "sizer.cli.bench", "Measure operators, a configuration or a suite on the device at hand."),
     ("calibrate", "sizer.cli.calibrate", "Fit a device's cost constants from measurements."),
-    ("store", "sizer.cli.store", "List, export, import, merge or prune stored measurements."),
+    ("store", "sizer.cli.store", "List, export, import, merge, prune or repair stored measurements."),
     ("devices", "sizer.cli.devices", "List the known accelerators."),
     ("rules", "sizer.cli.rules", "List the rules."),
     ("explain", "sizer.cli.explain", "Print one rule's page."),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -22,7 +23,7 @@ _DAY_S = 86_400.0
 )  # fmt: skip
 @click.pass_context
 def command(context: click.Context, path: str | None) -> None:
-    """List, export, import, merge or prune stored measurements."""
+    """List, export, import, merge, prune or repair stored measurements."""
     context.obj = path
 
 
@@ -37,15 +38,17 @@ def _filters(function: Any) -> Any:
     return function
 
 
-def _open(path: str | None, *, create: bool = False) -> Store:
+def _open(path: str | None, *, create: bool = False, write: bool = False) -> Store:
     from shapes.measure.store import Store
 
-    return Store.open(path, create=create)
+    return Store.open(path, create=create, write=write)
 
 
 @command.command("list")
 @_filters
-@click.option("--newest", type=click.IntRange(1), default=50, show_default=True, help="At most so many, the last made.")
+@click.option(
+    "--newest", type=click.IntRange(1, 10**9), default=50, show_default=True, help="At most so many, the last made."
+)
 @click.pass_obj
 def list_(path: str | None, /, newest: int, **filters: Any) -> None:
     """List measurements, the newest last."""
@@ -76,16 +79,18 @@ def import_(path: str | None, files: tuple[str, ...]) -> None:
     """Add the measurements of exported JSON lines; what is there already is not doubled. A wrong file adds nothing."""
     from shapes.measure.store import read_export
 
-    with _open(path, create=True) as store:
-        for name in files:
-            try:
-                with open(name, encoding="utf-8") as lines:
-                    added = store.add(read_export(lines, name))
-            except OSError as error:
-                raise InputError(f"cannot be read ({error.strerror})", where=name) from None
-            except UnicodeDecodeError:
-                raise InputError("expected UTF-8 JSON lines", where=name) from None
-            click.echo(f"{name}: {added} added")
+    found = []
+    for name in files:
+        try:
+            with open(name, encoding="utf-8") as lines:
+                found.append((name, list(read_export(lines, name))))
+        except OSError as error:
+            raise InputError(f"cannot be read ({error.strerror})", where=name) from None
+        except UnicodeDecodeError:
+            raise InputError("expected UTF-8 JSON lines", where=name) from None
+    with _open(path, create=True, write=True) as store:
+        for name, measurements in found:
+            click.echo(f"{name}: {store.add(measurements)} added")
 
 
 @command.command()
@@ -93,7 +98,7 @@ def import_(path: str | None, files: tuple[str, ...]) -> None:
 @click.pass_obj
 def merge(path: str | None, others: tuple[str, ...]) -> None:
     """Add what other stores have and this one has not."""
-    with _open(path, create=True) as store:
+    with _open(path, create=True, write=True) as store:
         for name in others:
             with _open(name) as other:
                 click.echo(f"{name}: {store.merge(other)} added")
@@ -108,8 +113,18 @@ def prune(path: str | None, older_than: float | None, failed: bool, superseded: 
     """Delete measurements."""
     if older_than is None and not failed and not superseded:
         raise InputError("expected --older-than, --failed or --superseded", key="prune")
-    with _open(path) as store:
+    with _open(path, write=True) as store:
         removed = store.prune(
             older_than_s=older_than * _DAY_S if older_than is not None else None, failed=failed, superseded=superseded
         )
         click.echo(f"{removed} deleted, {store.count()} left")
+
+
+@command.command()
+@click.pass_obj
+def repair(path: str | None) -> None:
+    """Keep what can be read of a damaged store, put its files aside and say what was lost."""
+    from shapes.measure.salvage import repair
+    from shapes.measure.store import default_path
+
+    write_answer("store repair", repair(Path(path) if path is not None else default_path()))

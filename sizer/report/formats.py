@@ -36,6 +36,7 @@ FORMATS: dict[str, dict[str, str]] = {
         "jsonl": "measurements_jsonl", "json": "measurements_json", "csv": "measurements_csv",
         "parquet": "measurements_parquet",
     },
+    "store repair": {"text": "repair_text"},
     "devices": {"text": "devices_text", "json": "json_document"},
     "rules": {"text": "rules_text", "markdown": "rules_markdown", "json": "rules_json"},
     "explain": {"markdown": "rules_markdown"},
