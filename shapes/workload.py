@@ -20,6 +20,8 @@ class Workload:
     ``fused_qkv`` and ``fused_gate_up`` override how the model class groups its projections (None: as it does).
     ``expert_load`` is the fullest expert's tokens over the mean (1.0: even routing).
     ``decoder_s`` is the target length of an encoder-decoder (None: s).
+    ``gpus`` devices and ``global_batch`` sequences a step are what was asked for (None: not said); whether they agree
+    with the degrees and the microbatch is a rule's affair (SZ120).
     """
 
     b: int = 4
@@ -38,12 +40,15 @@ class Workload:
     fused_gate_up: bool | None = None
     expert_load: float = 1.0
     decoder_s: int | None = None
+    gpus: int | None = None
+    global_batch: int | None = None
 
     def __post_init__(self) -> None:
         for key in ("b", "s", "t", "p", "d", "e"):
             positive_int(getattr(self, key), key, maximum=2**31)
-        if self.decoder_s is not None:
-            positive_int(self.decoder_s, "decoder_s", maximum=2**31)
+        for key in ("decoder_s", "gpus", "global_batch"):
+            if getattr(self, key) is not None:
+                positive_int(getattr(self, key), key, maximum=2**31)
         dtype_bytes(self.dtype)
         for key, choices in (
             ("phase", get_args(RunPhase)),

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from shapes.errors import InputError, positive_int
 from shapes.model import ModelShape
 from shapes.model.resize import DIMENSIONS, dimensions
-from shapes.operators import Operator, operators
+from shapes.operators import Operator, nearest_split, operators, split_problems
 from shapes.workload import Workload, routing_note
 from sizer.readers import Reading, UnknownModelType, read_config
+from sizer.workload_names import WORDS, workload_fields
 
 if TYPE_CHECKING:
     from shapes.trace import Traced
@@ -21,12 +22,7 @@ if TYPE_CHECKING:
 DEFAULT_SEQUENCE = 4096
 
 #: Fields of ``Workload`` that change the operators of a formula and not those of a trace.
-_NOT_TRACED = ("p", "d", "e", "zero", "checkpointing", "sequence_parallel")
-
-#: A field of ``Workload`` as reports name it (the long option without its dashes).
-WORKLOAD_NAMES: dict[str, str] = {
-    "b": "microbatch", "s": "sequence", "t": "tp", "p": "pp", "d": "dp", "e": "ep", "decoder_s": "decoder_sequence",
-}  # fmt: skip
+_NOT_TRACED = ("p", "d", "e", "zero", "checkpointing", "sequence_parallel", "gpus", "global_batch")
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +30,8 @@ class Subject:
     """A model with its workload: from a reader (``model`` known) or from a trace (operators only).
 
     ``keys``: dimension -> what a traced configuration calls it. ``retrace`` gives a traced configuration's subject with
-    dimensions and workload fields changed (None: a module, whose dimensions are its own code's).
+    dimensions and workload fields changed (None: a module, whose dimensions are its own code's). ``asked``: the
+    workload asked for, where the model does not divide over it and ``workload`` is the nearest that it does.
     """
 
     where: str
@@ -50,6 +47,7 @@ class Subject:
     given: frozenset[str] = frozenset()
     keys: Mapping[str, str] = field(default_factory=dict)
     retrace: Callable[[Mapping[str, int | str]], Subject] | None = field(default=None, compare=False)
+    asked: Workload | None = None
 
     @property
     def path(self) -> str:
@@ -59,7 +57,7 @@ class Subject:
     def name_of(self, key: str) -> str:
         """A dimension or workload field as the person's file or the command line names it."""
         keys = self.reading.keys if self.reading is not None else self.keys
-        return keys.get(key) or WORKLOAD_NAMES.get(key, key)
+        return keys.get(key) or WORDS.get(key, key)
 
 
 def read_subject(
@@ -70,6 +68,7 @@ def read_subject(
     example_inputs: object = None,
     dims: Mapping[str, int] | None = None,
     plan: Mapping[str, str] | None = None,
+    nearest: bool = False,
     **workload: Any,
 ) -> Subject:
     """Read ``source`` (a path, mapping, PretrainedConfig, ModelShape, Reading or nn.Module) and settle its workload.
@@ -77,9 +76,11 @@ def read_subject(
     ``trace=True``, or a model type no reader knows, lists the operators by tracing (needs the ``trace`` extra).
     A module is traced with ``example_inputs`` (a tuple or a mapping of arguments); ``dims`` names the dimensions of
     it that the caller knows. ``plan`` says how a traced model is split over t (path glob -> "colwise" | "rowwise";
-    default: its transformers class's own). ``workload`` are fields of ``Workload``; what is not given comes from the
-    file, else from the defaults.
+    default: its transformers class's own). ``workload`` are fields of ``Workload``, in either spelling (t or tp); what
+    is not given comes from the file, else from the defaults. Degrees that the model does not divide over are an
+    InputError, or with ``nearest`` give the operators of the nearest ones that it does (``Subject.asked``).
     """
+    workload = workload_fields(workload)
     if callable(getattr(source, "named_parameters", None)):
         return _traced_module(source, example_inputs, dims, plan, workload)
     if trace:
@@ -92,16 +93,33 @@ def read_subject(
         raise InputError("expected a traced model: pass trace=True (--trace) too", where=reading.source, key="plan")
     model = reading.model
     settled = settle_workload(reading, workload)
+    problems = _split_problems(model, settled) if nearest else ()
+    runs = nearest_split(model, settled) if problems else settled
     try:
-        found = operators(model, settled)
+        found = operators(model, runs)
     except InputError as error:
         raise error.at(reading.source) from None
     return Subject(
         where=reading.source, model_type=model.model_type, parameters=model.parameters,
-        active_parameters=model.active_parameters, workload=settled, operators=found, model=model, reading=reading,
-        dimensions=dimensions(model), notes=(*reading.notes, *_routing(model, settled)),
-        given=frozenset({*reading.workload, *workload}),
+        active_parameters=model.active_parameters, workload=runs, operators=found, model=model, reading=reading,
+        dimensions=dimensions(model), notes=(*reading.notes, *_routing(model, runs), *_instead(problems, runs)),
+        given=frozenset({*reading.workload, *workload}), asked=settled if problems else None,
     )  # fmt: skip
+
+
+def _split_problems(model: ModelShape, workload: Workload) -> tuple[InputError, ...]:
+    """What rules can say of a split: experts asked of a model that has none are a mistake, not a shape."""
+    return split_problems(model, workload) if workload.e == 1 or model.moe is not None else ()
+
+
+def _instead(problems: Iterable[InputError], runs: Workload) -> tuple[str, ...]:
+    """A note on whose times are given in place of those of a split that cannot run."""
+    asked = {problem.key: problem.value for problem in problems if problem.key is not None}
+    if not asked:
+        return ()
+    wanted = ", ".join(f"{WORDS[key]} {value}" for key, value in asked.items())
+    taken = ", ".join(f"{WORDS[key]} {getattr(runs, key)}" for key in asked)
+    return (f"the model does not divide over {wanted}: times are those of {taken}",)
 
 
 def _routing(model: ModelShape, workload: Workload) -> tuple[str, ...]:
@@ -117,6 +135,7 @@ def settle_workload(reading: Reading, asked: Mapping[str, Any]) -> Workload:
     values = {**hints, **asked}
     if "s" not in values:
         values["s"] = min(DEFAULT_SEQUENCE, reading.longest or reading.model.max_positions or DEFAULT_SEQUENCE)
+    values = _with_data_parallelism(values)
     longest = reading.model.max_positions
     if longest is not None and isinstance(values["s"], int) and values["s"] > longest:
         raise InputError(
@@ -125,7 +144,16 @@ def settle_workload(reading: Reading, asked: Mapping[str, Any]) -> Workload:
             key="s",
             value=values["s"],
         )
-    return _workload(values)
+    return Workload(**values)
+
+
+def _with_data_parallelism(values: Mapping[str, Any]) -> dict[str, Any]:
+    """d = gpus / (t x p) where the devices are given and d is not; where that is no integer rule SZ120 says so."""
+    gpus, shards = values.get("gpus"), (values.get("t", 1), values.get("p", 1))
+    if "d" in values or not all(isinstance(one, int) and one > 0 for one in (gpus, *shards)):
+        return dict(values)
+    each = shards[0] * shards[1]
+    return {**values, "d": gpus // each} if gpus % each == 0 else dict(values)
 
 
 def _traced_config(
@@ -133,10 +161,11 @@ def _traced_config(
 ) -> Subject:
     from shapes.trace import MissingExtra, trace_config
 
-    settled = _workload({"s": 512, **workload})
     where = source.source if isinstance(source, Reading) else _named(source)
-    source = source.config if isinstance(source, Reading) else source
     try:
+        asked = workload if "s" in workload else {"s": _traced_sequence(source), **workload}
+        source = source.config if isinstance(source, Reading) else source
+        settled = Workload(**_with_data_parallelism(asked))
         traced = trace_config(
             source, b=settled.b, s=settled.s, phase=settled.phase, attention=settled.attention, dtype=settled.dtype,
             expert_load=settled.expert_load, t=settled.t, decoder_s=settled.decoder_s, fused_qkv=settled.fused_qkv,
@@ -161,6 +190,16 @@ def _traced_config(
     return replace(subject, keys=traced.keys, retrace=retrace)
 
 
+def _traced_sequence(source: object) -> int:
+    """The sequence where nobody says, the same as by formula: the longest the configuration speaks of, at most 4096."""
+    from shapes.trace import longest_sequence
+
+    try:
+        return settle_workload(source if isinstance(source, Reading) else read_config(source), {}).s
+    except InputError:  # no reader knows it, which is why it is traced
+        return min(DEFAULT_SEQUENCE, longest_sequence(source) or DEFAULT_SEQUENCE)
+
+
 def _traced_change(
     source: object, plan: Mapping[str, str] | None, workload: Mapping[str, Any], change: Mapping[str, int | str]
 ) -> Subject:
@@ -176,14 +215,6 @@ def _traced_change(
 
 def _named(source: object) -> str:
     return str(source) if isinstance(source, (str, Path)) else f"<{type(source).__name__}>"
-
-
-def _workload(values: Mapping[str, Any]) -> Workload:
-    known = {item.name for item in fields(Workload)}
-    for key, value in values.items():
-        if key not in known:
-            raise InputError(f"expected one of {', '.join(sorted(known))}", key=key, value=value)
-    return Workload(**values)
 
 
 def _traced_module(
@@ -206,7 +237,7 @@ def _traced_module(
         if workload.get(key, size) != size:
             raise InputError(f"expected {size}, as in example_inputs", where=where, key=key, value=workload[key])
         ran[key] = size
-    settled = _workload({**workload, **ran})
+    settled = Workload(**{**workload, **ran})
     traced = trace(
         module, *positional, phase=settled.phase, expert_load=settled.expert_load, fused_qkv=settled.fused_qkv,
         fused_gate_up=settled.fused_gate_up, plan=plan, t=settled.t, **keywords,
@@ -268,7 +299,12 @@ def subject_of_trace(
 
 
 def resized_subject(subject: Subject, model: ModelShape, workload: Workload) -> Subject:
-    """The same subject with another model or workload: what a suggestion would run."""
+    """The same subject with another model or workload: what a suggestion would run.
+
+    Where the subject's own split cannot run, what of the new one still cannot is taken as the nearest that can.
+    """
+    if subject.asked is not None:
+        workload = nearest_split(model, workload)
     return replace(
         subject, model=model, workload=workload, operators=operators(model, workload), parameters=model.parameters,
         active_parameters=model.active_parameters, dimensions=dimensions(model),

@@ -149,7 +149,6 @@ def test_ops_explain_adds_up_to_the_operators_time() -> None:
 
 BAD: list[tuple[str, tuple[str, ...], tuple[str, ...]]] = [
     ("a device that does not exist", ("--device", "h1000"), ("h1000", "h100")),
-    ("tp that does not divide", ("--tp", "5"), ("--tp = 5", "12 attention heads")),
     ("a sequence longer than the learned positions", ("-s", "4096"), ("--sequence = 4096", "1024")),
     ("a microbatch of zero", ("-b", "0"), ("--microbatch = 0",)),
     ("experts where there are none", ("--ep", "2"), ("--ep = 2",)),

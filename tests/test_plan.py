@@ -12,7 +12,6 @@ from shapes.memory import memory
 from shapes.model import AttentionShape, Block, MlpShape, ModelShape, MoeShape, Stack
 from shapes.workload import Workload
 from sizer.answers.plan import Plan, plan
-from sizer.rules.batch_arithmetic import findings
 
 
 def llama(layers: int = 32) -> ModelShape:
@@ -87,12 +86,3 @@ def test_a_mixture_may_be_spread_by_experts() -> None:
 def test_a_model_that_nothing_fits_is_refused_with_the_commonest_reason() -> None:
     with pytest.raises(InputError, match=r"gpus = 1: expected a number of devices .* does not fit with t 1, p 1"):
         plan(llama(), load_device("t4"), gpus=1, global_batch=1, base=Workload(s=2048))
-
-
-def test_devices_and_batches_that_disagree_are_found_with_the_value_that_agrees() -> None:
-    (devices,) = findings(2, 2, 4, 4, gpus=8)
-    assert devices.error
-    assert devices.suggestions[0].change == {"d": 2}
-    (batch,) = findings(1, 1, 8, 4, gpus=8, global_batch=48)
-    assert batch.suggestions[0].change == {"b": 3}  # 48 / (3 x 8) = 2 accumulation steps
-    assert not list(findings(2, 2, 2, 4, gpus=8, global_batch=128))

@@ -59,7 +59,6 @@ NO_ATTENTION = ModelShape("mlp", (Stack("tower", 2048, (Block(None, MlpShape(563
 
 def context(shape: ModelShape, device: str = "h100-sxm", **workload: Any) -> Context:
     """What `check` would show a rule. Splits that cannot run have no operators, which a rule of errors needs not."""
-    dims = {key: workload.pop(key) for key in ("gpus", "global_batch") if key in workload}
     settled, target = Workload(**{"s": 2048, **workload}), load_device(device)
     try:
         found = operators(shape, settled)
@@ -67,7 +66,7 @@ def context(shape: ModelShape, device: str = "h100-sxm", **workload: Any) -> Con
         found = ()
     costs = predict_many(found, target) if settled.dtype in target.peak_flops else ()
     found = found if costs else ()
-    return Context(shape, settled, target, found, costs, {**dimensions(shape), **dims})
+    return Context(shape, settled, target, found, costs, dimensions(shape))
 
 
 #: rule, model, workload, the field found, its value, changes proposed (each derived beside it).
@@ -104,7 +103,8 @@ BAD: list[tuple[str, ModelShape, dict[str, Any], str, int | str, list[Change]]] 
     ("SZ117", experts(width=1400), {}, "expert_d_ff", 1400, [{"expert_d_ff": 1344}, {"expert_d_ff": 1408}]),
     # 256 tokens x 2 of 8 experts = 64 each; a tile's 128 want twice the batch.
     ("SZ117", experts(), {"b": 1, "s": 256}, "b", 1, [{"b": 2}]),
-    ("SZ117", experts(), {"e": 3}, "e", 3, []),
+    ("SZ117", experts(), {"e": 3}, "e", 3, [{"e": 2}, {"experts": 6}, {"experts": 9}]),
+    ("SZ110", model(layers=4), {"p": 6}, "layers", 4, [{"layers": 6}, {"p": 4}]),
     ("SZ118", model(), {"b": 1, "s": 64}, "b", 1, [{"b": 2}]),
     # Scores of 1024 x 1024 over 64: less than 128 FLOPs a byte in any batch, so the kernel is what helps.
     ("SZ118", model(heads=32), {"b": 4, "s": 1024, "attention": "eager"}, "attention", "eager",

@@ -20,7 +20,8 @@ from shapes.model.states import (
     optimizer_state_bytes,
     precision_named,
 )
-from shapes.operators.lower import check_split, sequence_length
+from shapes.operators.lower import sequence_length
+from shapes.operators.split import check_split
 from shapes.workload import Workload
 
 GIB = 2**30

@@ -1,6 +1,7 @@
 """Operators: what a model runs, forward and backward (see ``shapes.operators.types`` for the conventions)."""
 
-from shapes.operators.lower import check_split, operators
+from shapes.operators.lower import operators
+from shapes.operators.split import check_split, nearest_split, split_problems
 from shapes.operators.types import (
     LAYOUT_OF_PHASE,
     Attention,
@@ -26,5 +27,7 @@ __all__ = [
     "Phase",
     "check_split",
     "counted_once",
+    "nearest_split",
     "operators",
+    "split_problems",
 ]

@@ -19,12 +19,12 @@ from dataclasses import replace
 from itertools import chain
 from typing import Literal
 
-from shapes.errors import InputError
 from shapes.model import AttentionShape, Block, Linear, MlaShape, ModelShape, MoeShape, Stack
 from shapes.model.stages import shard_parameters, stage_blocks
 from shapes.operators.attention import attention_operators
 from shapes.operators.communication import block_collectives, gradient_collectives, pipeline_collectives
 from shapes.operators.elementwise import block_elementwise, model_elementwise, optimizer_update
+from shapes.operators.split import check_split
 from shapes.operators.types import LAYOUT_OF_PHASE, Gemm, GroupedGemm, Operator, Phase, counted_once
 from shapes.workload import Workload
 
@@ -41,35 +41,6 @@ def operators(model: ModelShape, workload: Workload) -> tuple[Operator, ...]:
         first, count = merged.get(key, (operator, 0))
         merged[key] = first, count + operator.count
     return tuple(one if one.count == count else replace(one, count=count) for one, count in merged.values())
-
-
-def check_split(model: ModelShape, workload: Workload) -> None:
-    """Raise InputError if the model does not divide over the workload's devices."""
-    if workload.p > model.layers:
-        raise InputError(f"expected at most the {model.layers} layers there are", key="p", value=workload.p)
-    for _, block in model.all_blocks():
-        for attention in (block.attention, block.cross):
-            if attention is not None:
-                _check_heads(attention, workload.t)
-        if isinstance(block.mlp, MoeShape) and block.mlp.experts % workload.e:
-            raise InputError(f"expected a divisor of the {block.mlp.experts} experts", key="e", value=workload.e)
-    if workload.e > 1 and model.moe is None:
-        raise InputError("expected 1: the model has no experts to spread", key="e", value=workload.e)
-    if workload.d > 1 and workload.d % workload.e:
-        raise InputError(
-            f"expected a divisor of d = {workload.d}: experts are spread over data-parallel ranks", key="e",
-            value=workload.e,
-        )  # fmt: skip
-
-
-def _check_heads(attention: AttentionShape | MlaShape, t: int) -> None:
-    heads, kv_heads = attention.heads, attention.kv_heads
-    if heads % t:
-        raise InputError(f"expected a divisor of the {heads} attention heads", key="t", value=t)
-    if kv_heads % t and t % kv_heads:
-        raise InputError(
-            f"expected a divisor or a multiple of the {kv_heads} key/value heads, which are not cut", key="t", value=t
-        )
 
 
 def sequence_length(model: ModelShape, stack: Stack, workload: Workload) -> int:

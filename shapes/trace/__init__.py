@@ -18,7 +18,7 @@ from shapes.workload import RunPhase
 if TYPE_CHECKING:
     from torch import nn
 
-__all__ = ["MissingExtra", "Traced", "trace", "trace_config"]
+__all__ = ["MissingExtra", "Traced", "longest_sequence", "trace", "trace_config"]
 
 INSTALL = "pip install 'sizer[trace]'"
 
@@ -108,6 +108,15 @@ def trace_config(
         decoder_s=decoder_s, architecture=architecture, experts=experts, repeats=repeats,
         fused_qkv=fused_qkv, fused_gate_up=fused_gate_up,
     )  # fmt: skip
+
+
+def longest_sequence(config: Mapping[str, Any] | str | Path | Any) -> int | None:
+    """The longest sequence that a transformers configuration speaks of, class defaults included; None: it does not."""
+    _require("transformers")
+    from shapes.trace.config import load_config
+    from shapes.trace.dimensions import positions
+
+    return positions(load_config(config)[0])
 
 
 def _require(package: str) -> None:

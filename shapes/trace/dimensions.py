@@ -25,6 +25,17 @@ _ATTRIBUTES: dict[str, tuple[str, ...]] = {
 }
 
 
+#: What configurations call the longest sequence they were made for.
+_POSITIONS = ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length", "max_sequence_length")
+
+
+def positions(settings: Any) -> int | None:
+    """The longest sequence that a PretrainedConfig, or the language model inside it, speaks of."""
+    part = getattr(settings, "text_config", None) or settings
+    found = (getattr(one, name, None) for one in (part, settings) for name in _POSITIONS)
+    return next((value for value in found if isinstance(value, int) and value > 0), None)
+
+
 def named_dimensions(settings: Any) -> tuple[dict[str, int], dict[str, str]]:
     """(dimension -> size, dimension -> key of the file) of a PretrainedConfig or of the language model inside it.
 

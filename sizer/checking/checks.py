@@ -49,11 +49,19 @@ def check(
 
     ``config``: a path, a mapping, a transformers ``PretrainedConfig``, a ``shapes.ModelShape`` or an ``nn.Module`` with
     its ``example_inputs`` (and ``dims``, the dimensions of it worth naming: ``{"vocab": 50257}``). ``workload``: fields
-    of ``shapes.Workload`` (b, s, dtype, phase, t, p, d, e, attention …). ``measure``: operators are timed on the device
-    at hand for at most ``time_limit_s``, samples kept in ``store``. Raises ``InputError`` for what it cannot read.
+    of ``shapes.Workload`` (b, s, dtype, phase, attention, gpus, global_batch …; t or tp, p or pp, d or dp, e or ep). A
+    split that does not divide is a finding, and the times are those of the nearest that does. ``measure``: operators
+    are timed on the device at hand for at most ``time_limit_s``, samples kept in ``store``. Raises ``InputError`` for
+    what it cannot read.
     """
     subject = read_subject(
-        config, trace=trace, config_format=config_format, example_inputs=example_inputs, dims=dims, **workload
+        config,
+        nearest=True,
+        trace=trace,
+        config_format=config_format,
+        example_inputs=example_inputs,
+        dims=dims,
+        **workload,
     )
     suppression = Suppression(tuple(select), tuple(ignore))
     if measure:
@@ -70,7 +78,7 @@ def check_subject(
 
     changed dimensions would run; changes of the workload stay predicted.
     """
-    asked = subject.workload
+    asked = subject.asked or subject.workload
     subject = _on_device(subject, device)
     predicted = Priced.by(Pricer(device), subject)
     priced = Priced.by(Pricer(device, measured), subject) if measured is not None else predicted
@@ -116,7 +124,7 @@ def _answers(
 
 def proposed_subjects(subject: Subject, device: Device, suppression: Suppression | None = None) -> list[Subject]:
     """What the changed dimensions that a check suggests would make of ``subject``."""
-    asked, subject = subject.workload, _on_device(subject, device)
+    asked, subject = subject.asked or subject.workload, _on_device(subject, device)
     step = Pricer(device).step(subject.operators)
     found = []
     for _, answer in _answers(subject, asked, device, step, suppression or Suppression()):
@@ -144,7 +152,10 @@ def _on_device(subject: Subject, device: Device) -> Subject:
             f"{device.name} has no figures for it; it has {', '.join(device.peak_flops)}", key="dtype", value=dtype
         )
     changed = resized_subject(subject, subject.model, replace(subject.workload, dtype=instead))
-    return replace(changed, notes=(*subject.notes, f"times are those of {instead}: {device.name} has no {dtype}"))
+    asked = replace(subject.asked, dtype=instead) if subject.asked is not None else None
+    return replace(
+        changed, asked=asked, notes=(*subject.notes, f"times are those of {instead}: {device.name} has no {dtype}")
+    )
 
 
 def summary(subject: Subject) -> ModelSummary:
@@ -229,7 +240,7 @@ def changed_subject(subject: Subject, change: Mapping[str, int | str]) -> Subjec
     dims = {key: value for key, value in change.items() if key in DIMENSIONS}
     asked: dict[str, Any] = {key: value for key, value in change.items() if key not in DIMENSIONS}
     model = resize(subject.model, **dims) if dims else subject.model  # type: ignore[arg-type]
-    workload: Workload = replace(subject.workload, **asked) if asked else subject.workload
+    workload: Workload = replace(subject.asked or subject.workload, **asked)
     return resized_subject(subject, model, workload)
 
 

@@ -70,7 +70,9 @@ def command(
         suppression = load_suppression(config, select=_codes(select), ignore=_codes(ignore))
         try:
             source = config_argument(config, config_format)
-            subject = read_subject(source, trace=trace, plan=plan, config_format=config_format, **given(workload))
+            subject = read_subject(
+                source, nearest=True, trace=trace, plan=plan, config_format=config_format, **given(workload)
+            )
             if measure:
                 from sizer.checking.measured import check_measured
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import click
@@ -38,8 +37,6 @@ from sizer.report.formats import draw
     help="Whose kernels save activations: transformers' eager modules or Megatron's fused ones.",
 )
 @click.option("--weights", "weight_dtype", metavar="DTYPE", help="Weights' type with --phase infer (int4 too).")
-@click.option("--gpus", type=int, help="Devices; --dp follows as GPUs / (TP x PP).")
-@click.option("--global-batch", type=int, help="Sequences a step; gradient accumulation follows.")
 @click.option("--config-format", metavar="NAME", help="The file's format. [default: detected]")
 @click.option("--plot", metavar="FILE", help="Draw a bar chart (needs sizer[plot]).")
 @output_options("memory")
@@ -50,8 +47,6 @@ def command(
     precision: str | None,
     implementation: Any,
     weight_dtype: str | None,
-    gpus: int | None,
-    global_batch: int | None,
     config_format: str | None,
     plot: str | None,
     format_: str,
@@ -73,12 +68,12 @@ def command(
         if subject.model is None:
             raise InputError("expected a model type that sizer reads: memory needs named sizes", where=config)
         settled = subject.workload
-        if gpus is not None:
-            plan = batch(gpus, settled.b, t=settled.t, p=settled.p, global_batch=global_batch)
-            if "d" in asked and settled.d != plan.d:
+        if settled.gpus is not None or settled.global_batch is not None:
+            devices = settled.gpus or settled.t * settled.p * settled.d
+            plan = batch(devices, settled.b, t=settled.t, p=settled.p, global_batch=settled.global_batch)
+            if settled.d != plan.d:
                 raise InputError(f"expected GPUs / (TP x PP) = {plan.d}", key="d", value=settled.d)
-            settled = replace(settled, d=plan.d)
-            options["microbatches"] = plan.microbatches if global_batch is not None else None
+            options["microbatches"] = plan.microbatches if settled.global_batch is not None else None
         found = anatomy(subject.model, settled, load_device(device), subject.where, **options)
     except InputError as error:
         raise option_error(error) from None

@@ -18,6 +18,7 @@ from shapes.dtypes import DTYPES
 from shapes.errors import InputError
 from sizer.report.formats import formats, render
 from sizer.report.page import Page, plain
+from sizer.workload_names import WORKLOAD_FIELDS, option_of
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -25,14 +26,6 @@ COLOURS = {"error": "red", "warning": "yellow", "info": "cyan"}
 
 #: Exit code of a program ended by Ctrl-C, as shells know it.
 INTERRUPTED = 130
-
-#: Long option -> the field of ``Workload`` it sets, so that an error can name what the person typed.
-WORKLOAD_OPTIONS: dict[str, str] = {
-    "b": "--microbatch", "s": "--sequence", "decoder_s": "--decoder-sequence", "dtype": "--dtype", "phase": "--phase",
-    "t": "--tp", "p": "--pp", "d": "--dp", "e": "--ep", "zero": "--zero", "attention": "--attention",
-    "checkpointing": "--checkpointing", "sequence_parallel": "--sequence-parallel", "fused_qkv": "--fused-qkv",
-    "fused_gate_up": "--fused-gate-up", "expert_load": "--expert-load",
-}  # fmt: skip
 
 
 def device_option(function: F) -> F:
@@ -60,6 +53,8 @@ def workload_options(function: F) -> F:
         click.option("--pp", "p", type=int, help="Pipeline-parallel degree. [default: 1]"),
         click.option("--dp", "d", type=int, help="Data-parallel degree. [default: 1]"),
         click.option("--ep", "e", type=int, help="Expert-parallel degree. [default: 1]"),
+        click.option("--gpus", type=int, help="Devices; --dp follows as GPUs / (TP x PP)."),
+        click.option("--global-batch", type=int, help="Sequences a step; gradient accumulation follows."),
         click.option("--zero", type=click.IntRange(0, 3), help="ZeRO stage. [default: 0]"),
         click.option("--attention", type=click.Choice(["flash", "eager"]), help="Attention kernel. [default: flash]"),
         click.option("--phase", type=click.Choice(["train", "infer"]), help="What is run. [default: train]"),
@@ -117,8 +112,8 @@ def given(values: dict[str, Any]) -> dict[str, Any]:
 
 def option_error(error: InputError) -> InputError:
     """The same error naming the command-line option instead of the workload's field."""
-    if error.key in WORKLOAD_OPTIONS:
-        return InputError(error.expected, where=error.where, key=WORKLOAD_OPTIONS[error.key], value=error.value)
+    if error.key in WORKLOAD_FIELDS:
+        return InputError(error.expected, where=error.where, key=option_of(error.key), value=error.value)
     return error
 
 

@@ -14,7 +14,7 @@ from typing import Protocol
 from shapes.cost import Cost
 from shapes.device import Device
 from shapes.model import ModelShape
-from shapes.operators import Operator
+from shapes.operators import Operator, split_problems
 from shapes.workload import Workload
 
 
@@ -66,6 +66,11 @@ class Context:
     dimensions: Mapping[str, int] = field(default_factory=dict)
     given: frozenset[str] | None = None
     priced_dtype: str | None = None
+
+    @property
+    def divides(self) -> bool:
+        """Whether the model divides over the workload's devices, so that its step's memory can be counted."""
+        return self.model is None or not split_problems(self.model, self.workload)
 
     def sets_any(self, *fields: str) -> bool:
         """Whether one of these workload fields was set, so that advice on it is asked for."""

@@ -11,6 +11,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from shapes.operators.split import largest_divisor
+from shapes.workload import Workload
+from sizer.rules.arithmetic import neighbours
 from sizer.rules.base import Answer, Context, Finding, NotApplicable, Suggestion
 
 CODE = "SZ120"
@@ -19,30 +22,36 @@ SOURCE = "Machine Learning Engineering book, 'Batch sizes'"
 
 
 def check(context: Context) -> Answer:
-    gpus, global_batch = (_given(context, key) for key in ("gpus", "global_batch"))
+    gpus, global_batch = context.workload.gpus, context.workload.global_batch
     if gpus is None and global_batch is None:
         return NotApplicable("neither the number of devices nor a global batch was given")
-    workload = context.workload
-    return list(findings(workload.t, workload.p, workload.d, workload.b, gpus=gpus, global_batch=global_batch))
+    return [*_devices(context.workload), *_batch(context.workload)]
 
 
-def _given(context: Context, key: str) -> int | None:
-    value = context.dimensions.get(key, getattr(context.workload, key, None))
-    return value if isinstance(value, int) else None
+def _devices(workload: Workload) -> Iterator[Finding]:
+    gpus, t, p, d = workload.gpus, workload.t, workload.p, workload.d
+    if gpus is None or gpus == d * t * p:
+        return
+    if gpus % (t * p) == 0:
+        change = {"d": gpus // (t * p)}
+    else:
+        # p may not divide them either: then no t does, and 1 x 1 always does.
+        stages = largest_divisor(gpus, p)
+        shards = largest_divisor(gpus // stages, t)
+        change = {"t": shards, "p": stages, "d": gpus // (shards * stages)}
+    message = f"{gpus} devices, but DP x TP x PP = {d} x {t} x {p} = {d * t * p}"
+    changed = {key: value for key, value in change.items() if value != getattr(workload, key)}
+    yield Finding("d", d, message, (Suggestion(changed),), error=True)
 
 
-def findings(
-    t: int, p: int, d: int, b: int, *, gpus: int | None = None, global_batch: int | None = None
-) -> Iterator[Finding]:
-    """What does not agree among degrees, microbatch, devices and global batch."""
-    if gpus is not None and gpus != d * t * p:
-        suggestions = (Suggestion({"d": gpus // (t * p)}),) if gpus % (t * p) == 0 else ()
-        yield Finding(
-            "d", d, f"{gpus} devices, but DP x TP x PP = {d} x {t} x {p} = {d * t * p}", suggestions, error=True
-        )
-    if global_batch is not None and global_batch % (b * d):
-        below = [smaller for smaller in range(1, b) if global_batch % (smaller * d) == 0]
-        yield Finding(
-            "b", b, f"a global batch of {global_batch} is not a multiple of MBS x DP = {b} x {d} = {b * d}",
-            (Suggestion({"b": below[-1]}, "the next smaller microbatch that divides it"),) if below else (), error=True,
-        )  # fmt: skip
+def _batch(workload: Workload) -> Iterator[Finding]:
+    whole, b, d = workload.global_batch, workload.b, workload.d
+    if whole is None or whole % (b * d) == 0:
+        return
+    below = [smaller for smaller in range(1, b) if whole % (smaller * d) == 0]
+    if below:
+        suggestions = [Suggestion({"b": below[-1]}, "the next smaller microbatch that divides it")]
+    else:
+        suggestions = [Suggestion({"global_batch": value}) for value in neighbours(whole, b * d)]
+    message = f"a global batch of {whole} is not a multiple of MBS x DP = {b} x {d} = {b * d}"
+    yield Finding("b", b, message, tuple(suggestions), error=True)

@@ -8,6 +8,9 @@ Suggestion: the nearest t that divides the heads, or the nearest number of heads
 
 from __future__ import annotations
 
+from math import gcd
+
+from shapes.operators.split import head_counts, largest_divisor, nearest_t
 from sizer.rules.arithmetic import neighbours
 from sizer.rules.base import Answer, Context, Finding, NotApplicable, Suggestion
 
@@ -17,18 +20,22 @@ SOURCE = "ML Engineering book, shape recommendation 4; arXiv 2401.14489."
 
 
 def check(context: Context) -> Answer:
-    t, heads = context.workload.t, context.dimensions.get("heads")
+    t, dims = context.workload.t, context.dimensions
     if t == 1:
         return NotApplicable("no tensor parallelism")
-    if heads is None:
+    known = head_counts(context.model) if context.model else tuple({dims["heads"]} if "heads" in dims else ())
+    if not known:
         return NotApplicable("no attention heads known")
-    if heads % t == 0:
+    split = [heads for heads in known if heads % t]
+    if not split:
         return ()
-    hidden = context.dimensions.get("hidden")
-    smaller = next(degree for degree in range(t - 1, 0, -1) if heads % degree == 0)
+    smaller = nearest_t(context.model, t) if context.model else largest_divisor(gcd(*known), t)
     suggestions = [Suggestion({"t": smaller})]
-    suggestions += [
-        Suggestion({"heads": value}) for value in neighbours(heads, t) if hidden is None or hidden % value == 0
-    ]
+    if split == [dims.get("heads")]:
+        hidden = dims.get("hidden")
+        suggestions += [
+            Suggestion({"heads": value}) for value in neighbours(split[0], t) if hidden is None or hidden % value == 0
+        ]
+    heads = " and ".join(map(str, split))
     message = f"{heads} heads do not divide over t {t}: Megatron-style tensor parallelism cannot shard them"
     return [Finding("t", t, message, tuple(suggestions), error=True)]

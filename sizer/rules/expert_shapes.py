@@ -6,12 +6,18 @@ b s top_k / E on average. With fewer than a tile's 128 rows the tensor cores wor
 Bad: expert width 1400; 256 experts, top 8, b x s = 2048: 64 tokens an expert.
 Good: expert width 1408; b x s = 16384: 512 tokens an expert.
 
-Suggestion: the neighbouring aligned width; a larger microbatch.
+Suggestion: the neighbouring aligned width; a degree that divides the experts, or experts that it divides; a larger
+microbatch.
 """
 
 from __future__ import annotations
 
-from sizer.rules.arithmetic import alignment, neighbours, shard_text
+from collections.abc import Iterator
+
+from shapes.model import ModelShape
+from shapes.operators.split import expert_counts, nearest_e
+from shapes.workload import Workload
+from sizer.rules.arithmetic import alignment, neighbours, next_multiple, shard_text
 from sizer.rules.base import Answer, Context, Finding, NotApplicable, Suggestion
 
 CODE = "SZ117"
@@ -23,8 +29,9 @@ TILE_ROWS = 128
 
 
 def check(context: Context) -> Answer:
-    moe = context.model.moe if context.model is not None else None
-    if moe is None:
+    model = context.model
+    moe = model.moe if model is not None else None
+    if model is None or moe is None:
         return NotApplicable("no experts")
     workload, findings = context.workload, []
     step = alignment(context) * workload.t
@@ -32,9 +39,7 @@ def check(context: Context) -> Answer:
         message = f"each expert's width: {shard_text('d_ff', moe.width, workload.t, step // workload.t)}"
         suggestions = tuple(Suggestion({"expert_d_ff": value}) for value in neighbours(moe.width, step))
         findings.append(Finding("expert_d_ff", moe.width, message, suggestions))
-    if moe.experts % workload.e:
-        message = f"{moe.experts} experts do not divide over e {workload.e}"
-        findings.append(Finding("e", workload.e, message, error=True))
+    findings += _split(model, moe.experts, moe.top_k, workload)
     tokens = workload.tokens * moe.top_k * workload.e / moe.experts
     if tokens < TILE_ROWS:
         message = (
@@ -44,3 +49,15 @@ def check(context: Context) -> Answer:
         larger = workload.b * -(-TILE_ROWS * moe.experts // (workload.tokens * moe.top_k * workload.e))
         findings.append(Finding("b", workload.b, message, (Suggestion({"b": larger}),)))
     return findings
+
+
+def _split(model: ModelShape, experts: int, top_k: int, workload: Workload) -> Iterator[Finding]:
+    """Experts that do not divide over e, or e over the data-parallel ranks that hold them."""
+    e, d = workload.e, workload.d
+    nearest = Suggestion({"e": nearest_e(model, e, d)})
+    if any(count % e for count in expert_counts(model)):
+        changes = [Suggestion({"experts": value}) for value in neighbours(experts, e) if value >= top_k]
+        yield Finding("e", e, f"{experts} experts do not divide over e {e}", (nearest, *changes), error=True)
+    elif d > 1 and d % e:
+        message = f"e {e} does not divide over the {d} data-parallel ranks that hold the experts"
+        yield Finding("e", e, message, (nearest, Suggestion({"d": next_multiple(d, e)})), error=True)

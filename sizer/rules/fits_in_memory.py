@@ -36,6 +36,8 @@ def check(context: Context) -> Answer:
     model, workload, device = context.model, context.workload, context.device
     if model is None:
         return NotApplicable("memory needs a model with named sizes, not a trace")
+    if not context.divides:
+        return NotApplicable("the model does not divide over its devices (SZ105, SZ110, SZ117)")
     if not context.sets_any("b", "t", "p", "d", "e", "zero", "checkpointing"):
         return NotApplicable("nothing said of how it runs (-b, --tp, --pp, --dp, --ep, --zero, --checkpointing)")
     needed = memory(model, workload, device=device)

@@ -27,9 +27,8 @@ def check(context: Context) -> Answer:
     if kv % t == 0:
         return ()
     suggestions = [Suggestion({"kv_heads": t})] if dims["heads"] % t == 0 else []
-    smaller = next((degree for degree in range(t - 1, 0, -1) if kv % degree == 0 and dims["heads"] % degree == 0), None)
-    if smaller is not None:
-        suggestions.append(Suggestion({"t": smaller}))
+    smaller = next(degree for degree in range(t - 1, 0, -1) if kv % degree == 0 and dims["heads"] % degree == 0)
+    suggestions.append(Suggestion({"t": smaller}))
     if t % kv == 0:
         message = f"{kv} key/value heads at t {t}: each is copied to {t // kv} devices"
         return [Finding("kv_heads", kv, message, tuple(suggestions))]

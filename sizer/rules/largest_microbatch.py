@@ -23,6 +23,8 @@ def check(context: Context) -> Answer:
     model, workload = context.model, context.workload
     if model is None:
         return NotApplicable("memory needs a model with named sizes, not a trace")
+    if not context.divides:
+        return NotApplicable("the model does not divide over its devices (SZ105, SZ110, SZ117)")
     if not context.sets_any("b"):
         return NotApplicable("no microbatch given (-b)")
     if not workload.train:

@@ -30,5 +30,8 @@ def check(context: Context) -> Answer:
     smaller = next(degree for degree in range(p - 1, 0, -1) if layers % degree == 0)
     suggestions = [Suggestion({"layers": value}) for value in neighbours(layers, p)]
     suggestions.append(Suggestion({"p": smaller}))
+    if p > layers:
+        message = f"{layers} layers over p {p}: a stage without a layer cannot run"
+        return [Finding("layers", layers, message, tuple(suggestions), error=True)]
     message = f"{layers} layers over p {p}: the fullest stage holds {-(-layers // p)}, the others wait for it"
     return [Finding("layers", layers, message, tuple(suggestions))]

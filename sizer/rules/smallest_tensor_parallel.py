@@ -25,6 +25,8 @@ def check(context: Context) -> Answer:
     model, workload = context.model, context.workload
     if model is None:
         return NotApplicable("memory needs a model with named sizes, not a trace")
+    if not context.divides:
+        return NotApplicable("the model does not divide over its devices (SZ105, SZ110, SZ117)")
     if workload.t == 1:
         return NotApplicable("no tensor parallelism")
     smallest = smallest_tp(model, replace(workload, sequence_parallel=False), context.device, largest=workload.t)

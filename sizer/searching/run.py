@@ -26,6 +26,7 @@ from sizer.searching.spaces import swiglu as swiglu_space
 from sizer.searching.spaces import vocab as vocab_space
 from sizer.searching.verdict import pareto, verdict
 from sizer.subject import read_subject
+from sizer.workload_names import workload_fields
 
 WHATS = ("swiglu", "heads", "vocab", "hidden", "microbatch", "model")
 OBJECTIVES = ("step-time", "layer-time", "time-per-parameter", "tflops")
@@ -79,6 +80,7 @@ def search(
     if not measure and strategy not in (None, "exhaustive"):
         raise InputError("expected exhaustive: racing is a way to measure, add --measure", key="--strategy",
                          value=strategy)  # fmt: skip
+    workload = workload_fields(workload)
     if tokens is not None:
         workload = {**workload, **_sequences(tokens, workload)}
     named = device if isinstance(device, (list, tuple)) else (device or DEFAULT_DEVICE,)
@@ -145,6 +147,7 @@ def swiglu_width(
     0
     """
     target, width = load_device(device), 8 * positive_int(hidden, "hidden") // 3
+    workload = workload_fields(workload)
     settled = Workload(**{"b": DEFAULT_B, "s": DEFAULT_S, **workload})
     step, slack = target.alignment_elements(settled.dtype) * settled.t, int(width * tolerance)
     reached = (width + slack) // step * step >= width - slack

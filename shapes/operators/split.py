@@ -1,0 +1,95 @@
+"""Whether a model divides over the devices it is asked to run on, and the nearest split that does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from shapes.errors import InputError
+from shapes.model import AttentionShape, MlaShape, ModelShape, MoeShape
+from shapes.workload import Workload
+
+
+def split_problems(model: ModelShape, workload: Workload) -> tuple[InputError, ...]:
+    """What does not divide: layers by p, heads by t, experts by e, d by e; each an InputError not yet raised."""
+    t, p, d, e = workload.t, workload.p, workload.d, workload.e
+    found: dict[str, InputError] = {}
+
+    def problem(expected: str, key: str, value: int) -> None:
+        found.setdefault(f"{key}: {expected}", InputError(expected, key=key, value=value))
+
+    if p > model.layers:
+        problem(f"expected at most the {model.layers} layers there are", "p", p)
+    for attention in _attentions(model):
+        if attention.heads % t:
+            problem(f"expected a divisor of the {attention.heads} attention heads", "t", t)
+        elif not _whole_kv_heads(attention, t):
+            kv_heads = attention.kv_heads
+            problem(f"expected a divisor or a multiple of the {kv_heads} key/value heads, which are not cut", "t", t)
+    for experts in expert_counts(model):
+        if experts % e:
+            problem(f"expected a divisor of the {experts} experts", "e", e)
+    if e > 1 and model.moe is None:
+        problem("expected 1: the model has no experts to spread", "e", e)
+    elif d > 1 and d % e:
+        problem(f"expected a divisor of d = {d}: experts are spread over data-parallel ranks", "e", e)
+    return tuple(found.values())
+
+
+def check_split(model: ModelShape, workload: Workload) -> None:
+    """Raise InputError if the model does not divide over the workload's devices."""
+    for problem in split_problems(model, workload):
+        raise problem
+
+
+def nearest_split(model: ModelShape, workload: Workload) -> Workload:
+    """``workload`` with the largest degrees, at most those asked for, that the model divides over."""
+    return replace(
+        workload, p=min(workload.p, model.layers), t=nearest_t(model, workload.t),
+        e=nearest_e(model, workload.e, workload.d),
+    )  # fmt: skip
+
+
+def nearest_t(model: ModelShape, limit: int) -> int:
+    """The largest t, at most ``limit``, that every attention's heads divide over."""
+    attentions = _attentions(model)
+    return _largest(limit, lambda t: all(one.heads % t == 0 and _whole_kv_heads(one, t) for one in attentions))
+
+
+def nearest_e(model: ModelShape, limit: int, d: int = 1) -> int:
+    """The largest e, at most ``limit``, that divides the experts, and ``d`` where there is data parallelism."""
+    counts = expert_counts(model) or (1,)
+    return _largest(limit, lambda e: all(experts % e == 0 for experts in counts) and (d == 1 or d % e == 0))
+
+
+def largest_divisor(number: int, limit: int) -> int:
+    """The largest divisor of ``number`` that is at most ``limit``.
+
+    >>> largest_divisor(28, 8)
+    7
+    """
+    return _largest(limit, lambda degree: number % degree == 0)
+
+
+def expert_counts(model: ModelShape) -> tuple[int, ...]:
+    """The different numbers of experts of the model's blocks."""
+    return tuple(dict.fromkeys(block.mlp.experts for _, block in model.all_blocks() if isinstance(block.mlp, MoeShape)))
+
+
+def head_counts(model: ModelShape) -> tuple[int, ...]:
+    """The different numbers of attention heads: a vision tower's, an encoder's and the decoder's."""
+    return tuple(dict.fromkeys(attention.heads for attention in _attentions(model)))
+
+
+def _attentions(model: ModelShape) -> tuple[AttentionShape | MlaShape, ...]:
+    found = (one for _, block in model.all_blocks() for one in (block.attention, block.cross) if one is not None)
+    return tuple(dict.fromkeys(found))
+
+
+def _whole_kv_heads(attention: AttentionShape | MlaShape, t: int) -> bool:
+    """Whether every rank holds whole key/value heads: a share of them, or a copy of one."""
+    return attention.kv_heads % t == 0 or t % attention.kv_heads == 0
+
+
+def _largest(limit: int, divides: Callable[[int], bool]) -> int:
+    return next(degree for degree in range(limit, 0, -1) if divides(degree))

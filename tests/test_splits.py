@@ -1,0 +1,172 @@
+"""Splits that do not divide are findings with neighbours, the batch's arithmetic is checked."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+from click.testing import CliRunner, Result
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import sizer
+from shapes.errors import InputError
+from shapes.operators import nearest_split, split_problems
+from shapes.workload import Workload
+from sizer.checking.findings import PricedFinding, Report
+from sizer.cli import main
+from sizer.readers import read_config
+from sizer.report.json_document import load_schema
+
+CONFIGS = Path(__file__).parent / "data" / "configs"
+LLAMA, MOE = CONFIGS / "llama-3.1-8b.json", CONFIGS / "qwen3-30b-a3b.json"
+QWEN, FALCON = CONFIGS / "qwen2.5-7b.json", CONFIGS / "falcon-7b.json"
+
+
+def run(*arguments: Any) -> Result:
+    return CliRunner().invoke(main, [str(one) for one in arguments], catch_exceptions=False)
+
+
+def named(report: Report, code: str) -> PricedFinding:
+    (found,) = [finding for finding in report.findings if finding.code == code]
+    return found
+
+
+def changes(finding: PricedFinding) -> list[dict[str, int | str]]:
+    return [dict(suggestion.change) for suggestion in finding.suggestions]
+
+
+@pytest.mark.parametrize(
+    ("config", "t", "nearest"),
+    # 28 heads, 4 of keys and values, at t 8: 7 divides the first and not the second; 71 is prime; 32 = 2^5 at t 3.
+    [(QWEN, 8, 4), (FALCON, 2, 1), (LLAMA, 3, 2)],
+)
+def test_heads_that_do_not_divide_over_t_are_sz105_with_the_nearest_t(config: Path, t: int, nearest: int) -> None:
+    report = sizer.check(str(config), t=t)
+    finding = named(report, "SZ105")
+    assert finding.severity == "error"
+    assert {"tp": nearest} in changes(finding)
+    assert report.workload.t == t
+    assert any(f"times are those of tp {nearest}" in note for note in report.model.notes)
+    assert report.step.seconds == pytest.approx(sizer.check(str(config), t=nearest).step.seconds)
+
+
+def test_experts_that_do_not_divide_over_e_are_sz117_with_neighbours() -> None:
+    report = sizer.check(str(MOE), e=6)  # 128 experts: 4 divides them, and 6 divides 126 and 132
+    finding = next(one for one in report.findings if one.field == "ep")
+    assert finding.severity == "error"
+    assert {"ep": 4} in changes(finding)
+    assert {change.get("num_experts") for change in changes(finding)} >= {126, 132}
+
+
+def test_more_stages_than_layers_are_sz110() -> None:
+    finding = named(sizer.check(str(LLAMA), p=40), "SZ110")
+    assert finding.severity == "error"
+    assert {"pp": 32} in changes(finding)
+
+
+@pytest.mark.parametrize("arguments", [("--tp", 3), ("--pp", 40), ("--tp", 3, "--pp", 40)])
+def test_the_command_line_exits_1_and_its_json_keeps_to_the_schema(arguments: tuple[Any, ...]) -> None:
+    result = run("check", LLAMA, *arguments, "--format", "json")
+    assert result.exit_code == 1, result.output
+    document = json.loads(result.output)
+    jsonschema.validate(document, load_schema("check"))
+    assert document["reports"][0]["workload"]["t"] == (3 if "--tp" in arguments else 1)
+
+
+@pytest.mark.parametrize("command", ["ops", "memory"])
+def test_where_there_are_no_findings_to_say_it_a_split_that_cannot_run_is_refused(command: str) -> None:
+    result = run(command, LLAMA, "--tp", 3)
+    assert result.exit_code == 2
+    assert "--tp = 3: expected a divisor of the 32 attention heads" in result.output
+
+
+def test_experts_asked_of_a_dense_model_are_a_mistake() -> None:
+    result = run("check", LLAMA, "--ep", 2)
+    assert result.exit_code == 2
+    assert "--ep = 2: expected 1: the model has no experts" in result.output
+
+
+@given(
+    config=st.sampled_from([LLAMA, QWEN, FALCON, MOE]),
+    t=st.integers(1, 80),
+    p=st.integers(1, 80),
+    e=st.integers(1, 140),
+)
+def test_the_nearest_split_divides_and_is_no_larger(config: Path, t: int, p: int, e: int) -> None:
+    model = read_config(str(config)).model
+    asked = Workload(t=t, p=p, e=e if model.moe else 1)
+    found = nearest_split(model, asked)
+    assert split_problems(model, found) == ()
+    assert (found.t <= t, found.p <= p, found.e <= asked.e) == (True, True, True)
+    if not split_problems(model, asked):
+        assert found == asked
+
+
+@settings(max_examples=25)
+@given(
+    config=st.sampled_from([LLAMA, QWEN, FALCON, MOE]), t=st.integers(1, 80), p=st.integers(1, 80),
+    e=st.integers(1, 140), d=st.integers(1, 12),
+)  # fmt: skip
+def test_whatever_does_not_divide_some_rule_calls_an_error(config: Path, t: int, p: int, e: int, d: int) -> None:
+    model = read_config(str(config)).model
+    asked = {"t": t, "p": p, "d": d, "e": e if model.moe else 1}
+    errors = {one.code for one in sizer.check(str(config), **asked).findings if one.severity == "error"}
+    assert bool(errors & {"SZ105", "SZ110", "SZ115", "SZ117"}) == bool(split_problems(model, Workload(**asked)))
+
+
+def test_devices_give_dp_and_a_batch_that_does_not_divide_is_sz120() -> None:
+    report = sizer.check(str(LLAMA), gpus=64, t=4, p=2, b=4, global_batch=1000)
+    assert report.workload.d == 8  # 64 / (4 x 2)
+    finding = named(report, "SZ120")
+    assert finding.severity == "error"
+    assert "1000 is not a multiple of MBS x DP = 4 x 8 = 32" in finding.message
+    assert changes(finding) == [{"microbatch": 1}]  # 1000 / 8 = 125 is odd
+
+
+def test_a_batch_no_microbatch_divides_gets_the_batches_beside_it() -> None:
+    finding = named(sizer.check(str(LLAMA), d=8, b=3, global_batch=100), "SZ120")
+    assert changes(finding) == [{"global_batch": 96}, {"global_batch": 120}]  # 4 x 24, 5 x 24
+
+
+def test_devices_that_the_shards_do_not_divide_are_sz120_with_a_split_that_does() -> None:
+    finding = named(sizer.check(str(LLAMA), gpus=64, t=8, p=3), "SZ120")
+    assert changes(finding) == [{"pp": 2, "dp": 4}]  # 8 x 2 x 4
+
+
+def test_devices_and_batch_that_agree_are_no_finding() -> None:
+    report = sizer.check(str(LLAMA), gpus=64, t=4, p=2, b=4, global_batch=1024)
+    assert "SZ120" not in {finding.code for finding in report.findings} | set(report.not_applicable)
+
+
+def test_sz120_fires_from_the_command_line() -> None:
+    result = run("check", LLAMA, "--gpus", 64, "--tp", 4, "--global-batch", 1000, "-b", 7)
+    assert result.exit_code == 1
+    assert "SZ120" in result.output
+
+
+@pytest.mark.parametrize(
+    ("long", "short"),
+    [({"tp": 8}, {"t": 8}), ({"pp": 2}, {"p": 2}), ({"dp": 4}, {"d": 4}), ({"microbatch": 2}, {"b": 2})],
+)
+def test_the_library_takes_both_spellings(long: dict[str, int], short: dict[str, int]) -> None:
+    assert sizer.check(str(LLAMA), **long) == sizer.check(str(LLAMA), **short)
+
+
+def test_the_readme_s_helpers_take_tp() -> None:
+    assert sizer.pad_vocab(50257, tp=8) == 50688  # 99 x 512
+    width = sizer.swiglu_width(4096, tp=8)
+    assert width == sizer.swiglu_width(4096, t=8)
+    assert width % (8 * 8) == 0  # whole 16 bytes of bf16 on every shard
+    assert sizer.search(h=1024, tp=2).best == sizer.search(h=1024, t=2).best
+    assert sizer.ops(str(LLAMA), ep=1, tp=2).workload.t == 2
+
+
+def test_one_spelling_at_a_time_and_unknown_names_are_said() -> None:
+    with pytest.raises(InputError, match="expected t or tp, not both"):
+        sizer.check(str(LLAMA), t=2, tp=2)
+    with pytest.raises(InputError, match=r"tensor_parallel = 2: expected one of .*t \(tp\)"):
+        sizer.check(str(LLAMA), tensor_parallel=2)
