@@ -191,3 +191,49 @@ def test_parameters_are_the_module_s_own_count(label: str) -> None:
     from shapes.trace import trace_config
 
     assert read_config(named(label)).model.parameters == trace_config(named(label), b=1, s=8, phase="infer").parameters
+
+
+SIGLIP = {
+    "model_type": "siglip_vision_model", "hidden_size": 96, "intermediate_size": 160, "num_hidden_layers": 2,
+    "num_attention_heads": 6, "image_size": 32, "patch_size": 8,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("phase", ["train", "infer"])
+def test_siglips_pooling_head_has_its_own_attention_products(phase: Any) -> None:
+    from shapes.trace import trace_config
+
+    def head(found: Iterable[Operator]) -> list[tuple[int, ...]]:
+        # One query over 16 patches in heads of 16: which of the three comes first depends on the layout.
+        return sorted(
+            (op.batch, *sorted((op.m, op.n, op.k)))
+            for op in found if isinstance(op, Gemm) and op.kind == "bmm" and op.name.startswith("head.")
+        )  # fmt: skip
+
+    formula = operators(read_config(SIGLIP).model, Workload(b=2, s=16, phase=phase))
+    whole = trace_config(SIGLIP, b=2, s=16, phase=phase).operators
+    assert head(formula) == head(whole) == [(12, 1, 16, 16)] * (6 if phase == "train" else 2)
+    if phase == "infer":
+        assert sum(op.flops * op.count for op in formula) == sum(op.flops * op.count for op in whole)
+
+
+def test_llama4_attends_within_chunks_on_both_paths_and_says_who_runs_which_expert() -> None:
+    from shapes.trace import trace_config
+
+    config = {
+        "model_type": "llama4_text", **LLAMA_LIKE, "num_hidden_layers": 8, "head_dim": 16, "intermediate_size_mlp": 224,
+        "num_local_experts": 4, "attention_chunk_size": 16, "pad_token_id": 0,
+    }  # fmt: skip
+    reading, whole = read_config(config), trace_config(config, b=2, s=48)
+
+    def windows(found: Iterable[Operator]) -> Counter[int | None]:
+        counted: Counter[int | None] = Counter()
+        for op in found:
+            if isinstance(op, Attention) and op.phase == "forward":
+                counted[op.window] += op.count
+        return counted
+
+    # Every fourth layer attends to everything, the others within chunks of 16.
+    assert windows(operators(reading.model, Workload(b=2, s=48))) == windows(whole.operators) == {16: 6, None: 2}
+    assert any("runs every token through every expert" in note for note in reading.notes)
+    assert any("runs every token through every expert" in note for note in whole.notes)

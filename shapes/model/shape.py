@@ -25,6 +25,8 @@ class ModelShape:
     ``embedding_dim``: width of the token embedding where it is not the hidden size (opt-350m). ``before_head``:
     matrices between the last norm and the head (BERT's transform), ``head`` False: no LM-head. ``max_positions``: the
     longest sequence (None: unlimited). ``extra`` names further parameters. ``part``: what of a larger model this is.
+    ``embedding_tables``: token embeddings of their own (an untied bart has three). ``pooling``: attention of one
+    learned query over the main stack's tokens (siglip), its projections being in ``before_head``.
     """
 
     model_type: str
@@ -39,6 +41,8 @@ class ModelShape:
     max_positions: int | None = None
     extra: tuple[tuple[str, int], ...] = ()
     part: str | None = None
+    embedding_tables: int = 1
+    pooling: AttentionShape | None = None
 
     def __post_init__(self) -> None:
         if not self.stacks:
@@ -86,7 +90,8 @@ class ModelShape:
     def embedding_tensors(self, t: int = 1) -> Iterator[ParameterTensor]:
         """The token embedding, of which each of ``t`` ranks holds a share of the vocabulary."""
         if self.vocab:
-            yield ParameterTensor("embedding", (-(-self.vocab // t), self.embedding_dim or self.hidden), 1, "embedding")
+            shape = (-(-self.vocab // t), self.embedding_dim or self.hidden)
+            yield ParameterTensor("embedding", shape, self.embedding_tables, "embedding")
 
     def end_tensors(self, t: int = 1) -> Iterator[ParameterTensor]:
         """What the last pipeline stage holds after its stacks' ends, on one of ``t`` ranks; a tied head no matrix."""

@@ -92,11 +92,16 @@ def _all(model: ModelShape, workload: Workload) -> Iterator[Operator]:
 
 
 def _ends(model: ModelShape, workload: Workload, *, first_stage: bool) -> Iterator[Operator]:
-    tokens = workload.b * sequence_length(model, model.main, workload)
+    length = sequence_length(model, model.main, workload)
+    tokens = workload.b * length
     head = (model.head_linear,) if model.head_linear else ()
     for linear in (*(model.after_embedding if first_stage else ()), *model.before_head, *head):
         rows = tokens if linear.rows is None else workload.b * linear.rows
         yield from linear_operators(linear, rows, workload)
+    if model.pooling is not None:
+        # torch.nn.MultiheadAttention, asked for its weights, writes the products out; the head is whole on each rank.
+        plain = replace(workload, t=1, attention="eager", checkpointing="none")
+        yield from attention_operators(model.pooling, plain, 1, length, "head.attention", 1)
 
 
 def _block(

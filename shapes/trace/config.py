@@ -51,6 +51,10 @@ def _quietly() -> Iterator[None]:
         transformers.logging.set_verbosity(before)
 
 
+#: Types whose class scales every token by its router's score instead of dispatching it.
+EVERY_EXPERT = ("llama4", "llama4_text")
+
+
 @_quietly()
 def trace_config(
     config: Any, *, b: int, s: int, phase: str, attention: str, dtype: str, expert_load: float,
@@ -113,6 +117,11 @@ def trace_config(
         operators = tuple(_recast(operator, dtype) for operator in operators)
     if expert_count(settings) is not None:
         notes.append(routing_note(expert_load))
+    if settings.model_type in EVERY_EXPERT:
+        notes.append(
+            "transformers' class runs every token through every expert, and so do these operators; without --trace "
+            "experts run the tokens routed to them"
+        )
     sizes, keys = named_dimensions(settings)
     return replace(
         traced, operators=operators, parameters=parameters, active_parameters=active, notes=(*traced.notes, *notes),

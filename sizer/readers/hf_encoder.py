@@ -46,20 +46,21 @@ def t5(fields: Fields) -> ModelShape:
 
     learns relative position biases.
     """
-    hidden, heads = fields.integer("d_model"), fields.integer("num_heads")
+    hidden, heads = fields.integer(*HIDDEN), fields.integer(*HEADS)
     gated = fields.text("feed_forward_proj", default="relu").startswith("gated-")
     mlp = MlpShape(fields.integer("d_ff"), gated=gated)
     biases = (("relative_attention_bias", fields.integer("relative_attention_num_buckets", default=32) * heads),)
-    dropout = fields.number("dropout_rate", default=0.1)
+    dropout, dim = fields.number("dropout_rate", default=0.1), fields.integer("head_dim", "d_kv")
 
     def core(*, causal: bool, cross: bool = False) -> AttentionShape:
-        return AttentionShape(heads, heads, fields.integer("d_kv"), causal=causal, cross=cross, dropout=dropout)
+        return AttentionShape(heads, heads, dim, causal=causal, cross=cross, dropout=dropout)
 
-    layers = layer_count(fields, "num_layers")
-    # Absent, the class takes num_layers, whatever the table of defaults (made from default num_layers) holds.
+    layers = layer_count(fields)
+    # Absent, the class takes num_layers (not its alias), whatever the table of defaults (made from default num_layers)
+    # holds.
     decoder_layers = (
         fields.optional("num_decoder_layers") if "num_decoder_layers" in fields.config else None
-    ) or layers
+    ) or layer_count(fields, "num_layers")
     encoder = Block(core(causal=False), mlp, count=layers, dropout=dropout)
     decoder = Block(
         core(causal=True), mlp, cross=core(causal=False, cross=True), norms=3, count=decoder_layers, dropout=dropout
@@ -76,20 +77,22 @@ def bart(fields: Fields) -> ModelShape:
     positions = fields.integer(*POSITIONS)
     stacks = tuple(
         Stack(
-            side, fields.integer("d_model"), (_bart_block(fields, side),), positions=positions + 2, embedding_norm=2,
+            side, fields.integer(*HIDDEN), (_bart_block(fields, side),), positions=positions + 2, embedding_norm=2,
             final_norm=0,
         )
         for side in ("encoder", "decoder")
     )  # fmt: skip
+    tied = fields.flag("tie_word_embeddings", default=True)
+    # Untied, the class keeps a table for each side beside the shared one, which then nothing reads.
     return ModelShape(
-        "bart", stacks, vocab=fields.integer("vocab_size"), tied=fields.flag("tie_word_embeddings", default=True),
-        max_positions=positions,
+        "bart", stacks, vocab=fields.integer("vocab_size"), tied=tied, max_positions=positions,
+        embedding_tables=1 if tied else 3,
     )  # fmt: skip
 
 
 def whisper(fields: Fields) -> ModelShape:
     """Whisper: two convolutions turn 3,000 frames into 1,500 positions; keys have no bias."""
-    hidden, frames = fields.integer("d_model"), fields.integer("max_source_positions")
+    hidden, frames = fields.integer(*HIDDEN), fields.integer("max_source_positions")
     mels, targets = fields.integer("num_mel_bins"), fields.integer("max_target_positions")
     front = (
         Linear("conv1", hidden, 3 * mels, True, kind="conv", rows=2 * frames, grad_input=False),
@@ -109,9 +112,13 @@ def whisper(fields: Fields) -> ModelShape:
 
 
 def _bart_block(fields: Fields, side: str, *, k_bias: bool = True) -> Block:
-    hidden, heads = fields.integer("d_model"), fields.integer(f"{side}_attention_heads")
+    # The general names are the encoder's (attribute_map of BartConfig and WhisperConfig) and come first.
+    decoder = side == "decoder"
+    head_names = (f"{side}_attention_heads",) if decoder else ("num_attention_heads", "encoder_attention_heads")
+    layer_names = (f"{side}_layers",) if decoder else ("num_hidden_layers", "encoder_layers")
+    hidden, heads = fields.integer(*HIDDEN), fields.integer(*head_names)
     if hidden % heads:
-        raise fields.error(f"expected a divisor of d_model = {hidden}", f"{side}_attention_heads")
+        raise fields.error(f"expected a divisor of {fields.key_of(*HIDDEN)} = {hidden}", *head_names)
     dropout = fields.number("attention_dropout")
 
     def core(*, causal: bool, cross: bool = False) -> AttentionShape:
@@ -120,11 +127,10 @@ def _bart_block(fields: Fields, side: str, *, k_bias: bool = True) -> Block:
             dropout=dropout,
         )  # fmt: skip
 
-    decoder = side == "decoder"
     return Block(
         core(causal=decoder), MlpShape(fields.integer(f"{side}_ffn_dim"), gated=False, bias=True),
         cross=core(causal=False, cross=True) if decoder else None, norms=3 if decoder else 2, norm_weights=2,
-        count=layer_count(fields, f"{side}_layers"), dropout=fields.number("dropout", default=0.1),
+        count=layer_count(fields, *layer_names), dropout=fields.number("dropout", default=0.1),
     )  # fmt: skip
 
 
@@ -159,7 +165,11 @@ def siglip(fields: Fields) -> ModelShape:
         Linear("head.down_proj", hidden, width, True, rows=1),
     )
     extra = (("head.probe", hidden), ("head.norm", 2 * hidden))
-    return ModelShape("siglip_vision_model", (stack,), head=False, before_head=head, extra=extra, part="vision tower")
+    heads = fields.integer(*HEADS)
+    pooling = AttentionShape(heads, heads, hidden // heads, causal=False, cross=True)
+    return ModelShape(
+        "siglip_vision_model", (stack,), head=False, before_head=head, extra=extra, part="vision tower", pooling=pooling
+    )
 
 
 def _patches(fields: Fields) -> tuple[int, int, int]:

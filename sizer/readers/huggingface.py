@@ -171,6 +171,11 @@ def _notes(config: Mapping[str, Any], model_type: str, part: str | None) -> tupl
         notes.append("quantization_config is not read: --dtype decides")
     if config.get("num_nextn_predict_layers"):
         notes.append("multi-token-prediction layers (num_nextn_predict_layers) are left out, as transformers does")
+    if model_type == "llama4_text":
+        notes.append(
+            "experts run the tokens routed to them; transformers' class, which --trace lists, runs every token through "
+            "every expert"
+        )
     return tuple(notes)
 
 
