@@ -1,5 +1,9 @@
 """sizer: a sizing advisor for transformer architectures.
 
+``check`` runs the rules on a configuration or module and prices each finding, ``search`` looks for faster neighbouring
+dimensions, ``ops`` lists every operator with its predicted time, ``read_config`` gives a file as a ``ModelShape``;
+``pad_vocab``, ``round_to_alignment`` and ``swiglu_width`` are for model-config code. A mistake is an ``InputError``.
+
 >>> import sizer
 >>> sizer.pad_vocab(50257)
 50304
@@ -23,7 +27,7 @@ if TYPE_CHECKING:
     from sizer.searching import search, swiglu_width
 
 #: Public name -> its module: a name is loaded when it is first used, so that `import sizer` costs next to nothing.
-#: The modules are called checking, listing and searching because importing a submodule `sizer.check` would rebind
+#: The packages are called checking and searching because importing a submodule `sizer.check` would rebind
 #: `sizer.check` to the module.
 _HOMES = {
     "ModelShape": "shapes.model",
@@ -47,5 +51,11 @@ __all__ = [
 
 def __getattr__(name: str) -> object:
     if name in _HOMES:
-        return getattr(import_module(_HOMES[name]), name)
+        found = getattr(import_module(_HOMES[name]), name)
+        globals()[name] = found
+        return found
     raise AttributeError(f"module 'sizer' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*__all__, *globals()})

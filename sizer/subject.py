@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from shapes.errors import InputError, positive_int
+from shapes.memory import Implementation
 from shapes.model import ModelShape
 from shapes.model.resize import DIMENSIONS, dimensions
 from shapes.operators import Operator, nearest_split, operators, split_problems
@@ -20,6 +21,9 @@ if TYPE_CHECKING:
 
 #: Tokens a sequence where neither the caller nor the file says: the length most models are pretrained at.
 DEFAULT_SEQUENCE = 4096
+
+#: Formats of frameworks that train with Megatron's fused kernels; every other file is a transformers model's.
+MEGATRON_FORMATS = ("megatron", "gpt_neox", "nemo")
 
 #: Fields of ``Workload`` that change the operators of a formula and not those of a trace.
 _NOT_TRACED = ("p", "d", "e", "zero", "checkpointing", "sequence_parallel", "gpus", "global_batch")
@@ -53,6 +57,11 @@ class Subject:
     def path(self) -> str:
         """Which way the operators were found: "formula" or "trace"."""
         return "formula" if self.model is not None else "trace"
+
+    @property
+    def implementation(self) -> Implementation:
+        """Whose kernels save activations, unless said otherwise: those of the framework whose file it is."""
+        return "megatron" if self.reading is not None and self.reading.format in MEGATRON_FORMATS else "huggingface"
 
     def name_of(self, key: str) -> str:
         """A dimension or workload field as the person's file or the command line names it."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pydoc
 import subprocess
 import sys
 
@@ -34,3 +35,22 @@ def test_advice_without_measuring_loads_nothing_heavy(code: str) -> None:
 
 def test_the_probe_sees_what_is_loaded() -> None:
     assert loaded_by("import scipy") == {"scipy"}
+
+
+def test_dir_and_help_show_the_library() -> None:
+    import sizer
+
+    assert set(sizer.__all__) <= set(dir(sizer))
+    shown = pydoc.render_doc(sizer, renderer=pydoc.plaintext)
+    for name in (
+        "check(config",
+        "search(config",
+        "ops(config",
+        "pad_vocab(vocab",
+        "swiglu_width(",
+        "class ModelShape",
+        "class Report",
+    ):
+        assert name in shown
+    for name in sizer.__all__:
+        assert getattr(sizer, name).__doc__, name

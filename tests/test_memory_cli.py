@@ -129,3 +129,31 @@ def test_bad_input_is_one_line_and_exit_2(arguments: tuple[str, ...], expected: 
     assert expected in result.stderr
     assert result.stderr.count("\n") == 1
     assert result.stdout == ""
+
+
+MEGATRON = """
+num_layers: 8
+hidden_size: 1024
+num_attention_heads: 16
+ffn_hidden_size: 4096
+vocab_size: 32000
+seq_length: 2048
+"""
+
+
+@pytest.mark.parametrize(("name", "expected"), [("config.json", "huggingface"), ("megatron.yaml", "megatron")])
+def test_check_memory_and_plan_take_the_kernels_of_the_file_s_framework(tmp_path, name: str, expected: str) -> None:
+    path = tmp_path / name
+    path.write_text(MEGATRON if name.endswith("yaml") else Path(LLAMA).read_text())
+    calls = (["check", "-b", "1"], ["memory", "-b", "1"], ["plan", "--gpus", "8", "--global-batch", "8"])
+    for command, *options in calls:
+        text = run(command, str(path), *options)
+        assert f"{expected} kernels" in text.output, text.output
+        document = json.loads(run(command, str(path), *options, "--format", "json").output)
+        assert (document["reports"][0] if command == "check" else document)["implementation"] == expected
+    other = "megatron" if expected == "huggingface" else "huggingface"
+    totals = [
+        json.loads(run("memory", str(path), "-b", "4", *given, "--format", "json").output)["components"]["activations"]
+        for given in ((), ("--implementation", expected), ("--implementation", other))
+    ]
+    assert totals[0] == totals[1] != totals[2]

@@ -21,7 +21,9 @@ def llama(layers: int = 32) -> ModelShape:
 
 @pytest.fixture(scope="module")
 def eight() -> Plan:
-    return plan(llama(8), load_device("h100-sxm"), gpus=8, global_batch=32, base=Workload(s=2048))
+    return plan(
+        llama(8), load_device("h100-sxm"), gpus=8, global_batch=32, base=Workload(s=2048), implementation="megatron"
+    )
 
 
 def test_every_candidate_uses_all_devices_and_the_whole_global_batch(eight: Plan) -> None:

@@ -67,6 +67,7 @@ class Plan:
     assumptions: tuple[str, ...]
     source: str
     top: int = 8
+    implementation: str = "huggingface"
 
     @property
     def indistinguishable(self) -> int:
@@ -84,6 +85,7 @@ class Plan:
             "device": self.device,
             "device_bytes": self.device_bytes,
             "source": self.source,
+            "implementation": self.implementation,
             "fitting": len(self.candidates),
             "indistinguishable": self.indistinguishable,
             "candidates": [
@@ -113,7 +115,6 @@ def plan(model: ModelShape, device: Device, *, gpus: int, global_batch: int, bas
     """
     positive_int(gpus, "gpus", maximum=2**20)
     positive_int(global_batch, "global_batch", maximum=2**31)
-    options.setdefault("implementation", "megatron")
     dropped: Counter[str] = Counter()
     pricer = Pricer(device)
     needed = exact_count(model, base.s, global_batch).model_flops
@@ -127,7 +128,7 @@ def plan(model: ModelShape, device: Device, *, gpus: int, global_batch: int, bas
     found.sort(key=lambda candidate: candidate.seconds)
     return Plan(
         gpus, global_batch, device.name, device.memory.bytes, tuple(found), tuple(dropped.most_common()), ASSUMPTIONS,
-        f"predicted:{device.name}",
+        f"predicted:{device.name}", implementation=options.get("implementation", "huggingface"),
     )  # fmt: skip
 
 

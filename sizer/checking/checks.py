@@ -95,6 +95,7 @@ def check_subject(
         step=step_time(subject, priced.step, device), findings=tuple(findings),
         not_applicable=tuple(rule.CODE for rule, answer in answers if isinstance(answer, NotApplicable)),
         suppressed=tuple(rule.CODE for rule, answer in answers if answer is None),
+        implementation=subject.implementation,
     )  # fmt: skip
 
 
@@ -116,7 +117,7 @@ def _answers(
     """Every rule with what it says of the subject; None where it is suppressed."""
     context = Context(
         subject.model, asked, device, step.operators, step.costs, subject.dimensions, subject.given,
-        subject.workload.dtype,
+        subject.workload.dtype, subject.implementation,
     )  # fmt: skip
     for rule in RULES:
         yield rule, rule.check(context) if suppression.keeps(rule.CODE, subject.where) else None

@@ -75,7 +75,10 @@ class ModelSummary:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """Everything `check` says of one configuration on one device."""
+    """Everything `check` says of one configuration on one device.
+
+    ``implementation``: whose kernels save activations, in the rules on memory.
+    """
 
     path: str
     model: ModelSummary
@@ -85,6 +88,7 @@ class Report:
     findings: tuple[PricedFinding, ...]
     not_applicable: tuple[str, ...]
     suppressed: tuple[str, ...] = ()
+    implementation: str = "huggingface"
 
     def worst(self) -> Severity | None:
         """The gravest severity among the findings; None if there are none."""
@@ -98,6 +102,7 @@ class Report:
             "model": {**model, "dimensions": dict(self.model.dimensions), "notes": list(self.model.notes)},
             "workload": self.workload.to_dict(),
             "device": self.device,
+            "implementation": self.implementation,
             "step": asdict(self.step),
             "findings": [_finding_dict(finding) for finding in self.findings],
             "not_applicable": list(self.not_applicable),

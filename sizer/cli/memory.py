@@ -32,9 +32,7 @@ from sizer.report.formats import draw
 @click.option(
     "--implementation",
     type=click.Choice(["huggingface", "megatron"]),
-    default="huggingface",
-    show_default=True,
-    help="Whose kernels save activations: transformers' eager modules or Megatron's fused ones.",
+    help="Whose kernels save activations: transformers' eager modules or Megatron's fused ones. [default: the file's]",
 )
 @click.option("--weights", "weight_dtype", metavar="DTYPE", help="Weights' type with --phase infer (int4 too).")
 @click.option("--config-format", metavar="NAME", help="The file's format. [default: detected]")
@@ -60,13 +58,14 @@ def command(
     from sizer.subject import read_subject
 
     asked = given(workload)
-    options: dict[str, Any] = {"optimizer": optimizer, "precision": precision, "implementation": implementation}
+    options: dict[str, Any] = {"optimizer": optimizer, "precision": precision}
     if weight_dtype is not None:
         options["weight_dtype"] = weight_dtype
     try:
         subject = read_subject(config_argument(config, config_format), config_format=config_format, **asked)
         if subject.model is None:
             raise InputError("expected a model type that sizer reads: memory needs named sizes", where=config)
+        options["implementation"] = implementation or subject.implementation
         settled = subject.workload
         if settled.gpus is not None or settled.global_batch is not None:
             devices = settled.gpus or settled.t * settled.p * settled.d

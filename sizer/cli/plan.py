@@ -24,9 +24,7 @@ from sizer.cli.options import config_argument, device_option, output_options, wr
 @click.option(
     "--implementation",
     type=click.Choice(["huggingface", "megatron"]),
-    default="megatron",
-    show_default=True,
-    help="Whose kernels save activations.",
+    help="Whose kernels save activations: transformers' eager modules or Megatron's fused ones. [default: the file's]",
 )
 @click.option("--top", type=click.IntRange(1), default=8, show_default=True, help="How many to list.")
 @click.option("--config-format", metavar="NAME", help="The file's format. [default: detected]")
@@ -41,7 +39,7 @@ def command(
     attention: str,
     optimizer: str,
     precision: str | None,
-    implementation: str,
+    implementation: str | None,
     top: int,
     config_format: str | None,
     format_: str,
@@ -61,6 +59,6 @@ def command(
         raise InputError("expected a model type that sizer reads: a plan needs named sizes", where=config)
     found = plan(
         subject.model, load_device(device), gpus=gpus, global_batch=global_batch, base=subject.workload,
-        optimizer=optimizer, precision=precision, implementation=implementation,
+        optimizer=optimizer, precision=precision, implementation=implementation or subject.implementation,
     )  # fmt: skip
     write_answer("plan", replace(found, top=top), format_, output)

@@ -34,7 +34,7 @@ def _header(report: Report, style: Style) -> list[str]:
     ]
     parts = [
         report.device, workload.dtype, workload.phase, f"b {workload.b}", f"s {workload.s}", *split,
-        f"{workload.attention} attention",
+        f"{workload.attention} attention", f"{report.implementation} kernels",
     ]  # fmt: skip
     lines = [style(f"{report.path}: {model.model_type}, {size}", "head"), "  " + ", ".join(parts)]
     return lines + [f"  note: {note}" for note in model.notes]

@@ -14,7 +14,7 @@ def render(found: Anatomy, page: Page) -> str:
         f"{found.path}: {found.model_type}, {found.parameters:,} parameters ({memory.parameters:,} on one device)",
         f"{w.phase}: b {w.b}, s {w.s}, {w.dtype}, {w.attention} attention, checkpointing {w.checkpointing}, "
         f"t {w.t}, p {w.p}, d {w.d}, e {w.e}, ZeRO {w.zero}; {memory.precision}, {memory.optimizer}, "
-        f"{memory.implementation}'s kernels",
+        f"{memory.implementation} kernels",
         "",
     ]
     rows = [[part.name, f"{part.bytes / gib:.3f}", part.formula] for part in memory.parts]

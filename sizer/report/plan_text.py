@@ -28,7 +28,7 @@ def render(found: Plan, page: Page) -> str:
     ]
     lines = [
         f"{found.gpus} x {found.device}, global batch {found.global_batch} x {w.s} tokens, {w.dtype}, "
-        f"{w.attention} attention",
+        f"{w.attention} attention, {found.implementation} kernels",
         f"{len(found.candidates)} splits fit; {found.source}, advice within the cost model's error",
         "",
         tabulate(rows, headers, disable_numparse=True),

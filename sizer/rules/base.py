@@ -13,6 +13,7 @@ from typing import Protocol
 
 from shapes.cost import Cost
 from shapes.device import Device
+from shapes.memory import Implementation
 from shapes.model import ModelShape
 from shapes.operators import Operator, split_problems
 from shapes.workload import Workload
@@ -55,7 +56,7 @@ class Context:
     ``model`` is None for a traced model, of which only the operators are known. ``costs`` holds one ``Cost`` an
     operator, in the order of ``operators``; ``step_s`` is their sum over counts. ``given`` names the workload's fields
     that the person or the file set, the rest being defaults (None: all of them). ``priced_dtype`` is the element type
-    the costs are of, where the device does not know the workload's.
+    the costs are of, where the device does not know the workload's. ``implementation``: whose kernels save activations.
     """
 
     model: ModelShape | None
@@ -66,6 +67,7 @@ class Context:
     dimensions: Mapping[str, int] = field(default_factory=dict)
     given: frozenset[str] | None = None
     priced_dtype: str | None = None
+    implementation: Implementation = "huggingface"
 
     @property
     def divides(self) -> bool:

@@ -40,7 +40,7 @@ def check(context: Context) -> Answer:
         return NotApplicable("the model does not divide over its devices (SZ105, SZ110, SZ117)")
     if not context.sets_any("b", "t", "p", "d", "e", "zero", "checkpointing"):
         return NotApplicable("nothing said of how it runs (-b, --tp, --pp, --dp, --ep, --zero, --checkpointing)")
-    needed = memory(model, workload, device=device)
+    needed = memory(model, workload, device=device, implementation=context.implementation)
     if needed.fits:
         return []
     largest = max(needed.parts, key=lambda part: part.bytes)
@@ -52,7 +52,7 @@ def check(context: Context) -> Answer:
     suggestions = tuple(
         Suggestion(change, f"fits with {total / GIB:.1f} GiB")
         for change in _ways_out(model, workload)
-        if (total := _total(model, workload, change)) is not None and total <= limit
+        if (total := _total(context, model, change)) is not None and total <= limit
     )
     return [Finding("memory", round(needed.total_bytes / GIB, 2), message, _smallest_degrees(suggestions), error=True)]
 
@@ -77,9 +77,9 @@ def _ways_out(model: ModelShape, workload: Workload) -> Iterator[Mapping[str, in
                 yield {"t": degree, "checkpointing": "full"}
 
 
-def _total(model: ModelShape, workload: Workload, change: Mapping[str, Any]) -> int | None:
+def _total(context: Context, model: ModelShape, change: Mapping[str, Any]) -> int | None:
     try:
-        return memory(model, replace(workload, **change)).total_bytes
+        return memory(model, replace(context.workload, **change), implementation=context.implementation).total_bytes
     except InputError:  # a degree that the model does not divide by
         return None
 

@@ -29,7 +29,7 @@ def check(context: Context) -> Answer:
         return NotApplicable("no microbatch given (-b)")
     if not workload.train:
         return NotApplicable("a serving batch is as large as the requests that wait")
-    largest = largest_microbatch(model, workload, context.device)
+    largest = largest_microbatch(model, workload, context.device, implementation=context.implementation)
     if largest < workload.b:
         return NotApplicable("the workload does not fit the device (SZ121)")
     if largest == workload.b:

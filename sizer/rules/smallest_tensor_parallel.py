@@ -29,10 +29,11 @@ def check(context: Context) -> Answer:
         return NotApplicable("the model does not divide over its devices (SZ105, SZ110, SZ117)")
     if workload.t == 1:
         return NotApplicable("no tensor parallelism")
-    smallest = smallest_tp(model, replace(workload, sequence_parallel=False), context.device, largest=workload.t)
+    whole = replace(workload, sequence_parallel=False)
+    smallest = smallest_tp(model, whole, context.device, largest=workload.t, implementation=context.implementation)
     if smallest is None or smallest >= workload.t:
         return []
-    left = memory(model, replace(workload, t=smallest, sequence_parallel=False), device=context.device)
+    left = memory(model, replace(whole, t=smallest), device=context.device, implementation=context.implementation)
     share = left.total_bytes / context.device.memory.bytes
     note = f"fills {share:.0%} of {context.device.name}; the devices freed become data parallelism"
     change = {"t": smallest} if smallest > 1 or not workload.sequence_parallel else {"t": 1, "sequence_parallel": 0}
