@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -91,6 +90,7 @@ def command(
     With a GPU at hand times are measured, by racing; without one they are predicted for --device (`sizer devices`).
     A measured search that is stopped goes on where it was when it is started again.
     """
+    from shapes.measure.presence import accelerator_here
     from sizer.readers import Reading, read_config
     from sizer.searching import search
     from sizer.searching.space import Limits
@@ -107,7 +107,7 @@ def command(
         aspect=(ends[0] or 1e-9, ends[1] or 1e9) if aspect is not None else None,
         head_dims=_list(head_dims, "--head-dim"), seq_lens=_list(seq_lens, "--seq-lens"),
     )  # fmt: skip
-    measure = source == "measure" or (source is None and not device and _accelerator_here())
+    measure = source == "measure" or (source is None and not device and accelerator_here())
     try:
         text = None if named is None else config_argument(named, None)
         reading = text if isinstance(text, Reading) or text is None else read_config(text)
@@ -125,17 +125,6 @@ def command(
         write_answer("search --emit", patched, None, output)
         return
     write_answer("search", result, format_, output)
-
-
-def _accelerator_here() -> bool:
-    """Whether torch is installed and sees an accelerator. Where no driver is, torch is not even loaded."""
-    if not any(os.path.exists(path) for path in ("/dev/nvidiactl", "/dev/nvidia0", "/dev/kfd")):
-        return False
-    try:
-        import torch
-    except ImportError:
-        return False
-    return bool(torch.cuda.is_available())
 
 
 @contextmanager

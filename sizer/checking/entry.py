@@ -1,0 +1,53 @@
+"""`sizer.check`: the library's way in, as the command line has its own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from shapes.device import DEFAULT_DEVICE, Device, load_device
+from sizer.checking.checks import check_subject
+from sizer.checking.findings import Report
+from sizer.checking.suppress import Suppression
+from sizer.subject import read_subject
+
+
+def check(
+    config: object,
+    *,
+    device: str | Device | None = None,
+    select: Iterable[str] = (),
+    ignore: Iterable[str] = (),
+    trace: bool = False,
+    config_format: str | None = None,
+    example_inputs: object = None,
+    dims: Mapping[str, int] | None = None,
+    measure: bool = False,
+    time_limit_s: float | None = None,
+    store: str | None = None,
+    **workload: Any,
+) -> Report:
+    """Every finding of the rule catalogue on ``config``, each priced in step seconds on ``device`` (h100-sxm).
+
+    ``config``: a path, a mapping, a transformers ``PretrainedConfig``, a ``shapes.ModelShape`` or an ``nn.Module`` with
+    its ``example_inputs`` (and ``dims``, the dimensions of it worth naming: ``{"vocab": 50257}``). ``workload``: fields
+    of ``shapes.Workload`` (b, s, dtype, phase, attention, gpus, global_batch …; t or tp, p or pp, d or dp, e or ep). A
+    split that does not divide is a finding, and the times are those of the nearest that does. ``measure``: operators
+    are timed on the device at hand for at most ``time_limit_s``, samples kept in ``store``. Raises ``InputError`` for
+    what it cannot read.
+    """
+    subject = read_subject(
+        config,
+        nearest=True,
+        trace=trace,
+        config_format=config_format,
+        example_inputs=example_inputs,
+        dims=dims,
+        **workload,
+    )
+    suppression = Suppression(tuple(select), tuple(ignore))
+    if measure:
+        from sizer.checking.measured import check_measured
+
+        return check_measured(subject, device, suppression, time_limit_s=time_limit_s, store=store)
+    return check_subject(subject, load_device(device or DEFAULT_DEVICE), suppression)
