@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shapes.measure.environment import Environment
-from shapes.measure.executor import Event, Parts, Round, Settings
+from shapes.measure.executor import Event, Prepared, Round, Samples, Settings
 from shapes.measure.jobs import Job
 from shapes.measure.record import Measurement, summary_fields
 
@@ -64,15 +64,42 @@ class FakeBackend:
 
 
 class FakeExecutor:
-    """Answers each job with ``seconds_of(job)``, one round a job, and counts what it was asked."""
+    """Answers each job with ``seconds_of(job)``, one round a job, and counts what it was asked. No torch, no device.
 
-    def __init__(self, seconds_of: Callable[[Job], float], wall_s: float = 0.0) -> None:
+    ``room_bytes`` as of a device; what is prepared holds ``held_bytes`` of it.
+    """
+
+    def __init__(
+        self, seconds_of: Callable[[Job], float], wall_s: float = 0.0, room_bytes: int = 10**9, held_bytes: int = 10**3
+    ) -> None:
         self.environment = ENVIRONMENT
+        self.room_bytes = room_bytes
         self.asked: list[Job] = []
-        self._seconds_of, self._wall_s = seconds_of, wall_s
+        self.open: set[str] = set()
+        self._seconds_of, self._wall_s, self._held_bytes = seconds_of, wall_s, held_bytes
+        self._noise = np.random.default_rng(0)
+
+    def prepare(self, job: Job, settings: Settings | None = None) -> Prepared:
+        self.asked.append(job)
+        self.open.add(job.key)
+        return Prepared(job, self._seconds_of(job), self._held_bytes)
+
+    def sample(self, prepared: Prepared, count: int) -> NDArray[np.float64]:
+        taken = prepared.handle * self._noise.lognormal(0, 0.001, count)
+        prepared.samples = np.concatenate((prepared.samples, taken))
+        return taken
+
+    def finish(self, prepared: Prepared) -> Measurement:
+        self.open.remove(prepared.job.key)
+        return measurement(prepared.job, prepared.samples)
 
     def run(
-        self, jobs: Sequence[Job], settings: Settings, *, deadline: float | None = None, parts: Parts | None = None
+        self,
+        jobs: Sequence[Job],
+        settings: Settings,
+        *,
+        deadline: float | None = None,
+        unfinished: Samples | None = None,
     ) -> Iterator[Event]:
         for job in jobs:
             if deadline is not None and time.monotonic() >= deadline:

@@ -27,6 +27,7 @@ from shapes.cost.constants import GemmConstants, gemm_constants
 from shapes.cost.gemm import aligned_seconds
 from shapes.device import load_device
 from shapes.errors import InputError
+from shapes.measure import InProcess
 from shapes.measure.store import Store
 from shapes.operators.types import Layout
 
@@ -231,9 +232,9 @@ def test_quick_refuses_to_take_a_cpus_times_for_a_gpus_constants(tmp_path: Path)
 
 def test_quick_measures_here_and_keeps_what_it_measured(tmp_path: Path) -> None:
     with Store.open(tmp_path / "store.db") as store:
-        records = measure_quick("fp32", count=6, largest=256, store=store)
+        records = measure_quick("fp32", count=6, largest=256, executor=InProcess("cpu"), store=store)
         assert store.count() == len(records) == 6
-        assert measure_quick("fp32", count=6, largest=256, store=store) == records
+        assert measure_quick("fp32", count=6, largest=256, executor=InProcess("cpu"), store=store) == records
 
 
 def test_the_chosen_products_are_aligned_and_hold_large_and_skinny_ones() -> None:

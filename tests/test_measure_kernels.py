@@ -365,12 +365,12 @@ def test_on_a_gpu_each_attention_kernel_is_right_or_says_it_cannot(kernel: str, 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 def test_on_a_gpu_a_layers_peak_holds_no_other_candidates_buffers() -> None:
     session = InProcess("cuda")
-    alone = session.prepare(Job(swiglu(1024, 1024, 4096))).stopwatch.peak_bytes()
+    alone = session.prepare(Job(swiglu(1024, 1024, 4096))).handle.stopwatch.peak_bytes()
     big = session.prepare(Job(Gemm("x", "forward", 16384, 16384, 16384)))
-    beside = session.prepare(Job(swiglu(1024, 1024, 4096))).stopwatch.peak_bytes()
+    beside = session.prepare(Job(swiglu(1024, 1024, 4096))).handle.stopwatch.peak_bytes()
     assert alone is not None
     assert beside == pytest.approx(alone, rel=0.01)
-    session.release(big)
+    session.finish(big)
 
 
 def test_a_shape_that_two_sweeps_ask_for_is_measured_once_when_the_more_wanted_one_asks(tmp_path: Path) -> None:

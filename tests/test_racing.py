@@ -6,7 +6,16 @@ import numpy as np
 import pytest
 
 from sizer.searching.strategies import exhaustive, racing
-from sizer.searching.strategies.contest import BESIDE, BURST, OWN_SPREAD, START, Contest, Sample
+from sizer.searching.strategies.paired import (
+    BASELINE_BATCH,
+    BATCH,
+    OWN_SPREAD,
+    START,
+    BaselineError,
+    CannotRunError,
+    PairedSamples,
+    Sample,
+)
 
 race = racing.run
 
@@ -50,13 +59,19 @@ def test_a_perfect_prior_is_confirmed_with_a_handful_of_looks() -> None:
     truth = np.linspace(1, 2, 50)
     result = race(list(truth), 0.005, lambda index, count: np.full(count, truth[index]))
     assert result.best == 0
-    assert result.samples <= START + 4 * (BURST + BESIDE)
+    assert result.samples <= START + 4 * (BATCH + BASELINE_BATCH)
 
 
 def test_a_candidate_that_cannot_run_is_named_and_passed_over() -> None:
     truth = [3.0, 1.0, 2.0]
-    result = race(truth, 0.1, lambda index, count: None if index == 1 else np.full(count, truth[index]))
-    assert (result.best, result.failed) == (2, (1,))
+
+    def sample(index: int, count: int) -> np.ndarray:
+        if index == 1:
+            raise CannotRunError("oom: out of memory")
+        return np.full(count, truth[index])
+
+    result = race(truth, 0.1, sample)
+    assert (result.best, result.failed) == (2, {1: "oom: out of memory"})
 
 
 def test_out_of_time_is_said_and_the_best_so_far_given() -> None:
@@ -74,20 +89,34 @@ def test_weights_turn_seconds_into_another_objective() -> None:
     assert race(seconds, 0.05, sample, weights=[1.0, 0.5]).best == 1
 
 
-def test_a_baseline_that_cannot_run_is_an_error() -> None:
+def refuse(index: int, count: int) -> np.ndarray:
+    raise CannotRunError("wrong: relative error 0.5")
+
+
+def test_a_baseline_that_cannot_run_is_an_error_of_its_own_that_says_why() -> None:
     for run in (racing.run, exhaustive.run):
-        with pytest.raises(ValueError, match="baseline"):
-            run([1.0, 2.0], 0.1, lambda index, count: None)
+        with pytest.raises(BaselineError, match=r"wrong: relative error 0\.5"):
+            run([1.0, 2.0], 0.1, refuse)
+
+
+def test_an_error_of_the_samples_is_not_taken_for_a_baseline_that_cannot_run() -> None:
+    def broken(index: int, count: int) -> np.ndarray:
+        return np.ones(3) + np.ones(count)  # operands could not be broadcast together
+
+    for run in (racing.run, exhaustive.run):
+        with pytest.raises(ValueError, match="broadcast"):
+            run([1.0, 2.0], 0.1, broken)
 
 
 def test_a_baseline_that_stops_running_ends_the_search() -> None:
     # A GPU lost half-way: without its baseline no further sample means anything, and waiting would have no end.
     for run in (racing.run, exhaustive.run):
         left = iter(range(2))
-        sample = lambda index, count, left=left: (  # noqa: E731
-            None if index == 0 and next(left, None) is None else np.ones(count)
-        )
-        with pytest.raises(ValueError, match="baseline"):
+
+        def sample(index: int, count: int, left=left) -> np.ndarray:
+            return refuse(index, count) if index == 0 and next(left, None) is None else np.ones(count)
+
+        with pytest.raises(BaselineError):
             run([1.0] * 20, 0.1, sample)
 
 
@@ -156,13 +185,13 @@ def test_the_errors_of_runs_that_share_a_moment_are_what_they_are_said_to_be() -
     centres, errors = [], []
     for seed in range(10):
         sample = moments(np.ones(9), np.random.default_rng(seed))
-        contest = Contest(sample, [1.0] * 9, 0.1, None, 0.01, None, lambda: False)
-        assert contest.take(range(1, 9), turns=50)
-        centres.extend(contest.centres[1:])
-        errors.extend(contest.errors()[1:])
+        paired = PairedSamples(sample, [1.0] * 9, 0.1, None, 0.01, None, lambda: False)
+        assert paired.take(range(1, 9), rounds=50)
+        centres.extend(paired.centres[1:])
+        errors.extend(paired.errors()[1:])
     assert 0.7 < np.std(centres) / np.median(errors) < 1.4
     # A hundred runs that knew nothing of each other would have a third of that.
-    assert np.median(errors) > 2 * np.hypot(0.06, 0.04) / np.sqrt(50 * BURST)
+    assert np.median(errors) > 2 * np.hypot(0.06, 0.04) / np.sqrt(50 * BATCH)
 
 
 def test_a_race_on_a_busy_device_goes_on_until_it_is_sure() -> None:
@@ -174,7 +203,7 @@ def test_a_race_on_a_busy_device_goes_on_until_it_is_sure() -> None:
         result = race([1.0] * 20, 0.1, moments(truth, rng), regret=0.02, progress=tell)
         assert result.finished
         assert result.sure >= 0.95
-        assert min(map(len, result.ratios.values())) >= BURST * OWN_SPREAD
+        assert min(map(len, result.ratios.values())) >= BATCH * OWN_SPREAD
         losses.append(truth[result.best] / truth.min() - 1)
     assert sum(loss <= 0.02 for loss in losses) >= 18
     assert all(0 <= done <= whole for done, whole in told)

@@ -13,7 +13,7 @@ import pytest
 from measure_fakes import ENVIRONMENT, FakeBackend, FakeExecutor, measurement
 
 from shapes.measure import InProcess, Job, NotMeasured, Settings, measure
-from shapes.measure.executor import Candidate, Round
+from shapes.measure.executor import Prepared, Round
 from shapes.measure.record import Measurement
 from shapes.measure.runner import ordered
 from shapes.measure.store import Store
@@ -89,7 +89,7 @@ def fake_kernel(seconds: float | list[float], *, sets: int = 3, error: float = 0
 
 def session_of(monkeypatch, kernels: dict[int, object], **backend: object) -> InProcess:
     """An InProcess over a fake device, whose kernel for a product of depth k is ``kernels[k]``."""
-    from shapes.measure import executor
+    from shapes.measure import in_process
 
     def build(one: Job, device: object, seed: int = 0) -> Kernel:
         made = kernels[one.subject.k]
@@ -97,7 +97,7 @@ def session_of(monkeypatch, kernels: dict[int, object], **backend: object) -> In
             raise made
         return made() if callable(made) else made
 
-    monkeypatch.setattr(executor, "build", build)
+    monkeypatch.setattr(in_process, "build", build)
     session = InProcess(FakeBackend(**backend))  # type: ignore[arg-type]
     session._environment = ENVIRONMENT
     return session
@@ -136,9 +136,9 @@ def test_candidates_share_rounds_with_each_other_and_the_control(monkeypatch) ->
         for event in session.run([job(k) for k in range(1, 9)], Settings(precision=0.001, interleave=4, time_s=0.1))
         if isinstance(event, Round)
     ]
-    assert all(len(one.parts) <= 4 for one in rounds)
-    assert sum(len(one.parts) == 4 for one in rounds) > len(rounds) / 2
-    own, control = next(iter(rounds[0].parts.values()))
+    assert all(len(one.samples) <= 4 for one in rounds)
+    assert sum(len(one.samples) == 4 for one in rounds) > len(rounds) / 2
+    own, control = next(iter(rounds[0].samples.values()))
     assert len(own) == len(control) == len(rounds[0].control)
 
 
@@ -169,7 +169,7 @@ def test_parts_of_an_interrupted_run_are_taken_up(monkeypatch) -> None:
     kernels = {512: lambda: fake_kernel(1e-3), 1: lambda: fake_kernel(1e-3)}
     session = session_of(monkeypatch, kernels)
     before = np.full(30, 1e-3)
-    events = list(session.run([job(1)], Settings(), parts={job(1).key: (before, before)}))
+    events = list(session.run([job(1)], Settings(), unfinished={job(1).key: (before, before)}))
     results = [one for one in events if isinstance(one, Measurement)]
     assert len(results) == 1
     assert len(results[0].samples) > 30
@@ -207,12 +207,12 @@ def test_a_burst_synchronizes_once_and_not_once_a_call() -> None:
 def test_a_session_samples_what_a_search_asks_for() -> None:
     session = InProcess("cpu")
     candidate = session.prepare(job(64))
-    assert isinstance(candidate, Candidate)
+    assert isinstance(candidate, Prepared)
     assert len(session.sample(candidate, 5)) == 5
     session.sample(candidate, 3)
     assert len(candidate.samples) == 8
     assert (candidate.samples > 0).all()
-    session.release(candidate)
+    assert len(session.finish(candidate).samples) == 8
 
 
 @pytest.mark.slow

@@ -15,14 +15,15 @@ import sizer
 from shapes.device import load_device
 from shapes.errors import InputError
 from shapes.model.resize import resize
-from shapes.operators import Elementwise
-from shapes.workload import Workload
 from sizer.cli import main
 from sizer.pricing import Pricer
 from sizer.readers import read_config
-from sizer.searching import search
-from sizer.searching.predicting import _Parts, timed_operators
+from sizer.searching import OBJECTIVES, search
+from sizer.searching.baseline import Baseline
+from sizer.searching.predicting import price
+from sizer.searching.shortlist import estimates
 from sizer.searching.space import Limits
+from sizer.searching.spaces import make_space
 from sizer.searching.spaces import model as model_space
 
 CONFIGS = Path(__file__).parent / "data" / "configs"
@@ -133,6 +134,15 @@ def test_sequence_lengths_are_searched_with_the_microbatch() -> None:
     assert seen[8, 512].speedup > 1 > seen[2, 2048].speedup
 
 
+def test_thousands_of_microbatches_are_searched_by_those_of_few_bits() -> None:
+    result = search(str(CONFIGS / "llama-3.1-8b.json"), what="microbatch", limits=Limits(seq_lens=(8,)), top=1000)
+    short = [one.change["b"] for one in result.candidates if one.change["s"] == 8]
+    # 2 x 4 x 4096 tokens are 4096 sequences of 8: 256, then 128 of every octave to 4096.
+    assert result.considered == 256 + 4 * 128 + 7  # b of s 4096 are 1 to 8, of which 4 is the baseline
+    assert all(b % 2 == 0 for b in short if b > 256)
+    assert sum(result.excluded.values()) == 4096 - 256 - 4 * 128
+
+
 @pytest.mark.parametrize(
     ("option", "value", "what"),
     [("--aspect", "60:100", "swiglu"), ("--head-dim", "64", "vocab"), ("--seq-lens", "2048", "swiglu")],
@@ -188,19 +198,51 @@ def test_parameters_of_a_model_search_equal_the_models_own(config: Any, layers: 
     assert counted == resize(model, **fixed, layers=layers, d_ff=d_ff).parameters
 
 
-def test_pricing_by_parts_equals_pricing_operator_by_operator() -> None:
-    model, device = read_config(GPT3_2_7B).model, load_device("h100-sxm")
-    space = model_space.space(model, Workload(b=2, s=1024), device, Limits(0.02))
-    pricer = Pricer(device)
+@pytest.mark.parametrize(
+    ("config", "what", "limits"),
+    [
+        (GPT3_2_7B, "model", Limits(0.02)),
+        (str(CONFIGS / "mistral-7b.json"), "hidden", Limits(1.0, aspect=(1, 1000))),
+        (str(CONFIGS / "qwen3-30b-a3b.json"), "microbatch", Limits(seq_lens=(512, 1024))),
+    ],
+)
+def test_estimates_equal_pricing_operator_by_operator(config: object, what: str, limits: Limits) -> None:
+    baseline = Baseline.from_config(config, b=2, s=1024)
+    pricers = [Pricer(load_device(name)) for name in ("h100-sxm", "b200")]
+    space = make_space(what, baseline, pricers[0].device, limits)
     changes = space.candidates[:: max(1, len(space.candidates) // 12)]
-    seconds = _Parts(space, pricer).seconds(changes)
-    for change, by_parts in zip(changes, seconds, strict=True):
-        whole = pricer.step([op for op in timed_operators(space, change) if not _is_optimizer(op)]).seconds
-        assert by_parts == pytest.approx(whole, rel=1e-9)
+    found = estimates(space, changes, pricers)
+    for row, pricer in zip(found.seconds, pricers, strict=True):
+        exact = [price(space, change, pricer) for change in changes]
+        # The optimizer goes with the parameters, but for its launch.
+        assert row == pytest.approx([one.timing.seconds for one in exact], rel=2e-4)
+        for name in ("flops", "layers", "parameters"):
+            assert getattr(found, name).tolist() == pytest.approx([getattr(one, name) for one in exact], rel=1e-9)
 
 
-def _is_optimizer(operator: Any) -> bool:
-    return isinstance(operator, Elementwise) and operator.what == "optimizer"
+@pytest.mark.parametrize(
+    ("objective", "devices"),
+    [*((name, ("h100-sxm",)) for name in OBJECTIVES), ("layer-time", ("h100-sxm", "b200"))],
+)
+def test_the_shortlist_holds_what_the_objective_likes_best_of_all(
+    objective: str, devices: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = {
+        "params": 1.3e9, "objective": objective, "device": devices, "limits": Limits(0.02, aspect=(16, 400)), "top": 1,
+    }  # fmt: skip
+    short = search(**words)
+    monkeypatch.setattr("sizer.searching.shortlist.EXACT", 10_000)
+    every = search(**words)
+    assert len(short.ranked) == 1 + 256
+    assert len(every.ranked) == 1 + every.considered > 500
+    assert short.best == every.best
+
+
+def test_the_least_time_a_layer_is_not_missed_by_ordering_by_step_time() -> None:
+    result = search(params=1.3e9, objective="layer-time", limits=Limits(0.05, aspect=(16, 400)))
+    # 45 thin layers; ordered by the step's time the shortlist had none under 9.6 ms a layer.
+    assert result.best.change["layers"] == 45
+    assert result.best.timing.seconds / 45 < 7.5e-3
 
 
 def test_a_budget_alone_starts_from_a_plain_model_of_that_size() -> None:

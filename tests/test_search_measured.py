@@ -17,17 +17,18 @@ from click.testing import CliRunner, Result
 import sizer
 from shapes.device import load_device
 from shapes.errors import InputError
-from shapes.measure.executor import InProcess
+from shapes.measure import InProcess
 from shapes.measure.store import Store
 from sizer.cli import main
 from sizer.pricing import Pricer
+from sizer.searching.baseline import Baseline
+from sizer.searching.jobs import weighted_jobs
 from sizer.searching.measuring import _timing
 from sizer.searching.predicting import price
-from sizer.searching.run import _baseline, _space
 from sizer.searching.space import Limits
+from sizer.searching.spaces import make_space
 from sizer.searching.strategies import STRATEGIES
-from sizer.searching.strategies.contest import Outcome
-from sizer.searching.work import work_of
+from sizer.searching.strategies.paired import Outcome
 
 TINY = ["--h", "64", "--tokens", "64", "--dtype", "fp32", "--tolerance", "5%", "--step", "4", "--measure",
         "--regret", "20%"]  # fmt: skip
@@ -72,7 +73,7 @@ def test_the_strategy_minimises_the_objective_of_measured_times(
         given.extend(options["weights"])
         count = len(predicted_s)
         ratios, errors = {index: np.zeros(9) for index in range(count)}, dict.fromkeys(range(count), 0.01)
-        return Outcome(0, ratios, errors, np.full(9, 1e-3), 9, 1.0, 1.0, True, ())
+        return Outcome(0, ratios, errors, np.full(9, 1e-3), 9, 1.0, 1.0, True, {})
 
     monkeypatch.setitem(STRATEGIES, "racing", strategy)
     found = sizer.search(
@@ -99,13 +100,13 @@ def test_what_is_timed_are_the_products_that_are_priced(
     device = load_device("h100-sxm")
     words = {"b": 1, "s": 512, "attention": attention, "t": t, "fused_gate_up": t > 1, "fused_qkv": t > 1}
     path = f"{CONFIGS}/{name}.json"
-    model, workload = _baseline(path, *[None] * 7, words, False)
+    baseline = Baseline.from_config(path, **words)
     for what in whats:
         if what == "hidden" and t > 2:
             continue  # no neighbour splits its heads into four
-        space = _space(what, model, workload, device, Limits(0.15), None, None, None, False, path)
+        space = make_space(what, baseline, device, Limits(0.15))
         for change in (space.baseline, space.candidates[0]):
-            timed = sum(count * job.subject.flops for job, count in work_of(space, change))
+            timed = sum(count * job.subject.flops for job, count in weighted_jobs(space, change))
             assert timed == pytest.approx(price(space, change, Pricer(device)).flops, rel=1e-12)
 
 
@@ -124,7 +125,7 @@ def test_microbatches_are_timed_by_a_shards_layers_and_head_and_say_so(tmp_path:
 def test_the_interval_of_a_few_noisy_ratios_holds_their_median() -> None:
     # As time runs out some candidates have three samples: of ratios far apart, and on both sides of 1.
     ratios = {0: np.zeros(4), 1: np.log([0.2, 0.7, 0.9]), 2: np.log([0.5, 2.0, 30.0])}
-    outcome = Outcome(1, ratios, {0: 0.0, 1: 0.01, 2: 5.0}, np.full(4, 2.0), 10, 1.0, 0.5, False, ())
+    outcome = Outcome(1, ratios, {0: 0.0, 1: 0.01, 2: 5.0}, np.full(4, 2.0), 10, 1.0, 0.5, False, {})
     for index in ratios:
         timing = _timing(outcome, index, 0.95, "measured")
         assert 0 < timing.low <= timing.seconds <= timing.high

@@ -65,7 +65,7 @@ def test_another_driver_or_torch_or_harness_does_not_answer_but_another_card_of_
 def _write(path: str, first: int, count: int) -> None:
     with Store.open(path) as store:
         for k in range(first, first + count):
-            store.save_parts({job(k).key: (np.ones(3), np.ones(3))}, ENVIRONMENT)
+            store.save_unfinished({job(k).key: (np.ones(3), np.ones(3))}, ENVIRONMENT)
             store.add([measurement(job(k), np.full(12, 1e-6))])
 
 
@@ -99,7 +99,7 @@ def test_a_store_of_the_first_schema_is_migrated_and_keeps_its_rows(tmp_path: Pa
             old.commit()
     with Store.open(path) as store:
         assert store.find(one.key, ENVIRONMENT) == one
-        store.save_parts({one.key: (np.ones(2), np.ones(2))}, ENVIRONMENT)
+        store.save_unfinished({one.key: (np.ones(2), np.ones(2))}, ENVIRONMENT)
     with closing(sqlite3.connect(path)) as new:
         assert new.execute("PRAGMA user_version").fetchone() == (SCHEMA_VERSION,)
 

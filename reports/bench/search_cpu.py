@@ -29,17 +29,17 @@ from tabulate import tabulate
 from shapes.device import DEFAULT_DEVICE, load_device
 from shapes.measure import InProcess
 from shapes.measure.record import Measurement
-from shapes.workload import Workload
 from sizer.answers.bench import write_rows
 from sizer.pricing import Pricer
 from sizer.report.formats import render
 from sizer.searching import search
+from sizer.searching.baseline import Baseline, Scope
+from sizer.searching.jobs import weighted_jobs
 from sizer.searching.predicting import price
 from sizer.searching.space import Limits, Space
 from sizer.searching.spaces import swiglu
 from sizer.searching.strategies import exhaustive, racing
-from sizer.searching.strategies.contest import Outcome, Sample
-from sizer.searching.work import work_of
+from sizer.searching.strategies.paired import Outcome, Sample
 
 REPORTS = Path(__file__).resolve().parents[1]
 DATA = REPORTS / "data" / "search-cpu"
@@ -64,9 +64,10 @@ class Case:
 
     @property
     def space(self) -> Space:
-        workload = Workload(b=1, s=self.tokens, dtype="fp32")
+        workload = {"b": 1, "s": self.tokens, "dtype": "fp32"}
         device = load_device(DEFAULT_DEVICE)
-        return swiglu.space(self.h, None, workload, device, self.limits, gemm_only=self.gemm_only)
+        scope: Scope = "product" if self.gemm_only else "mlp"
+        return swiglu.space(Baseline.from_dimensions(self.h, scope=scope, **workload), device, self.limits)
 
 
 CASES = (
@@ -101,7 +102,7 @@ def record(case: Case, seconds: float) -> None:
     """Every candidate's runs, a row each in the order of time, in the folder of the data."""
     space, session, order = case.space, InProcess(), random.Random(0)
     changes = [space.baseline, *space.candidates]
-    jobs = [replace(work_of(space, change)[0][0], label=json.dumps(change)) for change in changes]
+    jobs = [replace(weighted_jobs(space, change)[0][0], label=json.dumps(change)) for change in changes]
     candidates = [session.prepare(job) for job in jobs]
     started, rounds = time.perf_counter(), 0
     while time.perf_counter() - started < seconds:

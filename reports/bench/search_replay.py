@@ -24,7 +24,7 @@ from tabulate import tabulate
 from shapes.cost import predict
 from shapes.operators import Gemm
 from sizer.searching.strategies import exhaustive, racing
-from sizer.searching.strategies.contest import Sample
+from sizer.searching.strategies.paired import Sample
 
 REPORTS = Path(__file__).resolve().parents[1]
 #: One run's relative noise: the right half of a Student t with 3 degrees of freedom, of this scale.

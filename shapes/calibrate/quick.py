@@ -36,7 +36,7 @@ def chosen(dtype: str = "bf16", count: int = COUNT, largest: int = 16384, seed: 
 
 
 def measure_quick(
-    dtype: str = "bf16", *, count: int = COUNT, largest: int = 16384, executor: Executor | None = None,
+    dtype: str = "bf16", *, count: int = COUNT, largest: int = 16384, executor: Executor,
     store: Store | None = None, progress: Callable[[str], None] = lambda _: None,
 ) -> tuple[Record, ...]:  # fmt: skip
     """Records of `chosen` measured here, kept in ``store``; InputError when fewer than half could be measured."""

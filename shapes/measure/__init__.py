@@ -2,23 +2,23 @@
 
 * ``measure(jobs, executor=…, store=…, settings=…) -> Sweep``: the one way anything is measured (``runner``).
 * ``Job`` says what: an operator of ``shapes.operators``, a ``MemoryBound`` kernel or a ``Part`` of a model (``jobs``).
-* ``InProcess(device)`` is the default executor, and a session for searches that choose what to time next:
-  ``prepare(job)``, ``sample(candidate, n) -> seconds``, ``release(candidate)`` (``executor``). ``NotMeasured`` carries
-  the outcome of what cannot run.
+* ``Executor`` is where it runs (``executor``): ``run(jobs)`` for a sweep; ``prepare(job)``, ``sample(prepared, n)``
+  and ``finish(prepared)`` for a search that chooses what to time next. ``NotMeasured`` carries the outcome of what
+  cannot run. ``InProcess(device)`` is the one of this process and one device (``in_process``).
 * ``compare(a, b)``, ``summarise(samples)`` and ``Stopping`` say what samples mean (``stats``, pure).
 * ``shapes.measure.store.Store``: ``find(key, environment)`` before measuring, ``add([measurement])`` after.
 
 Importing this package loads no torch; opening a device does.
 """
 
-from shapes.measure.executor import Candidate, DeviceLostError, Executor, InProcess, NotMeasured, Settings
+from shapes.measure.executor import DeviceLostError, Executor, NotMeasured, Prepared, Settings
+from shapes.measure.in_process import InProcess
 from shapes.measure.jobs import Job, MemoryBound, Part, swiglu
 from shapes.measure.record import Measurement
 from shapes.measure.runner import Progress, Sweep, measure
 from shapes.measure.stats import Comparison, Drift, Stopping, Summary, compare, summarise
 
 __all__ = [
-    "Candidate",
     "Comparison",
     "DeviceLostError",
     "Drift",
@@ -29,6 +29,7 @@ __all__ = [
     "MemoryBound",
     "NotMeasured",
     "Part",
+    "Prepared",
     "Progress",
     "Settings",
     "Stopping",

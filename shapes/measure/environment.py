@@ -49,6 +49,11 @@ class Environment:
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
     @property
+    def cpu(self) -> bool:
+        """Whether the processor is the device measured, and not only its host."""
+        return self.threads is not None
+
+    @property
     def source(self) -> str:
         """What a ``Timing`` says of where it is from: "measured:NVIDIA H200 torch 2.11.0"."""
         return f"measured:{self.device} torch {dict(self.versions).get('torch', '?')}"

@@ -11,17 +11,14 @@ import random
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
-from shapes.measure.executor import Executor, InProcess, Parts, Round, Settings
+from shapes.measure.executor import Executor, Round, Samples, Settings
 from shapes.measure.jobs import Job, by_key
 from shapes.measure.record import Measurement
 from shapes.measure.stats import Drift, control_drift
-
-if TYPE_CHECKING:
-    from shapes.measure.store import Store  # it imports this package: the store holds measurements
+from shapes.measure.store import Store
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +55,7 @@ class Sweep:
 def measure(
     jobs: Iterable[Job],
     *,
-    executor: Executor | None = None,
+    executor: Executor,
     store: Store | None = None,
     settings: Settings | None = None,
     time_limit_s: float | None = None,
@@ -67,12 +64,11 @@ def measure(
 ) -> Sweep:
     """Measure ``jobs`` (equal ones once) and return what is known of them.
 
-    ``executor`` None: this process, the accelerator at hand or the CPU. ``store`` None: nothing is kept.
+    ``store`` None: nothing is kept.
     ``time_limit_s``: no job is started after it, those of small ``priority`` come first. ``fresh``: measure again what
-    the store has. InputError without torch or device.
+    the store has.
     """
     start = time.monotonic()
-    executor = executor if executor is not None else InProcess()
     settings = settings or Settings()
     wanted = by_key(jobs)
     found: dict[str, Measurement] = {}
@@ -83,13 +79,13 @@ def measure(
     deadline = start + time_limit_s if time_limit_s is not None else None
     control: list[float] = []
     last: Measurement | None = None
-    events = executor.run(waiting, settings, deadline=deadline, parts=_parts(waiting, store, executor, fresh))
+    events = executor.run(waiting, settings, deadline=deadline, unfinished=_unfinished(waiting, store, executor, fresh))
     if waiting:
         for event in events:
             if isinstance(event, Round):
                 control.append(float(np.median(event.control)))
                 if store is not None:
-                    store.save_parts(event.parts, executor.environment)
+                    store.save_unfinished(event.samples, executor.environment)
             else:
                 found[event.key] = last = event
                 if store is not None:
@@ -127,11 +123,11 @@ def _stored(wanted: dict[str, Job], store: Store, executor: Executor, settings: 
     return found
 
 
-def _parts(jobs: list[Job], store: Store | None, executor: Executor, fresh: bool) -> Parts:
+def _unfinished(jobs: list[Job], store: Store | None, executor: Executor, fresh: bool) -> Samples:
     if store is None or fresh:
         return {}
-    parts = {job.key: store.part(job.key, executor.environment) for job in jobs}
-    return {key: part for key, part in parts.items() if part is not None}
+    found = {job.key: store.unfinished(job.key, executor.environment) for job in jobs}
+    return {key: samples for key, samples in found.items() if samples is not None}
 
 
 def _progress(

@@ -226,7 +226,7 @@ def _replace(path: Path, unfinished: Path, found: Salvaged) -> Repair:
             store.add(found.measurements.values())
             for (key, identity), parts in found.parts.items():
                 if identity in found.environments and store.find(key, found.environments[identity]) is None:
-                    store.save_parts({key: parts}, found.environments[identity])
+                    store.save_unfinished({key: parts}, found.environments[identity])
             kept = store.count()
     except BaseException:
         for copy in (*aside, unfinished, *(beside(unfinished, suffix) for suffix in _COMPANIONS)):

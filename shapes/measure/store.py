@@ -3,7 +3,7 @@
 ``Store.open(path)`` creates or opens it; a file that is not a store of this program is refused and left untouched.
 Results are found by the work's key and the environment's identity (device name, driver, library versions, harness), so
 a figure from another driver never stands for one from this. ``part`` holds the samples of what is being timed, so that
-a kill loses at most the burst in flight.
+a kill loses at most the round in flight.
 """
 
 from __future__ import annotations
@@ -159,7 +159,7 @@ class Store:
                 raise
 
     def add(self, measurements: Iterable[Measurement]) -> int:
-        """Write ``measurements`` and drop their unfinished parts, all or none; returns how many were new (by uid)."""
+        """Write ``measurements`` and drop their unfinished samples, all or none; returns how many were new (by uid)."""
         added = 0
         with self._transaction() as connection:
             for one in measurements:
@@ -222,15 +222,15 @@ class Store:
         except (KeyError, TypeError, ValueError, AttributeError, OverflowError, RecursionError) as error:
             raise damaged(self.path, f"a measurement of it: {type(error).__name__}") from None
 
-    def save_parts(self, parts: Mapping[str, tuple[Array, Array]], environment: Environment) -> None:
+    def save_unfinished(self, unfinished: Mapping[str, tuple[Array, Array]], environment: Environment) -> None:
         """Keep (samples, control samples) taken so far, by the key of what is being timed."""
         with self._transaction() as connection:
             connection.executemany(
                 "INSERT OR REPLACE INTO part VALUES (?, ?, ?, ?)",
-                [(key, environment.identity, _blob(own), _blob(control)) for key, (own, control) in parts.items()],
+                [(key, environment.identity, _blob(own), _blob(control)) for key, (own, control) in unfinished.items()],
             )
 
-    def part(self, key: str, environment: Environment) -> tuple[Array, Array] | None:
+    def unfinished(self, key: str, environment: Environment) -> tuple[Array, Array] | None:
         """(samples, control samples) that an interrupted run left of this work, if any."""
         with self._guarded() as connection:
             row = connection.execute(

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from shapes.cost import Cost, predict_many
 from shapes.device import DEFAULT_DEVICE, Device, load_device
 from shapes.errors import InputError
-from shapes.measure.executor import InProcess
+from shapes.measure import InProcess
 from shapes.measure.jobs import Job
 from shapes.measure.record import Measurement
 from shapes.measure.runner import measure
@@ -107,6 +107,6 @@ def measured_costs(
         raise InputError(f"nothing could be measured ({reason})", key="--measure")
     alone |= {operator.name for operator in jobs if operator not in known}
     notes = (f"predicted, not measured: {', '.join(sorted(alone))}",) if alone else ()
-    if session.backend.device == "cpu":
+    if session.environment.cpu:
         notes += ("times are this CPU's and say nothing of the device whose rules these are",)
     return MeasuredCosts(known, session.environment.source, notes)

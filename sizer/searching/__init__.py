@@ -1,6 +1,11 @@
-"""`search`: faster neighbouring dimensions, predicted for named devices or measured on the one at hand."""
+"""`search`: faster neighbouring dimensions, predicted for named devices or measured on the one at hand.
 
+``search`` and ``swiglu_width`` take keywords (``entry``); ``run.find`` takes what they make of them: a ``Baseline``,
+the name of one of ``SPACES``, one of ``OBJECTIVES``, ``Limits``, and a ``Source``.
+"""
+
+from sizer.searching.entry import search, swiglu_width
+from sizer.searching.objective import OBJECTIVES
 from sizer.searching.ranked import SearchResult
-from sizer.searching.run import OBJECTIVES, WHATS, search, swiglu_width
 
-__all__ = ["OBJECTIVES", "WHATS", "SearchResult", "search", "swiglu_width"]
+__all__ = ["OBJECTIVES", "SearchResult", "search", "swiglu_width"]

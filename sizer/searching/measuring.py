@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import exp
 from statistics import NormalDist
@@ -11,17 +11,21 @@ from statistics import NormalDist
 import numpy as np
 from numpy.typing import NDArray
 
+from shapes.device import DEFAULT_DEVICE, Device, load_device
 from shapes.errors import InputError
-from shapes.measure.executor import Candidate, InProcess, NotMeasured
+from shapes.measure.executor import Executor, NotMeasured, Prepared
 from shapes.measure.jobs import Job
 from shapes.measure.stats import summarise
 from shapes.measure.store import Store
 from shapes.timing import Timing
-from sizer.searching.predicting import Priced
+from sizer.measuring import device_at_hand
+from sizer.searching.jobs import left_out, weighted_jobs
+from sizer.searching.objective import Objective
+from sizer.searching.predicting import TimedCandidate
+from sizer.searching.source import Progress, Times
 from sizer.searching.space import Space
 from sizer.searching.strategies import STRATEGIES
-from sizer.searching.strategies.contest import Outcome
-from sizer.searching.work import left_out, work_of
+from sizer.searching.strategies.paired import BaselineError, CannotRunError, Outcome
 
 Array = NDArray[np.float64]
 #: Kernels are kept ready in so much of the memory that is free at the start: each costs a check and a warm-up.
@@ -31,9 +35,16 @@ SAVE_S = 0.2
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
-    """How a search measures: which strategy, how good is good enough, for how long, and where samples are kept."""
+class Measured:
+    """Seconds of whole parts of a model on ``executor``'s device, kept in ``store``.
 
+    ``device``: whose limits and predictions order the candidates. The best is known to within ``regret`` at
+    ``confidence``, unless ``time_limit_s`` is up first. A candidate's interval is that of its ratio to the baseline it
+    was paired with.
+    """
+
+    executor: Executor
+    device: Device
     strategy: str = "racing"
     regret: float = 0.01
     confidence: float = 0.95
@@ -46,61 +57,71 @@ class Asked:
         if not 0 < self.regret < 1:
             raise InputError("expected more than 0 and less than 100%", key="--regret", value=self.regret)
 
+    @property
+    def devices(self) -> tuple[Device, ...]:
+        return (self.device,)
 
-@dataclass(frozen=True, slots=True)
-class Measured:
-    """Candidates that were looked at, the baseline first, with measured times; ``notes`` say how sure the best is.
+    def times(
+        self,
+        space: Space,
+        predicted: Sequence[Sequence[TimedCandidate]],
+        objective: Objective,
+        progress: Progress | None,
+    ) -> Times:
+        """The candidates that the strategy looked at; the notes say how sure the best is.
 
-    A candidate's interval is that of its ratio to the baseline timed beside it.
-    """
+        InputError where the baseline cannot run.
+        """
+        (row,) = predicted
+        started = time.perf_counter()
 
-    priced: tuple[Priced, ...]
-    samples: int
-    notes: tuple[str, ...]
+        def out_of_time() -> bool:
+            return self.time_limit_s is not None and time.perf_counter() - started >= self.time_limit_s
+
+        error = max((one.timing.high - one.timing.low) / 2 / one.timing.seconds for one in row[1:])
+        with Store.open(self.store) as store:
+            sampler = Sampler(space, [one.change for one in row], self.executor, store)
+            try:
+                outcome = STRATEGIES[self.strategy](
+                    [one.timing.seconds for one in row],
+                    error,
+                    sampler.sample,
+                    regret=self.regret,
+                    confidence=self.confidence,
+                    weights=[objective.weight(one) for one in row],
+                    out_of_time=out_of_time,
+                    progress=progress,
+                )
+            except BaselineError as failure:
+                raise InputError(f"the baseline cannot be measured here ({failure})", key="--measure") from None
+            finally:
+                sampler.close()
+        name = self.executor.environment.source
+        seen = tuple(
+            replace(row[index], timing=_timing(outcome, index, self.confidence, name))
+            for index in sorted(outcome.ratios)
+        )
+        notes = (self._answer(outcome, row, sampler.reused), *left_out(space), *_failures(outcome, row))
+        return Times([seen], outcome.samples, notes)
+
+    def _answer(self, outcome: Outcome, row: Sequence[TimedCandidate], reused: int) -> str:
+        ended = "" if outcome.finished else "; --time-limit was up first, the same command goes on"
+        kept = f" ({reused} kernels timed before)" if reused else ""
+        return (
+            f"{len(outcome.ratios) - 1} of {len(row) - 1} candidates looked at{kept}, {outcome.sure:.0%} sure that "
+            f"none of them is more than {self.regret:.1%} faster than the best{ended}"
+        )
 
 
-def measured(
-    space: Space, predicted: Sequence[Priced], weights: Sequence[float], asked: Asked, session: InProcess,
-    progress: Callable[[int, int], None] | None = None,
-) -> Measured:  # fmt: skip
-    """Time ``predicted`` (the baseline first) here; ``weights`` are what the objective makes of a second of each.
+def device_to_measure(executor: Executor, named: str | Device | None) -> Device:
+    """The device whose limits and predictions go with measuring on ``executor``; the default's where it is unknown."""
+    return device_at_hand(executor.environment, named) or load_device(named or DEFAULT_DEVICE)
 
-    InputError where the baseline cannot run.
-    """
-    started = time.perf_counter()
 
-    def out_of_time() -> bool:
-        return asked.time_limit_s is not None and time.perf_counter() - started >= asked.time_limit_s
-
-    error = max((one.timing.high - one.timing.low) / 2 / one.timing.seconds for one in predicted[1:])
-    seconds = [one.timing.seconds for one in predicted]
-    with Store.open(asked.store) as store:
-        source = Source(space, [one.change for one in predicted], session, store)
-        try:
-            outcome = STRATEGIES[asked.strategy](
-                seconds, error, source.sample, regret=asked.regret, confidence=asked.confidence,
-                weights=weights, out_of_time=out_of_time, progress=progress,
-            )  # fmt: skip
-        except ValueError:
-            reason = source.failed.get(0, "no reason given")
-            raise InputError(f"the baseline cannot be measured here ({reason})", key="--measure") from None
-        finally:
-            source.close()
-    name = session.environment.source
-    timings = {index: _timing(outcome, index, asked.confidence, name) for index in sorted(outcome.ratios)}
-    seen = tuple(replace(predicted[index], timing=timing) for index, timing in timings.items())
-    others = len(predicted) - 1
-    ended = "" if outcome.finished else "; --time-limit was up first, the same command goes on"
-    kept = f" ({source.reused} kernels timed before)" if source.reused else ""
-    notes = [
-        f"{len(seen) - 1} of {others} candidates looked at{kept}, {outcome.sure:.0%} sure that none of them is more "
-        f"than {asked.regret:.1%} faster than the best{ended}"
-    ]
-    notes.extend(left_out(space))
-    for index in outcome.failed:
-        change = ", ".join(f"{key} {value}" for key, value in predicted[index].change.items())
-        notes.append(f"{change} was not measured ({source.failed[index]})")
-    return Measured(seen, outcome.samples, tuple(notes))
+def _failures(outcome: Outcome, row: Sequence[TimedCandidate]) -> Iterator[str]:
+    for index, reason in outcome.failed.items():
+        change = ", ".join(f"{key} {value}" for key, value in row[index].change.items())
+        yield f"{change} was not measured ({reason})"
 
 
 def _timing(outcome: Outcome, index: int, confidence: float, source: str) -> Timing:
@@ -114,30 +135,28 @@ def _timing(outcome: Outcome, index: int, confidence: float, source: str) -> Tim
     return Timing(level * ratio.seconds, level * low, level * high, source)
 
 
-class Source:
-    """Samples of candidates by index, from the store first; ``failed`` says why a candidate has none."""
+class Sampler:
+    """Samples of candidates by index, from the store first."""
 
-    def __init__(self, space: Space, changes: Sequence[Mapping[str, int]], session: InProcess, store: Store) -> None:
-        self._work = [work_of(space, change) for change in changes]
-        self._session, self._store = session, store
-        self._ready: dict[str, Candidate] = {}
-        self._room_bytes = ROOM * session.backend.free_bytes
-        #: Candidates with samples that are not written down yet.
-        self._unsaved: dict[str, Candidate] = {}
+    def __init__(self, space: Space, changes: Sequence[Mapping[str, int]], executor: Executor, store: Store) -> None:
+        self._jobs = [weighted_jobs(space, change) for change in changes]
+        self._executor, self._store = executor, store
+        self._ready: dict[str, Prepared] = {}
+        self._room_bytes = ROOM * executor.room_bytes
+        #: Those of which samples are not written down yet.
+        self._unsaved: dict[str, Prepared] = {}
         self._saved_at_s = time.perf_counter()
         #: Samples of the store that were not handed out yet, by job.
         self._kept: dict[str, Array] = {}
-        self.failed: dict[int, str] = {}
+        #: How many kernels had samples in the store.
         self.reused = 0
 
-    def sample(self, index: int, count: int) -> Array | None:
-        """``count`` times of candidate ``index``, seconds; None (and ``failed``) where it cannot run."""
+    def sample(self, index: int, count: int) -> Array:
+        """``count`` times of candidate ``index``, seconds; CannotRunError where it cannot run."""
         try:
-            columns = [weight * self._take(job, count) for job, weight in self._work[index]]
+            return np.asarray(sum(weight * self._take(job, count) for job, weight in self._jobs[index]))
         except NotMeasured as outcome:
-            self.failed[index] = f"{outcome.status}: {outcome}"
-            return None
-        return np.asarray(sum(columns))
+            raise CannotRunError(f"{outcome.status}: {outcome}") from outcome
 
     def _take(self, job: Job, count: int) -> Array:
         if job.key not in self._kept:
@@ -147,41 +166,41 @@ class Source:
         if len(kept) >= count:
             self._kept[job.key] = kept[count:]
             return kept[:count]
-        candidate = self._ready.pop(job.key, None) or self._prepare(job)
-        self._ready[job.key] = candidate  # the most recently used is last
-        taken = self._session.sample(candidate, count)
-        self._unsaved[job.key] = candidate
+        prepared = self._ready.pop(job.key, None) or self._prepare(job)
+        self._ready[job.key] = prepared  # the most recently used is last
+        taken = self._executor.sample(prepared, count)
+        self._unsaved[job.key] = prepared
         if time.perf_counter() - self._saved_at_s >= SAVE_S:
-            parts = {key: (one.samples, one.controls) for key, one in self._unsaved.items()}
-            self._store.save_parts(parts, self._session.environment)
+            unsaved = {key: (one.samples, one.controls) for key, one in self._unsaved.items()}
+            self._store.save_unfinished(unsaved, self._executor.environment)
             self._unsaved.clear()
             self._saved_at_s = time.perf_counter()
         return taken
 
     def _stored(self, job: Job) -> Array:
-        environment = self._session.environment
-        part = self._store.part(job.key, environment)
-        if part is not None:
-            return part[0]
+        environment = self._executor.environment
+        unfinished = self._store.unfinished(job.key, environment)
+        if unfinished is not None:
+            return unfinished[0]
         found = self._store.find(job.key, environment)
         return found.samples if found is not None and found.ok else np.empty(0)
 
-    def _prepare(self, job: Job) -> Candidate:
+    def _prepare(self, job: Job) -> Prepared:
         while sum(one.held_bytes for one in self._ready.values()) > self._room_bytes:
             self._close(next(iter(self._ready)))
         try:
-            candidate = self._session.prepare(job)
+            prepared = self._executor.prepare(job)
         except NotMeasured as outcome:
             if outcome.status != "oom" or not self._ready:
                 raise
-            self.close()  # no room beside the others: once more alone
-            candidate = self._session.prepare(job)
-        candidate.samples = self._stored(job)
-        return candidate
+            self.close()  # no room with the others: once more alone
+            prepared = self._executor.prepare(job)
+        prepared.samples = self._stored(job)
+        return prepared
 
     def _close(self, key: str) -> None:
         self._unsaved.pop(key, None)
-        self._store.add([self._session.finish(self._ready.pop(key))])
+        self._store.add([self._executor.finish(self._ready.pop(key))])
 
     def close(self) -> None:
         """Write what was measured as finished measurements and let go of the kernels."""

@@ -4,34 +4,41 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from shapes.errors import InputError, positive_int
 from shapes.model import ModelShape
 from shapes.operators import Operator
 from shapes.workload import Workload
 
-#: Which of a step's operators a search times.
-Part = Callable[[Operator], bool]
+if TYPE_CHECKING:
+    from shapes.measure.jobs import PartName  # loads what measures, which a prediction has no use for
 
 
 @dataclass(frozen=True, slots=True)
 class Space:
-    """``candidates`` are changes of ``model`` (dimensions) or ``workload`` (b, s); ``part`` of the step is timed.
+    """``candidates`` are changes of ``model`` (dimensions) or ``workload`` (b, s); of a step's operators those that
 
-    ``operators_of`` replaces the model's own operators (the book's single product). ``excluded``: constraint -> how
-    many candidates it left out, in words a person can act on.
+    ``timed`` says are timed (None: all), measured as ``measured_parts`` of the model (None: whole layers and the head).
+    ``parameters_of``: None: the whole model's. ``operators_of`` replaces the model's own operators (the book's single
+    product). ``excluded``: constraint -> how many candidates it left out, in words a person can act on.
     """
 
     what: str
     model: ModelShape
     workload: Workload
     candidates: tuple[Mapping[str, int], ...]
-    part: Part
-    parameters_of: Callable[[ModelShape], int]
-    baseline: Mapping[str, int] = field(default_factory=dict)
+    baseline: Mapping[str, int]
+    timed: Callable[[Operator], bool] | None = None
+    measured_parts: tuple[PartName, ...] | None = None
+    parameters_of: Callable[[ModelShape], int] | None = None
     operators_of: Callable[[ModelShape, Workload], tuple[Operator, ...]] | None = None
     excluded: Mapping[str, int] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+
+    def parameters(self, model: ModelShape) -> int:
+        """Parameters of what is searched (an MLP, a model), of one candidate's ``model``."""
+        return model.parameters if self.parameters_of is None else self.parameters_of(model)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,10 +80,6 @@ class Limits:
         low, high = self.low if self.low is not None else low, self.high if self.high is not None else high
         step = 1 if self.misaligned and self.step is None else self.step or step
         return range(-(-max(low, 1) // step) * step, high + 1, step)
-
-
-def anything(_: Operator) -> bool:
-    return True
 
 
 def whole_heads(heads: int, kv_heads: int, t: int) -> bool:

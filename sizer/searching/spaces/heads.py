@@ -6,19 +6,21 @@ from collections import Counter
 
 from shapes.device import Device
 from shapes.errors import InputError
-from shapes.model import AttentionShape, ModelShape
+from shapes.model import AttentionShape
 from shapes.operators import Operator
-from shapes.workload import Workload
+from sizer.searching.baseline import Baseline
 from sizer.searching.space import Limits, Space, nothing_left, whole_heads
 
 NAME = "heads"
+LIMITS = frozenset({"head_dims"})
 
 #: Head dimensions that fused kernels take.
 SMALLEST_HEAD, LARGEST_HEAD = 32, 256
 
 
-def space(model: ModelShape, workload: Workload, device: Device, limits: Limits) -> Space:
+def space(baseline: Baseline, device: Device, limits: Limits) -> Space:
     """Every number of heads that divides the hidden size with a head_dim of 32..256, a multiple of 8."""
+    model, workload = baseline.model, baseline.workload
     attention = model.attention
     if not isinstance(attention, AttentionShape):
         raise InputError("expected a model with multi-head or grouped-query attention", key="--what", value=NAME)
@@ -43,11 +45,19 @@ def space(model: ModelShape, workload: Workload, device: Device, limits: Limits)
             candidates.append({"heads": heads, "head_dim": dim, "kv_heads": heads // group})
     if not candidates:
         raise nothing_left(NAME, excluded)
+    own = {"heads": attention.heads, "head_dim": attention.head_dim, "kv_heads": attention.kv_heads}
+    note = "attention with its projections is timed; what other heads do to quality is yours"
     return Space(
-        NAME, model, workload, tuple(candidates), part=_is_attention, parameters_of=lambda changed: changed.parameters,
-        baseline={"heads": attention.heads, "head_dim": attention.head_dim, "kv_heads": attention.kv_heads},
-        excluded=excluded, notes=("attention with its projections is timed; what other heads do to quality is yours",),
-    )  # fmt: skip
+        NAME,
+        model,
+        workload,
+        tuple(candidates),
+        own,
+        timed=_is_attention,
+        measured_parts=("self_attention",),
+        excluded=excluded,
+        notes=(note,),
+    )
 
 
 def _is_attention(operator: Operator) -> bool:

@@ -6,19 +6,21 @@ from collections import Counter
 
 from shapes.device import Device
 from shapes.errors import InputError
-from shapes.model import AttentionShape, ModelShape
+from shapes.model import AttentionShape
 from shapes.model.resize import resize
-from shapes.workload import Workload
-from sizer.searching.space import Limits, Space, anything, nothing_left, whole_heads
+from sizer.searching.baseline import Baseline
+from sizer.searching.space import Limits, Space, nothing_left, whole_heads
 
 NAME = "hidden"
+LIMITS = frozenset({"aspect", "head_dims"})
 
 #: Hidden sizes up to this share away are neighbours.
 NEIGHBOURHOOD = 0.1
 
 
-def space(model: ModelShape, workload: Workload, device: Device, limits: Limits) -> Space:
+def space(baseline: Baseline, device: Device, limits: Limits) -> Space:
     """Hidden sizes a tenth around the baseline's whose model stays within the tolerance's parameters."""
+    model, workload = baseline.model, baseline.workload
     attention, mlp = model.attention, model.dense_mlp
     if not isinstance(attention, AttentionShape) or mlp is None:
         raise InputError("expected a dense model with multi-head attention", key="--what", value=NAME)
@@ -46,8 +48,5 @@ def space(model: ModelShape, workload: Workload, device: Device, limits: Limits)
                 candidates.append(change)
     if not candidates:
         raise nothing_left(NAME, excluded)
-    baseline = {"hidden": hidden, "heads": attention.heads, "head_dim": attention.head_dim, "d_ff": mlp.width}
-    return Space(
-        NAME, model, workload, tuple(candidates), part=anything, parameters_of=lambda changed: changed.parameters,
-        baseline=baseline, excluded=excluded,
-    )  # fmt: skip
+    own = {"hidden": hidden, "heads": attention.heads, "head_dim": attention.head_dim, "d_ff": mlp.width}
+    return Space(NAME, model, workload, tuple(candidates), own, excluded=excluded)

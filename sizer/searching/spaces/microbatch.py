@@ -7,16 +7,19 @@ from dataclasses import replace
 
 from shapes.device import Device
 from shapes.memory import largest_microbatch
-from shapes.model import ModelShape
-from shapes.workload import Workload
-from sizer.searching.space import Limits, Space, anything, nothing_left
+from sizer.searching.baseline import Baseline
+from sizer.searching.space import Limits, Space, nothing_left
 
 NAME = "microbatch"
+LIMITS = frozenset({"seq_lens"})
+#: Of large b only those of so many significant bits are tried: every one to 256, then each within a 128th of the next.
+BITS = 8
 
 
-def space(model: ModelShape, workload: Workload, device: Device, limits: Limits) -> Space:
+def space(baseline: Baseline, device: Device, limits: Limits) -> Space:
     """b from 1 to twice the baseline's tokens, as far as memory allows, for its s and each of ``limits.seq_lens``."""
-    baseline = {"b": workload.b, "s": workload.s} if limits.seq_lens else {"b": workload.b}
+    model, workload = baseline.model, baseline.workload
+    own = {"b": workload.b, "s": workload.s} if limits.seq_lens else {"b": workload.b}
     found: list[Mapping[str, int]] = []
     excluded: dict[str, int] = {}
     fits: dict[int, int] = {}
@@ -26,8 +29,13 @@ def space(model: ModelShape, workload: Workload, device: Device, limits: Limits)
         highest = min(wanted, fits[s]) if fits[s] else wanted
         if highest < wanted:
             excluded[f"memory of {device.name} (the largest that fits is {fits[s]} at s {s})"] = wanted - highest
-        found += [{key: {"b": b, "s": s}[key] for key in baseline} for b in limits.values(1, highest, 1)]
-    candidates = tuple(change for change in found if change != baseline)
+        every = limits.values(1, highest, 1)
+        kept = [b for b in every if limits.step is not None or _is_round(b)]
+        found += [{key: {"b": b, "s": s}[key] for key in own} for b in kept]
+        if len(kept) < len(every):
+            reason = f"b of more than {BITS} significant bits at s {s} (--step 1 takes them all)"
+            excluded[reason] = len(every) - len(kept)
+    candidates = tuple(change for change in found if change != own)
     if not candidates:
         raise nothing_left(NAME, excluded)
     notes = [
@@ -36,7 +44,9 @@ def space(model: ModelShape, workload: Workload, device: Device, limits: Limits)
         else f"nothing fits {device.name} at s {s}: times only"
         for s, most in fits.items()
     ]
-    return Space(
-        NAME, model, workload, candidates, part=anything, parameters_of=lambda changed: changed.parameters,
-        baseline=baseline, excluded=excluded, notes=(*notes, "times are compared a token"),
-    )  # fmt: skip
+    notes.append("times are compared a token")
+    return Space(NAME, model, workload, candidates, own, excluded=excluded, notes=tuple(notes))
+
+
+def _is_round(b: int) -> bool:
+    return b % (1 << max(0, b.bit_length() - BITS)) == 0

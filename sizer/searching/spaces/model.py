@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import ceil, floor
 
 from shapes.device import Device
 from shapes.errors import InputError
-from shapes.model import AttentionShape, Block, MlpShape, ModelShape, Stack
-from shapes.model.parameters import block_tensors, parameter_count
+from shapes.model import AttentionShape, ModelShape
 from shapes.model.resize import resize
 from shapes.workload import Workload
-from sizer.searching.space import Limits, Space, anything, nothing_left, whole_heads
+from sizer.searching.baseline import Baseline
+from sizer.searching.space import Limits, Space, nothing_left, whole_heads
 
 NAME = "model"
+LIMITS = frozenset({"aspect", "head_dims"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,19 +28,17 @@ class Bounds:
     width_factor: float = 1.1
 
 
-def space(
-    model: ModelShape, workload: Workload, device: Device, limits: Limits, *, budget: float | None = None,
-    bounds: Bounds = Bounds(),
-) -> Space:  # fmt: skip
+def space(baseline: Baseline, device: Device, limits: Limits, *, bounds: Bounds = Bounds()) -> Space:
     """Every combination of aligned dimensions whose parameters are within the tolerance of the budget."""
+    model, workload = baseline.model, baseline.workload
     attention, mlp = model.attention, model.dense_mlp
     if not isinstance(attention, AttentionShape) or mlp is None or len(model.stacks) > 1:
         raise InputError("expected a dense decoder", key="--what", value=NAME)
-    target, excluded = budget or float(model.parameters), Counter[str]()
+    target, excluded = baseline.parameters or float(model.parameters), Counter[str]()
     candidates = tuple(_candidates(model, workload, device, limits, target, bounds, excluded))
     if not candidates:
         raise nothing_left(NAME, excluded)
-    baseline = {
+    own = {
         "hidden": model.hidden, "layers": model.layers, "heads": attention.heads, "head_dim": attention.head_dim,
         "kv_heads": attention.kv_heads, "d_ff": mlp.width, "vocab": model.vocab,
     }  # fmt: skip
@@ -49,10 +48,7 @@ def space(
         f"head_dim in {', '.join(map(str, limits.head_dims or bounds.head_dims))} (--head-dim): quality inside these "
         "bounds is yours to judge"
     )
-    return Space(
-        NAME, model, workload, candidates, part=anything, parameters_of=lambda changed: changed.parameters,
-        baseline=baseline, excluded=excluded, notes=(note,),
-    )  # fmt: skip
+    return Space(NAME, model, workload, candidates, own, excluded=excluded, notes=(note,))
 
 
 def _candidates(
@@ -91,7 +87,7 @@ def _aspect(model: ModelShape, limits: Limits, bounds: Bounds) -> tuple[float, f
 
 
 def _heads_and_vocab(
-    model: ModelShape, attention: AttentionShape, hidden: int, shards: int, step: int, limits: Limits, bounds: Bounds,
+    model: ModelShape, attention: AttentionShape, hidden: int, t: int, step: int, limits: Limits, bounds: Bounds,
     excluded: Counter[str],
 ) -> Iterator[dict[str, int]]:  # fmt: skip
     """Heads of each allowed dimension with as many query heads a key/value head, or as many key/value heads, as now."""
@@ -99,13 +95,13 @@ def _heads_and_vocab(
     vocab = -(-model.vocab // step) * step
     for dim in limits.head_dims or bounds.head_dims:
         heads = hidden // dim
-        if hidden % dim or heads % shards:
+        if hidden % dim or heads % t:
             excluded["whole heads on every shard"] += 1
             continue
         grouped = {heads // group} if heads % group == 0 else set()
         same = {attention.kv_heads} if group > 1 and heads % attention.kv_heads == 0 else set()
         for kv_heads in sorted(grouped | same):
-            if not whole_heads(heads, kv_heads, shards):
+            if not whole_heads(heads, kv_heads, t):
                 excluded["whole heads on every shard"] += 1
                 continue
             yield {"hidden": hidden, "heads": heads, "head_dim": dim, "kv_heads": kv_heads, "vocab": vocab}
@@ -142,31 +138,3 @@ def _layers(count: _Count, width: int, target: float, tolerance: float) -> Itera
         first = last = max(1, round((target - ends) / layer))
     for layers in range(max(1, first), last + 1):
         yield layers, count.of(layers, width)
-
-
-def from_budget(parameters: float, *, vocab: int = 50304) -> ModelShape:
-    """A plain gated decoder of about ``parameters``: the baseline where no configuration is given.
-
-    Heads of 128, d_ff 8h/3 rounded up to 64, untied, and h/L between 48 and 128 as published models have it.
-    """
-    if not 1e7 <= parameters <= 1e14:
-        raise InputError("expected between 1e7 and 1e14 parameters", key="--params", value=parameters)
-    best: tuple[float, int, int] | None = None
-    for heads in range(2, 400):
-        hidden = heads * 128
-        layer = parameter_count(block_tensors(_plain_block(heads), hidden))
-        layers = max(1, round((parameters - (2 * vocab + 1) * hidden) / layer))
-        if 48 <= hidden / layers <= 128:
-            miss = abs(layer * layers + (2 * vocab + 1) * hidden - parameters)
-            best = min(best or (miss, heads, layers), (miss, heads, layers))
-    if best is None:
-        raise InputError("no plain model has so many parameters; give --config", key="--params", value=parameters)
-    _, heads, layers = best
-    return ModelShape(
-        "llama", (Stack("decoder", heads * 128, (replace(_plain_block(heads), count=layers),)),), vocab=vocab
-    )
-
-
-def _plain_block(heads: int) -> Block:
-    width = -(-8 * heads * 128 // 3 // 64) * 64
-    return Block(AttentionShape(heads, heads, 128, rotary_dim=128), MlpShape(width))

@@ -8,26 +8,35 @@ from shapes.device import Device
 from shapes.dtypes import BYTES
 from shapes.errors import InputError
 from shapes.model import Block, MlpShape, ModelShape, Stack
-from shapes.model.resize import resize
 from shapes.operators import Gemm, Operator
 from shapes.workload import Workload
+from sizer.searching.baseline import Baseline
 from sizer.searching.space import Limits, Space, nothing_left
 
 NAME = "swiglu"
+LIMITS: frozenset[str] = frozenset()
 
 #: What a kernel loads at once: a leading dimension off it is served by another, slower kernel on every generation.
 VECTOR_BYTES = 16
 
 
-def space(
-    hidden: int, d_ff: int | None, workload: Workload, device: Device, limits: Limits, *, gemm_only: bool = False
-) -> Space:
-    """Widths within the tolerance of the baseline's parameters (default baseline: floor(8h/3))."""
-    width = d_ff or 8 * hidden // 3
-    if width < 1:
-        raise InputError("expected at least 1", key="--h", value=hidden)
+def space(baseline: Baseline, device: Device, limits: Limits) -> Space:
+    """Widths within the tolerance of the baseline's: of the MLPs of its model, of one MLP, or of the book's product."""
+    if baseline.scope == "product":
+        note = "one batched product (b, s, d_ff) x (b, d_ff, h): d_ff is the reduction dimension"
+        return replace(_alone(baseline, device, limits, note), operators_of=_single_product)
+    note = "gate, up and down with the activation; in training forward, dgrad and wgrad"
+    found = _alone(baseline, device, limits, note)
+    # One MLP or all of them: the candidates are the same, the parameters the whole model's.
+    return replace(found, model=baseline.model, parameters_of=None) if baseline.scope == "model" else found
+
+
+def _alone(baseline: Baseline, device: Device, limits: Limits, note: str) -> Space:
+    mlp, hidden, workload = baseline.model.dense_mlp, baseline.model.hidden, baseline.workload
+    if mlp is None:
+        raise InputError("expected a model with a dense MLP", key="--what", value=NAME)
+    width = mlp.width
     stack = Stack("decoder", hidden, (Block(None, MlpShape(width), norms=0),), final_norm=0)
-    model = ModelShape("swiglu", (stack,), head=False)
     slack = int(width * limits.tolerance)
     vector = min(VECTOR_BYTES // BYTES[workload.dtype], device.alignment_elements(workload.dtype)) * workload.t
     found = limits.values(width - slack, width + slack, vector)
@@ -44,18 +53,17 @@ def space(
             raise nothing_left(NAME, {f"widths a multiple of {step} within --tolerance {limits.tolerance:.2%}": 1})
         raise nothing_left(NAME, excluded)
     return Space(
-        NAME, model, workload, tuple({"d_ff": value} for value in near), part=_is_mlp,
+        NAME,
+        ModelShape("swiglu", (stack,), head=False),
+        workload,
+        tuple({"d_ff": value} for value in near),
+        {"d_ff": width},
+        timed=_is_mlp,
+        measured_parts=("mlp",),
         parameters_of=lambda changed: 3 * changed.hidden * (changed.dense_mlp.width if changed.dense_mlp else 0),
-        baseline={"d_ff": width}, operators_of=_single_product if gemm_only else None,
         excluded={key: number for key, number in excluded.items() if number},
-        notes=(_note(gemm_only),),
-    )  # fmt: skip
-
-
-def _note(gemm_only: bool) -> str:
-    if gemm_only:
-        return "one batched product (b, s, d_ff) x (b, d_ff, h): d_ff is the reduction dimension"
-    return "gate, up and down with the activation; in training forward, dgrad and wgrad"
+        notes=(note,),
+    )
 
 
 def _is_mlp(operator: Operator) -> bool:
@@ -70,16 +78,4 @@ def _single_product(model: ModelShape, workload: Workload) -> tuple[Operator, ..
             "layers.*.mlp.down_proj", "forward", m=workload.s, n=model.hidden, k=mlp.width, batch=workload.b,
             dtype=workload.dtype, layout="nn", kind="bmm",
         ),
-    )  # fmt: skip
-
-
-def in_model(model: ModelShape, workload: Workload, device: Device, limits: Limits) -> Space:
-    """The same within a configuration's model: its own width is the baseline, its MLPs are timed."""
-    mlp = model.dense_mlp
-    if mlp is None:
-        raise InputError("expected a model with a dense MLP", key="--what", value=NAME)
-    alone = space(model.hidden, mlp.width, workload, device, limits)
-    return replace(
-        alone, model=model, parameters_of=lambda changed: changed.parameters,
-        candidates=tuple(change for change in alone.candidates if resize(model, **change)),
     )  # fmt: skip

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 from shapes.device import Device
 from shapes.errors import InputError
-from shapes.model import ModelShape
 from shapes.operators import Operator
-from shapes.workload import Workload
+from sizer.searching.baseline import Baseline
 from sizer.searching.space import Limits, Space, nothing_left
 
 NAME = "vocab"
+LIMITS: frozenset[str] = frozenset()
 
 #: Multiples of the alignment beyond the vocabulary that are worth a look.
 PADDINGS = 8
 
 
-def space(model: ModelShape, workload: Workload, device: Device, limits: Limits) -> Space:
+def space(baseline: Baseline, device: Device, limits: Limits) -> Space:
     """The next multiples of the alignment times t above the vocabulary (never below: tokens would be lost)."""
+    model, workload = baseline.model, baseline.workload
     if not model.head:
         raise InputError("expected a model with an LM-head", key="--what", value=NAME)
     step = device.alignment_elements(workload.dtype) * workload.t
@@ -25,10 +26,15 @@ def space(model: ModelShape, workload: Workload, device: Device, limits: Limits)
     if not values:
         raise nothing_left(NAME, {"padding (larger than the vocabulary)": 1})
     return Space(
-        NAME, model, workload, tuple({"vocab": value} for value in values), part=_is_head,
-        parameters_of=lambda changed: changed.parameters, baseline={"vocab": model.vocab},
+        NAME,
+        model,
+        workload,
+        tuple({"vocab": value} for value in values),
+        {"vocab": model.vocab},
+        timed=_is_head,
+        measured_parts=("head",),
         notes=("the head and the loss are timed",),
-    )  # fmt: skip
+    )
 
 
 def _is_head(operator: Operator) -> bool:

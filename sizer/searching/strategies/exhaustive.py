@@ -1,13 +1,13 @@
-"""Exhaustive: every candidate measured as a sweep measures it, in turns and random order. What racing is judged by.
+"""Exhaustive: every candidate measured as a sweep measures it, in rounds of random order. What racing is judged by.
 
-Each sample is a ratio to the baseline beside it, from which clock states cancel, so that LEAST of them will do.
+Each sample is a ratio to the baseline paired with it, from which clock states cancel, so that LEAST of them will do.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from sizer.searching.strategies.contest import MOST_SAMPLES, START, Contest, Outcome, Sample
+from sizer.searching.strategies.paired import MOST_SAMPLES, START, Outcome, PairedSamples, Sample
 
 NAME = "exhaustive"
 
@@ -28,22 +28,22 @@ def run(
 ) -> Outcome:
     """As ``racing.run``, but everything is measured, the likeliest first: time runs out on the unlikeliest."""
     del confidence
-    contest = Contest(sample, predicted_s, error, weights, regret, progress, out_of_time)
+    paired = PairedSamples(sample, predicted_s, error, weights, regret, progress, out_of_time)
     finished = True
-    for index in sorted(range(1, len(predicted_s)), key=contest.prior.__getitem__):
-        if not (finished := contest.take([index], START)):
+    for index in sorted(range(1, len(predicted_s)), key=paired.prior.__getitem__):
+        if not (finished := paired.take([index], START)):
             break
-        contest.tell(contest.unseen)
-    while finished and (loose := _loose(contest, regret / 2, most_samples)):
-        contest.tell(loose)
-        finished = contest.take(loose, turns=contest.turns(loose))
-    return contest.outcome(finished=finished)
+        paired.tell(paired.unseen)
+    while finished and (loose := _loose(paired, regret / 2, most_samples)):
+        paired.tell(loose)
+        finished = paired.take(loose, rounds=paired.rounds(loose))
+    return paired.outcome(finished=finished)
 
 
-def _loose(contest: Contest, precision: float, most_samples: int) -> list[int]:
-    errors = contest.errors()
+def _loose(paired: PairedSamples, precision: float, most_samples: int) -> list[int]:
+    errors = paired.errors()
     return [
         index
-        for index, ratios in contest.ratios.items()
+        for index, ratios in paired.ratios.items()
         if len(ratios) < most_samples and (len(ratios) < LEAST or 2 * errors[index] > precision)
     ]

@@ -1,7 +1,7 @@
-"""What the strategies share: candidates timed beside the baseline, and how sure one of them is the best.
+"""What the strategies share: candidates paired with the baseline, and how sure one of them is the best.
 
-Candidates are timed in short bursts, a few after each burst of the baseline, and what is kept is the logarithm of their
-ratio to it: clocks that drift through a search of minutes cancel.
+Candidates are timed in small batches, a few after each batch of the baseline, and what is kept is the logarithm of
+their ratio to it: clocks that drift through a search of minutes cancel.
 """
 
 from __future__ import annotations
@@ -18,34 +18,43 @@ from scipy.special import stdtr
 from shapes.measure.stats import correlation_length
 
 Array = NDArray[np.float64]
-#: ``sample(index, count)`` -> seconds of ``count`` more runs; None where the candidate cannot run.
-Sample = Callable[[int, int], Array | None]
+#: ``sample(index, count)`` -> seconds of ``count`` more runs; CannotRunError where the candidate cannot run.
+Sample = Callable[[int, int], Array]
 
-#: Runs of the baseline to start with; of a candidate at a time; of the baseline beside it.
-START, BURST, BESIDE = 12, 2, 1
-#: So many candidates are timed after one burst of the baseline.
+#: Runs of the baseline to start with; of a candidate at a time; of the baseline that these are paired with.
+START, BATCH, BASELINE_BATCH = 12, 2, 1
+#: So many candidates are timed after one batch of the baseline.
 GROUP = 8
 #: The baseline's level is the median of so many of its latest runs.
 WINDOW = 12
-#: A device is restless where one in ten runs of the baseline is off the level before by over so many times the regret.
-RESTLESS = 2.0
-#: There the level is that of the moment: the median of so many runs of the baseline, all beside the candidates.
-RESTLESS_BESIDE = 4
-#: A candidate's own spread counts from so many bursts on; before, it is no smaller than what others' is.
+#: A device is noisy where one in ten runs of the baseline deviates from the level before by over so many times the
+#: regret.
+NOISY = 2.0
+#: There the level is the latest only: the median of so many runs of the baseline, all paired with the same candidates.
+NOISY_BASELINE_BATCH = 4
+#: A candidate's own spread counts from so many batches on; before, it is no smaller than what others' is.
 OWN_SPREAD = 20
 #: Below this relative spread nothing is trusted to be known.
 LEAST_SPREAD = 0.001
 #: The predictions' error is never believed to be smaller than this.
 LEAST_ERROR = 0.005
-#: Degrees of freedom: predictions, and moments of a clock, are far off more often than a normal distribution has it.
+#: Degrees of freedom: predictions, and states of a clock, are far off more often than a normal distribution has it.
 FREEDOM = 8
 #: The standard error of a median over that of a mean.
 MEDIAN = 1.2533
-#: Turns are repeated before anything is judged anew, so that each adds a GROWTH-th of the runs so far: asked after
-#: every turn, an interval is narrow enough by chance too.
+#: Rounds are repeated before anything is judged anew, so that each adds a GROWTH-th of the runs so far: asked after
+#: every round, an interval is narrow enough by chance too.
 GROWTH = 10
 #: No candidate gets more runs: what is closer than they can tell stays open, and how sure the answer is says so.
 MOST_SAMPLES = 10_000
+
+
+class CannotRunError(RuntimeError):
+    """A candidate cannot run; the text says why."""
+
+
+class BaselineError(RuntimeError):
+    """The baseline cannot run, without which no sample means anything; the text says why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +65,7 @@ class Outcome:
     index -> standard error of their median, of few samples by how far the others' spread.
     ``baseline_s``: all of the baseline's samples. ``sure``: the chance that no candidate beats ``best`` by more than
     the regret, as far as the predictions' error is what it is said to be. ``finished``: not cut short by time.
+    ``failed``: index -> why it cannot run.
     """
 
     best: int
@@ -66,11 +76,11 @@ class Outcome:
     spent_s: float
     sure: float
     finished: bool
-    failed: tuple[int, ...]
+    failed: Mapping[int, str]
 
 
-class Contest:
-    """The samples so far, the baseline's first. ValueError: the baseline cannot run.
+class PairedSamples:
+    """The samples so far, the baseline's first. BaselineError: the baseline cannot run.
 
     ``error``: of the predictions, one standard deviation. ``regret``: a difference that does not matter. ``weights``
     turn seconds into what is minimised (default 1). ``progress`` hears how far the search is, of how much.
@@ -87,16 +97,16 @@ class Contest:
         self.prior: Array = np.log(predicted_s) + self._offsets
         self.ratios: dict[int, Array] = {}
         #: Of each candidate: the logarithm of what is minimised against the baseline's seconds, the spread of its
-        #: bursts, how many of them there were.
+        #: batches, how many of them there were.
         self.centres: Array = np.full(count, np.inf)
         self._spreads: Array = np.zeros(count)
-        self._bursts = np.zeros(count, dtype=np.int64)
-        self.failed: set[int] = set()
+        self._batches = np.zeros(count, dtype=np.int64)
+        self.failed: dict[int, str] = {}
         self.baseline_s: list[float] = []
         #: How far each of the baseline's runs was from the level before.
-        self._strays: list[float] = []
+        self._deviations: list[float] = []
         self._level = 0.0
-        self.restless = False
+        self.noisy = False
         self._order = Random(0)
         self.samples, self.spent_s = 0, 0.0
         self._take_baseline(START)
@@ -104,60 +114,60 @@ class Contest:
 
     @property
     def seen(self) -> NDArray[np.int64]:
-        return np.flatnonzero(self._bursts)
+        return np.flatnonzero(self._batches)
 
     @property
     def unseen(self) -> NDArray[np.int64]:
         """Candidates that were not looked at, and may run."""
-        return np.setdiff1d(np.flatnonzero(self._bursts == 0), list(self.failed))
+        return np.setdiff1d(np.flatnonzero(self._batches == 0), list(self.failed))
 
     @property
     def best(self) -> int:
         return int(np.argmin(self.centres))
 
     def tell(self, still_open: Sequence[int] | NDArray[np.int64]) -> None:
-        """Who is neither out of the race nor known well enough; the bursts these had count for a part of their way."""
+        """Who is neither eliminated nor known well enough; the batches these had count for a part of their way."""
         if self._progress is not None:
-            done = int(np.minimum(self._bursts[still_open], OWN_SPREAD - 1).sum())
+            done = int(np.minimum(self._batches[still_open], OWN_SPREAD - 1).sum())
             whole = len(self.prior) * OWN_SPREAD
             self._progress(whole - len(still_open) * OWN_SPREAD + done, whole)
 
-    def take(self, indices: Sequence[int], count: int = BURST, turns: int = 1) -> bool:
-        """``count`` runs of each candidate and turn, in random order, a few after each burst of the baseline.
+    def take(self, indices: Sequence[int], count: int = BATCH, rounds: int = 1) -> bool:
+        """``count`` runs of each candidate and round, in random order, a few after each batch of the baseline.
 
-        False: time ran out before the end. ValueError: the baseline cannot run.
+        False: time ran out before the end. BaselineError: the baseline cannot run.
         """
         others = [index for index in indices if index != 0]
-        complete = all(self._turn(others, count) for _ in range(turns))
+        complete = all(self._round(others, count) for _ in range(rounds))
         self._judge({0, *others})
         return complete
 
-    def _turn(self, others: list[int], count: int) -> bool:
+    def _round(self, others: list[int], count: int) -> bool:
         self._order.shuffle(others)
         for start in range(0, max(1, len(others)), GROUP):
             if self._out_of_time():
                 return False
-            self._take_baseline(RESTLESS_BESIDE if self.restless else BESIDE)
+            self._take_baseline(NOISY_BASELINE_BATCH if self.noisy else BASELINE_BATCH)
             for index in others[start : start + GROUP]:
                 if self._out_of_time():
                     return False
                 if index in self.failed:
                     continue
-                seconds = self._sample(index, count)
-                if seconds is None:
-                    self._fail(index)
-                else:
-                    self._add(index, seconds)
+                try:
+                    self._add(index, self._sample(index, count))
+                except CannotRunError as failure:
+                    self._fail(index, str(failure))
         return True
 
     def _take_baseline(self, count: int) -> None:
-        seconds = self._sample(0, count)
-        if seconds is None:
-            raise ValueError("the baseline cannot run")
+        try:
+            seconds = self._sample(0, count)
+        except CannotRunError as failure:
+            raise BaselineError(str(failure)) from failure
         runs = np.log(seconds)
-        self._strays.extend(np.abs(runs - (self._level if self.baseline_s else np.median(runs))))
+        self._deviations.extend(np.abs(runs - (self._level if self.baseline_s else np.median(runs))))
         self.baseline_s.extend(seconds)
-        self._level = float(np.median(np.log(self.baseline_s[-(count if self.restless else WINDOW) :])))
+        self._level = float(np.median(np.log(self.baseline_s[-(count if self.noisy else WINDOW) :])))
         self._add(0, seconds)
 
     def _add(self, index: int, seconds: Array) -> None:
@@ -166,33 +176,33 @@ class Contest:
         ratios = np.log(seconds) - self._level
         self.ratios[index] = np.concatenate((self.ratios[index], ratios)) if index in self.ratios else ratios
 
-    def _fail(self, index: int) -> None:
-        self.failed.add(index)
+    def _fail(self, index: int, reason: str) -> None:
+        self.failed[index] = reason
         self.ratios.pop(index, None)
-        self.centres[index], self._bursts[index] = np.inf, 0
+        self.centres[index], self._batches[index] = np.inf, 0
 
     def _judge(self, indices: set[int]) -> None:
         """Bring what is known of the device and of these candidates up to date.
 
-        The runs of a burst are alike, so that it is bursts that count; their spread is by quartiles, as tails are
-        heavy. Where successive bursts are alike too they count as fewer.
+        The runs of a batch are autocorrelated, so that it is batches that count; their spread is by quartiles, as tails
+        are heavy. Where successive batches are correlated too they count as fewer.
         """
-        self.restless = float(np.quantile(self._strays, 0.9)) > RESTLESS * self._regret
+        self.noisy = float(np.quantile(self._deviations, 0.9)) > NOISY * self._regret
         for index in indices & self.ratios.keys():
             ratios = self.ratios[index]
-            self._bursts[index] = count = len(ratios) // BURST
-            bursts = ratios[: count * BURST].reshape(-1, BURST).mean(axis=1)
-            lower, upper = np.percentile(bursts, [25, 75])
-            alike = correlation_length(bursts) if index else 1.0
+            self._batches[index] = count = len(ratios) // BATCH
+            batches = ratios[: count * BATCH].reshape(-1, BATCH).mean(axis=1)
+            lower, upper = np.percentile(batches, [25, 75])
+            correlated = correlation_length(batches) if index else 1.0
             self.centres[index] = np.median(ratios) + self._offsets[index]
-            self._spreads[index] = max(float(upper - lower) / 1.349, LEAST_SPREAD) * sqrt(alike)
+            self._spreads[index] = max(float(upper - lower) / 1.349, LEAST_SPREAD) * sqrt(correlated)
 
     def errors(self) -> Array:
-        """Standard error of each one's median, of few bursts by what others' bursts have for a spread."""
-        many = self._bursts >= START // BURST
+        """Standard error of each one's median, of few batches by what others' batches have for a spread."""
+        many = self._batches >= START // BATCH
         usual = float(np.median(self._spreads[many]))
-        spreads = np.where(self._bursts >= OWN_SPREAD, self._spreads, np.maximum(self._spreads, usual))
-        return np.asarray(MEDIAN * spreads / np.sqrt(np.maximum(self._bursts, 1)))
+        spreads = np.where(self._batches >= OWN_SPREAD, self._spreads, np.maximum(self._spreads, usual))
+        return np.asarray(MEDIAN * spreads / np.sqrt(np.maximum(self._batches, 1)))
 
     def chances(self) -> Array:
         """The chance of every candidate to beat the best seen by more than the regret; 0 of those that cannot run.
@@ -210,8 +220,8 @@ class Contest:
         ahead = self.centres[best] + log(1 - self._regret) - centres
         chances: Array = stdtr(FREEDOM, ahead / np.hypot(widths, errors[best]))
         chances[best] = 0.0
-        if self.restless:
-            chances[seen[self._bursts[seen] < OWN_SPREAD]] = 0.5
+        if self.noisy:
+            chances[seen[self._batches[seen] < OWN_SPREAD]] = 0.5
         chances[list(self.failed)] = 0.0
         return chances
 
@@ -219,12 +229,12 @@ class Contest:
         errors = self.errors()
         return Outcome(
             self.best, self.ratios, {index: float(errors[index]) for index in self.ratios}, np.asarray(self.baseline_s),
-            self.samples, self.spent_s, 1 - any_of(self.chances()), finished, tuple(sorted(self.failed)),
+            self.samples, self.spent_s, 1 - any_of(self.chances()), finished, dict(sorted(self.failed.items())),
         )  # fmt: skip
 
-    def turns(self, indices: Sequence[int]) -> int:
-        """How many turns to take before judging anew: a GROWTH-th of those that the least known one had."""
-        return max(1, int(min(self._bursts[list(indices)])) // GROWTH)
+    def rounds(self, indices: Sequence[int]) -> int:
+        """How many rounds to take before judging anew: a GROWTH-th of those that the least known one had."""
+        return max(1, int(min(self._batches[list(indices)])) // GROWTH)
 
 
 def any_of(chances: Array) -> float:

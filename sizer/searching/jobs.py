@@ -14,12 +14,10 @@ from sizer.searching.predicting import rebuilt, timed_operators
 from sizer.searching.space import Space, whole_heads
 
 #: (job, how many times it counts in the candidate's time)
-Work = Sequence[tuple[Job, float]]
-#: What a search times where that is not whole layers and the head.
-PARTS: Mapping[str, tuple[PartName, ...]] = {"swiglu": ("mlp",), "heads": ("self_attention",), "vocab": ("head",)}
+WeightedJobs = Sequence[tuple[Job, float]]
 
 
-def work_of(space: Space, change: Mapping[str, int]) -> Work:
+def weighted_jobs(space: Space, change: Mapping[str, int]) -> WeightedJobs:
     """What is measured of a candidate, each job with its weight at the baseline's tokens.
 
     Their products are those that ``predicting.price`` prices. InputError for what is only predicted.
@@ -28,7 +26,7 @@ def work_of(space: Space, change: Mapping[str, int]) -> Work:
     if space.operators_of is not None:
         gemms = [operator for operator in timed_operators(space, change) if isinstance(operator, Gemm)]
         return [(Job(operator), operator.count) for operator in gemms]
-    names = PARTS.get(space.what, ("layer", "head") if model.head else ("layer",))
+    names = space.measured_parts or (("layer", "head") if model.head else ("layer",))
     _refuse(model, workload, names)
     scale = space.workload.tokens / workload.tokens
     jobs: dict[str, tuple[Job, float]] = {}
@@ -41,11 +39,11 @@ def work_of(space: Space, change: Mapping[str, int]) -> Work:
 
 
 def left_out(space: Space) -> tuple[str, ...]:
-    """What a step has beside the parts that are timed, a sentence each."""
+    """What of a step is not timed, a sentence each."""
     if space.operators_of is not None:
         return ()
     notes = []
-    if space.what not in PARTS:
+    if space.measured_parts is None:
         notes.append("layers and the head are timed, embedding and optimizer are not")
     if space.workload.t > 1:
         norms = ", norms run on all tokens" if space.workload.sequence_parallel else ""
@@ -70,7 +68,7 @@ def _refuse(model: ModelShape, workload: Workload, names: tuple[PartName, ...]) 
     ):
         reason = f"whole key/value heads on each of {workload.t} shards: split ones"
     if reason is not None:
-        raise InputError(f"expected {reason} are not measured, --predict speaks of them", key="--measure")
+        raise InputError(f"expected {reason} are not measured, --predict covers them", key="--measure")
 
 
 def _job(name: PartName, model: ModelShape, block: Block, workload: Workload) -> Job:

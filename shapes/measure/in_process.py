@@ -1,0 +1,241 @@
+"""The executor of this process and one device.
+
+A sweep interleaves its jobs: each round times every open job once, in random order, and a control shape with them, so
+that clock drift meets all alike; a job that is known well enough leaves and the next takes its place.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shapes.measure.backend import Backend, open_backend
+from shapes.measure.environment import Environment, clocks, read_environment
+from shapes.measure.executor import DeviceLostError, Event, NotMeasured, Prepared, Round, Samples, Settings
+from shapes.measure.jobs import Job, Part
+from shapes.measure.kernels import UnsupportedError, build
+from shapes.measure.record import Measurement, Status, summary_fields
+from shapes.measure.stats import StopReason, summarise
+from shapes.measure.timer import Stopwatch, WrongResultError
+from shapes.operators import Gemm
+
+Array = NDArray[np.float64]
+
+#: Fewest samples that are worth keeping of a job whose time is up.
+LEAST_KEPT = 3
+
+
+@dataclass(slots=True)
+class _Kernel:
+    """What times a prepared job: ``batch`` samples in a round; device and wall seconds so far."""
+
+    stopwatch: Stopwatch
+    settings: Settings
+    batch: int
+    busy_s: float = 0.0
+    wall_s: float = 0.0
+    next_look: int = 0
+
+
+class InProcess:
+    """This process and one device (None: the accelerator at hand, else the CPU). InputError without torch or device.
+
+    ``settings``: of jobs that are prepared one by one; ``run`` has its own.
+    """
+
+    def __init__(self, device: str | Backend | None = None, settings: Settings | None = None) -> None:
+        self.backend: Backend = open_backend(device) if device is None or isinstance(device, str) else device
+        self.settings = settings or Settings()
+        self._environment: Environment | None = None
+        self._checked: set[str] = set()
+
+    @property
+    def environment(self) -> Environment:
+        if self._environment is None:
+            self._environment = read_environment(self.backend)
+        return self._environment
+
+    @property
+    def room_bytes(self) -> int:
+        return self.backend.free_bytes
+
+    def prepare(self, job: Job, settings: Settings | None = None) -> Prepared:
+        """See ``Executor.prepare``."""
+        start = self.backend.now()
+        settings = settings or self.settings
+        try:
+            kernel = build(job, self.backend, settings.seed)
+            check = kernel.check_each or kernel.name not in self._checked
+            watch = Stopwatch(
+                kernel, self.backend, warm_up_s=settings.warm_up_s, most_warm_up_s=settings.most_warm_up_s, check=check
+            )
+        except Exception as error:
+            raise self._outcome(error) from error
+        self._checked.add(kernel.name)
+        per_sample_s = max(watch.estimate_s * watch.per_sample, 1e-9)
+        batch = max(1, min(50, round(settings.batch_s / per_sample_s)))
+        handle = _Kernel(watch, settings, batch, wall_s=self.backend.now() - start)
+        return Prepared(job, handle, held_bytes=kernel.set_bytes * len(kernel.calls))
+
+    def sample(self, prepared: Prepared, count: int) -> Array:
+        """See ``Executor.sample``."""
+        start = self.backend.now()
+        kernel: _Kernel = prepared.handle
+        try:
+            taken = kernel.stopwatch.take(count)
+        except Exception as error:
+            raise self._outcome(error) from error
+        prepared.samples = np.concatenate((prepared.samples, taken))
+        kernel.busy_s += float(taken.sum()) * kernel.stopwatch.per_sample
+        kernel.wall_s += self.backend.now() - start
+        return taken
+
+    def finish(self, prepared: Prepared) -> Measurement:
+        """See ``Executor.finish``."""
+        return self._finish(prepared, "samples")
+
+    def control(self) -> Job:
+        """The shape that is timed again through every sweep: large enough to fill the device."""
+        if self.backend.device == "cpu":
+            return Job(Gemm("control", "forward", 512, 512, 512, dtype="fp32"))
+        return Job(Gemm("control", "forward", 4096, 4096, 4096))
+
+    def run(
+        self,
+        jobs: Sequence[Job],
+        settings: Settings,
+        *,
+        deadline: float | None = None,
+        unfinished: Samples | None = None,
+    ) -> Iterator[Event]:
+        """See ``Executor.run``."""
+        control = self.prepare(self.control(), settings)
+        waiting = list(reversed(jobs))
+        open_: list[Prepared] = []
+        order = random.Random(settings.seed)
+        while waiting or open_:
+            late = deadline is not None and time.monotonic() >= deadline
+            if late:
+                waiting.clear()
+            while waiting and len(open_) < settings.interleave:
+                opened = self._open(waiting[-1], settings, unfinished or {}, alone=not open_)
+                if opened is None:  # no room with the others: try again when one has left
+                    break
+                waiting.pop()
+                if isinstance(opened, Measurement):
+                    yield opened
+                else:
+                    open_.append(opened)
+            if not open_:
+                continue
+            yield from self._round(open_, control, order)
+            for prepared in list(open_):
+                reason = self._reason(prepared, late=late)
+                if reason is not None:
+                    open_.remove(prepared)
+                    yield self._finish(prepared, reason)
+            if late:
+                return
+
+    def _open(self, job: Job, settings: Settings, unfinished: Samples, *, alone: bool) -> Prepared | Measurement | None:
+        """``job`` prepared, or why it has no time; None where there is no memory for it while others are open."""
+        try:
+            prepared = self.prepare(job, settings)
+        except NotMeasured as outcome:
+            self.backend.release()
+            return None if outcome.status == "oom" and not alone else self._failed(job, outcome)
+        if job.key in unfinished:
+            prepared.samples, prepared.controls = unfinished[job.key]
+            kernel: _Kernel = prepared.handle
+            kernel.busy_s = float(prepared.samples.sum()) * kernel.stopwatch.per_sample
+        return prepared
+
+    def _round(self, open_: list[Prepared], control: Prepared, order: random.Random) -> Iterator[Event]:
+        members = [*open_, control]
+        order.shuffle(members)
+        for prepared in members:
+            try:
+                taken = self.sample(prepared, prepared.handle.batch)
+            except NotMeasured as outcome:
+                if prepared is control:
+                    raise DeviceLostError(str(outcome)) from outcome
+                open_.remove(prepared)
+                yield self._failed(prepared.job, outcome)
+                continue
+            if prepared is control:
+                controls = taken
+        for prepared in open_:
+            prepared.controls = np.concatenate((prepared.controls, controls))
+        control.samples = np.empty(0)
+        yield Round({one.job.key: (one.samples, one.controls) for one in open_}, controls)
+
+    def _reason(self, prepared: Prepared, *, late: bool) -> StopReason | None:
+        """Why this job is done, or None."""
+        kernel: _Kernel = prepared.handle
+        taken, settings = len(prepared.samples), kernel.settings
+        out_of_time = late or kernel.busy_s >= settings.time_s
+        if taken < LEAST_KEPT or (taken < kernel.next_look and not out_of_time):
+            return None
+        kernel.next_look = settings.stopping.next_look(taken)
+        return settings.stopping.reason(summarise(prepared.samples, settings.confidence), out_of_time=out_of_time)
+
+    def _finish(self, prepared: Prepared, reason: StopReason) -> Measurement:
+        job, subject = prepared.job, prepared.job.subject
+        kernel: _Kernel = prepared.handle
+        # The peak of a part of a model is asked for by people; a product's is its operands.
+        peak = kernel.stopwatch.peak_bytes() if isinstance(subject, Part) else None
+        result = Measurement(
+            key=job.key,
+            description=job.describe(),
+            environment=self.environment,
+            status="ok",
+            samples=prepared.samples,
+            stop=reason,
+            flops=subject.flops,
+            bytes=kernel.stopwatch.kernel.set_bytes,
+            per_sample=kernel.stopwatch.per_sample,
+            check_error=kernel.stopwatch.error,
+            control_s=float(np.median(prepared.controls)) if len(prepared.controls) else None,
+            peak_bytes=peak,
+            clocks=clocks(self.environment),
+            wall_s=kernel.wall_s,
+            label=job.label,
+            created=time.time(),
+            **summary_fields(prepared.samples, kernel.settings.confidence),
+        )
+        prepared.handle = None  # its buffers go with it
+        return result
+
+    def _failed(self, job: Job, outcome: NotMeasured) -> Measurement:
+        return Measurement(
+            key=job.key, description=job.describe(), environment=self.environment, status=outcome.status,
+            label=job.label, message=str(outcome), created=time.time(),
+        )  # fmt: skip
+
+    def _outcome(self, error: Exception) -> NotMeasured:
+        """What an exception of a kernel means; DeviceLostError if the device does not answer after it."""
+        try:
+            self.backend.synchronize()
+        except RuntimeError as lost:
+            raise DeviceLostError(str(lost)) from error
+        text = str(error).strip().splitlines()[0][:300] if str(error).strip() else type(error).__name__
+        return NotMeasured(_status(error), text)
+
+
+def _status(error: Exception) -> Status:
+    import torch
+
+    refused = ("No viable backend", "No available kernel")  # SDPA, when the one kernel asked for cannot do this
+    if isinstance(error, UnsupportedError | NotImplementedError) or str(error).startswith(refused):
+        return "unsupported"
+    if isinstance(error, WrongResultError):
+        return "wrong"
+    # The CPU's allocator has no exception of its own.
+    if isinstance(error, torch.OutOfMemoryError | MemoryError) or "allocate memory" in str(error):
+        return "oom"
+    return "error"

@@ -1,0 +1,100 @@
+"""What a search starts from: a model and its workload, read from a configuration or made of plain dimensions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from shapes.errors import InputError, positive_int
+from shapes.model import AttentionShape, Block, MlpShape, ModelShape, Stack
+from shapes.model.resize import resize
+from shapes.workload import Workload
+from sizer.searching.budget import plain_model
+from sizer.subject import read_subject
+
+#: Tokens of a search that names no batch: 4 sequences of 4096.
+DEFAULT_B, DEFAULT_S = 4, 4096
+
+#: What a search of the MLP's width times: the MLPs of a whole model, one MLP, or the ML Engineering book's one product.
+Scope = Literal["model", "mlp", "product"]
+
+#: Dimension -> the command line's option of it.
+OPTIONS = {
+    "hidden": "--h", "d_ff": "--d-ff", "heads": "--heads", "kv_heads": "--kv-heads", "layers": "--layers",
+    "vocab": "--vocab",
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Baseline:
+    """``parameters`` is the budget of a model search (None: the model's own)."""
+
+    model: ModelShape
+    workload: Workload
+    parameters: float | None = None
+    scope: Scope = "mlp"
+
+    @classmethod
+    def from_config(
+        cls, config: object, *, dimensions: Mapping[str, int | None] | None = None, parameters: float | None = None,
+        scope: Scope = "model", **workload: Any,
+    ) -> Baseline:  # fmt: skip
+        """``config`` as for ``sizer.check``, with some dimensions changed. InputError for a model that only a trace
+        knows."""
+        subject = read_subject(config, **workload)
+        if subject.model is None:
+            raise InputError("expected a configuration a reader knows: a trace has no dimensions to change")
+        return cls(resize(subject.model, **_given(dimensions)), subject.workload, parameters, scope)
+
+    @classmethod
+    def from_dimensions(
+        cls, h: int, *, d_ff: int | None = None, heads: int | None = None, kv_heads: int | None = None,
+        layers: int | None = None, vocab: int | None = None, parameters: float | None = None, scope: Scope = "mlp",
+        **workload: Any,
+    ) -> Baseline:  # fmt: skip
+        """A plain gated decoder of hidden size ``h``: d_ff 8h/3, heads of 128, 32 layers where nothing is said."""
+        sizes = {"hidden": h, "d_ff": d_ff, "heads": heads, "kv_heads": kv_heads, "layers": layers, "vocab": vocab}
+        given = _given(sizes)
+        count = given.get("heads") or max(1, h // 128)
+        if h % count and heads is not None:
+            raise InputError(f"expected a divisor of h = {h}", key="--heads", value=heads)
+        dim = max(1, h // count)
+        attention = AttentionShape(count, given.get("kv_heads") or count, dim, rotary_dim=dim)
+        block = Block(
+            attention, MlpShape(given.get("d_ff") or max(1, 8 * h // 3)), count=given.get("layers") or 32
+        )  # fmt: skip
+        model = ModelShape("llama", (Stack("decoder", h, (block,)),), vocab=given.get("vocab") or 50304)
+        return cls(model, _workload(workload, scope), parameters, scope)
+
+    @classmethod
+    def from_budget(
+        cls, parameters: float, *, dimensions: Mapping[str, int | None] | None = None, scope: Scope = "mlp",
+        **workload: Any,
+    ) -> Baseline:  # fmt: skip
+        """A plain gated decoder of about so many parameters, with some dimensions changed."""
+        given = _given(dimensions)
+        vocab = given.pop("vocab", None)
+        model = resize(plain_model(parameters, **({"vocab": vocab} if vocab else {})), **given)
+        return cls(model, _workload(workload, scope), parameters, scope)
+
+
+def sequences(tokens: int, workload: Mapping[str, Any]) -> dict[str, int]:
+    """b and s that make ``tokens``: of the s asked for, else of 4096, or one short sequence."""
+    if "b" in workload:
+        raise InputError("expected -b or --tokens, not both", key="--tokens", value=tokens)
+    s = int(workload.get("s") or min(DEFAULT_S, positive_int(tokens, "--tokens")))
+    if tokens % s:
+        raise InputError(f"expected a multiple of the sequence {s}", key="--tokens", value=tokens)
+    return {"b": tokens // s, "s": s}
+
+
+def _given(dimensions: Mapping[str, int | None] | None) -> dict[str, int]:
+    return {
+        key: positive_int(value, OPTIONS[key]) for key, value in (dimensions or {}).items() if value is not None
+    }  # fmt: skip
+
+
+def _workload(asked: Mapping[str, Any], scope: Scope) -> Workload:
+    defaults: dict[str, Any] = {"b": DEFAULT_B, "s": DEFAULT_S, **({"dtype": "fp16"} if scope == "product" else {})}
+    return Workload(**{**defaults, **asked})

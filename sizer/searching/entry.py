@@ -1,0 +1,119 @@
+"""The library's front door to searching: keywords made into a baseline, an objective, limits and a source."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from shapes.device import DEFAULT_DEVICE, Device, load_device
+from shapes.errors import InputError, positive_int
+from shapes.workload import Workload
+from sizer.searching.baseline import DEFAULT_B, DEFAULT_S, Baseline, Scope, sequences
+from sizer.searching.objective import find_objective
+from sizer.searching.ranked import SearchResult
+from sizer.searching.run import find
+from sizer.searching.source import Predicted, Source
+from sizer.searching.space import Limits
+from sizer.workload_names import workload_fields
+
+if TYPE_CHECKING:
+    from shapes.measure.executor import Executor
+
+#: Keywords of ``search`` that go to the baseline's dimensions and to a measured source, by name.
+_DIMENSIONS = ("d_ff", "heads", "kv_heads", "layers", "vocab")
+_MEASURING = ("strategy", "regret", "confidence", "time_limit_s", "store")
+
+
+def search(
+    config: object = None,
+    *,
+    what: str | None = None,
+    h: int | None = None,
+    params: float | None = None,
+    device: str | Device | Sequence[str | Device] | None = None,
+    limits: Limits | None = None,
+    objective: str = "step-time",
+    top: int = 5,
+    measure: bool | Executor = False,
+    progress: Callable[[int, int], None] | None = None,
+    **options: Any,
+) -> SearchResult:
+    """The fastest neighbours of a baseline, predicted, or with ``measure`` measured on the device at hand.
+
+    The baseline is ``config`` (as for ``check``), or plain dimensions: ``h`` alone searches the SwiGLU width near 8h/3,
+    ``params`` a whole model. Predicting, for ``device`` (default h100-sxm), every candidate is priced. Several devices:
+    each candidate counts with its worst loss against the best on that device. Measuring, the prediction for the device
+    at hand (for h100-sxm where that is not known, as a CPU) orders the candidates; ``measure`` may be an executor of
+    its own (``shapes.measure.Executor``). ``progress(done, of)``. ``options`` are of three groups:
+
+    * dimensions of the baseline: ``d_ff``, ``heads``, ``kv_heads``, ``layers``, ``vocab``; ``gemm_only=True`` is the
+      single product of the ML Engineering book instead of an MLP;
+    * of measuring: ``strategy`` ("racing", or "exhaustive"), how far from the best is good enough (``regret``, 0.01),
+      how sure to be (``confidence``, 0.95), ``time_limit_s``, and the ``store`` that samples come from and go to;
+    * fields of ``Workload`` under either of their names (t or tp); ``tokens`` stands for b and s.
+
+    Raises InputError where nothing satisfies the constraints.
+
+    >>> search(h=4096).best.change["d_ff"] % 32
+    0
+    """
+    dimensions = {name: options.pop(name, None) for name in _DIMENSIONS}
+    measuring = {name: options.pop(name) for name in _MEASURING if options.get(name) is not None}
+    options = {name: value for name, value in options.items() if name not in _MEASURING}
+    scope: Scope = "product" if options.pop("gemm_only", False) else ("model" if config is not None else "mlp")
+    tokens = options.pop("tokens", None)
+    workload = workload_fields(options)
+    if tokens is not None:
+        workload |= sequences(tokens, workload)
+    source = _source(measure, device, measuring)
+    if config is not None:
+        start = Baseline.from_config(
+            config, dimensions={"hidden": h, **dimensions}, parameters=params, scope=scope, **workload
+        )
+    elif h is not None:
+        start = Baseline.from_dimensions(h, **dimensions, parameters=params, scope=scope, **workload)
+    elif params is not None:
+        start = Baseline.from_budget(params, dimensions=dimensions, scope=scope, **workload)
+    else:
+        raise InputError("expected --h, --params or a configuration to start from", key="--h")
+    what = what or ("model" if params is not None else "swiglu")
+    return find(start, what, find_objective(objective), limits or Limits(), source, top=top, progress=progress)
+
+
+def _source(
+    measure: bool | Executor, device: str | Device | Sequence[str | Device] | None, measuring: dict[str, Any]
+) -> Source:
+    named = tuple(device) if isinstance(device, (list, tuple)) else (device,)
+    if measure is False:
+        return Predicted(
+            tuple(load_device(one or DEFAULT_DEVICE) for one in named), measuring.get("strategy", "exhaustive")
+        )
+    from sizer.searching.measuring import Measured, device_to_measure
+
+    if len(named) > 1:
+        raise InputError("expected one device: several can only be predicted (--predict)", key="--measure")
+    if measure is True:
+        from shapes.measure import InProcess
+
+        measure = InProcess()
+    return Measured(measure, device_to_measure(measure, named[0]), **measuring)
+
+
+def swiglu_width(
+    hidden: int, *, device: str | Device = DEFAULT_DEVICE, tolerance: float = 0.01, **workload: Any
+) -> int:
+    """The fastest width of a gated MLP within ``tolerance`` of 8h/3's parameters, predicted on ``device``.
+
+    Of widths that rule SZ108 has nothing against where there is one in reach, else of those of whole 16 bytes.
+
+    >>> swiglu_width(4096) % 64
+    0
+    """
+    target, width = load_device(device), 8 * positive_int(hidden, "hidden") // 3
+    workload = workload_fields(workload)
+    settled = Workload(**{"b": DEFAULT_B, "s": DEFAULT_S, **workload})
+    step, slack = target.alignment_elements(settled.dtype) * settled.t, int(width * tolerance)
+    reached = (width + slack) // step * step >= width - slack
+    limits = Limits(tolerance, step=step if reached else None)
+    found = search(h=hidden, device=target, limits=limits, top=1, **workload)
+    return found.best.change["d_ff"]

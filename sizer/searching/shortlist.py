@@ -1,0 +1,195 @@
+"""Which of a large space's candidates are worth pricing operator by operator: those that the objective likes best.
+
+A hundred thousand candidates are compared by parts: a step is L (attention + MLP) + ends, and the parts of one hidden
+size are shared by many. What is not such a model (a mixture of experts, an encoder-decoder) or changes the workload is
+listed whole. Either way the objective orders them, on several devices by their worst loss.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shapes.model import AttentionShape, Block, MlpShape, ModelShape, Stack
+from shapes.model.resize import DIMENSIONS, resize
+from shapes.operators import Elementwise, Operator, operators
+from sizer.pricing import Pricer
+from sizer.searching.objective import Objective
+from sizer.searching.predicting import rebuilt, timed_operators
+from sizer.searching.space import Space
+
+Array = NDArray[np.float64]
+Change = Mapping[str, int]
+#: So many candidates are priced operator by operator.
+EXACT = 256
+#: Parts whose operators are priced in one go: one at a time is ten times slower.
+BATCH = 256
+
+#: A part of a model and the changed dimensions it depends on.
+Key = tuple[str, tuple[tuple[str, int], ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class Estimates:
+    """Of each candidate: ``seconds`` by device (rows), at the baseline's tokens; FLOPs, layers and parameters."""
+
+    seconds: Array
+    flops: Array
+    layers: Array
+    parameters: Array
+
+
+def shortlist(
+    space: Space,
+    pricers: Sequence[Pricer],
+    objective: Objective,
+    progress: Callable[[int, int], None] | None = None,
+) -> Sequence[Change]:
+    """All candidates of a small space, of a large one ``EXACT`` likely best, the best for each device among them."""
+    if len(space.candidates) <= EXACT or space.timed is not None:
+        return space.candidates
+    found = estimates(space, space.candidates, pricers, progress)
+    values = found.seconds * objective.weight(found)
+    losses = (values / values.min(axis=1, keepdims=True)).max(axis=0)
+    # The losses of the rest are against the best on each device: it has to be priced too.
+    order = dict.fromkeys([*values.argmin(axis=1).tolist(), *np.argsort(losses, kind="stable").tolist()])
+    return [space.candidates[index] for index in list(order)[:EXACT]]
+
+
+def estimates(
+    space: Space,
+    changes: Sequence[Change],
+    pricers: Sequence[Pricer],
+    progress: Callable[[int, int], None] | None = None,
+) -> Estimates:
+    """What ``changes`` come to on each pricer's device."""
+    parts = _Parts(space) if _is_plain(space) else _Whole(space)
+    terms = [parts.terms(change) for change in changes]
+    keys = {key: place for place, key in enumerate(dict.fromkeys(key for row in terms for _, key in row))}
+    # Rows: seconds by device, FLOPs, parameters.
+    figures = np.empty((len(pricers) + 2, len(keys)))
+    wanted = list(keys)
+    for start in range(0, len(wanted), BATCH):
+        some = wanted[start : start + BATCH]
+        figures[:, start : start + len(some)] = _figures(parts, some, pricers)
+        if progress is not None:
+            progress(len(changes) * (start + len(some)) // len(wanted), len(changes))
+    counts = np.array([[count for count, _ in row] for row in terms], dtype=np.float64)
+    places = np.array([[keys[key] for _, key in row] for row in terms])
+    totals = (figures[:, places] * counts).sum(axis=-1)
+    seconds = totals[:-2] + parts.rest_s(totals[-1], pricers)
+    layers = np.array([change.get("layers", space.model.layers) for change in changes], dtype=np.float64)
+    return Estimates(seconds, totals[-2], layers, totals[-1])
+
+
+def _is_plain(space: Space) -> bool:
+    """Whether candidates are changes of a decoder's dimensions whose layers all have plain attention and MLPs."""
+    return (
+        "hidden" in space.candidates[0]
+        and len(space.model.stacks) == 1
+        and all(
+            isinstance(block.attention, AttentionShape) and isinstance(block.mlp, MlpShape)
+            for block in space.model.main.blocks
+        )
+    )
+
+
+def _figures(parts: _Parts | _Whole, keys: Sequence[Key], pricers: Sequence[Pricer]) -> Array:
+    owners: list[int] = []
+    found: list[Operator] = []
+    figures = np.zeros((len(pricers) + 2, len(keys)))
+    for index, key in enumerate(keys):
+        figures[-1, index] = parts.parameters(key)
+        for operator in parts.operators(key):
+            owners.append(index)
+            found.append(operator)
+    counts = np.array([operator.count for operator in found], dtype=np.float64)
+    for row, pricer in enumerate(pricers):
+        seconds = np.array([cost.seconds for cost in pricer.step(found).costs])
+        figures[row] = np.bincount(owners, seconds * counts, len(keys))
+    flops = np.array([operator.flops for operator in found], dtype=np.float64)
+    figures[-2] = np.bincount(owners, flops * counts, len(keys))
+    scale = np.array([parts.scale(key) for key in keys])
+    figures[:-1] *= scale
+    return figures
+
+
+class _Whole:
+    """Candidates one by one: every operator of each."""
+
+    def __init__(self, space: Space) -> None:
+        self._space = space
+
+    def terms(self, change: Change) -> Sequence[tuple[int, Key]]:
+        return ((1, ("whole", tuple(change.items()))),)
+
+    def operators(self, key: Key) -> Sequence[Operator]:
+        return timed_operators(self._space, dict(key[1]))
+
+    def parameters(self, key: Key) -> int:
+        return self._space.parameters(rebuilt(self._space, dict(key[1]))[0])
+
+    def scale(self, key: Key) -> float:
+        return self._space.workload.tokens / rebuilt(self._space, dict(key[1]))[1].tokens
+
+    def rest_s(self, parameters: Array, pricers: Sequence[Pricer]) -> Array | float:
+        return 0.0
+
+
+def _of(change: Change, *names: str) -> tuple[tuple[str, int], ...]:
+    return tuple((name, change[name]) for name in names if name in change)
+
+
+class _Parts:
+    """Attention, MLP and ends of a plain decoder, each once for the dimensions it depends on."""
+
+    def __init__(self, space: Space) -> None:
+        assert all(name in DIMENSIONS for name in space.candidates[0])
+        self._space = space
+        #: A part is of one layer, which no pipeline cuts.
+        self._workload = replace(space.workload, p=1)
+
+    def terms(self, change: Change) -> Sequence[tuple[int, Key]]:
+        """(how many, part) that make up a candidate."""
+        layers = change.get("layers", self._space.model.layers) // self._space.workload.p
+        return (
+            (layers, ("attention", _of(change, "hidden", "heads", "head_dim", "kv_heads"))),
+            (layers, ("mlp", _of(change, "hidden", "d_ff"))),
+            (1, ("ends", _of(change, "hidden", "vocab"))),
+        )
+
+    def operators(self, key: Key) -> Iterator[Operator]:
+        for operator in operators(self._model(key), self._workload):
+            if not _is_optimizer(operator) and operator.name.startswith("layers.") == (key[0] != "ends"):
+                yield operator
+
+    def parameters(self, key: Key) -> int:
+        return self._model(key).parameters
+
+    def scale(self, key: Key) -> float:
+        return 1.0
+
+    def rest_s(self, parameters: Array, pricers: Sequence[Pricer]) -> Array:
+        """The optimizer's seconds by device: it is memory-bound, and goes with the parameters."""
+        step = [operator for operator in timed_operators(self._space, self._space.baseline) if _is_optimizer(operator)]
+        seconds = np.array([pricer.step(step).seconds for pricer in pricers])
+        return seconds[:, None] * parameters / self._space.model.parameters
+
+    def _model(self, key: Key) -> ModelShape:
+        kind, attention = key[0], self._space.model.attention
+        assert isinstance(attention, AttentionShape)
+        changes = {"head_dim": attention.head_dim, **dict(key[1])}  # named, it does not follow heads and hidden
+        # What follows a dimension (a rotary share, a projection before the head) follows as it does in the candidate.
+        model = resize(self._space.model, **changes)
+        block = model.main.blocks[0]
+        if kind == "ends":
+            return replace(model, stacks=(replace(model.main, blocks=(Block(None, None, norms=0),)),))
+        part = Block(None, block.mlp, norms=0) if kind == "mlp" else replace(block, mlp=None, count=1)
+        return ModelShape("part", (Stack("decoder", model.hidden, (part,), final_norm=0),), vocab=0, head=False)
+
+
+def _is_optimizer(operator: Operator) -> bool:
+    return isinstance(operator, Elementwise) and operator.what == "optimizer"
