@@ -1,3 +1,32 @@
-from sizer.cli import run
+"""The program: `sizer`, and `python -m sizer`."""
 
-run()
+from __future__ import annotations
+
+import sys
+
+from sizer.ending import end_in_order_of_signals, flush_output, hold_standard_files
+
+
+def run() -> None:
+    """The command line; raises SystemExit with its code."""
+    hold_standard_files()
+    end_in_order_of_signals()
+    from sizer.cli import main  # after the handlers: a signal during an import is to end in a line too
+
+    code: int | str | None = None
+    reason = None
+    try:
+        main(prog_name="sizer")
+    except SystemExit as end:
+        code = end.code
+    except OSError as error:  # click's help and version, where standard output is full
+        reason = error.strerror or str(error)
+    reason = flush_output() or reason
+    if reason is not None:
+        print(f"sizer: standard output: cannot be written: {reason}", file=sys.stderr)  # noqa: T201
+        code = 2
+    sys.exit(code)
+
+
+if __name__ == "__main__":
+    run()

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import re
-import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from shapes.errors import InputError
+from shapes.files import write_whole
 
 #: Top-level tables that calibration owns.
 OWNED = ("cost", "error", "provenance")
@@ -27,15 +26,9 @@ def write_tables(path: Path, tables: Mapping[str, Mapping[str, Any]]) -> None:
             raise InputError(f"expected one of {', '.join(OWNED)}", where=str(path), key=name)
     try:
         text = path.read_text(encoding="utf-8")
-        result = replaced(text, tables)
-        with tempfile.NamedTemporaryFile(
-            "w", dir=path.parent, delete=False, encoding="utf-8", newline="\n", suffix=".part"
-        ) as part:
-            part.write(result)
-        os.chmod(part.name, path.stat().st_mode & 0o777)
-        os.replace(part.name, path)
     except OSError as error:
-        raise InputError(f"cannot be updated: {error.strerror}", where=str(path)) from None
+        raise InputError(f"cannot be read: {error.strerror}", where=str(path)) from None
+    write_whole(path, replaced(text, tables).encode())
 
 
 def replaced(text: str, tables: Mapping[str, Mapping[str, Any]]) -> str:

@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 from shapes.device import Device
 from shapes.errors import InputError
+from shapes.files import write_whole
 from shapes.measure.environment import Environment
 from shapes.measure.jobs import Job, MemoryBound, swiglu
 from shapes.measure.mamf import Maximum
@@ -194,14 +195,10 @@ def rows_of_subject(subject: Subject, jobs: Mapping[Operator, Job], sweep: Sweep
 
 def write_rows(results: Iterable[Measurement], path: Path) -> None:
     """One JSON object a measurement and line, times to 7 digits; replaced whole."""
-    part = path.with_name(path.name + ".part")
-    try:
-        with open(part, "w", encoding="utf-8", newline="\n") as file:
-            for one in results:
-                row = one.row()
-                row["samples"] = [float(f"{value:.7g}") for value in row["samples"]]
-                row["environment"].pop("host", None)
-                file.write(json.dumps(row, sort_keys=True) + "\n")
-        part.replace(path)
-    except OSError as error:
-        raise InputError(f"cannot be written ({error.strerror})", where=str(path)) from None
+    lines = []
+    for one in results:
+        row = one.row()
+        row["samples"] = [float(f"{value:.7g}") for value in row["samples"]]
+        row["environment"].pop("host", None)
+        lines.append(json.dumps(row, sort_keys=True) + "\n")
+    write_whole(path, "".join(lines).encode())

@@ -59,8 +59,3 @@ class LazyGroup(click.Group):
 @click.version_option(package_name="sizer")
 def main() -> None:
     """Size transformer architectures for the hardware that will train them."""
-
-
-def run() -> None:
-    """`python -m sizer`."""
-    main(prog_name="sizer")

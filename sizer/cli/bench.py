@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -13,7 +12,9 @@ import click
 
 from shapes.dtypes import DTYPES
 from shapes.errors import InputError
-from sizer.cli.options import given, output_options, resumable, write_answer
+from shapes.files import make_folder, write_whole
+from sizer.cli.options import given, output_options, write_answer
+from sizer.ending import resumable
 
 if TYPE_CHECKING:
     from shapes.measure import InProcess, Progress, Settings
@@ -85,9 +86,10 @@ def command(
 
     chosen = {key: options[key] for key in ("precision", "time_s", "interleave")}
     settings = Settings(**given(chosen))
-    with Store.open(store_path) as store, _ends_in_order():
-        run = _Run(InProcess(device, settings), store, settings, options)
-        with resumable():
+    with Store.open(store_path) as store:
+        session = InProcess(device, settings)  # loads torch
+        with resumable() as may_stop:
+            run = _Run(session, store, settings, options, may_stop)
             if suites:
                 groups = run.suites([Path(suite) for suite in suites], given(chosen))
             elif what == "mamf":
@@ -99,31 +101,25 @@ def command(
     write_answer("bench", Bench(tuple(groups)), format_, output)
 
 
-@contextmanager
-def _ends_in_order() -> Iterator[None]:
-    """SIGTERM (a time limit) ends as Ctrl-C does: files are written with what is known."""
-
-    def stop(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGTERM, stop)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
-
-
 class _Run:
     """One call of `sizer bench`: where it measures, what it keeps and how it says so."""
 
-    def __init__(self, session: InProcess, store: Store, settings: Settings, options: dict[str, Any]) -> None:
+    def __init__(
+        self,
+        session: InProcess,
+        store: Store,
+        settings: Settings,
+        options: dict[str, Any],
+        may_stop: Callable[[], None],
+    ) -> None:
         self.session, self.store, self.settings, self.options = session, store, settings, options
+        self._may_stop = may_stop
 
     def _measure(self, jobs: Any, settings: Settings | None = None, time_limit_s: float | None = None) -> Any:
         from shapes.measure import measure
 
         limit = time_limit_s if time_limit_s is not None else self.options["time_limit"]
-        with _progress() as progress:
+        with _progress(self._may_stop) as progress:
             return measure(
                 jobs, executor=self.session, store=self.store, settings=settings or self.settings, time_limit_s=limit,
                 fresh=self.options["fresh"], progress=progress,
@@ -180,7 +176,7 @@ class _Run:
         from sizer.measuring import device_of
 
         device = device_of(self.session.environment)
-        with _progress() as progress:
+        with _progress(self._may_stop) as progress:
             found = find_maximum(
                 dtype, executor=self.session, device=device, store=self.store, settings=self.settings,
                 time_limit_s=time_limit_s, scale=self.options["scale"], progress=progress,
@@ -194,6 +190,8 @@ class _Run:
 
         from shapes.measure.suite import load_suite
 
+        if self.options["out"] is not None:
+            make_folder(self.options["out"])
         loaded = [load_suite(path, self.options["scale"]) for path in paths]
         start, limit, groups = time.monotonic(), self.options["time_limit"], []
         for place, suite in enumerate(loaded):
@@ -240,7 +238,6 @@ class _Run:
         from sizer.answers.bench import write_rows
 
         folder = Path(self.options["out"])
-        folder.mkdir(parents=True, exist_ok=True)
         write_rows(results, folder / f"{suite.name}.jsonl")
         summary = {
             "suite": suite.name, "title": suite.title, "scale": self.options["scale"],
@@ -250,7 +247,7 @@ class _Run:
             "drift": None if sweep is None else asdict(sweep.drift),
             "elapsed_s": None if sweep is None else sweep.elapsed_s,
         }  # fmt: skip
-        (folder / f"{suite.name}.summary.json").write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
+        write_whole(folder / f"{suite.name}.summary.json", (json.dumps(summary, indent=2) + "\n").encode())
 
 
 def _labelled(jobs: Any, results: Any) -> list[Any]:
@@ -268,10 +265,10 @@ def _one(value: str, option: str) -> int:
 
 
 @contextmanager
-def _progress() -> Iterator[Callable[[Progress], None] | None]:
-    """A line on a terminal's standard error, rewritten at most ten times a second; nothing where there is none."""
+def _progress(may_stop: Callable[[], None]) -> Iterator[Callable[[Progress], None]]:
+    """A line on a terminal's standard error, rewritten at most ten times a second; each call is a place to stop at."""
     if not sys.stderr.isatty():
-        yield None
+        yield lambda _: may_stop()
         return
     import time
 
@@ -279,6 +276,7 @@ def _progress() -> Iterator[Callable[[Progress], None] | None]:
 
     def show(now: Progress) -> None:
         nonlocal shown
+        may_stop()
         if time.monotonic() - shown < 0.1 and now.done < now.total:
             return
         shown = time.monotonic()

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from shapes.errors import InputError
-from sizer.cli.options import write_answer
+from sizer.cli.options import say, write_answer
 
 if TYPE_CHECKING:
     from shapes.calibrate import Record
@@ -68,6 +68,6 @@ def command(
     write_answer("calibrate", result)
     if write:
         write_tables(Path(target.origin), result.tables)
-        click.echo(f"wrote [cost], [error] and [provenance] of {target.origin}")
+        say(f"wrote [cost], [error] and [provenance] of {target.origin}")
     else:
-        click.echo("nothing written (--write writes)")
+        say("nothing written (--write writes)")

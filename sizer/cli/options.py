@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import sys
-import tempfile
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 import click
@@ -16,16 +14,20 @@ import click
 from shapes.device import DEFAULT_DEVICE
 from shapes.dtypes import DTYPES
 from shapes.errors import InputError
+from shapes.files import write_whole
+from sizer.ending import give_up_output
 from sizer.report.formats import formats, render
 from sizer.report.page import Page, plain
 from sizer.workload_names import WORKLOAD_FIELDS, option_of
 
+#: All but the line feed, the tab and the colours of ``_coloured``: what could forge or hide a line on a terminal.
+_CONTROL = re.compile(
+    r"\x1b(?!\[[0-9;]*m)|[\x00-\x08\x0b-\x1a\x1c-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]"
+)
+
 F = TypeVar("F", bound=Callable[..., Any])
 
 COLOURS = {"error": "red", "warning": "yellow", "info": "cyan"}
-
-#: Exit code of a program ended by Ctrl-C, as shells know it.
-INTERRUPTED = 130
 
 
 def device_option(function: F) -> F:
@@ -95,16 +97,6 @@ def _plan(_context: click.Context, _parameter: click.Parameter, values: tuple[st
     return {glob: style for glob, _, style in (value.rpartition("=") for value in values)} or None
 
 
-@contextmanager
-def resumable() -> Iterator[None]:
-    """Ctrl-C while measuring ends with a line that says that nothing is lost, and the exit code shells know it by."""
-    try:
-        yield
-    except KeyboardInterrupt:
-        click.echo("\ninterrupted: what was measured is stored; the same command goes on", err=True)
-        sys.exit(INTERRUPTED)
-
-
 def given(values: dict[str, Any]) -> dict[str, Any]:
     """The options a person gave: those that are not None."""
     return {key: value for key, value in values.items() if value is not None}
@@ -136,16 +128,35 @@ def write_answer(command: str, answer: object, format_: str | None = None, outpu
     """``answer`` rendered by the registry's renderer, to standard output or to a file."""
     text = render(command, format_, answer, _page(output))
     if output is not None:
-        write_file(text, output)
+        write_whole(
+            output, text if isinstance(text, bytes) else _with_newline(text).encode("utf-8", "backslashreplace")
+        )
     elif isinstance(text, bytes):
         raise InputError(f"expected a file: {format_} is binary", key="--output")
     else:
-        click.echo(text, nl=not text.endswith("\n"))
+        say(text)
+
+
+def say(text: str) -> None:
+    """``text`` on standard output, where a terminal shows it as it is: control characters are written out."""
+    if sys.stdout is None:
+        raise InputError("standard output is closed: name a file with -o")
+    encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
+    shown = _with_newline(text).encode(encoding, "backslashreplace").decode(encoding)
+    try:
+        click.echo(_CONTROL.sub(lambda found: ascii(found.group())[1:-1], shown), nl=False)
+    except OSError as error:
+        give_up_output()
+        raise InputError(f"cannot be written: {error.strerror}", where="standard output") from None
+
+
+def _with_newline(text: str) -> str:
+    return text if text.endswith("\n") else text + "\n"
 
 
 def _page(output: str | None) -> Page:
     """As wide as the terminal; coloured only on one, unless NO_COLOR says not to be."""
-    coloured = output is None and sys.stdout.isatty() and "NO_COLOR" not in os.environ
+    coloured = output is None and sys.stdout is not None and sys.stdout.isatty() and "NO_COLOR" not in os.environ
     width = min(shutil.get_terminal_size((100, 24)).columns, 140)
     return Page(width, _coloured if coloured else plain)
 
@@ -154,23 +165,12 @@ def _coloured(text: str, kind: str) -> str:
     return click.style(text, fg=COLOURS.get(kind), bold=kind == "head")
 
 
-def write_file(text: str | bytes, output: str) -> None:
-    """A file that is replaced whole or not at all."""
-    target = Path(output)
-    data = text if isinstance(text, bytes) else (text if text.endswith("\n") else text + "\n").encode()
-    try:
-        with tempfile.NamedTemporaryFile(dir=target.parent, delete=False) as part:
-            part.write(data)
-        os.chmod(part.name, 0o644)
-        os.replace(part.name, target)
-    except OSError as error:
-        raise InputError(f"cannot be written: {error.strerror}", where=output) from None
-
-
 def read_standard_input() -> str:
     """Standard input as text; what is too large or not UTF-8 is an InputError."""
     from sizer.readers.loading import MAX_BYTES, decode
 
+    if sys.stdin is None:
+        raise InputError("standard input is closed", where="<stdin>")
     return decode(sys.stdin.buffer.read(MAX_BYTES + 1), "<stdin>")
 
 

@@ -16,10 +16,10 @@ from sizer.cli.options import (
     given,
     option_error,
     output_options,
-    resumable,
     workload_options,
     write_answer,
 )
+from sizer.ending import resumable
 from sizer.report.formats import draw
 
 
@@ -111,7 +111,7 @@ def command(
     try:
         text = None if named is None else config_argument(named, None)
         reading = text if isinstance(text, Reading) or text is None else read_config(text)
-        with resumable(), _progress("measuring" if measure else "pricing") as progress:
+        with resumable() as may_stop, _progress("measuring" if measure else "pricing", may_stop) as progress:
             result = search(
                 reading, device=device or None, limits=limits, measure=measure,
                 regret=_share(regret, "--regret"), progress=progress, **given(options),
@@ -128,15 +128,16 @@ def command(
 
 
 @contextmanager
-def _progress(label: str) -> Iterator[Callable[[int, int], None] | None]:
+def _progress(label: str, may_stop: Callable[[], None]) -> Iterator[Callable[[int, int], None]]:
     """A bar on standard error, on a terminal, from the first news on; pricing and measuring have one each."""
     if not sys.stderr.isatty():
-        yield None
+        yield lambda done, total: may_stop()
         return
     with ExitStack() as stack:
         bars: list[Any] = []
 
         def told(done: int, total: int) -> None:
+            may_stop()
             if not bars or bars[0].length != total:
                 stack.close()
                 bars[:] = [stack.enter_context(click.progressbar(length=total, label=label, file=sys.stderr))]

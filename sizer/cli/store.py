@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from shapes.errors import InputError
-from sizer.cli.options import output_options, write_answer
+from sizer.cli.options import output_options, say, write_answer
 
 if TYPE_CHECKING:
     from shapes.measure.store import Store
@@ -90,7 +90,7 @@ def import_(path: str | None, files: tuple[str, ...]) -> None:
             raise InputError("expected UTF-8 JSON lines", where=name) from None
     with _open(path, create=True, write=True) as store:
         for name, measurements in found:
-            click.echo(f"{name}: {store.add(measurements)} added")
+            say(f"{name}: {store.add(measurements)} added")
 
 
 @command.command()
@@ -101,7 +101,7 @@ def merge(path: str | None, others: tuple[str, ...]) -> None:
     with _open(path, create=True, write=True) as store:
         for name in others:
             with _open(name) as other:
-                click.echo(f"{name}: {store.merge(other)} added")
+                say(f"{name}: {store.merge(other)} added")
 
 
 @command.command()
@@ -117,7 +117,7 @@ def prune(path: str | None, older_than: float | None, failed: bool, superseded: 
         removed = store.prune(
             older_than_s=older_than * _DAY_S if older_than is not None else None, failed=failed, superseded=superseded
         )
-        click.echo(f"{removed} deleted, {store.count()} left")
+        say(f"{removed} deleted, {store.count()} left")
 
 
 @command.command()

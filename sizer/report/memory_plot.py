@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from shapes.errors import InputError
+from sizer.report.picture import save
 
 if TYPE_CHECKING:
     from sizer.answers.memory_breakdown import Anatomy
@@ -29,7 +30,4 @@ def draw(found: Anatomy, path: str) -> None:
     axes.set_xlabel("GiB")
     axes.set_title(f"{found.model_type}, b {found.workload.b}, s {found.workload.s}")
     axes.legend(ncols=3, fontsize="small", loc="upper center", bbox_to_anchor=(0.5, -0.35))
-    try:
-        figure.savefig(path)
-    except (OSError, ValueError) as error:
-        raise InputError(f"cannot be drawn: {error}", key="--plot", value=path) from None
+    save(figure, path)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from shapes.errors import InputError
+from sizer.report.picture import save
 from sizer.searching.ranked import SearchResult
 from sizer.searching.verdict import label
 
@@ -41,7 +42,4 @@ def draw(result: SearchResult, path: str) -> None:
     axes.set_ylabel("TFLOPS")
     axes.set_title(f"{result.what}, {result.source}")
     axes.legend()
-    try:
-        figure.savefig(path)
-    except OSError as error:
-        raise InputError(f"cannot be written: {error.strerror}", where=path) from None
+    save(figure, path)

@@ -1,0 +1,189 @@
+"""Files of whatever kind a person names: read within bounds, written whole or not at all, never replaced by mistake.
+
+Errors are InputErrors of one line.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import secrets
+import select
+import signal
+import stat
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from shapes.errors import InputError
+
+#: How long a pipe that nobody has opened at its other end is waited for.
+PATIENCE_S = 5.0
+_NOT_WAITING = getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOCTTY", 0)
+
+
+def read_bounded(path: str | os.PathLike[str], most: int) -> bytes:
+    """The bytes of a file, pipe or device: at most ``most`` and one more, by which a caller sees too many."""
+    where = os.fspath(path)
+    try:
+        handle, begun = _open_to_read(where)
+        with open(handle, "rb", buffering=0) as file:
+            parts, left = [begun], most + 1 - len(begun)
+            while left > 0 and (part := file.read(min(left, 1 << 20))):
+                parts.append(part)
+                left -= len(part)
+            return b"".join(parts)
+    except IsADirectoryError:
+        raise InputError("expected a file, found a directory", where=where) from None
+    except (OSError, ValueError) as error:
+        raise InputError(f"cannot be read: {_reason(error)}", where=where) from None
+
+
+def read_text(path: str | os.PathLike[str], most: int) -> str:
+    """As ``read_bounded``, as UTF-8 text; InputError for what is larger or no text."""
+    where = os.fspath(path)
+    data = read_bounded(path, most)
+    if len(data) > most:
+        raise InputError(f"expected at most {most / 2**20:g} MiB", where=where)
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        found = f"byte {data[error.start]:#04x} at {error.start}"
+        raise InputError(f"expected UTF-8 text, found {found}", where=where) from None
+
+
+def write_whole(path: str | os.PathLike[str], data: bytes) -> None:
+    """``data`` as the file's content: whole, or the file stays as it was and nothing is left beside it.
+
+    A link is followed, and the file's mode and owner stay. What is no regular file (a device, a pipe) is written into,
+    never replaced. InputError where it cannot be written.
+    """
+    where = os.fspath(path)
+    if not where:
+        raise InputError("expected a file name", key="file", value=where)
+    try:
+        try:
+            present = os.stat(where)
+        except FileNotFoundError:
+            present = None
+        resolved = Path(os.path.realpath(where))
+        if present is not None and stat.S_ISDIR(present.st_mode):
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+        # What lies in these folders stands for something else: /dev/stdout may be a file that is being appended to.
+        if resolved.parts[:2] in (("/", "dev"), ("/", "proc")) and not str(resolved).startswith("/dev/shm/"):
+            special = True
+        else:
+            special = present is not None and not stat.S_ISREG(present.st_mode)
+        if special or where.startswith(("/dev/fd/", "/dev/std", "/proc/")):
+            _write_into(where, data)
+        else:
+            _replace(resolved, data, present)
+    except (OSError, ValueError) as error:
+        raise InputError(f"cannot be written: {_reason(error)}", where=where) from None
+
+
+def make_folder(path: str | os.PathLike[str]) -> None:
+    """The folder, made if missing; InputError where files could not be written into it."""
+    where = os.fspath(path)
+    try:
+        os.makedirs(where, exist_ok=True)
+        if not os.access(where, os.W_OK | os.X_OK):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+        with _unstopped():
+            probe = Path(where) / f".sizer-{secrets.token_hex(8)}.part"
+            probe.touch()  # some file systems (/proc) say that they can be written and cannot
+            probe.unlink()
+    except (OSError, ValueError) as error:
+        raise InputError(f"cannot be written: {_reason(error)}", where=where) from None
+
+
+def _replace(target: Path, data: bytes, present: os.stat_result | None) -> None:
+    if present is not None and not os.access(target, os.W_OK):
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+    aside = target.parent / f".sizer-{secrets.token_hex(8)}.part"
+    with _unstopped():
+        handle = os.open(aside, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666)
+        try:
+            with open(handle, "wb") as file:
+                file.write(data)
+            if present is not None:
+                with suppress(OSError):  # another's file in a folder that is shared
+                    os.chown(aside, present.st_uid, present.st_gid)
+                os.chmod(aside, stat.S_IMODE(present.st_mode))
+            os.replace(aside, target)
+        except BaseException:
+            aside.unlink(missing_ok=True)
+            raise
+
+
+def _write_into(where: str, data: bytes) -> None:
+    handle = _open_to_write(where)
+    with open(handle, "wb", buffering=0) as file:
+        left = memoryview(data)
+        while left:
+            left = left[file.write(left) :]
+
+
+def _open_to_write(where: str) -> int:
+    deadline = time.monotonic() + PATIENCE_S
+    while True:
+        try:
+            # Appending matters where standard output is a file that is appended to.
+            handle = os.open(where, os.O_WRONLY | os.O_APPEND | _NOT_WAITING)
+        except OSError as error:
+            if error.errno != errno.ENXIO or time.monotonic() > deadline:
+                raise
+            time.sleep(0.02)  # a pipe that is not read yet
+        else:
+            os.set_blocking(handle, True)
+            return handle
+
+
+def _open_to_read(where: str) -> tuple[int, bytes]:
+    """A descriptor, and what had to be read of it to see that somebody writes."""
+    handle = os.open(where, os.O_RDONLY | _NOT_WAITING)
+    try:
+        kind = os.fstat(handle).st_mode
+        if stat.S_ISDIR(kind):
+            raise IsADirectoryError
+        begun = _begun(handle) if stat.S_ISFIFO(kind) else b""
+        os.set_blocking(handle, True)
+    except BaseException:
+        os.close(handle)
+        raise
+    return handle, begun
+
+
+def _begun(handle: int) -> bytes:
+    """The first bytes of a pipe: its writer is waited for, and may then take its time."""
+    deadline = time.monotonic() + PATIENCE_S
+    while True:
+        if select.select([handle], [], [], 0.02)[0]:
+            return b""
+        try:
+            found = os.read(handle, 1)
+        except BlockingIOError:
+            return b""
+        if found:
+            return found
+        if time.monotonic() > deadline:
+            raise TimeoutError(errno.ETIMEDOUT, f"a pipe into which nobody writes (waited {PATIENCE_S:g} s)")
+
+
+@contextmanager
+def _unstopped() -> Iterator[None]:
+    """Signals that would end the process wait until no unfinished file is left."""
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM, signal.SIGHUP})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _reason(error: OSError | ValueError) -> str:
+    # ValueError: a NUL in the name; UnicodeEncodeError, which is one too: half of a surrogate pair.
+    return (error.strerror or str(error)) if isinstance(error, OSError) else "expected a file name"
