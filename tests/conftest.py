@@ -4,6 +4,12 @@ from __future__ import annotations
 
 import os
 
+from hypothesis import HealthCheck, settings
+
 # Before torch is imported: pytest's workers share the cores, and threads that spin for each other's cores make kernels
 # of microseconds take milliseconds.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+# How long an example takes says how busy the machine is: no deadline, and no health check that is one.
+settings.register_profile("sizer", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("sizer")

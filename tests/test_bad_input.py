@@ -98,7 +98,7 @@ JSON = st.recursive(
 )
 
 
-@settings(max_examples=1500, deadline=2000)
+@settings(max_examples=1500)
 @given(name=st.sampled_from(sorted(CONFIGS)), data=st.data())
 def test_a_mutated_configuration_is_read_or_refused_cleanly(name: str, data: st.DataObject) -> None:
     config = dict(CONFIGS[name])
@@ -114,7 +114,7 @@ def test_a_mutated_configuration_is_read_or_refused_cleanly(name: str, data: st.
     assert isinstance(answer, Reading) or "\n" not in str(answer)
 
 
-@settings(max_examples=300, deadline=2000)
+@settings(max_examples=300)
 @given(text=st.text(max_size=200), suffix=st.sampled_from(["config.json", "args.yaml", "train.py", "run.sh"]))
 def test_arbitrary_text_is_read_or_refused_cleanly(text: str, suffix: str) -> None:
     try:

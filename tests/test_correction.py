@@ -18,7 +18,7 @@ from shapes.device import load_device
 GRID = Grid((-2.0, 0.0, 1.5, 3.0), (9.0, 11.0, 14.0), ((128, 256), (128, 128)), 3, (0.0, 0.5, 1.0), (9.0, 12.0))
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(*[st.integers(1, 2**18)] * 3, st.integers(1, 512), st.integers(1, 200))
 def test_each_table_speaks_of_every_product_with_weight_one(m: int, n: int, k: int, batch: int, units: int) -> None:
     shape = [np.array([float(value)]) for value in (m, n, k, batch)]

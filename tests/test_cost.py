@@ -175,7 +175,7 @@ def test_more_alignment_is_never_predicted_slower(device: str) -> None:
     assert 0 <= constants.further <= 1
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(
     st.sampled_from(FITTED), st.sampled_from(["tn", "nn", "nt", "tt"]), st.integers(0, 2),
     st.lists(st.integers(8, 300), min_size=3, max_size=3), st.integers(1, 63),
@@ -194,7 +194,7 @@ def test_padding_a_dimension_up_to_64_costs_at_most_the_work_it_adds(
         assert padded < bare
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(st.sampled_from(FITTED), st.lists(st.integers(1, 128), min_size=3, max_size=3), st.integers(0, 2))
 def test_doubling_a_dimension_takes_longer(device: str, blocks: list[int], axis: int) -> None:
     dims = [256 * block for block in blocks]
@@ -204,7 +204,7 @@ def test_doubling_a_dimension_takes_longer(device: str, blocks: list[int], axis:
     assert once * 0.999 < float(predict_gemm(device, *dims)) < 5 * once
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(st.sampled_from(["v100-sxm", "mi300x", "rtx-pro-6000"]), st.lists(st.integers(3, 128), min_size=3, max_size=3),
        st.integers(0, 2))  # fmt: skip
 def test_borrowed_constants_of_another_architecture_never_fall_when_a_tile_is_added(
@@ -216,7 +216,7 @@ def test_borrowed_constants_of_another_architecture_never_fall_when_a_tile_is_ad
     assert float(predict_gemm(device, *dims, dtype="fp16")) >= once * (1 - 1e-9)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.integers(1, 2**16), st.integers(1, 2**16), st.integers(1, 2**16), st.integers(1, 64))
 def test_any_product_is_positive_and_no_faster_than_the_data_sheet_allows(m: int, n: int, k: int, batch: int) -> None:
     device = load_device("h100-sxm")

@@ -7,7 +7,6 @@ import json
 import pickle
 import subprocess
 import sys
-import time
 from collections import defaultdict
 from pathlib import Path
 
@@ -108,11 +107,10 @@ def test_any_text_is_a_device_or_one_line_of_error(text: str) -> None:
     assert answer.isprintable()
 
 
-def test_a_very_long_name_is_refused_at_once() -> None:
-    start = time.perf_counter()
-    with pytest.raises(InputError):
+def test_a_very_long_name_is_refused_in_a_short_line() -> None:
+    with pytest.raises(InputError) as refused:
         load_device("h100 " * 1_000_000)
-    assert time.perf_counter() - start < 5
+    assert len(str(refused.value)) < 500
 
 
 @pytest.mark.parametrize("value", [None, 100, True, ["h100"]])

@@ -210,7 +210,7 @@ def test_4_bit_weights_are_half_a_byte_and_a_scale_for_128_in_matrices_only() ->
     assert weight_bytes(tensors, "fp32") == 4 * model.parameters
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     h=st.sampled_from([256, 512]), layers=st.integers(1, 6), vocab=st.integers(100, 5000), s=st.integers(8, 512),
     attention=st.sampled_from(["flash", "eager"]), checkpointing=st.sampled_from(["none", "selective", "full"]),

@@ -157,7 +157,7 @@ def test_the_visible_share_counts_the_mask(q: int, extra: int, window: int | Non
 degrees = st.sampled_from([1, 2, 4, 8])
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(
     t=degrees, heads=st.sampled_from([8, 16, 32]), head_dim=st.sampled_from([64, 80, 128]),
     d_ff=st.integers(1, 64).map(lambda x: x * 64), layers=st.integers(1, 5), b=st.integers(1, 3),

@@ -6,7 +6,7 @@ import re
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from test_parity import CONFIGS, named
 
@@ -212,7 +212,6 @@ def test_experts_are_spread_over_data_parallel_ranks() -> None:
 
 
 @given(layers=st.integers(1, 40), p=st.integers(1, 40))
-@settings(deadline=None)
 def test_stages_hold_every_layer_once_and_the_first_ones_one_more(layers: int, p: int) -> None:
     counts = layers_of_stages(layers, p)
     assert (len(counts), sum(counts)) == (p, layers)
@@ -221,7 +220,6 @@ def test_stages_hold_every_layer_once_and_the_first_ones_one_more(layers: int, p
 
 
 @given(runs=st.lists(st.lists(st.integers(1, 5), min_size=1, max_size=3), min_size=1, max_size=2), data=st.data())
-@settings(deadline=None)
 def test_layers_between_two_are_those_of_the_model_laid_out(runs: list[list[int]], data: st.DataObject) -> None:
     def block(index: int, count: int) -> Block:
         return Block(AttentionShape(2, 2, 32), MlpShape(64 * (index + 1)), count=count)

@@ -288,7 +288,7 @@ NAMED = ("vocab", "hidden", "heads", "kv_heads", "head_dim", "d_ff")
 @given(
     names=st.sets(st.sampled_from(NAMED)), t=st.sampled_from([1, 2, 4]), attention=st.sampled_from(["flash", "eager"])
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_a_trace_whose_caller_named_only_some_dimensions_is_checked_by_every_rule(
     names: set[str], t: int, attention: str
 ) -> None:
@@ -328,7 +328,7 @@ def test_a_shards_text_is_true(value: int, t: int) -> None:
 
 
 @given(vocab=st.integers(1000, 300_000), t=st.sampled_from([1, 2, 4, 8]))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_a_vocabulary_is_padded_to_the_next_multiple_of_64_t_and_no_further(vocab: int, t: int) -> None:
     findings = found("SZ101", context(model(vocab=vocab), t=t))
     if vocab % (64 * t) == 0:
@@ -350,7 +350,7 @@ ALIGNMENT_RULES = ("SZ101", "SZ102", "SZ103", "SZ108")
 
 
 @given(shape=SHAPES, t=st.sampled_from([1, 2]))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_a_suggestion_applied_is_not_found_again_by_the_same_rule(shape: ModelShape, t: int) -> None:
     from dataclasses import replace
 
@@ -370,7 +370,7 @@ def test_a_suggestion_applied_is_not_found_again_by_the_same_rule(shape: ModelSh
 
 
 @given(shape=SHAPES)
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 def test_the_parameters_a_suggestion_adds_are_the_difference_of_exact_counts(shape: ModelShape) -> None:
     report = sizer.check(shape, s=1024)
     assert report.model.parameters == shape.parameters

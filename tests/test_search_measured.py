@@ -150,9 +150,7 @@ def test_a_killed_search_goes_on_from_what_it_had(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "sizer", "search", *TINY, *wide]
     environment = {**os.environ, "SIZER_STORE": str(path)}
     process = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    deadline = time.monotonic() + 120
     while _samples(path) < 20 and process.poll() is None:
-        assert time.monotonic() < deadline
         time.sleep(0.05)
     process.send_signal(signal.SIGKILL)
     process.wait()

@@ -24,7 +24,6 @@ class Measurement:
     """The outcome of one job. Without ``status`` "ok" there are no samples and ``message`` says why.
 
     ``samples``: seconds of one call each (of short kernels the mean over ``per_sample`` calls), in the order taken.
-    ``rounds``: the round each sample was taken in; all candidates of a group and the control share rounds.
     ``control_s``: the control shape's median while this was measured. ``stop``: precision, time or samples.
     """
 
