@@ -17,6 +17,7 @@ from shapes.memory import (
     parameter_tensors,
     precision_named,
     savings,
+    smallest_pp,
     smallest_tp,
     weight_bytes,
 )
@@ -78,6 +79,27 @@ def test_the_first_pipeline_stage_holds_a_microbatch_for_every_stage() -> None:
     whole = activation_peak(model, w, "megatron").saved
     stage = activation_peak(model, replace(w, p=4), "megatron", stage="first", in_flight=4).saved
     assert stage == whole
+
+
+@pytest.mark.parametrize(("microbatches", "in_flight"), [(1, 1), (2, 2), (4, 4), (32, 4), (None, 4)])
+def test_no_more_microbatches_are_in_flight_than_a_step_has(microbatches: int | None, in_flight: int) -> None:
+    # Without a head the first stage, which has the embedding, is the fullest.
+    model, w = replace(gpt(2048, 24, 16), head=False), Workload(b=8, s=2048, p=4)
+    found = memory(model, w, implementation="megatron", microbatches=microbatches)
+    assert found.stage == "first"
+    saved = activation_peak(model, w, "megatron", stage="first", in_flight=in_flight).saved
+    assert found.components["activations"] == saved
+    assert saved == pytest.approx(in_flight * activation_peak(model, w, "megatron", stage="first").saved, rel=1e-3)
+
+
+def test_the_smallest_pipeline_degree_divides_the_layers_and_fits() -> None:
+    # 6 stages of 4 layers fit where 4 of 6 do not; 5, of uneven stages, is passed over.
+    model, w = gpt(2048, 24, 16), Workload(b=1, s=1024)
+    used = {p: memory(model, replace(w, p=p), context_bytes=0).total_bytes for p in range(1, 25)}
+    assert used[4] > used[5]
+    for limit in (used[5], used[6], used[1], used[24] - 1):
+        fitting = [p for p in range(1, 25) if 24 % p == 0 and used[p] <= limit]
+        assert smallest_pp(model, w, limit_bytes=limit, context_bytes=0) == (fitting[0] if fitting else None)
 
 
 def test_mixed_precision_adamw_takes_18_bytes_a_parameter_or_16_with_16_bit_gradients() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 from typing import Any
 
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 
 from shapes.errors import InputError
 from shapes.model import AttentionShape, Block, MlaShape, MlpShape, ModelShape, MoeShape, Stack
-from shapes.operators import Attention, Elementwise, Gemm, GroupedGemm, operators
+from shapes.operators import Attention, Collective, Elementwise, Gemm, GroupedGemm, counted_once, operators
 from shapes.workload import Workload
 
 
@@ -67,6 +68,63 @@ def test_full_checkpointing_adds_one_forward_of_the_blocks() -> None:
     model = replace(llama(), head=False)
     forward = flops(model, replace(workload, phase="infer"))
     assert flops(model, replace(workload, checkpointing="full")) == 4 * forward
+
+
+def test_selective_checkpointing_runs_the_attention_core_again_and_nothing_else() -> None:
+    plain = Counter({counted_once(op): op.count for op in operators(llama(), Workload())})
+    selective = Counter({counted_once(op): op.count for op in operators(llama(), Workload(checkpointing="selective"))})
+    again = selective - plain
+    assert not plain - selective
+    assert {(op.name, op.phase, count) for op, count in again.items()} == {("layers.*.attention.core", "forward", 32)}
+
+
+def test_attention_moves_queries_keys_values_and_output_once_and_backward_their_gradients_too() -> None:
+    forward, backward = (
+        next(op for op in operators(llama(), Workload(b=2, s=1024)) if isinstance(op, Attention) and op.phase == phase)
+        for phase in ("forward", "dgrad")
+    )
+    q, kv = 2 * 32 * 1024 * 128, 2 * 8 * 1024 * 128
+    assert forward.bytes == 2 * (q + 2 * kv + q)  # Q, K, V in; O out
+    assert backward.bytes == 2 * ((2 * q + 2 * kv + q) + (q + 2 * kv))  # Q, O, K, V, dO in; dQ, dK, dV out
+
+
+@pytest.mark.parametrize(("zero", "gathers"), [(0, 0), (1, 1), (2, 1), (3, 2)])
+def test_zero_gathers_the_weights_once_and_zero_3_once_a_direction(zero: int, gathers: int) -> None:
+    found = [op for op in operators(llama(), Workload(d=8, zero=zero)) if isinstance(op, Collective)]
+    assert all(op.bytes == 2 * llama().parameters and op.ranks == 8 for op in found)
+    counts = Counter({op.what: op.count for op in found})
+    assert counts == ({"all_gather": gathers, "reduce_scatter": 1} if zero else {"all_reduce": 1})
+
+
+def test_memory_bound_operators_of_a_layer_read_and_write_each_tensor_once() -> None:
+    b, s, h, d_ff = 2, 512, 4096, 14336
+    x, gated = b * s * h, b * s * d_ff  # elements
+    scores, rotated = b * 32 * s * s, b * s * (32 + 8) * 128
+    # (read, written) forward, then backward: elements of 2 bytes.
+    expected = {
+        "norm.0": ((x, x), (2 * x, x)),  # backward: input and gradient in, gradient out
+        "residual": ((2 * x, x), (2 * x, x)),  # two summands, one sum
+        "attention.rotary": ((rotated, rotated), (rotated, rotated)),
+        "attention.softmax": ((scores, scores), (2 * scores, scores)),
+        "attention.dropout": ((scores, 2 * scores), (2 * scores, scores)),  # its output and a mask
+        "mlp.activation": ((2 * gated, gated), (3 * gated, 2 * gated)),  # gate and up; both and the gradient
+        "dropout": ((x, 2 * x), (2 * x, x)),
+    }
+    block = llama().main.blocks[0]
+    assert isinstance(block.attention, AttentionShape)
+    dropping = replace(block, dropout=0.1, attention=replace(block.attention, dropout=0.1))
+    model = replace(llama(), stacks=(replace(llama().main, blocks=(dropping,)),))
+    found = {
+        (op.name.removeprefix("layers.*."), op.phase): (op.bytes_read // 2, op.bytes_written // 2, op.count)
+        for op in operators(model, Workload(b=b, s=s, attention="eager"))
+        if isinstance(op, Elementwise)
+    }
+    for name, phases in expected.items():
+        for phase, (read, written) in zip(("forward", "dgrad"), phases, strict=True):
+            assert found[name, phase][:2] == (read, written), (name, phase)
+    # 32 layers add to the residual stream, and drop out of it, after attention and after the MLP.
+    assert found["residual", "forward"][2] == found["dropout", "forward"][2] == 64
+    assert found["mlp.activation", "forward"][2] == 32
 
 
 def test_layouts_follow_the_phase() -> None:

@@ -237,3 +237,71 @@ def test_llama4_attends_within_chunks_on_both_paths_and_says_who_runs_which_expe
     assert windows(operators(reading.model, Workload(b=2, s=48))) == windows(whole.operators) == {16: 6, None: 2}
     assert any("runs every token through every expert" in note for note in reading.notes)
     assert any("runs every token through every expert" in note for note in whole.notes)
+
+
+#: Windows that bite: shorter than the 24 tokens, on the layers where each family slides.
+WINDOWED: dict[str, dict[str, Any]] = {
+    "mistral": {"sliding_window": 8},
+    "mixtral": {"sliding_window": 8},
+    "starcoder2": {"sliding_window": 8},
+    "phi3": {"sliding_window": 8},
+    "qwen2": {"sliding_window": 8, "use_sliding_window": True, "max_window_layers": 1, "num_hidden_layers": 4},
+    "qwen3": {"sliding_window": 8, "use_sliding_window": True, "max_window_layers": 3, "num_hidden_layers": 4},
+    "qwen2 off": {"model_type": "qwen2", "sliding_window": 8, "use_sliding_window": False, "max_window_layers": 1},
+    "gemma2": {"sliding_window": 8, "num_hidden_layers": 5},
+    "gemma3_text": {"sliding_window": 8, "num_hidden_layers": 8},
+    "gemma3_text listed": {
+        "model_type": "gemma3_text", "sliding_window": 8,
+        "layer_types": ["full_attention", "sliding_attention", "full_attention"],
+    },
+    "cohere2": {"sliding_window": 8, "num_hidden_layers": 6},
+    "gpt_oss": {"sliding_window": 8, "num_hidden_layers": 5},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("label", WINDOWED)
+def test_windows_shorter_than_the_sequence_are_on_the_layers_the_class_has_them_on(label: str) -> None:
+    from shapes.trace import trace_config
+
+    family = WINDOWED[label].get("model_type", label)
+    config = {"model_type": family, **CONFIGS[family], **WINDOWED[label]}
+    # Layer by layer, so that as many windows on the wrong layers do not pass.
+    module = built(config)
+    cores = [layer.self_attn for layer in module.model.layers]
+    expected = [getattr(core, "sliding_window", core.config.sliding_window) for core in cores]
+    main = read_config(config).model.main
+    assert [block.attention and block.attention.window for block in main.blocks for _ in range(block.count)] == expected
+    assert (8 in expected) == (label != "qwen2 off")
+    whole = trace_config(config, b=2, s=24)
+    assert products(operators(read_config(config).model, Workload(b=2, s=24))) == products(whole.operators)
+
+
+def built(config: dict[str, Any]) -> Any:
+    from shapes.trace.config import build, load_config
+
+    return build(*load_config(config), attention="eager", dtype="bf16", architecture=None, experts=None)[0]
+
+
+@pytest.mark.parametrize(
+    ("share", "nested"), [(None, {}), (0.25, {}), (0.75, {}), (0.25, {"partial_rotary_factor": 0.75})]
+)
+@pytest.mark.parametrize("label", [
+    "llama", "qwen3", "gemma2", "cohere", "olmo2", "phi", "phi3", "stablelm", "starcoder2", "gpt_neox", "falcon",
+    "mixtral", "glm4_moe",
+])  # fmt: skip
+def test_the_rotated_share_of_each_head_is_the_classs_own(
+    label: str, share: float | None, nested: dict[str, float]
+) -> None:
+    # Heads of 32, so that a quarter is 8 channels. The class rotates as many as it has angles for, twice; llama's and
+    # most others' do not read the share.
+    config = named(label) | {"hidden_size": 192}
+    if "head_dim" in config or label == "gemma2":
+        config["head_dim"] = 32
+    if share is not None:
+        config |= {"rotary_pct": share} if label == "gpt_neox" else {"partial_rotary_factor": share}
+    if nested:
+        config = {**config, "rope_parameters": {"rope_type": "default", "rope_theta": 1e4, **nested}}
+    angles = {name: buffer for name, buffer in built(config).named_buffers() if name.endswith("inv_freq")}
+    attention = read_config(config).model.attention
+    assert attention is not None
+    assert {attention.rotary_dim} == {2 * buffer.shape[-1] for buffer in angles.values()}

@@ -163,9 +163,8 @@ class Attention:
         q = self.batch * self.heads * self.q_len
         kv = self.batch * self.kv_heads * self.kv_len
         forward = q * (self.head_dim + self.v_head_dim) + kv * (self.head_dim + self.v_head_dim)
-        # Backward reads Q, K, V, O, dO and writes dQ, dK, dV.
-        backward = 2 * forward + q * self.v_head_dim
-        return (forward if self.phase == "forward" else backward) * BYTES[self.dtype]
+        # Backward reads Q, K, V, O and dO and writes dQ, dK, dV: the forward's four tensors and the gradient of each.
+        return (1 if self.phase == "forward" else 2) * forward * BYTES[self.dtype]
 
 
 @dataclass(frozen=True, slots=True)

@@ -59,13 +59,19 @@ def head_dim(fields: Fields) -> int:
     return hidden // heads
 
 
+def rotary_share(fields: Fields, default: float, *names: str) -> float:
+    """The share of a head's channels that is rotated, of the classes that read it: in ``rope_parameters`` or beside."""
+    nested = fields.raw("rope_parameters", default=None)
+    if isinstance(nested, dict) and "partial_rotary_factor" in nested:
+        return min(fields.nested("rope_parameters").number("partial_rotary_factor", default=default), 1.0)
+    return min(fields.number(*names, "partial_rotary_factor", default=default), 1.0)
+
+
 def attention(fields: Fields, **traits: Any) -> AttentionShape:
     """Self-attention from the usual fields; ``traits`` are further fields of AttentionShape."""
     dim = traits.pop("head_dim", None) or head_dim(fields)
     kv = traits.pop("kv_heads", None) or kv_heads(fields)
-    share = traits.pop("rotary_share", None)
-    if share is None:
-        share = min(fields.number("partial_rotary_factor", default=1.0), 1.0)
+    share = traits.pop("rotary_share", 1.0)  # most classes do not read partial_rotary_factor
     dropout = fields.number("attention_dropout", "attn_pdrop", default=0.0)
     return AttentionShape(fields.integer(*HEADS), kv, dim, rotary_dim=int(dim * share), dropout=dropout, **traits)
 

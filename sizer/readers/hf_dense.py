@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from shapes.model import AttentionShape, Linear, MlpShape, ModelShape
 from sizer.readers.fields import Fields
-from sizer.readers.hf_blocks import HEADS, HIDDEN, POSITIONS, attention, decoder, head_dim, windows
+from sizer.readers.hf_blocks import HEADS, HIDDEN, POSITIONS, attention, decoder, head_dim, rotary_share, windows
 
 
 def llama(fields: Fields) -> ModelShape:
@@ -67,8 +67,8 @@ def gemma2(fields: Fields) -> ModelShape:
 
 def phi(fields: Fields) -> ModelShape:
     norm = "head" if fields.flag("qk_layernorm") else "none"
-    share = fields.number("partial_rotary_factor", default=0.5)
-    core = attention(fields, qkv_bias=True, o_bias=True, qk_norm=norm, qk_norm_weights=2, rotary_share=min(share, 1.0))
+    share = rotary_share(fields, 0.5)
+    core = attention(fields, qkv_bias=True, o_bias=True, qk_norm=norm, qk_norm_weights=2, rotary_share=share)
     mlp = MlpShape(fields.integer("intermediate_size"), gated=False, bias=True)
     return decoder(
         fields, attention_of=lambda _: core, mlp_of=lambda _: mlp, norms=1, norm_weights=2, parallel=True,
@@ -77,7 +77,8 @@ def phi(fields: Fields) -> ModelShape:
 
 
 def phi3(fields: Fields) -> ModelShape:
-    core = attention(fields, fused_qkv=True, window=fields.count("sliding_window") or None)
+    window, share = fields.count("sliding_window") or None, rotary_share(fields, 1.0)
+    core = attention(fields, fused_qkv=True, window=window, rotary_share=share)
     mlp = MlpShape(fields.integer("intermediate_size"), fused_gate_up=True)
     return decoder(fields, attention_of=lambda _: core, mlp_of=lambda _: mlp)
 
@@ -109,14 +110,14 @@ def _four_h(fields: Fields) -> MlpShape:
 
 def gpt_neox(fields: Fields) -> ModelShape:
     bias = fields.flag("attention_bias", default=True)
-    share = fields.number("rotary_pct", "partial_rotary_factor", default=0.25)
+    share = rotary_share(fields, 0.25, "rotary_pct")
     core = attention(
         fields,
         qkv_bias=bias,
         o_bias=bias,
         fused_qkv=True,
         kv_heads=fields.integer(*HEADS),
-        rotary_share=min(share, 1.0),
+        rotary_share=share,
     )
     mlp = MlpShape(fields.integer("intermediate_size"), gated=False, bias=True)
     return decoder(
@@ -182,7 +183,7 @@ def mpt(fields: Fields) -> ModelShape:
 def stablelm(fields: Fields) -> ModelShape:
     parallel = fields.flag("use_parallel_residual")
     norm = "full" if fields.flag("qk_layernorm") else "none"
-    share = min(fields.number("partial_rotary_factor", default=0.25), 1.0)
+    share = rotary_share(fields, 0.25)
     core = attention(fields, qkv_bias=fields.flag("use_qkv_bias"), qk_norm=norm, rotary_share=share)
     mlp = MlpShape(fields.integer("intermediate_size"))
     return decoder(
@@ -222,7 +223,7 @@ def olmo(fields: Fields) -> ModelShape:
 
 
 def glm4(fields: Fields) -> ModelShape:
-    share = min(fields.number("partial_rotary_factor", default=0.5), 1.0)
+    share = rotary_share(fields, 0.5)
     core = attention(fields, qkv_bias=fields.flag("attention_bias"), rotary_share=share)
     mlp = MlpShape(fields.integer("intermediate_size"), fused_gate_up=True)
     return decoder(fields, attention_of=lambda _: core, mlp_of=lambda _: mlp, norms=4)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from shapes.model import AttentionShape, MlaShape, MlpShape, ModelShape, MoeShape
 from sizer.readers.fields import Fields
-from sizer.readers.hf_blocks import HEADS, Mlp, attention, decoder, layer_count, windows
+from sizer.readers.hf_blocks import HEADS, Mlp, attention, decoder, layer_count, rotary_share, windows
 
 EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts")
 TOP_K = ("num_experts_per_tok", "num_experts_per_token", "moe_topk")
@@ -26,14 +26,11 @@ def mixtral(fields: Fields) -> ModelShape:
 
 
 def minimax_m2(fields: Fields) -> ModelShape:
-    core = attention(fields, qk_norm="full", rotary_share=_rotary_share(fields))
+    rotary, dim = fields.count("rotary_dim"), fields.optional("head_dim")
+    share = min(rotary / dim, 1.0) if rotary and dim else rotary_share(fields, 1.0)
+    core = attention(fields, qk_norm="full", rotary_share=share)
     moe = _moe(fields, fields.integer("intermediate_size"))
     return decoder(fields, attention_of=lambda _: core, mlp_of=lambda _: moe)
-
-
-def _rotary_share(fields: Fields) -> float | None:
-    rotary, dim = fields.count("rotary_dim"), fields.optional("head_dim")
-    return min(rotary / dim, 1.0) if rotary and dim else None
 
 
 def qwen_moe(fields: Fields) -> ModelShape:
@@ -65,7 +62,7 @@ def deepseek(fields: Fields) -> ModelShape:
 
 def glm4_moe(fields: Fields) -> ModelShape:
     norm = "head" if fields.flag("use_qk_norm") else "none"
-    share = min(fields.number("partial_rotary_factor", default=0.5), 1.0)
+    share = rotary_share(fields, 0.5)
     core = attention(fields, qkv_bias=fields.flag("attention_bias"), qk_norm=norm, rotary_share=share)
     return decoder(fields, attention_of=lambda _: core, mlp_of=_leading_dense(fields, router_dtype="fp32"))
 
