@@ -114,7 +114,8 @@ def test_infer_times_the_forward_alone() -> None:
     both = json.loads(run("--h", "4096", "--format", "json").stdout)["baseline"]["seconds"]
     for words in (["--infer"], ["--phase", "infer"]):
         forward = json.loads(run("--h", "4096", *words, "--format", "json").stdout)["baseline"]["seconds"]
-        assert 2 < both / forward < 4
+        # Of the forward only the down projection reduces over 10922, in the backward every product is misaligned.
+        assert 2 < both / forward < 5
 
 
 def test_microbatches_are_compared_a_token() -> None:

@@ -12,13 +12,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from shapes.calibrate.alignment import by_dtype, fit_alignment
+from shapes.calibrate.alignment import alignment_table, by_dtype, fit_alignment
 from shapes.calibrate.closed_form import bounds, fit_closed_form
 from shapes.calibrate.data import Record, read_records
 from shapes.calibrate.hold_out import held_out
 from shapes.calibrate.products import Products, products
 from shapes.calibrate.tables import gemm_table
-from shapes.cost.alignment import OPERANDS
 from shapes.cost.constants import GemmConstants, alignment_constants, gemm_constants
 from shapes.device import Device
 from shapes.dtypes import BYTES
@@ -121,17 +120,16 @@ def refine(measured: Products, device: Device, dtype: str, seed: int = 0) -> Gem
 def _fit_alignment(
     device: Device, records: Sequence[Record], cost: dict[str, Any], error: dict[str, Any], progress: Progress
 ) -> None:
-    """Penalties from records off the alignment, if there are any; else those of the public figures stay."""
-    present = alignment_constants(device)
+    """The device's own kernels for misaligned products, where there are records of them."""
     kept = [record for record in records if record.dtype in ("bf16", "fp16")]
-    if any(not record.aligned for record in kept):
-        constants, _ = gemm_constants(device, "bf16" if "bf16" in device.peak_flops else "fp16")
-        present = fit_alignment(kept, constants, present, "measured")
-        error["misaligned"] = round(0.5 * error["misaligned"], 4)
-        progress(f"{device.name}: alignment fitted on {len(kept)} products")
-    cost["alignment"] = {"source": present.source, "further": present.further} | {
-        operand: list(row) for operand, row in zip(OPERANDS, present.penalty, strict=True)
-    }
+    dtype = "bf16" if "bf16" in device.peak_flops else "fp16"
+    if all(record.aligned for record in kept) or not device.has_matrix_units(dtype):
+        return
+    constants, _ = gemm_constants(device, dtype)
+    found = fit_alignment(kept, constants, alignment_constants(device, dtype))
+    cost["alignment"] = alignment_table(found, device)
+    error["misaligned"] = round(0.5 * error["misaligned"], 4)
+    progress(f"{device.name}: alignment fitted on {len(kept)} products")
 
 
 def _plain(value: Any) -> Any:

@@ -1,25 +1,45 @@
-"""What a leading dimension off the vector width costs, per operand.
+"""What leading dimensions off the vector width cost: another kernel with a ceiling of its own.
 
-Tensor-core kernels load 16-byte vectors and 128-byte lines; Hopper's and Blackwell's copy engine (TMA) takes only
-strides that are multiples of 16 bytes. A matrix whose leading dimension is off is served by an older or narrower
-kernel: the whole product slows by the worst operand's penalty, and each further operand adds a part of its own.
+Tensor-core kernels load vectors of 16 bytes; Hopper's and Blackwell's copy engine (TMA) takes only strides that are
+multiples of them. A product whose A or B is off is served by an older kernel with narrower loads (on NVIDIA CUTLASS's
+align1 and align2 kernels for sm75 and sm80, which cuBLAS ships). How many bytes divide the leading dimension decides,
+the worse of A and B: below 4 (odd, in 16 bits), 4 or 8, 16, and 32 or more, which is free.
+
+    tiles = batch ceil(m / bm) ceil(n / bn)            of 128 x 128, narrower for a narrow product
+    slices = max(1, floor(units / tiles))              a product that leaves units idle is split along k
+    walk(rate, start) = paid 2 bm bn (k / slices + start) units / rate
+    seconds = max(aligned, walk(narrow, prologue_steps), walk(odd, 0)) + shares x aligned
+
+Two tiles run on a unit at once and hide each other's loads; one left over takes ``alone`` times its half of the pair's.
+Which kernels, at which FLOP per clock and unit, is data by family of devices: misaligned.toml beside this file.
 """
 
 from __future__ import annotations
 
+import tomllib
+from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from shapes.device import Device
 from shapes.operators.types import Layout
 
 Array = NDArray[np.float64]
+Integers = NDArray[np.int64]
+
+FILE = Path(__file__).parent / "misaligned.toml"
 
 OPERANDS = ("A", "B", "C")
-#: Bytes to which a leading dimension can be aligned, as far as a kernel cares: beyond a 128-byte line nothing is won.
-LEVELS = (1, 2, 4, 8, 16, 32, 64, 128)
+#: Bytes to which a leading dimension can be aligned, as far as a kernel cares: beyond 32 nothing is won.
+LEVELS = (1, 2, 4, 8, 16, 32)
+#: Kernels by the level they serve: odd elements of 16 bits, 4 and 8 bytes alike, 16 bytes, and no penalty.
+CLASSES = ("odd", "narrow", "vector", "free")
+_CLASS_OF = np.array([0, 0, 1, 1, 2, 3])
 
 #: layout -> which of m, n, k (0, 1, 2) is the leading dimension of A, B, C (table of shapes.operators.types).
 LEADING: dict[str, tuple[int, int, int]] = {
@@ -29,52 +49,124 @@ LEADING: dict[str, tuple[int, int, int]] = {
     "tt": (0, 2, 1),
 }
 
+#: Largest side of the narrow kernels' tiles, and the step in which they shrink for a narrow product.
+TILE, TILE_STEP = 128, 32
+
 
 @dataclass(frozen=True, slots=True)
 class AlignmentConstants:
-    """Penalties by operand for each of LEVELS: the share of an aligned product's time that is added.
+    """One family's kernels for misaligned products; tuples are by CLASSES without "free".
 
-    Never rising with the level, so that more alignment is never predicted slower. ``further`` is the part of its own
-    penalty that every operand but the worst adds. ``source`` is "public" until the device's own sweep is fitted.
+    ``ceiling``: FLOP/s of all units (inf: none). ``prologue_steps``: a tile's start and end in steps of k. ``alone``:
+    time of a tile that has its unit to itself over its half of a pair's. ``share``, ``c_share``: what a misaligned A
+    or B, and a misaligned C, add to the aligned time besides; ``both``: by how much more where A and B are both off.
+    ``tier``: "measured" (this device), "published" (fitted on others' sweeps of the family) or "extrapolated".
     """
 
-    penalty: tuple[tuple[float, ...], tuple[float, ...], tuple[float, ...]]
-    further: float
-    source: str
+    family: str
+    tier: str
+    ceiling: tuple[float, float, float]
+    prologue_steps: float
+    alone: float
+    share: tuple[float, float, float]
+    both: float
+    c_share: tuple[float, float, float]
+    units: int
 
     @classmethod
-    def from_table(cls, table: Any) -> AlignmentConstants:
-        rows = tuple(_falling(table[operand]) for operand in OPERANDS)
-        return cls((rows[0], rows[1], rows[2]), float(table["further"]), str(table["source"]))
+    def from_table(cls, table: Mapping[str, Any], device: Device, size: int) -> AlignmentConstants:
+        """For elements of ``size`` bytes: ceilings were measured on 16-bit ones, and loads are what is short."""
+        clock_mhz = device.compute.clock_mhz or float(table.get("clock_mhz", np.inf))
+        clock = clock_mhz * 1e6 * device.compute.units * 2 / size
+        ceilings = table.get("flops_per_clock_per_unit", {})
+        return cls(
+            str(table["family"]), str(table["tier"]),
+            (ceilings.get("odd", np.inf) * clock, ceilings.get("narrow", np.inf) * clock,
+             ceilings.get("vector", np.inf) * clock),
+            float(table.get("prologue_steps", 0.0)), float(table.get("alone", 1.0)), _by_class(table, "share"),
+            float(table.get("both", 0.0)), _by_class(table, "c_share"), device.compute.units,
+        )  # fmt: skip
 
 
-def _falling(levels: Any) -> tuple[float, ...]:
-    values = np.maximum.accumulate(np.asarray(levels, dtype=float)[::-1])[::-1]
-    return tuple(float(value) for value in values)
+def _by_class(table: Mapping[str, Any], key: str) -> tuple[float, float, float]:
+    values = table.get(key, {})
+    return float(values.get("odd", 0.0)), float(values.get("narrow", 0.0)), float(values.get("vector", 0.0))
 
 
-def level(dimension: NDArray[np.int64], size: int) -> NDArray[np.int64]:
-    """Index into LEVELS of the largest power of two that divides ``dimension`` x ``size`` bytes, at most 128."""
-    # or-ing 128 in caps the lowest set bit at 128; the position of that bit is the level.
+#: What a dtype without matrix units has: no kernel that asks for alignment.
+NO_FAMILY: Mapping[str, Any] = {"family": "none", "tier": "published"}
+
+
+def family_table(device: Device) -> Mapping[str, Any]:
+    """The device's own ``[cost.alignment]``, else the family of its architecture in misaligned.toml."""
+    own: Mapping[str, Any] = device.cost.get("alignment", {})
+    if "family" in own:
+        return own
+    tables = _families()
+    keys = (device.compute_capability, device.architecture, device.vendor)
+    return next((tables[key] for key in keys if key in tables), {**NO_FAMILY, "tier": "extrapolated"})
+
+
+@lru_cache(maxsize=1)
+def _families() -> dict[str | None, dict[str, Any]]:
+    """Compute capability, architecture or vendor -> its family's table, with the family's name in it."""
+    families = tomllib.loads(FILE.read_text(encoding="utf-8"))
+    return {key: {"family": name, **table} for name, table in families.items() for key in table["serves"]}
+
+
+def level(dimension: Integers, size: int) -> Integers:
+    """Index into LEVELS of the largest power of two that divides ``dimension`` x ``size`` bytes, at most the last."""
+    # or-ing the last level in caps the lowest set bit; the position of that bit is the level.
     lowest = dimension * size | LEVELS[-1]
-    index: NDArray[np.int64] = np.log2(lowest & -lowest).astype(np.int64)
+    index: Integers = np.log2(lowest & -lowest).astype(np.int64)
     return index
 
 
-def penalties(
-    m: NDArray[np.int64],
-    n: NDArray[np.int64],
-    k: NDArray[np.int64],
-    sizes: tuple[int, int, int],
-    layout: Layout,
-    constants: AlignmentConstants,
-) -> tuple[Array, Array, Array]:
-    """Share of the aligned time that A's, B's and C's leading dimension adds; ``sizes`` are bytes per element."""
+def operand_classes(
+    m: Integers, n: Integers, k: Integers, sizes: tuple[int, int, int], layout: Layout
+) -> tuple[Integers, Integers, Integers]:
+    """Index into CLASSES of A's, B's and C's leading dimension; ``sizes`` are bytes per element."""
     dimensions = (m, n, k)
-    own = [
-        np.asarray(row)[level(dimensions[which], size)]
-        for row, which, size in zip(constants.penalty, LEADING[layout], sizes, strict=True)
-    ]
-    worst = np.argmax(np.broadcast_arrays(*own), axis=0)
-    a, b, c = (np.where(worst == index, value, constants.further * value) for index, value in enumerate(own))
+    a, b, c = (_CLASS_OF[level(dimensions[which], size)] for which, size in zip(LEADING[layout], sizes, strict=True))
     return a, b, c
+
+
+def paid_tiles(tiles: Array, c: AlignmentConstants) -> Array:
+    """Tiles that the fullest unit works one after the other: two run at once, and one left over takes ``alone``."""
+    pairs, rest = np.divmod(np.ceil(tiles / c.units), 2)
+    paid: Array = 2 * pairs + rest * c.alone
+    return paid
+
+
+def kernel_seconds(m: Array, n: Array, k: Array, batch: Array, which: Integers, c: AlignmentConstants) -> Array:
+    """Seconds of the kernel that serves class ``which``, without launch; 0 where there is no ceiling."""
+    bm, bn = (np.minimum(np.ceil(side / TILE_STEP) * TILE_STEP, TILE) for side in (m, n))
+    tiles = np.ceil(m / bm) * np.ceil(n / bn) * batch
+    # A product that fills less than half of the units is split along k.
+    slices = np.maximum(np.floor(c.units / tiles), 1.0)
+    steps = k / slices
+    volume = paid_tiles(tiles * slices, c) * (2 * bm * bn * c.units)
+    rate = np.array([c.ceiling[1], c.ceiling[1], c.ceiling[2], np.inf])[which]
+    walk = volume * (steps + c.prologue_steps) / rate
+    seconds: Array = np.maximum(walk, np.where(which == 0, volume * steps / c.ceiling[0], 0.0))
+    return seconds
+
+
+def misaligned_seconds(
+    dimensions: tuple[Integers, Integers, Integers, Integers], sizes: tuple[int, int, int], layout: Layout,
+    aligned: Array, launch_s: float, c: AlignmentConstants,
+) -> tuple[Array, Array, Array]:  # fmt: skip
+    """Seconds that A's, B's and C's leading dimension add to ``aligned``; m, n, k and batch are ``dimensions``."""
+    of_a, of_b, of_c = operand_classes(*dimensions[:3], sizes, layout)
+    worse = np.minimum(of_a, of_b)
+    body = np.maximum(aligned - launch_s, 0.0)
+    in_c = body * np.array([*c.c_share, 0.0])[of_c]
+    extra = np.zeros(aligned.shape)
+    off = np.flatnonzero(worse < len(CLASSES) - 1)
+    if off.size:
+        fm, fn, fk, fb = (array[off].astype(float) for array in dimensions)
+        slower = kernel_seconds(fm, fn, fk, fb, worse[off], c) - body[off]
+        share = np.array([*c.share, 0.0])
+        shared = body[off] * (share[worse[off]] + c.both * share[np.maximum(of_a, of_b)[off]])
+        extra[off] = np.maximum(slower, 0.0) + shared
+    return np.where(of_a <= of_b, extra, 0.0), np.where(of_a <= of_b, 0.0, extra), in_c

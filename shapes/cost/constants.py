@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields, replace
 from functools import lru_cache
 from typing import Any
 
-from shapes.cost.alignment import AlignmentConstants
+from shapes.cost.alignment import NO_FAMILY, AlignmentConstants, family_table
 from shapes.cost.correction import Correction
 from shapes.device import Device, list_devices, load_device
 from shapes.dtypes import BYTES
@@ -119,7 +119,7 @@ def relative(device: Device) -> Device:
 
     Balance is peak FLOP/s over bandwidth: what decides where a product stops being memory-bound.
     """
-    if device.cost:
+    if "bf16" in device.cost:
         return device
     fitted = [load_device(name) for name in FITTED if name in list_devices()]
     kin = [other for other in fitted if other.architecture == device.architecture]
@@ -177,9 +177,11 @@ def _achievable(device: Device) -> float:
 
 
 @lru_cache(maxsize=256)
-def alignment_constants(device: Device) -> AlignmentConstants:
-    """Misalignment penalties of the device, or of its relative."""
-    return AlignmentConstants.from_table(relative(device).cost["alignment"])
+def alignment_constants(device: Device, dtype: str) -> AlignmentConstants:
+    """What misaligned products of ``dtype`` run on: without matrix units nothing asks for alignment."""
+    return AlignmentConstants.from_table(
+        family_table(device) if device.has_matrix_units(dtype) else NO_FAMILY, device, BYTES[dtype]
+    )
 
 
 @dataclass(frozen=True, slots=True)

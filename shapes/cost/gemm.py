@@ -21,7 +21,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from shapes.cost.alignment import AlignmentConstants, penalties
+from shapes.cost.alignment import AlignmentConstants, misaligned_seconds
 from shapes.cost.constants import GemmConstants, alignment_constants, gemm_constants
 from shapes.cost.waves import overlapped, paid_waves, throttled
 from shapes.device import Device, load_device
@@ -136,9 +136,7 @@ def gemm_times(
         small = large_share(fm, fn, fk) < 0.5
         choice = np.where(small, _choice(fm, fn, fk, fb, size, out, constants.small), choice)
     compute, memory, tile, tiles, waves = choice
-    # Misalignment slows the kernel, not its launch.
-    slowed = np.maximum(aligned - constants.launch_s, 0.0)
-    a, b, c = (slowed * share for share in penalties(m, n, k, (size, size, out), layout, alignment))
+    a, b, c = misaligned_seconds((m, n, k, batch), (size, size, out), layout, aligned, constants.launch_s, alignment)
     return GemmTimes(aligned + a + b + c, aligned, compute, memory, tile.astype(np.int64), tiles, waves, (a, b, c))
 
 
@@ -172,7 +170,7 @@ def predict_gemm(
         raise InputError("expected one of tn, nn, nt, tt", key="layout", value=layout)
     target = load_device(device)
     constants, _ = gemm_constants(target, dtype)
-    alignment, size = alignment_constants(target), BYTES[dtype]
+    alignment, size = alignment_constants(target, dtype), BYTES[dtype]
     out = output_bytes(dtype)
     named = zip(("m", "n", "k", "batch"), (m, n, k, batch), strict=True)
     arrays = np.broadcast_arrays(*(_dimension(value, key) for key, value in named))
@@ -182,9 +180,9 @@ def predict_gemm(
         ints = [array[start : start + CHUNK] for array in flat]
         fm, fn, fk, fb = (array.astype(float) for array in ints)
         aligned = aligned_seconds(fm, fn, fk, fb, size, out, constants)
-        a, b, c = penalties(ints[0], ints[1], ints[2], (size, size, out), layout, alignment)
-        slowed = np.maximum(aligned - constants.launch_s, 0.0)
-        seconds[start : start + CHUNK] = aligned + slowed * (a + b + c)
+        shape = (ints[0], ints[1], ints[2], ints[3])
+        a, b, c = misaligned_seconds(shape, (size, size, out), layout, aligned, constants.launch_s, alignment)
+        seconds[start : start + CHUNK] = aligned + a + b + c
     return seconds.reshape(arrays[0].shape)
 
 

@@ -7,7 +7,13 @@ import numpy as np
 from shapes.cost.alignment import LEADING, LEVELS, OPERANDS, level
 from shapes.cost.attention import QUERIES, attention_time
 from shapes.cost.collective import bus_factor, collective_parts, link_bytes_per_s
-from shapes.cost.constants import GemmConstants, attention_constants, collective_constants, gemm_constants
+from shapes.cost.constants import (
+    GemmConstants,
+    alignment_constants,
+    attention_constants,
+    collective_constants,
+    gemm_constants,
+)
 from shapes.cost.gemm import LARGE, GemmTimes, output_bytes, tile_load, uncorrected_seconds
 from shapes.cost.memory_bound import achieved_bandwidth, elementwise_parts
 from shapes.cost.predict import per_group, product_times
@@ -34,6 +40,7 @@ def _product(cost: Cost, operator: Gemm | GroupedGemm, device: Device) -> tuple[
     out = output_bytes(operator.dtype, getattr(operator, "out_dtype", None))
     times, _ = product_times([operator], operator.dtype, out, operator.layout, device)
     constants, _ = gemm_constants(device, operator.dtype)
+    alignment = alignment_constants(device, operator.dtype)
     m, n, k, batch = per_group(operator)
     size = BYTES[operator.dtype]
     parts = _closed_form(times, constants, (m, n, k, batch), size, out)
@@ -48,9 +55,10 @@ def _product(cost: Cost, operator: Gemm | GroupedGemm, device: Device) -> tuple[
         aligned = LEVELS[int(level(dimensions[which : which + 1], bytes_each)[0])]
         leading = f"{'mnk'[which]} = {dimensions[which]}"
         more = " or more" if aligned == LEVELS[-1] else ""
-        parts.append(
-            Part(f"alignment of {name}", seconds, f"leading dimension {leading} is a multiple of {aligned}{more} bytes")
-        )
+        why = f"leading dimension {leading} is a multiple of {aligned}{more} bytes"
+        if seconds > 0:
+            why += f"; kernels of {alignment.family} ({alignment.tier})"
+        parts.append(Part(f"alignment of {name}", seconds, why))
     if isinstance(operator, GroupedGemm):
         spent = sum(part.seconds for part in parts)
         parts.append(

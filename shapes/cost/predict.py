@@ -82,7 +82,7 @@ def product_times(
     """Times of products that share dtype and layout."""
     constants, origin = gemm_constants(device, dtype)
     m, n, k, batch = np.array([per_group(product) for product in products], dtype=np.int64).T
-    times = gemm_times(m, n, k, batch, BYTES[dtype], out, layout, constants, alignment_constants(device))
+    times = gemm_times(m, n, k, batch, BYTES[dtype], out, layout, constants, alignment_constants(device, dtype))
     return times, origin
 
 

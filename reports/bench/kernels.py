@@ -1,0 +1,90 @@
+"""Kernels as others measured them: reports/kernels.md.
+
+    python reports/bench/kernels.py --data FOLDER [--format json] [--out FILE]
+
+FOLDER holds any of the files named in reports/fit/judging.py, compressed or not; what is missing is passed over with a
+line. Prints the figures and writes reports/kernels.md (text), or prints JSON and writes nothing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from dataclasses import asdict
+from pathlib import Path
+
+import on_path  # noqa: F401  # reports/fit
+from fit.judging import Figure, judge
+from fit.physics import Counts, against_physics
+from tabulate import tabulate
+
+from shapes.errors import InputError
+
+REPORTS = Path(__file__).resolve().parents[1]
+TEMPLATE = Path(__file__).parent / "kernels_template.md"
+
+
+def figures_table(figures: list[Figure]) -> str:
+    rows = [(one.device, one.what, one.rows, *(f"{100 * value:.1f}%" for value in (one.mape, one.bias, one.p95)))
+            for one in figures]  # fmt: skip
+    return tabulate(rows, ["device", "rows of", "rows", "MAPE", "bias", "95th percentile"], tablefmt="github")
+
+
+def sections(figures: list[Figure]) -> str:
+    files = dict.fromkeys(one.file for one in figures)
+    return "\n\n".join(f"### {file}\n{figures_table([f for f in figures if f.file == file])}" for file in files)
+
+
+def physics_table(counts: list[Counts]) -> str:
+    """The sum over all devices and dtypes, then each that breaks anything."""
+    broken = [one for one in counts if one.broken]
+    numbers = zip(*(list(asdict(one).values())[2:] for one in counts), strict=True)
+    rows = [["all", f"{len(counts)} pairs", *map(sum, numbers)], *(list(asdict(one).values()) for one in broken)]
+    headers = ["device", "dtype", "shapes", "above peak", "above bandwidth", "a tile more saves over 1%",
+               "doubling saves"]  # fmt: skip
+    return tabulate(rows, headers, tablefmt="github")
+
+
+def report(figures: list[Figure], lines: list[str], counts: list[Counts]) -> str:
+    from kernels_examples import examples
+
+    text = TEMPLATE.read_text(encoding="utf-8")
+    values = {
+        "figures": sections(figures),
+        "passed_over": "\n".join(f"- {line}" for line in lines) or "Nothing.",
+        "physics": physics_table(counts),
+        "examples": examples(),
+    }
+    for key, value in values.items():
+        text = text.replace("{{" + key + "}}", value)
+    return text
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", type=Path, required=True)
+    parser.add_argument("--format", choices=("text", "json"), default="text")
+    parser.add_argument("--shapes", type=int, default=1_000_000, help="shapes that physics is asked about, in all")
+    parser.add_argument("--out", type=Path, default=REPORTS / "kernels.md")
+    options = parser.parse_args()
+    try:
+        if not options.data.is_dir():
+            raise InputError("expected a folder", key="--data", value=str(options.data))
+        figures, lines = judge(options.data)
+        counts = against_physics(options.shapes) if options.shapes else []
+    except InputError as error:
+        print(f"kernels.py: {error}", file=sys.stderr)  # noqa: T201  # a script's one line
+        sys.exit(2)
+    if options.format == "json":
+        print(json.dumps({  # noqa: T201  # a script whose output is its purpose
+            "figures": [asdict(one) for one in figures], "passed_over": lines,
+            "physics": [asdict(one) for one in counts],
+        }, indent=2))  # fmt: skip
+        return
+    print("\n".join([sections(figures), "", *lines, "", physics_table(counts)]))  # noqa: T201  # the same
+    options.out.write_text(report(figures, lines, counts), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,131 @@
+"""Measurements that others published, as CSV with the columns of their README: rows, and how each source timed.
+
+A source's harness is part of its rows: what it adds to a kernel's own time is written down here, by source, sweep and
+device, and is never part of a device's constants.
+"""
+
+from __future__ import annotations
+
+import csv
+import gzip
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TextIO, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shapes.cost import predict_gemm
+from shapes.cost.alignment import operand_classes
+from shapes.cost.constants import gemm_constants
+from shapes.device import load_device
+from shapes.dtypes import BYTES
+from shapes.errors import InputError
+from shapes.operators.types import Layout
+
+Array = NDArray[np.float64]
+Integers = NDArray[np.int64]
+Row = dict[str, str]
+
+#: Host seconds of one torch.mm call in GAC's H100 runs: through a TMA kernel (it encodes tensor maps), and without.
+#: The flat level of its 2048-wide sweeps, where 200 calls in a row take as long whatever their size.
+GAC_H100_HOST_S = (17.8e-6, 15.3e-6)
+#: On its A100 the host is never the longer; what a single call between two events adds there.
+GAC_A100_HOST_S = (5e-6, 5e-6)
+
+
+@dataclass(frozen=True, slots=True)
+class Protocol:
+    """What a harness makes of a kernel's time.
+
+    ``host_s``: host seconds a call, aligned and misaligned. ``queued``: many calls in a row hide host and device behind
+    each other, the longer counts; else a call is timed on an idle device, and the host's time stands before the
+    kernel's. ``multiple``: dimensions are padded to it before timing.
+    """
+
+    host_s: tuple[float, float] = (0.0, 0.0)
+    queued: bool = True
+    multiple: int = 1
+
+
+def protocol(row: Row) -> Protocol:
+    """How ``row``'s source timed it."""
+    if row["source"] == "gac":
+        host = GAC_H100_HOST_S if row["device"].startswith("h") else GAC_A100_HOST_S
+        # scripts/tensor_core_alignment_sweep.py: two events around each call, synchronised; profile_alignment.py: 200.
+        return Protocol(host, queued=not row.get("sweep", "").startswith("tc_"))
+    if row["source"] == "deepbench":
+        return Protocol(multiple=8)
+    return Protocol()
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """Products of one device, dtype, layout and protocol: dimensions and seconds, arrays of one length."""
+
+    device: str
+    dtype: str
+    layout: str
+    protocol: Protocol
+    m: Integers
+    n: Integers
+    k: Integers
+    batch: Integers
+    seconds: Array
+    rows: tuple[Row, ...]
+
+    def classes(self) -> Integers:
+        """Index into shapes.cost.alignment.CLASSES of the worse of A and B; the last where nothing asks for more."""
+        size = BYTES[self.dtype]
+        layout = cast(Layout, self.layout)
+        a, b, _ = operand_classes(self.m, self.n, self.k, (size, size, max(size, 2)), layout)
+        return cast(Integers, np.minimum(a, b))
+
+    def as_timed(self, kernel_s: Array) -> Array:
+        """What this harness would report of kernels that take ``kernel_s``."""
+        p = self.protocol
+        if not any(p.host_s):
+            return kernel_s
+        host = np.where(self.classes() < 2, p.host_s[1], p.host_s[0])
+        if p.queued:
+            return cast(Array, np.maximum(kernel_s, host))
+        launch_s = gemm_constants(load_device(self.device), self.dtype)[0].launch_s
+        return cast(Array, kernel_s - launch_s + host)
+
+    def predicted(self) -> Array:
+        """Seconds that the device's constants give, as this harness would report them."""
+        padded = [-(-dims // self.protocol.multiple) * self.protocol.multiple for dims in (self.m, self.n, self.k)]
+        kernel = predict_gemm(
+            self.device, *padded, batch=self.batch, dtype=self.dtype, layout=cast(Layout, self.layout)
+        )
+        return self.as_timed(kernel)
+
+
+def read_rows(path: Path) -> list[Row]:
+    """The rows of a CSV file, compressed or not; InputError where it cannot be read."""
+    try:
+        with cast(TextIO, gzip.open(path, "rt") if path.suffix == ".gz" else path.open(encoding="utf-8")) as file:
+            return list(csv.DictReader(file))
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise InputError(f"cannot be read: {error}", where=str(path)) from None
+
+
+def grouped(rows: Iterable[Row], where: str) -> list[Measured]:
+    """Timed products by device, dtype, layout and protocol; rows without seconds are left out."""
+    groups: dict[tuple[str, str, str, Protocol], list[Row]] = {}
+    try:
+        for row in rows:
+            if row["us"]:
+                groups.setdefault((row["device"], row["dtype"], row["layout"], protocol(row)), []).append(row)
+        return [_measured(key, group) for key, group in sorted(groups.items(), key=lambda item: repr(item[0]))]
+    except KeyError as error:
+        raise InputError("expected the columns of the evidence", where=where, key=str(error)) from None
+    except ValueError as error:
+        raise InputError(f"expected numbers: {error}", where=where) from None
+
+
+def _measured(key: tuple[str, str, str, Protocol], rows: list[Row]) -> Measured:
+    m, n, k, batch = (np.array([int(row[name]) for row in rows], dtype=np.int64) for name in ("m", "n", "k", "batch"))
+    seconds = np.array([float(row["us"]) for row in rows]) * 1e-6
+    return Measured(*key, m, n, k, batch, seconds, tuple(rows))

@@ -1,0 +1,180 @@
+"""Predictions beside others' measurements, by device and class: errors that name what they are of."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, fields
+from pathlib import Path
+
+import numpy as np
+
+from fit.evidence import Array, Measured, Row, grouped, read_rows
+from shapes.cost import predict, predict_gemm
+from shapes.cost.alignment import CLASSES, LEADING, operand_classes
+from shapes.cost.gemm import LARGE
+from shapes.errors import InputError
+from shapes.operators.types import Attention
+
+#: Squares of which gemm_squares.csv holds the best.
+SQUARES = np.array([1024 * size for size in range(1, 11)])
+#: AMD's tuned sizes: how far (in log size) an aligned neighbour may lie, and how many of them count.
+NEAR, NEIGHBOURS = 0.06, 8
+#: Smallest side of the products whose ratio to aligned neighbours is judged: below, launches decide.
+SMALLEST = 256
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """Errors of one file's rows of one device and class: relative, of predicted seconds (or a ratio) to measured."""
+
+    file: str
+    device: str
+    what: str
+    rows: int
+    mape: float
+    bias: float
+    p95: float
+
+    @classmethod
+    def of(cls, file: str, device: str, what: str, errors: Array) -> Figure:
+        off = np.abs(errors)
+        return cls(file, device, what, len(errors), *(
+            round(float(value), 4) for value in (off.mean(), errors.mean(), np.quantile(off, 0.95))
+        ))  # fmt: skip
+
+
+#: (device, class, relative errors) of a file's rows, and a line for each kind of row that has no prediction.
+Judged = tuple[list[tuple[str, str, Array]], list[str]]
+
+
+def judge(folder: Path) -> tuple[list[Figure], list[str]]:
+    """Figures of every file in ``folder`` that is known, and lines on what was passed over."""
+    figures: list[Figure] = []
+    lines: list[str] = []
+    for name, how in FILES.items():
+        path = next((folder / (name + ending) for ending in ("", ".gz") if (folder / (name + ending)).exists()), None)
+        if path is None:
+            lines.append(f"{name}: not there")
+            continue
+        judged, unpriced = how(path)
+        lines += unpriced
+        by_class: dict[tuple[str, str], list[Array]] = {}
+        for device, what, errors in judged:
+            for key in ((device, what), (device, "all")):
+                by_class.setdefault(key, []).append(errors)
+        figures += [Figure.of(name, *key, np.concatenate(parts)) for key, parts in sorted(by_class.items())]
+    return figures, lines
+
+
+def _products(path: Path) -> Judged:
+    judged, lines = [], []
+    for group in grouped(read_rows(path), str(path)):
+        try:
+            errors = group.predicted() / group.seconds - 1
+        except InputError as error:
+            lines.append(f"{path.name}: {group.device}: {len(group.seconds)} rows not priced: {error}")
+            continue
+        classes = _classes(group)
+        judged += [(group.device, f"{group.dtype} {what}", errors[classes == what]) for what in np.unique(classes)]
+    return judged, lines
+
+
+def _classes(group: Measured) -> np.ndarray:
+    """Alignment of A and B (odd, narrow, vector, free), and large or small."""
+    least = np.minimum(np.minimum(group.m, group.n), group.k)
+    return np.array([
+        f"{CLASSES[index]}, {'large' if large else 'small'}"
+        for index, large in zip(group.classes(), least >= LARGE, strict=True)
+    ])  # fmt: skip
+
+
+def _squares(path: Path) -> Judged:
+    judged, lines = [], []
+    for row in read_rows(path):
+        dtype, layout = row["dtype"], row["layout"]
+        try:
+            seconds = predict_gemm(row["device"], SQUARES, SQUARES, SQUARES, dtype=dtype, layout=layout)  # type: ignore[arg-type]
+        except InputError as error:
+            lines.append(f"{path.name}: {row['device']}: one row not priced: {error}")
+            continue
+        best = float((2 * SQUARES.astype(float) ** 3 / seconds).max()) / 1e12
+        judged.append((row["device"], f"{dtype} best square", np.array([float(row["tflops"]) / best - 1])))
+    return judged, lines
+
+
+def _ratios(path: Path) -> Judged:
+    """Time of misaligned products over that of aligned neighbours of the same family, per FLOP: predicted to measured.
+
+    The peak that efficiencies are of is not stated, so that they are compared with one another alone.
+    """
+    families: dict[tuple[str, ...], list[Row]] = {}
+    for row in read_rows(path):
+        if row["efficiency_percent"] and min(int(row[axis]) for axis in "mnk") >= SMALLEST:
+            key = tuple(row[name] for name in ("device", "family", "dtype", "layout", "batch"))
+            families.setdefault(key, []).append(row)
+    judged = [one for (device, _, dtype, layout, _), rows in families.items()
+              for one in _family_ratios(device, dtype, layout, rows)]  # fmt: skip
+    return judged, []
+
+
+def _family_ratios(device: str, dtype: str, layout: str, rows: list[Row]) -> Iterator[tuple[str, str, Array]]:
+    m, n, k, batch = (np.array([int(row[axis]) for row in rows]) for axis in ("m", "n", "k", "batch"))
+    speed = np.array([float(row["efficiency_percent"]) for row in rows])
+    in_a, in_b, in_c = operand_classes(m, n, k, (2, 2, 2), layout)  # type: ignore[arg-type]
+    worse = np.minimum(in_a, in_b)
+    free = np.minimum(worse, in_c) == len(CLASSES) - 1
+    if not free.any():
+        return
+    sizes = np.log(np.stack([m, n, k], axis=1))
+    per_flop = predict_gemm(device, m, n, k, batch=batch, dtype=dtype, layout=layout) / (m * n * k)  # type: ignore[arg-type]
+    own = LEADING[layout]  # type: ignore[index]
+    for row in np.flatnonzero(~free):
+        away = np.abs(sizes[free] - sizes[row])
+        near = np.flatnonzero(away.max(axis=1) < NEAR)
+        near = np.flatnonzero(free)[near[np.argsort(away[near].sum(axis=1))[:NEIGHBOURS]]]
+        if near.size:
+            measured = np.median(speed[near]) / speed[row]
+            # The neighbours' own alignment is free, so theirs is the model's aligned time at this very size.
+            padded = [-(-dim // 16) * 16 if axis in own else dim for axis, dim in enumerate((m[row], n[row], k[row]))]
+            aligned = predict_gemm(device, *padded, batch=batch[row], dtype=dtype, layout=layout)  # type: ignore[arg-type]
+            predicted = per_flop[row] / (float(aligned) / np.prod(np.array(padded, dtype=float)))
+            what = CLASSES[worse[row]] if worse[row] < 3 else f"C alone {CLASSES[in_c[row]]}"
+            yield device, f"ratio, {what}", np.array([predicted / measured - 1])
+
+
+def _attention(path: Path) -> Judged:
+    judged, unpriced = [], {}
+    takes_kernel = any(field.name == "kernel" for field in fields(Attention))
+    for row in read_rows(path):
+        named = {"kernel": kernel_of(row["kernel"])} if takes_kernel else {}
+        try:
+            heads, kv_heads, batch, s_q, s_kv, d_qk, d_v = (
+                int(row[name]) for name in ("heads", "kv_heads", "b", "s_q", "s_kv", "d_qk", "d_v")
+            )
+            operator = Attention(
+                "attention", "forward" if row["phase"] == "fwd" else "dgrad", batch, heads, kv_heads, s_q, s_kv, d_qk,
+                d_v, row["causal"].lower() in ("true", "1"), int(row["window"]) if row["window"] else None,
+                row["dtype"], **named,
+            )  # fmt: skip
+            predicted = predict(operator, row["device"]).seconds
+        except InputError as error:
+            key = f"{path.name}: {row['device']} {row['kernel']} {row['dtype']}: not priced: {error}"
+            unpriced[key] = unpriced.get(key, 0) + 1
+            continue
+        what = f"{row['kernel']} {row['dtype']} {row['phase']}"
+        judged.append((row["device"], what, np.array([predicted / (float(row["us"]) * 1e-6) - 1])))
+    return judged, [f"{key} ({count} rows)" for key, count in unpriced.items()]
+
+
+def kernel_of(name: str) -> str:
+    """Our name of the kernel that a source names: "torch sdpa (fa2)" is sdpa, "cudnn 9.22.0" cudnn."""
+    words = name.lower().split()
+    return next((word for word in words if word in ("sdpa", "cudnn", "fa2", "fa3", "fa4", "flashinfer")), words[0])
+
+
+#: File -> how its rows are judged.
+FILES: dict[str, Callable[[Path], Judged]] = {
+    "gemm_misaligned.csv": _products, "gemm_amd.csv": _ratios, "gemm_fp32.csv": _products, "gemm_fp8.csv": _products,
+    "gemm_v100_t4.csv": _products, "gemm_vidur.csv": _products, "gemm_squares.csv": _squares,
+    "attention.csv": _attention,
+}  # fmt: skip

@@ -1,0 +1,79 @@
+"""Millions of shapes asked whether a prediction is faster than the device can be, or work that grows saves time."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shapes.cost import predict_gemm
+from shapes.cost.gemm import output_bytes
+from shapes.device import list_devices, load_device
+from shapes.dtypes import BYTES
+
+Integers = NDArray[np.int64]
+
+#: What a tile more may save before it is a fault: rounding and the blend of two sets of constants.
+TOLERANCE = 0.01
+#: One tile of each dimension.
+TILES = (256, 256, 64)
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """How many of ``shapes`` shapes (aligned and not) break what no kernel can break."""
+
+    device: str
+    dtype: str
+    shapes: int
+    above_peak: int
+    above_bandwidth: int
+    a_tile_saves: int
+    doubling_saves: int
+
+    @property
+    def broken(self) -> int:
+        return self.above_peak + self.above_bandwidth + self.a_tile_saves + self.doubling_saves
+
+
+def against_physics(shapes: int, seed: int = 0) -> list[Counts]:
+    """`Counts` of every device and dtype that has a peak, ``shapes`` in all."""
+    cases = [(name, dtype) for name in list_devices() for dtype in load_device(name).peak_flops]
+    each = max(100, -(-shapes // len(cases)))
+    return [count(name, dtype, each, seed + index) for index, (name, dtype) in enumerate(cases)]
+
+
+def drawn(shapes: int, seed: int) -> tuple[Integers, Integers, Integers]:
+    """m, n, k up to 65536, evenly over their logarithm; the first half multiples of 64, of which growth is asked."""
+    random = np.random.default_rng(seed)
+    m, n, k = (np.exp(random.uniform(np.log(16), np.log(65536), shapes)).astype(np.int64) for _ in range(3))
+    whole = np.arange(shapes) < shapes // 2
+    m, n, k = (np.where(whole, np.maximum(64, dim // 64 * 64), np.maximum(1, dim)) for dim in (m, n, k))
+    return m, n, k
+
+
+def count(name: str, dtype: str, shapes: int, seed: int) -> Counts:
+    device = load_device(name)
+    m, n, k = drawn(shapes, seed)
+    seconds = predict_gemm(device, m, n, k, dtype=dtype)
+    size, out = BYTES[dtype], output_bytes(dtype)
+    flops = 2.0 * m * n * k
+    moved = (m + n) * k * size + m * n * float(out)
+    beyond = np.maximum(moved - device.memory.last_level_cache_bytes, 0)
+    rounding = 1 - 1e-9
+    grown_faster = doubled_faster = 0
+    half = shapes // 2
+    for axis, tile in enumerate(TILES):
+        for add in (tile, None):
+            dims = [dim[:half].copy() for dim in (m, n, k)]
+            dims[axis] = 2 * dims[axis] if add is None else dims[axis] + add
+            saved = 1 - predict_gemm(device, *dims, dtype=dtype) / seconds[:half]
+            if add is None:
+                doubled_faster += int((saved > 1e-9).sum())
+            else:
+                grown_faster += int((saved > TOLERANCE).sum())
+    return Counts(
+        name, dtype, shapes, int((seconds * device.peak(dtype) < flops * rounding).sum()),
+        int((seconds * device.memory.bandwidth_bytes_per_s < beyond * rounding).sum()), grown_faster, doubled_faster,
+    )  # fmt: skip
