@@ -30,7 +30,7 @@ class InputError(ValueError):
         if self.where is not None:
             parts.append(_one_line(self.where))
         if self.key is not None:
-            parts.append(f"{_one_line(self.key)} = {_shorten(self.value)}" if self.value is not None else self.key)
+            parts.append(f"{_one_line(self.key)} = {shorten(self.value)}" if self.value is not None else self.key)
         parts.append(_one_line(self.expected))
         return ": ".join(parts)
 
@@ -47,7 +47,8 @@ def _one_line(text: str) -> str:
     return "".join(character if character.isprintable() else ascii(character)[1:-1] for character in text)
 
 
-def _shorten(value: object, limit: int = 60) -> str:
+def shorten(value: object, limit: int = 60) -> str:
+    """``value`` as one short line that is safe to print."""
     try:
         text = _one_line(repr(value) if not isinstance(value, int) or abs(value) < 10**40 else f"{value:.3e}")
     except (OverflowError, ValueError, RecursionError):

@@ -13,7 +13,8 @@ from shapes.model import ModelShape
 from shapes.model.resize import DIMENSIONS, dimensions
 from shapes.operators import Operator, nearest_split, operators, split_problems
 from shapes.workload import Workload, routing_note
-from sizer.readers import Reading, UnknownModelType, read_config
+from sizer.readers import Reading, UnknownModelType, load_mapping, read_config
+from sizer.readers.unread import Unread, sentences
 from sizer.workload_names import WORDS, workload_fields
 
 if TYPE_CHECKING:
@@ -54,6 +55,11 @@ class Subject:
     asked: Workload | None = None
 
     @property
+    def unread(self) -> tuple[Unread, ...]:
+        """Keys of the file that matter, or that nobody knows, and that were not read."""
+        return self.reading.unread if self.reading is not None else ()
+
+    @property
     def path(self) -> str:
         """Which way the operators were found: "formula" or "trace"."""
         return "formula" if self.model is not None else "trace"
@@ -78,6 +84,7 @@ def read_subject(
     dims: Mapping[str, int] | None = None,
     plan: Mapping[str, str] | None = None,
     nearest: bool = False,
+    settings: Mapping[str, Any] | None = None,
     **workload: Any,
 ) -> Subject:
     """Read ``source`` (a path, mapping, PretrainedConfig, ModelShape, Reading or nn.Module) and settle its workload.
@@ -88,16 +95,23 @@ def read_subject(
     default: its transformers class's own). ``workload`` are fields of ``Workload``, in either spelling (t or tp); what
     is not given comes from the file, else from the defaults. Degrees that the model does not divide over are an
     InputError, or with ``nearest`` give the operators of the nearest ones that it does (``Subject.asked``).
+    ``settings`` replace or add keys of the configuration. A transformers model without ``example_inputs`` is read by
+    its ``config``.
     """
     workload = workload_fields(workload)
     if callable(getattr(source, "named_parameters", None)):
-        return _traced_module(source, example_inputs, dims, plan, workload)
+        if example_inputs is not None or getattr(source, "config", None) is None:
+            return _traced_module(source, example_inputs, dims, plan, workload)
+        source = source.config  # type: ignore[attr-defined]
     if trace:
-        return _traced_config(source, plan, workload)
+        return _traced_config(_changed(source, settings), plan, workload, where=_where(source))
     try:
-        reading = source if isinstance(source, Reading) else read_config(source, config_format=config_format)
+        reading = (
+            source if isinstance(source, Reading)
+            else read_config(source, config_format=config_format, settings=settings)
+        )  # fmt: skip
     except UnknownModelType as error:
-        return _traced_config(source, plan, workload, because=error)
+        return _traced_config(_changed(source, settings), plan, workload, because=error, where=_where(source))
     if plan is not None:
         raise InputError("expected a traced model: pass trace=True (--trace) too", where=reading.source, key="plan")
     model = reading.model
@@ -111,7 +125,8 @@ def read_subject(
     return Subject(
         where=reading.source, model_type=model.model_type, parameters=model.parameters,
         active_parameters=model.active_parameters, workload=runs, operators=found, model=model, reading=reading,
-        dimensions=dimensions(model), notes=(*reading.notes, *_routing(model, runs), *_instead(problems, runs)),
+        dimensions=dimensions(model),
+        notes=(*reading.notes, *sentences(reading.unread), *_routing(model, runs), *_instead(problems, runs)),
         given=frozenset({*reading.workload, *workload}), asked=settled if problems else None,
     )  # fmt: skip
 
@@ -133,6 +148,15 @@ def _instead(problems: Iterable[InputError], runs: Workload) -> tuple[str, ...]:
 
 def _routing(model: ModelShape, workload: Workload) -> tuple[str, ...]:
     return (routing_note(workload.expert_load),) if model.moe is not None else ()
+
+
+def _changed(source: object, settings: Mapping[str, Any] | None) -> object:
+    """A configuration for a trace: a directory's file, and with ``settings`` the mapping that they are applied to."""
+    return load_mapping(source, settings) if settings else source
+
+
+def _where(source: object) -> str:
+    return source.source if isinstance(source, Reading) else _named(source)
 
 
 def settle_workload(reading: Reading, asked: Mapping[str, Any]) -> Workload:
@@ -157,8 +181,14 @@ def settle_workload(reading: Reading, asked: Mapping[str, Any]) -> Workload:
 
 
 def _with_data_parallelism(values: Mapping[str, Any]) -> dict[str, Any]:
-    """d = gpus / (t x p) where the devices are given and d is not; where that is no integer rule SZ120 says so."""
+    """d = gpus / (t x p) where the devices are given and d is not; where that is no integer rule SZ120 says so.
+
+    Without devices as many as the experts' ranks.
+    """
     gpus, shards = values.get("gpus"), (values.get("t", 1), values.get("p", 1))
+    e = values.get("e", 1)
+    if "d" not in values and gpus is None and isinstance(e, int) and e > 1:
+        return {**values, "d": e}  # experts are spread inside data parallelism, which is then at least as wide
     if "d" in values or not all(isinstance(one, int) and one > 0 for one in (gpus, *shards)):
         return dict(values)
     each = shards[0] * shards[1]
@@ -166,11 +196,15 @@ def _with_data_parallelism(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _traced_config(
-    source: object, plan: Mapping[str, str] | None, workload: Mapping[str, Any], because: InputError | None = None
+    source: object,
+    plan: Mapping[str, str] | None,
+    workload: Mapping[str, Any],
+    because: InputError | None = None,
+    where: str | None = None,
 ) -> Subject:
     from shapes.trace import MissingExtra, trace_config
 
-    where = source.source if isinstance(source, Reading) else _named(source)
+    where = where or _where(source)
     try:
         asked = workload if "s" in workload else {"s": _traced_sequence(source), **workload}
         source = source.config if isinstance(source, Reading) else source

@@ -66,7 +66,7 @@ def test_a_file_that_is_no_configuration_is_refused(tmp_path: Path, content: byt
 
 def test_a_missing_file_and_a_directory_are_named(tmp_path: Path) -> None:
     assert "nowhere.json" in refused(tmp_path / "nowhere.json")
-    assert "found a directory" in refused(tmp_path)
+    assert "found a directory" in refused(tmp_path)  # and no configuration in it
 
 
 def test_a_byte_order_mark_is_no_error(tmp_path: Path) -> None:

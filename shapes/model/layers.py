@@ -123,6 +123,7 @@ class MlaShape:
     """Multi-head latent attention (DeepSeek): queries and keys/values through low-rank projections.
 
     ``q_lora_rank`` None: one full query projection. The score's head dimension is nope + rope, the value's v_head_dim.
+    ``latent_norm``: weights per channel of the norms on both latents (0: there are none).
     """
 
     heads: int
@@ -135,6 +136,7 @@ class MlaShape:
     causal: bool = True
     window: int | None = None
     dropout: float = 0.0
+    latent_norm: int = 1
 
     def __post_init__(self) -> None:
         _positive(self, "heads", "kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")
@@ -180,8 +182,10 @@ class MlaShape:
 
     def vectors(self, t: int = 1) -> tuple[tuple[str, int], ...]:
         """The latent norms, whole on every rank: (name, elements)."""
-        query = (("attention.q_a_norm", self.q_lora_rank),) if self.q_lora_rank else ()
-        return (*query, ("attention.kv_a_norm", self.kv_lora_rank))
+        if not self.latent_norm:
+            return ()
+        query = (("attention.q_a_norm", self.latent_norm * self.q_lora_rank),) if self.q_lora_rank else ()
+        return (*query, ("attention.kv_a_norm", self.latent_norm * self.kv_lora_rank))
 
 
 @dataclass(frozen=True, slots=True)

@@ -121,7 +121,7 @@ def _on_device(subject: Subject, device: Device) -> Subject:
 def summary(subject: Subject) -> ModelSummary:
     return ModelSummary(
         subject.model_type, subject.parameters, subject.active_parameters, dict(subject.dimensions), subject.path,
-        subject.notes,
+        subject.notes, subject.unread,
     )  # fmt: skip
 
 

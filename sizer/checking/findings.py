@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 from shapes.workload import Workload
+from sizer.readers.unread import Unread
 
 Severity = Literal["error", "warning", "info"]
 SEVERITIES: tuple[Severity, ...] = ("error", "warning", "info")
@@ -71,6 +72,7 @@ class ModelSummary:
     dimensions: Mapping[str, int]
     path: str
     notes: tuple[str, ...] = ()
+    unread: tuple[Unread, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +101,12 @@ class Report:
         model = asdict(self.model)
         return {
             "path": self.path,
-            "model": {**model, "dimensions": dict(self.model.dimensions), "notes": list(self.model.notes)},
+            "model": {
+                **model,
+                "dimensions": dict(self.model.dimensions),
+                "notes": list(self.model.notes),
+                "unread": list(model["unread"]),
+            },
             "workload": self.workload.to_dict(),
             "device": self.device,
             "implementation": self.implementation,

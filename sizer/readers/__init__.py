@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -10,62 +11,81 @@ from typing import Any
 from shapes.errors import InputError
 from shapes.model import ModelShape
 from sizer.readers import gpt_neox, huggingface, litgpt, megatron, meta, nanogpt
-from sizer.readers.loading import load_text, parse_mapping
+from sizer.readers.loading import find_config, load_text, parse_mapping
+from sizer.readers.objects import plain_mapping
 from sizer.readers.reading import Reading, UnknownModelType
+from sizer.readers.settings import with_settings
+from sizer.readers.unread import check_settings, unread
 
 #: Each has NAME, matches(config) and read(config, where).
 READERS: tuple[ModuleType, ...] = (huggingface, meta, litgpt, nanogpt, gpt_neox, megatron)
 
-__all__ = ["READERS", "Reading", "UnknownModelType", "read_config", "read_text"]
+__all__ = ["READERS", "Reading", "UnknownModelType", "load_mapping", "read_config", "read_text"]
 
 
-def read_config(source: object, *, config_format: str | None = None, where: str | None = None) -> Reading:
-    """Read a path, a mapping, a transformers ``PretrainedConfig`` (by its ``to_dict``) or a ``ModelShape``.
+def read_config(
+    source: object,
+    *,
+    config_format: str | None = None,
+    where: str | None = None,
+    settings: Mapping[str, Any] | None = None,
+) -> Reading:
+    """Read a path (a directory: the config.json, params.json or model_config.yaml in it), a mapping, an object with
 
-    The format is detected unless ``config_format`` names it. Raises InputError (one line: file, key, value, what was
-    expected) for anything it cannot read, and UnknownModelType for an architecture no reader knows.
+    the usual names (a transformers ``PretrainedConfig`` or model, a dataclass, a namespace) or a ``ModelShape``.
+
+    The format is detected unless ``config_format`` names it. ``settings`` replace or add keys of the file; one that the
+    format has no use for is refused. Raises InputError (one line: file, key, value, what was expected) for anything it
+    cannot read, and UnknownModelType for an architecture no reader knows.
     """
     if isinstance(source, ModelShape):
         return Reading(source, "shape", where or source.model_type)
     if isinstance(source, (str, Path)):
-        path = Path(source)
-        return read_text(load_text(path), where=where or str(source), config_format=config_format)
-    if isinstance(source, Mapping):
-        return _read_mapping(source, where or "<dict>", config_format)
-    to_dict = getattr(source, "to_dict", None)
-    if callable(to_dict):
-        return _read_mapping(to_dict(), where or type(source).__name__, config_format)
-    raise InputError(
-        f"expected a path, a mapping, a PretrainedConfig or a ModelShape, found {type(source).__name__}", key="config"
-    )
+        path = find_config(Path(source))
+        return read_text(load_text(path), where=where or str(path), config_format=config_format, settings=settings)
+    found, named = plain_mapping(source)
+    return _read_mapping(found, where or named, config_format, settings)
 
 
-def read_text(text: str, *, where: str, config_format: str | None = None) -> Reading:
+def read_text(
+    text: str, *, where: str, config_format: str | None = None, settings: Mapping[str, Any] | None = None
+) -> Reading:
     """Read a configuration's text; ``where`` names it in errors."""
-    return _read_mapping(_parse(text, where, config_format), where, config_format)
+    return _read_mapping(_parse(text, where, config_format, settings), where, config_format, settings)
 
 
-def _parse(text: str, where: str, config_format: str | None) -> Mapping[str, Any]:
+def load_mapping(source: object, settings: Mapping[str, Any] | None = None) -> Mapping[str, Any]:
+    """The keys of a configuration as they stand, ``settings`` applied: for what no reader knows and a trace takes."""
+    if isinstance(source, (str, Path)):
+        path = find_config(Path(source))
+        found: Mapping[str, Any] = parse_mapping(load_text(path), str(path))
+    else:
+        found, _ = plain_mapping(source)
+    return with_settings(found, settings or {})
+
+
+def _parse(text: str, where: str, config_format: str | None, settings: Mapping[str, Any] | None) -> Mapping[str, Any]:
     """JSON or YAML; a nanoGPT Python file; a Megatron launch script."""
     if config_format == nanogpt.NAME or where.endswith(".py"):
         return nanogpt.parse_assignments(text, where) if text.lstrip()[:1] != "{" else parse_mapping(text, where)
-    if where.endswith((".sh", ".txt")) or (config_format == megatron.NAME and "--hidden-size" in text):
-        return megatron.parse_command_line(text, where)
+    if config_format in (None, megatron.NAME) and megatron.is_script(text, where):
+        return megatron.parse_script(text, where, settings)
     return parse_mapping(text, where)
 
 
-def _read_mapping(config: Mapping[str, Any], where: str, config_format: str | None) -> Reading:
+def _read_mapping(
+    config: Mapping[str, Any], where: str, config_format: str | None, settings: Mapping[str, Any] | None
+) -> Reading:
     known = ", ".join(reader.NAME for reader in READERS)
-    if config_format is not None:
-        for reader in READERS:
-            if config_format == reader.NAME:
-                reading: Reading = reader.read(config, where)
-                return reading
+    if config_format is not None and all(config_format != reader.NAME for reader in READERS):
         raise InputError(f"expected one of {known}", key="--config-format", value=config_format)
     for reader in READERS:
-        if reader.matches(config):
-            found: Reading = reader.read(config, where)
-            return found
+        if config_format == reader.NAME or (config_format is None and reader.matches(config)):
+            normalised = getattr(reader, "normalised", dict)
+            keys = with_settings(normalised(config), settings or {}, normalised)
+            found: Reading = reader.read(keys, where)
+            check_settings(settings or {}, found.asked | keys.get("_variables", frozenset()), where, normalised)
+            return replace(found, config=keys, unread=(*found.unread, *unread(keys, found.asked, reader.NAME)))
     raise InputError(
         f"expected a configuration in one of the known formats ({known}): no model_type found", where=where
     )

@@ -14,14 +14,17 @@ class Fields:
     """A mapping read by key with its type demanded; absent keys take the model class's default.
 
     Several names may be given where versions differ: the first present one counts. ``key_of`` says which it was.
+    ``asked`` collects every name asked for, present or not, dotted where nested: what is left was not read.
     """
 
     def __init__(
-        self, config: Mapping[str, Any], where: str, *, defaults: Mapping[str, Any] | None = None, prefix: str = ""
-    ) -> None:
+        self, config: Mapping[str, Any], where: str, *, defaults: Mapping[str, Any] | None = None, prefix: str = "",
+        asked: set[str] | None = None,
+    ) -> None:  # fmt: skip
         self.config = config
         self.where = where
         self.prefix = prefix
+        self.asked: set[str] = set() if asked is None else asked
         self._defaults = defaults or {}
 
     def key_of(self, *names: str) -> str:
@@ -29,6 +32,7 @@ class Fields:
         return self.prefix + next((name for name in names if name in self.config), names[0])
 
     def raw(self, *names: str, default: Any = _MISSING) -> Any:
+        self.asked.update(self.prefix + name for name in names)
         for source in (self.config, self._defaults):
             for name in names:
                 if name in source:
@@ -36,6 +40,10 @@ class Fields:
         if default is not _MISSING:
             return default
         raise InputError("expected this key", where=self.where, key=self.prefix + names[0])
+
+    def ignore(self, *names: str) -> None:
+        """Names that the model's class has no use for here, whatever they say: nothing is lost by not reading them."""
+        self.asked.update(self.prefix + name for name in names)
 
     def integer(self, *names: str, default: Any = _MISSING) -> int:
         """A positive integer."""
@@ -113,7 +121,7 @@ class Fields:
         value = self.raw(*names, default={})
         if not isinstance(value, Mapping):
             raise InputError("expected an object", where=self.where, key=self.key_of(*names), value=value)
-        return Fields(value, self.where, defaults=defaults, prefix=self.key_of(*names) + ".")
+        return Fields(value, self.where, defaults=defaults, prefix=self.key_of(*names) + ".", asked=self.asked)
 
     def error(self, expected: str, *names: str) -> InputError:
         """An error about the named field's value."""

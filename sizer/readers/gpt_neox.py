@@ -32,6 +32,11 @@ def matches(config: Mapping[str, Any]) -> bool:
     return "num_layers" in keys and "hidden_size" in keys and any(key in keys for key in OWN)
 
 
+def normalised(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Every key with underscores; sections are GPT-NeoX's own mappings and stay."""
+    return _underscored(config)
+
+
 def read(config: Mapping[str, Any], where: str) -> Reading:
     """Without vocab_size the GPT-2 tokenizer's 50,257 is taken and padded, which a note says."""
     flat = _underscored(config)
@@ -62,7 +67,7 @@ def read(config: Mapping[str, Any], where: str) -> Reading:
     )
     return Reading(
         model, NAME, where, keys=_keys(config), workload=_workload(fields), config=config,
-        longest=fields.optional("seq_length"), notes=notes,
+        asked=frozenset(fields.asked), longest=fields.optional("seq_length"), notes=notes,
     )  # fmt: skip
 
 

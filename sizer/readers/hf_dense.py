@@ -39,6 +39,7 @@ def qwen3(fields: Fields) -> ModelShape:
 
 
 def _qwen_windows(fields: Fields) -> Callable[[int], int | None]:
+    fields.ignore("sliding_window", "layer_types")
     on, first = fields.flag("use_sliding_window"), fields.count("max_window_layers")
     return windows(fields, sliding=lambda layer: layer >= first) if on else lambda layer: None
 

@@ -26,6 +26,7 @@ def mixtral(fields: Fields) -> ModelShape:
 
 
 def minimax_m2(fields: Fields) -> ModelShape:
+    fields.ignore("use_qk_norm")
     rotary, dim = fields.count("rotary_dim"), fields.optional("head_dim")
     share = min(rotary / dim, 1.0) if rotary and dim else rotary_share(fields, 1.0)
     core = attention(fields, qk_norm="full", rotary_share=share)
@@ -36,6 +37,7 @@ def minimax_m2(fields: Fields) -> ModelShape:
 def qwen_moe(fields: Fields) -> ModelShape:
     """qwen2_moe (a gated shared expert, biased q, k, v) and qwen3_moe (neither, but norms on queries and keys)."""
     second = fields.text("model_type") == "qwen2_moe"
+    fields.ignore("use_qk_norm", "sliding_window", "shared_expert_intermediate_size")
     bias = fields.flag("qkv_bias", default=True) if second else fields.flag("attention_bias")
     core = attention(fields, qkv_bias=bias, o_bias=bias and not second, qk_norm="none" if second else "head")
     shared = MlpShape(fields.integer("shared_expert_intermediate_size")) if second else None
@@ -52,6 +54,7 @@ def qwen_moe(fields: Fields) -> ModelShape:
 
 def deepseek(fields: Fields) -> ModelShape:
     """deepseek_v2, deepseek_v3 and kimi_k2: latent attention, leading dense layers, shared experts as one MLP."""
+    fields.ignore("num_key_value_heads", "head_dim")
     core = MlaShape(
         fields.integer(*HEADS), fields.integer("kv_lora_rank"), fields.integer("qk_nope_head_dim"),
         fields.integer("qk_rope_head_dim"), fields.integer("v_head_dim"), fields.optional("q_lora_rank"),
@@ -91,6 +94,7 @@ def gpt_oss(fields: Fields) -> ModelShape:
 def llama4(fields: Fields) -> ModelShape:
     """llama4's text tower: experts every ``interleave_moe_layer_step`` layers beside one shared expert as wide."""
     bias, layers = fields.flag("attention_bias"), layer_count(fields)
+    fields.ignore("use_qk_norm")  # its norm of queries and keys has no weights
     every = fields.count("interleave_moe_layer_step", default=1) or 1
     listed = fields.integers("moe_layers") or list(range(every - 1, layers, every))
     sparse, width = set(listed), fields.integer("intermediate_size")

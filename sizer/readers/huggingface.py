@@ -126,14 +126,14 @@ def read(config: Mapping[str, Any], where: str) -> Reading:
     given = {key: value for key, value in fields.config.items() if key != "model_type"}
     if part and "tie_word_embeddings" not in given and "tie_word_embeddings" in config:
         given["tie_word_embeddings"] = config["tie_word_embeddings"]
-    fields = Fields(given, where, defaults=filled, prefix=fields.prefix)
+    fields = Fields(given, where, defaults=filled, prefix=fields.prefix, asked=outer.asked)
     try:
         model = replace(builder(fields), model_type=model_type, part=part)
     except InputError as error:
         raise _in_file_terms(error, fields, where) from None
     return Reading(
         model, NAME, where, keys=_keys(fields, model), longest=_longest(fields, model), config=config,
-        notes=_notes(config, model_type, part),
+        notes=_notes(config, model_type, part), asked=frozenset(outer.asked),
     )  # fmt: skip
 
 

@@ -42,7 +42,7 @@ def read(config: Mapping[str, Any], where: str) -> Reading:
         "litgpt", (stack,), vocab=_vocab(fields), head_bias=fields.flag("lm_head_bias"),
     )  # fmt: skip
     longest = fields.optional("block_size")
-    return Reading(model, NAME, where, keys=KEYS, config=config, longest=longest)
+    return Reading(model, NAME, where, keys=KEYS, config=config, asked=frozenset(fields.asked), longest=longest)
 
 
 def _attention(fields: Fields, hidden: int, heads: int) -> AttentionShape:

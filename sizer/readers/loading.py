@@ -16,6 +16,23 @@ MAX_BYTES = 16 * 2**20
 MAX_DEPTH = 100
 
 
+#: What a directory's configuration is called, most telling first.
+CONFIG_NAMES = ("config.json", "params.json", "model_config.yaml", "args.json")
+
+
+def find_config(path: Path) -> Path:
+    """``path``, or the configuration inside a directory. InputError for a directory without one."""
+    try:
+        if not path.is_dir():
+            return path
+        found = next((path / name for name in CONFIG_NAMES if (path / name).is_file()), None)
+    except (OSError, ValueError):
+        return path
+    if found is None:
+        raise InputError(f"found a directory: expected one of {', '.join(CONFIG_NAMES)} in it", where=str(path))
+    return found
+
+
 def load_text(path: Path) -> str:
     """The file's text; InputError for what is missing, unreadable, too large or not UTF-8."""
     where = str(path)

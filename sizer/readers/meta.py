@@ -35,7 +35,16 @@ def read(config: Mapping[str, Any], where: str) -> Reading:
     vocab, notes = _vocab(fields)
     model = ModelShape("llama", (Stack("decoder", dim, (block,)),), vocab=vocab)
     keys = {**KEYS, **({"d_ff": "hidden_dim"} if "hidden_dim" in config else {})}
-    return Reading(model, NAME, where, keys=keys, config=config, longest=fields.optional("max_seq_len"), notes=notes)
+    return Reading(
+        model,
+        NAME,
+        where,
+        keys=keys,
+        config=config,
+        asked=frozenset(fields.asked),
+        longest=fields.optional("max_seq_len"),
+        notes=notes,
+    )
 
 
 def _width(fields: Fields, dim: int) -> int:

@@ -58,5 +58,12 @@ def read(config: Mapping[str, Any], where: str) -> Reading:
     model = ModelShape("nanogpt", (stack,), vocab=fields.integer("vocab_size"), tied=True, max_positions=positions)
     batch = fields.optional("batch_size")
     return Reading(
-        model, NAME, where, keys=KEYS, workload={"b": batch} if batch else {}, config=config, longest=positions
+        model,
+        NAME,
+        where,
+        keys=KEYS,
+        workload={"b": batch} if batch else {},
+        config=config,
+        asked=frozenset(fields.asked),
+        longest=positions,
     )

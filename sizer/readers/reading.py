@@ -8,6 +8,7 @@ from typing import Any
 
 from shapes.errors import InputError
 from shapes.model import ModelShape
+from sizer.readers.unread import Unread
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,7 +17,8 @@ class Reading:
 
     ``keys``: dimension (``DIMENSIONS``) -> its key in the file, nested ones dotted. ``workload``: fields
     of ``Workload`` that the file gives. ``longest``: the sequence to take where nobody says. ``notes``: what a person
-    should know of how it was read.
+    should know of how it was read. ``unread``: keys that matter, or that nobody knows, and were not read. ``asked``:
+    the keys that the reader looked for.
     """
 
     model: ModelShape
@@ -27,6 +29,8 @@ class Reading:
     longest: int | None = None
     config: Mapping[str, Any] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    unread: tuple[Unread, ...] = ()
+    asked: frozenset[str] = frozenset()
 
 
 class UnknownModelType(InputError):  # noqa: N818

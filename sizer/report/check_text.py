@@ -5,6 +5,7 @@ from __future__ import annotations
 import textwrap
 
 from sizer.checking.findings import Checked, PricedFinding, PricedSuggestion, Report
+from sizer.readers.unread import sentences
 from sizer.report.page import Page, Style
 from sizer.report.units import count_text, percent_text, seconds_text, signed_count_text
 
@@ -37,7 +38,8 @@ def _header(report: Report, style: Style) -> list[str]:
         f"{workload.attention} attention", f"{report.implementation} kernels",
     ]  # fmt: skip
     lines = [style(f"{report.path}: {model.model_type}, {size}", "head"), "  " + ", ".join(parts)]
-    return lines + [f"  note: {note}" for note in model.notes]
+    warnings = set(sentences(model.unread))
+    return lines + [f"  {'warning' if note in warnings else 'note'}: {note}" for note in model.notes]
 
 
 def _finding(finding: PricedFinding, step_s: float, width: int, style: Style) -> list[str]:

@@ -1,0 +1,167 @@
+"""Where the arguments stand: a launch script's command line or variables, a YAML's sections, a saved namespace."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from shapes.errors import InputError
+from sizer.readers.shell import Script, follow, unknown_in
+
+#: What parse_script adds to a script's arguments for the reader: not arguments themselves.
+SCRIPT_KEYS = ("_unknown", "_notes", "_program", "_devices", "_tokenizer", "_variables")
+
+_STATES_MODEL = re.compile(
+    r"--(?:num[-_]layers|hidden[-_]size|encoder[-_]num[-_]layers|hybrid[-_](?:layer|override)[-_]pattern)(?:=|$)"
+)
+_OPTION = re.compile(r"--[A-Za-z]")
+_NEGATIVE = re.compile(r"-\d")
+#: Options of torchrun, srun and sbatch that say how many devices there are.
+_NODES = ("nnodes", "nodes", "N")
+_PER_NODE = ("nproc_per_node", "gpus_per_node", "ntasks_per_node")
+
+
+def is_script(text: str, where: str) -> bool:
+    """Whether ``text`` is a launch script: by its name, its first line, or options with two dashes."""
+    if where.endswith((".sh", ".bash", ".slurm", ".sbatch", ".txt")) or text.startswith("#!"):
+        return True
+    # An option followed by a value, not by a colon as in a YAML file.
+    return text.lstrip()[:1] not in "{[" and re.search(r"(?:^|\s)--hidden[-_]size[\s=]", text) is not None
+
+
+def parse_script(text: str, where: str, settings: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """The arguments of a script's (first) command that states a model, nothing run.
+
+    ``settings`` give shell variables a value, whatever the script assigns. Values that only running would tell
+    (``$(nproc)``, ``$1``) are left out and listed under ``_unknown``.
+    """
+    preset = {key: str(value) for key, value in (settings or {}).items()}
+    script = follow(text, where, preset)
+    words, notes = _model_command(script, where)
+    program = next((index for index, word in enumerate(words) if word.endswith(".py")), 0)
+    arguments = parse_options(words[program:])
+    unknown = {key: what for key, value in arguments.items() if (what := _unknown_value(value))}
+    if script.undecided:
+        lines = ", ".join(map(str, script.undecided[:5]))
+        notes.append(f"tests that only running could decide are taken as not holding (line {lines})")
+    notes += [f"{name.replace(chr(0), '')} is read in by the script, and not here" for name in script.sourced[:3]]
+    tokenizer = script.variables.get("TOKENIZER_MODEL")
+    return {
+        **{key: value for key, value in arguments.items() if key not in unknown},
+        "_unknown": unknown, "_notes": tuple(notes),
+        "_program": words[program] if words[program].endswith(".py") else "",
+        "_devices": _devices(script, text, words), "_tokenizer": tokenizer if isinstance(tokenizer, str) else "",
+        "_variables": script.used & preset.keys(),
+    }  # fmt: skip
+
+
+def _model_command(script: Script, where: str) -> tuple[list[str], list[str]]:
+    """The words of the command that states a model, else of the variables that do."""
+    stated = [words for command in script.commands if _states_model(words := _split(command))]
+    if stated:
+        first = [list(words) for words in stated]
+        same = all(_model_options(words) == _model_options(first[0]) for words in first)
+        notes = [] if same else [f"{len(first)} commands state a model: the first is read"]
+        return first[0], notes
+    held = {name: _split([value] if isinstance(value, str) else value) for name, value in script.variables.items()}
+    optional = {name: words for name, words in held.items() if any(map(_OPTION.match, words))}
+    if not any(_states_model(words) for words in optional.values()):
+        raise InputError(
+            "expected a command or a variable that states a model (--num-layers, --hidden-size ...)", where=where
+        )
+    names = ", ".join(optional)
+    return [word for words in optional.values() for word in words], [f"no command takes them: read from {names}"]
+
+
+def _model_options(words: list[str]) -> dict[str, Any]:
+    options = parse_options(words)
+    return {key: options.get(key) for key in ("num_layers", "hidden_size", "num_attention_heads", "ffn_hidden_size")}
+
+
+def _states_model(words: Iterable[str]) -> bool:
+    return any(_STATES_MODEL.match(word) for word in words)
+
+
+def _split(words: Iterable[str]) -> list[str]:
+    """Words that hold options in one string (``"--vocab-size 128256"``, ``bash -c "torchrun ..."``) taken apart."""
+    found: list[str] = []
+    for word in words:
+        if re.search(r"(^|\s)--?[A-Za-z]", word) and re.search(r"\s", word):
+            found += re.findall("(?:\0[^\0]*\0|\"[^\"]*\"|'[^']*'|[^\\s\0])+", word)
+        else:
+            found.append(word)
+    return [word for word in found if word != "\\"]
+
+
+def parse_options(words: Iterable[str]) -> dict[str, Any]:
+    """``--hidden-size 4096 --swiglu`` -> its arguments; a flag alone is true, several values are one text."""
+    arguments: dict[str, Any] = {}
+    name = None
+    values: list[str] = []
+    for word in (*words, "--"):
+        if not (_OPTION.match(word) or word == "--"):
+            # Options with one dash are a launcher's; what follows a redirection or a separator is no value.
+            name = None if word.startswith("-") and not _NEGATIVE.match(word) and len(word) > 1 else name
+            if name is not None:
+                values.append(word.strip("\"'"))
+            continue
+        if name is not None:
+            arguments[name] = _value(" ".join(values)) if values else True
+        spelled, equals, attached = word[2:].partition("=")
+        name, values = spelled.replace("-", "_"), [attached.strip("\"'")] if equals else []
+    return arguments
+
+
+def _unknown_value(value: Any) -> str | None:
+    return unknown_in(value) if isinstance(value, str) else None
+
+
+def _devices(script: Script, text: str, words: list[str]) -> int | None:
+    """Devices that torchrun, srun or the script's #SBATCH lines start; None where they do not say."""
+    options = parse_options(words)
+    for found in re.finditer(r"(?m)^#SBATCH\s+(--[\w-]+|-N)[= ](\d+)", text[:20_000]):
+        options.setdefault(found[1].lstrip("-").replace("-", "_"), int(found[2]))
+    for command in script.commands:
+        for key, value in parse_options(_split(command)).items():
+            options.setdefault(key, value)
+    nodes, each = (
+        next((str(options[key]).split()[0] for key in keys if key in options), default)
+        for keys, default in ((_NODES, "1"), (_PER_NODE, ""))
+    )  # fmt: skip
+    if not (nodes.isdecimal() and each.isdecimal() and len(nodes + each) < 12):
+        return None
+    return int(each) * int(nodes) or None
+
+
+def flat_arguments(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Sections of a YAML file (MODEL_ARGS, language_model …) opened up, dashes as underscores."""
+    flat: dict[str, Any] = {}
+    sections = [name for name in config if isinstance(config[name], Mapping) and name not in SCRIPT_KEYS]
+    chosen = [name for name in sections if str(name).upper() == "MODEL_ARGS"]
+    for key, value in config.items():
+        if key in SCRIPT_KEYS:
+            flat[key] = value
+        elif isinstance(value, Mapping):
+            if not chosen or key in chosen:
+                flat.update({_name(inner): item for inner, item in value.items()})
+        elif not chosen:
+            flat[_name(key)] = value
+    unknown = {key: value for key, value in flat.items() if isinstance(value, str) and "${" in value}
+    if unknown and "_unknown" not in flat:
+        flat = {key: value for key, value in flat.items() if key not in unknown} | {"_unknown": unknown}
+    return flat
+
+
+def _name(key: object) -> str:
+    return str(key).lstrip("-").replace("-", "_")
+
+
+def _value(text: str) -> Any:
+    if len(text) <= 40:
+        for kind in (int, float):
+            try:
+                return kind(text)
+            except ValueError:
+                continue
+    return {"true": True, "false": False}.get(text.lower(), text)

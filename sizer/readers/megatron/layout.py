@@ -1,0 +1,121 @@
+"""How Megatron's arguments split the work over devices, in which precision, and what they keep for the backward."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import fields as dataclass_fields
+from typing import Any
+
+from shapes.model import ModelShape
+from shapes.workload import Workload
+from sizer.readers.fields import Fields
+
+_DEGREES = {
+    "t": "tensor_model_parallel_size", "p": "pipeline_model_parallel_size", "c": "context_parallel_size",
+    "e": "expert_model_parallel_size",
+}  # fmt: skip
+#: Shards of --data-parallel-sharding-strategy (Megatron-FSDP) as ZeRO stages.
+_STRATEGIES = {"no_shard": 0, "optim": 1, "optim_grads": 2, "optim_grads_params": 3}
+
+
+def workload(fields: Fields, model: ModelShape, flat: Mapping[str, Any]) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """(fields of Workload that the arguments give, notes on the rest)."""
+    found: dict[str, Any] = {}
+    for key, name in _DEGREES.items():
+        value = fields.optional(name)
+        if value is not None:
+            found[key] = value
+    sequence, target = fields.optional("seq_length", "encoder_seq_length"), fields.optional("decoder_seq_length")
+    if len(model.stacks) == 1 and target:
+        sequence, target = target, None  # a vision-language model's: what its language model sees, images included
+    found |= {"s": sequence} if sequence else {}
+    found |= {"decoder_s": target} if target else {}
+    found |= _given(fields, b="micro_batch_size", global_batch="global_batch_size")
+    for dtype in ("bf16", "fp16"):
+        if fields.flag(dtype):
+            found["dtype"] = dtype
+    if fields.raw("fp8_format", "fp8", default=None):
+        found["dtype"] = "fp8"
+        recipe = fields.text("fp8_recipe", default="delayed")
+        found["recipe"] = {"tensorwise": "tensorwise", "delayed": "delayed"}.get(recipe, recipe)
+    if fields.flag("sequence_parallel"):
+        found["sequence_parallel"] = True
+    found |= _sharding(fields)
+    found |= _recomputation(fields)
+    if fields.text("attention_backend", default="auto") in ("unfused", "local"):
+        found["attention"] = "eager"
+    stages = _virtual_stages(fields, model, found.get("p", 1))
+    found |= {"vpp": stages} if stages else {}
+    own = fields.optional("expert_tensor_parallel_size")
+    if own is not None and model.moe is not None and own != found.get("t", 1):
+        found["etp"] = own
+    notes = _devices(fields, flat, found)
+    return _known(found, notes)
+
+
+def _given(fields: Fields, **names: str) -> dict[str, Any]:
+    return {key: value for key, name in names.items() if (value := fields.optional(name)) is not None}
+
+
+def _sharding(fields: Fields) -> dict[str, Any]:
+    """The distributed optimizer shards states alone (ZeRO 1); Megatron-FSDP as its strategy says; FSDP 2 everything."""
+    distributed = fields.flag("use_distributed_optimizer")
+    if fields.flag("use_torch_fsdp2"):
+        return {"zero": 3}
+    strategy = fields.text("data_parallel_sharding_strategy", default="no_shard")
+    if fields.flag("use_megatron_fsdp") or fields.flag("use_custom_fsdp"):
+        if strategy not in _STRATEGIES:
+            raise fields.error(f"expected one of {', '.join(_STRATEGIES)}", "data_parallel_sharding_strategy")
+        return {"zero": _STRATEGIES[strategy]}
+    return {"zero": 1} if distributed else {}
+
+
+def _recomputation(fields: Fields) -> dict[str, Any]:
+    granularity, activations = fields.text("recompute_granularity"), fields.flag("recompute_activations")
+    if granularity not in ("", "full", "selective"):
+        raise fields.error("expected full or selective", "recompute_granularity")
+    if not granularity and activations:
+        granularity = "selective"
+    return {"checkpointing": granularity} if granularity else {}
+
+
+def _virtual_stages(fields: Fields, model: ModelShape, p: int) -> int | None:
+    """Model chunks a device holds under the interleaved schedule."""
+    given = fields.optional("num_virtual_stages_per_pipeline_rank")
+    each = fields.optional("num_layers_per_virtual_pipeline_stage")
+    if given is None and each is not None:
+        given = model.layers // p // each
+    return given if given and given > 1 else None
+
+
+def _devices(fields: Fields, flat: Mapping[str, Any], found: dict[str, Any]) -> list[str]:
+    """Data parallelism from the number of devices that the script starts."""
+    devices = flat.get("_devices")
+    split = found.get("t", 1) * found.get("p", 1) * found.get("c", 1)
+    experts = found.get("e", 1) * (fields.optional("expert_tensor_parallel_size") or found.get("t", 1))
+    if not isinstance(devices, int):
+        return []
+    taken = "data parallelism is not taken from it"
+    if devices % split:
+        return [f"the script starts {devices} devices, which tp x pp x cp = {split} does not divide: {taken}"]
+    d = devices // split
+    if found.get("e", 1) > 1 and devices // found.get("p", 1) % experts:
+        return [f"the script starts {devices} devices, too few for pp x {experts} ranks of the experts: {taken}"]
+    if d > 1:
+        found["d"] = d
+    return []
+
+
+def _known(found: dict[str, Any], notes: list[str]) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """What ``Workload`` has a field for; what it has none for is said where it is not the default."""
+    names = {item.name for item in dataclass_fields(Workload)}
+    plain: dict[str, Any] = {"c": 1, "recipe": "delayed"}
+    for key in [key for key in found if key not in names]:
+        value = found.pop(key)
+        if value != plain.get(key):
+            notes.append(f"{_SAID.get(key, key)} {value} is read and not used by the step")
+    return found, tuple(notes)
+
+
+_SAID = {"c": "context parallelism", "vpp": "virtual pipeline stages", "global_batch": "global batch",
+         "recipe": "fp8 recipe", "etp": "the experts' own tensor parallelism"}  # fmt: skip

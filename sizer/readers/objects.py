@@ -1,0 +1,36 @@
+"""Objects that hold a configuration: mappings, a transformers configuration or model, dataclasses, namespaces."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+from shapes.errors import InputError
+
+
+def plain_mapping(source: object) -> tuple[Mapping[str, Any], str]:
+    """(its keys, what to call it). InputError for an object that holds none."""
+    if isinstance(source, Mapping):
+        return source, "<dict>"
+    named = type(source).__name__
+    if callable(getattr(source, "named_parameters", None)):
+        # A transformers model knows its own configuration.
+        inner = getattr(source, "config", None)
+        if inner is not None:
+            return plain_mapping(inner)[0], named
+        raise InputError("expected example_inputs: the arguments of one forward call", where=named)
+    to_dict = getattr(source, "to_dict", None)
+    if callable(to_dict) and not isinstance(source, type):
+        found = to_dict()
+        if isinstance(found, Mapping):
+            return found, named
+    if dataclasses.is_dataclass(source) and not isinstance(source, type):
+        return dataclasses.asdict(source), named
+    held = getattr(source, "__dict__", None)
+    if held and not isinstance(source, type) and not callable(source):
+        return {key: value for key, value in held.items() if not key.startswith("_")}, named
+    raise InputError(
+        "expected a path, a mapping, a PretrainedConfig, an nn.Module, a dataclass or a namespace, or a ModelShape, "
+        f"found {named}", key="config",
+    )  # fmt: skip

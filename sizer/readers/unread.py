@@ -1,0 +1,111 @@
+"""Keys of a configuration that its reader did not look at: which change the model, its split or its step, which are
+
+typing errors, which are harmless. One mechanism for every format: ``Fields`` records what was asked for, and
+``known_keys.json`` says of each format which further keys are known to matter or to be harmless (globs allowed).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+from fnmatch import fnmatchcase
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from shapes.errors import InputError, shorten
+
+
+@dataclass(frozen=True, slots=True)
+class Unread:
+    """A key that was not read. ``changes``: what it changes; None for a key that nobody knows, which may be a typing
+
+    error for ``meant``.
+    """
+
+    key: str
+    value: str
+    changes: str | None = None
+    meant: str | None = None
+
+    def __str__(self) -> str:
+        if self.changes is not None:
+            return f"{self.key} = {self.value} is not read: it changes {self.changes}"
+        guess = f": did you mean {self.meant}?" if self.meant else ""
+        return f"{self.key} = {self.value} is not a key that is known here{guess}"
+
+
+@cache
+def known_keys() -> dict[str, dict[str, Any]]:
+    """Format -> ``harmless`` (globs) and ``matters`` (glob -> what the key changes)."""
+    table: dict[str, dict[str, Any]] = json.loads((Path(__file__).parent / "known_keys.json").read_text("utf-8"))
+    return table
+
+
+def unread(config: Mapping[str, Any], asked: Iterable[str], format_name: str) -> tuple[Unread, ...]:
+    """Keys of ``config`` (nested ones dotted) outside ``asked`` that are not known to be harmless in the format.
+
+    A key that is off (false, null, 0, empty) changes nothing, so it is named only if nobody knows it.
+    """
+    known = known_keys().get(format_name, {})
+    matters: Mapping[str, str] = known.get("matters", {})
+    harmless: list[str] = known.get("harmless", [])
+    read = set(asked)
+    names = [name for name in (*read, *matters, *harmless) if "*" not in name]
+    found = []
+    for key, value in flattened(config, read):
+        last = key.rpartition(".")[2]
+        what = next((matters[glob] for glob in matters if fnmatchcase(key, glob) or fnmatchcase(last, glob)), None)
+        if what is not None:
+            if value not in (None, False, 0, "", [], {}):
+                found.append(Unread(key, shorten(value), changes=what))
+        elif not any(fnmatchcase(key, glob) or fnmatchcase(last, glob) for glob in harmless):
+            found.append(Unread(key, shorten(value), meant=did_you_mean(key, names)))
+    return tuple(found)
+
+
+def sentences(found: Iterable[Unread]) -> tuple[str, ...]:
+    """What was not read, a line each; keys that nobody knows and that resemble none share one."""
+    known = [one for one in found if one.changes is not None or one.meant is not None]
+    strange = [one.key for one in found if one.changes is None and one.meant is None]
+    few = ", ".join(strange[:8]) + (f" and {len(strange) - 8} more" if len(strange) > 8 else "")
+    return (*map(str, known), *([f"not known here and not read: {few}"] if strange else []))
+
+
+def is_harmless(key: str, format_name: str) -> bool:
+    return any(fnmatchcase(key, glob) for glob in known_keys().get(format_name, {}).get("harmless", []))
+
+
+def flattened(config: Mapping[str, Any], read: set[str], prefix: str = "") -> Iterable[tuple[str, Any]]:
+    """Keys that are not in ``read``; of a mapping that holds keys that are, only those that are not."""
+    for key, value in config.items():
+        if str(key).startswith("_"):
+            continue  # a reader's own, or a class's private attribute
+        name = f"{prefix}{key}"
+        if isinstance(value, Mapping) and any(one.startswith(name + ".") for one in read):
+            yield from flattened(value, read, name + ".")
+        elif name not in read:
+            yield name, value
+
+
+def did_you_mean(key: str, names: Iterable[str]) -> str | None:
+    """The known name nearest to ``key``, if one is near."""
+    near = get_close_matches(key, sorted(names), n=1, cutoff=0.8)
+    return near[0] if near else None
+
+
+def check_settings(
+    settings: Mapping[str, Any],
+    asked: Iterable[str],
+    where: str,
+    normalised: Callable[[Mapping[str, Any]], Mapping[str, Any]] = dict,
+) -> None:
+    """InputError for a key of ``--set`` that the reader has no use for."""
+    names = set(asked)
+    for key, value in normalised(settings).items():
+        if key not in names:
+            near = did_you_mean(key, names)
+            guess = f"did you mean {near}?" if near else ", ".join(sorted(names))
+            raise InputError(f"expected a key that is read here: {guess}", where=where, key=f"--set {key}", value=value)

@@ -1,0 +1,314 @@
+"""Launch scripts and YAML files as people write them, read without running anything."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from shapes.errors import InputError
+from shapes.model import MlaShape, MlpShape, MoeShape
+from sizer.readers import Reading, read_config, read_text
+from sizer.readers.shell import follow
+
+PLAIN = "torchrun pretrain_gpt.py --num-layers 24 --hidden-size 4096 --num-attention-heads 32 --seq-length 2048 \
+--max-position-embeddings 2048 --vocab-size 50257 --micro-batch-size 2 --swiglu --disable-bias-linear"
+
+ARRAYS = """#!/bin/bash
+TP=2; LAYERS=24
+MODEL_ARGS=(
+    --num-layers $LAYERS      # the depth
+    # --hidden-size 1
+    --hidden-size 4096
+    --num-attention-heads ${HEADS:-32}
+    --seq-length 2048 --max-position-embeddings 2048
+    --vocab-size 50257
+    --disable-bias-linear
+)
+MODEL_ARGS+=("--micro-batch-size 2" --tensor-model-parallel-size ${TP})
+MODEL_ARGS+=(--swiglu)
+torchrun --nproc_per_node 8 --nnodes $((1 * 2)) pretrain_gpt.py ${MODEL_ARGS[@]} --save "$1"
+"""
+
+QUOTED = """
+MODEL_ARGS=" \\
+    --num-layers 24 --hidden-size 4096 \\
+    --num-attention-heads 32 --seq-length 2048 --max-position-embeddings 2048 \\
+    --vocab-size 50257 --micro-batch-size 2 --swiglu --disable-bias-linear \\
+"
+"""
+
+FUNCTION = """
+launch() {
+    local size=$1
+    case $size in
+        7B) HIDDEN=4096; LAYERS=24 ;;
+        *) HIDDEN=64; LAYERS=2 ;;
+    esac
+    CMD="python pretrain_gpt.py --num-layers ${LAYERS} --hidden-size $HIDDEN $OTHER"
+    srun --ntasks-per-node=8 bash -c "${CMD}"
+}
+if [[ "$SIZE" == "" ]]; then OTHER="--num-attention-heads 1"; fi
+OTHER="--num-attention-heads 32 --seq-length 2048 --max-position-embeddings 2048 --vocab-size 50257"
+if [ "${DTYPE:-bf16}" = bf16 ]; then
+  OTHER="$OTHER --micro-batch-size 2 --swiglu --disable-bias-linear"
+else
+  OTHER="$OTHER --micro-batch-size 16"
+fi
+launch 7B
+"""
+
+HEREDOC = """
+WIDTH=4096
+sbatch <<EOF
+#!/bin/bash
+torchrun pretrain_gpt.py --num-layers 24 --hidden-size ${WIDTH} --num-attention-heads 32 --seq-length 2048 \\
+  --max-position-embeddings 2048 --vocab-size 50257 --micro-batch-size 2 --swiglu --disable-bias-linear
+EOF
+"""
+
+YAML = """
+ENV_VARS:
+  CUDA_DEVICE_MAX_CONNECTIONS: 1
+MODEL_ARGS:
+  --num-layers: 24
+  --hidden-size: 4096
+  --num-attention-heads: 32
+  --seq-length: 2048
+  --max-position-embeddings: 2048
+  --vocab-size: 50257
+  --micro-batch-size: 2
+  --swiglu: true
+  --disable-bias-linear: true
+  --data-path: ${DATA_PATH}/text
+TEST_TYPE: regular
+"""
+
+IDIOMS = {"plain": PLAIN, "arrays": ARRAYS, "quoted": QUOTED, "function": FUNCTION, "heredoc": HEREDOC}
+
+
+#: Words that begin, end or join something in a shell script.
+SHELL = [
+    "if", "then", "fi", "for", "in", "do", "done", "case", "esac", ";;", ";", "&&", "||", "(", ")", "{",
+    "}", "[[", "]]",
+    "[", "A=1", "$A", "${A", '"', "'", "`", "$(", "((", "<<E", "E", "4", "f()", "\\", "#", "!", "--num-layers", "\n",
+]  # fmt: skip
+
+
+def script(text: str, **options: Any) -> Reading:
+    return read_text(text, where="train.sh", **options)
+
+
+def with_arguments(more: str) -> Reading:
+    return script(f"{PLAIN} {more}\n")
+
+
+def followed(text: str) -> str:
+    """The refusal of a script; nothing where it is followed to its end."""
+    try:
+        follow(text, "run.sh")
+    except InputError as error:
+        return str(error)
+    return ""
+
+
+@pytest.mark.parametrize("name", IDIOMS)
+def test_every_idiom_states_the_same_model(name: str) -> None:
+    reading = script(IDIOMS[name])
+    padded = 50432 if name == "arrays" else 50304  # to 256 with two tensor-parallel ranks
+    # padded v x h + 2048 positions x h + 24 x (4h^2 + 3h x 10880 + 4h) + 2h; d_ff = 64 floor(8 x 4096 / 3 / 64)
+    hidden = 4096
+    layer = 4 * hidden**2 + 3 * hidden * 10880 + 4 * hidden
+    assert reading.model.parameters == (padded + 2048) * hidden + 24 * layer + 2 * hidden
+    assert (reading.workload["b"], reading.workload["s"]) == (2, 2048)
+    assert not reading.unread
+
+
+def test_a_yaml_of_dashed_arguments_one_level_down_reads_alike() -> None:
+    assert read_text(YAML, where="model_config.yaml").model == script(PLAIN).model
+
+
+def test_devices_give_the_data_parallel_degree_and_a_contradiction_is_named() -> None:
+    assert script(ARRAYS).workload["d"] == 8  # 8 x 2 devices over t 2
+    reading = script(ARRAYS.replace("TP=2", "TP=3"))
+    assert "d" not in reading.workload
+    assert any("starts 16 devices" in note and "= 3 does not divide" in note for note in reading.notes)
+
+
+@pytest.mark.parametrize(
+    ("value", "named"),
+    [("$(nvidia-smi -L | wc -l)", "nvidia-smi"), ("`cat layers`", "cat layers"), ("$1", "$1"), ("$DEPTH", "$DEPTH")],
+)
+def test_a_value_that_only_running_would_tell_is_named_and_never_run(value: str, named: str) -> None:
+    with pytest.raises(InputError) as caught:
+        script(PLAIN.replace("--num-layers 24", f"--num-layers {value}"))
+    assert caught.value.key == "num_layers"
+    assert named in str(caught.value)
+    assert "--set num_layers" in str(caught.value)
+    assert script(PLAIN.replace("--num-layers 24", f"--num-layers {value}"), settings={"num_layers": 24}).model == (
+        script(PLAIN).model
+    )
+
+
+def test_an_unknown_layout_is_a_warning_and_not_an_error() -> None:
+    reading = with_arguments("--tensor-model-parallel-size $TP --save $1")
+    assert [one.key for one in reading.unread] == ["tensor_model_parallel_size"]
+
+
+def test_a_shell_variable_can_be_set() -> None:
+    assert script(ARRAYS, settings={"LAYERS": 12}).model.layers == 12
+    with pytest.raises(InputError, match="did you mean num_layers"):
+        script(ARRAYS, settings={"num_layer": 12})
+
+
+def test_a_script_without_a_model_says_so() -> None:
+    with pytest.raises(InputError, match="states a model"):
+        script("echo --num-layers-per-virtual-pipeline-stage 2\n")
+
+
+@pytest.mark.parametrize(
+    ("options", "size", "padded"),
+    [
+        ("--tokenizer-type GPT2BPETokenizer", 50257, 50304),
+        ("--merge-file merges.txt", 50257, 50304),
+        ("--tokenizer-model meta-llama/Llama-3.1-8B", 128256, 128256),
+        ("--tokenizer-type Llama2Tokenizer --tokenizer-model $1", 32000, 32000),
+    ],
+)
+def test_without_a_vocabulary_the_tokenizers_is_taken_and_said(options: str, size: int, padded: int) -> None:
+    reading = script(PLAIN.replace("--vocab-size 50257", options))
+    assert reading.model.vocab == padded
+    assert any(f"{size:,} tokens" in note for note in reading.notes)
+
+
+def test_an_unknown_tokenizer_asks_for_the_vocabulary() -> None:
+    with pytest.raises(InputError, match="--set vocab_size"):
+        script(PLAIN.replace("--vocab-size 50257", "--tokenizer-type SentencePieceTokenizer"))
+
+
+def test_latent_attention_and_a_list_of_sparse_layers() -> None:
+    reading = with_arguments(
+        "--multi-latent-attention --kv-lora-rank 512 --q-lora-rank 1536 --qk-layernorm --num-experts 8 "
+        "--moe-layer-freq '([0]*3+[1]*21)' --moe-router-topk 4 --moe-ffn-hidden-size 512 --kv-channels 128"
+    )
+    dense, sparse = reading.model.main.blocks
+    assert isinstance(dense.attention, MlaShape)
+    assert (dense.attention.q_lora_rank, dense.attention.head_dim, dense.attention.latent_norm) == (1536, 192, 2)
+    assert (dense.count, sparse.count) == (3, 21)
+    assert isinstance(dense.mlp, MlpShape)
+    assert isinstance(sparse.mlp, MoeShape)
+    assert (sparse.mlp.experts, sparse.mlp.top_k, sparse.mlp.width) == (8, 4, 512)
+    assert not reading.unread
+
+
+def test_a_period_of_sparse_layers_begins_with_the_first() -> None:
+    reading = with_arguments("--num-experts 8 --moe-layer-freq 2")
+    assert [isinstance(block.mlp, MoeShape) for block in reading.model.main.blocks] == [True, False] * 12
+
+
+@pytest.mark.parametrize("pattern", ["([0]*3)", "([1]*10**9)", "__import__('os')", "[[1]]*24", "x"])
+def test_a_wrong_pattern_of_layers_is_one_line(pattern: str) -> None:
+    with pytest.raises(InputError, match="moe_layer_freq"):
+        with_arguments(f"--num-experts 8 --moe-layer-freq '{pattern}'")
+
+
+def test_gated_units_by_every_name_and_sinks_and_alternating_windows() -> None:
+    reading = script(
+        PLAIN.replace("--swiglu", "--quick-geglu") + " --softmax-type learnable --window-size 127,0 "
+        "--window-attn-skip-freq 2 --ffn-hidden-size 1024"
+    )
+    first, second = reading.model.main.blocks[:2]
+    assert isinstance(first.mlp, MlpShape)
+    assert first.mlp.gated
+    assert first.attention is not None
+    assert second.attention is not None
+    assert (first.attention.window, second.attention.window) == (128, None)
+    assert first.attention.sinks
+
+
+def test_multi_token_prediction_adds_a_layer_its_projection_and_its_norms() -> None:
+    plain, predicted = script(PLAIN).model, with_arguments("--mtp-num-layers 1").model
+    hidden = 4096
+    layer = 4 * hidden**2 + 3 * hidden * 10880 + 4 * hidden
+    # two norms in front, a projection of 2h to h, a layer, a norm at its end; LayerNorm: weight and bias
+    assert predicted.parameters - plain.parameters == layer + 2 * hidden * hidden + 3 * 2 * hidden
+
+
+@pytest.mark.parametrize(
+    "options",
+    ["--hybrid-layer-pattern M-M*-", "--experimental-attention-variant gated_delta_net", "--spec my.module my_spec",
+     "--heterogeneous-layers-config-path layers.json", "--moe-latent-size 64"],
+)  # fmt: skip
+def test_layers_without_a_formula_are_refused(options: str) -> None:
+    with pytest.raises(InputError, match=options.split()[0].lstrip("-").replace("-", "_")):
+        with_arguments(options)
+
+
+def test_a_hybrid_pattern_of_attention_mlp_and_experts_is_read() -> None:
+    usual, hybrid = with_arguments("").model, with_arguments(f"--hybrid-layer-pattern {'*-' * 24}").model
+    assert hybrid.parameters == usual.parameters
+    assert hybrid.layers == 48
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ("--use-distributed-optimizer", {"zero": 1}),
+        ("--use-megatron-fsdp --data-parallel-sharding-strategy optim_grads_params", {"zero": 3}),
+        ("--use-torch-fsdp2", {"zero": 3}),
+        ("--recompute-activations", {"checkpointing": "selective"}),
+        ("--recompute-granularity full", {"checkpointing": "full"}),
+        ("--bf16 --fp8-format hybrid", {"dtype": "fp8"}),
+        ("--expert-model-parallel-size 4 --num-experts 8", {"e": 4}),
+        ("--sequence-parallel", {"sequence_parallel": True}),
+        ("--attention-backend unfused", {"attention": "eager"}),
+    ],
+)
+def test_the_layout_and_the_step_are_read(options: str, expected: dict[str, object]) -> None:
+    workload = with_arguments(options).workload
+    assert {key: workload[key] for key in expected} == expected
+
+
+def test_what_changes_the_step_and_is_not_read_is_named_and_a_typing_error_gets_a_guess() -> None:
+    reading = with_arguments("--overlap-grad-reduce --recompute-modules mlp --num-query-group 8 --lr 1e-4")
+    said = {one.key: one for one in reading.unread}
+    assert said.keys() == {"overlap_grad_reduce", "recompute_modules", "num_query_group"}
+    assert said["num_query_group"].meant == "num_query_groups"
+    assert said["overlap_grad_reduce"].changes
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["A=x\n" + "A=$A$A\n" * 60, "f() { f; f; }\nf\n", "for i in 1 2 3; do for j in 1 2 3; do :; done; done\n" * 2000,
+     "((" * 3000, "$(" * 3000, "if true; then " * 3000, "A=(" * 3000, "echo " + "${A:-" * 200],
+)  # fmt: skip
+def test_a_hostile_script_ends(text: str) -> None:
+    assert "\n" not in followed(text)
+
+
+@settings(max_examples=400, deadline=None)
+@given(st.lists(st.sampled_from(SHELL), max_size=25))
+def test_any_string_of_shell_words_is_followed_or_refused_in_one_line(words: list[str]) -> None:
+    assert "\n" not in followed(" ".join(words))
+
+
+def test_bert_and_t5_are_told_by_their_arguments() -> None:
+    bert = read_config({"num_layers": 24, "hidden_size": 1024, "num_attention_heads": 16, "seq_length": 512,
+                        "max_position_embeddings": 512, "tokenizer_type": "BertWordPieceLowerCase"})  # fmt: skip
+    h = 1024
+    # 30522 padded to 30592; 512 positions, 2 kinds of token; 24 x (12h^2 + 13h); final norm; the masked-token head
+    # (a transform, a norm, a bias a token) and the next-sentence head (a pooler, two classes)
+    expected = (30592 + 512 + 2) * h + 24 * (12 * h * h + 13 * h) + 2 * h
+    expected += h * h + h + 2 * h + 30592 + h * h + h + 2 * h + 2
+    assert bert.model.parameters == expected
+    t5 = read_config({"encoder_num_layers": 2, "decoder_num_layers": 3, "hidden_size": 64, "num_attention_heads": 4,
+                      "max_position_embeddings": 128, "vocab_size": 1000})  # fmt: skip
+    assert [stack.layers for stack in t5.model.stacks] == [2, 3]
+
+
+def test_a_directory_is_not_a_script(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text('{"model_type": "gpt2"}')
+    assert read_config(tmp_path).source == str(tmp_path / "config.json")
