@@ -91,5 +91,5 @@ class Workload:
 def routing_note(expert_load: float) -> str:
     """How tokens are taken to spread over a mixture's experts, as a sentence for a report."""
     if expert_load == 1.0:
-        return "routing: even, every expert meets as many tokens"
-    return f"routing: uneven, the fullest expert meets {expert_load:g} x the mean of the tokens"
+        return "routing: even, every expert is routed as many tokens"
+    return f"routing: uneven, the fullest expert is routed {expert_load:g} x the mean of the tokens"

@@ -1,4 +1,4 @@
-"""What is being sized: a configuration or module read once, with its workload settled and its operators listed."""
+"""The resolved input: a configuration or module read once, its workload settled and its operators listed."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ _NOT_TRACED = ("p", "d", "e", "zero", "checkpointing", "sequence_parallel", "gpu
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """A model with its workload: from a reader (``model`` known) or from a trace (operators only).
+    """A resolved input, a model with its workload: from a reader (``model`` known) or from a trace (operators only).
 
-    ``keys``: dimension -> what a traced configuration calls it. ``retrace`` gives a traced configuration's subject with
+    ``keys``: dimension -> what a traced configuration calls it. ``retrace`` resolves a traced configuration again with
     dimensions and workload fields changed (None: a module, whose dimensions are its own code's). ``asked``: the
     workload asked for, where the model does not divide over it and ``workload`` is the nearest that it does.
     """
@@ -234,7 +234,7 @@ def _traced_config(
 
 
 def _traced_sequence(source: object) -> int:
-    """The sequence where nobody says, the same as by formula: the longest the configuration speaks of, at most 4096."""
+    """The sequence where nobody says, the same as by formula: the longest the configuration names, at most 4096."""
     from shapes.trace import longest_sequence
 
     try:
@@ -327,7 +327,7 @@ def subject_of_trace(
     *,
     given: frozenset[str] = frozenset(),
 ) -> Subject:
-    """A traced model as a subject; ``dims`` are names of dimensions the caller knows."""
+    """A traced model as a resolved input; ``dims`` are names of dimensions the caller knows."""
     plain = Workload()
     unused = [key for key in _NOT_TRACED if getattr(workload, key) != getattr(plain, key)]
     return Subject(
@@ -342,9 +342,9 @@ def subject_of_trace(
 
 
 def resized_subject(subject: Subject, model: ModelShape, workload: Workload) -> Subject:
-    """The same subject with another model or workload: what a suggestion would run.
+    """The same input with another model or workload: what a suggestion would run.
 
-    Where the subject's own split cannot run, what of the new one still cannot is taken as the nearest that can.
+    Where its own split cannot run, what of the new one still cannot is taken as the nearest that can.
     """
     if subject.asked is not None:
         workload = nearest_split(model, workload)

@@ -116,8 +116,8 @@ def test_the_routing_assumed_is_said_on_both_paths(trace: bool, tmp_path: Path) 
     for command in ("ops", "check"):
         even = run(command, path, "-s", "256", *flags)
         skewed = run(command, path, "-s", "256", "--expert-load", "1.7", *flags)
-        assert "routing: even, every expert meets as many tokens" in even.stdout
-        assert "routing: uneven, the fullest expert meets 1.7 x the mean of the tokens" in skewed.stdout
+        assert "routing: even, every expert is routed as many tokens" in even.stdout
+        assert "routing: uneven, the fullest expert is routed 1.7 x the mean of the tokens" in skewed.stdout
 
 
 @pytest.mark.parametrize("trace", [False, True])

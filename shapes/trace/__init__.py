@@ -111,7 +111,7 @@ def trace_config(
 
 
 def longest_sequence(config: Mapping[str, Any] | str | Path | Any) -> int | None:
-    """The longest sequence that a transformers configuration speaks of, class defaults included; None: it does not."""
+    """The longest sequence that a transformers configuration names, class defaults included; None: it does not."""
     _require("transformers")
     from shapes.trace.config import load_config
     from shapes.trace.dimensions import positions

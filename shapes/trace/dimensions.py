@@ -30,7 +30,7 @@ _POSITIONS = ("max_position_embeddings", "n_positions", "max_seq_len", "seq_leng
 
 
 def positions(settings: Any) -> int | None:
-    """The longest sequence that a PretrainedConfig, or the language model inside it, speaks of."""
+    """The longest sequence that a PretrainedConfig, or the language model inside it, names."""
     part = getattr(settings, "text_config", None) or settings
     found = (getattr(one, name, None) for one in (part, settings) for name in _POSITIONS)
     return next((value for value in found if isinstance(value, int) and value > 0), None)

@@ -166,14 +166,14 @@ class Bench:
 
 
 def rows_of(jobs: Iterable[Job], sweep: Sweep, device: Device | None) -> list[Row]:
-    """A row for every job, predicted beside measured where the device is known and the cost model speaks of it."""
+    """A row for every job, with its prediction where the device is known and the cost model covers it."""
     from shapes.cost import predict
 
     rows = []
     for job in jobs:
         predicted = None
         if device is not None and isinstance(job.subject, Gemm | Attention) and not job.kernel:
-            with contextlib.suppress(InputError):  # a dtype that the device's file does not speak of
+            with contextlib.suppress(InputError):  # a dtype that the device's file has no figures for
                 predicted = predict(job.subject, device).seconds
         rows.append(Row(job.title, sweep.results.get(job.key), predicted))
     return rows

@@ -12,7 +12,7 @@ from shapes.workload import Workload
 
 
 @dataclass(frozen=True, slots=True)
-class Anatomy:
+class MemoryBreakdown:
     """One model's memory on one device. ``largest_microbatch`` 0: not one sequence fits."""
 
     path: str
@@ -66,9 +66,11 @@ class Anatomy:
         }
 
 
-def anatomy(model: ModelShape, workload: Workload, device: Device, path: str = "<model>", **options: Any) -> Anatomy:
+def memory_breakdown(
+    model: ModelShape, workload: Workload, device: Device, path: str = "<model>", **options: Any
+) -> MemoryBreakdown:
     """Memory of ``model`` on ``device`` with what fits; ``options`` are those of ``shapes.memory.memory``."""
-    return Anatomy(
+    return MemoryBreakdown(
         path=path, model_type=model.model_type, parameters=model.parameters, workload=workload, device=device.name,
         device_bytes=device.memory.bytes, memory=memory(model, workload, device=device, **options),
         largest_microbatch=largest_microbatch(model, workload, device, **options),

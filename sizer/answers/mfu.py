@@ -109,7 +109,7 @@ def parameters_count(parameters: float, s: int, global_batch: int, checkpointing
     """6 N D (8 N D with full recomputation): parameters x tokens; embedding counted, the square not."""
     tokens = s * global_batch
     run = 8 if checkpointing == "full" else 6
-    text = "6 x parameters a token meets x tokens (8 with full recomputation): no attention square, embedding counted"
+    text = "6 x active parameters x tokens (8 with full recomputation): no attention square, embedding counted"
     return Count("6ND", text, 6 * parameters * tokens, run * parameters * tokens)
 
 

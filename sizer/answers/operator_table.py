@@ -70,7 +70,7 @@ def ops(
 
 
 def ops_of_subject(subject: Subject, device: Device) -> OperatorTable:
-    """``ops`` for a subject that is read already."""
+    """``ops`` of a resolved input."""
     step = Pricer(device).step(subject.operators)
     return OperatorTable(
         subject.where, summary(subject), subject.workload, device, step_time(subject, step, device), step.operators,

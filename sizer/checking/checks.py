@@ -26,14 +26,14 @@ from sizer.rules import RULES, dtype_on_device
 from sizer.rules.base import Answer, Context, Finding, NotApplicable, Rule, Suggestion
 from sizer.subject import Subject, resized_subject
 
-#: A finding is a warning when mending it saves at least this share of the step (rules.md, "Grading").
+#: A finding is a warning when fixing it saves at least this share of the step (rules.md, "Grading").
 NOTABLE_SHARE = 0.01
 
 
 def check_subject(
     subject: Subject, device: Device, suppression: Suppression | None = None, measured: CostSource | None = None
 ) -> Report:
-    """``check`` for a subject that is read already. ``measured``: seconds of this subject's operators and of those its
+    """``check`` for a resolved input. ``measured``: seconds of its operators and of those its
 
     changed dimensions would run; changes of the workload stay predicted.
     """

@@ -93,7 +93,7 @@ class Report:
     implementation: str = "huggingface"
 
     def worst(self) -> Severity | None:
-        """The gravest severity among the findings; None if there are none."""
+        """The worst severity among the findings; None if there are none."""
         return next((level for level in SEVERITIES if any(f.severity == level for f in self.findings)), None)
 
     def to_dict(self) -> dict[str, Any]:

@@ -52,7 +52,9 @@ _SIZES = ("m", "n", "k", "tokens", "hidden", "width", "vocab", "heads", "head_di
 )  # fmt: skip
 @click.option("--kernel", "kernels", multiple=True, help="Attention: flash, cudnn, efficient, math, flash_attn.")
 @click.option("--compile", "compiled", is_flag=True, help="Whole parts through torch.compile.")
-@click.option("--config", type=click.Path(), help="Measure this configuration's operators beside their predictions.")
+@click.option(
+    "--config", type=click.Path(), help="Measure this configuration's operators and compare with their predictions."
+)
 @click.option("--suite", "suites", multiple=True, type=click.Path(), help="Run a suite file; may be repeated.")
 @click.option("--out", type=click.Path(file_okay=False), help="Write each suite's JSONL and summary into this folder.")
 @click.option("--scale", type=float, default=1.0, show_default=True, help="Multiply a suite's sizes (a dry run).")
@@ -60,7 +62,7 @@ _SIZES = ("m", "n", "k", "tokens", "hidden", "width", "vocab", "heads", "head_di
 @click.option("--precision", type=click.FloatRange(0, 1, min_open=True), help="Interval's half-width. [default: 0.005]")
 @click.option("--max-time", "time_s", type=click.FloatRange(0, min_open=True), help="Seconds a shape. [default: 0.5]")
 @click.option("--time-limit", type=click.FloatRange(0, min_open=True), help="Seconds for all; most wanted first.")
-@click.option("--interleave", type=click.IntRange(1, 64), help="Shapes timed in turns. [default: 8]")
+@click.option("--interleave", type=click.IntRange(1, 64), help="Shapes sampled alternately in one round. [default: 8]")
 @click.option(
     "--store",
     "store_path",

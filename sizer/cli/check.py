@@ -35,7 +35,7 @@ from sizer.cli.options import (
     type=click.Choice(["warning", "error", "info", "never"]),
     default="warning",
     show_default=True,
-    help="Exit 1 on findings this grave or graver.",
+    help="Exit 1 on findings at or above this severity.",
 )
 @output_options("check")
 def command(

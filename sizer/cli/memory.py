@@ -53,7 +53,7 @@ def command(
 ) -> None:  # fmt: skip
     """Say what takes memory on one device, what fits it and the largest microbatch, any integer."""
     from shapes.device import load_device
-    from sizer.answers.memory_breakdown import anatomy
+    from sizer.answers.memory_breakdown import memory_breakdown
     from sizer.batch import batch
     from sizer.subject import read_subject
 
@@ -73,7 +73,7 @@ def command(
             if settled.d != plan.d:
                 raise InputError(f"expected GPUs / (TP x PP) = {plan.d}", key="d", value=settled.d)
             options["microbatches"] = plan.microbatches if settled.global_batch is not None else None
-        found = anatomy(subject.model, settled, load_device(device), subject.where, **options)
+        found = memory_breakdown(subject.model, settled, load_device(device), subject.where, **options)
     except InputError as error:
         raise option_error(error) from None
     if plot is not None:

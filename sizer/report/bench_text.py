@@ -92,7 +92,7 @@ def _closing(sweep: Sweep) -> list[str]:
 
 
 def _peak(peak: Peak) -> str:
-    """The fastest shapes, and the published maximum of this device beside the best."""
+    """The fastest shapes, and with the published maximum of this device for comparison."""
     maximum = peak.maximum
     headers = ("m", "n", "k", "time", "+-", "TFLOPS")
     table = [

@@ -8,10 +8,10 @@ from shapes.errors import InputError
 from sizer.report.picture import save
 
 if TYPE_CHECKING:
-    from sizer.answers.memory_breakdown import Anatomy
+    from sizer.answers.memory_breakdown import MemoryBreakdown
 
 
-def draw(found: Anatomy, path: str) -> None:
+def draw(found: MemoryBreakdown, path: str) -> None:
     """One stacked bar against the device's memory, written to ``path`` (PNG, SVG or PDF by its ending)."""
     try:
         from matplotlib.figure import Figure

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from tabulate import tabulate
 
-from sizer.answers.memory_breakdown import Anatomy
+from sizer.answers.memory_breakdown import MemoryBreakdown
 from sizer.report.page import Page
 
 
-def render(found: Anatomy, page: Page) -> str:
+def render(found: MemoryBreakdown, page: Page) -> str:
     gib, memory, w = 2**30, found.memory, found.workload
     head = [
         f"{found.path}: {found.model_type}, {found.parameters:,} parameters ({memory.parameters:,} on one device)",

@@ -21,7 +21,7 @@ from shapes.workload import Workload
 
 @dataclass(frozen=True, slots=True)
 class Suggestion:
-    """A change that would mend the finding: dimensions and fields of ``Workload``, new values."""
+    """A change that would fix the finding: dimensions and fields of ``Workload``, new values."""
 
     change: Mapping[str, int | str]
     note: str = ""

@@ -1,4 +1,4 @@
-"""Experts have aligned widths, divide over the devices, and meet enough tokens to fill a tile.
+"""Experts have aligned widths, divide over the devices, and are routed enough tokens to fill a tile.
 
 Each expert is a product of its own: its width is n and k as a dense MLP's is, and its m is the tokens routed to it,
 b s top_k / E on average. With fewer than a tile's 128 rows the tensor cores work on padding.
@@ -43,7 +43,7 @@ def check(context: Context) -> Answer:
     tokens = workload.tokens * moe.top_k * workload.e / moe.experts
     if tokens < TILE_ROWS:
         message = (
-            f"an expert meets {tokens:.0f} tokens a microbatch (b s top_k / E with even routing), "
+            f"an expert is routed {tokens:.0f} tokens a microbatch (b s top_k / E with even routing), "
             f"fewer than a tile's {TILE_ROWS} rows"
         )
         larger = workload.b * -(-TILE_ROWS * moe.experts // (workload.tokens * moe.top_k * workload.e))

@@ -1,7 +1,7 @@
 """Heads are large enough: h/a is at least 64.
 
 At the same FLOPs many small heads cost time: softmax and masking work grows with a x s^2 while the products shrink.
-What fewer heads do to quality is yours to judge; this rule speaks of time only.
+What fewer heads do to quality is yours to judge; this rule covers time only.
 
 Bad: h 2048, a 64: h/a = 32.
 Good: h 2048, a 16: h/a = 128.

@@ -2,8 +2,8 @@
 
 16 bytes on V100 and T4 (8 elements of fp16), 128 bytes on A100 and later (64 of bf16, 32 of tf32, 128 of fp8). Which
 of m, n, k is a leading dimension depends on the layout: k of both operands forward, k and n in dgrad, m and n in wgrad,
-n of the result always. Dimensions that a rule of their own speaks of (vocabulary, head_dim, hidden size, tokens, gated
-width, experts) are left to it; what remains here are plain MLP widths, latent ranks and whatever a trace finds.
+n of the result always. Dimensions that another rule covers (vocabulary, head_dim, hidden size, tokens, gated
+width, experts) are handled there; what remains here are plain MLP widths, latent ranks and whatever a trace finds.
 
 Bad: a plain MLP of width 10230: divisible by 2 only.
 Good: 10240.
@@ -46,7 +46,7 @@ def _findings(context: Context) -> Iterator[Finding]:
                 by_name = lost.setdefault(value, {})
                 name = op.name.removeprefix("layers.*.")
                 by_name[name] = by_name.get(name, 0.0) + seconds
-    # One line a dimension, however many products have it: mending it mends them all.
+    # One line a dimension, however many products have it: fixing it fixes them all.
     for value, by_name in sorted(lost.items(), key=lambda item: -sum(item[1].values())):
         seconds = sum(by_name.values())
         if seconds >= NOTABLE_SHARE * step_s:

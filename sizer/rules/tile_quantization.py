@@ -6,7 +6,7 @@ column of tiles computes values that nobody keeps: time goes with whole tiles.
 Bad: m = n = 257 in tiles of 128: 9 tiles computed, 4.03 kept.
 Good: m = n = 256: 4 tiles, all kept.
 
-Suggestion: the dimension at the tile's edge. How much of this is really paid differs by device, so the price decides.
+Suggestion: the dimension at the tile's edge. How much of this costs time differs by device, so the price decides.
 The head dimension is left to SZ102 and SZ114.
 """
 
