@@ -127,6 +127,17 @@ def test_memory_bound_operators_of_a_layer_read_and_write_each_tensor_once() -> 
     assert found["mlp.activation", "forward"][2] == 32
 
 
+def test_sequence_parallelism_splits_what_tensor_parallelism_leaves_whole() -> None:
+    def moved(**split: Any) -> dict[str, int]:
+        found = operators(llama(), Workload(phase="infer", **split))
+        return {op.name.removeprefix("layers.*."): op.bytes for op in found if isinstance(op, Elementwise)}
+
+    alone, tensor, both = moved(), moved(t=4), moved(t=4, sequence_parallel=True)
+    for name in ("norm.0", "residual", "final_norm"):
+        assert alone[name] == tensor[name] == 4 * both[name]
+    assert alone["mlp.activation"] == 4 * tensor["mlp.activation"] == 4 * both["mlp.activation"]
+
+
 def test_layouts_follow_the_phase() -> None:
     layouts = {(op.phase, op.layout) for op in operators(llama(), Workload()) if isinstance(op, Gemm)}
     assert layouts == {("forward", "tn"), ("dgrad", "nn"), ("wgrad", "nt")}

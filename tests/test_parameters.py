@@ -147,6 +147,13 @@ def test_key_value_heads_that_neither_divide_nor_are_divided_are_refused_by_name
     assert operators(model, Workload(t=12))
 
 
+def test_the_trace_refuses_the_same_split() -> None:
+    from shapes.trace import trace_config
+
+    with pytest.raises(InputError, match=r"t = 3: expected a divisor or a multiple of the 2 key/value heads"):
+        trace_config(named("llama"), b=1, s=8, t=3)
+
+
 def test_a_row_parallel_bias_is_whole_on_each_rank_and_a_column_parallel_one_is_cut() -> None:
     assert Linear("down", 64, 256, True, "row").on_shard(4) == Linear("down", 64, 64, True)
     assert Linear("up", 256, 64, True, "column").on_shard(4) == Linear("up", 64, 64, True)

@@ -105,7 +105,8 @@ def model_elementwise(model: ModelShape, workload: Workload, s: int) -> Iterator
     if model.vocab and workload.p == 1:
         yield from _emit("embedding", "embedding", tokens * width, (1, 1, 2, 1), workload, 1, 1)
     if model.main.final_norm:
-        yield from _emit("final_norm", "norm", tokens * model.hidden, (1, 1, 2, 1), workload, 1, 1)
+        whole = -(-tokens // workload.t) if workload.sequence_parallel else tokens
+        yield from _emit("final_norm", "norm", whole * model.hidden, (1, 1, 2, 1), workload, 1, 1)
     if workload.train and model.head:
         logits, size = tokens * -(-model.vocab // workload.t), workload.activation_bytes
         # Forward: 16-bit logits in, an fp32 copy out, read again by log-softmax. Backward: the copy in, 16 bits out.

@@ -71,9 +71,15 @@ def _direction(style: str) -> str | None:
 
 def _check_heads(model: nn.Module, t: int, where: str) -> None:
     config: Any = getattr(model, "config", None)
-    heads = getattr(getattr(config, "text_config", None) or config, "num_attention_heads", None)
+    config = getattr(config, "text_config", None) or config
+    heads, kv_heads = (getattr(config, f"num_{kind}_heads", None) for kind in ("attention", "key_value"))
     if isinstance(heads, int) and heads % t:
         raise InputError(f"expected a divisor of the {heads} attention heads", where=where, key="t", value=t)
+    if isinstance(kv_heads, int) and kv_heads and kv_heads % t and t % kv_heads:
+        raise InputError(
+            f"expected a divisor or a multiple of the {kv_heads} key/value heads, which are not cut", where=where,
+            key="t", value=t,
+        )  # fmt: skip
 
 
 def _cut_module(model: nn.Module, path: str, module: Any, direction: str, style: str, t: int) -> None:
