@@ -165,8 +165,9 @@ def found(code: str, seen: Context) -> list[Finding]:
     return list(answer)
 
 
-def test_codes_run_from_sz101_to_sz122_in_order_and_slugs_are_unique() -> None:
-    assert [rule.CODE for rule in RULES] == [f"SZ{number}" for number in range(101, 123)]
+def test_codes_run_on_from_sz101_in_order_and_slugs_are_unique() -> None:
+    assert len(RULES) >= 22
+    assert [rule.CODE for rule in RULES] == [f"SZ{101 + place}" for place in range(len(RULES))]
     assert len({rule.SLUG for rule in RULES}) == len(RULES)
     assert all(re.fullmatch(r"[a-z]+(-[a-z]+)*", rule.SLUG) for rule in RULES)
 

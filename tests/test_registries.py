@@ -1,0 +1,39 @@
+"""Each kind of thing is one file behind one registry: a file that nobody registered fails here."""
+
+from __future__ import annotations
+
+import pkgutil
+from collections.abc import Callable
+from importlib import import_module
+from types import ModuleType
+
+import pytest
+
+from sizer.cli import COMMANDS
+from sizer.readers import READERS
+from sizer.rules import RULES
+from sizer.searching.spaces import SPACES
+from sizer.searching.strategies import STRATEGIES
+
+
+def has(*names: str) -> Callable[[ModuleType], bool]:
+    return lambda module: all(hasattr(module, name) for name in names)
+
+
+#: Package -> (what makes a module of it one of its kind, the modules registered).
+REGISTRIES: dict[str, tuple[Callable[[ModuleType], bool], set[str]]] = {
+    "sizer.rules": (has("CODE", "check"), {rule.__name__ for rule in RULES}),  # type: ignore[attr-defined]
+    "sizer.readers": (has("NAME", "matches", "read"), {reader.__name__ for reader in READERS}),
+    "sizer.searching.spaces": (has("NAME", "space"), {space.__name__ for space in SPACES.values()}),  # type: ignore[attr-defined]
+    "sizer.searching.strategies": (has("NAME", "run"), {run.__module__ for run in STRATEGIES.values()}),
+    "sizer.cli": (has("command"), {module for _, module, _ in COMMANDS}),
+}
+
+
+@pytest.mark.parametrize("package", REGISTRIES)
+def test_every_file_of_a_kind_is_in_its_registry_and_nothing_else_is(package: str) -> None:
+    is_one, registered = REGISTRIES[package]
+    folder = import_module(package)
+    modules = [import_module(f"{package}.{found.name}") for found in pkgutil.iter_modules(folder.__path__)]
+    assert registered
+    assert {module.__name__ for module in modules if is_one(module)} == registered
