@@ -213,7 +213,7 @@ def device_from_mapping(data: Mapping[str, Any], where: str) -> Device:
             inter_node_bytes_per_s=link.number("inter_node_bytes_per_s"),
         ),
         mamf_flops=top.numbers_by_dtype("mamf_flops"),
-        sources=_sources(top),
+        sources=top.documents(),
         cost=top.read_only("cost"),
         errors=top.read_only("error"),
         provenance=top.read_only("provenance"),
@@ -223,16 +223,6 @@ def device_from_mapping(data: Mapping[str, Any], where: str) -> Device:
         table.refuse_the_rest()
     _check_dtypes_agree(result)
     return result
-
-
-def _sources(top: Table) -> Mapping[str, str]:
-    """Dotted field or table -> document, from the file's [[sources]], which lists the fields of each document."""
-    source_of: dict[str, str] = {}
-    for entry in top.tables("sources"):
-        document = entry.text("document")
-        source_of.update(dict.fromkeys(entry.texts("fields"), document))
-        entry.refuse_the_rest()
-    return MappingProxyType(source_of)
 
 
 def _check_dtypes_agree(device: Device) -> None:

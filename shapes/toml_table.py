@@ -48,6 +48,12 @@ class Table:
             raise self.fail(key, "expected a positive number")
         return value
 
+    def zero_or_more(self, key: str) -> float:
+        value = self._get(key)
+        if not isinstance(value, (int, float)) or isinstance(value, bool) or not 0 <= value < math.inf:
+            raise self.fail(key, "expected a number, 0 or more")
+        return value
+
     def integer(self, key: str) -> int:
         value = self.number(key)
         if not isinstance(value, int):
@@ -90,6 +96,15 @@ class Table:
             raise self.fail(key, "expected an array of tables")
         for index, item in enumerate(value):
             yield Table(item, self.where, f"{self.prefix}{key}[{index}].")
+
+    def documents(self) -> Mapping[str, str]:
+        """Dotted field or table -> document, from the file's [[sources]], which lists the fields of each document."""
+        source_of: dict[str, str] = {}
+        for entry in self.tables("sources"):
+            document = entry.text("document")
+            source_of.update(dict.fromkeys(entry.texts("fields"), document))
+            entry.refuse_the_rest()
+        return MappingProxyType(source_of)
 
     def numbers_by_dtype(self, key: str) -> Mapping[str, float]:
         table = self._by_dtype(key)

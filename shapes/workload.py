@@ -17,6 +17,8 @@ Checkpointing = Literal["none", "selective", "full"]
 class Workload:
     """One microbatch's work. Symbols as in the literature: b microbatch, s tokens a sequence, t/p/d/e parallel degrees.
 
+    ``cp``: context parallelism, ranks that share a sequence. ``vpp``: chunks of layers a pipeline stage holds
+    (interleaved schedule; 1: 1F1B). ``replicas``: of a ZeRO-3 model's d ranks, groups that each hold it whole (HSDP).
     ``fused_qkv`` and ``fused_gate_up`` override how the model class groups its projections (None: as it does).
     ``expert_load`` is the fullest expert's tokens over the mean (1.0: even routing).
     ``decoder_s`` is the target length of an encoder-decoder (None: s).
@@ -42,9 +44,12 @@ class Workload:
     decoder_s: int | None = None
     gpus: int | None = None
     global_batch: int | None = None
+    cp: int = 1
+    vpp: int = 1
+    replicas: int = 1
 
     def __post_init__(self) -> None:
-        for key in ("b", "s", "t", "p", "d", "e"):
+        for key in ("b", "s", "t", "p", "d", "e", "cp", "vpp", "replicas"):
             positive_int(getattr(self, key), key, maximum=2**31)
         for key in ("decoder_s", "gpus", "global_batch"):
             if getattr(self, key) is not None:

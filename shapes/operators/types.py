@@ -193,7 +193,9 @@ class Elementwise:
 class Collective:
     """A communication operator over ``ranks`` devices; ``bytes`` is the buffer on each of them.
 
-    For all_gather and reduce_scatter it is the full (gathered) buffer, as NCCL's tests count it.
+    For all_gather and reduce_scatter it is the full (gathered) buffer, as NCCL's tests count it. ``stride``: devices
+    from one rank of the group to the next, where tensor parallelism's ranks are neighbours, then context
+    parallelism's, then data parallelism's, then the pipeline's (Megatron-LM's order): it decides which links are used.
     """
 
     name: str
@@ -204,6 +206,7 @@ class Collective:
     dtype: str = "bf16"
     count: int = 1
     kind: Literal["collective"] = "collective"
+    stride: int = 1
 
     @property
     def flops(self) -> int:

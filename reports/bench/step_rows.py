@@ -1,0 +1,107 @@
+"""Rows of published training steps (columns of evidence/steps.csv) as models, workloads, devices and stacks."""
+
+from __future__ import annotations
+
+import csv
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from functools import lru_cache
+from pathlib import Path
+
+from shapes.device import Device, load_device
+from shapes.model import ModelShape
+from shapes.software_stack import SoftwareStack, list_stacks, load_stack
+from shapes.workload import Workload
+from sizer.readers import read_config
+
+#: Words of a stack's name that tell its framework, and the shipped stack that stands for it.
+WORDS = ("megatron", "nemo", "bridge", "deepspeed", "fsdp", "fsdp2", "torchtitan", "ddp", "compile", "transformers",
+         "hf", "trainer", "accelerate", "eager", "te", "fp8")  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Row:
+    """One published run. ``known``: its stack's name is one that a shipped stack answers to."""
+
+    id: str
+    source: str
+    stack_name: str
+    year: int
+    config: str
+    model: ModelShape
+    workload: Workload
+    accumulation: int
+    dtype: str
+    gpus: int
+    device: Device
+    stack: SoftwareStack
+    known: bool
+    step_s: float
+    flags: str
+    recipe_unknown: bool
+
+
+def read_rows(path: Path) -> Iterator[Row]:
+    """Every row of a CSV file with the columns of steps.csv."""
+    with open(path, encoding="utf-8", newline="") as file:
+        for line in csv.DictReader(file):
+            yield _row(line)
+
+
+@lru_cache(maxsize=4096)
+def _model(config: str) -> ModelShape:
+    return read_config(json.loads(config)).model
+
+
+def _row(line: dict[str, str]) -> Row:
+    def number(key: str, default: int = 1) -> int:
+        return int(float(line.get(key) or default))
+
+    device = load_device(line["gpu"])
+    dtype = line["dtype"]
+    stack, known = stack_of(line["stack"], number("year", 2024))
+    workload = Workload(
+        b=number("micro_batch"), s=number("s"), dtype=priced_dtype(dtype, device), t=number("t"), p=number("p"),
+        d=number("d"), e=_experts(number("ep"), number("d")), cp=number("cp"), vpp=number("vpp"),
+        zero=number("zero", 0), attention="eager" if line["attention"] == "eager" else "flash",
+        checkpointing=line["checkpointing"] if line["checkpointing"] in ("selective", "full") else "none",
+        sequence_parallel=line["sequence_parallel"].lower() == "true",
+    )  # fmt: skip
+    return Row(
+        id=line["id"], source=line["source"], stack_name=line["stack"], year=number("year", 2024),
+        config=line["config"], model=_model(line["config"]), workload=workload, accumulation=number("accumulation"),
+        dtype=dtype, gpus=number("gpus"), device=device, stack=stack, known=known, step_s=float(line["step_s"]),
+        flags=line.get("notes") or "", recipe_unknown=line["checkpointing"] == "unknown",
+    )  # fmt: skip
+
+
+def priced_dtype(dtype: str, device: Device) -> str:
+    """The element type whose prices stand for ``dtype``'s: block-scaled formats run as fp8, which a stack corrects."""
+    own = {"mxfp8": "fp8", "nvfp4": "fp8"}.get(dtype, dtype)
+    return own if own in device.peak_flops else "bf16"
+
+
+def _experts(e: int, d: int) -> int:
+    # Experts may also share tensor parallelism's ranks (e up to t d); a rank's products are as large then.
+    while d % e:
+        e //= 2
+    return max(1, e)
+
+
+@lru_cache(maxsize=256)
+def stack_of(name: str, year: int) -> tuple[SoftwareStack, bool]:
+    """The shipped stack that answers to ``name``, else the nearest by framework, then year."""
+    shipped = [load_stack(known) for known in list_stacks()]
+    for stack in shipped:
+        if any(fnmatchcase(name, alias) for alias in (stack.name, *stack.aliases)):
+            return stack, True
+    words = set(re.findall(r"[a-z]+[0-9]*", name.lower())) & set(WORDS)
+
+    def distance(stack: SoftwareStack) -> tuple[int, int]:
+        own = set(re.findall(r"[a-z]+[0-9]*", f"{stack.name} {stack.framework} {' '.join(stack.aliases)}".lower()))
+        return -len(words & own), abs(stack.year - year)
+
+    return min(shipped, key=distance), False

@@ -1,0 +1,152 @@
+"""One global step: microbatches through a pipeline, what overlaps them, the gradients' reduction and the update.
+
+    device    = sum over classes of factor x seconds                     of layers and of ends
+    exposed   = max(comm - hidden device, 0) + contention min(comm, hidden device)
+    host      = launch_s x kernels + collective_s x collectives
+    micro     = sum over layers, ends of ((device + exposed)^q + host^q)^(1/q)      launch-bound where the host is slower
+    step      = accumulation micro(stage) + (micro(all stages) - micro(stage)) / vpp + sends + data + update + fixed
+
+``micro(all stages) - micro(stage)`` is what fills and drains a 1F1B pipeline: one microbatch through the other stages;
+an interleaved schedule pays it a ``vpp``-th. Where gradients accumulate they are reduced once a step, but with FSDP
+(ZeRO 3), which gathers the weights and reduces the gradients of every microbatch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from shapes.cost.step.work import Kind, Region, Work
+from shapes.software_stack import ELEMENTWISE, Overlap, SoftwareStack
+
+#: How sharply a region turns from device-bound to launch-bound: kernels of one layer differ in length, so both are
+#: partly paid near the balance. Fitted on the runs of one node (see reports/steps.md); 1 would add, infinity take the longer.
+SHARPNESS = 4.0
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """How a global step is cut: ``accumulation`` microbatches over ``p`` stages of ``vpp`` chunks each.
+
+    ``every_microbatch``: data parallelism talks in every microbatch (ZeRO 3), not once. Numbers or arrays.
+    """
+
+    accumulation: Any = 1
+    p: Any = 1
+    vpp: Any = 1
+    every_microbatch: Any = False
+
+
+def device_seconds(region: Region, stack: SoftwareStack, architecture: str) -> Mapping[str, Any]:
+    """Seconds on the device by class, as this stack's kernels run them."""
+    found: dict[str, Any] = {}
+    for kind, seconds in region.seconds.items():
+        found[kind.name] = found.get(kind.name, 0.0) + factor(kind, stack, architecture) * seconds
+    return found
+
+
+def factor(kind: Kind, stack: SoftwareStack, architecture: str) -> float:
+    """The stack's seconds over the tables' for one kind of operators."""
+    if kind.name == "attention":
+        return stack.attention_factor(architecture, int(kind.detail))
+    own = stack.kernels.get(kind.name, stack.kernels["norm"])
+    return own * stack.by_dtype.get(str(kind.detail), 1.0) if kind.detail else own
+
+
+def host_seconds(region: Region, stack: SoftwareStack, collectives: Any = 0) -> Any:
+    """Seconds that the host takes to issue a region's kernels."""
+    kernels = sum(stack.host.kernels.get(kind.name, 1.0) * runs for kind, runs in region.runs.items())
+    return (
+        stack.host.launch_s * kernels
+        + stack.host.collective_s * collectives
+        + stack.host.softmax_fallback_s * region.fallbacks
+    )
+
+
+def exposed(communication: Any, beside: Any, overlap: Overlap) -> Any:
+    """Seconds of ``communication`` that computing of ``beside`` seconds does not hide."""
+    needed, cover = communication / overlap.speed, overlap.hidden * beside
+    return np.maximum(needed - cover, 0.0) + overlap.contention * np.minimum(needed, cover)
+
+
+@dataclass(frozen=True, slots=True)
+class Microbatch:
+    """Seconds of one microbatch: on the device by class, communication that shows by group, and what the host adds."""
+
+    device: Mapping[str, Any]
+    exposed: Mapping[str, Any]
+    waiting_for_host: Any
+    host: Any
+
+    @property
+    def computing(self) -> Any:
+        return sum(self.device.values())
+
+    @property
+    def seconds(self) -> Any:
+        return self.computing + sum(self.exposed.values()) + self.waiting_for_host
+
+
+def microbatch(work: Work, stack: SoftwareStack, architecture: str) -> Microbatch:
+    """One microbatch of ``work``: each region takes what the device or the host needs, whichever is longer."""
+    layers = device_seconds(work.layers, stack, architecture)
+    ends = device_seconds(work.ends, stack, architecture)
+    in_layers, in_ends = sum(layers.values()), sum(ends.values())
+    within = ("tensor", "expert", "context")
+    shown = {
+        group: exposed(work.communication[group], in_layers, stack.overlap[group])
+        for group in within
+        if group in work.communication
+    }
+    messages = sum(work.messages.get(group, 0) for group in within)
+    host = (host_seconds(work.layers, stack, messages), host_seconds(work.ends, stack))
+    busy = (in_layers + sum(shown.values()), in_ends)
+    waiting = sum(_together(device, issued) - device for device, issued in zip(busy, host, strict=True))
+    return Microbatch(_added(layers, ends), shown, waiting, sum(host))
+
+
+def _together(device: Any, host: Any) -> Any:
+    return (device**SHARPNESS + host**SHARPNESS) ** (1 / SHARPNESS)
+
+
+def _added(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: one.get(key, 0.0) + other.get(key, 0.0) for key in dict.fromkeys((*one, *other))}
+
+
+def step_parts(
+    stage: Work, whole: Work, schedule: Schedule, stack: SoftwareStack, architecture: str
+) -> dict[str, Any]:
+    """Seconds of one global step by part; they add up to the step.
+
+    ``stage``: the slowest pipeline stage's work; ``whole``: all stages' (the same where there is one).
+    """
+    own = microbatch(stage, stack, architecture)
+    times = schedule.accumulation
+    parts: dict[str, Any] = {}
+    for name in _device_parts(own):
+        parts[name] = times * _device_parts(own)[name]
+    for group, seconds in own.exposed.items():
+        parts[f"{group} parallelism"] = times * seconds
+    parts["waiting for the host"] = times * own.waiting_for_host
+    if stage is not whole:
+        everything = microbatch(whole, stack, architecture).seconds
+        parts["pipeline bubble"] = np.maximum(everything - own.seconds, 0.0) / schedule.vpp
+        sends = exposed(stage.communication.get("pipeline", 0.0), own.computing, stack.overlap["pipeline"])
+        parts["pipeline sends"] = (times + schedule.p - 1) * schedule.vpp * sends
+    data = exposed(stage.communication.get("data", 0.0), own.seconds, stack.overlap["data"])
+    parts["data parallelism"] = np.where(schedule.every_microbatch, times, 1) * data
+    parts["optimizer"] = stack.optimizer * stage.update_s
+    parts["once a step"] = stack.fixed_s
+    return parts
+
+
+def _device_parts(own: Microbatch) -> dict[str, Any]:
+    device = own.device
+    return {
+        "products": sum(device.get(name, 0.0) for name in ("gemm", "grouped")),
+        "attention": sum(device.get(name, 0.0) for name in ("attention", "bmm", "softmax")),
+        "elementwise": sum(device.get(name, 0.0) for name in ELEMENTWISE if name != "softmax"),
+    }

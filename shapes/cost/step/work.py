@@ -1,0 +1,119 @@
+"""What a step consists of before any software stack has its say: seconds and runs of operators, added up by class."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from shapes.cost.result import Cost
+from shapes.operators.types import Attention, Collective, Elementwise, Gemm, Operator
+
+#: Element types whose products a stack's ``kernels.gemm`` and ``kernels.grouped`` speak of; others have their own.
+SIXTEEN_BITS = ("bf16", "fp16")
+#: Megatron-LM's fused softmax takes sequences x heads a rank in multiples of this; else its framework's own runs
+#: (megatron/model/fused_softmax.py, is_kernel_available: attn_batches % 4 == 0).
+FUSED_SOFTMAX_MULTIPLE = 4
+
+
+class Kind(NamedTuple):
+    """A class of operators (``CLASSES`` of ``shapes.software_stack``) and what tells its kernels apart.
+
+    ``detail``: a product's element type where it is not 16 bits, attention's head dimension.
+    """
+
+    name: str
+    detail: str | int = ""
+
+
+@dataclass(slots=True)
+class Region:
+    """Operators of one microbatch that follow each other: ``seconds`` and ``runs`` by kind.
+
+    ``fallbacks``: attention layers whose shape Megatron's fused softmax does not take.
+    """
+
+    seconds: dict[Kind, Any] = field(default_factory=dict)
+    runs: dict[Kind, Any] = field(default_factory=dict)
+    fallbacks: Any = 0
+
+    def add(self, kind: Kind, seconds: float, runs: int) -> None:
+        self.seconds[kind] = self.seconds.get(kind, 0.0) + seconds
+        self.runs[kind] = self.runs.get(kind, 0) + runs
+
+
+@dataclass(slots=True)
+class Work:
+    """One device's work of one microbatch, in layers and ``ends`` (embedding, head, loss), and once a step.
+
+    ``communication`` and ``messages``: seconds and number of collectives by group (``GROUPS``) in one microbatch;
+    "data" is one reduction of the gradients with the gathers that belong to it. ``update_s``: moving the optimizer's
+    bytes. Values are numbers, or arrays of one length when many steps are fitted at once.
+    """
+
+    layers: Region = field(default_factory=Region)
+    ends: Region = field(default_factory=Region)
+    communication: dict[str, Any] = field(default_factory=dict)
+    messages: dict[str, Any] = field(default_factory=dict)
+    update_s: Any = 0.0
+
+
+#: A collective's group by the first word of its name.
+_GROUP_OF = {
+    "tensor_parallel": "tensor", "moe": "expert", "context_parallel": "context", "pipeline": "pipeline",
+    "data_parallel": "data",
+}  # fmt: skip
+
+
+def group_of(operator: Collective) -> str:
+    """What a collective serves: one of ``GROUPS``."""
+    for word in operator.name.split("."):
+        if word in _GROUP_OF:
+            return _GROUP_OF[word]
+    return "tensor"
+
+
+def kind_of(operator: Operator, recipe: str = "") -> Kind:
+    """The class that a stack's constants speak of; ``recipe`` names what 8-bit products really are (mxfp8, nvfp4)."""
+    if isinstance(operator, Elementwise):
+        return Kind(operator.what)
+    if isinstance(operator, Attention):
+        return Kind("attention", operator.head_dim)
+    name = {"gemm": "gemm", "conv": "gemm", "bmm": "bmm", "grouped_gemm": "grouped"}[operator.kind]
+    return Kind(name, "" if operator.dtype in SIXTEEN_BITS else recipe or operator.dtype)
+
+
+def work(operators: Iterable[Operator], costs: Iterable[Cost], recipe: str = "") -> Work:
+    """``operators`` of one microbatch (data parallelism's and the update once) with their costs, added up."""
+    total = Work()
+    for operator, cost in zip(operators, costs, strict=True):
+        count, seconds = operator.count, cost.seconds * operator.count
+        if isinstance(operator, Collective):
+            group = group_of(operator)
+            total.communication[group] = total.communication.get(group, 0.0) + seconds
+            total.messages[group] = total.messages.get(group, 0) + count
+        elif operator.phase == "optimizer":
+            total.update_s += seconds
+        else:
+            region = total.layers if "layers" in operator.name else total.ends
+            region.add(kind_of(operator, recipe), seconds, count)
+            if isinstance(operator, Gemm) and _falls_back(operator):
+                region.fallbacks += count
+    return total
+
+
+def _falls_back(operator: Gemm) -> bool:
+    return (
+        operator.kind == "bmm"
+        and operator.phase == "forward"
+        and operator.name.endswith(".scores")
+        and operator.batch % FUSED_SOFTMAX_MULTIPLE != 0
+    )
+
+
+def by_class(region: Region) -> Mapping[str, Any]:
+    """Seconds by class, kinds of a class added up."""
+    found: dict[str, Any] = {}
+    for kind, seconds in region.seconds.items():
+        found[kind.name] = found.get(kind.name, 0.0) + seconds
+    return found

@@ -1,0 +1,257 @@
+"""Software stacks: which kernels run, what the host costs and what overlaps, as data beside devices and kernels.
+
+One file each in ``stacks/<name>.toml``; a user's own file is given by its path. Adding one touches nothing else. The
+form that these constants enter is ``shapes.cost.step``.
+"""
+
+from __future__ import annotations
+
+import os
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from functools import lru_cache
+from pathlib import Path
+from types import MappingProxyType
+
+from shapes.errors import InputError
+from shapes.toml_table import Table
+
+STACKS_DIR = Path(__file__).parent / "stacks"
+
+#: Whose runs a configuration is likely to become, where nobody says.
+DEFAULT_STACK = "transformers-eager"
+
+#: What an operator's seconds are multiplied by: products, attention, and the groups of memory-bound operators.
+PRODUCTS = ("gemm", "bmm", "grouped", "attention")
+ELEMENTWISE = ("norm", "rotary", "residual", "activation", "softmax", "dropout", "cross_entropy", "embedding", "moe")
+CLASSES = (*PRODUCTS, *ELEMENTWISE)
+#: Communication, by what it serves.
+GROUPS = ("tensor", "expert", "context", "pipeline", "data")
+#: How a figure is known (shapes/design: "A figure has a tier").
+TIERS = ("measured", "published", "fitted", "borrowed", "extrapolated")
+#: Of a step's prediction: fitted on this stack and kind of device, on the stack alone, or on another stack.
+STEP_TIERS = ("fitted", "borrowed", "extrapolated")
+
+
+@dataclass(frozen=True, slots=True)
+class Host:
+    """What the host does: ``launch_s`` seconds a kernel; ``kernels``: launches an operator of each class takes.
+
+    ``collective_s``: host seconds a collective takes. ``softmax_fallback_s``: what a layer's attention takes more
+    where Megatron's fused softmax does not take the shape (sequences x heads a rank no multiple of 4).
+    """
+
+    launch_s: float
+    kernels: Mapping[str, float]
+    collective_s: float
+    softmax_fallback_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Overlap:
+    """One group's communication: ``hidden`` is the share of the computing beside it that can cover it,
+
+    ``contention`` the share of the covered seconds by which they slow the computing down, ``speed`` the
+    bandwidth it reaches over what NCCL's own test reaches.
+    """
+
+    hidden: float
+    contention: float
+    speed: float
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """A step lies between ``low`` and ``high`` times its prediction in ``coverage`` of cases.
+
+    ``ratio`` bounds, at the same coverage, the relative error of the ratio of two steps on one stack and device.
+    """
+
+    low: float
+    high: float
+    ratio: float
+
+
+@dataclass(frozen=True, slots=True)
+class SoftwareStack:
+    """One software stack. ``formats``: configuration formats whose default it is; ``framework`` and ``year`` say
+
+    which unknown stacks it stands nearest to. ``architectures``: of the devices it was fitted on. ``kernels``: seconds
+    of each class over the tables' (``CLASSES``), ``by_dtype`` and ``attention`` the same for products by element
+    type and for attention by architecture and head dimension. ``optimizer``: seconds of the update over those of
+    moving its bytes. ``fixed_s``: once a step. ``rows``: what its constants were fitted on, in words.
+    """
+
+    name: str
+    title: str
+    framework: str
+    year: int
+    aliases: tuple[str, ...]
+    formats: tuple[str, ...]
+    architectures: tuple[str, ...]
+    kernels: Mapping[str, float]
+    by_dtype: Mapping[str, float]
+    attention: Mapping[str, Mapping[int, float]]
+    host: Host
+    overlap: Mapping[str, Overlap]
+    optimizer: float
+    fixed_s: float
+    coverage: float
+    intervals: Mapping[str, Interval]
+    tiers: Mapping[str, str]
+    sources: Mapping[str, str]
+    rows: str
+    origin: str
+
+    def __hash__(self) -> int:
+        # Mappings do not hash; stacks that compare equal have the same name and origin.
+        return hash((self.name, self.origin))
+
+    def attention_factor(self, architecture: str, head_dim: int) -> float:
+        """Seconds of attention over the tables', at the nearest head dimension of the architecture's own figures."""
+        own = self.attention.get(architecture)
+        if not own:
+            return self.kernels["attention"]
+        return own[min(own, key=lambda known: abs(known - head_dim))]
+
+    def tier(self, architecture: str) -> str:
+        """How a step on a device of ``architecture`` is known."""
+        if self.architectures:
+            return "fitted" if architecture in self.architectures else "borrowed"
+        return "extrapolated"
+
+
+def list_stacks() -> tuple[str, ...]:
+    """Names of the stacks that ship with the package, sorted. Reads the folder, no file."""
+    return tuple(sorted(entry.name[:-5] for entry in os.scandir(STACKS_DIR) if entry.name.endswith(".toml")))
+
+
+def load_stack(stack: str | os.PathLike[str] | SoftwareStack) -> SoftwareStack:
+    """The stack by name or alias, or by a .toml path; an unknown name is an InputError that lists the known."""
+    if isinstance(stack, SoftwareStack):
+        return stack
+    if not isinstance(stack, (str, os.PathLike)):
+        raise InputError("expected a stack's name or a .toml path", key="stack", value=stack)
+    text = os.fspath(stack)
+    if text.lower().endswith(".toml"):
+        return _load_file(Path(text))
+    name = text.strip().lower()
+    if name in list_stacks():
+        return _load_file(STACKS_DIR / f"{name}.toml")
+    for known in list_stacks():
+        if any(fnmatchcase(name, alias) for alias in _load_file(STACKS_DIR / f"{known}.toml").aliases):
+            return _load_file(STACKS_DIR / f"{known}.toml")
+    raise InputError(f"expected one of {', '.join(list_stacks())}, or a .toml path", key="stack", value=stack)
+
+
+def default_stack(config_format: str | None) -> SoftwareStack:
+    """The stack that runs configurations of this format, as far as the format tells."""
+    return load_stack(_stack_of_format().get(config_format or "", DEFAULT_STACK))
+
+
+@lru_cache(maxsize=1)
+def _stack_of_format() -> Mapping[str, str]:
+    return {known: name for name in list_stacks() for known in load_stack(name).formats}
+
+
+def stack_from_mapping(data: Mapping[str, object], where: str) -> SoftwareStack:
+    """A validated stack from a stack file's content; InputError names ``where`` and the key."""
+    top = Table(data, where)
+    kernels, optimizer = top.table("kernels"), top.table("optimizer")
+    everything = kernels.number("elementwise")
+    factors = {key: kernels.number(key) for key in PRODUCTS}
+    factors |= {key: kernels.number(key) if kernels.has(key) else everything for key in ELEMENTWISE}
+    result = SoftwareStack(
+        name=top.text("name"),
+        title=top.text("title"),
+        framework=top.text("framework"),
+        year=top.integer("year"),
+        aliases=top.texts("aliases"),
+        formats=top.texts("formats"),
+        architectures=top.texts("architectures"),
+        kernels=MappingProxyType(factors),
+        by_dtype=_numbers(top.table("by_dtype")),
+        attention=_attention(top.table("attention")),
+        host=_host(top.table("host")),
+        overlap=MappingProxyType({group: _overlap(top.table("communication"), group) for group in GROUPS}),
+        optimizer=optimizer.number("update"),
+        fixed_s=optimizer.zero_or_more("fixed_s"),
+        coverage=top.number("coverage"),
+        intervals=_intervals(top.table("interval")),
+        tiers=_tiers(top),
+        sources=top.documents(),
+        rows=top.text("rows"),
+        origin=where,
+    )
+    for table in (top, kernels, optimizer):
+        table.refuse_the_rest()
+    return result
+
+
+def _numbers(table: Table) -> Mapping[str, float]:
+    return MappingProxyType({key: table.number(key) for key in table.data})
+
+
+def _attention(table: Table) -> Mapping[str, Mapping[int, float]]:
+    found = {}
+    for architecture in table.data:
+        by_head_dim = table.table(architecture)
+        for key in by_head_dim.data:
+            if not key.isdecimal():
+                raise by_head_dim.fail(key, "expected head dimensions as keys")
+        found[architecture] = MappingProxyType({int(key): by_head_dim.number(key) for key in by_head_dim.data})
+    return MappingProxyType(found)
+
+
+def _host(table: Table) -> Host:
+    kernels = table.table("kernels")
+    everything = kernels.number("elementwise")
+    launches = {key: kernels.number(key) for key in PRODUCTS}
+    launches |= {key: kernels.number(key) if kernels.has(key) else everything for key in ELEMENTWISE}
+    kernels.refuse_the_rest()
+    host = Host(
+        table.zero_or_more("launch_s"), MappingProxyType(launches), table.zero_or_more("collective_s"),
+        table.zero_or_more("softmax_fallback_s"),
+    )  # fmt: skip
+    table.refuse_the_rest()
+    return host
+
+
+def _overlap(communication: Table, group: str) -> Overlap:
+    table = communication.table(group)
+    result = Overlap(table.zero_or_more("hidden"), table.zero_or_more("contention"), table.number("speed"))
+    table.refuse_the_rest()
+    return result
+
+
+def _intervals(table: Table) -> Mapping[str, Interval]:
+    found = {}
+    for tier in table.data:
+        if tier not in STEP_TIERS:
+            raise table.fail(tier, f"expected keys out of {', '.join(STEP_TIERS)}")
+        own = table.table(tier)
+        found[tier] = Interval(own.number("low"), own.number("high"), own.number("ratio"))
+        own.refuse_the_rest()
+    return MappingProxyType(found)
+
+
+def _tiers(top: Table) -> Mapping[str, str]:
+    table = top.table("tiers")
+    tiers = {key: table.text(key) for key in table.data}
+    for key, tier in tiers.items():
+        if tier not in TIERS:
+            raise table.fail(key, f"expected one of {', '.join(TIERS)}")
+    return MappingProxyType(tiers)
+
+
+@lru_cache(maxsize=64)
+def _load_file(path: Path) -> SoftwareStack:
+    try:
+        data = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise InputError(f"cannot be read: {error.strerror}", where=str(path)) from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise InputError(f"expected TOML: {error}", where=str(path)) from None
+    return stack_from_mapping(data, str(path))
