@@ -80,7 +80,8 @@ class SoftwareStack:
 
     which unknown stacks it stands nearest to. ``architectures``: of the devices it was fitted on. ``kernels``: seconds
     of each class over the tables' (``CLASSES``), ``by_dtype`` and ``attention`` the same for products by element
-    type and for attention by architecture and head dimension. ``optimizer``: seconds of the update over those of
+    type and for attention by architecture and head dimension; ``by_device`` for all products of a device that no table
+    was fitted for. ``optimizer``: seconds of the update over those of
     moving its bytes. ``fixed_s``: once a step. ``rows``: what its constants were fitted on, in words.
     """
 
@@ -93,6 +94,7 @@ class SoftwareStack:
     architectures: tuple[str, ...]
     kernels: Mapping[str, float]
     by_dtype: Mapping[str, float]
+    by_device: Mapping[str, float]
     attention: Mapping[str, Mapping[int, float]]
     host: Host
     overlap: Mapping[str, Overlap]
@@ -173,6 +175,7 @@ def stack_from_mapping(data: Mapping[str, object], where: str) -> SoftwareStack:
         architectures=top.texts("architectures"),
         kernels=MappingProxyType(factors),
         by_dtype=_numbers(top.table("by_dtype")),
+        by_device=_numbers(top.table("by_device")),
         attention=_attention(top.table("attention")),
         host=_host(top.table("host")),
         overlap=MappingProxyType({group: _overlap(top.table("communication"), group) for group in GROUPS}),

@@ -71,6 +71,10 @@ class Workload:
         """Tokens of one microbatch: b x s."""
         return self.b * self.s
 
+    def own_tokens(self, s: int) -> int:
+        """Tokens of sequences of length ``s`` that one rank holds: context parallelism shares each over cp ranks."""
+        return self.b * -(-s // self.cp)
+
     @property
     def expert_d(self) -> int:
         """Data-parallel ranks that hold the same experts: d/e, since experts are spread inside data parallelism.

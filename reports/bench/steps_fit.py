@@ -1,11 +1,11 @@
 """Fits the constants of shapes/stacks/*.toml on published steps: two minutes.
 
-    python reports/bench/steps_fit.py --data ../shared/evidence/steps.csv            # judge only: cross-validated errors
-    python reports/bench/steps_fit.py --data ../shared/evidence/steps.csv --write    # and write constants and intervals
+    python reports/bench/steps_fit.py --data ../shared/evidence/steps.csv            # cross-validated errors
+    python reports/bench/steps_fit.py --data ../shared/evidence/steps.csv --write    # written into the files, too
 
 Least squares on log time with a robust loss. Each constant has a prior (its centre and spread in logarithms, below):
-what the rows do not hold stays there. Errors are those of rows left out whole, by configuration and by number of devices;
-intervals are quantiles of the left-out residuals.
+what the rows do not hold stays there. Errors are those of rows left out: by configuration, devices, layout (both
+and the split), and at random; intervals are quantiles of the left-out residuals.
 """
 
 from __future__ import annotations
@@ -23,7 +23,20 @@ from step_rows import Row, read_rows
 
 from shapes.calibrate.device_file import replaced
 from shapes.cost.step import Region, Schedule, Work, schedule_of, step_parts, works
+from shapes.device import Device
 from shapes.software_stack import STACKS_DIR, SoftwareStack, stack_from_mapping
+
+#: Megatron-Core's constants: (dotted key, centre, spread in logarithms). Of what recipes overlap little can be told.
+CORE = (
+    ("kernels.gemm", 1.0, 0.1), ("by_dtype.fp8", 1.0, 0.3), ("by_dtype.mxfp8", 1.0, 0.3), ("by_dtype.nvfp4", 0.6, 0.3),
+    ("by_device.b300", 1.0, 0.15), ("by_device.gb200", 1.0, 0.15), ("by_device.gb300", 1.0, 0.15),
+    ("kernels.grouped", 1.2, 0.3), ("attention.blackwell.64", 1.0, 0.3), ("attention.blackwell.128", 1.0, 0.15),
+    ("attention.blackwell.192", 0.3, 0.7), ("attention.hopper.128", 1.0, 0.15), ("attention.hopper.192", 1.0, 0.3),
+    ("kernels.elementwise", 2.0, 0.4), ("kernels.moe", 2.0, 0.5), ("host.launch_s", 4e-6, 0.5),
+    ("host.kernels.moe", 400.0, 1.0), ("communication.tensor.hidden", 0.3, 0.4),
+    ("communication.expert.hidden", 0.2, 0.5), ("communication.expert.speed", 0.7, 0.4),
+    ("communication.data.hidden", 0.6, 0.3), ("communication.data.speed", 0.7, 0.3), ("optimizer.fixed_s", 2e-2, 0.7),
+)  # fmt: skip
 
 #: Stack -> constants fitted, each (dotted key, centre, spread in logarithms).
 FITTED: dict[str, tuple[tuple[str, float, float], ...]] = {
@@ -41,26 +54,23 @@ FITTED: dict[str, tuple[tuple[str, float, float], ...]] = {
         ("communication.data.hidden", 0.7, 0.3), ("communication.data.speed", 0.8, 0.3), ("optimizer.update", 1.0, 0.5),
         ("optimizer.fixed_s", 2e-2, 0.7),
     ),
-    "megatron-core-te": (
-        ("kernels.gemm", 1.0, 0.1), ("by_dtype.fp8", 1.0, 0.3), ("by_dtype.mxfp8", 1.0, 0.3),
-        ("by_dtype.nvfp4", 0.6, 0.3), ("kernels.grouped", 1.2, 0.4), ("kernels.attention", 1.1, 0.3),
-        ("kernels.elementwise", 1.5, 0.4), ("host.launch_s", 4e-6, 0.6), ("communication.tensor.hidden", 0.3, 0.5),
-        ("communication.expert.speed", 0.7, 0.5), ("communication.pipeline.speed", 0.8, 0.5),
-        ("communication.data.speed", 0.8, 0.5), ("optimizer.update", 1.0, 0.5), ("optimizer.fixed_s", 2e-2, 0.7),
-    ),
+    "megatron-core-te": CORE,
+    "megatron-bridge-2026": CORE,
 }  # fmt: skip
 
 #: Relative error of a row that counts as one: near the noise of repeated runs.
 NOISE = 0.04
+#: Tables of a stack's file that the fit owns.
+OWNED = ("kernels", "by_dtype", "by_device", "attention", "host", "communication", "optimizer", "interval")
 #: Folds of rows left out.
 FOLDS = 5
 
 
 @dataclass(frozen=True)
 class Batch:
-    """Rows of one architecture as arrays: ``order`` are their places among the stack's rows."""
+    """Rows of one device as arrays: ``order`` are their places among the stack's rows."""
 
-    architecture: str
+    device: Device
     order: np.ndarray
     stage: Work
     whole: Work
@@ -68,15 +78,15 @@ class Batch:
 
 
 def batches(rows: Sequence[Row]) -> list[Batch]:
-    """The rows' work as arrays, by architecture."""
+    """The rows' work as arrays, by device."""
     found = []
     done = [works(row.model, row.workload, row.device, recipe=row.dtype) for row in rows]
-    for architecture in sorted({row.device.architecture for row in rows}):
-        order = np.array([i for i, row in enumerate(rows) if row.device.architecture == architecture])
+    for name, device in {row.device.name: row.device for row in rows}.items():
+        order = np.array([i for i, row in enumerate(rows) if row.device.name == name])
         stages, wholes = zip(*(done[i] for i in order), strict=True)
         schedules = [schedule_of(rows[i].workload, rows[i].accumulation) for i in order]
         schedule = Schedule(*(np.array([getattr(one, field.name) for one in schedules]) for field in fields(Schedule)))
-        found.append(Batch(architecture, order, _stacked(stages), _stacked(wholes), schedule))
+        found.append(Batch(device, order, _stacked(stages), _stacked(wholes), schedule))
     return found
 
 
@@ -102,7 +112,7 @@ def predicted(parts: Sequence[Batch], stack: SoftwareStack, number: int) -> np.n
     """Seconds of every row."""
     seconds = np.empty(number)
     for batch in parts:
-        seconds[batch.order] = sum(step_parts(batch.stage, batch.whole, batch.schedule, stack, batch.architecture).values())
+        seconds[batch.order] = sum(step_parts(batch.stage, batch.whole, batch.schedule, stack, batch.device).values())
     return seconds
 
 
@@ -169,12 +179,19 @@ def weights(rows: Sequence[Row]) -> np.ndarray:
     """
     keys = [(row.source, row.config, row.gpus, row.dtype, row.workload.t, row.workload.p) for row in rows]
     sources = {row.source: sum(other.source == row.source for other in rows) for row in rows}
-    own = np.array([keys.count(key) ** -0.25 * sources[row.source] ** -0.15 for key, row in zip(keys, rows, strict=True)])
+    own = np.array(
+        [keys.count(key) ** -0.25 * sources[row.source] ** -0.15 for key, row in zip(keys, rows, strict=True)]
+    )
     return own / own.max()
 
 
+def layout(row: Row) -> tuple[object, ...]:
+    """What runs share whose configuration, devices and split are one."""
+    return row.config, row.gpus, row.workload.t, row.workload.p
+
+
 def groups(rows: Sequence[Row], key: str) -> np.ndarray:
-    names = [getattr(row, key) if key != "layout" else (row.config, row.gpus, row.workload.t, row.workload.p) for row in rows]
+    names = [layout(row) if key == "layout" else getattr(row, key) for row in rows]
     order = {name: number for number, name in enumerate(dict.fromkeys(names))}
     shuffled = np.random.default_rng(0).permutation(len(order))
     return np.array([shuffled[order[name]] for name in names])
@@ -183,6 +200,10 @@ def groups(rows: Sequence[Row], key: str) -> np.ndarray:
 def summary(residuals: np.ndarray) -> str:
     error = np.expm1(residuals)
     return f"bias {error.mean():+.1%} MAPE {np.abs(error).mean():.1%} median {np.median(np.abs(error)):.1%}"
+
+
+def say(line: str) -> None:
+    print(line)  # noqa: T201  # a script whose output is its purpose
 
 
 def main() -> None:
@@ -195,28 +216,66 @@ def main() -> None:
     for name in options.stack or FITTED:
         fit = Fit(name, [row for row in rows if row.stack.name == name])
         theta = fit.constants(np.ones(len(fit.rows), bool))
-        print(f"{name}: {len(fit.rows)} rows; in sample {summary(fit.residuals(theta))}")
+        say(f"{name}: {len(fit.rows)} rows; in sample {summary(fit.residuals(theta))}")
         for (key, centre, spread), value in zip(fit.spec, np.exp(theta), strict=True):
-            print(f"    {key:34s} {value:10.4g}   prior {centre:g} x/{np.exp(spread):.2f}")
-        left = {key: fit.held_out(groups(fit.rows, key)) for key in ("config", "gpus", "layout")}
+            say(f"    {key:34s} {value:10.4g}   prior {centre:g} x/{np.exp(spread):.2f}")
+        left = {key: fit.held_out(groups(fit.rows, key)) for key in ("config", "gpus", "layout", "id")}
         for key, residuals in left.items():
-            print(f"  left out by {key}: {summary(residuals)}")
+            say(f"  left out by {key}: {summary(residuals)}")
         for source in sorted({row.source for row in fit.rows}):
             own = np.array([row.source == source for row in fit.rows])
-            print(f"    {source} ({own.sum()}): in sample {summary(fit.residuals(theta)[own])}; left out {summary(left['layout'][own])}")
+            within, without = summary(fit.residuals(theta)[own]), summary(left["layout"][own])
+            say(f"    {source} ({own.sum()}): in sample {within}; left out {without}")
         if options.write:
-            write(fit, theta, left["layout"])
+            write(fit, theta, left["layout"], left["id"])
 
 
-def write(fit: Fit, theta: np.ndarray, left: np.ndarray) -> None:
-    """The stack's file with its fitted tables replaced."""
+def write(fit: Fit, theta: np.ndarray, new: np.ndarray, alike: np.ndarray) -> None:
+    """The stack's file with its fitted tables replaced; the interval holds layouts that are new and that are alike."""
     rounded = [float(f"{value:.4g}") for value in np.exp(theta)]
     data = with_constants(fit.data, [name for name, _, _ in fit.spec], rounded)
-    low, high = np.exp(-np.quantile(left, [0.95, 0.05]))
-    data["interval"]["fitted"] |= {"low": round(float(low), 3), "high": round(float(high), 3)}
-    owned = ("kernels", "by_dtype", "attention", "host", "communication", "optimizer", "interval")
-    text = replaced(fit.path.read_text(encoding="utf-8"), {key: data[key] for key in owned if key in data})
+    data["interval"] = intervals(fit, new, alike)
+    text = replaced(fit.path.read_text(encoding="utf-8"), {key: data[key] for key in OWNED if key in data})
     fit.path.write_text(text, encoding="utf-8", newline="\n")
+
+
+def intervals(fit: Fit, new: np.ndarray, alike: np.ndarray) -> dict[str, dict[str, float]]:
+    """Quantiles of measured over predicted, on rows left out: their layout, at random, or all of their architecture."""
+    coverage = float(fit.data["coverage"])
+    ratio = float(np.quantile(np.concatenate([near_ratios(fit.rows, new), near_ratios(fit.rows, alike)]), coverage))
+    found = {"fitted": _interval(np.concatenate([new, alike]), coverage, ratio)}
+    own = found["fitted"]
+    architectures = np.array([sorted(fit.data["architectures"]).index(row.device.architecture) for row in fit.rows])
+    elsewhere = {"low": own["low"] * 0.85, "high": own["high"] * 1.15, "ratio": own["ratio"] * 1.5}
+    if len(set(architectures.tolist())) > 1:
+        other = _interval(fit.held_out(architectures), coverage, 1.5 * ratio)
+        elsewhere |= {"low": min(elsewhere["low"], other["low"]), "high": max(elsewhere["high"], other["high"])}
+    found["borrowed"] = {key: round(value, 3) for key, value in elsewhere.items()}
+    return found
+
+
+def _interval(residuals: np.ndarray, coverage: float, ratio: float) -> dict[str, float]:
+    tail = (1 - coverage) / 2
+    high, low = np.exp(-np.quantile(residuals, [tail, 1 - tail]))
+    return {"low": round(min(float(low), 0.99), 3), "high": round(max(float(high), 1.01), 3), "ratio": round(ratio, 3)}
+
+
+def near_ratios(rows: Sequence[Row], residuals: np.ndarray) -> np.ndarray:
+    """Relative errors of the ratios of two runs on one device in one split whose steps differ by less than 1.5 times:
+
+    of two neighbouring configurations, which is what a finding or a search compares.
+    """
+    keys: dict[tuple[object, ...], list[int]] = {}
+    for index, row in enumerate(rows):
+        keys.setdefault((row.device.name, row.gpus, row.dtype, row.workload.t, row.workload.p), []).append(index)
+    found = []
+    for alike in keys.values():
+        own = residuals[alike]
+        steps = np.log([rows[index].step_s for index in alike])
+        first, second = np.triu_indices(len(alike), 1)
+        near = np.abs(steps[first] - steps[second]) < np.log(1.5)
+        found.append(np.abs(np.expm1(own[first] - own[second]))[near])
+    return np.concatenate(found)
 
 
 if __name__ == "__main__":

@@ -124,7 +124,7 @@ def _attention(operator: Attention, device: Device) -> tuple[Part, ...]:
 def _collective(operator: Collective, device: Device) -> tuple[Part, ...]:
     latency, transfer = collective_parts(operator, device, collective_constants(device))
     moved = bus_factor(operator.what, operator.ranks) * operator.bytes / 1e6
-    link = link_bytes_per_s(device, operator.ranks) / 1e9
+    link = link_bytes_per_s(device, operator) / 1e9
     return (
         Part("latency", latency, f"{operator.what} over {operator.ranks} ranks"),
         Part("transfer", transfer, f"{moved:.4g} MB a rank over a {link:.0f} GB/s link"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import product
 
 from shapes.model import AttentionShape, MlaShape
 from shapes.operators.types import Attention, Gemm, Layout, Operator, Phase
@@ -25,13 +26,31 @@ def _flash(
     phases: list[tuple[Phase, int]] = [("forward", forwards)]
     if workload.train:
         phases.append(("dgrad", count))
-    for phase, times in phases:
+    causal = attention.causal and not attention.cross
+    for (queries, keys), (phase, times) in product(chunks(q_len, kv_len, workload.cp, causal), phases):
         yield Attention(
-            name=f"{name}.core", phase=phase, batch=workload.b, heads=heads, kv_heads=kv_heads, q_len=q_len,
-            kv_len=kv_len, head_dim=attention.head_dim, v_head_dim=attention.v_dim,
-            causal=attention.causal and not attention.cross, window=attention.window,
+            name=f"{name}.core", phase=phase, batch=workload.b, heads=heads, kv_heads=kv_heads, q_len=queries,
+            kv_len=keys, head_dim=attention.head_dim, v_head_dim=attention.v_dim,
+            causal=causal, window=attention.window,
             dtype=_core_dtype(workload), count=times,
         )  # fmt: skip
+
+
+def chunks(q_len: int, kv_len: int, cp: int, causal: bool) -> tuple[tuple[int, int], ...]:
+    """(queries, keys) of what one of ``cp`` ranks attends to.
+
+    Causal sequences are cut in 2 cp chunks of which a rank holds one from each end: the first and the last chunk's keys
+    together are as many as any other rank's two.
+
+    >>> chunks(4096, 4096, 2, True)
+    ((1024, 1024), (1024, 4096))
+    """
+    if cp == 1:
+        return ((q_len, kv_len),)
+    if not causal:
+        return ((-(-q_len // cp), kv_len),)
+    own = -(-q_len // (2 * cp))
+    return (own, own), (own, kv_len)
 
 
 def _eager(

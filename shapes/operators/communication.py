@@ -1,68 +1,144 @@
-"""Collectives of tensor, sequence, expert, pipeline and data parallelism, by message size."""
+"""Collectives of tensor, sequence, context, expert, pipeline and data parallelism, by message size.
+
+Ranks are numbered as Megatron-LM numbers them, tensor parallelism's first: ``stride`` is the distance between two
+neighbours of a group.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from shapes.model import Block, ModelShape, MoeShape
+from shapes.model import AttentionShape, Block, MlaShape, ModelShape, MoeShape
 from shapes.model.stages import ShardParameters
 from shapes.operators.types import Collective, Phase
 from shapes.workload import Workload
 
 
 def block_collectives(
-    block: Block, hidden: int, tokens: int, workload: Workload, prefix: str, forwards: int
+    block: Block, hidden: int, s: int, workload: Workload, prefix: str, forwards: int
 ) -> Iterator[Collective]:
-    """Tensor parallelism's all-reduce after each row-parallel product (and before each column-parallel one, backward),
-
-    or reduce-scatter and all-gather under sequence parallelism; expert parallelism's two all-to-alls each way, of the
-    1/t of the tokens that a rank routes (Megatron-LM asks for sequence parallelism where t and e meet).
-    """
-    buffer = tokens * hidden * workload.activation_bytes
-    phases: list[tuple[Phase, int]] = [("forward", block.count * forwards)]
-    if workload.train:
-        phases.append(("dgrad", block.count))
-    for phase, count in phases:
-        if workload.t > 1:
-            reductions = sum(part is not None for part in (block.attention, block.cross, block.mlp))
-            reductions = 1 if block.parallel else reductions
-            for what in ("reduce_scatter", "all_gather") if workload.sequence_parallel else ("all_reduce",):
-                yield Collective(
-                    f"{prefix}tensor_parallel.{what}", phase, what, buffer, workload.t, workload.dtype,
-                    count * reductions,
-                )  # fmt: skip
-        if workload.e > 1 and isinstance(block.mlp, MoeShape):
-            routed = -(-tokens // workload.t) * hidden * workload.activation_bytes * block.mlp.top_k
+    """One layer's collectives, x ``block.count``: of tensor, context and expert parallelism."""
+    tokens = workload.own_tokens(s)
+    parts = sum(part is not None for part in (block.attention, block.cross, block.mlp))
+    yield from _tensor_parallel(
+        f"{prefix}tensor_parallel", tokens * hidden, block.count * (1 if block.parallel else parts), workload, forwards
+    )
+    for attention in (block.attention, block.cross):
+        if attention is not None and workload.cp > 1:
+            yield from _context_parallel(attention, s, workload, prefix, block.count, forwards)
+    if workload.e > 1 and isinstance(block.mlp, MoeShape):
+        # A rank routes 1/t of the tokens: Megatron-LM asks for sequence parallelism where t and e meet.
+        routed = -(-tokens // workload.t) * hidden * workload.activation_bytes * block.mlp.top_k
+        phases: list[tuple[Phase, int]] = [("forward", forwards), *([("dgrad", 1)] if workload.train else ())]
+        for phase, times in phases:
             yield Collective(
-                f"{prefix}moe.all_to_all", phase, "all_to_all", routed, workload.e, workload.dtype, 2 * count
-            )
+                f"{prefix}moe.all_to_all", phase, "all_to_all", routed, workload.e, workload.dtype,
+                2 * block.count * times, stride=workload.t,
+            )  # fmt: skip
 
 
-def pipeline_collectives(model: ModelShape, workload: Workload) -> Iterator[Collective]:
+def _tensor_parallel(name: str, elements: int, count: int, workload: Workload, forwards: int) -> Iterator[Collective]:
+    """An all-reduce behind each row-parallel product and, backward, before each column-parallel one.
+
+    Sequence parallelism splits it in a reduce-scatter and an all-gather, and gathers the input again for wgrad
+    (Korthikanti et al. 2205.05198, section 4.2.2).
+    """
+    if workload.t == 1 or not count:
+        return
+    buffer = elements * workload.activation_bytes
+    kinds = ("reduce_scatter", "all_gather") if workload.sequence_parallel else ("all_reduce",)
+    phases: list[tuple[Phase, int, tuple[str, ...]]] = [("forward", forwards, kinds)]
+    if workload.train:
+        phases += [("dgrad", 1, kinds), *([("wgrad", 1, ("all_gather",))] if workload.sequence_parallel else ())]
+    for phase, times, wanted in phases:
+        for what in wanted:
+            yield Collective(f"{name}.{what}", phase, what, buffer, workload.t, workload.dtype, count * times)  # type: ignore[arg-type]  # of kinds
+
+
+def _context_parallel(
+    attention: AttentionShape | MlaShape, s: int, workload: Workload, prefix: str, count: int, forwards: int
+) -> Iterator[Collective]:
+    """Every rank meets all keys and values: handed round a ring or gathered, the bytes are the same.
+
+    Backward they go round again, and their gradients back to where they belong.
+    """
+    _, kv_heads = attention.on_shard(workload.t)
+    width = kv_heads * (attention.head_dim + attention.v_dim)
+    buffer = workload.b * s * width * workload.activation_bytes
+    kinds: list[tuple[Phase, str, int]] = [("forward", "all_gather", count * forwards)]
+    if workload.train:
+        kinds += [("dgrad", "all_gather", count), ("dgrad", "reduce_scatter", count)]
+    for phase, what, times in kinds:
+        yield Collective(
+            f"{prefix}context_parallel.{what}", phase, what, buffer, workload.cp, workload.dtype, times,  # type: ignore[arg-type]  # of kinds
+            stride=workload.t,
+        )  # fmt: skip
+
+
+def end_collectives(model: ModelShape, workload: Workload, s: int, *, first: bool) -> Iterator[Collective]:
+    """Tensor parallelism's of the vocabulary: behind the embedding, and before the head as before any column-parallel
+
+    product (the last stage's, whose forward gathers only under sequence parallelism).
+    """
+    tokens = workload.own_tokens(s)
+    if first and model.vocab:
+        width = model.embedding_dim or model.hidden
+        yield from _tensor_parallel("embedding.tensor_parallel", tokens * width, 1, workload, 1)
+    elif model.head and workload.train:
+        yield from _tensor_parallel("lm_head.tensor_parallel", tokens * model.hidden, 1, workload, 0)
+
+
+def pipeline_collectives(model: ModelShape, workload: Workload, s: int) -> Iterator[Collective]:
     """The activations that the last stage receives and the gradients that it sends back."""
     if workload.p > 1:
-        boundary = workload.tokens * model.hidden * workload.activation_bytes
-        yield Collective("pipeline.receive", "forward", "send_recv", boundary, 2, workload.dtype)
+        boundary = workload.own_tokens(s) * model.hidden * workload.activation_bytes
+        if workload.sequence_parallel:
+            boundary = -(-boundary // workload.t)
+        stride = workload.t * workload.cp * workload.d
+        yield Collective("pipeline.receive", "forward", "send_recv", boundary, 2, workload.dtype, stride=stride)
         if workload.train:
-            yield Collective("pipeline.send", "dgrad", "send_recv", boundary, 2, workload.dtype)
+            yield Collective("pipeline.send", "dgrad", "send_recv", boundary, 2, workload.dtype, stride=stride)
 
 
 def gradient_collectives(held: ShardParameters, workload: Workload) -> Iterator[Collective]:
-    """Data parallelism's gradient reduction and ZeRO's parameter gathers, once a step.
+    """Data parallelism's gradient reduction and ZeRO's parameter gathers, once (ZeRO 3: in every microbatch).
 
-    Over all d ranks, and for experts over the d/e ranks that hold the same ones: two collectives where e > 1.
+    Over all d cp ranks, and for experts over the d cp / e ranks that hold the same ones: two collectives where e > 1.
+    With ``replicas`` (HSDP) ZeRO 3 shards over a replica's ranks, and replicas add up their shards of the gradients.
     """
-    groups = [("data_parallel", held.dense, workload.d), ("data_parallel.experts", held.experts, workload.expert_d)]
-    if workload.d == workload.expert_d:
-        groups = [("data_parallel", held.total, workload.d)]
-    for name, parameters, ranks in groups:
+    dense, experts = workload.d * workload.cp, workload.expert_d * workload.cp
+    groups = [("data_parallel", held.dense, dense, 1), ("data_parallel.experts", held.experts, experts, workload.e)]
+    if dense == experts:
+        groups = [("data_parallel", held.total, dense, 1)]
+    for name, parameters, ranks, apart in groups:
+        stride = workload.t * apart
         if ranks == 1 or not parameters:
             continue
         weights, dtype = parameters * workload.activation_bytes, workload.dtype
         if workload.zero == 0:
-            yield Collective(f"{name}.all_reduce", "wgrad", "all_reduce", weights, ranks, dtype)
+            yield Collective(f"{name}.all_reduce", "wgrad", "all_reduce", weights, ranks, dtype, stride=stride)
             continue
-        yield Collective(f"{name}.reduce_scatter", "wgrad", "reduce_scatter", weights, ranks, dtype)
-        # ZeRO-1 and -2 gather the updated weights once; ZeRO-3 gathers them for the forward and for the backward.
-        gathers = 2 if workload.zero == 3 else 1
-        yield Collective(f"{name}.all_gather", "forward", "all_gather", weights, ranks, dtype, gathers)
+        replicas = workload.replicas if workload.zero == 3 and ranks % workload.replicas == 0 else 1
+        shard = ranks // replicas
+        if shard > 1:
+            yield Collective(f"{name}.reduce_scatter", "wgrad", "reduce_scatter", weights, shard, dtype, stride=stride)
+            # ZeRO-1 and -2 gather the updated weights once; ZeRO-3 gathers them for the forward and for the backward.
+            gathers = 2 if workload.zero == 3 else 1
+            yield Collective(
+                f"{name}.all_gather", "forward", "all_gather", weights, shard, dtype, gathers, stride=stride
+            )
+        if replicas > 1:
+            yield Collective(
+                f"{name}.all_reduce",
+                "wgrad",
+                "all_reduce",
+                -(-weights // shard),
+                replicas,
+                dtype,
+                stride=stride * shard,
+            )
+
+
+def once_a_step(operator: Collective, workload: Workload) -> bool:
+    """Whether a collective runs once a global step and not in every microbatch."""
+    return operator.name.startswith("data_parallel") and workload.zero < 3

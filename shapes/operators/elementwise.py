@@ -40,7 +40,7 @@ def block_elementwise(
     block: Block, hidden: int, s: int, workload: Workload, prefix: str, forwards: int
 ) -> Iterator[Elementwise]:
     """One layer's norms, residual additions, rotary embedding, softmax, activation and dropout, x ``block.count``."""
-    tokens, count = workload.b * s, block.count
+    tokens, count = workload.own_tokens(s), block.count
     # Sequence parallelism splits exactly the parts that tensor parallelism leaves whole.
     whole = -(-tokens // workload.t) if workload.sequence_parallel else tokens
     for index in range(block.norms):
@@ -56,15 +56,18 @@ def block_elementwise(
         )
     if block.dropout:
         yield from _emit(f"{prefix}dropout", "dropout", whole * hidden, (1, 2, 2, 1), workload, 2 * count, forwards)
-    yield from _mlp_elementwise(block, tokens, workload, prefix, forwards)
+    yield from _mlp_elementwise(block, hidden, tokens, workload, prefix, forwards)
 
 
 def _mlp_elementwise(
-    block: Block, tokens: int, workload: Workload, prefix: str, forwards: int
+    block: Block, hidden: int, tokens: int, workload: Workload, prefix: str, forwards: int
 ) -> Iterator[Elementwise]:
     mlps = []
     if isinstance(block.mlp, MoeShape):
         mlps.append(("moe.activation", tokens * block.mlp.top_k * block.mlp.width, block.mlp.gated))
+        # Tokens are sorted by expert before the products and put back behind them, a row for each of top_k experts.
+        rows = -(-tokens * block.mlp.top_k // workload.t)
+        yield from _emit(f"{prefix}moe.permute", "moe", rows * hidden, (2, 2, 2, 2), workload, block.count, forwards)
         if block.mlp.shared:
             mlps.append(("mlp.activation", tokens * block.mlp.shared.width, block.mlp.shared.gated))
     elif block.mlp is not None:
@@ -80,7 +83,7 @@ def _attention_elementwise(
     attention: AttentionShape | MlaShape, s: int, workload: Workload, prefix: str, count: int, forwards: int
 ) -> Iterator[Elementwise]:
     heads, kv_heads = attention.on_shard(workload.t)
-    tokens = workload.b * s
+    tokens = workload.own_tokens(s)
     if attention.rotary_dim:
         elements = tokens * (heads + kv_heads) * attention.rotary_dim
         yield from _emit(f"{prefix}attention.rotary", "rotary", elements, (1, 1, 1, 1), workload, count, forwards)
@@ -100,7 +103,7 @@ def _attention_elementwise(
 
 def model_elementwise(model: ModelShape, workload: Workload, s: int) -> Iterator[Elementwise]:
     """Token embedding, last norm and cross-entropy over fp32 logits."""
-    tokens = workload.b * s
+    tokens = workload.own_tokens(s)
     width = model.embedding_dim or model.hidden
     if model.vocab and workload.p == 1:
         yield from _emit("embedding", "embedding", tokens * width, (1, 1, 2, 1), workload, 1, 1)

@@ -8,6 +8,8 @@ Conventions, each checked against torch's dispatcher in tests/test_parity.py and
 * Pipeline parallelism: the operators of the last stage, which holds ceil(L/p) layers, the final norm and the head.
 * Expert parallelism lives inside data parallelism (e divides d): each device holds experts/e experts and, routing being
   even over devices, meets as many routed tokens as it sends out.
+* Context parallelism: a rank holds s/cp tokens of each sequence, for causal attention in two chunks from both ends, so
+  that all ranks see as many keys (Megatron-Core's and torch's load balancing).
 * ``checkpointing="full"`` runs every block's forward twice, "selective" the attention core's only.
 * A step is one microbatch with one optimizer update. Collectives are listed; whether they overlap is for the caller.
 """
@@ -22,7 +24,12 @@ from typing import Literal
 from shapes.model import AttentionShape, Block, Linear, MlaShape, ModelShape, MoeShape, Stack
 from shapes.model.stages import shard_parameters, stage_blocks
 from shapes.operators.attention import attention_operators
-from shapes.operators.communication import block_collectives, gradient_collectives, pipeline_collectives
+from shapes.operators.communication import (
+    block_collectives,
+    end_collectives,
+    gradient_collectives,
+    pipeline_collectives,
+)
 from shapes.operators.elementwise import block_elementwise, model_elementwise, optimizer_update
 from shapes.operators.split import check_split
 from shapes.operators.types import LAYOUT_OF_PHASE, Gemm, GroupedGemm, Operator, Phase, counted_once
@@ -78,22 +85,26 @@ def _all(model: ModelShape, workload: Workload) -> Iterator[Operator]:
         s = sequence_length(model, stack, workload)
         if first_stage:
             for linear in stack.front:
-                rows = workload.b * (linear.rows if linear.rows is not None else s)
+                rows = workload.own_tokens(linear.rows if linear.rows is not None else s)
                 yield from linear_operators(linear, rows, workload, name=prefix + linear.name)
         for block in blocks:
             yield from _block(model, block, stack, s, workload, prefix)
+    s = sequence_length(model, model.main, workload)
     yield from _ends(model, workload, first_stage=first_stage)
-    yield from model_elementwise(model, workload, sequence_length(model, model.main, workload))
+    yield from model_elementwise(model, workload, s)
+    if first_stage:
+        yield from end_collectives(model, workload, s, first=True)
+    yield from end_collectives(model, workload, s, first=False)
     if workload.train:
         held = shard_parameters(model, workload)
         yield optimizer_update(held, workload)
         yield from gradient_collectives(held, workload)
-    yield from pipeline_collectives(model, workload)
+    yield from pipeline_collectives(model, workload, s)
 
 
 def _ends(model: ModelShape, workload: Workload, *, first_stage: bool) -> Iterator[Operator]:
     length = sequence_length(model, model.main, workload)
-    tokens = workload.b * length
+    tokens = workload.own_tokens(length)
     head = (model.head_linear,) if model.head_linear else ()
     for linear in (*(model.after_embedding if first_stage else ()), *model.before_head, *head):
         rows = tokens if linear.rows is None else workload.b * linear.rows
@@ -107,13 +118,13 @@ def _ends(model: ModelShape, workload: Workload, *, first_stage: bool) -> Iterat
 def _block(
     model: ModelShape, block: Block, stack: Stack, s: int, workload: Workload, prefix: str
 ) -> Iterator[Operator]:
-    tokens = workload.b * s
+    tokens = workload.own_tokens(s)
     forwards = 2 if workload.train and workload.checkpointing == "full" else 1
     encoder_s = sequence_length(model, model.stacks[0], workload)
     named = f"{prefix}layers.*."
     for linear in block.linears(stack.hidden, fused_qkv=workload.fused_qkv, fused_gate_up=workload.fused_gate_up):
         from_encoder = linear.name in ("cross_attention.k_proj", "cross_attention.v_proj")
-        rows = workload.b * encoder_s if from_encoder else tokens
+        rows = workload.own_tokens(encoder_s) if from_encoder else tokens
         yield from linear_operators(
             linear, rows, workload, count=block.count, name=named + linear.name, forwards=forwards
         )
@@ -128,7 +139,7 @@ def _block(
         yield from expert_operators(block.mlp, stack.hidden, tokens, workload, block.count, named, forwards)
     yield from chain(
         block_elementwise(block, stack.hidden, s, workload, named, forwards),
-        block_collectives(block, stack.hidden, tokens, workload, named, forwards),
+        block_collectives(block, stack.hidden, s, workload, named, forwards),
     )
 
 

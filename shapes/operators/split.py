@@ -29,6 +29,8 @@ def split_problems(model: ModelShape, workload: Workload) -> tuple[InputError, .
     for experts in expert_counts(model):
         if experts % e:
             problem(f"expected a divisor of the {experts} experts", "e", e)
+    if workload.cp > 1 and workload.attention == "eager":
+        problem("expected 1: eager attention does not share a sequence", "cp", workload.cp)
     if e > 1 and model.moe is None:
         problem("expected 1: the model has no experts to spread", "e", e)
     elif d > 1 and d % e:
@@ -45,7 +47,7 @@ def check_split(model: ModelShape, workload: Workload) -> None:
 def nearest_split(model: ModelShape, workload: Workload) -> Workload:
     """``workload`` with the largest degrees, at most those asked for, that the model divides over."""
     return replace(
-        workload, p=min(workload.p, model.layers), t=nearest_t(model, workload.t),
+        workload, cp=1 if workload.attention == "eager" else workload.cp, p=min(workload.p, model.layers), t=nearest_t(model, workload.t),
         e=nearest_e(model, workload.e, workload.d),
     )  # fmt: skip
 

@@ -39,15 +39,17 @@ class StepCost:
 
 
 def step_cost(
-    stage: Work, whole: Work, schedule: Schedule, stack: SoftwareStack, device: Device, operator_error: float = 0.0
-) -> StepCost:
+    stage: Work, whole: Work, schedule: Schedule, stack: SoftwareStack, device: Device, operator_error: float = 0.0,
+    tier: str | None = None,
+) -> StepCost:  # fmt: skip
     """The step of ``stage`` (slowest pipeline stage) and ``whole`` (all stages') as ``stack`` runs it on ``device``.
 
-    ``operator_error``: mean relative error of the operators' own prices.
+    ``operator_error``: mean relative error of the operators' own prices. ``tier``: how the stack is known, where it
+    stands for another one (None: as its file says).
     """
-    parts = {name: float(value) for name, value in step_parts(stage, whole, schedule, stack, device.architecture).items()}
+    parts = {name: float(value) for name, value in step_parts(stage, whole, schedule, stack, device).items()}
     seconds = sum(parts.values())
-    tier = stack.tier(device.architecture)
+    tier = tier or stack.tier(device.architecture)
     interval = interval_of(stack, tier)
     wider = max(0.0, operator_error - CALIBRATED_ERROR)
     low, high = (exp(sign * hypot(log(edge), wider)) for sign, edge in ((-1, interval.low), (1, interval.high)))
@@ -66,8 +68,9 @@ def interval_of(stack: SoftwareStack, tier: str) -> Interval:
 
 
 def price_step(
-    model: ModelShape, workload: Workload, device: Device, stack: SoftwareStack, accumulation: int = 1, recipe: str = ""
-) -> StepCost:
+    model: ModelShape, workload: Workload, device: Device, stack: SoftwareStack, accumulation: int = 1,
+    recipe: str = "", tier: str | None = None,
+) -> StepCost:  # fmt: skip
     """One global step of ``model``: ``accumulation`` microbatches of ``workload`` and the update.
 
     ``recipe``: what fp8 products really are ("mxfp8", "nvfp4"), for the stack's ``by_dtype``.
@@ -75,7 +78,7 @@ def price_step(
     listed = operators(model, workload)
     costs = predict_many(listed, device)
     stage, whole = works(model, workload, device, recipe=recipe)
-    return step_cost(stage, whole, schedule_of(workload, accumulation), stack, device, mean_error(listed, costs))
+    return step_cost(stage, whole, schedule_of(workload, accumulation), stack, device, mean_error(listed, costs), tier)
 
 
 def works(model: ModelShape, workload: Workload, device: Device, recipe: str = "") -> tuple[Work, Work]:

@@ -3,7 +3,7 @@
     device    = sum over classes of factor x seconds                     of layers and of ends
     exposed   = max(comm - hidden device, 0) + contention min(comm, hidden device)
     host      = launch_s x kernels + collective_s x collectives
-    micro     = sum over layers, ends of ((device + exposed)^q + host^q)^(1/q)      launch-bound where the host is slower
+    micro     = sum over layers, ends of ((device + exposed)^q + host^q)^(1/q)   launch-bound if the host is slower
     step      = accumulation micro(stage) + (micro(all stages) - micro(stage)) / vpp + sends + data + update + fixed
 
 ``micro(all stages) - micro(stage)`` is what fills and drains a 1F1B pipeline: one microbatch through the other stages;
@@ -20,10 +20,11 @@ from typing import Any
 import numpy as np
 
 from shapes.cost.step.work import Kind, Region, Work
-from shapes.software_stack import ELEMENTWISE, Overlap, SoftwareStack
+from shapes.device import Device
+from shapes.software_stack import ELEMENTWISE, PRODUCTS, Overlap, SoftwareStack
 
-#: How sharply a region turns from device-bound to launch-bound: kernels of one layer differ in length, so both are
-#: partly paid near the balance. Fitted on the runs of one node (see reports/steps.md); 1 would add, infinity take the longer.
+#: How sharply a region turns from device-bound to launch-bound: kernels of one layer differ in length, so that both are
+#: partly paid near the balance. Chosen on the runs of one node; 1 would add, infinity take the longer.
 SHARPNESS = 4.0
 
 
@@ -40,20 +41,23 @@ class Schedule:
     every_microbatch: Any = False
 
 
-def device_seconds(region: Region, stack: SoftwareStack, architecture: str) -> Mapping[str, Any]:
+def device_seconds(region: Region, stack: SoftwareStack, device: Device) -> Mapping[str, Any]:
     """Seconds on the device by class, as this stack's kernels run them."""
     found: dict[str, Any] = {}
     for kind, seconds in region.seconds.items():
-        found[kind.name] = found.get(kind.name, 0.0) + factor(kind, stack, architecture) * seconds
+        found[kind.name] = found.get(kind.name, 0.0) + factor(kind, stack, device) * seconds
     return found
 
 
-def factor(kind: Kind, stack: SoftwareStack, architecture: str) -> float:
+def factor(kind: Kind, stack: SoftwareStack, device: Device) -> float:
     """The stack's seconds over the tables' for one kind of operators."""
+    if kind.name not in PRODUCTS:
+        return stack.kernels.get(kind.name, stack.kernels["norm"])
     if kind.name == "attention":
-        return stack.attention_factor(architecture, int(kind.detail))
-    own = stack.kernels.get(kind.name, stack.kernels["norm"])
-    return own * stack.by_dtype.get(str(kind.detail), 1.0) if kind.detail else own
+        own = stack.attention_factor(device.architecture, int(kind.detail))
+    else:
+        own = stack.kernels[kind.name] * (stack.by_dtype.get(str(kind.detail), 1.0) if kind.detail else 1.0)
+    return own * stack.by_device.get(device.name, 1.0)
 
 
 def host_seconds(region: Region, stack: SoftwareStack, collectives: Any = 0) -> Any:
@@ -90,10 +94,10 @@ class Microbatch:
         return self.computing + sum(self.exposed.values()) + self.waiting_for_host
 
 
-def microbatch(work: Work, stack: SoftwareStack, architecture: str) -> Microbatch:
+def microbatch(work: Work, stack: SoftwareStack, device: Device) -> Microbatch:
     """One microbatch of ``work``: each region takes what the device or the host needs, whichever is longer."""
-    layers = device_seconds(work.layers, stack, architecture)
-    ends = device_seconds(work.ends, stack, architecture)
+    layers = device_seconds(work.layers, stack, device)
+    ends = device_seconds(work.ends, stack, device)
     in_layers, in_ends = sum(layers.values()), sum(ends.values())
     within = ("tensor", "expert", "context")
     shown = {
@@ -116,14 +120,12 @@ def _added(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
     return {key: one.get(key, 0.0) + other.get(key, 0.0) for key in dict.fromkeys((*one, *other))}
 
 
-def step_parts(
-    stage: Work, whole: Work, schedule: Schedule, stack: SoftwareStack, architecture: str
-) -> dict[str, Any]:
+def step_parts(stage: Work, whole: Work, schedule: Schedule, stack: SoftwareStack, device: Device) -> dict[str, Any]:
     """Seconds of one global step by part; they add up to the step.
 
     ``stage``: the slowest pipeline stage's work; ``whole``: all stages' (the same where there is one).
     """
-    own = microbatch(stage, stack, architecture)
+    own = microbatch(stage, stack, device)
     times = schedule.accumulation
     parts: dict[str, Any] = {}
     for name in _device_parts(own):
@@ -132,7 +134,7 @@ def step_parts(
         parts[f"{group} parallelism"] = times * seconds
     parts["waiting for the host"] = times * own.waiting_for_host
     if stage is not whole:
-        everything = microbatch(whole, stack, architecture).seconds
+        everything = microbatch(whole, stack, device).seconds
         parts["pipeline bubble"] = np.maximum(everything - own.seconds, 0.0) / schedule.vpp
         sends = exposed(stage.communication.get("pipeline", 0.0), own.computing, stack.overlap["pipeline"])
         parts["pipeline sends"] = (times + schedule.p - 1) * schedule.vpp * sends

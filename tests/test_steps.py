@@ -1,0 +1,222 @@
+"""Whole steps: software stacks as data, what overlaps, pipelines, launch-bound regions, published runs."""
+
+from __future__ import annotations
+
+import csv
+import json
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from shapes.cost import predict_many
+from shapes.cost.step import Schedule, StepCost, price_step, step_parts, work, works
+from shapes.device import load_device
+from shapes.errors import InputError
+from shapes.operators import Collective, operators
+from shapes.operators.attention import chunks
+from shapes.software_stack import (
+    CLASSES,
+    STEP_TIERS,
+    TIERS,
+    SoftwareStack,
+    default_stack,
+    list_stacks,
+    load_stack,
+    stack_from_mapping,
+)
+from shapes.workload import Workload
+from sizer.readers import read_config
+
+CONFIGS = Path(__file__).parent / "data" / "configs"
+BENCH = Path(__file__).parents[1] / "reports" / "bench"
+H100 = load_device("h100-sxm")
+LLAMA = read_config(CONFIGS / "llama-3.1-8b.json").model
+QWEN_MOE = read_config(CONFIGS / "qwen3-30b-a3b.json").model
+CORE = load_stack("megatron-core-te")
+
+
+@pytest.mark.parametrize("name", list_stacks())
+def test_every_stack_says_where_its_constants_are_from_and_how_they_are_known(name: str) -> None:
+    stack = load_stack(name)
+    assert stack.name == name
+    assert stack.sources
+    assert stack.rows
+    assert set(stack.tiers.values()) <= set(TIERS)
+    assert {"kernels", "host", "communication", "optimizer", "interval"} <= set(stack.tiers)
+    assert set(stack.kernels) == set(CLASSES) == set(stack.host.kernels)
+    assert set(stack.intervals) <= set(STEP_TIERS)
+    for interval in stack.intervals.values():
+        assert interval.low < 1 < interval.high
+
+
+def test_a_stack_is_fitted_borrowed_or_extrapolated_by_the_device_it_runs_on() -> None:
+    assert CORE.tier("hopper") == "fitted"
+    assert CORE.tier("ampere") == "borrowed"
+    assert load_stack("transformers-eager").tier("hopper") == "extrapolated"
+
+
+def test_the_default_stack_follows_the_configurations_format() -> None:
+    assert default_stack("huggingface").name == "transformers-eager"
+    assert default_stack("megatron").name == "megatron-core-te"
+    assert default_stack(None).name == "transformers-eager"
+
+
+def test_an_unknown_stack_or_key_names_what_is_known() -> None:
+    with pytest.raises(InputError, match=r"stack = 'torchx': expected one of megatron-2021"):
+        load_stack("torchx")
+    with pytest.raises(InputError, match=r"mine: framwork.*did you mean framework"):
+        stack_from_mapping({**_content(), "framwork": "x"}, "mine")
+    with pytest.raises(InputError, match=r"mine: host.launch_s = -1: expected a number, 0 or more"):
+        stack_from_mapping({**_content(), "host": {**_content()["host"], "launch_s": -1}}, "mine")
+
+
+def _content() -> dict[str, dict[str, object]]:
+    import tomllib
+
+    return tomllib.loads(Path(load_stack("pytorch-ddp").origin).read_text(encoding="utf-8"))
+
+
+def price(workload: Workload, stack: SoftwareStack = CORE, accumulation: int = 1) -> StepCost:
+    return price_step(LLAMA, workload, H100, stack, accumulation)
+
+
+@given(
+    b=st.integers(1, 8), t=st.sampled_from([1, 2, 8]), p=st.sampled_from([1, 4, 5]), d=st.sampled_from([1, 8]),
+    zero=st.integers(0, 3), accumulation=st.integers(1, 64), name=st.sampled_from(list_stacks()),
+)  # fmt: skip
+@settings(max_examples=30, deadline=None)
+def test_a_steps_parts_add_up_and_lie_in_its_interval(
+    b: int, t: int, p: int, d: int, zero: int, accumulation: int, name: str
+) -> None:
+    workload = Workload(b=b, t=t, p=p, d=d, zero=zero, sequence_parallel=t > 1)
+    cost = price(workload, load_stack(name), accumulation)
+    assert cost.seconds == pytest.approx(sum(cost.parts.values()))
+    assert all(seconds > 0 for seconds in cost.parts.values())
+    assert cost.low < cost.seconds < cost.high
+
+
+def test_gradients_are_reduced_once_a_step_and_with_fsdp_in_every_microbatch() -> None:
+    one, four = (price(Workload(b=1, d=64), accumulation=number).parts["data parallelism"] for number in (1, 4))
+    assert one == pytest.approx(four)
+    one, four = (price(Workload(b=1, d=64, zero=3), accumulation=number).parts["data parallelism"] for number in (1, 4))
+    assert four == pytest.approx(4 * one)
+
+
+def test_a_1f1b_bubble_is_the_other_stages_microbatch_and_interleaving_divides_it() -> None:
+    # 32 layers over 4 stages and no head to unbalance them: three stages' microbatch, whatever the accumulation.
+    workload = Workload(b=1, p=4)
+    costs = [price(replace(workload, vpp=vpp), accumulation=number) for vpp, number in ((1, 8), (1, 16), (4, 16))]
+    bubbles = [cost.parts["pipeline bubble"] for cost in costs]
+    assert bubbles[0] == pytest.approx(bubbles[1])
+    assert bubbles[2] == pytest.approx(bubbles[1] / 4)
+    stage, whole = works(LLAMA, workload, H100)
+    assert whole.layers.runs[next(iter(whole.layers.runs))] == 4 * stage.layers.runs[next(iter(stage.layers.runs))]
+
+
+def test_layers_need_not_divide_over_stages() -> None:
+    fifteen = price(Workload(b=1, p=5), accumulation=16)
+    assert fifteen.seconds > price(Workload(b=1, p=8), accumulation=16).seconds
+
+
+def test_small_work_is_bound_by_the_hosts_launches_and_large_work_is_not() -> None:
+    eager, compiled = load_stack("transformers-eager"), load_stack("transformers-compile")
+    gpt2 = read_config(CONFIGS / "gpt2.json").model
+    small, large = (price_step(gpt2, Workload(b=b, s=s), H100, eager) for b, s in ((1, 128), (64, 1024)))
+    assert small.parts["waiting for the host"] > 0.2 * small.seconds
+    assert large.parts["waiting for the host"] < 0.01 * large.seconds
+    assert price_step(gpt2, Workload(b=1, s=128), H100, compiled).seconds < 0.9 * small.seconds
+
+
+def test_hidden_communication_costs_contention_only() -> None:
+    found = work(*_priced(Workload(b=4, d=64, zero=1)))
+    overlap = CORE.overlap["data"]
+    hidden, shown = (
+        step_parts(
+            found,
+            found,
+            Schedule(),
+            replace(CORE, overlap={**CORE.overlap, "data": replace(overlap, hidden=share)}),
+            H100,
+        )
+        for share in (1.0, 0.0)
+    )
+    assert hidden["data parallelism"] == pytest.approx(overlap.contention * shown["data parallelism"])
+
+
+def _priced(workload: Workload) -> tuple[tuple[object, ...], tuple[object, ...]]:
+    listed = operators(LLAMA, workload)
+    return listed, predict_many(listed, H100)  # type: ignore[return-value]  # as work() takes them
+
+
+def collectives(workload: Workload, word: str, model: object = LLAMA) -> list[Collective]:
+    return [one for one in operators(model, workload) if isinstance(one, Collective) and word in one.name]  # type: ignore[arg-type]
+
+
+def test_sequence_parallelism_gathers_the_input_again_for_wgrad() -> None:
+    found = collectives(Workload(b=1, t=4, sequence_parallel=True), "layers.*.tensor_parallel")
+    by_phase = {phase: sum(one.count for one in found if one.phase == phase) for phase in ("forward", "dgrad", "wgrad")}
+    # Two parts a layer, each with a gather and a scatter either way, and one gather more (2205.05198, section 4.2.2).
+    assert by_phase == {"forward": 4 * 32, "dgrad": 4 * 32, "wgrad": 2 * 32}
+
+
+def test_context_parallel_ranks_see_equal_shares_of_the_causal_triangle() -> None:
+    for cp in (2, 4, 8):
+        pairs = [keys * queries - queries * (queries - 1) / 2 for queries, keys in chunks(4096, 4096, cp, True)]
+        assert sum(pairs) == pytest.approx(4096 * 4097 / 2 / cp, rel=1e-3)
+    tokens = {
+        one.m for one in operators(LLAMA, Workload(b=2, s=4096, cp=4)) if one.kind == "gemm" and one.phase == "forward"
+    }
+    assert tokens == {2 * 1024}
+
+
+def test_replicas_shard_over_fewer_ranks_and_add_up_between_them() -> None:
+    found = collectives(Workload(b=1, d=64, zero=3, replicas=8), "data_parallel")
+    assert {(one.what, one.ranks, one.stride) for one in found} == {
+        ("reduce_scatter", 8, 1), ("all_gather", 8, 1), ("all_reduce", 8, 8),
+    }  # fmt: skip
+
+
+def test_experts_talk_across_nodes_through_their_own_network_cards() -> None:
+    seconds = [
+        predict_many([one], H100)[0].seconds
+        for e in (8, 64)
+        for one in collectives(Workload(b=1, d=64, e=e), "all_to_all", QWEN_MOE)
+        if one.phase == "forward"
+    ]
+    # 56 of 63 peers are on other nodes, at 50 GB/s a card where NVLink has 450: about eight times as long.
+    assert 5 < seconds[1] / seconds[0] < 10
+
+
+STEP = {
+    "id": "x-1", "source": "x", "stack": "torchtitan-2025-fsdp2", "year": "2025", "gpu": "h100-sxm", "gpus": "8",
+    "model_type_hint": "llama", "config": json.dumps(json.loads((CONFIGS / "llama-3.1-8b.json").read_text())),
+    "s": "8192", "micro_batch": "1", "global_batch": "8", "accumulation": "1", "dtype": "bf16", "t": "1", "p": "1",
+    "d": "8", "cp": "1", "ep": "1", "vpp": "", "zero": "3", "sequence_parallel": "false", "checkpointing": "selective",
+    "attention": "flash2", "step_s": "1.4", "notes": "",
+}  # fmt: skip
+
+
+def test_steps_py_judges_any_file_and_says_which_stack_stands_for_an_unknown_one(tmp_path: Path) -> None:
+    file = tmp_path / "steps.csv"
+    with open(file, "w", newline="", encoding="utf-8") as out:
+        writer = csv.DictWriter(out, list(STEP))
+        writer.writeheader()
+        writer.writerows(
+            [STEP, {**STEP, "id": "x-2", "stack": "fsdp-of-mine-2024", "micro_batch": "2", "step_s": "2.7"}]
+        )
+    done = subprocess.run(
+        [sys.executable, str(BENCH / "steps.py"), "--data", str(file), "--format", "json", "--rows"],
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    found = json.loads(done.stdout)
+    assert [row["id"] for row in found["rows"]] == ["x-1", "x-2"]
+    assert found["nearest"] == {"fsdp-of-mine-2024": "pytorch-fsdp-2025"}
+    for row in found["rows"]:
+        assert row["low_s"] < row["predicted_s"] < row["high_s"]
+    assert found["by_stack"]["torchtitan-2025-fsdp2"]["rows"] == 1
+    assert abs(found["all"]["bias"]) < 0.5
