@@ -47,8 +47,8 @@ def check_split(model: ModelShape, workload: Workload) -> None:
 def nearest_split(model: ModelShape, workload: Workload) -> Workload:
     """``workload`` with the largest degrees, at most those asked for, that the model divides over."""
     return replace(
-        workload, cp=1 if workload.attention == "eager" else workload.cp, p=min(workload.p, model.layers), t=nearest_t(model, workload.t),
-        e=nearest_e(model, workload.e, workload.d),
+        workload, p=min(workload.p, model.layers), t=nearest_t(model, workload.t),
+        e=nearest_e(model, workload.e, workload.d), cp=1 if workload.attention == "eager" else workload.cp,
     )  # fmt: skip
 
 
