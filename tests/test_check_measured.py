@@ -10,14 +10,16 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from measure_fakes import FakeExecutor
 
 import sizer
 from shapes.cost import Cost, predict_many
 from shapes.device import Device
 from shapes.errors import InputError
 from shapes.measure.executor import Settings
+from shapes.measure.jobs import Job
 from shapes.measure.runner import measure
-from shapes.operators import Operator
+from shapes.operators import Gemm, Operator
 from sizer.checking import measured as checking_measured
 from sizer.cli import main
 
@@ -41,7 +43,7 @@ def test_suggestions_of_dimensions_are_measured_and_kept(tmp_path: Path, monkeyp
     report = json.loads(first.stdout)["reports"][0]
     assert report["step"]["source"].startswith("measured:CPU")
     assert any("not measured" in note for note in report["model"]["notes"])
-    monkeypatch.setattr(checking_measured.InProcess, "prepare", None)  # everything is in the store by now
+    monkeypatch.setattr("shapes.measure.InProcess.prepare", None)  # everything is in the store by now
     again = CliRunner().invoke(main, arguments, catch_exceptions=False)
     assert json.loads(again.stdout)["reports"][0]["step"] == report["step"]
 
@@ -74,3 +76,31 @@ def test_another_device_than_the_one_at_hand_is_refused(monkeypatch: pytest.Monk
     monkeypatch.setattr("sizer.measuring.device_of", lambda _: load_device("h200"))
     with pytest.raises(InputError, match="measuring is on"):
         sizer.check(TINY, measure=True, device="b200")
+
+
+def test_measuring_runs_each_rule_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from sizer.rules import vocab_multiple
+
+    runs = []
+    check = vocab_multiple.check
+    monkeypatch.setattr(vocab_multiple, "check", lambda context: runs.append(context) or check(context))
+    executor = FakeExecutor(lambda job: 1e-3)
+    report = sizer.check(GPT2, measure=executor, store=str(tmp_path / "store.db"))
+    assert len(runs) == 1
+    assert "SZ101" in [finding.code for finding in report.findings]
+
+
+def test_check_measures_on_any_executor_what_is_there_and_what_is_suggested(tmp_path: Path) -> None:
+    # A head is a hundred times as slow where its width is not a multiple of 64, as on no device.
+    def seconds_of(job: Job) -> float:
+        awkward = getattr(job.subject, "n", 0) == 50257
+        return 1e-1 if awkward else 1e-3
+
+    executor = FakeExecutor(seconds_of)
+    report = sizer.check(GPT2, measure=executor, select=["SZ101"], store=str(tmp_path / "store.db"))
+    finding = report.findings[0]
+    assert report.step.source.startswith("measured:Fake 1")
+    assert {50257, 50304} <= {job.subject.n for job in executor.asked if isinstance(job.subject, Gemm)}
+    # Forward and dgrad have n = v or k = v: of three products of the head one has n = 50257.
+    assert finding.severity == "warning"
+    assert finding.step_seconds == pytest.approx(0.099, rel=0.01)

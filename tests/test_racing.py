@@ -11,6 +11,7 @@ from sizer.searching.strategies.paired import (
     BATCH,
     OWN_SPREAD,
     START,
+    WINDOW,
     BaselineError,
     CannotRunError,
     PairedSamples,
@@ -216,3 +217,22 @@ def test_out_of_time_on_a_busy_device_nothing_is_sure_of_those_seen_once() -> No
     result = race([1.0] * 5, 0.1, moments(np.ones(5), rng), out_of_time=lambda: next(left, None) is None)
     assert not result.finished
     assert result.sure < 0.1
+
+
+def test_a_candidate_is_paired_with_the_baselines_latest_runs_and_not_with_all_of_them() -> None:
+    # Half-way the clock falls to a half: ratios after it are those of before, but for the runs that tell the new level.
+    clock = {"factor": 1.0}
+    paired = PairedSamples(
+        lambda index, count: np.full(count, clock["factor"] * (0.9 if index else 1.0)),
+        [1.0, 1.0],
+        0.1,
+        None,
+        0.01,
+        None,
+        lambda: False,
+    )
+    assert paired.take([1], rounds=100)
+    clock["factor"] = 2.0
+    assert paired.take([1], rounds=100)
+    assert not paired.noisy
+    assert paired.ratios[1][-2 * (100 - WINDOW) :] == pytest.approx(np.log(0.9))

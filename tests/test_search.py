@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import csv
+import dataclasses
 import io
 import json
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -15,16 +17,20 @@ import sizer
 from shapes.device import load_device
 from shapes.errors import InputError
 from shapes.model.resize import resize
+from shapes.timing import Timing
+from shapes.workload import Workload
 from sizer.cli import main
 from sizer.pricing import Pricer
 from sizer.readers import read_config
-from sizer.searching import OBJECTIVES, search
+from sizer.searching import OBJECTIVES, search, spaces, strategies
 from sizer.searching.baseline import Baseline
-from sizer.searching.predicting import price
+from sizer.searching.predicting import TimedCandidate, price
+from sizer.searching.run import rank
 from sizer.searching.shortlist import estimates
 from sizer.searching.space import Limits
-from sizer.searching.spaces import make_space
+from sizer.searching.spaces import SPACES, make_space
 from sizer.searching.spaces import model as model_space
+from sizer.searching.strategies import STRATEGIES
 
 CONFIGS = Path(__file__).parent / "data" / "configs"
 GPT3_2_7B = {"model_type": "gpt2", "n_embd": 2560, "n_head": 32, "n_layer": 32, "n_positions": 2048}
@@ -337,3 +343,45 @@ def test_bad_input_is_one_line_and_exit_2(arguments: tuple[str, ...], expected: 
 def test_constraints_that_leave_nothing_name_the_one_that_excludes_most() -> None:
     with pytest.raises(InputError, match="excludes the most"):
         search(GPT3_2_7B, what="model", limits=Limits(0.0))
+
+
+def test_a_candidate_counts_with_its_worst_loss_and_not_its_best() -> None:
+    def candidate(value: int, seconds: float) -> TimedCandidate:
+        model = read_config(GPT3_2_7B).model
+        return TimedCandidate({"d_ff": value}, Timing(seconds, seconds, seconds, "x"), 1, model, Workload(), 1)
+
+    devices = [load_device("h100-sxm"), load_device("b200")]
+    # On the one device the second is best and half as slow again on the other; the third is 10% off on both.
+    rows = [
+        [candidate(number, seconds) for number, seconds in enumerate(row)]
+        for row in ((2.0, 1.0, 1.1, 1.4), (2.0, 1.5, 1.1, 1.0))
+    ]
+    ranked = rank(rows, devices, OBJECTIVES["step-time"])
+    assert [one.value for one in ranked] == pytest.approx([1.0, 0.5, 0.1, 0.4])
+    assert min(ranked, key=lambda one: one.value).change == {"d_ff": 2}
+
+
+def test_every_file_of_the_folder_is_a_space_in_the_registry() -> None:
+    assert {one.NAME for one in SPACES.values()} == set(SPACES)
+    assert {one.__name__.rpartition(".")[2] for one in SPACES.values()} == modules_of(spaces)
+    known = {field.name for field in dataclasses.fields(Limits)}
+    assert all(known >= space.LIMITS for space in SPACES.values())
+
+
+def test_every_file_of_the_folder_is_a_strategy_in_the_registry() -> None:
+    # paired.py is what the strategies share.
+    assert {run.__module__.rpartition(".")[2] for run in STRATEGIES.values()} == modules_of(strategies) - {"paired"}
+
+
+def modules_of(package: ModuleType) -> set[str]:
+    return {path.stem for path in Path(package.__file__ or "").parent.glob("*.py")} - {"__init__"}
+
+
+def test_gemm_only_is_of_the_mlp_and_nothing_else() -> None:
+    with pytest.raises(InputError, match="--what swiglu"):
+        search(h=4096, what="heads", gemm_only=True)
+
+
+def test_an_unknown_keyword_is_named() -> None:
+    with pytest.raises(InputError, match="widht"):
+        search(h=4096, widht=3)

@@ -239,3 +239,21 @@ def test_the_default_place_is_the_variable_then_the_cache(monkeypatch, tmp_path:
 def test_reading_an_export_names_the_line(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"x\.jsonl, line 2"):
         list(read_export(["\n", "not json\n"], "x.jsonl"))
+
+
+def test_the_newest_measurement_of_the_work_is_found(tmp_path: Path) -> None:
+    older, newer = (
+        measurement(job(8), np.full(12, seconds), created=created) for seconds, created in ((1.0, 1.0), (2.0, 2.0))
+    )
+    with Store.open(tmp_path / "s.db") as store:
+        store.add([newer, older])  # whichever was written last
+        assert store.find(newer.key, ENVIRONMENT).seconds == 2.0
+
+
+def test_a_finished_measurement_takes_the_place_of_its_unfinished_samples(tmp_path: Path) -> None:
+    done, other = job(8).key, job(9).key
+    with Store.open(tmp_path / "s.db") as store:
+        store.save_unfinished({key: (np.ones(3), np.ones(3)) for key in (done, other)}, ENVIRONMENT)
+        store.add([measurement(job(8), np.full(12, 1.0))])
+        assert store.unfinished(done, ENVIRONMENT) is None
+        assert store.unfinished(other, ENVIRONMENT) is not None

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from shapes.device import DEFAULT_DEVICE, Device, load_device
 from sizer.checking.checks import check_subject
 from sizer.checking.findings import Report
 from sizer.checking.suppress import Suppression
 from sizer.subject import read_subject
+
+if TYPE_CHECKING:
+    from shapes.measure.executor import Executor
 
 
 def check(
@@ -22,7 +25,7 @@ def check(
     config_format: str | None = None,
     example_inputs: object = None,
     dims: Mapping[str, int] | None = None,
-    measure: bool = False,
+    measure: bool | Executor = False,
     time_limit_s: float | None = None,
     store: str | None = None,
     **workload: Any,
@@ -33,8 +36,8 @@ def check(
     its ``example_inputs`` (and ``dims``, the dimensions of it worth naming: ``{"vocab": 50257}``). ``workload``: fields
     of ``shapes.Workload`` (b, s, dtype, phase, attention, gpus, global_batch …; t or tp, p or pp, d or dp, e or ep). A
     split that does not divide is a finding, and the times are those of the nearest that does. ``measure``: operators
-    are timed on the device at hand for at most ``time_limit_s``, samples kept in ``store``. Raises ``InputError`` for
-    what it cannot read.
+    are timed on the device at hand, or by an executor of its own (``shapes.measure.Executor``), for at most
+    ``time_limit_s``, samples kept in ``store``. Raises ``InputError`` for what it cannot read.
     """
     subject = read_subject(
         config,
@@ -46,8 +49,10 @@ def check(
         **workload,
     )
     suppression = Suppression(tuple(select), tuple(ignore))
-    if measure:
-        from sizer.checking.measured import check_measured
+    if measure is False:
+        return check_subject(subject, load_device(device or DEFAULT_DEVICE), suppression)
+    from shapes.measure import InProcess
+    from sizer.checking.measured import check_measured
 
-        return check_measured(subject, device, suppression, time_limit_s=time_limit_s, store=store)
-    return check_subject(subject, load_device(device or DEFAULT_DEVICE), suppression)
+    executor = InProcess() if measure is True else measure
+    return check_measured(subject, executor, device, suppression, time_limit_s=time_limit_s, store=store)

@@ -8,48 +8,55 @@ from dataclasses import dataclass, replace
 from shapes.cost import Cost, predict_many
 from shapes.device import DEFAULT_DEVICE, Device, load_device
 from shapes.errors import InputError
-from shapes.measure import InProcess
+from shapes.measure.executor import Executor
 from shapes.measure.jobs import Job
 from shapes.measure.record import Measurement
 from shapes.measure.runner import measure
 from shapes.measure.store import Store
 from shapes.operators import Operator, counted_once
-from sizer.checking.checks import check_subject, proposed_subjects
+from sizer.checking.checks import report_of
 from sizer.checking.findings import PricedFinding, Report
+from sizer.checking.proposals import propose
 from sizer.checking.suppress import Suppression
 from sizer.measuring import device_at_hand, jobs_of_subject
 from sizer.subject import Subject
 
 
 def check_measured(
-    subject: Subject, device: str | Device | None = None, suppression: Suppression | None = None, *,
-    time_limit_s: float | None = None, store: str | None = None,
-) -> Report:  # fmt: skip
-    """A report whose times were measured here; a finding that the device contradicts says so.
+    subject: Subject,
+    executor: Executor,
+    device: str | Device | None = None,
+    suppression: Suppression | None = None,
+    *,
+    time_limit_s: float | None = None,
+    store: str | None = None,
+) -> Report:
+    """A report whose times were measured by ``executor``; a finding that the device contradicts says so.
 
-    ``device`` None: the accelerator at hand (on a CPU the rules are those of the default). InputError without torch, or
-    where another accelerator than the one at hand is named.
+    One pass proposes, by predicted costs; one measures what is there and what is proposed; one prices. ``device`` None:
+    that of the executor (on a CPU the rules are those of the default). InputError where another accelerator than the
+    executor's is named.
     """
-    session = InProcess()
-    target = device_at_hand(session.environment, device) or load_device(device or DEFAULT_DEVICE)
-    predicted = check_subject(subject, target, suppression)
+    target = device_at_hand(executor.environment, device) or load_device(device or DEFAULT_DEVICE)
+    proposals = propose(subject, target, suppression)
     costs = measured_costs(
-        subject, proposed_subjects(subject, target, suppression), session, time_limit_s=time_limit_s, store=store
+        proposals.subject, proposals.changed_subjects(), executor, time_limit_s=time_limit_s, store=store
     )
-    report = check_subject(subject, target, suppression, costs)
-    before = {(finding.code, finding.field): finding for finding in predicted.findings}
+    report = report_of(proposals, costs)
+    before = {(finding.code, finding.field): finding for finding in report_of(proposals).findings}
     findings = tuple(
-        _contradicted(finding, before.get((finding.code, finding.field)), session) for finding in report.findings
+        _contradicted(finding, before[finding.code, finding.field], executor.environment.device)
+        for finding in report.findings
     )
     notes = (*report.model.notes, *costs.notes)
     return replace(report, findings=findings, model=replace(report.model, notes=notes))
 
 
-def _contradicted(finding: PricedFinding, before: PricedFinding | None, session: InProcess) -> PricedFinding:
-    """``finding`` saying so where it was predicted to be worth mending and the device does not bear it out."""
-    if before is None or before.severity != "warning" or finding.severity != "info":
+def _contradicted(finding: PricedFinding, before: PricedFinding, device: str) -> PricedFinding:
+    """``finding`` saying so where it was predicted to be worth fixing and the device does not bear it out."""
+    if before.severity != "warning" or finding.severity != "info":
         return finding
-    text = f"{finding.message} Measured here ({session.environment.device}) mending it gains nothing that can be told."
+    text = f"{finding.message} Measured here ({device}) fixing it gains nothing that can be told."
     return replace(finding, message=text)
 
 
@@ -78,10 +85,10 @@ class MeasuredCosts:
 
 
 def measured_costs(
-    baseline: Subject, changed: Sequence[Subject], session: InProcess, *, time_limit_s: float | None = None,
+    baseline: Subject, changed: Sequence[Subject], executor: Executor, *, time_limit_s: float | None = None,
     store: str | None = None,
 ) -> MeasuredCosts:  # fmt: skip
-    """Time every operator of ``baseline`` and of the ``changed`` subjects, each beside what it would replace.
+    """Time every operator of ``baseline`` and of the ``changed`` subjects, in the same rounds as what it would replace.
 
     Communication and what has no kernel of its own stay predicted; a note says so.
     """
@@ -92,11 +99,11 @@ def measured_costs(
         found, notes = jobs_of_subject(subject)
         alone.update(note.split(":")[0].split(" (")[0] for note in notes)
         for operator, job in found.items():
-            # Equal priority: an operator and what would replace it are timed in turns, so that drift cancels.
+            # Equal priority: an operator and what would replace it are timed in the same rounds: drift cancels.
             place = places.setdefault((operator.name, operator.phase), len(places))
             jobs.setdefault(counted_once(operator), replace(job, priority=place))
     with Store.open(store) as kept:
-        sweep = measure(jobs.values(), executor=session, store=kept, time_limit_s=time_limit_s)
+        sweep = measure(jobs.values(), executor=executor, store=kept, time_limit_s=time_limit_s)
     known = {
         operator: result
         for operator, job in jobs.items()
@@ -107,6 +114,6 @@ def measured_costs(
         raise InputError(f"nothing could be measured ({reason})", key="--measure")
     alone |= {operator.name for operator in jobs if operator not in known}
     notes = (f"predicted, not measured: {', '.join(sorted(alone))}",) if alone else ()
-    if session.environment.cpu:
+    if executor.environment.cpu:
         notes += ("times are this CPU's and say nothing of the device whose rules these are",)
-    return MeasuredCosts(known, session.environment.source, notes)
+    return MeasuredCosts(known, executor.environment.source, notes)

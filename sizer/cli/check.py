@@ -65,7 +65,7 @@ def command(
     from sizer.subject import read_subject
 
     target = load_device(device or DEFAULT_DEVICE)
-    reports = []
+    reports, executor = [], None
     for config in configs:
         suppression = load_suppression(config, select=_codes(select), ignore=_codes(ignore))
         try:
@@ -74,12 +74,15 @@ def command(
                 source, nearest=True, trace=trace, plan=plan, config_format=config_format, **given(workload)
             )
             if measure:
+                from shapes.measure import InProcess
                 from sizer.checking.measured import check_measured
 
-                report = check_measured(subject, device, suppression, time_limit_s=time_limit, store=store)
+                executor = executor or InProcess()
+                reports.append(
+                    check_measured(subject, executor, device, suppression, time_limit_s=time_limit, store=store)
+                )
             else:
-                report = check_subject(subject, target, suppression)
-            reports.append(report)
+                reports.append(check_subject(subject, target, suppression))
         except InputError as error:
             raise option_error(error) from None
     checked = Checked(tuple(reports))

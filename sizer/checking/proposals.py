@@ -1,0 +1,94 @@
+"""What the rules say of a subject, before anything is priced. This is the one place that runs them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass, replace
+
+from shapes.device import Device
+from shapes.errors import InputError
+from shapes.workload import Workload
+from sizer.checking.changes import changed_subject, of_dimensions
+from sizer.checking.suppress import Suppression
+from sizer.pricing import Pricer, Step
+from sizer.rules import RULES, dtype_on_device
+from sizer.rules.base import Answer, Context, Finding, NotApplicable, Rule
+from sizer.subject import Subject, resized_subject
+
+
+@dataclass(frozen=True, slots=True)
+class Proposals:
+    """Each rule's answer about ``subject`` (None: the rule is suppressed), by the predicted costs of ``step``.
+
+    ``subject`` is in an element type that ``device`` has; ``asked`` is the workload as the person gave it.
+    """
+
+    subject: Subject
+    asked: Workload
+    device: Device
+    pricer: Pricer
+    step: Step
+    answers: tuple[tuple[Rule, Answer | None], ...]
+
+    def findings(self) -> Iterator[tuple[Rule, Finding]]:
+        for rule, answer in self.answers:
+            if answer is not None and not isinstance(answer, NotApplicable):
+                yield from ((rule, finding) for finding in answer)
+
+    def changed_subjects(self) -> list[Subject]:
+        """What the changed dimensions that are suggested would make of the subject: what measuring would time."""
+        found: list[Subject] = []
+        if self.subject.model is None:
+            return found
+        for _, finding in self.findings():
+            for suggestion in finding.suggestions:
+                if of_dimensions(suggestion.change):
+                    with suppress(InputError):  # no such model or split: it has no price either
+                        found.append(changed_subject(self.subject, suggestion.change))
+        return found
+
+
+def propose(subject: Subject, device: Device, suppression: Suppression | None = None) -> Proposals:
+    """Run every rule that is not suppressed, once."""
+    asked, suppression = subject.asked or subject.workload, suppression or Suppression()
+    subject = _on_device(subject, device)
+    pricer = Pricer(device)
+    step = pricer.step(subject.operators)
+    context = Context(
+        subject.model,
+        asked,
+        device,
+        step.operators,
+        step.costs,
+        subject.dimensions,
+        subject.given,
+        subject.workload.dtype,
+        subject.implementation,
+    )
+    answers = tuple(
+        (rule, _settled(rule.check(context)) if suppression.keeps(rule.CODE, subject.where) else None) for rule in RULES
+    )
+    return Proposals(subject, asked, device, pricer, step, answers)
+
+
+def _settled(answer: Answer) -> Answer:
+    """A rule may yield its findings; they are read more than once."""
+    return answer if isinstance(answer, NotApplicable) else tuple(answer)
+
+
+def _on_device(subject: Subject, device: Device) -> Subject:
+    """``subject`` in an element type the device has, so that it can be priced; SZ119 says that it was not asked for."""
+    dtype = subject.workload.dtype
+    if dtype in device.peak_flops:
+        return subject
+    instead = next((other for other in dtype_on_device.ALTERNATIVES[dtype] if other in device.peak_flops), None)
+    if subject.model is None or instead is None:
+        raise InputError(
+            f"{device.name} has no figures for it; it has {', '.join(device.peak_flops)}", key="dtype", value=dtype
+        )
+    changed = resized_subject(subject, subject.model, replace(subject.workload, dtype=instead))
+    asked = replace(subject.asked, dtype=instead) if subject.asked is not None else None
+    return replace(
+        changed, asked=asked, notes=(*subject.notes, f"times are those of {instead}: {device.name} has no {dtype}")
+    )
