@@ -10,6 +10,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import numpy as np
 import pytest
 from click.testing import CliRunner, Result
 
@@ -26,7 +27,7 @@ from sizer.searching import OBJECTIVES, search, spaces, strategies
 from sizer.searching.baseline import Baseline
 from sizer.searching.predicting import TimedCandidate, price
 from sizer.searching.run import rank
-from sizer.searching.shortlist import estimates
+from sizer.searching.shortlist import by_worst_loss, estimates
 from sizer.searching.space import Limits
 from sizer.searching.spaces import SPACES, make_space
 from sizer.searching.spaces import model as model_space
@@ -243,6 +244,12 @@ def test_the_shortlist_holds_what_the_objective_likes_best_of_all(
     assert len(short.ranked) == 1 + 256
     assert len(every.ranked) == 1 + every.considered > 500
     assert short.best == every.best
+
+
+def test_a_shortlist_for_several_devices_has_the_best_of_each_then_the_smallest_worst_losses() -> None:
+    # Losses on the first device: 100%, 0, 40%, 10%, 20%; on the second: 0, 800%, 40%, 200%, 100%.
+    values = np.array([[2.0, 1.0, 1.4, 1.1, 1.2], [1.0, 9.0, 1.4, 3.0, 2.0]])
+    assert by_worst_loss(values) == [1, 0, 2, 4, 3]
 
 
 def test_the_least_time_a_layer_is_not_missed_by_ordering_by_step_time() -> None:

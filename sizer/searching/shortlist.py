@@ -52,11 +52,19 @@ def shortlist(
     if len(space.candidates) <= EXACT or space.timed is not None:
         return space.candidates
     found = estimates(space, space.candidates, pricers, progress)
-    values = found.seconds * objective.weight(found)
+    order = by_worst_loss(found.seconds * objective.weight(found))
+    return [space.candidates[index] for index in order[:EXACT]]
+
+
+def by_worst_loss(values: Array) -> list[int]:
+    """Candidates (columns) by their worst loss against the best of each device (row), after those best ones.
+
+    >>> by_worst_loss(np.array([[2.0, 1.0, 1.4, 1.1], [1.0, 9.0, 1.4, 3.0]]))
+    [1, 0, 2, 3]
+    """
     losses = (values / values.min(axis=1, keepdims=True)).max(axis=0)
     # The losses of the rest are against the best on each device: it has to be priced too.
-    order = dict.fromkeys([*values.argmin(axis=1).tolist(), *np.argsort(losses, kind="stable").tolist()])
-    return [space.candidates[index] for index in list(order)[:EXACT]]
+    return list(dict.fromkeys([*values.argmin(axis=1).tolist(), *np.argsort(losses, kind="stable").tolist()]))
 
 
 def estimates(
