@@ -6,11 +6,21 @@ from typing import Literal, get_args
 
 from shapes.errors import InputError
 
-Dtype = Literal["fp64", "fp32", "tf32", "bf16", "fp16", "fp8", "int8"]
+Dtype = Literal["fp64", "fp32", "tf32", "bf16", "fp16", "fp8", "mxfp8", "nvfp4", "int8"]
 DTYPES: tuple[str, ...] = get_args(Dtype)
 
 #: Bytes an element takes in memory. tf32 is fp32 in memory: only the multiplier is narrower.
-BYTES: dict[str, int] = {"fp64": 8, "fp32": 4, "tf32": 4, "bf16": 2, "fp16": 2, "fp8": 1, "int8": 1}
+BYTES: dict[str, int] = {
+    "fp64": 8,
+    "fp32": 4,
+    "tf32": 4,
+    "bf16": 2,
+    "fp16": 2,
+    "fp8": 1,
+    "mxfp8": 1,
+    "nvfp4": 1,
+    "int8": 1,
+}
 
 
 def dtype_bytes(dtype: str) -> int:

@@ -9,7 +9,8 @@ from shapes.dtypes import dtype_bytes
 from shapes.errors import InputError, positive_int
 
 RunPhase = Literal["train", "infer"]
-AttentionKernel = Literal["flash", "eager"]
+#: "auto" (once "flash") is what the device's usual stack runs; shapes/kernels holds the others' facts.
+AttentionKernel = Literal["auto", "flash", "fa2", "fa3", "fa4", "cudnn", "flashinfer", "sdpa", "fused_sdpa", "eager"]
 Checkpointing = Literal["none", "selective", "full"]
 
 

@@ -282,11 +282,12 @@ def test_attention_grows_with_what_the_mask_leaves_and_backward_costs_more() -> 
     assert 3.5 < seconds["longer"] / seconds["causal"] < 4.5
 
 
-def test_head_dim_80_costs_what_96_does() -> None:
+def test_head_dim_80_runs_as_96_and_masks_what_it_does_not_fill() -> None:
     operators = [Attention("a", "forward", 4, 32, 32, 4096, 4096, d, d) for d in (80, 96)]
     eighty, bucket = predict_many(operators, "a100-sxm")
     assert eighty.tile == bucket.tile == (128, 96)
-    assert eighty.seconds == pytest.approx(bucket.seconds, rel=0.02)
+    # FlashAttention 2 checks every load of a head that does not fill its kernel: GAC's 88 takes a tenth more than 96.
+    assert 1.0 <= eighty.seconds / bucket.seconds < 1.15
     assert (
         next(part for part in explain(operators[0], eighty, "a100-sxm") if part.what == "head_dim padding").seconds > 0
     )

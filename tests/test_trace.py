@@ -93,7 +93,9 @@ def test_a_module_of_one_s_own_gives_every_product_with_its_name() -> None:
     assert found["h.*.mlp.2", "wgrad"] == Gemm("h.*.mlp.2", "wgrad", 96, 384, 48, dtype="fp32", layout="nt", count=3)
     assert found["lm_head", "wgrad"] == Gemm("lm_head", "wgrad", 320, 96, 48, dtype="fp32", layout="nt")
     core = [op for op in traced.operators if isinstance(op, Attention)]
-    assert core[0] == Attention("h.*.attn", "forward", 2, 6, 6, 24, 24, 16, 16, causal=True, dtype="fp32", count=3)
+    assert core[0] == Attention(
+        "h.*.attn", "forward", 2, 6, 6, 24, 24, 16, 16, causal=True, dtype="fp32", count=3, training=True
+    )
     # Tied: 320 x 96 once; a layer: 96 x 288 + 288 + 96 x 96 + 96 + 96 x 384 + 384 + 384 x 96 + 96.
     assert traced.parameters == 320 * 96 + 3 * (96 * 288 + 288 + 96 * 96 + 96 + 2 * 96 * 384 + 384 + 96)
 
@@ -276,7 +278,7 @@ def test_a_configuration_that_cannot_be_built_is_one_line(config: Any, message: 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"b": 0}, "b = 0"), ({"t": 4}, "t = 4: expected a divisor of the 6"), ({"attention": "fast"}, "flash, eager"),
+        ({"b": 0}, "b = 0"), ({"t": 4}, "t = 4: expected a divisor of the 6"), ({"attention": "fast"}, "auto, flash"),
         ({"t": 2, "plan": {"*.nothing": "colwise"}}, "matches no module"),
         ({"t": 2, "plan": {"lm_head": "sideways"}}, "expected colwise or rowwise"),
     ],

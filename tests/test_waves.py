@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shapes.cost.constants import attention_constants, gemm_constants
+from shapes.cost.attention_constants import constants_of
+from shapes.cost.constants import gemm_constants
 from shapes.cost.gemm import compute_seconds, wave_seconds
 from shapes.cost.waves import overlapped, paid_waves, throttled
 from shapes.device import load_device
@@ -62,7 +63,10 @@ def test_the_power_limit_is_half_felt_at_its_onset_and_wholly_long_after() -> No
 
 @pytest.mark.parametrize("device", ["a100-sxm", "h100-sxm", "b200"])
 def test_products_and_attention_both_bring_constants_for_every_formula(device: str) -> None:
-    constants = gemm_constants(load_device(device), "bf16")[0], attention_constants(load_device(device), "bf16")
+    constants = (
+        gemm_constants(load_device(device), "bf16")[0],
+        constants_of("sdpa", load_device(device), "bf16").forward,
+    )
     for c in constants:
         assert float(paid_waves(np.float64(1), c)) == pytest.approx(1.0)
         assert float(throttled(overlapped(np.float64(1e-3), np.float64(0.0), c), c)) >= 1e-3

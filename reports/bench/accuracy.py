@@ -20,7 +20,7 @@ import on_path  # noqa: F401  # reports/fit
 from accuracy_measures import Array, Rows, concordance, mape, regret, spearman
 from accuracy_peers import boosting, by_framework, fitted_roofline, framework_noise, heuristics, rescaled, roofline
 from accuracy_plots import scatter, staircase
-from fit.attention import attention_seconds, fit_attention, read_attentions
+from fit.attention import TABLES_OF, errors, fit_phase, read_tables
 from fit.gemm import fit_products
 from fit.run import read_published
 from tabulate import tabulate
@@ -31,8 +31,10 @@ from shapes.calibrate.hold_out import held_out
 from shapes.calibrate.products import Products, products
 from shapes.calibrate.run import refine
 from shapes.cost import predict_gemm
-from shapes.cost.constants import attention_constants, gemm_constants
+from shapes.cost.attention_constants import constants_of
+from shapes.cost.constants import gemm_constants
 from shapes.device import Device, load_device
+from shapes.kernels import resolve
 
 REPORTS = Path(__file__).resolve().parents[1]
 FITTED = {"a100_sxm": "a100-sxm", "h100_sxm": "h100-sxm", "h200_sxm": "h200", "l40s": "l40s", "b200_sxm": "b200"}
@@ -228,29 +230,26 @@ def quick_error(case: Case, seed: int) -> float:
 
 
 def attention_table(root: Path, seeds: int) -> str:
-    """Flash attention forward on sequence lengths that were never seen, the committed split and others."""
+    """The usual kernel's forward on sequence lengths that were never seen, the committed split and others."""
     rows = []
     for gpu, name in FITTED.items():
         device = load_device(name)
+        kernel = resolve("auto", device.architecture, training=False)
         files = sorted((root / gpu / "attention").rglob("context_attention_perf.parquet"))
-        data = read_attentions(files)
-        hidden, long = held_out(data.s), data.s >= 512
-        off = np.abs(attention_seconds(data, attention_constants(device, "bf16")) / data.seconds - 1)
-        full, windowed, short = (
-            off[hidden & part] for part in (long & (data.window == 0), long & (data.window > 0), ~long)
-        )
-        others = []
-        for seed in range(1, seeds + 1):
-            unseen = held_out(data.s, seed)
-            again = np.abs(attention_seconds(data, fit_attention(data[~unseen], device, seed)) / data.seconds - 1)
-            others.append(float(again[unseen & long].mean()))
+        data = read_tables(files, TABLES_OF[kernel][name][1:], "bf16", kernel, name)
+        window, long = data.work.window > 0, data.work.q_len >= 512
+        off = np.abs(errors(data, constants_of(kernel, device, "bf16").forward, False, "bf16"))
+        hidden = held_out(data.work.q_len)
+        full, windowed, short = (off[hidden & part] for part in (long & ~window, long & window, ~long))
+        others = [fit_phase(data, device, "bf16", False, {}, seed)[1] for seed in range(1, seeds + 1)]
         rows.append([
-            name, len(data), verdict(float(off[hidden & long].mean()), 0.1), percent(float(full.mean())),
+            name, kernel, len(data), verdict(float(off[hidden & long].mean()), 0.1), percent(float(full.mean())),
             percent(float(windowed.mean())) if windowed.size else "no data", percent(float(short.mean())),
-            percent(float(np.mean(others))) if others else "-", attention_noise(files),
+            percent(float(np.mean(others))) if others else "-", attention_noise(files, kernel, name),
         ])  # fmt: skip
     headers = [
         "device",
+        "kernel",
         "shapes",
         "s >= 512 (target)",
         "no window",
@@ -262,22 +261,24 @@ def attention_table(root: Path, seeds: int) -> str:
     return tabulate(rows, headers, tablefmt="github")
 
 
-def attention_noise(files: list[Path]) -> str:
+def attention_noise(files: list[Path], kernel: str, name: str) -> str:
     """Each two frameworks on the same shapes of s >= 512, rescaled: the mean over pairs."""
     groups: dict[str, list[Path]] = {}
     for path in files:
         groups.setdefault(path.relative_to(path.parents[2]).parts[0], []).append(path)
     tables = []
     for group in groups.values():
-        data = read_attentions(group)
-        long = data[data.s >= 512]
-        keys = zip(long.batch, long.s, long.heads, long.kv_heads, long.head_dim, long.window, strict=True)
-        tables.append(dict(zip(keys, long.seconds, strict=True)))
-    errors = []
+        data = read_tables(group, TABLES_OF[kernel][name][1:], "bf16", kernel, name)
+        if not len(data):
+            continue
+        w, long = data.work, data.work.q_len >= 512
+        keys = zip(w.batch, w.q_len, w.heads, w.kv_heads, w.d_qk, w.window, long, strict=True)
+        tables.append({key[:-1]: one for key, one in zip(keys, data.seconds, strict=True) if key[-1]})
+    errors_of = []
     for one, two in itertools.combinations(tables, 2):
         if shared := one.keys() & two.keys():
-            errors.append(rescaled(*(np.array([table[key] for key in shared]) for table in (one, two))))
-    return percent(float(np.mean(errors))) if errors else "one framework"
+            errors_of.append(rescaled(*(np.array([table[key] for key in shared]) for table in (one, two))))
+    return percent(float(np.mean(errors_of))) if errors_of else "one framework"
 
 
 def fp8_table(cases: list[Case]) -> str:

@@ -1,4 +1,4 @@
-"""A shipped device's constants from NVIDIA's published tables: gemm, attention, experts and collectives.
+"""A shipped device's constants from NVIDIA's published tables: gemm, experts and collectives.
 
     python reports/fit/run.py --device h100-sxm --from .../aiconfigurator_core/systems/data/h100_sxm --write
 
@@ -20,7 +20,6 @@ import numpy as np
 if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from fit.attention import attention_seconds, attention_table, fit_attention, read_attentions
 from fit.collective import fit_collectives, predicted, read_collectives
 from fit.gemm import fit_products
 from fit.grouped import fit_slowdown, layer_seconds, read_layers
@@ -72,14 +71,7 @@ def fit_tables(
     seed: int,
     progress: Progress,
 ) -> None:
-    """Attention, experts and collectives, from the tables of theirs below ``folder``."""
-    if files := sorted(folder.rglob("context_attention_perf.parquet")):
-        data = read_attentions(files)
-        hidden = held_out(data.s, seed)
-        constants = fit_attention(data[~hidden], device, seed)
-        off = np.abs(attention_seconds(data, constants) / data.seconds - 1)[hidden & (data.s >= 512)]
-        cost["attention"], error["attention"] = attention_table(constants), round(float(off.mean()), 4)
-        progress(f"{device.name} attention: error on held-out lengths from 512 on: {off.mean():.1%}")
+    """Experts and collectives, from the tables of theirs below ``folder``."""
     if files := sorted(folder.rglob("moe_perf.parquet")):
         layers = read_layers(files)
         layers = layers[layers[:, 0] >= 512]

@@ -43,17 +43,17 @@ def replaced(text: str, tables: Mapping[str, Mapping[str, Any]]) -> str:
         if not owned:
             kept.append(line)
     rest = "".join(kept).rstrip("\n") + "\n"
-    return rest + "".join("\n" + section for name, table in tables.items() for section in _sections(name, table))
+    return rest + "".join("\n" + section for name, table in tables.items() for section in sections(name, table))
 
 
-def _sections(name: str, table: Mapping[str, Any]) -> Iterator[str]:
+def sections(name: str, table: Mapping[str, Any]) -> Iterator[str]:
     """A table's own keys, then its sub-tables, each as a section of text."""
     values = {key: value for key, value in table.items() if not isinstance(value, Mapping)}
     if values:
         yield f"[{name}]\n" + "".join(f"{key} = {_value(value)}\n" for key, value in values.items())
     for key, value in table.items():
         if isinstance(value, Mapping):
-            yield "\n".join(_sections(f"{name}.{key}", value))
+            yield "\n".join(sections(f"{name}.{key}", value))
 
 
 def _value(value: Any) -> str:

@@ -1,96 +1,242 @@
-"""Fused (flash) attention, forward and backward.
+"""Fused attention, forward and backward, by kernel.
 
-A thread block owns QUERIES queries of one head and walks the keys its mask leaves, in whole blocks at the mask's edge:
+A thread block owns QUERIES queries of one head and walks the keys its mask leaves, in whole blocks at the mask's edge.
+With the head dimensions that the kernel computes (shapes.kernels: the next ones up that it is built for):
 
-    block = 2 (d + d_v) QUERIES (visible keys + edge + prologue_keys) x units / flops_per_s
+    pair = 2 (d_qk + d_v) forward, 6 d_qk + 4 d_v backward            FLOPs of a query and a key
+    block = pair QUERIES (visible keys + edge + prologue_keys) x units / flops_per_s x (1 + partial)
     compute = (quantization ceil(x) + (1 - quantization) max(x, 1)) x block          x = blocks / units
-    seconds = (compute^q + (bytes / bandwidth)^q)^(1/q) x throttling + launch_s
+    seconds = (compute^q + (bytes / bandwidth)^q)^(1/q) x throttling + launch_s + copies
 
-The head dimension is computed in the kernel's next bucket, so 80 costs what 96 does.
+``partial`` is paid where the head does not fill the dimension it is computed in, ``copies`` where Q, K and V are padded
+with a copy first, and what ``deterministic`` adds for a backward that has to be reproducible. `attention_times` takes
+arrays.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from math import ceil
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike, NDArray
 
-from shapes.cost.constants import AttentionConstants
+from shapes.cost.attention_constants import AttentionConstants, constants_of
 from shapes.cost.waves import overlapped, paid_waves, throttled
+from shapes.device import Device, load_device
+from shapes.dtypes import BYTES
+from shapes.errors import InputError
+from shapes.kernels import Run, run_of
 from shapes.operators.types import Attention
+
+Array = NDArray[np.float64]
 
 #: Queries a thread block owns.
 QUERIES = 128
-#: Head dimensions that kernels are built for; the next one up is what is computed.
-BUCKETS = (32, 64, 96, 128, 160, 192, 224, 256)
 
 
 @dataclass(frozen=True, slots=True)
-class AttentionTime:
-    """Seconds of one attention operator and what they consist of, in the order in which they add up."""
+class Work:
+    """Attentions of one phase as arrays of one length; ``window`` 0 is none, ``copied`` 0 is no copy.
 
-    seconds: float
-    ideal_s: float
-    padded_s: float
-    walked_s: float
-    started_s: float
-    compute_s: float
-    memory_s: float
-    body_s: float
-    blocks: int
-    waves: float
-    filled: float
-    bucket: int
-
-
-def bucket_of(head_dim: int) -> int:
-    """The next kernel bucket up; beyond the largest the head is cut in pieces of it."""
-    for bucket in BUCKETS:
-        if head_dim <= bucket:
-            return bucket
-    return ceil(head_dim / BUCKETS[-1]) * BUCKETS[-1]
-
-
-def at_bucket(bucket: int, fitted: tuple[tuple[int, float], ...], shrink: bool = False) -> float:
-    """A constant at ``bucket``: the fitted one, between its neighbours, or the nearest end's.
-
-    ``shrink``: below the smallest fitted bucket the constant falls in proportion (matrix units idle).
+    ``d_qk`` and ``d_v`` are the model's, ``c_qk`` and ``c_v`` what the kernel computes, ``copied`` what Q, K and V are
+    copied to before it runs.
     """
-    buckets, values = zip(*fitted, strict=True)
-    value = float(np.interp(bucket, buckets, values))
-    return value * bucket / buckets[0] if shrink and bucket < buckets[0] else value
+
+    batch: Array
+    heads: Array
+    kv_heads: Array
+    q_len: Array
+    kv_len: Array
+    d_qk: Array
+    d_v: Array
+    c_qk: Array
+    c_v: Array
+    causal: Array
+    window: Array
+    copied: Array
+    deterministic: Array
+
+    def __len__(self) -> int:
+        return len(self.batch)
+
+    def __getitem__(self, rows: NDArray[np.generic]) -> Work:
+        return Work(*(getattr(self, field.name)[rows] for field in fields(self)))
+
+    @property
+    def bucket(self) -> Array:
+        """What constants are looked up by: the mean of the two computed head dimensions."""
+        mean: Array = (self.c_qk + self.c_v) / 2
+        return mean
 
 
-def walked_keys(keys: Any, kv_len: Any, causal: bool, windowed: Any) -> Any:
-    """Keys a block walks: the mean that its queries see, and half a block more at each edge of the mask."""
-    edges = 0.5 * QUERIES * ((1 if causal else 0) + windowed)
-    return np.minimum(keys + edges, np.maximum(keys, np.ceil(kv_len / QUERIES) * QUERIES))
+def work_of(operators: Sequence[Attention], runs: Sequence[Run]) -> Work:
+    """The operators as arrays, each computed as its run says."""
+    rows = [
+        (op.batch, op.heads, op.kv_heads, op.q_len, op.kv_len, op.head_dim, op.v_head_dim, run.d_qk, run.d_v,
+         op.causal, op.window or 0, run.copied or 0, op.deterministic)
+        for op, run in zip(operators, runs, strict=True)
+    ]  # fmt: skip
+    return Work(*np.array(rows, dtype=float).reshape(-1, 13).T)
 
 
-def attention_time(operator: Attention, constants: AttentionConstants) -> AttentionTime:
-    """Predicted seconds of one run of ``operator``."""
-    bucket = max(bucket_of(operator.head_dim), bucket_of(operator.v_head_dim))
-    rate = at_bucket(bucket, constants.flops_per_s, shrink=True)
-    if operator.phase != "forward":
-        rate *= constants.backward
-    ideal = operator.flops * operator.visible_share / rate
-    padded = ideal * 2 * bucket / (operator.head_dim + operator.v_head_dim)
-    # Partial query blocks and whole key blocks, then the blocks' start and end, then waves that are not full.
-    keys = operator.kv_len * operator.visible_share
-    windowed = operator.window is not None and operator.window < operator.kv_len
-    walked = float(walked_keys(keys, operator.kv_len, operator.causal, int(windowed)))
-    rows = ceil(operator.q_len / QUERIES)
-    in_blocks = padded * rows * QUERIES / operator.q_len * walked / keys
-    started = in_blocks * (1 + at_bucket(bucket, constants.prologue_keys) / walked)
-    blocks = operator.batch * operator.heads * rows
-    filled = blocks / constants.units
-    waves = float(paid_waves(blocks, constants))
-    compute = started * waves / filled
-    memory = operator.bytes / constants.bandwidth_bytes_per_s
-    body = float(overlapped(compute, memory, constants))
-    seconds = float(throttled(body, constants)) + constants.launch_s
-    return AttentionTime(
-        seconds, ideal, padded, in_blocks, started, compute, memory, body, blocks, waves, filled, bucket
+def visible_keys(work: Work, windowed: bool = True) -> Array:
+    """Keys that a query sees on average; causal masks are aligned at the bottom right."""
+    q, kv = work.q_len, work.kv_len
+    width = np.where((work.window > 0) & windowed, np.minimum(work.window, kv), kv)
+    first = np.maximum(kv - q + 1, 0)
+    ramp = np.clip(width - first, 0, q)
+    causal = np.where(first >= width, width, (ramp * first + ramp * (ramp - 1) / 2 + (q - ramp) * width) / q)
+    keys: Array = np.where(work.causal > 0, causal, width)
+    return keys
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionTimes:
+    """Seconds of attentions and what they consist of, arrays, in the order in which the parts add up.
+
+    ``ideal_s``: what the mask leaves at the kernel's rate; then with the computed head dimension; with the head that
+    does not fill it; with whole blocks; with blocks' start and end; with unfilled waves (``compute_s``).
+    """
+
+    seconds: Array
+    ideal_s: Array
+    padded_s: Array
+    partial_s: Array
+    walked_s: Array
+    started_s: Array
+    compute_s: Array
+    memory_s: Array
+    body_s: Array
+    copies_s: Array
+    blocks: Array
+    waves: Array
+    visible_flops: Array
+
+
+def attention_times(work: Work, c: AttentionConstants, backward: bool, size: float) -> AttentionTimes:
+    """Predicted seconds of one run of each; ``size``: bytes an element."""
+    by_qk, by_v = (6, 4) if backward else (2, 2)
+    rate, prologue = c.rate(work.bucket), c.prologue(work.bucket)
+    queries = work.batch * work.heads * work.q_len
+    keys = visible_keys(work)
+    flops = queries * keys * (by_qk * work.d_qk + by_v * work.d_v)
+    pair = by_qk * work.c_qk + by_v * work.c_v
+    padded = queries * keys * pair / rate
+    short = (work.c_qk > np.ceil(work.d_qk / 8) * 8) | (work.c_v > np.ceil(work.d_v / 8) * 8)
+    partial = padded * (1 + c.partial * short)
+    walked = _walked(work, keys, c)
+    rows = np.ceil(work.q_len / QUERIES)
+    in_blocks = partial * rows * QUERIES / work.q_len * walked / keys
+    started = in_blocks * (1 + prologue / walked)
+    blocks = work.batch * work.heads * rows
+    waves = paid_waves(blocks, c)
+    compute = started * waves * c.units / blocks
+    memory = _bytes(work, backward) * size / c.bandwidth_bytes_per_s
+    body = overlapped(compute, memory, c) * (1 + c.reproducible(work.bucket) * work.deterministic)
+    copies = _copied_bytes(work) * size / c.copy_bytes_per_s
+    seconds = throttled(body, c) + c.launch_s + copies
+    return AttentionTimes(
+        seconds, flops / rate, padded, partial, in_blocks, started, compute, memory, body, copies, blocks, waves, flops
+    )  # fmt: skip
+
+
+def _walked(work: Work, keys: Array, c: AttentionConstants) -> Array:
+    """Keys a block walks: the mean that its queries see, half a block more at each edge of the mask, and what blocks of
+    uneven length cost besides."""
+    windowed = (work.window > 0) & (work.window < work.kv_len)
+    if c.ignores_window:
+        keys = np.maximum(keys, visible_keys(work, windowed=False))
+        windowed = np.zeros_like(windowed)
+    edges = 0.5 * QUERIES * (work.causal + windowed)
+    whole = np.ceil(work.kv_len / QUERIES) * QUERIES
+    walked: Array = np.minimum(keys + edges, np.maximum(keys, whole))
+    return walked * (1 + c.uneven * (work.causal > 0) * ~windowed)
+
+
+def _bytes(work: Work, backward: bool) -> Array:
+    """Elements moved at least; as Attention.bytes counts them."""
+    q, kv = work.batch * work.heads * work.q_len, work.batch * work.kv_heads * work.kv_len
+    moved: Array = (q + kv) * (work.d_qk + work.d_v)
+    return 2 * moved + q * work.d_v if backward else moved
+
+
+def _copied_bytes(work: Work) -> Array:
+    """Elements that padding Q, K and V moves: the wide tensor is filled, the narrow one read and written into it."""
+    q, kv = work.batch * work.heads * work.q_len, work.batch * work.kv_heads * work.kv_len
+    moved: Array = q * (work.d_qk + 2 * work.copied) + kv * (work.d_qk + work.d_v + 4 * work.copied)
+    return np.where(work.copied > 0, moved, 0.0)
+
+
+def attention_seconds(
+    device: str | Device,
+    kernel: str,
+    dtype: str,
+    *,
+    b: ArrayLike,
+    s_q: ArrayLike,
+    s_kv: ArrayLike,
+    heads: ArrayLike,
+    kv_heads: ArrayLike,
+    d_qk: ArrayLike,
+    d_v: ArrayLike,
+    causal: ArrayLike = True,
+    window: ArrayLike = 0,
+    phase: str = "forward",
+    training: bool | None = None,
+    deterministic: ArrayLike = False,
+) -> Array:
+    """Predicted seconds of fused attentions by ``kernel`` ("auto": the device's usual one).
+
+    Integers or arrays that broadcast; ``window`` 0 is none; ``phase`` "forward" or "dgrad" (the whole backward).
+    ``training``: whether a backward follows (None: where ``phase`` is "dgrad"). Where the kernel refuses a head
+    dimension, what runs instead is priced. InputError: unknown names, a dtype the device lacks, dimensions below 1.
+    """
+    from shapes.cost.predict import predict_many
+
+    target = load_device(device)
+    named = {
+        "b": b, "heads": heads, "kv_heads": kv_heads, "s_q": s_q, "s_kv": s_kv, "d_qk": d_qk, "d_v": d_v,
+        "causal": causal, "window": window, "deterministic": deterministic,
+    }  # fmt: skip
+    arrays = np.broadcast_arrays(*(np.asarray(value) for value in named.values()))
+    columns = dict(zip(named, (array.ravel() for array in arrays), strict=True))
+    for key in ("b", "heads", "kv_heads", "s_q", "s_kv", "d_qk", "d_v"):
+        if columns[key].size and columns[key].min() < 1:
+            raise InputError("expected positive integers", key=key, value=int(columns[key].min()))
+    backward = phase != "forward"
+    seconds = np.empty(columns["b"].size)
+    for which, qk, v in _by_dimensions(columns["d_qk"], columns["d_v"]):
+        run = run_of(kernel, target.architecture, dtype, qk, v, backward if training is None else training)
+        same = np.ones(len(which))
+        if run.kernel == "eager":
+            operators = [_operator(columns, row, phase, kernel, dtype, bool(training or backward)) for row in which]
+            seconds[which] = [cost.seconds for cost in predict_many(operators, target)]
+            continue
+        rows = {key: column[which].astype(float) for key, column in columns.items()}
+        work = Work(
+            batch=rows["b"], heads=rows["heads"], kv_heads=rows["kv_heads"], q_len=rows["s_q"], kv_len=rows["s_kv"],
+            d_qk=rows["d_qk"], d_v=rows["d_v"], c_qk=same * run.d_qk, c_v=same * run.d_v, causal=rows["causal"],
+            window=rows["window"], copied=same * (run.copied or 0), deterministic=rows["deterministic"],
+        )  # fmt: skip
+        constants = constants_of(run.kernel, target, dtype).of(backward)
+        seconds[which] = attention_times(work, constants, backward, BYTES[dtype]).seconds
+    return seconds.reshape(arrays[0].shape)
+
+
+def _by_dimensions(d_qk: NDArray[Any], d_v: NDArray[Any]) -> list[tuple[NDArray[np.intp], int, int]]:
+    pairs, inverse = np.unique(np.stack([d_qk, d_v]), axis=1, return_inverse=True)
+    return [(np.flatnonzero(inverse.ravel() == index), int(qk), int(v)) for index, (qk, v) in enumerate(pairs.T)]
+
+
+def _operator(
+    columns: dict[str, NDArray[Any]], row: Any, phase: str, kernel: str, dtype: str, training: bool
+) -> Attention:
+    b, heads, kv_heads, s_q, s_kv, d_qk, d_v, window = (
+        int(columns[key][row]) for key in ("b", "heads", "kv_heads", "s_q", "s_kv", "d_qk", "d_v", "window")
+    )
+    return Attention(
+        "attention", "forward" if phase == "forward" else "dgrad", b, heads, kv_heads, s_q, s_kv, d_qk, d_v,
+        bool(columns["causal"][row]), window or None, dtype, kernel=kernel, training=training,
     )  # fmt: skip

@@ -156,7 +156,7 @@ def gemm_constants(device: Device, dtype: str) -> tuple[GemmConstants, Origin]:
     )  # fmt: skip
     speed = peak / kin.peak(base)
     if kin.vendor != device.vendor:
-        speed *= _achievable(device) / _achievable(kin)
+        speed *= achievable(device) / achievable(kin)
     bandwidth = device.memory.bandwidth_bytes_per_s / kin.memory.bandwidth_bytes_per_s
     units, elements = device.compute.units, BYTES[dtype] / BYTES[base]
     if (speed, bandwidth, units, elements) == (1.0, 1.0, kin.compute.units, 1.0):
@@ -168,7 +168,7 @@ def gemm_constants(device: Device, dtype: str) -> tuple[GemmConstants, Origin]:
     return constants.scaled(speed, bandwidth, cache, elements, units), origin
 
 
-def _achievable(device: Device) -> float:
+def achievable(device: Device) -> float:
     """Published achievable matmul FLOP/s over the peak; two thirds where nobody has published one."""
     for dtype in ("bf16", "fp16"):
         if dtype in device.mamf_flops and dtype in device.peak_flops:
@@ -182,61 +182,6 @@ def alignment_constants(device: Device, dtype: str) -> AlignmentConstants:
     return AlignmentConstants.from_table(
         family_table(device) if device.has_matrix_units(dtype) else NO_FAMILY, device, BYTES[dtype]
     )
-
-
-@dataclass(frozen=True, slots=True)
-class AttentionConstants:
-    """Constants of the fused attention model (shapes.cost.attention).
-
-    ``flops_per_s`` and ``prologue_keys`` (a block's start and end in keys): by head_dim bucket. ``backward``: speed of
-    the backward over the forward's. The others as in GemmConstants.
-    """
-
-    flops_per_s: tuple[tuple[int, float], ...]
-    prologue_keys: tuple[tuple[int, float], ...]
-    bandwidth_bytes_per_s: float
-    launch_s: float
-    quantization: float
-    overlap: float
-    throttle: float
-    throttle_s: float
-    throttle_width: float
-    backward: float
-    units: int
-
-    @classmethod
-    def from_table(cls, table: Mapping[str, Any], units: int) -> AttentionConstants:
-        # Files written before the width was a constant of the table meant two thirds.
-        table = {"throttle_width": 2 / 3, **table}
-        numbers = {key: float(table[key]) for key in ATTENTION_NUMBERS}
-        rates, prologues = (
-            tuple(sorted((int(bucket), float(value)) for bucket, value in table[key].items()))
-            for key in ("flops_per_s", "prologue_keys")
-        )
-        return cls(flops_per_s=rates, prologue_keys=prologues, units=units, **numbers)
-
-
-#: Keys of ``[cost.attention]`` that are single numbers.
-ATTENTION_NUMBERS = ("bandwidth_bytes_per_s", "launch_s", "quantization", "overlap", "throttle", "throttle_s",
-                     "throttle_width", "backward")  # fmt: skip
-
-
-@lru_cache(maxsize=256)
-def attention_constants(device: Device, dtype: str) -> AttentionConstants:
-    """Constants for attention in ``dtype``: fitted in 16 bits, scaled by the peaks for other dtypes and devices."""
-    own, origin = gemm_constants(device, dtype)
-    kin = relative(device)
-    gemm = GemmConstants.from_table(kin.cost["bf16"], kin.compute.units)
-    constants = AttentionConstants.from_table(kin.cost["attention"], kin.compute.units)
-    if origin.own_device and dtype in ("bf16", "fp16"):
-        return constants
-    speed, bandwidth = (
-        own.flops_per_s / gemm.flops_per_s, device.memory.bandwidth_bytes_per_s / kin.memory.bandwidth_bytes_per_s
-    )  # fmt: skip
-    return replace(
-        constants, flops_per_s=tuple((bucket, rate * speed) for bucket, rate in constants.flops_per_s),
-        bandwidth_bytes_per_s=constants.bandwidth_bytes_per_s * bandwidth, units=device.compute.units,
-    )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)

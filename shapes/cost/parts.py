@@ -5,22 +5,19 @@ from __future__ import annotations
 import numpy as np
 
 from shapes.cost.alignment import LEADING, LEVELS, OPERANDS, level
-from shapes.cost.attention import QUERIES, attention_time
+from shapes.cost.attention import QUERIES, attention_times, work_of
+from shapes.cost.attention_constants import constants_of
 from shapes.cost.collective import bus_factor, collective_parts, link_bytes_per_s
-from shapes.cost.constants import (
-    GemmConstants,
-    alignment_constants,
-    attention_constants,
-    collective_constants,
-    gemm_constants,
-)
+from shapes.cost.constants import GemmConstants, alignment_constants, collective_constants, gemm_constants
 from shapes.cost.gemm import LARGE, GemmTimes, output_bytes, tile_load, uncorrected_seconds
 from shapes.cost.memory_bound import achieved_bandwidth, elementwise_parts
-from shapes.cost.predict import per_group, product_times
+from shapes.cost.predict import per_group, predict, product_times, run_for
 from shapes.cost.result import Cost, Part
 from shapes.cost.waves import overlapped
 from shapes.device import Device, load_device
 from shapes.dtypes import BYTES
+from shapes.kernels import load_kernel
+from shapes.operators.attention import written_out
 from shapes.operators.types import Attention, Collective, Elementwise, Gemm, GroupedGemm, Operator
 
 
@@ -101,24 +98,40 @@ def _closed_form(
 
 
 def _attention(operator: Attention, device: Device) -> tuple[Part, ...]:
-    c = attention_constants(device, operator.dtype)
-    time = attention_time(operator, c)
-    seen = operator.kv_len * operator.visible_share
-    return (
-        Part("launch", c.launch_s, "kernel launch and first bytes"),
-        Part("arithmetic", time.ideal_s,
-             f"{operator.flops * operator.visible_share / 1e9:.4g} GFLOP that the mask leaves"),
-        Part("head_dim padding", time.padded_s - time.ideal_s,
-             f"head_dim {operator.head_dim} runs in the {time.bucket} bucket"),
-        Part("partial blocks", time.walked_s - time.padded_s,
-             f"{operator.q_len} queries in blocks of {QUERIES}, whole blocks at the mask's edge of {seen:.0f} keys"),
-        Part("block start and end", time.started_s - time.walked_s, "what a block does before and after its keys"),
-        Part("unfilled waves", time.compute_s - time.started_s,
-             f"{time.blocks} blocks on {c.units} units: {time.waves:.2f} waves paid for {time.filled:.2f}"),
-        Part("waiting for memory", time.body_s - time.compute_s,
-             f"moving {operator.bytes / 1e6:.4g} MB takes {time.memory_s * 1e6:.1f} us"),
-        Part("power limit", time.seconds - c.launch_s - time.body_s, "sustained work clocks lower"),
+    run = run_for(operator, device)
+    why = "".join(f"; {name} {reason}" for name, reason in run.refused)
+    if run.kernel == "eager":
+        return tuple(
+            Part(one.name, predict(one, device).seconds, f"not fused: a kernel of its own{why}")
+            for one in written_out(operator)
+        )
+    backward = operator.phase != "forward"
+    c = constants_of(run.kernel, device, operator.dtype).of(backward)
+    times = attention_times(work_of([operator], [run]), c, backward, BYTES[operator.dtype])
+    ideal, padded, partial, walked, started, compute, memory, body, copies, seconds = (
+        float(getattr(times, name)[0])
+        for name in ("ideal_s", "padded_s", "partial_s", "walked_s", "started_s", "compute_s", "memory_s", "body_s",
+                     "copies_s", "seconds")
     )  # fmt: skip
+    seen = operator.kv_len * operator.visible_share
+    blocks, waves = float(times.blocks[0]), float(times.waves[0])
+    parts = (
+        Part("launch", c.launch_s, f"{load_kernel(run.kernel).title}{why}"),
+        Part("arithmetic", ideal, f"{operator.visible_flops / 1e9:.4g} GFLOP that the mask leaves"),
+        Part("head_dim padding", padded - ideal,
+             f"head_dim {operator.head_dim}, {operator.v_head_dim} runs as {run.d_qk}, {run.d_v}"),
+        Part("head_dim checks", partial - padded, "a head that does not fill what it runs as is masked load by load"),
+        Part("partial blocks", walked - partial,
+             f"{operator.q_len} queries in blocks of {QUERIES}, whole blocks at the mask's edge of {seen:.0f} keys"),
+        Part("block start and end", started - walked, "what a block does before and after its keys"),
+        Part("unfilled waves", compute - started,
+             f"{blocks:.0f} blocks on {c.units} units: {waves:.2f} waves paid for {blocks / c.units:.2f}"),
+        Part("waiting for memory", body - compute,
+             f"moving {operator.bytes / 1e6:.4g} MB takes {memory * 1e6:.1f} us"),
+        Part("power limit", seconds - c.launch_s - copies - body, "sustained work clocks lower"),
+        Part("copies", copies, f"Q, K and V are padded to {run.copied} first" if run.copied else "none is needed"),
+    )  # fmt: skip
+    return tuple(part for part in parts if part.seconds or part.what not in ("copies", "head_dim checks"))
 
 
 def _collective(operator: Collective, device: Device) -> tuple[Part, ...]:

@@ -7,12 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from shapes.cost.attention import QUERIES, attention_time
+from shapes.cost.attention import QUERIES, attention_times, work_of
+from shapes.cost.attention_constants import constants_of
 from shapes.cost.collective import collective_parts
 from shapes.cost.constants import (
     Origin,
     alignment_constants,
-    attention_constants,
     collective_constants,
     gemm_constants,
     number,
@@ -24,6 +24,8 @@ from shapes.cost.result import Cost
 from shapes.device import Device, load_device
 from shapes.dtypes import BYTES
 from shapes.errors import InputError
+from shapes.kernels import Run, run_of
+from shapes.operators.attention import written_out
 from shapes.operators.types import Attention, Collective, Elementwise, Gemm, GroupedGemm, Layout, Operator
 
 Product = Gemm | GroupedGemm
@@ -43,10 +45,16 @@ def predict_many(operators: Iterable[Operator], device: str | Device) -> tuple[C
     listed = list(operators)
     costs: list[Cost | None] = [None] * len(listed)
     groups: dict[tuple[Any, ...], list[int]] = {}
+    attentions: dict[tuple[str, str, str], list[int]] = {}
     for index, operator in enumerate(listed):
         try:
             if isinstance(operator, Gemm | GroupedGemm):
                 groups.setdefault(_group_key(operator, target), []).append(index)
+            elif isinstance(operator, Attention):
+                target.peak(operator.dtype)
+                run_for(operator, target)
+                key = (operator.kernel, operator.dtype, operator.phase)
+                attentions.setdefault(key, []).append(index)
             else:
                 costs[index] = _single(operator, target)
         except InputError as error:
@@ -54,6 +62,10 @@ def predict_many(operators: Iterable[Operator], device: str | Device) -> tuple[C
     for key, indices in groups.items():
         products = [listed[index] for index in indices]
         for index, cost in zip(indices, _products(products, key, target), strict=True):  # type: ignore[arg-type]  # grouped by kind
+            costs[index] = cost
+    for indices in attentions.values():
+        fused = [listed[index] for index in indices]
+        for index, cost in zip(indices, _attention(fused, target), strict=True):  # type: ignore[arg-type]  # as above
             costs[index] = cost
     return tuple(cost for cost in costs if cost is not None)
 
@@ -137,24 +149,56 @@ def _cost(seconds: float, source: str, error: float, regime: str, bound: str, **
 
 
 def _single(operator: Operator, device: Device) -> Cost:
-    if isinstance(operator, Attention):
-        return _attention(operator, device)
     if isinstance(operator, Elementwise | Collective):
         return _moved(operator, device)
     raise InputError("expected an operator of shapes.operators.types; no cost is known", key="kind", value=operator)
 
 
-def _attention(operator: Attention, device: Device) -> Cost:
-    constants, (_, origin) = attention_constants(device, operator.dtype), gemm_constants(device, operator.dtype)
-    time = attention_time(operator, constants)
-    regime = "attention" if operator.phase == "forward" else "attention_backward"
-    return _cost(
-        time.seconds, origin.source(device), relative_error(device, origin, regime), regime,
-        bound=_bound(constants.launch_s, time.seconds - constants.launch_s, time.compute_s, time.memory_s),
-        tile=(QUERIES, time.bucket), tiles=time.blocks, waves=time.waves,
-        tile_efficiency=time.ideal_s / time.walked_s,
-        wave_efficiency=time.filled / time.waves,
+def _attention(operators: Sequence[Attention], device: Device) -> list[Cost]:
+    """Costs of attentions that ask for the same kernel, dtype and phase."""
+    first = operators[0]
+    backward, dtype = first.phase != "forward", first.dtype
+    runs = [run_for(operator, device) for operator in operators]
+    costs: list[Cost | None] = [None] * len(runs)
+    for kernel in {run.kernel for run in runs}:
+        rows = [row for row, run in enumerate(runs) if run.kernel == kernel]
+        if kernel == "eager":
+            for row in rows:
+                costs[row] = _written_out(operators[row], device)
+            continue
+        constants = constants_of(kernel, device, dtype)
+        times = attention_times(
+            work_of([operators[row] for row in rows], [runs[row] for row in rows]), constants.of(backward), backward,
+            BYTES[dtype],
+        )  # fmt: skip
+        launch, source, error = constants.of(backward).launch_s, constants.source(device), constants.errors[backward]
+        for at, row in enumerate(rows):
+            seconds, run = float(times.seconds[at]), runs[row]
+            costs[row] = _cost(
+                seconds, source, error, "attention_backward" if backward else "attention",
+                bound=_bound(launch, seconds - launch, float(times.compute_s[at]), float(times.memory_s[at])),
+                tile=(QUERIES, max(run.d_qk, run.d_v)), tiles=int(times.blocks[at]), waves=float(times.waves[at]),
+                tile_efficiency=float(times.ideal_s[at] / times.walked_s[at]),
+                wave_efficiency=float(times.blocks[at] / constants.of(backward).units / times.waves[at]),
+                kernel=kernel,
+            )  # fmt: skip
+    return [cost for cost in costs if cost is not None]
+
+
+def run_for(operator: Attention, device: Device) -> Run:
+    """Which kernel runs the attention on this device, and in which head dimensions."""
+    return run_of(
+        operator.kernel, device.architecture, operator.dtype, operator.head_dim, operator.v_head_dim, operator.trains
     )  # fmt: skip
+
+
+def _written_out(operator: Attention, device: Device) -> Cost:
+    """An attention that no fused kernel takes: its products and the passes over the square between them."""
+    parts = predict_many(written_out(operator), device)
+    seconds, error = sum(part.seconds for part in parts), max(part.error for part in parts)
+    bound = max(parts, key=lambda part: part.seconds).bound
+    regime = "attention" if operator.phase == "forward" else "attention_backward"
+    return _cost(seconds, parts[0].source, error, regime, bound, kernel="eager")
 
 
 def _moved(operator: Elementwise | Collective, device: Device) -> Cost:

@@ -25,7 +25,7 @@ class Cost:
     ``tile`` to ``wave_efficiency`` are of matrix products and attention, None elsewhere: output (or query) elements a
     thread block works on, blocks, waves of blocks over the device, share of the computed output that is kept, and
     share of the waves' slots that is filled. ``alignment_s``: seconds each operand's leading dimension costs, by
-    operand ("A", "B", "C").
+    operand ("A", "B", "C"). ``kernel``: of attention, what runs it in the end.
     """
 
     seconds: float
@@ -41,6 +41,7 @@ class Cost:
     tile_efficiency: float | None = None
     wave_efficiency: float | None = None
     alignment_s: tuple[tuple[str, float], ...] = ()
+    kernel: str | None = None
 
     @property
     def timing(self) -> Timing:

@@ -20,6 +20,9 @@ from shapes.workload import Workload
 PartName = Literal["mlp", "self_attention", "layer", "head"]
 Direction = Literal["forward", "forward+backward"]
 
+#: Fields of an operator that do not change what is timed: a job says itself which kernel it runs.
+UNTIMED = ("name", "count", "kernel", "training", "deterministic")
+
 
 @dataclass(frozen=True, slots=True)
 class MemoryBound:
@@ -128,7 +131,7 @@ class Job:
         if isinstance(subject, Part):
             out = _describe_part(subject)
         else:
-            out = {key: value for key, value in asdict(subject).items() if key not in ("name", "count")}
+            out = {key: value for key, value in asdict(subject).items() if key not in UNTIMED}
         if isinstance(subject, Elementwise):
             out["name"] = subject.name
         return {**out, "kernel": self.kernel}

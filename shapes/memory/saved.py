@@ -234,7 +234,7 @@ def _attention(tape: Tape, attention: AttentionShape | MlaShape, hidden: int, x:
     if attention.rotary_dim:
         q, k = (tape.op("rotary", (part,), part.bytes, work=2 * part.bytes) for part in (q, k))
     tape.recomputing = True
-    core = _flash if sizes.workload.attention == "flash" else _eager
+    core = _eager if sizes.workload.attention == "eager" else _flash
     out = core(tape, attention, q, k, v, sizes, heads)
     tape.recomputing = False
     return _linear(tape, linears[-1], out, sizes)

@@ -1,12 +1,14 @@
-"""The attention core: one fused operator (flash), or scores and values as batched products (eager)."""
+"""The attention core: one fused operator, or scores and values as batched products (eager)."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import product
 
+from shapes.dtypes import BYTES
 from shapes.model import AttentionShape, MlaShape
-from shapes.operators.types import Attention, Gemm, Layout, Operator, Phase
+from shapes.operators.types import Attention, Elementwise, Gemm, Layout, Operator, Phase
 from shapes.workload import Workload
 
 
@@ -14,11 +16,11 @@ def attention_operators(
     attention: AttentionShape | MlaShape, workload: Workload, q_len: int, kv_len: int, name: str, count: int
 ) -> Iterator[Operator]:
     """softmax(Q K^T) V of ``count`` layers, forward and backward, without its projections and elementwise parts."""
-    core = _flash if workload.attention == "flash" else _eager
+    core = _eager if workload.attention == "eager" else _fused
     yield from core(attention, workload, q_len, kv_len, name, count)
 
 
-def _flash(
+def _fused(
     attention: AttentionShape | MlaShape, workload: Workload, q_len: int, kv_len: int, name: str, count: int
 ) -> Iterator[Operator]:
     heads, kv_heads = attention.on_shard(workload.t)
@@ -33,6 +35,7 @@ def _flash(
             kv_len=keys, head_dim=attention.head_dim, v_head_dim=attention.v_dim,
             causal=causal, window=attention.window,
             dtype=_core_dtype(workload), count=times,
+            kernel="auto" if workload.attention == "flash" else workload.attention, training=workload.train,
         )  # fmt: skip
 
 
@@ -56,26 +59,40 @@ def chunks(q_len: int, kv_len: int, cp: int, causal: bool) -> tuple[tuple[int, i
 def _eager(
     attention: AttentionShape | MlaShape, workload: Workload, q_len: int, kv_len: int, name: str, count: int
 ) -> Iterator[Operator]:
-    heads, _ = attention.on_shard(workload.t)
-    d, dv = attention.head_dim, attention.v_dim
+    heads, kv_heads = attention.on_shard(workload.t)
     forwards = count * (2 if workload.train and workload.checkpointing != "none" else 1)
-    # scores S = Q K^T, values O = P V; then dQ = dS K, dK = dS^T Q, dP = dO V^T, dV = P^T dO.
-    products: list[tuple[str, Phase, int, int, int, Layout, int]] = [
-        ("scores", "forward", q_len, kv_len, d, "tn", forwards),
-        ("values", "forward", q_len, dv, kv_len, "nn", forwards),
-    ]
+    core = Attention(
+        name=name, phase="forward", batch=workload.b, heads=heads, kv_heads=kv_heads, q_len=q_len, kv_len=kv_len,
+        head_dim=attention.head_dim, v_head_dim=attention.v_dim, dtype=_core_dtype(workload), count=forwards,
+    )  # fmt: skip
+    yield from _products(core)
     if workload.train:
-        products += [
-            ("scores", "dgrad", q_len, d, kv_len, "nn", count),
-            ("scores", "dgrad", kv_len, d, q_len, "nt", count),
-            ("values", "dgrad", q_len, kv_len, dv, "tn", count),
-            ("values", "dgrad", kv_len, dv, q_len, "nt", count),
-        ]
-    for part, phase, m, n, k, layout, times in products:
+        yield from _products(replace(core, phase="dgrad", count=count))
+
+
+def _products(core: Attention) -> Iterator[Gemm]:
+    """The batched products of an attention that is not fused, over the whole square."""
+    q_len, kv_len, d, dv = core.q_len, core.kv_len, core.head_dim, core.v_head_dim
+    # scores S = Q K^T, values O = P V; then dQ = dS K, dK = dS^T Q, dP = dO V^T, dV = P^T dO.
+    products: list[tuple[str, int, int, int, Layout]] = [
+        ("scores", q_len, kv_len, d, "tn"), ("values", q_len, dv, kv_len, "nn"),
+    ] if core.phase == "forward" else [
+        ("scores", q_len, d, kv_len, "nn"), ("scores", kv_len, d, q_len, "nt"),
+        ("values", q_len, kv_len, dv, "tn"), ("values", kv_len, dv, q_len, "nt"),
+    ]  # fmt: skip
+    for part, m, n, k, layout in products:
         yield Gemm(
-            name=f"{name}.{part}", phase=phase, m=m, n=n, k=k, batch=workload.b * heads, dtype=_core_dtype(workload),
-            layout=layout, count=times, kind="bmm",
+            name=f"{core.name}.{part}", phase=core.phase, m=m, n=n, k=k, batch=core.batch * core.heads,
+            dtype=core.dtype, layout=layout, count=core.count, kind="bmm",
         )  # fmt: skip
+
+
+def written_out(core: Attention) -> tuple[Gemm | Elementwise, ...]:
+    """What runs where no fused kernel takes ``core``: its products, and the softmax over the whole square."""
+    square = core.batch * core.heads * core.q_len * core.kv_len * BYTES[core.dtype]
+    read = 1 if core.phase == "forward" else 2
+    softmax = Elementwise(f"{core.name}.softmax", core.phase, "softmax", read * square, square, core.dtype, core.count)
+    return (*_products(core), softmax)
 
 
 def _core_dtype(workload: Workload) -> str:

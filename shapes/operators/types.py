@@ -115,6 +115,9 @@ class Attention:
 
     Q is [batch, heads, q_len, head_dim], K [batch, kv_heads, kv_len, head_dim], V [batch, kv_heads, kv_len,
     v_head_dim]. ``window`` keys are seen by each query (None: all). ``phase="dgrad"`` is the whole backward.
+    ``kernel`` is asked for ("auto": what the device's usual stack runs; shapes.kernels knows them). ``training``:
+    whether a backward follows, for which kernels are built for fewer head dimensions; ``deterministic``: it is asked
+    to be reproducible.
     """
 
     name: str
@@ -131,6 +134,19 @@ class Attention:
     dtype: str = "bf16"
     count: int = 1
     kind: Literal["attention"] = "attention"
+    kernel: str = "auto"
+    training: bool = False
+    deterministic: bool = False
+
+    @property
+    def trains(self) -> bool:
+        """Whether a backward follows, or is this one."""
+        return self.training or self.phase != "forward"
+
+    @property
+    def visible_flops(self) -> float:
+        """FLOPs of the pairs that the mask leaves: what a fused kernel does of `flops`."""
+        return self.flops * self.visible_share
 
     @property
     def flops(self) -> int:

@@ -35,7 +35,7 @@ class _Core(torch.autograd.Function):
         ctx.operator = Attention(
             name=where, phase="forward", batch=prod(query.shape[:-3]), heads=query.shape[-3], kv_heads=key.shape[-3],
             q_len=query.shape[-2], kv_len=key.shape[-2], head_dim=query.shape[-1], v_head_dim=value.shape[-1],
-            causal=causal, window=window, dtype=dtype_name(query.dtype),
+            causal=causal, window=window, dtype=dtype_name(query.dtype), training=any(ctx.needs_input_grad),
         )  # fmt: skip
         ctx.recorder, ctx.frame = recorder, frame
         ctx.mask = None if mask is None else mask.shape

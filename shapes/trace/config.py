@@ -17,6 +17,7 @@ from torch import nn
 
 from shapes.dtypes import dtype_bytes
 from shapes.errors import InputError, positive_int
+from shapes.kernels import CHOICES
 from shapes.operators.types import Gemm, GroupedGemm, Operator
 from shapes.trace.answers import DataAnswers
 from shapes.trace.dimensions import named_dimensions
@@ -63,12 +64,12 @@ def trace_config(
 ) -> Traced:  # fmt: skip
     """The operators of one step, b sequences of s tokens.
 
-    ``config``: the content of a config.json, its path, or a PretrainedConfig. ``attention``: "flash" (one fused
-    operator) or "eager" (batched products). ``plan``: path glob -> "colwise" | "rowwise" for ``t`` shards (default:
-    the class's own ``base_model_tp_plan``). ``architecture``: the transformers class to build, in place of the one
-    the configuration names. ``experts``: transformers' expert implementation ("grouped_mm", "eager", "batched_mm";
-    default as the class does it). ``fused_qkv`` and ``fused_gate_up`` regroup the projections (None: as the class has
-    them). ``repeats=False`` runs every layer, for checking.
+    ``config``: the content of a config.json, its path, or a PretrainedConfig. ``attention``: "eager" (batched
+    products) or a kernel of shapes.kernels (one fused operator). ``plan``: path glob -> "colwise" | "rowwise" for
+    ``t`` shards (default: the class's own ``base_model_tp_plan``). ``architecture``: the transformers class to
+    build, in place of the one the configuration names. ``experts``: transformers' expert implementation
+    ("grouped_mm", "eager", "batched_mm"; default as the class does it). ``fused_qkv`` and ``fused_gate_up`` regroup
+    the projections (None: as the class has them). ``repeats=False`` runs every layer, for checking.
 
     Raises InputError for a model_type transformers does not know, a configuration it rejects, code in the
     configuration, and a model whose forward needs data.
@@ -76,8 +77,8 @@ def trace_config(
     for key, value in (("b", b), ("s", s), ("t", t)):
         positive_int(value, key, maximum=2**31)
     dtype_bytes(dtype)
-    if attention not in ("flash", "eager"):
-        raise InputError("expected one of flash, eager", key="attention", value=attention)
+    if attention not in CHOICES:
+        raise InputError(f"expected one of {', '.join(CHOICES)}", key="attention", value=attention)
     settings, where = load_config(config)
     model, notes = build(settings, where, attention=attention, dtype=dtype, architecture=architecture, experts=experts)
     if phase == "train":
@@ -205,7 +206,7 @@ def build(
     parts = (part for part in vars(settings).values() if isinstance(part, cls.config_class or ()))
     settings = settings if isinstance(settings, cls.config_class or object) else next(parts, settings)
     notes: list[str] = []
-    wanted = "sdpa" if attention == "flash" else "eager"
+    wanted = "eager" if attention == "eager" else "sdpa"
     options: dict[str, Any] = {"dtype": _TORCH_DTYPES[dtype]}
     if experts is not None:
         settings._experts_implementation = experts

@@ -1,0 +1,217 @@
+"""What a fused attention kernel reaches on a device: its own fitted constants, or the nearest device's, scaled.
+
+``shapes/kernels/constants/<kernel>.toml`` holds them by device and element type, forward and backward; reports/fit
+writes the files.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from math import hypot
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shapes.cost.constants import achievable, relative
+from shapes.cost.error import OTHER_DTYPE, OTHER_VENDOR, SAME_ARCHITECTURE, SAME_VENDOR
+from shapes.device import Device, load_device
+from shapes.kernels import load_kernel
+
+Array = NDArray[np.float64]
+ByBucket = tuple[tuple[float, float], ...]
+
+FOLDER = Path(__file__).parents[1] / "kernels" / "constants"
+
+#: Element types that run at another's rate.
+_SAME = {"fp16": "bf16"}
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionConstants:
+    """Constants of one kernel, phase and element type on a device (shapes.cost.attention).
+
+    ``flops_per_s`` and ``prologue_keys`` (a block's start and end in keys) are by computed head dimension (the mean of
+    both). ``partial``: the share of time added where the head does not fill it. ``uneven``: the share added under a
+    causal mask, whose blocks are unevenly long; ``ignores_window``: a window is masked but not skipped.
+    ``copy_bytes_per_s``: what copies before the kernel reach. ``deterministic``: share added by a reproducible
+    backward, by head dimension. The others are shapes.cost.waves'.
+    """
+
+    flops_per_s: ByBucket
+    prologue_keys: ByBucket
+    bandwidth_bytes_per_s: float
+    copy_bytes_per_s: float
+    launch_s: float
+    quantization: float
+    overlap: float
+    throttle: float
+    throttle_s: float
+    throttle_width: float
+    units: int
+    partial: float = 0.0
+    uneven: float = 0.0
+    ignores_window: bool = False
+    deterministic: ByBucket = ()
+
+    @classmethod
+    def from_table(cls, table: Mapping[str, Any], units: int) -> AttentionConstants:
+        numbers = {key: float(table[key]) for key in NUMBERS if key in table}
+        tables = {key: _by_bucket(table[key]) for key in TABLES if key in table}
+        return cls(units=units, ignores_window=bool(table.get("ignores_window", False)), **numbers, **tables)  # type: ignore[arg-type] # by name
+
+    def rate(self, bucket: Array) -> Array:
+        """FLOP/s at a head dimension; below the smallest fitted one matrix units idle in proportion."""
+        smallest = self.flops_per_s[0][0]
+        rate: Array = _at(bucket, self.flops_per_s) * np.minimum(bucket / smallest, 1.0)
+        return rate
+
+    def prologue(self, bucket: Array) -> Array:
+        return _at(bucket, self.prologue_keys)
+
+    def reproducible(self, bucket: Array) -> Array:
+        return _at(bucket, self.deterministic) if self.deterministic else np.zeros_like(bucket)
+
+
+#: Keys of one set in a constants file: single numbers, and tables by head dimension.
+NUMBERS = (
+    "bandwidth_bytes_per_s", "copy_bytes_per_s", "launch_s", "quantization", "overlap", "throttle", "throttle_s",
+    "throttle_width", "partial", "uneven",
+)  # fmt: skip
+TABLES = ("flops_per_s", "prologue_keys", "deterministic")
+
+
+def _by_bucket(table: Mapping[str, Any]) -> ByBucket:
+    return tuple(sorted((float(bucket), float(value)) for bucket, value in table.items()))
+
+
+def _at(bucket: Array, fitted: ByBucket) -> Array:
+    """The fitted constant, between its neighbours, or the nearest end's."""
+    buckets, values = zip(*fitted, strict=True)
+    constant: Array = np.interp(bucket, buckets, values)
+    return constant
+
+
+@dataclass(frozen=True, slots=True)
+class KernelConstants:
+    """Both phases, and where they are from: ``device`` and ``dtype`` they were fitted on, ``error`` by phase.
+
+    ``tier``: "fitted" on this device's measurements of this kernel, "borrowed" from another device or element type.
+    """
+
+    forward: AttentionConstants
+    backward: AttentionConstants
+    kernel: str
+    device: str
+    dtype: str
+    tier: str
+    errors: tuple[float, float]
+
+    def of(self, backward: bool) -> AttentionConstants:
+        return self.backward if backward else self.forward
+
+    def source(self, device: Device) -> str:
+        """The ``source`` of a prediction: "predicted:<device>", saying so where constants were borrowed."""
+        if self.tier == "fitted":
+            return f"predicted:{device.name}"
+        return f"predicted:{device.name} ({self.kernel} constants of {self.device}, scaled)"
+
+
+@lru_cache(maxsize=32)
+def _file(kernel: str) -> Mapping[str, Any]:
+    data: dict[str, Any] = tomllib.loads((FOLDER / f"{kernel}.toml").read_text(encoding="utf-8"))
+    return data
+
+
+def fitted_devices(kernel: str) -> tuple[str, ...]:
+    """Devices whose measurements of the kernel were fitted, the one to borrow from in doubt first."""
+    return tuple(_file(kernel))
+
+
+@lru_cache(maxsize=256)
+def constants_of(kernel: str, device: Device, dtype: str) -> KernelConstants:
+    """Constants of ``kernel`` in ``dtype`` on ``device``; InputError when the device has no such dtype."""
+    peak = device.peak(dtype)
+    kernel = _priced_as(kernel, device)
+    kin = _kin(kernel, device)
+    sets = _file(kernel)[kin.name]
+    base = dtype if dtype in sets else _SAME.get(dtype, "bf16")
+    base = base if base in sets else "bf16"
+    own_dtype = base in (dtype, _SAME.get(dtype))
+    forward, backward = _phases(sets[base], kin.compute.units)
+    errors = sets[base]["error"]
+    same = kin.name == device.name
+    if not (same and own_dtype):
+        speed = _speed(device, kin, peak, base)
+        bandwidth = device.memory.bandwidth_bytes_per_s / kin.memory.bandwidth_bytes_per_s
+        forward, backward = (_scaled(one, device, speed, bandwidth, peak) for one in (forward, backward))
+    extra = [0.0 if own_dtype else OTHER_DTYPE, _distance(device, kin)]
+    widened = tuple(hypot(float(errors[phase]), *extra) for phase in ("forward", "backward"))
+    tier = "fitted" if same and own_dtype else "borrowed"
+    return KernelConstants(forward, backward, kernel, kin.name, base, tier, (widened[0], widened[1]))
+
+
+def _priced_as(kernel: str, device: Device) -> str:
+    """Whose constants price it: its own, or those its file names; a kernel nobody measured is priced as fa2."""
+    named = load_kernel(kernel).costs
+    return named if (FOLDER / f"{named}.toml").exists() else "fa2"
+
+
+def _kin(kernel: str, device: Device) -> Device:
+    """The fitted device that stands nearest: itself, its architecture's, its relative, or the file's first."""
+    fitted = [load_device(name) for name in fitted_devices(kernel)]
+    near = [other for other in fitted if other.architecture == device.architecture]
+    own = [other for other in near if other.name == device.name]
+    stand_in = [other for other in fitted if other.name == relative(device).name]
+    # Compute capability 8.6 (GA102) is built like 8.9 (Ada): `relative` knows.
+    return (own or (stand_in if device.compute_capability == "8.6" else []) or near or stand_in or fitted)[0]
+
+
+def _speed(device: Device, kin: Device, peak: float, base: str) -> float:
+    """FLOP/s relative to ``kin``'s: by the peaks inside an architecture.
+
+    Between architectures a kernel keeps the instructions it was written in: FlashAttention 2 on H100 is 1.6 times
+    A100's, as units and clocks are, not 3.2 times as the peaks are (arXiv 2407.08608, figure 5).
+    """
+    by_peak = peak / kin.peak(base)
+    if device.architecture == kin.architecture:
+        return by_peak
+    if device.vendor != kin.vendor:
+        return by_peak * achievable(device) / achievable(kin)
+    clocks = [other.compute.units * _highest_clock(other) for other in (device, kin)]
+    return min(by_peak, clocks[0] / clocks[1]) if all(clocks) else by_peak
+
+
+def _highest_clock(device: Device) -> float:
+    """Kernels that leave most of the matrix units idle are not slowed by power: they run at the highest clock."""
+    return max(device.compute.clock_mhz or 0.0, *device.compute.clock_mhz_of.values(), 0.0)
+
+
+def _scaled(one: AttentionConstants, device: Device, speed: float, bandwidth: float, peak: float) -> AttentionConstants:
+    rates = tuple((bucket, min(rate * speed, peak)) for bucket, rate in one.flops_per_s)
+    return replace(
+        one, flops_per_s=rates, bandwidth_bytes_per_s=one.bandwidth_bytes_per_s * bandwidth,
+        copy_bytes_per_s=one.copy_bytes_per_s * bandwidth, units=device.compute.units,
+    )  # fmt: skip
+
+
+def _distance(device: Device, kin: Device) -> float:
+    if device.name == kin.name:
+        return 0.0
+    if device.architecture == kin.architecture:
+        return SAME_ARCHITECTURE
+    return SAME_VENDOR if device.vendor == kin.vendor else OTHER_VENDOR
+
+
+def _phases(table: Mapping[str, Any], units: int) -> tuple[AttentionConstants, AttentionConstants]:
+    """Forward and backward; a backward known only by its speed has the forward's other constants."""
+    forward = AttentionConstants.from_table(table, units)
+    back = table["backward"]
+    if "flops_per_s" in back:
+        return forward, AttentionConstants.from_table(back, units)
+    speed = float(back["speed"])
+    return forward, replace(forward, flops_per_s=tuple((bucket, rate * speed) for bucket, rate in forward.flops_per_s))

@@ -1,0 +1,177 @@
+"""What fused attention costs by kernel, judged by published rows, physics and the kernels' own lists."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from shapes.cost import explain, predict, predict_many
+from shapes.cost.attention import attention_seconds
+from shapes.cost.attention_constants import FOLDER, constants_of, fitted_devices
+from shapes.device import list_devices, load_device
+from shapes.errors import InputError
+from shapes.kernels import KERNELS
+from shapes.operators import Attention
+
+GAC = {"b": 4, "s_q": 2048, "s_kv": 2048, "heads": 32, "kv_heads": 32, "causal": False}
+
+
+def sdpa(device: str, dims: list[int]) -> np.ndarray:
+    return attention_seconds(device, "sdpa", "fp16", d_qk=np.array(dims), d_v=np.array(dims), **GAC)
+
+
+def test_torch_sdpa_on_a100_by_head_dimension_is_as_gac_published_it() -> None:
+    # JihaoXin/GAC, figure 2: A100, fp16, b 4, 32 heads, s 2048, microseconds.
+    published = {72: 1206.2, 88: 1281.9, 136: 2097.8, 176: 2426.3, 192: 2288.7, 200: 3259.1, 256: 2930.2}
+    predicted = sdpa("a100-sxm", list(published))
+    assert predicted * 1e6 == pytest.approx(np.array(list(published.values())), rel=0.1)
+
+
+def test_a_head_dimension_off_8_costs_a_third_more_than_the_next_multiple() -> None:
+    off, padded = sdpa("a100-sxm", [65, 95, 125, 157]), sdpa("a100-sxm", [72, 96, 128, 160])
+    # GAC: 65 over 72 is 1.36, 93 over 88 1.30, 131 over 136 1.34, 190 over 192 1.43.
+    assert ((off / padded > 1.25) & (off / padded < 1.47)).all()
+
+
+@pytest.mark.parametrize("row", [
+    # NVIDIA/cudnn-frontend, sdpa_benchmark_training: device, dtype, phase, b, s, heads, kv, d_qk, d_v, causal, us.
+    ("gb200", "bf16", "forward", 2, 16384, 64, 8, 128, 128, False, 10369),
+    ("gb200", "bf16", "dgrad", 2, 16384, 64, 8, 128, 128, False, 32014),
+    ("gb200", "fp8", "forward", 2, 8192, 128, 128, 192, 128, True, 2294),
+    ("gb200", "mxfp8", "dgrad", 2, 4096, 64, 8, 128, 128, False, 2046),
+    ("h200", "bf16", "forward", 1, 8192, 64, 8, 128, 128, True, 1708),
+    ("h200", "bf16", "dgrad", 1, 8192, 64, 8, 128, 128, True, 5083),
+])  # fmt: skip
+def test_cudnn_takes_what_its_own_benchmark_published(row: tuple) -> None:
+    device, dtype, phase, b, s, heads, kv, d_qk, d_v, causal, us = row
+    seconds = attention_seconds(
+        device, "cudnn", dtype, b=b, s_q=s, s_kv=s, heads=heads, kv_heads=kv, d_qk=d_qk, d_v=d_v, causal=causal,
+        phase=phase,
+    )  # fmt: skip
+    assert float(seconds) * 1e6 == pytest.approx(us, rel=0.12)
+
+
+def test_torchs_attention_on_h100_is_about_1_8_times_slower_than_flash_attention_3() -> None:
+    # arXiv 2407.08608, figure 5: forward at 128, 370 TFLOPS by FlashAttention 2 and 648 by 3.
+    two, three = (
+        predict(Attention("a", "forward", 2, 16, 16, 8192, 8192, 128, 128, causal=False, kernel=kernel), "h100-sxm")
+        for kernel in ("sdpa", "fa3")
+    )
+    assert 1.5 < two.seconds / three.seconds < 2.1
+    assert (two.kernel, three.kernel) == ("sdpa", "fa3")
+
+
+def test_160_costs_what_192_does_under_flash_attention_3() -> None:
+    one, two = predict_many([Attention("a", "forward", 4, 32, 32, 4096, 4096, d, d) for d in (160, 192)], "h100-sxm")
+    assert one.tile == two.tile == (128, 192)
+    # Bytes differ by a sixth; arithmetic, which bounds both, does not.
+    assert one.seconds == pytest.approx(two.seconds, rel=0.08)
+
+
+def test_192_on_b200_is_priced_as_what_runs_instead() -> None:
+    cost = predict(Attention("a", "forward", 4, 32, 32, 4096, 4096, 192, 192, training=True), "b200")
+    wide = predict(Attention("a", "forward", 4, 32, 32, 4096, 4096, 256, 256, training=True), "b200")
+    assert cost.kernel == "sdpa"
+    assert wide.kernel == "cudnn"
+    assert cost.seconds > wide.seconds
+    operator = Attention("a", "forward", 4, 32, 32, 4096, 4096, 192, 192, training=True)
+    assert "cudnn takes head dimensions up to 128 or (192, 128), (256, 256)" in explain(operator, cost, "b200")[0].why
+
+
+def test_beyond_every_fused_kernel_the_square_is_written_out() -> None:
+    operator = Attention("a", "forward", 2, 16, 16, 2048, 2048, 512, 512, kernel="fa2")
+    cost = predict(operator, "a100-sxm")
+    assert cost.kernel == "eager"
+    parts = explain(operator, cost, "a100-sxm")
+    assert [part.what for part in parts] == ["a.scores", "a.values", "a.softmax"]
+    assert sum(part.seconds for part in parts) == pytest.approx(cost.seconds)
+
+
+def test_a_reproducible_backward_costs_more_where_it_was_seen_to() -> None:
+    plain = Attention("a", "dgrad", 1, 40, 40, 17160, 17160, 128, 128, causal=False, kernel="cudnn")
+    again = Attention("a", "dgrad", 1, 40, 40, 17160, 17160, 128, 128, causal=False, kernel="cudnn", deterministic=True)
+    assert 1.1 < predict(again, "gb200").seconds / predict(plain, "gb200").seconds < 1.35
+
+
+@pytest.mark.parametrize("name", [path.stem for path in sorted(FOLDER.glob("*.toml"))])
+def test_no_fitted_rate_is_above_the_devices_peak_or_bandwidth(name: str) -> None:
+    assert name in KERNELS
+    for fitted in fitted_devices(name):
+        device = load_device(fitted)
+        for dtype in ("bf16", "fp8"):
+            if dtype in device.peak_flops:
+                known = constants_of(name, device, dtype)
+                for one in (known.forward, known.backward):
+                    assert max(rate for _, rate in one.flops_per_s) <= device.peak(dtype)
+                    assert one.bandwidth_bytes_per_s <= device.memory.bandwidth_bytes_per_s * 1.0001
+                    assert one.copy_bytes_per_s <= device.memory.bandwidth_bytes_per_s
+
+
+@settings(deadline=None)
+@given(
+    name=st.sampled_from(list_devices()), b=st.integers(1, 64), heads=st.integers(1, 128), s=st.integers(1, 65536),
+    d=st.integers(1, 320), phase=st.sampled_from(["forward", "dgrad"]), causal=st.booleans(),
+    window=st.sampled_from([None, 1, 100, 4096]), kernel=st.sampled_from(["auto", "sdpa", "eager"]),
+)  # fmt: skip
+def test_no_attention_is_faster_than_the_peak_allows_for_what_its_mask_leaves(
+    name: str, b: int, heads: int, s: int, d: int, phase: str, causal: bool, window: int | None, kernel: str
+) -> None:
+    device = load_device(name)
+    dtype = "bf16" if "bf16" in device.peak_flops else "fp16"
+    operator = Attention("a", phase, b, heads, heads, s, s, d, d, causal, window, dtype, kernel=kernel)
+    try:
+        cost = predict(operator, device)
+    except InputError:
+        assert kernel == "sdpa"
+        assert device.vendor == "intel"
+        return
+    assert operator.visible_flops / cost.seconds <= device.peak(dtype) * 1.0001
+    if cost.kernel != "eager":
+        assert operator.bytes / cost.seconds <= device.memory.bandwidth_bytes_per_s * 1.0001
+        assert sum(part.seconds for part in explain(operator, cost, device)) == pytest.approx(cost.seconds)
+
+
+@settings(deadline=None)
+@given(
+    name=st.sampled_from(["a100-sxm", "h100-sxm", "b200", "l40s"]), s=st.integers(64, 32768), heads=st.integers(1, 128),
+    d=st.sampled_from([32, 64, 96, 128, 256]), causal=st.booleans(),
+)  # fmt: skip
+def test_more_sequence_more_heads_and_more_batch_never_save(
+    name: str, s: int, heads: int, d: int, causal: bool
+) -> None:
+    def seconds(b: int, h: int, length: int) -> float:
+        return predict(Attention("a", "forward", b, h, h, length, length, d, d, causal), name).seconds
+
+    base = seconds(2, heads, s)
+    assert seconds(4, heads, s) >= base
+    assert seconds(2, 2 * heads, s) >= base
+    # Waves drain unevenly: a tile more of every sequence may fill them better.
+    assert seconds(2, heads, s + 128) >= base * 0.99
+    assert seconds(2, heads, 2 * s) >= base
+
+
+def test_many_attentions_at_once_cost_what_each_does_alone() -> None:
+    lengths, dims = np.meshgrid([512, 2048, 8192], [64, 80, 128, 192, 300])
+    together = attention_seconds(
+        "b200", "auto", "bf16", b=2, s_q=lengths, s_kv=lengths, heads=16, kv_heads=4, d_qk=dims, d_v=dims, window=1024
+    )
+    assert together.shape == lengths.shape
+    for index in np.ndindex(lengths.shape):
+        s, d = int(lengths[index]), int(dims[index])
+        alone = predict(Attention("a", "forward", 2, 16, 4, s, s, d, d, True, 1024), "b200").seconds
+        assert together[index] == pytest.approx(alone)
+
+
+def test_time_rises_from_each_built_head_dimension_to_the_next() -> None:
+    for device in ("a100-sxm", "h100-sxm", "l40s"):
+        times = sdpa(device, [32, 64, 96, 128, 160, 192, 256])
+        assert all(one < two for one, two in pairwise(times))
+
+
+def test_a_dimension_of_nothing_is_refused() -> None:
+    with pytest.raises(InputError, match="heads = 0: expected positive integers"):
+        attention_seconds("h100-sxm", "auto", "bf16", b=1, s_q=1, s_kv=1, heads=0, kv_heads=1, d_qk=64, d_v=64)
