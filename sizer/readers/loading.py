@@ -13,7 +13,7 @@ from shapes.files import read_bounded
 #: Configurations are a few KiB; anything larger is the wrong file.
 MAX_BYTES = 16 * 2**20
 #: Characters of YAML, Python and shell scripts.
-MAX_TEXT = 2**19
+MAX_TEXT = 2**18
 #: Deeper nesting than any configuration has; the parsers recurse.
 MAX_DEPTH = 100
 
@@ -54,7 +54,9 @@ def decode(data: bytes, where: str) -> str:
 def check_size(text: str, where: str) -> None:
     """InputError for a text that would take seconds to read: all but JSON is read character by character."""
     if len(text) > MAX_TEXT and text.lstrip()[:1] not in ("{", "["):
-        raise InputError(f"expected a configuration of at most {MAX_TEXT // 2**10} KiB where it is no JSON", where=where)
+        raise InputError(
+            f"expected a configuration of at most {MAX_TEXT // 2**10} KiB where it is no JSON", where=where
+        )
 
 
 def parse_mapping(text: str, where: str) -> Mapping[str, Any]:

@@ -16,7 +16,7 @@ from shapes.errors import InputError
 #: libyaml where PyYAML was built with it: ten times as fast.
 _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 #: Bounds two seconds of parsing; a configuration has a few KiB.
-MAX_BYTES = 2**20 if _LOADER is not yaml.SafeLoader else 2**17
+MAX_BYTES = 2**18 if _LOADER is not yaml.SafeLoader else 2**16
 #: Values that a file may hold, what its aliases stand for counted every time.
 MAX_VALUES = 100_000
 #: Characters of a number: PyYAML reads 1:1:1… in base 60, in time that grows with the square.
