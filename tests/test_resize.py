@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from shapes.errors import InputError
 from shapes.model import AttentionShape, Block, MlaShape, MlpShape, ModelShape, MoeShape, Stack
 from shapes.model.resize import dimensions, resize
+from sizer.readers import read_config
 
 
 def gpt3_2_7b() -> ModelShape:
@@ -61,3 +62,11 @@ def test_a_change_that_makes_no_model_names_its_dimension(change: dict[str, int]
     with pytest.raises(InputError) as caught:
         resize(gpt3_2_7b(), **change)
     assert caught.value.key == key
+
+
+def test_a_pooling_heads_attention_follows_the_towers_heads() -> None:
+    tower = read_config({"model_type": "siglip_vision_model", "hidden_size": 768, "num_attention_heads": 12}).model
+    assert tower.pooling is not None
+    changed = resize(tower, heads=6).pooling
+    assert changed is not None
+    assert (changed.heads, changed.kv_heads, changed.head_dim) == (6, 6, 128)

@@ -196,7 +196,7 @@ def test_active_parameters_leave_out_six_of_eight_experts() -> None:
     assert traced.active_parameters == traced.parameters - 5 * 6 * (2 * 160 * 96 + 96 * 160)
 
 
-@pytest.mark.parametrize(("t", "kv"), [(2, 1), (3, 1), (6, 1)])
+@pytest.mark.parametrize(("t", "kv"), [(2, 1), (6, 1)])
 def test_the_model_s_own_plan_gives_one_shard_s_shapes(t: int, kv: int) -> None:
     traced = trace_config(LLAMA, b=2, s=24, t=t)
     found = gemms(traced)

@@ -26,9 +26,7 @@ from shapes.dtypes import BYTES
 from shapes.errors import InputError
 from shapes.kernels import Run, run_of
 from shapes.operators.attention import written_out
-from shapes.operators.types import Attention, Collective, Elementwise, Gemm, GroupedGemm, Layout, Operator
-
-Product = Gemm | GroupedGemm
+from shapes.operators.types import Attention, Collective, Elementwise, Gemm, GroupedGemm, Layout, Operator, Product
 
 
 def predict(operator: Operator, device: str | Device) -> Cost:
@@ -48,7 +46,7 @@ def predict_many(operators: Iterable[Operator], device: str | Device) -> tuple[C
     attentions: dict[tuple[str, str, str], list[int]] = {}
     for index, operator in enumerate(listed):
         try:
-            if isinstance(operator, Gemm | GroupedGemm):
+            if isinstance(operator, Product):
                 groups.setdefault(_group_key(operator, target), []).append(index)
             elif isinstance(operator, Attention):
                 target.peak(operator.dtype)

@@ -53,6 +53,7 @@ def resize(model: ModelShape, **changes: int) -> ModelShape:
         vocab=new.get("vocab", model.vocab),
         after_embedding=tuple(_resized_linear(linear, old, new) for linear in model.after_embedding),
         before_head=tuple(_resized_linear(linear, old, new) for linear in model.before_head),
+        pooling=_resized_attention(model.pooling, old, new) if model.pooling else None,
     )
 
 

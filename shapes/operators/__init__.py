@@ -12,6 +12,7 @@ from shapes.operators.types import (
     Layout,
     Operator,
     Phase,
+    Product,
     counted_once,
 )
 
@@ -25,6 +26,7 @@ __all__ = [
     "Layout",
     "Operator",
     "Phase",
+    "Product",
     "check_split",
     "counted_once",
     "nearest_split",

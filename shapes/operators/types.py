@@ -229,7 +229,9 @@ class Collective:
         return 0
 
 
-Operator = Gemm | GroupedGemm | Attention | Elementwise | Collective
+#: Matrix products: what has m, n, k and a layout.
+Product = Gemm | GroupedGemm
+Operator = Product | Attention | Elementwise | Collective
 
 
 def counted_once(operator: Operator) -> Operator:

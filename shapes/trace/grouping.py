@@ -14,7 +14,7 @@ from typing import Any
 
 from torch import nn
 
-from shapes.operators.types import Gemm, GroupedGemm, Operator, Phase
+from shapes.operators.types import Gemm, Operator, Phase, Product
 from shapes.trace.names import Names
 
 #: What transformers' classes call the parts, in order, and then the whole.
@@ -160,7 +160,7 @@ _OUTER: dict[Phase, str] = {"forward": "n", "dgrad": "k", "wgrad": "m"}
 
 
 def _outputs_of(operator: Operator) -> int | None:
-    if not isinstance(operator, Gemm | GroupedGemm):
+    if not isinstance(operator, Product):
         return None
     return int(getattr(operator, _OUTER[operator.phase]))
 

@@ -176,6 +176,7 @@ def _notes(config: Mapping[str, Any], model_type: str, part: str | None) -> tupl
             "experts run the tokens routed to them; transformers' class, which --trace lists, runs every token through "
             "every expert"
         )
+        notes.append("attention within chunks is priced as a sliding window of a chunk's length, which sees more keys")
     return tuple(notes)
 
 

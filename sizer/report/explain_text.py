@@ -8,7 +8,7 @@ from tabulate import tabulate
 
 from shapes.cost import Cost, explain
 from shapes.device import Device
-from shapes.operators import Gemm, GroupedGemm, Operator
+from shapes.operators import Operator, Product
 from sizer.answers.operator_table import OperatorTable
 from sizer.report.page import Page
 from sizer.report.units import percent_text, seconds_text
@@ -21,7 +21,7 @@ def render(table: OperatorTable, page: Page) -> str:
 
 def _explained(operator: Operator, cost: Cost, device: Device) -> str:
     shape = " x ".join(str(getattr(operator, key)) for key in ("batch", "m", "n", "k") if hasattr(operator, key))
-    layout = f" {operator.layout}" if isinstance(operator, Gemm | GroupedGemm) else ""
+    layout = f" {operator.layout}" if isinstance(operator, Product) else ""
     head = (
         f"{operator.name} {operator.phase} {operator.kind} {shape}{layout} {operator.dtype}: "
         f"{seconds_text(cost.seconds)} +-{percent_text(cost.error)}, {cost.bound}-bound, x {operator.count} a step"

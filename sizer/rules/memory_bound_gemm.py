@@ -12,7 +12,7 @@ fused kernel.
 
 from __future__ import annotations
 
-from shapes.operators import Gemm, GroupedGemm, Operator
+from shapes.operators import Gemm, Operator, Product
 from sizer.rules.base import Answer, Context, Finding, NotApplicable, Suggestion
 
 CODE = "SZ118"
@@ -25,9 +25,7 @@ NOTABLE_SHARE = 0.05
 
 def check(context: Context) -> Answer:
     products = [
-        (op, cost)
-        for op, cost in zip(context.operators, context.costs, strict=True)
-        if isinstance(op, Gemm | GroupedGemm)
+        (op, cost) for op, cost in zip(context.operators, context.costs, strict=True) if isinstance(op, Product)
     ]
     if not products:
         return NotApplicable("no matrix products")

@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from shapes.model import AttentionShape
-from shapes.operators import Gemm, GroupedGemm
+from shapes.operators import Product
 from sizer.rules.arithmetic import alignment, largest_power_of_two, neighbours
 from sizer.rules.base import Answer, Context, Finding, NotApplicable, Suggestion
 
@@ -29,7 +29,7 @@ NOTABLE_SHARE = 0.001
 
 
 def check(context: Context) -> Answer:
-    if not any(isinstance(op, Gemm | GroupedGemm) for op in context.operators):
+    if not any(isinstance(op, Product) for op in context.operators):
         return NotApplicable("no matrix products")
     return list(_findings(context))
 
@@ -38,7 +38,7 @@ def _findings(context: Context) -> Iterator[Finding]:
     step, step_s, covered = alignment(context), context.step_s, _covered(context)
     lost: dict[int, dict[str, float]] = {}
     for op, cost in zip(context.operators, context.costs, strict=True):
-        if not isinstance(op, Gemm | GroupedGemm):
+        if not isinstance(op, Product):
             continue
         seconds = op.count * sum(penalty for _, penalty in cost.alignment_s)
         for value in {op.m, op.n, op.k} - covered:
