@@ -36,7 +36,7 @@ class Workload:
     d: int = 1
     e: int = 1
     zero: int = 0
-    attention: AttentionKernel = "flash"
+    attention: AttentionKernel = "auto"
     checkpointing: Checkpointing = "none"
     sequence_parallel: bool = False
     fused_qkv: bool | None = None

@@ -268,7 +268,7 @@ def test_every_saving_takes_less_than_doing_without_it() -> None:
     plain = memory(llama_8b(), w).total_bytes
     found = savings(llama_8b(), w, "h100-sxm")
     assert {saved.saving.name for saved in found} >= {
-        "flash attention",
+        "fused attention",
         "ZeRO 1",
         "ZeRO 3 / FSDP",
         "full checkpointing",

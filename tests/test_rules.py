@@ -95,7 +95,7 @@ BAD: list[tuple[str, ModelShape, dict[str, Any], str, int | str, list[Change]]] 
     ("SZ109", model(d_ff=10230, gated=False), {}, "d_ff", 10230, [{"d_ff": 10176}, {"d_ff": 10240}]),  # 159, 160 x 64
     # 16 heads x 2 blocks of 128 queries = 32 of H100's 132; 132 / 32 = 4.1, so five sequences.
     ("SZ113", model(), {"b": 1, "s": 256}, "b", 1, [{"b": 5}]),
-    # head_dim 132 lies between the kernels for 128 and 160.
+    # FlashAttention 3 takes multiples of 8; torch's attention pads 132 to 136 and runs it as 160.
     ("SZ114", model(head_dim=132), {}, "head_dim", 132, [{"head_dim": 128}]),
     ("SZ115", model(kv=4), {"t": 8}, "kv_heads", 4, [{"kv_heads": 8}, {"t": 4}]),
     ("SZ115", model(hidden=1536, heads=12, kv=6), {"t": 4}, "kv_heads", 6, [{"kv_heads": 4}, {"t": 3}]),
@@ -108,7 +108,7 @@ BAD: list[tuple[str, ModelShape, dict[str, Any], str, int | str, list[Change]]] 
     ("SZ118", model(), {"b": 1, "s": 64}, "b", 1, [{"b": 2}]),
     # Scores of 1024 x 1024 over 64: less than 128 FLOPs a byte in any batch, so the kernel is what helps.
     ("SZ118", model(heads=32), {"b": 4, "s": 1024, "attention": "eager"}, "attention", "eager",
-     [{"attention": "flash"}]),
+     [{"attention": "auto"}]),
     ("SZ120", model(), {"t": 4, "p": 2, "d": 7, "gpus": 64}, "d", 7, [{"d": 8}]),  # 64 / (4 x 2)
     ("SZ120", model(), {"b": 4, "d": 8, "global_batch": 1000}, "b", 4, [{"b": 1}]),  # 1000 / 8 = 125 is odd: 1, not 3
     ("SZ122", model(length=197), {}, "s", 197, []),
@@ -287,7 +287,7 @@ NAMED = ("vocab", "hidden", "heads", "kv_heads", "head_dim", "d_ff")
 
 
 @given(
-    names=st.sets(st.sampled_from(NAMED)), t=st.sampled_from([1, 2, 4]), attention=st.sampled_from(["flash", "eager"])
+    names=st.sets(st.sampled_from(NAMED)), t=st.sampled_from([1, 2, 4]), attention=st.sampled_from(["auto", "eager"])
 )
 @settings(max_examples=60)
 def test_a_trace_whose_caller_named_only_some_dimensions_is_checked_by_every_rule(
@@ -407,3 +407,39 @@ def test_llamas_width_of_8h_over_3_is_told_and_llama_3_1_is_left_in_peace() -> N
     assert finding.value == 10922
     assert "8h/3" in finding.message
     assert sizer.check(str(CONFIGS / "llama-3.1-8b.json")).worst() in (None, "info")
+
+
+@pytest.mark.parametrize(
+    ("device", "head_dim", "workload", "said"),
+    [
+        ("h100-sxm", 160, {}, "head_dim 160 runs as 192 in FlashAttention 3: 17% of it is padding"),
+        (
+            "b200",
+            192,
+            {},
+            "cuDNN fused attention takes head dimensions up to 128 or (192, 128), (256, 256) in training",
+        ),
+        ("b200", 192, {"attention": "fa4"}, "FlashAttention 4 (CuTe) takes head dimensions up to 128"),
+        ("b200", 160, {"phase": "infer"}, "FlashInfer is built for 64, 128, 256 alone"),
+        ("a100-sxm", 160, {}, "until 2025-04-28 there was a kernel for 160"),
+        ("a100-sxm", 100, {}, "it is no multiple of 8, so that Q, K and V are padded with a copy first"),
+        ("a100-sxm", 512, {}, "attention falls back to scores and softmax written out"),
+    ],
+)
+def test_the_head_dimension_is_judged_by_the_kernel_of_the_device(
+    device: str, head_dim: int, workload: dict[str, Any], said: str
+) -> None:
+    findings = found("SZ114", context(model(head_dim=head_dim), device, **workload))
+    assert [one.value for one in findings] == [head_dim]
+    assert said in findings[0].message
+
+
+@pytest.mark.parametrize(("device", "head_dim"), [("mi300x", 80), ("b200", 128), ("h100-sxm", 192), ("a100-sxm", 96)])
+def test_a_head_dimension_that_the_devices_kernel_is_built_for_passes(device: str, head_dim: int) -> None:
+    assert found("SZ114", context(model(head_dim=head_dim), device)) == []
+
+
+def test_nothing_is_said_of_head_dimensions_where_the_kernels_are_not_public() -> None:
+    answer = find_rule("SZ114").check(context(model(head_dim=132), "gaudi3"))
+    assert isinstance(answer, NotApplicable)
+    assert "Gaudi FusedSDPA" in answer.reason

@@ -24,7 +24,7 @@ from shapes.cost.result import Cost
 from shapes.device import Device, load_device
 from shapes.dtypes import BYTES
 from shapes.errors import InputError
-from shapes.kernels import Run, run_of
+from shapes.kernels import Run, load_kernel, run_of
 from shapes.operators.attention import written_out
 from shapes.operators.types import Attention, Collective, Elementwise, Gemm, GroupedGemm, Layout, Operator, Product
 
@@ -188,6 +188,12 @@ def run_for(operator: Attention, device: Device) -> Run:
     return run_of(
         operator.kernel, device.architecture, operator.dtype, operator.head_dim, operator.v_head_dim, operator.trains
     )  # fmt: skip
+
+
+def attention_titles(operators: Iterable[Operator], device: Device) -> tuple[str, ...]:
+    """Titles of the kernels that run the fused attentions among ``operators`` on ``device``."""
+    runs = (run_for(operator, device) for operator in operators if isinstance(operator, Attention))
+    return tuple(dict.fromkeys(load_kernel(run.kernel).title for run in runs))
 
 
 def _written_out(operator: Attention, device: Device) -> Cost:

@@ -63,7 +63,7 @@ def possible_savings(workload: Workload, optimizer: str = "adamw") -> Iterator[S
     if not workload.train:
         return
     if workload.attention == "eager":
-        yield Saving("flash attention", {"attention": "flash"})
+        yield Saving("fused attention", {"attention": "auto"})
     if workload.t > 1 and not workload.sequence_parallel:
         yield Saving("sequence parallelism", {"sequence_parallel": True})
     if workload.d > 1:

@@ -92,14 +92,21 @@ def _row(operator: Operator, cost: Cost) -> dict[str, Any]:
         "dtype": operator.dtype,
         "layout": getattr(operator, "layout", None),
         "flops": operator.flops,
+        "visible_flops": visible_flops(operator),
         "bytes": operator.bytes,
         "seconds": cost.seconds,
-        "tflops": operator.flops / cost.seconds / 1e12 if cost.seconds else 0.0,
+        "tflops": visible_flops(operator) / cost.seconds / 1e12 if cost.seconds else 0.0,
         "bound": cost.bound,
         "tile_efficiency": cost.tile_efficiency,
         "wave_efficiency": cost.wave_efficiency,
         "source": cost.source,
+        "kernel": cost.kernel,
     }
+
+
+def visible_flops(operator: Operator) -> int:
+    """FLOPs that an attention's mask leaves to be done; every one of any other operator."""
+    return round(operator.visible_flops) if isinstance(operator, Attention) else operator.flops
 
 
 def _dimensions(operator: Operator) -> tuple[int | None, int | None, int | None]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from shapes.cost.predict import attention_titles
 from shapes.device import Device
 from sizer.checking.findings import SEVERITIES, ModelSummary, Report, StepTime
 from sizer.checking.grading import PricedStep, price_finding
@@ -41,6 +42,7 @@ def report_of(proposals: Proposals, measured: CostSource | None = None) -> Repor
         not_applicable=tuple(rule.CODE for rule, answer in proposals.answers if isinstance(answer, NotApplicable)),
         suppressed=tuple(rule.CODE for rule, answer in proposals.answers if answer is None),
         implementation=subject.implementation,
+        attention=attention_titles(subject.operators, device),
     )
 
 

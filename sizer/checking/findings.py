@@ -79,7 +79,8 @@ class ModelSummary:
 class Report:
     """Everything `check` says of one configuration on one device.
 
-    ``implementation``: whose kernels save activations, in the rules on memory.
+    ``implementation``: whose kernels save activations, in the rules on memory. ``attention``: titles of the kernels
+    that run the attention on this device.
     """
 
     path: str
@@ -91,6 +92,7 @@ class Report:
     not_applicable: tuple[str, ...]
     suppressed: tuple[str, ...] = ()
     implementation: str = "huggingface"
+    attention: tuple[str, ...] = ()
 
     def worst(self) -> Severity | None:
         """The worst severity among the findings; None if there are none."""
@@ -110,6 +112,7 @@ class Report:
             "workload": self.workload.to_dict(),
             "device": self.device,
             "implementation": self.implementation,
+            "attention": list(self.attention),
             "step": asdict(self.step),
             "findings": [_finding_dict(finding) for finding in self.findings],
             "not_applicable": list(self.not_applicable),

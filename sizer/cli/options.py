@@ -15,6 +15,7 @@ from shapes.device import DEFAULT_DEVICE
 from shapes.dtypes import DTYPES
 from shapes.errors import InputError
 from shapes.files import write_whole
+from shapes.kernels import CHOICES
 from sizer.ending import give_up_output
 from sizer.report.formats import formats, render
 from sizer.report.page import Page, plain
@@ -58,7 +59,10 @@ def workload_options(function: F) -> F:
         click.option("--gpus", type=int, help="Devices; --dp follows as GPUs / (TP x PP)."),
         click.option("--global-batch", type=int, help="Sequences a step; gradient accumulation follows."),
         click.option("--zero", type=click.IntRange(0, 3), help="ZeRO stage. [default: 0]"),
-        click.option("--attention", type=click.Choice(["flash", "eager"]), help="Attention kernel. [default: flash]"),
+        click.option(
+            "--attention", type=click.Choice(CHOICES), metavar="KERNEL",
+            help=f"Attention kernel: {', '.join(CHOICES)}. [default: auto, the device's usual one]",
+        ),
         click.option("--phase", type=click.Choice(["train", "infer"]), help="What is run. [default: train]"),
         click.option(
             "--checkpointing", type=click.Choice(["none", "selective", "full"]),

@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from shapes.errors import InputError
+from shapes.kernels import CHOICES
 from sizer.cli.options import config_argument, device_option, output_options, write_answer
 
 
@@ -18,7 +19,14 @@ from sizer.cli.options import config_argument, device_option, output_options, wr
 @click.option("--global-batch", type=int, required=True, help="Sequences a step, over all devices.")
 @click.option("-s", "--sequence", "s", type=int, help="Tokens a sequence. [default: the file's, or 4096]")
 @click.option("--dtype", default="bf16", show_default=True, help="Of the products.")
-@click.option("--attention", type=click.Choice(["flash", "eager"]), default="flash", show_default=True, help="Kernel.")
+@click.option(
+    "--attention",
+    type=click.Choice(CHOICES),
+    default="auto",
+    show_default=True,
+    metavar="KERNEL",
+    help=f"Attention kernel: {', '.join(CHOICES)}.",
+)
 @click.option("--optimizer", default="adamw", show_default=True, metavar="NAME", help="Optimizer, e.g. lion.")
 @click.option("--precision", metavar="NAME", help="Recipe, e.g. mixed-16. [default: by --dtype]")
 @click.option(

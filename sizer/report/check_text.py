@@ -33,9 +33,10 @@ def _header(report: Report, style: Style) -> list[str]:
         for key, name in (("t", "tp"), ("p", "pp"), ("d", "dp"), ("e", "ep"))
         if getattr(workload, key) > 1
     ]
+    kernels = f" ({', '.join(report.attention)})" if report.attention else ""
     parts = [
         report.device, workload.dtype, workload.phase, f"b {workload.b}", f"s {workload.s}", *split,
-        f"{workload.attention} attention", f"{report.implementation} kernels",
+        f"{workload.attention} attention{kernels}", f"{report.implementation} kernels",
     ]  # fmt: skip
     lines = [style(f"{report.path}: {model.model_type}, {size}", "head"), "  " + ", ".join(parts)]
     warnings = set(sentences(model.unread))

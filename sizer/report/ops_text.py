@@ -6,6 +6,7 @@ from typing import Any
 
 from tabulate import tabulate
 
+from shapes.cost.predict import attention_titles
 from sizer.answers.operator_table import OperatorTable
 from sizer.report.page import Page
 from sizer.report.units import count_text, percent_text, seconds_text
@@ -15,7 +16,10 @@ HEADERS = ("operator", "phase", "kind", "count", "batch", "m", "n", "k", "GFLOP"
 
 
 def render(table: OperatorTable, page: Page) -> str:
-    """One line an operator: time, TFLOPS and share of peak are of one run; tile and wave are efficiencies."""
+    """One line an operator: time, TFLOPS and share of peak are of one run; tile and wave are efficiencies.
+
+    FLOPs are those that the attention's mask leaves.
+    """
     rows = table.rows()
     peak = table.device.peak_flops
     body = [_cells(row, peak.get(row["dtype"])) for row in rows]
@@ -23,7 +27,9 @@ def render(table: OperatorTable, page: Page) -> str:
         f"{table.path}: {table.model.model_type}, {count_text(table.model.parameters)} parameters, "
         f"{table.device.name}, operators by {table.model.path}"
     )
-    notes = [f"note: {note}" for note in table.model.notes]
+    kernels = attention_titles(table.operators, table.device)
+    notes = [f"attention: {', '.join(kernels)}"] if kernels else []
+    notes += [f"note: {note}" for note in table.model.notes]
     total = f"step {seconds_text(table.step.seconds)}, MFU {percent_text(table.step.mfu)} ({table.step.source})"
     aligned = ("left", "left", "left") + ("right",) * 9 + ("left", "right", "right")
     text = tabulate(body, HEADERS, tablefmt="simple", colalign=aligned, disable_numparse=True)
@@ -31,7 +37,7 @@ def render(table: OperatorTable, page: Page) -> str:
 
 
 def _cells(row: dict[str, Any], peak: float | None) -> list[str]:
-    counted = row["flops"] > 0
+    counted = row["visible_flops"] > 0
     of_peak = percent_text(row["tflops"] * 1e12 / peak) if counted and peak else ""
 
     def number(key: str) -> str:
@@ -42,7 +48,7 @@ def _cells(row: dict[str, Any], peak: float | None) -> list[str]:
 
     return [
         row["name"], row["phase"], row["kind"], number("count"), number("batch"), number("m"), number("n"), number("k"),
-        f"{row['flops'] / 1e9:.1f}" if counted else "", seconds_text(row["seconds"]),
+        f"{row['visible_flops'] / 1e9:.1f}" if counted else "", seconds_text(row["seconds"]),
         f"{row['tflops']:.0f}" if counted else "", of_peak, row["bound"],
         share("tile_efficiency"), share("wave_efficiency"),
     ]  # fmt: skip

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from math import gcd
 
 from shapes.model import AttentionShape
@@ -49,10 +50,13 @@ def square(context: Context) -> bool:
     return known and dims["heads"] * dims["head_dim"] == dims["hidden"]
 
 
-def heads_that_keep_hidden(context: Context, multiple: int) -> tuple[Suggestion, ...]:
+def heads_that_keep_hidden(
+    context: Context, multiple: int, fits: Callable[[int], bool] = lambda head_dim: True
+) -> tuple[Suggestion, ...]:
     """Other numbers of heads at the same hidden size whose head dimension is a multiple of ``multiple``.
 
-    The next larger and the next smaller head dimension; both divide the hidden size, and the heads divide by t.
+    The next larger and the next smaller head dimension that ``fits``; both divide the hidden size, and the heads
+    divide by t.
     """
     dims, t = context.dimensions, context.workload.t
     if context.model is None or not isinstance(context.model.attention, AttentionShape) or not square(context):
@@ -64,6 +68,7 @@ def heads_that_keep_hidden(context: Context, multiple: int) -> tuple[Suggestion,
         for candidate in range(multiple, 257, multiple)
         if hidden % candidate == 0
         and candidate != dim
+        and fits(candidate)
         and (hidden // candidate) % t == 0
         and not (grouped and (hidden // candidate) % dims["kv_heads"])
     ]

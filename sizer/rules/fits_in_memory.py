@@ -59,7 +59,7 @@ def check(context: Context) -> Answer:
 
 def _ways_out(model: ModelShape, workload: Workload) -> Iterator[Mapping[str, int | str]]:
     if workload.attention == "eager":
-        yield {"attention": "flash"}
+        yield {"attention": "auto"}
     if workload.train and workload.d > 1:
         for stage in range(workload.zero + 1, 4):
             yield {"zero": stage}
