@@ -27,7 +27,8 @@ from sizer.report.formats import draw
 @click.argument("config", required=False)
 @click.option("--config", "config_option", metavar="FILE", help="The baseline's configuration (as the argument).")
 @click.option(
-    "--what", help="swiglu, heads, vocab, hidden, microbatch or model. [default: swiglu; model with --params]"
+    "--what",
+    help="What varies: swiglu, heads, hidden … (an unknown name lists them). [default: swiglu; model with --params]",
 )
 @click.option("--h", "h", type=int, help="Hidden size of the baseline.")
 @click.option("--d-ff", type=int, help="Width of its MLP. [default: 8h/3]")
@@ -53,7 +54,7 @@ from sizer.report.formats import draw
 @click.option("--gemm-only", is_flag=True, help="With swiglu: the single product of the ML Engineering book.")
 @click.option("--predict", "source", flag_value="predict", help="Predict for --device, whatever hardware is here.")
 @click.option("--measure", "source", flag_value="measure", help="Measure here (a GPU, or this CPU).")
-@click.option("--strategy", help="Measuring: racing or exhaustive. [default: racing]")
+@click.option("--strategy", help="Measuring: how candidates are tried (an unknown name lists them). [default: racing]")
 @click.option("--regret", default="1%", show_default=True, help="Measured: how far from the best is good enough.")
 @click.option(
     "--confidence", default=0.95, show_default=True, type=click.FloatRange(0.5, 0.999), help="How sure to be."

@@ -11,13 +11,10 @@ import json
 from pathlib import Path
 from typing import Any
 
-TYPES = (
-    "bart", "bert", "bloom", "cohere", "cohere2", "deepseek_v2", "deepseek_v3", "falcon", "gemma", "gemma2",
-    "gemma3_text", "glm4", "glm4_moe", "gpt2", "gpt_bigcode", "gpt_neox", "gpt_oss", "gptj", "llama", "llama4_text",
-    "minimax_m2", "mistral", "mixtral", "mpt", "olmo", "olmo2", "opt", "phi", "phi3", "qwen2", "qwen2_moe",
-    "qwen2_vl_text", "qwen2_5_vl_text", "qwen3", "qwen3_moe", "qwen3_vl_text", "roberta", "siglip_text_model",
-    "siglip_vision_model", "stablelm", "starcoder2", "t5", "vit", "whisper",
-)  # fmt: skip
+from sizer.readers.huggingface import BUILDERS, DEFAULTS_OF
+
+#: Every type that has a builder, under the type whose defaults it is read with, and SigLIP's other tower.
+TYPES = sorted({DEFAULTS_OF.get(model_type, model_type) for model_type in BUILDERS} | {"siglip_text_model"})
 DRIVERS = {"hidden_size": 2, "n_embd": 2, "num_attention_heads": 4, "n_head": 4, "num_hidden_layers": 3, "n_layer": 3}
 TARGET = Path(__file__).parents[2] / "sizer" / "readers" / "hf_defaults.json"
 #: Keys that say nothing about shapes.
