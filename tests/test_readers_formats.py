@@ -81,3 +81,76 @@ def test_a_wrong_hidden_size_is_one_line_in_every_format(config_format: str, val
         read_config({**base, key: value}, config_format=config_format, where="file")
     assert str(caught.value).replace("_", "-").startswith("file: " + key.replace("_", "-") + " = ")
     assert "\n" not in str(caught.value)
+
+
+def neox(**more: Any) -> Any:
+    return read_config({**NEOX, "rotary_pct": 1, **more}, config_format="gpt_neox")
+
+
+@pytest.mark.parametrize(
+    ("more", "width"),
+    [
+        ({}, 4 * 4096),
+        ({"activation": "swiglu"}, 16384 // 3),  # floor(floor(2/3 x 16384) / 2) = floor(10922 / 2)
+        ({"activation": "swiglu", "mlp_multiple_of": 256}, 22 * 256),
+        ({"activation": "swiglu", "mlp_multiple_of": 256, "intermediate_size": 32768}, 43 * 256),  # Llama's 11008
+        ({"activation": "geglu", "expansion_factor": 6}, 2 * 4096),
+        ({"mlp_type": "llama"}, 8 * 4096 // 3),
+    ],
+)
+def test_neox_cuts_a_gated_mlp_to_two_thirds_of_its_width(more: dict[str, Any], width: int) -> None:
+    mlp = neox(**more).model.dense_mlp
+    assert mlp.width == width
+    assert mlp.gated is bool(more)
+
+
+def test_neox_norms_experts_and_windows_are_those_of_its_classes() -> None:
+    plain = neox(no_weight_tying=True, pos_emb="rotary").model
+    h, padded, layers = 4096, 50304, 24
+    assert plain.parameters == 2 * padded * h + layers * (12 * h * h + 13 * h) + 2 * h
+    bare = neox(no_weight_tying=True, pos_emb="rotary", norm="non_parametric_layernorm").model
+    assert plain.parameters - bare.parameters == 2 * h * (2 * layers + 1)
+    sparse = neox(no_weight_tying=True, pos_emb="rotary", moe_num_experts=8, moe_expert_interval=2).model
+    # every second layer: a router and eight plain MLPs without biases, in place of one with them
+    assert sparse.parameters - plain.parameters == layers // 2 * (8 * h + 8 * 8 * h * h - 8 * h * h - 5 * h)
+    assert neox(sliding_window_width=512).model.attention.window == 512
+
+
+@pytest.mark.parametrize("kind", ["mamba", "rwkv", "gmlp", "amlp"])
+def test_neox_layers_that_are_no_attention_are_refused(kind: str) -> None:
+    with pytest.raises(InputError, match=f"{kind} layers"):
+        neox(attention_config=[[["global", kind], 12]])
+
+
+def test_neox_sparse_attention_and_another_optimizer_are_named() -> None:
+    reading = neox(attention_config=[[["global", "local"], "all"]], optimizer={"type": "Lion", "params": {"lr": 1e-4}})
+    assert {one.key for one in reading.unread} == {"attention_config", "optimizer.type"}
+
+
+def test_neox_flow_style_yaml_with_comments_is_yaml_though_it_begins_like_json() -> None:
+    text = """{
+  # a comment
+  "num-layers": 24, "hidden-size": 4096, "num-attention-heads": 32, "seq-length": 2048,
+  "optimizer": {"type": "Adam", "params": {"lr": 0.97e-4, }},
+  "zero_optimization": {"stage": 1}, "fp16": {"enabled": true}, "checkpoint-activations": true,
+  "train_micro_batch_size_per_gpu": 4, "pipe-parallel-size": 0,
+}
+"""
+    reading = read_text(text, where="20B.yml")
+    assert reading.format == "gpt_neox"
+    assert reading.model == read_config(NEOX, config_format="gpt_neox").model
+    expected = {"s": 2048, "b": 4, "zero": 1, "dtype": "fp16", "checkpointing": "full"}
+    assert reading.workload == expected
+    with pytest.raises(InputError, match="expected JSON"):
+        read_text(text, where="20B.json")
+
+
+@pytest.mark.parametrize(
+    ("more", "padded"),
+    [({"tokenizer_type": "HFTokenizer", "vocab-file": "data/20B_tokenizer.json"}, 50304),
+     ({"tokenizer_type": "SPMTokenizer"}, 32000), ({}, 50304)],
+)  # fmt: skip
+def test_neox_without_a_vocabulary_takes_the_named_tokenizers(more: dict[str, Any], padded: int) -> None:
+    reading = neox(**more)
+    assert reading.model.vocab == padded
+    assert "no vocab_size" in reading.notes[0]

@@ -99,10 +99,6 @@ class InProcess:
         """See ``Executor.finish``."""
         return self._finish(prepared, "samples")
 
-    def release(self, prepared: Prepared) -> None:
-        """See ``Executor.release``."""
-        prepared.handle = None  # its buffers go with it
-
     def control(self) -> Job:
         """The shape that is timed again through every sweep: large enough to fill the device."""
         if self.backend.device == "cpu":
@@ -212,7 +208,7 @@ class InProcess:
             created=time.time(),
             **summary_fields(prepared.samples, kernel.settings.confidence),
         )
-        self.release(prepared)
+        prepared.handle = None  # its buffers go with it
         return result
 
     def _failed(self, job: Job, outcome: NotMeasured) -> Measurement:

@@ -1,14 +1,17 @@
-"""GPT-NeoX YAML: dashes and underscores both occur, and a gated MLP is cut to two thirds."""
+"""GPT-NeoX YAML: dashes and underscores both occur, and a gated MLP is cut to two thirds, as transformer.py does."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
-from shapes.model import AttentionShape, Block, MlpShape, ModelShape, Stack
+from shapes.errors import InputError, shorten
+from shapes.model import AttentionShape, Block, MlpShape, ModelShape, MoeShape, Stack
 from sizer.readers.fields import Fields
-from sizer.readers.hf_blocks import layer_count
+from sizer.readers.hf_blocks import layer_count, run_lengths
 from sizer.readers.reading import Reading
+from sizer.readers.tokenizers import tokenizer_size
+from sizer.readers.unread import Unread
 
 NAME = "gpt_neox"
 
@@ -17,101 +20,201 @@ KEYS = {
     "layers": "num_layers",
     "heads": "num_attention_heads",
     "kv_heads": "num_kv_heads",
-    "d_ff": "intermediate_size",
+    "experts": "moe_num_experts",
+    "top_k": "moe_top_k",
 }
 #: Keys that GPT-NeoX has and Megatron has not.
 OWN = ("mlp_type", "no_weight_tying", "pos_emb", "model_parallel_size", "pipe_parallel_size", "gpt_j_residual",
-       "train_micro_batch_size_per_gpu", "mlp_multiple_of", "rotary_pct")  # fmt: skip
-#: GPT-2's and GPT-NeoX-20B's tokenizers, which the files do not give the size of.
-DEFAULT_VOCAB = 50257
+       "train_micro_batch_size_per_gpu", "mlp_multiple_of", "rotary_pct", "gpt_j_tied", "attention_config",
+       "zero_optimization")  # fmt: skip
+GATED = ("swiglu", "geglu", "reglu", "bilinear", "glu")
+#: Parameters per channel of each norm; scalenorm has one in all.
+NORMS = {"layernorm": 2, "te_layernorm": 2, "rmsnorm": 1, "te_rmsnorm": 1, "non_parametric_layernorm": 0}
+#: Kinds of layers that are no attention, and have no formula here.
+NO_ATTENTION = ("mamba", "rwkv", "gmlp", "amlp")
+DENSE = ("global", "flash")
 
 
 def matches(config: Mapping[str, Any]) -> bool:
     """num_layers with at least one key of GPT-NeoX's own."""
-    keys = _underscored(config)
+    keys = normalised(config)
     return "num_layers" in keys and "hidden_size" in keys and any(key in keys for key in OWN)
 
 
 def normalised(config: Mapping[str, Any]) -> dict[str, Any]:
     """Every key with underscores; sections are GPT-NeoX's own mappings and stay."""
-    return _underscored(config)
+    return {str(key).replace("-", "_"): value for key, value in config.items()}
 
 
 def read(config: Mapping[str, Any], where: str) -> Reading:
-    """Without vocab_size the GPT-2 tokenizer's 50,257 is taken and padded, which a note says."""
-    flat = _underscored(config)
-    fields = Fields(flat, where)
+    """Without vocab_size the named tokenizer's is taken, else GPT-2's, and padded; a note says so."""
+    fields = Fields(normalised(config), where)
+    kinds, left = _attention_kinds(fields, layer_count(fields, "num_layers"))
     hidden, heads = fields.integer("hidden_size"), fields.integer("num_attention_heads")
-    layers = layer_count(fields, "num_layers")
     if hidden % heads:
         raise fields.error(f"expected a divisor of hidden_size = {hidden}", "num_attention_heads")
-    kv = fields.kv_heads(fields.optional("num_kv_heads"), heads, "num_kv_heads")
-    rms = fields.text("norm", default="layernorm") in ("rmsnorm", "te_rmsnorm")
-    positions = fields.text("pos_emb", default="learned")
-    rotary = int(hidden // heads * min(fields.number("rotary_pct", default=1.0), 1.0)) if positions == "rotary" else 0
-    bias = fields.flag("use_bias_in_attn_linear", default=True)
-    attention = AttentionShape(
-        heads, kv, hidden // heads, qkv_bias=bias, o_bias=bias, fused_qkv=True, rotary_dim=rotary,
-        dropout=fields.number("attention_dropout", default=0.0),
-    )  # fmt: skip
-    parallel = fields.flag("gpt_j_residual")
-    block = Block(
-        attention, _mlp(fields, hidden), norm_weights=1 if rms else 2, parallel=parallel, count=layers,
-        dropout=fields.number("hidden_dropout", default=0.0),
-    )  # fmt: skip
-    rows = fields.integer("max_position_embeddings", "seq_length") if positions == "learned" else 0
-    stack = Stack("decoder", hidden, (block,), positions=rows, final_norm=1 if rms else 2)
+    kind = fields.text("norm", default="layernorm")
+    if kind not in NORMS:
+        raise fields.error(f"has no formula here; expected one of {', '.join(NORMS)}", "norm")
+    weights, parallel = NORMS[kind], fields.flag("gpt_j_residual")
+    attention, extra = _attention(fields, hidden, heads, weights)
+    dense, moe = _mlp(fields, hidden), _mixture(fields, hidden)
+    every = fields.integer("moe_expert_interval", default=1)
+    blocks = run_lengths([
+        Block(attention, moe if moe is not None and layer % every == 0 else dense, norm_weights=weights, extra=extra,
+              parallel=parallel, dropout=fields.number("hidden_dropout", default=0.0))
+        for layer in range(len(kinds))
+    ])  # fmt: skip
+    learned = fields.text("pos_emb", default="learned") == "learned"
+    rows = fields.integer("max_position_embeddings", "seq_length") if learned else 0
+    rows += fields.count("opt_pos_emb_offset") if learned else 0
+    stack = Stack("decoder", hidden, blocks, positions=rows, final_norm=weights)
     vocab, notes = _vocab(fields)
     model = ModelShape(
         "gpt_neox", (stack,), vocab=vocab, tied=not fields.flag("no_weight_tying"), max_positions=rows or None
     )
+    if dense.gated:
+        notes += (f"gated: gate and up share two thirds of the width, as GPT-NeoX builds it: {dense.width} each",)
+    workload = _workload(fields)
     return Reading(
-        model, NAME, where, keys=_keys(config), workload=_workload(fields), config=config,
+        model, NAME, where, keys=_keys(config, model), workload=workload, config=config,
         asked=frozenset(fields.asked), longest=fields.optional("seq_length"), notes=notes,
+        unread=(*left, *_optimizer(fields)),
     )  # fmt: skip
+
+
+def _attention_kinds(fields: Fields, layers: int) -> tuple[list[str], tuple[Unread, ...]]:
+    """The attention of each layer from ``attention_config`` ([[["global", "local"], 6]]; "all": to the last layer)."""
+    listed = fields.raw("attention_config", default=None)
+    kinds: list[str] = []
+    for entry in listed if isinstance(listed, list) else []:
+        names, times = entry if isinstance(entry, list) and len(entry) == 2 else (entry, 1)
+        names = names if isinstance(names, list) else [names]
+        if times == "all":
+            times = max(layers // max(len(names), 1), 1)
+        if not isinstance(times, int) or not 0 < times <= layers or not all(isinstance(name, str) for name in names):
+            raise fields.error('expected lists such as [[["global", "local"], 6]]', "attention_config")
+        kinds += names * times
+    if listed is None:
+        return ["global"] * layers, ()
+    for kind in kinds:
+        if kind in NO_ATTENTION:
+            raise InputError(
+                f"has no formula here: {kind} layers", where=fields.where, key="attention_config", value=listed
+            )
+    if len(kinds) != layers:
+        raise fields.error(f"expected the attention of {layers} layers", "attention_config")
+    sparse = sorted({kind for kind in kinds if kind not in DENSE})
+    left = [Unread("attention_config", shorten(listed), f"which keys a query sees ({', '.join(sparse)})")]
+    return kinds, tuple(left) if sparse else ()
+
+
+def _attention(
+    fields: Fields, hidden: int, heads: int, weights: int
+) -> tuple[AttentionShape, tuple[tuple[str, int], ...]]:
+    """Attention, and the norm that its queries and keys share (a weight for every head's every channel)."""
+    kv = fields.kv_heads(fields.optional("num_kv_heads"), heads, "num_kv_heads")
+    share = min(fields.number("rotary_pct", default=1.0), 1.0)
+    rotary = int(hidden // heads * share) if fields.text("pos_emb", default="learned") == "rotary" else 0
+    bias = fields.flag("use_bias_in_attn_linear", default=True)
+    window = fields.optional("sliding_window_width")
+    attention = AttentionShape(
+        heads, kv, hidden // heads, qkv_bias=bias, o_bias=bias, fused_qkv=True, rotary_dim=rotary, window=window,
+        dropout=fields.number("attention_dropout", default=0.0),
+    )  # fmt: skip
+    return attention, (("attention.qk_norm", weights * hidden),) if fields.flag("use_qk_layernorm") else ()
+
+
+def _width(fields: Fields, hidden: int) -> int:
+    """The width before a gated MLP is cut: absolute, a multiple of h, or 4h."""
+    width, factor = fields.optional("intermediate_size"), fields.number("expansion_factor", default=0.0)
+    return width or (int(factor * hidden) if factor >= 1e-6 else 4 * hidden)
 
 
 def _mlp(fields: Fields, hidden: int) -> MlpShape:
     activation, kind = fields.text("activation", default="gelu"), fields.text("mlp_type", default="regular")
-    gated = kind == "llama" or activation in ("swiglu", "geglu", "reglu", "bilinear", "glu")
-    width = fields.optional("intermediate_size")
-    if width is None:
-        width = 4 * hidden
-        if gated:
-            # megatron/model/transformer.py: two thirds, rounded up to a multiple of mlp_multiple_of.
-            step = fields.integer("mlp_multiple_of", default=1)
-            width = -(-(2 * width // 3) // step) * step
+    step = fields.integer("mlp_multiple_of", default=1)
     bias = fields.flag("use_bias_in_mlp", default=kind != "llama")
-    return MlpShape(width, gated=gated, bias=bias, fused_gate_up=True)
+    if kind == "llama":
+        # GPT-NeoX before 2.0: three matrices of their own width, 8h/3 rounded up.
+        width = fields.optional("intermediate_size") or -(-(8 * hidden // 3) // step) * step
+        return MlpShape(width, bias=bias, fused_gate_up=True)
+    width, gated = _width(fields, hidden), activation in GATED
+    if gated:
+        # gate and up together are two thirds of the width, so that gated and plain MLPs have as many parameters.
+        width = int(width * 2 / 3) // 2
+    return MlpShape(max(-(-width // step) * step, 1), gated=gated, bias=bias, fused_gate_up=True)
+
+
+def _mixture(fields: Fields, hidden: int) -> MoeShape | None:
+    """GPT-NeoX's dropless experts (megatron/model/moe_mlp.py): plain, without biases, 4h wide unless told."""
+    experts, top_k = fields.count("moe_num_experts", default=1), fields.count("moe_top_k", default=1)
+    if experts <= 1:
+        return None
+    if top_k > experts:
+        raise fields.error(f"expected at most the {experts} experts there are", "moe_top_k")
+    width = fields.optional("intermediate_size") or -(-4 * hidden // 256) * 256
+    return MoeShape(experts, top_k, width, gated=False)
 
 
 def _vocab(fields: Fields) -> tuple[int, tuple[str, ...]]:
     size = fields.optional("padded_vocab_size")
+    step = fields.integer("make_vocab_size_divisible_by", default=128)
+    step *= fields.integer("model_parallel_size", default=1)
     if size is not None:
         return size, ()
     named = fields.optional("vocab_size")
-    step = fields.integer("make_vocab_size_divisible_by", default=128)
-    step *= fields.integer("model_parallel_size", default=1)
-    padded = -(-(named or DEFAULT_VOCAB) // step) * step
-    if named is None:
-        return padded, (f"no vocab_size: GPT-2's {DEFAULT_VOCAB}, padded to {padded}, is taken",)
-    return padded, ("the vocabulary is the padded one, as the products use it",)
+    if named is not None:
+        return -(-named // step) * step, ("the vocabulary is the padded one, as the products use it",)
+    kind = fields.text("tokenizer_type", default="GPT2BPETokenizer")
+    file = str(fields.raw("vocab_file", default=""))
+    # An HFTokenizer without a name is GPT-NeoX-20B's, which Pythia has too.
+    names = (file.rpartition("/")[2], file, kind, "gpt-neox-20b" if kind == "HFTokenizer" else "")
+    name, size = next(((one, found) for one in names if (found := tokenizer_size(one))), (kind, None))
+    if size is None:
+        raise fields.error(f"expected this key: {kind} decides it and its size is not known; --set vocab_size=N",
+                           "vocab_size")  # fmt: skip
+    padded = -(-size // step) * step
+    return padded, (f"no vocab_size: {size:,} tokens of {name} are taken, padded to {padded:,}",)
 
 
 def _workload(fields: Fields) -> dict[str, Any]:
     names = {
         "s": "seq_length", "b": "train_micro_batch_size_per_gpu", "t": "model_parallel_size",
-        "p": "pipe_parallel_size",
+        "p": "pipe_parallel_size", "global_batch": "train_batch_size",
     }  # fmt: skip
     # A pipeline of 0 stages is DeepSpeed's way of saying none.
-    return {key: value for key, name in names.items() if (value := fields.count(name))}
+    found: dict[str, Any] = {key: value for key, name in names.items() if (value := fields.count(name))}
+    stage = fields.nested("zero_optimization").count("stage", default=0)
+    if stage:
+        found["zero"] = min(stage, 3)
+    if fields.flag("sequence_parallel"):
+        found["sequence_parallel"] = True
+    recomputed, each = fields.flag("checkpoint_activations"), fields.count("checkpoint_num_layers", default=1)
+    if recomputed and each == 1:
+        found["checkpointing"] = "full"
+    precision = fields.text("precision")
+    for dtype, name in (("bf16", "bfloat16"), ("fp16", "fp16")):
+        section = fields.raw("bf16" if dtype == "bf16" else "fp16", default=None)
+        on = isinstance(section, Mapping) and section.get("enabled", dtype == "bf16") is True
+        if precision == name or (on and not precision):
+            found["dtype"] = dtype
+            break
+    return found
 
 
-def _keys(config: Mapping[str, Any]) -> dict[str, str]:
-    """Each dimension under the file's own spelling."""
+def _optimizer(fields: Fields) -> tuple[Unread, ...]:
+    section = fields.nested("optimizer")
+    kind = section.text("type", default="Adam")
+    other = kind.lower() not in ("adam", "adamw")
+    return (Unread("optimizer.type", shorten(kind), "the optimizer's memory and time"),) if other else ()
+
+
+def _keys(config: Mapping[str, Any], model: ModelShape) -> dict[str, str]:
+    """Each dimension under the file's own spelling; a gated width is no key of the file, which holds another number."""
     spelled = {str(key).replace("-", "_"): str(key) for key in config}
-    return {dimension: spelled.get(key, key) for dimension, key in KEYS.items()}
-
-
-def _underscored(config: Mapping[str, Any]) -> dict[str, Any]:
-    return {str(key).replace("-", "_"): value for key, value in config.items()}
+    mlp = model.dense_mlp
+    keys = {**KEYS, **({"d_ff": "intermediate_size"} if mlp is not None and not mlp.gated else {})}
+    if model.moe is None:
+        keys = {dimension: key for dimension, key in keys.items() if dimension not in ("experts", "top_k")}
+    return {dimension: spelled.get(key, key) for dimension, key in keys.items()}

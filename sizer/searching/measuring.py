@@ -200,11 +200,7 @@ class Sampler:
 
     def _close(self, key: str) -> None:
         self._unsaved.pop(key, None)
-        prepared = self._ready.pop(key)
-        if len(prepared.samples):
-            self._store.add([self._executor.finish(prepared)])
-        else:  # its first sample failed
-            self._executor.release(prepared)
+        self._store.add([self._executor.finish(self._ready.pop(key))])
 
     def close(self) -> None:
         """Write what was measured as finished measurements and let go of the kernels."""

@@ -11,7 +11,7 @@ from shapes.workload import Workload
 from sizer.readers.fields import Fields
 
 _DEGREES = {
-    "t": "tensor_model_parallel_size", "p": "pipeline_model_parallel_size", "c": "context_parallel_size",
+    "t": "tensor_model_parallel_size", "p": "pipeline_model_parallel_size", "cp": "context_parallel_size",
     "e": "expert_model_parallel_size",
 }  # fmt: skip
 #: Shards of --data-parallel-sharding-strategy (Megatron-FSDP) as ZeRO stages.
@@ -91,7 +91,7 @@ def _virtual_stages(fields: Fields, model: ModelShape, p: int) -> int | None:
 def _devices(fields: Fields, flat: Mapping[str, Any], found: dict[str, Any]) -> list[str]:
     """Data parallelism from the number of devices that the script starts."""
     devices = flat.get("_devices")
-    split = found.get("t", 1) * found.get("p", 1) * found.get("c", 1)
+    split = found.get("t", 1) * found.get("p", 1) * found.get("cp", 1)
     experts = found.get("e", 1) * (fields.optional("expert_tensor_parallel_size") or found.get("t", 1))
     if not isinstance(devices, int):
         return []
@@ -109,7 +109,7 @@ def _devices(fields: Fields, flat: Mapping[str, Any], found: dict[str, Any]) -> 
 def _known(found: dict[str, Any], notes: list[str]) -> tuple[dict[str, Any], tuple[str, ...]]:
     """What ``Workload`` has a field for; what it has none for is said where it is not the default."""
     names = {item.name for item in dataclass_fields(Workload)}
-    plain: dict[str, Any] = {"c": 1, "recipe": "delayed"}
+    plain: dict[str, Any] = {"recipe": "delayed"}
     for key in [key for key in found if key not in names]:
         value = found.pop(key)
         if value != plain.get(key):
@@ -117,5 +117,5 @@ def _known(found: dict[str, Any], notes: list[str]) -> tuple[dict[str, Any], tup
     return found, tuple(notes)
 
 
-_SAID = {"c": "context parallelism", "vpp": "virtual pipeline stages", "global_batch": "global batch",
+_SAID = {
          "recipe": "fp8 recipe", "etp": "the experts' own tensor parallelism"}  # fmt: skip

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import ast
+import json
 from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
 from typing import Any
 
 from shapes.model import AttentionShape, Block, Linear, MlaShape, MlpShape, ModelShape, MoeShape, Stack
 from sizer.readers.fields import Fields
 from sizer.readers.hf_blocks import MAX_LAYERS, layer_count, run_lengths
-from sizer.readers.megatron.vocabulary import tables, vocabulary
+from sizer.readers.megatron.vocabulary import vocabulary
 
 #: Arguments under which Megatron builds layers that have no formula here.
 REFUSED = {
@@ -49,13 +52,20 @@ def _with_language_model(fields: Fields) -> tuple[Fields, tuple[str, ...]]:
     kind = fields.raw("language_model_type", default=None)
     sees = any(key in fields.config for key in ("language_model_type", "vision_model_type", "img_h"))
     notes = ("language model only: the vision tower and its projection are not counted",) if sees else ()
-    settings = tables()["language_models"].get(str(kind)) if kind is not None else None
+    settings = _language_models().get(str(kind)) if kind is not None else None
     if kind is not None and settings is None and "ffn_hidden_size" not in fields.config:
         raise fields.error("decides sizes in code that is not read; give ffn_hidden_size", "language_model_type")
     if settings is None:
         return fields, notes
     config = {**fields.config, **settings}
     return Fields(config, fields.where, asked=fields.asked), (*notes, f"MLP and biases are those of {kind}")
+
+
+@cache
+def _language_models() -> dict[str, dict[str, Any]]:
+    found = json.loads((Path(__file__).parent / "language_models.json").read_text("utf-8"))
+    models: dict[str, dict[str, Any]] = found["language_models"]
+    return models
 
 
 def _gpt(fields: Fields, flat: Mapping[str, Any]) -> tuple[ModelShape, tuple[str, ...]]:

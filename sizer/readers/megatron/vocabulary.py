@@ -2,21 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
-from fnmatch import fnmatchcase
-from functools import cache
-from pathlib import Path
 from typing import Any
 
 from sizer.readers.fields import Fields
-
-
-@cache
-def tables() -> dict[str, Any]:
-    """``tokenizers``: glob over a tokenizer's type or model -> its tokens; ``language_models``: multimodal types."""
-    found: dict[str, Any] = json.loads((Path(__file__).parent / "tables.json").read_text("utf-8"))
-    return found
+from sizer.readers.tokenizers import tokenizer_size
 
 
 def vocabulary(fields: Fields, flat: Mapping[str, Any], usual: str = "") -> tuple[int, tuple[str, ...]]:
@@ -51,8 +41,4 @@ def _tokenizer(fields: Fields, flat: Mapping[str, Any], usual: str) -> tuple[str
     if not kind and fields.raw("merge_file", default=unknown.get("merge_file")):
         kind = "GPT2BPETokenizer"
     names = [name for name in (str(model), kind, usual) if name]
-    for name in names:
-        for pattern, size in tables()["tokenizers"].items():
-            if fnmatchcase(name.rstrip("/").lower(), pattern.lower()):
-                return name, int(size)
-    return ", ".join(names), None
+    return next(((name, size) for name in names if (size := tokenizer_size(name))), (", ".join(names), None))
