@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import reprlib
+
+#: A value from a file may be nested or long without bound; what is shown of it is not.
+_SHORT = reprlib.Repr()
+_SHORT.maxstring = _SHORT.maxother = 200
+
 
 class InputError(ValueError):
     """A value that a person gave and can mend.
@@ -28,10 +34,10 @@ class InputError(ValueError):
     def __str__(self) -> str:
         parts = []
         if self.where is not None:
-            parts.append(_one_line(self.where))
+            parts.append(printable(self.where))
         if self.key is not None:
-            parts.append(f"{_one_line(self.key)} = {shorten(self.value)}" if self.value is not None else self.key)
-        parts.append(_one_line(self.expected))
+            parts.append(f"{printable(self.key)} = {shorten(self.value)}" if self.value is not None else self.key)
+        parts.append(printable(self.expected))
         return ": ".join(parts)
 
 
@@ -42,15 +48,15 @@ def positive_int(value: object, key: str, *, where: str | None = None, maximum: 
     return value
 
 
-def _one_line(text: str) -> str:
-    # Names come from untrusted files: control characters could forge lines or colour a terminal.
+def printable(text: str) -> str:
+    """``text`` with what is not printable written out: names come from files, and could forge lines or colour them."""
     return "".join(character if character.isprintable() else ascii(character)[1:-1] for character in text)
 
 
 def shorten(value: object, limit: int = 60) -> str:
     """``value`` as one short line that is safe to print."""
     try:
-        text = _one_line(repr(value) if not isinstance(value, int) or abs(value) < 10**40 else f"{value:.3e}")
+        text = printable(_SHORT.repr(value) if not isinstance(value, int) or abs(value) < 10**40 else f"{value:.3e}")
     except (OverflowError, ValueError, RecursionError):
         text = f"<{type(value).__name__}>"
     return text if len(text) <= limit else text[: limit - 1] + "…"

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import pickle
 import time
 from collections.abc import Callable, Iterator, Sequence
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -89,8 +91,11 @@ class FakeExecutor:
         prepared.samples = np.concatenate((prepared.samples, taken))
         return taken
 
-    def finish(self, prepared: Prepared) -> Measurement:
+    def release(self, prepared: Prepared) -> None:
         self.open.remove(prepared.job.key)
+
+    def finish(self, prepared: Prepared) -> Measurement:
+        self.release(prepared)
         return measurement(prepared.job, prepared.samples)
 
     def run(
@@ -109,6 +114,49 @@ class FakeExecutor:
             samples = np.full(12, self._seconds_of(job))
             yield Round({job.key: (samples, samples)}, samples)
             yield measurement(job, samples)
+
+
+class RemoteExecutor(FakeExecutor):
+    """A fake on the far side of a wire, as an actor of a cluster is: what crosses is pickled, handles are numbers."""
+
+    def __init__(self, seconds_of: Callable[[Job], float]) -> None:
+        super().__init__(seconds_of)
+        self._there: dict[int, Prepared] = {}
+
+    def prepare(self, job: Job, settings: Settings | None = None) -> Prepared:
+        there = super().prepare(_sent(job), _sent(settings))
+        self._there[id(there)] = there
+        return Prepared(job, id(there), there.held_bytes)
+
+    def sample(self, prepared: Prepared, count: int) -> NDArray[np.float64]:
+        taken = _sent(super().sample(self._there[prepared.handle], count))
+        prepared.samples = np.concatenate((prepared.samples, taken))
+        return taken
+
+    def finish(self, prepared: Prepared) -> Measurement:
+        there = self._there[prepared.handle]
+        there.samples = _sent(prepared.samples)
+        return _sent(super().finish(there))
+
+    def run(
+        self,
+        jobs: Sequence[Job],
+        settings: Settings,
+        *,
+        deadline: float | None = None,
+        unfinished: Samples | None = None,
+    ) -> Iterator[Event]:
+        arguments = _sent((list(jobs), settings)), {"deadline": deadline, "unfinished": _sent(unfinished)}
+        for event in super().run(*arguments[0], **arguments[1]):
+            yield _sent(event)
+
+
+T = TypeVar("T")
+
+
+def _sent(value: T) -> T:
+    sent: T = pickle.loads(pickle.dumps(value))
+    return sent
 
 
 def measurement(job: Job, samples: NDArray[np.float64], **changes: object) -> Measurement:

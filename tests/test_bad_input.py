@@ -8,12 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shapes.errors import InputError
 from sizer.readers import Reading, UnknownModelType, read_config, read_text
-from sizer.readers.loading import MAX_BYTES
+from sizer.readers.loading import MAX_BYTES, parse_mapping
 
 CONFIGS = {
     path.stem: json.loads(path.read_text())
@@ -51,7 +52,19 @@ def test_a_wrong_number_names_file_and_key(tmp_path: Path, key: str, value: obje
         (b"a: [", "expected JSON or YAML"),
         (b"\xff\xfe{}", "UTF-8"),
         (b"[" * 200_000, "nesting"),
-        (b"a: &a [1]\nb: *a", "anchors"),
+        (b"a: &a [1, *a]", "alias"),
+        (b"a: *b", "alias"),
+        (b'a: !!int ""', "tag int (line 1)"),
+        (b'a: !!float ""', "tag float"),
+        (b"a: !!bool x", "tag bool"),
+        (b"a: !!python/object/apply:os.system [echo]", "no tag"),
+        (b"a: !thing 1", "no tag"),
+        (b"? [1]\n: 2", "text as a key"),
+        (b"a: 1\n---\nb: 2", "one document"),
+        (b"a: " + b"1:" * 50_000 + b"1", "tag int"),
+        (b"- " * 50_000 + b"1", "nesting"),
+        (b"a:\n" + b"  - 1\n" * 200_000, "KiB"),
+        (b'{"a": ' * 101 + b"1" + b"}" * 101, "nesting"),
         (b"{}", "model_type"),
         (b" " * (MAX_BYTES + 1), "16 MiB"),
     ],
@@ -62,6 +75,53 @@ def test_a_file_that_is_no_configuration_is_refused(tmp_path: Path, content: byt
     message = refused(file)
     assert str(file) in message
     assert expected in message
+
+
+#: Each level ten times the one before; the anchors begin with what no regular expression for words finds.
+BOMBS = {
+    "lists": "a0: &-a0 [x]\n" + "".join(f"a{n}: &-a{n} [{', '.join([f'*-a{n - 1}'] * 10)}]\n" for n in range(1, 9)),
+    "merges": "a0: &a0 {x: 1}\n"
+    + "".join(f"a{n}: &a{n}\n  <<: [*a{n - 1}, *a{n - 1}]\n  y{n}: 1\n" for n in range(1, 25)),
+}
+
+
+@pytest.mark.parametrize("bomb", BOMBS)
+def test_aliases_cost_what_they_stand_for(tmp_path: Path, bomb: str) -> None:
+    file = tmp_path / "x.yaml"
+    file.write_text(
+        BOMBS[bomb] + "hidden_size: *a24\n" * (bomb == "merges") + "hidden_size: *-a8\n" * (bomb == "lists")
+    )
+    assert "100000 values" in refused(file)
+
+
+YAML = st.recursive(
+    st.none() | st.booleans() | st.integers(-(10**20), 10**20) | st.floats(allow_nan=False)
+    | st.text("abc:#&*!{}[],'\"\n -<>|%@`0123456789.é", max_size=12),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text("ab:&* ", max_size=4), inner, max_size=4),
+    max_leaves=20,
+)  # fmt: skip
+
+
+@settings(max_examples=300, deadline=None)
+@given(value=st.dictionaries(st.text("abc", min_size=1, max_size=4), YAML, max_size=4), flow=st.booleans())
+def test_yaml_is_read_as_pyyaml_reads_it(value: dict[str, Any], flow: bool) -> None:
+    shared = {"first": value, "second": value}  # dumped with an anchor and an alias
+    text = "---\n" + yaml.safe_dump(shared, default_flow_style=flow)  # else flow style is taken for JSON
+    assert parse_mapping(text, "x.yaml") == yaml.safe_load(text)
+
+
+def test_yaml_merges_keys_as_pyyaml_does() -> None:
+    text = "base: &base {a: 1, b: 2}\nother: &other {b: 3, c: 4}\nmerged:\n  a: 9\n  <<: [*base, *other]\n  d: 5\n"
+    assert parse_mapping(text, "x.yaml") == yaml.safe_load(text)
+
+
+def test_text_that_only_looks_like_an_anchor_or_nesting_is_none() -> None:
+    assert parse_mapping("a: 1  # see *this* and &that\n", "x.yaml") == {"a": 1}
+    assert parse_mapping(json.dumps({"a": "[" * 500}), "x.json") == {"a": "[" * 500}
+
+
+def test_the_value_in_an_error_is_short_however_large_it_is() -> None:
+    assert len(str(InputError("expected", key="a", value=[["x" * 10**6] * 10**5] * 10**5))) < 100
 
 
 def test_a_missing_file_and_a_directory_are_named(tmp_path: Path) -> None:

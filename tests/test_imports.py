@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import ast
 import pydoc
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -54,3 +56,20 @@ def test_dir_and_help_show_the_library() -> None:
         assert name in shown
     for name in sizer.__all__:
         assert getattr(sizer, name).__doc__, name
+
+
+def test_only_the_command_line_and_the_front_doors_construct_an_executor() -> None:
+    """Everything else is given one, so that a cluster's fits in its place."""
+    root = Path(__file__).parents[1]
+    made = {
+        str(path.relative_to(root))
+        for folder in ("shapes", "sizer")
+        for path in (root / folder).rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Call) and getattr(node.func, "id", getattr(node.func, "attr", "")) == "InProcess"
+    }
+    assert made <= {
+        "sizer/searching/entry.py", "sizer/checking/entry.py", "sizer/cli/bench.py", "sizer/cli/calibrate.py",
+        "sizer/cli/check.py",
+    }  # fmt: skip
+    assert made

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from click.testing import CliRunner
 
 from shapes.device import load_device
 from shapes.errors import InputError
@@ -16,6 +17,7 @@ from sizer.answers.mfu import (
     read_step_times,
     utilization,
 )
+from sizer.cli import main
 
 
 def gpt(hidden: int, layers: int, heads: int, vocab: int = 51200) -> ModelShape:
@@ -122,3 +124,19 @@ def test_a_log_is_summed_up_by_its_median() -> None:
 def test_a_log_without_times_is_refused() -> None:
     with pytest.raises(InputError, match="expected lines with a step time"):
         read_step_times("nothing here\n{]\n")
+
+
+SLOW = ["step_time" + " " * 100_000, "1" * 100_000 + "x", "step time (((( " * 10_000, "{" * 10_000]
+
+
+@pytest.mark.parametrize("line", SLOW, ids=range(len(SLOW)))
+def test_a_line_made_to_be_slow_is_passed_over(line: str) -> None:
+    times = read_step_times(f"{line}\nstep   time\t:  1.5\n")
+    assert (times.seconds, times.unread) == ((1.5,), 1)
+
+
+def test_a_log_without_an_end_is_refused() -> None:
+    command = ["mfu", "tests/data/configs/gpt2.json", "--log", "/dev/zero", "--gpus", "8", "--global-batch", "64"]
+    result = CliRunner().invoke(main, command)
+    assert result.exit_code == 2
+    assert "64 MiB" in result.output

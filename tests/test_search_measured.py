@@ -13,11 +13,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 from click.testing import CliRunner, Result
+from measure_fakes import FakeExecutor, RemoteExecutor
 
 import sizer
 from shapes.device import load_device
 from shapes.errors import InputError
-from shapes.measure import InProcess
+from shapes.measure import InProcess, Job, NotMeasured, Prepared, Settings
 from shapes.measure.store import Store
 from sizer.cli import main
 from sizer.pricing import Pricer
@@ -189,3 +190,83 @@ def test_what_cannot_be_measured_is_one_line(arguments: list[str], part: str, tm
     assert result.exit_code == 2
     assert part in result.stderr
     assert len(result.stderr.strip().splitlines()) == 1
+
+
+def time_of_a_width(job: Job) -> float:
+    """Of an MLP as of its width, but for 168, which is the fastest by a fifth."""
+    width = job.subject.block.mlp.width
+    return 1e-3 * width / 170 * (0.8 if width == 168 else 1.0)
+
+
+SMALL = {"h": 64, "tokens": 64, "dtype": "fp32", "limits": Limits(0.05, step=4), "top": 100}
+
+
+@pytest.mark.parametrize("kind", [FakeExecutor, RemoteExecutor])
+def test_a_search_measures_on_any_executor_and_the_driver_keeps_what_it_measured(kind: type, tmp_path: Path) -> None:
+    executor, store = kind(time_of_a_width), str(tmp_path / "store.db")
+    found = sizer.search(**SMALL, measure=executor, store=store)
+    assert found.best.change == {"d_ff": 168}
+    assert found.best.speedup == pytest.approx(170 / 168 / 0.8, rel=0.01)
+    assert found.source == "measured:Fake 1 torch 0.0"
+    assert not executor.open
+    again = kind(time_of_a_width)
+    assert sizer.search(**SMALL, measure=again, store=store).best.change == {"d_ff": 168}
+    assert not again.asked
+
+
+def test_kernels_are_closed_where_the_executor_has_no_room_for_more(tmp_path: Path) -> None:
+    opened = []
+
+    class Small(FakeExecutor):
+        def sample(self, prepared: Prepared, count: int) -> np.ndarray:
+            opened.append(len(self.open))
+            return super().sample(prepared, count)
+
+    executor = Small(time_of_a_width, room_bytes=4000, held_bytes=1000)
+    sizer.search(**SMALL, measure=executor, strategy="exhaustive", store=str(tmp_path / "store.db"))
+    # Half of the room may be held when the next is opened: two thousand bytes and that one.
+    assert max(opened) == 3
+
+
+class Refusing(FakeExecutor):
+    """Cannot run one width."""
+
+    width = 170
+
+    def prepare(self, job: Job, settings: Settings | None = None) -> Prepared:
+        if job.subject.block.mlp.width == self.width:
+            raise NotMeasured("oom", "out of memory")
+        return super().prepare(job, settings)
+
+
+def test_a_baseline_that_cannot_run_says_why_and_a_candidate_is_a_note(tmp_path: Path) -> None:
+    store = str(tmp_path / "store.db")
+    with pytest.raises(InputError, match=r"the baseline cannot be measured here \(oom: out of memory\)"):
+        sizer.search(**SMALL, measure=Refusing(time_of_a_width), store=store)
+    executor = Refusing(time_of_a_width)
+    executor.width = 168
+    found = sizer.search(**SMALL, measure=executor, store=store, strategy="exhaustive")
+    assert "d_ff 168 was not measured (oom: out of memory)" in found.notes
+    assert {one.change["d_ff"] for one in found.candidates} == {164, 172, 176}
+
+
+def test_a_baseline_whose_first_sample_fails_says_why_and_is_closed(tmp_path: Path) -> None:
+    class Failing(FakeExecutor):
+        def sample(self, prepared: Prepared, count: int) -> np.ndarray:
+            raise NotMeasured("error", "an illegal instruction")
+
+    executor = Failing(time_of_a_width)
+    with pytest.raises(InputError, match="error: an illegal instruction"):
+        sizer.search(**SMALL, measure=executor, store=str(tmp_path / "store.db"))
+    assert not executor.open
+
+
+@pytest.mark.parametrize("error", [InputError("the store is damaged"), ValueError("could not be broadcast together")])
+def test_no_other_error_is_taken_for_a_baseline_that_cannot_run(error: ValueError, tmp_path: Path) -> None:
+    class Broken(FakeExecutor):
+        def sample(self, prepared: Prepared, count: int) -> np.ndarray:
+            raise error
+
+    with pytest.raises(type(error)) as caught:
+        sizer.search(**SMALL, measure=Broken(time_of_a_width), store=str(tmp_path / "store.db"))
+    assert caught.value is error

@@ -1,8 +1,8 @@
 """Where jobs are run: one seam, so that a cluster fits behind it without touching search or store.
 
 ``Executor`` is the seam, of two halves. ``run`` takes jobs in order of importance and yields what happens: a sweep,
-over as many devices as the executor has. ``prepare``, ``sample`` and ``finish`` are for those who choose what to time
-next (a search): what is prepared stays on one device, so that samples of two candidates may be paired.
+over as many devices as the executor has. ``prepare``, ``sample`` and ``finish`` (or ``release``) are for those who
+choose what to time next (a search): what is prepared stays on one device, so that samples of two may be paired.
 
 Nothing that crosses the seam holds a device: jobs and settings go in, samples and measurements come out, and whoever
 drives the executor keeps them (``runner.measure``, the store). ``shapes.measure.in_process.InProcess`` is the executor
@@ -118,6 +118,10 @@ class Executor(Protocol):
 
     def finish(self, prepared: Prepared) -> Measurement:
         """The samples as a measurement to keep; what was prepared is let go of."""
+        ...
+
+    def release(self, prepared: Prepared) -> None:
+        """Let go of what was prepared without a measurement, as where there are no samples."""
         ...
 
     def run(

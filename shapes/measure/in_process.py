@@ -99,6 +99,10 @@ class InProcess:
         """See ``Executor.finish``."""
         return self._finish(prepared, "samples")
 
+    def release(self, prepared: Prepared) -> None:
+        """See ``Executor.release``."""
+        prepared.handle = None  # its buffers go with it
+
     def control(self) -> Job:
         """The shape that is timed again through every sweep: large enough to fill the device."""
         if self.backend.device == "cpu":
@@ -208,7 +212,7 @@ class InProcess:
             created=time.time(),
             **summary_fields(prepared.samples, kernel.settings.confidence),
         )
-        prepared.handle = None  # its buffers go with it
+        self.release(prepared)
         return result
 
     def _failed(self, job: Job, outcome: NotMeasured) -> Measurement:

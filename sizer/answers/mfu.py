@@ -211,15 +211,20 @@ class StepTimes:
         return ordered[max(0, math.ceil(percent / 100 * len(ordered)) - 1)]
 
 
-_NUMBER = r"([0-9]+(?:\.[0-9]*)?(?:[eE][-+]?[0-9]+)?)"
-#: Megatron-LM's and DeepSpeed's lines, then the words that most loops print, each with the unit it is in.
+#: Not from within a number: a search would try each digit of a long one as its start.
+_NUMBER = r"(?<![0-9.])([0-9]+(?:\.[0-9]*)?(?:[eE][-+]?[0-9]+)?)"
+#: Megatron-LM's and DeepSpeed's lines, then the words that most loops print, each with the unit it is in. Blanks are
+#: single by then: several optional runs of them in a row would take time that grows with their cube.
 _PATTERNS: tuple[tuple[re.Pattern[str], float], ...] = (
-    (re.compile(rf"elapsed time per iteration \(ms\)\s*[:=]\s*{_NUMBER}", re.I), 1e-3),
-    (re.compile(rf"(?:step|iter|iteration)[ _]?time\s*\(?s?\)?\s*[:=]?\s*{_NUMBER}\s*ms\b", re.I), 1e-3),
-    (re.compile(rf"(?:step|iter|iteration)[ _]?time\s*(?:\(s\))?\s*[:=]?\s*{_NUMBER}", re.I), 1.0),
-    (re.compile(rf"{_NUMBER}\s*s/(?:it|step)\b", re.I), 1.0),
-    (re.compile(rf"^\s*{_NUMBER}\s*s?\s*$"), 1.0),
+    (re.compile(rf"elapsed time per iteration \(ms\) ?[:=] ?{_NUMBER}", re.I), 1e-3),
+    (re.compile(rf"(?:step|iter|iteration)[ _]?time ?\(?s?\)? ?[:=]? ?{_NUMBER} ?ms\b", re.I), 1e-3),
+    (re.compile(rf"(?:step|iter|iteration)[ _]?time ?(?:\(s\))? ?[:=]? ?{_NUMBER}", re.I), 1.0),
+    (re.compile(rf"{_NUMBER} ?s/(?:it|step)\b", re.I), 1.0),
+    (re.compile(rf"^{_NUMBER} ?s?$"), 1.0),
 )
+#: A log's largest size, and the characters of a line that are looked at.
+MAX_LOG_BYTES = 64 * 2**20
+_LONGEST_LINE = 10_000
 _KEYS: tuple[tuple[str, float], ...] = (
     ("step_time", 1.0), ("step_time_s", 1.0), ("step_time_ms", 1e-3), ("iter_time", 1.0), ("time_per_step", 1.0),
 )  # fmt: skip
@@ -249,8 +254,9 @@ def _step_time(line: str) -> float | None:
     stripped = line.strip()
     if stripped.startswith("{"):
         return _json_step_time(stripped)
+    words = " ".join(line[:_LONGEST_LINE].split())
     for pattern, unit in _PATTERNS:
-        match = pattern.search(line)
+        match = pattern.search(words)
         if match:
             value = float(match[1]) * unit
             return value if 0 < value < math.inf else None

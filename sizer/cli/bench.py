@@ -17,7 +17,7 @@ from sizer.cli.options import given, output_options, write_answer
 from sizer.ending import resumable
 
 if TYPE_CHECKING:
-    from shapes.measure import InProcess, Progress, Settings
+    from shapes.measure import Executor, Progress, Settings
     from shapes.measure.store import Store
     from sizer.answers.bench import Group, Peak, Table
 
@@ -108,7 +108,7 @@ class _Run:
 
     def __init__(
         self,
-        session: InProcess,
+        session: Executor,
         store: Store,
         settings: Settings,
         options: dict[str, Any],
@@ -129,7 +129,7 @@ class _Run:
 
     def _dtypes(self) -> tuple[str, ...]:
         """As asked, else what the device trains in."""
-        return self.options["dtypes"] or (("fp32",) if self.session.backend.device == "cpu" else ("bf16",))
+        return self.options["dtypes"] or (("fp32",) if self.session.environment.cpu else ("bf16",))
 
     def operators(self) -> Table:
         from shapes.measure.suite import values_of

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -73,7 +72,8 @@ def command(
 
 
 def _times(step_time: float | None, log: str | None) -> StepTimes | None:
-    from sizer.answers.mfu import read_step_times
+    from shapes.files import read_bounded
+    from sizer.answers.mfu import MAX_LOG_BYTES, read_step_times
 
     if (step_time is None) == (log is None):
         raise InputError("expected either --step-time or --log", key="--step-time", value=step_time)
@@ -81,10 +81,10 @@ def _times(step_time: float | None, log: str | None) -> StepTimes | None:
         return None
     if log == "-":
         return read_step_times(read_standard_input(), "<stdin>")
-    try:
-        return read_step_times(Path(log).read_text(encoding="utf-8", errors="replace"), log)
-    except OSError as error:
-        raise InputError(f"cannot be read: {error.strerror}", where=log) from None
+    data = read_bounded(log, MAX_LOG_BYTES)
+    if len(data) > MAX_LOG_BYTES:
+        raise InputError(f"expected a log of at most {MAX_LOG_BYTES // 2**20} MiB", where=log)
+    return read_step_times(data.decode("utf-8", "replace"), log)
 
 
 def _model(config: str, config_format: str | None, s: int | None) -> tuple[ModelShape, int]:

@@ -11,7 +11,7 @@ from typing import Any
 from shapes.errors import InputError
 from shapes.model import ModelShape
 from sizer.readers import gpt_neox, huggingface, litgpt, megatron, meta, nanogpt
-from sizer.readers.loading import find_config, load_text, parse_mapping
+from sizer.readers.loading import check_size, find_config, load_text, parse_mapping
 from sizer.readers.objects import plain_mapping
 from sizer.readers.reading import Reading, UnknownModelType
 from sizer.readers.settings import with_settings
@@ -66,6 +66,7 @@ def load_mapping(source: object, settings: Mapping[str, Any] | None = None) -> M
 
 def _parse(text: str, where: str, config_format: str | None, settings: Mapping[str, Any] | None) -> Mapping[str, Any]:
     """JSON or YAML; a nanoGPT Python file; a Megatron launch script."""
+    check_size(text, where)
     if config_format == nanogpt.NAME or where.endswith(".py"):
         return nanogpt.parse_assignments(text, where) if text.lstrip()[:1] != "{" else parse_mapping(text, where)
     if config_format in (None, megatron.NAME) and megatron.is_script(text, where):

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from shapes.errors import InputError
+from shapes.files import read_bounded
 
 #: Configurations are a few KiB; anything larger is the wrong file.
 MAX_BYTES = 16 * 2**20
+#: Characters of YAML, Python and shell scripts.
+MAX_TEXT = 2**18
 #: Deeper nesting than any configuration has; the parsers recurse.
 MAX_DEPTH = 100
 
@@ -35,17 +37,7 @@ def find_config(path: Path) -> Path:
 
 def load_text(path: Path) -> str:
     """The file's text; InputError for what is missing, unreadable, too large or not UTF-8."""
-    where = str(path)
-    try:
-        with path.open("rb") as file:
-            data = file.read(MAX_BYTES + 1)
-    except IsADirectoryError:
-        raise InputError("expected a file, found a directory", where=where) from None
-    except OSError as error:
-        raise InputError(f"cannot be read: {error.strerror}", where=where) from None
-    except ValueError:
-        raise InputError("expected a file name", where=where) from None
-    return decode(data, where)
+    return decode(read_bounded(path, MAX_BYTES), str(path))
 
 
 def decode(data: bytes, where: str) -> str:
@@ -57,6 +49,14 @@ def decode(data: bytes, where: str) -> str:
     except UnicodeDecodeError as error:
         found = f"byte {data[error.start]:#04x} at {error.start}"
         raise InputError(f"expected UTF-8 text, found {found}", where=where) from None
+
+
+def check_size(text: str, where: str) -> None:
+    """InputError for a text that would take seconds to read: all but JSON is read character by character."""
+    if len(text) > MAX_TEXT and text.lstrip()[:1] not in ("{", "["):
+        raise InputError(
+            f"expected a configuration of at most {MAX_TEXT // 2**10} KiB where it is no JSON", where=where
+        )
 
 
 def parse_mapping(text: str, where: str) -> Mapping[str, Any]:
@@ -83,37 +83,37 @@ def _parse_json_or_flow(text: str, where: str) -> object:
 
 
 def _parse_json(text: str, where: str) -> object:
-    _check_depth(text, where)
     try:
-        return json.loads(text)
+        parsed = json.loads(text)
     except json.JSONDecodeError as error:
         raise InputError(f"expected JSON: {error.msg}, line {error.lineno} column {error.colno}", where=where) from None
-    except (RecursionError, ValueError):
+    except RecursionError:
+        raise InputError(f"expected at most {MAX_DEPTH} levels of nesting", where=where) from None
+    except ValueError:
         raise InputError("expected JSON", where=where) from None
+    _check_depth(parsed, where)
+    return parsed
 
 
 def _parse_yaml(text: str, where: str) -> object:
-    import yaml
+    from sizer.readers.yaml_values import parse_yaml
 
-    _check_depth(text, where)
-    if re.search(r"(^|[\s\[{,:-])[&*]\w", text):
-        # An alias may name its own ancestors: a few lines become gigabytes.
-        raise InputError("expected YAML without anchors and aliases", where=where)
-    try:
-        return yaml.safe_load(text)
-    except yaml.MarkedYAMLError as error:
-        line = f", line {error.problem_mark.line + 1}" if error.problem_mark else ""
-        raise InputError(f"expected JSON or YAML: {error.problem}{line}", where=where) from None
-    except (yaml.YAMLError, RecursionError, ValueError):
-        raise InputError("expected JSON or YAML", where=where) from None
+    return parse_yaml(text, where, MAX_DEPTH)
 
 
-def _check_depth(text: str, where: str) -> None:
-    depth = 0
-    for bracket in re.finditer(r"[\[{\]}]", text):
-        depth += 1 if bracket.group() in "[{" else -1
-        if depth > MAX_DEPTH:
-            raise InputError(f"expected at most {MAX_DEPTH} levels of nesting", where=where)
+def _check_depth(value: object, where: str) -> None:
+    """InputError for what the code that walks configurations could not: it recurses."""
+    level = [value]
+    for _ in range(MAX_DEPTH + 1):
+        level = [
+            item
+            for one in level
+            if isinstance(one, list | dict)
+            for item in (one.values() if isinstance(one, dict) else one)
+        ]
+        if not level:
+            return
+    raise InputError(f"expected at most {MAX_DEPTH} levels of nesting", where=where)
 
 
 def _kind(value: object) -> str:

@@ -200,7 +200,11 @@ class Sampler:
 
     def _close(self, key: str) -> None:
         self._unsaved.pop(key, None)
-        self._store.add([self._executor.finish(self._ready.pop(key))])
+        prepared = self._ready.pop(key)
+        if len(prepared.samples):
+            self._store.add([self._executor.finish(prepared)])
+        else:  # its first sample failed
+            self._executor.release(prepared)
 
     def close(self) -> None:
         """Write what was measured as finished measurements and let go of the kernels."""
