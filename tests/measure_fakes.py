@@ -35,7 +35,7 @@ class FakeBackend:
     def synchronize(self) -> None:
         self.synchronizations += 1
 
-    def burst(
+    def time_batch(
         self, calls: Sequence[Callable[[], object]], flush: Callable[[], object] | None = None
     ) -> NDArray[np.float64]:
         seconds = []
@@ -165,7 +165,7 @@ def measurement(job: Job, samples: NDArray[np.float64], **changes: object) -> Me
         "key": job.key, "description": job.describe(), "environment": ENVIRONMENT, "status": "ok",
         "samples": samples,
         "stop": "precision",
-        "flops": job.subject.flops, "bytes": getattr(job.subject, "bytes", 1000), "created": time.time(),
+        "flops": job.work.flops, "bytes": getattr(job.work, "bytes", 1000), "created": time.time(),
         **summary_fields(samples), **changes,
     }  # fmt: skip
     return Measurement(**values)  # type: ignore[arg-type]

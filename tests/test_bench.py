@@ -88,7 +88,7 @@ def test_memory_bound_operators_get_the_rows_and_columns_that_move_their_bytes()
     for operator, job in jobs.items():
         if operator.kind == "elementwise" and operator.what in ("norm", "activation", "residual"):
             bound = elementwise_shape(operator, subject)
-            assert job.subject == bound
+            assert job.work == bound
             assert bound.bytes == operator.bytes
             checked += 1
     assert checked >= 6

@@ -67,7 +67,7 @@ def test_a_finding_that_the_device_contradicts_says_so(monkeypatch: pytest.Monke
     monkeypatch.setattr(checking_measured, "measured_costs", lambda *_, **__: Level())
     measured = next(finding for finding in sizer.check(GPT2, measure=True).findings if finding.code == "SZ101")
     assert measured.severity == "info"
-    assert "gains nothing that can be told" in measured.message
+    assert "gains nothing statistically distinguishable" in measured.message
 
 
 def test_another_device_than_the_one_at_hand_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -93,14 +93,14 @@ def test_measuring_runs_each_rule_once(tmp_path: Path, monkeypatch: pytest.Monke
 def test_check_measures_on_any_executor_what_is_there_and_what_is_suggested(tmp_path: Path) -> None:
     # A head is a hundred times as slow where its width is not a multiple of 64, as on no device.
     def seconds_of(job: Job) -> float:
-        awkward = getattr(job.subject, "n", 0) == 50257
+        awkward = getattr(job.work, "n", 0) == 50257
         return 1e-1 if awkward else 1e-3
 
     executor = FakeExecutor(seconds_of)
     report = sizer.check(GPT2, measure=executor, select=["SZ101"], store=str(tmp_path / "store.db"))
     finding = report.findings[0]
     assert report.step.source.startswith("measured:Fake 1")
-    assert {50257, 50304} <= {job.subject.n for job in executor.asked if isinstance(job.subject, Gemm)}
+    assert {50257, 50304} <= {job.work.n for job in executor.asked if isinstance(job.work, Gemm)}
     # Forward and dgrad have n = v or k = v: of three products of the head one has n = 50257.
     assert finding.severity == "warning"
     assert finding.step_seconds == pytest.approx(0.099, rel=0.01)

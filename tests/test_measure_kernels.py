@@ -248,7 +248,7 @@ def test_every_suite_runs_dry_at_a_reduced_size(path: Path, backend: CpuBackend)
 
 def test_the_misalignment_suite_moves_each_size_through_every_power_of_two() -> None:
     suite = load_suite(SUITES[0].with_name("misalignment.toml"))
-    first = [job.subject for job in suite.jobs if job.priority == 1 and job.subject.layout == "tn"]
+    first = [job.work for job in suite.jobs if job.priority == 1 and job.work.layout == "tn"]
     for axis, base in (("m", 8192), ("n", 4096), ("k", 4096)):
         powers = {value & -value for value in (getattr(one, axis) for one in first) if value != base}
         assert powers == {1, 2, 4, 8, 16, 32, 64, 128}
@@ -256,7 +256,7 @@ def test_the_misalignment_suite_moves_each_size_through_every_power_of_two() -> 
 
 def test_the_book_experiment_is_the_books() -> None:
     suite = load_suite(SUITES[0].with_name("swiglu-4096.toml"))
-    book = [job.subject for job in suite.jobs if job.label == "book bmm"]
+    book = [job.work for job in suite.jobs if job.label == "book bmm"]
     assert [one.k for one in book] == list(range(10822, 11023, 2))
     assert {(one.batch, one.m, one.n, one.dtype, one.kind) for one in book} == {(4, 4096, 4096, "fp16", "bmm")}
 
@@ -316,7 +316,7 @@ def test_on_a_gpu_every_layout_is_right_misaligned_or_not(layout: str) -> None:
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 def test_on_a_gpu_a_single_call_takes_as_long_as_one_of_many() -> None:
-    # Without a wait before the burst the first call's time would hold the host's launch: 5 to 10 us of about 200.
+    # Without a wait before the batch the first call's time would hold the host's launch: 5 to 10 us of about 200.
     session = InProcess("cuda")
     candidate = session.prepare(Job(Gemm("x", "forward", 4096, 4096, 4096)))
     alone = np.median([session.sample(candidate, 1)[0] for _ in range(30)])

@@ -31,7 +31,7 @@ def test_equal_jobs_are_measured_once_and_results_keep_the_given_order() -> None
     executor = FakeExecutor(lambda one: 1e-3)
     sweep = measure([job(3), job(1), job(3), job(2)], executor=executor)
     assert [one.description["k"] for one in sweep.results.values()] == [3, 1, 2]
-    assert Counter(one.subject.k for one in executor.asked) == {1: 1, 2: 1, 3: 1}
+    assert Counter(one.work.k for one in executor.asked) == {1: 1, 2: 1, 3: 1}
 
 
 def test_smaller_priorities_come_first_and_are_shuffled_within() -> None:
@@ -47,7 +47,7 @@ def test_what_the_store_has_is_not_measured_again_unless_asked(tmp_path: Path) -
         again = FakeExecutor(lambda one: 2e-3)
         second = measure([job(1), job(2), job(3)], executor=again, store=store)
         assert (first.measured, second.measured, second.reused) == (2, 1, 2)
-        assert [one.subject.k for one in again.asked] == [3]
+        assert [one.work.k for one in again.asked] == [3]
         fresh = measure([job(1)], executor=FakeExecutor(lambda one: 2e-3), store=store, fresh=True)
         assert fresh.results[job(1).key].seconds == 2e-3
 
@@ -65,7 +65,7 @@ def test_a_looser_result_than_now_asked_for_is_measured_again(tmp_path: Path) ->
 def test_the_time_limit_ends_the_sweep_and_names_what_is_left() -> None:
     executor = FakeExecutor(lambda one: 1e-3, wall_s=0.05)
     sweep = measure([job(k, priority=k) for k in range(1, 50)], executor=executor, time_limit_s=0.3)
-    assert [one.subject.k for one in executor.asked] == list(range(1, len(executor.asked) + 1))
+    assert [one.work.k for one in executor.asked] == list(range(1, len(executor.asked) + 1))
     assert 1 <= sweep.measured < 20
     assert sweep.measured + len(sweep.left) == 49
 
@@ -92,7 +92,7 @@ def session_of(monkeypatch, kernels: dict[int, object], **backend: object) -> In
     from shapes.measure import in_process
 
     def build(one: Job, device: object, seed: int = 0) -> Kernel:
-        made = kernels[one.subject.k]
+        made = kernels[one.work.k]
         if isinstance(made, Exception):
             raise made
         return made() if callable(made) else made

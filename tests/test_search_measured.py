@@ -107,7 +107,7 @@ def test_what_is_timed_are_the_products_that_are_priced(
             continue  # no neighbour splits its heads into four
         space = make_space(what, baseline, device, Limits(0.15))
         for change in (space.baseline, space.candidates[0]):
-            timed = sum(count * job.subject.flops for job, count in weighted_jobs(space, change))
+            timed = sum(count * job.work.flops for job, count in weighted_jobs(space, change))
             assert timed == pytest.approx(price(space, change, Pricer(device)).flops, rel=1e-12)
 
 
@@ -194,7 +194,7 @@ def test_what_cannot_be_measured_is_one_line(arguments: list[str], part: str, tm
 
 def time_of_a_width(job: Job) -> float:
     """Of an MLP as of its width, but for 168, which is the fastest by a fifth."""
-    width = job.subject.block.mlp.width
+    width = job.work.block.mlp.width
     return 1e-3 * width / 170 * (0.8 if width == 168 else 1.0)
 
 
@@ -234,7 +234,7 @@ class Refusing(FakeExecutor):
     width = 170
 
     def prepare(self, job: Job, settings: Settings | None = None) -> Prepared:
-        if job.subject.block.mlp.width == self.width:
+        if job.work.block.mlp.width == self.width:
             raise NotMeasured("oom", "out of memory")
         return super().prepare(job, settings)
 

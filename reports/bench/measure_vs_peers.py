@@ -32,7 +32,7 @@ def operands(job: Job, device: str) -> Callable[[], object]:
     """The plain call a user of the peers would time: one set of inputs, a fresh output."""
     import torch
 
-    one = job.subject
+    one = job.work
     assert isinstance(one, Gemm)
     dtype = torch.float32 if one.dtype == "fp32" else torch.bfloat16
     a, b = torch.randn(one.m, one.k, device=device, dtype=dtype), torch.randn(one.n, one.k, device=device, dtype=dtype)

@@ -1,4 +1,4 @@
-"""Devices as the timer sees them: synchronise, time a burst of calls, flush the caches, capture a graph.
+"""Devices as the timer sees them: synchronise, time a batch of calls, flush the caches, capture a graph.
 
 One class for every accelerator torch knows (CUDA, ROCm, XPU, MPS) through ``torch.accelerator`` and the device's own
 module, one for the CPU; tests put a third in their place with a clock of its own. torch is imported inside functions.
@@ -20,7 +20,7 @@ from shapes.errors import InputError
 
 Call = Callable[[], object]
 
-#: A burst is queued behind a wait on the device of this many times what queueing it took before, at least and at most
+#: A batch is queued behind a wait on the device of this many times what queueing it took before, at least and at most
 #: so many seconds: otherwise the device waits for the host inside the first calls' times.
 LEAD_FACTOR, LEAST_LEAD_S, MOST_LEAD_S = 2.0, 20e-6, 5e-3
 #: ``torch.cuda._sleep`` counts clock cycles; at a lower clock than this the wait is a little longer.
@@ -46,7 +46,7 @@ class Backend(Protocol):
 
     def synchronize(self) -> None: ...
 
-    def burst(self, calls: Sequence[Call], flush: Call | None = None) -> NDArray[np.float64]: ...
+    def time_batch(self, calls: Sequence[Call], flush: Call | None = None) -> NDArray[np.float64]: ...
 
     def flusher(self) -> Call: ...
 
@@ -106,7 +106,7 @@ class CpuBackend:
     def synchronize(self) -> None:
         pass  # calls on the CPU return when they are done
 
-    def burst(self, calls: Sequence[Call], flush: Call | None = None) -> NDArray[np.float64]:
+    def time_batch(self, calls: Sequence[Call], flush: Call | None = None) -> NDArray[np.float64]:
         seconds = np.empty(len(calls))
         for index, call in enumerate(calls):
             if flush is not None:
@@ -182,7 +182,7 @@ class AcceleratorBackend:
 
         torch.accelerator.synchronize()
 
-    def burst(self, calls: Sequence[Call], flush: Call | None = None) -> NDArray[np.float64]:
+    def time_batch(self, calls: Sequence[Call], flush: Call | None = None) -> NDArray[np.float64]:
         event = self._module.Event
         starts = [event(enable_timing=True) for _ in calls]
         ends = [event(enable_timing=True) for _ in calls]
@@ -201,7 +201,7 @@ class AcceleratorBackend:
         return np.array([start.elapsed_time(end) for start, end in zip(starts, ends, strict=True)]) * 1e-3
 
     def _wait(self, queueing_s: float) -> None:
-        """Keep the device busy while the host queues a burst; devices without a sleep go without."""
+        """Keep the device busy while the host queues a batch; devices without a sleep go without."""
         sleep = getattr(self._module, "_sleep", None)
         if sleep is not None:
             sleep(int(WAIT_HZ * min(MOST_LEAD_S, max(LEAST_LEAD_S, LEAD_FACTOR * queueing_s))))

@@ -189,10 +189,10 @@ class InProcess:
         return settings.stopping.reason(summarise(prepared.samples, settings.confidence), out_of_time=out_of_time)
 
     def _finish(self, prepared: Prepared, reason: StopReason) -> Measurement:
-        job, subject = prepared.job, prepared.job.subject
+        job, work = prepared.job, prepared.job.work
         kernel: _Kernel = prepared.handle
         # The peak of a part of a model is asked for by people; a product's is its operands.
-        peak = kernel.stopwatch.peak_bytes() if isinstance(subject, Part) else None
+        peak = kernel.stopwatch.peak_bytes() if isinstance(work, Part) else None
         result = Measurement(
             key=job.key,
             description=job.describe(),
@@ -200,7 +200,7 @@ class InProcess:
             status="ok",
             samples=prepared.samples,
             stop=reason,
-            flops=subject.flops,
+            flops=work.flops,
             bytes=kernel.stopwatch.kernel.set_bytes,
             per_sample=kernel.stopwatch.per_sample,
             check_error=kernel.stopwatch.error,

@@ -91,7 +91,8 @@ class Part:
         return total
 
 
-Subject = Gemm | GroupedGemm | Attention | Elementwise | Collective | MemoryBound | Part
+#: What a job times.
+Work = Gemm | GroupedGemm | Attention | Elementwise | Collective | MemoryBound | Part
 
 
 def swiglu(
@@ -114,7 +115,7 @@ class Job:
     sweep) and no part of the key.
     """
 
-    subject: Subject
+    work: Work
     kernel: str = ""
     priority: int = 0
     label: str = ""
@@ -127,35 +128,32 @@ class Job:
 
     def describe(self) -> dict[str, Any]:
         """Flat fields: kind, phase, dtype, kernel and the sizes, without what does not change the work."""
-        subject = self.subject
-        if isinstance(subject, Part):
-            out = _describe_part(subject)
+        work = self.work
+        if isinstance(work, Part):
+            out = _describe_part(work)
         else:
-            out = {key: value for key, value in asdict(subject).items() if key not in UNTIMED}
-        if isinstance(subject, Elementwise):
-            out["name"] = subject.name
+            out = {key: value for key, value in asdict(work).items() if key not in UNTIMED}
+        if isinstance(work, Elementwise):
+            out["name"] = work.name
         return {**out, "kernel": self.kernel}
 
     @property
     def title(self) -> str:
         """A short name for progress bars and tables."""
-        subject = self.subject
-        if isinstance(subject, Gemm):
-            batch = f"{subject.batch} x " if subject.batch > 1 else ""
-            text = f"{subject.kind} {batch}{subject.m} x {subject.n} x {subject.k} {subject.layout} {subject.dtype}"
-        elif isinstance(subject, Part):
-            text = _part_title(subject)
-        elif isinstance(subject, Attention):
-            text = (
-                f"attention b={subject.batch} a={subject.heads} s={subject.q_len} d={subject.head_dim} "
-                f"{subject.phase} {subject.dtype}"
-            )
-        elif isinstance(subject, MemoryBound):
-            text = f"{subject.what} {subject.rows} x {subject.columns} {subject.phase} {subject.dtype}"
-        elif isinstance(subject, GroupedGemm):
-            text = f"grouped {subject.groups} x ({subject.m} x {subject.n} x {subject.k}) {subject.dtype}"
+        work = self.work
+        if isinstance(work, Gemm):
+            batch = f"{work.batch} x " if work.batch > 1 else ""
+            text = f"{work.kind} {batch}{work.m} x {work.n} x {work.k} {work.layout} {work.dtype}"
+        elif isinstance(work, Part):
+            text = _part_title(work)
+        elif isinstance(work, Attention):
+            text = f"attention b={work.batch} a={work.heads} s={work.q_len} d={work.head_dim} {work.phase} {work.dtype}"
+        elif isinstance(work, MemoryBound):
+            text = f"{work.what} {work.rows} x {work.columns} {work.phase} {work.dtype}"
+        elif isinstance(work, GroupedGemm):
+            text = f"grouped {work.groups} x ({work.m} x {work.n} x {work.k}) {work.dtype}"
         else:
-            text = f"{subject.kind} {subject.name}"
+            text = f"{work.kind} {work.name}"
         return f"{text} {self.kernel}".rstrip()
 
 

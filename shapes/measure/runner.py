@@ -1,4 +1,4 @@
-"""A sweep: jobs in, measurements out, each written down the moment it is known.
+"""A sweep: jobs in, measurements out, each written down as soon as it is known.
 
 ``measure(jobs)`` is the one way anything is measured. It looks each job up in the store first, gives the rest to an
 executor in order of priority (shuffled within one), saves every round and every result, and reports progress. Killed at

@@ -1,4 +1,4 @@
-"""Timing one kernel: warm up to steady clocks, cold caches, queued bursts, graphs for short kernels, checked results.
+"""Timing one kernel: warm up to steady clocks, cold caches, queued batches, graphs for short kernels, checked results.
 
 A ``Stopwatch`` is a prepared kernel: ``take(n)`` gives n samples of seconds. It is made of a ``Kernel`` (callables over
 rotated inputs) and a ``Backend`` (a device). Order of making: the result is checked first, so that a wrong or skipped
@@ -26,7 +26,7 @@ MOST_SETS = 512
 SHORT_S = 100e-6
 #: A graph holds enough calls to run this long, so that its own launch is lost in it.
 GRAPH_S = 2e-3
-#: Warm-up ends when two successive bursts' medians agree within this share.
+#: Warm-up ends when two successive batches' medians agree within this share.
 STEADY = 0.01
 
 
@@ -78,21 +78,21 @@ def verify(kernel: Kernel) -> float:
 
 
 def warm_up(
-    burst: Callable[[], Array], now: Callable[[], float], *, least_s: float, most_s: float, steady: float = STEADY
+    batch: Callable[[], Array], now: Callable[[], float], *, least_s: float, most_s: float, steady: float = STEADY
 ) -> int:
-    """Run bursts until two successive medians agree within ``steady`` and ``least_s`` is over, or until ``most_s``.
+    """Run batches until two successive medians agree within ``steady`` and ``least_s`` is over, or until ``most_s``.
 
-    Returns how many bursts ran (at least two).
+    Returns how many batches ran (at least two).
     """
     start = now()
-    before = float(np.median(burst()))
-    bursts = 1
+    before = float(np.median(batch()))
+    batches = 1
     while True:
-        after = float(np.median(burst()))
-        bursts += 1
+        after = float(np.median(batch()))
+        batches += 1
         spent = now() - start
         if spent >= most_s or (spent >= least_s and abs(after - before) <= steady * after):
-            return bursts
+            return batches
         before = after
 
 
@@ -110,13 +110,13 @@ class Stopwatch:
         self._per_replay = 1
         self.error = verify(kernel) if check else None
         self._flush = backend.flusher() if kernel.needs_flush else None
-        first = self._time(self._turn(1))
-        estimate = float(np.median(self._time(self._turn(3)))) if first[0] < most_warm_up_s else float(first[0])
+        first = self._time(self._next_calls(1))
+        estimate = float(np.median(self._time(self._next_calls(3)))) if first[0] < most_warm_up_s else float(first[0])
         if estimate < SHORT_S and kernel.capturable and self._flush is None:
             self._capture(estimate)
         if estimate < most_warm_up_s:
-            per_burst = max(1, min(50, int(warm_up_s / 2 / max(estimate * self._per_replay, 1e-7))))
-            warm_up(lambda: self.take(per_burst), backend.now, least_s=warm_up_s, most_s=most_warm_up_s)
+            per_batch = max(1, min(50, int(warm_up_s / 2 / max(estimate * self._per_replay, 1e-7))))
+            warm_up(lambda: self.take(per_batch), backend.now, least_s=warm_up_s, most_s=most_warm_up_s)
         self.estimate_s = estimate
 
     @property
@@ -133,7 +133,7 @@ class Stopwatch:
         """``samples`` times of one call, in seconds; of a short kernel each is the mean over a graph's calls."""
         if self._replay is not None:
             return self._time([self._replay] * samples) / self._per_replay
-        return self._time(self._turn(samples))
+        return self._time(self._next_calls(samples))
 
     def peak_bytes(self) -> int | None:
         """Most memory while one call runs, one set of inputs and weights included; None where the device cannot say."""
@@ -141,9 +141,9 @@ class Stopwatch:
         return None if extra is None else self.kernel.set_bytes + extra
 
     def _time(self, calls: Sequence[Call]) -> Array:
-        return self._backend.burst(calls, self._flush)
+        return self._backend.time_batch(calls, self._flush)
 
-    def _turn(self, count: int) -> list[Call]:
+    def _next_calls(self, count: int) -> list[Call]:
         sets = self.kernel.calls
         calls = [sets[(self._next + index) % len(sets)] for index in range(count)]
         self._next = (self._next + count) % len(sets)

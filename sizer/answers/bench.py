@@ -172,9 +172,9 @@ def rows_of(jobs: Iterable[Job], sweep: Sweep, device: Device | None) -> list[Ro
     rows = []
     for job in jobs:
         predicted = None
-        if device is not None and isinstance(job.subject, Gemm | Attention) and not job.kernel:
+        if device is not None and isinstance(job.work, Gemm | Attention) and not job.kernel:
             with contextlib.suppress(InputError):  # a dtype that the device's file has no figures for
-                predicted = predict(job.subject, device).seconds
+                predicted = predict(job.work, device).seconds
         rows.append(Row(job.title, sweep.results.get(job.key), predicted))
     return rows
 

@@ -56,7 +56,7 @@ def _contradicted(finding: PricedFinding, before: PricedFinding, device: str) ->
     """``finding`` saying so where it was predicted to be worth fixing and the device does not bear it out."""
     if before.severity != "warning" or finding.severity != "info":
         return finding
-    text = f"{finding.message} Measured here ({device}) fixing it gains nothing that can be told."
+    text = f"{finding.message} Measured here ({device}) fixing it gains nothing statistically distinguishable."
     return replace(finding, message=text)
 
 

@@ -15,7 +15,7 @@ def label(ranked: Ranked) -> str:
 
 
 def verdict(what: str, baseline: Ranked, best: Sequence[Ranked]) -> str:
-    """Which candidate to take and what is not told apart from it, at the source's own error."""
+    """Which candidate to take and what is not statistically distinguishable from it, at the source's own error."""
     if not best:
         return f"no other {what} was found"
     first = best[0]
@@ -26,7 +26,7 @@ def verdict(what: str, baseline: Ranked, best: Sequence[Ranked]) -> str:
     if not first.different:
         return f"{gain}; within the error of {(first.speedup_high - first.speedup_low) / 2 / first.speedup:.1%}"
     alike = [label(one) for one in best[1:] if one.timing.seconds <= first.timing.high]
-    tail = f"; not told apart from it: {'; '.join(alike[:3])}" if alike else ""
+    tail = f"; not statistically distinguishable: {'; '.join(alike[:3])}" if alike else ""
     return gain + tail
 
 

@@ -17,27 +17,25 @@ def build(job: Job, backend: Backend, seed: int = 0) -> Kernel:
     UnsupportedError where no kernel here does this work; torch's own errors (out of memory, a shape a kernel refuses)
     pass through.
     """
-    subject = job.subject
-    if isinstance(subject, Gemm):
+    work = job.work
+    if isinstance(work, Gemm):
         from shapes.measure.kernels.gemm import gemm
 
-        return gemm(subject, job.kernel, backend, seed)
-    if isinstance(subject, GroupedGemm):
+        return gemm(work, job.kernel, backend, seed)
+    if isinstance(work, GroupedGemm):
         from shapes.measure.kernels.grouped import grouped_gemm
 
-        return grouped_gemm(subject, job.kernel, backend, seed)
-    if isinstance(subject, Attention):
+        return grouped_gemm(work, job.kernel, backend, seed)
+    if isinstance(work, Attention):
         from shapes.measure.kernels.attention import attention
 
-        return attention(subject, job.kernel, backend, seed)
-    if isinstance(subject, MemoryBound):
+        return attention(work, job.kernel, backend, seed)
+    if isinstance(work, MemoryBound):
         from shapes.measure.kernels.memory_bound import memory_bound
 
-        return memory_bound(subject, backend, seed)
-    if isinstance(subject, Part):
+        return memory_bound(work, backend, seed)
+    if isinstance(work, Part):
         from shapes.measure.kernels.parts import part
 
-        return part(subject, backend, seed)
-    raise UnsupportedError(
-        f"{subject.kind} {subject.name}: needs its shapes or several devices, which are not known here"
-    )
+        return part(work, backend, seed)
+    raise UnsupportedError(f"{work.kind} {work.name}: needs its shapes or several devices, which are not known here")

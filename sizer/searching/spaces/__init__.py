@@ -13,7 +13,7 @@ from sizer.searching.spaces import heads, hidden, microbatch, model, swiglu, voc
 
 
 class SpaceMaker(Protocol):
-    """The module of one space: its ``--what``, the limits it takes beside range, step and tolerance, its candidates."""
+    """The module of one space: its ``--what``, what limits it takes besides range, step and tolerance, candidates."""
 
     NAME: str
     LIMITS: frozenset[str]
