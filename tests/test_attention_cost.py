@@ -6,11 +6,11 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from shapes.cost import explain, predict, predict_many
-from shapes.cost.attention import attention_seconds
+from shapes.cost.attention_arrays import attention_seconds
 from shapes.cost.attention_constants import FOLDER, constants_of, fitted_devices
 from shapes.device import list_devices, load_device
 from shapes.errors import InputError
@@ -111,7 +111,6 @@ def test_no_fitted_rate_is_above_the_devices_peak_or_bandwidth(name: str) -> Non
                     assert one.copy_bytes_per_s <= device.memory.bandwidth_bytes_per_s
 
 
-@settings(deadline=None)
 @given(
     name=st.sampled_from(list_devices()), b=st.integers(1, 64), heads=st.integers(1, 128), s=st.integers(1, 65536),
     d=st.integers(1, 320), phase=st.sampled_from(["forward", "dgrad"]), causal=st.booleans(),
@@ -135,7 +134,6 @@ def test_no_attention_is_faster_than_the_peak_allows_for_what_its_mask_leaves(
         assert sum(part.seconds for part in explain(operator, cost, device)) == pytest.approx(cost.seconds)
 
 
-@settings(deadline=None)
 @given(
     name=st.sampled_from(["a100-sxm", "h100-sxm", "b200", "l40s"]), s=st.integers(64, 32768), heads=st.integers(1, 128),
     d=st.sampled_from([32, 64, 96, 128, 256]), causal=st.booleans(),

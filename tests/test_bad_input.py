@@ -102,7 +102,8 @@ YAML = st.recursive(
 )  # fmt: skip
 
 
-@settings(max_examples=300, deadline=None)
+@pytest.mark.slow
+@settings(max_examples=300)
 @given(value=st.dictionaries(st.text("abc", min_size=1, max_size=4), YAML, max_size=4), flow=st.booleans())
 def test_yaml_is_read_as_pyyaml_reads_it(value: dict[str, Any], flow: bool) -> None:
     shared = {"first": value, "second": value}  # dumped with an anchor and an alias
@@ -158,6 +159,7 @@ JSON = st.recursive(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=1500)
 @given(name=st.sampled_from(sorted(CONFIGS)), data=st.data())
 def test_a_mutated_configuration_is_read_or_refused_cleanly(name: str, data: st.DataObject) -> None:

@@ -69,6 +69,7 @@ def test_known_constants_are_found_again_from_noisy_times() -> None:
     assert unseen.errors(first_guess(device, "bf16")).mean() > 0.05
 
 
+@pytest.mark.slow
 def test_the_correction_learns_what_the_closed_form_cannot_and_time_does_not_fall() -> None:
     device = load_device("a100-sxm")
     plain = first_guess(device, "bf16")
@@ -240,6 +241,7 @@ def test_quick_refuses_to_take_a_cpus_times_for_a_gpus_constants(tmp_path: Path)
         assert "measuring is on" in str(outcome.exception)
 
 
+@pytest.mark.slow
 def test_quick_measures_here_and_keeps_what_it_measured(tmp_path: Path) -> None:
     with Store.open(tmp_path / "store.db") as store:
         records = measure_quick("fp32", count=6, largest=256, executor=InProcess("cpu"), store=store)

@@ -23,6 +23,8 @@ from shapes.operators import Gemm, Operator
 from sizer.checking import measured as checking_measured
 from sizer.cli import main
 
+pytestmark = pytest.mark.slow
+
 TINY = {
     "model_type": "llama", "hidden_size": 64, "intermediate_size": 171, "num_hidden_layers": 2,
     "num_attention_heads": 2, "vocab_size": 129, "max_position_embeddings": 32,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
+import pytest
 from fit.correction import TAIL_TILES, fitted
 from fit.gemm import first_guess
 from hypothesis import given, settings
@@ -46,6 +47,7 @@ def test_the_shipped_tables_are_read_whole() -> None:
         assert len(constants.correction.log_factors) == constants.correction.grid.size
 
 
+@pytest.mark.slow
 def test_a_library_that_dislikes_idle_tails_is_learned() -> None:
     device = load_device("h100-sxm")
     plain = first_guess(device, "bf16")

@@ -17,6 +17,8 @@ from shapes.operators import operators
 from shapes.workload import Workload
 from sizer.readers import read_config
 
+pytestmark = pytest.mark.slow
+
 SMALL: dict[str, Any] = {
     "hidden_size": 256, "intermediate_size": 704, "num_hidden_layers": 3, "num_attention_heads": 8, "vocab_size": 1000,
     "max_position_embeddings": 512,

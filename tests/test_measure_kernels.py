@@ -93,6 +93,7 @@ def test_eager_attention_is_the_fused_one_written_out(kv_heads: int, causal: boo
     assert torch.allclose(fused(x), written(x), atol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("attention", ["flash", "eager"])
 @pytest.mark.parametrize(("name", "norm"), [("Qwen3", "head"), ("Olmo2", "full")])
 def test_self_attention_computes_what_transformers_classes_do(name: str, norm: str, attention: str) -> None:
@@ -229,6 +230,7 @@ def test_what_is_no_size_is_refused(text: object) -> None:
         values_of(text)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", SUITES, ids=lambda path: path.stem)
 def test_every_suite_runs_dry_at_a_reduced_size(path: Path, backend: CpuBackend) -> None:
     """One job in many of each suite, small: the whole dry run is `sizer bench --suite … --scale 0.02`."""

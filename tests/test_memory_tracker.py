@@ -17,6 +17,8 @@ from shapes.model import ModelShape
 from shapes.workload import Workload
 from sizer.readers import read_config
 
+pytestmark = pytest.mark.slow
+
 #: What the project promises; most of the table (reports/memory.md) is within 0.1%.
 TOLERANCE = 0.03
 

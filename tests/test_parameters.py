@@ -84,6 +84,7 @@ NO_PLAN = {"gpt_oss"}
 ENDS = r"embed_tokens|embed_in|lm_head|embed_out|wte|wpe|embed_positions|shared\."
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("label", [label for label in CONFIGS if label not in NO_PLAN])
 @pytest.mark.parametrize("t", [2, 3, 6])
 def test_a_shards_parameters_are_those_of_transformers_own_plan(label: str, t: int) -> None:

@@ -18,6 +18,8 @@ from shapes.operators.types import Attention, Elementwise, Gemm, GroupedGemm, Op
 from shapes.workload import Workload
 from sizer.readers import read_config
 
+pytestmark = pytest.mark.slow
+
 transformers = pytest.importorskip("transformers")
 
 #: transformers 4 loops over experts whose gate and up are apart, and has fewer fused attentions.

@@ -45,6 +45,7 @@ def trial(seed: int) -> tuple[float, float, float]:
     return truth[result.best] / truth.min() - 1, result.spent_s / (EXHAUSTIVE * truth.sum()), result.sure
 
 
+@pytest.mark.slow
 def test_racing_finds_a_candidate_within_one_percent_nearly_always_and_cheaply() -> None:
     outcomes = [trial(seed) for seed in range(100)]
     good = sum(loss <= 0.01 for loss, _, _ in outcomes)
@@ -195,6 +196,7 @@ def test_the_errors_of_runs_that_share_a_moment_are_what_they_are_said_to_be() -
     assert np.median(errors) > 2 * np.hypot(0.06, 0.04) / np.sqrt(50 * BATCH)
 
 
+@pytest.mark.slow
 def test_a_race_on_a_busy_device_goes_on_until_it_is_sure() -> None:
     losses, told = [], []
     for seed in range(20):

@@ -121,6 +121,7 @@ def parameters_of(model: Any) -> int:
     return sum(parameter.numel() for parameter in model.parameters())  # tied ones are listed once
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("family", "settings"), SETTINGS, ids=lambda value: value if isinstance(value, str) else "")
 def test_parameters_equal_those_of_the_model_class(family: str, settings: dict[str, Any]) -> None:
     assert read_config({"model_type": family, **settings}).model.parameters == parameters_of(built(family, settings))
@@ -136,6 +137,7 @@ def test_general_names_and_untied_tables_of_encoder_decoders_count_as_in_the_cla
     assert read_config({"model_type": family, **settings}).model.parameters == parameters_of(built(family, settings))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("family", "settings"), DEFAULTS, ids=[family for family, _ in DEFAULTS])
 def test_parameters_under_the_class_defaults_are_exact(family: str, settings: dict[str, Any]) -> None:
     assert read_config({"model_type": family, **settings}).model.parameters == parameters_of(built(family, settings))

@@ -289,7 +289,7 @@ def test_a_hostile_script_ends(text: str) -> None:
     assert "\n" not in followed(text)
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400)
 @given(st.lists(st.sampled_from(SHELL), max_size=25))
 def test_any_string_of_shell_words_is_followed_or_refused_in_one_line(words: list[str]) -> None:
     assert "\n" not in followed(" ".join(words))

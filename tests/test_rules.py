@@ -286,6 +286,7 @@ def test_every_rule_has_a_bad_example() -> None:
 NAMED = ("vocab", "hidden", "heads", "kv_heads", "head_dim", "d_ff")
 
 
+@pytest.mark.slow
 @given(
     names=st.sets(st.sampled_from(NAMED)), t=st.sampled_from([1, 2, 4]), attention=st.sampled_from(["auto", "eager"])
 )
@@ -370,6 +371,7 @@ def test_a_suggestion_applied_is_not_found_again_by_the_same_rule(shape: ModelSh
                 assert list(find_rule(code).check(again)) == [], (code, suggestion)  # type: ignore[arg-type]
 
 
+@pytest.mark.slow
 @given(shape=SHAPES)
 @settings(max_examples=15)
 def test_the_parameters_a_suggestion_adds_are_the_difference_of_exact_counts(shape: ModelShape) -> None:

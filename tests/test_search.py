@@ -228,6 +228,7 @@ def test_estimates_equal_pricing_operator_by_operator(config: object, what: str,
             assert getattr(found, name).tolist() == pytest.approx([getattr(one, name) for one in exact], rel=1e-9)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("objective", "devices"),
     [*((name, ("h100-sxm",)) for name in OBJECTIVES), ("layer-time", ("h100-sxm", "b200"))],

@@ -31,6 +31,8 @@ from sizer.searching.spaces import make_space
 from sizer.searching.strategies import STRATEGIES
 from sizer.searching.strategies.paired import Outcome
 
+pytestmark = pytest.mark.slow
+
 TINY = ["--h", "64", "--tokens", "64", "--dtype", "fp32", "--tolerance", "5%", "--step", "4", "--measure",
         "--regret", "20%"]  # fmt: skip
 

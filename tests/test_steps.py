@@ -89,7 +89,7 @@ def price(workload: Workload, stack: SoftwareStack = CORE, accumulation: int = 1
     b=st.integers(1, 8), t=st.sampled_from([1, 2, 8]), p=st.sampled_from([1, 4, 5]), d=st.sampled_from([1, 8]),
     zero=st.integers(0, 3), accumulation=st.integers(1, 64), name=st.sampled_from(list_stacks()),
 )  # fmt: skip
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 def test_a_steps_parts_add_up_and_lie_in_its_interval(
     b: int, t: int, p: int, d: int, zero: int, accumulation: int, name: str
 ) -> None:
@@ -201,6 +201,7 @@ STEP = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 def test_steps_py_judges_any_file_and_says_which_stack_stands_for_an_unknown_one(tmp_path: Path) -> None:
     file = tmp_path / "steps.csv"
     with open(file, "w", newline="", encoding="utf-8") as out:

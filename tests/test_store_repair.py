@@ -200,6 +200,7 @@ def test_a_store_in_use_is_not_repaired_under_its_writer(tmp_path: Path) -> None
     assert path.read_bytes() == content
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("suffix", ["", "-wal"])
 def test_whatever_bytes_are_damaged_every_command_answers_in_one_line_and_repair_mends(
     tmp_path: Path, suffix: str

@@ -21,6 +21,8 @@ transformers = pytest.importorskip("transformers")
 from torch import nn  # noqa: E402 # after the skip
 from torch.nn import functional  # noqa: E402
 
+pytestmark = pytest.mark.slow
+
 #: transformers 4 keeps experts as modules of their own and loops over them.
 grouped_experts = pytest.mark.skipif(transformers.__version__.startswith("4."), reason="no grouped experts there")
 

@@ -20,6 +20,8 @@ torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 from torch import nn  # noqa: E402 # after the skip
 
+pytestmark = pytest.mark.slow
+
 #: A type that no reader knows, with a vocabulary and a hidden size that tensor cores dislike.
 SMOLLM = {
     "model_type": "smollm3", "hidden_size": 540, "intermediate_size": 1536, "num_hidden_layers": 2, "vocab_size": 50257,
