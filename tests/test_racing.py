@@ -122,8 +122,8 @@ def test_a_baseline_that_stops_running_ends_the_search() -> None:
             run([1.0] * 20, 0.1, sample)
 
 
-def test_a_turn_ends_when_the_time_does() -> None:
-    # Forty candidates that nothing tells apart: one turn over all of them is long.
+def test_a_round_ends_when_the_time_does() -> None:
+    # Forty candidates that nothing tells apart: one round over all of them is long.
     for run in (racing.run, exhaustive.run):
         spent, rng = [0.0], np.random.default_rng(0)
 
@@ -183,7 +183,7 @@ def moments(truth: np.ndarray, rng: np.random.Generator) -> Sample:
     return sample
 
 
-def test_the_errors_of_runs_that_share_a_moment_are_what_they_are_said_to_be() -> None:
+def test_the_errors_of_autocorrelated_runs_are_what_they_are_said_to_be() -> None:
     centres, errors = [], []
     for seed in range(10):
         sample = moments(np.ones(9), np.random.default_rng(seed))
@@ -197,7 +197,7 @@ def test_the_errors_of_runs_that_share_a_moment_are_what_they_are_said_to_be() -
 
 
 @pytest.mark.slow
-def test_a_race_on_a_busy_device_goes_on_until_it_is_sure() -> None:
+def test_a_search_on_a_noisy_device_goes_on_until_it_is_sure() -> None:
     losses, told = [], []
     for seed in range(20):
         rng = np.random.default_rng(seed)
@@ -213,7 +213,7 @@ def test_a_race_on_a_busy_device_goes_on_until_it_is_sure() -> None:
     assert len({whole for _, whole in told}) == 1
 
 
-def test_out_of_time_on_a_busy_device_nothing_is_sure_of_those_seen_once() -> None:
+def test_out_of_time_on_a_noisy_device_nothing_is_sure_of_those_seen_once() -> None:
     left = iter(range(25))
     rng = np.random.default_rng(0)
     result = race([1.0] * 5, 0.1, moments(np.ones(5), rng), out_of_time=lambda: next(left, None) is None)

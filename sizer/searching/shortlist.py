@@ -28,8 +28,8 @@ EXACT = 256
 #: Parts whose operators are priced in one go: one at a time is ten times slower.
 BATCH = 256
 
-#: A part of a model and the changed dimensions it depends on.
-Key = tuple[str, tuple[tuple[str, int], ...]]
+#: A part of a model and the values of the dimensions it depends on.
+Key = tuple[str, tuple[int, ...]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +89,8 @@ def estimates(
     places = np.array([[keys[key] for _, key in row] for row in terms])
     totals = (figures[:, places] * counts).sum(axis=-1)
     seconds = totals[:-2] + parts.rest_s(totals[-1], pricers)
-    layers = np.array([change.get("layers", space.model.layers) for change in changes], dtype=np.float64)
+    own = space.model.layers
+    layers = np.array([change.get("layers", own) for change in changes], dtype=np.float64)
     return Estimates(seconds, totals[-2], layers, totals[-1])
 
 
@@ -130,25 +131,33 @@ class _Whole:
 
     def __init__(self, space: Space) -> None:
         self._space = space
+        self._names = tuple(space.candidates[0])
+
+    def _change(self, key: Key) -> Change:
+        return dict(zip(self._names, key[1], strict=True))
 
     def terms(self, change: Change) -> Sequence[tuple[int, Key]]:
-        return ((1, ("whole", tuple(change.items()))),)
+        return ((1, ("whole", tuple(change[name] for name in self._names))),)
 
     def operators(self, key: Key) -> Sequence[Operator]:
-        return timed_operators(self._space, dict(key[1]))
+        return timed_operators(self._space, self._change(key))
 
     def parameters(self, key: Key) -> int:
-        return self._space.parameters(rebuilt(self._space, dict(key[1]))[0])
+        return self._space.parameters(rebuilt(self._space, self._change(key))[0])
 
     def scale(self, key: Key) -> float:
-        return self._space.workload.tokens / rebuilt(self._space, dict(key[1]))[1].tokens
+        return self._space.workload.tokens / rebuilt(self._space, self._change(key))[1].tokens
 
     def rest_s(self, parameters: Array, pricers: Sequence[Pricer]) -> Array | float:
         return 0.0
 
 
-def _of(change: Change, *names: str) -> tuple[tuple[str, int], ...]:
-    return tuple((name, change[name]) for name in names if name in change)
+#: A part of a plain decoder -> the dimensions it depends on, as far as a space changes them.
+_DEPENDS = {
+    "attention": ("hidden", "heads", "head_dim", "kv_heads"),
+    "mlp": ("hidden", "d_ff"),
+    "ends": ("hidden", "vocab"),
+}
 
 
 class _Parts:
@@ -159,15 +168,17 @@ class _Parts:
         self._space = space
         #: A part is of one layer, which no pipeline cuts.
         self._workload = replace(space.workload, p=1)
+        self._layers = space.model.layers
+        changed = space.candidates[0]  # all of a space change the same dimensions
+        self._names = {part: [name for name in names if name in changed] for part, names in _DEPENDS.items()}
 
     def terms(self, change: Change) -> Sequence[tuple[int, Key]]:
         """(how many, part) that make up a candidate."""
-        layers = change.get("layers", self._space.model.layers) // self._space.workload.p
-        return (
-            (layers, ("attention", _of(change, "hidden", "heads", "head_dim", "kv_heads"))),
-            (layers, ("mlp", _of(change, "hidden", "d_ff"))),
-            (1, ("ends", _of(change, "hidden", "vocab"))),
-        )
+        layers = change.get("layers", self._layers) // self._space.workload.p
+        return [
+            (1 if part == "ends" else layers, (part, tuple([change[name] for name in names])))
+            for part, names in self._names.items()
+        ]
 
     def operators(self, key: Key) -> Iterator[Operator]:
         for operator in operators(self._model(key), self._workload):
@@ -189,7 +200,8 @@ class _Parts:
     def _model(self, key: Key) -> ModelShape:
         kind, attention = key[0], self._space.model.attention
         assert isinstance(attention, AttentionShape)
-        changes = {"head_dim": attention.head_dim, **dict(key[1])}  # named, it does not follow heads and hidden
+        changes = dict(zip(self._names[kind], key[1], strict=True))
+        changes = {"head_dim": attention.head_dim, **changes}  # named, it does not follow heads and hidden
         # What follows a dimension (a rotary share, a projection before the head) follows as it does in the candidate.
         model = resize(self._space.model, **changes)
         block = model.main.blocks[0]
