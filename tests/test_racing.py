@@ -169,16 +169,16 @@ def test_candidates_that_cannot_be_told_apart_are_not_said_to_be() -> None:
     assert result.sure < 0.9
 
 
-def moments(truth: np.ndarray, rng: np.random.Generator) -> Sample:
-    """As on a busy CPU: what a turn shares lasts, a burst is off by 6% and each of its runs by 4%; some by a half."""
+def autocorrelated(truth: np.ndarray, rng: np.random.Generator) -> Sample:
+    """As on a busy CPU: what a round shares lasts, a batch is off by 6% and each of its runs by 4%; some by a half."""
     state = 0.0
 
     def sample(index: int, count: int) -> np.ndarray:
         nonlocal state
         if index == 0:
             state = 0.1 * rng.standard_normal()
-        burst = state + 0.06 * rng.standard_normal() + 0.4 * (rng.random() < 0.03)
-        return truth[index] * np.exp(burst + 0.04 * rng.standard_normal(count))
+        batch = state + 0.06 * rng.standard_normal() + 0.4 * (rng.random() < 0.03)
+        return truth[index] * np.exp(batch + 0.04 * rng.standard_normal(count))
 
     return sample
 
@@ -186,7 +186,7 @@ def moments(truth: np.ndarray, rng: np.random.Generator) -> Sample:
 def test_the_errors_of_autocorrelated_runs_are_what_they_are_said_to_be() -> None:
     centres, errors = [], []
     for seed in range(10):
-        sample = moments(np.ones(9), np.random.default_rng(seed))
+        sample = autocorrelated(np.ones(9), np.random.default_rng(seed))
         paired = PairedSamples(sample, [1.0] * 9, 0.1, None, 0.01, None, lambda: False)
         assert paired.take(range(1, 9), rounds=50)
         centres.extend(paired.centres[1:])
@@ -203,7 +203,7 @@ def test_a_search_on_a_noisy_device_goes_on_until_it_is_sure() -> None:
         rng = np.random.default_rng(seed)
         truth = np.exp(rng.normal(0, 0.05, 20))
         tell = lambda done, of, told=told: told.append((done, of))  # noqa: E731
-        result = race([1.0] * 20, 0.1, moments(truth, rng), regret=0.02, progress=tell)
+        result = race([1.0] * 20, 0.1, autocorrelated(truth, rng), regret=0.02, progress=tell)
         assert result.finished
         assert result.sure >= 0.95
         assert min(map(len, result.ratios.values())) >= BATCH * OWN_SPREAD
@@ -216,7 +216,7 @@ def test_a_search_on_a_noisy_device_goes_on_until_it_is_sure() -> None:
 def test_out_of_time_on_a_noisy_device_nothing_is_sure_of_those_seen_once() -> None:
     left = iter(range(25))
     rng = np.random.default_rng(0)
-    result = race([1.0] * 5, 0.1, moments(np.ones(5), rng), out_of_time=lambda: next(left, None) is None)
+    result = race([1.0] * 5, 0.1, autocorrelated(np.ones(5), rng), out_of_time=lambda: next(left, None) is None)
     assert not result.finished
     assert result.sure < 0.1
 

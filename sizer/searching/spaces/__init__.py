@@ -39,5 +39,5 @@ def make_space(what: str, baseline: Baseline, device: Device, limits: Limits) ->
             typed = separator.join(f"{one:g}" for one in value)
             raise InputError(f"expected --what {others} with it", key=option, value=typed)
     if baseline.scope == "product" and what != swiglu.NAME:
-        raise InputError(f"expected --what {swiglu.NAME} with it", key="--gemm-only", value=what)
+        raise InputError(f"expected --what {swiglu.NAME} with it", key="--gemm-only")
     return SPACES[what].space(baseline, device, limits)
