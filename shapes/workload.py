@@ -91,6 +91,16 @@ class Workload:
         return max(2, dtype_bytes(self.dtype))
 
     @property
+    def accumulation(self) -> int:
+        """Microbatches that one optimizer step accumulates: global_batch / (b d).
+
+        Where no global batch was given, one, or as many as a pipeline has stages: the fewest that fill it.
+        """
+        if self.global_batch is None:
+            return self.p if self.train else 1
+        return max(1, self.global_batch // (self.b * self.d))
+
+    @property
     def train(self) -> bool:
         return self.phase == "train"
 

@@ -1,13 +1,17 @@
-"""Step times: operators priced by one cost source, each distinct operator once."""
+"""Step times: operators priced by one cost source, each distinct operator once, and a step as its stack runs them."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from shapes.cost import Cost, predict_many
+from shapes.cost.step import StepCost, mean_error, schedule_of, step_cost, work
 from shapes.device import Device
-from shapes.operators import Operator, counted_once
+from shapes.model import ModelShape
+from shapes.operators import Operator, counted_once, operators
+from shapes.software_stack import SoftwareStack
+from shapes.workload import Workload
 
 #: Operators -> one cost each: the one seam between advice and where seconds come from.
 CostSource = Callable[[Sequence[Operator], Device], Sequence[Cost]]
@@ -15,26 +19,39 @@ CostSource = Callable[[Sequence[Operator], Device], Sequence[Cost]]
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """The operators of one step with their costs; no overlap of computing and communicating is assumed."""
+    """The operators of one microbatch (and the update) with their costs, and the global step they make.
+
+    ``cost``: that step as a software stack runs it, ``accumulation`` microbatches of it; None: the operators' own
+    seconds added up, once each, which is what parts of a model are compared by.
+    """
 
     operators: tuple[Operator, ...]
     costs: tuple[Cost, ...]
+    cost: StepCost | None = None
+    accumulation: int = 1
 
     @property
     def seconds(self) -> float:
+        if self.cost is not None:
+            return self.cost.seconds
         return sum(cost.seconds * operator.count for operator, cost in zip(self.operators, self.costs, strict=True))
 
     @property
     def low(self) -> float:
+        if self.cost is not None:
+            return self.cost.low
         return sum(cost.low * operator.count for operator, cost in zip(self.operators, self.costs, strict=True))
 
     @property
     def high(self) -> float:
+        if self.cost is not None:
+            return self.cost.high
         return sum(cost.high * operator.count for operator, cost in zip(self.operators, self.costs, strict=True))
 
     @property
     def flops(self) -> int:
-        return sum(operator.flops * operator.count for operator in self.operators)
+        """FLOPs of this device's operators in the step."""
+        return self.accumulation * sum(operator.flops * operator.count for operator in self.operators)
 
     @property
     def source(self) -> str:
@@ -43,25 +60,55 @@ class Step:
 
 
 class Pricer:
-    """Prices operators on one device and remembers each, since a suggestion changes only a few of them."""
+    """Prices operators on one device and remembers each, since a suggestion changes only a few of them.
 
-    def __init__(self, device: Device, source: CostSource = predict_many) -> None:
+    ``stack``: the software that runs whole steps (None: operators are added up).
+    """
+
+    def __init__(self, device: Device, source: CostSource = predict_many, stack: SoftwareStack | None = None) -> None:
         self.device = device
+        self.stack = stack
         self._source = source
         self._known: dict[Operator, Cost] = {}
 
-    def step(self, operators: Sequence[Operator]) -> Step:
-        keys = [counted_once(operator) for operator in operators]
+    def step(
+        self, listed: Sequence[Operator], workload: Workload | None = None, model: ModelShape | None = None
+    ) -> Step:
+        """``listed`` priced; with a stack and the ``workload`` they are of, the global step they make.
+
+        ``model`` gives the other pipeline stages' work (None: they are taken to be as long as this one).
+        """
+        costs = self._costs(listed)
+        if self.stack is None or workload is None:
+            return Step(tuple(listed), costs)
+        stage = whole = work(listed, costs)
+        if workload.p > 1 and model is not None:
+            everything = operators(model, replace(workload, p=1))
+            whole = work(everything, self._costs(everything))
+        cost = step_cost(stage, whole, schedule_of(workload), self.stack, self.device, mean_error(listed, costs))
+        return Step(tuple(listed), costs, cost, workload.accumulation)
+
+    def _costs(self, listed: Sequence[Operator]) -> tuple[Cost, ...]:
+        keys = [counted_once(operator) for operator in listed]
         missing = [key for key in dict.fromkeys(keys) if key not in self._known]
         if missing:
             self._known.update(zip(missing, self._source(missing, self.device), strict=True))
-        return Step(tuple(operators), tuple(self._known[key] for key in keys))
+        return tuple(self._known[key] for key in keys)
 
     def error_s(self, before: Step, after: Step) -> float:
-        """Seconds by which the prediction may be off in the operators of ``before`` that ``after`` runs otherwise."""
+        """Seconds by which ``before`` less ``after`` may be off.
+
+        The prices of the operators that ``after`` runs otherwise; with a stack at most what the ratio of two steps on
+        one stack and device has been off by.
+        """
         kept: Mapping[Operator, int] = {counted_once(op): op.count for op in after.operators}
         changed = 0.0
         for operator, cost in zip(before.operators, before.costs, strict=True):
             gone = operator.count - kept.get(counted_once(operator), 0)
             changed += max(0, gone) * max(cost.high - cost.seconds, cost.seconds - cost.low)
-        return changed
+        changed *= before.accumulation
+        return min(changed, self.ratio_error(before) * before.seconds) if before.cost is not None else changed
+
+    def ratio_error(self, step: Step) -> float:
+        """Relative error of the ratio of another step on the same stack and device to ``step``; without a stack 1."""
+        return step.cost.ratio_error if step.cost is not None else 1.0

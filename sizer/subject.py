@@ -12,6 +12,7 @@ from shapes.memory import Implementation
 from shapes.model import ModelShape
 from shapes.model.resize import DIMENSIONS, dimensions
 from shapes.operators import Operator, nearest_split, operators, split_problems
+from shapes.software_stack import SoftwareStack, default_stack, load_stack
 from shapes.workload import Workload, routing_note
 from sizer.readers import Reading, UnknownModelType, load_mapping, read_config
 from sizer.readers.unread import Unread, sentences
@@ -27,7 +28,7 @@ DEFAULT_SEQUENCE = 4096
 MEGATRON_FORMATS = ("megatron", "gpt_neox", "nemo")
 
 #: Fields of ``Workload`` that change the operators of a formula and not those of a trace.
-_NOT_TRACED = ("p", "d", "e", "zero", "checkpointing", "sequence_parallel", "gpus", "global_batch")
+_NOT_TRACED = ("p", "d", "e", "cp", "vpp", "replicas", "zero", "checkpointing", "sequence_parallel", "gpus")
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +38,7 @@ class Subject:
     ``keys``: dimension -> what a traced configuration calls it. ``retrace`` resolves a traced configuration again with
     dimensions and workload fields changed (None: a module, whose dimensions are its own code's). ``asked``: the
     workload asked for, where the model does not divide over it and ``workload`` is the nearest that it does.
+    ``stack``: the software that runs it.
     """
 
     where: str
@@ -53,6 +55,7 @@ class Subject:
     keys: Mapping[str, str] = field(default_factory=dict)
     retrace: Callable[[Mapping[str, int | str]], Subject] | None = field(default=None, compare=False)
     asked: Workload | None = None
+    stack: SoftwareStack = field(default_factory=lambda: default_stack(None))
 
     @property
     def unread(self) -> tuple[Unread, ...]:
@@ -85,6 +88,7 @@ def read_subject(
     plan: Mapping[str, str] | None = None,
     nearest: bool = False,
     settings: Mapping[str, Any] | None = None,
+    stack: str | SoftwareStack | None = None,
     **workload: Any,
 ) -> Subject:
     """Read ``source`` (a path, mapping, PretrainedConfig, ModelShape, Reading or nn.Module) and settle its workload.
@@ -95,23 +99,25 @@ def read_subject(
     default: its transformers class's own). ``workload`` are fields of ``Workload``, in either spelling (t or tp); what
     is not given comes from the file, else from the defaults. Degrees that the model does not divide over are an
     InputError, or with ``nearest`` give the operators of the nearest ones that it does (``Subject.asked``).
+    ``stack``: the software stack (``shapes.software_stack``; None: the one that the file's format is run by).
     ``settings`` replace or add keys of the configuration. A transformers model without ``example_inputs`` is read by
     its ``config``.
     """
     workload = workload_fields(workload)
     if callable(getattr(source, "named_parameters", None)):
         if example_inputs is not None or getattr(source, "config", None) is None:
-            return _traced_module(source, example_inputs, dims, plan, workload)
+            return _run_by(_traced_module(source, example_inputs, dims, plan, workload), stack)
         source = source.config  # type: ignore[attr-defined]
     if trace:
-        return _traced_config(_changed(source, settings), plan, workload, where=_where(source))
+        return _run_by(_traced_config(_changed(source, settings), plan, workload, where=_where(source)), stack)
     try:
         reading = (
             source if isinstance(source, Reading)
             else read_config(source, config_format=config_format, settings=settings)
         )  # fmt: skip
     except UnknownModelType as error:
-        return _traced_config(_changed(source, settings), plan, workload, because=error, where=_where(source))
+        traced = _traced_config(_changed(source, settings), plan, workload, because=error, where=_where(source))
+        return _run_by(traced, stack)
     if plan is not None:
         raise InputError("expected a traced model: pass trace=True (--trace) too", where=reading.source, key="plan")
     model = reading.model
@@ -128,7 +134,12 @@ def read_subject(
         dimensions=dimensions(model),
         notes=(*reading.notes, *sentences(reading.unread), *_routing(model, runs), *_instead(problems, runs)),
         given=frozenset({*reading.workload, *workload}), asked=settled if problems else None,
+        stack=load_stack(stack) if stack is not None else default_stack(reading.format),
     )  # fmt: skip
+
+
+def _run_by(subject: Subject, stack: str | SoftwareStack | None) -> Subject:
+    return subject if stack is None else replace(subject, stack=load_stack(stack))
 
 
 def _split_problems(model: ModelShape, workload: Workload) -> tuple[InputError, ...]:
@@ -181,17 +192,17 @@ def settle_workload(reading: Reading, asked: Mapping[str, Any]) -> Workload:
 
 
 def _with_data_parallelism(values: Mapping[str, Any]) -> dict[str, Any]:
-    """d = gpus / (t x p) where the devices are given and d is not; where that is no integer rule SZ120 says so.
+    """d = gpus / (t x p x cp) where the devices are given and d is not; where that is no integer rule SZ120 says so.
 
     Without devices as many as the experts' ranks.
     """
-    gpus, shards = values.get("gpus"), (values.get("t", 1), values.get("p", 1))
+    gpus, shards = values.get("gpus"), (values.get("t", 1), values.get("p", 1), values.get("cp", 1))
     e = values.get("e", 1)
     if "d" not in values and gpus is None and isinstance(e, int) and e > 1:
         return {**values, "d": e}  # experts are spread inside data parallelism, which is then at least as wide
     if "d" in values or not all(isinstance(one, int) and one > 0 for one in (gpus, *shards)):
         return dict(values)
-    each = shards[0] * shards[1]
+    each = shards[0] * shards[1] * shards[2]
     return {**values, "d": gpus // each} if gpus % each == 0 else dict(values)
 
 

@@ -30,6 +30,9 @@ from shapes.software_stack import (
     stack_from_mapping,
 )
 from shapes.workload import Workload
+from sizer.answers.operator_table import ops
+from sizer.checking import check
+from sizer.checking.findings import PricedFinding
 from sizer.readers import read_config
 
 CONFIGS = Path(__file__).parent / "data" / "configs"
@@ -190,6 +193,29 @@ def test_experts_talk_across_nodes_through_their_own_network_cards() -> None:
     ]
     # 56 of 63 peers are on other nodes, at 50 GB/s a card where NVLink has 450: about eight times as long.
     assert 5 < seconds[1] / seconds[0] < 10
+
+
+def test_a_launch_bound_step_is_a_finding_that_a_larger_microbatch_mends() -> None:
+    def launch_bound(**workload: int) -> list[PricedFinding]:
+        return [one for one in check(CONFIGS / "gpt2.json", **workload).findings if one.code == "SZ123"]
+
+    (finding,) = launch_bound(b=1, s=128)
+    assert finding.severity == "warning"
+    assert dict(finding.suggestions[0].change) == {"b": 2}
+    assert not launch_bound(b=32, s=1024)
+
+
+def test_check_ops_and_the_library_speak_of_the_same_global_step() -> None:
+    config = CONFIGS / "llama-3.1-8b.json"
+    asked = {"b": 1, "tp": 2, "pp": 4, "gpus": 64, "global_batch": 128, "stack": "megatron-core-te"}
+    report, table = check(config, **asked), ops(config, **asked)  # type: ignore[arg-type]  # options of both
+    assert report.step == table.step
+    assert (report.stack, report.workload.d, report.step.accumulation) == ("megatron-core-te", 8, 16)
+    direct = price_step(LLAMA, table.workload, H100, CORE)
+    assert report.step.seconds == pytest.approx(direct.seconds)
+    assert report.step.parts == pytest.approx(direct.parts)
+    # 6 N D and the attention square, over 64 devices: within a few percent of what the exact count says.
+    assert report.step.flops == pytest.approx(6 * 8.03e9 * 128 * 4096 / 64, rel=0.15)
 
 
 STEP = {

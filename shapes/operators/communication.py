@@ -76,16 +76,23 @@ def _context_parallel(
 
 
 def end_collectives(model: ModelShape, workload: Workload, s: int, *, first: bool) -> Iterator[Collective]:
-    """Tensor parallelism's of the vocabulary: behind the embedding, and before the head as before any column-parallel
+    """Tensor parallelism's of the vocabulary: behind the embedding (``first``), or around the head.
 
-    product (the last stage's, whose forward gathers only under sequence parallelism).
+    The embedding's rows are added up over the ranks; the head is a column-parallel product as any other.
     """
-    tokens = workload.own_tokens(s)
-    if first and model.vocab:
-        width = model.embedding_dim or model.hidden
-        yield from _tensor_parallel("embedding.tensor_parallel", tokens * width, 1, workload, 1)
-    elif model.head and workload.train:
-        yield from _tensor_parallel("lm_head.tensor_parallel", tokens * model.hidden, 1, workload, 0)
+    if workload.t == 1 or not (model.vocab if first else model.head):
+        return
+    elements = workload.own_tokens(s) * ((model.embedding_dim or model.hidden) if first else model.hidden)
+    plain: tuple[tuple[Phase, str], ...] = (("forward", "all_reduce"),) if first else (("dgrad", "all_reduce"),)
+    split: tuple[tuple[Phase, str], ...] = (("forward", "reduce_scatter"), ("dgrad", "all_gather"))
+    if not first:
+        split = (("forward", "all_gather"), ("dgrad", "reduce_scatter"), ("wgrad", "all_gather"))
+    for phase, what in split if workload.sequence_parallel else plain:
+        if workload.train or phase == "forward":
+            yield Collective(
+                f"{'embedding' if first else 'lm_head'}.tensor_parallel.{what}", phase, what,  # type: ignore[arg-type]  # of the four above
+                elements * workload.activation_bytes, workload.t, workload.dtype,
+            )  # fmt: skip
 
 
 def pipeline_collectives(model: ModelShape, workload: Workload, s: int) -> Iterator[Collective]:

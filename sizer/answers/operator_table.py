@@ -27,6 +27,7 @@ class OperatorTable:
     step: StepTime
     operators: tuple[Operator, ...]
     costs: tuple[Cost, ...]
+    stack: str = ""
 
     def rows(self) -> list[dict[str, Any]]:
         """One mapping an operator, as in the JSON output: seconds and FLOPs are of one run, x ``count`` a step."""
@@ -50,7 +51,12 @@ class OperatorTable:
             "active_parameters": self.model.active_parameters,
             "operator_path": self.model.path,
             "notes": list(self.model.notes),
+            "stack": self.stack,
             "step_seconds": self.step.seconds,
+            "step_seconds_low": self.step.low,
+            "step_seconds_high": self.step.high,
+            "step_parts": dict(self.step.parts),
+            "accumulation": self.step.accumulation,
             "operators": self.rows(),
         }
 
@@ -71,10 +77,10 @@ def ops(
 
 def ops_of_subject(subject: Subject, device: Device) -> OperatorTable:
     """``ops`` of a resolved input."""
-    step = Pricer(device).step(subject.operators)
+    step = Pricer(device, stack=subject.stack).step(subject.operators, subject.workload, subject.model)
     return OperatorTable(
         subject.where, summary(subject), subject.workload, device, step_time(subject, step, device), step.operators,
-        step.costs,
+        step.costs, subject.stack.name,
     )  # fmt: skip
 
 

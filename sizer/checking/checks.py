@@ -43,6 +43,7 @@ def report_of(proposals: Proposals, measured: CostSource | None = None) -> Repor
         suppressed=tuple(rule.CODE for rule, answer in proposals.answers if answer is None),
         implementation=subject.implementation,
         attention=attention_titles(subject.operators, device),
+        stack=subject.stack.name if own is predicted else "",
     )
 
 
@@ -54,11 +55,16 @@ def summary(subject: Subject) -> ModelSummary:
 
 
 def step_time(subject: Subject, step: Step, device: Device) -> StepTime:
-    """The step's seconds with MFU: recomputed FLOPs take time but count for nothing."""
-    flops = step.flops
-    if subject.model is not None and subject.workload.checkpointing != "none":
-        plain = replace(subject.workload, checkpointing="none")
-        flops = sum(op.flops * op.count for op in resized_subject(subject, subject.model, plain).operators)
-    peak = device.peak_flops.get(subject.workload.dtype)
+    """The step's seconds with MFU: recomputed FLOPs take time but count for nothing, every stage's count alike."""
+    flops, workload = step.flops, subject.workload
+    if subject.model is not None and (workload.checkpointing, workload.p, workload.cp) != ("none", 1, 1):
+        plain = replace(workload, checkpointing="none", p=1, cp=1)
+        whole = sum(op.flops * op.count for op in resized_subject(subject, subject.model, plain).operators)
+        flops = step.accumulation * whole // (workload.p * workload.cp)
+    peak = device.peak_flops.get(workload.dtype)
     mfu = flops / step.seconds / peak if peak and step.seconds else 0.0
-    return StepTime(step.seconds, step.low, step.high, mfu, flops, step.source)
+    cost = step.cost
+    return StepTime(
+        step.seconds, step.low, step.high, mfu, flops, step.source, step.accumulation,
+        *((cost.tier, cost.coverage, dict(cost.parts)) if cost is not None else ()),
+    )  # fmt: skip

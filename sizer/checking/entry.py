@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from shapes.device import DEFAULT_DEVICE, Device, load_device
+from shapes.software_stack import SoftwareStack
 from sizer.checking.checks import check_subject
 from sizer.checking.findings import Report
 from sizer.checking.suppress import Suppression
@@ -28,6 +29,7 @@ def check(
     measure: bool | Executor = False,
     time_limit_s: float | None = None,
     store: str | None = None,
+    stack: str | SoftwareStack | None = None,
     **workload: Any,
 ) -> Report:
     """Every finding of the rule catalogue on ``config``, each priced in step seconds on ``device`` (h100-sxm).
@@ -37,7 +39,8 @@ def check(
     of ``shapes.Workload`` (b, s, dtype, phase, attention, gpus, global_batch …; t or tp, p or pp, d or dp, e or ep). A
     split that does not divide is a finding, and the times are those of the nearest that does. ``measure``: operators
     are timed on the device at hand, or by an executor of its own (``shapes.measure.Executor``), for at most
-    ``time_limit_s``, samples kept in ``store``. Raises ``InputError`` for what it cannot read.
+    ``time_limit_s``, samples kept in ``store``. ``stack``: the software that runs the step (``shapes/stacks``; None: the
+    one that the configuration's format is run by). Raises ``InputError`` for what it cannot read.
     """
     subject = read_subject(
         config,
@@ -46,6 +49,7 @@ def check(
         config_format=config_format,
         example_inputs=example_inputs,
         dims=dims,
+        stack=stack,
         **workload,
     )
     suppression = Suppression(tuple(select), tuple(ignore))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 from shapes.workload import Workload
@@ -15,10 +15,12 @@ SEVERITIES: tuple[Severity, ...] = ("error", "warning", "info")
 
 @dataclass(frozen=True, slots=True)
 class StepTime:
-    """One step (a microbatch forward, backward and update) on one device.
+    """One global step (``accumulation`` microbatches forward and backward, and the update) on one device.
 
     ``mfu``: FLOPs of the model (no recomputation; attention's full square, as torch's FlopCounterMode counts) over
-    ``seconds`` and the device's dense peak. ``low`` and ``high`` bound the seconds by the prediction's own error.
+    ``seconds`` and the device's dense peak. ``low`` and ``high`` bound the seconds in ``coverage`` of cases (0: by the
+    operators' own errors added up, no stack being known). ``parts``: what the seconds consist of. ``tier``: how the
+    stack's constants are known on this device.
     """
 
     seconds: float
@@ -27,6 +29,10 @@ class StepTime:
     mfu: float
     flops: int
     source: str
+    accumulation: int = 1
+    tier: str = ""
+    coverage: float = 0.0
+    parts: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +86,8 @@ class Report:
     """Everything `check` says of one configuration on one device.
 
     ``implementation``: whose kernels save activations, in the rules on memory. ``attention``: titles of the kernels
-    that run the attention on this device.
+    that run the attention on this device. ``stack``: the software that runs the step ("": operators as measured, added
+    up).
     """
 
     path: str
@@ -93,6 +100,7 @@ class Report:
     suppressed: tuple[str, ...] = ()
     implementation: str = "huggingface"
     attention: tuple[str, ...] = ()
+    stack: str = ""
 
     def worst(self) -> Severity | None:
         """The worst severity among the findings; None if there are none."""
@@ -113,6 +121,7 @@ class Report:
             "device": self.device,
             "implementation": self.implementation,
             "attention": list(self.attention),
+            "stack": self.stack,
             "step": asdict(self.step),
             "findings": [_finding_dict(finding) for finding in self.findings],
             "not_applicable": list(self.not_applicable),

@@ -76,11 +76,9 @@ def price_suggestion(suggestion: Suggestion, subject: Subject, step: Step, price
         changed = changed_subject(subject, suggestion.change)
     except InputError:
         return None
-    after = pricer.step(changed.operators)
+    after = pricer.step(changed.operators, changed.workload, changed.model)
     # At equal tokens and devices: a larger microbatch does more work, a smaller t leaves devices free.
-    scale = (subject.workload.tokens / changed.workload.tokens) * (
-        changed.workload.t * changed.workload.p / (subject.workload.t * subject.workload.p)
-    )
+    scale = (_tokens(subject, step) / _tokens(changed, after)) * (_devices(changed) / _devices(subject))
     gain = step.seconds - after.seconds * scale
     less_work = step.seconds * (1 - after.flops * scale / step.flops) if step.flops else 0.0
     return PricedSuggestion(
@@ -89,3 +87,13 @@ def price_suggestion(suggestion: Suggestion, subject: Subject, step: Step, price
         flops_change=round(after.flops * scale) - step.flops,
         within_error=gain - max(0.0, less_work) <= pricer.error_s(step, after), note=suggestion.note,
     )  # fmt: skip
+
+
+def _tokens(subject: Subject, step: Step) -> int:
+    """Tokens of one data-parallel rank's step."""
+    return subject.workload.tokens * step.accumulation
+
+
+def _devices(subject: Subject) -> int:
+    """Devices that share those tokens."""
+    return subject.workload.t * subject.workload.p * subject.workload.cp

@@ -53,8 +53,8 @@ def propose(subject: Subject, device: Device, suppression: Suppression | None = 
     """Run every rule that is not suppressed, once."""
     asked, suppression = subject.asked or subject.workload, suppression or Suppression()
     subject = _on_device(subject, device)
-    pricer = Pricer(device)
-    step = pricer.step(subject.operators)
+    pricer = Pricer(device, stack=subject.stack)
+    step = pricer.step(subject.operators, subject.workload, subject.model)
     context = Context(
         subject.model,
         asked,
@@ -65,6 +65,8 @@ def propose(subject: Subject, device: Device, suppression: Suppression | None = 
         subject.given,
         subject.workload.dtype,
         subject.implementation,
+        step.cost,
+        subject.stack.name,
     )
     answers = tuple(
         (rule, _settled(rule.check(context)) if suppression.keeps(rule.CODE, subject.where) else None) for rule in RULES

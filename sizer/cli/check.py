@@ -13,6 +13,7 @@ from sizer.cli.options import (
     given,
     option_error,
     output_options,
+    stack_option,
     trace_options,
     workload_options,
     write_answer,
@@ -22,6 +23,7 @@ from sizer.cli.options import (
 @click.command()
 @click.argument("configs", nargs=-1, required=True, metavar="CONFIG...")
 @click.option("--device", metavar="NAME", help="Target (`sizer devices`). [default: h100-sxm; measuring: what is here]")
+@stack_option
 @workload_options
 @click.option("--config-format", metavar="NAME", help="The file's format. [default: detected]")
 @trace_options
@@ -41,6 +43,7 @@ from sizer.cli.options import (
 def command(
     configs: tuple[str, ...],
     device: str | None,
+    stack: str | None,
     config_format: str | None,
     trace: bool,
     plan: dict[str, str] | None,
@@ -71,7 +74,13 @@ def command(
         try:
             source = config_argument(config, config_format)
             subject = read_subject(
-                source, nearest=True, trace=trace, plan=plan, config_format=config_format, **given(workload)
+                source,
+                nearest=True,
+                trace=trace,
+                plan=plan,
+                stack=stack,
+                config_format=config_format,
+                **given(workload),
             )
             if measure:
                 from shapes.measure import InProcess

@@ -13,6 +13,7 @@ from sizer.cli.options import (
     given,
     option_error,
     output_options,
+    stack_option,
     trace_options,
     workload_options,
     write_answer,
@@ -22,6 +23,7 @@ from sizer.cli.options import (
 @click.command()
 @click.argument("config")
 @device_option
+@stack_option
 @workload_options
 @click.option("--config-format", metavar="NAME", help="The file's format. [default: detected]")
 @trace_options
@@ -30,6 +32,7 @@ from sizer.cli.options import (
 def command(
     config: str,
     device: str,
+    stack: str | None,
     config_format: str | None,
     trace: bool,
     plan: dict[str, str] | None,
@@ -43,7 +46,9 @@ def command(
 
     try:
         source = config_argument(config, config_format)
-        table = ops(source, device=device, trace=trace, plan=plan, config_format=config_format, **given(workload))
+        table = ops(
+            source, device=device, trace=trace, plan=plan, stack=stack, config_format=config_format, **given(workload)
+        )
     except InputError as error:
         raise option_error(error) from None
     if explain is not None:

@@ -42,6 +42,15 @@ def device_option(function: F) -> F:
     )(function)
 
 
+def stack_option(function: F) -> F:
+    """``--stack``: a software stack's name, passed on as ``stack``; None where not given."""
+    return click.option(
+        "--stack",
+        metavar="NAME",
+        help="Software stack that runs the step (a name of shapes/stacks or a .toml). [default: by the file's format]",
+    )(function)
+
+
 def workload_options(function: F) -> F:
     """The workload: every option a field of ``Workload``, passed on under that name; None where not given."""
     options = (
@@ -56,7 +65,10 @@ def workload_options(function: F) -> F:
         click.option("--pp", "p", type=int, help="Pipeline-parallel degree. [default: 1]"),
         click.option("--dp", "d", type=int, help="Data-parallel degree. [default: 1]"),
         click.option("--ep", "e", type=int, help="Expert-parallel degree. [default: 1]"),
-        click.option("--gpus", type=int, help="Devices; --dp follows as GPUs / (TP x PP)."),
+        click.option("--cp", type=int, help="Context-parallel degree: ranks that share a sequence. [default: 1]"),
+        click.option("--vpp", type=int, help="Chunks of layers a pipeline stage (interleaved schedule). [default: 1]"),
+        click.option("--replicas", type=int, help="HSDP: groups of ranks that each shard the model. [default: 1]"),
+        click.option("--gpus", type=int, help="Devices; --dp follows as GPUs / (TP x PP x CP)."),
         click.option("--global-batch", type=int, help="Sequences a step; gradient accumulation follows."),
         click.option("--zero", type=click.IntRange(0, 3), help="ZeRO stage. [default: 0]"),
         click.option(

@@ -7,7 +7,7 @@ import textwrap
 from sizer.checking.findings import Checked, PricedFinding, PricedSuggestion, Report
 from sizer.readers.unread import sentences
 from sizer.report.page import Page, Style
-from sizer.report.units import count_text, percent_text, seconds_text, signed_count_text
+from sizer.report.units import count_text, percent_text, seconds_text, signed_count_text, step_text
 
 
 def render(answer: Checked, page: Page) -> str:
@@ -30,13 +30,14 @@ def _header(report: Report, style: Style) -> list[str]:
         size += f" ({count_text(model.active_parameters)} active)"
     split = [
         f"{name} {getattr(workload, key)}"
-        for key, name in (("t", "tp"), ("p", "pp"), ("d", "dp"), ("e", "ep"))
+        for key, name in (("t", "tp"), ("p", "pp"), ("d", "dp"), ("e", "ep"), ("cp", "cp"), ("vpp", "vpp"))
         if getattr(workload, key) > 1
     ]
     kernels = f" ({', '.join(report.attention)})" if report.attention else ""
     parts = [
         report.device, workload.dtype, workload.phase, f"b {workload.b}", f"s {workload.s}", *split,
         f"{workload.attention} attention{kernels}", f"{report.implementation} kernels",
+        *((f"stack {report.stack}",) if report.stack else ()),
     ]  # fmt: skip
     lines = [style(f"{report.path}: {model.model_type}, {size}", "head"), "  " + ", ".join(parts)]
     warnings = set(sentences(model.unread))
@@ -80,9 +81,4 @@ def _summary(report: Report, style: Style) -> str:
         if number:
             plural = severity if severity == "info" or number == 1 else severity + "s"
             tally.append(style(f"{number} {plural}", severity))
-    step = report.step
-    spread = (step.high - step.low) / 2 / step.seconds if step.seconds else 0.0
-    return (
-        f"{', '.join(tally) or 'no findings'}; step {seconds_text(step.seconds)} +-{percent_text(spread)}, "
-        f"MFU {percent_text(step.mfu)} ({step.source})"
-    )
+    return f"{', '.join(tally) or 'no findings'}; {step_text(report.step)}"

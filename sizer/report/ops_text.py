@@ -9,7 +9,7 @@ from tabulate import tabulate
 from shapes.cost.predict import attention_titles
 from sizer.answers.operator_table import OperatorTable
 from sizer.report.page import Page
-from sizer.report.units import count_text, percent_text, seconds_text
+from sizer.report.units import count_text, percent_text, seconds_text, step_text
 
 HEADERS = ("operator", "phase", "kind", "count", "batch", "m", "n", "k", "GFLOP", "time", "TFLOPS", "peak", "bound",
            "tile", "wave")  # fmt: skip
@@ -25,15 +25,19 @@ def render(table: OperatorTable, page: Page) -> str:
     body = [_cells(row, peak.get(row["dtype"])) for row in rows]
     head = (
         f"{table.path}: {table.model.model_type}, {count_text(table.model.parameters)} parameters, "
-        f"{table.device.name}, operators by {table.model.path}"
+        f"{table.device.name}, operators by {table.model.path}, stack {table.stack}"
     )
     kernels = attention_titles(table.operators, table.device)
     notes = [f"attention: {', '.join(kernels)}"] if kernels else []
     notes += [f"note: {note}" for note in table.model.notes]
-    total = f"step {seconds_text(table.step.seconds)}, MFU {percent_text(table.step.mfu)} ({table.step.source})"
+    total = step_text(table.step)
+    parts = [
+        f"  {what:<22} {seconds_text(seconds):>8}  {percent_text(seconds / table.step.seconds)}"
+        for what, seconds in sorted(table.step.parts.items(), key=lambda part: -part[1])
+    ]
     aligned = ("left", "left", "left") + ("right",) * 9 + ("left", "right", "right")
     text = tabulate(body, HEADERS, tablefmt="simple", colalign=aligned, disable_numparse=True)
-    return "\n".join([head, *notes, "", text, "", total]) + "\n"
+    return "\n".join([head, *notes, "", text, "", total, *parts]) + "\n"
 
 
 def _cells(row: dict[str, Any], peak: float | None) -> list[str]:

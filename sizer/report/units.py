@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from sizer.checking.findings import StepTime
+
 
 def count_text(number: int) -> str:
     """A parameter count with its exact value where it is short: 8.03 B, 124.4 M, 1,024."""
@@ -33,3 +38,17 @@ def signed_count_text(number: int) -> str:
 def width_text(half_width: float) -> str:
     """Half of an interval's width; past the figure itself its size says nothing more."""
     return f"{100 * half_width:.2f}%" if half_width <= 1 else ">100%"
+
+
+def step_text(step: StepTime) -> str:
+    """A step with its interval, MFU and where the seconds come from."""
+    if step.coverage:
+        microbatches = f" of {step.accumulation} microbatches" if step.accumulation > 1 else ""
+        within = (
+            f"{microbatches} ({seconds_text(step.low)} to {seconds_text(step.high)} in {step.coverage:.0%} of cases)"
+        )
+        source = f"{step.source}; stack {step.tier}"
+    else:
+        spread = (step.high - step.low) / 2 / step.seconds if step.seconds else 0.0
+        within, source = f" +-{percent_text(spread)}", step.source
+    return f"step {seconds_text(step.seconds)}{within}, MFU {percent_text(step.mfu)} ({source})"

@@ -35,6 +35,7 @@ _FILES = (
     "batch_arithmetic",
     "fits_in_memory",
     "odd_sequence",
+    "launch_bound",
 )
 
 RULES: tuple[Rule, ...] = tuple(cast(Rule, import_module(f"sizer.rules.{name}")) for name in _FILES)

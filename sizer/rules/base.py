@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from shapes.cost import Cost
+from shapes.cost.step import StepCost
 from shapes.device import Device
 from shapes.memory import Implementation
 from shapes.model import ModelShape
@@ -57,6 +58,7 @@ class Context:
     operator, in the order of ``operators``; ``step_s`` is their sum over counts. ``given`` names the workload's fields
     that the person or the file set, the rest being defaults (None: all of them). ``priced_dtype`` is the element type
     the costs are of, where the device does not know the workload's. ``implementation``: whose kernels save activations.
+    ``step``: the global step as software stack ``stack`` runs it (None: prices were measured, not a stack's).
     """
 
     model: ModelShape | None
@@ -68,6 +70,8 @@ class Context:
     given: frozenset[str] | None = None
     priced_dtype: str | None = None
     implementation: Implementation = "huggingface"
+    step: StepCost | None = None
+    stack: str = ""
 
     @property
     def divides(self) -> bool:

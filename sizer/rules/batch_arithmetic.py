@@ -1,4 +1,4 @@
-"""Batch and device numbers should agree: GBS = MBS x DP x GAS and GPUs = DP x TP x PP.
+"""Batch and device numbers should agree: GBS = MBS x DP x GAS and GPUs = DP x TP x PP x CP.
 
 A framework told an inconsistent set either refuses to start or silently takes another batch size than was meant, and
 the learning rate with it. GAS, the number of gradient accumulation steps, has to come out as a whole number.
@@ -29,17 +29,21 @@ def check(context: Context) -> Answer:
 
 
 def _devices(workload: Workload) -> Iterator[Finding]:
-    gpus, t, p, d = workload.gpus, workload.t, workload.p, workload.d
-    if gpus is None or gpus == d * t * p:
+    gpus, t, p, d, cp = workload.gpus, workload.t, workload.p, workload.d, workload.cp
+    if gpus is None or gpus == d * t * p * cp:
         return
-    if gpus % (t * p) == 0:
-        change = {"d": gpus // (t * p)}
+    if gpus % (t * p * cp) == 0:
+        change = {"d": gpus // (t * p * cp)}
     else:
         # p may not divide them either: then no t does, and 1 x 1 always does.
         stages = largest_divisor(gpus, p)
         shards = largest_divisor(gpus // stages, t)
-        change = {"t": shards, "p": stages, "d": gpus // (shards * stages)}
-    message = f"{gpus} devices, but DP x TP x PP = {d} x {t} x {p} = {d * t * p}"
+        ring = largest_divisor(gpus // (stages * shards), cp)
+        change = {"t": shards, "p": stages, "cp": ring, "d": gpus // (shards * stages * ring)}
+    names, degrees = (
+        ("DP x TP x PP", f"{d} x {t} x {p}") if cp == 1 else ("DP x TP x PP x CP", f"{d} x {t} x {p} x {cp}")
+    )
+    message = f"{gpus} devices, but {names} = {degrees} = {d * t * p * cp}"
     changed = {key: value for key, value in change.items() if value != getattr(workload, key)}
     yield Finding("d", d, message, (Suggestion(changed),), error=True)
 

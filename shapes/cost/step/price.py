@@ -68,10 +68,10 @@ def interval_of(stack: SoftwareStack, tier: str) -> Interval:
 
 
 def price_step(
-    model: ModelShape, workload: Workload, device: Device, stack: SoftwareStack, accumulation: int = 1,
+    model: ModelShape, workload: Workload, device: Device, stack: SoftwareStack, accumulation: int | None = None,
     recipe: str = "", tier: str | None = None,
 ) -> StepCost:  # fmt: skip
-    """One global step of ``model``: ``accumulation`` microbatches of ``workload`` and the update.
+    """One global step of ``model``: ``accumulation`` microbatches (None: the workload's) and the update.
 
     ``recipe``: what fp8 products really are ("mxfp8", "nvfp4"), for the stack's ``by_dtype``.
     """
@@ -91,8 +91,9 @@ def works(model: ModelShape, workload: Workload, device: Device, recipe: str = "
     return stage, work(everything, predict_many(everything, device), recipe)
 
 
-def schedule_of(workload: Workload, accumulation: int) -> Schedule:
-    return Schedule(accumulation, workload.p, workload.vpp, workload.zero == 3)
+def schedule_of(workload: Workload, accumulation: int | None = None) -> Schedule:
+    """How ``workload`` cuts a global step (``accumulation`` None: as its global batch says)."""
+    return Schedule(accumulation or workload.accumulation, workload.p, workload.vpp, workload.zero == 3)
 
 
 def mean_error(listed: Iterable[Operator], costs: Iterable[Cost]) -> float:
