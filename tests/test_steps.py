@@ -201,7 +201,7 @@ def test_a_launch_bound_step_is_a_finding_that_a_larger_microbatch_mends() -> No
 
     (finding,) = launch_bound(b=1, s=128)
     assert finding.severity == "warning"
-    assert dict(finding.suggestions[0].change) == {"b": 2}
+    assert dict(finding.suggestions[0].change) == {"microbatch": 2}
     assert not launch_bound(b=32, s=1024)
 
 
