@@ -80,9 +80,10 @@ class SoftwareStack:
 
     which unknown stacks it stands nearest to. ``architectures``: of the devices it was fitted on. ``kernels``: seconds
     of each class over the tables' (``CLASSES``), ``by_dtype`` and ``attention`` the same for products by element
-    type and for attention by architecture and head dimension; ``by_device`` for all products of a device that no table
-    was fitted for. ``optimizer``: seconds of the update over those of
-    moving its bytes. ``fixed_s``: once a step. ``rows``: what its constants were fitted on, in words.
+    type and for attention by architecture and head dimension, ``by_device`` for all products of a device that no
+    table was fitted for. ``attention_kernels``: which kernel runs it, by architecture ("other": elsewhere; absent: the
+    device's usual one). ``optimizer``: seconds of the update over those of moving its bytes. ``fixed_s``: once a step.
+    ``rows``: what its constants were fitted on, in words.
     """
 
     name: str
@@ -96,6 +97,7 @@ class SoftwareStack:
     by_dtype: Mapping[str, float]
     by_device: Mapping[str, float]
     attention: Mapping[str, Mapping[int, float]]
+    attention_kernels: Mapping[str, str]
     host: Host
     overlap: Mapping[str, Overlap]
     optimizer: float
@@ -117,6 +119,10 @@ class SoftwareStack:
         if not own:
             return self.kernels["attention"]
         return own[min(own, key=lambda known: abs(known - head_dim))]
+
+    def attention_kernel(self, architecture: str) -> str | None:
+        """The attention kernel that this stack runs on ``architecture``; None: the device's usual one."""
+        return self.attention_kernels.get(architecture, self.attention_kernels.get("other"))
 
     def tier(self, architecture: str) -> str:
         """How a step on a device of ``architecture`` is known."""
@@ -162,6 +168,7 @@ def stack_from_mapping(data: Mapping[str, object], where: str) -> SoftwareStack:
     """A validated stack from a stack file's content; InputError names ``where`` and the key."""
     top = Table(data, where)
     kernels, optimizer = top.table("kernels"), top.table("optimizer")
+    kernels_of = top.table("attention_kernel")
     everything = kernels.number("elementwise")
     factors = {key: kernels.number(key) for key in PRODUCTS}
     factors |= {key: kernels.number(key) if kernels.has(key) else everything for key in ELEMENTWISE}
@@ -177,6 +184,7 @@ def stack_from_mapping(data: Mapping[str, object], where: str) -> SoftwareStack:
         by_dtype=_numbers(top.table("by_dtype")),
         by_device=_numbers(top.table("by_device")),
         attention=_attention(top.table("attention")),
+        attention_kernels=MappingProxyType({key: kernels_of.text(key) for key in kernels_of.data}),
         host=_host(top.table("host")),
         overlap=MappingProxyType({group: _overlap(top.table("communication"), group) for group in GROUPS}),
         optimizer=optimizer.number("update"),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Literal, get_args
 
 from shapes.dtypes import dtype_bytes
@@ -89,6 +89,18 @@ class Workload:
     def activation_bytes(self) -> int:
         """Bytes of one activation element: fp8 and int8 recipes keep activations in 16 bits between products."""
         return max(2, dtype_bytes(self.dtype))
+
+    def without_context_parallelism(self) -> Workload:
+        """What holds as much on a device: a sequence's share as a sequence, its ranks as data-parallel ones.
+
+        ``replicas`` of ZeRO 3 each shard over their own ranks only.
+        """
+        if self.cp == 1 and self.replicas == 1:
+            return self
+        ranks = self.d * self.cp
+        own = ranks // self.replicas if self.zero == 3 and ranks % self.replicas == 0 else ranks
+        decoder_s = None if self.decoder_s is None else -(-self.decoder_s // self.cp)
+        return replace(self, s=-(-self.s // self.cp), decoder_s=decoder_s, d=own, cp=1, replicas=1)
 
     @property
     def accumulation(self) -> int:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from shapes.cost import Cost, predict_many
-from shapes.cost.step import StepCost, mean_error, schedule_of, step_cost, work
+from shapes.cost.step import StepCost, Work, mean_error, schedule_of, step_cost, work
 from shapes.device import Device
 from shapes.model import ModelShape
 from shapes.operators import Operator, counted_once, operators
@@ -70,6 +70,8 @@ class Pricer:
         self.stack = stack
         self._source = source
         self._known: dict[Operator, Cost] = {}
+        self._whole_model: ModelShape | None = None
+        self._whole: dict[Workload, Work] = {}
 
     def step(
         self, listed: Sequence[Operator], workload: Workload | None = None, model: ModelShape | None = None
@@ -83,10 +85,20 @@ class Pricer:
             return Step(tuple(listed), costs)
         stage = whole = work(listed, costs)
         if workload.p > 1 and model is not None:
-            everything = operators(model, replace(workload, p=1))
-            whole = work(everything, self._costs(everything))
+            whole = self._all_stages(model, workload)
         cost = step_cost(stage, whole, schedule_of(workload), self.stack, self.device, mean_error(listed, costs))
         return Step(tuple(listed), costs, cost, workload.accumulation)
+
+    def _all_stages(self, model: ModelShape, workload: Workload) -> Work:
+        """The work of one microbatch over all pipeline stages; a plan asks for it again and again."""
+        # What runs once a step does not matter here, so that degrees which only change that are all alike.
+        alike = replace(workload, p=1, vpp=1, d=workload.e, zero=0, replicas=1, gpus=None, global_batch=None)
+        if self._whole_model is not model:
+            self._whole_model, self._whole = model, {}
+        if alike not in self._whole:
+            everything = operators(model, alike)
+            self._whole[alike] = work(everything, self._costs(everything))
+        return self._whole[alike]
 
     def _costs(self, listed: Sequence[Operator]) -> tuple[Cost, ...]:
         keys = [counted_once(operator) for operator in listed]

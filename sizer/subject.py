@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from shapes.device import Device
 from shapes.errors import InputError, positive_int
 from shapes.memory import Implementation
 from shapes.model import ModelShape
@@ -350,6 +351,14 @@ def subject_of_trace(
             *([f"the trace is of one whole pass: {', '.join(unused)} change none of its operators"] if unused else ()),
         ),
     )  # fmt: skip
+
+
+def run_on(subject: Subject, device: Device) -> Subject:
+    """``subject`` with the attention kernel that its stack runs on ``device``, where nobody asked for one."""
+    kernel = subject.stack.attention_kernel(device.architecture)
+    if subject.model is None or kernel is None or "attention" in subject.given:
+        return subject
+    return resized_subject(subject, subject.model, replace(subject.workload, attention=kernel))  # type: ignore[arg-type]  # a kernel's name
 
 
 def resized_subject(subject: Subject, model: ModelShape, workload: Workload) -> Subject:

@@ -30,7 +30,7 @@ def test_every_candidate_uses_all_devices_and_the_whole_global_batch(eight: Plan
     assert eight.candidates
     for candidate in eight.candidates:
         w = candidate.workload
-        assert w.t * w.p * w.d == 8
+        assert w.t * w.p * w.d * w.cp == 8
         assert w.b * w.d * candidate.microbatches == 32
         assert w.d % w.e == 0
 
@@ -52,7 +52,8 @@ def test_a_bubble_is_p_minus_1_slots_of_a_microbatch(eight: Plan) -> None:
     assert piped
     for candidate in piped:
         p, m = candidate.workload.p, candidate.microbatches
-        # Per-step work (update, gradient reduction) is outside the slots, so the share is a little under (p-1)/(m+p-1).
+        # Per-step work (update, gradient reduction) is outside the slots, other stages are no slower than the slowest,
+        # and interleaving divides what is left: the share is under (p-1)/(m+p-1).
         assert 0 < candidate.bubble_s / candidate.seconds <= (p - 1) / (m + p - 1) + 1e-12
     assert all(candidate.bubble_s == 0 for candidate in eight.candidates if candidate.workload.p == 1)
 
@@ -88,3 +89,46 @@ def test_a_mixture_may_be_spread_by_experts() -> None:
 def test_a_model_that_nothing_fits_is_refused_with_the_commonest_reason() -> None:
     with pytest.raises(InputError, match=r"gpus = 1: expected a number of devices .* does not fit with t 1, p 1"):
         plan(llama(), load_device("t4"), gpus=1, global_batch=1, base=Workload(s=2048))
+
+
+def test_the_recommended_split_is_the_simplest_of_those_that_are_alike(eight: Plan) -> None:
+    best, chosen = eight.candidates[0], eight.recommended
+    assert chosen.seconds <= best.seconds * (1 + eight.ratio_error)
+    alike = eight.candidates[: eight.indistinguishable]
+    assert len(alike) > 1
+    assert chosen.complexity == min(candidate.complexity for candidate in alike)
+    assert all(
+        candidate.seconds > best.seconds * (1 + eight.ratio_error) for candidate in eight.candidates[len(alike) :]
+    )
+
+
+def test_tokens_give_days_device_hours_energy_and_cost() -> None:
+    found = plan(
+        llama(8), load_device("h100-sxm"), gpus=8, global_batch=32, base=Workload(s=2048), tokens=1e12, price=2.0
+    )
+    training = found.training(found.candidates[0])
+    assert training is not None
+    steps = 1e12 / (32 * 2048)
+    assert training.days == pytest.approx(steps * found.candidates[0].seconds / 86400)
+    assert training.device_hours == pytest.approx(training.days * 24 * 8)
+    assert training.kwh == pytest.approx(training.device_hours * 0.7)  # an H100 SXM is rated at 700 W
+    assert training.cost == pytest.approx(2 * training.device_hours)
+
+
+def test_long_sequences_may_be_shared_and_fsdp_may_shard_within_nodes() -> None:
+    found = plan(llama(8), load_device("h100-sxm"), gpus=16, global_batch=32, base=Workload(s=8192))
+    assert {candidate.workload.cp for candidate in found.candidates} >= {1, 2}
+    hybrid = {(w.zero, w.d, w.replicas) for w in (one.workload for one in found.candidates) if w.replicas > 1}
+    assert hybrid == {(3, 16, 2), (3, 8, 2), (3, 4, 2)}
+
+
+def test_llama_405b_on_8192_h100s_finds_the_published_tensor_and_pipeline_degrees() -> None:
+    # The Llama 3 Herd of Models (2407.21783), table 4: t 8, p 16 on 8,192 GPUs, 126 layers over 16 stages.
+    block = Block(AttentionShape(128, 8, 128, rotary_dim=128), MlpShape(53248), count=126)
+    model = ModelShape("llama", (Stack("decoder", 16384, (block,)),), vocab=128256)
+    found = plan(
+        model, load_device("h100-sxm"), gpus=8192, global_batch=2048, base=Workload(s=8192), implementation="megatron"
+    )
+    assert (found.recommended.workload.t, found.recommended.workload.p) == (8, 16)
+    near = {(one.workload.t, one.workload.p) for one in found.candidates[: found.indistinguishable]}
+    assert near <= {(8, 8), (8, 16), (8, 32), (4, 16), (4, 32)}

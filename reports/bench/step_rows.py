@@ -14,12 +14,16 @@ from pathlib import Path
 from shapes.device import Device, load_device
 from shapes.model import ModelShape
 from shapes.software_stack import SoftwareStack, list_stacks, load_stack
-from shapes.workload import Workload
+from shapes.workload import AttentionKernel, Workload
 from sizer.readers import read_config
 
 #: Words of a stack's name that tell its framework, and the shipped stack that stands for it.
 WORDS = ("megatron", "nemo", "bridge", "deepspeed", "fsdp", "fsdp2", "torchtitan", "ddp", "compile", "transformers",
          "hf", "trainer", "accelerate", "eager", "te", "fp8")  # fmt: skip
+
+
+#: The attention column -> the kernel.
+KERNELS: dict[str, AttentionKernel] = {"eager": "eager", "flash2": "fa2", "flash3": "fa3"}
 
 
 @dataclass(frozen=True)
@@ -66,7 +70,7 @@ def _row(line: dict[str, str]) -> Row:
     workload = Workload(
         b=number("micro_batch"), s=number("s"), dtype=priced_dtype(dtype, device), t=number("t"), p=number("p"),
         d=number("d"), e=_experts(number("ep"), number("d")), cp=number("cp"), vpp=number("vpp"),
-        zero=number("zero", 0), attention="eager" if line["attention"] == "eager" else "flash",
+        zero=number("zero", 0), attention=KERNELS.get(line["attention"], "auto"),
         checkpointing=line["checkpointing"] if line["checkpointing"] in ("selective", "full") else "none",
         sequence_parallel=line["sequence_parallel"].lower() == "true",
     )  # fmt: skip

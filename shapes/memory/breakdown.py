@@ -114,6 +114,7 @@ def memory(
     size on the CPU. Raises InputError for an unknown name or a split that the model does not allow.
     """
     check_split(model, workload)
+    workload = workload.without_context_parallelism()
     limit = _device_bytes(device)
     names = precision or default_precision(workload)
     chosen = precision_named(names)
@@ -164,7 +165,9 @@ def _training(
         yield Component(name, total, f"{n:,} {each} {sum(sizes) / n:.4g} bytes{text}{what}")
     in_flight = 1
     if workload.p > 1 and stage == "first":
-        in_flight = min(workload.p, microbatches or workload.p)
+        # Interleaved chunks keep (p - 1) / (p vpp) more of the stage in flight (Korthikanti et al. 2205.05198, 4.2.3).
+        interleaved = -(-(workload.p - 1) // workload.vpp) if workload.vpp > 1 else 0
+        in_flight = min(workload.p + interleaved, microbatches or workload.p + interleaved)
     peak = activation_peak(model, workload, implementation, stage=stage, in_flight=in_flight, mask=mask)
     many = f" x {in_flight} microbatches in flight" if in_flight > 1 else ""
     yield Component("activations", peak.saved, f"{_layers(model, workload, stage)}: what autograd saves{many}")

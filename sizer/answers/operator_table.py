@@ -13,7 +13,7 @@ from shapes.workload import Workload
 from sizer.checking.checks import step_time, summary
 from sizer.checking.findings import ModelSummary, StepTime
 from sizer.pricing import Pricer
-from sizer.subject import Subject, read_subject
+from sizer.subject import Subject, read_subject, run_on
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +77,7 @@ def ops(
 
 def ops_of_subject(subject: Subject, device: Device) -> OperatorTable:
     """``ops`` of a resolved input."""
+    subject = run_on(subject, device)
     step = Pricer(device, stack=subject.stack).step(subject.operators, subject.workload, subject.model)
     return OperatorTable(
         subject.where, summary(subject), subject.workload, device, step_time(subject, step, device), step.operators,

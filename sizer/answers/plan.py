@@ -1,6 +1,7 @@
-"""`plan`: the fastest ways to spread a training step over N devices, priced by the cost model.
+"""`plan`: the fastest ways to spread a training step over N devices, priced as a software stack runs them.
 
-Advice within the cost model's error: no computing hides any communication here, though frameworks overlap some of it.
+Splits whose predicted times differ by less than the ratio of two steps has been off by are alike: of those the
+simplest is recommended, the one with the fewest kinds of parallelism.
 """
 
 from __future__ import annotations
@@ -10,12 +11,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
-from shapes.cost import Cost
 from shapes.device import Device
 from shapes.errors import InputError, positive_int
 from shapes.memory import memory
 from shapes.model import ModelShape
-from shapes.operators import Collective, Operator, operators
+from shapes.operators import operators
+from shapes.operators.split import split_problems
+from shapes.software_stack import SoftwareStack, load_stack
 from shapes.workload import Checkpointing, Workload
 from sizer.answers.mfu import exact_count
 from sizer.pricing import Pricer
@@ -23,13 +25,17 @@ from sizer.pricing import Pricer
 CHECKPOINTING: tuple[Checkpointing, ...] = ("none", "selective", "full")
 #: Microbatches beyond this many sequences are not tried: products are long since tall enough.
 LARGEST_MICROBATCH = 64
+#: Tokens of a sequence that a context-parallel rank keeps at least: shorter shares are all communication.
+LEAST_TOKENS = 2048
+#: Chunks a pipeline stage is cut into for the interleaved schedule, besides none.
+CHUNKS = (2, 4, 8)
+#: The stack that plans are priced by: the one that runs every split tried here.
+PLAN_STACK = "megatron-core-te"
 
 ASSUMPTIONS = (
-    "1F1B pipeline without interleaving: bubble (p - 1) / (microbatches + p - 1), every stage as slow as the last "
-    "(its layers and the head)",
-    "nothing overlaps: collectives are added to computing",
-    "tensor parallelism within one node's fast links, with sequence parallelism",
-    "ZeRO 2 and 3 not with a pipeline (gradients would be reduced every microbatch)",
+    "1F1B pipelines, interleaved where vpp > 1; layers spread as evenly as they divide, embedding and head on the ends",
+    "tensor parallelism within one node's fast links, with sequence parallelism; context parallelism next to it",
+    "ZeRO 2 and 3 not with a pipeline (gradients would be reduced every microbatch); HSDP shards within nodes",
     "expert parallelism inside the data-parallel group, routing even",
     "sustained clocks; loading data, logging and checkpoints to disk take no time",
 )
@@ -39,8 +45,8 @@ ASSUMPTIONS = (
 class Candidate:
     """One way to run the step that fits: ``workload`` of one microbatch, ``microbatches`` of them a device.
 
-    ``low_s`` and ``high_s`` bound ``seconds`` by the cost model's held-out errors. ``communication_s`` and
-    ``bubble_s`` are parts of ``seconds``.
+    ``low_s`` and ``high_s`` bound ``seconds`` by what the stack's predictions have been off by. ``communication_s``
+    (what computing does not hide) and ``bubble_s`` are parts of ``seconds``.
     """
 
     workload: Workload
@@ -53,10 +59,51 @@ class Candidate:
     memory_bytes: int
     mfu: float | None
 
+    @property
+    def complexity(self) -> int:
+        """Kinds of parallelism and of saving that have to be set up; ZeRO 1 (the distributed optimizer) is none."""
+        w = self.workload
+        degrees = (w.t, w.p, w.cp, w.e, w.vpp, w.replicas)
+        return sum(degree > 1 for degree in degrees) + (w.zero > 1) + (w.checkpointing != "none")
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "workload": self.workload.to_dict(),
+            "microbatches": self.microbatches,
+            "step_seconds": self.seconds,
+            "step_seconds_low": self.low_s,
+            "step_seconds_high": self.high_s,
+            "communication_seconds": self.communication_s,
+            "bubble_seconds": self.bubble_s,
+            "memory_bytes": self.memory_bytes,
+            "mfu": self.mfu,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Training:
+    """What so many tokens take: the devices' energy is at their rated power, without the host's or cooling's."""
+
+    tokens: float
+    days: float
+    device_hours: float
+    kwh: float
+    cost: float | None
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "tokens": self.tokens, "days": self.days, "device_hours": self.device_hours, "kwh": self.kwh,
+            "cost": self.cost,
+        }  # fmt: skip
+
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Candidates from the fastest, of which reports show ``top``; ``dropped`` counts the others by reason."""
+    """Candidates from the fastest, of which reports show ``top``; ``dropped`` counts the others by reason.
+
+    ``ratio_error``: two candidates whose times differ by less are alike. ``power_w``: one device's. ``tokens`` and
+    ``price`` (a device hour): what a whole training is asked for, if it is.
+    """
 
     gpus: int
     global_batch: int
@@ -68,15 +115,32 @@ class Plan:
     source: str
     top: int = 8
     implementation: str = "huggingface"
+    stack: str = ""
+    ratio_error: float = 0.0
+    power_w: float = 0.0
+    tokens: float | None = None
+    price: float | None = None
 
     @property
     def indistinguishable(self) -> int:
-        """How many of the first candidates lie within the cost model's error of the fastest."""
-        if not self.candidates:
-            return 0
-        best = self.candidates[0]
-        half = (best.high_s - best.low_s) / 2
-        return sum(candidate.seconds <= best.seconds + half for candidate in self.candidates)
+        """How many of the first candidates lie within the error of a ratio from the fastest."""
+        limit = self.candidates[0].seconds * (1 + self.ratio_error) if self.candidates else 0.0
+        return sum(candidate.seconds <= limit for candidate in self.candidates)
+
+    @property
+    def recommended(self) -> Candidate:
+        """The simplest of the candidates that are alike, the fastest of equally simple ones."""
+        alike = self.candidates[: self.indistinguishable]
+        return min(alike, key=lambda candidate: (candidate.complexity, candidate.seconds))
+
+    def training(self, candidate: Candidate) -> Training | None:
+        """What ``tokens`` take; None where nobody asked."""
+        if self.tokens is None:
+            return None
+        seconds = self.tokens / (self.global_batch * candidate.workload.s) * candidate.seconds
+        hours = seconds / 3600 * self.gpus
+        cost = None if self.price is None else hours * self.price
+        return Training(self.tokens, seconds / 86400, hours, hours * self.power_w / 1000, cost)
 
     def to_dict(self) -> dict[str, Any]:
         return {
@@ -88,54 +152,57 @@ class Plan:
             "implementation": self.implementation,
             "fitting": len(self.candidates),
             "indistinguishable": self.indistinguishable,
-            "candidates": [
-                {
-                    "workload": candidate.workload.to_dict(),
-                    "microbatches": candidate.microbatches,
-                    "step_seconds": candidate.seconds,
-                    "step_seconds_low": candidate.low_s,
-                    "step_seconds_high": candidate.high_s,
-                    "communication_seconds": candidate.communication_s,
-                    "bubble_seconds": candidate.bubble_s,
-                    "memory_bytes": candidate.memory_bytes,
-                    "mfu": candidate.mfu,
-                }
-                for candidate in self.candidates[: self.top]
-            ],
+            "stack": self.stack,
+            "ratio_error": self.ratio_error,
+            "recommended": self._with_training(self.recommended),
+            "candidates": [self._with_training(candidate) for candidate in self.candidates[: self.top]],
             "dropped": [{"reason": reason, "count": number} for reason, number in self.dropped],
             "assumptions": list(self.assumptions),
         }
 
+    def _with_training(self, candidate: Candidate) -> dict[str, Any]:
+        training = self.training(candidate)
+        return candidate.to_dict() | ({} if training is None else {"training": training.to_dict()})
 
-def plan(model: ModelShape, device: Device, *, gpus: int, global_batch: int, base: Workload, **options: Any) -> Plan:
+
+def plan(
+    model: ModelShape, device: Device, *, gpus: int, global_batch: int, base: Workload,
+    stack: str | SoftwareStack = PLAN_STACK, tokens: float | None = None, price: float | None = None, **options: Any,
+) -> Plan:  # fmt: skip
     """Every split of one step over ``gpus`` that fits, from the fastest.
 
-    ``base`` gives s, dtype and the attention kernel; ``options`` are those of ``shapes.memory.memory``. Raises
-    InputError where no split of the devices and the global batch exists at all.
+    ``base`` gives s, dtype and the attention kernel; ``options`` are those of ``shapes.memory.memory``. ``tokens`` asks
+    what a whole training takes, ``price`` being that of a device hour. Raises InputError where no split of the devices
+    and the global batch exists at all.
     """
     positive_int(gpus, "gpus", maximum=2**20)
     positive_int(global_batch, "global_batch", maximum=2**31)
+    for key, value in (("tokens", tokens), ("price", price)):
+        if value is not None and not 0 < value < 1e18:
+            raise InputError("expected a positive number", key=key, value=value)
     dropped: Counter[str] = Counter()
-    pricer = Pricer(device)
+    pricer = Pricer(device, stack=load_stack(stack))
     needed = exact_count(model, base.s, global_batch).model_flops
     found = [
-        _priced(model, workload, microbatches, used, needed, pricer)
-        for workload, microbatches, used in _fitting(model, device, gpus, global_batch, base, options, dropped)
+        _priced(model, workload, used, needed, pricer)
+        for workload, used in _fitting(model, device, gpus, global_batch, base, options, dropped)
     ]
     if not found:
         why = f"; most often: {dropped.most_common(1)[0][0]}" if dropped else ""
         raise InputError(f"expected a number of devices that some split of the model fits{why}", key="gpus", value=gpus)
-    found.sort(key=lambda candidate: candidate.seconds)
+    found.sort(key=lambda pair: pair[0].seconds)
     return Plan(
-        gpus, global_batch, device.name, device.memory.bytes, tuple(found), tuple(dropped.most_common()), ASSUMPTIONS,
-        f"predicted:{device.name}", implementation=options.get("implementation", "huggingface"),
+        gpus, global_batch, device.name, device.memory.bytes, tuple(candidate for candidate, _ in found),
+        tuple(dropped.most_common()), ASSUMPTIONS, f"predicted:{device.name}",
+        implementation=options.get("implementation", "huggingface"), stack=load_stack(stack).name,
+        ratio_error=found[0][1], power_w=device.power_w, tokens=tokens, price=price,
     )  # fmt: skip
 
 
 def _fitting(
     model: ModelShape, device: Device, gpus: int, global_batch: int, base: Workload, options: dict[str, Any],
     dropped: Counter[str],
-) -> Iterator[tuple[Workload, int, int]]:  # fmt: skip
+) -> Iterator[tuple[Workload, int]]:  # fmt: skip
     for split in _splits(model, device, gpus, base, dropped):
         if global_batch % split.d:
             dropped[f"the global batch is no multiple of DP = {split.d}"] += 1
@@ -143,13 +210,17 @@ def _fitting(
         share = global_batch // split.d
         for checkpointing in CHECKPOINTING:
             for b in (b for b in range(1, min(share, LARGEST_MICROBATCH) + 1) if share % b == 0):
-                workload = replace(split, b=b, checkpointing=checkpointing)
+                workload = replace(split, b=b, checkpointing=checkpointing, global_batch=global_batch, gpus=gpus)
                 used = memory(model, workload, microbatches=share // b, **options).total_bytes
                 if used > device.memory.bytes:
                     # Memory grows with b: no larger microbatch fits either.
                     dropped[_reason(workload, b)] += 1
                     break
-                yield workload, share // b, used
+                if workload.vpp > 1 and workload.accumulation % workload.p:
+                    # Megatron-LM asks interleaved schedules for it.
+                    dropped["the microbatches of an interleaved pipeline are no multiple of p"] += 1
+                    continue
+                yield workload, used
 
 
 def _reason(workload: Workload, b: int) -> str:
@@ -159,30 +230,37 @@ def _reason(workload: Workload, b: int) -> str:
 
 
 def _splits(model: ModelShape, device: Device, gpus: int, base: Workload, dropped: Counter[str]) -> Iterator[Workload]:
-    """Degrees whose product is ``gpus``: t in a node and dividing the heads, p the layers, e the experts."""
-    attention, experts = model.attention, model.moe.experts if model.moe else 1
-    heads = attention.heads if attention else 1
-    for t in _divisors(gpus):
-        if t > device.link.domain_devices:
+    """Degrees whose product is ``gpus`` and that the model divides over; t in a node, p at most the layers."""
+    node = device.link.domain_devices
+    base = replace(base, phase="train", sequence_parallel=False)
+    for t in (t for t in _divisors(gpus) if t <= node):
+        problems = split_problems(model, replace(base, t=t))
+        if problems:
+            dropped[f"t {t}: {problems[0].expected}"] += 1
             continue
-        if heads % t:
-            dropped[f"t {t} does not divide the {heads} attention heads"] += 1
+        for cp in (
+            cp for cp in _divisors(gpus // t) if cp == 1 or (base.s >= LEAST_TOKENS * cp and base.attention != "eager")
+        ):
+            for p in (p for p in _divisors(gpus // (t * cp)) if p <= model.layers):
+                one = replace(base, t=t, cp=cp, p=p, d=gpus // (t * cp * p), sequence_parallel=t > 1)
+                for e in (e for e in _divisors(one.d) if not split_problems(model, replace(one, e=e))):
+                    yield from _schedules(model, replace(one, e=e), node, dropped)
+
+
+def _schedules(model: ModelShape, split: Workload, node: int, dropped: Counter[str]) -> Iterator[Workload]:
+    """Ways to shard over data parallelism, and to interleave a pipeline."""
+    for zero in range(4) if split.d > 1 else (0,):
+        if zero > 1 and split.p > 1:
+            dropped["ZeRO 2 and 3 are not run with a pipeline"] += 1
             continue
-        for p in _divisors(gpus // t):
-            if p > model.layers:
-                continue
-            if model.layers % p:
-                dropped[f"p {p} does not divide the {model.layers} layers"] += 1
-                continue
-            d = gpus // (t * p)
-            for e in _divisors(d):
-                if experts % e or (experts == 1 and e > 1):
-                    continue
-                for zero in range(4) if d > 1 else (0,):
-                    if zero > 1 and p > 1:
-                        dropped["ZeRO 2 and 3 are not run with a pipeline"] += 1
-                        continue
-                    yield replace(base, t=t, p=p, d=d, e=e, zero=zero, sequence_parallel=t > 1, phase="train")
+        yield replace(split, zero=zero)
+        for vpp in CHUNKS if split.p > 1 else ():
+            if split.p * vpp <= model.layers:
+                yield replace(split, zero=zero, vpp=vpp)
+        # Hybrid sharding: within a node, replicas between nodes.
+        within = node // split.t
+        if zero == 3 and split.cp == 1 and split.e == 1 and 1 < within < split.d and split.d % within == 0:
+            yield replace(split, zero=zero, replicas=split.d // within)
 
 
 def _divisors(number: int) -> list[int]:
@@ -190,46 +268,18 @@ def _divisors(number: int) -> list[int]:
 
 
 def _priced(
-    model: ModelShape, workload: Workload, microbatches: int, used: int, needed_flops: float, pricer: Pricer
-) -> Candidate:
-    step = pricer.step(operators(model, workload))
-    each, once = _Seconds(), _Seconds()
-    for operator, cost in zip(step.operators, step.costs, strict=True):
-        (once if _once_a_step(operator, workload) else each).add(operator, cost)
-    slots = microbatches + workload.p - 1
-    seconds = each.seconds * slots + once.seconds
+    model: ModelShape, workload: Workload, used: int, needed_flops: float, pricer: Pricer
+) -> tuple[Candidate, float]:
+    """The candidate, and the relative error of its ratio to another."""
+    step = pricer.step(operators(model, workload), workload, model)
+    assert step.cost is not None
+    parts = step.cost.parts
     peak = pricer.device.peak_flops.get(workload.dtype)
-    gpus = workload.t * workload.p * workload.d
-    return Candidate(
-        workload, microbatches, seconds, each.low * slots + once.low, each.high * slots + once.high,
-        communication_s=each.communication * microbatches + once.communication,
-        bubble_s=each.seconds * (workload.p - 1), memory_bytes=used,
-        mfu=needed_flops / (seconds * gpus * peak) if peak else None,
+    gpus = workload.t * workload.p * workload.d * workload.cp
+    candidate = Candidate(
+        workload, step.accumulation, step.seconds, step.low, step.high,
+        communication_s=sum(seconds for name, seconds in parts.items() if name.endswith(("parallelism", "sends"))),
+        bubble_s=parts.get("pipeline bubble", 0.0), memory_bytes=used,
+        mfu=needed_flops / (step.seconds * gpus * peak) if peak else None,
     )  # fmt: skip
-
-
-@dataclass(slots=True)
-class _Seconds:
-    seconds: float = 0.0
-    low: float = 0.0
-    high: float = 0.0
-    communication: float = 0.0
-
-    def add(self, operator: Operator, cost: Cost) -> None:
-        self.seconds += cost.seconds * operator.count
-        self.low += cost.low * operator.count
-        self.high += cost.high * operator.count
-        if isinstance(operator, Collective):
-            self.communication += cost.seconds * operator.count
-
-
-def _once_a_step(operator: Operator, workload: Workload) -> bool:
-    """Whether it runs once a step and not once a microbatch: the update, and what data parallelism exchanges.
-
-    ZeRO 2 reduces gradients every microbatch, ZeRO 3 gathers the weights every microbatch too.
-    """
-    if operator.phase == "optimizer":
-        return True
-    if not operator.name.startswith("data_parallel."):
-        return False
-    return workload.zero < 2 or (workload.zero == 2 and operator.name.endswith("all_gather"))
+    return candidate, step.cost.ratio_error

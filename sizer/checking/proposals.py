@@ -14,7 +14,7 @@ from sizer.checking.suppress import Suppression
 from sizer.pricing import Pricer, Step
 from sizer.rules import RULES, dtype_on_device
 from sizer.rules.base import Answer, Context, Finding, NotApplicable, Rule
-from sizer.subject import Subject, resized_subject
+from sizer.subject import Subject, resized_subject, run_on
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ class Proposals:
 def propose(subject: Subject, device: Device, suppression: Suppression | None = None) -> Proposals:
     """Run every rule that is not suppressed, once."""
     asked, suppression = subject.asked or subject.workload, suppression or Suppression()
-    subject = _on_device(subject, device)
+    subject = _on_device(run_on(subject, device), device)
     pricer = Pricer(device, stack=subject.stack)
     step = pricer.step(subject.operators, subject.workload, subject.model)
     context = Context(

@@ -27,12 +27,17 @@ from sizer.cli.options import config_argument, device_option, output_options, wr
     metavar="KERNEL",
     help=f"Attention kernel: {', '.join(CHOICES)}.",
 )
+@click.option(
+    "--stack", default="megatron-core-te", show_default=True, metavar="NAME", help="Software stack that runs the step."
+)
+@click.option("--tokens", type=float, metavar="N", help="Tokens of a whole training: days, device hours, kWh.")
+@click.option("--price", type=float, metavar="AMOUNT", help="With --tokens: the price of a device hour.")
 @click.option("--optimizer", default="adamw", show_default=True, metavar="NAME", help="Optimizer, e.g. lion.")
 @click.option("--precision", metavar="NAME", help="Recipe, e.g. mixed-16. [default: by --dtype]")
 @click.option(
     "--implementation",
     type=click.Choice(["huggingface", "megatron"]),
-    help="Whose kernels save activations: transformers' eager modules or Megatron's fused ones. [default: the file's]",
+    help="Whose kernels save activations: transformers' eager modules or Megatron's fused ones. [default: the stack's]",
 )
 @click.option("--top", type=click.IntRange(1), default=8, show_default=True, help="How many to list.")
 @click.option("--config-format", metavar="NAME", help="The file's format. [default: detected]")
@@ -45,6 +50,9 @@ def command(
     s: int | None,
     dtype: str,
     attention: str,
+    stack: str,
+    tokens: float | None,
+    price: float | None,
     optimizer: str,
     precision: str | None,
     implementation: str | None,
@@ -55,6 +63,7 @@ def command(
 ) -> None:  # fmt: skip
     """List the fastest ways to spread a training step over N devices, as far as the cost model can tell."""
     from shapes.device import load_device
+    from shapes.software_stack import load_stack
     from sizer.answers.plan import plan
     from sizer.subject import read_subject
 
@@ -65,8 +74,10 @@ def command(
     subject = read_subject(config_argument(config, config_format), config_format=config_format, **asked)
     if subject.model is None:
         raise InputError("expected a model type that sizer reads: a plan needs named sizes", where=config)
+    run_by = load_stack(stack)
     found = plan(
         subject.model, load_device(device), gpus=gpus, global_batch=global_batch, base=subject.workload,
-        optimizer=optimizer, precision=precision, implementation=implementation or subject.implementation,
+        stack=run_by, tokens=tokens, price=price, optimizer=optimizer, precision=precision,
+        implementation=implementation or ("megatron" if run_by.framework == "megatron" else subject.implementation),
     )  # fmt: skip
     write_answer("plan", replace(found, top=top), format_, output)

@@ -7,35 +7,24 @@ from tabulate import tabulate
 from sizer.answers.plan import Candidate, Plan
 from sizer.report.page import Page
 
+HEADERS = ("t", "p", "vpp", "cp", "d", "e", "ZeRO", "b", "microbatches", "checkpointing", "step s", "comm.", "bubble",
+           "GiB", "MFU")  # fmt: skip
+
 
 def render(found: Plan, page: Page) -> str:
-    w = found.candidates[0].workload
-    rows = [_row(candidate) for candidate in found.candidates[: found.top]]
-    headers = [
-        "t",
-        "p",
-        "d",
-        "e",
-        "ZeRO",
-        "b",
-        "microbatches",
-        "checkpointing",
-        "step s",
-        "comm.",
-        "bubble",
-        "GiB",
-        "MFU",
-    ]
+    w, alike = found.candidates[0].workload, found.indistinguishable
+    shown = found.candidates[: found.top]
     lines = [
         f"{found.gpus} x {found.device}, global batch {found.global_batch} x {w.s} tokens, {w.dtype}, "
-        f"{w.attention} attention, {found.implementation} kernels",
-        f"{len(found.candidates)} splits fit; {found.source}, advice within the cost model's error",
+        f"{w.attention} attention, {found.implementation} kernels, stack {found.stack}",
+        f"{len(found.candidates)} splits fit; {found.source}; less than {found.ratio_error:.0%} apart are alike",
         "",
-        tabulate(rows, headers, disable_numparse=True),
+        f"recommended, the simplest of the {alike} within that of the fastest:",
+        tabulate([_row(found.recommended)], HEADERS, disable_numparse=True),
+        *_training(found),
         "",
-        f"the first {found.indistinguishable} are within the prediction's error of the fastest"
-        if found.indistinguishable > 1
-        else "the fastest is ahead by more than the prediction's error",
+        "the fastest:",
+        tabulate([_row(candidate) for candidate in shown], HEADERS, disable_numparse=True),
     ]
     if found.dropped:
         lines += ["", "not listed:"] + [f"  {number:4d}  {reason}" for reason, number in found.dropped[:12]]
@@ -43,11 +32,25 @@ def render(found: Plan, page: Page) -> str:
     return "\n".join(lines)
 
 
-def _row(candidate: Candidate) -> list[str]:
-    w, half = candidate.workload, (candidate.high_s - candidate.low_s) / 2
+def _training(found: Plan) -> list[str]:
+    training = found.training(found.recommended)
+    if training is None:
+        return []
+    cost = "" if training.cost is None else f", costing {training.cost:,.0f}"
     return [
-        *(str(value) for value in (w.t, w.p, w.d, w.e, w.zero, w.b, candidate.microbatches)), w.checkpointing,
-        f"{candidate.seconds:.3f} ± {half:.3f}", f"{candidate.communication_s / candidate.seconds:.0%}",
+        f"{training.tokens:.3g} tokens take {training.days:,.1f} days, {training.device_hours:,.0f} device hours and "
+        f"{training.kwh:,.0f} kWh (the devices alone, at their rated power){cost}"
+    ]
+
+
+def _row(candidate: Candidate) -> list[str]:
+    w = candidate.workload
+    zero = str(w.zero) if w.replicas == 1 else f"{w.zero}, HSDP over {w.d // w.replicas}"
+    degrees = (w.t, w.p, w.vpp, w.cp, w.d, w.e, zero, w.b, candidate.microbatches)
+    return [
+        *map(str, degrees), w.checkpointing,
+        f"{candidate.seconds:.3f} ({candidate.low_s:.3f} to {candidate.high_s:.3f})",
+        f"{candidate.communication_s / candidate.seconds:.0%}",
         f"{candidate.bubble_s / candidate.seconds:.0%}", f"{candidate.memory_bytes / 2**30:.1f}",
         "-" if candidate.mfu is None else f"{candidate.mfu:.1%}",
     ]  # fmt: skip
