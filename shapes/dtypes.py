@@ -9,7 +9,8 @@ from shapes.errors import InputError
 Dtype = Literal["fp64", "fp32", "tf32", "bf16", "fp16", "fp8", "mxfp8", "nvfp4", "int8"]
 DTYPES: tuple[str, ...] = get_args(Dtype)
 
-#: Bytes an element takes in memory. tf32 is fp32 in memory: only the multiplier is narrower.
+#: Bytes an element takes in memory. tf32 is fp32 in memory: only the multiplier is narrower. Scales of blocks are left
+#: out; nvfp4's half byte counts as a whole one here, in products that arithmetic bounds.
 BYTES: dict[str, int] = {
     "fp64": 8,
     "fp32": 4,
@@ -21,6 +22,9 @@ BYTES: dict[str, int] = {
     "nvfp4": 1,
     "int8": 1,
 }
+
+#: Element types that a recipe quantises 16-bit tensors to (shapes.recipes); products in them write 16 bits.
+QUANTISED = ("fp8", "mxfp8", "nvfp4", "int8")
 
 
 def dtype_bytes(dtype: str) -> int:

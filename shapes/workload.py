@@ -7,6 +7,7 @@ from typing import Literal, get_args
 
 from shapes.dtypes import dtype_bytes
 from shapes.errors import InputError, positive_int
+from shapes.recipes import DEFAULT, Recipe, load_recipe
 
 RunPhase = Literal["train", "infer"]
 #: "auto" (once "flash") is what the device's usual stack runs; shapes/kernels holds the others' facts.
@@ -24,7 +25,8 @@ class Workload:
     ``expert_load`` is the fullest expert's tokens over the mean (1.0: even routing).
     ``decoder_s`` is the target length of an encoder-decoder (None: s).
     ``gpus`` devices and ``global_batch`` sequences a step are what was asked for (None: not said); whether they agree
-    with the degrees and the microbatch is a rule's affair (SZ120).
+    with the degrees and the microbatch is a rule's affair (SZ120). ``recipe``: of shapes.recipes, which decides
+    ``dtype`` (None: what that alone stands for).
     """
 
     b: int = 4
@@ -48,6 +50,7 @@ class Workload:
     cp: int = 1
     vpp: int = 1
     replicas: int = 1
+    recipe: str | None = None
 
     def __post_init__(self) -> None:
         for key in ("b", "s", "t", "p", "d", "e", "cp", "vpp", "replicas"):
@@ -64,8 +67,22 @@ class Workload:
         ):
             if getattr(self, key) not in choices:
                 raise InputError(f"expected one of {', '.join(map(str, choices))}", key=key, value=getattr(self, key))
+        if self.recipe is not None:
+            self._take_the_recipes_dtype(self.recipe)
         if not (isinstance(self.expert_load, (int, float)) and 1.0 <= self.expert_load < float("inf")):
             raise InputError("expected a number of at least 1 (max/mean)", key="expert_load", value=self.expert_load)
+
+    def _take_the_recipes_dtype(self, name: str) -> None:
+        own = load_recipe(name).dtype
+        if self.dtype not in ("bf16", "fp16", "fp8", own):
+            raise InputError(f"expected bf16 or {own} with the recipe {name}", key="dtype", value=self.dtype)
+        object.__setattr__(self, "dtype", own)
+
+    @property
+    def low_precision(self) -> Recipe | None:
+        """The recipe that products run in: the one named, or what the element type alone stands for."""
+        name = self.recipe or DEFAULT.get(self.dtype)
+        return load_recipe(name) if name else None
 
     @property
     def tokens(self) -> int:

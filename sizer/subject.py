@@ -224,7 +224,7 @@ def _traced_config(
         traced = trace_config(
             source, b=settled.b, s=settled.s, phase=settled.phase, attention=settled.attention, dtype=settled.dtype,
             expert_load=settled.expert_load, t=settled.t, decoder_s=settled.decoder_s, fused_qkv=settled.fused_qkv,
-            fused_gate_up=settled.fused_gate_up, plan=plan,
+            fused_gate_up=settled.fused_gate_up, plan=plan, recipe=settled.recipe,
         )  # fmt: skip
     except InputError as error:
         if because is not None and isinstance(error, MissingExtra):

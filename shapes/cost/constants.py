@@ -10,7 +10,7 @@ from typing import Any
 from shapes.cost.alignment import NO_FAMILY, AlignmentConstants, family_table
 from shapes.cost.correction import Correction
 from shapes.device import Device, list_devices, load_device
-from shapes.dtypes import BYTES
+from shapes.dtypes import BYTES, QUANTISED
 from shapes.errors import InputError
 
 #: Devices whose constants were fitted to measurements of their own: the only ones that others borrow from.
@@ -144,7 +144,7 @@ def gemm_constants(device: Device, dtype: str) -> tuple[GemmConstants, Origin]:
     kin = relative(device)
     base = dtype
     if base not in kin.cost:
-        base = _DTYPE_BASE.get(dtype, "bf16")
+        base = _DTYPE_BASE.get(dtype, "fp8" if dtype in QUANTISED else "bf16")
     if base not in kin.cost:
         base = "bf16"
     if base not in kin.cost:

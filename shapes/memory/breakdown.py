@@ -276,7 +276,7 @@ def _sizes(model: ModelShape, workload: Workload, implementation: Implementation
     whole = -(-rows // workload.t) if workload.sequence_parallel else rows
     e = workload.activation_bytes
     # HF's eager path knows no fp8; Transformer Engine saves the quantised input of each product.
-    stored = 1 if workload.dtype == "fp8" else e
+    stored = 1 if workload.dtype in ("fp8", "mxfp8", "nvfp4") else e
     kv = s
     return Sizes(style_of(model, implementation), workload, rows, whole, s, kv, e, mask, stored)
 

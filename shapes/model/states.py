@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from math import prod
 
+from shapes.dtypes import QUANTISED
 from shapes.errors import InputError
 from shapes.model.parameters import ParameterTensor
 from shapes.workload import Workload
@@ -101,7 +102,7 @@ def default_precision(workload: Workload) -> str:
     """fp32 trains in fp32, fp8 by Transformer Engine's recipe, 16 bits with fp32 master weights."""
     if workload.dtype in ("fp64", "fp32", "tf32"):
         return "fp32"
-    return "fp8" if workload.dtype in ("fp8", "int8") else "mixed"
+    return "fp8" if workload.dtype in QUANTISED else "mixed"
 
 
 def optimizer_state_bytes(tensors: Iterable[ParameterTensor], optimizer: str, precision: Precision) -> int:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from itertools import product
 
-from shapes.dtypes import BYTES
+from shapes.dtypes import BYTES, QUANTISED
 from shapes.model import AttentionShape, MlaShape
 from shapes.operators.types import Attention, Elementwise, Gemm, Layout, Operator, Phase
 from shapes.workload import Workload
@@ -96,5 +96,5 @@ def written_out(core: Attention) -> tuple[Gemm | Elementwise, ...]:
 
 
 def _core_dtype(workload: Workload) -> str:
-    # fp8 and int8 recipes quantise the linear layers; the attention core stays in 16 bits.
-    return "bf16" if workload.dtype in ("fp8", "int8") else workload.dtype
+    # Low-precision recipes quantise the linear layers; the attention core stays in 16 bits.
+    return "bf16" if workload.dtype in QUANTISED else workload.dtype

@@ -21,6 +21,7 @@ from dataclasses import replace
 from itertools import chain
 from typing import Literal
 
+from shapes.dtypes import QUANTISED
 from shapes.model import AttentionShape, Block, Linear, MlaShape, ModelShape, MoeShape, Stack
 from shapes.model.stages import shard_parameters, stage_blocks
 from shapes.operators.attention import attention_operators
@@ -31,6 +32,7 @@ from shapes.operators.communication import (
     pipeline_collectives,
 )
 from shapes.operators.elementwise import block_elementwise, model_elementwise, optimizer_update
+from shapes.operators.quantise import apply_recipe
 from shapes.operators.split import check_split
 from shapes.operators.types import LAYOUT_OF_PHASE, Gemm, GroupedGemm, Operator, Phase, counted_once
 from shapes.workload import Workload
@@ -43,7 +45,9 @@ def operators(model: ModelShape, workload: Workload) -> tuple[Operator, ...]:
     """
     check_split(model, workload)
     merged: dict[Operator, tuple[Operator, int]] = {}
-    for operator in _all(model, workload):
+    listed = _all(model, workload)
+    recipe = workload.low_precision
+    for operator in apply_recipe(listed, recipe, workload.train) if recipe else listed:
         key = counted_once(operator)
         first, count = merged.get(key, (operator, 0))
         merged[key] = first, count + operator.count
@@ -65,7 +69,7 @@ def linear_operators(
     own = linear.on_shard(workload.t)
     out, inner = own.out_features, own.in_features
     dtype = linear.dtype or workload.dtype
-    out_dtype = "bf16" if dtype in ("fp8", "int8") else None
+    out_dtype = "bf16" if dtype in QUANTISED else None
     products: list[tuple[Phase, int, int, int, int]] = [("forward", tokens, out, inner, count * forwards)]
     if workload.train:
         if linear.grad_input:

@@ -97,6 +97,7 @@ def trace_config(
     repeats: bool = True,
     fused_qkv: bool | None = None,
     fused_gate_up: bool | None = None,
+    recipe: str | None = None,
 ) -> Traced:
     """The operators of one step of the transformers model that ``config`` describes; see :mod:`shapes.trace.config`."""
     _require("torch")
@@ -106,7 +107,7 @@ def trace_config(
     return traced(
         config, b=b, s=s, phase=phase, attention=attention, dtype=dtype, expert_load=expert_load, plan=plan, t=t,
         decoder_s=decoder_s, architecture=architecture, experts=experts, repeats=repeats,
-        fused_qkv=fused_qkv, fused_gate_up=fused_gate_up,
+        fused_qkv=fused_qkv, fused_gate_up=fused_gate_up, recipe=recipe,
     )  # fmt: skip
 
 

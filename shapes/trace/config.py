@@ -15,10 +15,12 @@ import torch
 import transformers
 from torch import nn
 
-from shapes.dtypes import dtype_bytes
+from shapes.dtypes import QUANTISED, dtype_bytes
 from shapes.errors import InputError, positive_int
 from shapes.kernels import CHOICES
+from shapes.operators.quantise import apply_recipe
 from shapes.operators.types import Gemm, GroupedGemm, Operator
+from shapes.recipes import DEFAULT, load_recipe
 from shapes.trace.answers import DataAnswers
 from shapes.trace.dimensions import named_dimensions
 from shapes.trace.grouping import regroup
@@ -30,7 +32,7 @@ from shapes.workload import routing_note
 #: What the model computes in; fp8 and int8 recipes quantise the linear layers of a bf16 model, tf32 is fp32 in memory.
 _TORCH_DTYPES = {
     "fp64": torch.float64, "fp32": torch.float32, "tf32": torch.float32, "bf16": torch.bfloat16,
-    "fp16": torch.float16, "fp8": torch.bfloat16, "int8": torch.bfloat16,
+    "fp16": torch.float16, **dict.fromkeys(QUANTISED, torch.bfloat16),
 }  # fmt: skip
 #: Auto classes in the order in which a configuration without ``architectures`` is read.
 _AUTO_CLASSES = (
@@ -60,7 +62,7 @@ EVERY_EXPERT = ("llama4", "llama4_text")
 def trace_config(
     config: Any, *, b: int, s: int, phase: str, attention: str, dtype: str, expert_load: float,
     plan: Mapping[str, str] | None, t: int, decoder_s: int | None, architecture: str | None, experts: str | None,
-    repeats: bool, fused_qkv: bool | None, fused_gate_up: bool | None,
+    repeats: bool, fused_qkv: bool | None, fused_gate_up: bool | None, recipe: str | None = None,
 ) -> Traced:  # fmt: skip
     """The operators of one step, b sequences of s tokens.
 
@@ -69,7 +71,8 @@ def trace_config(
     ``t`` shards (default: the class's own ``base_model_tp_plan``). ``architecture``: the transformers class to
     build, in place of the one the configuration names. ``experts``: transformers' expert implementation
     ("grouped_mm", "eager", "batched_mm"; default as the class does it). ``fused_qkv`` and ``fused_gate_up`` regroup
-    the projections (None: as the class has them). ``repeats=False`` runs every layer, for checking.
+    the projections (None: as the class has them). ``recipe``: of shapes.recipes (None: what ``dtype`` stands for).
+    ``repeats=False`` runs every layer, for checking.
 
     Raises InputError for a model_type transformers does not know, a configuration it rejects, code in the
     configuration, and a model whose forward needs data.
@@ -102,7 +105,7 @@ def trace_config(
             looped = trace_config(
                 config, b=b, s=s, phase=phase, attention=attention, dtype=dtype, expert_load=expert_load, plan=plan,
                 t=t, decoder_s=decoder_s, architecture=architecture, experts="eager", repeats=repeats,
-                fused_qkv=fused_qkv, fused_gate_up=fused_gate_up,
+                fused_qkv=fused_qkv, fused_gate_up=fused_gate_up, recipe=recipe,
             )  # fmt: skip
             said = (
                 "torch's grouped product wants expert rows in multiples of 16 bytes: the experts are traced as a loop"
@@ -114,8 +117,10 @@ def trace_config(
         traced = run(model, (), inputs, answers=answers_for(settings, b * s), masks=True, **options)
     operators, regrouped = regroup(traced.operators, model, qkv=fused_qkv, gate_up=fused_gate_up)
     notes += regrouped
-    if dtype in ("fp8", "int8", "tf32"):
+    if dtype in (*QUANTISED, "tf32"):
         operators = tuple(_recast(operator, dtype) for operator in operators)
+    if dtype in DEFAULT:
+        operators = tuple(apply_recipe(operators, load_recipe(recipe or DEFAULT[dtype]), phase == "train"))
     if expert_count(settings) is not None:
         notes.append(routing_note(expert_load))
     if settings.model_type in EVERY_EXPERT:

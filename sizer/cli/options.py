@@ -16,6 +16,7 @@ from shapes.dtypes import DTYPES
 from shapes.errors import InputError
 from shapes.files import write_whole
 from shapes.kernels import CHOICES
+from shapes.recipes import RECIPES
 from sizer.ending import give_up_output
 from sizer.report.formats import formats, render
 from sizer.report.page import Page, plain
@@ -74,6 +75,9 @@ def workload_options(function: F) -> F:
         click.option(
             "--attention", type=click.Choice(CHOICES), metavar="KERNEL",
             help=f"Attention kernel: {', '.join(CHOICES)}. [default: auto, the device's usual one]",
+        ),
+        click.option(
+            "--recipe", type=click.Choice(RECIPES), help="Low-precision recipe of the products. [default: by --dtype]"
         ),
         click.option("--phase", type=click.Choice(["train", "infer"]), help="What is run. [default: train]"),
         click.option(

@@ -20,6 +20,8 @@ SOURCE = "NVIDIA architecture whitepapers (Volta, Turing, Ampere, Hopper): tenso
 #: What to take instead, best first.
 ALTERNATIVES: dict[str, tuple[str, ...]] = {
     "fp8": ("bf16", "fp16"),
+    "mxfp8": ("fp8", "bf16", "fp16"),
+    "nvfp4": ("mxfp8", "fp8", "bf16", "fp16"),
     "int8": ("bf16", "fp16"),
     "bf16": ("fp16", "fp32"),
     "fp16": ("bf16", "fp32"),
@@ -35,5 +37,5 @@ def check(context: Context) -> Answer:
         return ()
     instead = next((other for other in ALTERNATIVES[dtype] if other in peaks), None)
     message = f"{context.device.name} has no tensor cores for {dtype}"
-    suggestions = (Suggestion({"dtype": instead}),) if instead is not None else ()
+    suggestions = (Suggestion({"dtype": instead}),) if instead is not None and context.workload.recipe is None else ()
     return [Finding("dtype", dtype, message, suggestions, error=True)]

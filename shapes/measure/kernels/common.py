@@ -26,10 +26,13 @@ def torch_dtype(name: str) -> Any:
     """torch's type for a dtype's name; tf32 is float32 in memory."""
     import torch
 
-    return {
+    types = {
         "fp64": torch.float64, "fp32": torch.float32, "tf32": torch.float32, "bf16": torch.bfloat16,
         "fp16": torch.float16, "fp8": torch.float8_e4m3fn, "int8": torch.int8,
-    }[name]  # fmt: skip
+    }  # fmt: skip
+    if name not in types:
+        raise UnsupportedError(f"torch has no plain type for {name}")
+    return types[name]
 
 
 def generator(backend: Backend, seed: int) -> Any:

@@ -7,6 +7,7 @@ from dataclasses import fields as dataclass_fields
 from typing import Any
 
 from shapes.model import ModelShape
+from shapes.recipes import RECIPES
 from shapes.workload import Workload
 from sizer.readers.fields import Fields
 
@@ -37,7 +38,7 @@ def workload(fields: Fields, model: ModelShape, flat: Mapping[str, Any]) -> tupl
     if fields.raw("fp8_format", "fp8", default=None):
         found["dtype"] = "fp8"
         recipe = fields.text("fp8_recipe", default="delayed")
-        found["recipe"] = {"tensorwise": "tensorwise", "delayed": "delayed"}.get(recipe, recipe)
+        found["recipe" if recipe in RECIPES else "unknown_recipe"] = recipe
     if fields.flag("sequence_parallel"):
         found["sequence_parallel"] = True
     found |= _sharding(fields)
@@ -109,13 +110,10 @@ def _devices(fields: Fields, flat: Mapping[str, Any], found: dict[str, Any]) -> 
 def _known(found: dict[str, Any], notes: list[str]) -> tuple[dict[str, Any], tuple[str, ...]]:
     """What ``Workload`` has a field for; what it has none for is said where it is not the default."""
     names = {item.name for item in dataclass_fields(Workload)}
-    plain: dict[str, Any] = {"recipe": "delayed"}
     for key in [key for key in found if key not in names]:
-        value = found.pop(key)
-        if value != plain.get(key):
-            notes.append(f"{_SAID.get(key, key)} {value} is read and not used by the step")
+        notes.append(f"{_SAID.get(key, key)} {found.pop(key)} is read and not used by the step")
     return found, tuple(notes)
 
 
 _SAID = {
-         "recipe": "fp8 recipe", "etp": "the experts' own tensor parallelism"}  # fmt: skip
+         "unknown_recipe": "fp8 recipe", "etp": "the experts' own tensor parallelism"}  # fmt: skip
