@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,7 +15,7 @@ from shapes.model.resize import DIMENSIONS, dimensions
 from shapes.operators import Operator, nearest_split, operators, split_problems
 from shapes.software_stack import SoftwareStack, default_stack, load_stack
 from shapes.workload import Workload, routing_note
-from sizer.readers import Reading, UnknownModelType, load_mapping, read_config
+from sizer.readers import Reading, Source, UnknownModelType, load_mapping, read_config
 from sizer.readers.unread import Unread, sentences
 from sizer.workload_names import WORDS, workload_fields
 
@@ -90,6 +90,7 @@ def read_subject(
     nearest: bool = False,
     settings: Mapping[str, Any] | None = None,
     stack: str | SoftwareStack | None = None,
+    training: Sequence[str] = (),
     **workload: Any,
 ) -> Subject:
     """Read ``source`` (a path, mapping, PretrainedConfig, ModelShape, Reading or nn.Module) and settle its workload.
@@ -101,23 +102,22 @@ def read_subject(
     is not given comes from the file, else from the defaults. Degrees that the model does not divide over are an
     InputError, or with ``nearest`` give the operators of the nearest ones that it does (``Subject.asked``).
     ``stack``: the software stack (``shapes.software_stack``; None: the one that the file's format is run by).
-    ``settings`` replace or add keys of the configuration. A transformers model without ``example_inputs`` is read by
-    its ``config``.
+    ``settings`` replace or add keys of the configuration and ``training`` names files of a trainer's settings (as a
+    ``Source`` does). A transformers model without ``example_inputs`` is read by its ``config``.
     """
     workload = workload_fields(workload)
     if callable(getattr(source, "named_parameters", None)):
         if example_inputs is not None or getattr(source, "config", None) is None:
             return _run_by(_traced_module(source, example_inputs, dims, plan, workload), stack)
         source = source.config  # type: ignore[attr-defined]
+    if settings or training:
+        source = Source(source, settings or {}, tuple(training))
     if trace:
-        return _run_by(_traced_config(_changed(source, settings), plan, workload, where=_where(source)), stack)
+        return _run_by(_traced_config(_untouched(source), plan, workload, where=_where(source)), stack)
     try:
-        reading = (
-            source if isinstance(source, Reading)
-            else read_config(source, config_format=config_format, settings=settings)
-        )  # fmt: skip
+        reading = source if isinstance(source, Reading) else read_config(source, config_format=config_format)
     except UnknownModelType as error:
-        traced = _traced_config(_changed(source, settings), plan, workload, because=error, where=_where(source))
+        traced = _traced_config(_untouched(source), plan, workload, because=error, where=_where(source))
         return _run_by(traced, stack)
     if plan is not None:
         raise InputError("expected a traced model: pass trace=True (--trace) too", where=reading.source, key="plan")
@@ -162,21 +162,20 @@ def _routing(model: ModelShape, workload: Workload) -> tuple[str, ...]:
     return (routing_note(workload.expert_load),) if model.moe is not None else ()
 
 
-def _changed(source: object, settings: Mapping[str, Any] | None) -> object:
-    """A configuration for a trace: a directory's file, and with ``settings`` the mapping that they are applied to."""
-    return load_mapping(source, settings) if settings else source
+def _untouched(source: object) -> object:
+    """A configuration for a trace: the mapping of a ``Source``, its settings applied; all else as it is."""
+    return load_mapping(source) if isinstance(source, Source) else source
 
 
 def _where(source: object) -> str:
+    if isinstance(source, Source):
+        source = source.config
     return source.source if isinstance(source, Reading) else _named(source)
 
 
 def settle_workload(reading: Reading, asked: Mapping[str, Any]) -> Workload:
     """``asked`` over what the file says over the defaults; the sequence: the model's longest, at most 4096."""
     hints = dict(reading.workload)
-    if reading.format == "huggingface":
-        # There it is how the weights are stored; training precision is the caller's choice.
-        hints.pop("dtype", None)
     values = {**hints, **asked}
     if "s" not in values:
         values["s"] = min(DEFAULT_SEQUENCE, reading.longest or reading.model.max_positions or DEFAULT_SEQUENCE)

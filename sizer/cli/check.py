@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 from typing import Any
 
 import click
@@ -10,6 +11,7 @@ import click
 from shapes.errors import InputError
 from sizer.cli.options import (
     config_argument,
+    config_options,
     given,
     option_error,
     output_options,
@@ -25,7 +27,7 @@ from sizer.cli.options import (
 @click.option("--device", metavar="NAME", help="Target (`sizer devices`). [default: h100-sxm; measuring: what is here]")
 @stack_option
 @workload_options
-@click.option("--config-format", metavar="NAME", help="The file's format. [default: detected]")
+@config_options
 @trace_options
 @click.option("--measure", is_flag=True, help="Price by timing the operators here (needs sizer[torch]).")
 @click.option("--time-limit", type=click.FloatRange(0, min_open=True), help="Measuring: seconds a configuration.")
@@ -57,9 +59,9 @@ def command(
     output: str | None,
     **workload: Any,
 ) -> None:
-    """Check configurations (files, or - for standard input) and price each finding in step time.
+    """Check configurations (files, directories, globs, or - for standard input) and price each finding in step time.
 
-    Exit code: 0 clean, 1 findings at or above --fail-on, 2 bad input.
+    Exit code: 0 clean, 1 findings at or above --fail-on, 2 bad input (the other files are checked all the same).
     """
     from shapes.device import DEFAULT_DEVICE, load_device
     from sizer.checking import check_subject
@@ -68,11 +70,13 @@ def command(
     from sizer.subject import read_subject
 
     target = load_device(device or DEFAULT_DEVICE)
-    reports, executor = [], None
-    for config in configs:
-        suppression = load_suppression(config, select=_codes(select), ignore=_codes(ignore))
+    reports, executor, refused = [], None, False
+    for config, unread in _expanded(configs):
         try:
-            source = config_argument(config, config_format)
+            if unread is not None:
+                raise unread
+            suppression = load_suppression(config, select=_codes(select), ignore=_codes(ignore))
+            source = config_argument(config)
             subject = read_subject(
                 source,
                 nearest=True,
@@ -93,12 +97,28 @@ def command(
             else:
                 reports.append(check_subject(subject, target, suppression))
         except InputError as error:
-            raise option_error(error) from None
+            # One file that cannot be read hides nothing of the others.
+            click.echo(f"sizer: {option_error(error)}", err=True)
+            refused = True
     checked = Checked(tuple(reports))
-    write_answer("check", checked, format_, output)
+    if reports:
+        write_answer("check", checked, format_, output)
+    if refused:
+        sys.exit(2)
     worst = checked.worst()
     if fail_on != "never" and worst is not None and SEVERITIES.index(worst) <= SEVERITIES.index(fail_on):
         sys.exit(1)
+
+
+def _expanded(configs: tuple[str, ...]) -> Iterator[tuple[str, InputError | None]]:
+    """Each configuration named, by globs and directories too; with its error an argument that stands for none."""
+    from sizer.readers.loading import expand
+
+    for config in configs:
+        try:
+            yield from ((one, None) for one in ([config] if config == "-" else expand(config)))
+        except InputError as error:
+            yield config, error
 
 
 def _codes(values: tuple[str, ...]) -> tuple[str, ...]:

@@ -9,6 +9,7 @@ import click
 from shapes.errors import InputError
 from sizer.cli.options import (
     config_argument,
+    config_options,
     device_option,
     given,
     option_error,
@@ -35,7 +36,7 @@ from sizer.report.formats import draw
     help="Whose kernels save activations: transformers' eager modules or Megatron's fused ones. [default: the file's]",
 )
 @click.option("--weights", "weight_dtype", metavar="DTYPE", help="Weights' type with --phase infer (int4 too).")
-@click.option("--config-format", metavar="NAME", help="The file's format. [default: detected]")
+@config_options
 @click.option("--plot", metavar="FILE", help="Draw a bar chart (needs sizer[plot]).")
 @output_options("memory")
 def command(
@@ -62,7 +63,7 @@ def command(
     if weight_dtype is not None:
         options["weight_dtype"] = weight_dtype
     try:
-        subject = read_subject(config_argument(config, config_format), config_format=config_format, **asked)
+        subject = read_subject(config_argument(config), config_format=config_format, **asked)
         if subject.model is None:
             raise InputError("expected a model type that sizer reads: memory needs named sizes", where=config)
         options["implementation"] = implementation or subject.implementation

@@ -8,7 +8,14 @@ import click
 
 from shapes.dtypes import DTYPES
 from shapes.errors import InputError, positive_int
-from sizer.cli.options import config_argument, device_option, output_options, read_standard_input, write_answer
+from sizer.cli.options import (
+    config_argument,
+    config_options,
+    device_option,
+    output_options,
+    read_standard_input,
+    write_answer,
+)
 
 if TYPE_CHECKING:
     from shapes.model import ModelShape
@@ -29,7 +36,7 @@ if TYPE_CHECKING:
     help="What was recomputed: HFU counts it, MFU does not.",
 )  # fmt: skip
 @click.option("--params", type=float, metavar="N", help="Parameters, where there is no CONFIG: 6ND alone.")
-@click.option("--config-format", metavar="NAME", help="The file's format. [default: detected]")
+@config_options
 @output_options("mfu")
 def command(
     config: str | None,
@@ -91,7 +98,7 @@ def _model(config: str, config_format: str | None, s: int | None) -> tuple[Model
     from sizer.subject import read_subject
 
     asked: dict[str, Any] = {} if s is None else {"s": s}
-    subject = read_subject(config_argument(config, config_format), config_format=config_format, **asked)
+    subject = read_subject(config_argument(config), config_format=config_format, **asked)
     if subject.model is None:
         raise InputError("expected a model type that sizer reads; a traced model has no named sizes", where=config)
     return subject.model, subject.workload.s

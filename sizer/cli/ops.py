@@ -9,6 +9,7 @@ import click
 from shapes.errors import InputError
 from sizer.cli.options import (
     config_argument,
+    config_options,
     device_option,
     given,
     option_error,
@@ -25,7 +26,7 @@ from sizer.cli.options import (
 @device_option
 @stack_option
 @workload_options
-@click.option("--config-format", metavar="NAME", help="The file's format. [default: detected]")
+@config_options
 @trace_options
 @click.option("--explain", metavar="NAME", help="Say how the time of operators with NAME in their name comes about.")
 @output_options("ops")
@@ -45,7 +46,7 @@ def command(
     from sizer.answers.operator_table import ops
 
     try:
-        source = config_argument(config, config_format)
+        source = config_argument(config)
         table = ops(
             source, device=device, trace=trace, plan=plan, stack=stack, config_format=config_format, **given(workload)
         )

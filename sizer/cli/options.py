@@ -194,10 +194,36 @@ def read_standard_input() -> str:
     return decode(sys.stdin.buffer.read(MAX_BYTES + 1), "<stdin>")
 
 
-def config_argument(config: str, config_format: str | None) -> object:
-    """What the CONFIG argument names: its path, or standard input already read when it is "-"."""
-    if config != "-":
-        return config
-    from sizer.readers import read_text
+def config_options(function: F) -> F:
+    """``--config-format`` (passed on), and ``--set`` and ``--training``, which ``config_argument`` reads."""
+    options = (
+        click.option("--config-format", metavar="NAME", help="The file's format. [default: detected]"),
+        click.option(
+            "--set", multiple=True, metavar="KEY=VALUE", expose_value=False, callback=_kept,
+            help="Replace or add a key of the file (a script's variable too); several allowed.",
+        ),
+        click.option(
+            "--training", multiple=True, metavar="FILE", expose_value=False, callback=_kept,
+            help="A trainer's settings for the workload: ds_config.json, accelerate's YAML, TrainingArguments' JSON.",
+        ),
+    )  # fmt: skip
+    for option in reversed(options):
+        function = option(function)
+    return function
 
-    return read_text(read_standard_input(), where="<stdin>", config_format=config_format)
+
+def _kept(context: click.Context, parameter: click.Parameter, values: tuple[str, ...]) -> None:
+    context.meta[f"sizer.{parameter.name}"] = values
+
+
+def config_argument(config: str) -> object:
+    """What the CONFIG argument names, with ``--set`` and ``--training``: its path, or standard input when it is "-"."""
+    from sizer.readers import Source
+    from sizer.readers.settings import parse_setting
+
+    meta = click.get_current_context().meta
+    settings = dict(parse_setting(text) for text in meta.get("sizer.set", ()))
+    training = meta.get("sizer.training", ())
+    if config == "-":
+        return Source("<stdin>", settings, training, read_standard_input())
+    return Source(config, settings, training) if settings or training else config

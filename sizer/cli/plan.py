@@ -9,7 +9,7 @@ import click
 
 from shapes.errors import InputError
 from shapes.kernels import CHOICES
-from sizer.cli.options import config_argument, device_option, output_options, write_answer
+from sizer.cli.options import config_argument, config_options, device_option, output_options, write_answer
 
 
 @click.command()
@@ -40,7 +40,7 @@ from sizer.cli.options import config_argument, device_option, output_options, wr
     help="Whose kernels save activations: transformers' eager modules or Megatron's fused ones. [default: the stack's]",
 )
 @click.option("--top", type=click.IntRange(1), default=8, show_default=True, help="How many to list.")
-@click.option("--config-format", metavar="NAME", help="The file's format. [default: detected]")
+@config_options
 @output_options("plan")
 def command(
     config: str,
@@ -68,10 +68,11 @@ def command(
     from sizer.subject import read_subject
 
     # What the file says of its own split does not bind a plan.
-    asked: dict[str, Any] = {"t": 1, "p": 1, "d": 1, "e": 1, "zero": 0, "b": 1, "dtype": dtype, "attention": attention}
+    asked: dict[str, Any] = {"t": 1, "p": 1, "d": 1, "e": 1, "zero": 0, "b": 1, "cp": 1, "vpp": 1}
+    asked |= {"dtype": dtype, "attention": attention}
     if s is not None:
         asked["s"] = s
-    subject = read_subject(config_argument(config, config_format), config_format=config_format, **asked)
+    subject = read_subject(config_argument(config), config_format=config_format, **asked)
     if subject.model is None:
         raise InputError("expected a model type that sizer reads: a plan needs named sizes", where=config)
     run_by = load_stack(stack)

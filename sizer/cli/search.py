@@ -13,6 +13,7 @@ import click
 from shapes.errors import InputError
 from sizer.cli.options import (
     config_argument,
+    config_options,
     given,
     option_error,
     output_options,
@@ -65,6 +66,7 @@ from sizer.report.formats import draw
 @click.option("--emit", is_flag=True, help="Print the best candidate as a patch of the configuration (JSON).")
 @click.option("--plot", metavar="FILE", help="Write a picture (.png or .svg).")
 @workload_options
+@config_options
 @output_options("search")
 def command(
     config: str | None,
@@ -80,6 +82,7 @@ def command(
     device: tuple[str, ...],
     source: str | None,
     regret: str,
+    config_format: str | None,
     emit: bool,
     plot: str | None,
     format_: str,
@@ -92,7 +95,7 @@ def command(
     A measured search that is stopped goes on where it was when it is started again.
     """
     from shapes.measure.presence import accelerator_here
-    from sizer.readers import Reading, read_config
+    from sizer.readers import read_config
     from sizer.searching import search
     from sizer.searching.space import Limits
 
@@ -110,8 +113,7 @@ def command(
     )  # fmt: skip
     measure = source == "measure" or (source is None and not device and accelerator_here())
     try:
-        text = None if named is None else config_argument(named, None)
-        reading = text if isinstance(text, Reading) or text is None else read_config(text)
+        reading = None if named is None else read_config(config_argument(named), config_format=config_format)
         with resumable() as may_stop, _progress("measuring" if measure else "pricing", may_stop) as progress:
             result = search(
                 reading, device=device or None, limits=limits, measure=measure,

@@ -13,14 +13,15 @@ from shapes.model import ModelShape
 from sizer.readers import gpt_neox, huggingface, litgpt, megatron, meta, nanogpt
 from sizer.readers.loading import check_size, find_config, load_text, parse_mapping
 from sizer.readers.objects import plain_mapping
-from sizer.readers.reading import Reading, UnknownModelType
+from sizer.readers.reading import Reading, Source, UnknownModelType
 from sizer.readers.settings import with_settings
+from sizer.readers.training import with_training
 from sizer.readers.unread import check_settings, unread
 
 #: Each has NAME, matches(config) and read(config, where).
 READERS: tuple[ModuleType, ...] = (huggingface, meta, litgpt, nanogpt, gpt_neox, megatron)
 
-__all__ = ["READERS", "Reading", "UnknownModelType", "load_mapping", "read_config", "read_text"]
+__all__ = ["READERS", "Reading", "Source", "UnknownModelType", "load_mapping", "read_config", "read_text"]
 
 
 def read_config(
@@ -38,6 +39,8 @@ def read_config(
     format has no use for is refused. Raises InputError (one line: file, key, value, what was expected) for anything it
     cannot read, and UnknownModelType for an architecture no reader knows.
     """
+    if isinstance(source, Source):
+        return _read_source(source, config_format)
     if isinstance(source, ModelShape):
         return Reading(source, "shape", where or source.model_type)
     if isinstance(source, (str, Path)):
@@ -47,6 +50,15 @@ def read_config(
     return _read_mapping(found, where or named, config_format, settings)
 
 
+def _read_source(source: Source, config_format: str | None) -> Reading:
+    if source.text is not None:
+        where = str(source.config)
+        reading = read_text(source.text, where=where, config_format=config_format, settings=source.settings)
+    else:
+        reading = read_config(source.config, config_format=config_format, settings=source.settings)
+    return with_training(reading, source.training) if source.training else reading
+
+
 def read_text(
     text: str, *, where: str, config_format: str | None = None, settings: Mapping[str, Any] | None = None
 ) -> Reading:
@@ -54,14 +66,15 @@ def read_text(
     return _read_mapping(_parse(text, where, config_format, settings), where, config_format, settings)
 
 
-def load_mapping(source: object, settings: Mapping[str, Any] | None = None) -> Mapping[str, Any]:
-    """The keys of a configuration as they stand, ``settings`` applied: for what no reader knows and a trace takes."""
+def load_mapping(source: object) -> Mapping[str, Any]:
+    """The keys of a configuration as they stand, settings applied: for what no reader knows and a trace takes."""
+    if isinstance(source, Source):
+        found = parse_mapping(source.text, str(source.config)) if source.text else load_mapping(source.config)
+        return with_settings(found, source.settings)
     if isinstance(source, (str, Path)):
         path = find_config(Path(source))
-        found: Mapping[str, Any] = parse_mapping(load_text(path), str(path))
-    else:
-        found, _ = plain_mapping(source)
-    return with_settings(found, settings or {})
+        return parse_mapping(load_text(path), str(path))
+    return plain_mapping(source)[0]
 
 
 def _parse(text: str, where: str, config_format: str | None, settings: Mapping[str, Any] | None) -> Mapping[str, Any]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from glob import iglob
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +34,34 @@ def find_config(path: Path) -> Path:
         return path
     if found is None:
         raise InputError(f"found a directory: expected one of {', '.join(CONFIG_NAMES)} in it", where=str(path))
+    return found
+
+
+#: A tree has thousands of files, of which a few are configurations.
+MAX_FOUND = 10_000
+
+
+def expand(argument: str) -> list[str]:
+    """What a CONFIG argument stands for: itself; a glob's files; the configurations anywhere in a directory.
+
+    InputError for a glob or a directory with none.
+    """
+    path = Path(argument)
+    try:
+        if path.is_dir() and not any((path / name).is_file() for name in CONFIG_NAMES):
+            inside = (one for one in islice(path.rglob("*"), MAX_FOUND) if one.name in CONFIG_NAMES and one.is_file())
+            hidden = len(path.parts)
+            found = sorted(str(one) for one in inside if not any(p.startswith(".") for p in one.parts[hidden:]))
+            if not found:
+                raise InputError(f"found a directory: expected one of {', '.join(CONFIG_NAMES)} in it", where=argument)
+            return found
+        if path.exists() or not any(character in argument for character in "*?["):
+            return [argument]
+        found = sorted(one for one in islice(iglob(argument, recursive=True), MAX_FOUND) if Path(one).is_file())
+    except (OSError, ValueError):
+        return [argument]
+    if not found:
+        raise InputError("matches no file", where=argument)
     return found
 
 

@@ -33,5 +33,18 @@ class Reading:
     asked: frozenset[str] = frozenset()
 
 
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A configuration to read (a path, a mapping, "-" already read as text) with what the caller says over it.
+
+    ``settings`` replace or add keys of it; ``training`` are files of a trainer's settings, which give the workload.
+    """
+
+    config: object
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    training: tuple[str, ...] = ()
+    text: str | None = None
+
+
 class UnknownModelType(InputError):  # noqa: N818
     """A Hugging Face ``model_type`` that no reader knows; tracing may answer."""

@@ -55,7 +55,7 @@ def unread(config: Mapping[str, Any], asked: Iterable[str], format_name: str) ->
     read = set(asked)
     names = [name for name in (*read, *matters, *harmless) if "*" not in name]
     found = []
-    for key, value in flattened(config, read):
+    for key, value in flattened(config, read, {*read, *matters}):
         last = key.rpartition(".")[2]
         what = next((matters[glob] for glob in matters if fnmatchcase(key, glob) or fnmatchcase(last, glob)), None)
         if what is not None:
@@ -78,14 +78,16 @@ def is_harmless(key: str, format_name: str) -> bool:
     return any(fnmatchcase(key, glob) for glob in known_keys().get(format_name, {}).get("harmless", []))
 
 
-def flattened(config: Mapping[str, Any], read: set[str], prefix: str = "") -> Iterable[tuple[str, Any]]:
-    """Keys that are not in ``read``; of a mapping that holds keys that are, only those that are not."""
+def flattened(
+    config: Mapping[str, Any], read: set[str], known: set[str], prefix: str = ""
+) -> Iterable[tuple[str, Any]]:
+    """Keys that are not in ``read``; a mapping that holds ``known`` keys is opened up."""
     for key, value in config.items():
         if str(key).startswith("_"):
             continue  # a reader's own, or a class's private attribute
         name = f"{prefix}{key}"
-        if isinstance(value, Mapping) and any(one.startswith(name + ".") for one in read):
-            yield from flattened(value, read, name + ".")
+        if isinstance(value, Mapping) and any(one.startswith(name + ".") for one in known):
+            yield from flattened(value, read, known, name + ".")
         elif name not in read:
             yield name, value
 

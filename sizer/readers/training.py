@@ -1,0 +1,127 @@
+"""Trainers' settings beside a model (``--training FILE``): they give the workload and nothing of the architecture."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from shapes.errors import InputError
+from sizer.readers.fields import Fields
+from sizer.readers.loading import load_text, parse_mapping
+from sizer.readers.reading import Reading
+from sizer.readers.unread import unread
+
+
+def with_training(reading: Reading, files: tuple[str, ...]) -> Reading:
+    """``reading`` with the workload of ``files`` over its own, the later file over the earlier."""
+    for file in files:
+        where, config = file, parse_mapping(load_text(Path(file)), file)
+        name, reader = _reader(config, where)
+        fields = Fields(config, where)
+        workload = {**reading.workload, **reader(fields)}
+        notes = (f"workload from {Path(file).name} ({name})", *_accumulated(workload))
+        reading = replace(
+            reading, workload=workload, notes=(*reading.notes, *notes),
+            unread=(*reading.unread, *unread(config, fields.asked, name)),
+        )  # fmt: skip
+    return reading
+
+
+def _accumulated(workload: dict[str, Any]) -> tuple[str, ...]:
+    """Microbatches that accumulate make the global batch, where data parallelism is known; else a note."""
+    steps, b = workload.pop("accumulated", None), workload.get("b")
+    if not steps or not b or "global_batch" in workload:
+        return ()
+    d = workload.get("d")
+    if d is None and "gpus" in workload:
+        d = workload["gpus"] // (workload.get("t", 1) * workload.get("p", 1) * workload.get("cp", 1))
+    if d:
+        workload["global_batch"] = steps * b * d
+        return ()
+    return (
+        (f"{steps} microbatches accumulate: the global batch is {steps * b} x data parallelism",) if steps > 1 else ()
+    )
+
+
+def _reader(config: Mapping[str, Any], where: str) -> tuple[str, Callable[[Fields], dict[str, Any]]]:
+    for name, keys, reader in READERS:
+        if any(key in config for key in keys):
+            return name, reader
+    known = ", ".join(name for name, _, _ in READERS)
+    raise InputError(f"expected a trainer's settings ({known})", where=where)
+
+
+def deepspeed(fields: Fields) -> dict[str, Any]:
+    """DeepSpeed's ds_config.json; "auto" leaves a value to the trainer's own settings."""
+    found = _counts(fields, b="train_micro_batch_size_per_gpu", global_batch="train_batch_size",
+                    accumulated="gradient_accumulation_steps")  # fmt: skip
+    optimizer = fields.nested("optimizer")
+    if optimizer.config.get("type") in ("Adam", "AdamW", "FusedAdam"):
+        optimizer.ignore("type")
+    zero = fields.nested("zero_optimization")
+    stage = _number(zero, "stage")
+    found |= {"zero": min(stage, 3)} if stage else {}
+    for dtype, names in (("bf16", ("bf16", "bfloat16")), ("fp16", ("fp16",))):
+        if fields.nested(*names).raw("enabled", default=False) is True:
+            found["dtype"] = dtype
+    return found
+
+
+def accelerate(fields: Fields) -> dict[str, Any]:
+    """accelerate's configuration: processes, precision and FSDP's sharding."""
+    found = _counts(fields, gpus="num_processes")
+    precision = fields.text("mixed_precision", default="no")
+    found |= {"dtype": precision} if precision in ("bf16", "fp16", "fp8") else {}
+    fsdp = fields.nested("fsdp_config") if isinstance(fields.config.get("fsdp_config"), Mapping) else None
+    if fsdp is not None:
+        strategy = str(fsdp.raw("fsdp_sharding_strategy", "fsdp_reshard_after_forward", default="FULL_SHARD")).upper()
+        stages = {"FULL_SHARD": 3, "1": 3, "SHARD_GRAD_OP": 2, "2": 2, "NO_SHARD": 0, "3": 0, "HYBRID_SHARD": 3, "4": 3,
+                  "TRUE": 3, "FALSE": 2}  # fmt: skip
+        if strategy not in stages:
+            raise fsdp.error(f"expected one of {', '.join(stages)}", "fsdp_sharding_strategy")
+        found["zero"] = stages[strategy]
+        if fsdp.raw("fsdp_activation_checkpointing", default=False) is True:
+            found["checkpointing"] = "full"
+    deep = fields.nested("deepspeed_config") if isinstance(fields.config.get("deepspeed_config"), Mapping) else None
+    stage = _number(deep, "zero_stage") if deep is not None else None
+    return found | ({"zero": min(stage, 3)} if stage else {})
+
+
+def huggingface(fields: Fields) -> dict[str, Any]:
+    """transformers' TrainingArguments, saved as JSON."""
+    if str(fields.config.get("optim")).removesuffix("_fused") in ("adamw_torch", "adamw_hf", "adamw_apex"):
+        fields.ignore("optim")
+    found = _counts(fields, b="per_device_train_batch_size", accumulated="gradient_accumulation_steps")
+    for dtype in ("fp16", "bf16"):
+        if fields.flag(dtype):
+            found["dtype"] = dtype
+    if fields.flag("gradient_checkpointing"):
+        found["checkpointing"] = "full"
+    fsdp = fields.raw("fsdp", default="")
+    words = str(" ".join(map(str, fsdp)) if isinstance(fsdp, list) else fsdp)
+    if "full_shard" in words or "hybrid_shard" in words:
+        found["zero"] = 3
+    elif "shard_grad_op" in words:
+        found["zero"] = 2
+    return found
+
+
+def _counts(fields: Fields, **names: str) -> dict[str, Any]:
+    return {key: value for key, name in names.items() if (value := _number(fields, name))}
+
+
+def _number(fields: Fields, name: str) -> int | None:
+    """A count; None where it is absent or "auto"."""
+    value = fields.raw(name, default=None)
+    return None if value == "auto" else fields.count(name) or None
+
+
+#: (name, keys of which one tells it apart, its reader), the most telling first.
+READERS: tuple[tuple[str, tuple[str, ...], Callable[[Fields], dict[str, Any]]], ...] = (
+    ("deepspeed", ("train_micro_batch_size_per_gpu", "zero_optimization", "train_batch_size"), deepspeed),
+    ("accelerate", ("distributed_type", "fsdp_config", "num_processes"), accelerate),
+    ("training_arguments", ("per_device_train_batch_size", "gradient_checkpointing", "gradient_accumulation_steps"),
+     huggingface),
+)  # fmt: skip

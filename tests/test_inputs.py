@@ -1,0 +1,152 @@
+"""What people pass: directories, globs, several files of which one is bad, changed keys, trainers' files, objects."""
+
+from __future__ import annotations
+
+import json
+import types
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+from click.testing import CliRunner
+
+import sizer
+from shapes.errors import InputError
+from sizer.cli import main
+from sizer.readers import Source, read_config
+from sizer.report.json_document import load_schema
+from sizer.subject import read_subject
+
+GPT2 = Path(__file__).parent / "data" / "configs" / "gpt2.json"
+LLAMA = {"model_type": "llama", "hidden_size": 512, "intermediate_size": 1408, "num_hidden_layers": 2,
+         "num_attention_heads": 8, "vocab_size": 32000}  # fmt: skip
+
+
+def run(*arguments: str) -> Any:
+    return CliRunner().invoke(main, ["check", *arguments])
+
+
+def saved(folder: Path, name: str, content: object) -> str:
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / name).write_text(content if isinstance(content, str) else json.dumps(content))
+    return str(folder / name)
+
+
+def test_a_directory_stands_for_its_configuration_or_for_those_inside_it(tmp_path: Path) -> None:
+    saved(tmp_path / "a", "config.json", LLAMA)
+    saved(tmp_path / "deep" / "b", "params.json", {"dim": 512, "n_layers": 2, "n_heads": 8, "vocab_size": 32000})
+    saved(tmp_path / ".hidden", "config.json", LLAMA)
+    assert read_config(tmp_path / "a").model.hidden == 512
+    answer = run(str(tmp_path))
+    assert answer.output.count("MFU") == 2
+    assert "params.json" in answer.output
+    assert ".hidden" not in answer.output
+
+
+def test_a_glob_stands_for_its_files(tmp_path: Path) -> None:
+    for name in ("one.json", "two.json"):
+        saved(tmp_path, name, LLAMA)
+    assert run(str(tmp_path / "*.json")).output.count("MFU") == 2
+    answer = run(str(tmp_path / "*.yaml"))
+    assert answer.exit_code == 2
+    assert "matches no file" in answer.stderr
+
+
+def test_one_unreadable_file_among_several_is_reported_and_the_others_go_on(tmp_path: Path) -> None:
+    bad = saved(tmp_path, "app.json", {"port": 80})
+    good = saved(tmp_path, "config.json", LLAMA)
+    answer = run(bad, good, str(tmp_path / "none.json"), "--format", "json", "--fail-on", "never")
+    assert answer.exit_code == 2
+    document = json.loads(answer.stdout)
+    jsonschema.validate(document, load_schema("check"))
+    assert [report["path"] for report in document["reports"]] == [good]
+    assert [line.split(":")[1].strip() for line in answer.stderr.splitlines()] == [bad, str(tmp_path / "none.json")]
+
+
+def test_a_key_can_be_set_on_any_format(tmp_path: Path) -> None:
+    neox = saved(tmp_path, "n.yml", "{num-layers: 2, hidden-size: 64, num-attention-heads: 4, pos-emb: none}")
+    script = saved(tmp_path, "t.sh", "python p.py --num-layers $L --hidden-size 64 --num-attention-heads 4 "
+                   "--max-position-embeddings 8 --vocab-size 128")  # fmt: skip
+    assert read_config(neox, settings={"num_layers": 3, "vocab_size": 128}).model.layers == 3
+    assert read_config(neox, settings={"num-layers": 4}).model.layers == 4
+    assert read_config(script, settings={"L": 5}).model.layers == 5
+    assert read_config(script, settings={"num_layers": 6}).model.layers == 6
+    assert read_config(LLAMA, settings={"num_hidden_layers": 7}).model.layers == 7
+    nested = {"model_type": "llava", "text_config": LLAMA}
+    assert read_config(nested, settings={"text_config.num_hidden_layers": 8}).model.layers == 8
+
+
+@pytest.mark.parametrize(("key", "guess"), [("num_hidden_layer", "num_hidden_layers"), ("xyz", "vocab_size")])
+def test_setting_an_unknown_key_is_refused_with_what_there_is(key: str, guess: str) -> None:
+    with pytest.raises(InputError, match=guess) as caught:
+        read_config(LLAMA, settings={key: 3})
+    assert f"--set {key}" in str(caught.value)
+
+
+def test_set_and_training_on_the_command_line(tmp_path: Path) -> None:
+    trainer = saved(tmp_path, "args.json", {"per_device_train_batch_size": 2, "gradient_accumulation_steps": 8,
+                                            "bf16": True, "optim": "adafactor", "learning_rate": 1e-4})  # fmt: skip
+    processes = saved(tmp_path, "accelerate.yaml", "distributed_type: FSDP\nnum_processes: 4\nmixed_precision: bf16\n"
+                      "fsdp_config: {fsdp_sharding_strategy: SHARD_GRAD_OP}\n")  # fmt: skip
+    answer = run(str(GPT2), "--set", "vocab_size=50304", "--training", processes, "--training", trainer,
+                 "--format", "json", "--fail-on", "never")  # fmt: skip
+    assert answer.exit_code == 0, answer.output
+    report = json.loads(answer.stdout)["reports"][0]
+    assert report["model"]["dimensions"]["vocab"] == 50304
+    expected = {"b": 2, "gpus": 4, "d": 4, "zero": 2, "global_batch": 2 * 8 * 4}
+    assert {key: report["workload"][key] for key in expected} == expected
+    assert [one["key"] for one in report["model"]["unread"]] == ["optim"]
+    assert run(str(GPT2), "--set", "vocab_size").exit_code == 2
+    assert "trainer's settings" in run(str(GPT2), "--training", str(GPT2)).stderr
+
+
+def test_a_deepspeed_file_gives_the_workload_and_auto_leaves_it(tmp_path: Path) -> None:
+    file = saved(tmp_path, "ds_config.json", {
+        "train_batch_size": "auto", "train_micro_batch_size_per_gpu": 8, "bf16": {"enabled": True},
+        "zero_optimization": {"stage": 3, "offload_optimizer": {"device": "cpu"}}, "gradient_accumulation_steps": 2,
+        "optimizer": {"type": "OneBitAdam", "params": {"lr": 1e-3}}})  # fmt: skip
+    reading = read_config(Source(LLAMA, training=(file,)))
+    assert reading.workload == {"b": 8, "zero": 3, "dtype": "bf16"}
+    assert {one.key for one in reading.unread} == {"zero_optimization.offload_optimizer", "optimizer.type"}
+    assert any("16 x data parallelism" in note for note in reading.notes)
+
+
+def test_the_library_takes_the_same_words(tmp_path: Path) -> None:
+    file = saved(tmp_path, "ds.json", {"train_micro_batch_size_per_gpu": 8, "zero_optimization": {"stage": 2}})
+    report = sizer.check(LLAMA, settings={"vocab_size": 50304}, training=[file])
+    assert report.model.dimensions["vocab"] == 50304
+    assert (report.workload.b, report.workload.zero) == (8, 2)
+
+
+@dataclass
+class Settings:
+    hidden_size: int = 512
+    num_layers: int = 2
+    num_attention_heads: int = 8
+    vocab_size: int = 32000
+    max_position_embeddings: int = 64
+
+
+def test_a_dataclass_a_namespace_and_an_object_with_the_usual_names_are_read() -> None:
+    assert read_config(Settings()).model.hidden == 512
+    assert read_config(types.SimpleNamespace(**LLAMA)).model == read_config(LLAMA).model
+    with pytest.raises(InputError, match="found int"):
+        read_config(3)
+
+
+def test_a_transformers_model_is_read_by_its_configuration() -> None:
+    transformers = pytest.importorskip("transformers")
+    torch = pytest.importorskip("torch")
+    with torch.device("meta"):
+        model = transformers.LlamaForCausalLM(transformers.LlamaConfig(**LLAMA))
+    subject = read_subject(model)
+    assert subject.path == "formula"
+    assert subject.parameters == sum(parameter.numel() for parameter in model.parameters())
+
+
+def test_the_ranks_of_the_experts_lie_inside_data_parallelism() -> None:
+    mixtral = {**LLAMA, "model_type": "mixtral", "num_local_experts": 8, "num_experts_per_tok": 2}
+    assert read_subject(mixtral, e=8).workload.d == 8
+    assert read_subject(mixtral, e=8, d=16).workload.d == 16
