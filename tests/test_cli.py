@@ -9,9 +9,9 @@ from typing import Any
 import jsonschema
 import pytest
 from click.testing import CliRunner, Result
+from schemas import load_schema
 
 from sizer.cli import COMMANDS, main
-from sizer.report.json_document import load_schema
 
 CONFIGS = Path(__file__).parent / "data" / "configs"
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Any, Protocol
 
 from sizer.report.page import Page
@@ -21,9 +20,3 @@ class Answer(Protocol):
 def render(answer: Answer, page: Page) -> str:
     # NaN and Infinity are not JSON: fail here, not in the reader's parser.
     return json.dumps({"schema_version": SCHEMA_VERSION, **answer.to_dict()}, indent=2, allow_nan=False) + "\n"
-
-
-def load_schema(name: str) -> dict[str, Any]:
-    """The published JSON Schema of an output: "check" or "ops"."""
-    schema: dict[str, Any] = json.loads((Path(__file__).parent / f"{name}.schema.json").read_text(encoding="utf-8"))
-    return schema
