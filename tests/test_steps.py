@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner, Result
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -33,6 +34,7 @@ from shapes.workload import Workload
 from sizer.answers.operator_table import ops
 from sizer.checking import check
 from sizer.checking.findings import PricedFinding
+from sizer.cli import main
 from sizer.readers import read_config
 
 CONFIGS = Path(__file__).parent / "data" / "configs"
@@ -216,6 +218,34 @@ def test_check_ops_and_the_library_speak_of_the_same_global_step() -> None:
     assert report.step.parts == pytest.approx(direct.parts)
     # 6 N D and the attention square, over 64 devices: within a few percent of what the exact count says.
     assert report.step.flops == pytest.approx(6 * 8.03e9 * 128 * 4096 / 64, rel=0.15)
+
+
+def mfu(*options: str) -> Result:
+    return CliRunner().invoke(
+        main, ["mfu", str(CONFIGS / "llama-3.1-8b.json"), "--gpus", "8", "--global-batch", "64", *options]
+    )
+
+
+def test_mfu_explains_a_measured_step_by_parts_and_by_what_would_account_for_the_rest() -> None:
+    layout = ("-s", "4096", "-b", "2", "--zero", "3", "--stack", "pytorch-fsdp-2023", "--explain", "--format", "json")
+    slow, fast = (json.loads(mfu("--step-time", seconds, *layout).output)["explanation"] for seconds in ("9", "2.5"))
+    assert slow["accumulation"] == 4
+    assert sum(slow["parts"].values()) == pytest.approx(slow["predicted_seconds"])
+    assert slow["unexplained_seconds"] == pytest.approx(9 - slow["predicted_seconds"])
+    assert not slow["expected"]
+    worth = {cause["what"]: cause["seconds"] for cause in slow["causes"]}
+    assert all(seconds > 0 for seconds in worth.values())
+    assert worth["checkpointing full instead of none"] > 0.2 * slow["parts"]["products"]
+    assert any("half their rate" in what for what in worth)
+    assert all(cause["seconds"] < 0 for cause in fast["causes"])
+    assert "needs explaining" in mfu("--step-time", str(slow["predicted_seconds"]), *layout[:-2]).output
+
+
+def test_a_utilization_above_100_percent_is_an_error_that_says_what_is_impossible() -> None:
+    result = mfu("--step-time", "0.5", "-s", "4096")
+    assert result.exit_code == 2
+    for said in ("step_time = 0.5: expected at least 1.", "HFU would be 3", "989 TFLOPS", "--global-batch"):
+        assert said in result.stderr
 
 
 STEP = {

@@ -9,15 +9,19 @@ from __future__ import annotations
 import json
 import math
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from statistics import fmean, median
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from shapes.device import Device
 from shapes.errors import InputError, positive_int
 from shapes.model import ModelShape
 from shapes.operators import Attention, operators
 from shapes.workload import Checkpointing, Workload
+
+if TYPE_CHECKING:
+    from sizer.answers.mfu_explain import Explanation
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,6 +140,7 @@ class MfuAnswer:
     checkpointing: Checkpointing
     rows: tuple[Utilization, ...]
     log: StepTimes | None = None
+    explanation: Explanation | None = None
 
     def to_dict(self) -> dict[str, Any]:
         times = self.log
@@ -153,6 +158,7 @@ class MfuAnswer:
             if times is None
             else {"steps": len(times.seconds), "mean_seconds": times.mean_s, "unread": times.unread},
             "counts": [_count_dict(row) for row in self.rows],
+            **({} if self.explanation is None else {"explanation": self.explanation.to_dict()}),
         }
 
 
@@ -180,6 +186,23 @@ def utilization(count: Count, step_s: float, gpus: int, device: Device, dtype: s
     return Utilization(
         count, needed / 1e12, run / 1e12, needed / peak, run / peak,
         needed / achievable if achievable else None, run / achievable if achievable else None,
+    )  # fmt: skip
+
+
+def check_possible(rows: Iterable[Utilization], step_s: float, gpus: int, device: Device, dtype: str) -> None:
+    """Raise InputError where even the smallest count of what was run needs longer than ``step_s`` at the peak.
+
+    Of counts that leave the masked half of the attention square in, a flash kernel may exceed the peak; not of others.
+    """
+    least = min(rows, key=lambda row: row.hfu)
+    if least.hfu <= 1:
+        return
+    at_peak = least.count.hardware_flops / gpus / device.peak(dtype)
+    raise InputError(
+        f"expected at least {at_peak:.4g} s: HFU would be {least.hfu:.0%}, for {least.count.hardware_flops:.4g} FLOPs "
+        f"on {gpus} x {device.name} at its {dtype} peak of {device.peak(dtype) / 1e12:.0f} TFLOPS; look at --gpus, "
+        "--global-batch, --sequence, --dtype, --device and whether the time is of one optimizer step",
+        key="step_time", value=step_s,
     )  # fmt: skip
 
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 from tabulate import tabulate
 
 from sizer.answers.mfu import MfuAnswer
+from sizer.answers.mfu_explain import Explanation
 from sizer.report.page import Page
+from sizer.report.units import percent_text, seconds_text
 
 
 def render(answer: MfuAnswer, page: Page) -> str:
@@ -31,8 +33,36 @@ def render(answer: MfuAnswer, page: Page) -> str:
     headers = ["count", "TFLOPS/GPU", "MFU", "HFU", "MFU of achievable", "HFU of achievable"]
     lines += ["", tabulate(table, headers, disable_numparse=True), ""]
     lines += [f"{row.count.method}: {row.count.convention}" for row in answer.rows]
+    if answer.explanation is not None:
+        lines += ["", *_explained(answer.explanation)]
     return "\n".join(lines)
 
 
 def _share(value: float | None) -> str:
     return "-" if value is None else f"{value:.1%}"
+
+
+def _explained(found: Explanation) -> list[str]:
+    predicted = found.predicted
+    difference = found.measured_s - predicted.seconds
+    lines = [
+        f"predicted as {found.stack} runs it ({predicted.tier}): {seconds_text(predicted.seconds)} "
+        f"({seconds_text(predicted.low)} to {seconds_text(predicted.high)} in {predicted.coverage:.0%} of cases), "
+        f"{found.accumulation} microbatches a device",
+        *(
+            f"  {what:<24} {seconds_text(seconds):>8}  {percent_text(seconds / found.measured_s)} of the measured step"
+            for what, seconds in sorted(predicted.parts.items(), key=lambda part: -part[1])
+        ),
+        f"  {'measured beyond these':<24} {seconds_text(difference):>8}  {percent_text(difference / found.measured_s)}",
+        "",
+        "the measurement lies in the interval: nothing needs explaining; what could still differ:"
+        if found.expected
+        else "the measurement lies outside the interval; causes that lead towards it, one at a time:",
+    ]
+    if not found.causes:
+        return [*lines, "  none of those known"]
+    return lines + [f"  {_signed(cause.seconds):>9}  {cause.what}" for cause in found.causes]
+
+
+def _signed(seconds: float) -> str:
+    return f"{'+' if seconds >= 0 else '-'}{seconds_text(abs(seconds))}"
