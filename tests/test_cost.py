@@ -235,6 +235,7 @@ def test_padding_a_dimension_up_to_64_costs_at_most_the_work_it_adds(
         assert padded < bare
 
 
+@pytest.mark.slow
 @settings(max_examples=300)
 @given(st.sampled_from(FITTED), st.lists(st.integers(1, 128), min_size=3, max_size=3), st.integers(0, 2))
 def test_doubling_a_dimension_takes_longer(device: str, blocks: list[int], axis: int) -> None:

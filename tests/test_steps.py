@@ -90,6 +90,7 @@ def price(workload: Workload, stack: SoftwareStack = CORE, accumulation: int = 1
     return price_step(LLAMA, workload, H100, stack, accumulation)
 
 
+@pytest.mark.slow
 @given(
     b=st.integers(1, 8), t=st.sampled_from([1, 2, 8]), p=st.sampled_from([1, 4, 5]), d=st.sampled_from([1, 8]),
     zero=st.integers(0, 3), accumulation=st.integers(1, 64), name=st.sampled_from(list_stacks()),

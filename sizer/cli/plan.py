@@ -27,9 +27,7 @@ from sizer.cli.options import config_argument, config_options, device_option, ou
     metavar="KERNEL",
     help=f"Attention kernel: {', '.join(CHOICES)}.",
 )
-@click.option(
-    "--stack", default="megatron-core-te", show_default=True, metavar="NAME", help="Software stack that runs the step."
-)
+@click.option("--stack", metavar="NAME", help="Software stack that runs the step. [default: megatron-core-te]")
 @click.option("--tokens", type=float, metavar="N", help="Tokens of a whole training: days, device hours, kWh.")
 @click.option("--price", type=float, metavar="AMOUNT", help="With --tokens: the price of a device hour.")
 @click.option("--optimizer", default="adamw", show_default=True, metavar="NAME", help="Optimizer, e.g. lion.")
@@ -37,7 +35,7 @@ from sizer.cli.options import config_argument, config_options, device_option, ou
 @click.option(
     "--implementation",
     type=click.Choice(["huggingface", "megatron"]),
-    help="Whose kernels save activations: transformers' eager modules or Megatron's fused ones. [default: the stack's]",
+    help="Whose kernels save activations: transformers' modules or Megatron's. [default: --stack's, else the file's]",
 )
 @click.option("--top", type=click.IntRange(1), default=8, show_default=True, help="How many to list.")
 @config_options
@@ -50,7 +48,7 @@ def command(
     s: int | None,
     dtype: str,
     attention: str,
-    stack: str,
+    stack: str | None,
     tokens: float | None,
     price: float | None,
     optimizer: str,
@@ -64,7 +62,7 @@ def command(
     """List the fastest ways to spread a training step over N devices, as far as the cost model can tell."""
     from shapes.device import load_device
     from shapes.software_stack import load_stack
-    from sizer.answers.plan import plan
+    from sizer.answers.plan import PLAN_STACK, plan
     from sizer.subject import read_subject
 
     # What the file says of its own split does not bind a plan.
@@ -75,10 +73,11 @@ def command(
     subject = read_subject(config_argument(config), config_format=config_format, **asked)
     if subject.model is None:
         raise InputError("expected a model type that sizer reads: a plan needs named sizes", where=config)
-    run_by = load_stack(stack)
+    # Without a stack named memory is counted as `memory` and `check` count it for the same file.
+    named = "megatron" if stack is not None and load_stack(stack).framework == "megatron" else subject.implementation
     found = plan(
         subject.model, load_device(device), gpus=gpus, global_batch=global_batch, base=subject.workload,
-        stack=run_by, tokens=tokens, price=price, optimizer=optimizer, precision=precision,
-        implementation=implementation or ("megatron" if run_by.framework == "megatron" else subject.implementation),
+        stack=stack if stack is not None else PLAN_STACK, tokens=tokens, price=price, optimizer=optimizer,
+        precision=precision, implementation=implementation or named,
     )  # fmt: skip
     write_answer("plan", replace(found, top=top), format_, output)
