@@ -12,7 +12,7 @@ from shapes.memory.saved import MEGATRON, Implementation, Sizes, layer_tape, sty
 from shapes.memory.tape import INPUT, Tape
 from shapes.model import AttentionShape, MlaShape, ModelShape
 from shapes.model.parameters import ParameterTensor, block_tensors, parameter_count
-from shapes.model.stages import Stage, parameter_tensors, shard_parameters, stage_blocks
+from shapes.model.stages import Stage, parameter_tensors, shard_parameters, stage_kinds, stage_runs
 from shapes.model.states import (
     OPTIMIZER_NOTES,
     Precision,
@@ -203,7 +203,7 @@ def _over_ranks(sizes: Sequence[int], workload: Workload, *, zero: int) -> tuple
 
 
 def _layers(model: ModelShape, workload: Workload, stage: Stage) -> str:
-    count = sum(block.count for _, blocks in stage_blocks(model, workload.p, stage) for block in blocks)
+    count = sum(block.count for _, blocks in stage_kinds(model, workload.p, stage) for block in blocks)
     how = "" if workload.checkpointing == "none" else f", {workload.checkpointing} checkpointing"
     return f"{count} layers x b {workload.b} x s {workload.s}, {workload.attention} attention{how}"
 
@@ -225,16 +225,15 @@ def activation_peak(
     gradient. New gradients of weights count as temporary until they are added to the accumulated ones.
     """
     style, e = style_of(model, implementation), workload.activation_bytes
-    runs: list[tuple[Tape, int, int]] = []
-    for stack, blocks in stage_blocks(model, workload.p, stage):
+    kinds, runs = stage_runs(model, workload.p, stage)
+    tapes: list[tuple[Tape, int]] = []
+    for stack, block in kinds:
         sizes = _sizes(model, workload, implementation, sequence_length(model, stack, workload), mask)
-        runs += [
-            (layer_tape(block, stack.hidden, sizes), block.count, sizes.whole * stack.hidden * e) for block in blocks
-        ]
+        tapes.append((layer_tape(block, stack.hidden, sizes), sizes.whole * stack.hidden * e))
     full, selective = workload.checkpointing == "full", workload.checkpointing == "selective"
-    kept = [x if full else tape.saved_bytes(selective=selective) for tape, _, x in runs]
+    kept = [x if full else tape.saved_bytes(selective=selective) for tape, x in tapes]
     tables = _tables(model, workload, e, eager_mask=full and style is not MEGATRON)
-    saved = in_flight * sum(one * count for one, (_, count, _) in zip(kept, runs, strict=True)) + tables
+    saved = in_flight * sum(one * block.count for one, (_, block) in zip(kept, kinds, strict=True)) + tables
     saved += _embedding_dropout(model, workload, stage, mask)
     first, last = stage == "first" or workload.p == 1, stage == "last" or workload.p == 1
     width = model.embedding_dim or model.hidden
@@ -244,8 +243,13 @@ def activation_peak(
     if last and model.head:
         sizes = _sizes(model, workload, implementation, sequence_length(model, model.main, workload), mask)
         peaks.append(Peak(saved, tail_tape(model, sizes, loss=True).backward_peak_bytes(4), 0, "at the loss"))
-    below = saved
-    for one, (tape, count, x) in reversed(list(zip(kept, runs, strict=True))):
+    below, waiting = saved, set(range(len(kinds)))
+    for place, count in reversed(runs):
+        if place not in waiting:  # less is saved by now than at this kind's last layers
+            below -= kept[place] * count
+            continue
+        waiting.remove(place)
+        (tape, x), one = tapes[place], kept[place]
         # A checkpointed layer's input stays whether or not its own nodes save it.
         own = 0 if full and INPUT not in tape.saved() else one
         peak = below - own + tape.backward_peak_bytes(x) + tied_head
@@ -253,6 +257,8 @@ def activation_peak(
         moment = f"backward of a layer{again}: gradients of activations and of one weight"
         peaks.append(Peak(saved, 0, max(0, peak - saved), moment))
         below -= one * count
+        if not waiting:
+            break
     if first and model.vocab:
         # A tied matrix meets its head's gradient here: both and their sum.
         total = embedding * (3 if tied_head else 1)
@@ -336,7 +342,7 @@ def _inference(
     yield Component("kv_cache", *_kv_cache(model, workload, stage))
     e = workload.activation_bytes
     forward = 0
-    for stack, blocks in stage_blocks(model, workload.p, stage):
+    for stack, blocks in stage_kinds(model, workload.p, stage):
         sizes = _sizes(model, workload, implementation, sequence_length(model, stack, workload), 1)
         forward = max(forward, *(layer_tape(block, stack.hidden, sizes).forward_peak_bytes() for block in blocks))
     yield Component("activations", forward, f"one layer at a time, b {workload.b} x s {workload.s}, nothing saved")
@@ -365,7 +371,7 @@ def weight_bytes(tensors: tuple[ParameterTensor, ...], dtype: str) -> int:
 def _kv_cache(model: ModelShape, workload: Workload, stage: Stage) -> tuple[int, str]:
     """Keys and values of every layer: grouped heads, a window's worth of them, or MLA's latent vector."""
     e, total, texts = workload.activation_bytes, 0, []
-    for stack, blocks in stage_blocks(model, workload.p, stage):
+    for stack, blocks in stage_kinds(model, workload.p, stage):
         s = sequence_length(model, stack, workload)
         for block in blocks:
             attention = block.attention

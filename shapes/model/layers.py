@@ -6,7 +6,9 @@ Shapes are per model, before any parallel split; ``Linear.on_shard`` says what o
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Literal
 
 from shapes.errors import InputError, positive_int
@@ -304,10 +306,40 @@ class Stack:
         _positive(self, "hidden")
         if not self.blocks:
             raise InputError("expected at least one layer", key="layers", value=0)
+        once: dict[Block, Block] = {}  # equal layers are one object: those are told apart at no cost
+        object.__setattr__(self, "blocks", tuple(once.setdefault(block, block) for block in self.blocks))
+
+    def __hash__(self) -> int:
+        # Of a part: a model is looked up for each of a plan's splits, and may have ten thousand different layers.
+        return hash((self.name, self.hidden, self.blocks[0], self.blocks[-1], len(self.blocks), self.length))
 
     @property
     def layers(self) -> int:
-        return sum(block.count for block in self.blocks)
+        return _layers(self)
+
+    @property
+    def kinds(self) -> tuple[Block, ...]:
+        """The different blocks, each once with the layers of all its runs: for what the layers' order is nothing to."""
+        return _kinds(self)
+
+
+def kinds_of(blocks: tuple[Block, ...]) -> tuple[Block, ...]:
+    """``blocks`` with equal ones merged, in the order in which each first comes."""
+    times_of: dict[int, int] = Counter(map(id, blocks))
+    counts: dict[Block, int] = {}
+    for block in {id(block): block for block in blocks}.values():
+        counts[block] = counts.get(block, 0) + times_of[id(block)]
+    return tuple(block if times == 1 else replace(block, count=block.count * times) for block, times in counts.items())
+
+
+@lru_cache(maxsize=256)
+def _layers(stack: Stack) -> int:
+    return sum(block.count for block in stack.blocks)
+
+
+@lru_cache(maxsize=256)
+def _kinds(stack: Stack) -> tuple[Block, ...]:
+    return kinds_of(stack.blocks)
 
 
 def _prefixed(linear: Linear, prefix: str) -> Linear:

@@ -76,7 +76,8 @@ def _resized_stack(stack: Stack, old: dict[str, int], new: dict[str, int], *, ma
     follows = main or stack.hidden == old["hidden"]
     if not follows:
         return stack
-    blocks = tuple(_resized_block(block, old, new) for block in stack.blocks)
+    resized = {id(block): _resized_block(block, old, new) for block in {id(one): one for one in stack.blocks}.values()}
+    blocks = tuple(resized[id(block)] for block in stack.blocks)
     if main and new["layers"] != old["layers"]:
         blocks = _with_layers(blocks, new["layers"])
     front = tuple(_resized_linear(linear, old, new) for linear in stack.front)

@@ -107,7 +107,7 @@ class ModelShape:
         yield from self.front_tensors()
         for stack in self.stacks:
             yield from stack_front(stack)
-            for block in stack.blocks:
+            for block in stack.kinds:
                 yield from block_tensors(block, stack.hidden, active=active)
             yield from stack_end(stack)
         yield from self.end_tensors()
@@ -123,6 +123,7 @@ class ModelShape:
         return parameter_count(self.tensors(active=True))
 
     def all_blocks(self) -> Iterator[tuple[Stack, Block]]:
+        """Every kind of block of every stack."""
         for stack in self.stacks:
-            for block in stack.blocks:
+            for block in stack.kinds:
                 yield stack, block

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Literal
 
-from shapes.model.layers import Block, Stack
+from shapes.model.layers import Block, Stack, kinds_of
 from shapes.model.parameters import ParameterTensor, block_tensors, parameter_count, stack_end, stack_front
 from shapes.model.shape import ModelShape
 from shapes.workload import Workload
@@ -37,8 +37,16 @@ def blocks_between(model: ModelShape, start: int, stop: int) -> tuple[tuple[Stac
     return tuple(found)
 
 
+# A plan asks for the same split at every microbatch and way of checkpointing.
+@lru_cache(maxsize=256)
+def stage_kinds(model: ModelShape, p: int, stage: Stage = "last") -> tuple[tuple[Stack, tuple[Block, ...]], ...]:
+    """As ``stage_blocks``, equal blocks of a stack merged: for what the layers' order is nothing to."""
+    return tuple((stack, kinds_of(blocks)) for stack, blocks in stage_blocks(model, p, stage))
+
+
+@lru_cache(maxsize=256)
 def stage_blocks(model: ModelShape, p: int, stage: Stage = "last") -> tuple[tuple[Stack, tuple[Block, ...]], ...]:
-    """The first or last of ``p`` stages' blocks.
+    """The first or last of ``p`` stages' blocks, in order.
 
     Either has ceil(L/p) layers: where p does not divide the layers, the last stage's is the bound of the fullest one.
     """
@@ -46,6 +54,27 @@ def stage_blocks(model: ModelShape, p: int, stage: Stage = "last") -> tuple[tupl
     return (
         blocks_between(model, 0, most) if stage == "first" else blocks_between(model, model.layers - most, model.layers)
     )
+
+
+@lru_cache(maxsize=256)
+def stage_runs(
+    model: ModelShape, p: int, stage: Stage = "last"
+) -> tuple[tuple[tuple[Stack, Block], ...], tuple[tuple[int, int], ...]]:
+    """A stage's kinds of blocks with all their layers, and its runs in order: (which kind, so many layers)."""
+    places: dict[tuple[str, Block], int] = {}
+    runs = []
+    stacks: list[Stack] = []
+    for stack, blocks in stage_blocks(model, p, stage):
+        for block in blocks:
+            place = places.setdefault((stack.name, block), len(places))
+            if place == len(stacks):
+                stacks.append(stack)
+            runs.append((place, block.count))
+    layers = [0] * len(places)
+    for place, count in runs:
+        layers[place] += count
+    kinds = (replace(block, count=layers[place]) for (_, block), place in places.items())
+    return tuple(zip(stacks, kinds, strict=True)), tuple(runs)
 
 
 def parameter_tensors(model: ModelShape, workload: Workload, stage: Stage = "last") -> tuple[ParameterTensor, ...]:
@@ -56,12 +85,11 @@ def parameter_tensors(model: ModelShape, workload: Workload, stage: Stage = "las
     return _tensors(model, workload.t, workload.e, workload.p, stage)
 
 
-# A plan asks for the same split at every microbatch and way of checkpointing.
 @lru_cache(maxsize=256)
 def _tensors(model: ModelShape, t: int, e: int, p: int, stage: Stage) -> tuple[ParameterTensor, ...]:
     first, last = stage == "first" or p == 1, stage == "last" or p == 1
     found: list[ParameterTensor] = []
-    for stack, blocks in stage_blocks(model, p, stage):
+    for stack, blocks in stage_kinds(model, p, stage):
         for block in blocks:
             found += block_tensors(block, stack.hidden, t, e)
         # A stage of an encoder-decoder may hold the end of one stack and the front of the next.

@@ -22,8 +22,9 @@ from itertools import chain
 from typing import Literal
 
 from shapes.dtypes import QUANTISED
+from shapes.errors import InputError
 from shapes.model import AttentionShape, Block, Linear, MlaShape, ModelShape, MoeShape, Stack
-from shapes.model.stages import shard_parameters, stage_blocks
+from shapes.model.stages import shard_parameters, stage_kinds
 from shapes.operators.attention import attention_operators
 from shapes.operators.communication import (
     block_collectives,
@@ -37,11 +38,15 @@ from shapes.operators.split import check_split
 from shapes.operators.types import LAYOUT_OF_PHASE, Gemm, GroupedGemm, Operator, Phase, counted_once
 from shapes.workload import Workload
 
+#: An operator's tensors, together: past it the cost model's 64-bit integers overflow (4 EiB, 20 million H100s').
+MAX_BYTES = 2**62
+
 
 def operators(model: ModelShape, workload: Workload) -> tuple[Operator, ...]:
     """Every operator of one step on one device; equal ones are merged and their ``count`` added up.
 
-    Raises InputError where the model cannot be split as asked (heads by t, experts by e, layers by p).
+    Raises InputError where the model cannot be split as asked (heads by t, experts by e, layers by p), and for an
+    operator of sizes that no device counts to.
     """
     check_split(model, workload)
     merged: dict[Operator, tuple[Operator, int]] = {}
@@ -51,6 +56,12 @@ def operators(model: ModelShape, workload: Workload) -> tuple[Operator, ...]:
         key = counted_once(operator)
         first, count = merged.get(key, (operator, 0))
         merged[key] = first, count + operator.count
+    for operator in merged:
+        if operator.bytes > MAX_BYTES:
+            raise InputError(
+                f"expected sizes that a device can hold: {operator.name} moves {operator.bytes:.3g} bytes at once",
+                key="operator", value=operator.name,
+            )  # fmt: skip
     return tuple(one if one.count == count else replace(one, count=count) for one, count in merged.values())
 
 
@@ -84,7 +95,7 @@ def linear_operators(
 
 def _all(model: ModelShape, workload: Workload) -> Iterator[Operator]:
     first_stage = workload.p == 1
-    for stack, blocks in stage_blocks(model, workload.p):
+    for stack, blocks in stage_kinds(model, workload.p):
         prefix = f"{stack.name}." if len(model.stacks) > 1 else ""
         s = sequence_length(model, stack, workload)
         if first_stage:

@@ -1,0 +1,93 @@
+"""Models of ten thousand layers, of sides no device holds, and degrees of millions: answered quickly or refused."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from shapes.errors import InputError
+from shapes.memory import breakdown
+from shapes.memory.breakdown import activation_peak
+from shapes.model import AttentionShape, Block, MlpShape, ModelShape, Stack
+from shapes.operators import operators
+from shapes.workload import Workload
+from sizer.cli import main
+
+LOCAL = Block(AttentionShape(4, 4, 16, window=8), MlpShape(128))
+GLOBAL = Block(AttentionShape(4, 4, 16), MlpShape(192))
+
+
+def alternating(pairs: int) -> ModelShape:
+    return ModelShape("test", (Stack("decoder", 64, (LOCAL, GLOBAL) * pairs),), 1000)
+
+
+def test_ten_thousand_alternating_layers_are_two_kinds_of_layer() -> None:
+    model, pair = alternating(5000), alternating(1)
+    assert model.layers == 10_000
+    assert [block.count for block in model.main.kinds] == [5000, 5000]
+    counts = {operator.name: operator.count for operator in operators(pair, Workload(b=1, s=32))}
+    many = operators(model, Workload(b=1, s=32))
+    assert len(many) == len(operators(pair, Workload(b=1, s=32)))
+    assert all(one.count == counts[one.name] * (5000 if "layers" in one.name else 1) for one in many)
+    ends = 2 * 1000 * 64 + 64  # embedding, head and the last norm
+    assert model.parameters - ends == 5000 * (pair.parameters - ends)
+
+
+@pytest.mark.parametrize("checkpointing", ["none", "selective", "full"])
+def test_the_fullest_moment_is_that_of_the_layers_in_their_order(
+    monkeypatch: pytest.MonkeyPatch, checkpointing: str
+) -> None:
+    workload = Workload(b=2, s=32, checkpointing=checkpointing)  # type: ignore[arg-type]
+    made: list[Block] = []
+    tape = breakdown.layer_tape
+
+    def counted(block: Block, *rest: object) -> object:
+        made.append(block)
+        return tape(block, *rest)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(breakdown, "layer_tape", counted)
+    peaks = [activation_peak(alternating(pairs), workload).bytes for pairs in (1, 2, 3, 5000)]
+    assert len(made) == 8  # two kinds a model, however many layers
+    assert peaks[2] - peaks[1] == peaks[1] - peaks[0]
+    assert peaks[3] - peaks[2] == 4997 * (peaks[1] - peaks[0])
+
+
+def test_equal_layers_are_one_object_and_models_of_them_are_equal() -> None:
+    apart = tuple(replace(LOCAL) for _ in range(100))
+    stack = Stack("decoder", 64, apart)
+    assert len({id(block) for block in stack.blocks}) == 1
+    assert stack == Stack("decoder", 64, (LOCAL,) * 100)
+    assert hash(stack) == hash(Stack("decoder", 64, (LOCAL,) * 100))
+    assert stack != Stack("decoder", 64, (*(LOCAL,) * 50, GLOBAL, *(LOCAL,) * 49))
+
+
+HUGE = [
+    {"num_attention_heads": 2**31, "head_dim": 2**33},
+    {"hidden_size": 2**47, "intermediate_size": 2**47},
+    {"vocab_size": 2**48, "hidden_size": 2**40},
+]
+
+
+@pytest.mark.parametrize("change", HUGE)
+@pytest.mark.parametrize("command", ["check", "ops", "memory"])
+def test_sizes_past_64_bits_are_one_line(tmp_path: Path, change: dict[str, int], command: str) -> None:
+    config = {
+        "model_type": "llama", "hidden_size": 64, "intermediate_size": 64, "num_hidden_layers": 1,
+        "num_attention_heads": 1, "vocab_size": 64, **change,
+    }  # fmt: skip
+    file = tmp_path / "config.json"
+    file.write_text(json.dumps(config))
+    result = CliRunner().invoke(main, [command, str(file)], catch_exceptions=False)
+    assert result.exit_code in (0, 1, 2)
+    assert "inf" not in result.stdout.replace("infer", "").replace("info", "")
+    assert result.exit_code != 2 or len(result.stderr.splitlines()) == 1
+
+
+def test_an_operator_that_no_device_holds_is_named() -> None:
+    model = ModelShape("test", (Stack("decoder", 2**40, (Block(None, MlpShape(2**40)),)),), 1000)
+    with pytest.raises(InputError, match=r"mlp\.\w+ moves"):
+        operators(model, Workload(b=1, s=32))
