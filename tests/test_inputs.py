@@ -11,12 +11,12 @@ from typing import Any
 import jsonschema
 import pytest
 from click.testing import CliRunner
+from schemas import load_schema
 
 import sizer
 from shapes.errors import InputError
 from sizer.cli import main
 from sizer.readers import Source, read_config
-from sizer.report.json_document import load_schema
 from sizer.subject import read_subject
 
 GPT2 = Path(__file__).parent / "data" / "configs" / "gpt2.json"
