@@ -16,8 +16,9 @@ from measure_fakes import ENVIRONMENT, measurement
 
 from shapes.errors import InputError
 from shapes.measure import store as store_module
+from shapes.measure.imported import read_export
 from shapes.measure.jobs import Job, swiglu
-from shapes.measure.store import MIGRATIONS, SCHEMA_VERSION, Store, default_path, read_export
+from shapes.measure.store import MIGRATIONS, SCHEMA_VERSION, Store, default_path
 from shapes.operators import Gemm
 from sizer.cli import main
 
@@ -257,3 +258,46 @@ def test_a_finished_measurement_takes_the_place_of_its_unfinished_samples(tmp_pa
         store.add([measurement(job(8), np.full(12, 1.0))])
         assert store.unfinished(done, ENVIRONMENT) is None
         assert store.unfinished(other, ENVIRONMENT) is not None
+
+
+WRONG_ROWS: list[tuple[str, dict[str, object]]] = [
+    ("uid", {"uid": [1]}),
+    ("flops", {"flops": 1e999}),
+    ("low", {"low": "x"}),
+    ("seconds", {"seconds": None}),
+    ("seconds", {"low": 2.0}),
+    ("samples", {"samples": [1e-6, None]}),
+    ("samples", {"samples": [-1.0]}),
+    ("status", {"status": ["ok"]}),
+    ("created", {"created": True}),
+    ("label", {"label": {"a": 1}}),
+    ("label", {"label": "x" * 20_000}),
+    ("description.kind", {"description": {}}),
+    ("description", {"description": [1]}),
+    ("description.m", {"description": {"kind": "gemm", "m": "64"}}),
+    ("description.m", {"description": {"kind": "gemm", "m": 2**70}}),
+    ("environment.device", {"environment": {"device": None, "versions": {}, "harness": 1}}),
+    ("environment.harness", {"environment": {"device": "a", "versions": {}, "harness": 2**80}}),
+]
+
+
+@pytest.mark.parametrize(("key", "change"), WRONG_ROWS, ids=range(len(WRONG_ROWS)))
+def test_a_wrong_field_of_an_import_is_named_and_nothing_is_stored(
+    tmp_path: Path, key: str, change: dict[str, object]
+) -> None:
+    good = measurement(job(1), np.full(12, 1.0)).row()
+    file, target = tmp_path / "x.jsonl", tmp_path / "t.db"
+    file.write_text(json.dumps(good) + "\n" + json.dumps({**good, "uid": "other", **change}) + "\n")
+    other = tmp_path / "first.jsonl"
+    other.write_text(json.dumps({**good, "uid": "first"}) + "\n")
+    result = CliRunner().invoke(main, ["store", "--store", str(target), "import", str(other), str(file)])
+    assert result.exit_code == 2
+    assert result.stderr.startswith(f"sizer: {file}, line 2: {key}"), result.stderr
+    assert len(result.stderr.splitlines()) == 1
+    assert not target.exists()
+
+
+@pytest.mark.parametrize("text", ["[" * 100_000, '{"a": ' * 100_000, "[1]", "1", "\x00", '{"description": NaN}'])
+def test_what_is_no_row_is_refused(tmp_path: Path, text: str) -> None:
+    with pytest.raises(InputError, match=r"x\.jsonl, line 1"):
+        list(read_export([text], "x.jsonl"))

@@ -400,18 +400,3 @@ def _migrate(connection: sqlite3.Connection, version: int) -> None:
         connection.execute("ROLLBACK")
         raise
     connection.execute("COMMIT")
-
-
-def read_export(lines: Iterable[str], where: str) -> Iterator[Measurement]:
-    """Measurements from an exported JSONL; InputError naming the line that is none."""
-    for number, line in enumerate(lines, 1):
-        if not line.strip():
-            continue
-        try:
-            row: Mapping[str, Any] = json.loads(line)
-            one = Measurement.from_row(row)
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise InputError(
-                f"expected a measurement exported by `sizer store export` ({error!r})", where=f"{where}, line {number}"
-            ) from None
-        yield one

@@ -25,6 +25,7 @@ from shapes.trace.answers import DataAnswers
 from shapes.trace.dimensions import named_dimensions
 from shapes.trace.grouping import regroup
 from shapes.trace.inputs import example_inputs
+from shapes.trace.offline import offline
 from shapes.trace.result import Traced
 from shapes.trace.run import run, said
 from shapes.workload import routing_note
@@ -58,6 +59,7 @@ def _quietly() -> Iterator[None]:
 EVERY_EXPERT = ("llama4", "llama4_text")
 
 
+@offline()
 @_quietly()
 def trace_config(
     config: Any, *, b: int, s: int, phase: str, attention: str, dtype: str, expert_load: float,
@@ -145,6 +147,7 @@ def _recast(operator: Operator, dtype: str) -> Operator:
     return operator
 
 
+@offline()
 @_quietly()
 def load_config(config: Any) -> tuple[Any, str]:
     """(PretrainedConfig, what to call it in an error). A configuration is data: code it names is never run."""
@@ -181,6 +184,11 @@ def load_config(config: Any) -> tuple[Any, str]:
     try:
         return known[model_type].from_dict(plain), where
     except Exception as error:
+        if plain.get("backbone") is not None and plain.get("backbone_config") is None:
+            raise InputError(
+                "expected backbone_config, the backbone's own keys: what a configuration names is never fetched",
+                where=where, key="backbone", value=plain["backbone"],
+            ) from error  # fmt: skip
         raise InputError(f"transformers {transformers.__version__} rejects it: {said(error)}", where=where) from error
 
 

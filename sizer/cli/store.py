@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from shapes.measure.store import Store
 
 _DAY_S = 86_400.0
+#: Bytes of a file of exported measurements: some hundred thousand of them.
+MAX_IMPORT = 2**29
 
 
 @click.group()
@@ -77,17 +79,10 @@ def export(path: str | None, /, format_: str, output: str | None, **filters: Any
 @click.pass_obj
 def import_(path: str | None, files: tuple[str, ...]) -> None:
     """Add the measurements of exported JSON lines; what is there already is not doubled. A wrong file adds nothing."""
-    from shapes.measure.store import read_export
+    from shapes.files import read_text
+    from shapes.measure.imported import read_export
 
-    found = []
-    for name in files:
-        try:
-            with open(name, encoding="utf-8") as lines:
-                found.append((name, list(read_export(lines, name))))
-        except OSError as error:
-            raise InputError(f"cannot be read ({error.strerror})", where=name) from None
-        except UnicodeDecodeError:
-            raise InputError("expected UTF-8 JSON lines", where=name) from None
+    found = [(name, list(read_export(read_text(name, MAX_IMPORT).split("\n"), name))) for name in files]
     with _open(path, create=True, write=True) as store:
         for name, measurements in found:
             say(f"{name}: {store.add(measurements)} added")
