@@ -154,3 +154,59 @@ def test_neox_without_a_vocabulary_takes_the_named_tokenizers(more: dict[str, An
     reading = neox(**more)
     assert reading.model.vocab == padded
     assert "no vocab_size" in reading.notes[0]
+
+
+MISTRAL = {"dim": 4096, "n_layers": 32, "head_dim": 128, "hidden_dim": 14336, "n_heads": 32, "n_kv_heads": 8,
+           "vocab_size": 32000}  # fmt: skip
+
+
+def test_mistrals_experts_and_tied_embeddings_are_read() -> None:
+    dense = read_config(MISTRAL).model
+    sparse = read_config({**MISTRAL, "moe": {"num_experts": 8, "num_experts_per_tok": 2}}).model
+    assert sparse.parameters == 46_702_792_704  # Mixtral 8x7B, as its class counts
+    assert dense.parameters - read_config({**MISTRAL, "tied_embeddings": True}).model.parameters == 32000 * 4096
+
+
+def test_llama_4s_parameters_are_those_of_its_class_in_transformers() -> None:
+    scout = {"dim": 5120, "ffn_dim_multiplier": 1.2, "multiple_of": 2048, "n_heads": 40, "n_kv_heads": 8,
+             "n_layers": 48, "vocab_size": 202048, "attention_chunk_size": 8192, "nope_layer_interval": 4, "use_qk_norm": True,
+             "moe_args": {"auto_scale_F": True, "capacity_factor": 1.0, "interleave_moe_layer_step": 1,
+                          "num_experts": 16}}  # fmt: skip
+    theirs = {"model_type": "llama4_text", "hidden_size": 5120, "num_hidden_layers": 48, "intermediate_size": 8192,
+              "intermediate_size_mlp": 16384, "num_attention_heads": 40, "num_key_value_heads": 8, "head_dim": 128,
+              "num_local_experts": 16, "num_experts_per_tok": 1, "interleave_moe_layer_step": 1,
+              "vocab_size": 202048}  # fmt: skip
+    assert read_config(scout).model.parameters == read_config(theirs).model.parameters
+    maverick = {**scout, "moe_args": {**scout["moe_args"], "num_experts": 128, "interleave_moe_layer_step": 2}}
+    halved = {**theirs, "num_local_experts": 128, "interleave_moe_layer_step": 2}
+    assert read_config(maverick).model.parameters == read_config(halved).model.parameters
+
+
+def test_llama_3_2_is_tied_though_its_file_does_not_say_so() -> None:
+    reading = read_config({"dim": 2048, "n_layers": 16, "n_heads": 32, "n_kv_heads": 8, "vocab_size": 128256,
+                           "ffn_dim_multiplier": 1.5, "multiple_of": 256})  # fmt: skip
+    assert reading.model.parameters == 1_235_814_400
+    assert any("tied" in note for note in reading.notes)
+
+
+def test_litgpts_norms_without_weights_over_all_heads_or_left_out() -> None:
+    base = {"n_embd": 64, "n_layer": 2, "n_head": 4, "padded_vocab_size": 128, "intermediate_size": 256,
+            "mlp_class_name": "LLaMAMLP", "bias": False, "rotary_percentage": 1.0}  # fmt: skip
+    plain = read_config(base).model.parameters
+    assert plain - read_config({**base, "name": "OLMo-1B"}).model.parameters == 2 * 64 * (2 * 2 + 1)
+    assert plain - read_config({**base, "norm_1": False}).model.parameters == 2 * 64 * 2
+    rms = {**base, "norm_class_name": "RMSNorm", "norm_qk": True}
+    heads = read_config({**rms, "norm_qk_type": "olmo2"}).model.parameters - read_config(rms).model.parameters
+    assert heads == 2 * (2 * 64 - 2 * 16)  # every head's channels in place of one head's, for q and for k
+
+
+def test_a_nanogpt_configuration_is_laid_over_train_pys_defaults() -> None:
+    text = "dataset = 'shakespeare_char'\nbatch_size = 64\nblock_size = 256\nn_layer = 6\nn_head = 6\nn_embd = 384\n"
+    reading = read_text(text + "gradient_accumulation_steps = 2\nmax_iters = 5000\n", where="train_char.py")
+    h = 384
+    # 65 characters, 256 positions, no biases: 6 x (12h^2 + 2h) + h
+    assert reading.model.parameters == (65 + 256) * h + 6 * (12 * h * h + 2 * h) + h
+    assert reading.workload == {"b": 64, "global_batch": 128}
+    assert not reading.unread
+    pretrained = read_text("init_from = 'gpt2-xl'\nbatch_size = 8\neval_only = True\n", where="eval.py")
+    assert pretrained.model.parameters == 1_557_611_200

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from shapes.model import AttentionShape, Block, MlpShape, ModelShape, MoeShape, Stack
+from shapes.model.layers import QkNorm
 from sizer.readers.fields import Fields
 from sizer.readers.hf_blocks import layer_count
 from sizer.readers.reading import Reading
@@ -31,8 +32,11 @@ def read(config: Mapping[str, Any], where: str) -> Reading:
     fields = Fields(config, where)
     hidden, heads, layers = fields.integer("n_embd"), fields.integer("n_head"), layer_count(fields, "n_layer")
     norm = 1 if "RMSNorm" in fields.text("norm_class_name", default="LayerNorm") else 2
-    shared = fields.flag("shared_attention_norm")
-    norms = (1 if shared else 2) + fields.flag("post_attention_norm") + fields.flag("post_mlp_norm")
+    if norm == 2 and "OLMo" in fields.text("name"):
+        norm = 0  # OLMo's layer norms learn nothing
+    second = fields.flag("norm_2", default=True) and not fields.flag("shared_attention_norm")
+    norms = fields.flag("norm_1", default=True) + second
+    norms += fields.flag("post_attention_norm") + fields.flag("post_mlp_norm")
     block = Block(
         _attention(fields, hidden, heads), _mlp(fields, hidden), norms=norms, norm_weights=norm,
         parallel=fields.flag("parallel_residual", default=True), count=layers,
@@ -54,9 +58,11 @@ def _attention(fields: Fields, hidden: int, heads: int) -> AttentionShape:
     bias = fields.flag("bias", default=True)
     share = min(fields.number("rotary_percentage", default=0.25), 1.0)
     window = fields.optional("sliding_window_size")
+    kind = fields.text("norm_qk_type", default="default")
+    normed: QkNorm = ("full" if kind == "olmo2" else "head") if fields.flag("norm_qk") else "none"
     return AttentionShape(
         heads, groups, dim, qkv_bias=bias or fields.flag("attn_bias"), o_bias=bias, fused_qkv=True,
-        rotary_dim=int(dim * share), window=window, qk_norm="head" if fields.flag("norm_qk") else "none",
+        rotary_dim=int(dim * share), window=window, qk_norm=normed,
     )  # fmt: skip
 
 
