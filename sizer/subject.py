@@ -12,7 +12,7 @@ from shapes.errors import InputError, positive_int
 from shapes.memory import Implementation
 from shapes.model import ModelShape
 from shapes.model.resize import DIMENSIONS, dimensions
-from shapes.operators import Operator, nearest_split, operators, split_problems
+from shapes.operators import Attention, Gemm, GroupedGemm, Operator, nearest_split, operators, split_problems
 from shapes.software_stack import SoftwareStack, default_stack, load_stack
 from shapes.workload import Workload, routing_note
 from sizer.readers import Reading, Source, UnknownModelType, load_mapping, read_config
@@ -27,6 +27,9 @@ DEFAULT_SEQUENCE = 4096
 
 #: Formats of frameworks that train with Megatron's fused kernels; every other file is a transformers model's.
 MEGATRON_FORMATS = ("megatron", "gpt_neox", "nemo")
+
+#: Element types that torch.autocast runs the products of a module in fp32 in.
+AUTOCAST = ("bf16", "fp16")
 
 #: Fields of ``Workload`` that change the operators of a formula and not those of a trace.
 _NOT_TRACED = ("p", "d", "e", "cp", "vpp", "replicas", "zero", "checkpointing", "sequence_parallel", "gpus")
@@ -297,11 +300,22 @@ def _traced_module(
         fused_gate_up=settled.fused_gate_up, plan=plan, t=settled.t, **keywords,
     )  # fmt: skip
     runs_in = _main_dtype(traced.operators)
-    if workload.get("dtype", runs_in) != runs_in:
-        raise InputError(f"expected {runs_in}, which the module is in", where=where, key="dtype", value=settled.dtype)
-    subject = subject_of_trace(traced, where, replace(settled, dtype=runs_in), dims, given=frozenset(workload))
+    asked, cast = workload.get("dtype", runs_in), ""
+    if asked != runs_in:
+        if runs_in != "fp32" or asked not in AUTOCAST:
+            said = f"expected {runs_in}, which the module is in" + (", or bf16 or fp16" if runs_in == "fp32" else "")
+            raise InputError(said, where=where, key="dtype", value=asked)
+        traced = replace(traced, operators=tuple(_under_autocast(one, asked) for one in traced.operators))
+        cast = f"as under autocast: products and attention run in {asked}, weights and the rest stay fp32"
+    subject = subject_of_trace(traced, where, replace(settled, dtype=asked), dims, given=frozenset(workload))
     unpriced = "changes are not priced: a module's sizes are its own code's, so build the changed one and check it too"
-    return replace(subject, notes=(*subject.notes, unpriced))
+    return replace(subject, notes=(*subject.notes, *filter(None, [cast]), unpriced))
+
+
+def _under_autocast(operator: Operator, dtype: str) -> Operator:
+    """An operator of a module in fp32 as torch.autocast runs it."""
+    in_fp32 = isinstance(operator, (Gemm, GroupedGemm, Attention)) and operator.dtype == "fp32"
+    return replace(operator, dtype=dtype) if in_fp32 else operator
 
 
 def _check_dims(dims: Mapping[str, int] | None, where: str) -> None:

@@ -150,3 +150,37 @@ def test_the_ranks_of_the_experts_lie_inside_data_parallelism() -> None:
     mixtral = {**LLAMA, "model_type": "mixtral", "num_local_experts": 8, "num_experts_per_tok": 2}
     assert read_subject(mixtral, e=8).workload.d == 8
     assert read_subject(mixtral, e=8, d=16).workload.d == 16
+
+
+def test_a_module_in_fp32_is_checked_as_autocast_runs_it() -> None:
+    torch = pytest.importorskip("torch")
+
+    class Mlp(torch.nn.Module):  # type: ignore[misc, name-defined]
+        def __init__(self) -> None:
+            super().__init__()
+            self.head = torch.nn.Linear(1000, 50257, bias=False)
+
+        def forward(self, x: Any) -> Any:
+            return self.head(x)
+
+    with torch.device("meta"):
+        module, inputs = Mlp(), torch.zeros(2, 512, 1000)
+    report = sizer.check(module, example_inputs=inputs, dims={"vocab": 50257}, dtype="bf16")
+    assert report.workload.dtype == "bf16"
+    assert any("autocast" in note for note in report.model.notes)
+    assert "SZ101" in {finding.code for finding in report.findings}
+    with pytest.raises(InputError, match="bf16 or fp16"):
+        sizer.check(module, example_inputs=inputs, dtype="fp8")
+
+
+def test_a_configuration_whose_layers_differ_in_a_dimension_is_traced() -> None:
+    from shapes.trace.dimensions import named_dimensions
+
+    class Heterogeneous(types.SimpleNamespace):
+        @property
+        def num_key_value_heads(self) -> int:
+            raise RuntimeError("a per-layer attribute")
+
+    sizes, keys = named_dimensions(Heterogeneous(hidden_size=64, num_attention_heads=4, vocab_size=128))
+    assert sizes == {"vocab": 128, "hidden": 64, "heads": 4, "head_dim": 16}
+    assert "kv_heads" not in keys

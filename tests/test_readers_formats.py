@@ -169,7 +169,8 @@ def test_mistrals_experts_and_tied_embeddings_are_read() -> None:
 
 def test_llama_4s_parameters_are_those_of_its_class_in_transformers() -> None:
     scout = {"dim": 5120, "ffn_dim_multiplier": 1.2, "multiple_of": 2048, "n_heads": 40, "n_kv_heads": 8,
-             "n_layers": 48, "vocab_size": 202048, "attention_chunk_size": 8192, "nope_layer_interval": 4, "use_qk_norm": True,
+             "n_layers": 48, "vocab_size": 202048, "attention_chunk_size": 8192, "nope_layer_interval": 4,
+             "use_qk_norm": True,
              "moe_args": {"auto_scale_F": True, "capacity_factor": 1.0, "interleave_moe_layer_step": 1,
                           "num_experts": 16}}  # fmt: skip
     theirs = {"model_type": "llama4_text", "hidden_size": 5120, "num_hidden_layers": 48, "intermediate_size": 8192,

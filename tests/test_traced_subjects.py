@@ -243,7 +243,7 @@ def test_a_plan_that_cannot_be_followed_is_one_line(source: str, options: dict[s
         ({}, "Mlp: expected example_inputs: the arguments of one forward call"),
         ({"b": 4}, "Mlp: b = 4: expected 2, as in example_inputs"),
         ({"s": 4096}, "Mlp: s = 4096: expected 64, as in example_inputs"),
-        ({"dtype": "bf16"}, "Mlp: dtype = 'bf16': expected fp32, which the module is in"),
+        ({"dtype": "fp8"}, "Mlp: dtype = 'fp8': expected fp32, which the module is in, or bf16 or fp16"),
         ({"dims": {"vocabulary": 3}}, r"Mlp: dims\['vocabulary'\] = 3: expected one of vocab, hidden"),
         ({"dims": {"vocab": 0}}, r"Mlp: dims\['vocab'\] = 0: expected an integer between 1"),
         ({"width": 3}, "width = 3: expected one of "),

@@ -22,7 +22,7 @@ from shapes.operators.quantise import apply_recipe
 from shapes.operators.types import Gemm, GroupedGemm, Operator
 from shapes.recipes import DEFAULT, load_recipe
 from shapes.trace.answers import DataAnswers
-from shapes.trace.dimensions import named_dimensions
+from shapes.trace.dimensions import held, named_dimensions
 from shapes.trace.grouping import regroup
 from shapes.trace.inputs import example_inputs
 from shapes.trace.offline import offline
@@ -283,7 +283,7 @@ def expert_count(settings: Any) -> int | None:
 def _first(settings: Any, keys: tuple[str, ...]) -> int | None:
     for part in (settings, *(v for v in vars(settings).values() if isinstance(v, transformers.PretrainedConfig))):
         for key in keys:
-            value = getattr(part, key, None)
+            value = held(part, key)
             if isinstance(value, int) and not isinstance(value, bool) and value >= 1:
                 return value
     return None

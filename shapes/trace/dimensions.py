@@ -36,11 +36,22 @@ def positions(settings: Any) -> int | None:
     return next((value for value in found if isinstance(value, int) and value > 0), None)
 
 
+_VARIES = object()
+
+
+def held(settings: Any, attribute: str) -> Any:
+    """An attribute of a configuration; ``_VARIES`` for one that transformers refuses since layers differ in it."""
+    try:
+        return getattr(settings, attribute, None)
+    except Exception:  # AmbiguousGlobalPerLayerAttributeError, which not every version of transformers has
+        return _VARIES
+
+
 def named_dimensions(settings: Any) -> tuple[dict[str, int], dict[str, str]]:
     """(dimension -> size, dimension -> key of the file) of a PretrainedConfig or of the language model inside it.
 
     A key inside another is written ``text_config.hidden_size``. A dimension that the configuration has no plain
-    positive integer for is left out.
+    positive integer for, or one that differs from layer to layer, is left out.
     """
     prefix, part = "", settings
     if getattr(settings, "hidden_size", None) is None and getattr(settings, "text_config", None) is not None:
@@ -48,15 +59,19 @@ def named_dimensions(settings: Any) -> tuple[dict[str, int], dict[str, str]]:
     sizes: dict[str, int] = {}
     keys: dict[str, str] = {}
     mapped = getattr(part, "attribute_map", None) or {}
+    varying: set[str] = set()
     for name, attributes in _ATTRIBUTES.items():
         for attribute in attributes:
-            value = getattr(part, attribute, None)
+            value = held(part, attribute)
+            if value is _VARIES:
+                varying.add(name)
             if isinstance(value, int) and not isinstance(value, bool) and value > 0:
                 sizes[name], keys[name] = value, prefix + str(mapped.get(attribute, attribute))
                 break
-    if "head_dim" not in sizes and {"heads", "hidden"} <= sizes.keys() and sizes["hidden"] % sizes["heads"] == 0:
+    whole = {"heads", "hidden"} <= sizes.keys() and sizes["hidden"] % sizes["heads"] == 0
+    if "head_dim" not in sizes.keys() | varying and whole:
         sizes["head_dim"] = sizes["hidden"] // sizes["heads"]
-    if "kv_heads" not in sizes and "heads" in sizes:
+    if "kv_heads" not in sizes.keys() | varying and "heads" in sizes:
         sizes["kv_heads"] = sizes["heads"]
     return sizes, keys
 
