@@ -12,8 +12,6 @@ fifth head dimension). About two minutes.
 from __future__ import annotations
 
 import argparse
-import csv
-import re
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
@@ -26,6 +24,7 @@ from numpy.typing import NDArray
 if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from fit.evidence import attention_of, read_rows
 from shapes.calibrate.data import parquet_columns
 from shapes.calibrate.device_file import sections
 from shapes.calibrate.hold_out import held_out
@@ -74,8 +73,6 @@ TABLES_OF: dict[str, dict[str, tuple[str, ...]]] = {
         "l40s": ("l40s", "flashinfer"),
     },
 }
-#: Which of our kernels a row of attention.csv is of.
-EVIDENCE_OF = {"cudnn": "cudnn", "torch sdpa (fa2)": "sdpa"}
 #: Head dimensions that a framework serves by a fallback: a third slower a FLOP than its own 128 and 256.
 FALLBACKS = {("torch_flow", 192)}
 _DTYPES = {"bfloat16": "bf16", "float16": "fp16", "fp8": "fp8"}
@@ -100,11 +97,6 @@ class Rows:
         work = Work(*(np.concatenate([getattr(self.work, f.name), getattr(other.work, f.name)]) for f in fields(Work)))
         groups = np.concatenate([self.groups.astype(str), other.groups.astype(str)])
         return Rows(work, np.concatenate([self.seconds, other.seconds]), groups, f"{self.source}; {other.source}")
-
-
-def kernel_of(name: str) -> str:
-    """Our name of a kernel as a file of evidence has it ("cudnn 9.22.0", "torch sdpa (fa2)")."""
-    return EVIDENCE_OF.get(re.sub(r"\s+[\d.]+$", "", name), name)
 
 
 def read_tables(
@@ -147,11 +139,10 @@ def read_tables(
 def read_evidence(path: Path) -> dict[tuple[str, str, str, str], Rows]:
     """Rows of attention.csv by (kernel, device, dtype, phase); held out by model and length, or head dimensions."""
     collected: dict[tuple[str, str, str, str], list[tuple[Attention, float, str]]] = {}
-    with path.open(newline="", encoding="utf-8") as file:
-        for row in csv.DictReader(file):
-            phase = "forward" if row["phase"] == "fwd" else "dgrad"
-            key = (kernel_of(row["kernel"]), row["device"], row["dtype"], phase)
-            collected.setdefault(key, []).append((operator_of(row, key[0]), float(row["us"]) * 1e-6, _group(row)))
+    for row in read_rows(path):
+        operator = attention_of(row)
+        key = (operator.kernel, row["device"], row["dtype"], operator.phase)
+        collected.setdefault(key, []).append((operator, float(row["us"]) * 1e-6, _group(row)))
     result = {}
     for (kernel, device, dtype, phase), measured in collected.items():
         operators = [operator for operator, _, _ in measured]
@@ -162,18 +153,6 @@ def read_evidence(path: Path) -> dict[tuple[str, str, str, str], Rows]:
             np.array([group for _, _, group in measured]), "attention.csv",
         )  # fmt: skip
     return result
-
-
-def operator_of(row: Mapping[str, str], kernel: str) -> Attention:
-    """The operator that a row of attention.csv timed."""
-    b, heads, kv, s_q, s_kv, d_qk, d_v = (
-        int(row[name]) for name in ("b", "heads", "kv_heads", "s_q", "s_kv", "d_qk", "d_v")
-    )
-    return Attention(
-        row["source"], "forward" if row["phase"] == "fwd" else "dgrad", b, heads, kv, s_q, s_kv, d_qk, d_v,
-        row["causal"] == "true", int(row["window"]) if row["window"] else None, row["dtype"], kernel=kernel,
-        deterministic="deterministic" in row["note"],
-    )  # fmt: skip
 
 
 def _group(row: Mapping[str, str]) -> str:

@@ -22,7 +22,8 @@ from shapes.cost.constants import gemm_constants
 from shapes.device import load_device
 from shapes.dtypes import BYTES
 from shapes.errors import InputError
-from shapes.operators.types import Layout
+from shapes.kernels import KERNELS
+from shapes.operators.types import Attention, Layout
 
 Array = NDArray[np.float64]
 Integers = NDArray[np.int64]
@@ -129,3 +130,21 @@ def _measured(key: tuple[str, str, str, Protocol], rows: list[Row]) -> Measured:
     m, n, k, batch = (np.array([int(row[name]) for row in rows], dtype=np.int64) for name in ("m", "n", "k", "batch"))
     seconds = np.array([float(row["us"]) for row in rows]) * 1e-6
     return Measured(*key, m, n, k, batch, seconds, tuple(rows))
+
+
+def attention_of(row: Row) -> Attention:
+    """The attention that a row of attention.csv timed, by our name of its kernel."""
+    b, heads, kv_heads, s_q, s_kv, d_qk, d_v = (
+        int(row[name]) for name in ("b", "heads", "kv_heads", "s_q", "s_kv", "d_qk", "d_v")
+    )
+    return Attention(
+        row["source"], "forward" if row["phase"] == "fwd" else "dgrad", b, heads, kv_heads, s_q, s_kv, d_qk, d_v,
+        row["causal"].lower() in ("true", "1"), int(row["window"]) if row["window"] else None, row["dtype"],
+        kernel=kernel_of(row["kernel"]), deterministic="deterministic" in row["note"],
+    )  # fmt: skip
+
+
+def kernel_of(name: str) -> str:
+    """Our name of the kernel that a source names: "torch sdpa (fa2)" is sdpa, "cudnn 9.22.0" cudnn."""
+    words = name.lower().split()
+    return next((word for word in words if word in KERNELS), words[0])

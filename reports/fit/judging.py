@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
-from fit.evidence import Array, Measured, Row, grouped, read_rows
+from fit.evidence import Array, Measured, Row, attention_of, grouped, read_rows
 from shapes.cost import predict, predict_gemm
 from shapes.cost.alignment import CLASSES, LEADING, operand_classes
 from shapes.cost.gemm import LARGE
 from shapes.errors import InputError
-from shapes.operators.types import Attention
 
 #: Squares of which gemm_squares.csv holds the best.
 SQUARES = np.array([1024 * size for size in range(1, 11)])
@@ -144,19 +143,9 @@ def _family_ratios(device: str, dtype: str, layout: str, rows: list[Row]) -> Ite
 
 def _attention(path: Path) -> Judged:
     judged, unpriced = [], {}
-    takes_kernel = any(field.name == "kernel" for field in fields(Attention))
     for row in read_rows(path):
-        named = {"kernel": kernel_of(row["kernel"])} if takes_kernel else {}
         try:
-            heads, kv_heads, batch, s_q, s_kv, d_qk, d_v = (
-                int(row[name]) for name in ("heads", "kv_heads", "b", "s_q", "s_kv", "d_qk", "d_v")
-            )
-            operator = Attention(
-                "attention", "forward" if row["phase"] == "fwd" else "dgrad", batch, heads, kv_heads, s_q, s_kv, d_qk,
-                d_v, row["causal"].lower() in ("true", "1"), int(row["window"]) if row["window"] else None,
-                row["dtype"], **named,
-            )  # fmt: skip
-            predicted = predict(operator, row["device"]).seconds
+            predicted = predict(attention_of(row), row["device"]).seconds
         except InputError as error:
             key = f"{path.name}: {row['device']} {row['kernel']} {row['dtype']}: not priced: {error}"
             unpriced[key] = unpriced.get(key, 0) + 1
@@ -164,12 +153,6 @@ def _attention(path: Path) -> Judged:
         what = f"{row['kernel']} {row['dtype']} {row['phase']}"
         judged.append((row["device"], what, np.array([predicted / (float(row["us"]) * 1e-6) - 1])))
     return judged, [f"{key} ({count} rows)" for key, count in unpriced.items()]
-
-
-def kernel_of(name: str) -> str:
-    """Our name of the kernel that a source names: "torch sdpa (fa2)" is sdpa, "cudnn 9.22.0" cudnn."""
-    words = name.lower().split()
-    return next((word for word in words if word in ("sdpa", "cudnn", "fa2", "fa3", "fa4", "flashinfer")), words[0])
 
 
 #: File -> how its rows are judged.

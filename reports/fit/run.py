@@ -2,7 +2,9 @@
 
     python reports/fit/run.py --device h100-sxm --from .../aiconfigurator_core/systems/data/h100_sxm --write
 
-Three to four minutes a device.
+Three to four minutes a device; ``--only fp8`` fits one dtype and leaves the rest. fp8 products are those of frameworks
+that time them without quantising, which is an operator of its own, and with ``--fp8 gemm_fp8.csv.gz`` published ones
+of the same device, as many of either.
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from fit.collective import fit_collectives, predicted, read_collectives
+from fit.evidence import read_rows
 from fit.gemm import fit_products
 from fit.grouped import fit_slowdown, layer_seconds, read_layers
 from shapes.calibrate import Calibration, calibrate, write_tables
@@ -33,6 +36,8 @@ from shapes.device import Device, load_device
 
 #: aiconfigurator's dtype names that are plain products of one of ours.
 DTYPES = {"bfloat16": "bf16", "float16": "fp16", "fp8": "fp8"}
+#: Frameworks whose fp8 rows are of the product alone; the others quantise its input inside the timing.
+PURE_FP8 = ("SGLang",)
 
 
 def read_published(folder: Path) -> tuple[Record, ...]:
@@ -44,22 +49,44 @@ def _products(file: Path) -> Iterator[Record]:
     columns = parquet_columns(file)
     names = ("m", "n", "k", "gemm_dtype", "latency", "framework")
     for m, n, k, dtype, latency, framework in zip(*(columns[name] for name in names), strict=True):
-        if dtype in DTYPES and latency and latency > 0:
+        pure = dtype != "fp8" or framework in PURE_FP8
+        if dtype in DTYPES and latency and latency > 0 and pure:
             yield Record(m, n, k, 1, DTYPES[dtype], "tn", latency * 1e-3, str(framework))
 
 
+def read_fp8(path: Path, device: Device) -> tuple[Record, ...]:
+    """The device's rows of a file of published fp8 products (``gemm_fp8.csv``)."""
+    return tuple(
+        Record(int(row["m"]), int(row["n"]), int(row["k"]), 1, "fp8", "tn", float(row["us"]) * 1e-6, row["source"])
+        for row in read_rows(path)
+        if row["device"] == device.name
+    )
+
+
+def with_fp8(records: tuple[Record, ...], published: tuple[Record, ...], seed: int) -> tuple[Record, ...]:
+    """``records`` with as many fp8 products drawn of them as were published, and those."""
+    if not published:
+        return records
+    fp8 = [index for index, record in enumerate(records) if record.dtype == "fp8"]
+    chosen = np.random.default_rng(seed).choice(fp8, min(len(published), len(fp8)), replace=False)
+    others = tuple(record for record in records if record.dtype != "fp8")
+    return (*others, *(records[index] for index in sorted(chosen.tolist())), *published)
+
+
 def fit_device(
-    device: Device, folder: Path, *, seed: int = 0, starts: int = 3, progress: Progress = lambda _: None
-) -> Calibration:
+    device: Device, folder: Path, *, seed: int = 0, starts: int = 3, fp8: Path | None = None, only: str | None = None,
+    progress: Progress = lambda _: None,
+) -> Calibration:  # fmt: skip
     """What `calibrate` finds from the tables below ``folder``, every constant fitted anew."""
 
     def anew(seen: Products, device: Device, dtype: str, seed: int) -> GemmConstants:
         return fit_products(seen, device, dtype, starts=starts, seed=seed, progress=progress)
 
-    found = calibrate(
-        device, records=read_published(folder), seed=seed, fit=anew, data=describe_source(folder), progress=progress
-    )
-    fit_tables(device, folder, found.cost, found.error, seed, progress)
+    records = with_fp8(read_published(folder), read_fp8(fp8, device) if fp8 else (), seed)
+    records = tuple(record for record in records if only in (None, record.dtype))
+    found = calibrate(device, records=records, seed=seed, fit=anew, data=describe_source(folder), progress=progress)
+    if only is None:
+        fit_tables(device, folder, found.cost, found.error, seed, progress)
     return found
 
 
@@ -109,10 +136,15 @@ def main() -> None:
     parser.add_argument("--device", required=True)
     parser.add_argument("--from", dest="folder", type=Path, required=True)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--fp8", type=Path, metavar="FILE", help="published fp8 products (gemm_fp8.csv)")
+    parser.add_argument("--only", choices=sorted(set(DTYPES.values())), help="fit this dtype alone")
     parser.add_argument("--write", action="store_true", help="write the constants to the device's file")
     options = parser.parse_args()
     device = load_device(options.device)
-    found = fit_device(device, options.folder, seed=options.seed, progress=partial(print, file=sys.stderr, flush=True))
+    found = fit_device(
+        device, options.folder, seed=options.seed, fp8=options.fp8, only=options.only,
+        progress=partial(print, file=sys.stderr, flush=True),
+    )  # fmt: skip
     if options.write:
         write_tables(Path(device.origin), found.tables)
 
