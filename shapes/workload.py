@@ -15,6 +15,10 @@ AttentionKernel = Literal["auto", "flash", "fa2", "fa3", "fa4", "cudnn", "flashi
 Checkpointing = Literal["none", "selective", "full"]
 
 
+#: Largest degree of any parallelism: some rules go through all smaller ones.
+MOST_RANKS = 2**20
+
+
 @dataclass(frozen=True, slots=True)
 class Workload:
     """One microbatch's work. Symbols as in the literature: b microbatch, s tokens a sequence, t/p/d/e parallel degrees.
@@ -53,8 +57,10 @@ class Workload:
     recipe: str | None = None
 
     def __post_init__(self) -> None:
-        for key in ("b", "s", "t", "p", "d", "e", "cp", "vpp", "replicas"):
+        for key in ("b", "s"):
             positive_int(getattr(self, key), key, maximum=2**31)
+        for key in ("t", "p", "d", "e", "cp", "vpp", "replicas"):
+            positive_int(getattr(self, key), key, maximum=MOST_RANKS)
         for key in ("decoder_s", "gpus", "global_batch"):
             if getattr(self, key) is not None:
                 positive_int(getattr(self, key), key, maximum=2**31)
@@ -69,8 +75,10 @@ class Workload:
                 raise InputError(f"expected one of {', '.join(map(str, choices))}", key=key, value=getattr(self, key))
         if self.recipe is not None:
             self._take_the_recipes_dtype(self.recipe)
-        if not (isinstance(self.expert_load, (int, float)) and 1.0 <= self.expert_load < float("inf")):
-            raise InputError("expected a number of at least 1 (max/mean)", key="expert_load", value=self.expert_load)
+        if not (isinstance(self.expert_load, (int, float)) and 1.0 <= self.expert_load <= MOST_RANKS):
+            raise InputError(
+                f"expected a number from 1 to {MOST_RANKS} (max/mean)", key="expert_load", value=self.expert_load
+            )
 
     def _take_the_recipes_dtype(self, name: str) -> None:
         own = load_recipe(name).dtype

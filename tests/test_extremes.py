@@ -8,13 +8,17 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from hypothesis import given
+from hypothesis import strategies as st
 
 from shapes.errors import InputError
 from shapes.memory import breakdown
 from shapes.memory.breakdown import activation_peak
+from shapes.memory.fitting import divisors
 from shapes.model import AttentionShape, Block, MlpShape, ModelShape, Stack
 from shapes.operators import operators
 from shapes.workload import Workload
+from sizer.answers.bench import jobs_of_op
 from sizer.cli import main
 
 LOCAL = Block(AttentionShape(4, 4, 16, window=8), MlpShape(128))
@@ -91,3 +95,34 @@ def test_an_operator_that_no_device_holds_is_named() -> None:
     model = ModelShape("test", (Stack("decoder", 2**40, (Block(None, MlpShape(2**40)),)),), 1000)
     with pytest.raises(InputError, match=r"mlp\.\w+ moves"):
         operators(model, Workload(b=1, s=32))
+
+
+OUT_OF_BOUNDS: list[tuple[str, ...]] = [
+    ("check", "{}", "--tp", "2097152"),
+    ("check", "{}", "--pp", "2147483648"),
+    ("check", "{}", "--expert-load", "1.7e308"),
+    ("search", "{}", "--layers", "4294967296", "--predict"),
+    ("search", "--h", "4096", "--range", "1:9999999999", "--step", "1", "--predict"),
+    ("search", "--h", "4096", "--params=-inf", "--what", "model", "--predict"),
+    ("search", "--h", "4096", "--params", "nan", "--what", "model", "--predict"),
+    ("store", "list", "--newest", "9223372036854775808"),
+]
+
+
+@pytest.mark.parametrize("command", OUT_OF_BOUNDS, ids=" ".join)
+def test_options_without_bounds_are_refused_at_once(command: tuple[str, ...]) -> None:
+    gpt2 = str(Path(__file__).parent / "data" / "configs" / "gpt2.json")
+    result = CliRunner().invoke(main, [part.format(gpt2) for part in command], catch_exceptions=False)
+    assert result.exit_code == 2
+    assert len(result.stderr.splitlines()) == 1
+
+
+@given(whole=st.integers(1, 5000), largest=st.integers(1, 6000))
+def test_divisors_are_those_that_trial_finds(whole: int, largest: int) -> None:
+    assert divisors(whole, largest) == [one for one in range(1, min(whole, largest) + 1) if whole % one == 0]
+
+
+def test_a_sweep_of_a_billion_products_is_refused_before_it_is_listed() -> None:
+    sizes = {"m": range(10**4), "n": range(10**4), "k": range(10)}
+    with pytest.raises(InputError, match="1000000000"):
+        jobs_of_op("gemm", sizes, dtypes=("bf16",), batch=1, phase="forward", layouts=(), kernels=())

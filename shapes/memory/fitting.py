@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from math import gcd, isqrt
 from typing import Any
 
 from shapes.device import Device, load_device
@@ -112,9 +113,13 @@ def smallest_pp(
 def _smallest(
     key: str, model: ModelShape, workload: Workload, limit: int, largest: int, options: dict[str, Any]
 ) -> int | None:
-    for degree in range(1, largest + 1):
-        if key == "p" and model.layers % degree:
-            continue
+    # Whole heads on every rank, as many layers on every stage.
+    whole = (
+        model.layers
+        if key == "p"
+        else gcd(*(part.heads for _, block in model.all_blocks() if (part := block.attention)))
+    )
+    for degree in divisors(whole, largest):
         try:
             found = memory(model, replace(workload, **{key: degree}), **options)  # type: ignore[arg-type]
         except InputError:
@@ -122,6 +127,14 @@ def _smallest(
         if found.total_bytes <= limit:
             return degree
     return None
+
+
+def divisors(whole: int, largest: int) -> list[int]:
+    """Divisors of ``whole`` up to ``largest``, ascending; of 0, which everything divides, all numbers."""
+    if whole == 0:
+        return list(range(1, largest + 1))
+    small = [one for one in range(1, min(isqrt(whole), largest) + 1) if whole % one == 0]
+    return small + [whole // one for one in reversed(small) if one * one != whole and whole // one <= largest]
 
 
 def _limit(device: str | Device | None, limit_bytes: int | None) -> int:

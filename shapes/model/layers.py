@@ -17,6 +17,10 @@ Shard = Literal["column", "row", "none"]
 QkNorm = Literal["none", "head", "full"]
 
 
+#: Layers of a stack: a thousand times the deepest that was trained; degrees and layers are gone through one by one.
+MOST_LAYERS = 2**17
+
+
 @dataclass(frozen=True, slots=True)
 class Linear:
     """One weight matrix [out_features, in_features], and how tensor parallelism splits it.
@@ -306,6 +310,7 @@ class Stack:
         _positive(self, "hidden")
         if not self.blocks:
             raise InputError("expected at least one layer", key="layers", value=0)
+        positive_int(sum(block.count for block in self.blocks), "layers", maximum=MOST_LAYERS)
         once: dict[Block, Block] = {}  # equal layers are one object: those are told apart at no cost
         object.__setattr__(self, "blocks", tuple(once.setdefault(block, block) for block in self.blocks))
 

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from shapes.errors import InputError, positive_int
 from shapes.model import AttentionShape, Block, Linear, MlpShape, ModelShape, Stack
+from shapes.model.layers import MOST_LAYERS
 
 DIMENSIONS = (
     "vocab", "hidden", "layers", "heads", "kv_heads", "head_dim", "d_ff", "experts", "top_k", "expert_d_ff",
@@ -86,16 +87,19 @@ def _resized_stack(stack: Stack, old: dict[str, int], new: dict[str, int], *, ma
 
 def _with_layers(blocks: tuple[Block, ...], layers: int) -> tuple[Block, ...]:
     """The pattern of ``blocks`` cut or repeated to ``layers`` layers."""
-    pattern = [replace(block, count=1) for block in blocks for _ in range(block.count)]
+    pattern = [one for block in blocks for one in [replace(block, count=1)] * block.count]
+    positive_int(layers, "layers", maximum=MOST_LAYERS)
     runs: list[Block] = []
+    counts: list[int] = []
     for index in range(layers):
         # Longer than the old model: go on with the last quarter's pattern, where the leading dense layers are behind.
         block = pattern[index] if index < len(pattern) else pattern[-1 - (index - len(pattern)) % -(-len(pattern) // 4)]
-        if runs and replace(runs[-1], count=1) == block:
-            runs[-1] = replace(runs[-1], count=runs[-1].count + 1)
+        if runs and (runs[-1] is block or runs[-1] == block):
+            counts[-1] += 1
         else:
             runs.append(block)
-    return tuple(runs)
+            counts.append(1)
+    return tuple(replace(block, count=count) for block, count in zip(runs, counts, strict=True))
 
 
 def _resized_block(block: Block, old: dict[str, int], new: dict[str, int]) -> Block:

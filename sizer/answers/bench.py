@@ -7,6 +7,7 @@ import itertools
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from math import prod
 from pathlib import Path
 from typing import Any, Literal
 
@@ -41,6 +42,10 @@ def option_of(size: str) -> str:
     return f"-{size}" if len(size) == 1 else f"--{size.replace('_', '-')}"
 
 
+#: Combinations of sizes of one sweep, half a second each: six days.
+MOST_JOBS = 1_000_000
+
+
 def jobs_of_op(
     op: str, sizes: Mapping[str, Sequence[int]], *, dtypes: Sequence[str], batch: int, phase: str,
     layouts: Sequence[str], kernels: Sequence[str], kv_heads: int | None = None, compiled: bool = False,
@@ -51,6 +56,9 @@ def jobs_of_op(
             raise InputError(
                 f"expected a size, a list or first:last:step for --op {op}", key=f"--{size.replace('_', '-')}"
             )
+    wanted = prod(len(sizes[size]) for size in OPS[op])
+    if wanted > MOST_JOBS:
+        raise InputError(f"expected at most {MOST_JOBS} combinations of sizes, found {wanted}", key="--op", value=op)
     jobs: list[Job] = []
     for values in itertools.product(*(sizes[size] for size in OPS[op])):
         for dtype in dtypes:

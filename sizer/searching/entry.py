@@ -24,6 +24,10 @@ _DIMENSIONS = ("d_ff", "heads", "kv_heads", "layers", "vocab")
 _MEASURING = ("strategy", "regret", "confidence", "time_limit_s", "store")
 
 
+#: A budget past this is a typing error.
+MOST_PARAMETERS = 1e18
+
+
 def search(
     config: object = None,
     *,
@@ -65,6 +69,8 @@ def search(
     workload = workload_fields(options)
     if tokens is not None:
         workload |= sequences(tokens, workload)
+    if params is not None and not 0 < params < MOST_PARAMETERS:
+        raise InputError(f"expected a positive number below {MOST_PARAMETERS:g}", key="--params", value=params)
     source = _source(measure, device, measuring)
     if config is not None:
         start = Baseline.from_config(

@@ -15,6 +15,10 @@ if TYPE_CHECKING:
     from shapes.measure.jobs import PartName  # loads what measures, which a prediction has no use for
 
 
+#: Longest range that is searched: a typing error must not fill the memory.
+MOST_VALUES = 1_000_000
+
+
 @dataclass(frozen=True, slots=True)
 class Space:
     """``candidates`` are changes of ``model`` (dimensions) or ``workload`` (b, s); of a step's operators those that
@@ -79,7 +83,10 @@ class Limits:
         """Multiples of the step within the range asked for, else within ``low``..``high``."""
         low, high = self.low if self.low is not None else low, self.high if self.high is not None else high
         step = 1 if self.misaligned and self.step is None else self.step or step
-        return range(-(-max(low, 1) // step) * step, high + 1, step)
+        found = range(-(-max(low, 1) // step) * step, high + 1, step)
+        if high >= MOST_VALUES and len(found[:MOST_VALUES]) == MOST_VALUES:
+            raise InputError(f"expected fewer than {MOST_VALUES} values", key="--range", value=f"{low}:{high}")
+        return found
 
 
 def whole_heads(heads: int, kv_heads: int, t: int) -> bool:
