@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from shapes.cost import Cost, predict_many
-from shapes.cost.step import StepCost, Work, mean_error, schedule_of, step_cost, work
+from shapes.cost.step import StepCost, Work, mean_error, schedule_of, slowest_stage, step_cost, work
 from shapes.device import Device
 from shapes.model import ModelShape
 from shapes.operators import Operator, counted_once, operators
@@ -85,6 +85,7 @@ class Pricer:
             return Step(tuple(listed), costs)
         stage = whole = work(listed, costs)
         if workload.p > 1 and model is not None:
+            stage = slowest_stage(stage, model.layers, workload.p)
             whole = self._all_stages(model, workload)
         cost = step_cost(stage, whole, schedule_of(workload), self.stack, self.device, mean_error(listed, costs))
         return Step(tuple(listed), costs, cost, workload.accumulation)

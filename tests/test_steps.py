@@ -15,9 +15,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shapes.cost import predict_many
-from shapes.cost.step import Schedule, StepCost, price_step, step_parts, work, works
+from shapes.cost.step import Schedule, StepCost, price_step, slowest_stage, step_parts, work, works
 from shapes.device import load_device
 from shapes.errors import InputError
+from shapes.memory import memory
 from shapes.operators import Collective, operators
 from shapes.operators.attention import chunks
 from shapes.software_stack import (
@@ -124,9 +125,29 @@ def test_a_1f1b_bubble_is_the_other_stages_microbatch_and_interleaving_divides_i
     assert whole.layers.runs[next(iter(whole.layers.runs))] == 4 * stage.layers.runs[next(iter(stage.layers.runs))]
 
 
-def test_layers_need_not_divide_over_stages() -> None:
-    fifteen = price(Workload(b=1, p=5), accumulation=16)
-    assert fifteen.seconds > price(Workload(b=1, p=8), accumulation=16).seconds
+def test_layers_need_not_divide_over_stages_and_the_slowest_is_the_one_with_more_work() -> None:
+    # 32 layers over 5 stages are 7, 7, 6, 6, 6: with 6 layers and the head, or 7 and none, whichever is longer.
+    last = work(*_priced(Workload(b=1, p=5)))
+    slowest = slowest_stage(last, 32, 5)
+    layer, head = sum(last.layers.seconds.values()) / 7, sum(last.ends.seconds.values())
+    total = sum(slowest.layers.seconds.values()) + sum(slowest.ends.seconds.values())
+    assert total == pytest.approx(max(7 * layer, 6 * layer + head))
+    even = work(*_priced(Workload(b=1, p=4)))
+    assert slowest_stage(even, 32, 4) is even
+
+
+def test_a_context_parallel_rank_keeps_its_share_of_activations_and_of_zeros_states() -> None:
+    shared = memory(LLAMA, Workload(b=1, s=8192, cp=4, d=2, zero=1), implementation="megatron").components
+    alone = memory(LLAMA, Workload(b=1, s=2048, d=8, zero=1), implementation="megatron").components
+    assert shared == alone
+    hybrid = memory(LLAMA, Workload(b=1, d=64, zero=3, replicas=8)).components
+    assert hybrid["weights"] == memory(LLAMA, Workload(b=1, d=8, zero=3)).components["weights"]
+
+
+def test_a_global_batch_says_how_many_microbatches_a_step_accumulates() -> None:
+    assert Workload(b=2, d=4, global_batch=64).accumulation == 8
+    assert Workload(b=2, d=4).accumulation == 1
+    assert Workload(p=8).accumulation == 8  # as many as fill the pipeline
 
 
 def test_small_work_is_bound_by_the_hosts_launches_and_large_work_is_not() -> None:

@@ -22,10 +22,6 @@ from tabulate import tabulate
 from shapes.cost.step import StepCost, price_step
 from shapes.errors import InputError
 
-REPORT = Path(__file__).parents[1] / "steps.md"
-TEMPLATE = Path(__file__).parent / "steps_template.md"
-PLOTS = Path(__file__).parents[1] / "plots"
-
 
 @dataclass(frozen=True)
 class Judged:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from shapes.cost.step.price import StepCost, mean_error, price_step, schedule_of, step_cost, works
 from shapes.cost.step.seconds import Microbatch, Schedule, microbatch, step_parts
-from shapes.cost.step.work import Kind, Region, Work, work
+from shapes.cost.step.work import Kind, Region, Work, slowest_stage, work
 
 __all__ = [
     "Kind",
@@ -17,6 +17,7 @@ __all__ = [
     "microbatch",
     "price_step",
     "schedule_of",
+    "slowest_stage",
     "step_cost",
     "step_parts",
     "work",

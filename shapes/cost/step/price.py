@@ -9,7 +9,7 @@ from math import exp, hypot, log
 from shapes.cost.predict import predict_many
 from shapes.cost.result import Cost
 from shapes.cost.step.seconds import Schedule, step_parts
-from shapes.cost.step.work import Work, work
+from shapes.cost.step.work import Work, slowest_stage, work
 from shapes.device import Device
 from shapes.model import ModelShape
 from shapes.operators import Operator, operators
@@ -87,6 +87,7 @@ def works(model: ModelShape, workload: Workload, device: Device, recipe: str = "
     stage = work(listed, predict_many(listed, device), recipe)
     if workload.p == 1:
         return stage, stage
+    stage = slowest_stage(stage, model.layers, workload.p)
     everything = operators(model, replace(workload, p=1))
     return stage, work(everything, predict_many(everything, device), recipe)
 

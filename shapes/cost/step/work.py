@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from shapes.cost.result import Cost
-from shapes.operators.types import Attention, Collective, Elementwise, Gemm, Operator
+from shapes.operators.types import Attention, Collective, Elementwise, Gemm, GroupedGemm, Operator
 
 #: Element types whose products a stack's ``kernels.gemm`` and ``kernels.grouped`` speak of; others have their own.
 SIXTEEN_BITS = ("bf16", "fp16")
@@ -28,7 +28,7 @@ class Kind(NamedTuple):
 
 @dataclass(slots=True)
 class Region:
-    """Operators of one microbatch that follow each other: ``seconds`` and ``runs`` by kind.
+    """Operators of one microbatch that follow each other: ``seconds`` and ``runs`` (a group each) by kind.
 
     ``fallbacks``: attention layers whose shape Megatron's fused softmax does not take.
     """
@@ -36,6 +36,13 @@ class Region:
     seconds: dict[Kind, Any] = field(default_factory=dict)
     runs: dict[Kind, Any] = field(default_factory=dict)
     fallbacks: Any = 0
+
+    def scaled(self, share: float) -> Region:
+        """``share`` of the layers."""
+        return Region(
+            {kind: seconds * share for kind, seconds in self.seconds.items()},
+            {kind: runs * share for kind, runs in self.runs.items()}, self.fallbacks * share,
+        )  # fmt: skip
 
     def add(self, kind: Kind, seconds: float, runs: int) -> None:
         self.seconds[kind] = self.seconds.get(kind, 0.0) + seconds
@@ -96,7 +103,9 @@ def work(operators: Iterable[Operator], costs: Iterable[Cost], recipe: str = "")
             total.update_s += seconds
         else:
             region = total.layers if "layers" in operator.name else total.ends
-            region.add(kind_of(operator, recipe), seconds, count)
+            # Each group of a grouped product is launched, or at least quantised and described, on its own.
+            launches = count * operator.groups if isinstance(operator, GroupedGemm) else count
+            region.add(kind_of(operator, recipe), seconds, launches)
             if isinstance(operator, Gemm) and _falls_back(operator):
                 region.fallbacks += count
     return total
@@ -111,9 +120,22 @@ def _falls_back(operator: Gemm) -> bool:
     )
 
 
-def by_class(region: Region) -> Mapping[str, Any]:
-    """Seconds by class, kinds of a class added up."""
-    found: dict[str, Any] = {}
-    for kind, seconds in region.seconds.items():
-        found[kind.name] = found.get(kind.name, 0.0) + seconds
-    return found
+def slowest_stage(last: Work, layers: int, p: int) -> Work:
+    """The work of the slowest of ``p`` stages, ``last`` being of ceil(layers / p) layers and the head.
+
+    Where the layers do not divide, stages with a head have one layer less (Megatron-LM's account-for-loss split, Llama
+    3's 126 layers over 16): the slowest is that one, or one of as many layers without a head, whichever is longer.
+    """
+    least, more = divmod(layers, p)
+    if p == 1 or not more:
+        return last
+    one_layer = sum(last.layers.seconds.values()) / (least + 1)
+    if one_layer >= sum(last.ends.seconds.values()):
+        return replace(last, ends=Region())
+    share = least / (least + 1)
+    communication, messages = dict(last.communication), dict(last.messages)
+    for group in ("tensor", "expert", "context"):
+        if group in communication:
+            communication[group] *= share
+            messages[group] *= share
+    return replace(last, layers=last.layers.scaled(share), communication=communication, messages=messages)
