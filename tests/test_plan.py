@@ -97,6 +97,7 @@ def test_the_recommended_split_is_the_simplest_of_those_that_are_alike(eight: Pl
     alike = eight.candidates[: eight.indistinguishable]
     assert len(alike) > 1
     assert chosen.complexity == min(candidate.complexity for candidate in alike)
+    assert chosen.workload.checkpointing == "none"
     assert all(
         candidate.seconds > best.seconds * (1 + eight.ratio_error) for candidate in eight.candidates[len(alike) :]
     )
@@ -131,4 +132,4 @@ def test_llama_405b_on_8192_h100s_finds_the_published_tensor_and_pipeline_degree
     )
     assert (found.recommended.workload.t, found.recommended.workload.p) == (8, 16)
     near = {(one.workload.t, one.workload.p) for one in found.candidates[: found.indistinguishable]}
-    assert near <= {(8, 8), (8, 16), (8, 32), (4, 16), (4, 32)}
+    assert all(t in (4, 8) and 8 <= p <= 64 for t, p in near)

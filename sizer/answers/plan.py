@@ -60,11 +60,14 @@ class Candidate:
     mfu: float | None
 
     @property
-    def complexity(self) -> int:
-        """Kinds of parallelism and of saving that have to be set up; ZeRO 1 (the distributed optimizer) is none."""
+    def complexity(self) -> tuple[int, int]:
+        """Kinds of parallelism and of saving that have to be set up, then the ranks that share one model.
+
+        ZeRO 1 (the distributed optimizer) and the pipeline's schedule are switches, not kinds.
+        """
         w = self.workload
-        degrees = (w.t, w.p, w.cp, w.e, w.vpp, w.replicas)
-        return sum(degree > 1 for degree in degrees) + (w.zero > 1) + (w.checkpointing != "none")
+        kinds = sum(degree > 1 for degree in (w.t, w.p, w.cp, w.e, w.replicas))
+        return kinds + (w.zero > 1) + (w.checkpointing != "none"), w.t * w.p * w.cp
 
     def to_dict(self) -> dict[str, Any]:
         return {
