@@ -1,8 +1,9 @@
 """sizer: a sizing advisor for transformer architectures.
 
-``check`` runs the rules on a configuration or module and prices each finding, ``search`` looks for faster neighbouring
-dimensions, ``ops`` lists every operator with its predicted time, ``read_config`` gives a file as a ``ModelShape``;
-``pad_vocab``, ``round_to_alignment`` and ``swiglu_width`` are for model-config code. A mistake is an ``InputError``.
+``check`` runs the rules on a configuration or module and prices each finding, ``diff`` prices a change of one,
+``search`` looks for faster neighbouring dimensions, ``ops`` lists every operator with its predicted time,
+``read_config`` gives a file as a ``ModelShape``; ``pad_vocab``, ``round_to_alignment`` and ``swiglu_width`` are for
+model-config code. A mistake is an ``InputError``.
 
 >>> import sizer
 >>> sizer.pad_vocab(50257)
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from shapes.model import ModelShape
     from shapes.workload import Workload
     from sizer.advice import pad_vocab, round_to_alignment
+    from sizer.answers.diff import diff
     from sizer.answers.operator_table import ops
     from sizer.checking import check
     from sizer.checking.findings import Report
@@ -35,6 +37,7 @@ _HOMES = {
     "pad_vocab": "sizer.advice",
     "round_to_alignment": "sizer.advice",
     "check": "sizer.checking",
+    "diff": "sizer.answers.diff",
     "ops": "sizer.answers.operator_table",
     "Reading": "sizer.readers",
     "read_config": "sizer.readers",
@@ -44,7 +47,7 @@ _HOMES = {
 }
 
 __all__ = [
-    "InputError", "ModelShape", "Reading", "Report", "Workload", "check", "ops", "pad_vocab", "read_config",
+    "InputError", "ModelShape", "Reading", "Report", "Workload", "check", "diff", "ops", "pad_vocab", "read_config",
     "round_to_alignment", "search", "swiglu_width",
 ]  # fmt: skip
 

@@ -123,7 +123,7 @@ class Report:
             "attention": list(self.attention),
             "stack": self.stack,
             "step": asdict(self.step),
-            "findings": [_finding_dict(finding) for finding in self.findings],
+            "findings": [finding_dict(finding) for finding in self.findings],
             "not_applicable": list(self.not_applicable),
             "suppressed": list(self.suppressed),
         }
@@ -144,7 +144,8 @@ class Checked:
         return {"reports": [report.to_dict() for report in self.reports]}
 
 
-def _finding_dict(finding: PricedFinding) -> dict[str, Any]:
+def finding_dict(finding: PricedFinding) -> dict[str, Any]:
+    """A finding as in the JSON output (sizer/report/check.schema.json)."""
     values = {name: getattr(finding, name) for name in ("code", "slug", "severity", "field", "value", "message")}
     suggestions = [
         {

@@ -47,15 +47,15 @@ def load_suppression(config: str, *, select: tuple[str, ...] = (), ignore: tuple
     ``[tool.sizer] select = [...]``, ``ignore = [...]`` and ``[[tool.sizer.per-file]] path, ignore, reason``; a reason
     is demanded, because a suppression outlives the memory of why.
     """
-    found = None if config == "-" else _nearest(Path(config))
+    found = None if config == "-" else nearest_table(Path(config))
     if found is None:
         return Suppression(select, ignore)
     path, table = found
     where = str(path)
     for key in table:
-        if key not in ("select", "ignore", "per-file"):
+        if key not in ("select", "ignore", "per-file", "budgets"):
             raise InputError(
-                "expected select, ignore or per-file", where=where, key=f"tool.sizer.{key}", value=table[key]
+                "expected select, ignore, per-file or budgets", where=where, key=f"tool.sizer.{key}", value=table[key]
             )
     rules = table.get("per-file", [])
     if not isinstance(rules, list) or not all(isinstance(rule, Mapping) for rule in rules):
@@ -118,7 +118,8 @@ def _known(code: str, key: str, where: str | None = None) -> None:
         )
 
 
-def _nearest(config: Path) -> tuple[Path, Mapping[str, Any]] | None:
+def nearest_table(config: Path) -> tuple[Path, Mapping[str, Any]] | None:
+    """The pyproject.toml nearest above ``config`` that has a [tool.sizer] table, and that table."""
     try:
         folder = config.resolve().parent
     except (OSError, ValueError, RuntimeError):

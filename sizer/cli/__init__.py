@@ -11,6 +11,7 @@ from shapes.errors import InputError
 #: (command, its module, one line for `sizer --help`): help must not import every command.
 COMMANDS: tuple[tuple[str, str, str], ...] = (
     ("check", "sizer.cli.check", "Check configurations against the hardware and price each finding."),
+    ("diff", "sizer.cli.diff", "Price a change of configurations: two files, two directories, or a git revision."),
     ("ops", "sizer.cli.ops", "List every operator a configuration runs, with shapes and predicted times."),
     ("search", "sizer.cli.search", "Find faster neighbouring dimensions, measured or predicted."),
     ("memory", "sizer.cli.memory", "Say what takes memory, what fits and the largest microbatch."),

@@ -10,6 +10,7 @@ import click
 
 from shapes.errors import InputError
 from sizer.cli.options import (
+    codes,
     config_argument,
     config_options,
     given,
@@ -75,7 +76,7 @@ def command(
         try:
             if unread is not None:
                 raise unread
-            suppression = load_suppression(config, select=_codes(select), ignore=_codes(ignore))
+            suppression = load_suppression(config, select=codes(select), ignore=codes(ignore))
             source = config_argument(config)
             subject = read_subject(
                 source,
@@ -119,7 +120,3 @@ def _expanded(configs: tuple[str, ...]) -> Iterator[tuple[str, InputError | None
             yield from ((one, None) for one in ([config] if config == "-" else expand(config)))
         except InputError as error:
             yield config, error
-
-
-def _codes(values: tuple[str, ...]) -> tuple[str, ...]:
-    return tuple(code.strip() for value in values for code in value.split(",") if code.strip())

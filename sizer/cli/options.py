@@ -122,6 +122,11 @@ def given(values: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in values.items() if value is not None}
 
 
+def codes(values: tuple[str, ...]) -> tuple[str, ...]:
+    """Rules' codes as people type them, several an option with commas between."""
+    return tuple(code.strip() for value in values for code in value.split(",") if code.strip())
+
+
 def option_error(error: InputError) -> InputError:
     """The same error naming the command-line option instead of the workload's field."""
     if error.key in WORKLOAD_FIELDS:

@@ -13,7 +13,7 @@ from shapes.model import ModelShape
 from sizer.readers import gpt_neox, huggingface, litgpt, megatron, meta, nanogpt
 from sizer.readers.loading import check_size, find_config, load_text, parse_mapping
 from sizer.readers.objects import plain_mapping
-from sizer.readers.reading import Reading, Source, UnknownModelType
+from sizer.readers.reading import NoModel, Reading, Source, UnknownModelType
 from sizer.readers.settings import with_settings
 from sizer.readers.training import with_training
 from sizer.readers.unread import check_settings, unread
@@ -21,7 +21,7 @@ from sizer.readers.unread import check_settings, unread
 #: Each has NAME, matches(config) and read(config, where).
 READERS: tuple[ModuleType, ...] = (huggingface, meta, litgpt, nanogpt, gpt_neox, megatron)
 
-__all__ = ["READERS", "Reading", "Source", "UnknownModelType", "load_mapping", "read_config", "read_text"]
+__all__ = ["READERS", "NoModel", "Reading", "Source", "UnknownModelType", "load_mapping", "read_config", "read_text"]
 
 
 def read_config(
@@ -100,6 +100,4 @@ def _read_mapping(
             found: Reading = reader.read(keys, where)
             check_settings(settings or {}, found.asked | keys.get("_variables", frozenset()), where, normalised)
             return replace(found, config=keys, unread=(*found.unread, *unread(keys, found.asked, reader.NAME)))
-    raise InputError(
-        f"expected a configuration in one of the known formats ({known}): no model_type found", where=where
-    )
+    raise NoModel(f"expected a configuration in one of the known formats ({known}): no model_type found", where=where)

@@ -48,3 +48,7 @@ class Source:
 
 class UnknownModelType(InputError):  # noqa: N818
     """A Hugging Face ``model_type`` that no reader knows; tracing may answer."""
+
+
+class NoModel(InputError):  # noqa: N818
+    """A file that is in none of the formats: some program's settings, perhaps."""

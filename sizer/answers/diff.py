@@ -1,0 +1,282 @@
+"""`diff`: two versions of a configuration priced beside each other, on one or several devices."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from math import exp, hypot, log
+from typing import Any
+
+from shapes.device import DEFAULT_DEVICE, Device, load_device
+from shapes.errors import InputError
+from shapes.memory import memory
+from sizer.answers.budgets import Budgets, Violation
+from sizer.checking.checks import report_of
+from sizer.checking.findings import SEVERITIES, PricedFinding, Report, Severity, finding_dict
+from sizer.checking.proposals import Proposals, propose
+from sizer.checking.suppress import Suppression
+from sizer.subject import Subject, read_subject
+from sizer.workload_names import WORDS, WORKLOAD_FIELDS
+
+#: Tokens that energy and cost are given for where nobody says how many: of the order that small models train on.
+DEFAULT_TOKENS = 1e12
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """What one version comes to on one device.
+
+    ``flops_per_token``: the model's FLOPs, forward and backward, over all its devices. ``tokens_per_s``: of one device.
+    ``memory_bytes``: one device's (None: a trace, which names no sizes). ``kwh`` and ``cost``: of ``Diff.tokens``, the
+    devices alone at their rated power, and by the price of a device hour.
+    """
+
+    parameters: int
+    active_parameters: int
+    flops_per_token: float
+    step_s: float
+    step_low_s: float
+    step_high_s: float
+    mfu: float
+    tokens_per_s: float
+    memory_bytes: int | None
+    kwh: float
+    cost: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceDiff:
+    """Both versions on one device (None: there is no such version).
+
+    ``ratio``: time a token and device, new over old, which is the ratio of the steps where the workload stayed.
+    ``ratio_error``: what that ratio may be off by, relative. ``added``: findings that the old version had not, or not
+    as severe; ``fixed``: those that the new one has no more.
+    """
+
+    device: str
+    old: Figures | None
+    new: Figures | None
+    ratio: float | None
+    ratio_error: float
+    added: tuple[PricedFinding, ...]
+    fixed: tuple[PricedFinding, ...]
+
+    @property
+    def exceeds_error(self) -> bool:
+        """Whether the change in time is larger than the ratio may be off by."""
+        return self.ratio is not None and abs(self.ratio - 1) > self.ratio_error
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "device": self.device,
+            "old": asdict(self.old) if self.old is not None else None,
+            "new": asdict(self.new) if self.new is not None else None,
+            "ratio": self.ratio,
+            "ratio_error": self.ratio_error,
+            "exceeds_error": self.exceeds_error,
+            "findings_added": [finding_dict(finding) for finding in self.added],
+            "findings_fixed": [finding_dict(finding) for finding in self.fixed],
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class FileDiff:
+    """One configuration. ``changes``: dimension or workload field, as the file names it -> (old, new)."""
+
+    path: str
+    model_type: str
+    stack: str
+    changes: Mapping[str, tuple[int | str | None, int | str | None]]
+    devices: tuple[DeviceDiff, ...]
+
+    @property
+    def status(self) -> str:
+        first = self.devices[0]
+        return "added" if first.old is None else "removed" if first.new is None else "changed"
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "path": self.path, "status": self.status, "model_type": self.model_type, "stack": self.stack,
+            "changes": {key: {"old": old, "new": new} for key, (old, new) in self.changes.items()},
+            "devices": [one.to_dict() for one in self.devices],
+        }  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Diff:
+    """What `sizer diff` answers. ``price``: of a device hour, in whatever currency. ``notes``: what was passed over."""
+
+    files: tuple[FileDiff, ...]
+    tokens: float
+    price: float | None = None
+    violations: tuple[Violation, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    def worst_added(self) -> Severity | None:
+        """The worst severity among the findings added; None if there are none."""
+        found = {finding.severity for file in self.files for one in file.devices for finding in one.added}
+        return next((level for level in SEVERITIES if level in found), None)
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "tokens": self.tokens,
+            "price": self.price,
+            "files": [file.to_dict() for file in self.files],
+            "violations": [asdict(violation) for violation in self.violations],
+            "notes": list(self.notes),
+        }
+
+
+def diff(
+    old: object,
+    new: object,
+    *,
+    device: str | Device | Iterable[str | Device] = DEFAULT_DEVICE,
+    select: Iterable[str] = (),
+    ignore: Iterable[str] = (),
+    tokens: float = DEFAULT_TOKENS,
+    price: float | None = None,
+    budgets: Budgets | None = None,
+    stack: str | None = None,
+    **workload: Any,
+) -> Diff:
+    """``old`` and ``new`` (each as for ``check``) priced beside each other on ``device``, one or several.
+
+    ``tokens`` is what kWh and ``price`` (of a device hour) are counted for; ``workload`` are fields of ``Workload``.
+    """
+    chosen = [device] if isinstance(device, (str, Device)) else list(device)
+    was, now = (read_subject(one, nearest=True, stack=stack, **workload) for one in (old, new))
+    suppression = Suppression(tuple(select), tuple(ignore))
+    targets = [load_device(one) for one in chosen]
+    return diff_of([compare(was, now, targets, (suppression, suppression), tokens, price)], budgets, tokens, price)
+
+
+def diff_of(
+    files: Sequence[FileDiff], budgets: Budgets | None, tokens: float, price: float | None, notes: tuple[str, ...] = ()
+) -> Diff:
+    """Files compared, with the budgets that they break."""
+    limits = budgets or Budgets()
+    found = [broken for file in files for one in file.devices for broken in _violations(file, one, limits)]
+    return Diff(tuple(files), tokens, price, tuple(found), notes)
+
+
+def _violations(file: FileDiff, one: DeviceDiff, budgets: Budgets) -> Iterable[Violation]:
+    if one.ratio is not None:
+        yield from budgets.of_step(file.path, one.device, one.ratio, one.ratio_error)
+    if one.new is not None and one.new.memory_bytes is not None:
+        yield from budgets.of_memory(file.path, one.device, one.new.memory_bytes, load_device(one.device).memory.bytes)
+
+
+def compare(
+    old: Subject | None,
+    new: Subject | None,
+    devices: Sequence[Device],
+    suppressions: tuple[Suppression | None, Suppression | None],
+    tokens: float = DEFAULT_TOKENS,
+    price: float | None = None,
+) -> FileDiff:
+    """Two resolved inputs on each of ``devices``; None: the file was added or removed."""
+    for key, value in (("tokens", tokens), ("price", price)):
+        if value is not None and not 0 < value < 1e18:
+            raise InputError("expected a positive number", key=key, value=value)
+    there = new or old
+    if there is None:
+        raise InputError("expected a configuration on one side at least")
+    sides = [
+        tuple(
+            None if subject is None else _Priced(subject, device, suppression, tokens, price)
+            for subject, suppression in zip((old, new), suppressions, strict=True)
+        )
+        for device in devices
+    ]
+    return FileDiff(
+        there.where, there.model_type, there.stack.name, _changes(old, new),
+        tuple(_device_diff(device.name, *pair) for device, pair in zip(devices, sides, strict=True)),
+    )  # fmt: skip
+
+
+class _Priced:
+    """One version on one device: its proposals, which hold the priced step, its report and its figures."""
+
+    def __init__(
+        self, subject: Subject, device: Device, suppression: Suppression | None, tokens: float, price: float | None
+    ) -> None:
+        self.proposals: Proposals = propose(subject, device, suppression)
+        self.report: Report = report_of(self.proposals)
+        self.figures = _figures(self.proposals, self.report, tokens, price)
+
+
+def _figures(proposals: Proposals, report: Report, tokens: float, price: float | None) -> Figures:
+    subject, device, step = proposals.subject, proposals.device, report.step
+    workload = subject.workload
+    shared_by = workload.t * workload.p * workload.cp
+    step_tokens = workload.tokens * step.accumulation
+    rate = step_tokens / shared_by / step.seconds
+    hours = tokens / rate / 3600
+    return Figures(
+        subject.parameters, subject.active_parameters, step.flops * shared_by / step_tokens, step.seconds, step.low,
+        step.high, step.mfu, rate, _memory_bytes(subject, device), hours * device.power_w / 1000,
+        None if price is None else hours * price,
+    )  # fmt: skip
+
+
+def _memory_bytes(subject: Subject, device: Device) -> int | None:
+    if subject.model is None:
+        return None
+    return memory(subject.model, subject.workload, device=device, implementation=subject.implementation).total_bytes
+
+
+def _device_diff(device: str, old: _Priced | None, new: _Priced | None) -> DeviceDiff:
+    ratio, error = (None, 0.0) if old is None or new is None else _ratio(old, new)
+    was = {_identity(finding): finding for finding in (old.report.findings if old else ())}
+    now = {_identity(finding): finding for finding in (new.report.findings if new else ())}
+    added = [f for key, f in now.items() if key not in was or _rank(f) < _rank(was[key])]
+    fixed = [finding for key, finding in was.items() if key not in now]
+    return DeviceDiff(
+        device, old.figures if old else None, new.figures if new else None, ratio, error, tuple(added), tuple(fixed)
+    )
+
+
+def _identity(finding: PricedFinding) -> tuple[str, str]:
+    return finding.code, finding.field
+
+
+def _rank(finding: PricedFinding) -> int:
+    return SEVERITIES.index(finding.severity)
+
+
+def _ratio(old: _Priced, new: _Priced) -> tuple[float, float]:
+    """New over old seconds a token and device, and its relative error."""
+    before, after = old.proposals, new.proposals
+    ratio = old.figures.tokens_per_s / new.figures.tokens_per_s
+    if before.subject.stack == after.subject.stack:
+        # What one version runs and the other does not, from both sides: operators may have gone or come.
+        return ratio, max(
+            before.pricer.error_s(before.step, after.step) / before.step.seconds,
+            after.pricer.error_s(after.step, before.step) / after.step.seconds,
+        )
+    # Another stack shares no error with this one: each step is as uncertain as it is by itself.
+    wide = [log(max(step.high / step.seconds, step.seconds / step.low)) for step in (before.step, after.step)]
+    return ratio, exp(hypot(*wide)) - 1
+
+
+def _changes(old: Subject | None, new: Subject | None) -> dict[str, tuple[int | str | None, int | str | None]]:
+    """Dimensions and workload fields that differ, under the file's own names."""
+    if old is None or new is None:
+        return {}
+    changed: dict[str, tuple[int | str | None, int | str | None]] = {}
+    if old.model_type != new.model_type:
+        changed["model_type"] = (old.model_type, new.model_type)
+    for key in dict.fromkeys((*old.dimensions, *new.dimensions)):
+        before, after = old.dimensions.get(key), new.dimensions.get(key)
+        if before != after:
+            changed[(new if after is not None else old).name_of(key)] = (before, after)
+    was, now = old.asked or old.workload, new.asked or new.workload
+    for field in WORKLOAD_FIELDS:
+        if getattr(was, field) != getattr(now, field):
+            changed[WORDS.get(field, field)] = (_shown(getattr(was, field)), _shown(getattr(now, field)))
+    return changed
+
+
+def _shown(value: object) -> int | str | None:
+    return value if isinstance(value, (int, str)) or value is None else str(value)

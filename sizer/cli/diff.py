@@ -1,0 +1,155 @@
+"""`sizer diff`."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from shapes.device import DEFAULT_DEVICE
+from shapes.errors import InputError
+from sizer.cli.options import (
+    codes,
+    given,
+    option_error,
+    output_options,
+    stack_option,
+    workload_options,
+    write_answer,
+)
+from sizer.cli.versions import Pair, Version, of_git, of_paths
+
+if TYPE_CHECKING:
+    from sizer.subject import Subject
+
+
+@click.command()
+@click.argument("paths", nargs=-1, metavar="[OLD NEW | --git REV [PATH...]]")
+@click.option("--git", "revision", metavar="REV", help="Old is what this git revision holds, new what is here.")
+@click.option(
+    "--device", "devices", multiple=True, metavar="NAME", help="Target (`sizer devices`); several allowed. "
+    f"[default: {DEFAULT_DEVICE}]",
+)  # fmt: skip
+@stack_option
+@workload_options
+@click.option("--select", multiple=True, metavar="CODES", help="Only these rules (codes, prefixes or slugs).")
+@click.option("--ignore", multiple=True, metavar="CODES", help="Not these rules.")
+@click.option("--tokens", type=float, metavar="N", help="Give kWh (and cost) of this many tokens. [default: 1e12]")
+@click.option("--price", type=float, metavar="AMOUNT", help="The price of a device hour: give the tokens' cost.")
+@click.option("--max-step-regression", metavar="PERCENT", help="Exit 1 where a token takes longer by more: 1%.")
+@click.option("--max-memory", metavar="BYTES", help="Exit 1 where a device needs more: 72GiB, or 90% of what it has.")
+@click.option(
+    "--fail-on", type=click.Choice(["warning", "error", "info", "never"]), default="warning", show_default=True,
+    help="Exit 1 on findings added at or above this severity.",
+)  # fmt: skip
+@output_options("diff")
+def command(
+    paths: tuple[str, ...],
+    revision: str | None,
+    devices: tuple[str, ...],
+    stack: str | None,
+    select: tuple[str, ...],
+    ignore: tuple[str, ...],
+    tokens: float | None,
+    price: float | None,
+    max_step_regression: str | None,
+    max_memory: str | None,
+    fail_on: str,
+    format_: str,
+    output: str | None,
+    **workload: Any,
+) -> None:
+    """Price a change of configurations: step, MFU, memory, energy and cost, findings added and fixed.
+
+    Exit code: 0, 1 for a broken budget (options, or [tool.sizer.budgets]) or findings added, 2 bad input.
+    """
+    from shapes.device import load_device
+    from sizer.answers.budgets import budgets_of
+    from sizer.answers.diff import DEFAULT_TOKENS, Diff, compare, diff_of
+    from sizer.checking.findings import SEVERITIES
+    from sizer.checking.suppress import load_suppression
+
+    targets = [load_device(name) for name in devices or (DEFAULT_DEVICE,)]
+    amount = DEFAULT_TOKENS if tokens is None else tokens
+    parts: list[Diff] = []
+    notes: list[str] = []
+    refused = False
+    for pair in _pairs(paths, revision):
+        try:
+            subjects = _read(pair, stack, given(workload), notes)
+            if subjects is None:
+                continue
+            suppression = load_suppression(_of(pair), select=codes(select), ignore=codes(ignore))
+            table, where = _budget_table(_of(pair))
+            budgets = budgets_of(table, max_step_regression=max_step_regression, max_memory=max_memory, where=where)
+            found = compare(*subjects, targets, (suppression, suppression), amount, price)
+            parts.append(diff_of([found], budgets, amount, price))
+        except InputError as error:
+            click.echo(f"sizer: {option_error(error)}", err=True)
+            refused = True
+    if not parts and revision is not None and not refused:
+        notes.append(f"no model configuration differs from {revision}")
+    files, violations = ([one for part in parts for one in getattr(part, name)] for name in ("files", "violations"))
+    answer = Diff(tuple(files), amount, price, tuple(violations), tuple(notes))
+    if files or not refused:
+        write_answer("diff", answer, format_, output)
+    if refused:
+        sys.exit(2)
+    worst = answer.worst_added()
+    if violations or (
+        fail_on != "never" and worst is not None and SEVERITIES.index(worst) <= SEVERITIES.index(fail_on)
+    ):
+        sys.exit(1)
+
+
+def _pairs(paths: tuple[str, ...], revision: str | None) -> Iterator[Pair]:
+    if revision is not None:
+        return of_git(revision, paths)
+    if len(paths) != 2:
+        raise InputError("expected OLD NEW (two files or directories), or --git REV", key="diff", value=" ".join(paths))
+    return of_paths(*paths)
+
+
+def _of(pair: Pair) -> str:
+    """The path that decides which pyproject.toml counts: that of the new version."""
+    return (pair.new or pair.old or Version(pair.path)).path
+
+
+def _read(
+    pair: Pair, stack: str | None, workload: dict[str, Any], notes: list[str]
+) -> tuple[Subject | None, Subject | None] | None:
+    """Both versions as they resolve; None, with a note, for a file that nobody named and that is no configuration."""
+    from dataclasses import replace
+
+    from sizer.readers import NoModel, Source
+    from sizer.subject import read_subject
+
+    found: list[Subject | None] = []
+    for version in (pair.old, pair.new):
+        if version is None:
+            found.append(None)
+            continue
+        source = version.path if version.text is None else Source(version.path, text=version.text)
+        try:
+            subject = read_subject(source, nearest=True, stack=stack, **workload)
+        except NoModel as error:
+            if pair.named:
+                raise
+            notes.append(f"{error.where}: no model configuration, passed over")
+            return None
+        found.append(replace(subject, where=pair.path))
+    return found[0], found[1]
+
+
+def _budget_table(config: str) -> tuple[dict[str, Any], str]:
+    from sizer.checking.suppress import nearest_table
+
+    found = nearest_table(Path(config))
+    table = found[1].get("budgets", {}) if found is not None else {}
+    where = str(found[0]) if found is not None else ""
+    if not isinstance(table, dict):
+        raise InputError("expected a table", where=where, key="tool.sizer.budgets", value=table)
+    return table, where
