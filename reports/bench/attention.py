@@ -1,0 +1,146 @@
+"""Attention by kernel, judged: reports/attention.md. A minute.
+
+python reports/bench/attention.py --tables .../aiconfigurator_core/systems/data --evidence attention.csv
+"""
+
+from __future__ import annotations
+
+import argparse
+import tomllib
+from pathlib import Path
+
+import numpy as np
+import on_path  # noqa: F401  # reports/fit
+from fit.attention import TABLES_OF, Rows, errors, read_evidence, read_tables
+from tabulate import tabulate
+
+from shapes.calibrate.hold_out import held_out
+from shapes.cost.attention_arrays import attention_seconds
+from shapes.cost.attention_constants import FOLDER, constants_of
+from shapes.device import load_device
+from shapes.kernels import KERNELS, load_kernel, resolve
+
+REPORT = Path(__file__).parents[1] / "attention.md"
+#: Devices whose tables no fit has seen: what a data sheet and a relative's constants give.
+BORROWED = {"b300": "b300_sxm", "gb200": "gb200", "gb300": "gb300", "rtx-pro-6000-server": "rtx_pro_6000_server"}
+HEAD_DIMS = (64, 80, 96, 100, 128, 160, 192, 256)
+
+
+def figure(off: np.ndarray) -> list[str]:
+    size = np.abs(off)
+    return (
+        [f"{100 * value:.1f}%" for value in (size.mean(), np.median(off), np.quantile(size, 0.95))] if size.size else []
+    )
+
+
+def errors_of(kernel: str, device: str, dtype: str) -> dict[str, float]:
+    """Errors on rows left out of the fit, as the fit wrote them beside its constants."""
+    constants = tomllib.loads((FOLDER / f"{kernel}.toml").read_text(encoding="utf-8"))
+    found: dict[str, float] = constants[device][dtype]["error"]
+    return found
+
+
+def published(path: Path) -> str:
+    rows = []
+    for (kernel, name, dtype, phase), measured in sorted(read_evidence(path).items()):
+        known = constants_of(kernel, load_device(name), dtype)
+        backward = phase != "forward"
+        off = errors(measured, known.of(backward), backward, dtype)
+        own = errors_of(known.kernel, name, known.dtype)
+        unseen = f"{100 * own.get('sweep', own['backward' if backward else 'forward']):.1f}%"
+        rows.append([load_kernel(kernel).title, name, dtype, phase, len(measured), *figure(off), unseen])
+    headers = ["kernel", "device", "dtype", "phase", "rows", "MAPE", "bias", "95th percentile", "MAPE, left out"]
+    return tabulate(rows, headers, tablefmt="github")
+
+
+def tables(root: Path) -> str:
+    rows = []
+    for kernel, devices in TABLES_OF.items():
+        for name, (folder, *sources) in devices.items():
+            files = sorted((root / folder / "attention").rglob("context_attention_perf.parquet"))
+            for dtype in ("bf16", "fp8") if kernel != "fa2" and name != "l40s" else ("bf16",):
+                data = read_tables(files, sources, dtype, kernel, name)
+                rows.append([kernel, name, dtype, "fitted", *judged(data, kernel, name, dtype)])
+    for name, folder in BORROWED.items():
+        kernel = resolve("auto", load_device(name).architecture, training=False)
+        sources = {source for _, *some in TABLES_OF[kernel].values() for source in some} | {"vllm_flash_attn_fa2"}
+        files = sorted((root / folder / "attention").rglob("context_attention_perf.parquet"))
+        data = read_tables(files, sorted(sources), "bf16", kernel, name)
+        rows.append([kernel, name, "bf16", "borrowed", *judged(data, kernel, name, "bf16")])
+    headers = ["kernel", "device", "dtype", "tier", "shapes", "MAPE", "bias", "95th percentile", "no window", "window"]
+    return tabulate(rows, headers, tablefmt="github")
+
+
+def judged(data: Rows, kernel: str, name: str, dtype: str) -> list[str]:
+    """Errors on held-out sequence lengths from 512 on, of a fitted kernel; the same rows of a borrowed one."""
+    off = errors(data, constants_of(kernel, load_device(name), dtype).forward, False, dtype)
+    rows = held_out(data.work.q_len) & (data.work.q_len >= 512)
+    window = data.work.window > 0
+    parts = [
+        f"{100 * np.abs(off[rows & part]).mean():.1f}%" if (rows & part).any() else "-" for part in (~window, window)
+    ]
+    return [str(len(data)), *figure(off[rows]), *parts]
+
+
+def by_head_dimension() -> str:
+    """Predicted TFLOPS of what a causal mask leaves, forward, by the kernel that trains on each device."""
+    dims, rows = np.array(HEAD_DIMS), []
+    for name in ("a100-sxm", "l40s", "h100-sxm", "b200", "mi300x"):
+        device = load_device(name)
+        for kernel in KERNELS[:-1]:
+            if not load_kernel(kernel).runs_on(device.architecture):
+                continue
+            seconds = attention_seconds(
+                name, kernel, "bf16", b=2, s_q=8192, s_kv=8192, heads=32, kv_heads=8, d_qk=dims, d_v=dims, training=True
+            )
+            flops = 2 * 32 * 8192**2 / 2 * 4 * dims
+            rows.append([name, kernel, *(f"{value:.0f}" for value in flops / seconds / 1e12)])
+    return tabulate(rows, ["device", "kernel", *map(str, HEAD_DIMS)], tablefmt="github")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--tables", type=Path, required=True)
+    parser.add_argument("--evidence", type=Path, required=True)
+    options = parser.parse_args()
+    text = TEMPLATE.format(
+        published=published(options.evidence), tables=tables(options.tables), dims=by_head_dimension()
+    )
+    REPORT.write_text(text, encoding="utf-8", newline="\n")
+
+
+TEMPLATE = """# Attention by kernel
+
+    python reports/bench/attention.py --tables .../aiconfigurator_core/systems/data --evidence attention.csv
+
+Which head dimensions each kernel is built for is in shapes/kernels/*.toml, with the lines of its sources; what it
+reaches in shapes/kernels/constants/*.toml, fitted by reports/fit/attention.py. Nothing here was measured by this
+project.
+
+## Published rows
+cuDNN: NVIDIA/cudnn-frontend's own benchmark (9.19 and 9.22); torch: GAC's sweep of head dimensions 64 to 256. *MAPE,
+left out*: of rows whose length and model (whose block of 16 head dimensions, for torch) a fit had not seen. cuDNN's
+backward is fitted by itself, a reproducible one too; fp8 and mxfp8 backwards on Blackwell walk through what a window
+masks.
+
+{published}
+
+## Tables
+aiconfigurator-core's, by the kernel that each row names; causal, forward, consensus over frameworks, on sequence
+lengths from 512 on that no fit has seen. TensorRT-LLM's own kernels count with FlashAttention's on Ampere, Ada and
+Hopper. Left out are rows in which a framework falls back for a head dimension (Triton everywhere, TensorRT-LLM at 192).
+*borrowed*: another device's constants, scaled; Blackwell Ultra's faster exponentials (b300, gb300) are not known.
+No table holds a backward of FlashAttention: it runs at 0.85 (2) and 0.76 (3) of the forward's speed, as its papers say.
+
+{tables}
+
+## What a head dimension reaches
+Predicted TFLOPS of the causal forward of a training step (b 2, 32 heads, 8 of them keys', s 8192, bf16). Where a kernel
+refuses a head dimension, what runs instead is shown: on B200 all but 64 to 128 and 256.
+
+{dims}
+"""
+
+
+if __name__ == "__main__":
+    main()
