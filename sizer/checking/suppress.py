@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
-from fnmatch import fnmatchcase
-from pathlib import Path
 from typing import Any
 
 from shapes.errors import InputError
+from sizer.checking.defaults import FILE_KEYS, matches, nearest_table, per_file
 from sizer.rules import RULES
 
 
@@ -36,74 +34,48 @@ class Suppression:
             return False
         ignored = [*self.ignore]
         for pattern, codes in self.per_file:
-            if _matches(where, pattern, self.folder):
+            if matches(where, pattern, self.folder):
                 ignored += codes
         return not (ignored and code.startswith(tuple(ignored)))
 
 
 def load_suppression(config: str, *, select: tuple[str, ...] = (), ignore: tuple[str, ...] = ()) -> Suppression:
-    """The command line's choice over that of the nearest pyproject.toml with a [tool.sizer] table.
+    """The command line's choice over that of the nearest sizer.toml, or pyproject.toml with a [tool.sizer] table.
 
     ``[tool.sizer] select = [...]``, ``ignore = [...]`` and ``[[tool.sizer.per-file]] path, ignore, reason``; a reason
     is demanded, because a suppression outlives the memory of why.
     """
-    found = None if config == "-" else nearest_table(Path(config))
+    found = nearest_table(config)
     if found is None:
         return Suppression(select, ignore)
-    path, table = found
+    path, table, prefix = found
     where = str(path)
-    for key in table:
-        if key not in ("select", "ignore", "per-file", "budgets"):
-            raise InputError(
-                "expected select, ignore, per-file or budgets", where=where, key=f"tool.sizer.{key}", value=table[key]
-            )
-    rules = table.get("per-file", [])
-    if not isinstance(rules, list) or not all(isinstance(rule, Mapping) for rule in rules):
-        raise InputError("expected tables [[tool.sizer.per-file]]", where=where, key="tool.sizer.per-file", value=rules)
     return Suppression(
-        select or _codes(table, "select", where),
-        (*ignore, *_codes(table, "ignore", where)),
-        tuple(_per_file(rule, where) for rule in rules),
+        select or _codes(table, "select", where, prefix),
+        (*ignore, *_codes(table, "ignore", where, prefix)),
+        tuple(_per_file(rule, where, prefix) for rule in per_file(table, where)),
         str(path.parent),
     )
 
 
-def _matches(where: str, pattern: str, folder: str) -> bool:
-    path = Path(where)
-    if "/" not in pattern:
-        return fnmatchcase(path.name, pattern)
-    try:
-        inside = path.resolve().relative_to(Path(folder).resolve())
-    except (OSError, ValueError, RuntimeError):  # not a path (standard input), or of another tree
-        return False
-    return _parts_match(inside.parts, tuple(part for part in pattern.split("/") if part not in ("", ".")))
-
-
-def _parts_match(parts: tuple[str, ...], patterns: tuple[str, ...]) -> bool:
-    if not patterns:
-        return not parts
-    if patterns[0] == "**":
-        return any(_parts_match(parts[start:], patterns[1:]) for start in range(len(parts) + 1))
-    return bool(parts) and fnmatchcase(parts[0], patterns[0]) and _parts_match(parts[1:], patterns[1:])
-
-
-def _per_file(rule: Mapping[str, Any], where: str) -> tuple[str, tuple[str, ...]]:
+def _per_file(rule: Mapping[str, Any], where: str, prefix: str) -> tuple[str, tuple[str, ...]]:
+    parent = f"{prefix}per-file"
     for key in rule:
-        if key not in ("path", "ignore", "reason"):
+        if key not in FILE_KEYS:
             raise InputError(
-                "expected path, ignore or reason", where=where, key=f"tool.sizer.per-file.{key}", value=rule[key]
+                f"expected one of {', '.join(FILE_KEYS)}", where=where, key=f"{parent}.{key}", value=rule[key]
             )
-    for key in ("path", "reason"):
+    for key in ("path", "reason") if "ignore" in rule or "reason" in rule or len(rule) < 2 else ("path",):
         if not isinstance(rule.get(key), str) or not rule[key].strip():
             raise InputError(
                 "expected a text" + (": say why" if key == "reason" else ""), where=where,
-                key=f"tool.sizer.per-file.{key}", value=rule.get(key),
+                key=f"{parent}.{key}", value=rule.get(key),
             )  # fmt: skip
-    return rule["path"].strip(), _codes(rule, "ignore", where, "tool.sizer.per-file")
+    return rule["path"].strip(), _codes(rule, "ignore", where, f"{parent}.")
 
 
-def _codes(table: Mapping[str, Any], key: str, where: str, parent: str = "tool.sizer") -> tuple[str, ...]:
-    codes, name = table.get(key, []), f"{parent}.{key}"
+def _codes(table: Mapping[str, Any], key: str, where: str, prefix: str) -> tuple[str, ...]:
+    codes, name = table.get(key, []), f"{prefix}{key}"
     if not isinstance(codes, list) or not all(isinstance(code, str) for code in codes):
         raise InputError("expected a list of rule codes", where=where, key=name, value=codes)
     for code in codes:
@@ -116,25 +88,3 @@ def _known(code: str, key: str, where: str | None = None) -> None:
         raise InputError(
             "expected a rule's code or a prefix of one (`sizer rules` lists them)", where=where, key=key, value=code
         )
-
-
-def nearest_table(config: Path) -> tuple[Path, Mapping[str, Any]] | None:
-    """The pyproject.toml nearest above ``config`` that has a [tool.sizer] table, and that table."""
-    try:
-        folder = config.resolve().parent
-    except (OSError, ValueError, RuntimeError):
-        return None
-    for parent in (folder, *folder.parents):
-        path = parent / "pyproject.toml"
-        if not path.is_file():
-            continue
-        try:
-            tool = tomllib.loads(path.read_text(encoding="utf-8")).get("tool", {})
-        except (tomllib.TOMLDecodeError, UnicodeDecodeError, OSError, RecursionError) as error:
-            raise InputError(f"cannot be read: {error}", where=str(path)) from None
-        if not isinstance(tool, Mapping) or "sizer" not in tool:
-            continue
-        if not isinstance(tool["sizer"], Mapping):
-            raise InputError("expected a table", where=str(path), key="tool.sizer", value=tool["sizer"])
-        return path, tool["sizer"]
-    return None

@@ -66,16 +66,24 @@ def command(
     """
     from shapes.device import DEFAULT_DEVICE, load_device
     from sizer.checking import check_subject
+    from sizer.checking.defaults import load_defaults
     from sizer.checking.findings import SEVERITIES, Checked
     from sizer.checking.suppress import load_suppression
+    from sizer.report.formats import formats
     from sizer.subject import read_subject
 
-    target = load_device(device or DEFAULT_DEVICE)
     reports, executor, refused = [], None, False
+    project = load_defaults(configs[0])
+    fail_on = _unless_given("fail_on", fail_on, project.fail_on)
+    format_ = _unless_given("format_", format_, project.format)
+    if format_ not in formats("check"):
+        raise InputError(f"expected one of {', '.join(formats('check'))}", key="format", value=format_)
     for config, unread in _expanded(configs):
         try:
             if unread is not None:
                 raise unread
+            project = load_defaults(config)
+            target = load_device(device or project.device or DEFAULT_DEVICE)
             suppression = load_suppression(config, select=codes(select), ignore=codes(ignore))
             source = config_argument(config)
             subject = read_subject(
@@ -83,9 +91,9 @@ def command(
                 nearest=True,
                 trace=trace,
                 plan=plan,
-                stack=stack,
+                stack=stack or project.stack,
                 config_format=config_format,
-                **given(workload),
+                **{**project.workload, **given(workload)},
             )
             if measure:
                 from shapes.measure import InProcess
@@ -109,6 +117,12 @@ def command(
     worst = checked.worst()
     if fail_on != "never" and worst is not None and SEVERITIES.index(worst) <= SEVERITIES.index(fail_on):
         sys.exit(1)
+
+
+def _unless_given(option: str, value: str, default: str | None) -> str:
+    """The project's ``default`` for an option that was left at its own."""
+    source = click.get_current_context().get_parameter_source(option)
+    return default if default is not None and source is click.core.ParameterSource.DEFAULT else value
 
 
 def _expanded(configs: tuple[str, ...]) -> Iterator[tuple[str, InputError | None]]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -145,9 +144,9 @@ def _read(
 
 
 def _budget_table(config: str) -> tuple[dict[str, Any], str]:
-    from sizer.checking.suppress import nearest_table
+    from sizer.checking.defaults import nearest_table
 
-    found = nearest_table(Path(config))
+    found = nearest_table(config)
     table = found[1].get("budgets", {}) if found is not None else {}
     where = str(found[0]) if found is not None else ""
     if not isinstance(table, dict):

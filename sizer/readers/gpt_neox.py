@@ -75,6 +75,8 @@ def read(config: Mapping[str, Any], where: str) -> Reading:
     )
     if dense.gated:
         notes += (f"gated: gate and up share two thirds of the width, as GPT-NeoX builds it: {dense.width} each",)
+    if fields.text("mlp_type") != "llama" and not _fits(fields, hidden, dense):
+        notes += ("GPT-NeoX rounds the products of this MLP to widths that do not fit each other: set mlp_multiple_of",)
     workload = _workload(fields)
     return Reading(
         model, NAME, where, keys=_keys(config, model), workload=workload, config=config,
@@ -144,6 +146,13 @@ def _mlp(fields: Fields, hidden: int) -> MlpShape:
         # gate and up together are two thirds of the width, so that gated and plain MLPs have as many parameters.
         width = int(width * 2 / 3) // 2
     return MlpShape(max(-(-width // step) * step, 1), gated=gated, bias=bias, fused_gate_up=True)
+
+
+def _fits(fields: Fields, hidden: int, mlp: MlpShape) -> bool:
+    """Whether the first product, rounded to two multiples, is as wide as the second takes, rounded to one."""
+    step, width = fields.integer("mlp_multiple_of", default=1), _width(fields, hidden)
+    together = int(width * 2 / 3) if mlp.gated else width
+    return -(-together // (2 * step)) * 2 * step == mlp.width * (2 if mlp.gated else 1)
 
 
 def _mixture(fields: Fields, hidden: int) -> MoeShape | None:
