@@ -40,6 +40,12 @@ class Table:
         value = self._get(key)
         if not (isinstance(value, str) and value):
             raise self.fail(key, "expected a string that is not empty")
+        return self._shown(key, value)
+
+    def _shown(self, key: str, value: str) -> str:
+        # Names and titles are printed: control characters could forge lines.
+        if not value.isprintable():
+            raise self.fail(key, "expected printable text")
         return value
 
     def number(self, key: str) -> float:
@@ -83,7 +89,7 @@ class Table:
             return ()
         if not isinstance(value, list) or not all(isinstance(item, str) and item for item in value):
             raise self.fail(key, "expected a list of strings")
-        return tuple(value)
+        return tuple(self._shown(key, item) for item in value)
 
     def table(self, key: str) -> Table:
         """The table below; an absent key is an empty one, whose own keys are then found missing."""

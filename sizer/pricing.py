@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from shapes.cost import Cost, predict_many
 from shapes.cost.step import StepCost, Work, mean_error, schedule_of, slowest_stage, step_cost, work
-from shapes.device import Device
+from shapes.device import DEVICES_DIR, Device
+from shapes.errors import InputError
 from shapes.model import ModelShape
 from shapes.operators import Operator, counted_once, operators
 from shapes.software_stack import SoftwareStack
@@ -105,8 +108,27 @@ class Pricer:
         keys = [counted_once(operator) for operator in listed]
         missing = [key for key in dict.fromkeys(keys) if key not in self._known]
         if missing:
-            self._known.update(zip(missing, self._source(missing, self.device), strict=True))
+            self._known.update(zip(missing, self._priced(missing), strict=True))
         return tuple(self._known[key] for key in keys)
+
+    def _priced(self, wanted: Sequence[Operator]) -> Sequence[Cost]:
+        """InputError where a device's file, which anybody may write, holds constants that give no time."""
+        try:
+            costs = self._source(wanted, self.device)
+            wrong = [cost for cost in costs if not 0 <= cost.low <= cost.seconds <= cost.high < math.inf]
+        except InputError:
+            raise
+        except (TypeError, KeyError, IndexError, AttributeError, ArithmeticError, ValueError) as error:
+            if Path(self.device.origin).parent == DEVICES_DIR:
+                raise  # not the user's mistake
+            expected = f"expected tables as `sizer calibrate` writes them ({type(error).__name__})"
+            raise InputError(expected, where=self.device.origin, key="cost and error") from None
+        if wrong:
+            raise InputError(
+                "expected constants that give finite times", where=self.device.origin, key="cost and error",
+                value=wrong[0].seconds,
+            )  # fmt: skip
+        return costs
 
     def error_s(self, before: Step, after: Step) -> float:
         """Seconds by which ``before`` less ``after`` may be off.

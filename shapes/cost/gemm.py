@@ -173,7 +173,12 @@ def predict_gemm(
     alignment, size = alignment_constants(target, dtype), BYTES[dtype]
     out = output_bytes(dtype)
     named = zip(("m", "n", "k", "batch"), (m, n, k, batch), strict=True)
-    arrays = np.broadcast_arrays(*(_dimension(value, key) for key, value in named))
+    dimensions = [_dimension(value, key) for key, value in named]
+    try:
+        arrays = np.broadcast_arrays(*dimensions)
+    except ValueError:
+        shapes = " and ".join(str(array.shape) for array in dimensions)
+        raise InputError(f"expected arrays that broadcast, found shapes {shapes}", key="m, n, k, batch") from None
     flat = [array.ravel() for array in arrays]
     seconds = np.empty(flat[0].size)
     for start in range(0, seconds.size, CHUNK):
@@ -192,7 +197,10 @@ def output_bytes(dtype: str, out_dtype: str | None = None) -> int:
 
 
 def _dimension(value: ArrayLike, key: str) -> Integers:
-    array = np.asarray(value)
+    try:
+        array = np.asarray(value)
+    except (ValueError, TypeError):  # rows of different lengths
+        raise InputError("expected positive integers", key=key, value=value) from None
     if array.dtype == object or not np.issubdtype(array.dtype, np.integer):
         raise InputError("expected positive integers", key=key, value=value)
     if array.size and not (array.min() >= 1 and array.max() <= _LARGEST):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import textwrap
 
+from shapes.errors import printable
 from sizer.checking.findings import Checked, PricedFinding, PricedSuggestion, Report
 from sizer.readers.unread import sentences
 from sizer.report.page import Page, Style
@@ -39,7 +40,7 @@ def _header(report: Report, style: Style) -> list[str]:
         f"{workload.attention} attention{kernels}", f"{report.implementation} kernels",
         *((f"stack {report.stack}",) if report.stack else ()),
     ]  # fmt: skip
-    lines = [style(f"{report.path}: {model.model_type}, {size}", "head"), "  " + ", ".join(parts)]
+    lines = [style(f"{printable(report.path)}: {model.model_type}, {size}", "head"), "  " + ", ".join(parts)]
     warnings = set(sentences(model.unread))
     return lines + [f"  {'warning' if note in warnings else 'note'}: {note}" for note in model.notes]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tabulate import tabulate
 
+from shapes.errors import printable
 from sizer.answers.memory_breakdown import MemoryBreakdown
 from sizer.report.page import Page
 
@@ -11,7 +12,8 @@ from sizer.report.page import Page
 def render(found: MemoryBreakdown, page: Page) -> str:
     gib, memory, w = 2**30, found.memory, found.workload
     head = [
-        f"{found.path}: {found.model_type}, {found.parameters:,} parameters ({memory.parameters:,} on one device)",
+        f"{printable(found.path)}: {found.model_type}, {found.parameters:,} parameters "
+        f"({memory.parameters:,} on one device)",
         f"{w.phase}: b {w.b}, s {w.s}, {w.dtype}, {w.attention} attention, checkpointing {w.checkpointing}, "
         f"t {w.t}, p {w.p}, d {w.d}, e {w.e}, ZeRO {w.zero}; {memory.precision}, {memory.optimizer}, "
         f"{memory.implementation} kernels",

@@ -7,6 +7,7 @@ from typing import Any
 from tabulate import tabulate
 
 from shapes.cost.predict import attention_titles
+from shapes.errors import printable
 from sizer.answers.operator_table import OperatorTable
 from sizer.report.page import Page
 from sizer.report.units import count_text, percent_text, seconds_text, step_text
@@ -24,7 +25,7 @@ def render(table: OperatorTable, page: Page) -> str:
     peak = table.device.peak_flops
     body = [_cells(row, peak.get(row["dtype"])) for row in rows]
     head = (
-        f"{table.path}: {table.model.model_type}, {count_text(table.model.parameters)} parameters, "
+        f"{printable(table.path)}: {table.model.model_type}, {count_text(table.model.parameters)} parameters, "
         f"{table.device.name}, operators by {table.model.path}, stack {table.stack}"
     )
     kernels = attention_titles(table.operators, table.device)

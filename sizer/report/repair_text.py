@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from shapes.errors import printable
 from shapes.measure.salvage import Repair
 from sizer.report.page import Page
 
@@ -11,8 +12,8 @@ MOST_NAMED = 20
 
 def render(answer: Repair, page: Page) -> str:
     if not answer.aside:
-        return f"{answer.path}: nothing to repair, {answer.kept} measurements"
-    lines = [f"{answer.path}: {answer.kept} measurements kept, {len(answer.lost)} lost"]
+        return f"{printable(str(answer.path))}: nothing to repair, {answer.kept} measurements"
+    lines = [f"{printable(str(answer.path))}: {answer.kept} measurements kept, {len(answer.lost)} lost"]
     if answer.rebuilt:
         lines.append(f"  {answer.rebuilt} of those kept lost their environment: exported, but not used for new ones")
     lines += [f"  lost: {what}" for what in answer.lost[:MOST_NAMED]]

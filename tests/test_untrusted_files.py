@@ -1,0 +1,118 @@
+"""Device and suite files, names and labels that anybody may have written: refused in one line, never shown raw."""
+
+from __future__ import annotations
+
+import json
+import random
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import yaml
+from click.testing import CliRunner
+from measure_fakes import measurement
+
+import shapes
+from shapes.calibrate.device_file import replaced
+from shapes.device import DEVICES_DIR, load_device
+from shapes.errors import InputError
+from shapes.measure.jobs import Job
+from shapes.measure.store import Store
+from shapes.operators import Gemm
+from sizer.cli import main
+
+ROOT = Path(__file__).parent.parent
+GPT2 = ROOT / "tests" / "data" / "configs" / "gpt2.json"
+H200 = (DEVICES_DIR / "h200.toml").read_text()
+WRONG: tuple[Any, ...] = (None, "x", [], [1.0], {}, -1.0, 0, 1e308, 2**31, True, [[1.0], [1.0, 2.0]], float("inf"))
+
+
+def clean(result: Any) -> bool:
+    if result.exception is not None and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    return result.exit_code in (0, 1) or (result.exit_code == 2 and len(result.stderr.splitlines()) == 1)
+
+
+def places(table: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    inner = table.items() if isinstance(table, dict) else enumerate(table) if isinstance(table, list) else ()
+    return [path] * bool(path) + [found for key, item in inner for found in places(item, (*path, key))]
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_a_device_file_with_wrong_constants_is_priced_or_refused(tmp_path: Path, seed: int) -> None:
+    rng = random.Random(seed)
+    tables = {name: tomllib.loads(H200)[name] for name in ("cost", "error")}
+    *above, last = rng.choice(places(tables)[1:])
+    parent: Any = tables
+    for key in above:
+        parent = parent[key]
+    wrong = rng.choice(WRONG)
+    if wrong is None and isinstance(parent, dict):
+        del parent[last]
+    else:
+        parent[last] = "none" if wrong is None else wrong
+    file = tmp_path / "own.toml"
+    try:
+        file.write_text(replaced(H200, tables))
+    except (TypeError, AttributeError):  # a table in place of an array's item has no such text
+        return
+    for command in ("check", "ops"):
+        result = CliRunner().invoke(main, [command, str(GPT2), "--device", str(file)])
+        assert clean(result), result.stderr
+        assert "nan" not in result.stdout
+
+
+@pytest.mark.parametrize("text", ["own\x1b[31m", "own\nsizer: all fine", "own\u202e"])
+def test_a_device_s_names_are_printable(tmp_path: Path, text: str) -> None:
+    file = tmp_path / "own.toml"
+    lines = [f"title = {json.dumps(text)}" if line.startswith("title") else line for line in H200.split("\n")]
+    file.write_text("\n".join(lines))
+    with pytest.raises(InputError, match="printable"):
+        load_device(file)
+
+
+@pytest.mark.parametrize("command", ["check", "ops", "memory"])
+def test_a_file_name_cannot_colour_or_forge_lines(tmp_path: Path, command: str) -> None:
+    file = tmp_path / "a\x1b[31m\nx.json"
+    file.write_bytes(GPT2.read_bytes())
+    result = CliRunner().invoke(main, [command, str(file)])
+    assert "\x1b" not in result.stdout
+    assert r"a\x1b[31m\nx.json" in result.stdout
+
+
+def test_a_stored_label_cannot_colour_or_forge_lines(tmp_path: Path) -> None:
+    job = Job(Gemm("a", "forward", 64, 64, 64, dtype="fp32"))
+    with Store.open(tmp_path / "s.db") as store:
+        store.add([measurement(job, np.full(12, 1e-6), label="a\x1b[31m\nforged \x9b")])
+    shown = CliRunner().invoke(main, ["store", "--store", str(tmp_path / "s.db"), "list"]).stdout
+    assert not {"\x1b", "\x9b"} & set(shown)
+    assert r"a\x1b[31m\nforged \x9b" in shown
+
+
+NO_SIZES = [
+    ([1, 2], [1, 2, 3], 1),
+    ([[1], [1, 2]], 1, 1),
+    ("a", 1, 1),
+    (1.5, 1, 1),
+    (None, 1, 1),
+    (0, 1, 1),
+    (1, 1, {}),
+]
+
+
+@pytest.mark.parametrize("sizes", NO_SIZES)
+def test_dimensions_that_are_no_arrays_of_integers_are_refused(sizes: tuple[Any, Any, Any]) -> None:
+    with pytest.raises(InputError):
+        shapes.predict_gemm("h100-sxm", *sizes)
+
+
+def test_the_hook_passes_no_name_that_is_an_option() -> None:
+    import re
+
+    files = yaml.safe_load((ROOT / ".pre-commit-hooks.yaml").read_text())[0]["files"]
+    assert re.search(files, "models/llama/config.json")
+    assert re.search(files, "config.json")
+    assert not re.search(files, "--output=evil/config.json")
+    assert not re.search(files, "-o/config.json")
