@@ -9,6 +9,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from shapes.cost.attention import Array, Work, attention_times
 from shapes.cost.attention_constants import constants_of
+from shapes.cost.gemm import CHUNK
 from shapes.cost.predict import predict_many
 from shapes.device import Device, load_device
 from shapes.dtypes import BYTES
@@ -72,8 +73,14 @@ def attention_seconds(
 
 
 def _by_dimensions(d_qk: NDArray[Any], d_v: NDArray[Any]) -> list[tuple[NDArray[np.intp], int, int]]:
-    pairs, inverse = np.unique(np.stack([d_qk, d_v]), axis=1, return_inverse=True)
-    return [(np.flatnonzero(inverse.ravel() == index), int(qk), int(v)) for index, (qk, v) in enumerate(pairs.T)]
+    """Rows of each pair of head dimensions, at most CHUNK at once."""
+    pairs, inverse = np.unique(d_qk.astype(np.int64) << 32 | d_v.astype(np.int64), return_inverse=True)
+    found = []
+    for index, pair in enumerate(pairs.tolist()):
+        rows = np.flatnonzero(inverse.ravel() == index)
+        parts = [rows[start : start + CHUNK] for start in range(0, len(rows), CHUNK)]
+        found += [(part, pair >> 32, pair & (1 << 32) - 1) for part in parts]
+    return found
 
 
 def _operator(
