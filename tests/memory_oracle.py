@@ -49,13 +49,18 @@ CONFIGS: dict[str, dict[str, Any]] = {
 
 @dataclass(frozen=True)
 class Tracked:
-    """Bytes by component: each by itself the largest it ever was, except ``states``, which is what stays."""
+    """Bytes by component: each by itself the largest it ever was, except ``states``, which is what stays.
+
+    ``alone``: the fullest moment of a step of one microbatch, before which no gradient exists; ``accumulated``: of one
+    of two, whose second finds the first one's gradients.
+    """
 
     weights: int
     gradients: int
     states: int
     activations: int
-    peak: int
+    alone: int
+    accumulated: int
 
 
 class _Tracker(MemTracker):
@@ -105,11 +110,10 @@ def track(
     dtype: str = "bf16",
     attention: str = "flash",
     checkpointing: bool = False,
-    microbatches: int = 1,
     optimizer: Callable[..., torch.optim.Optimizer] = torch.optim.AdamW,
     train: bool = True,
 ) -> Tracked:
-    """A step of ``microbatches`` (after one that creates the optimizer's states), tracked.
+    """A step of one microbatch and one of two, tracked, after one that creates the optimizer's states.
 
     Raises whatever transformers or torch raise.
     """
@@ -126,10 +130,11 @@ def track(
             model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
         update = optimizer(model.parameters())
         ids = torch.zeros(b, s, dtype=torch.long)
-        tracker = _Tracker()
+        tracker, peaks = _Tracker(), []
         tracker.track_external(model, update)
         with tracker:
-            for _ in range(2):
+            for microbatches in (1, 1, 2):
+                tracker.largest.clear()
                 for _ in range(microbatches):
                     tracker.reset_mod_stats()
                     loss = model(input_ids=ids, labels=ids, use_cache=False).loss
@@ -139,4 +144,5 @@ def track(
                 update.step()
                 states = tracker.now()["Optstate"]
                 update.zero_grad(set_to_none=True)
-    return Tracked(tracker.largest["Parameter"], gradients, states, tracker.activations, tracker.largest["Total"])
+                peaks.append(tracker.largest["Total"])
+    return Tracked(tracker.largest["Parameter"], gradients, states, tracker.activations, *peaks[1:])

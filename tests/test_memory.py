@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 
 from shapes.errors import InputError
 from shapes.memory import (
-    activation_peak,
     largest_microbatch,
     memory,
     optimizer_state_bytes,
@@ -21,9 +20,11 @@ from shapes.memory import (
     smallest_tp,
     weight_bytes,
 )
+from shapes.memory.moments import Gradients, Moment, Step, moments
 from shapes.memory.saved import MEGATRON, Sizes, layer_tape
 from shapes.memory.tape import Tape
 from shapes.model import AttentionShape, Block, MlaShape, MlpShape, ModelShape, MoeShape, Stack
+from shapes.model.stages import Stage
 from shapes.workload import Workload
 from sizer.batch import batch
 
@@ -44,6 +45,12 @@ def llama_8b() -> ModelShape:
 def mixtral() -> ModelShape:
     block = Block(AttentionShape(32, 8, 128, rotary_dim=128), MoeShape(8, 2, 14336), count=32)
     return ModelShape("mixtral", (Stack("decoder", 4096, (block,)),), vocab=32000)
+
+
+def activation_peak(model: ModelShape, workload: Workload, in_flight: int = 1, stage: Stage = "last") -> Moment:
+    """Megatron's fullest moment beside weights, gradients and states, whose gradients stay."""
+    step = Step(model, workload, "megatron", stage, in_flight)
+    return max(moments(step, Gradients(True, "", 4)), key=lambda moment: moment.bytes)
 
 
 def layer_bytes(model: ModelShape, workload: Workload, *, selective: bool = False) -> int:
@@ -70,14 +77,14 @@ def test_activations_of_a_layer_are_korthikantis_equations(h: int, a: int, s: in
 
 def test_full_checkpointing_keeps_two_bytes_of_hidden_state_a_layer() -> None:
     model, w = gpt(2048, 24, 16), Workload(b=2, s=2048, checkpointing="full")
-    assert activation_peak(model, w, "megatron").saved == 24 * 2 * w.tokens * 2048
+    assert activation_peak(model, w).saved == 24 * 2 * w.tokens * 2048
 
 
 def test_the_first_pipeline_stage_holds_a_microbatch_for_every_stage() -> None:
     # Korthikanti, section 4.2.2: L/p layers x p microbatches in flight is L layers' worth.
     model, w = gpt(2048, 24, 16), Workload(b=1, s=1024)
-    whole = activation_peak(model, w, "megatron").saved
-    stage = activation_peak(model, replace(w, p=4), "megatron", stage="first", in_flight=4).saved
+    whole = activation_peak(model, w).saved
+    stage = activation_peak(model, replace(w, p=4), 4, "first").saved
     assert stage == whole
 
 
@@ -87,9 +94,9 @@ def test_no_more_microbatches_are_in_flight_than_a_step_has(microbatches: int | 
     model, w = replace(gpt(2048, 24, 16), head=False), Workload(b=8, s=2048, p=4)
     found = memory(model, w, implementation="megatron", microbatches=microbatches)
     assert found.stage == "first"
-    saved = activation_peak(model, w, "megatron", stage="first", in_flight=in_flight).saved
+    saved = activation_peak(model, w, in_flight, "first").saved
     assert found.components["activations"] == saved
-    assert saved == pytest.approx(in_flight * activation_peak(model, w, "megatron", stage="first").saved, rel=1e-3)
+    assert saved == pytest.approx(in_flight * activation_peak(model, w, 1, "first").saved, rel=1e-3)
 
 
 def test_the_smallest_pipeline_degree_divides_the_layers_and_fits() -> None:
@@ -105,9 +112,36 @@ def test_the_smallest_pipeline_degree_divides_the_layers_and_fits() -> None:
 def test_mixed_precision_adamw_takes_18_bytes_a_parameter_or_16_with_16_bit_gradients() -> None:
     model = llama_8b()
     for precision, each in (("mixed", 18), ("mixed-16", 16), ("amp", 18), ("fp32", 16), ("bf16", 8)):
-        parts = memory(model, Workload(b=1, s=128), precision=precision).components
+        parts = memory(model, Workload(b=1, s=128), precision=precision, microbatches=2).components
         names = ("weights", "master_weights", "gradients", "optimizer_states")
         assert sum(parts.get(name, 0) for name in names) == each * model.parameters
+
+
+def test_gradients_are_there_at_the_loss_only_where_something_keeps_them() -> None:
+    # One microbatch, zero_grad(set_to_none=True): none before the backward, where the logits of 2 x 4096 tokens are.
+    model, w = llama_8b(), Workload(b=2)
+    alone = memory(model, w)
+    assert (alone.moment, alone.components["gradients"]) == ("at the loss", 0)
+    assert alone.gradients is not None
+    assert "set_to_none" in alone.gradients.why
+    kept = memory(model, w, microbatches=2)
+    assert kept.components["gradients"] == 4 * model.parameters
+    assert kept.total_bytes - alone.total_bytes == 4 * model.parameters
+    assert memory(model, replace(w, global_batch=4)).total_bytes == kept.total_bytes
+    assert memory(model, w, implementation="megatron").components["gradients"] == 4 * model.parameters
+    # The moments in order: gradients grow in the backward, and all of them are there for the optimizer.
+    names = [name for name, _ in alone.moments]
+    assert names[0] == "end of the forward"
+    assert names[-1] == "optimizer's step"
+    assert max(size for _, size in alone.moments) == alone.total_bytes
+
+
+def test_ddp_keeps_its_buckets_beside_the_gradients() -> None:
+    model, w = llama_8b(), Workload(b=2, d=8)
+    one, two = memory(model, w), memory(model, w, microbatches=2)
+    assert one.components["gradients"] == two.components["gradients"] == 4 * model.parameters  # the buckets
+    assert one.components["communication"] == 0  # at the loss no gradient is outside them
+    assert two.components["communication"] == 4 * model.parameters
 
 
 @pytest.mark.parametrize(
@@ -177,8 +211,8 @@ def test_llama_3_8b_at_32768_tokens_has_the_books_hidden_state_checkpoints_and_l
 
 
 def test_eager_attention_saves_about_half_as_much_again_at_512_tokens() -> None:
-    flash = memory(llama_8b(), Workload(b=1, s=512)).components["activations"]
-    eager = memory(llama_8b(), Workload(b=1, s=512, attention="eager")).components["activations"]
+    flash = memory(llama_8b(), Workload(b=1, s=512), microbatches=2).components["activations"]
+    eager = memory(llama_8b(), Workload(b=1, s=512, attention="eager"), microbatches=2).components["activations"]
     # Scores' softmax in fp32 and its 16-bit copy: 6 a s^2 b, beside about 24.5 hidden states of 2 s b h.
     assert eager - flash == pytest.approx(32 * (6 * 32 * 512**2 + 2 * 6144 * 512), rel=0.02)
     assert 1.4 < eager / flash < 1.6
@@ -203,8 +237,8 @@ def test_pipeline_stages_hold_the_whole_model_between_them() -> None:
     (3, ("master_weights", "optimizer_states", "gradients", "weights")),
 ])  # fmt: skip
 def test_zero_divides_states_then_gradients_then_weights(zero: int, divided: tuple[str, ...]) -> None:
-    whole = memory(llama_8b(), Workload(d=8)).components
-    parts = memory(llama_8b(), Workload(d=8, zero=zero)).components
+    whole = memory(llama_8b(), Workload(d=8), microbatches=2).components
+    parts = memory(llama_8b(), Workload(d=8, zero=zero), microbatches=2).components
     for name in ("weights", "master_weights", "optimizer_states", "gradients"):
         assert parts[name] == whole[name] // (8 if name in divided else 1)
 

@@ -19,9 +19,9 @@ def run(*arguments: str, stdin: str | None = None) -> Result:
     return CliRunner().invoke(main, list(arguments), input=stdin)
 
 
-def answer(*arguments: str) -> dict[str, Any]:
+def answer(*arguments: str, code: int = 0) -> dict[str, Any]:
     result = run(*arguments, "--format", "json")
-    assert result.exit_code == 0, result.output
+    assert result.exit_code == code, result.output
     data = json.loads(result.stdout)
     assert isinstance(data, dict)
     return data
@@ -34,7 +34,7 @@ def test_the_components_add_up_and_what_fits_is_said() -> None:
     assert data["fits"] == (data["total_bytes"] <= data["device_bytes"])
     assert data["smallest_tp"] == 1
     assert answer("memory", GPT2, "-b", str(data["largest_microbatch"]))["fits"] is True
-    assert answer("memory", GPT2, "-b", str(data["largest_microbatch"] + 1))["fits"] is False
+    assert answer("memory", GPT2, "-b", str(data["largest_microbatch"] + 1), code=1)["fits"] is False
 
 
 def test_the_table_names_every_component_with_its_formula() -> None:

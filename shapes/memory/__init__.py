@@ -4,14 +4,13 @@ from shapes.memory.breakdown import (
     CONTEXT_BYTES,
     DISTRIBUTED_BYTES,
     WEIGHT_DTYPES,
-    Component,
     Memory,
-    Peak,
-    activation_peak,
     memory,
     weight_bytes,
 )
+from shapes.memory.component import Component
 from shapes.memory.fitting import Saved, Saving, largest_microbatch, possible_savings, savings, smallest_pp, smallest_tp
+from shapes.memory.moments import Gradients, Moment
 from shapes.memory.saved import CHECKED, Implementation
 from shapes.model.parameters import ParameterTensor
 from shapes.model.stages import parameter_tensors
@@ -25,13 +24,13 @@ __all__ = [
     "PRECISIONS",
     "WEIGHT_DTYPES",
     "Component",
+    "Gradients",
     "Implementation",
     "Memory",
+    "Moment",
     "ParameterTensor",
-    "Peak",
     "Saved",
     "Saving",
-    "activation_peak",
     "default_precision",
     "largest_microbatch",
     "memory",

@@ -10,6 +10,7 @@ from typing import Any
 from shapes.device import Device, load_device
 from shapes.errors import InputError
 from shapes.memory.breakdown import memory
+from shapes.memory.training import microbatches_of
 from shapes.model import ModelShape
 from shapes.workload import Workload
 
@@ -26,6 +27,8 @@ def largest_microbatch(
     ``options`` are those of ``memory``. Memory grows with b, so bisection finds it: b fits, b + 1 does not.
     """
     limit = _limit(device, limit_bytes)
+    # As many microbatches a step at every b: whether gradients stay is not to change with it.
+    options = {**options, "microbatches": microbatches_of(workload, options.get("microbatches"))}
 
     def fits(b: int) -> bool:
         return memory(model, replace(workload, b=b), **options).total_bytes <= limit

@@ -199,10 +199,10 @@ def _linear(
     at = sizes.rows if rows is None else rows
     if linear.shard == "row":
         at = sizes.whole if rows is None else rows
-    y, weight = at * out * sizes.element, matrices * out * inner * sizes.element
-    if sizes.stored < sizes.element:
-        return tape.op(linear.name, (x,), y, saves_bytes=x.bytes * sizes.stored // sizes.element, work=weight)
-    return tape.op(linear.name, (x,), y, (x,), work=weight)
+    y, weights = at * out * sizes.element, matrices * out * inner
+    saves = (x,) if sizes.stored == sizes.element else ()
+    narrow = 0 if saves else x.bytes * sizes.stored // sizes.element
+    return tape.op(linear.name, (x,), y, saves, saves_bytes=narrow, weights=weights)
 
 
 def _dropout(tape: Tape, x: Tensor, probability: float, sizes: Sizes) -> Tensor:

@@ -30,6 +30,7 @@ class _Node:
     work_bytes: int
     shares_gradient: bool
     recomputed: bool
+    weights: int
 
 
 @dataclass(slots=True)
@@ -60,12 +61,14 @@ class Tape:
         saves_output: bool = False,
         saves_bytes: int = 0,
         work: int = 0,
+        weights: int = 0,
         shares_gradient: bool = False,
     ) -> Tensor:
         """Run an operator that makes ``size`` bytes.
 
         ``saves``: tensors its backward reads; ``saves_output``: its own output too; ``saves_bytes``: what only it
         knows (a mask, a log-sum-exp). ``work``: bytes its backward needs beside the gradients it returns.
+        ``weights``: elements of a weight whose gradient it makes.
         ``shares_gradient``: its backward hands on the gradient it was given (an addition).
         """
         output = self.tensor(size, name)
@@ -74,14 +77,14 @@ class Tape:
             saved.append(output.storage)
         if saves_bytes:
             saved.append(self.tensor(saves_bytes, f"{name} (for its backward)").storage)
-        self.nodes.append(_Node(inputs, output, tuple(saved), work, shares_gradient, self.recomputing))
+        self.nodes.append(_Node(inputs, output, tuple(saved), work, shares_gradient, self.recomputing, weights))
         return output
 
     def view(self, of: Tensor, size: int, *, copies_gradient: bool = False) -> Tensor:
         """A part of ``of``'s storage. ``copies_gradient``: the parts' gradients are put together again (split)."""
         self.keys += 1
         output = Tensor(of.storage, size, self.keys)
-        self.nodes.append(_Node((of,), output, (), 0, not copies_gradient, self.recomputing))
+        self.nodes.append(_Node((of,), output, (), 0, not copies_gradient, self.recomputing, 0))
         return output
 
     def saved(self, *, selective: bool = False) -> dict[int, int]:
@@ -106,11 +109,14 @@ class Tape:
     def saved_bytes(self, *, selective: bool = False) -> int:
         return sum(self.saved(selective=selective).values())
 
-    def backward_peak_bytes(self, seed_bytes: int) -> int:
+    def backward_peak_bytes(self, seed_bytes: int, *, made_bytes: int = 2, kept_bytes: int = 0) -> int:
         """Most bytes alive while the tape runs backward, its saved tensors included.
 
-        ``seed_bytes``: the gradient of the last output, alive from the start.
+        ``seed_bytes``: the gradient of the last output, alive from the start. A weight's gradient is made in
+        ``made_bytes`` an element; it is added to one that is there already (``kept_bytes`` 0), or stays in
+        ``kept_bytes`` an element, the made one itself where the two are the same size.
         """
+        passing = 0 if made_bytes == kept_bytes else made_bytes
         users: dict[int, int] = {}
         for node in self.nodes:
             for storage in node.saved:
@@ -131,7 +137,8 @@ class Tape:
                 else:
                     alive += tensor.bytes
                     new.append((tensor.key, [tensor.bytes, 1]))
-            peak = max(peak, alive + node.work_bytes)
+            alive += node.weights * kept_bytes
+            peak = max(peak, alive + node.work_bytes + node.weights * passing)
             for storage in node.saved:
                 users[storage] -= 1
                 if not users[storage]:

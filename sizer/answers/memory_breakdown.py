@@ -35,6 +35,7 @@ class MemoryBreakdown:
         return (f"activations as the closest checked family saves them: {self.model_type} was not compared with torch",)
 
     def to_dict(self) -> dict[str, Any]:
+        gradients = self.memory.gradients
         return {
             "path": self.path,
             "model": {"model_type": self.model_type, "parameters": self.parameters},
@@ -48,6 +49,9 @@ class MemoryBreakdown:
             "components": dict(self.memory.components),
             "formulas": {part.name: part.formula for part in self.memory.parts},
             "total_bytes": self.memory.total_bytes,
+            "moment": self.memory.moment,
+            "moments": [{"name": name, "total_bytes": size} for name, size in self.memory.moments],
+            "gradients": None if gradients is None else {"stay": gradients.stay, "why": gradients.why},
             "device_bytes": self.device_bytes,
             "fits": self.memory.fits,
             "largest_microbatch": self.largest_microbatch,

@@ -52,7 +52,10 @@ def command(
     output: str | None,
     **workload: Any,
 ) -> None:  # fmt: skip
-    """Say what takes memory on one device, what fits it and the largest microbatch, any integer."""
+    """Say what takes memory on one device, what fits it and the largest microbatch, any integer.
+
+    Exit code 1: the workload does not fit the device.
+    """
     from shapes.device import load_device
     from sizer.answers.memory_breakdown import memory_breakdown
     from sizer.batch import batch
@@ -80,3 +83,5 @@ def command(
     if plot is not None:
         draw("memory", found, plot)
     write_answer("memory", found, format_, output)
+    if not found.memory.fits:
+        raise SystemExit(1)

@@ -20,7 +20,9 @@ def render(found: MemoryBreakdown, page: Page) -> str:
         "",
     ]
     rows = [[part.name, f"{part.bytes / gib:.3f}", part.formula] for part in memory.parts]
-    rows.append(["total", f"{memory.total_bytes / gib:.3f}", "" if w.p == 1 else f"{memory.stage} pipeline stage"])
+    where = [memory.moment] if memory.moment else []
+    where += [f"{memory.stage} pipeline stage"] if w.p > 1 else []
+    rows.append(["total", f"{memory.total_bytes / gib:.3f}", ", ".join(where)])
     lines = [
         *head,
         tabulate(rows, ["component", "GiB", "how"], disable_numparse=True, colalign=("left", "right", "left")),

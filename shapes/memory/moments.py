@@ -1,0 +1,242 @@
+"""The moments of a training step at which memory can be fullest, and what is alive at each.
+
+At the loss everything that the forward saved is alive, and no gradient unless gradients stay allocated from one
+microbatch to the next. In a layer's backward what was saved shrinks from layer to layer while gradients grow. At the
+optimizer's step all gradients are there and no activation is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from shapes.memory.saved import Implementation, Sizes, layer_tape, style_of, tail_tape
+from shapes.memory.tape import INPUT, Tape
+from shapes.model import Block, ModelShape
+from shapes.model.parameters import ParameterTensor, block_tensors
+from shapes.model.stages import Stage, parameter_tensors, stage_runs
+from shapes.operators.lower import sequence_length
+from shapes.workload import Workload
+
+
+@dataclass(frozen=True, slots=True)
+class Elements:
+    """Parameters, experts apart: under ZeRO those are divided over other ranks than the rest."""
+
+    dense: int = 0
+    experts: int = 0
+
+    def __add__(self, other: Elements) -> Elements:
+        return Elements(self.dense + other.dense, self.experts + other.experts)
+
+    def __sub__(self, other: Elements) -> Elements:
+        return Elements(self.dense - other.dense, self.experts - other.experts)
+
+    def times(self, number: int) -> Elements:
+        return Elements(self.dense * number, self.experts * number)
+
+
+def elements(tensors: Iterable[ParameterTensor]) -> Elements:
+    """Parameters of ``tensors``, ZeRO not applied."""
+    dense = experts = 0
+    for tensor in tensors:
+        if tensor.expert:
+            experts += tensor.copies * tensor.elements
+        else:
+            dense += tensor.copies * tensor.elements
+    return Elements(dense, experts)
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """One moment of forward and backward: bytes that the forward saved, of the head and loss, and of the rest.
+
+    ``gradients``: the parameters whose gradients exist.
+    """
+
+    name: str
+    saved: int
+    logits: int
+    temporary: int
+    gradients: Elements
+
+    @property
+    def bytes(self) -> int:
+        """Bytes beside weights, gradients and states."""
+        return self.saved + self.logits + self.temporary
+
+
+@dataclass(frozen=True, slots=True)
+class Gradients:
+    """``stay``: whether gradients stay allocated from one microbatch to the next, and ``why`` or why not.
+
+    ``bytes``: of one gradient's element.
+    """
+
+    stay: bool
+    why: str
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Layer:
+    """One layer of a kind: bytes it saves, whether its input is one of them, its backward's peak (saved included)."""
+
+    saved: int
+    saves_input: bool
+    backward: int
+    gradients: Elements
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What decides a training step's activations on one device.
+
+    ``in_flight`` microbatches at once (pipelines); ``mask``: bytes of a dropout mask's element.
+    """
+
+    model: ModelShape
+    workload: Workload
+    implementation: Implementation = "huggingface"
+    stage: Stage = "last"
+    in_flight: int = 1
+    mask: int = 1
+    gradient_element: int = 4
+
+    def gradient_bytes(self, there: Elements) -> int:
+        """One rank's bytes of these parameters' gradients, which ZeRO shards from stage 2 on."""
+        workload, each = self.workload, self.gradient_element
+        d, expert_d = (workload.d, workload.expert_d) if workload.zero >= 2 else (1, 1)
+        return -(-there.dense * each // d) - (-there.experts * each // expert_d)
+
+    @property
+    def first(self) -> bool:
+        return self.stage == "first" or self.workload.p == 1
+
+    @property
+    def last(self) -> bool:
+        return self.stage == "last" or self.workload.p == 1
+
+    def sizes(self, s: int) -> Sizes:
+        """One device's sizes of sequences of length ``s``."""
+        workload, rows, e = self.workload, self.workload.b * s, self.workload.activation_bytes
+        whole = -(-rows // workload.t) if workload.sequence_parallel else rows
+        # HF's eager path knows no fp8; Transformer Engine saves the quantised input of each product.
+        stored = 1 if workload.dtype in ("fp8", "mxfp8", "nvfp4") else e
+        return Sizes(style_of(self.model, self.implementation), workload, rows, whole, s, s, e, self.mask, stored)
+
+
+def moments(step: Step, gradients: Gradients, *, updated: int = 0) -> tuple[Moment, ...]:
+    """The moments that can be the fullest, in the order of the step.
+
+    ``updated``: bytes that the optimizer's step takes beside gradients and states. New gradients of weights that are
+    added to those of an earlier microbatch are temporary.
+    """
+    kinds, runs = _kinds(step, gradients)
+    saved = step.in_flight * sum(kinds[place].saved * count for place, count in runs) + _tables(step)
+    saved += _embedding_dropout(step)
+    model, workload = step.model, step.workload
+    everything = elements(parameter_tensors(model, workload, step.stage))
+    made = everything if gradients.stay else Elements()
+    found = [Moment("end of the forward", saved, 0, 0, made)]
+    if step.last and model.head:
+        tape = tail_tape(model, step.sizes(sequence_length(model, model.main, workload)), loss=True)
+        found.append(Moment("at the loss", saved, _backward(tape, 4, step, gradients), 0, made))
+    ends = elements(model.end_tensors(workload.t)) if step.last else Elements()
+    e = workload.activation_bytes
+    embedding = -(-model.vocab // workload.t) * (model.embedding_dim or model.hidden) * e
+    tied_head = embedding if model.tied and model.head and step.last else 0
+    found += _backward_moments(step, kinds, runs, saved, made, None if gradients.stay else ends, tied_head)
+    if step.first and model.vocab:
+        # A tied matrix meets its head's gradient here: both and their sum, which is the one that stays.
+        front = elements(model.front_tensors(workload.t))
+        total = embedding * (3 if tied_head else 1)
+        there = made if gradients.stay else everything - front
+        found.append(Moment("gradient of the embedding", min(saved, total), 0, max(0, total - saved), there))
+    found.append(Moment("optimizer's step", 0, 0, updated, everything))
+    return tuple(found)
+
+
+def _backward_moments(
+    step: Step, kinds: Sequence[_Layer], runs: Sequence[tuple[int, int]], saved: int, made: Elements,
+    ends: Elements | None, tied_head: int,
+) -> Iterator[Moment]:  # fmt: skip
+    """The fullest backward of a layer of each kind: what is saved shrinks from layer to layer, gradients grow.
+
+    ``made``: gradients that are there all the time; ``ends``: of what is behind the layers, where new ones stay (None:
+    they are added to ``made``).
+    """
+    workload = step.workload
+    again = ", its forward run again" if workload.checkpointing != "none" else ""
+    name = f"backward of a layer{again}: gradients of activations and of one weight"
+    below, grown = saved, ends or Elements()
+    fullest: dict[int, tuple[int, int, Elements]] = {}
+    for place, count in reversed(runs):
+        layer = kinds[place]
+        # A checkpointed layer's input stays whether or not its own nodes save it.
+        own = 0 if workload.checkpointing == "full" and not layer.saves_input else layer.saved
+        # Within a run of equal layers both change evenly: its ends are the extremes.
+        for done in {0, count - 1} if ends is not None else {0}:
+            there = grown + layer.gradients.times(done)
+            alive = below - done * layer.saved - own + layer.backward + tied_head
+            size = alive + step.gradient_bytes(there)
+            if place not in fullest or size > fullest[place][0]:
+                fullest[place] = size, alive, there
+        below -= layer.saved * count
+        if ends is not None:
+            grown += layer.gradients.times(count)
+    for _, alive, there in fullest.values():
+        yield Moment(name, min(alive, saved), 0, max(0, alive - saved), made + there)
+
+
+def _kinds(step: Step, gradients: Gradients) -> tuple[list[_Layer], tuple[tuple[int, int], ...]]:
+    """The stage's kinds of layers, and its runs of equal layers in order: (which kind, so many)."""
+    kinds, runs = stage_runs(step.model, step.workload.p, step.stage)
+    layers = []
+    for stack, block in kinds:
+        sizes = step.sizes(sequence_length(step.model, stack, step.workload))
+        layers.append(_layer(step, replace(block, count=1), stack.hidden, sizes, gradients))
+    return layers, runs
+
+
+def _layer(step: Step, block: Block, hidden: int, sizes: Sizes, gradients: Gradients) -> _Layer:
+    workload = step.workload
+    tape = layer_tape(block, hidden, sizes)
+    x = sizes.whole * hidden * sizes.element
+    full, selective = workload.checkpointing == "full", workload.checkpointing == "selective"
+    return _Layer(
+        saved=x if full else tape.saved_bytes(selective=selective), saves_input=INPUT in tape.saved(),
+        backward=_backward(tape, x, step, gradients),
+        gradients=elements(block_tensors(block, hidden, workload.t, workload.e)),
+    )  # fmt: skip
+
+
+def _backward(tape: Tape, seed: int, step: Step, gradients: Gradients) -> int:
+    """The peak of one tape's backward; new gradients of weights stay, or are added to the old ones and go."""
+    kept = 0 if gradients.stay else gradients.bytes
+    return tape.backward_peak_bytes(seed, made_bytes=step.workload.activation_bytes, kept_bytes=kept)
+
+
+def _embedding_dropout(step: Step) -> int:
+    """The mask of the embedding's dropout, where the model drops out at all."""
+    if not step.first:
+        return 0
+    return sum(
+        step.workload.b * sequence_length(step.model, stack, step.workload) * stack.hidden * step.mask
+        for stack in step.model.stacks
+        if stack.blocks[0].dropout
+    )
+
+
+def _tables(step: Step) -> int:
+    """Rotary cosines and sines, and the additive masks that checkpointing keeps for running a layer again."""
+    model, workload, e = step.model, step.workload, step.workload.activation_bytes
+    attention = model.attention
+    if attention is None:
+        return 0
+    total = 2 * workload.s * attention.rotary_dim * e
+    eager = workload.attention == "eager" and step.implementation != "megatron"
+    if eager and workload.checkpointing == "full":
+        kinds = {block.attention.window for _, block in model.all_blocks() if block.attention}
+        total += len(kinds) * workload.b * workload.s**2 * e
+    return total

@@ -1,0 +1,201 @@
+"""A training step's bytes on one device by component, at its fullest moment."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from shapes.memory.component import Component
+from shapes.memory.moments import Gradients, Moment, Step, moments
+from shapes.memory.saved import Implementation
+from shapes.model import ModelShape
+from shapes.model.parameters import ParameterTensor, block_tensors, parameter_count
+from shapes.model.stages import Stage, parameter_tensors, shard_parameters, stage_kinds
+from shapes.model.states import OPTIMIZER_NOTES, Precision, optimizer_state_bytes
+from shapes.workload import Workload
+
+#: DeepSpeed ZeRO's reduce and gather buckets, elements (deepspeed.ai/docs/config-json, reduce_bucket_size).
+ZERO_BUCKET_ELEMENTS = 5 * 10**8
+
+
+#: torch's three ways of an optimizer's step: one kernel over all tensors, which takes nothing more; ``foreach``, a
+#: temporary of all of them; a loop over tensors, two of the largest (the square root and the quotient).
+Update = Literal["fused", "foreach", "loop"]
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """How a step is run, beyond its workload: the options of ``shapes.memory.memory``."""
+
+    precision: Precision
+    optimizer: str
+    implementation: Implementation
+    microbatches: int | None
+    mask: int
+    update: Update
+
+
+def gradients_of(workload: Workload, recipe: Recipe) -> Gradients:
+    """Whether gradients exist before a microbatch's backward: accumulation and frameworks' own buffers keep them."""
+    each = recipe.precision.gradients
+    number = microbatches_of(workload, recipe.microbatches)
+    if recipe.implementation == "megatron":
+        return Gradients(True, "stay: Megatron's gradient buffers are allocated once", each)
+    if number is None or number > 1:
+        many = "the microbatches that fill the pipeline" if number is None else f"{number} microbatches"
+        return Gradients(True, f"stay: added up over {many}", each)
+    return Gradients(False, "one microbatch a step, zero_grad(set_to_none=True): none before its backward", each)
+
+
+def microbatches_of(workload: Workload, microbatches: int | None = None) -> int | None:
+    """Microbatches a step: as given, by the global batch, else 1 (None: as many as fill the pipeline)."""
+    if microbatches is not None:
+        return microbatches
+    if workload.global_batch is not None:
+        return max(1, workload.global_batch // (workload.b * workload.d))
+    return None if workload.p > 1 else 1
+
+
+@dataclass(frozen=True, slots=True)
+class Training:
+    """A step's components at its fullest moment, and every moment's total."""
+
+    parts: tuple[Component, ...]
+    moment: str
+    moments: tuple[tuple[str, int], ...]
+    gradients: Gradients
+
+
+def training(model: ModelShape, workload: Workload, stage: Stage, recipe: Recipe) -> Training:
+    """Components of one stage's step. Raises InputError for an unknown optimizer."""
+    tensors = parameter_tensors(model, workload, stage)
+    states = tuple(_states(tensors, workload, recipe))
+    in_flight = 1
+    if workload.p > 1 and stage == "first":
+        # Interleaved chunks keep (p - 1) / (p vpp) more of the stage in flight (Korthikanti et al. 2205.05198, 4.2.3).
+        interleaved = -(-(workload.p - 1) // workload.vpp) if workload.vpp > 1 else 0
+        most = workload.p + interleaved
+        in_flight = min(most, microbatches_of(workload, recipe.microbatches) or most)
+    step = Step(model, workload, recipe.implementation, stage, in_flight, recipe.mask, recipe.precision.gradients)
+    gradients = gradients_of(workload, recipe)
+    updated = _update_bytes(tensors, shard_parameters(model, workload, stage).updated(workload), recipe)
+    buffers, buffers_text = communication(model, workload, recipe.precision, parameter_count(tensors))
+    buckets = _ddp_buckets(tensors, workload, recipe)
+    looked_at: list[tuple[int, Moment, int]] = []
+    for moment in moments(step, gradients, updated=updated):
+        kept = step.gradient_bytes(moment.gradients)
+        looked_at.append((moment.bytes + kept, moment, kept))
+    _, fullest, kept = max(looked_at, key=lambda one: one[0])
+    _, text = _over_ranks((0, 0), workload, zero=2)
+    there = f"{fullest.gradients.dense + fullest.gradients.experts:,} x {gradients.bytes} bytes{text}"
+    how = f"{there} ({gradients.why})" if fullest.gradients.dense or fullest.gradients.experts else gradients.why
+    gradient, exchanged = kept, buffers
+    if buckets:
+        gradient, exchanged = buckets, buffers + kept
+        buffers_text = f"gradients outside DDP's buckets (gradient_as_bucket_view=False), {how}"
+        how = f"{parameter_count(tensors):,} x {gradients.bytes} bytes: DistributedDataParallel's buckets, always there"
+    many = f" x {in_flight} microbatches in flight" if in_flight > 1 else ""
+    parts = (
+        *states[:-1],
+        Component("gradients", gradient, how),
+        states[-1],
+        Component("activations", fullest.saved, f"{_layers(model, workload, stage)}: what autograd saves{many}"),
+        Component("logits_and_loss", fullest.logits, _logits_formula(model, workload, fullest)),
+        Component("temporary", fullest.temporary, fullest.name),
+        Component("communication", exchanged, buffers_text),
+    )
+    always = sum(part.bytes for part in states) + buffers + buckets
+    totals = tuple((moment.name, always + size) for size, moment, _ in looked_at)
+    return Training(parts, fullest.name, totals, gradients)
+
+
+def _states(tensors: tuple[ParameterTensor, ...], workload: Workload, recipe: Recipe) -> Iterator[Component]:
+    """Weights, master weights where there are some, and last the optimizer's states."""
+    n = parameter_count(tensors)
+    for name, zero in (("weights", 3), ("master_weights", 1), ("optimizer_states", 1)):
+        sizes = [
+            _state_bytes(name, [tensor for tensor in tensors if tensor.expert is expert], recipe)
+            for expert in (False, True)
+        ]
+        if not sum(sizes) and name == "master_weights":
+            continue
+        total, text = _over_ranks(sizes, workload, zero=zero)
+        what = f" ({recipe.optimizer}: {OPTIMIZER_NOTES[recipe.optimizer]})" if name == "optimizer_states" else ""
+        each = "parameters x" if name == "weights" else "x"
+        yield Component(name, total, f"{n:,} {each} {sum(sizes) / n:.4g} bytes{text}{what}")
+
+
+def _update_bytes(tensors: Sequence[ParameterTensor], updated: int, recipe: Recipe) -> int:
+    """What the optimizer's step takes beside the states of the ``updated`` parameters."""
+    if recipe.update == "fused" or recipe.optimizer == "sgd":
+        return 0
+    each = recipe.precision.moments
+    return each * updated if recipe.update == "foreach" else 2 * each * max(one.elements for one in tensors)
+
+
+def _ddp_buckets(tensors: tuple[ParameterTensor, ...], workload: Workload, recipe: Recipe) -> int:
+    """DistributedDataParallel's buckets: as large as all gradients together.
+
+    torch's documentation of ``gradient_as_bucket_view``: False, the default, keeps gradients beside them.
+    """
+    if workload.d == 1 or workload.zero or recipe.implementation == "megatron":
+        return 0
+    return parameter_count(tensors) * recipe.precision.gradients
+
+
+def _state_bytes(name: str, tensors: Sequence[ParameterTensor], recipe: Recipe) -> int:
+    """Bytes of one component of ``tensors``, ZeRO not applied."""
+    n, precision = parameter_count(tensors), recipe.precision
+    if name == "master_weights":
+        return precision.master * n
+    if name == "optimizer_states":
+        return optimizer_state_bytes(tensors, recipe.optimizer, precision)
+    matrices = parameter_count(tensor for tensor in tensors if tensor.is_matrix and tensor.role == "block")
+    # fp8_model_init: what is no matrix of a layer stays in 16 bits.
+    whole = precision.weights * n if precision.weights else 2 * (n - matrices)
+    return whole + precision.copies * n + precision.matrix_copies * matrices
+
+
+def _over_ranks(sizes: Sequence[int], workload: Workload, *, zero: int) -> tuple[int, str]:
+    """One rank's bytes of (what all d ranks hold, experts, which d/e of them do), where ZeRO ``zero`` shards them."""
+    ranks = (workload.d, workload.expert_d) if workload.zero >= zero else (1, 1)
+    total = sum(-(-size // share) for size, share in zip(sizes, ranks, strict=True))
+    if max(ranks) == 1:
+        return total, ""
+    return total, f" / {ranks[0]}" + (f" (experts: / {ranks[1]})" if ranks[0] != ranks[1] else "")
+
+
+def _layers(model: ModelShape, workload: Workload, stage: Stage) -> str:
+    count = sum(block.count for _, blocks in stage_kinds(model, workload.p, stage) for block in blocks)
+    how = "" if workload.checkpointing == "none" else f", {workload.checkpointing} checkpointing"
+    return f"{count} layers x b {workload.b} x s {workload.s}, {workload.attention} attention{how}"
+
+
+def _logits_formula(model: ModelShape, workload: Workload, peak: Moment) -> str:
+    if not peak.logits:
+        return "freed before the fullest moment"
+    elements = workload.tokens * -(-model.vocab // workload.t)
+    return f"b x s x v = {elements:,} x {peak.logits / elements:.3g} bytes (fp32 softmax and gradients)"
+
+
+def communication(model: ModelShape, workload: Workload, precision: Precision, n: int) -> tuple[int, str]:
+    e = workload.activation_bytes
+    parts: list[tuple[int, str]] = []
+    if workload.t > 1 and workload.sequence_parallel:
+        parts.append((workload.tokens * model.hidden * e, "gathered activations b x s x h"))
+    if workload.p > 1:
+        parts.append((2 * workload.tokens * model.hidden * e, "pipeline receive and send b x s x h"))
+    if workload.d > 1 and workload.zero in (1, 2):
+        bucket = min(ZERO_BUCKET_ELEMENTS, n) * (precision.gradients + precision.weights)
+        parts.append((bucket, "ZeRO's reduce and gather buckets"))
+    if workload.d > 1 and workload.zero == 3:
+        layer = max(
+            parameter_count(block_tensors(replace(block, count=1), stack.hidden, workload.t, workload.e))
+            for stack, block in model.all_blocks()
+        )
+        gathered = 2 * layer * max(precision.weights, 2)
+        parts.append((gathered, "two gathered layers (this one and the next)"))
+    if not parts:
+        return 0, "one device"
+    return sum(size for size, _ in parts), "; ".join(text for _, text in parts)
