@@ -17,9 +17,15 @@ from shapes.software_stack import SoftwareStack, list_stacks, load_stack
 from shapes.workload import AttentionKernel, Workload
 from sizer.readers import read_config
 
-#: Words of a stack's name that tell its framework, and the shipped stack that stands for it.
-WORDS = ("megatron", "nemo", "bridge", "deepspeed", "fsdp", "fsdp2", "torchtitan", "ddp", "compile", "transformers",
-         "hf", "trainer", "accelerate", "eager", "te", "fp8")  # fmt: skip
+#: A word of an unknown stack's name -> the framework (a shipped stack's ``framework``) that it stands nearest to; the
+#: first that a name holds decides.
+FRAMEWORKS = {
+    "megatron": "megatron", "mcore": "megatron", "nemo": "megatron", "neox": "megatron", "ddp": "ddp", "llmc": "ddp",
+    "nanogpt": "ddp", "fsdp": "fsdp", "fsdp2": "fsdp", "torchtitan": "fsdp", "foundry": "fsdp", "composer": "fsdp",
+    "deepspeed": "fsdp", "zero": "fsdp", "zero3": "fsdp", "torchtune": "fsdp", "lightning": "fsdp", "jax": "fsdp",
+    "maxtext": "fsdp", "levanter": "fsdp", "hf": "transformers", "transformers": "transformers",
+    "huggingface": "transformers", "trainer": "transformers", "accelerate": "transformers", "axolotl": "transformers",
+}  # fmt: skip
 
 
 #: The attention column -> the kernel.
@@ -66,7 +72,7 @@ def _row(line: dict[str, str]) -> Row:
 
     device = load_device(line["gpu"])
     dtype = line["dtype"]
-    stack, known = stack_of(line["stack"], number("year", 2024))
+    stack, known = stack_of(line["stack"], number("year", 2024), line["attention"] == "eager")
     workload = Workload(
         b=number("micro_batch"), s=number("s"), dtype=priced_dtype(dtype, device), t=number("t"), p=number("p"),
         d=number("d"), e=_experts(number("ep"), number("d")), cp=number("cp"), vpp=number("vpp"),
@@ -96,16 +102,23 @@ def _experts(e: int, d: int) -> int:
 
 
 @lru_cache(maxsize=256)
-def stack_of(name: str, year: int) -> tuple[SoftwareStack, bool]:
-    """The shipped stack that answers to ``name``, else the nearest by framework, then year."""
+def stack_of(name: str, year: int, eager: bool = False) -> tuple[SoftwareStack, bool]:
+    """The shipped stack that answers to ``name``, else the nearest: its framework, eager or not, compiled or not, year."""
     shipped = [load_stack(known) for known in list_stacks()]
     for stack in shipped:
         if any(fnmatchcase(name, alias) for alias in (stack.name, *stack.aliases)):
             return stack, True
-    words = set(re.findall(r"[a-z]+[0-9]*", name.lower())) & set(WORDS)
+    words = re.findall(r"[a-z]+[0-9]*", name.lower())
+    framework = next((FRAMEWORKS[word] for word in FRAMEWORKS if word in words), "fsdp")
+    compiled = bool({"compile", "compiled", "jax", "maxtext", "levanter"} & set(words))
 
-    def distance(stack: SoftwareStack) -> tuple[int, int]:
-        own = set(re.findall(r"[a-z]+[0-9]*", f"{stack.name} {stack.framework} {' '.join(stack.aliases)}".lower()))
-        return -len(words & own), abs(stack.year - year)
+    def distance(stack: SoftwareStack) -> tuple[bool, bool, bool, int]:
+        own_eager = stack.attention_kernel("") == "eager"
+        return (
+            stack.framework != framework,
+            own_eager != eager,
+            ("compile" in stack.name) != compiled,
+            abs(stack.year - year),
+        )
 
     return min(shipped, key=distance), False
