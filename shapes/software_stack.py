@@ -16,16 +16,21 @@ from pathlib import Path
 from types import MappingProxyType
 
 from shapes.errors import InputError
+from shapes.files import read_text
 from shapes.toml_table import Table
 
 STACKS_DIR = Path(__file__).parent / "stacks"
+
+#: A stack's file is a page or two.
+MAX_BYTES = 1 << 20
 
 #: Whose runs a configuration is likely to become, where nobody says.
 DEFAULT_STACK = "transformers-eager"
 
 #: What an operator's seconds are multiplied by: products, attention, and the groups of memory-bound operators.
 PRODUCTS = ("gemm", "bmm", "grouped", "attention")
-ELEMENTWISE = ("norm", "rotary", "residual", "activation", "softmax", "dropout", "cross_entropy", "embedding", "moe")
+ELEMENTWISE = ("norm", "rotary", "residual", "activation", "softmax", "dropout", "cross_entropy", "embedding", "moe",
+               "quantise")  # fmt: skip
 CLASSES = (*PRODUCTS, *ELEMENTWISE)
 #: Communication, by what it serves.
 GROUPS = ("tensor", "expert", "context", "pipeline", "data")
@@ -259,10 +264,9 @@ def _tiers(top: Table) -> Mapping[str, str]:
 
 @lru_cache(maxsize=64)
 def _load_file(path: Path) -> SoftwareStack:
+    text = read_text(path, MAX_BYTES)
     try:
-        data = tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise InputError(f"cannot be read: {error.strerror}", where=str(path)) from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        data = tomllib.loads(text)
+    except (RecursionError, ValueError) as error:
         raise InputError(f"expected TOML: {error}", where=str(path)) from None
     return stack_from_mapping(data, str(path))

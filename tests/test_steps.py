@@ -81,6 +81,19 @@ def test_an_unknown_stack_or_key_names_what_is_known() -> None:
         stack_from_mapping({**_content(), "host": {**_content()["host"], "launch_s": -1}}, "mine")
 
 
+def test_a_stack_of_ones_own_is_given_by_its_file(tmp_path: Path) -> None:
+    file = tmp_path / "mine.toml"
+    text = Path(load_stack("pytorch-ddp").origin).read_text(encoding="utf-8")
+    file.write_text(text.replace('name = "pytorch-ddp"', 'name = "mine"').replace("fixed_s = 0.01", "fixed_s = 1.5"))
+    report = check(CONFIGS / "gpt2.json", stack=str(file))
+    assert (report.stack, report.step.parts["once a step"]) == ("mine", 1.5)
+    file.write_text("name = ")
+    with pytest.raises(InputError, match=r"mine2.toml: expected TOML"):
+        load_stack(file.rename(tmp_path / "mine2.toml"))
+    with pytest.raises(InputError, match=r"absent.toml: cannot be read"):
+        load_stack(tmp_path / "absent.toml")
+
+
 def _content() -> dict[str, dict[str, object]]:
     import tomllib
 

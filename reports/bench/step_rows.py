@@ -39,7 +39,6 @@ class Row:
     id: str
     source: str
     stack_name: str
-    year: int
     config: str
     model: ModelShape
     workload: Workload
@@ -50,8 +49,6 @@ class Row:
     stack: SoftwareStack
     known: bool
     step_s: float
-    flags: str
-    recipe_unknown: bool
 
 
 def read_rows(path: Path) -> Iterator[Row]:
@@ -81,17 +78,15 @@ def _row(line: dict[str, str]) -> Row:
         sequence_parallel=line["sequence_parallel"].lower() == "true",
     )  # fmt: skip
     return Row(
-        id=line["id"], source=line["source"], stack_name=line["stack"], year=number("year", 2024),
+        id=line["id"], source=line["source"], stack_name=line["stack"],
         config=line["config"], model=_model(line["config"]), workload=workload, accumulation=number("accumulation"),
         dtype=dtype, gpus=number("gpus"), device=device, stack=stack, known=known, step_s=float(line["step_s"]),
-        flags=line.get("notes") or "", recipe_unknown=line["checkpointing"] == "unknown",
     )  # fmt: skip
 
 
 def priced_dtype(dtype: str, device: Device) -> str:
-    """The element type whose prices stand for ``dtype``'s: block-scaled formats run as fp8, which a stack corrects."""
-    own = {"mxfp8": "fp8", "nvfp4": "fp8"}.get(dtype, dtype)
-    return own if own in device.peak_flops else "bf16"
+    """The element type whose prices stand for ``dtype``'s on ``device``: its own, else fp8's, else bf16's."""
+    return next((own for own in (dtype, "fp8", "bf16") if own in device.peak_flops), "fp16")
 
 
 def _experts(e: int, d: int) -> int:
@@ -103,7 +98,7 @@ def _experts(e: int, d: int) -> int:
 
 @lru_cache(maxsize=256)
 def stack_of(name: str, year: int, eager: bool = False) -> tuple[SoftwareStack, bool]:
-    """The shipped stack that answers to ``name``, else the nearest: its framework, eager or not, compiled or not, year."""
+    """The shipped stack that answers to ``name``, else the nearest: framework, eager or not, compiled or not, year."""
     shipped = [load_stack(known) for known in list_stacks()]
     for stack in shipped:
         if any(fnmatchcase(name, alias) for alias in (stack.name, *stack.aliases)):

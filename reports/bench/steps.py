@@ -54,7 +54,7 @@ def judged(rows: Sequence[Row]) -> tuple[list[Judged], list[tuple[str, str]]]:
 def predicted(row: Row) -> StepCost:
     """The row's step, in a wider interval where its stack is not known."""
     tier = None if row.known else "extrapolated"
-    return price_step(row.model, row.workload, row.device, row.stack, row.accumulation, row.dtype, tier)
+    return price_step(row.model, row.workload, row.device, row.stack, row.accumulation, tier)
 
 
 def figures(some: Sequence[Judged]) -> dict[str, Any]:

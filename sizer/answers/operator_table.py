@@ -9,6 +9,7 @@ from shapes.cost import Cost
 from shapes.device import DEFAULT_DEVICE, Device, load_device
 from shapes.errors import InputError
 from shapes.operators import Attention, Operator
+from shapes.software_stack import SoftwareStack
 from shapes.workload import Workload
 from sizer.checking.checks import step_time, summary
 from sizer.checking.findings import ModelSummary, StepTime
@@ -67,12 +68,12 @@ def ops(
     device: str | Device = DEFAULT_DEVICE,
     trace: bool = False,
     config_format: str | None = None,
+    stack: str | SoftwareStack | None = None,
     **workload: Any,
 ) -> OperatorTable:
-    """The operators of ``config`` (as for ``check``) and what each costs on ``device``."""
-    return ops_of_subject(
-        read_subject(config, trace=trace, config_format=config_format, **workload), load_device(device)
-    )
+    """The operators of ``config`` (as for ``check``), what each costs on ``device``, and the step of ``stack``."""
+    subject = read_subject(config, trace=trace, config_format=config_format, stack=stack, **workload)
+    return ops_of_subject(subject, load_device(device))
 
 
 def ops_of_subject(subject: Subject, device: Device) -> OperatorTable:

@@ -69,27 +69,24 @@ def interval_of(stack: SoftwareStack, tier: str) -> Interval:
 
 def price_step(
     model: ModelShape, workload: Workload, device: Device, stack: SoftwareStack, accumulation: int | None = None,
-    recipe: str = "", tier: str | None = None,
+    tier: str | None = None,
 ) -> StepCost:  # fmt: skip
-    """One global step of ``model``: ``accumulation`` microbatches (None: the workload's) and the update.
-
-    ``recipe``: what fp8 products really are ("mxfp8", "nvfp4"), for the stack's ``by_dtype``.
-    """
+    """One global step of ``model``: ``accumulation`` microbatches (None: the workload's) and the update."""
     listed = operators(model, workload)
     costs = predict_many(listed, device)
-    stage, whole = works(model, workload, device, recipe=recipe)
+    stage, whole = works(model, workload, device)
     return step_cost(stage, whole, schedule_of(workload, accumulation), stack, device, mean_error(listed, costs), tier)
 
 
-def works(model: ModelShape, workload: Workload, device: Device, recipe: str = "") -> tuple[Work, Work]:
+def works(model: ModelShape, workload: Workload, device: Device) -> tuple[Work, Work]:
     """The work of the slowest pipeline stage and of all stages, the same object where there is one."""
     listed = operators(model, workload)
-    stage = work(listed, predict_many(listed, device), recipe)
+    stage = work(listed, predict_many(listed, device))
     if workload.p == 1:
         return stage, stage
     stage = slowest_stage(stage, model.layers, workload.p)
     everything = operators(model, replace(workload, p=1))
-    return stage, work(everything, predict_many(everything, device), recipe)
+    return stage, work(everything, predict_many(everything, device))
 
 
 def schedule_of(workload: Workload, accumulation: int | None = None) -> Schedule:

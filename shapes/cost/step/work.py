@@ -80,17 +80,17 @@ def group_of(operator: Collective) -> str:
     return "tensor"
 
 
-def kind_of(operator: Operator, recipe: str = "") -> Kind:
-    """The class that a stack's constants speak of; ``recipe`` names what 8-bit products really are (mxfp8, nvfp4)."""
+def kind_of(operator: Operator) -> Kind:
+    """The class that a stack's constants speak of."""
     if isinstance(operator, Elementwise):
         return Kind(operator.what)
     if isinstance(operator, Attention):
         return Kind("attention", operator.head_dim)
     name = {"gemm": "gemm", "conv": "gemm", "bmm": "bmm", "grouped_gemm": "grouped"}[operator.kind]
-    return Kind(name, "" if operator.dtype in SIXTEEN_BITS else recipe or operator.dtype)
+    return Kind(name, "" if operator.dtype in SIXTEEN_BITS else operator.dtype)
 
 
-def work(operators: Iterable[Operator], costs: Iterable[Cost], recipe: str = "") -> Work:
+def work(operators: Iterable[Operator], costs: Iterable[Cost]) -> Work:
     """``operators`` of one microbatch (data parallelism's and the update once) with their costs, added up."""
     total = Work()
     for operator, cost in zip(operators, costs, strict=True):
@@ -105,7 +105,7 @@ def work(operators: Iterable[Operator], costs: Iterable[Cost], recipe: str = "")
             region = total.layers if "layers" in operator.name else total.ends
             # Each group of a grouped product is launched, or at least quantised and described, on its own.
             launches = count * operator.groups if isinstance(operator, GroupedGemm) else count
-            region.add(kind_of(operator, recipe), seconds, launches)
+            region.add(kind_of(operator), seconds, launches)
             if isinstance(operator, Gemm) and _falls_back(operator):
                 region.fallbacks += count
     return total
