@@ -17,7 +17,8 @@ from sizer.report.formats import FORMATS, PLOTS, formats, render
 
 #: Modules of sizer/report that render nothing themselves.
 SHARED = {
-    "diff_rows", "formats", "markdown", "measurements", "page", "picture", "rule_page", "spreadsheet", "units",
+    "annotations", "diff_rows", "findings_markdown", "formats", "markdown", "measurements", "page", "picture",
+    "rule_page", "spreadsheet", "units",
 }  # fmt: skip
 MODULES = {module.name for module in pkgutil.iter_modules(sizer.report.__path__)}
 REGISTERED = {module for known in FORMATS.values() for module in known.values()} | set(PLOTS.values())

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from sizer.answers.diff import DeviceDiff, Diff, FileDiff
-from sizer.checking.findings import PricedFinding
 from sizer.report.diff_rows import rows, time_text
+from sizer.report.findings_markdown import finding_markdown
 from sizer.report.markdown import code, details, html_text, inline, table
 from sizer.report.page import Page
-from sizer.report.rule_page import rule_url
 
 #: How a comment on a pull request is found again, so that it is updated and not repeated.
 MARKER = "<!-- sizer diff -->"
@@ -74,10 +73,3 @@ def _details(file: FileDiff, one: DeviceDiff, answer: Diff) -> list[str]:
         lines += [f"- {what}: {finding_markdown(finding)}" for finding in findings[:SHOWN]]
         lines += [f"- … {len(findings) - SHOWN} more"] if len(findings) > SHOWN else []
     return details(html_text(f"{file.path} on {one.device}, {file.model_type}, stack {file.stack}"), lines)
-
-
-def finding_markdown(finding: PricedFinding) -> str:
-    """A finding in one line, its code linked to the rule's page where that has an address."""
-    url = rule_url(finding.code)
-    name = f"[{finding.code}]({url})" if url else f"{finding.code} {finding.slug}"
-    return f"{finding.severity} {name} {code(f'{finding.field} = {finding.value}')}: {inline(finding.message)}"

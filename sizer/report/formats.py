@@ -19,8 +19,14 @@ Renderer = Callable[[Any, Page], "str | bytes"]
 
 #: A command, or a command and the option or subcommand that asks for another view -> format -> module.
 FORMATS: dict[str, dict[str, str]] = {
-    "check": {"text": "check_text", "json": "json_document"},
-    "diff": {"text": "diff_text", "json": "json_document", "csv": "diff_csv", "markdown": "diff_markdown"},
+    "check": {
+        "text": "check_text", "json": "json_document", "csv": "check_csv", "markdown": "check_markdown",
+        "sarif": "sarif", "github": "github", "junit": "junit",
+    },
+    "diff": {
+        "text": "diff_text", "json": "json_document", "csv": "diff_csv", "markdown": "diff_markdown",
+        "sarif": "sarif", "github": "github", "junit": "junit",
+    },
     "ops": {"text": "ops_text", "json": "json_document"},
     "ops --explain": {"text": "explain_text"},
     "search": {"text": "search_text", "json": "json_document", "csv": "search_csv"},

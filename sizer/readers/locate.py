@@ -1,0 +1,115 @@
+"""Where a key stands in a configuration's text: JSON, YAML, TOML, and by its name anywhere else.
+
+The parsers that read configurations keep no positions, so the text is scanned again, only when a format asks.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+#: One token of JSON: a string, a bracket or sign, or a number or word.
+_JSON = re.compile(r'"(?:[^"\\]|\\.)*"|[{}\[\]:,]|[^\s{}\[\]:,"]+', re.DOTALL)
+_TOML_TABLE = re.compile(r"^[ \t]*\[\[?[ \t]*([^\]]+?)[ \t]*\]")
+_TOML_KEY = re.compile(r"^[ \t]*([A-Za-z0-9_.\"'-]+)[ \t]*=")
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A key's place: ``line`` and ``column`` from one, in characters; it ends before ``end_column`` of its line."""
+
+    line: int
+    column: int
+    end_column: int
+
+
+def locate(text: str, key: str, path: str) -> Place | None:
+    """The place of ``key``, dotted where nested, in the text of the file ``path``; None where it does not stand there.
+
+    >>> locate('{"a": {"b": 1}}', "a.b", "config.json")
+    Place(line=1, column=8, end_column=11)
+    """
+    if path.endswith(".toml"):
+        found = _toml_keys(text)
+    elif text.lstrip()[:1] == "{":
+        found = _json_keys(text)
+    elif path.endswith((".yaml", ".yml")):
+        found = _yaml_keys(text)
+    else:
+        return _by_name(text, key)
+    places = dict(reversed(list(found)))  # the first of equal keys
+    if key in places:
+        return _place(text, *places[key])
+    inner = [span for name, span in places.items() if name.rpartition(".")[2] == key.rpartition(".")[2]]
+    return _place(text, *inner[0]) if len(inner) == 1 else None
+
+
+def _place(text: str, start: int, end: int) -> Place:
+    before = text.rfind("\n", 0, start) + 1
+    return Place(text.count("\n", 0, start) + 1, start - before + 1, end - before + 1)
+
+
+def _json_keys(text: str) -> Iterator[tuple[str, tuple[int, int]]]:
+    """(dotted key, span of its string) of every object's keys, in order."""
+    path: list[str] = []  # the key that each open object is at
+    opened: list[str] = []
+    previous: re.Match[str] | None = None
+    for token in _JSON.finditer(text):
+        sign = token.group()
+        if sign in "{[":
+            opened.append(sign)
+            path.append("")
+        elif sign in "}]" and opened:
+            opened.pop()
+            path.pop()
+        elif sign == ":" and previous is not None and opened and opened[-1] == "{":
+            path[-1] = previous.group()[1:-1]
+            yield ".".join(filter(None, path)), previous.span()
+        previous = token
+
+
+def _yaml_keys(text: str) -> Iterator[tuple[str, tuple[int, int]]]:
+    import yaml
+
+    path: list[str] = []
+    expects_key: list[bool | None] = []  # of each open collection: whether a key comes next; None in a list
+    try:
+        for event in yaml.parse(text, Loader=yaml.SafeLoader):
+            if isinstance(event, (yaml.MappingStartEvent, yaml.SequenceStartEvent)):
+                expects_key.append(True if isinstance(event, yaml.MappingStartEvent) else None)
+                path.append("")
+            elif isinstance(event, (yaml.MappingEndEvent, yaml.SequenceEndEvent)):
+                expects_key.pop()
+                path.pop()
+                _value_read(expects_key)
+            elif isinstance(event, yaml.ScalarEvent) and expects_key and expects_key[-1]:
+                path[-1], expects_key[-1] = event.value, False
+                if event.start_mark is not None and event.end_mark is not None:
+                    yield ".".join(filter(None, path)), (event.start_mark.index, event.end_mark.index)
+            elif isinstance(event, (yaml.ScalarEvent, yaml.AliasEvent)):
+                _value_read(expects_key)
+    except yaml.YAMLError:
+        return
+
+
+def _value_read(expects_key: list[bool | None]) -> None:
+    if expects_key and expects_key[-1] is False:
+        expects_key[-1] = True
+
+
+def _toml_keys(text: str) -> Iterator[tuple[str, tuple[int, int]]]:
+    table, start = "", 0
+    for line in text.splitlines(keepends=True):
+        if found := _TOML_TABLE.match(line):
+            table = found[1] + "."
+        elif found := _TOML_KEY.match(line):
+            yield table + found[1].strip("\"'"), (start + found.start(1), start + found.end(1))
+        start += len(line)
+
+
+def _by_name(text: str, key: str) -> Place | None:
+    """A Python assignment, or a script's option with its dashes."""
+    name = re.escape(key.rpartition(".")[2]).replace("_", "[-_]")
+    found = re.search(rf"(?<![\w-])(?:--)?{name}(?![\w-])", text)
+    return None if found is None else _place(text, *found.span())
