@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from functools import lru_cache
 from pathlib import Path
@@ -124,6 +124,15 @@ class SoftwareStack:
         if not own:
             return self.kernels["attention"]
         return own[min(own, key=lambda known: abs(known - head_dim))]
+
+    def for_head_dims_near(self, architecture: str, head_dim: int) -> SoftwareStack:
+        """This stack with the attention factor of ``head_dim`` at every head dimension.
+
+        Factors of different head dimensions were fitted on different runs, so that their ratio says nothing of what
+        another head dimension gains; the kernels' own prices do.
+        """
+        factor = self.attention_factor(architecture, head_dim)
+        return replace(self, attention={**self.attention, architecture: {head_dim: factor}})
 
     def attention_kernel(self, architecture: str) -> str | None:
         """The attention kernel that this stack runs on ``architecture``; None: the device's usual one."""

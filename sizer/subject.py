@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from shapes.device import Device
 from shapes.errors import InputError, positive_int
+from shapes.kernels import load_kernel
 from shapes.memory import Implementation
 from shapes.model import ModelShape
 from shapes.model.resize import DIMENSIONS, dimensions
@@ -370,6 +371,8 @@ def run_on(subject: Subject, device: Device) -> Subject:
     """``subject`` with the attention kernel that its stack runs on ``device``, where nobody asked for one."""
     kernel = subject.stack.attention_kernel(device.architecture)
     if subject.model is None or kernel is None or "attention" in subject.given:
+        return subject
+    if not load_kernel(kernel).runs_on(device.architecture):  # Gaudi has its own, whatever the stack runs elsewhere
         return subject
     return resized_subject(subject, subject.model, replace(subject.workload, attention=kernel))  # type: ignore[arg-type]  # a kernel's name
 

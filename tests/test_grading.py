@@ -8,7 +8,7 @@ import pytest
 
 from shapes.device import load_device
 from sizer.checking.findings import PricedSuggestion
-from sizer.checking.grading import price_suggestion, saving, severity
+from sizer.checking.grading import Offer, PricedStep, price_offer, saving, severity
 from sizer.pricing import Pricer, Step
 from sizer.rules.base import Finding, Suggestion
 from sizer.subject import read_subject
@@ -18,11 +18,20 @@ LLAMA = Path(__file__).parent / "data" / "configs" / "llama-3.1-8b.json"
 
 def priced(change: dict[str, int | str], **workload: object) -> tuple[PricedSuggestion, Step]:
     """A change of Llama-3.1-8B on an H100 with its price, and the step before it."""
+    offer = offered(change, **workload)
+    assert offer is not None
+    return offer.priced, offer.step
+
+
+def offered(change: dict[str, int | str], **workload: object) -> Offer | None:
     subject, pricer = read_subject(str(LLAMA), **workload), Pricer(load_device("h100-sxm"))
-    step = pricer.step(subject.operators)
-    found = price_suggestion(Suggestion(change), subject, step, pricer)
-    assert found is not None
-    return found, step
+    return price_offer(Suggestion(change), subject, PricedStep(pricer, pricer.step(subject.operators)), frozenset())
+
+
+def gain(share: float, step: Step, *, within_error: bool) -> Offer:
+    """An offer that saves so much of ``step``."""
+    one = PricedSuggestion({}, -share * step.seconds, 0, 0, within_error)
+    return Offer(one, step, frozenset(), Suggestion({}), "fitted")
 
 
 def test_a_larger_microbatch_is_priced_at_equal_tokens() -> None:
@@ -45,7 +54,7 @@ def test_doing_less_work_is_no_saving() -> None:
     assert found.flops_change < -0.05 * step.flops
     assert saving(found, step) < 0.01 * step.seconds
     assert found.within_error
-    assert severity(Finding("d_ff", 14336, ""), [(found, step)]) == "info"
+    assert severity(Finding("d_ff", 14336, ""), [Offer(found, step, frozenset(), Suggestion({}), "fitted")]) == "info"
 
 
 def test_more_work_is_not_credited_to_a_larger_model() -> None:
@@ -59,15 +68,39 @@ def test_more_work_is_not_credited_to_a_larger_model() -> None:
 def test_a_gain_beyond_the_error_is_a_warning_from_one_percent_of_the_step_on() -> None:
     _, step = priced({"d_ff": 12288}, b=1, s=128)
     for share, grade in ((0.009, "info"), (0.011, "warning")):
-        gain = PricedSuggestion({}, -share * step.seconds, 0, 0, within_error=False)
-        assert severity(Finding("d_ff", 1, ""), [(gain, step)]) == grade
-        unsure = PricedSuggestion({}, -share * step.seconds, 0, 0, within_error=True)
-        assert severity(Finding("d_ff", 1, ""), [(unsure, step)]) == "info"
+        assert severity(Finding("d_ff", 1, ""), [gain(share, step, within_error=False)]) == grade
+        assert severity(Finding("d_ff", 1, ""), [gain(share, step, within_error=True)]) == "info"
+
+
+def test_what_is_asked_outright_is_a_warning_whatever_the_prices_error() -> None:
+    _, step = priced({"d_ff": 12288}, b=1, s=128)
+    outright = Finding("d_ff", 1, "", violated=True)
+    assert severity(outright, []) == "warning"
+    assert severity(outright, [gain(0.001, step, within_error=True)]) == "warning"
+    # A device that was asked and makes no difference there knows better.
+    assert severity(outright, [gain(0.001, step, within_error=True)], measured=True) == "info"
+
+
+def test_a_default_that_nobody_asked_for_is_no_warning() -> None:
+    _, step = priced({"d_ff": 12288}, b=1, s=128)
+    assert severity(Finding("b", 4, ""), [gain(0.5, step, within_error=False)], asked=False) == "info"
+
+
+def test_no_suggestion_is_credited_with_more_than_the_cause_takes() -> None:
+    subject, pricer = read_subject(str(LLAMA), b=1, s=1000), Pricer(load_device("h100-sxm"))
+    by = PricedStep(pricer, pricer.step(subject.operators))
+    found = price_offer(Suggestion({"b": 64}), subject, by, frozenset(), at_most_s=1e-4)
+    assert found is not None
+    assert found.priced.step_seconds_change == -1e-4
+
+
+def test_what_breaks_another_rule_is_not_offered() -> None:
+    assert offered({"vocab": 128257}) is None
+    assert offered({"heads": 64, "kv_heads": 16, "head_dim": 100}) is None
 
 
 def test_a_change_that_is_no_model_has_no_price() -> None:
-    subject, pricer = read_subject(str(LLAMA)), Pricer(load_device("h100-sxm"))
-    assert price_suggestion(Suggestion({"heads": 33}), subject, pricer.step(subject.operators), pricer) is None
+    assert offered({"heads": 33}) is None
 
 
 @pytest.mark.parametrize("error", [True, False])

@@ -234,11 +234,11 @@ def test_experts_talk_across_nodes_through_their_own_network_cards() -> None:
 
 def test_a_launch_bound_step_is_a_finding_that_a_larger_microbatch_mends() -> None:
     def launch_bound(**workload: int) -> list[PricedFinding]:
-        return [one for one in check(CONFIGS / "gpt2.json", **workload).findings if one.code == "SZ123"]
+        return [one for one in check(CONFIGS / "gpt2.json", **workload).findings if "SZ123" in one.codes]
 
     (finding,) = launch_bound(b=1, s=128)
     assert finding.severity == "warning"
-    assert dict(finding.suggestions[0].change) == {"microbatch": 2}
+    assert {"microbatch": 2} in [dict(suggestion.change) for suggestion in finding.suggestions]
     assert not launch_bound(b=32, s=1024)
 
 

@@ -6,8 +6,9 @@ from dataclasses import replace
 
 from shapes.cost.predict import attention_titles
 from shapes.device import Device
-from sizer.checking.findings import SEVERITIES, ModelSummary, Report, StepTime
-from sizer.checking.grading import PricedStep, price_finding
+from sizer.checking.causes import findings_by_cause
+from sizer.checking.findings import ModelSummary, Report, StepTime
+from sizer.checking.grading import PricedStep, grade
 from sizer.checking.proposals import Proposals, propose
 from sizer.checking.suppress import Suppression
 from sizer.pricing import CostSource, Pricer, Step
@@ -29,9 +30,9 @@ def report_of(proposals: Proposals, measured: CostSource | None = None) -> Repor
     predicted = own = PricedStep(proposals.pricer, proposals.step)
     if measured is not None:
         pricer = Pricer(device, measured)
-        own = PricedStep(pricer, pricer.step(subject.operators))
-    findings = [price_finding(rule, finding, subject, own, predicted) for rule, finding in proposals.findings()]
-    findings.sort(key=lambda finding: (SEVERITIES.index(finding.severity), -finding.step_seconds, finding.code))
+        own = PricedStep(pricer, pricer.step(subject.operators), measured=True)
+    graded = [grade(rule, one, subject, own, predicted, proposals.broken) for rule, one in proposals.findings()]
+    findings = findings_by_cause(graded, subject, measured=measured is not None)
     return Report(
         path=subject.where,
         model=summary(subject),

@@ -53,9 +53,13 @@ class PricedSuggestion:
 
 @dataclass(frozen=True, slots=True)
 class PricedFinding:
-    """A rule's finding with its price.
+    """What one cause costs, with its price: the finding of one rule, or of several that come from the same cause.
 
-    ``step_seconds``: what its best suggestion would save a step, beyond what doing less work saves (0: nothing).
+    ``codes``: those rules, ``code`` and ``slug`` the first's. ``step_seconds``: what its best suggestion would save a
+    step, beyond what doing less work saves (0: nothing, or nothing that is known). ``violated``: it breaks what a
+    source asks outright, and is a warning at least, whatever the price. ``within_error``: the price does not exceed
+    the prediction's own error. ``tier``: where the price comes from (measured, fitted, borrowed, extrapolated; "":
+    there is none).
     """
 
     code: str
@@ -66,6 +70,10 @@ class PricedFinding:
     message: str
     step_seconds: float
     suggestions: tuple[PricedSuggestion, ...] = ()
+    codes: tuple[str, ...] = ()
+    violated: bool = False
+    within_error: bool = False
+    tier: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,4 +166,8 @@ def finding_dict(finding: PricedFinding) -> dict[str, Any]:
         }
         for suggestion in finding.suggestions
     ]
-    return {**values, "step_seconds": finding.step_seconds, "suggestions": suggestions}
+    return {
+        **values, "step_seconds": finding.step_seconds, "suggestions": suggestions,
+        "codes": list(finding.codes or (finding.code,)), "violated": finding.violated,
+        "within_error": finding.within_error, "tier": finding.tier,
+    }  # fmt: skip

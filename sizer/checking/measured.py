@@ -45,16 +45,16 @@ def check_measured(
     report = report_of(proposals, costs)
     before = {(finding.code, finding.field): finding for finding in report_of(proposals).findings}
     findings = tuple(
-        _contradicted(finding, before[finding.code, finding.field], executor.environment.device)
+        _contradicted(finding, before.get((finding.code, finding.field)), executor.environment.device)
         for finding in report.findings
     )
     notes = (*report.model.notes, *costs.notes)
     return replace(report, findings=findings, model=replace(report.model, notes=notes))
 
 
-def _contradicted(finding: PricedFinding, before: PricedFinding, device: str) -> PricedFinding:
+def _contradicted(finding: PricedFinding, before: PricedFinding | None, device: str) -> PricedFinding:
     """``finding`` saying so where it was predicted to be worth fixing and the device does not bear it out."""
-    if before.severity != "warning" or finding.severity != "info":
+    if before is None or before.severity != "warning" or finding.severity != "info":
         return finding
     text = f"{finding.message} Measured here ({device}) fixing it gains nothing statistically distinguishable."
     return replace(finding, message=text)

@@ -8,12 +8,15 @@ from dataclasses import dataclass, replace
 
 from shapes.device import Device
 from shapes.errors import InputError
+from shapes.operators import Attention
+from shapes.software_stack import SoftwareStack
 from shapes.workload import Workload
 from sizer.checking.changes import changed_subject, of_dimensions
 from sizer.checking.suppress import Suppression
+from sizer.checking.vetting import Breach, breaches_in, context_of
 from sizer.pricing import Pricer, Step
 from sizer.rules import RULES, dtype_on_device
-from sizer.rules.base import Answer, Context, Finding, NotApplicable, Rule
+from sizer.rules.base import Answer, Finding, NotApplicable, Rule
 from sizer.subject import Subject, resized_subject, run_on
 
 
@@ -21,7 +24,8 @@ from sizer.subject import Subject, resized_subject, run_on
 class Proposals:
     """Each rule's answer about ``subject`` (None: the rule is suppressed), by the predicted costs of ``step``.
 
-    ``subject`` is in an element type that ``device`` has; ``asked`` is the workload as the person gave it.
+    ``subject`` is in an element type that ``device`` has; ``asked`` is the workload as the person gave it; ``broken``
+    is what the rules have against the subject outright, the suppressed ones too.
     """
 
     subject: Subject
@@ -29,6 +33,7 @@ class Proposals:
     device: Device
     pricer: Pricer
     step: Step
+    broken: frozenset[Breach]
     answers: tuple[tuple[Rule, Answer | None], ...]
 
     def findings(self) -> Iterator[tuple[Rule, Finding]]:
@@ -50,28 +55,22 @@ class Proposals:
 
 
 def propose(subject: Subject, device: Device, suppression: Suppression | None = None) -> Proposals:
-    """Run every rule that is not suppressed, once."""
+    """Run every rule once; suppressed ones only for what a suggestion may find broken already."""
     asked, suppression = subject.asked or subject.workload, suppression or Suppression()
     subject = _on_device(run_on(subject, device), device)
-    pricer = Pricer(device, stack=subject.stack)
+    pricer = Pricer(device, stack=_comparing_heads(subject, device))
     step = pricer.step(subject.operators, subject.workload, subject.model)
-    context = Context(
-        subject.model,
-        asked,
-        device,
-        step.operators,
-        step.costs,
-        subject.dimensions,
-        subject.given,
-        subject.workload.dtype,
-        subject.implementation,
-        step.cost,
-        subject.stack.name,
-    )
-    answers = tuple(
-        (rule, _settled(rule.check(context)) if suppression.keeps(rule.CODE, subject.where) else None) for rule in RULES
-    )
-    return Proposals(subject, asked, device, pricer, step, answers)
+    context = context_of(subject, device, step)
+    context = replace(context, workload=asked)  # in the type that was asked for, which is SZ119's to judge
+    answered = [(rule, _settled(rule.check(context))) for rule in RULES]
+    answers = tuple((rule, one if suppression.keeps(rule.CODE, subject.where) else None) for rule, one in answered)
+    return Proposals(subject, asked, device, pricer, step, breaches_in(answered), answers)
+
+
+def _comparing_heads(subject: Subject, device: Device) -> SoftwareStack:
+    """The stack, with one attention factor where the subject has one head dimension that suggestions may change."""
+    dims = {op.head_dim for op in subject.operators if isinstance(op, Attention)}
+    return subject.stack.for_head_dims_near(device.architecture, *dims) if len(dims) == 1 else subject.stack
 
 
 def _settled(answer: Answer) -> Answer:

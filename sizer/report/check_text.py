@@ -48,8 +48,12 @@ def _header(report: Report, style: Style) -> list[str]:
 def _finding(finding: PricedFinding, step_s: float, width: int, style: Style) -> list[str]:
     cost = ""
     if finding.step_seconds > 0 and step_s:
-        cost = f"  costs {seconds_text(finding.step_seconds)} a step ({percent_text(finding.step_seconds / step_s)})"
-    label = style(f"{finding.severity:<7} {finding.code}", finding.severity)
+        cost = f"  costs {seconds_text(finding.step_seconds)} a step ({percent_text(finding.step_seconds / step_s)}"
+        sure = [finding.tier] if finding.tier in ("borrowed", "extrapolated") else []
+        cost += ", ".join(["", *sure, *(["within the error"] if finding.within_error else [])]) + ")"
+    elif finding.violated and "priced there" not in finding.message:
+        cost = "  price unknown"
+    label = style(f"{finding.severity:<7} {', '.join(finding.codes or (finding.code,))}", finding.severity)
     lines = [f"{label} {finding.field} = {finding.value}{cost}"]
     lines += textwrap.wrap(finding.message, max(width, 40), initial_indent="  ", subsequent_indent="  ")
     for suggestion in finding.suggestions:

@@ -12,6 +12,7 @@ Suggestion: a larger microbatch, or a smaller t.
 from __future__ import annotations
 
 from shapes.operators import Attention
+from sizer.rules.arithmetic import larger_microbatch
 from sizer.rules.base import Answer, Context, Finding, NotApplicable, Suggestion
 
 CODE = "SZ113"
@@ -34,7 +35,7 @@ def check(context: Context) -> Answer:
         f"attention has {blocks} thread blocks (b x a/t = {core.batch * core.heads}, s {core.q_len}) "
         f"for {context.device.compute.units} multiprocessors"
     )
-    suggestions = [Suggestion({"b": context.workload.b * -(-context.device.compute.units // blocks)})]
+    suggestions = [*larger_microbatch(context, context.workload.b * -(-context.device.compute.units // blocks))]
     if context.workload.t > 1:
         divisor = next(d for d in range(2, context.workload.t + 1) if context.workload.t % d == 0)
         suggestions.append(Suggestion({"t": context.workload.t // divisor}))

@@ -33,7 +33,10 @@ class Finding:
     """What a rule found, before pricing.
 
     ``field`` is a dimension (``DIMENSIONS``), a field of Workload, or an operator's name; ``value`` what it is.
-    ``error`` marks what cannot run or cannot be sharded; every other severity follows from the price.
+    ``error`` marks what cannot run or cannot be sharded. ``violated``: it breaks what a kernel requires or the rule's
+    source recommends outright, and is a warning whatever its price. Every other severity follows from the price.
+    ``cause``: what it comes from, where that is not ``field``; findings of one cause are reported as one.
+    ``at_most_s``: seconds of a step that the cause can take, where the rule knows: no suggestion is credited with more.
     """
 
     field: str
@@ -41,6 +44,9 @@ class Finding:
     message: str
     suggestions: tuple[Suggestion, ...] = ()
     error: bool = False
+    violated: bool = False
+    cause: str = ""
+    at_most_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

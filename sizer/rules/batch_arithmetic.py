@@ -45,7 +45,7 @@ def _devices(workload: Workload) -> Iterator[Finding]:
     )
     message = f"{gpus} devices, but {names} = {degrees} = {d * t * p * cp}"
     changed = {key: value for key, value in change.items() if value != getattr(workload, key)}
-    yield Finding("d", d, message, (Suggestion(changed),), error=True)
+    yield Finding("d", d, message, (Suggestion(changed),), error=True, cause="batch arithmetic")
 
 
 def _batch(workload: Workload) -> Iterator[Finding]:
@@ -58,4 +58,4 @@ def _batch(workload: Workload) -> Iterator[Finding]:
     else:
         suggestions = [Suggestion({"global_batch": value}) for value in neighbours(whole, b * d)]
     message = f"a global batch of {whole} is not a multiple of MBS x DP = {b} x {d} = {b * d}"
-    yield Finding("b", b, message, tuple(suggestions), error=True)
+    yield Finding("b", b, message, tuple(suggestions), error=True, cause="batch arithmetic")

@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from shapes.model import ModelShape
 from shapes.operators.split import expert_counts, nearest_e
 from shapes.workload import Workload
-from sizer.rules.arithmetic import alignment, neighbours, next_multiple, shard_text
+from sizer.rules.arithmetic import alignment, larger_microbatch, neighbours, next_multiple, off_vector, shard_text
 from sizer.rules.base import Answer, Context, Finding, NotApplicable, Suggestion
 
 CODE = "SZ117"
@@ -38,7 +38,8 @@ def check(context: Context) -> Answer:
     if moe.width % step:
         message = f"each expert's width: {shard_text('d_ff', moe.width, workload.t, step // workload.t)}"
         suggestions = tuple(Suggestion({"expert_d_ff": value}) for value in neighbours(moe.width, step))
-        findings.append(Finding("expert_d_ff", moe.width, message, suggestions))
+        violated = off_vector(context, moe.width, workload.t)
+        findings.append(Finding("expert_d_ff", moe.width, message, suggestions, violated=violated))
     findings += _split(model, moe.experts, moe.top_k, workload)
     tokens = workload.tokens * moe.top_k * workload.e / moe.experts
     if tokens < TILE_ROWS:
@@ -47,7 +48,7 @@ def check(context: Context) -> Answer:
             f"fewer than a tile's {TILE_ROWS} rows"
         )
         larger = workload.b * -(-TILE_ROWS * moe.experts // (workload.tokens * moe.top_k * workload.e))
-        findings.append(Finding("b", workload.b, message, (Suggestion({"b": larger}),)))
+        findings.append(Finding("b", workload.b, message, larger_microbatch(context, larger)))
     return findings
 
 

@@ -2,24 +2,26 @@
 
 Scores have k = head_dim, values n = head_dim, in every head of every layer. The grade is the largest power of two that
 divides the head dimension, up to the alignment (64 elements of bf16 on A100 and later) in the type that the attention
-core runs in: bf16 where the projections around it are fp8.
+core runs in: bf16 where the projections around it are fp8. Off a multiple of 32 (80, 100, 125) it is a warning whatever
+the price, on every device; 96 is judged by its kernel (SZ114), which is mostly built for it.
 
 Bad: h 2560, a 32: h/a = 80, divisible by 16 only.
 Good: h 2560, a 20: h/a = 128; or a 40: 64.
 
-Suggestion: the nearest numbers of heads that keep the hidden size, or the nearest hidden size that keeps the heads.
+Suggestion: the nearest numbers of heads that keep the hidden size, or the nearest hidden sizes of heads of 128 or 64.
 """
 
 from __future__ import annotations
 
+from shapes.cost.predict import run_for
 from shapes.operators import Attention, Gemm, Operator
 from sizer.rules.arithmetic import (
     alignment,
     heads_that_keep_hidden,
-    largest_power_of_two,
-    lcm,
     neighbours,
+    shard_text,
     square,
+    whole_heads_near,
 )
 from sizer.rules.base import Answer, Context, Finding, NotApplicable, Suggestion
 
@@ -27,6 +29,9 @@ CODE = "SZ102"
 SLUG = "head-dim-power-of-two"
 SOURCE = "ML Engineering book, shape recommendation 3; arXiv 2401.14489, section VI."
 
+#: Elements below which a head dimension's largest power of two is a warning: 64 bytes of bf16, half a cache line. The
+#: paper's curves of score and value products by that power lie apart below it and together from it on.
+RECOMMENDED = 32
 #: A hidden size further away than this is another model, not a neighbour.
 NEIGHBOURHOOD = 0.1
 
@@ -36,12 +41,20 @@ def check(context: Context) -> Answer:
     if "head_dim" not in dims:
         return NotApplicable("no attention heads known")
     dim, step = dims["head_dim"], _core_alignment(context)
-    if dim % step == 0:
+    if dim % step == 0 or _built_for(context, dim):
         return ()
-    message = f"head_dim is divisible by {largest_power_of_two(dim)}, not by {step}"
-    return [
-        Finding("head_dim", dim, message, (*heads_that_keep_hidden(context, step), *_nearest_hidden(context, step)))
-    ]
+    message = shard_text("head_dim", dim, 1, step)
+    if square(context):
+        suggestions = (*heads_that_keep_hidden(context, step), *whole_heads_near(context, NEIGHBOURHOOD))
+    else:
+        suggestions = tuple(Suggestion({"head_dim": value}) for value in neighbours(dim, step))[-1:]
+    return [Finding("head_dim", dim, message, suggestions, violated=dim % min(step, RECOMMENDED) != 0)]
+
+
+def _built_for(context: Context, dim: int) -> bool:
+    """Whether ``dim`` keeps what is recommended and the attention kernel is built for it, as most are for 96."""
+    cores = (op for op in context.operators if isinstance(op, Attention) and op.head_dim == dim)
+    return dim % RECOMMENDED == 0 and any(dim in run_for(core, context.device).built for core in cores)
 
 
 def _core_alignment(context: Context) -> int:
@@ -52,16 +65,3 @@ def _core_alignment(context: Context) -> int:
 
 def _is_core(op: Operator) -> bool:
     return isinstance(op, Attention) or (isinstance(op, Gemm) and op.kind == "bmm")
-
-
-def _nearest_hidden(context: Context, step: int) -> tuple[Suggestion, ...]:
-    dims = context.dimensions
-    if not square(context):
-        return tuple(Suggestion({"head_dim": value}) for value in neighbours(dims["head_dim"], step))[-1:]
-    nearest = min(
-        neighbours(dims["hidden"], lcm(dims["heads"] * step, context.workload.t)),
-        key=lambda value: abs(value - dims["hidden"]),
-    )
-    if abs(nearest - dims["hidden"]) > NEIGHBOURHOOD * dims["hidden"]:
-        return ()
-    return (Suggestion({"hidden": nearest}, f"head_dim {nearest // dims['heads']}"),)

@@ -35,4 +35,4 @@ def check(context: Context) -> Answer:
         for suggestion in heads_that_keep_hidden(context, SMALLEST_HEAD)
         if int(suggestion.change["heads"]) < dims["heads"]
     )
-    return [Finding("heads", dims["heads"], message, larger)]
+    return [Finding("heads", dims["heads"], message, larger, cause="head_dim")]

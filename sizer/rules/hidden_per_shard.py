@@ -1,22 +1,26 @@
-"""The hidden size of one tensor-parallel shard, h/t, is a multiple of the device's alignment.
+"""The hidden size, and the heads' share of it on one tensor-parallel shard, are multiples of the device's alignment.
 
-h is the n or k of every projection; h/t that of the split ones.
+h is the n or k of every projection; h/t, where the heads add up to h, that of the split ones, which a head dimension
+off the alignment spoils. The sources ask for a multiple of 64, which nearly every published model keeps: another h is a
+warning whatever its price.
 
-Bad: h 2568 at t 1: divisible by 8 only. h 4160 at t 8: h/t = 520, divisible by 8 only.
+Bad: h 2568 at t 1: divisible by 8 only. h 4160 of 40 heads (104) at t 8: h/t = 520, divisible by 8 only.
 Good: h 4096 at t 8: h/t = 512.
 
-Suggestion: the nearest hidden size that keeps the number of heads, or a smaller t.
+Suggestion: the nearest hidden size with whole heads of 64 or 128, or a smaller t.
 """
 
 from __future__ import annotations
 
-from sizer.rules.arithmetic import alignment, largest_power_of_two, lcm, neighbours, square
+from sizer.rules.arithmetic import alignment, neighbours, shard_text, square, whole_heads_near
 from sizer.rules.base import Answer, Context, Finding, NotApplicable, Suggestion
 
 CODE = "SZ103"
 SLUG = "hidden-per-shard"
-SOURCE = "ML Engineering book, shape recommendation 3."
+SOURCE = "ML Engineering book, shape recommendation 3; arXiv 2401.14489, section VI."
 
+#: Elements that the sources ask h to be a multiple of, whatever the device asks beyond (Gaudi: 128).
+RECOMMENDED = 64
 #: A hidden size further away than this is another model, not a neighbour.
 NEIGHBOURHOOD = 0.1
 
@@ -26,14 +30,23 @@ def check(context: Context) -> Answer:
     if "hidden" not in dims:
         return NotApplicable("no hidden size known")
     hidden, step = dims["hidden"], alignment(context)
-    if hidden % (step * t) == 0:
+    # Heads that are cut are SZ105's; heads that do not add up to h leave it whole on every shard.
+    shards = t if square(context) and dims["heads"] % t == 0 else 1
+    if hidden % (step * shards) == 0:
         return ()
-    shard = hidden // t if hidden % t == 0 else hidden / t
-    grade = largest_power_of_two(hidden // t) if hidden % t == 0 else 1
-    message = f"h/t = {shard:g} is divisible by {grade}, not by {step}"
-    multiple = lcm(step * t, dims["heads"]) if square(context) else step * t
-    near = [value for value in neighbours(hidden, multiple) if abs(value - hidden) <= NEIGHBOURHOOD * hidden]
-    suggestions = [Suggestion({"hidden": value}) for value in near]
-    if t > 1 and hidden % (step * (t // 2)) == 0 and t % 2 == 0:
-        suggestions.append(Suggestion({"t": t // 2}))
-    return [Finding("hidden", hidden, message, tuple(suggestions))]
+    message = shard_text("h", hidden, shards, step)
+    whole = hidden % step == 0
+    if square(context):
+        suggestions = whole_heads_near(context, NEIGHBOURHOOD)
+    else:
+        near = (*neighbours(hidden, step), *neighbours(hidden, 2 * step))
+        close = {value for value in near if abs(value - hidden) <= NEIGHBOURHOOD * hidden}
+        suggestions = tuple(
+            Suggestion({"hidden": value}) for value in sorted(close, key=lambda value: abs(value - hidden))
+        )
+    return [
+        Finding(
+            "hidden", hidden, message, suggestions, violated=hidden % min(step, RECOMMENDED) != 0,
+            cause="head_dim" if whole else "hidden",
+        )
+    ]  # fmt: skip

@@ -5,7 +5,7 @@ With fewer key/value heads than t each is copied to several devices, whose proje
 Bad: kv 6 at t 4: neither divides the other. kv 4 at t 8: every key/value head twice.
 Good: kv 8 at t 8.
 
-Suggestion: as many key/value heads as t, or a t that divides them.
+Suggestion: a t that divides them. As many key/value heads as t would do, but how many share one is the model's affair.
 """
 
 from __future__ import annotations
@@ -26,11 +26,10 @@ def check(context: Context) -> Answer:
     kv = dims["kv_heads"]
     if kv % t == 0:
         return ()
-    suggestions = [Suggestion({"kv_heads": t})] if dims["heads"] % t == 0 else []
     smaller = next(degree for degree in range(t - 1, 0, -1) if kv % degree == 0 and dims["heads"] % degree == 0)
-    suggestions.append(Suggestion({"t": smaller}))
+    suggestions = (Suggestion({"t": smaller}),)
     if t % kv == 0:
         message = f"{kv} key/value heads at t {t}: each is copied to {t // kv} devices"
-        return [Finding("kv_heads", kv, message, tuple(suggestions))]
+        return [Finding("kv_heads", kv, message, suggestions, violated=True, cause="t")]
     message = f"{kv} key/value heads and t {t}: neither divides the other, so they cannot be sharded"
-    return [Finding("kv_heads", kv, message, tuple(suggestions), error=True)]
+    return [Finding("kv_heads", kv, message, suggestions, error=True, cause="t")]

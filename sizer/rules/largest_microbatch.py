@@ -3,10 +3,12 @@
 A larger microbatch makes every product taller and each weight's bytes serve more tokens. Any integer will do: of the
 microbatches that fit, 7 beats 4, and no power of two is asked of b.
 
-Memory is that of `sizer memory` with AdamW in the default precision. Suggestions are priced per token.
+Memory is that of `sizer memory` with AdamW in the default precision. The sequences of a step are the training's choice:
+without a global batch the rule has nothing to say, and with one it asks for a microbatch that the ranks' share is made
+of. Suggestions are priced per token; a communication of gradients that runs once a step is charged once.
 
-Bad: `sizer check config.json -b 4` where 7 sequences fit.
-Good: the largest microbatch that `sizer memory config.json` names.
+Bad: `sizer check config.json -b 4 --global-batch 512` where 8 sequences fit.
+Good: the largest divisor of the global batch's share that `sizer memory config.json` finds to fit.
 """
 
 from __future__ import annotations
@@ -29,10 +31,14 @@ def check(context: Context) -> Answer:
         return NotApplicable("no microbatch given (-b)")
     if not workload.train:
         return NotApplicable("a serving batch is as large as the requests that wait")
+    if workload.global_batch is None:
+        return NotApplicable("no global batch given (--global-batch): how many sequences a step may take is not known")
     largest = largest_microbatch(model, workload, context.device, implementation=context.implementation)
     if largest < workload.b:
         return NotApplicable("the workload does not fit the device (SZ121)")
-    if largest == workload.b:
+    share = workload.global_batch // workload.d
+    whole = max((b for b in range(1, min(largest, share) + 1) if share % b == 0), default=0)
+    if whole <= workload.b:
         return []
-    suggestion = Suggestion({"b": largest}, f"priced per token; the largest that fits {context.device.name}")
-    return [Finding("b", workload.b, f"a microbatch of {workload.b} where {largest} fits", (suggestion,))]
+    suggestion = Suggestion({"b": whole}, f"priced per token; the largest of a rank's {share} that fits")
+    return [Finding("b", workload.b, f"a microbatch of {workload.b} where {whole} fits", (suggestion,))]

@@ -12,7 +12,10 @@ Suggestion: twice the microbatch.
 
 from __future__ import annotations
 
-from sizer.rules.base import Answer, Context, Finding, NotApplicable, Suggestion
+from dataclasses import replace
+
+from sizer.rules.arithmetic import larger_microbatch
+from sizer.rules.base import Answer, Context, Finding, NotApplicable
 
 CODE = "SZ123"
 SLUG = "launch-bound"
@@ -35,4 +38,6 @@ def check(context: Context) -> Answer:
         "short. A larger microbatch, torch.compile or CUDA graphs, and grouped products for experts help"
     )
     b = context.workload.b
-    return [Finding("b", b, message, (Suggestion({"b": 2 * b}, "as many launches for twice the work"),))]
+    note = "as many launches for more work"
+    larger = tuple(replace(suggestion, note=note) for suggestion in larger_microbatch(context, 2 * b))
+    return [Finding("b", b, message, larger)]

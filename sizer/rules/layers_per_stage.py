@@ -5,12 +5,16 @@ Where they do not, the fullest stage holds one layer more and every other stage 
 Bad: 30 layers at p 4: stages of 8, 8, 7, 7.
 Good: 32 layers at p 4.
 
-Suggestion: the neighbouring number of layers, or a p that divides them.
+Suggestion: a p that divides them and fits in memory, or the next number of layers that p divides: none fewer, since
+depth is worth more than a stage's balance.
 """
 
 from __future__ import annotations
 
-from sizer.rules.arithmetic import neighbours
+from dataclasses import replace
+
+from shapes.memory import memory
+from sizer.rules.arithmetic import next_multiple
 from sizer.rules.base import Answer, Context, Finding, NotApplicable, Suggestion
 
 CODE = "SZ110"
@@ -27,11 +31,28 @@ def check(context: Context) -> Answer:
     layers = context.model.layers
     if layers % p == 0:
         return ()
-    smaller = next(degree for degree in range(p - 1, 0, -1) if layers % degree == 0)
-    suggestions = [Suggestion({"layers": value}) for value in neighbours(layers, p)]
-    suggestions.append(Suggestion({"p": smaller}))
+    suggestions = [Suggestion({"p": degree}) for degree in _stages(context, layers)]
+    suggestions.append(Suggestion({"layers": next_multiple(layers, p)}))
     if p > layers:
         message = f"{layers} layers over p {p}: a stage without a layer cannot run"
         return [Finding("layers", layers, message, tuple(suggestions), error=True)]
     message = f"{layers} layers over p {p}: the fullest stage holds {-(-layers // p)}, the others wait for it"
-    return [Finding("layers", layers, message, tuple(suggestions))]
+    return [Finding("layers", layers, message, tuple(suggestions), violated=True)]
+
+
+def _stages(context: Context, layers: int) -> list[int]:
+    """The nearest p that divides the layers, below and above, less those whose step does not fit where p's does."""
+    model, workload, device = context.model, context.workload, context.device
+    assert model is not None
+    p = min(workload.p, layers)
+    below = next((degree for degree in range(p if p < workload.p else p - 1, 0, -1) if layers % degree == 0), 1)
+    above = next((degree for degree in range(p + 1, layers + 1) if layers % degree == 0 and degree <= 2 * p), None)
+    found = [below, *((above,) if above is not None else ())]
+    if workload.p > layers or not context.divides:
+        return found
+
+    def fits(degree: int) -> bool:
+        changed = replace(workload, p=degree, gpus=None)
+        return bool(memory(model, changed, device=device, implementation=context.implementation).fits)
+
+    return [degree for degree in found if fits(degree) or not fits(workload.p)]

@@ -13,6 +13,7 @@ fused kernel.
 from __future__ import annotations
 
 from shapes.operators import Gemm, Operator, Product
+from sizer.rules.arithmetic import larger_microbatch
 from sizer.rules.base import Answer, Context, Finding, NotApplicable, Suggestion
 
 CODE = "SZ118"
@@ -29,6 +30,8 @@ def check(context: Context) -> Answer:
     ]
     if not products:
         return NotApplicable("no matrix products")
+    if not context.workload.train and context.workload.s == 1:
+        return NotApplicable("decoding reads every weight for a token a request: it is bound by memory by nature")
     slow = [(op, cost) for op, cost in products if cost.bound == "memory"]
     seconds = sum(op.count * cost.seconds for op, cost in slow)
     if seconds < NOTABLE_SHARE * context.step_s:
@@ -38,13 +41,12 @@ def check(context: Context) -> Answer:
         f"memory-bound products take {seconds / context.step_s:.0%} of the step; the largest is {worst.name} "
         f"{worst.phase} at {worst.flops / worst.bytes:.0f} FLOPs a byte"
     )
-    field, value, change = _way_out(context, worst)
-    return [Finding(field, value, message, (Suggestion(change),))]
+    return [_way_out(context, worst, message)]
 
 
-def _way_out(context: Context, worst: Operator) -> tuple[str, int | str, dict[str, int | str]]:
+def _way_out(context: Context, worst: Operator, message: str) -> Finding:
     workload = context.workload
     if isinstance(worst, Gemm) and worst.kind == "bmm" and workload.attention == "eager":
         # A larger batch is more such products, not larger ones: what helps is to keep the scores on chip.
-        return "attention", workload.attention, {"attention": "auto"}
-    return "b", workload.b, {"b": 2 * workload.b}
+        return Finding("attention", workload.attention, message, (Suggestion({"attention": "auto"}),))
+    return Finding("b", workload.b, message, larger_microbatch(context, 2 * workload.b))

@@ -6,12 +6,13 @@ number: it is n of gate and up, k of down, forward; and the reverse in both grad
 Bad: h 4096, d_ff 10922 = 8h/3 rounded: divisible by 2 only.
 Good: 10944, 11008 (Llama 2): multiples of 64 and of 256.
 
-Suggestion: the neighbouring multiples of the alignment times t, and of twice that; `sizer search --h H` looks wider.
+Suggestion: the neighbouring multiples of the alignment times t, of twice and of four times that; `sizer search --h H`
+looks wider.
 """
 
 from __future__ import annotations
 
-from sizer.rules.arithmetic import alignment, neighbours, shard_text
+from sizer.rules.arithmetic import alignment, neighbours, off_vector, shard_text
 from sizer.rules.base import Answer, Context, Finding, NotApplicable, Suggestion
 
 CODE = "SZ108"
@@ -30,5 +31,6 @@ def check(context: Context) -> Answer:
     third = 8 * context.dimensions["hidden"] / 3
     origin = " (8h/3 rounded)" if abs(width - third) <= 1 else ""
     message = f"the width{origin}: {shard_text('d_ff', width, t, step // t)}"
-    values = sorted({*neighbours(width, step), *neighbours(width, 2 * step)}, key=lambda value: abs(value - width))
-    return [Finding("d_ff", width, message, tuple(Suggestion({"d_ff": value}) for value in values[:3]))]
+    near = {value for multiple in (1, 2, 4) for value in neighbours(width, multiple * step)}
+    suggestions = (Suggestion({"d_ff": value}) for value in sorted(near, key=lambda value: abs(value - width))[:4])
+    return [Finding("d_ff", width, message, tuple(suggestions), violated=off_vector(context, width, t))]

@@ -17,7 +17,7 @@ from collections.abc import Iterator
 
 from shapes.model import AttentionShape
 from shapes.operators import Product
-from sizer.rules.arithmetic import alignment, largest_power_of_two, neighbours
+from sizer.rules.arithmetic import alignment, largest_power_of_two, neighbours, off_vector
 from sizer.rules.base import Answer, Context, Finding, NotApplicable, Suggestion
 
 CODE = "SZ109"
@@ -59,7 +59,9 @@ def _findings(context: Context) -> Iterator[Finding]:
                 f"misaligned operands take {seconds / step_s:.1%} of the step"
             )
             field, whole, suggestions = _suggestions(context, names[0], value, step)
-            yield Finding(field, whole, message, suggestions)
+            at_most_s = seconds * context.workload.accumulation
+            violated = off_vector(context, value)
+            yield Finding(field, whole, message, suggestions, violated=violated, at_most_s=at_most_s)
 
 
 def _covered(context: Context) -> set[int]:

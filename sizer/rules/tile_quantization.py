@@ -39,6 +39,9 @@ def check(context: Context) -> Answer:
         if context.dimensions.get("head_dim") in (op.m, op.n):
             continue
         value, edge = min(((op.m, cost.tile[0]), (op.n, cost.tile[1])), key=lambda pair: _kept(*pair))
+        # Without a dimension to move, an edge is how the model is built and no advice.
+        if context.model is not None and not _suggestions(context, value, op.name):
+            continue
         waste = share * (1 - cost.tile_efficiency)
         text = _text(op, cost.tile, cost.tile_efficiency, edge)
         worst[value] = max(worst.get(value, (0.0, "", "")), (waste, op.name.removeprefix("layers.*."), text))
@@ -74,4 +77,9 @@ def _suggestions(context: Context, value: int, name_of_operator: str) -> tuple[S
     if name not in ("vocab", "d_ff"):
         return ()
     step = 128 * context.workload.t
-    return tuple(Suggestion({name: multiple}) for multiple in neighbours(current, step) if multiple != current)
+    # A smaller vocabulary would lose tokens.
+    return tuple(
+        Suggestion({name: multiple})
+        for multiple in neighbours(current, step)
+        if multiple > current or (multiple < current and name != "vocab")
+    )

@@ -1,7 +1,8 @@
 """The tokens of a microbatch, b x s, are a multiple of the device's alignment.
 
 b x s is the reduction dimension of every weight gradient (and the m of every other product, where it costs nothing).
-fp8 products refuse a reduction that is no multiple of 16.
+fp8 products refuse a reduction that is no multiple of 16. Off 16 bytes it is a warning whatever the price; what a
+longer sequence gains as a larger batch is not counted.
 
 Bad: b 1, s 4090: divisible by 2 only.
 Good: b 1, s 4096.
@@ -11,7 +12,16 @@ Suggestion: the next sequence length, or the microbatch, that makes b x s a mult
 
 from __future__ import annotations
 
-from sizer.rules.arithmetic import alignment, largest_power_of_two, lcm, neighbours, next_multiple
+from shapes.operators import Product
+from sizer.rules.arithmetic import (
+    alignment,
+    larger_microbatch,
+    largest_power_of_two,
+    lcm,
+    neighbours,
+    next_multiple,
+    off_vector,
+)
 from sizer.rules.base import Answer, Context, Finding, NotApplicable, Suggestion
 
 CODE = "SZ104"
@@ -34,5 +44,21 @@ def check(context: Context) -> Answer:
     whole = lcm(step, workload.s) // workload.s
     suggestions = [Suggestion({"s": value}) for value in lengths]
     if whole <= 16:
-        suggestions.append(Suggestion({"b": next_multiple(workload.b, whole)}))
-    return [Finding("s", workload.s, message, tuple(suggestions))]
+        suggestions += [
+            suggestion
+            for suggestion in larger_microbatch(context, next_multiple(workload.b, whole))
+            if int(suggestion.change["b"]) % whole == 0
+        ]
+    violated = off_vector(context, tokens)
+    return [Finding("s", workload.s, message, tuple(suggestions), violated=violated, at_most_s=_most(context))]
+
+
+def _most(context: Context) -> float:
+    """Seconds of a step that misaligned leading dimensions and partial tiles of products over the tokens take."""
+    sizes = {context.workload.tokens, context.workload.s}
+    seconds = 0.0
+    for op, cost in zip(context.operators, context.costs, strict=True):
+        if isinstance(op, Product) and sizes & {op.m, op.n, op.k}:
+            kept = 1.0 if cost.tile_efficiency is None else cost.tile_efficiency
+            seconds += op.count * (sum(lost for _, lost in cost.alignment_s) + cost.seconds * (1 - kept))
+    return seconds * context.workload.accumulation
