@@ -211,3 +211,70 @@ def test_a_nanogpt_configuration_is_laid_over_train_pys_defaults() -> None:
     assert not reading.unread
     pretrained = read_text("init_from = 'gpt2-xl'\nbatch_size = 8\neval_only = True\n", where="eval.py")
     assert pretrained.model.parameters == 1_557_611_200
+
+
+def test_nemos_yaml_is_a_format_of_its_own() -> None:
+    text = """
+name: megatron_gpt
+trainer: {devices: 8, num_nodes: 2, precision: bf16}
+model:
+  micro_batch_size: 1
+  global_batch_size: 32
+  tensor_model_parallel_size: 2
+  encoder_seq_length: 4096
+  max_position_embeddings: 4096
+  num_layers: 32
+  hidden_size: 4096
+  ffn_hidden_size: 11008
+  num_attention_heads: 32
+  activation: fast-swiglu
+  normalization: rmsnorm
+  bias: false
+  share_embeddings_and_output_weights: false
+  position_embedding_type: rope
+  make_vocab_size_divisible_by: 128
+  num_layer: 3
+  activations_checkpoint_granularity: selective
+  activations_checkpoint_num_layers: 2
+  tokenizer: {library: huggingface, type: meta-llama/Llama-2-7b-hf, model: null}
+  optim: {name: distributed_fused_adam, lr: 1e-4}
+"""
+    reading = read_text(text, where="megatron_llama.yaml")
+    assert reading.format == "nemo"
+    assert reading.model.parameters == 6_738_415_616  # Llama 2 7B: 32,000 tokens are a multiple of 256
+    expected = {"t": 2, "b": 1, "s": 4096, "d": 8, "zero": 1, "dtype": "bf16", "checkpointing": "selective"}
+    assert {key: reading.workload[key] for key in expected} == expected
+    said = {one.key: one for one in reading.unread}
+    assert said.keys() == {"model.num_layer", "model.activations_checkpoint_num_layers"}
+    assert read_text(text, where="x.yaml", settings={"model.num_layers": 2}).model.layers == 2
+
+
+TITAN = """
+[model]
+name = "llama3"
+flavor = "8B"
+[optimizer]
+name = "AdamW"
+[training]
+local_batch_size = 1
+seq_len = 8192
+[parallelism]
+data_parallel_shard_degree = -1
+tensor_parallel_degree = 8
+enable_async_tensor_parallel = true
+[activation_checkpoint]
+mode = "full"
+[job]
+description = "x"
+"""
+
+
+def test_torchtitans_toml_names_a_model_and_says_how_it_is_trained() -> None:
+    reading = read_text(TITAN, where="llama3_8b.toml")
+    assert (reading.format, reading.model.parameters) == ("torchtitan", 8_030_261_248)
+    assert reading.workload == {"b": 1, "s": 8192, "t": 8, "zero": 3, "checkpointing": "full"}
+    assert [one.key for one in reading.unread] == ["parallelism.enable_async_tensor_parallel"]
+    with pytest.raises(InputError, match="8B, 70B"):
+        read_text(TITAN.replace('"8B"', '"9B"'), where="llama3_8b.toml")
+    with pytest.raises(InputError, match="expected TOML"):
+        read_text("[model", where="x.toml")

@@ -10,8 +10,8 @@ from typing import Any
 
 from shapes.errors import InputError
 from shapes.model import ModelShape
-from sizer.readers import gpt_neox, huggingface, litgpt, megatron, meta, nanogpt
-from sizer.readers.loading import check_size, find_config, load_text, parse_mapping
+from sizer.readers import gpt_neox, huggingface, litgpt, megatron, meta, nanogpt, nemo, torchtitan
+from sizer.readers.loading import check_size, find_config, load_text, parse_mapping, parse_toml
 from sizer.readers.objects import plain_mapping
 from sizer.readers.reading import NoModel, Reading, Source, UnknownModelType
 from sizer.readers.settings import with_settings
@@ -19,7 +19,7 @@ from sizer.readers.training import with_training
 from sizer.readers.unread import check_settings, unread
 
 #: Each has NAME, matches(config) and read(config, where).
-READERS: tuple[ModuleType, ...] = (huggingface, meta, litgpt, nanogpt, gpt_neox, megatron)
+READERS: tuple[ModuleType, ...] = (torchtitan, huggingface, meta, litgpt, nanogpt, nemo, gpt_neox, megatron)
 
 __all__ = ["READERS", "NoModel", "Reading", "Source", "UnknownModelType", "load_mapping", "read_config", "read_text"]
 
@@ -82,6 +82,8 @@ def _parse(text: str, where: str, config_format: str | None, settings: Mapping[s
     check_size(text, where)
     if config_format == nanogpt.NAME or where.endswith(".py"):
         return nanogpt.parse_assignments(text, where) if text.lstrip()[:1] != "{" else parse_mapping(text, where)
+    if where.endswith(".toml"):
+        return parse_toml(text, where)
     if config_format in (None, megatron.NAME) and megatron.is_script(text, where):
         return megatron.parse_script(text, where, settings)
     return parse_mapping(text, where)

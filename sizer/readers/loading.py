@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tomllib
 from collections.abc import Mapping
 from glob import iglob
 from itertools import islice
@@ -99,6 +100,15 @@ def parse_mapping(text: str, where: str) -> Mapping[str, Any]:
     for key in parsed:
         if not isinstance(key, str):
             raise InputError("expected text as keys", where=where, key=str(key))
+    return parsed
+
+
+def parse_toml(text: str, where: str) -> Mapping[str, Any]:
+    try:
+        parsed = tomllib.loads(text)
+    except (tomllib.TOMLDecodeError, RecursionError, ValueError) as error:
+        raise InputError(f"expected TOML: {error!s:.80}", where=where) from None
+    _check_depth(parsed, where)
     return parsed
 
 

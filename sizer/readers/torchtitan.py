@@ -1,0 +1,91 @@
+"""torchtitan's TOML: a model by its name and flavor (sizes in torchtitan.json), and how it is trained."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from shapes.errors import InputError
+from sizer.readers import huggingface
+from sizer.readers.fields import Fields
+from sizer.readers.reading import Reading
+from sizer.readers.unread import did_you_mean
+
+NAME = "torchtitan"
+
+_DEGREES = {"t": "tensor_parallel_degree", "p": "pipeline_parallel_degree", "cp": "context_parallel_degree",
+            "e": "expert_parallel_degree"}  # fmt: skip
+
+
+def matches(config: Mapping[str, Any]) -> bool:
+    """A ``model`` table with a name and a flavor."""
+    model = config.get("model")
+    return isinstance(model, Mapping) and "name" in model and "flavor" in model
+
+
+def read(config: Mapping[str, Any], where: str) -> Reading:
+    fields = Fields(config, where)
+    model, training = fields.nested("model"), fields.nested("training")
+    reading = huggingface.read(_sizes(model), where)
+    workload: dict[str, Any] = {}
+    for key, names in {"b": ("local_batch_size", "batch_size"), "s": ("seq_len",)}.items():
+        value = training.optional(*names)
+        workload |= {key: value} if value else {}
+    total = training.raw("global_batch_size", default=-1)
+    workload |= {"global_batch": total} if type(total) is int and total > 0 else {}
+    workload |= _layout(fields)
+    if fields.nested("optimizer").config.get("name") in ("Adam", "AdamW"):
+        fields.ignore("optimizer.name")
+    if fields.nested("training").config.get("mixed_precision_param") in (None, "bfloat16"):
+        fields.ignore("training.mixed_precision_param")
+    recomputed = fields.nested("activation_checkpoint").text("mode", default="selective")
+    if recomputed in ("selective", "full"):
+        workload["checkpointing"] = recomputed
+    converters = model.raw("converters", default=None)
+    if isinstance(converters, list) and any("float8" in str(one) for one in converters):
+        workload["dtype"] = "fp8"
+    notes = ("bf16 by FSDP's mixed precision",) if "dtype" not in workload else ()
+    return replace(
+        reading, format=NAME, workload=workload, notes=(*reading.notes, *notes), config=config, keys={}, unread=(),
+        asked=frozenset(fields.asked), longest=None,
+    )  # fmt: skip
+
+
+def _layout(fields: Fields) -> dict[str, Any]:
+    """Degrees; parameters are sharded over the shard degree (-1: over all devices that are left)."""
+    section = fields.nested("parallelism", "experimental")
+    found = {key: value for key, name in _DEGREES.items() if (value := section.count(name)) > 1}
+    shard = section.raw("data_parallel_shard_degree", default=-1)
+    replicas = section.count("data_parallel_replicate_degree", default=1)
+    if shard != 1:
+        found["zero"] = 3
+    if type(shard) is int and shard > 0 and shard * replicas > 1:
+        found["d"] = shard * replicas
+        found |= {"replicas": replicas} if replicas > 1 and shard > 1 else {}
+    return found
+
+
+def _sizes(model: Fields) -> dict[str, Any]:
+    name, flavor = model.text("name"), model.text("flavor")
+    table = _flavors()
+    flavors = table.get(name)
+    if flavors is None:
+        raise model.error(f"expected one of {', '.join(table)}", "name")
+    base = flavor.removesuffix("_flex").removesuffix("_varlen").removesuffix("_flex_attn").removesuffix("_varlen_attn")
+    if base not in flavors:
+        near = did_you_mean(flavor, flavors)
+        guess = f": did you mean {near}?" if near else f": expected one of {', '.join(flavors)}"
+        raise InputError(f"is not a flavor of {name} that is known{guess}", where=model.where,
+                         key="model.flavor", value=flavor)  # fmt: skip
+    return dict(flavors[base])
+
+
+@cache
+def _flavors() -> dict[str, dict[str, dict[str, Any]]]:
+    found = json.loads((Path(__file__).parent / "torchtitan.json").read_text("utf-8"))
+    models: dict[str, dict[str, dict[str, Any]]] = found["models"]
+    return models
