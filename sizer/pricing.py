@@ -81,12 +81,15 @@ class Pricer:
     ) -> Step:
         """``listed`` priced; with a stack and the ``workload`` they are of, the global step they make.
 
-        ``model`` gives the other pipeline stages' work (None: they are taken to be as long as this one).
+        ``model`` gives the other pipeline stages' work (None: a trace, which has no stages).
         """
         costs = self._costs(listed)
         if self.stack is None or workload is None:
             return Step(tuple(listed), costs)
         stage = whole = work(listed, costs)
+        if model is None:
+            # A trace is of one whole pass, whatever the stages.
+            workload = replace(workload, p=1, vpp=1)
         if workload.p > 1 and model is not None:
             stage = slowest_stage(stage, model.layers, workload.p)
             whole = self._all_stages(model, workload)

@@ -157,8 +157,8 @@ def _instead(problems: Iterable[InputError], runs: Workload) -> tuple[str, ...]:
     asked = {problem.key: problem.value for problem in problems if problem.key is not None}
     if not asked:
         return ()
-    wanted = ", ".join(f"{WORDS[key]} {value}" for key, value in asked.items())
-    taken = ", ".join(f"{WORDS[key]} {getattr(runs, key)}" for key in asked)
+    wanted = ", ".join(f"{WORDS.get(key, key)} {value}" for key, value in asked.items())
+    taken = ", ".join(f"{WORDS.get(key, key)} {getattr(runs, key)}" for key in asked)
     return (f"the model does not divide over {wanted}: times are those of {taken}",)
 
 

@@ -157,6 +157,19 @@ def test_a_context_parallel_rank_keeps_its_share_of_activations_and_of_zeros_sta
     assert hybrid["weights"] == memory(LLAMA, Workload(b=1, d=8, zero=3)).components["weights"]
 
 
+def test_inference_pays_nothing_that_surrounds_an_update() -> None:
+    parts = price(Workload(b=1, phase="infer"), load_stack("transformers-eager")).parts
+    assert "once a step" not in parts
+    assert "optimizer" not in parts
+
+
+def test_eager_attention_does_not_share_a_sequence_and_check_gives_the_times_of_one_rank() -> None:
+    report = check(CONFIGS / "llama-3.1-8b.json", cp=2, attention="eager")
+    assert any("does not divide over cp 2: times are those of cp 1" in note for note in report.model.notes)
+    with pytest.raises(InputError, match=r"cp = 2: expected 1"):
+        operators(LLAMA, Workload(cp=2, attention="eager"))
+
+
 def test_a_global_batch_says_how_many_microbatches_a_step_accumulates() -> None:
     assert Workload(b=2, d=4, global_batch=64).accumulation == 8
     assert Workload(b=2, d=4).accumulation == 1

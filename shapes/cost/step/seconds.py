@@ -141,7 +141,8 @@ def step_parts(stage: Work, whole: Work, schedule: Schedule, stack: SoftwareStac
     data = exposed(stage.communication.get("data", 0.0), own.seconds, stack.overlap["data"])
     parts["data parallelism"] = np.where(schedule.every_microbatch, times, 1) * data
     parts["optimizer"] = stack.optimizer * stage.update_s
-    parts["once a step"] = stack.fixed_s
+    # Inference has no update, and nothing of what surrounds one.
+    parts["once a step"] = np.where(stage.update_s > 0, stack.fixed_s, 0.0)
     return parts
 
 
