@@ -15,8 +15,8 @@ from sizer.rules import RULES
 class Suppression:
     """Codes, prefixes of codes (``SZ1``) or slugs to keep alone and to leave out.
 
-    ``per_file``: (glob, codes) left out there. A glob without a slash is a file's name in any folder; one with a slash is a path from ``folder`` (of
-    pyproject.toml), where ``*`` stays within one folder and ``**`` is any number of them.
+    ``per_file``: (glob, codes) left out there. A glob without a slash is a file's name in any folder; one with a slash
+    is a path from ``folder`` (of pyproject.toml), where ``*`` stays within one folder and ``**`` is any number of them.
     """
 
     select: tuple[str, ...] = ()
