@@ -11,7 +11,7 @@ from shapes.model import ModelShape
 from shapes.operators import Elementwise, Gemm, operators
 from shapes.recipes import DEFAULT, RECIPES, load_recipe
 from shapes.workload import Workload
-from sizer import read_config
+from sizer import check, read_config
 
 LLAMA = "tests/data/configs/llama-3.1-8b.json"
 
@@ -135,3 +135,10 @@ def test_alignment_says_what_a_rule_needs() -> None:
     assert (block.features, block.per_shard, block.expert_rows) == (128, 128, 128)
     assert load_recipe("mxfp8").alignment.overlap == 128
     assert load_recipe("nvfp4").alignment.expert_rows == 128
+
+
+def test_a_recipe_that_the_device_lacks_is_a_finding_and_times_are_those_of_what_it_has() -> None:
+    report = check(LLAMA, device="h100-sxm", recipe="nvfp4")
+    (finding,) = [one for one in report.findings if one.code == "SZ119"]
+    assert (finding.field, finding.value) == ("dtype", "nvfp4")
+    assert "times are those of fp8: h100-sxm has no nvfp4" in report.model.notes

@@ -88,8 +88,8 @@ def _on_device(subject: Subject, device: Device) -> Subject:
         raise InputError(
             f"{device.name} has no figures for it; it has {', '.join(device.peak_flops)}", key="dtype", value=dtype
         )
-    changed = resized_subject(subject, subject.model, replace(subject.workload, dtype=instead))
-    asked = replace(subject.asked, dtype=instead) if subject.asked is not None else None
+    changed = resized_subject(subject, subject.model, replace(subject.workload, dtype=instead, recipe=None))
+    asked = replace(subject.asked, dtype=instead, recipe=None) if subject.asked is not None else None
     return replace(
         changed, asked=asked, notes=(*subject.notes, f"times are those of {instead}: {device.name} has no {dtype}")
     )
