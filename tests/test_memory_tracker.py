@@ -105,6 +105,20 @@ FURTHER: dict[str, dict[str, Any]] = {
         "n_embd": 256, "n_layer": 2, "n_head": 8, "vocab_size": 1024, "n_positions": 512, "resid_pdrop": 0.0,
         "embd_pdrop": 0.0, "attn_pdrop": 0.0,
     },
+    "falcon": {
+        "hidden_size": 256, "num_hidden_layers": 2, "num_attention_heads": 8, "vocab_size": 1024, "multi_query": True,
+        "new_decoder_architecture": False, "parallel_attn": True, "alibi": False, "bias": False, "hidden_dropout": 0.0,
+        "attention_dropout": 0.0,
+    },
+    "gpt_oss": {
+        **SMALL, "num_local_experts": 8, "num_experts_per_tok": 2, "head_dim": 32, "sliding_window": 128,
+        "intermediate_size": 256,
+    },
+    "gptj": {
+        "n_embd": 256, "n_layer": 2, "n_head": 8, "vocab_size": 1024, "n_positions": 512, "rotary_dim": 16,
+        "resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0,
+    },
+    "cohere2": {**SMALL, "sliding_window": 128, "pad_token_id": 0},
     "opt": {
         "hidden_size": 256, "ffn_dim": 1024, "num_hidden_layers": 2, "num_attention_heads": 8, "vocab_size": 1024,
         "word_embed_proj_dim": 256, "dropout": 0.0, "max_position_embeddings": 512,
@@ -118,7 +132,17 @@ def test_every_family_said_to_be_checked_is_checked_here() -> None:
 
 @pytest.mark.parametrize("family", sorted(FURTHER))
 def test_further_families_are_within_1_percent_too(family: str) -> None:
-    judge(oracle.config_of(family, **FURTHER[family]), Workload(b=2, s=256))
+    attention = "eager" if family in ("gpt_oss", "gptj") else "flash"  # transformers has no fused kernel for these
+    judge(oracle.config_of(family, **FURTHER[family]), Workload(b=2, s=256, attention=attention))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("family", "attention"), [("mistral", "flash"), ("gemma3_text", "flash"), ("falcon", "eager"),
+                                                   ("cohere2", "eager")])  # fmt: skip
+def test_windows_shorter_than_the_sequence_and_one_key_head_are_within_1_percent(family: str, attention: str) -> None:
+    """A window is a mask of its own in every layer, beside which keys and values are repeated for their group."""
+    changes = {} if family == "falcon" else {"sliding_window": 128}
+    workload = Workload(b=2, s=512, attention=attention)  # type: ignore[arg-type]
+    judge(oracle.config_of(family, **{**FURTHER[family], **changes}), workload)
 
 
 def test_dropout_masks_are_counted() -> None:
