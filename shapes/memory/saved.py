@@ -20,8 +20,8 @@ Implementation = Literal["huggingface", "megatron"]
 class Style:
     """How one family's modelling code is written, where that decides what autograd saves.
 
-    ``norm``: "rms" (x in fp32, scaled, cast back, times the weight), "gemma" (times the weight in fp32, then cast back),
-    "centred" (LayerNorm written out in fp32) or "layer" (one kernel that saves its input). ``activation``: "fused"
+    ``norm``: "rms" (x in fp32, scaled, cast back, times the weight), "gemma" (times the weight in fp32, then cast
+    back), "centred" (LayerNorm written out in fp32) or "layer" (one kernel that saves its input). ``activation``: "fused"
     (silu, gelu: one kernel that saves its input), "relu" (saves its output), "gelu_new" (tanh written out) or
     "recomputed" (bloom's own backward). ``pre_norms``, ``post_norms``: norms before and after attention and MLP.
     ``softmax_fp32``: the eager core's softmax runs in fp32 and is cast back; ``scores_fp32``: all of the core does.
@@ -312,7 +312,8 @@ def _math(
     square, width = 4 * batch * sizes.q_len * sizes.kv_len, 4 * sizes.rows * heads
     q = tape.op("queries in fp32, scaled", (q,), width * attention.head_dim)
     k = tape.op("keys by head in fp32, scaled", (k,), width * attention.head_dim)
-    v = tape.op("values by head in fp32", (v,), width * attention.v_dim)
+    # Gradients of expanded values are summed over the heads at once.
+    v = tape.view(tape.op("values by head in fp32", (v,), width * attention.v_dim), 2 * v.bytes)
     scores = tape.op("scores", (q, k), square, (q, k))
     probabilities = tape.op("softmax", (scores,), square, saves_output=True)
     out = tape.op("values by probability", (probabilities, v), width * attention.v_dim, (probabilities, v))
