@@ -21,8 +21,8 @@ class Style:
     """How one family's modelling code is written, where that decides what autograd saves.
 
     ``norm``: "rms" (x in fp32, scaled, cast back, times the weight), "gemma" (times the weight in fp32, then cast
-    back), "centred" (LayerNorm written out in fp32) or "layer" (one kernel that saves its input). ``activation``: "fused"
-    (silu, gelu: one kernel that saves its input), "relu" (saves its output), "gelu_new" (tanh written out) or
+    back), "centred" (LayerNorm written out in fp32) or "layer" (one kernel that saves its input). ``activation``:
+    "fused" (silu, gelu: one kernel that saves its input), "relu" (saves its output), "gelu_new" (tanh written out) or
     "recomputed" (bloom's own backward). ``pre_norms``, ``post_norms``: norms before and after attention and MLP.
     ``softmax_fp32``: the eager core's softmax runs in fp32 and is cast back; ``scores_fp32``: all of the core does.
     ``expands_kv``: the fused core is given keys and values of one head without enable_gqa, so that torch takes its
