@@ -47,7 +47,7 @@ def result(stdout: str = "", stderr: str = "", code: int = 0, error: BaseExcepti
     ("wrong", "what"),
     [
         (result(stdout="step nan s"), "the figure nan"),
-        (result(stdout='{"seconds": Infinity}'), "the figure Infinity"),
+        (result(stdout='{"seconds": [Infinity]}'), "a figure that is none"),
         (result(stderr="a\nb\n", code=2), "not one line"),
         (result(code=3), "exit code 3"),
     ],
@@ -62,7 +62,8 @@ def test_a_right_answer_is_no_violation() -> None:
     outcome = Outcome()
     judge(outcome, result(stdout="1 info; swiglus = nan is not a key\n", stderr=""), "example")
     judge(outcome, result(stderr="sizer: one line\n", code=2), "example")
-    assert (outcome.tried, outcome.broken) == (2, 0)
+    judge(outcome, result(stdout='{"unread": [{"key": "swiglus", "value": "nan"}]}'), "example")
+    assert (outcome.tried, outcome.broken) == (3, 0)
 
 
 def test_the_lowest_versions_are_those_that_pyproject_allows() -> None:

@@ -20,6 +20,7 @@ from shapes.device import DEVICES_DIR, load_device
 from shapes.errors import InputError
 from shapes.measure.jobs import Job
 from shapes.measure.store import Store
+from shapes.measure.suite import load_suite
 from shapes.operators import Gemm
 from sizer.cli import main
 
@@ -116,3 +117,35 @@ def test_the_hook_passes_no_name_that_is_an_option() -> None:
     assert re.search(files, "config.json")
     assert not re.search(files, "--output=evil/config.json")
     assert not re.search(files, "-o/config.json")
+
+
+GOOD_ROW = {"m": 64, "n": 64, "k": 64, "dtype": "bf16", "seconds": 1e-5}
+WRONG_PRODUCTS = [
+    ("a.jsonl", "[1]"), ("a.jsonl", "1"), ("a.jsonl", json.dumps({**GOOD_ROW, "seconds": None})),
+    ("a.jsonl", json.dumps({**GOOD_ROW, "m": 1e999})), ("a.jsonl", json.dumps({**GOOD_ROW, "m": {}})),
+    ("a.jsonl", json.dumps({**GOOD_ROW, "dtype": ["x"]})), ("a.jsonl", "{" * 100_000), ("a.jsonl", "\x00"),
+    ("a.csv", "m,n,k,dtype,seconds\n1,2," + "3" * 200_000 + ",bf16,1\n"), ("a.csv", "m,n,k,dtype,seconds\n1,2\n"),
+    ("a.csv", 'm,n,k,dtype,seconds\n"1,2,3\n'), ("a.db", "junk"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "text"), WRONG_PRODUCTS, ids=range(len(WRONG_PRODUCTS)))
+def test_measurements_to_calibrate_from_are_read_or_refused(tmp_path: Path, name: str, text: str) -> None:
+    (tmp_path / name).write_text(text)
+    result = CliRunner().invoke(main, ["calibrate", "--from", str(tmp_path / name)])
+    assert result.exit_code == 2
+    assert clean(result)
+
+
+@pytest.mark.parametrize(
+    "sweep",
+    [
+        'op = "gemm"\nm = "1:1000000"\nn = "1:1000000"\nk = 8',
+        'op = "head"\ntokens = "1:100000"\nhidden = "1:100000"\nvocab = 8',
+        'op = "mlp"\ntokens = "1:100000"\nhidden = "1:1000"\nwidth = 8',
+    ],
+)
+def test_a_suite_of_too_many_jobs_is_refused(tmp_path: Path, sweep: str) -> None:
+    (tmp_path / "s.toml").write_text(f'title = "x"\n[[sweep]]\nlabel = "x"\n{sweep}\n')
+    with pytest.raises(InputError, match="at most 1000000"):
+        load_suite(tmp_path / "s.toml")

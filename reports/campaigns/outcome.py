@@ -14,7 +14,7 @@ from click.testing import CliRunner, Result
 
 from sizer.cli import main
 
-#: A figure that no answer may hold, as text or JSON writes it; "key = nan" says what a file holds.
+#: A figure that no answer may hold, as text writes it; "key = nan" says what a file holds.
 NO_FIGURE = re.compile(r"(?<![\w./-])(?<!= )-?(nan|inf|NaN|Infinity)\b(?!\w)")
 
 
@@ -60,9 +60,17 @@ def judge(outcome: Outcome, result: Result, example: object, codes: tuple[int, .
         outcome.violation(f"exit code {result.exit_code}", example)
     if result.exit_code == 2 and len(result.stderr.strip().splitlines()) != 1:
         outcome.violation("not one line", (example, result.stderr))
-    found = NO_FIGURE.search(result.stdout)
-    if found:
-        outcome.violation(f"the figure {found.group()}", (example, result.stdout[max(0, found.start() - 80) :][:200]))
+    if result.stdout.startswith("{"):
+        try:
+            found = [json.loads(result.stdout)]
+        except ValueError:  # JSON lines
+            found = [json.loads(line) for line in result.stdout.splitlines()]
+        if not finite(found):
+            outcome.violation("a figure that is none", (example, result.stdout[:500]))
+        return
+    figure = NO_FIGURE.search(result.stdout)
+    if figure:
+        outcome.violation(f"the figure {figure.group()}", (example, result.stdout[max(0, figure.start() - 80) :][:200]))
 
 
 def finite(value: object) -> bool:

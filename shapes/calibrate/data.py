@@ -61,8 +61,10 @@ def _read(path: Path) -> Iterator[Record]:
         raise InputError(f"cannot be read: {error.strerror or error}", where=str(path)) from None
     except KeyError as error:
         raise InputError("expected the columns m, n, k, dtype, seconds", where=str(path), key=str(error)) from None
-    except ValueError as error:
-        raise error if isinstance(error, InputError) else InputError(str(error), where=str(path)) from None
+    except InputError as error:
+        raise error.at(str(path)) from None
+    except (ValueError, TypeError, AttributeError, OverflowError, RecursionError, csv.Error) as error:
+        raise InputError(f"expected measured products: {error}", where=str(path)) from None
 
 
 def parquet_columns(path: Path) -> dict[str, list[Any]]:

@@ -75,7 +75,9 @@ def load_suite(path: Path, scale: float = 1.0) -> Suite:
         if made.op == "mamf":
             mamf += made.dtypes
         else:
-            jobs += made.jobs()
+            jobs += itertools.islice(made.jobs(), MOST_VALUES + 1)
+            if len(jobs) > MOST_VALUES:
+                raise InputError(f"expected at most {MOST_VALUES} jobs", where=where, key=f"sweep[{place}]")
         sweep.refuse_the_rest()
     top.refuse_the_rest()
     return Suite(path.stem, title, tuple(by_key(jobs).values()), tuple(mamf), settings)
@@ -178,7 +180,10 @@ class _Sweep:
 
     def _shapes(self) -> tuple[tuple[int, int, int], ...]:
         if not self._table.has("shapes"):
-            return tuple(itertools.product(self._sizes("m"), self._sizes("n"), self._sizes("k")))
+            m, n, k = self._sizes("m"), self._sizes("n"), self._sizes("k")
+            if len(m) * len(n) * len(k) > MOST_VALUES:
+                raise self._table.fail("m", f"expected m, n and k of at most {MOST_VALUES} shapes together")
+            return tuple(itertools.product(m, n, k))
         rows = self._table.data["shapes"]
         try:
             shapes = [values_of(row) for row in rows]
