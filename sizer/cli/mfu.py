@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from shapes.errors import InputError, positive_int
+from sizer.cli.numbers import QUANTITY
 from sizer.cli.options import (
     config_argument,
     config_options,
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
 @click.option("--step-time", type=float, metavar="SECONDS", help="Seconds of one optimizer step.")
 @click.option("--log", metavar="FILE", help="Read step times from a log (- for standard input) and use their median.")
 @workload_options
-@click.option("--params", type=float, metavar="N", help="Parameters, where there is no CONFIG: 6ND alone.")
+@click.option("--params", type=QUANTITY, metavar="N", help="Parameters, where there is no CONFIG: 6ND alone.")
 @click.option(
     "--explain", is_flag=True, help="Predicted parts of the step in its layout, and causes of the difference."
 )

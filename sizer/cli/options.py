@@ -17,6 +17,7 @@ from shapes.errors import InputError
 from shapes.files import write_whole
 from shapes.kernels import CHOICES
 from shapes.recipes import RECIPES
+from sizer.cli.numbers import COUNT
 from sizer.ending import give_up_output
 from sizer.report.formats import formats, render
 from sizer.report.page import Page, plain
@@ -55,9 +56,9 @@ def stack_option(function: F) -> F:
 def workload_options(function: F) -> F:
     """The workload: every option a field of ``Workload``, passed on under that name; None where not given."""
     options = (
-        click.option("-b", "--microbatch", "b", type=int, help="Sequences a microbatch. [default: the file's, or 4]"),
+        click.option("-b", "--microbatch", "b", type=COUNT, help="Sequences a microbatch. [default: the file's, or 4]"),
         click.option(
-            "-s", "--sequence", "s", type=int,
+            "-s", "--sequence", "s", type=COUNT,
             help="Tokens a sequence. [default: the file's, or 4096, at most the model's longest]",
         ),
         click.option("--decoder-sequence", "decoder_s", type=int, help="Target tokens of an encoder-decoder."),
@@ -69,8 +70,8 @@ def workload_options(function: F) -> F:
         click.option("--cp", type=int, help="Context-parallel degree: ranks that share a sequence. [default: 1]"),
         click.option("--vpp", type=int, help="Chunks of layers a pipeline stage (interleaved schedule). [default: 1]"),
         click.option("--replicas", type=int, help="HSDP: groups of ranks that each shard the model. [default: 1]"),
-        click.option("--gpus", type=int, help="Devices; --dp follows as GPUs / (TP x PP x CP)."),
-        click.option("--global-batch", type=int, help="Sequences a step; gradient accumulation follows."),
+        click.option("--gpus", type=COUNT, help="Devices; --dp follows as GPUs / (TP x PP x CP)."),
+        click.option("--global-batch", type=COUNT, help="Sequences a step; gradient accumulation follows."),
         click.option("--zero", type=click.IntRange(0, 3), help="ZeRO stage. [default: 0]"),
         click.option(
             "--attention", type=click.Choice(CHOICES), metavar="KERNEL",

@@ -9,15 +9,16 @@ import click
 
 from shapes.errors import InputError
 from shapes.kernels import CHOICES
+from sizer.cli.numbers import COUNT
 from sizer.cli.options import config_argument, config_options, device_option, output_options, write_answer
 
 
 @click.command()
 @click.argument("config")
 @device_option
-@click.option("--gpus", type=int, required=True, help="Devices.")
-@click.option("--global-batch", type=int, required=True, help="Sequences a step, over all devices.")
-@click.option("-s", "--sequence", "s", type=int, help="Tokens a sequence. [default: the file's, or 4096]")
+@click.option("--gpus", type=COUNT, required=True, help="Devices.")
+@click.option("--global-batch", type=COUNT, required=True, help="Sequences a step, over all devices.")
+@click.option("-s", "--sequence", "s", type=COUNT, help="Tokens a sequence. [default: the file's, or 4096]")
 @click.option("--dtype", default="bf16", show_default=True, help="Of the products.")
 @click.option(
     "--attention",

@@ -11,6 +11,7 @@ from typing import Any
 import click
 
 from shapes.errors import InputError
+from sizer.cli.numbers import QUANTITY
 from sizer.cli.options import (
     config_argument,
     config_options,
@@ -37,7 +38,7 @@ from sizer.report.formats import draw
 @click.option("--kv-heads", type=int, help="Key/value heads. [default: one for every head]")
 @click.option("--layers", type=int, help="Layers. [default: 32]")
 @click.option("--vocab", type=int, help="Vocabulary. [default: 50304]")
-@click.option("--params", type=float, help="Parameter budget of a model search.")
+@click.option("--params", type=QUANTITY, help="Parameter budget of a model search.")
 @click.option("--tolerance", default="1%", show_default=True, help="Largest change of parameters (1% or 0.01).")
 @click.option("--range", "range_", metavar="LOW:HIGH", help="Values of the searched dimension.")
 @click.option("--step", type=int, help="Every so many values. [default: every aligned one]")
