@@ -16,7 +16,7 @@ else:
 _BINARY = {"k": 2**10, "m": 2**20}
 _DECIMAL = {"k": 1e3, "m": 1e6, "b": 1e9, "g": 1e9, "t": 1e12}
 _NUMBER = re.compile(
-    r"\s*(\d[\d_,]*(?:\.\d+)?(?:e[+-]?\d{1,3})?|\.\d+(?:e[+-]?\d{1,3})?)\s*([kmbgt]?)\s*", re.IGNORECASE
+    r"\s*(\d[\d_,]*(?:\.\d+)?(?:e[+-]?\d{1,2})?|\.\d+(?:e[+-]?\d{1,2})?)\s*([kmbgt]?)\s*", re.IGNORECASE
 )
 
 
