@@ -106,6 +106,9 @@ def aligned_seconds(m: Array, n: Array, k: Array, batch: Array, size: float, out
     below = np.flatnonzero(share < 1)
     if below.size:
         small = set_seconds(m[below], n[below], k[below], batch[below], size, out, c.small)
+        if c.correction is None:
+            # Tables are bound to times that do not fall between the sets; bare closed forms are not.
+            np.minimum(small, seconds[below], out=small)
         seconds[below] = seconds[below] ** share[below] * small ** (1 - share[below])
     return seconds
 
