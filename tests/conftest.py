@@ -13,3 +13,6 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 # How long an example takes says how busy the machine is: no deadline, and no health check that is one.
 settings.register_profile("sizer", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("sizer")
+
+# A workflow of GitHub's has another default format.
+os.environ.pop("GITHUB_ACTIONS", None)

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from fit.correction import TAIL_TILES, fitted
+from fit.correction import TAIL_TILES, Case, fitted
 from fit.gemm import first_guess
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from shapes.calibrate.products import Products
 from shapes.cost.constants import gemm_constants
 from shapes.cost.correction import Correction, Grid, waves_of
+from shapes.cost.gemm import aligned_seconds
 from shapes.device import load_device
 
 GRID = Grid((-2.0, 0.0, 1.5, 3.0), (9.0, 11.0, 14.0), ((128, 256), (128, 128)), 3, (0.0, 0.5, 1.0), (9.0, 12.0))
@@ -47,7 +48,6 @@ def test_the_shipped_tables_are_read_whole() -> None:
         assert len(constants.correction.log_factors) == constants.correction.grid.size
 
 
-@pytest.mark.slow
 def test_a_library_that_dislikes_idle_tails_is_learned() -> None:
     device = load_device("h100-sxm")
     plain = first_guess(device, "bf16")
@@ -59,12 +59,35 @@ def test_a_library_that_dislikes_idle_tails_is_learned() -> None:
     idle = np.where(waves > 1, np.ceil(waves) - waves, 0.0)
     even = replace(blank, seconds=blank.predicted(plain))
     slow = replace(blank, seconds=even.seconds * (1 + 0.05 * idle))
+    case = Case(plain, 2, 2)
     errors = {
-        (tiles, pairs): slow.errors(fitted(slow, plain, (2, 2), (tiles, 2.0), 0, pairs=pairs)).mean()
-        for tiles, pairs in (((), 0), (TAIL_TILES, 0), (TAIL_TILES, 2000))
+        (tiles, bool(bound)): slow.errors(fitted(slow, case, (tiles, 2.0), bound)).mean()
+        for tiles, bound in (((), ()), (TAIL_TILES, ()), (TAIL_TILES, (case,)))
     }
     assert slow.errors(plain).mean() > 0.02
-    assert errors[(), 0] > 0.01
-    assert errors[TAIL_TILES, 0] < 0.002
-    # This library's time falls where a tile fills a wave: held to times that do not, half of what it loses is learned.
-    assert errors[TAIL_TILES, 2000] < 0.007
+    assert errors[(), False] > 0.01
+    assert errors[TAIL_TILES, False] < 0.002
+    # This library's time falls where a tile fills a wave: bound to times that do not, half of what it loses is learned.
+    assert errors[TAIL_TILES, True] < 0.01
+
+
+@pytest.mark.slow
+def test_bound_tables_let_no_time_fall_however_noisy_the_data() -> None:
+    device = load_device("h100-sxm")
+    plain = first_guess(device, "bf16")
+    random = np.random.default_rng(1)
+    m, n, k = (64.0 * random.integers(8, 300, 2000) for _ in range(3))
+    blank = Products(m, n, k, np.ones_like(m))
+    noisy = replace(blank, seconds=blank.predicted(plain) * np.exp(random.normal(0, 0.2, 2000)))
+    constants = fitted(noisy, Case(plain, 2, 2), (TAIL_TILES, 2.0), (Case(plain, 2, 2),))
+    one = np.ones_like(m)
+
+    def seconds(*dims: np.ndarray) -> np.ndarray:
+        return aligned_seconds(*dims, one, 2, 2, constants)
+
+    before = seconds(m, n, k)
+    assert np.abs(before / blank.predicted(plain) - 1).mean() > 0.01
+    for doubled in ((2 * m, n, k), (m, 2 * n, k), (m, n, 2 * k)):
+        assert (seconds(*doubled) >= before).all()
+    for grown in ((m + 256, n, k), (m, n + 256, k), (m, n, k + 64)):
+        assert (seconds(*grown) > 0.99 * before).all()

@@ -130,8 +130,10 @@ def test_committed_constants_keep_their_error_on_products_the_fit_has_not_seen(d
     errors = load_device(device).errors["bf16"]
     # 250 large and 100 small products: their mean is within a quarter (a third) of that of all.
     assert large.sum() == 250
-    assert off[large].mean() == pytest.approx(errors["large"], rel=0.25)
-    assert off[~large].mean() == pytest.approx(errors["small"], rel=0.4)
+    assert off[large].mean() == pytest.approx(errors["large_consensus"], rel=0.25)
+    assert off[~large].mean() == pytest.approx(errors["small_consensus"], rel=0.4)
+    # Against single frameworks, which is what a user runs, it is further off, and a twentieth of shapes further still.
+    assert errors["large_p95"] > errors["large"] > errors["large_consensus"]
 
 
 def test_head_and_scores_are_priced_per_operand_by_layout() -> None:
@@ -229,7 +231,8 @@ def test_padding_a_dimension_up_to_64_costs_at_most_the_work_it_adds(
     bare = float(predict_gemm(device, *dims, layout=layout))
     # At most one more tile row or column of 256: what the dimension grows by, rounded up to tiles.
     tiles = -(-(dims[axis] + missing) // 256) / (dims[axis] / 256)
-    assert padded <= bare * max(1.05, tiles * 1.02)
+    # The tables that correct the closed form may add a few percent between their knots.
+    assert padded <= bare * max(1.05, tiles * 1.05)
     if axis in LEADING[layout][:2] and missing % 8 and min(dims) >= 1024 and device != "l40s":
         # On Ada the ceilings of narrow loads are above its own.
         assert padded < bare

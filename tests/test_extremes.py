@@ -12,8 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shapes.errors import InputError
-from shapes.memory import breakdown
-from shapes.memory.breakdown import activation_peak
+from shapes.memory import memory, moments
 from shapes.memory.fitting import divisors
 from shapes.model import AttentionShape, Block, MlpShape, ModelShape, Stack
 from shapes.operators import operators
@@ -47,17 +46,17 @@ def test_the_fullest_moment_is_that_of_the_layers_in_their_order(
 ) -> None:
     workload = Workload(b=2, s=32, checkpointing=checkpointing)  # type: ignore[arg-type]
     made: list[Block] = []
-    tape = breakdown.layer_tape
+    tape = moments.layer_tape
 
     def counted(block: Block, *rest: object) -> object:
         made.append(block)
         return tape(block, *rest)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(breakdown, "layer_tape", counted)
-    peaks = [activation_peak(alternating(pairs), workload).bytes for pairs in (1, 2, 3, 5000)]
+    monkeypatch.setattr(moments, "layer_tape", counted)
+    peaks = [memory(alternating(pairs), workload).total_bytes for pairs in (1000, 2000, 3000, 5000)]
     assert len(made) == 8  # two kinds a model, however many layers
     assert peaks[2] - peaks[1] == peaks[1] - peaks[0]
-    assert peaks[3] - peaks[2] == 4997 * (peaks[1] - peaks[0])
+    assert peaks[3] - peaks[2] == 2 * (peaks[1] - peaks[0])
 
 
 def test_equal_layers_are_one_object_and_models_of_them_are_equal() -> None:

@@ -34,7 +34,10 @@ ARCHITECTURES = sorted({load_device(name).architecture for name in list_devices(
         ("fa4", "blackwell", 224, 224, True, "sdpa", (256, 256)),
         ("cudnn", "blackwell", 192, 192, True, "sdpa", (192, 192)),
         ("cudnn", "blackwell", 192, 128, True, "cudnn", (192, 128)),
-        ("flashinfer", "blackwell", 192, 192, False, "sdpa", (192, 192)),
+        # Without a backward cuDNN takes it, which torch's dispatcher tries first there.
+        ("flashinfer", "blackwell", 192, 192, False, "cudnn", (192, 192)),
+        ("sdpa", "blackwell", 128, 128, True, "cudnn", (128, 128)),
+        ("sdpa", "blackwell", 192, 192, True, "sdpa", (192, 192)),
         # Beyond 256 torch's own fused kernels end too.
         ("fa2", "ampere", 512, 512, False, "eager", (512, 512)),
         # AOTriton has its own list, Gaudi none that is public: neither gets CUDA's.
@@ -52,7 +55,11 @@ def test_a_head_dimension_runs_in_what_the_kernels_own_checks_say(
 
 def test_a_refusal_says_who_refused_and_why() -> None:
     ran = run_of("fa4", "blackwell", "bf16", 192, 192, True)
-    assert ran.refused == (("fa4", "takes head dimensions up to 128 or (192, 128), (256, 256), (64, 512), (512, 512)"),)
+    assert ran.refused == (
+        ("fa4", "takes head dimensions up to 128 or (192, 128), (256, 256), (64, 512), (512, 512)"),
+        # torch's dispatcher, which takes over, tries cuDNN before its own.
+        ("cudnn", "takes head dimensions up to 128 or (192, 128), (256, 256) in training"),
+    )
 
 
 def test_a_dimension_off_the_multiple_is_copied_where_the_wrapper_pads_and_refused_where_it_does_not() -> None:
@@ -89,6 +96,7 @@ def test_every_file_names_its_kernel_and_a_source_for_every_clause(name: str) ->
     assert kernel.takes
     assert kernel.fallback is None or kernel.fallback in KERNELS
     assert kernel.costs in KERNELS
+    assert set(kernel.first.values()) <= set(KERNELS)
     for clause in kernel.takes:
         assert clause.source
         assert list(clause.built) == sorted(clause.built)

@@ -429,6 +429,7 @@ def test_llamas_width_of_8h_over_3_is_told_and_llama_3_1_is_left_in_peace() -> N
             {},
             "cuDNN fused attention takes head dimensions up to 128 or (192, 128), (256, 256) in training",
         ),
+        ("b200", 192, {"attention": "sdpa"}, "cuDNN fused attention takes head dimensions up to 128"),
         ("b200", 192, {"attention": "fa4"}, "FlashAttention 4 (CuTe) takes head dimensions up to 128"),
         ("b200", 160, {"phase": "infer"}, "FlashInfer is built for 64, 128, 256 alone"),
         ("a100-sxm", 160, {}, "until 2025-04-28 there was a kernel for 160"),

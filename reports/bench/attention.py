@@ -136,7 +136,7 @@ No table holds a backward of FlashAttention: it runs at 0.85 (2) and 0.76 (3) of
 
 ## What a head dimension reaches
 Predicted TFLOPS of the causal forward of a training step (b 2, 32 heads, 8 of them keys', s 8192, bf16). Where a kernel
-refuses a head dimension, what runs instead is shown: on B200 all but 64 to 128 and 256.
+refuses a head dimension, what runs instead is shown: on B200 cuDNN where it can, else FlashAttention 2.
 
 {dims}
 """

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from fit.correction import fit_correction
+from fit.correction import Case, fit_correction
 from shapes.calibrate.closed_form import bounds, fit_closed_form
 from shapes.calibrate.products import Products
-from shapes.cost.constants import GemmConstants
-from shapes.device import Device
+from shapes.cost.constants import GemmConstants, carried, carries_corrections, origin_of, relative
+from shapes.device import Device, list_devices, load_device
 from shapes.dtypes import BYTES
 
 #: The eight tiles of cuBLAS's classic kernels; more of them fit no better on any device.
@@ -28,25 +28,44 @@ def first_guess(device: Device, dtype: str, speed: float = 0.85) -> GemmConstant
 
 
 def fit_products(
-    products: Products, device: Device, dtype: str, *, starts: int = 3, seed: int = 0,
+    products: Products, device: Device, dtype: str, *, starts: int = 2, seed: int = 0,
     progress: Callable[[str], None] = lambda _: None,
 ) -> GemmConstants:  # fmt: skip
-    """Constants for large and small products of ``dtype``, each set with its correction table.
+    """Constants for large and small products of ``dtype``, with the correction tables of both.
 
     ``products`` are what may be seen: hold out before calling.
     """
     size, out = BYTES[dtype], max(2, BYTES[dtype])
-    large = products[products.large]
-    progress(f"{device.name} {dtype}: {len(large)} large products")
-    constants = fit_closed_form(large, first_guess(device, dtype), bounds(device, dtype), (size, out), starts, seed)
-    kind = device.architecture
-    constants = fit_correction(large, constants, (size, out), architecture=kind, seed=seed)
+    limits = bounds(device, dtype)
+    large, small = products[products.large], products[~products.large]
+    progress(f"{device.name} {dtype}: {len(large)} large products, {len(small)} small ones")
+    constants = fit_closed_form(large, first_guess(device, dtype), limits, (size, out), starts, seed)
     # Half the large limit is where the small set alone holds; above it the two are blended.
-    small = products[~products.large]
-    if len(small) < 200:
+    if len(small) >= ENOUGH_SMALL:
+        guess = replace(constants, throttle=0.001, overlap=3.0)
+        constants = replace(constants, small=fit_closed_form(small, guess, limits, (size, out), starts, seed))
+    else:
+        products = large
+    if size == 1:
+        # Their closed form predicts 8-bit products as well with tables as without.
         return constants
-    progress(f"{device.name} {dtype}: {len(small)} small products")
-    guess = replace(constants, correction=None, throttle=0.001, overlap=3.0)
-    below = fit_closed_form(small, guess, bounds(device, dtype), (size, out), starts, seed)
-    below = fit_correction(small, below, (size, out), architecture=kind, seed=seed)
-    return replace(constants, small=below)
+    case = Case(constants, size, out)
+    served = relatives(device, dtype, constants)
+    return fit_correction(products, case, served, architecture=device.architecture, seed=seed, progress=progress)
+
+
+#: Small products from which they get constants of their own.
+ENOUGH_SMALL = 200
+
+
+def relatives(device: Device, dtype: str, constants: GemmConstants) -> list[Case]:
+    """Closed forms of the devices that would borrow these constants' correction tables."""
+    cases = []
+    for name in list_devices():
+        other = load_device(name)
+        if other.name == device.name or dtype not in other.peak_flops or dtype in other.cost:
+            continue
+        kin, origin = relative(other), origin_of(other, device, dtype, dtype)
+        if kin.name == device.name and carries_corrections(other, device, origin):
+            cases.append(Case(carried(constants, other, device, dtype, origin), BYTES[dtype], max(2, BYTES[dtype])))
+    return cases

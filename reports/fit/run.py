@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -29,10 +29,11 @@ from fit.grouped import fit_slowdown, layer_seconds, read_layers
 from shapes.calibrate import Calibration, calibrate, write_tables
 from shapes.calibrate.data import Record, parquet_columns
 from shapes.calibrate.hold_out import held_out
-from shapes.calibrate.products import Products
+from shapes.calibrate.products import Products, products
 from shapes.calibrate.run import Progress
 from shapes.cost.constants import GemmConstants
 from shapes.device import Device, load_device
+from shapes.dtypes import BYTES
 
 #: aiconfigurator's dtype names that are plain products of one of ours.
 DTYPES = {"bfloat16": "bf16", "float16": "fp16", "fp8": "fp8"}
@@ -74,20 +75,46 @@ def with_fp8(records: tuple[Record, ...], published: tuple[Record, ...], seed: i
 
 
 def fit_device(
-    device: Device, folder: Path, *, seed: int = 0, starts: int = 3, fp8: Path | None = None, only: str | None = None,
+    device: Device, folder: Path, *, seed: int = 0, starts: int = 2, fp8: Path | None = None, only: str | None = None,
     progress: Progress = lambda _: None,
 ) -> Calibration:  # fmt: skip
     """What `calibrate` finds from the tables below ``folder``, every constant fitted anew."""
 
     def anew(seen: Products, device: Device, dtype: str, seed: int) -> GemmConstants:
-        return fit_products(seen, device, dtype, starts=starts, seed=seed, progress=progress)
+        return fit_products(seen, device, dtype, starts=starts, seed=seed, quantised=fp8 is None, progress=progress)
 
-    records = with_fp8(read_published(folder), read_fp8(fp8, device) if fp8 else (), seed)
+    published = read_published(folder)
+    records = with_fp8(published, read_fp8(fp8, device) if fp8 else (), seed)
     records = tuple(record for record in records if only in (None, record.dtype))
     found = calibrate(device, records=records, seed=seed, fit=anew, data=describe_source(folder), progress=progress)
+    for dtype in found.error.keys() & {record.dtype for record in records}:
+        constants = GemmConstants.from_table(found.cost[dtype], device.compute.units)
+        unseen = set(found.provenance[dtype]["held_out_n"])
+        judged = [one for one in published if one.dtype == dtype and one.n in unseen]
+        found.error[dtype] = user_errors(judged, constants)
     if only is None:
         fit_tables(device, folder, found.cost, found.error, seed, progress)
     return found
+
+
+def user_errors(records: Sequence[Record], constants: GemmConstants) -> dict[str, float]:
+    """Errors that a user meets: against single frameworks, by regime, with the 95th percentile.
+
+    ``*_consensus`` is against the median over frameworks, which fits are of and nobody runs.
+    """
+    dtype = records[0].dtype
+    sizes = (BYTES[dtype], max(2, BYTES[dtype]))
+    columns = [np.array([float(getattr(one, name)) for one in records]) for name in ("m", "n", "k", "seconds")]
+    single, consensus = Products(*columns), products(records, dtype)
+    errors: dict[str, float] = {}
+    for regime in ("large", "small"):
+        off, agreed = (
+            one[one.large if regime == "large" else ~one.large].errors(constants, *sizes) for one in (single, consensus)
+        )
+        if len(off):
+            figures = {"": off.mean(), "_p95": np.quantile(off, 0.95), "_consensus": agreed.mean()}
+            errors |= {regime + name: round(float(value), 4) for name, value in figures.items()}
+    return errors
 
 
 def fit_tables(

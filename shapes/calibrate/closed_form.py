@@ -22,23 +22,26 @@ ROWS = 2000
 
 
 def bounds(device: Device, dtype: str) -> dict[str, tuple[float, float]]:
-    """Lowest and highest value of each constant: what is physically sensible, which is also what is identified."""
+    """Lowest and highest value of each constant: what is physically sensible, which is also what carries over.
+
+    No rate above the peak, and no loss hidden in a load or a throttling so gradual that it acts on every product.
+    """
     peak, bandwidth = device.peak(dtype), device.memory.bandwidth_bytes_per_s
     return {
-        "flops_per_s": (0.2 * peak, 1.6 * peak),
+        "flops_per_s": (0.2 * peak, 1.0 * peak),
         "bandwidth_bytes_per_s": (0.5 * bandwidth, 1.0 * bandwidth),
         "cache_bandwidth_bytes_per_s": (1.0 * bandwidth, 12.0 * bandwidth),
         "cache_bytes": (0.02 * device.memory.l2_bytes, 1.5 * device.memory.l2_bytes),
         "overlap": (1.2, 12.0),
         "launch_s": (3e-7, 2e-5),
         "load_steps": (0.5, 120.0),
-        "load_power": (0.5, 12.0),
+        "load_power": (1.0, 12.0),
         "prologue_steps": (0.1, 600.0),
         "wave_s": (1e-8, 2e-5),
         "quantization": (0.02, 1.0),
         "throttle": (1e-3, 0.5),
         "throttle_s": (2e-5, 2e-2),
-        "throttle_width": (0.15, 3.0),
+        "throttle_width": (0.15, 1.0),
     }
 
 

@@ -24,8 +24,8 @@ from shapes.dtypes import BYTES
 
 #: How far a refined constant may stray from where it was, in log units: what differs between relatives.
 PRIOR = 0.15
-#: Stated, not measured: no public table holds backward attention, misaligned products or fused elementwise kernels.
-STATED = {"attention_backward": 0.2, "memory_bound": 0.15, "misaligned": 0.25}
+#: Stated, not measured: no public table holds fused elementwise kernels.
+STATED = {"memory_bound": 0.15}
 
 Progress = Callable[[str], None]
 #: Products that may be seen, the device, the dtype and a seed -> constants.
@@ -80,7 +80,7 @@ def calibrate(
         }
         figures = ", ".join(f"{name} {value:.1%}" for name, value in error[dtype].items())
         progress(f"{device.name} {dtype}: error on held-out n: {figures}")
-    _fit_alignment(device, records, cost, error, progress)
+    _fit_alignment(device, records, cost, progress)
     return Calibration(device.name, cost, error, provenance)
 
 
@@ -117,9 +117,7 @@ def refine(measured: Products, device: Device, dtype: str, seed: int = 0) -> Gem
     return replace(refined, small=small)
 
 
-def _fit_alignment(
-    device: Device, records: Sequence[Record], cost: dict[str, Any], error: dict[str, Any], progress: Progress
-) -> None:
+def _fit_alignment(device: Device, records: Sequence[Record], cost: dict[str, Any], progress: Progress) -> None:
     """The device's own kernels for misaligned products, where there are records of them."""
     kept = [record for record in records if record.dtype in ("bf16", "fp16")]
     dtype = "bf16" if "bf16" in device.peak_flops else "fp16"
@@ -128,7 +126,6 @@ def _fit_alignment(
     constants, _ = gemm_constants(device, dtype)
     found = fit_alignment(kept, constants, alignment_constants(device, dtype))
     cost["alignment"] = alignment_table(found, device)
-    error["misaligned"] = round(0.5 * error["misaligned"], 4)
     progress(f"{device.name}: alignment fitted on {len(kept)} products")
 
 

@@ -8,8 +8,8 @@ from shapes.cost.constants import NUMBERS, GemmConstants
 
 
 def gemm_table(constants: GemmConstants) -> dict[str, Any]:
-    """``[cost.<dtype>]``; numbers to four digits, which is more than is identified."""
-    table: dict[str, Any] = {name: float(f"{getattr(constants, name):.4g}") for name in NUMBERS}
+    """``[cost.<dtype>]``; to six digits: rounding must not undo the order of two sizes' times."""
+    table: dict[str, Any] = {name: float(f"{getattr(constants, name):.6g}") for name in NUMBERS}
     table["tiles"] = [list(tile) for tile in constants.tiles]
     if constants.correction is not None:
         table["correction"] = constants.correction.table()

@@ -33,6 +33,19 @@ _RELATIVE = {
 _DTYPE_BASE = {"fp16": "bf16", "bf16": "fp16"}
 
 
+#: Watts per peak FLOP/s of 16-bit products over the relative's from which power is no limit; see `_by_power` below it.
+AMPLE = 1.15
+#: Share of the peak that the inside of a long tile reaches where power is ample. RTX PRO 6000 Server and A40, which
+#: nothing was fitted on, are off by 5.5% and 8% with it (reports/accuracy.md, reports/kernels.md).
+ASYMPTOTE = 0.90
+#: With this many watts per peak TFLOPS and more (GeForce, H20) clocks stay above the rated one.
+BOOSTING_W_PER_TFLOPS, BOOSTED = 2.5, 0.97
+#: A published maximum is reached by whole products; inside their tiles they are this much faster.
+OVER_PUBLISHED = 1.08
+#: Watts per peak TFLOPS below which a device is limited by power throughout (Hopper, Blackwell, L40S).
+POWER_LIMITED_W_PER_TFLOPS = 1.0
+
+
 @dataclass(frozen=True, slots=True)
 class GemmConstants:
     """Constants of the tile and wave model (shapes.cost.gemm) for one device and dtype.
@@ -86,6 +99,8 @@ class GemmConstants:
             # A tile's start and end wait for memory: in steps of k they grow with FLOP/s over elements/s.
             prologue_steps=self.prologue_steps * speed * elements / bandwidth,
             wave_s=self.wave_s / speed * units / self.units, units=units,
+            # A slower unit is easier to feed, though its feed is slower too (H20's fp8 rows: reports/kernels.md).
+            load_steps=self.load_steps * (speed * self.units / units) ** 0.25,
             small=self.small.scaled(speed, bandwidth, cache, elements, units) if self.small else None,
         )  # fmt: skip
 
@@ -114,12 +129,14 @@ class Origin:
         return f"predicted:{device.name} (constants of {self.device}, scaled)"
 
 
-def relative(device: Device) -> Device:
+def relative(device: Device, table: str = "bf16") -> Device:
     """The fitted device whose constants stand in: itself if fitted, else same architecture first, nearest in balance.
+
+    ``table`` of ``[cost]`` is what is asked for: a device that a user refined may lack some.
 
     Balance is peak FLOP/s over bandwidth: what decides where a product stops being memory-bound.
     """
-    if "bf16" in device.cost:
+    if table in device.cost:
         return device
     fitted = [load_device(name) for name in FITTED if name in list_devices()]
     kin = [other for other in fitted if other.architecture == device.architecture]
@@ -141,7 +158,7 @@ def _balance(device: Device) -> float:
 def gemm_constants(device: Device, dtype: str) -> tuple[GemmConstants, Origin]:
     """Constants for products of ``dtype`` on ``device``; InputError when the device has no such dtype."""
     peak = device.peak(dtype)
-    kin = relative(device)
+    kin = device if dtype in device.cost else relative(device)
     base = dtype
     if base not in kin.cost:
         base = _DTYPE_BASE.get(dtype, "fp8" if dtype in QUANTISED else "bf16")
@@ -150,22 +167,83 @@ def gemm_constants(device: Device, dtype: str) -> tuple[GemmConstants, Origin]:
     if base not in kin.cost:
         raise InputError("expected cost constants for bf16", where=kin.origin, key="cost")
     constants = GemmConstants.from_table(kin.cost[base], kin.compute.units)
-    origin = Origin(
+    origin = origin_of(device, kin, dtype, base)
+    if origin.own_device and peak == kin.peak(base) and BYTES[dtype] == BYTES[base]:
+        return constants, origin
+    return carried(constants, device, kin, dtype, origin), origin
+
+
+def origin_of(device: Device, kin: Device, dtype: str, base: str) -> Origin:
+    """What ``device`` takes for ``dtype`` when it borrows ``kin``'s constants of ``base``."""
+    return Origin(
         kin.name, base, kin.name == device.name, dtype == base or _DTYPE_BASE.get(dtype) == base,
         kin.architecture == device.architecture, kin.vendor == device.vendor,
     )  # fmt: skip
-    speed = peak / kin.peak(base)
-    if kin.vendor != device.vendor:
+
+
+def carries_corrections(device: Device, kin: Device, origin: Origin) -> bool:
+    """Which kernels a library chooses is the architecture's and the element type's: elsewhere tables do not carry over.
+
+    Nor to a device that the power limit, which they were fitted under, does not slow.
+    """
+    return origin.same_architecture and origin.own_dtype and not power_is_ample(device, kin)
+
+
+def carried(constants: GemmConstants, device: Device, kin: Device, dtype: str, origin: Origin) -> GemmConstants:
+    """``kin``'s constants for ``dtype`` on ``device``, by the data sheets: peaks, bandwidths, caches, units, power."""
+    speed = device.peak(dtype) / kin.peak(origin.dtype)
+    if not origin.same_vendor:
         speed *= achievable(device) / achievable(kin)
     bandwidth = device.memory.bandwidth_bytes_per_s / kin.memory.bandwidth_bytes_per_s
-    units, elements = device.compute.units, BYTES[dtype] / BYTES[base]
-    if (speed, bandwidth, units, elements) == (1.0, 1.0, kin.compute.units, 1.0):
-        return constants, origin
-    cache = device.memory.l2_bytes / kin.memory.l2_bytes
-    if not origin.same_architecture:
-        # Which kernels a library chooses is the architecture's: between fitted ones the tables do not carry over.
+    cache, elements = device.memory.l2_bytes / kin.memory.l2_bytes, BYTES[dtype] / BYTES[origin.dtype]
+    if not carries_corrections(device, kin, origin):
         constants = constants.uncorrected()
-    return constants.scaled(speed, bandwidth, cache, elements, units), origin
+    scaled = constants.scaled(speed, bandwidth, cache, elements, device.compute.units)
+    if origin.own_device or not origin.same_vendor:
+        return scaled
+    most = asymptote(device, dtype) * device.peak(dtype)
+    if power_is_ample(device, kin):
+        return replace(scaled, flops_per_s=most, throttle=0.0)
+    if not origin.own_dtype:
+        return replace(scaled, flops_per_s=min(most, scaled.flops_per_s))
+    by_power = constants.flops_per_s * _by_power(device, kin)
+    if most < by_power:
+        return replace(scaled, flops_per_s=most, throttle=0.0)
+    return replace(scaled, flops_per_s=by_power)
+
+
+def asymptote(device: Device, dtype: str) -> float:
+    """Share of the peak that a long product's tiles reach where nothing else slows them; never more than all of it."""
+    published = next((name for name in (dtype, "bf16", "fp16") if name in device.mamf_flops), None)
+    if published is not None and device.has_matrix_units(dtype):
+        return min(1.0, OVER_PUBLISHED * device.mamf_flops[published] / device.peak_flops[published])
+    return BOOSTED if _watts_per_flops(device) >= BOOSTING_W_PER_TFLOPS * 1e-12 else ASYMPTOTE
+
+
+def power_is_ample(device: Device, kin: Device) -> bool:
+    """Whether the power limit that slows ``kin`` does not slow the device."""
+    own = _watts_per_flops(device)
+    return own >= max(AMPLE * _watts_per_flops(kin), POWER_LIMITED_W_PER_TFLOPS * 1e-12)
+
+
+def _watts_per_flops(device: Device) -> float:
+    return device.power_w / (
+        device.peak_flops.get("bf16") or device.peak_flops.get("fp16") or max(device.peak_flops.values())
+    )
+
+
+def _by_power(device: Device, kin: Device) -> float:
+    """Speed over ``kin``'s where power decides: the root of power times silicon (units and FLOP a clock of each).
+
+    Clock and voltage rise together, so that power grows faster than speed: b300, gb200 and gb300 are off by 5 to 6%
+    from b200's constants. Where the relative itself is hardly limited (A100), the root of the root: A100 PCIe reaches
+    0.93 of A100 SXM (S. Bekman, maximum achievable matmul FLOPS) at 0.75 of its power.
+    """
+    per_clock = [one.compute.flops_per_clock_per_unit.get("fp16", 0.0) for one in (device, kin)]
+    silicon = device.compute.units / kin.compute.units * (per_clock[0] / per_clock[1] if all(per_clock) else 1.0)
+    if _watts_per_flops(kin) < POWER_LIMITED_W_PER_TFLOPS * 1e-12:
+        return float((device.power_w / kin.power_w * silicon) ** 0.5)
+    return float((device.power_w / kin.power_w / silicon) ** 0.25 * silicon)
 
 
 def achievable(device: Device) -> float:
@@ -200,9 +278,9 @@ class CollectiveConstants:
 
 @lru_cache(maxsize=256)
 def collective_constants(device: Device) -> CollectiveConstants:
-    return CollectiveConstants.from_table(relative(device).cost["collective"])
+    return CollectiveConstants.from_table(relative(device, "collective").cost["collective"])
 
 
 def number(device: Device, table: str, key: str) -> float:
     """One constant of the device's (or its relative's) ``[cost.<table>]``."""
-    return float(relative(device).cost[table][key])
+    return float(relative(device, table).cost[table][key])

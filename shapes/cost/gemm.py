@@ -8,7 +8,7 @@ For a tile (bm, bn) on S units, with T = batch ceil(m/bm) ceil(n/bn) tiles and x
     compute = min over tiles of waves x wave                      the library's choice of tile
     memory = bytes / cache bandwidth, and beyond the cache's size / bandwidth
     body = (compute^q + memory^q)^(1/q)                           how well loads hide behind arithmetic
-    seconds = (body x throttling + launch_s) x correction(waves, tails, k)
+    seconds = max((body x throttling + launch_s) x correction(waves, tails, k), least the peak and the memory allow)
 
 Two sets of constants, one for products whose least dimension is at least 512, one below 256, blended in between:
 small and skinny products run other kernels. Misalignment is added by `shapes.cost.alignment`.
@@ -23,6 +23,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from shapes.cost.alignment import AlignmentConstants, misaligned_seconds
 from shapes.cost.constants import GemmConstants, alignment_constants, gemm_constants
+from shapes.cost.limits import Limits, least_seconds
 from shapes.cost.waves import overlapped, paid_waves, throttled
 from shapes.device import Device, load_device
 from shapes.dtypes import BYTES
@@ -129,11 +130,12 @@ class GemmTimes:
 
 def gemm_times(
     m: Integers, n: Integers, k: Integers, batch: Integers, size: int, out: int, layout: Layout,
-    constants: GemmConstants, alignment: AlignmentConstants,
+    constants: GemmConstants, alignment: AlignmentConstants, limits: Limits,
 ) -> GemmTimes:  # fmt: skip
     """As `aligned_seconds` with misalignment, keeping the tile chosen and what bounds it."""
     fm, fn, fk, fb = (array.astype(float) for array in (m, n, k, batch))
     aligned = aligned_seconds(fm, fn, fk, fb, size, out, constants)
+    np.maximum(aligned, least_seconds(fm, fn, fk, fb, size, out, limits), out=aligned)
     choice = _choice(fm, fn, fk, fb, size, out, constants)
     if constants.small is not None:
         small = large_share(fm, fn, fk) < 0.5
@@ -174,7 +176,7 @@ def predict_gemm(
     target = load_device(device)
     constants, _ = gemm_constants(target, dtype)
     alignment, size = alignment_constants(target, dtype), BYTES[dtype]
-    out = output_bytes(dtype)
+    out, limits = output_bytes(dtype), Limits.of(target, dtype)
     named = zip(("m", "n", "k", "batch"), (m, n, k, batch), strict=True)
     dimensions = [_dimension(value, key) for key, value in named]
     try:
@@ -188,6 +190,7 @@ def predict_gemm(
         ints = [array[start : start + CHUNK] for array in flat]
         fm, fn, fk, fb = (array.astype(float) for array in ints)
         aligned = aligned_seconds(fm, fn, fk, fb, size, out, constants)
+        np.maximum(aligned, least_seconds(fm, fn, fk, fb, size, out, limits), out=aligned)
         shape = (ints[0], ints[1], ints[2], ints[3])
         a, b, c = misaligned_seconds(shape, (size, size, out), layout, aligned, constants.launch_s, alignment)
         seconds[start : start + CHUNK] = aligned + a + b + c

@@ -17,8 +17,9 @@ from shapes.cost.constants import (
     gemm_constants,
     number,
 )
-from shapes.cost.error import gemm_regime, relative_error
+from shapes.cost.error import TIERS, Expected, expected, gemm_regime
 from shapes.cost.gemm import GemmTimes, gemm_times, output_bytes
+from shapes.cost.limits import Limits
 from shapes.cost.memory_bound import elementwise_parts
 from shapes.cost.result import Cost
 from shapes.device import Device, load_device
@@ -92,7 +93,18 @@ def product_times(
     """Times of products that share dtype and layout."""
     constants, origin = gemm_constants(device, dtype)
     m, n, k, batch = np.array([per_group(product) for product in products], dtype=np.int64).T
-    times = gemm_times(m, n, k, batch, BYTES[dtype], out, layout, constants, alignment_constants(device, dtype))
+    times = gemm_times(
+        m,
+        n,
+        k,
+        batch,
+        BYTES[dtype],
+        out,
+        layout,
+        constants,
+        alignment_constants(device, dtype),
+        Limits.of(device, dtype),
+    )
     return times, origin
 
 
@@ -107,19 +119,19 @@ def _products(products: Sequence[Product], key: tuple[Any, ...], device: Device)
         times.seconds, times.compute_s, times.memory_s, times.tile, times.tiles, times.waves, a, b, c
     )  # fmt: skip
     costs = []
-    errors: dict[str, float] = {}
+    errors: dict[str, Expected] = {}
     for product, row in zip(products, zip(*(column.tolist() for column in columns), strict=True), strict=True):
         seconds, compute, memory, tile, count, waves, in_a, in_b, in_c = row
         m, n, k, batch = per_group(product)
         bm, bn = tiles[tile]
         skew = (seconds - constants.launch_s) * (slower - 1) + (_skew(product) * compute if grouped else 0.0)
         seconds += skew
-        regime = "grouped" if grouped else gemm_regime(m, n, k, in_a + in_b + in_c > 0)
+        regime = "grouped" if grouped else gemm_regime(m, n, k, in_a + in_b > 0)
         if regime not in errors:
-            errors[regime] = relative_error(device, origin, regime)
+            errors[regime] = expected(device, origin, regime, dtype)
         costs.append(
             _cost(
-                seconds, source, errors[regime], regime,
+                seconds, source, errors[regime].error, regime, p95=errors[regime].p95, tier=errors[regime].tier,
                 bound=_bound(constants.launch_s, seconds - constants.launch_s, compute, memory),
                 tile=(bm, bn), tiles=int(count), waves=waves, tile_efficiency=batch * m * n / (count * bm * bn),
                 wave_efficiency=count / constants.units / waves,
@@ -178,7 +190,7 @@ def _attention(operators: Sequence[Attention], device: Device) -> list[Cost]:
                 tile=(QUERIES, max(run.d_qk, run.d_v)), tiles=int(times.blocks[at]), waves=float(times.waves[at]),
                 tile_efficiency=float(times.ideal_s[at] / times.walked_s[at]),
                 wave_efficiency=float(times.blocks[at] / constants.of(backward).units / times.waves[at]),
-                kernel=kernel,
+                kernel=kernel, tier=constants.tier,
             )  # fmt: skip
     return [cost for cost in costs if cost is not None]
 
@@ -202,7 +214,8 @@ def _written_out(operator: Attention, device: Device) -> Cost:
     seconds, error = sum(part.seconds for part in parts), max(part.error for part in parts)
     bound = max(parts, key=lambda part: part.seconds).bound
     regime = "attention" if operator.phase == "forward" else "attention_backward"
-    return _cost(seconds, parts[0].source, error, regime, bound, kernel="eager")
+    tier = max((part.tier for part in parts), key=TIERS.index)
+    return _cost(seconds, parts[0].source, error, regime, bound, kernel="eager", tier=tier)
 
 
 def _moved(operator: Elementwise | Collective, device: Device) -> Cost:
@@ -214,7 +227,8 @@ def _moved(operator: Elementwise | Collective, device: Device) -> Cost:
     else:
         fixed, moving = collective_parts(operator, device, collective_constants(device))
         regime, bound = "collective", "communication"
+    off = expected(device, origin, regime, origin.dtype)
     return _cost(
-        fixed + moving, origin.source(device), relative_error(device, origin, regime), regime,
+        fixed + moving, origin.source(device), off.error, regime, p95=off.p95, tier=off.tier,
         bound=bound if moving >= fixed else "overhead",
     )  # fmt: skip

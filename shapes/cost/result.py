@@ -25,7 +25,8 @@ class Cost:
     ``tile`` to ``wave_efficiency`` are of matrix products and attention, None elsewhere: output (or query) elements a
     thread block works on, blocks, waves of blocks over the device, share of the computed output that is kept, and
     share of the waves' slots that is filled. ``alignment_s``: seconds each operand's leading dimension costs, by
-    operand ("A", "B", "C"). ``kernel``: of attention, what runs it in the end.
+    operand ("A", "B", "C"). ``kernel``: of attention, what runs it in the end. ``p95``: 95th percentile of the same
+    error, None where nobody judged it. ``tier``: what the price rests on, one of `shapes.cost.error.TIERS`.
     """
 
     seconds: float
@@ -42,6 +43,8 @@ class Cost:
     wave_efficiency: float | None = None
     alignment_s: tuple[tuple[str, float], ...] = ()
     kernel: str | None = None
+    p95: float | None = None
+    tier: str = "fitted"
 
     @property
     def timing(self) -> Timing:

@@ -7,7 +7,7 @@ what they cost is fitted beside them (``constants/<name>.toml``) and priced by s
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
@@ -63,12 +63,16 @@ class Earlier:
 
 @dataclass(frozen=True, slots=True)
 class Kernel:
-    """One kernel's file. ``costs``: whose constants price it; ``fallback``: what runs where it refuses."""
+    """One kernel's file. ``costs``: whose constants price it; ``fallback``: what runs where it refuses.
+
+    ``first``: by generation, a kernel that a dispatcher tries before its own.
+    """
 
     name: str
     title: str
     costs: str
     fallback: str | None
+    first: Mapping[str, str]
     takes: tuple[Takes, ...]
     earlier: tuple[Earlier, ...]
 
@@ -106,6 +110,7 @@ def load_kernel(name: str) -> Kernel:
         title=top.text("title"),
         costs=top.text("costs") if top.has("costs") else name,
         fallback=top.text("fallback") if top.has("fallback") else None,
+        first=top.read_only("first"),
         takes=tuple(_takes(table) for table in top.tables("takes")),
         earlier=tuple(_earlier(top)),
     )
@@ -177,6 +182,12 @@ def run_of(kernel: str, generation: str, dtype: str, d_qk: int, d_v: int, traini
     refused: list[tuple[str, str]] = []
     while True:
         facts = load_kernel(name)
+        before = facts.first.get(generation)
+        if before is not None and before not in {kernel for kernel, _ in refused}:
+            ran, reason = _accepted(load_kernel(before), generation, dtype, d_qk, d_v, training)
+            if ran is not None:
+                return replace(ran, refused=tuple(refused))
+            refused.append((before, reason))
         ran, reason = _accepted(facts, generation, dtype, d_qk, d_v, training)
         if ran is not None:
             return replace(ran, refused=tuple(refused))

@@ -228,17 +228,18 @@ def _memory_bytes(subject: Subject, device: Device) -> int | None:
 
 def _device_diff(device: str, old: _Priced | None, new: _Priced | None) -> DeviceDiff:
     ratio, error = (None, 0.0) if old is None or new is None else _ratio(old, new)
-    was = {_identity(finding): finding for finding in (old.report.findings if old else ())}
-    now = {_identity(finding): finding for finding in (new.report.findings if new else ())}
-    added = [f for key, f in now.items() if key not in was or _rank(f) < _rank(was[key])]
-    fixed = [finding for key, finding in was.items() if key not in now]
+    was, now = (side.report.findings if side else () for side in (old, new))
+    added = [found for found in now if not any(_same(found, one) and _rank(one) <= _rank(found) for one in was)]
+    fixed = [found for found in was if not any(_same(found, one) for one in now)]
     return DeviceDiff(
         device, old.figures if old else None, new.figures if new else None, ratio, error, tuple(added), tuple(fixed)
     )
 
 
-def _identity(finding: PricedFinding) -> tuple[str, str]:
-    return finding.code, finding.field
+def _same(one: PricedFinding, other: PricedFinding) -> bool:
+    """Whether two findings are of one cause: a field, and a rule that points at it in both."""
+    codes = {*other.codes, other.code}
+    return one.field == other.field and not codes.isdisjoint((*one.codes, one.code))
 
 
 def _rank(finding: PricedFinding) -> int:

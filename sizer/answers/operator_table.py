@@ -108,6 +108,9 @@ def _row(operator: Operator, cost: Cost) -> dict[str, Any]:
         "tile_efficiency": cost.tile_efficiency,
         "wave_efficiency": cost.wave_efficiency,
         "source": cost.source,
+        "tier": cost.tier,
+        "error": cost.error,
+        "error_p95": cost.p95,
         "kernel": cost.kernel,
     }
 

@@ -139,9 +139,19 @@ class Report:
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """What one call of `sizer check` answers: a report for every configuration, in the order they were named."""
+    """What one call of `sizer check` answers: a report for every configuration, in the order they were named.
+
+    ``accepted``: findings left out since a baseline has them. ``passed_over``: files that are no configuration.
+    """
 
     reports: tuple[Report, ...]
+    accepted: int = 0
+    passed_over: int = 0
+
+    def tally(self) -> dict[Severity, int]:
+        """Severity -> findings of it, over all reports."""
+        found = [finding.severity for report in self.reports for finding in report.findings]
+        return {level: found.count(level) for level in SEVERITIES}
 
     def worst(self) -> Severity | None:
         """The worst severity of all reports; None if none has a finding."""

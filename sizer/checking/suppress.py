@@ -13,10 +13,10 @@ from sizer.rules import RULES
 
 @dataclass(frozen=True, slots=True)
 class Suppression:
-    """Codes or prefixes (``SZ1``) to keep alone and to leave out; ``per_file``: (glob, codes) left out there.
+    """Codes, prefixes of codes (``SZ1``) or slugs to keep alone and to leave out.
 
-    A glob without a slash is a file's name in any folder; one with a slash is a path from ``folder`` (of
-    pyproject.toml), where ``*`` stays within one folder and ``**`` is any number of them.
+    ``per_file``: (glob, codes) left out there. A glob without a slash is a file's name in any folder; one with a slash
+    is a path from ``folder`` (of pyproject.toml), where ``*`` stays within one folder and ``**`` is any number of them.
     """
 
     select: tuple[str, ...] = ()
@@ -25,9 +25,8 @@ class Suppression:
     folder: str = "."
 
     def __post_init__(self) -> None:
-        for option, codes in (("--select", self.select), ("--ignore", self.ignore)):
-            for code in codes:
-                _known(code, option)
+        for option, name in (("--select", "select"), ("--ignore", "ignore")):
+            object.__setattr__(self, name, tuple(_known(code, option) for code in getattr(self, name)))
 
     def keeps(self, code: str, where: str) -> bool:
         if self.select and not code.startswith(tuple(self.select)):
@@ -39,19 +38,24 @@ class Suppression:
         return not (ignored and code.startswith(tuple(ignored)))
 
 
-def load_suppression(config: str, *, select: tuple[str, ...] = (), ignore: tuple[str, ...] = ()) -> Suppression:
+def load_suppression(
+    config: str, *, select: tuple[str, ...] = (), ignore: tuple[str, ...] = (), extend_select: tuple[str, ...] = ()
+) -> Suppression:
     """The command line's choice over that of the nearest sizer.toml, or pyproject.toml with a [tool.sizer] table.
+
+    ``extend_select`` adds to what is selected, by ``select`` or by the file; where nothing is, every rule is.
 
     ``[tool.sizer] select = [...]``, ``ignore = [...]`` and ``[[tool.sizer.per-file]] path, ignore, reason``; a reason
     is demanded, because a suppression outlives the memory of why.
     """
     found = nearest_table(config)
     if found is None:
-        return Suppression(select, ignore)
+        return Suppression((*select, *extend_select) if select else (), ignore)
     path, table, prefix = found
     where = str(path)
+    selected = select or _codes(table, "select", where, prefix)
     return Suppression(
-        select or _codes(table, "select", where, prefix),
+        (*selected, *extend_select) if selected else (),
         (*ignore, *_codes(table, "ignore", where, prefix)),
         tuple(_per_file(rule, where, prefix) for rule in per_file(table, where)),
         str(path.parent),
@@ -78,13 +82,17 @@ def _codes(table: Mapping[str, Any], key: str, where: str, prefix: str) -> tuple
     codes, name = table.get(key, []), f"{prefix}{key}"
     if not isinstance(codes, list) or not all(isinstance(code, str) for code in codes):
         raise InputError("expected a list of rule codes", where=where, key=name, value=codes)
-    for code in codes:
-        _known(code, name, where)
-    return tuple(codes)
+    return tuple(_known(code, name, where) for code in codes)
 
 
-def _known(code: str, key: str, where: str | None = None) -> None:
-    if not code or not any(rule.CODE.startswith(code) for rule in RULES):
+def _known(name: str, key: str, where: str | None = None) -> str:
+    """A rule's code for its slug, a code or a prefix of one as it is; InputError for what is none."""
+    for rule in RULES:
+        if name == rule.SLUG:
+            return rule.CODE
+    if not name or not any(rule.CODE.startswith(name) for rule in RULES):
         raise InputError(
-            "expected a rule's code or a prefix of one (`sizer rules` lists them)", where=where, key=key, value=code
-        )
+            "expected a rule's code, a prefix of one or a slug (`sizer rules` lists them)", where=where, key=key,
+            value=name,
+        )  # fmt: skip
+    return name

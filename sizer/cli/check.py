@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import click
@@ -24,7 +27,7 @@ from sizer.cli.options import (
 
 
 @click.command()
-@click.argument("configs", nargs=-1, required=True, metavar="CONFIG...")
+@click.argument("configs", nargs=-1, metavar="CONFIG...")
 @click.option("--device", metavar="NAME", help="Target (`sizer devices`). [default: h100-sxm; measuring: what is here]")
 @stack_option
 @workload_options
@@ -33,8 +36,15 @@ from sizer.cli.options import (
 @click.option("--measure", is_flag=True, help="Price by timing the operators here (needs sizer[torch]).")
 @click.option("--time-limit", type=click.FloatRange(0, min_open=True), help="Measuring: seconds a configuration.")
 @click.option("--store", metavar="FILE", help="Measuring: the database. [default: SIZER_STORE, else the user's cache]")
-@click.option("--select", multiple=True, metavar="CODES", help="Only these rules (codes or prefixes, commas allowed).")
-@click.option("--ignore", multiple=True, metavar="CODES", help="Not these rules.")
+@click.option("--select", multiple=True, metavar="CODES", help="Only these rules (codes, prefixes or slugs; commas).")
+@click.option("--extend-select", multiple=True, metavar="CODES", help="These rules too, beside those selected.")
+@click.option("--ignore", "--extend-ignore", multiple=True, metavar="CODES", help="Not these rules.")
+@click.option("--baseline", metavar="FILE", help="Leave out the findings that this file accepts.")
+@click.option("--write-baseline", metavar="FILE", help="Accept every finding, into this file; exit 0.")
+@click.option("--models-only", is_flag=True, help="Pass over files that are no model configuration, with a note.")
+@click.option("--statistics", is_flag=True, help="Count findings by rule instead of listing them.")
+@click.option("-q", "--quiet", is_flag=True, help="Only configurations with findings; no notes.")
+@click.option("--exit-zero", is_flag=True, help="Exit 0 whatever is found (2 for bad input).")
 @click.option(
     "--fail-on",
     type=click.Choice(["warning", "error", "info", "never"]),
@@ -54,7 +64,14 @@ def command(
     time_limit: float | None,
     store: str | None,
     select: tuple[str, ...],
+    extend_select: tuple[str, ...],
     ignore: tuple[str, ...],
+    baseline: str | None,
+    write_baseline: str | None,
+    models_only: bool,
+    statistics: bool,
+    quiet: bool,
+    exit_zero: bool,
     fail_on: str,
     format_: str,
     output: str | None,
@@ -66,13 +83,18 @@ def command(
     """
     from shapes.device import DEFAULT_DEVICE, load_device
     from sizer.checking import check_subject
+    from sizer.checking.accepted import load_accepted, write_accepted
     from sizer.checking.defaults import load_defaults
     from sizer.checking.findings import SEVERITIES, Checked
     from sizer.checking.suppress import load_suppression
+    from sizer.readers import NoModel
     from sizer.report.formats import formats
     from sizer.subject import read_subject
 
-    reports, executor, refused = [], None, False
+    if not configs:
+        raise InputError(_nothing_named())
+    known = load_accepted(baseline) if baseline is not None else None
+    reports, executor, refused, passed_over = [], None, False, 0
     project = load_defaults(configs[0])
     fail_on = _unless_given("fail_on", fail_on, project.fail_on)
     format_ = _unless_given("format_", format_, project.format)
@@ -84,7 +106,9 @@ def command(
                 raise unread
             project = load_defaults(config)
             target = load_device(device or project.device or DEFAULT_DEVICE)
-            suppression = load_suppression(config, select=codes(select), ignore=codes(ignore))
+            suppression = load_suppression(
+                config, select=codes(select), ignore=codes(ignore), extend_select=codes(extend_select)
+            )
             source = config_argument(config)
             subject = read_subject(
                 source,
@@ -105,18 +129,52 @@ def command(
                 )
             else:
                 reports.append(check_subject(subject, target, suppression))
+        except NoModel as error:
+            passed_over += models_only
+            refused |= not models_only
+            if not (quiet and models_only):
+                note = f"{error.where}: no model configuration, passed over" if models_only else option_error(error)
+                click.echo(f"sizer: {note}", err=True)
         except InputError as error:
             # One file that cannot be read hides nothing of the others.
             click.echo(f"sizer: {option_error(error)}", err=True)
             refused = True
-    checked = Checked(tuple(reports))
-    if reports:
-        write_answer("check", checked, format_, output)
+    if write_baseline is not None:
+        number = write_accepted(reports, write_baseline)
+        click.echo(f"{number} finding{'s' if number != 1 else ''} accepted in {write_baseline}", err=True)
+        sys.exit(2 if refused else 0)
+    accepted = 0
+    if known is not None:
+        pairs = [known.new_in(report) for report in reports]
+        reports, accepted = [report for report, _ in pairs], sum(number for _, number in pairs)
+    checked = Checked(tuple(reports), accepted, passed_over)
+    shown = replace(checked, reports=tuple(one for one in reports if one.findings or not quiet))
+    if statistics:
+        write_answer("check --statistics", shown, None, output)
+    elif shown.reports or (format_ != "text" and not refused):
+        write_answer("check", shown, format_, output)
     if refused:
         sys.exit(2)
     worst = checked.worst()
-    if fail_on != "never" and worst is not None and SEVERITIES.index(worst) <= SEVERITIES.index(fail_on):
+    above = worst is not None and fail_on != "never" and SEVERITIES.index(worst) <= SEVERITIES.index(fail_on)
+    if above and not exit_zero:
         sys.exit(1)
+
+
+def _nothing_named() -> str:
+    """What to type: with the configurations that lie here, where there are any."""
+    from sizer.readers.loading import expand, find_config
+
+    with suppress(InputError):
+        found = expand(".")
+        more = f" (and {len(found) - 1} more; `sizer check .` takes them all)" if len(found) > 1 else ""
+        if found != ["."]:
+            return f"expected a configuration, for instance: sizer check {found[0]}{more}"
+        return f"expected a configuration, for instance: sizer check {find_config(Path('.'))}"
+    return (
+        "expected a configuration: sizer check config.json, or a directory, a glob, or - for standard input; "
+        "`sizer check --help` has the options"
+    )
 
 
 def _unless_given(option: str, value: str, default: str | None) -> str:

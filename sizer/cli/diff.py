@@ -68,22 +68,24 @@ def command(
     from shapes.device import load_device
     from sizer.answers.budgets import budgets_of
     from sizer.answers.diff import DEFAULT_TOKENS, Diff, compare, diff_of
+    from sizer.checking.defaults import load_defaults
     from sizer.checking.findings import SEVERITIES
     from sizer.checking.suppress import load_suppression
 
-    targets = [load_device(name) for name in devices or (DEFAULT_DEVICE,)]
     amount = DEFAULT_TOKENS if tokens is None else tokens
     parts: list[Diff] = []
     notes: list[str] = []
     refused = False
     for pair in _pairs(paths, revision):
         try:
-            subjects = _read(pair, stack, given(workload), notes)
+            project = load_defaults(_of(pair))
+            subjects = _read(pair, stack or project.stack, {**project.workload, **given(workload)}, notes)
             if subjects is None:
                 continue
             suppression = load_suppression(_of(pair), select=codes(select), ignore=codes(ignore))
             table, where = _budget_table(_of(pair))
             budgets = budgets_of(table, max_step_regression=max_step_regression, max_memory=max_memory, where=where)
+            targets = [load_device(name) for name in devices or (project.device or DEFAULT_DEVICE,)]
             found = compare(*subjects, targets, (suppression, suppression), amount, price)
             parts.append(diff_of([found], budgets, amount, price))
         except InputError as error:

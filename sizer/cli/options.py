@@ -151,7 +151,17 @@ def output_options(command: str) -> Callable[[F], F]:
 
 
 def write_answer(command: str, answer: object, format_: str | None = None, output: str | None = None) -> None:
-    """``answer`` rendered by the registry's renderer, to standard output or to a file."""
+    """``answer`` rendered by the registry's renderer, to standard output or to a file.
+
+    In a workflow of GitHub's, annotations are the default where the command has them.
+    """
+    if (
+        output is None
+        and _format_left_open()
+        and os.environ.get("GITHUB_ACTIONS") == "true"
+        and "github" in formats(command)
+    ):
+        format_ = "github"
     text = render(command, format_, answer, _page(output))
     if output is not None:
         write_whole(
@@ -161,6 +171,12 @@ def write_answer(command: str, answer: object, format_: str | None = None, outpu
         raise InputError(f"expected a file: {format_} is binary", key="--output")
     else:
         say(text)
+
+
+def _format_left_open() -> bool:
+    context = click.get_current_context(silent=True)
+    source = context.get_parameter_source("format_") if context is not None else None
+    return source is click.core.ParameterSource.DEFAULT
 
 
 def say(text: str) -> None:

@@ -24,7 +24,10 @@ BUDGETS = {
 
 @dataclass(frozen=True, slots=True)
 class Annotation:
-    """One complaint. ``code``: a rule's or a budget's name. ``place`` None: no key of the file is to blame."""
+    """One complaint. ``code``: a rule's or a budget's name; ``codes``: of every rule that points at the same cause.
+
+    ``place`` None: no key of the file is to blame.
+    """
 
     path: str
     place: Place | None
@@ -34,6 +37,7 @@ class Annotation:
     device: str
     field: str
     message: str
+    codes: tuple[str, ...]
 
 
 def annotate(answer: Checked | Diff) -> Iterator[Annotation]:
@@ -50,7 +54,9 @@ def annotate(answer: Checked | Diff) -> Iterator[Annotation]:
                 step_s = one.new.step_s if one.new is not None else 0.0
                 yield _of_finding(file.path, one.device, finding, step_s, texts(file.path))
     for broken in answer.violations:
-        yield Annotation(broken.path, None, "error", broken.budget, "budget", broken.device, "", broken.message)
+        yield Annotation(
+            broken.path, None, "error", broken.budget, "budget", broken.device, "", broken.message, (broken.budget,)
+        )
 
 
 def place_of(finding: PricedFinding, path: str, text: str | None) -> Place | None:
@@ -83,5 +89,5 @@ def _of_finding(path: str, device: str, finding: PricedFinding, step_s: float, t
         parts.append("try " + ", ".join(f"{key} {value}" for key, value in best.change.items()))
     return Annotation(
         path, place_of(finding, path, text), finding.severity, finding.code, finding.slug, device, finding.field,
-        "; ".join(parts),
+        "; ".join(parts), finding.codes or (finding.code,),
     )  # fmt: skip

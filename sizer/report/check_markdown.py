@@ -16,8 +16,7 @@ SHOWN = 12
 
 def render(answer: Checked, page: Page) -> str:
     """The summary fits one screen; everything else is behind a fold."""
-    tally = {level: sum(f.severity == level for r in answer.reports for f in r.findings) for level in SEVERITIES}
-    said = ", ".join(f"{number} {level}" for level, number in tally.items() if number) or "no findings"
+    said = ", ".join(f"{number} {level}" for level, number in answer.tally().items() if number) or "no findings"
     head = ["configuration", "device", "parameters", "step", "MFU", "findings"]
     lines = [MARKER, f"### sizer: {said}", "", *table(head, [_row(one) for one in answer.reports[:SHOWN]], right=2)]
     if len(answer.reports) > SHOWN:

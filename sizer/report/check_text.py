@@ -3,17 +3,29 @@
 from __future__ import annotations
 
 import textwrap
+from collections.abc import Mapping
 
 from shapes.errors import printable
-from sizer.checking.findings import Checked, PricedFinding, PricedSuggestion, Report
+from sizer.checking.findings import SEVERITIES, Checked, PricedFinding, PricedSuggestion, Report, Severity
 from sizer.readers.unread import sentences
 from sizer.report.page import Page, Style
 from sizer.report.units import count_text, percent_text, seconds_text, signed_count_text, step_text
 
 
 def render(answer: Checked, page: Page) -> str:
-    """Each configuration's report: a header, the findings by cost, one summary line."""
-    return "\n".join(_report(report, page) for report in answer.reports)
+    """Each configuration's report: a header, the findings by cost, one summary line; of several a total."""
+    return "\n".join([*(_report(report, page) for report in answer.reports), *_totals(answer, page.style)])
+
+
+def _totals(answer: Checked, style: Style) -> list[str]:
+    parts = []
+    if len(answer.reports) > 1:
+        clean = sum(not report.findings for report in answer.reports)
+        tally = _tally(answer.tally(), style) or "no findings"
+        parts.append(f"{len(answer.reports)} configurations: {tally}, {clean} without findings")
+    parts += [f"{answer.accepted} accepted in the baseline"] if answer.accepted else []
+    parts += [f"{answer.passed_over} files passed over"] if answer.passed_over else []
+    return ["; ".join(parts)] if parts else []
 
 
 def _report(report: Report, page: Page) -> str:
@@ -80,10 +92,14 @@ def _suggestion(suggestion: PricedSuggestion, step_s: float) -> str:
 
 
 def _summary(report: Report, style: Style) -> str:
-    tally = []
-    for severity in ("error", "warning", "info"):
-        number = sum(finding.severity == severity for finding in report.findings)
-        if number:
-            plural = severity if severity == "info" or number == 1 else severity + "s"
-            tally.append(style(f"{number} {plural}", severity))
-    return f"{', '.join(tally) or 'no findings'}; {step_text(report.step)}"
+    tally = {level: sum(finding.severity == level for finding in report.findings) for level in SEVERITIES}
+    return f"{_tally(tally, style) or 'no findings'}; {step_text(report.step)}"
+
+
+def _tally(tally: Mapping[Severity, int], style: Style) -> str:
+    listed = [
+        style(f"{number} {level if level == 'info' or number == 1 else level + 's'}", level)
+        for level, number in tally.items()
+        if number
+    ]
+    return ", ".join(listed)

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from tabulate import tabulate
 
+from shapes.cost.constants import gemm_constants
+from shapes.cost.error import expected
 from shapes.device import Device
 from shapes.dtypes import DTYPES
 from sizer.answers.devices import Devices
 from sizer.report.page import Page
+from sizer.report.units import percent_text
 
 
 def render(answer: Devices, page: Page) -> str:
@@ -15,7 +18,7 @@ def render(answer: Devices, page: Page) -> str:
 
 
 def _table(devices: tuple[Device, ...]) -> str:
-    headers = ("device", "architecture", "units", "GiB", "TB/s", "fp16", "bf16", "fp8", "cost constants")
+    headers = ("device", "architecture", "units", "GiB", "TB/s", "fp16", "bf16", "fp8", "16-bit products")
     rows = [
         (
             device.name,
@@ -30,7 +33,8 @@ def _table(devices: tuple[Device, ...]) -> str:
     ]
     table = tabulate(rows, headers, disable_numparse=True, colalign=("left", "left", *("right",) * 6, "left"))
     legend = (
-        "fp16, bf16, fp8: dense peak TFLOPS with fp32 accumulation; -: no fast path. `sizer devices NAME` shows all."
+        "fp16, bf16, fp8: dense peak TFLOPS with fp32 accumulation; -: no fast path. 16-bit products: what their "
+        "prices rest on, mean error and 95th percentile of large ones. `sizer devices NAME` shows all."
     )
     return f"{table}\n\n{legend}"
 
@@ -40,8 +44,12 @@ def _tflops(device: Device, dtype: str) -> str:
 
 
 def _fitted(device: Device) -> str:
-    fitted = [dtype for dtype in DTYPES if dtype in device.cost]
-    return f"fitted: {', '.join(fitted)}" if fitted else "data sheet only"
+    """Tier of the large 16-bit products, whose constants, and how far off they are."""
+    dtype = "bf16" if "bf16" in device.peak_flops else "fp16"
+    _, origin = gemm_constants(device, dtype)
+    off = expected(device, origin, "large", dtype)
+    whose = "" if origin.own_device else f" from {origin.device}"
+    return f"{off.tier}{whose}, +-{percent_text(off.error)}, 95% within {percent_text(off.p95)}"
 
 
 def _details(device: Device) -> str:
@@ -52,7 +60,8 @@ def _details(device: Device) -> str:
         (
             f"{device.title} ({device.name})",
             f"also known as: {also}",
-            f"cost constants: {_fitted(device)}",
+            f"16-bit products: {_fitted(device)}",
+            f"fitted: {', '.join(dtype for dtype in DTYPES if dtype in device.cost) or 'nothing, data sheet only'}",
             "",
             tabulate(rows, ("field", "value", "source"), disable_numparse=True, colalign=("left", "right", "left")),
             "",

@@ -38,4 +38,13 @@ def _explained(operator: Operator, cost: Cost, device: Device) -> str:
     facts.append(f"{operator.bytes / 1e6:.1f} MB")
     rows = [(part.what, seconds_text(part.seconds), part.why) for part in explain(operator, cost, device)]
     table = tabulate(rows, tablefmt="plain", disable_numparse=True, colalign=("left", "right", "left"))
-    return f"{head}\n  {', '.join(facts)}; {cost.source}, {cost.regime}\n" + textwrap.indent(table, "  ") + "\n"
+    return (
+        f"{head}\n  {', '.join(facts)}; {cost.source}, {cost.regime}, {_tier(cost)}\n"
+        + textwrap.indent(table, "  ")
+        + "\n"
+    )
+
+
+def _tier(cost: Cost) -> str:
+    spread = f", 95% within {percent_text(cost.p95)}" if cost.p95 is not None else ""
+    return f"{cost.tier} (mean error {percent_text(cost.error)}{spread})"

@@ -23,6 +23,7 @@ FORMATS: dict[str, dict[str, str]] = {
         "text": "check_text", "json": "json_document", "csv": "check_csv", "markdown": "check_markdown",
         "sarif": "sarif", "github": "github", "junit": "junit",
     },
+    "check --statistics": {"text": "statistics_text"},
     "diff": {
         "text": "diff_text", "json": "json_document", "csv": "diff_csv", "markdown": "diff_markdown",
         "sarif": "sarif", "github": "github", "junit": "junit",

@@ -8,7 +8,7 @@ from xml.etree import ElementTree
 
 from sizer.answers.diff import Diff
 from sizer.checking.findings import Checked
-from sizer.report.annotations import Annotation, annotate
+from sizer.report.annotations import Annotation, annotate, title
 from sizer.report.page import Page
 from sizer.rules import RULES
 
@@ -32,7 +32,7 @@ def render(answer: Checked | Diff, page: Page) -> str:
         for file in answer.files:
             for device in file.devices:
                 own = [one for one in found if (one.path, one.device) == (file.path, device.device)]
-                cases = {one.code: f"{one.code} {one.slug}" for one in own} or {
+                cases = {code: f"{code} {title(code)}" for one in own for code in one.codes} or {
                     "diff": "no finding added, no budget broken"
                 }
                 _suite(root, file.path, device.device, cases, set(), own)
@@ -46,7 +46,8 @@ def _suite(
 ) -> None:  # fmt: skip
     by_code: dict[str, list[Annotation]] = {}
     for one in found:
-        by_code.setdefault(one.code, []).append(one)
+        for code in one.codes:
+            by_code.setdefault(code, []).append(one)
     failed = {code for code, listed in by_code.items() if any(one.severity != "info" for one in listed)}
     named = {"name": _xml(path), "package": _xml(device), "id": str(len(root))}
     counts = {"tests": len(cases), "failures": len(failed), "errors": 0, "skipped": len(skipped & cases.keys())}
