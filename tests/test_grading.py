@@ -25,7 +25,7 @@ def priced(change: dict[str, int | str], **workload: object) -> tuple[PricedSugg
 
 def offered(change: dict[str, int | str], **workload: object) -> Offer | None:
     subject, pricer = read_subject(str(LLAMA), **workload), Pricer(load_device("h100-sxm"))
-    return price_offer(Suggestion(change), subject, PricedStep(pricer, pricer.step(subject.operators)), frozenset())
+    return price_offer(Suggestion(change), subject, PricedStep(pricer, pricer.step(subject.operators)), {})
 
 
 def gain(share: float, step: Step, *, within_error: bool) -> Offer:
@@ -89,7 +89,7 @@ def test_a_default_that_nobody_asked_for_is_no_warning() -> None:
 def test_no_suggestion_is_credited_with_more_than_the_cause_takes() -> None:
     subject, pricer = read_subject(str(LLAMA), b=1, s=1000), Pricer(load_device("h100-sxm"))
     by = PricedStep(pricer, pricer.step(subject.operators))
-    found = price_offer(Suggestion({"b": 64}), subject, by, frozenset(), at_most_s=1e-4)
+    found = price_offer(Suggestion({"b": 64}), subject, by, {}, at_most_s=1e-4)
     assert found is not None
     assert found.priced.step_seconds_change == -1e-4
 

@@ -112,26 +112,34 @@ def _rank(offer: Offer, subject: Subject) -> tuple[bool, int, int, int, float]:
 
 
 def _priced_once(merged: Sequence[tuple[PricedFinding, tuple[Offer, ...]]]) -> list[PricedFinding]:
-    """A suggestion that mends a finding above as well is priced there alone, so that costs add up."""
+    """What mends a finding above as well is priced there alone, so that costs add up."""
     done: list[tuple[PricedFinding, tuple[Offer, ...]]] = []
     for finding, offers in merged:
-        above = next((one for one, theirs in done if _shared(one, theirs, finding, offers)), None)
-        done.append((finding if above is None else _priced_above(finding, above), offers))
+        above = [(one, theirs) for one, theirs in done if any(_mends(offer, one) for offer in offers)]
+        own = tuple(offer for offer in offers if not any(_mends(offer, one) for one, _ in above))
+        there = next((one for one, theirs in above if any(_mends(offer, finding) for offer in theirs)), None)
+        if own == offers or (not own and there is None):
+            done.append((finding, offers))
+        else:
+            done.append((_left(finding, own, there), own))
     return [finding for finding, _ in done]
 
 
-def _priced_above(finding: PricedFinding, above: PricedFinding) -> PricedFinding:
-    message = f"{finding.message}; what mends {above.code} mends it, and is priced there"
-    return replace(finding, message=message, suggestions=(), step_seconds=0.0, within_error=False, tier="")
-
-
-def _shared(above: PricedFinding, theirs: tuple[Offer, ...], finding: PricedFinding, offers: tuple[Offer, ...]) -> bool:
-    """Whether all that is offered against ``finding`` mends ``above`` too, and something offered there mends it."""
-    return (
-        bool(offers)
-        and all(_mends(offer, above) for offer in offers)
-        and bool(above.suggestions)
-        and any(_mends(offer, finding) for offer in theirs)
+def _left(finding: PricedFinding, own: tuple[Offer, ...], there: PricedFinding | None) -> PricedFinding:
+    """``finding`` with what mends it ``own``, and where else it is mended."""
+    message = (
+        finding.message
+        if own or there is None
+        else f"{finding.message}; what mends {there.code} mends it, priced there"
+    )
+    best = max(own, key=lambda offer: offer.saving, default=None)
+    return replace(
+        finding,
+        message=message,
+        suggestions=tuple(offer.priced for offer in own),
+        step_seconds=max(0.0, best.saving) if best is not None else 0.0,
+        within_error=best is not None and best.priced.within_error,
+        tier=finding.tier if own else "",
     )
 
 

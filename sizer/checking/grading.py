@@ -15,7 +15,7 @@ from shapes.device import Device
 from shapes.errors import InputError
 from sizer.checking.changes import changed_subject, named_change, of_dimensions
 from sizer.checking.findings import PricedSuggestion, Severity
-from sizer.checking.vetting import Breach, breaches, context_of
+from sizer.checking.vetting import Objections, context_of, objections, worse
 from sizer.pricing import Pricer, Step
 from sizer.rules.base import Finding, Rule, Suggestion
 from sizer.subject import Subject
@@ -43,7 +43,7 @@ class Offer:
 
     priced: PricedSuggestion
     step: Step
-    mends: frozenset[Breach]
+    mends: frozenset[tuple[str, str]]
     change: Suggestion
     tier: str
 
@@ -67,7 +67,7 @@ class Graded:
 
 
 def grade(
-    rule: Rule, finding: Finding, subject: Subject, own: PricedStep, predicted: PricedStep, broken: frozenset[Breach]
+    rule: Rule, finding: Finding, subject: Subject, own: PricedStep, predicted: PricedStep, broken: Objections
 ) -> Graded:
     """``finding`` with those of its suggestions that make a model, split and run, and break nothing that it keeps.
 
@@ -78,7 +78,9 @@ def grade(
     for suggestion in finding.suggestions:
         by = own if of_dimensions(suggestion.change) else predicted
         offer = price_offer(suggestion, subject, by, broken, finding.at_most_s)
-        if offer is None or (finding.violated and (rule.CODE, finding.field) not in offer.mends):
+        # What breaks a rule is mended whole: a kernel's padding too, where the alignment is what was found.
+        alike = {key for key in broken if key[1] == finding.field}
+        if offer is None or (finding.violated and not alike <= offer.mends):
             continue
         if by is not own:
             note = "; ".join(filter(None, (suggestion.note, f"predicted for {by.pricer.device.name}")))
@@ -111,7 +113,7 @@ def severity(finding: Finding, offers: Sequence[Offer], *, asked: bool = True, m
 
 
 def price_offer(
-    suggestion: Suggestion, subject: Subject, by: PricedStep, broken: frozenset[Breach], at_most_s: float | None = None
+    suggestion: Suggestion, subject: Subject, by: PricedStep, broken: Objections, at_most_s: float | None = None
 ) -> Offer | None:
     """Rebuild the model (or trace it again) with the change and compare.
 
@@ -123,8 +125,8 @@ def price_offer(
     except InputError:
         return None
     after = pricer.step(changed.operators, changed.workload, changed.model)
-    left = breaches(context_of(changed, pricer.device, after))
-    if left - broken:
+    left = objections(context_of(changed, pricer.device, after))
+    if worse(left, broken):
         return None
     # At equal tokens and devices: a larger microbatch does more work, a smaller t leaves devices free.
     scale = (_tokens(subject, step) / _tokens(changed, after)) * (_devices(changed) / _devices(subject))
@@ -138,7 +140,7 @@ def price_offer(
         flops_change=round(after.flops * scale) - step.flops,
         within_error=gain - max(0.0, less_work) <= pricer.error_s(step, after), note=suggestion.note,
     )  # fmt: skip
-    return Offer(priced, step, broken - left, suggestion, _tier(by, subject, suggestion))
+    return Offer(priced, step, frozenset(broken.keys() - left.keys()), suggestion, _tier(by, subject, suggestion))
 
 
 def _tier(by: PricedStep, subject: Subject, suggestion: Suggestion) -> str:

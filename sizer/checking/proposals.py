@@ -13,7 +13,7 @@ from shapes.software_stack import SoftwareStack
 from shapes.workload import Workload
 from sizer.checking.changes import changed_subject, of_dimensions
 from sizer.checking.suppress import Suppression
-from sizer.checking.vetting import Breach, breaches_in, context_of
+from sizer.checking.vetting import Objections, context_of, objections_in
 from sizer.pricing import Pricer, Step
 from sizer.rules import RULES, dtype_on_device
 from sizer.rules.base import Answer, Finding, NotApplicable, Rule
@@ -25,7 +25,7 @@ class Proposals:
     """Each rule's answer about ``subject`` (None: the rule is suppressed), by the predicted costs of ``step``.
 
     ``subject`` is in an element type that ``device`` has; ``asked`` is the workload as the person gave it; ``broken``
-    is what the rules have against the subject outright, the suppressed ones too.
+    is what the rules on shapes have against the subject, the suppressed ones too.
     """
 
     subject: Subject
@@ -33,7 +33,7 @@ class Proposals:
     device: Device
     pricer: Pricer
     step: Step
-    broken: frozenset[Breach]
+    broken: Objections
     answers: tuple[tuple[Rule, Answer | None], ...]
 
     def findings(self) -> Iterator[tuple[Rule, Finding]]:
@@ -64,7 +64,7 @@ def propose(subject: Subject, device: Device, suppression: Suppression | None = 
     context = replace(context, workload=asked)  # in the type that was asked for, which is SZ119's to judge
     answered = [(rule, _settled(rule.check(context))) for rule in RULES]
     answers = tuple((rule, one if suppression.keeps(rule.CODE, subject.where) else None) for rule, one in answered)
-    return Proposals(subject, asked, device, pricer, step, breaches_in(answered), answers)
+    return Proposals(subject, asked, device, pricer, step, objections_in(answered), answers)
 
 
 def _comparing_heads(subject: Subject, device: Device) -> SoftwareStack:

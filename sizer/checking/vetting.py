@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import replace
+from collections.abc import Iterable, Mapping
 
 from shapes.device import Device
 from sizer.pricing import Step
@@ -11,11 +10,14 @@ from sizer.rules import RULES
 from sizer.rules.base import Answer, Context, NotApplicable, Rule
 from sizer.subject import Subject
 
-#: A rule's code and the field that it points at.
-Breach = tuple[str, str]
+#: A rule's code and the field that it points at -> whether what it asks is broken outright, or is only not met whole
+#: (a head dimension of 96 on an alignment of 64).
+Objections = Mapping[tuple[str, str], bool]
 
-#: Rules that ask the memory model, which takes its time; they break nothing outright.
-_OF_MEMORY = ("SZ106", "SZ107", "SZ121")
+#: Rules on shapes and splits: the rows of the catalogue that a source asks outright.
+_OF_SHAPES = (
+    "SZ101", "SZ102", "SZ103", "SZ104", "SZ105", "SZ108", "SZ109", "SZ110", "SZ114", "SZ115", "SZ117", "SZ119", "SZ120",
+)  # fmt: skip
 
 
 def context_of(subject: Subject, device: Device, step: Step) -> Context:
@@ -35,18 +37,28 @@ def context_of(subject: Subject, device: Device, step: Step) -> Context:
     )
 
 
-def breaches(context: Context) -> frozenset[Breach]:
-    """What ``context`` cannot run or breaks outright, memory apart; prices are not asked."""
-    context = replace(context, given=frozenset())
-    return breaches_in((rule, rule.check(context)) for rule in RULES if rule.CODE not in _OF_MEMORY)
+def objections(context: Context) -> Objections:
+    """What the rules on shapes and splits have against ``context``; prices are not asked."""
+    return objections_in((rule, rule.check(context)) for rule in RULES if rule.CODE in _OF_SHAPES)
 
 
-def breaches_in(answers: Iterable[tuple[Rule, Answer]]) -> frozenset[Breach]:
-    """What the rules' ``answers`` say cannot run or is broken outright."""
-    return frozenset(
-        (rule.CODE, finding.field)
-        for rule, answer in answers
-        if not isinstance(answer, NotApplicable)
-        for finding in answer
-        if finding.error or finding.violated
+def objections_in(answers: Iterable[tuple[Rule, Answer]]) -> Objections:
+    """What the ``answers`` of the rules on shapes and splits object to."""
+    found: dict[tuple[str, str], bool] = {}
+    for rule, answer in answers:
+        if rule.CODE in _OF_SHAPES and not isinstance(answer, NotApplicable):
+            for finding in answer:
+                key = rule.CODE, finding.field
+                found[key] = found.get(key, False) or finding.error or finding.violated
+    return found
+
+
+def worse(after: Objections, before: Objections) -> tuple[str, ...]:
+    """Codes of the rules that object to ``after`` and did not to ``before``, or not outright."""
+    return tuple(
+        dict.fromkeys(
+            code
+            for (code, field), outright in after.items()
+            if outright > before.get((code, field), False) or (code, field) not in before
+        )
     )

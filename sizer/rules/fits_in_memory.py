@@ -3,9 +3,11 @@
 Weights, gradients, optimizer states, activations, the logits with their fp32 copy, communication buffers and the
 framework's own share add up to more than the device has. Ways out, each by itself enough, are listed from the cheapest
 in step time: what ZeRO's communication, an extra forward of checkpointing, or a larger t's all-reduces cost is priced.
+Shards stay inside the devices that are linked, and within the devices given.
 
-Memory is that of `sizer memory` with AdamW in the default precision; an 8-bit optimizer saves too, at no cost in time.
-Where nothing was said of how the model runs (microbatch, degrees, ZeRO, checkpointing) the rule does not apply.
+Memory is that of `sizer memory` with AdamW in the default precision. It is an error where the layout was said (the
+devices, or the data-parallel ranks, of a training run; any degree of a serving one). Elsewhere one line says what a
+single device would need, since how a model is spread is not the configuration's affair.
 
 Bad: `sizer check config.json -b 4 --dp 8` for an 8B model on 80 GB devices.
 Good: the same with `--zero 3 --checkpointing full`.
@@ -17,6 +19,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
+from shapes.device import Device
 from shapes.errors import InputError
 from shapes.memory import memory
 from shapes.model import ModelShape
@@ -28,6 +31,11 @@ SLUG = "fits-in-memory"
 SOURCE = "Machine Learning Engineering book, 'Anatomy of model's memory usage'"
 
 GIB = 2**30
+#: What says how a training run is spread, and how a serving one is.
+LAYOUT = ("gpus", "d")
+SERVING_LAYOUT = ("gpus", "d", "t", "p")
+#: How cards of workstations and inference servers are linked: few are at hand, and fewer fit a large model together.
+CARD_LINK = "PCIe"
 #: Parallel degrees tried: one node's eight devices, then whole nodes.
 DEGREES = (2, 4, 8, 16, 32, 64)
 
@@ -38,26 +46,39 @@ def check(context: Context) -> Answer:
         return NotApplicable("memory needs a model with named sizes, not a trace")
     if not context.divides:
         return NotApplicable("the model does not divide over its devices (SZ105, SZ110, SZ117)")
-    if not context.sets_any("b", "t", "p", "d", "e", "zero", "checkpointing"):
-        return NotApplicable("nothing said of how it runs (-b, --tp, --pp, --dp, --ep, --zero, --checkpointing)")
     needed = memory(model, workload, device=device, implementation=context.implementation)
     if needed.fits:
         return []
     largest = max(needed.parts, key=lambda part: part.bytes)
-    message = (
-        f"needs {needed.total_bytes / GIB:.1f} GiB of {device.memory.bytes / GIB:.1f} GiB on {device.name}; "
-        f"most of it {largest.name.replace('_', ' ')}, {largest.bytes / GIB:.1f} GiB"
-    )
+    gib, most = round(needed.total_bytes / GIB, 2), f"{largest.name.replace('_', ' ')}, {largest.bytes / GIB:.1f} GiB"
+    has = f"{gib:.1f} GiB of {device.memory.bytes / GIB:.1f} GiB on {device.name}"
+    if not context.sets_any(*(LAYOUT if workload.train else SERVING_LAYOUT)):
+        said = "--gpus or --dp" if workload.train else "--tp, --pp or --gpus"
+        message = (
+            f"would need {has} as it is split here, most of it {most}; how it is spread was not said ({said}): times "
+            "are of one device's share, and `sizer plan` finds a split"
+        )
+        return [Finding("memory", gib, message)]
     limit = device.memory.bytes
     suggestions = tuple(
         Suggestion(change, f"fits with {total / GIB:.1f} GiB")
-        for change in _ways_out(model, workload)
+        for change in _ways_out(model, workload, device.link.domain_devices)
         if (total := _total(context, model, change)) is not None and total <= limit
     )
-    return [Finding("memory", round(needed.total_bytes / GIB, 2), message, _smallest_degrees(suggestions), error=True)]
+    message = f"needs {has}; most of it {most}{_beside(workload, device)}"
+    return [Finding("memory", gib, message, _smallest_degrees(suggestions), error=True)]
 
 
-def _ways_out(model: ModelShape, workload: Workload) -> Iterator[Mapping[str, int | str]]:
+def _beside(workload: Workload, device: Device) -> str:
+    """What else saves memory and is no field of a workload, by kind of hardware."""
+    if not workload.train:
+        return "; narrower weights (`sizer memory --weights`) help too"
+    few = workload.gpus == 1 or CARD_LINK in device.link.intra_node
+    ways = ["LoRA or QLoRA for fine-tuning", "an 8-bit optimizer"] if few else ["an 8-bit optimizer", "more devices"]
+    return f"; {' and '.join(ways)} help too (`sizer memory`)"
+
+
+def _ways_out(model: ModelShape, workload: Workload, domain: int) -> Iterator[Mapping[str, int | str]]:
     if workload.attention == "eager":
         yield {"attention": "auto"}
     if workload.train and workload.d > 1:
@@ -69,12 +90,22 @@ def _ways_out(model: ModelShape, workload: Workload) -> Iterator[Mapping[str, in
             yield {"checkpointing": "full", "zero": 3}
     if workload.b > 1:
         yield {"b": 1}
-    yield from ({"t": degree} for degree in DEGREES if degree > workload.t)
-    yield from ({"p": degree} for degree in DEGREES if degree > workload.p and model.layers % degree == 0)
-    if workload.train:
-        for degree in DEGREES:
-            if degree > workload.t:
-                yield {"t": degree, "checkpointing": "full"}
+    shards = [{"t": degree} for degree in DEGREES if workload.t < degree <= domain]
+    stages = [{"p": degree} for degree in DEGREES if degree > workload.p and model.layers % degree == 0]
+    for split in (*shards, *stages):
+        change = _within(workload, split)
+        if change is not None:
+            yield change
+            if workload.train and workload.checkpointing != "full":
+                yield {**change, "checkpointing": "full"}
+
+
+def _within(workload: Workload, split: dict[str, int]) -> dict[str, int | str] | None:
+    """``split`` with the data-parallel ranks that the given devices leave; None where they do not."""
+    if workload.gpus is None:
+        return {**split}
+    ranks = split.get("t", workload.t) * split.get("p", workload.p) * workload.cp
+    return {**split, "d": workload.gpus // ranks} if workload.gpus % ranks == 0 else None
 
 
 def _total(context: Context, model: ModelShape, change: Mapping[str, Any]) -> int | None:

@@ -23,8 +23,9 @@ CODE = "SZ114"
 SLUG = "flash-head-dim"
 SOURCE = "The kernels' own checks, named in shapes/kernels; flash-attention issue 1141."
 
-#: Head dimensions come in steps of this, and the widest that is suggested.
-STEP, WIDEST = 8, 256
+#: Head dimensions that are suggested: both FlashAttention 2 and 3 are built for them (160, which torch still carries,
+#: is computed as 192 there).
+PORTABLE = (64, 96, 128, 192, 256)
 
 
 def check(context: Context) -> Answer:
@@ -77,10 +78,10 @@ def _suggestions(context: Context, core: Attention) -> tuple[Suggestion, ...]:
     def fits(candidate: int) -> bool:
         architecture = context.device.architecture
         run = run_of(core.kernel, architecture, core.dtype, candidate, candidate, core.trains)
-        return _as_it_is(run, candidate, candidate)
+        return candidate in PORTABLE and _as_it_is(run, candidate, candidate)
 
     if square(context):
-        return heads_that_keep_hidden(context, STEP, fits)
-    taken = [candidate for candidate in range(STEP, WIDEST + 1, STEP) if fits(candidate)]
+        return heads_that_keep_hidden(context, PORTABLE[0] // 2, fits)
+    taken = [candidate for candidate in PORTABLE if fits(candidate)]
     nearest = sorted(taken, key=lambda candidate: abs(candidate - dim))[:1]
     return tuple(Suggestion({"head_dim": candidate}) for candidate in nearest)

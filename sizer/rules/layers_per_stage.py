@@ -41,7 +41,7 @@ def check(context: Context) -> Answer:
 
 
 def _stages(context: Context, layers: int) -> list[int]:
-    """The nearest p that divides the layers, below and above, less those whose step does not fit where p's does."""
+    """The nearest p that divides the layers, below and above, less smaller ones whose step does not fit."""
     model, workload, device = context.model, context.workload, context.device
     assert model is not None
     p = min(workload.p, layers)
@@ -55,4 +55,4 @@ def _stages(context: Context, layers: int) -> list[int]:
         changed = replace(workload, p=degree, gpus=None)
         return bool(memory(model, changed, device=device, implementation=context.implementation).fits)
 
-    return [degree for degree in found if fits(degree) or not fits(workload.p)]
+    return [degree for degree in found if fits(degree) or degree > p]

@@ -7,21 +7,13 @@ longer sequence gains as a larger batch is not counted.
 Bad: b 1, s 4090: divisible by 2 only.
 Good: b 1, s 4096.
 
-Suggestion: the next sequence length, or the microbatch, that makes b x s a multiple.
+Suggestion: the sequence lengths beside it.
 """
 
 from __future__ import annotations
 
 from shapes.operators import Product
-from sizer.rules.arithmetic import (
-    alignment,
-    larger_microbatch,
-    largest_power_of_two,
-    lcm,
-    neighbours,
-    next_multiple,
-    off_vector,
-)
+from sizer.rules.arithmetic import alignment, largest_power_of_two, neighbours, off_vector
 from sizer.rules.base import Answer, Context, Finding, NotApplicable, Suggestion
 
 CODE = "SZ104"
@@ -41,16 +33,9 @@ def check(context: Context) -> Answer:
     message = f"b x s = {tokens} is divisible by {largest_power_of_two(tokens)}, not by {step}: wgrad reduces over it"
     longest = context.model.max_positions
     lengths = [value for value in neighbours(workload.s, step) if longest is None or value <= longest]
-    whole = lcm(step, workload.s) // workload.s
-    suggestions = [Suggestion({"s": value}) for value in lengths]
-    if whole <= 16:
-        suggestions += [
-            suggestion
-            for suggestion in larger_microbatch(context, next_multiple(workload.b, whole))
-            if int(suggestion.change["b"]) % whole == 0
-        ]
+    suggestions = tuple(Suggestion({"s": value}) for value in lengths)
     violated = off_vector(context, tokens)
-    return [Finding("s", workload.s, message, tuple(suggestions), violated=violated, at_most_s=_most(context))]
+    return [Finding("s", workload.s, message, suggestions, violated=violated, at_most_s=_most(context))]
 
 
 def _most(context: Context) -> float:

@@ -1,0 +1,161 @@
+"""Advice that was once wrong: silent, noisy, counted twice, contradicting itself (what users met, each case a test)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from test_public_models import DEVICES, MODELS, shape
+
+import sizer
+from shapes.model import ModelShape
+from sizer.checking.findings import PricedFinding, Report
+
+CONFIGS = Path(__file__).parent / "data" / "configs"
+LLAMA = str(CONFIGS / "llama-3.1-8b.json")
+BERT = MODELS["bert-large"]
+
+
+def named(report: Report, code: str) -> list[PricedFinding]:
+    return [finding for finding in report.findings if code in finding.codes]
+
+
+def codes(report: Report, *severities: str) -> set[str]:
+    return {code for one in report.findings if one.severity in severities for code in one.codes}
+
+
+@pytest.mark.parametrize("device", ["v100", "a100-sxm", "h100-sxm", "rtx-4090", "mi300x", "gaudi2", "gaudi3"])
+def test_the_most_famous_vocabulary_is_a_warning_on_every_device(device: str) -> None:
+    dtype = "fp16" if device == "v100" else "bf16"
+    (finding,) = named(sizer.check(shape(MODELS["gpt2-xl"]), device=device, s=1024, dtype=dtype), "SZ101")
+    assert finding.severity == "warning"
+    assert finding.suggestions[0].change["vocab"] in (50264, 50304)  # V100 asks for 16 bytes: 6283 x 8
+
+
+@pytest.mark.parametrize(
+    ("hidden", "heads", "then"), [(5000, 40, (5120, 40)), (4100, 41, (4096, 32)), (2000, 20, (2048, 16))]
+)
+def test_a_hidden_size_of_odd_heads_is_told_the_whole_model_beside_it(
+    hidden: int, heads: int, then: tuple[int, int]
+) -> None:
+    entry = {"h": hidden, "a": heads, "L": 24, "f": 8192, "v": 32000}
+    report = sizer.check(shape(entry), s=4096)
+    offered = [one.change for finding in report.findings for one in finding.suggestions]
+    assert then in [(change.get("hidden", hidden), change.get("heads", heads)) for change in offered]
+    # One change mends both findings, and is priced once.
+    assert len([one for one in report.findings if one.step_seconds]) == 1
+
+
+def test_a_sequence_off_the_alignment_is_not_charged_with_the_batch() -> None:
+    report = sizer.check(shape(BERT), s=500)
+    for finding in named(report, "SZ104"):
+        assert finding.severity == "info"
+        assert finding.step_seconds < 0.05 * report.step.seconds
+        assert all("microbatch" not in one.change for one in finding.suggestions)
+
+
+@pytest.mark.parametrize("asked", [{"b": 64}, {"b": 1, "dp": 256}])
+def test_a_microbatch_below_the_largest_is_no_finding_where_no_global_batch_says_it_may_grow(
+    asked: dict[str, int],
+) -> None:
+    assert not named(sizer.check(shape(BERT), s=512, **asked), "SZ107")
+
+
+def test_an_all_reduce_of_gradients_is_not_a_microbatchs() -> None:
+    config = {"b": 1, "dp": 64, "global_batch": 4096, "checkpointing": "full", "zero": 1}
+    report = sizer.check(shape(MODELS["llama-3_2-1b"]), s=4096, **config)
+    for finding in named(report, "SZ107"):
+        # Each of 64 accumulated microbatches was once charged with it.
+        assert finding.step_seconds < 0.3 * report.step.seconds
+
+
+def test_decoding_is_bound_by_memory_by_nature() -> None:
+    report = sizer.check(LLAMA, phase="infer", b=64, s=1)
+    assert "SZ118" in report.not_applicable
+    assert not codes(report, "warning", "error") & {"SZ107", "SZ113", "SZ118", "SZ123"}
+
+
+@pytest.mark.parametrize("asked", [{}, {"b": 4}, {"b": 1}, {"tp": 2}, {"checkpointing": "full"}])
+def test_memory_is_one_line_until_the_layout_is_said(asked: dict[str, Any]) -> None:
+    report = sizer.check(LLAMA, device="rtx-4090", **asked)
+    (finding,) = named(report, "SZ121")
+    assert (finding.severity, finding.suggestions) == ("info", ())
+    assert "sizer plan" in finding.message
+
+
+def test_one_card_is_told_of_lora_and_never_of_sixteen_shards() -> None:
+    (finding,) = named(sizer.check(LLAMA, device="rtx-4090", gpus=1), "SZ121")
+    assert finding.severity == "error"
+    assert "LoRA" in finding.message
+    assert all(not {"tp", "pp"} & one.change.keys() for one in finding.suggestions)
+
+
+def test_a_node_is_told_of_zero_and_checkpointing_within_its_devices() -> None:
+    (finding,) = named(sizer.check(LLAMA, gpus=8), "SZ121")
+    assert {"checkpointing": "full", "zero": 3} in [dict(one.change) for one in finding.suggestions]
+    for one in finding.suggestions:
+        split = {"tp": 1, "pp": 1, "dp": 8, **one.change}
+        assert int(split["tp"]) * int(split["pp"]) * int(split["dp"]) == 8
+
+
+def test_a_sane_vocabulary_is_not_offered_a_padding_that_costs() -> None:
+    for name in ("gpt-j-6b", "opt-1_3b"):
+        assert not sizer.check(shape(MODELS[name]), s=2048).findings[1:]  # but for the memory line of a large one
+
+
+def test_small_experts_small_attention_and_memory_bound_products_are_one_finding() -> None:
+    report = sizer.check(str(CONFIGS / "qwen3-30b-a3b.json"), b=1, s=512, ep=8)
+    fields = [finding.field for finding in report.findings]
+    assert fields.count("microbatch") <= 1
+
+
+@pytest.mark.parametrize("tp", [2, 4, 8])
+def test_head_dim_80_at_any_t_is_not_told_160(tp: int) -> None:
+    for device in ("h100-sxm", "a100-sxm"):
+        report = sizer.check(shape(MODELS["pythia-2_8b"]), device=device, s=2048, tp=tp)
+        assert all(one.change.get("head_dim") != 160 for found in report.findings for one in found.suggestions)
+
+
+def test_a_pipeline_is_not_told_to_drop_layers() -> None:
+    report = sizer.check(str(CONFIGS / "deepseek-v3.json"), pp=16)
+    (finding,) = named(report, "SZ110")
+    assert finding.severity == "warning"
+    assert all(int(one.change.get("num_hidden_layers", 61)) >= 61 for one in finding.suggestions)
+    assert {"pp": 1} not in [dict(one.change) for one in finding.suggestions]
+
+
+def after(model: ModelShape, change: dict[str, int | str], report: Report, device: str, **asked: Any) -> Report:
+    """What check says of ``model`` with a suggestion applied."""
+    from shapes.model.resize import DIMENSIONS, resize
+
+    sizes = {key: int(value) for key, value in change.items() if key in DIMENSIONS}
+    other = {key: value for key, value in change.items() if key not in DIMENSIONS}
+    return sizer.check(resize(model, **sizes) if sizes else model, device=device, **{**asked, **other})
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", MODELS)
+def test_nothing_is_found_twice_no_suggestion_is_slower_and_none_is_then_reported(name: str) -> None:
+    entry = MODELS[name]
+    model, asked = shape(entry), {"s": entry.get("s", 4096), "tp": entry.get("tp", 1)}
+    for device in DEVICES:
+        report = sizer.check(model, device=device, **asked)
+        causes = [finding.field for finding in report.findings]
+        found = [code for finding in report.findings for code in finding.codes]
+        changes = [frozenset(one.change.items()) for finding in report.findings for one in finding.suggestions]
+        assert len(set(causes)) == len(causes)
+        assert len(set(found)) == len(found), device
+        assert len(set(changes)) == len(changes)
+        assert sum(finding.step_seconds for finding in report.findings) < report.step.seconds
+        for finding in report.findings:
+            assert len(finding.suggestions) <= 3
+            for one in finding.suggestions:
+                slower = one.step_seconds_change > 0
+                assert not slower or finding.severity == "error" or "nothing faster" in one.note, (device, one)
+                if finding.severity != "info":
+                    then = after(model, dict(one.change), report, device, **asked)
+                    left = {code for still in then.findings if still.severity != "info" for code in still.codes}
+                    assert not left & set(finding.codes), (device, one)
+                    # Whether memory allows a smaller t than the nearest that divides is another question.
+                    assert left <= codes(report, "warning", "error") | {"SZ106"}, (device, one)
