@@ -49,7 +49,7 @@ def arguments(rng: random.Random, folder: Path) -> list[str]:
             continue
         if option.is_flag:
             words.append(flag)
-        elif option.name in ("output", "plot"):
+        elif option.name in ("output", "plot", "write_baseline"):
             words += [flag, str(rng.choice((folder / "out.txt", folder / "no" / "x", folder, "/dev/null", "")))]
         else:
             words += [flag, _value(option, rng)]
