@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
     "--fail-on", type=click.Choice(["warning", "error", "info", "never"]), default="warning", show_default=True,
     help="Exit 1 on findings added at or above this severity.",
 )  # fmt: skip
+@click.option("--models-only", is_flag=True, help="Pass over files that are no model configuration, with a note.")
 @output_options("diff")
 def command(
     paths: tuple[str, ...],
@@ -57,6 +59,7 @@ def command(
     max_step_regression: str | None,
     max_memory: str | None,
     fail_on: str,
+    models_only: bool,
     format_: str,
     output: str | None,
     **workload: Any,
@@ -76,7 +79,7 @@ def command(
     parts: list[Diff] = []
     notes: list[str] = []
     refused = False
-    for pair in _pairs(paths, revision):
+    for pair in _pairs(paths, revision, models_only):
         try:
             project = load_defaults(_of(pair))
             subjects = _read(pair, stack or project.stack, {**project.workload, **given(workload)}, notes)
@@ -106,12 +109,11 @@ def command(
         sys.exit(1)
 
 
-def _pairs(paths: tuple[str, ...], revision: str | None) -> Iterator[Pair]:
-    if revision is not None:
-        return of_git(revision, paths)
-    if len(paths) != 2:
+def _pairs(paths: tuple[str, ...], revision: str | None, models_only: bool) -> Iterator[Pair]:
+    if revision is None and len(paths) != 2:
         raise InputError("expected OLD NEW (two files or directories), or --git REV", key="diff", value=" ".join(paths))
-    return of_paths(*paths)
+    found = of_git(revision, paths) if revision is not None else of_paths(*paths)
+    return (replace(pair, named=pair.named and not models_only) for pair in found)
 
 
 def _of(pair: Pair) -> str:
@@ -123,8 +125,6 @@ def _read(
     pair: Pair, stack: str | None, workload: dict[str, Any], notes: list[str]
 ) -> tuple[Subject | None, Subject | None] | None:
     """Both versions as they resolve; None, with a note, for a file that nobody named and that is no configuration."""
-    from dataclasses import replace
-
     from sizer.readers import NoModel, Source
     from sizer.subject import read_subject
 

@@ -21,7 +21,7 @@ Renderer = Callable[[Any, Page], "str | bytes"]
 FORMATS: dict[str, dict[str, str]] = {
     "check": {
         "text": "check_text", "json": "json_document", "csv": "check_csv", "markdown": "check_markdown",
-        "sarif": "sarif", "github": "github", "junit": "junit",
+        "sarif": "sarif", "github": "github", "junit": "junit", "badge": "badge",
     },
     "check --statistics": {"text": "statistics_text"},
     "diff": {
