@@ -7,6 +7,7 @@ from typing import Literal, get_args
 
 from shapes.dtypes import dtype_bytes
 from shapes.errors import InputError, positive_int
+from shapes.finetune import check_choices
 from shapes.recipes import DEFAULT, Recipe, load_recipe
 
 RunPhase = Literal["train", "infer"]
@@ -31,6 +32,8 @@ class Workload:
     ``gpus`` devices and ``global_batch`` sequences a step are what was asked for (None: not said); whether they agree
     with the degrees and the microbatch is a rule's affair (SZ120). ``recipe``: of shapes.recipes, which decides
     ``dtype`` (None: what that alone stands for).
+    ``finetune``, ``lora_rank``, ``lora_targets`` (commas; None: peft's usual) and ``base`` are shapes.finetune's;
+    ``frozen_architecture``: the model is a released one, so that nothing but the workload is advised.
     """
 
     b: int = 4
@@ -55,12 +58,18 @@ class Workload:
     vpp: int = 1
     replicas: int = 1
     recipe: str | None = None
+    finetune: str | None = None
+    lora_rank: int = 8
+    lora_targets: str | None = None
+    base: str | None = None
+    frozen_architecture: bool = False
 
     def __post_init__(self) -> None:
         for key in ("b", "s"):
             positive_int(getattr(self, key), key, maximum=2**31)
         for key in ("t", "p", "d", "e", "cp", "vpp", "replicas"):
             positive_int(getattr(self, key), key, maximum=MOST_RANKS)
+        positive_int(self.lora_rank, "lora_rank", maximum=2**20)
         for key in ("decoder_s", "gpus", "global_batch"):
             if getattr(self, key) is not None:
                 positive_int(getattr(self, key), key, maximum=2**31)
@@ -73,6 +82,7 @@ class Workload:
         ):
             if getattr(self, key) not in choices:
                 raise InputError(f"expected one of {', '.join(map(str, choices))}", key=key, value=getattr(self, key))
+        check_choices(self.finetune, self.base, self.lora_targets, train=self.train)
         if self.recipe is not None:
             self._take_the_recipes_dtype(self.recipe)
         if not (isinstance(self.expert_load, (int, float)) and 1.0 <= self.expert_load <= MOST_RANKS):

@@ -13,9 +13,11 @@ from shapes.memory.moments import Gradients, Step
 from shapes.memory.saved import Implementation, layer_tape
 from shapes.memory.training import Recipe, Update, communication, training
 from shapes.model import AttentionShape, MlaShape, ModelShape
+from shapes.model.adapters import has_adapters
 from shapes.model.parameters import ParameterTensor, parameter_count
 from shapes.model.stages import Stage, parameter_tensors, stage_kinds
 from shapes.model.states import default_precision, precision_named
+from shapes.model.trainable import check_finetune
 from shapes.operators.lower import sequence_length
 from shapes.operators.split import check_split
 from shapes.workload import Workload
@@ -90,9 +92,11 @@ def memory(
     allow.
     """
     check_split(model, workload)
+    check_finetune(model, workload)
     workload = workload.without_context_parallelism()
     limit = _device_bytes(device)
-    names = precision or default_precision(workload)
+    # Adapters are kept in fp32 and run under autocast (peft's autocast_adapter_dtype).
+    names = precision or ("fp32" if has_adapters(workload) else default_precision(workload))
     recipe = Recipe(
         precision_named(names), optimizer, implementation, microbatches, dropout_mask_bytes, update
     )  # fmt: skip

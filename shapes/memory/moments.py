@@ -13,8 +13,10 @@ from dataclasses import dataclass, replace
 from shapes.memory.saved import Implementation, Sizes, layer_tape, style_of, tail_tape
 from shapes.memory.tape import INPUT, Tape
 from shapes.model import Block, ModelShape
-from shapes.model.parameters import ParameterTensor, block_tensors
-from shapes.model.stages import Stage, parameter_tensors, stage_runs
+from shapes.model.adapters import layers_train
+from shapes.model.parameters import ParameterTensor
+from shapes.model.stages import Stage, stage_runs
+from shapes.model.trainable import trained_block, trained_ends, trained_tensors
 from shapes.operators.lower import sequence_length
 from shapes.workload import Workload
 
@@ -136,18 +138,20 @@ def moments(step: Step, gradients: Gradients, *, updated: int = 0) -> tuple[Mome
     saved = step.in_flight * sum(kinds[place].saved * count for place, count in runs) + _tables(step)
     saved += _embedding_dropout(step)
     model, workload = step.model, step.workload
-    everything = elements(parameter_tensors(model, workload, step.stage))
+    everything = elements(trained_tensors(model, workload, step.stage))
     made = everything if gradients.stay else Elements()
     found = [Moment("end of the forward", saved, 0, 0, made)]
     if step.last and model.head:
         tape = tail_tape(model, step.sizes(sequence_length(model, model.main, workload)), loss=True)
         found.append(Moment("at the loss", saved, _backward(tape, 4, step, gradients), 0, made))
-    ends = elements(model.end_tensors(workload.t)) if step.last else Elements()
+    ends = elements(trained_ends(model, workload, step.stage))
     e = workload.activation_bytes
     embedding = -(-model.vocab // workload.t) * (model.embedding_dim or model.hidden) * e
-    tied_head = embedding if model.tied and model.head and step.last else 0
+    tied_head = embedding if model.tied and model.head and step.last and layers_train(workload) else 0
+    if workload.finetune == "frozen-base":
+        return (*found, Moment("optimizer's step", 0, 0, updated, everything))
     found += _backward_moments(step, kinds, runs, saved, made, None if gradients.stay else ends, tied_head)
-    if step.first and model.vocab:
+    if step.first and model.vocab and layers_train(workload):
         # A tied matrix meets its head's gradient here: both and their sum, which is the one that stays.
         front = elements(model.front_tensors(workload.t))
         total = embedding * (3 if tied_head else 1)
@@ -203,11 +207,12 @@ def _layer(step: Step, block: Block, hidden: int, sizes: Sizes, gradients: Gradi
     workload = step.workload
     tape = layer_tape(block, hidden, sizes)
     x = sizes.whole * hidden * sizes.element
+    alone = workload.finetune == "frozen-base"  # then nothing runs backward here
     full, selective = workload.checkpointing == "full", workload.checkpointing == "selective"
     return _Layer(
-        saved=x if full else tape.saved_bytes(selective=selective), saves_input=INPUT in tape.saved(),
+        saved=0 if alone else x if full else tape.saved_bytes(selective=selective), saves_input=INPUT in tape.saved(),
         backward=_backward(tape, x, step, gradients),
-        gradients=elements(block_tensors(block, hidden, workload.t, workload.e)),
+        gradients=elements(trained_block(block, hidden, workload)),
     )  # fmt: skip
 
 

@@ -11,6 +11,7 @@ from typing import Literal
 
 from shapes.memory.tape import Tape, Tensor
 from shapes.model import AttentionShape, Block, Linear, MlaShape, MlpShape, ModelShape, MoeShape
+from shapes.model.adapters import adapters, base_of, has_adapters, layers_train
 from shapes.workload import Workload
 
 Implementation = Literal["huggingface", "megatron"]
@@ -164,7 +165,7 @@ def tail_tape(model: ModelShape, sizes: Sizes, *, loss: bool) -> Tape:
     head = model.head_linear
     if head is None:
         return tape
-    logits = _linear(tape, head, x, sizes)
+    logits = _linear(tape, head, x, sizes, trains=sizes.workload.finetune == "frozen-base")
     if style.logit_softcap:
         scaled = tape.op("logits / cap", (logits,), logits.bytes)
         capped = tape.op("tanh(logits)", (scaled,), logits.bytes, saves_output=True, work=logits.bytes)
@@ -184,7 +185,7 @@ def tail_tape(model: ModelShape, sizes: Sizes, *, loss: bool) -> Tape:
 
 
 def _norm(tape: Tape, x: Tensor, elements: int, sizes: Sizes, width: int = 0) -> Tensor:
-    e, n = sizes.element, elements
+    e, n, learned = sizes.element, elements, layers_train(sizes.workload)
     rows = 4 * (n // width if width else sizes.whole)
     if sizes.style.norm == "layer":
         return tape.op("norm", (x,), n * e, (x,), saves_bytes=2 * rows * e // 4)
@@ -200,15 +201,16 @@ def _norm(tape: Tape, x: Tensor, elements: int, sizes: Sizes, width: int = 0) ->
     )  # fmt: skip
     scaled = tape.op("norm scaled", (wide, inverse), 4 * n, (wide, inverse), work=4 * n)
     if sizes.style.norm in ("gemma", "centred"):
-        weighted = tape.op("norm weighted", (scaled,), 4 * n, (scaled,), work=4 * n)
+        weighted = tape.op("norm weighted", (scaled,), 4 * n, (scaled,) if learned else (), work=4 * n)
         return tape.op("norm", (weighted,), n * e) if e < 4 else weighted
     narrow = tape.op("norm cast back", (scaled,), n * e) if e < 4 else scaled
-    return tape.op("norm", (narrow,), n * e, (narrow,), work=n * e)
+    return tape.op("norm", (narrow,), n * e, (narrow,) if learned else (), work=n * e)
 
 
 def _linear(
-    tape: Tape, linear: Linear, x: Tensor, sizes: Sizes, *, rows: int | None = None, matrices: int = 1
-) -> Tensor:
+    tape: Tape, linear: Linear, x: Tensor, sizes: Sizes, *, rows: int | None = None, matrices: int = 1,
+    trains: bool = False,
+) -> Tensor:  # fmt: skip
     """y = x W^T: saves x; its backward holds the weight's gradient until it is accumulated."""
     own = linear.on_shard(sizes.workload.t)
     out, inner = own.out_features, own.in_features
@@ -216,9 +218,29 @@ def _linear(
     if linear.shard == "row":
         at = sizes.whole if rows is None else rows
     y, weights = at * out * sizes.element, matrices * out * inner
+    if not (trains or layers_train(sizes.workload)):
+        return _frozen(tape, linear, x, sizes, (at, y, weights))
     saves = (x,) if sizes.stored == sizes.element else ()
     narrow = 0 if saves else x.bytes * sizes.stored // sizes.element
     return tape.op(linear.name, (x,), y, saves, saves_bytes=narrow, weights=weights)
+
+
+def _frozen(tape: Tape, linear: Linear, x: Tensor, sizes: Sizes, own: tuple[int, int, int]) -> Tensor:
+    """A frozen matrix saves nothing; its adapter saves its input, cast for it, and the r numbers a row between A and B.
+
+    A quantised matrix is written out in 16 bits while its product runs.
+    """
+    rows, y, weights = own
+    quantised = has_adapters(sizes.workload) and base_of(sizes.workload) != "bf16"
+    out = tape.op(linear.name, (x,), y, work=2 * weights if quantised else 0)
+    pair = [adapter.on_shard(sizes.workload.t) for adapter in adapters(linear, sizes.workload)]
+    if not pair:
+        return out
+    inside = tape.op("adapter's input", (x,), x.bytes)
+    for adapter in pair:
+        n = adapter.out_features * adapter.in_features
+        inside = tape.op(adapter.name, (inside,), rows * adapter.out_features * sizes.element, (inside,), weights=n)
+    return tape.op("with the adapter", (out, tape.op("scaled", (inside,), y)), y, shares_gradient=True)
 
 
 def _dropout(tape: Tape, x: Tensor, probability: float, sizes: Sizes) -> Tensor:

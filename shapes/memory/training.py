@@ -4,15 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from math import ceil
 from typing import Literal
 
+from shapes.finetune import BASES
 from shapes.memory.component import Component
 from shapes.memory.moments import Gradients, Moment, Step, moments
 from shapes.memory.saved import Implementation
 from shapes.model import ModelShape
+from shapes.model.adapters import base_of, layers_train
 from shapes.model.parameters import ParameterTensor, block_tensors, parameter_count
-from shapes.model.stages import Stage, parameter_tensors, shard_parameters, stage_kinds
+from shapes.model.stages import Stage, parameter_tensors, stage_kinds
 from shapes.model.states import OPTIMIZER_NOTES, Precision, optimizer_state_bytes
+from shapes.model.trainable import trained_shard, trained_tensors
 from shapes.workload import Workload
 
 #: DeepSpeed ZeRO's reduce and gather buckets, elements (deepspeed.ai/docs/config-json, reduce_bucket_size).
@@ -70,7 +74,9 @@ class Training:
 def training(model: ModelShape, workload: Workload, stage: Stage, recipe: Recipe) -> Training:
     """Components of one stage's step. Raises InputError for an unknown optimizer."""
     tensors = parameter_tensors(model, workload, stage)
-    states = tuple(_states(tensors, workload, recipe))
+    trained = trained_tensors(model, workload, stage)
+    states = tuple(_states(tensors, workload, recipe) if layers_train(workload)
+                   else _tuned_states(tensors, trained, workload, recipe))  # fmt: skip
     in_flight = 1
     if workload.p > 1 and stage == "first":
         # Interleaved chunks keep (p - 1) / (p vpp) more of the stage in flight (Korthikanti et al. 2205.05198, 4.2.3).
@@ -79,9 +85,9 @@ def training(model: ModelShape, workload: Workload, stage: Stage, recipe: Recipe
         in_flight = min(most, microbatches_of(workload, recipe.microbatches) or most)
     step = Step(model, workload, recipe.implementation, stage, in_flight, recipe.mask, recipe.precision.gradients)
     gradients = gradients_of(workload, recipe)
-    updated = _update_bytes(tensors, shard_parameters(model, workload, stage).updated(workload), recipe)
+    updated = _update_bytes(trained, trained_shard(model, workload, stage).updated(workload), recipe)
     buffers, buffers_text = communication(model, workload, recipe.precision, parameter_count(tensors))
-    buckets = _ddp_buckets(tensors, workload, recipe)
+    buckets = _ddp_buckets(trained, workload, recipe)
     looked_at: list[tuple[int, Moment, int]] = []
     for moment in moments(step, gradients, updated=updated):
         kept = step.gradient_bytes(moment.gradients)
@@ -94,7 +100,7 @@ def training(model: ModelShape, workload: Workload, stage: Stage, recipe: Recipe
     if buckets:
         gradient, exchanged = buckets, buffers + kept
         buffers_text = f"gradients outside DDP's buckets (gradient_as_bucket_view=False), {how}"
-        how = f"{parameter_count(tensors):,} x {gradients.bytes} bytes: DistributedDataParallel's buckets, always there"
+        how = f"{parameter_count(trained):,} x {gradients.bytes} bytes: DistributedDataParallel's buckets, always there"
     many = f" x {in_flight} microbatches in flight" if in_flight > 1 else ""
     parts = (
         *states[:-1],
@@ -124,6 +130,29 @@ def _states(tensors: tuple[ParameterTensor, ...], workload: Workload, recipe: Re
         what = f" ({recipe.optimizer}: {OPTIMIZER_NOTES[recipe.optimizer]})" if name == "optimizer_states" else ""
         each = "parameters x" if name == "weights" else "x"
         yield Component(name, total, f"{n:,} {each} {sum(sizes) / n:.4g} bytes{text}{what}")
+
+
+def _tuned_states(
+    tensors: Sequence[ParameterTensor], trained: Sequence[ParameterTensor], workload: Workload, recipe: Recipe
+) -> Iterator[Component]:
+    """The frozen base and what trains beside it; as ``_states``, the optimizer's states last.
+
+    bitsandbytes quantises the layers' matrices; peft's ``prepare_model_for_kbit_training`` keeps the rest of such a
+    base in fp32.
+    """
+    base = base_of(workload)
+    frozen = [tensor for tensor in tensors if tensor not in trained]
+    each = [BASES[base] if one.is_matrix and one.role == "block" else 2 if base == "bf16" else 4 for one in frozen]
+    sizes = [
+        sum(ceil(size * one.copies * one.elements) + (4 * one.copies * one.shape[0] if base == "int8" and size == 1
+            else 0) for size, one in zip(each, frozen, strict=True) if one.expert is expert)
+        for expert in (False, True)
+    ]  # fmt: skip
+    total, text = _over_ranks(sizes, workload, zero=3)
+    rest = "" if base == "bf16" else ", embeddings, head and vectors in fp32"
+    yield Component("weights", total, f"{parameter_count(frozen):,} frozen parameters in {base}{rest}{text}")
+    for part in _states(tuple(trained), workload, recipe):
+        yield replace(part, name="trained_weights") if part.name == "weights" else part
 
 
 def _update_bytes(tensors: Sequence[ParameterTensor], updated: int, recipe: Recipe) -> int:

@@ -7,8 +7,10 @@ Liger run them; plain eager PyTorch moves more (an fp32 RMSNorm written out make
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from shapes.model import AttentionShape, Block, MlaShape, ModelShape, MoeShape
+from shapes.model.adapters import layers_train
 from shapes.model.stages import ShardParameters
 from shapes.model.states import PRECISIONS
 from shapes.operators.types import Elementwise, Phase
@@ -106,7 +108,9 @@ def model_elementwise(model: ModelShape, workload: Workload, s: int) -> Iterator
     tokens = workload.own_tokens(s)
     width = model.embedding_dim or model.hidden
     if model.vocab and workload.p == 1:
-        yield from _emit("embedding", "embedding", tokens * width, (1, 1, 2, 1), workload, 1, 1)
+        frozen = replace(workload, phase="infer", finetune=None, lora_targets=None, base=None)
+        learned = workload if layers_train(workload) else frozen
+        yield from _emit("embedding", "embedding", tokens * width, (1, 1, 2, 1), learned, 1, 1)
     if model.main.final_norm:
         whole = -(-tokens // workload.t) if workload.sequence_parallel else tokens
         yield from _emit("final_norm", "norm", whole * model.hidden, (1, 1, 2, 1), workload, 1, 1)

@@ -23,8 +23,11 @@ from typing import Literal
 
 from shapes.dtypes import QUANTISED
 from shapes.errors import InputError
+from shapes.finetune import BASES
 from shapes.model import AttentionShape, Block, Linear, MlaShape, ModelShape, MoeShape, Stack
-from shapes.model.stages import shard_parameters, stage_kinds
+from shapes.model.adapters import adapters, base_of, has_adapters, layers_train
+from shapes.model.stages import stage_kinds
+from shapes.model.trainable import check_finetune, trained_shard
 from shapes.operators.attention import attention_operators
 from shapes.operators.communication import (
     block_collectives,
@@ -35,7 +38,7 @@ from shapes.operators.communication import (
 from shapes.operators.elementwise import block_elementwise, model_elementwise, optimizer_update
 from shapes.operators.quantise import apply_recipe
 from shapes.operators.split import check_split
-from shapes.operators.types import LAYOUT_OF_PHASE, Gemm, GroupedGemm, Operator, Phase, counted_once
+from shapes.operators.types import LAYOUT_OF_PHASE, Elementwise, Gemm, GroupedGemm, Operator, Phase, counted_once
 from shapes.workload import Workload
 
 #: An operator's tensors, together: past it the cost model's 64-bit integers overflow (4 EiB, 20 million H100s').
@@ -49,6 +52,7 @@ def operators(model: ModelShape, workload: Workload) -> tuple[Operator, ...]:
     operator of sizes that no device counts to.
     """
     check_split(model, workload)
+    check_finetune(model, workload)
     merged: dict[Operator, tuple[Operator, int]] = {}
     listed = _all(model, workload)
     recipe = workload.low_precision
@@ -74,9 +78,13 @@ def sequence_length(model: ModelShape, stack: Stack, workload: Workload) -> int:
 
 
 def linear_operators(
-    linear: Linear, tokens: int, workload: Workload, *, count: int = 1, name: str | None = None, forwards: int = 1
-) -> Iterator[Gemm]:
-    """A linear layer's forward, dgrad and wgrad on one tensor-parallel shard (``tokens`` rows)."""
+    linear: Linear, tokens: int, workload: Workload, *, count: int = 1, name: str | None = None, forwards: int = 1,
+    trains: bool = False,
+) -> Iterator[Gemm]:  # fmt: skip
+    """A linear layer's forward, dgrad and wgrad on one tensor-parallel shard (``tokens`` rows).
+
+    Of a frozen layer there is no wgrad, unless this one ``trains``; its adapters are products of their own.
+    """
     own = linear.on_shard(workload.t)
     out, inner = own.out_features, own.in_features
     dtype = linear.dtype or workload.dtype
@@ -85,11 +93,17 @@ def linear_operators(
     if workload.train:
         if linear.grad_input:
             products.append(("dgrad", tokens, inner, out, count))
-        products.append(("wgrad", out, inner, tokens, count))
+        if trains or layers_train(workload):
+            products.append(("wgrad", out, inner, tokens, count))
     for phase, m, n, k, times in products:
         yield Gemm(
             name=name or linear.name, phase=phase, m=m, n=n, k=k, dtype=dtype, out_dtype=out_dtype,
             layout=LAYOUT_OF_PHASE[phase], count=times, kind=linear.kind,
+        )  # fmt: skip
+    for adapter in adapters(linear, workload) if not trains else ():
+        yield from linear_operators(
+            adapter, tokens, workload, count=count, forwards=forwards, trains=True,
+            name=(name or linear.name) + adapter.name[len(linear.name) :],
         )  # fmt: skip
 
 
@@ -103,7 +117,9 @@ def _all(model: ModelShape, workload: Workload) -> Iterator[Operator]:
                 rows = workload.own_tokens(linear.rows if linear.rows is not None else s)
                 yield from linear_operators(linear, rows, workload, name=prefix + linear.name)
         for block in blocks:
-            yield from _block(model, block, stack, s, workload, prefix)
+            # Where only the head trains nothing runs backward through the layers.
+            runs = replace(workload, phase="infer", finetune=None) if workload.finetune == "frozen-base" else workload
+            yield from _block(model, block, stack, s, runs, prefix)
     s = sequence_length(model, model.main, workload)
     yield from _ends(model, workload, first_stage=first_stage)
     yield from model_elementwise(model, workload, s)
@@ -111,7 +127,7 @@ def _all(model: ModelShape, workload: Workload) -> Iterator[Operator]:
         yield from end_collectives(model, workload, s, first=True)
     yield from end_collectives(model, workload, s, first=False)
     if workload.train:
-        held = shard_parameters(model, workload)
+        held = trained_shard(model, workload)
         yield optimizer_update(held, workload)
         yield from gradient_collectives(held, workload)
     yield from pipeline_collectives(model, workload, s)
@@ -123,7 +139,10 @@ def _ends(model: ModelShape, workload: Workload, *, first_stage: bool) -> Iterat
     head = (model.head_linear,) if model.head_linear else ()
     for linear in (*(model.after_embedding if first_stage else ()), *model.before_head, *head):
         rows = tokens if linear.rows is None else workload.b * linear.rows
-        yield from linear_operators(linear, rows, workload)
+        alone = workload.finetune == "frozen-base" and linear in head
+        yield from linear_operators(
+            replace(linear, grad_input=False) if alone else linear, rows, workload, trains=alone
+        )
     if model.pooling is not None:
         # torch.nn.MultiheadAttention, asked for its weights, writes the products out; the head is whole on each rank.
         plain = replace(workload, t=1, attention="eager", checkpointing="none")
@@ -150,12 +169,29 @@ def _block(
         cores.append((block.cross, "cross_attention", encoder_s))
     for attention, label, kv_len in cores:
         yield from attention_operators(attention, workload, s, kv_len, named + label, block.count)
+    yield from _dequantised(block, stack.hidden, workload, named, forwards)
     if isinstance(block.mlp, MoeShape):
         yield from expert_operators(block.mlp, stack.hidden, tokens, workload, block.count, named, forwards)
     yield from chain(
         block_elementwise(block, stack.hidden, s, workload, named, forwards),
         block_collectives(block, stack.hidden, s, workload, named, forwards),
     )
+
+
+def _dequantised(block: Block, hidden: int, workload: Workload, prefix: str, forwards: int) -> Iterator[Elementwise]:
+    """A quantised base's matrices written out in 16 bits before each product that reads them (bitsandbytes)."""
+    if not has_adapters(workload) or base_of(workload) == "bf16":
+        return
+    each = BASES[base_of(workload)]
+    for linear in block.linears(hidden):
+        own = linear.on_shard(workload.t)
+        n = own.out_features * own.in_features
+        runs: tuple[tuple[Phase, int], ...] = (("forward", forwards), ("dgrad", 1))
+        for phase, times in runs:
+            yield Elementwise(
+                f"{prefix}{linear.name}.dequantise", phase, "quantise", round(each * n), 2 * n, "bf16",
+                block.count * times,
+            )  # fmt: skip
 
 
 def expert_operators(
@@ -170,7 +206,9 @@ def expert_operators(
             ("forward", routed, out, inner, "m", count * forwards)
         ]
         if workload.train:
-            products += [("dgrad", routed, inner, out, "m", count), ("wgrad", out, inner, routed, "k", count)]
+            products.append(("dgrad", routed, inner, out, "m", count))
+            if layers_train(workload):
+                products.append(("wgrad", out, inner, routed, "k", count))
         for phase, m, n, k, ragged, times in products:
             yield GroupedGemm(
                 name=prefix + linear.name, phase=phase, groups=groups, m=m, n=n, k=k, ragged=ragged,

@@ -8,6 +8,7 @@ from typing import Any
 from shapes.device import Device
 from shapes.memory import CHECKED, Memory, Saved, largest_microbatch, memory, savings, smallest_pp, smallest_tp
 from shapes.model import ModelShape
+from shapes.model.trainable import trained_parameters
 from shapes.workload import Workload
 
 
@@ -26,6 +27,7 @@ class MemoryBreakdown:
     smallest_tp: int | None
     smallest_pp: int | None
     savings: tuple[Saved, ...]
+    trained: int = 0
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -38,7 +40,7 @@ class MemoryBreakdown:
         gradients = self.memory.gradients
         return {
             "path": self.path,
-            "model": {"model_type": self.model_type, "parameters": self.parameters},
+            "model": {"model_type": self.model_type, "parameters": self.parameters, "trained_parameters": self.trained},
             "workload": self.workload.to_dict(),
             "device": self.device,
             "precision": self.memory.precision,
@@ -80,5 +82,5 @@ def memory_breakdown(
         largest_microbatch=largest_microbatch(model, workload, device, **options),
         smallest_tp=smallest_tp(model, workload, device, **options),
         smallest_pp=smallest_pp(model, workload, device, **options),
-        savings=savings(model, workload, device, **options),
+        savings=savings(model, workload, device, **options), trained=trained_parameters(model, workload),
     )  # fmt: skip

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 from shapes.device import Device
 from shapes.errors import InputError
+from shapes.model.resize import DIMENSIONS
 from shapes.operators import Attention
 from shapes.software_stack import SoftwareStack
 from shapes.workload import Workload
@@ -62,7 +63,7 @@ def propose(subject: Subject, device: Device, suppression: Suppression | None = 
     step = pricer.step(subject.operators, subject.workload, subject.model)
     context = context_of(subject, device, step)
     context = replace(context, workload=asked)  # in the type that was asked for, which is SZ119's to judge
-    answered = [(rule, _settled(rule.check(context))) for rule in RULES]
+    answered = [(rule, _of_workload(_settled(rule.check(context)), asked)) for rule in RULES]
     answers = tuple((rule, one if suppression.keeps(rule.CODE, subject.where) else None) for rule, one in answered)
     return Proposals(subject, asked, device, pricer, step, objections_in(answered), answers)
 
@@ -71,6 +72,18 @@ def _comparing_heads(subject: Subject, device: Device) -> SoftwareStack:
     """The stack, with one attention factor where the subject has one head dimension that suggestions may change."""
     dims = {op.head_dim for op in subject.operators if isinstance(op, Attention)}
     return subject.stack.for_head_dims_near(device.architecture, *dims) if len(dims) == 1 else subject.stack
+
+
+def _of_workload(answer: Answer, workload: Workload) -> Answer:
+    """Of a released model's findings those whose advice is the workload's, and those that no advice came with."""
+    if isinstance(answer, NotApplicable) or not (workload.frozen_architecture or workload.finetune):
+        return answer
+    kept = []
+    for finding in answer:
+        advice = tuple(one for one in finding.suggestions if not set(one.change) & set(DIMENSIONS))
+        if advice or finding.error or (not finding.suggestions and finding.field not in DIMENSIONS):
+            kept.append(replace(finding, suggestions=advice))
+    return tuple(kept)
 
 
 def _settled(answer: Answer) -> Answer:

@@ -15,6 +15,7 @@ from shapes.device import DEFAULT_DEVICE
 from shapes.dtypes import DTYPES
 from shapes.errors import InputError
 from shapes.files import write_whole
+from shapes.finetune import BASES, METHODS
 from shapes.kernels import CHOICES
 from shapes.recipes import RECIPES
 from sizer.cli.numbers import COUNT
@@ -90,6 +91,18 @@ def workload_options(function: F) -> F:
         click.option(
             "--fused-gate-up/--no-fused-gate-up", default=None,
             help="One gate and up product. [default: as the model class]",
+        ),
+        click.option(
+            "--finetune", metavar="METHOD", help=f"Fine-tuning: {', '.join(METHODS)}. [default: training from scratch]"
+        ),
+        click.option("--lora-rank", type=int, help="Rank of LoRA's adapters. [default: 8]"),
+        click.option(
+            "--lora-targets", metavar="NAMES", help="Matrices with adapters (commas), or all-linear. [default: peft's]"
+        ),
+        click.option("--base", metavar="TYPE", help=f"LoRA's frozen weights: {', '.join(BASES)}. [default: by method]"),
+        click.option(
+            "--frozen-architecture", is_flag=True, default=None,
+            help="A released model: advise the workload only (--finetune implies it).",
         ),
         click.option(
             "--expert-load", type=float, help="Fullest expert's tokens over the mean. [default: 1.0, even routing]"

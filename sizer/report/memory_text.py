@@ -19,6 +19,9 @@ def render(found: MemoryBreakdown, page: Page) -> str:
         f"{memory.implementation} kernels",
         "",
     ]
+    if w.finetune is not None:
+        rank = f", rank {w.lora_rank}" if w.finetune in ("lora", "qlora") else ""
+        head.insert(2, f"fine-tuning: {w.finetune}{rank}; {found.trained:,} parameters train")
     rows = [[part.name, f"{part.bytes / gib:.3f}", part.formula] for part in memory.parts]
     where = [memory.moment] if memory.moment else []
     where += [f"{memory.stage} pipeline stage"] if w.p > 1 else []

@@ -1,0 +1,141 @@
+"""Fine-tuning: what trains, what it takes on a device, what runs, and what is advised."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+import sizer
+from shapes.errors import InputError
+from shapes.memory import memory
+from shapes.model.trainable import trained_parameters
+from shapes.operators import Gemm, operators
+from shapes.workload import Workload
+from sizer.cli import main
+
+CONFIGS = Path(__file__).parent / "data" / "configs"
+QWEN = CONFIGS / "qwen2.5-7b.json"
+
+
+def run(*arguments: str) -> Result:
+    return CliRunner().invoke(main, list(arguments))
+
+
+def model_of(name: str) -> Any:
+    return sizer.read_config(CONFIGS / f"{name}.json").model
+
+
+@pytest.mark.parametrize(
+    ("name", "targets", "rank"),
+    [("qwen2.5-7b", None, 8), ("qwen2.5-7b", "all-linear", 16), ("gpt2", None, 8),
+     ("llama-3.1-8b", "q_proj,o_proj", 64), ("phi-3-mini", "qkv_proj,down_proj", 4)],
+)  # fmt: skip
+def test_parameters_that_train_are_those_that_peft_counts(name: str, targets: str | None, rank: int) -> None:
+    torch, peft = pytest.importorskip("torch"), pytest.importorskip("peft")
+    transformers = pytest.importorskip("transformers")
+    config = json.loads((CONFIGS / f"{name}.json").read_text(encoding="utf-8"))
+    with torch.device("meta"):
+        model = transformers.AutoModelForCausalLM.from_config(
+            transformers.AutoConfig.for_model(**{**config, "pad_token_id": 0})
+        )
+    wanted = None if targets is None else targets if targets == "all-linear" else targets.split(",")
+    lora = peft.LoraConfig(r=rank, target_modules=wanted, task_type="CAUSAL_LM")
+    tuned = peft.get_peft_model(model, lora, low_cpu_mem_usage=True)
+    counted = sum(weight.numel() for weight in tuned.parameters() if weight.requires_grad)
+    assert (
+        trained_parameters(model_of(name), Workload(finetune="lora", lora_rank=rank, lora_targets=targets)) == counted
+    )
+
+
+def test_an_adapter_is_r_rows_of_its_inputs_and_r_columns_of_its_outputs() -> None:
+    # Qwen2.5-7B, r 16 on every linear layer: 28 layers of q and o (3584 + 3584), k and v (3584 + 512), three of the
+    # MLP (3584 + 18944).
+    expected = 28 * 16 * (2 * 2 * 3584 + 2 * (3584 + 512) + 3 * (3584 + 18944))
+    asked = Workload(finetune="qlora", lora_rank=16, lora_targets="all-linear")
+    assert trained_parameters(model_of("qwen2.5-7b"), asked) == expected == 40_370_176
+
+
+def test_qlora_of_qwen_7b_fits_an_rtx_4090_and_adam_in_full_does_not() -> None:
+    common = ("memory", str(QWEN), "--device", "rtx-4090", "-b", "1", "-s", "2048", "--checkpointing", "full")
+    small, full = run(*common, "--finetune", "qlora"), run(*common, "--finetune", "full")
+    assert small.exit_code == 0, small.output
+    assert full.exit_code == 1, full.output
+    assert "frozen parameters in nf4" in small.output
+    assert "fits with" in small.output
+    assert "does not fit" in full.output
+    parts = json.loads(run(*common, "--finetune", "qlora", "--format", "json").stdout)["components"]
+    # 7,615,616,512 parameters: 28 layers' matrices in 4.127 bits (QLoRA, section 3), the rest in fp32, as peft has it.
+    matrices = 28 * (2 * 3584 * 3584 + 2 * 3584 * 512 + 3 * 3584 * 18944)
+    rest = model_of("qwen2.5-7b").parameters - matrices
+    assert parts["weights"] == pytest.approx(matrices * 4.127 / 8 + 4 * rest, rel=1e-4)
+    trained = 28 * 8 * (2 * 3584 + 3584 + 512)
+    assert (parts["trained_weights"], parts["optimizer_states"]) == (4 * trained, 8 * trained)
+
+
+def test_a_frozen_base_saves_no_inputs_of_its_products_and_makes_no_gradients() -> None:
+    model = model_of("llama-3.1-8b")
+    full = memory(model, Workload(b=1, finetune="full"), precision="bf16", microbatches=2).components
+    lora = memory(model, Workload(b=1, finetune="lora"), microbatches=2).components
+    assert lora["gradients"] < full["gradients"] / 100
+    assert lora["activations"] < full["activations"]
+    head = memory(model, Workload(b=1, finetune="frozen-base"), precision="bf16").components
+    assert head["trained_weights"] == 2 * 128256 * 4096
+    # What is left are the tables of rotary sines and cosines, 4096 x 128 each.
+    assert head["activations"] == 2 * 4096 * 128 * 2
+
+
+def test_the_step_has_no_wgrad_of_frozen_matrices_and_adapters_as_products_of_rank_r() -> None:
+    model, w = model_of("llama-3.1-8b"), Workload(b=1, s=1024, finetune="lora", lora_rank=16)
+    found = [one for one in operators(model, w) if isinstance(one, Gemm)]
+    assert {one.name.rsplit(".", 1)[-1] for one in found if one.phase == "wgrad"} == {"lora_A", "lora_B"}
+    (down,) = (one for one in found if one.name.endswith("q_proj.lora_A") and one.phase == "forward")
+    assert (down.m, down.n, down.k, down.count) == (1024, 16, 4096, 32)
+    (up,) = (one for one in found if one.name.endswith("v_proj.lora_B") and one.phase == "wgrad")
+    assert (up.m, up.n, up.k) == (1024, 16, 1024)  # out, r, tokens
+    quantised = operators(model, Workload(b=1, s=1024, finetune="qlora"))
+    assert sum(one.name.endswith("q_proj.dequantise") for one in quantised) == 2  # forward and dgrad
+    head = operators(model, Workload(b=1, s=1024, finetune="frozen-base"))
+    assert {one.name for one in head if one.phase in ("dgrad", "wgrad")} <= {"lm_head", "cross_entropy", "final_norm"}
+
+
+def test_tensor_parallelism_cuts_the_adapter_that_meets_the_cut_side() -> None:
+    model = model_of("llama-3.1-8b")
+    w = Workload(b=1, t=4, finetune="lora", lora_targets="q_proj,o_proj")
+    shapes = {(one.name.split("attention.")[-1], one.n, one.k) for one in operators(model, w)
+              if isinstance(one, Gemm) and "lora" in one.name and one.phase == "forward"}  # fmt: skip
+    assert shapes == {
+        ("q_proj.lora_A", 8, 4096), ("q_proj.lora_B", 1024, 8), ("o_proj.lora_A", 8, 1024), ("o_proj.lora_B", 4096, 8),
+    }  # fmt: skip
+
+
+def test_a_released_architecture_is_advised_on_its_workload_only() -> None:
+    plain = sizer.check(CONFIGS / "gpt2.json", b=4, s=1024)
+    assert any("vocab_size" in finding.message or finding.code == "SZ101" for finding in plain.findings)
+    for options in ({"finetune": "lora"}, {"frozen_architecture": True}):
+        found = sizer.check(CONFIGS / "gpt2.json", b=4, s=1024, **options)  # type: ignore[arg-type]
+        assert "SZ101" not in {finding.code for finding in found.findings}
+
+
+@pytest.mark.parametrize(("options", "said"), [
+    ({"finetune": "dora"}, "finetune = 'dora': expected one of full, lora, qlora, frozen-base"),
+    ({"finetune": "full", "base": "nf4"}, "base = 'nf4': expected it with --finetune lora or qlora"),
+    ({"finetune": "qlora", "base": "bf16"}, "expected nf4 or int8 with qlora"),
+    ({"finetune": "lora", "lora_rank": 0}, "lora_rank = 0: expected an integer between 1"),
+    ({"finetune": "lora", "phase": "infer"}, "expected no fine-tuning with --phase infer"),
+    ({"lora_targets": "q_proj"}, "lora_targets = 'q_proj': expected it with"),
+])  # fmt: skip
+def test_choices_that_there_are_not_are_one_line(options: dict[str, Any], said: str) -> None:
+    with pytest.raises(InputError, match=said.replace("(", r"\(")):
+        Workload(**options)
+
+
+def test_targets_that_match_nothing_are_one_line_with_those_there_are() -> None:
+    result = run("ops", str(QWEN), "--finetune", "lora", "--lora-targets", "qq_proj")
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert isinstance(result.exception, SystemExit) or "no matrix is called so" in str(result.exception)
+    with pytest.raises(InputError, match="down_proj, gate_proj, k_proj, o_proj, q_proj, up_proj, v_proj or all-linear"):
+        memory(model_of("qwen2.5-7b"), Workload(finetune="lora", lora_targets="qq_proj"))
