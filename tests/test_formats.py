@@ -17,7 +17,8 @@ from sizer.report.formats import FORMATS, PLOTS, formats, render
 
 #: Modules of sizer/report that render nothing themselves.
 SHARED = {
-    "annotations", "diff_rows", "findings_markdown", "formats", "markdown", "measurements", "page", "picture",
+    "annotations", "diff_rows", "findings_markdown", "formats", "html_page",
+    "markdown", "measurements", "page", "picture",
     "rule_page", "spreadsheet", "units",
 }  # fmt: skip
 MODULES = {module.name for module in pkgutil.iter_modules(sizer.report.__path__)}

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -24,6 +24,10 @@ from sizer.cli.options import (
     workload_options,
     write_answer,
 )
+
+if TYPE_CHECKING:
+    from sizer.answers.overview import Overview, Overviews
+    from sizer.checking.findings import Checked, Report
 
 
 @click.command()
@@ -94,7 +98,9 @@ def command(
     if not configs:
         raise InputError(_nothing_named())
     known = load_accepted(baseline) if baseline is not None else None
-    reports, executor, refused, passed_over = [], None, False, 0
+    reports: list[Report] = []
+    overviews: list[Overview] = []
+    executor, refused, passed_over = None, False, 0
     project = load_defaults(configs[0])
     fail_on = _unless_given("fail_on", fail_on, project.fail_on)
     format_ = _unless_given("format_", format_, project.format)
@@ -129,6 +135,10 @@ def command(
                 )
             else:
                 reports.append(check_subject(subject, target, suppression))
+            if format_ == "html":
+                from sizer.answers.overview import overview
+
+                overviews.append(overview(subject, load_device(reports[-1].device), reports[-1]))
         except NoModel as error:
             passed_over += models_only
             refused |= not models_only
@@ -152,13 +162,22 @@ def command(
     if statistics:
         write_answer("check --statistics", shown, None, output)
     elif shown.reports or (format_ != "text" and not refused):
-        write_answer("check", shown, format_, output)
+        write_answer("check", _pages(overviews, shown) if format_ == "html" else shown, format_, output)
     if refused:
         sys.exit(2)
     worst = checked.worst()
     above = worst is not None and fail_on != "never" and SEVERITIES.index(worst) <= SEVERITIES.index(fail_on)
     if above and not exit_zero:
         sys.exit(1)
+
+
+def _pages(overviews: list[Overview], shown: Checked) -> Overviews:
+    """The overviews of the reports that are shown, with what is left of their findings."""
+    from sizer.answers.overview import Overviews
+
+    left = {(report.path, report.device): report for report in shown.reports}
+    found = [(one, left.get((one.report.path, one.report.device))) for one in overviews]
+    return Overviews(tuple(replace(one, report=report) for one, report in found if report is not None))
 
 
 def _nothing_named() -> str:

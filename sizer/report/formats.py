@@ -22,6 +22,7 @@ FORMATS: dict[str, dict[str, str]] = {
     "check": {
         "text": "check_text", "json": "json_document", "csv": "check_csv", "markdown": "check_markdown",
         "sarif": "sarif", "github": "github", "junit": "junit", "badge": "badge",
+        "html": "check_html",
     },
     "check --statistics": {"text": "statistics_text"},
     "diff": {
