@@ -170,7 +170,11 @@ def load_stack(stack: str | os.PathLike[str] | SoftwareStack) -> SoftwareStack:
 
 def default_stack(config_format: str | None) -> SoftwareStack:
     """The stack that runs configurations of this format, as far as the format tells."""
-    return load_stack(_stack_of_format().get(config_format or "", DEFAULT_STACK))
+    usual = load_stack(DEFAULT_STACK)
+    # One file where one will do: `check` reads a Hugging Face configuration in a blink.
+    if config_format is None or config_format in usual.formats:
+        return usual
+    return load_stack(_stack_of_format().get(config_format, DEFAULT_STACK))
 
 
 @lru_cache(maxsize=1)
