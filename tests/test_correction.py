@@ -48,6 +48,7 @@ def test_the_shipped_tables_are_read_whole() -> None:
         assert len(constants.correction.log_factors) == constants.correction.grid.size
 
 
+@pytest.mark.slow
 def test_a_library_that_dislikes_idle_tails_is_learned() -> None:
     device = load_device("h100-sxm")
     plain = first_guess(device, "bf16")

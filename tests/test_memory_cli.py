@@ -89,6 +89,7 @@ def test_mfu_reads_a_log_from_standard_input() -> None:
     assert "34.4%" in result.stdout
 
 
+@pytest.mark.slow
 def test_a_plan_lists_the_fastest_splits_and_its_assumptions() -> None:
     data = answer("plan", GPT2, "--gpus", "4", "--global-batch", "64")
     seconds = [candidate["step_seconds"] for candidate in data["candidates"]]
@@ -141,6 +142,7 @@ seq_length: 2048
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "expected"), [("config.json", "huggingface"), ("megatron.yaml", "megatron")])
 def test_check_memory_and_plan_take_the_kernels_of_the_file_s_framework(tmp_path, name: str, expected: str) -> None:
     path = tmp_path / name

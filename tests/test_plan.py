@@ -116,6 +116,7 @@ def test_tokens_give_days_device_hours_energy_and_cost() -> None:
     assert training.cost == pytest.approx(2 * training.device_hours)
 
 
+@pytest.mark.slow
 def test_long_sequences_may_be_shared_and_fsdp_may_shard_within_nodes() -> None:
     found = plan(llama(8), load_device("h100-sxm"), gpus=16, global_batch=32, base=Workload(s=8192))
     assert {candidate.workload.cp for candidate in found.candidates} >= {1, 2}
@@ -123,6 +124,7 @@ def test_long_sequences_may_be_shared_and_fsdp_may_shard_within_nodes() -> None:
     assert hybrid == {(3, 16, 2), (3, 8, 2), (3, 4, 2)}
 
 
+@pytest.mark.slow
 def test_llama_405b_on_8192_h100s_finds_the_published_tensor_and_pipeline_degrees() -> None:
     # The Llama 3 Herd of Models (2407.21783), table 4: t 8, p 16 on 8,192 GPUs, 126 layers over 16 stages.
     block = Block(AttentionShape(128, 8, 128, rotary_dim=128), MlpShape(53248), count=126)

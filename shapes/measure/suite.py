@@ -23,8 +23,9 @@ from __future__ import annotations
 
 import itertools
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -178,12 +179,17 @@ class _Sweep:
                 raise self._table.fail(key, f"expected some of {', '.join(filter(None, known))}")
         return chosen
 
+    def _combined(self, *choices: Iterable[Any]) -> Iterator[tuple[Any, ...]]:
+        """Every combination; refused before the first is made where they are too many."""
+        lists = [tuple(one) for one in choices]
+        if prod(map(len, lists)) > MOST_VALUES:
+            key = self._table.prefix.rstrip(".")
+            raise InputError(f"expected at most {MOST_VALUES} jobs", where=self._table.where, key=key)
+        return itertools.product(*lists)
+
     def _shapes(self) -> tuple[tuple[int, int, int], ...]:
         if not self._table.has("shapes"):
-            m, n, k = self._sizes("m"), self._sizes("n"), self._sizes("k")
-            if len(m) * len(n) * len(k) > MOST_VALUES:
-                raise self._table.fail("m", f"expected m, n and k of at most {MOST_VALUES} shapes together")
-            return tuple(itertools.product(m, n, k))
+            return tuple(self._combined(self._sizes("m"), self._sizes("n"), self._sizes("k")))
         rows = self._table.data["shapes"]
         try:
             shapes = [values_of(row) for row in rows]
@@ -222,7 +228,7 @@ class _Sweep:
     def _mlp(self) -> Iterator[Job]:
         gated, compiled = self._flag("gated", True), self._flag("compiled", False)
         train = "forward+backward" in self._choices("direction", ("forward", "forward+backward"), ("forward+backward",))
-        sizes = itertools.product(self._sizes("tokens"), self._sizes("hidden"), self._sizes("width"), self.dtypes)
+        sizes = self._combined(self._sizes("tokens"), self._sizes("hidden"), self._sizes("width"), self.dtypes)
         for tokens, hidden, width, dtype in sizes:
             yield self._job(swiglu(tokens, hidden, width, dtype=dtype, gated=gated, train=train, compiled=compiled))
 
@@ -233,7 +239,7 @@ class _Sweep:
         phases: Any = self._choices("phases", ("forward", "dgrad"), ("forward", "dgrad"))
         causal = self._flag("causal", True)
         batch, hidden = self._sizes("batch", scaled=False)[0], self._sizes("hidden")[0]
-        sizes = itertools.product(self._sizes("s"), self._sizes("head_dim", scaled=False), phases, kernels, self.dtypes)
+        sizes = self._combined(self._sizes("s"), self._sizes("head_dim", scaled=False), phases, kernels, self.dtypes)
         for s, head_dim, phase, kernel, dtype in sizes:
             heads = max(1, hidden // head_dim)
             operator = Attention(
@@ -271,7 +277,7 @@ class _Sweep:
         return ModelShape(table.text("name"), (Stack("main", hidden, (block,)),), head=False)
 
     def _head(self) -> Iterator[Job]:
-        sizes = itertools.product(self._sizes("tokens"), self._sizes("hidden"), self._sizes("vocab"), self.dtypes)
+        sizes = self._combined(self._sizes("tokens"), self._sizes("hidden"), self._sizes("vocab"), self.dtypes)
         for tokens, hidden, vocab, dtype in sizes:
             block = Block(None, None, norms=0)
             model = ModelShape("head", (Stack("main", hidden, (block,)),), vocab)
@@ -279,7 +285,7 @@ class _Sweep:
 
     def _memory(self) -> Iterator[Job]:
         phases: Any = self._choices("phases", ("forward", "dgrad"), ("forward", "dgrad"))
-        sizes = itertools.product(
+        sizes = self._combined(
             self._table.texts("what"), self._sizes("rows"), self._sizes("columns"), phases, self.dtypes
         )
         for what, rows, columns, phase, dtype in sizes:
