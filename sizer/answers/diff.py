@@ -15,6 +15,7 @@ from sizer.checking.checks import report_of
 from sizer.checking.findings import SEVERITIES, PricedFinding, Report, Severity, finding_dict
 from sizer.checking.proposals import Proposals, propose
 from sizer.checking.suppress import Suppression
+from sizer.printing import Printable
 from sizer.subject import Subject, read_subject
 from sizer.workload_names import WORDS, WORKLOAD_FIELDS
 
@@ -103,8 +104,10 @@ class FileDiff:
 
 
 @dataclass(frozen=True, slots=True)
-class Diff:
+class Diff(Printable):
     """What `sizer diff` answers. ``price``: of a device hour, in whatever currency. ``notes``: what was passed over."""
+
+    COMMAND = "diff"
 
     files: tuple[FileDiff, ...]
     tokens: float

@@ -10,11 +10,14 @@ from shapes.memory import CHECKED, Memory, Saved, largest_microbatch, memory, sa
 from shapes.model import ModelShape
 from shapes.model.trainable import trained_parameters
 from shapes.workload import Workload
+from sizer.printing import Printable
 
 
 @dataclass(frozen=True, slots=True)
-class MemoryBreakdown:
+class MemoryBreakdown(Printable):
     """One model's memory on one device. ``largest_microbatch`` 0: not one sequence fits."""
+
+    COMMAND = "memory"
 
     path: str
     model_type: str

@@ -14,12 +14,15 @@ from shapes.workload import Workload
 from sizer.checking.checks import step_time, summary
 from sizer.checking.findings import ModelSummary, StepTime
 from sizer.pricing import Pricer
+from sizer.printing import Printable
 from sizer.subject import Subject, read_subject, run_on
 
 
 @dataclass(frozen=True, slots=True)
-class OperatorTable:
+class OperatorTable(Printable):
     """Every operator of one step with its cost, in the order the model runs them."""
+
+    COMMAND = "ops"
 
     path: str
     model: ModelSummary

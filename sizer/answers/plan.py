@@ -21,6 +21,7 @@ from shapes.software_stack import SoftwareStack, load_stack
 from shapes.workload import Checkpointing, Workload
 from sizer.answers.mfu import exact_count
 from sizer.pricing import Pricer
+from sizer.printing import Printable
 
 CHECKPOINTING: tuple[Checkpointing, ...] = ("none", "selective", "full")
 #: Microbatches beyond this many sequences are not tried: products are long since tall enough.
@@ -101,12 +102,14 @@ class Training:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class Plan(Printable):
     """Candidates from the fastest, of which reports show ``top``; ``dropped`` counts the others by reason.
 
     ``ratio_error``: two candidates whose times differ by less are alike. ``power_w``: one device's. ``tokens`` and
     ``price`` (a device hour): what a whole training is asked for, if it is.
     """
+
+    COMMAND = "plan"
 
     gpus: int
     global_batch: int

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 from shapes.workload import Workload
+from sizer.printing import Printable
 from sizer.readers.unread import Unread
 
 Severity = Literal["error", "warning", "info"]
@@ -90,7 +91,7 @@ class ModelSummary:
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class Report(Printable):
     """Everything `check` says of one configuration on one device.
 
     ``implementation``: whose kernels save activations, in the rules on memory. ``attention``: titles of the kernels
@@ -109,6 +110,16 @@ class Report:
     implementation: str = "huggingface"
     attention: tuple[str, ...] = ()
     stack: str = ""
+
+    COMMAND = "check"
+
+    def _answer(self) -> object:
+        return Checked((self,))
+
+    @property
+    def ok(self) -> bool:
+        """Whether there is neither an error nor a warning."""
+        return self.worst() in (None, "info")
 
     def worst(self) -> Severity | None:
         """The worst severity among the findings; None if there are none."""
@@ -138,11 +149,13 @@ class Report:
 
 
 @dataclass(frozen=True, slots=True)
-class Checked:
+class Checked(Printable):
     """What one call of `sizer check` answers: a report for every configuration, in the order they were named.
 
     ``accepted``: findings left out since a baseline has them. ``passed_over``: files that are no configuration.
     """
+
+    COMMAND = "check"
 
     reports: tuple[Report, ...]
     accepted: int = 0

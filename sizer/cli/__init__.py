@@ -25,6 +25,21 @@ COMMANDS: tuple[tuple[str, str, str], ...] = (
     ("explain", "sizer.cli.explain", "Print one rule's page."),
 )
 
+#: What `sizer --help` shows first.
+EXAMPLES = (
+    ("sizer check config.json", "What do my dimensions cost on an H100?"),
+    ("sizer search --h 4096", "Which SwiGLU width near 8h/3 is fast?"),
+    ("sizer diff --git main", "What does my branch's change cost?"),
+)
+
+#: (what people come for, the commands that answer it).
+GROUPS = (
+    ("Check and compare", ("check", "diff", "ops")),
+    ("Search and plan", ("search", "plan", "memory", "mfu")),
+    ("Measure", ("bench", "calibrate", "store")),
+    ("Look up", ("devices", "rules", "explain")),
+)
+
 
 class LazyGroup(click.Group):
     """A group that imports a command's module when the command is run, and turns InputError into exit code 2."""
@@ -40,8 +55,15 @@ class LazyGroup(click.Group):
         return None
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, text) for name, _, text in COMMANDS])
+        with formatter.section("Examples"):
+            formatter.write_dl(EXAMPLES)
+        texts = {name: text for name, _, text in COMMANDS}
+        grouped = {name for _, names in GROUPS for name in names}
+        rest = tuple(name for name in texts if name not in grouped)
+        for title, names in (*GROUPS, ("Other", rest)):
+            if names:
+                with formatter.section(title):
+                    formatter.write_dl([(name, texts[name]) for name in names])
 
     def invoke(self, ctx: click.Context) -> object:
         try:

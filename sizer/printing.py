@@ -1,0 +1,36 @@
+"""What every answer can do besides hold its figures: print as the command line does, and be written as JSON."""
+
+from __future__ import annotations
+
+import json
+from html import escape
+from importlib import import_module
+from typing import Any, ClassVar
+
+
+class Printable:
+    """An answer of a command: ``str`` is that command's text, a notebook shows it, ``to_json`` is its document.
+
+    Renderers are found by name, as the command line finds them: answers know nothing of formats.
+    """
+
+    __slots__ = ()
+    COMMAND: ClassVar[str]
+
+    def _answer(self) -> object:
+        """What the command's renderers take; the answer itself unless it is a part of one."""
+        return self
+
+    def _rendered(self, format_: str) -> str:
+        return str(import_module("sizer.report.formats").render(self.COMMAND, format_, self._answer()))
+
+    def __str__(self) -> str:
+        return self._rendered("text").rstrip("\n")
+
+    def _repr_html_(self) -> str:
+        return f"<pre>{escape(str(self))}</pre>"
+
+    def to_json(self) -> str:
+        """The command's ``--format json``, with its schema's version."""
+        document: Any = json.loads(self._rendered("json"))
+        return json.dumps(document, indent=2)
