@@ -6,6 +6,7 @@ import csv
 import dataclasses
 import io
 import json
+from itertools import pairwise
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -25,6 +26,7 @@ from sizer.pricing import Pricer
 from sizer.readers import read_config
 from sizer.searching import OBJECTIVES, search, spaces, strategies
 from sizer.searching.baseline import Baseline
+from sizer.searching.listing import TIE
 from sizer.searching.predicting import TimedCandidate, price
 from sizer.searching.run import rank
 from sizer.searching.shortlist import by_worst_loss, estimates
@@ -106,10 +108,38 @@ def test_every_shard_holds_whole_key_value_heads() -> None:
     assert result.excluded["whole heads on every shard"] > 0
 
 
-def test_key_value_heads_keep_their_group_or_their_number() -> None:
+def test_key_value_heads_keep_their_ratio_and_heads_are_no_prime() -> None:
     found = search(str(CONFIGS / "mistral-7b.json"), what="model", top=1000).candidates  # 32 heads, 8 key/value heads
-    assert all(one.change["heads"] == 4 * one.change["kv_heads"] or one.change["kv_heads"] == 8 for one in found)
-    assert {one.change["heads"] // one.change["kv_heads"] for one in found} > {4}
+    assert {one.change["heads"] / one.change["kv_heads"] for one in found} == {4}
+    assert all(one.change["heads"] % 2 == 0 for one in found)
+    large = [tuple(value for key, value in one.change.items() if key not in ("d_ff", "vocab")) for one in found]
+    assert len(set(large)) == len(large)  # not ten widths 64 apart
+
+
+@pytest.mark.parametrize("name", ["mistral-7b", "llama-3.1-8b", "qwen2.5-7b", "gpt2", "gemma-2-9b"])
+def test_hidden_sizes_have_neighbours_by_default(name: str) -> None:
+    result = search(str(CONFIGS / f"{name}.json"), what="hidden", b=1, s=1024)
+    assert result.candidates
+    assert all(abs(one.parameters_change) <= 0.01 * result.baseline.parameters for one in result.candidates)
+
+
+@pytest.mark.parametrize("name", ["mistral-7b", "llama-3.1-8b", "qwen2.5-7b"])
+def test_within_the_error_the_answer_is_keep_and_emit_changes_nothing(name: str) -> None:
+    result = search(str(CONFIGS / f"{name}.json"))
+    assert result.keep
+    assert result.verdict.startswith("keep ")
+    assert json.loads(run(str(CONFIGS / f"{name}.json"), "--emit").stdout) == {}
+
+
+def test_what_is_proposed_is_what_check_has_nothing_against() -> None:
+    result = search(h=4096)
+    assert result.best.change == {"d_ff": 11008}
+    assert not result.keep  # 10922 breaks SZ108
+    assert not result.best.breaks
+    # Of 16 bytes, and no more: listed after those that are aligned, saying so.
+    listed = search(h=4096, top=50).candidates
+    assert {one.change["d_ff"] % 64 == 0 for one in listed if not one.breaks} == {True}
+    assert {one.breaks for one in listed if one.breaks} == {("SZ108",)}
 
 
 def test_tokens_stand_for_b_and_s() -> None:
@@ -164,8 +194,8 @@ def test_a_bound_that_a_search_takes_no_notice_of_is_a_mistake(option: str, valu
 
 def test_several_devices_rank_by_the_worst_loss() -> None:
     result = search(h=4096, device=["h100-sxm", "a100-sxm"])
-    worst = [max(one.losses.values()) for one in result.candidates]
-    assert worst == sorted(worst)
+    worst = [max(one.losses.values()) for one in result.candidates if not one.breaks]
+    assert [round(loss / TIE) for loss in worst] == sorted(round(loss / TIE) for loss in worst)
     assert set(result.best.losses) == {"h100-sxm", "a100-sxm"}
     assert min(one.losses["a100-sxm"] for one in result.candidates) == 0
 
@@ -173,7 +203,10 @@ def test_several_devices_rank_by_the_worst_loss() -> None:
 @pytest.mark.parametrize("objective", ["step-time", "layer-time", "time-per-parameter", "tflops"])
 def test_the_objective_orders_the_candidates(objective: str) -> None:
     result = search(h=4096, objective=objective, top=50)
-    assert [one.value for one in result.candidates] == sorted(one.value for one in result.candidates)
+    clean = [one.value for one in result.candidates if not one.breaks]
+    # Within a tie alignment decides.
+    assert all(after > before * (1 - 2 * TIE) for before, after in pairwise(clean))
+    assert [bool(one.breaks) for one in result.candidates] == sorted(bool(one.breaks) for one in result.candidates)
 
 
 def test_no_pareto_candidate_beats_another() -> None:
@@ -202,7 +235,7 @@ def test_parameters_of_a_model_search_equal_the_models_own(config: Any, layers: 
     fixed = {"hidden": 3072, "heads": 24, "head_dim": 128, "kv_heads": 8, "vocab": 50304}
     if model.attention is not None and model.attention.kv_heads == model.attention.heads:
         fixed["kv_heads"] = 24
-    counted = model_space._count(model, fixed).of(layers, d_ff)
+    counted = model_space.parameters_by(model, fixed).of(layers, d_ff)
     assert counted == resize(model, **fixed, layers=layers, d_ff=d_ff).parameters
 
 

@@ -51,7 +51,10 @@ from sizer.report.formats import draw
 @click.option("--misaligned", is_flag=True, help="Consider every integer, misaligned ones too.")
 @click.option("--device", multiple=True, metavar="NAME", help="Target; several: good on all. [default: h100-sxm]")
 @click.option(
-    "--objective", default="step-time", show_default=True, help="step-time, layer-time, time-per-parameter or tflops."
+    "--objective",
+    default="time-per-parameter",
+    show_default=True,
+    help="step-time, layer-time, time-per-parameter or tflops.",
 )
 @click.option("--gemm-only", is_flag=True, help="With swiglu: the single product of the ML Engineering book.")
 @click.option("--predict", "source", flag_value="predict", help="Predict for --device, whatever hardware is here.")

@@ -14,8 +14,10 @@ def render(result: SearchResult, page: Page) -> str:
 
 
 def _patch(result: SearchResult) -> dict[str, Any]:
-    """Nested keys become nested objects; what the file has no key for is left out."""
+    """Nested keys become nested objects; what the file has no key for is left out. Empty: keep what is there."""
     patch: dict[str, Any] = {}
+    if result.keep:
+        return patch
     for name, value in result.best.change.items():
         if result.keys and name not in result.keys:
             continue

@@ -34,7 +34,7 @@ def render(result: SearchResult, page: Page) -> str:
         result.verdict,
     ]
     if result.pareto:
-        lines += ["", "Pareto (no other has fewer parameters and less time):"]
+        lines += ["", "Pareto (each is faster than every one with more parameters):"]
         lines += [
             f"  {one.parameters / 1e9:.3f} B parameters, {seconds_text(one.timing.seconds)}: {label(one)}"
             for one in result.pareto
@@ -47,12 +47,16 @@ def _row(name: str, one: Ranked, result: SearchResult) -> list[str]:
     half = (timing.high - timing.low) / 2 / timing.seconds
     interval = "" if one is result.baseline else f"{one.speedup_low:.2f}..{one.speedup_high:.2f}"
     cells = [
-        name, label(one), seconds_text(timing.seconds), f"{half:.1%}" if half <= 1 else ">100%", _tflops(one.tflops),
+        name, _named(one), seconds_text(timing.seconds), f"{half:.1%}" if half <= 1 else ">100%", _tflops(one.tflops),
         f"{one.speedup:.3f}x", interval,
         signed_count_text(one.parameters_change) if one.parameters_change else "0",
         _signed_bytes(one.memory_change_bytes),
     ]  # fmt: skip
     return cells + [f"{loss:.1%}" for loss in one.losses.values()]
+
+
+def _named(one: Ranked) -> str:
+    return label(one) + (f" (breaks {', '.join(one.breaks)})" if one.breaks else "")
 
 
 def _tflops(value: float) -> str:

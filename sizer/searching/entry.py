@@ -9,7 +9,7 @@ from shapes.device import DEFAULT_DEVICE, Device, load_device
 from shapes.errors import InputError, positive_int
 from shapes.workload import Workload
 from sizer.searching.baseline import DEFAULT_B, DEFAULT_S, Baseline, Scope, sequences
-from sizer.searching.objective import find_objective
+from sizer.searching.objective import DEFAULT_OBJECTIVE, find_objective
 from sizer.searching.ranked import SearchResult
 from sizer.searching.run import find
 from sizer.searching.source import Predicted, Source
@@ -36,7 +36,7 @@ def search(
     params: float | None = None,
     device: str | Device | Sequence[str | Device] | None = None,
     limits: Limits | None = None,
-    objective: str = "step-time",
+    objective: str = DEFAULT_OBJECTIVE,
     top: int = 5,
     measure: bool | Executor = False,
     progress: Callable[[int, int], None] | None = None,
@@ -110,16 +110,18 @@ def swiglu_width(
 ) -> int:
     """The fastest width of a gated MLP within ``tolerance`` of 8h/3's parameters, predicted on ``device``.
 
-    Of widths that rule SZ108 has nothing against where there is one in reach, else of those of whole 16 bytes.
+    Of widths whose shards over 8, 4 or 2 devices are aligned, else of those that are themselves, as far as one is in
+    reach; else of those of whole 16 bytes.
 
-    >>> swiglu_width(4096) % 64
-    0
+    >>> swiglu_width(4096)
+    11008
     """
     target, width = load_device(device), 8 * positive_int(hidden, "hidden") // 3
     workload = workload_fields(workload)
     settled = Workload(**{"b": DEFAULT_B, "s": DEFAULT_S, **workload})
-    step, slack = target.alignment_elements(settled.dtype) * settled.t, int(width * tolerance)
-    reached = (width + slack) // step * step >= width - slack
-    limits = Limits(tolerance, step=step if reached else None)
+    aligned, slack = target.alignment_elements(settled.dtype) * settled.t, int(width * tolerance)
+    steps = [aligned * shards for shards in (8, 4, 2, 1)]
+    reached = [step for step in steps if (width + slack) // step * step >= max(1, width - slack)]
+    limits = Limits(tolerance, step=reached[0] if reached else None)
     found = search(h=hidden, device=target, limits=limits, top=1, **workload)
     return found.best.change["d_ff"]

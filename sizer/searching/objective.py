@@ -41,6 +41,10 @@ OBJECTIVES: Mapping[str, Objective] = {
 }
 
 
+#: Time at equal parameters: what more of them are worth is taken off, and doing less work is no gain.
+DEFAULT_OBJECTIVE = "time-per-parameter"
+
+
 def find_objective(name: str) -> Objective:
     """The objective of this name; InputError lists the known ones."""
     if name not in OBJECTIVES:

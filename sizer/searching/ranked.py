@@ -15,7 +15,8 @@ class Ranked:
 
     ``parameters`` are of what was searched (an MLP, a model); ``losses``: device -> how much slower it is there than
     the best candidate on that device (several devices only). ``memory_change_bytes``: of a device's peak, worked out
-    for candidates that are listed (None: of those that are only plotted).
+    for candidates that are listed (None: of those that are only plotted). ``gain`` > 1: better than the baseline by the
+    objective, with its bounds; ``breaks``: rules of `check` that it breaks and the baseline keeps.
     """
 
     change: Mapping[str, int]
@@ -29,11 +30,15 @@ class Ranked:
     memory_change_bytes: int | None
     value: float
     losses: Mapping[str, float]
+    gain: float = 1.0
+    gain_low: float = 1.0
+    gain_high: float = 1.0
+    breaks: tuple[str, ...] = ()
 
     @property
     def different(self) -> bool:
-        """Whether the candidate differs from the baseline by more than the error."""
-        return self.speedup_low > 1 or self.speedup_high < 1
+        """Whether the candidate differs from the baseline by more than the error, by the objective."""
+        return self.gain_low > 1 or self.gain_high < 1
 
     def to_dict(self) -> dict[str, Any]:
         return {
@@ -49,6 +54,10 @@ class Ranked:
             "parameters_change": self.parameters_change,
             "memory_change_bytes": self.memory_change_bytes,
             "losses": dict(self.losses),
+            "gain": self.gain,
+            "gain_low": self.gain_low,
+            "gain_high": self.gain_high,
+            "breaks": list(self.breaks),
             "source": self.timing.source,
         }
 
@@ -61,7 +70,8 @@ class SearchResult:
     ``ranked``: all that have a time, baseline included, for plots; ``tile``: every how many values of the searched
     dimension the device's tile ends there (None: several dimensions change, or no product has it for n).
     ``pareto``: no other candidate has fewer parameters and less time (model search). ``keys``: dimension -> the
-    baseline file's own key for it (empty: there is no file).
+    baseline file's own key for it (empty: there is no file). ``keep``: the baseline is the answer, nothing being better
+    beyond the error.
     """
 
     what: str
@@ -81,6 +91,7 @@ class SearchResult:
     ranked: tuple[Ranked, ...] = ()
     tile: int | None = None
     keys: Mapping[str, str] = field(default_factory=dict)
+    keep: bool = False
 
     @property
     def best(self) -> Ranked:
@@ -96,6 +107,7 @@ class SearchResult:
             "candidates": [candidate.to_dict() for candidate in self.candidates],
             "best": self.best.to_dict(),
             "verdict": self.verdict,
+            "keep": self.keep,
             "strategy": self.strategy,
             "considered": self.considered,
             "excluded": dict(self.excluded),

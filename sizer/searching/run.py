@@ -12,6 +12,7 @@ from shapes.memory import memory
 from shapes.timing import Timing
 from sizer.pricing import Pricer
 from sizer.searching.baseline import Baseline
+from sizer.searching.listing import listing
 from sizer.searching.objective import Objective
 from sizer.searching.predicting import TimedCandidate, devices_agree, price, rebuilt, tile_of
 from sizer.searching.ranked import Ranked, SearchResult
@@ -19,7 +20,7 @@ from sizer.searching.shortlist import shortlist
 from sizer.searching.source import Progress, Source
 from sizer.searching.space import Limits, Space
 from sizer.searching.spaces import make_space
-from sizer.searching.verdict import pareto, verdict
+from sizer.searching.verdict import keeps, pareto, verdict
 
 
 def find(
@@ -46,15 +47,16 @@ def find(
     predicted = [[price(space, change, pricer) for change in chosen] for pricer in pricers]
     times = source.times(space, predicted, objective, progress)
     ranked = rank(times.rows, source.devices, objective)
-    rest = sorted(ranked[1:], key=lambda one: (one.value, one.parameters))
-    own, *best = _with_memory(space, (ranked[0], *rest[:top]))
+    listed = listing(space, ranked, pricers[0], top)
+    own, *best = _with_memory(space, (ranked[0], *listed.best))
     return SearchResult(
         what=what,
         objective=objective.name,
         tokens=space.workload.tokens,
         baseline=own,
         candidates=tuple(best),
-        verdict=verdict(what, own, best),
+        verdict=verdict(what, own, best, listed.mends),
+        keep=keeps(best, listed.mends),
         strategy=source.strategy,
         source="; ".join(dict.fromkeys(row[0].timing.source for row in times.rows)),
         considered=len(space.candidates),
@@ -76,6 +78,7 @@ def rank(rows: Sequence[Sequence[TimedCandidate]], devices: Sequence[Device], ob
     for index, first in enumerate(rows[0]):
         losses = {device.name: row[index] / min(row) - 1 for device, row in zip(devices, values, strict=True)}
         low, high = _ratio_bounds(base.timing, first.timing) if index else (1.0, 1.0)
+        worth = objective.weight(base) / objective.weight(first)
         ranked.append(
             Ranked(
                 change=first.change,
@@ -89,6 +92,9 @@ def rank(rows: Sequence[Sequence[TimedCandidate]], devices: Sequence[Device], ob
                 memory_change_bytes=None,
                 value=max(losses.values()) if several else values[0][index],
                 losses=losses if several else {},
+                gain=base.timing.seconds / first.timing.seconds * worth,
+                gain_low=low * worth,
+                gain_high=high * worth,
             )
         )
     return ranked

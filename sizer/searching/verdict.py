@@ -14,17 +14,30 @@ def label(ranked: Ranked) -> str:
     return ", ".join(f"{key} {value}" for key, value in ranked.change.items())
 
 
-def verdict(what: str, baseline: Ranked, best: Sequence[Ranked]) -> str:
-    """Which candidate to take and what is not statistically distinguishable from it, at the source's own error."""
+def keeps(best: Sequence[Ranked], mends: Sequence[str]) -> bool:
+    """Whether the baseline is the answer: nothing is better beyond the error, nor mends what it breaks."""
+    return not best or (best[0].gain_low <= 1 and not mends)
+
+
+def verdict(what: str, baseline: Ranked, best: Sequence[Ranked], mends: Sequence[str] = ()) -> str:
+    """Which candidate to take and what is not statistically distinguishable from it, at the source's own error.
+
+    ``mends``: rules of `check` that the first candidate keeps and the baseline breaks outright.
+    """
     if not best:
         return f"no other {what} was found"
     first = best[0]
-    if first.speedup <= 1:
-        return f"keep {label(baseline)}: nothing that was tried is faster"
     share = first.parameters_change / baseline.parameters if baseline.parameters else 0.0
     gain = f"{label(first)}: {first.speedup:.2f}x as fast as {label(baseline)}, {share:+.2%} parameters"
+    error = f"within the error of {(first.gain_high - first.gain_low) / 2 / first.gain:.1%}"
+    if first.breaks:
+        gain += f" (breaks {', '.join(first.breaks)}; nothing that was tried keeps the rules and is as good)"
+    if keeps(best, mends):
+        if first.gain <= 1:
+            return f"keep {label(baseline)}: nothing that was tried is faster"
+        return f"keep {label(baseline)}: {gain}; {error}"
     if not first.different:
-        return f"{gain}; within the error of {(first.speedup_high - first.speedup_low) / 2 / first.speedup:.1%}"
+        return f"{gain}; {error}, but {label(baseline)} breaks {', '.join(mends)}"
     alike = [label(one) for one in best[1:] if one.timing.seconds <= first.timing.high]
     tail = f"; not statistically distinguishable: {'; '.join(alike[:3])}" if alike else ""
     return gain + tail

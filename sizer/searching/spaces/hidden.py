@@ -1,52 +1,102 @@
-"""Neighbouring hidden sizes: heads follow at constant head_dim, the MLP's width at constant ratio."""
+"""Neighbouring hidden sizes: heads follow at constant head_dim, layers and the MLP's width at constant parameters."""
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable, Iterator
+from math import lcm
 
 from shapes.device import Device
 from shapes.errors import InputError
-from shapes.model import AttentionShape
-from shapes.model.resize import resize
+from shapes.model import AttentionShape, ModelShape
 from sizer.searching.baseline import Baseline
 from sizer.searching.space import Limits, Space, nothing_left, whole_heads
+from sizer.searching.spaces.model import Bounds, aspect_bounds, parameters_by
 
 NAME = "hidden"
 LIMITS = frozenset({"aspect", "head_dims"})
 
-#: Hidden sizes up to this share away are neighbours.
-NEIGHBOURHOOD = 0.1
+#: Hidden sizes up to this share away are neighbours, and those of one group of heads more or less, unless that is
+#: far.
+NEIGHBOURHOOD, FAR = 0.1, 0.2
+#: How far d_ff/h may move from the baseline's where it gives way: published models lie within it of one another.
+WIDTH_FACTOR = 1.25
+#: How far h/L may move: in a small model one head more is many layers fewer.
+ASPECT_FACTOR = 2.0
 
 
 def space(baseline: Baseline, device: Device, limits: Limits) -> Space:
-    """Hidden sizes a tenth around the baseline's whose model stays within the tolerance's parameters."""
+    """Hidden sizes a tenth around the baseline's: layers, then the MLP's width, give way to keep the parameters."""
     model, workload = baseline.model, baseline.workload
     attention, mlp = model.attention, model.dense_mlp
     if not isinstance(attention, AttentionShape) or mlp is None:
         raise InputError("expected a dense model with multi-head attention", key="--what", value=NAME)
-    hidden, ratio = model.hidden, mlp.width / model.hidden
+    excluded: Counter[str] = Counter()
     step = device.alignment_elements(workload.dtype) * workload.t
-    group, excluded, candidates = attention.heads // attention.kv_heads, Counter[str](), []
-    slack = int(hidden * NEIGHBOURHOOD)
-    for value in limits.values(hidden - slack, hidden + slack, step):
-        for dim in limits.head_dims or sorted({attention.head_dim, 64, 128}):
-            heads = value // dim
-            if value == hidden:
-                continue
-            if value % dim or heads % group or not whole_heads(heads, heads // group, workload.t):
-                excluded["whole heads on every shard"] += 1
-                continue
-            change = {
-                "hidden": value, "heads": heads, "head_dim": dim, "kv_heads": heads // group,
-                "d_ff": round(value * ratio / step) * step,
-            }  # fmt: skip
-            if limits.aspect is not None and not limits.aspect[0] <= value / model.layers <= limits.aspect[1]:
-                excluded[f"--aspect {limits.aspect[0]:g}:{limits.aspect[1]:g}"] += 1
-            elif abs(resize(model, **change).parameters / model.parameters - 1) > limits.tolerance:
-                excluded[f"--tolerance {limits.tolerance:.2%}"] += 1
-            else:
-                candidates.append(change)
+    least_heads = lcm(attention.heads // attention.kv_heads, _even(attention), workload.t)
+    one_more = -(-model.hidden * least_heads // attention.heads)
+    slack = max(int(model.hidden * NEIGHBOURHOOD), one_more if one_more <= FAR * model.hidden else 0)
+    found = limits.values(model.hidden - slack, model.hidden + slack, step)
+    values = [value for value in found if value != model.hidden]
+    fixed = list(_heads(model, attention, values, limits, workload.t, excluded))
+    if not fixed and limits.head_dims is None:
+        # No neighbour is whole heads at the same key/value ratio: they stay as they are, and add up to another width.
+        same = {"heads": attention.heads, "head_dim": attention.head_dim, "kv_heads": attention.kv_heads}
+        fixed = [{"hidden": value, **same} for value in values]
+    aspect = aspect_bounds(model, limits, Bounds(aspect_factor=ASPECT_FACTOR))
+    candidates = tuple(
+        change
+        for one in fixed
+        for change in _layers_and_widths(model, mlp.width, one, step, workload.p, limits.tolerance, aspect, excluded)
+    )
     if not candidates:
         raise nothing_left(NAME, excluded)
-    own = {"hidden": hidden, "heads": attention.heads, "head_dim": attention.head_dim, "d_ff": mlp.width}
-    return Space(NAME, model, workload, tuple(candidates), own, excluded=excluded)
+    own = {
+        "hidden": model.hidden, "heads": attention.heads, "head_dim": attention.head_dim,
+        "kv_heads": attention.kv_heads, "d_ff": mlp.width, "layers": model.layers,
+    }  # fmt: skip
+    note = f"layers and d_ff (d_ff/h within a factor {WIDTH_FACTOR} of the baseline's) follow, to keep the parameters"
+    return Space(NAME, model, workload, candidates, own, excluded=excluded, notes=(note,))
+
+
+def _heads(
+    model: ModelShape, attention: AttentionShape, values: Iterable[int], limits: Limits, t: int, excluded: Counter[str]
+) -> Iterator[dict[str, int]]:
+    """Hidden sizes of whole heads, of the baseline's head_dim (or those asked for) and its key/value ratio."""
+    group = attention.heads // attention.kv_heads
+    for value in values:
+        for dim in limits.head_dims or (attention.head_dim,):
+            # Heads that do not add up to the hidden size (gemma) keep their share of it.
+            heads = round(value * attention.heads * attention.head_dim / model.hidden / dim)
+            whole = heads * dim * model.hidden == value * attention.heads * attention.head_dim
+            if not whole or heads % lcm(group, _even(attention)) or not whole_heads(heads, heads // group, t):
+                excluded["whole heads on every shard"] += 1
+            else:
+                yield {"hidden": value, "heads": heads, "head_dim": dim, "kv_heads": heads // group}
+
+
+def _even(attention: AttentionShape) -> int:
+    """What numbers of heads are multiples of: a prime number of them is split over no t."""
+    return 1 if attention.heads % 2 else 2
+
+
+def _layers_and_widths(
+    model: ModelShape, own_width: int, fixed: dict[str, int], step: int, p: int, tolerance: float,
+    aspect: tuple[float, float], excluded: Counter[str],
+) -> Iterator[dict[str, int]]:  # fmt: skip
+    """Layers about as many as the baseline's, each with the width that makes up its parameters."""
+    count, target, value = parameters_by(model, fixed), model.parameters, fixed["hidden"]
+    proportional = own_width * value / model.hidden
+    fewest = max(p, (target - count.ends) // max(1, count.layer(round(proportional * WIDTH_FACTOR))))
+    most = (target - count.ends) // max(1, count.layer(round(proportional / WIDTH_FACTOR))) + 1
+    for layers in range(-(-fewest // p) * p, most + 1, p):
+        exact = ((target - count.ends) / layers - count.rest) / count.each
+        width = max(step, round(exact / step) * step)
+        if not proportional / WIDTH_FACTOR <= width <= proportional * WIDTH_FACTOR:
+            excluded[f"d_ff within a factor {WIDTH_FACTOR} of the baseline's share of h"] += 1
+        elif not aspect[0] <= value / layers <= aspect[1]:
+            excluded[f"h/L within {aspect[0]:.0f}..{aspect[1]:.0f} (--aspect)"] += 1
+        elif abs(count.of(layers, width) / target - 1) > tolerance:
+            excluded[f"--tolerance {tolerance:.2%}"] += 1
+        else:
+            yield {**fixed, "d_ff": width, "layers": layers}

@@ -24,7 +24,7 @@ class Bounds:
     """What keeps a model's shape near the baseline's: h/L within a factor, head dimensions, d_ff/h within a factor."""
 
     aspect_factor: float = 1.5
-    head_dims: tuple[int, ...] = (64, 80, 96, 128)
+    head_dims: tuple[int, ...] = (64, 96, 128)
     width_factor: float = 1.1
 
 
@@ -42,7 +42,7 @@ def space(baseline: Baseline, device: Device, limits: Limits, *, bounds: Bounds 
         "hidden": model.hidden, "layers": model.layers, "heads": attention.heads, "head_dim": attention.head_dim,
         "kv_heads": attention.kv_heads, "d_ff": mlp.width, "vocab": model.vocab,
     }  # fmt: skip
-    low, high = _aspect(model, limits, bounds)
+    low, high = aspect_bounds(model, limits, bounds)
     note = (
         f"h/L from {low:.0f} to {high:.0f} (--aspect), d_ff/h within a factor {bounds.width_factor} of the baseline's, "
         f"head_dim in {', '.join(map(str, limits.head_dims or bounds.head_dims))} (--head-dim): quality inside these "
@@ -59,7 +59,7 @@ def _candidates(
     assert isinstance(attention, AttentionShape)
     assert mlp is not None
     step = device.alignment_elements(workload.dtype) * workload.t
-    low, high = _aspect(model, limits, bounds)
+    low, high = aspect_bounds(model, limits, bounds)
     ratio, reach = mlp.width / model.hidden, bounds.aspect_factor ** (2 / 3)  # h moves by less than h/L: L gives way
     for hidden in limits.values(int(model.hidden / reach), int(model.hidden * reach), step):
         widths = range(
@@ -67,7 +67,7 @@ def _candidates(
             int(hidden * ratio * bounds.width_factor) + 1, limits.step or step,
         )  # fmt: skip
         for fixed in _heads_and_vocab(model, attention, hidden, workload.t, step, limits, bounds, excluded):
-            count = _count(model, fixed)
+            count = parameters_by(model, fixed)
             for width in widths:
                 change = {**fixed, "d_ff": width}
                 for layers, parameters in _layers(count, width, target, limits.tolerance):
@@ -81,7 +81,8 @@ def _candidates(
                         yield {**change, "layers": layers}
 
 
-def _aspect(model: ModelShape, limits: Limits, bounds: Bounds) -> tuple[float, float]:
+def aspect_bounds(model: ModelShape, limits: Limits, bounds: Bounds = Bounds()) -> tuple[float, float]:
+    """h/L from and to: as asked for, else within a factor of the baseline's."""
     own = model.hidden / model.layers
     return limits.aspect or (own / bounds.aspect_factor, own * bounds.aspect_factor)
 
@@ -90,25 +91,25 @@ def _heads_and_vocab(
     model: ModelShape, attention: AttentionShape, hidden: int, t: int, step: int, limits: Limits, bounds: Bounds,
     excluded: Counter[str],
 ) -> Iterator[dict[str, int]]:  # fmt: skip
-    """Heads of each allowed dimension with as many query heads a key/value head, or as many key/value heads, as now."""
+    """Heads of each allowed dimension, as many query heads to a key/value head as now, and an even number of them."""
     group = attention.heads // attention.kv_heads
+    even = 1 if attention.heads % 2 else 2
     vocab = -(-model.vocab // step) * step
     for dim in limits.head_dims or bounds.head_dims:
         heads = hidden // dim
         if hidden % dim or heads % t:
             excluded["whole heads on every shard"] += 1
             continue
-        grouped = {heads // group} if heads % group == 0 else set()
-        same = {attention.kv_heads} if group > 1 and heads % attention.kv_heads == 0 else set()
-        for kv_heads in sorted(grouped | same):
-            if not whole_heads(heads, kv_heads, t):
-                excluded["whole heads on every shard"] += 1
-                continue
-            yield {"hidden": hidden, "heads": heads, "head_dim": dim, "kv_heads": kv_heads, "vocab": vocab}
+        if heads % even:
+            excluded["an even number of heads, so that t 2 divides them"] += 1
+        elif heads % group or not whole_heads(heads, heads // group, t):
+            excluded["whole heads on every shard"] += 1
+        else:
+            yield {"hidden": hidden, "heads": heads, "head_dim": dim, "kv_heads": heads // group, "vocab": vocab}
 
 
 @dataclass(frozen=True, slots=True)
-class _Count:
+class ParameterCount:
     """Parameters of the model by layers and d_ff at fixed other dimensions: ends + layers (rest + d_ff x each)."""
 
     ends: int
@@ -122,15 +123,15 @@ class _Count:
         return self.ends + layers * self.layer(width)
 
 
-def _count(model: ModelShape, fixed: dict[str, int]) -> _Count:
+def parameters_by(model: ModelShape, fixed: dict[str, int]) -> ParameterCount:
     """The count, linear in layers and in d_ff, from three resized models."""
     one, wide, two = (
         resize(model, **fixed, layers=layers, d_ff=width).parameters for layers, width in ((1, 1), (1, 2), (2, 1))
     )
-    return _Count(2 * one - two, two - wide, wide - one)
+    return ParameterCount(2 * one - two, two - wide, wide - one)
 
 
-def _layers(count: _Count, width: int, target: float, tolerance: float) -> Iterator[tuple[int, int]]:
+def _layers(count: ParameterCount, width: int, target: float, tolerance: float) -> Iterator[tuple[int, int]]:
     """(layers, parameters) within the tolerance, or the one that comes closest."""
     ends, layer = count.ends, count.layer(width)
     first, last = ceil((target * (1 - tolerance) - ends) / layer), floor((target * (1 + tolerance) - ends) / layer)
