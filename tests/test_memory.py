@@ -136,6 +136,18 @@ def test_gradients_are_there_at_the_loss_only_where_something_keeps_them() -> No
     assert max(size for _, size in alone.moments) == alone.total_bytes
 
 
+def test_a_fused_loss_takes_4_bytes_a_logit_where_transformers_takes_12() -> None:
+    # b 2 x s 4096 x v 128256 logits: in 16 bits with their gradient, or an fp32 softmax with two fp32 gradients; beside
+    # them only the last norm's tensors.
+    model, w, n = llama_8b(), Workload(b=2), 2 * 4096 * 128256
+    taken = {loss: memory(model, w, loss=loss).components["logits_and_loss"] for loss in ("fused", "fp32")}  # type: ignore[arg-type]
+    hidden = 2 * 4096 * 4096 * 2
+    assert 0 < taken["fp32"] - 12 * n < 6 * hidden
+    assert 0 < taken["fused"] - 4 * n < 6 * hidden + 2 * 4096 * 128256 * 4  # and the head's gradient, which stays
+    with pytest.raises(InputError, match="loss = 'liger': expected one of fp32, in-place, fused"):
+        memory(model, w, loss="liger")  # type: ignore[arg-type]
+
+
 def test_ddp_keeps_its_buckets_beside_the_gradients() -> None:
     model, w = llama_8b(), Workload(b=2, d=8)
     one, two = memory(model, w), memory(model, w, microbatches=2)

@@ -10,7 +10,7 @@ from shapes.dtypes import BYTES
 from shapes.errors import InputError
 from shapes.memory.component import Component
 from shapes.memory.moments import Gradients, Step
-from shapes.memory.saved import Implementation, layer_tape
+from shapes.memory.saved import LOSSES, Implementation, Loss, layer_tape
 from shapes.memory.training import Recipe, Update, communication, training
 from shapes.model import AttentionShape, MlaShape, ModelShape
 from shapes.model.adapters import has_adapters
@@ -81,6 +81,7 @@ def memory(
     context_bytes: int = CONTEXT_BYTES,
     dropout_mask_bytes: int = 1,
     update: Update = "fused",
+    loss: Loss | None = None,
 ) -> Memory:
     """Bytes of one device by component, for training or inference as ``workload.phase`` says.
 
@@ -88,17 +89,19 @@ def memory(
     transformers' eager modules or Megatron's fused kernels. ``microbatches`` a step (None: by the global batch, else
     one, or enough to fill the pipeline): with more than one, gradients stay allocated between them. ``weight_dtype``:
     of inference weights. ``dropout_mask_bytes``: 1 as CUDA's kernels, the element's own size on the CPU.
-    ``update``: how the optimizer's step runs. Raises InputError for an unknown name or a split that the model does not
-    allow.
+    ``update``: how the optimizer's step runs. ``loss``: of ``LOSSES`` (None: the implementation's). Raises InputError
+    for an unknown name or a split that the model does not allow.
     """
     check_split(model, workload)
     check_finetune(model, workload)
     workload = workload.without_context_parallelism()
+    if loss is not None and loss not in LOSSES:
+        raise InputError(f"expected one of {', '.join(LOSSES)}", key="loss", value=loss)
     limit = _device_bytes(device)
     # Adapters are kept in fp32 and run under autocast (peft's autocast_adapter_dtype).
     names = precision or ("fp32" if has_adapters(workload) else default_precision(workload))
     recipe = Recipe(
-        precision_named(names), optimizer, implementation, microbatches, dropout_mask_bytes, update
+        precision_named(names), optimizer, implementation, microbatches, dropout_mask_bytes, update, loss
     )  # fmt: skip
     stages: tuple[Stage, ...] = ("last",) if workload.p == 1 else ("first", "last")
     best: Memory | None = None

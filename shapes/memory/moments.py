@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from shapes.memory.saved import Implementation, Sizes, layer_tape, style_of, tail_tape
+from shapes.memory.saved import Implementation, Loss, Sizes, layer_tape, style_of, tail_tape
 from shapes.memory.tape import INPUT, Tape
 from shapes.model import Block, ModelShape
 from shapes.model.adapters import layers_train
@@ -104,6 +104,7 @@ class Step:
     in_flight: int = 1
     mask: int = 1
     gradient_element: int = 4
+    loss: Loss | None = None
 
     def gradient_bytes(self, there: Elements) -> int:
         """One rank's bytes of these parameters' gradients, which ZeRO shards from stage 2 on."""
@@ -125,7 +126,9 @@ class Step:
         whole = -(-rows // workload.t) if workload.sequence_parallel else rows
         # HF's eager path knows no fp8; Transformer Engine saves the quantised input of each product.
         stored = 1 if workload.dtype in ("fp8", "mxfp8", "nvfp4") else e
-        return Sizes(style_of(self.model, self.implementation), workload, rows, whole, s, s, e, self.mask, stored)
+        return Sizes(
+            style_of(self.model, self.implementation), workload, rows, whole, s, s, e, self.mask, stored, self.loss
+        )
 
 
 def moments(step: Step, gradients: Gradients, *, updated: int = 0) -> tuple[Moment, ...]:

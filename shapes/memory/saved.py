@@ -95,6 +95,13 @@ def style_of(model: ModelShape, implementation: Implementation) -> Style:
     return STYLES.get(model.model_type, _DEFAULT)
 
 
+#: Cross-entropy over the logits. fp32: transformers' own, over an fp32 copy, of which log-softmax and its gradient are
+#: two more. in-place: Megatron's, whose fp32 copy becomes the softmax and the gradient. fused: one kernel over 16-bit
+#: logits that makes a 16-bit gradient (flash-attn's, which llm-foundry runs; Transformer Engine's; Liger's).
+Loss = Literal["fp32", "in-place", "fused"]
+LOSSES: tuple[str, ...] = ("fp32", "in-place", "fused")
+
+
 @dataclass(frozen=True, slots=True)
 class Sizes:
     """One device's sizes: ``rows`` of tokens, ``whole`` of them where tensor parallelism leaves tensors whole.
@@ -112,6 +119,7 @@ class Sizes:
     element: int
     mask: int
     stored: int
+    loss: Loss | None = None
 
 
 def layer_tape(block: Block, hidden: int, sizes: Sizes) -> Tape:
@@ -172,7 +180,11 @@ def tail_tape(model: ModelShape, sizes: Sizes, *, loss: bool) -> Tape:
         logits = tape.op("capped logits", (capped,), logits.bytes)
     if loss:
         count = logits.bytes // e
-        if style.fused_loss:
+        kind = sizes.loss or ("in-place" if style.fused_loss else "fp32")
+        if kind == "fused":
+            tape.op("loss", (logits,), 4, (logits,))
+            return tape
+        if kind == "in-place":
             # The fp32 copy becomes the softmax, then the gradient, in place.
             wide = tape.op("logits in fp32", (logits,), 4 * count, work=4 * count)
             tape.op("loss", (tape.view(wide, 0),), 4, (wide,))

@@ -10,7 +10,7 @@ from typing import Literal
 from shapes.finetune import BASES
 from shapes.memory.component import Component
 from shapes.memory.moments import Gradients, Moment, Step, moments
-from shapes.memory.saved import Implementation
+from shapes.memory.saved import Implementation, Loss
 from shapes.model import ModelShape
 from shapes.model.adapters import base_of, layers_train
 from shapes.model.parameters import ParameterTensor, block_tensors, parameter_count
@@ -38,6 +38,7 @@ class Recipe:
     microbatches: int | None
     mask: int
     update: Update
+    loss: Loss | None = None
 
 
 def gradients_of(workload: Workload, recipe: Recipe) -> Gradients:
@@ -83,7 +84,9 @@ def training(model: ModelShape, workload: Workload, stage: Stage, recipe: Recipe
         interleaved = -(-(workload.p - 1) // workload.vpp) if workload.vpp > 1 else 0
         most = workload.p + interleaved
         in_flight = min(most, microbatches_of(workload, recipe.microbatches) or most)
-    step = Step(model, workload, recipe.implementation, stage, in_flight, recipe.mask, recipe.precision.gradients)
+    step = Step(
+        model, workload, recipe.implementation, stage, in_flight, recipe.mask, recipe.precision.gradients, recipe.loss
+    )
     gradients = gradients_of(workload, recipe)
     updated = _update_bytes(trained, trained_shard(model, workload, stage).updated(workload), recipe)
     buffers, buffers_text = communication(model, workload, recipe.precision, parameter_count(tensors))

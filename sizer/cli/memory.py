@@ -35,6 +35,9 @@ from sizer.report.formats import draw
     type=click.Choice(["huggingface", "megatron"]),
     help="Whose kernels save activations: transformers' eager modules or Megatron's fused ones. [default: the file's]",
 )
+@click.option(
+    "--loss", help="Cross-entropy: fp32 (transformers'), in-place (Megatron's) or fused (16-bit). [default: by kernels]"
+)
 @click.option("--weights", "weight_dtype", metavar="DTYPE", help="Weights' type with --phase infer (int4 too).")
 @config_options
 @click.option("--plot", metavar="FILE", help="Draw a bar chart (needs sizer[plot]).")
@@ -45,6 +48,7 @@ def command(
     optimizer: str,
     precision: str | None,
     implementation: Any,
+    loss: str | None,
     weight_dtype: str | None,
     config_format: str | None,
     plot: str | None,
@@ -62,7 +66,7 @@ def command(
     from sizer.subject import read_subject
 
     asked = given(workload)
-    options: dict[str, Any] = {"optimizer": optimizer, "precision": precision}
+    options: dict[str, Any] = {"optimizer": optimizer, "precision": precision, "loss": loss}
     if weight_dtype is not None:
         options["weight_dtype"] = weight_dtype
     try:
