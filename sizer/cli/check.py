@@ -87,7 +87,6 @@ def command(
     """
     from shapes.device import DEFAULT_DEVICE, load_device
     from sizer.checking import check_subject
-    from sizer.checking.accepted import load_accepted, write_accepted
     from sizer.checking.defaults import load_defaults
     from sizer.checking.findings import SEVERITIES, Checked
     from sizer.checking.suppress import load_suppression
@@ -97,7 +96,11 @@ def command(
 
     if not configs:
         raise InputError(_nothing_named())
-    known = load_accepted(baseline) if baseline is not None else None
+    known = None
+    if baseline is not None:
+        from sizer.checking.accepted import load_accepted
+
+        known = load_accepted(baseline)
     reports: list[Report] = []
     overviews: list[Overview] = []
     executor, refused, passed_over = None, False, 0
@@ -150,6 +153,8 @@ def command(
             click.echo(f"sizer: {option_error(error)}", err=True)
             refused = True
     if write_baseline is not None:
+        from sizer.checking.accepted import write_accepted
+
         number = write_accepted(reports, write_baseline)
         click.echo(f"{number} finding{'s' if number != 1 else ''} accepted in {write_baseline}", err=True)
         sys.exit(2 if refused else 0)
