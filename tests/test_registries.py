@@ -23,7 +23,7 @@ def has(*names: str) -> Callable[[ModuleType], bool]:
 #: Package -> (what makes a module of it one of its kind, the modules registered).
 REGISTRIES: dict[str, tuple[Callable[[ModuleType], bool], set[str]]] = {
     "sizer.rules": (has("CODE", "check"), {rule.__name__ for rule in RULES}),  # type: ignore[attr-defined]
-    "sizer.readers": (has("NAME", "matches", "read"), {reader.__name__ for reader in READERS}),
+    "sizer.readers": (has("NAME", "matches", "read"), {f"sizer.readers.{name}" for name in READERS}),
     "sizer.searching.spaces": (has("NAME", "space"), {space.__name__ for space in SPACES.values()}),  # type: ignore[attr-defined]
     "sizer.searching.strategies": (has("NAME", "run"), {run.__module__ for run in STRATEGIES.values()}),
     "sizer.cli": (has("command"), {module for _, module, _ in COMMANDS}),
@@ -37,3 +37,8 @@ def test_every_file_of_a_kind_is_in_its_registry_and_nothing_else_is(package: st
     modules = [import_module(f"{package}.{found.name}") for found in pkgutil.iter_modules(folder.__path__)]
     assert registered
     assert {module.__name__ for module in modules if is_one(module)} == registered
+
+
+@pytest.mark.parametrize("name", READERS)
+def test_a_format_is_called_as_its_module(name: str) -> None:
+    assert name == import_module(f"sizer.readers.{name}").NAME
