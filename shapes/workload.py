@@ -10,10 +10,13 @@ from shapes.errors import InputError, positive_int
 from shapes.finetune import check_choices
 from shapes.recipes import DEFAULT, Recipe, load_recipe
 
-RunPhase = Literal["train", "infer"]
+#: "infer" and "prefill" are one forward pass over whole sequences; "decode" is one step of generating.
+RunPhase = Literal["train", "infer", "prefill", "decode"]
 #: "auto" (once "flash") is what the device's usual stack runs; shapes/kernels holds the others' facts.
 AttentionKernel = Literal["auto", "flash", "fa2", "fa3", "fa4", "cudnn", "flashinfer", "sdpa", "fused_sdpa", "eager"]
 Checkpointing = Literal["none", "selective", "full"]
+#: Element types that serving software keeps a KV cache in.
+KvDtype = Literal["bf16", "fp16", "fp8", "int8"]
 
 
 #: Largest degree of any parallelism: some rules go through all smaller ones.
@@ -34,6 +37,10 @@ class Workload:
     ``dtype`` (None: what that alone stands for).
     ``finetune``, ``lora_rank``, ``lora_targets`` (commas; None: peft's usual) and ``base`` are shapes.finetune's;
     ``frozen_architecture``: the model is a released one, so that nothing but the workload is advised.
+
+    A decode step: b requests in flight, each with ``context`` keys in its cache (those of the step's own tokens among
+    them; None: what ``s`` was) and ``speculative`` drafted tokens to verify beside its next one; ``s`` is then
+    1 + speculative, the tokens of a request that run. ``kv_dtype``: of the cache (None: 16 bits, as the activations).
     """
 
     b: int = 4
@@ -63,6 +70,9 @@ class Workload:
     lora_targets: str | None = None
     base: str | None = None
     frozen_architecture: bool = False
+    context: int | None = None
+    kv_dtype: KvDtype | None = None
+    speculative: int = 0
 
     def __post_init__(self) -> None:
         for key in ("b", "s"):
@@ -70,7 +80,7 @@ class Workload:
         for key in ("t", "p", "d", "e", "cp", "vpp", "replicas"):
             positive_int(getattr(self, key), key, maximum=MOST_RANKS)
         positive_int(self.lora_rank, "lora_rank", maximum=2**20)
-        for key in ("decoder_s", "gpus", "global_batch"):
+        for key in ("decoder_s", "gpus", "global_batch", "context"):
             if getattr(self, key) is not None:
                 positive_int(getattr(self, key), key, maximum=2**31)
         dtype_bytes(self.dtype)
@@ -79,6 +89,7 @@ class Workload:
             ("attention", get_args(AttentionKernel)),
             ("checkpointing", get_args(Checkpointing)),
             ("zero", (0, 1, 2, 3)),
+            ("kv_dtype", (None, *get_args(KvDtype))),
         ):
             if getattr(self, key) not in choices:
                 raise InputError(f"expected one of {', '.join(map(str, choices))}", key=key, value=getattr(self, key))
@@ -89,6 +100,29 @@ class Workload:
             raise InputError(
                 f"expected a number from 1 to {MOST_RANKS} (max/mean)", key="expert_load", value=self.expert_load
             )
+
+        self._check_serving()
+
+    def _check_serving(self) -> None:
+        if isinstance(self.speculative, bool) or not isinstance(self.speculative, int) or self.speculative < 0:
+            raise InputError("expected 0 or more drafted tokens", key="speculative", value=self.speculative)
+        if not self.decode:
+            for key in ("context", "speculative"):
+                if getattr(self, key):
+                    raise InputError("expected the phase decode beside it", key=key, value=getattr(self, key))
+            if self.train and self.kv_dtype is not None:
+                raise InputError("expected an inference phase beside it", key="kv_dtype", value=self.kv_dtype)
+            return
+        for key, value, only in (("cp", self.cp, 1), ("attention", self.attention == "eager" and "eager", False)):
+            if value != only:
+                raise InputError("expected none with the phase decode, which is not modelled so", key=key, value=value)
+        context = self.s if self.context is None else self.context
+        if context < 1 + self.speculative:
+            raise InputError(
+                f"expected at least the {1 + self.speculative} tokens that a step runs", key="context", value=context
+            )
+        object.__setattr__(self, "context", context)
+        object.__setattr__(self, "s", 1 + self.speculative)
 
     def _take_the_recipes_dtype(self, name: str) -> None:
         own = load_recipe(name).dtype
@@ -143,13 +177,31 @@ class Workload:
 
         Where no global batch was given, one, or as many as a pipeline has stages: the fewest that fill it.
         """
-        if self.global_batch is None:
+        if self.global_batch is None or self.decode:
             return self.p if self.train else 1
         return max(1, self.global_batch // (self.b * self.d))
 
     @property
     def train(self) -> bool:
         return self.phase == "train"
+
+    @property
+    def decode(self) -> bool:
+        return self.phase == "decode"
+
+    def cached(self, s: int, window: int | None) -> int:
+        """Keys of one sequence that a layer's cache holds: of ``s`` tokens, or a decode step's context.
+
+        A window needs the keys before the first of the step's tokens only.
+        """
+        if not self.decode or self.context is None:
+            return min(s, window or s)
+        return self.context if window is None else min(self.context, window + self.s - 1)
+
+    @property
+    def cache_dtype(self) -> str:
+        """The KV cache's element type."""
+        return self.kv_dtype or ("bf16" if dtype_bytes(self.dtype) == 1 else self.dtype)
 
     def to_dict(self) -> dict[str, object]:
         return {field.name: getattr(self, field.name) for field in fields(self)}

@@ -9,7 +9,7 @@ from shapes.dtypes import BYTES
 from shapes.errors import InputError
 from shapes.measure.environment import Environment
 from shapes.measure.jobs import Job, MemoryBound
-from shapes.operators import Elementwise, Operator
+from shapes.operators import CachedAttention, Elementwise, Operator
 from sizer.subject import Subject
 
 
@@ -20,6 +20,8 @@ def jobs_of_subject(subject: Subject) -> tuple[dict[Operator, Job], tuple[str, .
     for operator in subject.operators:
         if operator.kind == "collective":
             notes.append(f"{operator.name}: communication needs several devices: not measured")
+        elif isinstance(operator, CachedAttention):
+            notes.append(f"{operator.name}: attention over a KV cache is priced, not timed")
         elif isinstance(operator, Elementwise):
             bound = elementwise_shape(operator, subject)
             if bound is None:

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Literal
 
 from shapes.cost import Cost, predict_many
 from shapes.cost.step import StepCost, Work, mean_error, schedule_of, slowest_stage, step_cost, work
@@ -25,31 +26,37 @@ class Step:
     """The operators of one microbatch (and the update) with their costs, and the global step they make.
 
     ``cost``: that step as a software stack runs it, ``accumulation`` microbatches of it; None: the operators' own
-    seconds added up, once each, which is what parts of a model are compared by.
+    seconds added up, once each, which is what parts of a model are compared by, ``stages`` times: those that a decode
+    step passes one after the other.
     """
 
     operators: tuple[Operator, ...]
     costs: tuple[Cost, ...]
     cost: StepCost | None = None
     accumulation: int = 1
+    stages: int = 1
 
     @property
     def seconds(self) -> float:
         if self.cost is not None:
             return self.cost.seconds
-        return sum(cost.seconds * operator.count for operator, cost in zip(self.operators, self.costs, strict=True))
+        return self.stages * self._sum("seconds")
 
     @property
     def low(self) -> float:
         if self.cost is not None:
             return self.cost.low
-        return sum(cost.low * operator.count for operator, cost in zip(self.operators, self.costs, strict=True))
+        return self.stages * self._sum("low")
 
     @property
     def high(self) -> float:
         if self.cost is not None:
             return self.cost.high
-        return sum(cost.high * operator.count for operator, cost in zip(self.operators, self.costs, strict=True))
+        return self.stages * self._sum("high")
+
+    def _sum(self, bound: Literal["seconds", "low", "high"]) -> float:
+        pairs = zip(self.operators, self.costs, strict=True)
+        return sum((float(getattr(cost, bound)) * operator.count for operator, cost in pairs), 0.0)
 
     @property
     def flops(self) -> int:
@@ -84,6 +91,9 @@ class Pricer:
         ``model`` gives the other pipeline stages' work (None: a trace, which has no stages).
         """
         costs = self._costs(listed)
+        if workload is not None and workload.decode:
+            # No stack was fitted on steps of decoding, and serving engines replay graphs: nothing waits for the host.
+            return Step(tuple(listed), costs, stages=workload.p)
         if self.stack is None or workload is None:
             return Step(tuple(listed), costs)
         stage = whole = work(listed, costs)

@@ -137,7 +137,8 @@ def read_subject(
         where=reading.source, model_type=model.model_type, parameters=model.parameters,
         active_parameters=model.active_parameters, workload=runs, operators=found, model=model, reading=reading,
         dimensions=dimensions(model),
-        notes=(*reading.notes, *sentences(reading.unread), *_routing(model, runs), *_instead(problems, runs)),
+        notes=(*reading.notes, *sentences(reading.unread), *_routing(model, runs), *_decoding(reading, runs),
+               *_instead(problems, runs)),
         given=frozenset({*reading.workload, *workload}), asked=settled if problems else None,
         stack=load_stack(stack) if stack is not None else default_stack(reading.format),
     )  # fmt: skip
@@ -162,6 +163,25 @@ def _instead(problems: Iterable[InputError], runs: Workload) -> tuple[str, ...]:
     return (f"the model does not divide over {wanted}: times are those of {taken}",)
 
 
+def _decoding(reading: Reading, workload: Workload) -> tuple[str, ...]:
+    """What a decode step's figures assume."""
+    if not workload.decode or workload.context is None:
+        return ()
+    notes = ["operators added up, as a serving engine replays them (CUDA graphs): no software stack is priced"]
+    longest = reading.longest or reading.model.max_positions
+    if longest is not None and workload.context > longest:
+        notes.append(f"the context of {workload.context} is beyond the model's {longest} positions")
+    if workload.speculative:
+        notes.append(f"tokens/s with no draft accepted; up to {1 + workload.speculative} x that with all of them")
+    return tuple(notes)
+
+
+def _refuse_decode(workload: Mapping[str, Any], where: str) -> None:
+    if workload.get("phase") == "decode":
+        expected = "expected a model that sizer reads: a trace has no KV cache to decode from"
+        raise InputError(expected, where=where, key="phase", value="decode")
+
+
 def _routing(model: ModelShape, workload: Workload) -> tuple[str, ...]:
     return (routing_note(workload.expert_load),) if model.moe is not None else ()
 
@@ -181,11 +201,14 @@ def settle_workload(reading: Reading, asked: Mapping[str, Any]) -> Workload:
     """``asked`` over what the file says over the defaults; the sequence: the model's longest, at most 4096."""
     hints = dict(reading.workload)
     values = {**hints, **asked}
+    decodes = values.get("phase") == "decode"
+    if decodes and "s" in asked and "context" in asked:
+        raise InputError("expected the sequence or the context, not both", key="s", value=asked["s"])
     if "s" not in values:
         values["s"] = min(DEFAULT_SEQUENCE, reading.longest or reading.model.max_positions or DEFAULT_SEQUENCE)
     values = _with_data_parallelism(values)
     longest = reading.model.max_positions
-    if longest is not None and isinstance(values["s"], int) and values["s"] > longest:
+    if not decodes and longest is not None and isinstance(values["s"], int) and values["s"] > longest:
         raise InputError(
             f"expected at most the model's {longest} learned positions",
             where=reading.source,
@@ -220,6 +243,7 @@ def _traced_config(
     from shapes.trace import MissingExtra, trace_config
 
     where = where or _where(source)
+    _refuse_decode(workload, where)
     try:
         asked = workload if "s" in workload else {"s": _traced_sequence(source), **workload}
         source = source.config if isinstance(source, Reading) else source
@@ -285,6 +309,7 @@ def _traced_module(
     from shapes.trace import trace
 
     where = type(module).__name__
+    _refuse_decode(workload, where)
     if example_inputs is None:
         raise InputError("expected example_inputs: the arguments of one forward call", where=where)
     keywords = example_inputs if isinstance(example_inputs, Mapping) else {}
@@ -370,7 +395,7 @@ def subject_of_trace(
 def run_on(subject: Subject, device: Device) -> Subject:
     """``subject`` with the attention kernel that its stack runs on ``device``, where nobody asked for one."""
     kernel = subject.stack.attention_kernel(device.architecture)
-    if subject.model is None or kernel is None or "attention" in subject.given:
+    if subject.workload.decode or subject.model is None or kernel is None or "attention" in subject.given:
         return subject
     if not load_kernel(kernel).runs_on(device.architecture):  # Gaudi has its own, whatever the stack runs elsewhere
         return subject

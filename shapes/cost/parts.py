@@ -10,7 +10,7 @@ from shapes.cost.attention_constants import constants_of
 from shapes.cost.collective import bus_factor, collective_parts, link_bytes_per_s
 from shapes.cost.constants import GemmConstants, alignment_constants, collective_constants, gemm_constants
 from shapes.cost.gemm import LARGE, GemmTimes, output_bytes, tile_load, uncorrected_seconds
-from shapes.cost.memory_bound import achieved_bandwidth, elementwise_parts
+from shapes.cost.memory_bound import achieved_bandwidth, cached_attention_parts, elementwise_parts
 from shapes.cost.predict import per_group, predict, product_times, run_for
 from shapes.cost.result import Cost, Part
 from shapes.cost.waves import overlapped
@@ -18,7 +18,7 @@ from shapes.device import Device, load_device
 from shapes.dtypes import BYTES
 from shapes.kernels import load_kernel
 from shapes.operators.attention import written_out
-from shapes.operators.types import Attention, Collective, Elementwise, Gemm, GroupedGemm, Operator
+from shapes.operators.types import Attention, CachedAttention, Collective, Elementwise, Gemm, GroupedGemm, Operator
 
 
 def explain(operator: Operator, cost: Cost, device: str | Device) -> tuple[Part, ...]:
@@ -30,7 +30,23 @@ def explain(operator: Operator, cost: Cost, device: str | Device) -> tuple[Part,
         return _attention(operator, device)
     if isinstance(operator, Collective):
         return _collective(operator, device)
+    if isinstance(operator, CachedAttention):
+        return _cached_attention(operator, device)
     return _elementwise(operator, device)
+
+
+def _cached_attention(operator: CachedAttention, device: Device) -> tuple[Part, ...]:
+    constants, _ = gemm_constants(device, operator.dtype)
+    launch, memory, compute = cached_attention_parts(operator, constants, device)
+    share = operator.cache_bytes / operator.bytes
+    reached = achieved_bandwidth(constants) / 1e12
+    read = f"{operator.bytes / 1e6:.1f} MB at {reached:.2f} TB/s, {share:.0%} of it KV cache"
+    over = "arithmetic at the dense peak, beyond what moving hides"
+    return (
+        Part("launch", launch, "fixed cost of a kernel"),
+        Part("KV cache", memory, read),
+        Part("arithmetic", max(0.0, compute - memory), over),
+    )
 
 
 def _product(cost: Cost, operator: Gemm | GroupedGemm, device: Device) -> tuple[Part, ...]:

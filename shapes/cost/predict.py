@@ -20,14 +20,24 @@ from shapes.cost.constants import (
 from shapes.cost.error import TIERS, Expected, expected, gemm_regime
 from shapes.cost.gemm import GemmTimes, gemm_times, output_bytes
 from shapes.cost.limits import Limits
-from shapes.cost.memory_bound import elementwise_parts
+from shapes.cost.memory_bound import DECODE_ERROR, cached_attention_parts, elementwise_parts
 from shapes.cost.result import Cost
 from shapes.device import Device, load_device
 from shapes.dtypes import BYTES
 from shapes.errors import InputError
 from shapes.kernels import Run, load_kernel, run_of
 from shapes.operators.attention import written_out
-from shapes.operators.types import Attention, Collective, Elementwise, Gemm, GroupedGemm, Layout, Operator, Product
+from shapes.operators.types import (
+    Attention,
+    CachedAttention,
+    Collective,
+    Elementwise,
+    Gemm,
+    GroupedGemm,
+    Layout,
+    Operator,
+    Product,
+)
 
 
 def predict(operator: Operator, device: str | Device) -> Cost:
@@ -161,6 +171,8 @@ def _cost(seconds: float, source: str, error: float, regime: str, bound: str, **
 def _single(operator: Operator, device: Device) -> Cost:
     if isinstance(operator, Elementwise | Collective):
         return _moved(operator, device)
+    if isinstance(operator, CachedAttention):
+        return _cached_attention(operator, device)
     raise InputError("expected an operator of shapes.operators.types; no cost is known", key="kind", value=operator)
 
 
@@ -193,6 +205,16 @@ def _attention(operators: Sequence[Attention], device: Device) -> list[Cost]:
                 kernel=kernel, tier=constants.tier,
             )  # fmt: skip
     return [cost for cost in costs if cost is not None]
+
+
+def _cached_attention(operator: CachedAttention, device: Device) -> Cost:
+    constants, origin = gemm_constants(device, operator.dtype)
+    launch, memory, compute = cached_attention_parts(operator, constants, device)
+    body = max(memory, compute)
+    return _cost(
+        launch + body, origin.source(device), DECODE_ERROR, "decode_attention", _bound(launch, body, compute, memory),
+        tier="extrapolated",
+    )  # fmt: skip
 
 
 def run_for(operator: Attention, device: Device) -> Run:

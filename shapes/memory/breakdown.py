@@ -155,8 +155,10 @@ def _inference(
         sizes = step.sizes(sequence_length(model, stack, workload))
         forward = max(forward, *(layer_tape(block, stack.hidden, sizes).forward_peak_bytes() for block in blocks))
     yield Component("activations", forward, f"one layer at a time, b {workload.b} x s {workload.s}, nothing saved")
-    rows = workload.b * -(-model.vocab // workload.t) if model.head else 0
-    yield Component("logits", rows * (e + 4), "the last position's, b x v, and their fp32 copy")
+    positions = workload.b * (workload.s if workload.decode else 1)
+    rows = positions * -(-model.vocab // workload.t) if model.head else 0
+    which = "the step's" if workload.decode else "the last position's"
+    yield Component("logits", rows * (e + 4), f"{which}, b x v, and their fp32 copy")
     yield Component("communication", *communication(model, replace(workload, zero=0, d=1), precision_named("bf16"), n))
 
 
@@ -179,7 +181,8 @@ def weight_bytes(tensors: tuple[ParameterTensor, ...], dtype: str) -> int:
 
 def _kv_cache(model: ModelShape, workload: Workload, stage: Stage) -> tuple[int, str]:
     """Keys and values of every layer: grouped heads, a window's worth of them, or MLA's latent vector."""
-    e, total, texts = workload.activation_bytes, 0, []
+    total, texts = 0, []
+    e = BYTES[workload.cache_dtype]
     for stack, blocks in stage_kinds(model, workload.p, stage):
         s = sequence_length(model, stack, workload)
         for block in blocks:
@@ -192,7 +195,7 @@ def _kv_cache(model: ModelShape, workload: Workload, stage: Stage) -> tuple[int,
                 assert isinstance(attention, AttentionShape)
                 _, kv = attention.on_shard(workload.t)
                 per_token, what = kv * (attention.head_dim + attention.v_dim), f"{kv} kv heads"
-            length = min(s, attention.window or s)
+            length = workload.cached(s, attention.window)
             total += block.count * workload.b * length * per_token * e
             texts.append(f"{block.count} layers x b {workload.b} x {length} tokens x {per_token} ({what}) x {e}")
     return total, "; ".join(texts) or "no causal attention"

@@ -5,6 +5,7 @@ from shapes.operators.split import check_split, nearest_split, split_problems
 from shapes.operators.types import (
     LAYOUT_OF_PHASE,
     Attention,
+    CachedAttention,
     Collective,
     Elementwise,
     Gemm,
@@ -19,6 +20,7 @@ from shapes.operators.types import (
 __all__ = [
     "LAYOUT_OF_PHASE",
     "Attention",
+    "CachedAttention",
     "Collective",
     "Elementwise",
     "Gemm",

@@ -8,7 +8,7 @@ from itertools import product
 
 from shapes.dtypes import BYTES, QUANTISED
 from shapes.model import AttentionShape, MlaShape
-from shapes.operators.types import Attention, Elementwise, Gemm, Layout, Operator, Phase
+from shapes.operators.types import Attention, CachedAttention, Elementwise, Gemm, Layout, Operator, Phase
 from shapes.workload import Workload
 
 
@@ -18,6 +18,33 @@ def attention_operators(
     """softmax(Q K^T) V of ``count`` layers, forward and backward, without its projections and elementwise parts."""
     core = _eager if workload.attention == "eager" else _fused
     yield from core(attention, workload, q_len, kv_len, name, count)
+
+
+def decode_operators(
+    attention: AttentionShape | MlaShape, workload: Workload, name: str, count: int
+) -> Iterator[CachedAttention | Gemm]:
+    """A decode step's attention of ``count`` layers over the KV cache.
+
+    MLA's runs in the latent space, as serving software does (DeepSeek-V2, arXiv 2405.04434, section 2.1.2): kv_b_proj
+    is absorbed in the queries and the output, all heads share the one latent key, whose first part is the value.
+    """
+    heads, kv_heads = attention.on_shard(workload.t)
+    dtype, kv_len = _core_dtype(workload), workload.cached(workload.s, attention.window)
+    if isinstance(attention, AttentionShape):
+        widths, latent = (attention.head_dim, attention.v_dim), False
+    else:
+        rank, tokens = attention.kv_lora_rank, workload.tokens
+        for part, n, k in (("queries", rank, attention.qk_nope_head_dim), ("values", attention.v_dim, rank)):
+            yield Gemm(
+                name=f"{name}.absorbed_{part}", phase="forward", m=tokens, n=n, k=k, batch=heads, dtype=dtype,
+                count=count, kind="bmm",
+            )  # fmt: skip
+        kv_heads, widths, latent = 1, (rank + attention.qk_rope_head_dim, rank), True
+    yield CachedAttention(
+        name=f"{name}.core", batch=workload.b, heads=heads, kv_heads=kv_heads, q_len=workload.s, kv_len=kv_len,
+        head_dim=widths[0], v_head_dim=widths[1], latent=latent, dtype=dtype, kv_dtype=workload.cache_dtype,
+        count=count,
+    )  # fmt: skip
 
 
 def _fused(

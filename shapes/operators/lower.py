@@ -11,6 +11,8 @@ Conventions, each checked against torch's dispatcher in tests/test_parity.py and
 * Context parallelism: a rank holds s/cp tokens of each sequence, for causal attention in two chunks from both ends, so
   that all ranks see as many keys (Megatron-Core's and torch's load balancing).
 * ``checkpointing="full"`` runs every block's forward twice, "selective" the attention core's only.
+* A decode step runs 1 + speculative tokens of each request through the decoder alone, attention over the KV cache; of a
+  mixture at most as many experts as tokens are routed.
 * A step is one microbatch with one optimizer update. Collectives are listed; whether they overlap is for the caller.
 """
 
@@ -28,7 +30,7 @@ from shapes.model import AttentionShape, Block, Linear, MlaShape, ModelShape, Mo
 from shapes.model.adapters import adapters, base_of, has_adapters, layers_train
 from shapes.model.stages import stage_kinds
 from shapes.model.trainable import check_finetune, trained_shard
-from shapes.operators.attention import attention_operators
+from shapes.operators.attention import attention_operators, decode_operators
 from shapes.operators.communication import (
     block_collectives,
     end_collectives,
@@ -53,6 +55,8 @@ def operators(model: ModelShape, workload: Workload) -> tuple[Operator, ...]:
     """
     check_split(model, workload)
     check_finetune(model, workload)
+    if workload.decode:
+        _check_decodes(model)
     merged: dict[Operator, tuple[Operator, int]] = {}
     listed = _all(model, workload)
     recipe = workload.low_precision
@@ -69,11 +73,19 @@ def operators(model: ModelShape, workload: Workload) -> tuple[Operator, ...]:
     return tuple(one if one.count == count else replace(one, count=count) for one, count in merged.values())
 
 
+def _check_decodes(model: ModelShape) -> None:
+    kinds = [(block.attention, block.cross) for block in model.main.kinds]
+    decodes = model.head and all(own is not None and own.causal and cross is None for own, cross in kinds)
+    if not decodes:
+        expected = f"expected a decoder alone, each layer with causal attention; {model.model_type} is none"
+        raise InputError(expected, key="phase", value="decode")
+
+
 def sequence_length(model: ModelShape, stack: Stack, workload: Workload) -> int:
     """Tokens of one sequence in ``stack``."""
     if stack.length is not None:
         return stack.length
-    is_target = len(model.stacks) > 1 and stack is model.main
+    is_target = len(model.stacks) > 1 and stack == model.main
     return workload.decoder_s if is_target and workload.decoder_s is not None else workload.s
 
 
@@ -111,6 +123,8 @@ def _all(model: ModelShape, workload: Workload) -> Iterator[Operator]:
     first_stage = workload.p == 1
     for stack, blocks in stage_kinds(model, workload.p):
         prefix = f"{stack.name}." if len(model.stacks) > 1 else ""
+        if workload.decode and stack != model.main:
+            continue  # an image's tower ran with the prompt
         s = sequence_length(model, stack, workload)
         if first_stage:
             for linear in stack.front:
@@ -157,6 +171,8 @@ def _block(
     encoder_s = sequence_length(model, model.stacks[0], workload)
     named = f"{prefix}layers.*."
     for linear in block.linears(stack.hidden, fused_qkv=workload.fused_qkv, fused_gate_up=workload.fused_gate_up):
+        if workload.decode and linear.name == "attention.kv_b_proj":
+            continue  # absorbed: decode_operators
         from_encoder = linear.name in ("cross_attention.k_proj", "cross_attention.v_proj")
         rows = workload.own_tokens(encoder_s) if from_encoder else tokens
         yield from linear_operators(
@@ -168,6 +184,9 @@ def _block(
     if block.cross is not None:
         cores.append((block.cross, "cross_attention", encoder_s))
     for attention, label, kv_len in cores:
+        if workload.decode:
+            yield from decode_operators(attention, workload, named + label, block.count)
+            continue
         yield from attention_operators(attention, workload, s, kv_len, named + label, block.count)
     yield from _dequantised(block, stack.hidden, workload, named, forwards)
     if isinstance(block.mlp, MoeShape):
@@ -199,6 +218,7 @@ def expert_operators(
 ) -> Iterator[GroupedGemm]:
     """The experts' grouped products: ``tokens`` x top_k routed rows over the experts this device holds."""
     groups, routed = moe.experts // workload.e, tokens * moe.top_k
+    groups = min(groups, routed) if workload.decode else groups
     for linear in moe.expert_linears(hidden, fused=workload.fused_gate_up):
         own = linear.on_shard(workload.t)
         out, inner = own.out_features, own.in_features

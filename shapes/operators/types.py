@@ -184,6 +184,47 @@ class Attention:
 
 
 @dataclass(frozen=True, slots=True)
+class CachedAttention:
+    """A decode step's attention: ``q_len`` new tokens of each sequence against ``kv_len`` keys of its KV cache.
+
+    Sizes as in `Attention`. ``latent``: values are a part of the keys (MLA's compressed cache, read once for both).
+    ``kv_dtype``: the cache's element type.
+    """
+
+    name: str
+    batch: int
+    heads: int
+    kv_heads: int
+    q_len: int
+    kv_len: int
+    head_dim: int
+    v_head_dim: int
+    latent: bool = False
+    dtype: str = "bf16"
+    kv_dtype: str = "bf16"
+    count: int = 1
+    phase: Phase = "forward"
+    kind: Literal["attention"] = "attention"
+
+    @property
+    def flops(self) -> int:
+        """Q K^T and P V over every cached key."""
+        return 2 * self.batch * self.heads * self.q_len * self.kv_len * (self.head_dim + self.v_head_dim)
+
+    @property
+    def cache_bytes(self) -> int:
+        """Bytes of the cache, which one run reads once."""
+        width = self.head_dim + (0 if self.latent else self.v_head_dim)
+        return self.batch * self.kv_heads * self.kv_len * width * BYTES[self.kv_dtype]
+
+    @property
+    def bytes(self) -> int:
+        """The cache read, the queries read and the output written."""
+        rows = self.batch * self.heads * self.q_len
+        return self.cache_bytes + rows * (self.head_dim + self.v_head_dim) * BYTES[self.dtype]
+
+
+@dataclass(frozen=True, slots=True)
 class Elementwise:
     """A memory-bound operator: its time is the bytes it moves. ``what`` says which (norm, softmax, …)."""
 
@@ -231,7 +272,7 @@ class Collective:
 
 #: Matrix products: what has m, n, k and a layout.
 Product = Gemm | GroupedGemm
-Operator = Product | Attention | Elementwise | Collective
+Operator = Product | Attention | CachedAttention | Elementwise | Collective
 
 
 def counted_once(operator: Operator) -> Operator:

@@ -8,7 +8,7 @@ from typing import Any
 from shapes.cost import Cost
 from shapes.device import DEFAULT_DEVICE, Device, load_device
 from shapes.errors import InputError
-from shapes.operators import Attention, Operator
+from shapes.operators import Attention, CachedAttention, Operator
 from shapes.software_stack import SoftwareStack
 from shapes.workload import Workload
 from sizer.checking.checks import step_time, summary
@@ -60,6 +60,8 @@ class OperatorTable(Printable):
             "step_seconds_low": self.step.low,
             "step_seconds_high": self.step.high,
             "step_parts": dict(self.step.parts),
+            "mbu": self.step.mbu,
+            "tokens_per_s": self.step.tokens_per_s,
             "accumulation": self.step.accumulation,
             "operators": self.rows(),
         }
@@ -85,7 +87,7 @@ def ops_of_subject(subject: Subject, device: Device) -> OperatorTable:
     step = Pricer(device, stack=subject.stack).step(subject.operators, subject.workload, subject.model)
     return OperatorTable(
         subject.where, summary(subject), subject.workload, device, step_time(subject, step, device), step.operators,
-        step.costs, subject.stack.name,
+        step.costs, subject.stack.name if step.cost is not None else "",
     )  # fmt: skip
 
 
@@ -124,7 +126,7 @@ def visible_flops(operator: Operator) -> int:
 
 
 def _dimensions(operator: Operator) -> tuple[int | None, int | None, int | None]:
-    if isinstance(operator, Attention):
+    if isinstance(operator, Attention | CachedAttention):
         # Its scores' product: queries x keys over the head dimension, a head at a time.
         return operator.q_len, operator.kv_len, operator.head_dim
     return getattr(operator, "m", None), getattr(operator, "n", None), getattr(operator, "k", None)

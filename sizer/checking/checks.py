@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from shapes.cost.predict import attention_titles
 from shapes.device import Device
+from shapes.operators import Collective, Elementwise
 from sizer.checking.causes import findings_by_cause
 from sizer.checking.findings import ModelSummary, Report, StepTime
 from sizer.checking.grading import PricedStep, grade
@@ -44,7 +45,7 @@ def report_of(proposals: Proposals, measured: CostSource | None = None) -> Repor
         suppressed=tuple(rule.CODE for rule, answer in proposals.answers if answer is None),
         implementation=subject.implementation,
         attention=attention_titles(subject.operators, device),
-        stack=subject.stack.name if own is predicted else "",
+        stack=subject.stack.name if own.step.cost is not None else "",
     )
 
 
@@ -65,7 +66,18 @@ def step_time(subject: Subject, step: Step, device: Device) -> StepTime:
     peak = device.peak_flops.get(workload.dtype)
     mfu = flops / step.seconds / peak if peak and step.seconds else 0.0
     cost = step.cost
-    return StepTime(
+    moved = step.accumulation * sum(
+        op.bytes * op.count for op in step.operators if not isinstance(op, Elementwise | Collective)
+    )
+    per_request = 1 if workload.decode else workload.s
+    tokens = 0 if workload.train else step.accumulation * workload.b * workload.d * per_request
+    found = StepTime(
         step.seconds, step.low, step.high, mfu, flops, step.source, step.accumulation,
         *((cost.tier, cost.coverage, dict(cost.parts)) if cost is not None else ()),
+    )  # fmt: skip
+    if not step.seconds:
+        return found
+    return replace(
+        found, mbu=moved / step.seconds / device.memory.bandwidth_bytes_per_s, tokens_per_s=tokens / step.seconds,
+        phase=workload.phase, tier="extrapolated" if workload.decode else found.tier,
     )  # fmt: skip

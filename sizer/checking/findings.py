@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
-from shapes.workload import Workload
+from shapes.workload import RunPhase, Workload
 from sizer.printing import Printable
 from sizer.readers.unread import Unread
 
@@ -22,6 +22,11 @@ class StepTime:
     ``seconds`` and the device's dense peak. ``low`` and ``high`` bound the seconds in ``coverage`` of cases (0: by the
     operators' own errors added up, no stack being known). ``parts``: what the seconds consist of. ``tier``: how the
     stack's constants are known on this device.
+
+    ``mbu``: memory-bandwidth utilisation, the bytes that products and attention have to move (weights, KV cache,
+    activations in and out, each once) over ``seconds`` and the device's bandwidth. ``tokens_per_s``: of all
+    data-parallel ranks in inference: tokens of prompts, or in decoding one a request (no draft being accepted);
+    0 in training. In decoding ``seconds`` is the time per token, in prefill the time to the first one.
     """
 
     seconds: float
@@ -34,6 +39,9 @@ class StepTime:
     tier: str = ""
     coverage: float = 0.0
     parts: Mapping[str, float] = field(default_factory=dict)
+    mbu: float = 0.0
+    tokens_per_s: float = 0.0
+    phase: RunPhase = "train"
 
 
 @dataclass(frozen=True, slots=True)

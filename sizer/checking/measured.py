@@ -37,6 +37,9 @@ def check_measured(
     that of the executor (on a CPU the rules are those of the default). InputError where another accelerator than the
     executor's is named.
     """
+    if subject.workload.decode:
+        expected = "expected another phase: the attention of a decode step is priced, not timed"
+        raise InputError(expected, where=subject.where, key="phase", value="decode")
     target = device_at_hand(executor.environment, device) or load_device(device or DEFAULT_DEVICE)
     proposals = propose(subject, target, suppression)
     costs = measured_costs(

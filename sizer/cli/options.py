@@ -7,7 +7,7 @@ import re
 import shutil
 import sys
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_args
 
 import click
 
@@ -18,6 +18,7 @@ from shapes.files import write_whole
 from shapes.finetune import BASES, METHODS
 from shapes.kernels import CHOICES
 from shapes.recipes import RECIPES
+from shapes.workload import KvDtype, RunPhase
 from sizer.cli.numbers import COUNT
 from sizer.ending import give_up_output
 from sizer.report.formats import formats, render
@@ -81,7 +82,19 @@ def workload_options(function: F) -> F:
         click.option(
             "--recipe", type=click.Choice(RECIPES), help="Low-precision recipe of the products. [default: by --dtype]"
         ),
-        click.option("--phase", type=click.Choice(["train", "infer"]), help="What is run. [default: train]"),
+        click.option(
+            "--phase", type=click.Choice(get_args(RunPhase)),
+            help="What is run: training, a prompt (infer, prefill) or a step of generating. [default: train]",
+        ),
+        click.option(
+            "--context", type=COUNT, help="Decoding: keys a request has in its cache. [default: the sequence]"
+        ),
+        click.option(
+            "--kv-dtype", type=click.Choice(get_args(KvDtype)), help="Inference: KV cache's type. [default: 16 bits]"
+        ),
+        click.option(
+            "--speculative", type=click.IntRange(0), help="Decoding: drafted tokens a request and step. [default: 0]"
+        ),
         click.option(
             "--checkpointing", type=click.Choice(["none", "selective", "full"]),
             help="Activation checkpointing. [default: none]",

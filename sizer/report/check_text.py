@@ -48,7 +48,8 @@ def _header(report: Report, style: Style) -> list[str]:
     ]
     kernels = f" ({', '.join(report.attention)})" if report.attention else ""
     parts = [
-        report.device, workload.dtype, workload.phase, f"b {workload.b}", f"s {workload.s}", *split,
+        report.device, workload.dtype, workload.phase, f"b {workload.b}", f"s {workload.s}",
+        *((f"context {workload.context}", f"{workload.cache_dtype} KV cache") if workload.decode else ()), *split,
         f"{workload.attention} attention{kernels}", f"{report.implementation} kernels",
         *((f"stack {report.stack}",) if report.stack else ()),
     ]  # fmt: skip

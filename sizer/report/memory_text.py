@@ -11,10 +11,11 @@ from sizer.report.page import Page
 
 def render(found: MemoryBreakdown, page: Page) -> str:
     gib, memory, w = 2**30, found.memory, found.workload
+    length = f"s {w.s}" + (f", context {w.context}" if w.decode else "")
     head = [
         f"{printable(found.path)}: {found.model_type}, {found.parameters:,} parameters "
         f"({memory.parameters:,} on one device)",
-        f"{w.phase}: b {w.b}, s {w.s}, {w.dtype}, {w.attention} attention, checkpointing {w.checkpointing}, "
+        f"{w.phase}: b {w.b}, {length}, {w.dtype}, {w.attention} attention, checkpointing {w.checkpointing}, "
         f"t {w.t}, p {w.p}, d {w.d}, e {w.e}, ZeRO {w.zero}; {memory.precision}, {memory.optimizer}, "
         f"{memory.implementation} kernels",
         "",

@@ -26,7 +26,7 @@ def render(table: OperatorTable, page: Page) -> str:
     body = [_cells(row, peak.get(row["dtype"])) for row in rows]
     head = (
         f"{printable(table.path)}: {table.model.model_type}, {count_text(table.model.parameters)} parameters, "
-        f"{table.device.name}, operators by {table.model.path}, stack {table.stack}"
+        f"{table.device.name}, operators by {table.model.path}{f', stack {table.stack}' if table.stack else ''}"
     )
     kernels = attention_titles(table.operators, table.device)
     notes = [f"attention: {', '.join(kernels)}"] if kernels else []

@@ -50,5 +50,12 @@ def step_text(step: StepTime) -> str:
         source = f"{step.source}; stack {step.tier}"
     else:
         spread = (step.high - step.low) / 2 / step.seconds if step.seconds else 0.0
-        within, source = f" +-{percent_text(spread)}", step.source
-    return f"step {seconds_text(step.seconds)}{within}, MFU {percent_text(step.mfu)} ({source})"
+        within, source = f" +-{percent_text(spread)}", f"{step.source}; {step.tier}" if step.tier else step.source
+    used = f"MFU {percent_text(step.mfu)}"
+    if step.phase == "train":
+        return f"step {seconds_text(step.seconds)}{within}, {used} ({source})"
+    what = "time per token" if step.phase == "decode" else "time to first token"
+    return (
+        f"{what} {seconds_text(step.seconds)}{within}, {step.tokens_per_s:,.0f} tokens/s, "
+        f"bandwidth utilisation (MBU) {percent_text(step.mbu)}, {used} ({source})"
+    )

@@ -24,6 +24,8 @@ QUERY_TILE = 128
 
 
 def check(context: Context) -> Answer:
+    if context.workload.decode:
+        return NotApplicable("decode kernels split the keys too, and fill the device with few requests")
     cores = [op for op in context.operators if isinstance(op, Attention) and op.phase == "forward"]
     if not cores:
         return NotApplicable("no fused attention")

@@ -81,6 +81,8 @@ def _beside(workload: Workload, device: Device) -> str:
 def _ways_out(model: ModelShape, workload: Workload, domain: int) -> Iterator[Mapping[str, int | str]]:
     if workload.attention == "eager":
         yield {"attention": "auto"}
+    if workload.decode and workload.cache_dtype in ("bf16", "fp16", "fp32"):
+        yield {"kv_dtype": "fp8"}
     if workload.train and workload.d > 1:
         for stage in range(workload.zero + 1, 4):
             yield {"zero": stage}

@@ -30,7 +30,7 @@ def check(context: Context) -> Answer:
     ]
     if not products:
         return NotApplicable("no matrix products")
-    if not context.workload.train and context.workload.s == 1:
+    if context.workload.decode or (not context.workload.train and context.workload.s == 1):
         return NotApplicable("decoding reads every weight for a token a request: it is bound by memory by nature")
     slow = [(op, cost) for op, cost in products if cost.bound == "memory"]
     seconds = sum(op.count * cost.seconds for op, cost in slow)

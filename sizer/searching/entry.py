@@ -67,6 +67,8 @@ def search(
     scope: Scope = "product" if options.pop("gemm_only", False) else ("model" if config is not None else "mlp")
     tokens = options.pop("tokens", None)
     workload = workload_fields(options)
+    if workload.get("phase") == "decode":
+        raise InputError("expected train or prefill: `sizer check` prices a decode step", key="phase", value="decode")
     if tokens is not None:
         workload |= sequences(tokens, workload)
     if params is not None and not 0 < params < MOST_PARAMETERS:

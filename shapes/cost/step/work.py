@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from shapes.cost.result import Cost
-from shapes.operators.types import Attention, Collective, Elementwise, Gemm, GroupedGemm, Operator
+from shapes.operators.types import Attention, CachedAttention, Collective, Elementwise, Gemm, GroupedGemm, Operator
 
 #: Element types whose products a stack's ``kernels.gemm`` and ``kernels.grouped`` speak of; others have their own.
 SIXTEEN_BITS = ("bf16", "fp16")
@@ -84,7 +84,7 @@ def kind_of(operator: Operator) -> Kind:
     """The class that a stack's constants speak of."""
     if isinstance(operator, Elementwise):
         return Kind(operator.what)
-    if isinstance(operator, Attention):
+    if isinstance(operator, Attention | CachedAttention):
         return Kind("attention", operator.head_dim)
     name = {"gemm": "gemm", "conv": "gemm", "bmm": "bmm", "grouped_gemm": "grouped"}[operator.kind]
     return Kind(name, "" if operator.dtype in SIXTEEN_BITS else operator.dtype)
