@@ -71,7 +71,7 @@ def test_a_decode_step_of_llama_70b_reads_more_of_its_cache_than_of_its_weights(
     assert parts["kv_cache"] == cache
 
 
-@settings(deadline=None, max_examples=25)
+@settings(max_examples=25)
 @given(b=st.integers(1, 512), drafted=st.integers(0, 8), context=st.integers(16, 100_000))
 def test_products_have_a_row_for_each_token_of_the_step_and_the_cache_grows_with_the_context(
     b: int, drafted: int, context: int
