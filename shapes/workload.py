@@ -100,7 +100,6 @@ class Workload:
             raise InputError(
                 f"expected a number from 1 to {MOST_RANKS} (max/mean)", key="expert_load", value=self.expert_load
             )
-
         self._check_serving()
 
     def _check_serving(self) -> None:

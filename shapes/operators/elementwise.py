@@ -108,7 +108,9 @@ def model_elementwise(model: ModelShape, workload: Workload, s: int) -> Iterator
     tokens = workload.own_tokens(s)
     width = model.embedding_dim or model.hidden
     if model.vocab and workload.p == 1:
-        frozen = replace(workload, phase="infer", finetune=None, lora_targets=None, base=None)
+        frozen = workload
+        if workload.train:
+            frozen = replace(workload, phase="infer", finetune=None, lora_targets=None, base=None)
         learned = workload if layers_train(workload) else frozen
         yield from _emit("embedding", "embedding", tokens * width, (1, 1, 2, 1), learned, 1, 1)
     if model.main.final_norm:
