@@ -234,4 +234,7 @@ def test_the_command_line_has_the_same_words_in_text_and_json(tmp_path: Path) ->
     first = run(config, "check", "--phase", "prefill", "-b", "1", "-s", "8k", "--tp", "8", "--exit-zero")
     assert "time to first token" in first.output
     refused = run(config, "search", "--phase", "decode")
-    assert refused.exit_code != 0
+    assert refused.exit_code == 2
+    measured = run(config, "mfu", "--phase", "decode", "--step-time", "1", "--gpus", "8", "--global-batch", "64")
+    assert measured.exit_code == 2
+    assert "expected train" in measured.output

@@ -80,6 +80,10 @@ def command(
     if config is not None:
         asked = {**workload, "dtype": dtype, "checkpointing": checkpointing, "b": workload["b"] or 1}
         subject = _subject(config, config_format, stack, asked)
+        if subject.workload.decode:
+            raise InputError(
+                "expected train: `sizer check` has a decode step's utilisation", key="--phase", value="decode"
+            )
         model, s = subject.model, subject.workload.s
         if model is None:
             raise InputError("expected a model type that sizer reads; a traced model has no named sizes", where=config)
