@@ -1,4 +1,4 @@
-"""The one exception for input that a person can mend."""
+"""The one exception for input that a person can fix."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _SHORT.maxstring = _SHORT.maxother = 200
 
 
 class InputError(ValueError):
-    """A value that a person gave and can mend.
+    """A value that a person gave and can fix.
 
     Printed as one line, ``where: key = value: expected``; the command line turns it into exit code 2.
 

@@ -43,7 +43,7 @@ def test_a_hidden_size_of_odd_heads_is_told_the_whole_model_beside_it(
     report = sizer.check(shape(entry), s=4096)
     offered = [one.change for finding in report.findings for one in finding.suggestions]
     assert then in [(change.get("hidden", hidden), change.get("heads", heads)) for change in offered]
-    # One change mends both findings, and is priced once.
+    # One change fixes both findings, and is priced once.
     assert len([one for one in report.findings if one.step_seconds]) == 1
 
 

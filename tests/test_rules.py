@@ -353,7 +353,7 @@ SHAPES = st.builds(
     vocab=st.integers(1000, 100_000),
 )  # fmt: skip
 
-#: Rules about alignment alone: what mends a finding is known without pricing it.
+#: Rules about alignment alone: what fixes a finding is known without pricing it.
 ALIGNMENT_RULES = ("SZ101", "SZ102", "SZ103", "SZ108")
 
 

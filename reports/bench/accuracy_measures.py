@@ -12,7 +12,7 @@ from shapes.calibrate.products import Products
 Array = NDArray[np.float64]
 Rows = NDArray[np.bool_]
 
-#: Pairs whose measured TFLOPS differ by less cannot be told apart by the frameworks themselves.
+#: Pairs whose measured TFLOPS differ by less are not statistically distinguishable between frameworks.
 DECIDABLE = 0.05
 
 

@@ -27,7 +27,7 @@ _SMALLEST = 100
 
 
 class DamagedStoreError(InputError):
-    """A store that cannot be read, which ``sizer store repair`` may mend."""
+    """A store that cannot be read, which ``sizer store repair`` may fix."""
 
 
 def damaged(place: Path, why: object) -> DamagedStoreError:

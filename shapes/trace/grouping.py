@@ -56,7 +56,7 @@ def regroup(
         elif wanted is False:
             split, unsure = _to_split(model, whole, parts[0])
             apart += split
-            notes += [f"{name} stays one product: its {label} cannot be told apart" for name in unsure]
+            notes += [f"{name} stays one product: its {label} are not distinguishable" for name in unsure]
     fused = _fused(operators, groups)
     return tuple(part for operator in fused for part in _split(operator, apart)), notes
 

@@ -69,7 +69,7 @@ def _merged(
 
 
 def _worth_a_line(offers: tuple[Offer, ...], subject: Subject, *, outright: bool, error: bool) -> tuple[Offer, ...]:
-    """At most ``MOST``: those that save; for a breach also the least dear, where nothing that mends it saves."""
+    """At most ``MOST``: those that save; for a breach also the least dear, where nothing that fixes it saves."""
     offers = tuple(sorted(offers, key=lambda offer: _rank(offer, subject)))
     if error:  # what cannot run has no time that another could be slower than
         return offers[:MOST]
@@ -83,7 +83,7 @@ def _worth_a_line(offers: tuple[Offer, ...], subject: Subject, *, outright: bool
     first = offers[0]
     if first.priced.step_seconds_change <= 0:
         return (first,)
-    note = "; ".join(filter(None, (first.priced.note, "slower, but nothing faster mends it")))
+    note = "; ".join(filter(None, (first.priced.note, "slower, but nothing faster fixes it")))
     return (replace(first, priced=replace(first.priced, note=note)),)
 
 
@@ -112,7 +112,7 @@ def _rank(offer: Offer, subject: Subject) -> tuple[bool, int, int, int, float]:
 
 
 def _priced_once(merged: Sequence[tuple[PricedFinding, tuple[Offer, ...]]]) -> list[PricedFinding]:
-    """What mends a finding above as well is priced there alone, so that costs add up."""
+    """What fixes a finding above as well is priced there alone, so that costs add up."""
     done: list[tuple[PricedFinding, tuple[Offer, ...]]] = []
     for finding, offers in merged:
         above = [(one, theirs) for one, theirs in done if any(_mends(offer, one) for offer in offers)]
@@ -126,11 +126,11 @@ def _priced_once(merged: Sequence[tuple[PricedFinding, tuple[Offer, ...]]]) -> l
 
 
 def _left(finding: PricedFinding, own: tuple[Offer, ...], there: PricedFinding | None) -> PricedFinding:
-    """``finding`` with what mends it ``own``, and where else it is mended."""
+    """``finding`` with what fixes it ``own``, and where else it is fixed."""
     message = (
         finding.message
         if own or there is None
-        else f"{finding.message}; what mends {there.code} mends it, priced there"
+        else f"{finding.message}; what fixes {there.code} fixes it, priced there"
     )
     best = max(own, key=lambda offer: offer.saving, default=None)
     return replace(
@@ -144,4 +144,4 @@ def _left(finding: PricedFinding, own: tuple[Offer, ...], there: PricedFinding |
 
 
 def _mends(offer: Offer, finding: PricedFinding) -> bool:
-    return any(code in finding.codes for code, _ in offer.mends)
+    return any(code in finding.codes for code, _ in offer.fixes)

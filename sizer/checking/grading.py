@@ -1,7 +1,7 @@
 """What a suggestion is worth, by one source of seconds, and how severe a finding is.
 
 A severity has two sources (the paragraph "Grading" of the catalogue): what a kernel requires or a source recommends
-outright is a warning when it is broken, whatever its price; a cost alone is one when mending it saves enough of a step.
+outright is a warning when it is broken, whatever its price; a cost alone is one when fixing it saves enough of a step.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from sizer.rules.base import Finding, Rule, Suggestion
 from sizer.subject import Subject
 from sizer.workload_names import WORKLOAD_FIELDS
 
-#: A cost alone is a warning when mending it saves at least this share of the step.
+#: A cost alone is a warning when fixing it saves at least this share of the step.
 NOTABLE_SHARE = 0.01
 
 #: Where a price comes from, the surest first.
@@ -39,11 +39,11 @@ class PricedStep:
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """A suggestion with its price, the step that it was compared with, and what of the subject's breaches it mends."""
+    """A suggestion with its price, the step that it was compared with, and what of the subject's breaches it fixes."""
 
     priced: PricedSuggestion
     step: Step
-    mends: frozenset[tuple[str, str]]
+    fixes: frozenset[tuple[str, str]]
     change: Suggestion
     tier: str
 
@@ -78,9 +78,9 @@ def grade(
     for suggestion in finding.suggestions:
         by = own if of_dimensions(suggestion.change) else predicted
         offer = price_offer(suggestion, subject, by, broken, finding.at_most_s)
-        # What breaks a rule is mended whole: a kernel's padding too, where the alignment is what was found.
+        # What breaks a rule is fixed whole: a kernel's padding too, where the alignment is what was found.
         alike = {key for key in broken if key[1] == finding.field}
-        if offer is None or (finding.violated and not alike <= offer.mends):
+        if offer is None or (finding.violated and not alike <= offer.fixes):
             continue
         if by is not own:
             note = "; ".join(filter(None, (suggestion.note, f"predicted for {by.pricer.device.name}")))

@@ -30,10 +30,10 @@ LOOKED_AT = 64
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """``best``: what is shown, in order. ``mends``: rules that the first keeps and the baseline breaks outright."""
+    """``best``: what is shown, in order. ``fixes``: rules that the first keeps and the baseline breaks outright."""
 
     best: tuple[Ranked, ...]
-    mends: tuple[str, ...] = ()
+    fixes: tuple[str, ...] = ()
 
 
 def listing(space: Space, ranked: Sequence[Ranked], pricer: Pricer, top: int) -> Listing:
@@ -52,13 +52,13 @@ def listing(space: Space, ranked: Sequence[Ranked], pricer: Pricer, top: int) ->
         if len(passing) == top:
             break
     best = (*passing, *breaking)[:top]
-    mends = tuple(
+    fixes = tuple(
         code
         for (code, field), outright in own.items()
         if outright and best and not best[0].breaks
         and (code, field) not in _objections(space, best[0].change, pricer)
     )  # fmt: skip
-    return Listing(best, tuple(dict.fromkeys(mends)))
+    return Listing(best, tuple(dict.fromkeys(fixes)))
 
 
 def _distinct(rest: Sequence[Ranked]) -> Iterator[Ranked]:

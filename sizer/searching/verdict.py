@@ -14,15 +14,15 @@ def label(ranked: Ranked) -> str:
     return ", ".join(f"{key} {value}" for key, value in ranked.change.items())
 
 
-def keeps(best: Sequence[Ranked], mends: Sequence[str]) -> bool:
-    """Whether the baseline is the answer: nothing is better beyond the error, nor mends what it breaks."""
-    return not best or (best[0].gain_low <= 1 and not mends)
+def keeps(best: Sequence[Ranked], fixes: Sequence[str]) -> bool:
+    """Whether the baseline is the answer: nothing is better beyond the error, nor fixes what it breaks."""
+    return not best or (best[0].gain_low <= 1 and not fixes)
 
 
-def verdict(what: str, baseline: Ranked, best: Sequence[Ranked], mends: Sequence[str] = ()) -> str:
+def verdict(what: str, baseline: Ranked, best: Sequence[Ranked], fixes: Sequence[str] = ()) -> str:
     """Which candidate to take and what is not statistically distinguishable from it, at the source's own error.
 
-    ``mends``: rules of `check` that the first candidate keeps and the baseline breaks outright.
+    ``fixes``: rules of `check` that the first candidate keeps and the baseline breaks outright.
     """
     if not best:
         return f"no other {what} was found"
@@ -32,12 +32,12 @@ def verdict(what: str, baseline: Ranked, best: Sequence[Ranked], mends: Sequence
     error = f"within the error of {(first.gain_high - first.gain_low) / 2 / first.gain:.1%}"
     if first.breaks:
         gain += f" (breaks {', '.join(first.breaks)}; nothing that was tried keeps the rules and is as good)"
-    if keeps(best, mends):
+    if keeps(best, fixes):
         if first.gain <= 1:
             return f"keep {label(baseline)}: nothing that was tried is faster"
         return f"keep {label(baseline)}: {gain}; {error}"
     if not first.different:
-        return f"{gain}; {error}, but {label(baseline)} breaks {', '.join(mends)}"
+        return f"{gain}; {error}, but {label(baseline)} breaks {', '.join(fixes)}"
     alike = [label(one) for one in best[1:] if one.timing.seconds <= first.timing.high]
     tail = f"; not statistically distinguishable: {'; '.join(alike[:3])}" if alike else ""
     return gain + tail
