@@ -88,7 +88,8 @@ def training(model: ModelShape, workload: Workload, stage: Stage, recipe: Recipe
         model, workload, recipe.implementation, stage, in_flight, recipe.mask, recipe.precision.gradients, recipe.loss
     )
     gradients = gradients_of(workload, recipe)
-    updated = _update_bytes(trained, trained_shard(model, workload, stage).updated(workload), recipe)
+    packed = model.moe.experts // workload.e if model.moe is not None and recipe.implementation == "huggingface" else 1
+    updated = _update_bytes(trained, trained_shard(model, workload, stage).updated(workload), recipe, packed)
     buffers, buffers_text = communication(model, workload, recipe.precision, parameter_count(tensors))
     buckets = _ddp_buckets(trained, workload, recipe)
     looked_at: list[tuple[int, Moment, int]] = []
@@ -158,12 +159,17 @@ def _tuned_states(
         yield replace(part, name="trained_weights") if part.name == "weights" else part
 
 
-def _update_bytes(tensors: Sequence[ParameterTensor], updated: int, recipe: Recipe) -> int:
-    """What the optimizer's step takes beside the states of the ``updated`` parameters."""
+def _update_bytes(tensors: Sequence[ParameterTensor], updated: int, recipe: Recipe, packed: int) -> int:
+    """What the optimizer's step takes beside the states of the ``updated`` parameters.
+
+    ``packed``: experts in one parameter, as transformers 5 keeps a layer's.
+    """
     if recipe.update == "fused" or recipe.optimizer == "sgd":
         return 0
     each = recipe.precision.moments
-    return each * updated if recipe.update == "foreach" else 2 * each * max(one.elements for one in tensors)
+    if recipe.update == "foreach":
+        return each * updated
+    return 2 * each * max(one.elements * (packed if one.expert else 1) for one in tensors)
 
 
 def _ddp_buckets(tensors: tuple[ParameterTensor, ...], workload: Workload, recipe: Recipe) -> int:
