@@ -90,7 +90,7 @@ def text_of(kind: str, config: dict[str, Any], rng: random.Random) -> str:
 
 
 def run(count: int, rng: random.Random, folder: Path) -> Outcome:
-    outcome, known = Outcome(), sources()
+    outcome, known, held = Outcome(), sources(), _peak_bytes()
     commands = (("check",), ("memory",), ("ops", "--format", "json"), ("check", "--format", "json", "--tp", "2"))
     for number in range(count):
         kind, config = rng.choice(known)
@@ -108,11 +108,16 @@ def run(count: int, rng: random.Random, folder: Path) -> Outcome:
         taken = time.process_time() - start
         if taken > MOST_S and number > 20:  # the first ones load modules
             outcome.violation(f"over {MOST_S:g} s", (taken, command, text))
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    peak = _peak_bytes()
     outcome.kinds["peak MiB"] = peak // 2**20
-    if peak > MOST_BYTES:
+    # What a process held before (a test runner with torch loaded) is not the campaign's.
+    if peak - held > MOST_BYTES:
         outcome.violation("over 1 GiB", peak)
     return outcome
+
+
+def _peak_bytes() -> int:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
 def _read(file: Path) -> bool:
