@@ -85,6 +85,7 @@ def shown(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Any, list[
         yield tab, complaints
 
 
+@pytest.mark.slow
 @in_a_browser
 def test_chromium_draws_every_chart_without_a_complaint_or_a_request(shown: tuple[Any, list[str]]) -> None:
     tab, complaints = shown

@@ -173,6 +173,7 @@ def test_a_file_name_that_is_not_utf_8_is_written_out(tmp_path: Path) -> None:
 SIGNALS = [(signal.SIGINT, "interrupted"), (signal.SIGTERM, "terminated"), (signal.SIGHUP, "hung up")]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("number", "said"), SIGNALS)
 @pytest.mark.parametrize("after_s", [0.3, 0.6, 1.0])
 def test_a_signal_at_any_moment_is_one_line_and_128_more_than_its_number(

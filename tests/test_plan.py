@@ -79,6 +79,7 @@ def test_what_does_not_fit_is_named_with_its_reason() -> None:
     assert "ZeRO 2 and 3 are not run with a pipeline" in reasons
 
 
+@pytest.mark.slow
 def test_a_mixture_may_be_spread_by_experts() -> None:
     block = Block(AttentionShape(16, 4, 64), MoeShape(8, 2, 1024), count=4)
     model = ModelShape("mixtral", (Stack("decoder", 1024, (block,)),), vocab=32000)

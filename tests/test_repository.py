@@ -67,6 +67,7 @@ def hooks(scratch: Path, environment: dict[str, str]) -> subprocess.CompletedPro
     return subprocess.run(command, cwd=scratch, env=environment, capture_output=True, text=True, check=False)
 
 
+@pytest.mark.slow
 def test_the_hooks_pass_a_good_model_and_pass_over_a_web_app(scratch: Path, tmp_path: Path) -> None:
     ran = hooks(scratch, environment(tmp_path))
     assert ran.returncode == 0, ran.stdout
@@ -75,6 +76,7 @@ def test_the_hooks_pass_a_good_model_and_pass_over_a_web_app(scratch: Path, tmp_
     assert "no model configuration differs from HEAD" in ran.stdout
 
 
+@pytest.mark.slow
 def test_the_hooks_stop_a_commit_that_makes_a_model_worse(scratch: Path, tmp_path: Path) -> None:
     configure(scratch / "models" / "config.json", vocab_size=50257)
     ran = hooks(scratch, environment(tmp_path))
@@ -159,6 +161,7 @@ def run_action(scratch: Path, tmp_path: Path, api: str, **inputs: str) -> int:
     return code
 
 
+@pytest.mark.slow
 def test_the_action_comments_once_and_updates_in_place(
     scratch: Path, tmp_path: Path, comments: tuple[str, type[Comments]], capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -179,6 +182,7 @@ def test_the_action_comments_once_and_updates_in_place(
     assert "no configuration changed" in server.kept[-1]["body"]
 
 
+@pytest.mark.slow
 def test_the_action_says_nothing_where_nothing_changed(
     scratch: Path, tmp_path: Path, comments: tuple[str, type[Comments]]
 ) -> None:

@@ -172,6 +172,7 @@ def test_sequence_lengths_are_searched_with_the_microbatch() -> None:
     assert seen[8, 512].speedup > 1 > seen[2, 2048].speedup
 
 
+@pytest.mark.slow
 def test_thousands_of_microbatches_are_searched_by_those_of_few_bits() -> None:
     result = search(str(CONFIGS / "llama-3.1-8b.json"), what="microbatch", limits=Limits(seq_lens=(8,)), top=1000)
     short = [one.change["b"] for one in result.candidates if one.change["s"] == 8]

@@ -52,6 +52,7 @@ def long_states(random: np.random.Generator, n: int) -> tuple[np.ndarray, float]
     return 1 + 0.01 * state + 0.004 * random.standard_normal(n), 1.005
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("noise", "n"),
     [(heavy_tail, 12), (heavy_tail, 20), (heavy_tail, 60), (heavy_tail, 200), (bimodal, 12), (bimodal, 60),
