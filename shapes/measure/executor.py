@@ -53,11 +53,6 @@ class Settings:
         return Stopping(self.precision, self.confidence, self.least_samples)
 
 
-def settings_from(values: Mapping[str, Any]) -> Settings:
-    """Settings from those of ``values`` that are given (not None)."""
-    return Settings(**{key: value for key, value in values.items() if value is not None})
-
-
 class NotMeasured(RuntimeError):  # noqa: N818  # an outcome, not an error of this program
     """A job that has no time: ``status`` is oom, error, unsupported or wrong."""
 

@@ -144,8 +144,3 @@ def gradient_collectives(held: ShardParameters, workload: Workload) -> Iterator[
                 dtype,
                 stride=stride * shard,
             )
-
-
-def once_a_step(operator: Collective, workload: Workload) -> bool:
-    """Whether a collective runs once a global step and not in every microbatch."""
-    return operator.name.startswith("data_parallel") and workload.zero < 3
