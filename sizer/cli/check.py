@@ -85,14 +85,12 @@ def command(
 
     Exit code: 0 clean, 1 findings at or above --fail-on, 2 bad input (the other files are checked all the same).
     """
-    from shapes.device import DEFAULT_DEVICE, load_device
-    from sizer.checking import check_subject
+    from shapes.device import load_device
     from sizer.checking.defaults import load_defaults
     from sizer.checking.findings import SEVERITIES, Checked
-    from sizer.checking.suppress import load_suppression
+    from sizer.checking.project import settle
     from sizer.readers import NoModel
     from sizer.report.formats import formats
-    from sizer.subject import read_subject
 
     if not configs:
         raise InputError(_nothing_named())
@@ -113,20 +111,18 @@ def command(
         try:
             if unread is not None:
                 raise unread
-            project = load_defaults(config)
-            target = load_device(device or project.device or DEFAULT_DEVICE)
-            suppression = load_suppression(
-                config, select=codes(select), ignore=codes(ignore), extend_select=codes(extend_select)
-            )
-            source = config_argument(config)
-            subject = read_subject(
-                source,
-                nearest=True,
+            settled = settle(
+                config,
+                config_argument(config),
+                device=device,
+                stack=stack,
+                select=codes(select),
+                ignore=codes(ignore),
+                extend_select=codes(extend_select),
+                workload=given(workload),
                 trace=trace,
                 plan=plan,
-                stack=stack or project.stack,
                 config_format=config_format,
-                **{**project.workload, **given(workload)},
             )
             if measure:
                 from shapes.measure import InProcess
@@ -134,14 +130,16 @@ def command(
 
                 executor = executor or InProcess()
                 reports.append(
-                    check_measured(subject, executor, device, suppression, time_limit_s=time_limit, store=store)
+                    check_measured(
+                        settled.subject, executor, device, settled.suppression, time_limit_s=time_limit, store=store
+                    )
                 )
             else:
-                reports.append(check_subject(subject, target, suppression))
+                reports.append(settled.check())
             if format_ == "html":
                 from sizer.answers.overview import overview
 
-                overviews.append(overview(subject, load_device(reports[-1].device), reports[-1]))
+                overviews.append(overview(settled.subject, load_device(reports[-1].device), reports[-1]))
         except NoModel as error:
             passed_over += models_only
             refused |= not models_only
