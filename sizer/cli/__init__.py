@@ -23,6 +23,8 @@ COMMANDS: tuple[tuple[str, str, str], ...] = (
     ("devices", "sizer.cli.devices", "List the known accelerators."),
     ("rules", "sizer.cli.rules", "List the rules."),
     ("explain", "sizer.cli.explain", "Print one rule's page."),
+    ("lsp", "sizer.cli.lsp", "Serve findings to editors (Language Server Protocol)."),
+    ("mcp", "sizer.cli.mcp", "Serve check, search, price and diff to agents (Model Context Protocol)."),
 )
 
 #: What `sizer --help` shows first.
@@ -38,6 +40,7 @@ GROUPS = (
     ("Search and plan", ("search", "plan", "memory", "mfu")),
     ("Measure", ("bench", "calibrate", "store")),
     ("Look up", ("devices", "rules", "explain")),
+    ("Serve editors and agents", ("lsp", "mcp")),
 )
 
 

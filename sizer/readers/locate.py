@@ -11,6 +11,8 @@ from dataclasses import dataclass
 
 #: One token of JSON: a string, a bracket or sign, or a number or word.
 _JSON = re.compile(r'"(?:[^"\\]|\\.)*"|[{}\[\]:,]|[^\s{}\[\]:,"]+', re.DOTALL)
+#: A script's option or a Python name.
+_WORD = re.compile(r"(?<![\w-])(?:--)?([A-Za-z_][\w-]*)")
 _TOML_TABLE = re.compile(r"^[ \t]*\[\[?[ \t]*([^\]]+?)[ \t]*\]")
 _TOML_KEY = re.compile(r"^[ \t]*([A-Za-z0-9_.\"'-]+)[ \t]*=")
 
@@ -30,19 +32,40 @@ def locate(text: str, key: str, path: str) -> Place | None:
     >>> locate('{"a": {"b": 1}}', "a.b", "config.json")
     Place(line=1, column=8, end_column=11)
     """
-    if path.endswith(".toml"):
-        found = _toml_keys(text)
-    elif text.lstrip()[:1] == "{":
-        found = _json_keys(text)
-    elif path.endswith((".yaml", ".yml")):
-        found = _yaml_keys(text)
-    else:
+    found = _keys(text, path)
+    if found is None:
         return _by_name(text, key)
     places = dict(reversed(list(found)))  # the first of equal keys
     if key in places:
         return _place(text, *places[key])
     inner = [span for name, span in places.items() if name.rpartition(".")[2] == key.rpartition(".")[2]]
     return _place(text, *inner[0]) if len(inner) == 1 else None
+
+
+def key_at(text: str, line: int, column: int, path: str) -> str | None:
+    """The key that stands at a line and column (from one) of a file's text, dotted where nested; None between keys.
+
+    >>> key_at('{"a": {"b": 1}}', 1, 9, "config.json")
+    'a.b'
+    """
+    lines = text.split("\n")
+    if not 0 < line <= len(lines):
+        return None
+    at = sum(len(one) + 1 for one in lines[: line - 1]) + column - 1
+    found = _keys(text, path)
+    if found is None:
+        words = ((word.group(1).replace("-", "_"), word.span()) for word in _WORD.finditer(lines[line - 1]))
+        return next((word for word, (start, end) in words if start < column <= end), None)
+    return next((key for key, (start, end) in found if start <= at < end), None)
+
+
+def _keys(text: str, path: str) -> Iterator[tuple[str, tuple[int, int]]] | None:
+    """(dotted key, its span) of every key in order; None where the format has no keys (Python, scripts)."""
+    if path.endswith(".toml"):
+        return _toml_keys(text)
+    if text.lstrip()[:1] == "{":
+        return _json_keys(text)
+    return _yaml_keys(text) if path.endswith((".yaml", ".yml")) else None
 
 
 def _place(text: str, start: int, end: int) -> Place:

@@ -71,12 +71,13 @@ def _finding(finding: PricedFinding, step_s: float, width: int, style: Style) ->
     lines += textwrap.wrap(finding.message, max(width, 40), initial_indent="  ", subsequent_indent="  ")
     for suggestion in finding.suggestions:
         lines += textwrap.wrap(
-            _suggestion(suggestion, step_s), max(width, 40), initial_indent="  -> ", subsequent_indent="     "
+            suggestion_line(suggestion, step_s), max(width, 40), initial_indent="  -> ", subsequent_indent="     "
         )
     return lines
 
 
-def _suggestion(suggestion: PricedSuggestion, step_s: float) -> str:
+def suggestion_line(suggestion: PricedSuggestion, step_s: float) -> str:
+    """A change with what it does to the step and the parameters: ``vocab_size 50304: saves 3.93 ms (16%)``."""
     change = ", ".join(f"{key} {value}" for key, value in suggestion.change.items())
     saved = -suggestion.step_seconds_change
     if saved > 0:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from shapes.timing import Timing
+from sizer.printing import Printable
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +64,7 @@ class Ranked:
 
 
 @dataclass(frozen=True, slots=True)
-class SearchResult:
+class SearchResult(Printable):
     """A search's answer: the baseline, the best candidates in order, a verdict in words.
 
     ``considered`` candidates were priced; ``excluded`` counts those that a constraint left out, by constraint.
@@ -73,6 +74,8 @@ class SearchResult:
     baseline file's own key for it (empty: there is no file). ``keep``: the baseline is the answer, nothing being better
     beyond the error.
     """
+
+    COMMAND = "search"
 
     what: str
     objective: str

@@ -1,0 +1,1 @@
+"""Servers that editors and agents start: `sizer lsp` and `sizer mcp`, on the functions of the library."""

@@ -1,0 +1,198 @@
+"""`sizer lsp` and `sizer mcp`, each driven over its pipes by the protocol's own client library."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from lsprotocol import types
+from mcp import Client, StdioServerParameters, stdio_client
+from pygls.lsp.client import LanguageClient
+
+import sizer
+from sizer.answers.neighbours import neighbours, proposals_of
+from sizer.checking.project import settle
+from sizer.readers.locate import key_at
+
+CONFIGS = Path(__file__).parent / "data" / "configs"
+GPT2 = CONFIGS / "gpt2.json"
+COMMAND = [sys.executable, "-m", "sizer"]
+PATIENCE_S = 60
+
+
+class Editor(LanguageClient):
+    """An editor that keeps what it was told of each version of its documents."""
+
+    def __init__(self) -> None:
+        super().__init__("editor", "1")
+        self.told: asyncio.Queue[types.PublishDiagnosticsParams] = asyncio.Queue()
+
+        @self.feature(types.TEXT_DOCUMENT_PUBLISH_DIAGNOSTICS)
+        def _(params: types.PublishDiagnosticsParams) -> None:
+            self.told.put_nowait(params)
+
+    async def next(self) -> list[types.Diagnostic]:
+        return list((await asyncio.wait_for(self.told.get(), PATIENCE_S)).diagnostics)
+
+    def open(self, uri: str, text: str) -> None:
+        item = types.TextDocumentItem(uri, "json", 1, text)
+        self.text_document_did_open(types.DidOpenTextDocumentParams(item))
+
+    def change(self, uri: str, version: int, text: str) -> None:
+        self.text_document_did_change(
+            types.DidChangeTextDocumentParams(
+                types.VersionedTextDocumentIdentifier(version, uri),
+                [types.TextDocumentContentChangeWholeDocument(text)],
+            )
+        )
+
+    async def hover(self, uri: str, line: int, character: int) -> types.Hover | None:
+        at = types.HoverParams(types.TextDocumentIdentifier(uri), types.Position(line, character))
+        return await asyncio.wait_for(self.text_document_hover_async(at), PATIENCE_S)
+
+
+def in_editor(scene: Callable[[Editor], Awaitable[None]]) -> None:
+    async def played() -> None:
+        editor = Editor()
+        await editor.start_io(*COMMAND, "lsp")
+        try:
+            await asyncio.wait_for(
+                editor.initialize_async(types.InitializeParams(types.ClientCapabilities())), PATIENCE_S
+            )
+            editor.initialized(types.InitializedParams())
+            await scene(editor)
+            await asyncio.wait_for(editor.shutdown_async(None), PATIENCE_S)
+            editor.exit(None)
+        finally:
+            await editor.stop()
+
+    asyncio.run(played())
+
+
+def test_an_editor_is_told_of_findings_at_their_keys_while_a_person_types(tmp_path) -> None:
+    path = tmp_path / "config.json"
+    text = GPT2.read_text()
+    uri, line = path.as_uri(), next(n for n, row in enumerate(text.splitlines()) if "vocab_size" in row)
+
+    async def scene(editor: Editor) -> None:
+        editor.open(uri, text)
+        (found,) = await editor.next()
+        assert found.code == "SZ101"
+        assert found.severity == types.DiagnosticSeverity.Warning
+        assert found.range == types.Range(types.Position(line, 2), types.Position(line, 14))
+        assert "vocab_size 50304: saves" in found.message
+        shown = await editor.hover(uri, line, 5)
+        assert shown is not None
+        assert shown.range == found.range
+        assert isinstance(shown.contents, types.MarkupContent)
+        assert "SZ101" in shown.contents.value
+        assert "vocab\\_size 50240" in shown.contents.value
+        # A value that is none, at its key; then mended: nothing is left to say.
+        editor.change(uri, 2, text.replace("50257", '"many"'))
+        (wrong,) = await editor.next()
+        assert wrong.severity == types.DiagnosticSeverity.Error
+        assert wrong.range == found.range
+        editor.change(uri, 3, text.replace("50257", "50304"))
+        assert await editor.next() == []
+
+    in_editor(scene)
+
+
+def test_what_is_no_configuration_or_half_typed_is_left_to_others(tmp_path) -> None:
+    async def scene(editor: Editor) -> None:
+        for number, text in enumerate(('{"name": "web", "version": "1"}', '{"model_type": "gpt2", ', "")):
+            editor.open((tmp_path / f"{number}.json").as_uri(), text)
+            assert await editor.next() == []
+            assert await editor.hover((tmp_path / f"{number}.json").as_uri(), 0, 3) is None
+
+    in_editor(scene)
+
+
+def test_the_projects_defaults_hold_in_the_editor_and_characters_are_the_editors(tmp_path) -> None:
+    (tmp_path / "sizer.toml").write_text('ignore = ["SZ101"]\n')
+    text = json.dumps({"note": "\N{MATHEMATICAL BOLD CAPITAL A}", **json.loads(GPT2.read_text()), "n_head": 9})
+
+    async def scene(editor: Editor) -> None:
+        editor.open((tmp_path / "config.json").as_uri(), text)
+        found = await editor.next()
+        (heads,) = (one for one in found if one.severity == types.DiagnosticSeverity.Error)
+        units = text.encode("utf-16-le")
+        start, end = (2 * at.character for at in (heads.range.start, heads.range.end))
+        assert units[start:end].decode("utf-16-le").strip('"') in ("n_head", "n_embd")
+        assert not any("SZ101" in str(one.code) for one in found)
+
+    in_editor(scene)
+
+
+def called(tool: str, **arguments: Any) -> Any:
+    """(whether it is an error, the text, the structured answer) of a tool of a server of its own."""
+
+    async def asked() -> Any:
+        async with Client(
+            stdio_client(StdioServerParameters(command=COMMAND[0], args=[*COMMAND[1:], "mcp"]))
+        ) as client:
+            names = {one.name for one in (await client.list_tools()).tools}
+            assert names == {"check", "search", "price", "diff"}
+            return await client.call_tool(tool, arguments)
+
+    return asyncio.run(asyncio.wait_for(asked(), PATIENCE_S))
+
+
+def test_an_agent_gets_what_the_library_answers() -> None:
+    answer = called("check", config=str(GPT2), device="a100-sxm", workload={"tp": 2})
+    expected = json.loads(sizer.check(str(GPT2), device="a100-sxm", tp=2).to_json())
+    assert not answer.is_error
+    assert answer.structured_content == expected
+
+
+def test_an_agent_prices_a_change_before_it_makes_it() -> None:
+    answer = called("price", config=json.loads(GPT2.read_text()), changes={"vocab_size": 50304})
+    (file,) = answer.structured_content["files"]
+    assert file["changes"]["vocab_size"] == {"old": 50257, "new": 50304}
+    assert file["devices"][0]["ratio"] < 1
+
+
+def test_an_agents_mistake_is_one_line() -> None:
+    answer = called("search", h=4096, device="h1000")
+    assert answer.is_error
+    (content,) = answer.content
+    assert "device" in content.text
+    assert "\n" not in content.text
+
+
+@pytest.mark.parametrize(("dimension", "multiple"), [("d_ff", 128), ("vocab", 64), ("layers", 1)])
+def test_neighbours_are_the_nearest_multiples_on_both_sides(dimension: str, multiple: int) -> None:
+    proposals = proposals_of(settle(str(CONFIGS / "llama-3.1-8b.json")))
+    value = proposals.subject.dimensions[dimension]
+    key = proposals.subject.name_of(dimension)
+    found = [int(one.change[key]) for one in neighbours(proposals, dimension)]
+    assert found == [value + step * multiple for step in (-2, -1, 1, 2)]
+
+
+def test_no_neighbour_is_no_model() -> None:
+    proposals = proposals_of(settle(str(CONFIGS / "llama-3.1-8b.json")))
+    heads = [int(one.change["num_attention_heads"]) for one in neighbours(proposals, "heads")]
+    assert heads
+    assert all(4096 % one == 0 and one % 8 == 0 for one in heads)
+    assert neighbours(proposals, "experts") == ()
+
+
+@pytest.mark.parametrize(
+    ("path", "text", "line", "column", "key"),
+    [
+        ("config.json", '{\n "a": {"b": 1}}', 2, 9, "a.b"),
+        ("config.json", '{\n "a": {"b": 1}}', 2, 13, None),
+        ("config.yaml", "model:\n  hidden_size: 8\n", 2, 4, "model.hidden_size"),
+        ("model.toml", "[model]\nhidden_size = 8\n", 2, 1, "model.hidden_size"),
+        ("train.py", "n_layer = 12\n", 1, 3, "n_layer"),
+        ("run.sh", "torchrun x.py --hidden-size 8\n", 1, 20, "hidden_size"),
+        ("config.json", "{}", 9, 1, None),
+    ],
+)
+def test_the_key_at_a_place(path: str, text: str, line: int, column: int, key: str | None) -> None:
+    assert key_at(text, line, column, path) == key
