@@ -84,6 +84,15 @@ def test_memory_is_one_line_until_the_layout_is_said(asked: dict[str, Any]) -> N
     assert "sizer plan" in finding.message
 
 
+def test_a_degree_alone_is_a_part_of_a_layout_and_the_line_says_what_is_missing() -> None:
+    (finding,) = named(sizer.check(shape(MODELS["llama-3_1-405b"]), tp=16), "SZ121")
+    assert finding.severity == "info"  # full is with the devices: ZeRO over them decides what a device holds
+    assert "--tp 16 is a part of a layout" in finding.message
+    assert "--gpus or --dp" in finding.message
+    (whole,) = named(sizer.check(shape(MODELS["llama-3_1-405b"]), tp=16, gpus=64), "SZ121")
+    assert whole.severity == "error"
+
+
 def test_one_card_is_told_of_lora_and_never_of_sixteen_shards() -> None:
     (finding,) = named(sizer.check(LLAMA, device="rtx-4090", gpus=1), "SZ121")
     assert finding.severity == "error"

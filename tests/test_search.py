@@ -26,8 +26,10 @@ from sizer.pricing import Pricer
 from sizer.readers import read_config
 from sizer.searching import OBJECTIVES, search, spaces, strategies
 from sizer.searching.baseline import Baseline
-from sizer.searching.listing import TIE
+from sizer.searching.listing import worth_it
+from sizer.searching.objective import TIE
 from sizer.searching.predicting import TimedCandidate, price
+from sizer.searching.ranked import Ranked
 from sizer.searching.run import rank
 from sizer.searching.shortlist import by_worst_loss, estimates
 from sizer.searching.space import Limits
@@ -63,7 +65,7 @@ def test_the_papers_model_gets_heads_of_64_or_128_and_a_gain() -> None:
 def test_swiglu_candidates_are_aligned_and_within_the_tolerance() -> None:
     result = search(h=4096, top=100)
     assert result.baseline.change == {"d_ff": 10922}
-    widths = [one.change["d_ff"] for one in result.candidates]
+    widths = [one.change["d_ff"] for one in result.ranked[1:]]
     # 16 bytes of bf16 are 8 elements; 1% of 10922 is 109.
     assert sorted(widths) == [width for width in range(10816, 11032, 8) if abs(width - 10922) <= 109]
     assert result.best.change["d_ff"] % 32 == 0
@@ -74,7 +76,7 @@ def test_swiglu_candidates_are_aligned_and_within_the_tolerance() -> None:
 
 
 def test_tensor_parallel_widths_divide_over_the_shards() -> None:
-    widths = [one.change["d_ff"] for one in search(h=8192, limits=Limits(0.05), t=8, top=100).candidates]
+    widths = [one.change["d_ff"] for one in search(h=8192, limits=Limits(0.05), t=8).ranked[1:]]
     assert widths
     assert all(width % (8 * 8) == 0 for width in widths)
 
@@ -136,10 +138,67 @@ def test_what_is_proposed_is_what_check_has_nothing_against() -> None:
     assert result.best.change == {"d_ff": 11008}
     assert not result.keep  # 10922 breaks SZ108
     assert not result.best.breaks
-    # Of 16 bytes, and no more: listed after those that are aligned, saying so.
-    listed = search(h=4096, top=50).candidates
-    assert {one.change["d_ff"] % 64 == 0 for one in listed if not one.breaks} == {True}
-    assert {one.breaks for one in listed if one.breaks} == {("SZ108",)}
+    # Those of 16 bytes, and no more, are no better: they are counted and not proposed.
+    every = search(h=4096, top=50)
+    assert {one.change["d_ff"] for one in every.candidates} == {10816, 10880, 10944, 11008}
+    assert {number for reason, number in every.excluded.items() if "SZ108" in reason} == {23}
+
+
+def test_what_breaks_a_rule_is_proposed_where_it_is_better_beyond_the_error_and_says_why() -> None:
+    def candidate(value: float, breaks: tuple[str, ...] = ()) -> Ranked:
+        timing = Timing(value, value * 0.9, value * 1.1, "x")
+        return Ranked({}, timing, 1.0, 1 / value, 0.9 / value, 1.1 / value, 1, 0, None, value, {}, 1 / value,
+                      0.9 / value, 1.1 / value, breaks)  # fmt: skip
+
+    passing = [candidate(1.0)]
+    worth = worth_it([candidate(0.8, ("SZ102",)), candidate(0.95, ("SZ108",))], passing)
+    assert [(one.breaks, one.why) for one in worth] == [(("SZ102",), "25.0% better than any that keeps the rules")]
+    (only,) = worth_it([candidate(1.2, ("SZ102",))], [])
+    assert only.why == "nothing that was tried keeps the rules"
+
+
+#: Dimensions as published; hidden sizes of which had no neighbour by default once.
+PUBLISHED = {
+    "llama-2-7b": {"model_type": "llama", "hidden_size": 4096, "intermediate_size": 11008, "num_attention_heads": 32,
+                   "num_hidden_layers": 32, "vocab_size": 32000},
+    "qwen2.5-0.5b": {"model_type": "qwen2", "hidden_size": 896, "intermediate_size": 4864, "num_attention_heads": 14,
+                     "num_key_value_heads": 2, "num_hidden_layers": 24, "vocab_size": 151936,
+                     "tie_word_embeddings": True},
+    "gpt2-xl": {"model_type": "gpt2", "n_embd": 1600, "n_head": 25, "n_layer": 48, "vocab_size": 50257},
+    "pythia-2.8b": {"model_type": "gpt_neox", "hidden_size": 2560, "intermediate_size": 10240, "vocab_size": 50304,
+                    "num_attention_heads": 32, "num_hidden_layers": 32},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("keep", [None, ("layers",), ("head-dim", "kv-ratio", "layers")])
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_published_hidden_sizes_have_neighbours_at_equal_parameters(name: str, keep: tuple[str, ...] | None) -> None:
+    result = search(PUBLISHED[name], what="hidden", limits=Limits(keep=keep))
+    own = result.baseline
+    assert result.candidates
+    for one in result.ranked[1:]:
+        assert abs(one.parameters_change) <= 0.01 * own.parameters
+        assert one.change["heads"] / one.change["kv_heads"] == own.change["heads"] / own.change["kv_heads"]
+        if keep is not None:
+            assert one.change["layers"] == own.change["layers"]
+        assert one.change["head_dim"] == own.change["head_dim"]
+
+
+def test_what_is_to_be_ready_for_eight_shards_splits_over_eight() -> None:
+    ready = search(PUBLISHED["llama-2-7b"], what="model", limits=Limits(tp_ready=8)).ranked[1:]
+    assert all(one.change["heads"] % 8 == 0 and one.change["d_ff"] % (8 * 64) == 0 for one in ready)
+    assert {one.change["d_ff"] % (8 * 8) for one in search(h=4096, limits=Limits(tp_ready=8)).ranked[1:]} == {0}
+    assert all(one.change["vocab"] % 512 == 0 for one in search(PUBLISHED["gpt2-xl"], what="vocab",
+               limits=Limits(0.02, tp_ready=8)).ranked[1:])  # fmt: skip
+
+
+def test_how_many_shards_a_candidate_splits_over_is_said_and_more_are_offered() -> None:
+    result = search(PUBLISHED["gpt2-xl"], what="hidden", limits=Limits(0.02))
+    assert result.best.shards < 8
+    assert any("--tp-ready 8" in note for note in result.notes)
+    eight = search(PUBLISHED["llama-2-7b"], what="heads")
+    assert {one.shards for one in eight.candidates} == {8}
+    assert not any("--tp-ready" in note for note in eight.notes)
 
 
 def test_tokens_stand_for_b_and_s() -> None:
@@ -184,7 +243,13 @@ def test_thousands_of_microbatches_are_searched_by_those_of_few_bits() -> None:
 
 @pytest.mark.parametrize(
     ("option", "value", "what"),
-    [("--aspect", "60:100", "swiglu"), ("--head-dim", "64", "vocab"), ("--seq-lens", "2048", "swiglu")],
+    [
+        ("--aspect", "60:100", "swiglu"),
+        ("--head-dim", "64", "vocab"),
+        ("--seq-lens", "2048", "swiglu"),
+        ("--keep", "layers", "vocab"),
+        ("--tp-ready", "8", "microbatch"),
+    ],
 )
 def test_a_bound_that_a_search_takes_no_notice_of_is_a_mistake(option: str, value: str, what: str) -> None:
     result = CliRunner().invoke(main, ["search", "--h", "4096", "--what", what, option, value])
@@ -369,6 +434,17 @@ BAD: list[tuple[tuple[str, ...], tuple[str, ...]]] = [
     (("--h", "4096", "--strategy", "racing"), ("--strategy", "--measure")),
     (("--h", "4096", "--measure", "--strategy", "luck"), ("--strategy", "luck")),
     (("--h", "4096", "--measure", "--regret", "0"), ("--regret",)),
+    (("--h", "4096", "--keep", "depth"), ("--keep", "depth", "kv-ratio")),
+    (("--h", "4096", "--tp-ready", "0"), ("--tp-ready", "0")),
+    (("--h", "2560", "--what", "heads", "--keep", "head-dim"), ("--keep head-dim",)),
+    (("--h", "4096", "--misaligned", "--what", "model"), ("--misaligned", "--what")),
+    # What a search would take no notice of.
+    (("--h", "4096", "--predict", "--regret", "2%"), ("--regret", "--measure")),
+    (("--h", "4096", "--predict", "--time-limit", "5"), ("--time-limit", "--measure")),
+    (("--h", "4096", "--heads", "16"), ("--heads", "16", "--what")),
+    (("--h", "4096", "--layers", "16"), ("--layers", "16", "--what")),
+    (("--h", "4096", "--emit", "--format", "csv"), ("--format", "csv")),
+    ((str(CONFIGS / "gpt2.json"), "--what", "vocab", "--params", "1e9"), ("--params", "--what model")),
     (("--h", "4096", "--measure", "--device", "h100-sxm", "--device", "b200"), ("--measure", "--predict")),
 ]
 

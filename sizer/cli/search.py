@@ -45,6 +45,8 @@ from sizer.report.formats import draw
 @click.option("--aspect", metavar="LOW:HIGH", help="Bounds of h/L. [default: the baseline's, times or over 1.5]")
 @click.option("--head-dim", "head_dims", metavar="LIST", help="Head dimensions allowed: 64,128.")
 @click.option("--seq-lens", metavar="LIST", help="With microbatch: sequence lengths allowed: 2048,4096.")
+@click.option("--tp-ready", type=int, help="Candidates also split over so many shards (8: a node). [default: --tp's]")
+@click.option("--keep", metavar="LIST", help="What no candidate changes: head-dim,kv-ratio,layers.")
 @click.option("--train", "direction", flag_value="train", help="As --phase train.")
 @click.option("--infer", "direction", flag_value="infer", help="As --phase infer: forward only.")
 @click.option("--tokens", type=int, help="Tokens a microbatch, instead of -b and -s.")
@@ -60,10 +62,8 @@ from sizer.report.formats import draw
 @click.option("--predict", "source", flag_value="predict", help="Predict for --device, whatever hardware is here.")
 @click.option("--measure", "source", flag_value="measure", help="Measure here (a GPU, or this CPU).")
 @click.option("--strategy", help="Measuring: how candidates are tried (an unknown name lists them). [default: racing]")
-@click.option("--regret", default="1%", show_default=True, help="Measured: how far from the best is good enough.")
-@click.option(
-    "--confidence", default=0.95, show_default=True, type=click.FloatRange(0.5, 0.999), help="How sure to be."
-)
+@click.option("--regret", help="Measuring: how far from the best is good enough. [default: 1%]")
+@click.option("--confidence", type=click.FloatRange(0.5, 0.999), help="Measuring: how sure to be. [default: 0.95]")
 @click.option("--time-limit", "time_limit_s", type=click.FloatRange(0, min_open=True), help="Seconds to measure for.")
 @click.option("--store", metavar="FILE", help="Measurements' database. [default: SIZER_STORE, else the cache folder]")
 @click.option("--top", type=int, default=5, show_default=True, help="Candidates to list.")
@@ -82,10 +82,12 @@ def command(
     aspect: str | None,
     head_dims: str | None,
     seq_lens: str | None,
+    tp_ready: int | None,
+    keep: str | None,
     direction: str | None,
     device: tuple[str, ...],
     source: str | None,
-    regret: str,
+    regret: str | None,
     config_format: str | None,
     emit: bool,
     plot: str | None,
@@ -113,7 +115,8 @@ def command(
     limits = Limits(
         _share(tolerance, "--tolerance"), low, high, step, misaligned,
         aspect=(ends[0] or 1e-9, ends[1] or 1e9) if aspect is not None else None,
-        head_dims=_list(head_dims, "--head-dim"), seq_lens=_list(seq_lens, "--seq-lens"),
+        head_dims=_list(head_dims, "--head-dim"), seq_lens=_list(seq_lens, "--seq-lens"), tp_ready=tp_ready,
+        keep=tuple(name.strip() for name in keep.split(",")) if keep is not None else None,
     )  # fmt: skip
     measure = source == "measure" or (source is None and not device and accelerator_here())
     try:
@@ -121,12 +124,14 @@ def command(
         with resumable() as may_stop, _progress("measuring" if measure else "pricing", may_stop) as progress:
             result = search(
                 reading, device=device or None, limits=limits, measure=measure,
-                regret=_share(regret, "--regret"), progress=progress, **given(options),
+                regret=_share(regret, "--regret") if regret is not None else None, progress=progress, **given(options),
             )  # fmt: skip
     except InputError as error:
         raise option_error(error) from None
     if plot is not None:
         draw("search", result, plot)
+    if emit and format_ not in ("text", "json"):
+        raise InputError("expected json, a patch's only format, with --emit", key="--format", value=format_)
     if emit:
         patched = replace(result, keys=reading.keys if reading is not None else {})
         write_answer("search --emit", patched, None, output)

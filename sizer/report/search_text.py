@@ -23,7 +23,7 @@ def render(result: SearchResult, page: Page) -> str:
     lines += [f"  {note}" for note in result.notes]
     rows = [_row("baseline", result.baseline, result)]
     rows += [_row(str(index), one, result) for index, one in enumerate(result.candidates, 1)]
-    headers = ["", result.what, "time", "+-", "TFLOPS", "speed-up", "interval", "parameters", "memory"]
+    headers = ["", result.what, "time", "+-", "TFLOPS", "speed-up", "interval", "parameters", "memory", "shards"]
     if result.baseline.losses:
         headers += [f"loss on {name}" for name in result.baseline.losses]
     aligned = ("left", "left", *("right",) * (len(headers) - 2))
@@ -50,13 +50,13 @@ def _row(name: str, one: Ranked, result: SearchResult) -> list[str]:
         name, _named(one), seconds_text(timing.seconds), f"{half:.1%}" if half <= 1 else ">100%", _tflops(one.tflops),
         f"{one.speedup:.3f}x", interval,
         signed_count_text(one.parameters_change) if one.parameters_change else "0",
-        _signed_bytes(one.memory_change_bytes),
+        _signed_bytes(one.memory_change_bytes), f"{one.shards}" if one.shards else "",
     ]  # fmt: skip
     return cells + [f"{loss:.1%}" for loss in one.losses.values()]
 
 
 def _named(one: Ranked) -> str:
-    return label(one) + (f" (breaks {', '.join(one.breaks)})" if one.breaks else "")
+    return label(one) + (f" (breaks {', '.join(one.breaks)}; {one.why})" if one.breaks else "")
 
 
 def _tflops(value: float) -> str:

@@ -7,7 +7,8 @@ Shards stay inside the devices that are linked, and within the devices given.
 
 Memory is that of `sizer memory` with AdamW in the default precision. It is an error where the layout was said (the
 devices, or the data-parallel ranks, of a training run; any degree of a serving one). Elsewhere one line says what a
-single device would need, since how a model is spread is not the configuration's affair.
+single device would need, since how a model is spread is not the configuration's affair. A degree alone (`--tp 16`) is
+a part of a layout: the line says which, and what is missing.
 
 Bad: `sizer check config.json -b 4 --dp 8` for an 8B model on 80 GB devices.
 Good: the same with `--zero 3 --checkpointing full`.
@@ -34,6 +35,8 @@ GIB = 2**30
 #: What says how a training run is spread, and how a serving one is.
 LAYOUT = ("gpus", "d")
 SERVING_LAYOUT = ("gpus", "d", "t", "p")
+#: Degrees of a training run that leave open how many data-parallel ranks there are.
+SPLITS = {"t": "--tp", "p": "--pp", "cp": "--cp"}
 #: How cards of workstations and inference servers are linked: few are at hand, and fewer fit a large model together.
 CARD_LINK = "PCIe"
 #: Parallel degrees tried: one node's eight devices, then whole nodes.
@@ -55,7 +58,7 @@ def check(context: Context) -> Answer:
     if not context.sets_any(*(LAYOUT if workload.train else SERVING_LAYOUT)):
         said = "--gpus or --dp" if workload.train else "--tp, --pp or --gpus"
         message = (
-            f"would need {has} as it is split here, most of it {most}; how it is spread was not said ({said}): times "
+            f"would need {has} as it is split here, most of it {most}; {_unsaid(context)} ({said}): times "
             "are of one device's share, and `sizer plan` finds a split"
         )
         return [Finding("memory", gib, message)]
@@ -67,6 +70,14 @@ def check(context: Context) -> Answer:
     )
     message = f"needs {has}; most of it {most}{_beside(workload, device)}"
     return [Finding("memory", gib, message, _smallest_degrees(suggestions), error=True)]
+
+
+def _unsaid(context: Context) -> str:
+    """What of the layout was not said, of a training run that names some degrees of it."""
+    degrees = [f"{option} {getattr(context.workload, key)}" for key, option in SPLITS.items() if context.sets_any(key)]
+    if not context.workload.train or not degrees:
+        return "how it is spread was not said"
+    return f"{', '.join(degrees)} is a part of a layout, its devices or data-parallel ranks were not said"
 
 
 def _beside(workload: Workload, device: Device) -> str:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from shapes.device import DEFAULT_DEVICE, Device, load_device
 from shapes.errors import InputError, positive_int
 from shapes.workload import Workload
-from sizer.searching.baseline import DEFAULT_B, DEFAULT_S, Baseline, Scope, sequences
+from sizer.searching.baseline import DEFAULT_B, DEFAULT_S, OPTIONS, Baseline, Scope, sequences
 from sizer.searching.objective import DEFAULT_OBJECTIVE, find_objective
 from sizer.searching.ranked import SearchResult
 from sizer.searching.run import find
@@ -62,8 +62,9 @@ def search(
     0
     """
     dimensions = {name: options.pop(name, None) for name in _DIMENSIONS}
-    measuring = {name: options.pop(name) for name in _MEASURING if options.get(name) is not None}
-    options = {name: value for name, value in options.items() if name not in _MEASURING}
+    measuring = {name: value for name in _MEASURING if (value := options.pop(name, None)) is not None}
+    what = what or ("model" if params is not None else "swiglu")
+    _used(what, config, params, dimensions)
     scope: Scope = "product" if options.pop("gemm_only", False) else ("model" if config is not None else "mlp")
     tokens = options.pop("tokens", None)
     workload = workload_fields(options)
@@ -84,8 +85,20 @@ def search(
         start = Baseline.from_budget(params, dimensions=dimensions, scope=scope, **workload)
     else:
         raise InputError("expected --h, --params or a configuration to start from", key="--h")
-    what = what or ("model" if params is not None else "swiglu")
     return find(start, what, find_objective(objective), limits or Limits(), source, top=top, progress=progress)
+
+
+def _used(what: str, config: object, params: float | None, dimensions: dict[str, int | None]) -> None:
+    """InputError for what a search would take no notice of."""
+    if config is not None and params is not None and what != "model":
+        raise InputError("expected --what model with it: a configuration has its own parameters", key="--params",
+                         value=params)  # fmt: skip
+    if config is None and params is None and what == "swiglu":
+        # Of a bare hidden size one MLP is timed.
+        for name in ("heads", "kv_heads", "layers", "vocab"):
+            if dimensions[name] is not None:
+                raise InputError("expected a configuration or another --what with it: one MLP is timed",
+                                 key=OPTIONS[name], value=dimensions[name])  # fmt: skip
 
 
 def _source(
@@ -93,6 +106,10 @@ def _source(
 ) -> Source:
     named = tuple(device) if isinstance(device, (list, tuple)) else (device,)
     if measure is False:
+        unused = next((name for name in measuring if name != "strategy"), None)
+        if unused is not None:
+            option = "--" + unused.removesuffix("_s").replace("_", "-")
+            raise InputError("is of measuring: expected --measure with it", key=option, value=measuring[unused])
         return Predicted(
             tuple(load_device(one or DEFAULT_DEVICE) for one in named), measuring.get("strategy", "exhaustive")
         )

@@ -1,43 +1,56 @@
-"""Which candidates a search lists: what `check` has nothing against first, distinct ones, aligned ones in a tie."""
+"""Which candidates a search lists: what `check` has nothing against, distinct ones, aligned ones first in a tie.
+
+One that breaks a rule which the baseline keeps is listed where it is better, beyond the error, than all that keep them,
+or where none keeps them; it says which rule, and why it is there.
+"""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from math import log
 
+from shapes.errors import InputError
 from shapes.model.resize import dimensions
 from shapes.operators import operators
 from sizer.checking.vetting import Objections, objections, worse
 from sizer.pricing import Pricer
 from sizer.rules.base import Context
+from sizer.searching.objective import TIE
 from sizer.searching.predicting import rebuilt
 from sizer.searching.ranked import Ranked
 from sizer.searching.space import Space
 
-#: Values of the objective that differ by less than this share are a tie: no device tells them apart.
-TIE = 0.005
 #: Dimensions that candidates alike in all others differ by: only the best of them is listed.
 SMALL = frozenset({"d_ff", "vocab"})
+#: And layers that differ by no more than this share.
+FEW_LAYERS = 0.1
 #: Multiples of which are preferred in a tie: what halves over 2, 4 and 8 shards stays aligned.
 PREFERRED = 512
-#: Tensor-parallel shards of one node, which numbers of heads are best ready for.
+#: Tensor-parallel shards of one node, which numbers of heads are best ready for, and fewer.
 MOST_SHARDS = 8
+SHARDS = (8, 4, 2)
 #: Candidates that the rules are asked about: beyond these the list is no better.
 LOOKED_AT = 64
 
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """``best``: what is shown, in order. ``fixes``: rules that the first keeps and the baseline breaks outright."""
+    """``best``: what is shown, in order. ``fixes``: rules that the first keeps and the baseline breaks outright.
+
+    ``excluded``: how many were left out for the rules they break, in words.
+    """
 
     best: tuple[Ranked, ...]
     fixes: tuple[str, ...] = ()
+    excluded: Mapping[str, int] = field(default_factory=dict)
 
 
 def listing(space: Space, ranked: Sequence[Ranked], pricer: Pricer, top: int) -> Listing:
-    """The ``top`` of ``ranked`` (baseline first), those that break what the baseline does not last and saying so."""
+    """The ``top`` of ``ranked`` (baseline first)."""
     rest = sorted(ranked[1:], key=lambda one: (_level(one, ranked), -_aligned(one.change), one.value, one.parameters))
     if space.operators_of is not None:  # the book's single product is no model that rules could speak of
         return Listing(tuple(rest[:top]))
@@ -51,24 +64,49 @@ def listing(space: Space, ranked: Sequence[Ranked], pricer: Pricer, top: int) ->
         (breaking if breaks else passing).append(replace(one, breaks=breaks))
         if len(passing) == top:
             break
-    best = (*passing, *breaking)[:top]
+    worth = worth_it(breaking, passing)
+    best = tuple(replace(one, shards=_shards(space, one.change, pricer)) for one in (*passing, *worth)[:top])
+    excluded = Counter(
+        f"rules of check ({', '.join(one.breaks)}), and no better beyond the error than what keeps them"
+        for one in breaking[len(worth) :]
+    )
     fixes = tuple(
         code
         for (code, field), outright in own.items()
         if outright and best and not best[0].breaks
         and (code, field) not in _objections(space, best[0].change, pricer)
     )  # fmt: skip
-    return Listing(best, tuple(dict.fromkeys(fixes)))
+    return Listing(best, tuple(dict.fromkeys(fixes)), excluded)
+
+
+def ready(best: Sequence[Ranked], t: int) -> Iterator[str]:
+    """What to type for candidates that split over a node, where the first does not."""
+    if best and 0 < best[0].shards < MOST_SHARDS and t < MOST_SHARDS:
+        yield f"the first splits over --tp {best[0].shards} at most; --tp-ready {MOST_SHARDS} asks for more"
+
+
+def worth_it(breaking: Sequence[Ranked], passing: Sequence[Ranked]) -> list[Ranked]:
+    """Those that break a rule and are worth it, the best first, saying why."""
+    if not passing:
+        return [replace(one, why="nothing that was tried keeps the rules") for one in breaking]
+    best, worth = passing[0], []
+    for one in breaking:
+        # By the objective; of several devices the value is a loss.
+        ratio = (1 + best.value) / (1 + one.value) if one.losses else best.value / one.value
+        if ratio - 1 > (one.gain_high - one.gain_low) / 2 / one.gain:
+            worth.append(replace(one, why=f"{ratio - 1:.1%} better than any that keeps the rules"))
+    return worth
 
 
 def _distinct(rest: Sequence[Ranked]) -> Iterator[Ranked]:
-    """The first of those that are alike in every large dimension."""
-    seen: set[frozenset[tuple[str, int]]] = set()
+    """The first of those that are alike in every large dimension, and have about as many layers."""
+    seen: dict[frozenset[tuple[str, int]], list[int]] = {}
     for one in rest:
-        large = frozenset((key, value) for key, value in one.change.items() if key not in SMALL)
-        if large and large in seen:
+        large = frozenset((key, value) for key, value in one.change.items() if key not in SMALL | {"layers"})
+        layers, others = one.change.get("layers", 1), seen.setdefault(large, [])
+        if large and any(abs(layers - other) <= FEW_LAYERS * other for other in others):
             continue
-        seen.add(large)
+        others.append(layers)
         yield one
 
 
@@ -83,6 +121,19 @@ def _aligned(change: Mapping[str, int]) -> int:
     """How well widths halve over shards, and heads: the largest powers of two that divide them."""
     widths = min((change[name] & -change[name] for name in ("d_ff", "hidden") if name in change), default=1)
     return min(widths, PREFERRED) * min(change.get("heads", 1) & -change.get("heads", 1), MOST_SHARDS)
+
+
+def _shards(space: Space, change: Mapping[str, int], pricer: Pricer) -> int:
+    """The most tensor-parallel shards that a candidate splits over with nothing broken outright that is whole now."""
+    own = space.workload.t
+    kept = _objections(space, change, pricer)
+    for t in SHARDS:
+        if t > own and t % own == 0:
+            with suppress(InputError):
+                split = _objections(replace(space, workload=replace(space.workload, t=t)), change, pricer)
+                if not any(outright and not kept.get(key) for key, outright in split.items()):
+                    return t
+    return own
 
 
 def _objections(space: Space, change: Mapping[str, int], pricer: Pricer) -> Objections:

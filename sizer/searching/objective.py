@@ -8,6 +8,9 @@ from typing import Any, Protocol
 
 from shapes.errors import InputError
 
+#: Values of an objective that differ by less than this share are a tie: no device tells them apart.
+TIE = 0.005
+
 
 class Weighed(Protocol):
     """A candidate, or many of them as arrays: FLOPs of what is timed, layers and parameters."""

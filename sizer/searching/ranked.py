@@ -17,7 +17,9 @@ class Ranked:
     ``parameters`` are of what was searched (an MLP, a model); ``losses``: device -> how much slower it is there than
     the best candidate on that device (several devices only). ``memory_change_bytes``: of a device's peak, worked out
     for candidates that are listed (None: of those that are only plotted). ``gain`` > 1: better than the baseline by the
-    objective, with its bounds; ``breaks``: rules of `check` that it breaks and the baseline keeps.
+    objective, with its bounds; ``breaks``: rules of `check` that it breaks and the baseline keeps, ``why`` it is listed
+    all the same. ``shards``: the most tensor-parallel shards, to 8, that it splits over with nothing broken outright
+    (0: not looked at).
     """
 
     change: Mapping[str, int]
@@ -35,6 +37,8 @@ class Ranked:
     gain_low: float = 1.0
     gain_high: float = 1.0
     breaks: tuple[str, ...] = ()
+    why: str = ""
+    shards: int = 0
 
     @property
     def different(self) -> bool:
@@ -59,6 +63,8 @@ class Ranked:
             "gain_low": self.gain_low,
             "gain_high": self.gain_high,
             "breaks": list(self.breaks),
+            "why": self.why,
+            "shards": self.shards,
             "source": self.timing.source,
         }
 

@@ -12,7 +12,7 @@ from shapes.memory import memory
 from shapes.timing import Timing
 from sizer.pricing import Pricer
 from sizer.searching.baseline import Baseline
-from sizer.searching.listing import listing
+from sizer.searching.listing import listing, ready
 from sizer.searching.objective import Objective
 from sizer.searching.predicting import TimedCandidate, devices_agree, price, rebuilt, tile_of
 from sizer.searching.ranked import Ranked, SearchResult
@@ -62,9 +62,9 @@ def find(
         considered=len(space.candidates),
         measurements=times.samples,
         elapsed_s=time.perf_counter() - started,
-        excluded=space.excluded,
+        excluded={**space.excluded, **listed.excluded},
         pareto=_with_memory(space, pareto(ranked)) if what == "model" else (),
-        notes=(*space.notes, *times.notes),
+        notes=(*space.notes, *times.notes, *ready(best, space.workload.t)),
         ranked=tuple(ranked),
         tile=tile_of(space, pricers[0]),
     )

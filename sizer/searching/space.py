@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from fractions import Fraction
+from math import lcm
 from typing import TYPE_CHECKING
 
 from shapes.errors import InputError, positive_int
 from shapes.model import ModelShape
 from shapes.operators import Operator
-from shapes.workload import Workload
+from shapes.workload import MOST_RANKS, Workload
 
 if TYPE_CHECKING:
     from shapes.measure.jobs import PartName  # loads what measures, which a prediction has no use for
@@ -17,6 +19,13 @@ if TYPE_CHECKING:
 
 #: Longest range that is searched: a typing error must not fill the memory.
 MOST_VALUES = 1_000_000
+
+#: What ``--keep`` holds as it is -> its value, of the named dimensions of a model.
+KEEPABLE: Mapping[str, Callable[[Mapping[str, int]], object]] = {
+    "head-dim": lambda sizes: sizes.get("head_dim"),
+    "kv-ratio": lambda sizes: Fraction(sizes["heads"], sizes["kv_heads"]) if "heads" in sizes else None,
+    "layers": lambda sizes: sizes["layers"],
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +60,9 @@ class Limits:
 
     searched dimension, of which every ``step``-th value is taken (None: the space's own choice; ``misaligned``: every
     one). ``aspect`` bounds h/L and ``head_dims`` names the head dimensions allowed (None: the space's own choice);
-    ``seq_lens``: sequence lengths that may take the place of the baseline's (None: none).
+    ``seq_lens``: sequence lengths that may take the place of the baseline's (None: none). ``tp_ready``: candidates
+    also split over so many tensor-parallel shards (None: over the workload's); ``keep``: names of ``KEEPABLE``, which
+    no candidate changes.
     """
 
     tolerance: float = 0.01
@@ -62,6 +73,8 @@ class Limits:
     aspect: tuple[float, float] | None = None
     head_dims: tuple[int, ...] | None = None
     seq_lens: tuple[int, ...] | None = None
+    tp_ready: int | None = None
+    keep: tuple[str, ...] | None = None
 
     def __post_init__(self) -> None:
         if not 0 <= self.tolerance <= 1:
@@ -78,6 +91,15 @@ class Limits:
             positive_int(dim, "--head-dim")
         for length in self.seq_lens or ():
             positive_int(length, "--seq-lens")
+        if self.tp_ready is not None:
+            positive_int(self.tp_ready, "--tp-ready", maximum=MOST_RANKS)
+        for name in self.keep or ():
+            if name not in KEEPABLE:
+                raise InputError(f"expected some of {', '.join(KEEPABLE)}", key="--keep", value=name)
+
+    def shards(self, t: int) -> int:
+        """Tensor-parallel shards that candidates split over, of a workload that runs on ``t``."""
+        return lcm(t, self.tp_ready or 1)
 
     def values(self, low: int, high: int, step: int) -> range:
         """Multiples of the step within the range asked for, else within ``low``..``high``."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from sizer.searching.objective import TIE
 from sizer.searching.ranked import Ranked
 
 
@@ -31,7 +32,7 @@ def verdict(what: str, baseline: Ranked, best: Sequence[Ranked], fixes: Sequence
     gain = f"{label(first)}: {first.speedup:.2f}x as fast as {label(baseline)}, {share:+.2%} parameters"
     error = f"within the error of {(first.gain_high - first.gain_low) / 2 / first.gain:.1%}"
     if first.breaks:
-        gain += f" (breaks {', '.join(first.breaks)}; nothing that was tried keeps the rules and is as good)"
+        gain += f" (breaks {', '.join(first.breaks)}; {first.why})"
     if keeps(best, fixes):
         if first.gain <= 1:
             return f"keep {label(baseline)}: nothing that was tried is faster"
@@ -44,9 +45,12 @@ def verdict(what: str, baseline: Ranked, best: Sequence[Ranked], fixes: Sequence
 
 
 def pareto(ranked: Sequence[Ranked]) -> tuple[Ranked, ...]:
-    """The candidates that no other beats in time without having fewer parameters, by falling parameters."""
+    """The candidates that no other beats in time without having fewer parameters, by falling parameters.
+
+    Of those a tie apart the one of the most parameters is kept.
+    """
     kept: list[Ranked] = []
     for one in sorted(ranked, key=lambda item: (-item.parameters, item.timing.seconds)):
-        if not kept or one.timing.seconds < kept[-1].timing.seconds:
+        if not kept or one.timing.seconds < (1 - TIE) * kept[-1].timing.seconds:
             kept.append(one)
     return tuple(kept)

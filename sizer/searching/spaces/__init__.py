@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Protocol, cast
 
 from shapes.device import Device
 from shapes.errors import InputError
+from shapes.model.resize import dimensions
 from sizer.searching.baseline import Baseline
-from sizer.searching.space import Limits, Space
+from sizer.searching.space import KEEPABLE, Limits, Space, nothing_left
 from sizer.searching.spaces import heads, hidden, microbatch, model, swiglu, vocab
 
 
@@ -24,20 +27,38 @@ class SpaceMaker(Protocol):
 SPACES: Mapping[str, SpaceMaker] = {
     one.NAME: one for one in cast(tuple[SpaceMaker, ...], (swiglu, heads, vocab, hidden, microbatch, model))
 }
-#: Limits that not every space takes -> the command line's option, and how it is typed.
-OPTIONS = {"aspect": ("--aspect", ":"), "head_dims": ("--head-dim", ","), "seq_lens": ("--seq-lens", ",")}
+#: Limits that not every space takes -> the command line's option.
+OPTIONS = {
+    "misaligned": "--misaligned", "aspect": "--aspect", "head_dims": "--head-dim", "seq_lens": "--seq-lens",
+    "tp_ready": "--tp-ready", "keep": "--keep",
+}  # fmt: skip
 
 
 def make_space(what: str, baseline: Baseline, device: Device, limits: Limits) -> Space:
     """The space named ``what`` around a baseline. InputError: no such space, or a limit it would take no notice of."""
     if what not in SPACES:
         raise InputError(f"expected one of {', '.join(SPACES)}", key="--what", value=what)
-    for name, (option, separator) in OPTIONS.items():
-        value = getattr(limits, name)
-        if value is not None and name not in SPACES[what].LIMITS:
+    for name, option in OPTIONS.items():
+        if getattr(limits, name) not in (None, False) and name not in SPACES[what].LIMITS:
             others = " or ".join(other for other, space in SPACES.items() if name in space.LIMITS)
-            typed = separator.join(f"{one:g}" for one in value)
-            raise InputError(f"expected --what {others} with it", key=option, value=typed)
+            raise InputError(f"expected --what {others} with it, not {what}", key=option)
     if baseline.scope == "product" and what != swiglu.NAME:
         raise InputError(f"expected --what {swiglu.NAME} with it", key="--gemm-only")
-    return SPACES[what].space(baseline, device, limits)
+    return _keeping(SPACES[what].space(baseline, device, limits), limits.keep or ())
+
+
+def _keeping(space: Space, names: Sequence[str]) -> Space:
+    """``space`` without the candidates that change what is to be kept."""
+    if not names:
+        return space
+    own, excluded = dimensions(space.model), Counter[str]()
+    kept = []
+    for change in space.candidates:
+        broken = next((name for name in names if KEEPABLE[name](own) != KEEPABLE[name]({**own, **change})), None)
+        if broken is None:
+            kept.append(change)
+        else:
+            excluded[f"--keep {broken}"] += 1
+    if not kept:
+        raise nothing_left(space.what, excluded)
+    return replace(space, candidates=tuple(kept), excluded={**space.excluded, **excluded})

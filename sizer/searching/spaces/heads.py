@@ -12,7 +12,7 @@ from sizer.searching.baseline import Baseline
 from sizer.searching.space import Limits, Space, nothing_left, whole_heads
 
 NAME = "heads"
-LIMITS = frozenset({"head_dims"})
+LIMITS = frozenset({"misaligned", "head_dims", "tp_ready", "keep"})
 
 #: Head dimensions that fused kernels take.
 SMALLEST_HEAD, LARGEST_HEAD = 32, 256
@@ -26,7 +26,7 @@ def space(baseline: Baseline, device: Device, limits: Limits) -> Space:
         raise InputError("expected a model with multi-head or grouped-query attention", key="--what", value=NAME)
     hidden, excluded = attention.heads * attention.head_dim, Counter[str]()
     group = attention.heads // attention.kv_heads
-    step = limits.step or 8
+    step, shards = limits.step or (1 if limits.misaligned else 8), limits.shards(workload.t)
     candidates = []
     for dim in range(step, hidden + 1, step):
         heads = hidden // dim
@@ -39,8 +39,8 @@ def space(baseline: Baseline, device: Device, limits: Limits) -> Space:
             excluded["--head-dim"] += 1
         elif not low <= heads <= high:
             excluded["--range"] += 1
-        elif heads % group or not whole_heads(heads, heads // group, workload.t):
-            excluded[f"whole heads on each of {workload.t} shards, {group} to a key/value head"] += 1
+        elif heads % group or not whole_heads(heads, heads // group, shards):
+            excluded[f"whole heads on each of {shards} shards, {group} to a key/value head"] += 1
         else:
             candidates.append({"heads": heads, "head_dim": dim, "kv_heads": heads // group})
     if not candidates:

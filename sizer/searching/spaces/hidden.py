@@ -14,13 +14,15 @@ from sizer.searching.space import Limits, Space, nothing_left, whole_heads
 from sizer.searching.spaces.model import Bounds, aspect_bounds, parameters_by
 
 NAME = "hidden"
-LIMITS = frozenset({"aspect", "head_dims"})
+LIMITS = frozenset({"aspect", "head_dims", "tp_ready", "keep"})
 
 #: Hidden sizes up to this share away are neighbours, and those of one group of heads more or less, unless that is
 #: far.
 NEIGHBOURHOOD, FAR = 0.1, 0.2
 #: How far d_ff/h may move from the baseline's where it gives way: published models lie within it of one another.
 WIDTH_FACTOR = 1.25
+#: And where the layers are kept, so that it alone gives way.
+WIDTH_FACTOR_ALONE = 1.6
 #: How far h/L may move: in a small model one head more is many layers fewer.
 ASPECT_FACTOR = 2.0
 
@@ -32,22 +34,26 @@ def space(baseline: Baseline, device: Device, limits: Limits) -> Space:
     if not isinstance(attention, AttentionShape) or mlp is None:
         raise InputError("expected a dense model with multi-head attention", key="--what", value=NAME)
     excluded: Counter[str] = Counter()
-    step = device.alignment_elements(workload.dtype) * workload.t
-    least_heads = lcm(attention.heads // attention.kv_heads, _even(attention), workload.t)
+    shards = limits.shards(workload.t)
+    step = device.alignment_elements(workload.dtype) * shards
+    least_heads = lcm(attention.heads // attention.kv_heads, _even(attention), shards)
     one_more = -(-model.hidden * least_heads // attention.heads)
     slack = max(int(model.hidden * NEIGHBOURHOOD), one_more if one_more <= FAR * model.hidden else 0)
     found = limits.values(model.hidden - slack, model.hidden + slack, step)
     values = [value for value in found if value != model.hidden]
-    fixed = list(_heads(model, attention, values, limits, workload.t, excluded))
-    if not fixed and limits.head_dims is None:
+    if not values:
+        raise nothing_left(NAME, {f"{model.hidden} +-{slack} in multiples of {step} ({shards} aligned shards)": 1})
+    fixed = list(_heads(model, attention, values, limits, shards, excluded))
+    if not fixed and limits.head_dims is None and whole_heads(attention.heads, attention.kv_heads, shards):
         # No neighbour is whole heads at the same key/value ratio: they stay as they are, and add up to another width.
         same = {"heads": attention.heads, "head_dim": attention.head_dim, "kv_heads": attention.kv_heads}
         fixed = [{"hidden": value, **same} for value in values]
     aspect = aspect_bounds(model, limits, Bounds(aspect_factor=ASPECT_FACTOR))
+    factor = WIDTH_FACTOR_ALONE if "layers" in (limits.keep or ()) else WIDTH_FACTOR
     candidates = tuple(
         change
         for one in fixed
-        for change in _layers_and_widths(model, mlp.width, one, step, workload.p, limits.tolerance, aspect, excluded)
+        for change in _layers_and_widths(model, one, step, workload.p, limits.tolerance, aspect, factor, excluded)
     )
     if not candidates:
         raise nothing_left(NAME, excluded)
@@ -55,7 +61,7 @@ def space(baseline: Baseline, device: Device, limits: Limits) -> Space:
         "hidden": model.hidden, "heads": attention.heads, "head_dim": attention.head_dim,
         "kv_heads": attention.kv_heads, "d_ff": mlp.width, "layers": model.layers,
     }  # fmt: skip
-    note = f"layers and d_ff (d_ff/h within a factor {WIDTH_FACTOR} of the baseline's) follow, to keep the parameters"
+    note = f"layers and d_ff (d_ff/h within a factor {factor} of the baseline's) follow, to keep the parameters"
     return Space(NAME, model, workload, candidates, own, excluded=excluded, notes=(note,))
 
 
@@ -81,19 +87,20 @@ def _even(attention: AttentionShape) -> int:
 
 
 def _layers_and_widths(
-    model: ModelShape, own_width: int, fixed: dict[str, int], step: int, p: int, tolerance: float,
-    aspect: tuple[float, float], excluded: Counter[str],
+    model: ModelShape, fixed: dict[str, int], step: int, p: int, tolerance: float, aspect: tuple[float, float],
+    factor: float, excluded: Counter[str],
 ) -> Iterator[dict[str, int]]:  # fmt: skip
     """Layers about as many as the baseline's, each with the width that makes up its parameters."""
     count, target, value = parameters_by(model, fixed), model.parameters, fixed["hidden"]
-    proportional = own_width * value / model.hidden
-    fewest = max(p, (target - count.ends) // max(1, count.layer(round(proportional * WIDTH_FACTOR))))
-    most = (target - count.ends) // max(1, count.layer(round(proportional / WIDTH_FACTOR))) + 1
+    assert model.dense_mlp is not None
+    proportional = model.dense_mlp.width * value / model.hidden
+    fewest = max(p, (target - count.ends) // max(1, count.layer(round(proportional * factor))))
+    most = (target - count.ends) // max(1, count.layer(round(proportional / factor))) + 1
     for layers in range(-(-fewest // p) * p, most + 1, p):
         exact = ((target - count.ends) / layers - count.rest) / count.each
         width = max(step, round(exact / step) * step)
-        if not proportional / WIDTH_FACTOR <= width <= proportional * WIDTH_FACTOR:
-            excluded[f"d_ff within a factor {WIDTH_FACTOR} of the baseline's share of h"] += 1
+        if not proportional / factor <= width <= proportional * factor:
+            excluded[f"d_ff within a factor {factor} of the baseline's share of h"] += 1
         elif not aspect[0] <= value / layers <= aspect[1]:
             excluded[f"h/L within {aspect[0]:.0f}..{aspect[1]:.0f} (--aspect)"] += 1
         elif abs(count.of(layers, width) / target - 1) > tolerance:

@@ -11,7 +11,7 @@ from sizer.searching.baseline import Baseline
 from sizer.searching.space import Limits, Space, nothing_left
 
 NAME = "microbatch"
-LIMITS = frozenset({"seq_lens"})
+LIMITS = frozenset({"misaligned", "seq_lens"})
 #: Of large b only those of so many significant bits are tried: every one to 256, then each within a 128th of the next.
 BITS = 8
 
@@ -30,7 +30,7 @@ def space(baseline: Baseline, device: Device, limits: Limits) -> Space:
         if highest < wanted:
             excluded[f"memory of {device.name} (the largest that fits is {fits[s]} at s {s})"] = wanted - highest
         every = limits.values(1, highest, 1)
-        kept = [b for b in every if limits.step is not None or _is_round(b)]
+        kept = [b for b in every if limits.misaligned or limits.step is not None or _is_round(b)]
         found += [{key: {"b": b, "s": s}[key] for key in own} for b in kept]
         if len(kept) < len(every):
             reason = f"b of more than {BITS} significant bits at s {s} (--step 1 takes them all)"

@@ -16,7 +16,7 @@ from sizer.searching.baseline import Baseline
 from sizer.searching.space import Limits, Space, nothing_left, whole_heads
 
 NAME = "model"
-LIMITS = frozenset({"aspect", "head_dims"})
+LIMITS = frozenset({"aspect", "head_dims", "tp_ready", "keep"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,7 @@ def _candidates(
     attention, mlp = model.attention, model.dense_mlp
     assert isinstance(attention, AttentionShape)
     assert mlp is not None
-    step = device.alignment_elements(workload.dtype) * workload.t
+    step = device.alignment_elements(workload.dtype) * limits.shards(workload.t)
     low, high = aspect_bounds(model, limits, bounds)
     ratio, reach = mlp.width / model.hidden, bounds.aspect_factor ** (2 / 3)  # h moves by less than h/L: L gives way
     for hidden in limits.values(int(model.hidden / reach), int(model.hidden * reach), step):
@@ -66,7 +66,9 @@ def _candidates(
             max(-(-int(hidden * ratio / bounds.width_factor) // step) * step, step),
             int(hidden * ratio * bounds.width_factor) + 1, limits.step or step,
         )  # fmt: skip
-        for fixed in _heads_and_vocab(model, attention, hidden, workload.t, step, limits, bounds, excluded):
+        for fixed in _heads_and_vocab(
+            model, attention, hidden, limits.shards(workload.t), step, limits, bounds, excluded
+        ):
             count = parameters_by(model, fixed)
             for width in widths:
                 change = {**fixed, "d_ff": width}

@@ -14,7 +14,7 @@ from sizer.searching.baseline import Baseline
 from sizer.searching.space import Limits, Space, nothing_left
 
 NAME = "swiglu"
-LIMITS: frozenset[str] = frozenset()
+LIMITS = frozenset({"misaligned", "tp_ready"})
 
 #: What a kernel loads at once: a leading dimension off it is served by another, slower kernel on every generation.
 VECTOR_BYTES = 16
@@ -38,7 +38,9 @@ def _alone(baseline: Baseline, device: Device, limits: Limits, note: str) -> Spa
     width = mlp.width
     stack = Stack("decoder", hidden, (Block(None, MlpShape(width), norms=0),), final_norm=0)
     slack = int(width * limits.tolerance)
-    vector = min(VECTOR_BYTES // BYTES[workload.dtype], device.alignment_elements(workload.dtype)) * workload.t
+    vector = min(VECTOR_BYTES // BYTES[workload.dtype], device.alignment_elements(workload.dtype)) * limits.shards(
+        workload.t
+    )
     found = limits.values(width - slack, width + slack, vector)
     near = [value for value in found if abs(value - width) <= slack and value != width]
     step = found.step

@@ -9,7 +9,7 @@ from sizer.searching.baseline import Baseline
 from sizer.searching.space import Limits, Space, nothing_left
 
 NAME = "vocab"
-LIMITS: frozenset[str] = frozenset()
+LIMITS = frozenset({"misaligned", "tp_ready"})
 
 #: Multiples of the alignment beyond the vocabulary that are worth a look.
 PADDINGS = 8
@@ -20,7 +20,7 @@ def space(baseline: Baseline, device: Device, limits: Limits) -> Space:
     model, workload = baseline.model, baseline.workload
     if not model.head:
         raise InputError("expected a model with an LM-head", key="--what", value=NAME)
-    step = device.alignment_elements(workload.dtype) * workload.t
+    step = device.alignment_elements(workload.dtype) * limits.shards(workload.t)
     highest = min(model.vocab + PADDINGS * step, int(model.vocab * (1 + limits.tolerance)) + step)
     values = [value for value in limits.values(model.vocab, highest, step) if value > model.vocab]
     if not values:
