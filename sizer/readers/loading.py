@@ -12,6 +12,7 @@ from typing import Any
 
 from shapes.errors import InputError
 from shapes.files import read_bounded
+from sizer.readers.reading import NoModel
 
 #: Configurations are a few KiB; anything larger is the wrong file.
 MAX_BYTES = 16 * 2**20
@@ -96,10 +97,10 @@ def parse_mapping(text: str, where: str) -> Mapping[str, Any]:
         raise InputError("expected a configuration, found an empty file", where=where)
     parsed = _parse_json_or_flow(text, where) if text.lstrip()[0] in "{[" else _parse_yaml(text, where)
     if not isinstance(parsed, dict):
-        raise InputError(f"expected an object at the top level, found {_kind(parsed)}", where=where)
+        raise NoModel(f"expected an object at the top level, found {_kind(parsed)}", where=where)
     for key in parsed:
         if not isinstance(key, str):
-            raise InputError("expected text as keys", where=where, key=str(key))
+            raise NoModel("expected text as keys", where=where, key=str(key))  # `on:` of a workflow is True
     return parsed
 
 
