@@ -37,6 +37,7 @@ class Compute:
     ``flops_per_clock_per_unit`` holds the dtypes whose parts are public; a fused multiply-add is two FLOPs.
     ``clock_mhz_of`` holds the dtypes whose peak is stated at another clock than ``clock_mhz``.
     ``vector_dtypes`` have a peak but no matrix units (tensor cores): fp32 on NVIDIA, fp64 on most cards.
+    ``other_units``: of variants that are sold under the same name.
     """
 
     units: int
@@ -44,6 +45,7 @@ class Compute:
     clock_mhz_of: Mapping[str, float]
     flops_per_clock_per_unit: Mapping[str, float]
     vector_dtypes: tuple[str, ...]
+    other_units: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,6 +198,7 @@ def device_from_mapping(data: Mapping[str, Any], where: str) -> Device:
             clock_mhz_of=compute.numbers_by_dtype("clock_mhz_of"),
             flops_per_clock_per_unit=compute.numbers_by_dtype("flops_per_clock_per_unit"),
             vector_dtypes=compute.texts("vector_dtypes"),
+            other_units=compute.integers("other_units"),
         ),
         peak_flops=peak_flops,
         memory=Memory(

@@ -14,7 +14,7 @@ import sizer
 from shapes.cost import predict_many
 from shapes.device import load_device
 from shapes.errors import InputError
-from shapes.model import AttentionShape, Block, MlpShape, ModelShape, MoeShape, Stack
+from shapes.model import AttentionShape, Block, MlaShape, MlpShape, ModelShape, MoeShape, Stack
 from shapes.model.resize import dimensions, resize
 from shapes.operators import operators
 from shapes.workload import Workload
@@ -52,6 +52,12 @@ def model(
 
 def experts(*, count: int = 8, top_k: int = 2, width: int = 1408) -> ModelShape:
     return model(moe=MoeShape(count, top_k, width))
+
+
+def latent(rank: int = 512, rope: int = 64, heads: int = 16) -> ModelShape:
+    """Multi-head latent attention with DeepSeek's heads of 128 + rope and values of 128."""
+    block = Block(MlaShape(heads, rank, 128, rope, 128), MlpShape(5632), count=4)
+    return ModelShape("deepseek_v3", (Stack("decoder", 2048, (block,)),), vocab=32000)
 
 
 NO_ATTENTION = ModelShape("mlp", (Stack("tower", 2048, (Block(None, MlpShape(5632), count=4),)),), vocab=32000)
@@ -113,6 +119,22 @@ BAD: list[tuple[str, ModelShape, dict[str, Any], str, int | str, list[Change]]] 
     ("SZ120", model(), {"t": 4, "p": 2, "d": 7, "gpus": 64}, "d", 7, [{"d": 8}]),  # 64 / (4 x 2)
     ("SZ120", model(), {"b": 4, "d": 8, "global_batch": 1000}, "b", 4, [{"b": 1}]),  # 1000 / 8 = 125 is odd: 1, not 3
     ("SZ122", model(length=197), {}, "s", 197, []),
+    # 1536 / 8 = 192 = 1.5 x 128: what vLLM and SGLang refuse of Qwen3-235B; at t 4 it is 384 = 3 x 128.
+    ("SZ124", experts(width=1536), {"t": 8, "recipe": "blockwise"}, "expert_d_ff", 1536,
+     [{"expert_d_ff": 1024}, {"expert_d_ff": 2048}, {"t": 4}]),
+    # 5640 = 176 x 32 + 8.
+    ("SZ124", model(d_ff=5640), {"dtype": "mxfp8"}, "d_ff", 5640, [{"d_ff": 5632}, {"d_ff": 5664}]),
+    # Four key/value heads of 64 over t 4 are 64 a shard: half a block.
+    ("SZ124", model(heads=32, kv=4), {"t": 4, "recipe": "blockwise"}, "kv_heads", 4, [{"t": 2}]),
+    ("SZ124", model(), {"b": 1, "s": 4000, "recipe": "blockwise"}, "s", 4000, [{"s": 3968}, {"s": 4096}]),
+    # 32 x 127/2 = 2032 rows; 5% of them are 40,640 routed, 2.5 times the 16,384 there are.
+    ("SZ125", experts(count=32, top_k=8), {"b": 1, "recipe": "blockwise"}, "b", 1, [{"b": 3}]),
+    ("SZ126", latent(384, 32), {}, "kv_lora_rank", 384, []),
+    ("SZ126", latent(), {"phase": "decode", "context": 4096, "t": 4}, "t", 4, []),
+    # Two ranks take two parts each; the third, of 4098, would be 1024.5.
+    ("SZ127", model(), {"cp": 2, "s": 4098}, "s", 4098, [{"s": 4096}, {"s": 4100}, {"cp": 1}]),
+    ("SZ127", model(), {"t": 8, "sequence_parallel": True, "s": 4100}, "s", 4100, [{"s": 4096}, {"s": 4104}]),
+    ("SZ128", model(layers=8, vocab=256_000), {"p": 4}, "p", 4, []),
 ]  # fmt: skip
 
 GOOD: list[tuple[str, ModelShape, dict[str, Any]]] = [
@@ -137,6 +159,14 @@ GOOD: list[tuple[str, ModelShape, dict[str, Any]]] = [
     ("SZ120", model(), {"t": 4, "p": 2, "d": 8, "b": 4, "gpus": 64, "global_batch": 1024}),
     ("SZ121", model(), {}),
     ("SZ122", model(length=256), {}),
+    ("SZ124", experts(width=1536), {"t": 4, "recipe": "blockwise"}),
+    ("SZ124", latent(), {"recipe": "blockwise"}),  # the latent projection's 576 are 4.5 blocks
+    ("SZ124", model(), {"dtype": "fp8"}),
+    ("SZ125", experts(count=32, top_k=8), {"b": 4, "recipe": "blockwise"}),
+    ("SZ125", experts(), {}),
+    ("SZ126", latent(), {}),
+    ("SZ127", model(), {"cp": 4, "t": 8, "sequence_parallel": True, "s": 8192}),
+    ("SZ128", model(layers=80, hidden=8192, heads=64, d_ff=28672), {"p": 4}),
 ]
 
 NOT_APPLICABLE: list[tuple[str, ModelShape, dict[str, Any]]] = [
@@ -157,6 +187,13 @@ NOT_APPLICABLE: list[tuple[str, ModelShape, dict[str, Any]]] = [
     ("SZ117", model(), {}),
     ("SZ120", model(), {}),
     ("SZ122", model(), {"s": 197}),
+    ("SZ124", model(d_ff=5640), {}),
+    ("SZ125", model(), {"recipe": "blockwise"}),
+    ("SZ126", model(), {}),
+    ("SZ127", model(), {"s": 4097, "t": 8}),
+    ("SZ128", model(vocab=256_000), {}),
+    ("SZ129", model(), {}),
+    ("SZ130", model(), {}),
 ]
 
 
@@ -285,7 +322,16 @@ def test_what_does_not_fit_is_an_error_and_every_way_out_fits() -> None:
 
 
 def test_every_rule_has_a_bad_example() -> None:
-    alone = {"SZ107", "SZ111", "SZ112", "SZ119", "SZ121", "SZ123"}  # the tests above, and test_steps.py
+    alone = {
+        "SZ107",
+        "SZ111",
+        "SZ112",
+        "SZ119",
+        "SZ121",
+        "SZ123",
+        "SZ129",
+        "SZ130",
+    }  # the tests above, and test_steps.py
     assert {code for code, *_ in BAD} | alone == {rule.CODE for rule in RULES}
 
 
@@ -454,3 +500,82 @@ def test_nothing_is_said_of_head_dimensions_where_the_kernels_are_not_public() -
     answer = find_rule("SZ114").check(context(model(head_dim=132), "gaudi3"))
     assert isinstance(answer, NotApplicable)
     assert "Gaudi FusedSDPA" in answer.reason
+
+
+def test_304_tiles_are_two_waves_on_one_b300_and_three_on_the_other() -> None:
+    # The ML Engineering book's case; 4096 wide projections of 1216 tokens.
+    seen = context(model(hidden=4096, heads=32), "b300", b=1, s=1216, phase="infer")
+    (finding,) = found("SZ130", seen)
+    assert "304 tiles: 3 waves on" in finding.message
+    assert "2 on the one with 152" in finding.message
+    assert found("SZ130", context(model(), "b300")) == []
+
+
+def recurrent(**dims: int) -> Context:
+    """A traced model of which only a recurrence's dimensions and the operators of something else are known."""
+    from dataclasses import replace
+
+    workload = dims.pop("t", 1), dims.pop("s", 2048), "infer" if dims.pop("infer", 0) else "train"
+    seen = context(model(), t=workload[0], s=workload[1], phase=workload[2])
+    return replace(seen, model=None, dimensions=dims)
+
+
+@pytest.mark.parametrize(
+    ("dims", "field", "said", "changes"),
+    [
+        ({"linear_value_heads": 32, "linear_key_heads": 12}, "linear_value_heads", "no whole number shares one", []),
+        ({"linear_value_heads": 32, "linear_key_heads": 16, "t": 32}, "t", "16 key heads do not divide", [{"t": 16}]),
+        ({"linear_value_heads": 32, "linear_key_dim": 96}, "linear_key_dim", "runs it as 128", []),
+        ({"linear_value_heads": 32, "linear_key_dim": 320}, "linear_key_dim", "none above 256", []),
+        ({"state_heads": 128, "state_groups": 8, "t": 16}, "t", "8 groups do not divide", [{"t": 8}]),
+        ({"state_heads": 128, "chunk": 256, "s": 1100}, "s", "holds 76 tokens: 14%", [{"s": 1024}, {"s": 1280}]),
+    ],
+)
+def test_a_recurrence_is_judged_by_its_heads_groups_and_chunks(
+    dims: dict[str, int], field: str, said: str, changes: list[Change]
+) -> None:
+    (finding,) = found("SZ129", recurrent(**dims))
+    assert finding.field == field
+    assert said in finding.message
+    assert [dict(one.change) for one in finding.suggestions] == changes
+
+
+def test_a_recurrence_of_published_models_passes() -> None:
+    qwen = {"linear_value_heads": 32, "linear_key_heads": 16, "linear_key_dim": 128}
+    assert found("SZ129", recurrent(**qwen, t=8)) == []
+    assert found("SZ129", recurrent(state_heads=128, state_groups=8, chunk=128, t=8, s=4096)) == []
+    assert found("SZ129", recurrent(state_heads=128, state_groups=1, t=8, infer=1)) == []  # engines copy the group
+
+
+def test_a_head_run_again_for_predicted_tokens_is_counted_with_the_last_stage() -> None:
+    def spent(mtp: int) -> float:
+        attention, mlp = AttentionShape(16, 16, 128), MlpShape(5632)
+        last = (Block(attention, mlp, count=mtp, extra=(("mtp.eh_proj", 2 * 2048 * 2048),)),) if mtp else ()
+        blocks = (Block(attention, mlp, count=8 - mtp), *last)
+        shape = ModelShape("llama", (Stack("decoder", 2048, blocks),), vocab=128_000)
+        (finding,) = found("SZ128", context(shape, p=4))
+        assert finding.at_most_s is not None
+        return finding.at_most_s
+
+    assert spent(1) == pytest.approx(2 * spent(0))
+
+
+def test_an_expert_width_off_16_bytes_is_said_to_be_refused_by_grouped_products() -> None:
+    (finding,) = [one for one in found("SZ117", context(experts(width=1025))) if one.field == "expert_d_ff"]
+    assert finding.violated
+    assert "grouped products refuse rows off 16 bytes" in finding.message
+
+
+def test_experts_that_cut_blocks_are_priced_and_told_the_width_and_the_degree_that_do_not() -> None:
+    qwen = experts(count=128, top_k=8, width=1536)
+    report = sizer.check(qwen, tp=8, recipe="blockwise", s=4096)
+    (finding,) = [one for one in report.findings if "SZ124" in one.codes]
+    assert (finding.severity, finding.field, finding.value) == ("warning", "expert_d_ff", 1536)
+    assert {"tp": 4} in [dict(one.change) for one in finding.suggestions]
+    assert finding.tier
+
+
+def test_padding_of_expert_groups_is_priced_by_what_the_grouped_products_take() -> None:
+    report = sizer.check(experts(count=64, top_k=8), b=1, s=1024, recipe="blockwise", global_batch=64)
+    (finding,) = [one for one in report.findings if "SZ125" in one.codes]
+    assert 0 < finding.step_seconds < report.step.seconds

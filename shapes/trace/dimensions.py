@@ -24,6 +24,16 @@ _ATTRIBUTES: dict[str, tuple[str, ...]] = {
     "expert_d_ff": ("moe_intermediate_size",),
 }
 
+#: Sizes of a recurrence (gated delta net, Mamba-2), which are named and not changed; where there are heads of one.
+_RECURRENT: dict[str, tuple[str, ...]] = {
+    "linear_value_heads": ("linear_num_value_heads",),
+    "linear_key_heads": ("linear_num_key_heads",),
+    "linear_key_dim": ("linear_key_head_dim",),
+    "state_heads": ("mamba_n_heads", "mamba_num_heads"),
+    "state_groups": ("mamba_n_groups", "n_groups"),
+    "chunk": ("mamba_chunk_size", "chunk_size"),
+}
+
 
 #: What configurations call the longest sequence they were made for.
 _POSITIONS = ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length", "max_sequence_length")
@@ -68,6 +78,15 @@ def named_dimensions(settings: Any) -> tuple[dict[str, int], dict[str, str]]:
             if isinstance(value, int) and not isinstance(value, bool) and value > 0:
                 sizes[name], keys[name] = value, prefix + str(mapped.get(attribute, attribute))
                 break
+    recurrent = {
+        name: (value, attribute)
+        for name, attributes in _RECURRENT.items()
+        for attribute in attributes
+        if type(value := held(part, attribute)) is int and value > 0
+    }
+    if {"linear_value_heads", "state_heads"} & recurrent.keys():
+        for name, (value, attribute) in recurrent.items():
+            sizes[name], keys[name] = value, prefix + attribute
     whole = {"heads", "hidden"} <= sizes.keys() and sizes["hidden"] % sizes["heads"] == 0
     if "head_dim" not in sizes.keys() | varying and whole:
         sizes["head_dim"] = sizes["hidden"] // sizes["heads"]

@@ -17,6 +17,7 @@ Objections = Mapping[tuple[str, str], bool]
 #: Rules on shapes and splits: the rows of the catalogue that a source asks outright.
 _OF_SHAPES = (
     "SZ101", "SZ102", "SZ103", "SZ104", "SZ105", "SZ108", "SZ109", "SZ110", "SZ114", "SZ115", "SZ117", "SZ119", "SZ120",
+    "SZ124", "SZ126", "SZ127", "SZ129",
 )  # fmt: skip
 
 

@@ -36,6 +36,13 @@ _FILES = (
     "fits_in_memory",
     "odd_sequence",
     "launch_bound",
+    "low_precision_shards",
+    "expert_group_padding",
+    "mla_shape",
+    "sequence_shards",
+    "pipeline_ends",
+    "recurrence_shape",
+    "device_variants",
 )
 
 RULES: tuple[Rule, ...] = tuple(cast(Rule, import_module(f"sizer.rules.{name}")) for name in _FILES)

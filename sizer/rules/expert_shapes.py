@@ -1,7 +1,8 @@
 """Experts have aligned widths, divide over the devices, and are routed enough tokens to fill a tile.
 
 Each expert is a product of its own: its width is n and k as a dense MLP's is, and its m is the tokens routed to it,
-b s top_k / E on average. With fewer than a tile's 128 rows the tensor cores work on padding.
+b s top_k / E on average. With fewer than a tile's 128 rows the tensor cores work on padding. torch's grouped product
+takes no matrix whose rows are off 16 bytes: the exception comes at the first step, or experts run one by one.
 
 Bad: expert width 1400; 256 experts, top 8, b x s = 2048: 64 tokens an expert.
 Good: expert width 1408; b x s = 16384: 512 tokens an expert.
@@ -22,7 +23,7 @@ from sizer.rules.base import Answer, Context, Finding, NotApplicable, Suggestion
 
 CODE = "SZ117"
 SLUG = "expert-shapes"
-SOURCE = "vLLM issues on block-quantised FP8 experts; grouped GEMM tiles of 128 rows."
+SOURCE = "Grouped GEMM tiles of 128 rows; strides: transformers issue 48644, pytorch pull request 150374."
 
 #: Rows of the common grouped-GEMM tile.
 TILE_ROWS = 128
@@ -39,6 +40,7 @@ def check(context: Context) -> Answer:
         message = f"each expert's width: {shard_text('d_ff', moe.width, workload.t, step // workload.t)}"
         suggestions = tuple(Suggestion({"expert_d_ff": value}) for value in neighbours(moe.width, step))
         violated = off_vector(context, moe.width, workload.t)
+        message += "; grouped products refuse rows off 16 bytes" if violated else ""
         findings.append(Finding("expert_d_ff", moe.width, message, suggestions, violated=violated))
     findings += _split(model, moe.experts, moe.top_k, workload)
     tokens = workload.tokens * moe.top_k * workload.e / moe.experts
