@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 from shapes.errors import InputError, positive_int
-from shapes.model import AttentionShape, Block, Linear, MlpShape, ModelShape, Stack
+from shapes.model import AttentionShape, Block, Linear, MlaShape, MlpShape, ModelShape, Stack
 from shapes.model.layers import MOST_LAYERS
 
 DIMENSIONS = (
     "vocab", "hidden", "layers", "heads", "kv_heads", "head_dim", "d_ff", "experts", "top_k", "expert_d_ff",
-    "shared_d_ff",
+    "shared_d_ff", "q_lora_rank", "kv_lora_rank", "window",
 )  # fmt: skip
 
 
@@ -20,6 +20,9 @@ def dimensions(model: ModelShape) -> dict[str, int]:
     found = {"vocab": model.vocab, "hidden": model.hidden, "layers": model.main.layers}
     if attention is not None:
         found |= {"heads": attention.heads, "kv_heads": attention.kv_heads, "head_dim": attention.head_dim}
+    if isinstance(attention, MlaShape):
+        found |= {"q_lora_rank": attention.q_lora_rank or 0, "kv_lora_rank": attention.kv_lora_rank}
+    found["window"] = next((window for block in model.main.blocks if (window := _window(block))), 0)
     if model.dense_mlp is not None:
         found["d_ff"] = model.dense_mlp.width
     if moe is not None:
@@ -32,8 +35,9 @@ def resize(model: ModelShape, **changes: int) -> ModelShape:
     """``model`` with the named dimensions changed, everywhere they had the main stack's old value.
 
     What follows follows: key/value heads of plain multi-head attention follow ``heads``; ``head_dim`` follows
-    ``heads`` and ``hidden`` where head_dim x heads was the hidden size and no new head_dim is given. Raises InputError
-    for an unknown dimension, one the model lacks, or a result that is no model.
+    ``heads`` and ``hidden`` where head_dim x heads was the hidden size and no new head_dim is given.
+    ``shared_d_ff`` 0 takes the shared experts away. Raises InputError for an unknown dimension, one the model lacks, or
+    a result that is no model.
 
     >>> from shapes.model import AttentionShape, Block, Linear, MlpShape, ModelShape, Stack
     >>> block = Block(AttentionShape(32, 32, 80), MlpShape(10240, gated=False), count=32)
@@ -45,7 +49,8 @@ def resize(model: ModelShape, **changes: int) -> ModelShape:
     for name, value in changes.items():
         if name not in old:
             raise InputError(f"expected one of {', '.join(old)}", key=name, value=value)
-        positive_int(value, name)
+        if (name, value) != ("shared_d_ff", 0):
+            positive_int(value, name)
     new = _completed(model, old, changes)
     stacks = tuple(_resized_stack(stack, old, new, main=stack is model.main) for stack in model.stacks)
     return replace(
@@ -102,19 +107,32 @@ def _with_layers(blocks: tuple[Block, ...], layers: int) -> tuple[Block, ...]:
     return tuple(replace(block, count=count) for block, count in zip(runs, counts, strict=True))
 
 
+def _window(block: Block) -> int:
+    return (block.attention.window or 0) if block.attention else 0
+
+
 def _resized_block(block: Block, old: dict[str, int], new: dict[str, int]) -> Block:
     attention, mlp = block.attention, block.mlp
     if isinstance(attention, AttentionShape):
         attention = _resized_attention(attention, old, new)
-    elif attention is not None and new.get("heads") != old.get("heads"):
-        attention = replace(attention, heads=new["heads"])
+    elif attention is not None:
+        heads, ranks = new["heads"] if attention.heads == old.get("heads") else attention.heads, attention.q_lora_rank
+        attention = replace(
+            attention, heads=heads, kv_lora_rank=new.get("kv_lora_rank", attention.kv_lora_rank),
+            q_lora_rank=new.get("q_lora_rank", ranks) if ranks else None,
+        )  # fmt: skip
+    if attention is not None and attention.window and attention.window == old.get("window"):
+        attention = replace(attention, window=new["window"])
     cross = _resized_attention(block.cross, old, new) if block.cross else None
     if isinstance(mlp, MlpShape):
         mlp = _resized_mlp(mlp, "d_ff", old, new)
     elif mlp is not None:
-        shared = _resized_mlp(mlp.shared, "shared_d_ff", old, new) if mlp.shared else None
+        shared = _resized_mlp(mlp.shared, "shared_d_ff", old, new) if mlp.shared and new.get("shared_d_ff", 1) else None
         width = new["expert_d_ff"] if mlp.width == old.get("expert_d_ff") else mlp.width
-        mlp = replace(mlp, experts=new["experts"], top_k=new["top_k"], width=width, shared=shared)
+        gate = mlp.shared_gate and shared is not None
+        mlp = replace(
+            mlp, experts=new["experts"], top_k=new["top_k"], width=width, shared=shared, shared_gate=gate
+        )  # fmt: skip
     return replace(block, attention=attention, cross=cross, mlp=mlp)
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import replace
 from typing import Any
 
 import click
@@ -30,7 +29,7 @@ from sizer.report.formats import draw
 @click.option("--config", "config_option", metavar="FILE", help="The baseline's configuration (as the argument).")
 @click.option(
     "--what",
-    help="What varies: swiglu, heads, hidden … (an unknown name lists them). [default: swiglu; model with --params]",
+    help="What varies: swiglu, experts, heads, hidden … (an unknown name lists them). [default: swiglu; model with --params]",
 )
 @click.option("--h", "h", type=int, help="Hidden size of the baseline.")
 @click.option("--d-ff", type=int, help="Width of its MLP. [default: 8h/3]")
@@ -103,6 +102,7 @@ def command(
     from shapes.measure.presence import accelerator_here
     from sizer.readers import read_config
     from sizer.searching import search
+    from sizer.searching.patch import of_file
     from sizer.searching.space import Limits
 
     if direction is not None:
@@ -133,8 +133,7 @@ def command(
     if emit and format_ not in ("text", "json"):
         raise InputError("expected json, a patch's only format, with --emit", key="--format", value=format_)
     if emit:
-        patched = replace(result, keys=reading.keys if reading is not None else {})
-        write_answer("search --emit", patched, None, output)
+        write_answer("search --emit", of_file(result, reading) if reading is not None else result, None, output)
         return
     write_answer("search", result, format_, output)
 

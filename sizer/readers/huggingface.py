@@ -95,6 +95,11 @@ KEYS: dict[str, tuple[str, ...]] = {
     "top_k": hf_moe.TOP_K,
     "expert_d_ff": ("moe_intermediate_size", "intermediate_size"),
     "shared_d_ff": ("shared_expert_intermediate_size",),
+    # Not a dimension but a count of experts' widths, where a file has that.
+    "shared_experts": ("n_shared_experts",),
+    "q_lora_rank": ("q_lora_rank",),
+    "kv_lora_rank": ("kv_lora_rank",),
+    "window": ("sliding_window",),
 }
 
 

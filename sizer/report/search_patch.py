@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 from sizer.report.page import Page
+from sizer.searching.patch import settings
 from sizer.searching.ranked import SearchResult
 
 
@@ -14,14 +15,10 @@ def render(result: SearchResult, page: Page) -> str:
 
 
 def _patch(result: SearchResult) -> dict[str, Any]:
-    """Nested keys become nested objects; what the file has no key for is left out. Empty: keep what is there."""
+    """Nested keys become nested objects. Empty: keep what is there."""
     patch: dict[str, Any] = {}
-    if result.keep:
-        return patch
-    for name, value in result.best.change.items():
-        if result.keys and name not in result.keys:
-            continue
-        *parents, last = str(result.keys.get(name, name)).split(".")
+    for key, value in settings(result).items():
+        *parents, last = key.split(".")
         inner = patch
         for parent in parents:
             inner = inner.setdefault(parent, {})

@@ -8,7 +8,7 @@ from dataclasses import replace
 from shapes.errors import InputError
 from shapes.measure.jobs import Job, Part, PartName
 from shapes.model import AttentionShape, Block, MlpShape, ModelShape
-from shapes.operators import Gemm
+from shapes.operators import Gemm, GroupedGemm
 from shapes.workload import Workload
 from sizer.searching.predicting import rebuilt, timed_operators
 from sizer.searching.space import Space, whole_heads
@@ -23,9 +23,9 @@ def weighted_jobs(space: Space, change: Mapping[str, int]) -> WeightedJobs:
     Their products are those that ``predicting.price`` prices. InputError for what is only predicted.
     """
     model, workload = rebuilt(space, change)
-    if space.operators_of is not None:
-        gemms = [operator for operator in timed_operators(space, change) if isinstance(operator, Gemm)]
-        return [(Job(operator), operator.count) for operator in gemms]
+    if space.operators_of is not None or space.measured_parts == ():
+        found = timed_operators(space, change)
+        return [(Job(operator), operator.count) for operator in found if isinstance(operator, Gemm | GroupedGemm)]
     names = space.measured_parts or (("layer", "head") if model.head else ("layer",))
     _refuse(model, workload, names)
     scale = space.workload.tokens / workload.tokens
@@ -42,6 +42,8 @@ def left_out(space: Space) -> tuple[str, ...]:
     """What of a step is not timed, a sentence each."""
     if space.operators_of is not None:
         return ()
+    if space.measured_parts == ():
+        return ("matrix products are timed one by one; activations, permutation and all-to-all are not",)
     notes = []
     if space.measured_parts is None:
         notes.append("layers and the head are timed, embedding and optimizer are not")

@@ -25,7 +25,7 @@ from sizer.searching.ranked import Ranked
 from sizer.searching.space import Space
 
 #: Dimensions that candidates alike in all others differ by: only the best of them is listed.
-SMALL = frozenset({"d_ff", "vocab"})
+SMALL = frozenset({"d_ff", "vocab", "expert_d_ff", "shared_d_ff"})
 #: And layers that differ by no more than this share.
 FEW_LAYERS = 0.1
 #: Multiples of which are preferred in a tie: what halves over 2, 4 and 8 shards stays aligned.
@@ -119,7 +119,9 @@ def _level(one: Ranked, ranked: Sequence[Ranked]) -> int:
 
 def _aligned(change: Mapping[str, int]) -> int:
     """How well widths halve over shards, and heads: the largest powers of two that divide them."""
-    widths = min((change[name] & -change[name] for name in ("d_ff", "hidden") if name in change), default=1)
+    widths = min(
+        (change[name] & -change[name] for name in ("d_ff", "expert_d_ff", "hidden") if name in change), default=1
+    )
     return min(widths, PREFERRED) * min(change.get("heads", 1) & -change.get("heads", 1), MOST_SHARDS)
 
 

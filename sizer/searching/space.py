@@ -32,7 +32,8 @@ KEEPABLE: Mapping[str, Callable[[Mapping[str, int]], object]] = {
 class Space:
     """``candidates`` are changes of ``model`` (dimensions) or ``workload`` (b, s); of a step's operators those that
 
-    ``timed`` says are timed (None: all), measured as ``measured_parts`` of the model (None: whole layers and the head).
+    ``timed`` says are timed (None: all), measured as ``measured_parts`` of the model (None: whole layers and the head;
+    none: their matrix products one by one).
     ``parameters_of``: None: the whole model's. ``operators_of`` replaces the model's own operators (the book's single
     product). ``excluded``: constraint -> how many candidates it left out, in words a person can act on.
     """

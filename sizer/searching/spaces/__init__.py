@@ -12,7 +12,7 @@ from shapes.errors import InputError
 from shapes.model.resize import dimensions
 from sizer.searching.baseline import Baseline
 from sizer.searching.space import KEEPABLE, Limits, Space, nothing_left
-from sizer.searching.spaces import heads, hidden, microbatch, model, swiglu, vocab
+from sizer.searching.spaces import experts, heads, hidden, microbatch, model, swiglu, vocab
 
 
 class SpaceMaker(Protocol):
@@ -25,7 +25,7 @@ class SpaceMaker(Protocol):
 
 
 SPACES: Mapping[str, SpaceMaker] = {
-    one.NAME: one for one in cast(tuple[SpaceMaker, ...], (swiglu, heads, vocab, hidden, microbatch, model))
+    one.NAME: one for one in cast(tuple[SpaceMaker, ...], (swiglu, experts, heads, vocab, hidden, microbatch, model))
 }
 #: Limits that not every space takes -> the command line's option.
 OPTIONS = {

@@ -1,0 +1,48 @@
+"""A mixture's experts at equal total and active parameters: width, number, top-k and shared experts together."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from shapes.device import Device
+from shapes.errors import InputError
+from shapes.operators import Operator
+from sizer.searching.baseline import Baseline
+from sizer.searching.mixtures import WIDTH_FACTOR, baseline_of, mixtures, off_by, whole
+from sizer.searching.space import Limits, Space, nothing_left
+
+NAME = "experts"
+LIMITS = frozenset({"tp_ready"})
+
+
+def space(baseline: Baseline, device: Device, limits: Limits) -> Space:
+    """Finer and coarser experts, each as many and as many a token as keep both counts of parameters."""
+    model, workload, moe = baseline.model, baseline.workload, baseline.model.moe
+    if moe is None:
+        raise InputError("expected a mixture of experts", key="--what", value=NAME)
+    step, multiple = device.alignment_elements(workload.dtype) * limits.shards(workload.t), whole(moe, workload)
+    shared = moe.shared.width if moe.shared else 0
+    total, active = moe.experts * moe.width + shared, moe.top_k * moe.width + shared
+    widths = limits.values(moe.width // WIDTH_FACTOR, moe.width * WIDTH_FACTOR, step)
+    own, excluded, candidates = baseline_of(moe), Counter[str](), []
+    for change in mixtures(moe, total, active, widths, multiple):
+        if change == own:
+            continue
+        if off_by(model, change) > limits.tolerance:
+            excluded[f"--tolerance {limits.tolerance:.2%} of total and of active parameters"] += 1
+        else:
+            candidates.append(change)
+    if not candidates:
+        raise nothing_left(NAME, excluded)
+    notes = (
+        "total and active parameters stay within the tolerance; what finer or coarser experts do to quality is yours",
+        f"experts in multiples of {multiple}; router, experts, shared and dense MLPs are timed",
+    )
+    return Space(
+        NAME, model, workload, tuple(candidates), own, timed=_is_mlp, measured_parts=(), excluded=excluded,
+        notes=notes,
+    )  # fmt: skip
+
+
+def _is_mlp(operator: Operator) -> bool:
+    return ".moe." in operator.name or ".mlp." in operator.name

@@ -1,0 +1,133 @@
+"""Searching mixtures of experts: at equal parameters, what is priced and measured, what a file can say."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+from measure_fakes import FakeExecutor
+
+from shapes.device import load_device
+from shapes.errors import InputError
+from shapes.measure import Job
+from shapes.model.resize import dimensions, resize
+from shapes.operators import GroupedGemm
+from sizer.cli import main
+from sizer.pricing import Pricer
+from sizer.readers import read_config
+from sizer.searching import search
+from sizer.searching.baseline import Baseline
+from sizer.searching.jobs import weighted_jobs
+from sizer.searching.patch import of_file
+from sizer.searching.predicting import price
+from sizer.searching.space import Limits
+from sizer.searching.spaces import make_space
+
+CONFIGS = Path(__file__).parent / "data" / "configs"
+MIXTURES = ("deepseek-v3", "qwen3-30b-a3b", "mixtral-8x7b")
+TINY = {
+    "model_type": "qwen3_moe", "hidden_size": 128, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 32,
+    "moe_intermediate_size": 128, "num_experts": 16, "num_experts_per_tok": 4, "num_hidden_layers": 2,
+    "vocab_size": 512, "intermediate_size": 256,
+}  # fmt: skip
+
+
+def config(name: str) -> str:
+    return str(CONFIGS / f"{name}.json")
+
+
+def run(*arguments: str) -> Result:
+    return CliRunner().invoke(main, ["search", *arguments], catch_exceptions=False)
+
+
+@pytest.mark.parametrize("name", MIXTURES)
+def test_experts_are_searched_at_equal_total_and_active_parameters(name: str) -> None:
+    model = read_config(config(name)).model
+    result = search(config(name), what="experts", e=8, d=8, top=100)
+    assert result.baseline.change == {key: dimensions(model)[key] for key in result.baseline.change}
+    assert {one.change["top_k"] for one in result.ranked} > {result.baseline.change["top_k"]}
+    for one in result.ranked[1:]:
+        changed = resize(model, **one.change)
+        assert abs(changed.parameters / model.parameters - 1) <= 0.01
+        assert abs(changed.active_parameters / model.active_parameters - 1) <= 0.01
+        assert one.change["experts"] % 8 == 0  # whole on each of the expert-parallel ranks
+        assert one.change["expert_d_ff"] % 64 == 0
+
+
+def test_finer_experts_take_longer_as_their_products_are_smaller() -> None:
+    # maxtext issue 1256: 8 to 56 experts at equal active parameters fell from 50% to 25-28% MFU.
+    found = {one.change["expert_d_ff"]: one.speedup for one in search(config("mixtral-8x7b"), what="experts").ranked}
+    assert found[3584] < found[7168] < found[14336] == 1
+
+
+def test_shared_experts_are_searched_where_a_model_has_them() -> None:
+    shares = {one.change["shared_d_ff"] / one.change["expert_d_ff"]
+              for one in search(config("deepseek-v3"), what="experts", limits=Limits(0.02)).ranked}  # fmt: skip
+    assert {0, 1, 2, 4} >= shares > {1}
+    assert all("shared_d_ff" not in one.change for one in search(config("qwen3-30b-a3b"), what="experts").ranked)
+
+
+@pytest.mark.parametrize("name", MIXTURES)
+@pytest.mark.parametrize("split", [{}, {"e": 8, "d": 8}, {"t": 2}, {"phase": "infer"}])
+def test_measured_are_the_products_that_are_priced(name: str, split: dict[str, Any]) -> None:
+    device = load_device("h100-sxm")
+    space = make_space("experts", Baseline.from_config(config(name), b=1, s=512, **split), device, Limits(0.02))
+    for change in (space.baseline, space.candidates[0]):
+        jobs = weighted_jobs(space, change)
+        assert any(isinstance(job.work, GroupedGemm) for job, _ in jobs)
+        timed = sum(count * job.work.flops for job, count in jobs)
+        assert timed == pytest.approx(price(space, change, Pricer(device)).flops, rel=1e-12)
+
+
+def test_a_measured_search_finds_the_grouped_products_that_are_fastest(tmp_path: Path) -> None:
+    def seconds_of(job: Job) -> float:
+        # A device that likes few groups, whatever is predicted.
+        return 1e-3 * (job.work.groups if isinstance(job.work, GroupedGemm) else 1)
+
+    result = search(
+        TINY, what="experts", b=1, s=512, limits=Limits(0.05), measure=FakeExecutor(seconds_of),
+        store=str(tmp_path / "store.db"), top=10,
+    )  # fmt: skip
+    assert result.source.startswith("measured:Fake")
+    assert result.best.change == {"experts": 8, "top_k": 2, "expert_d_ff": 256}
+    assert any("one by one" in note for note in result.notes)
+
+
+@pytest.mark.slow
+def test_experts_are_measured_on_this_cpu(tmp_path: Path) -> None:
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(TINY))
+    words = ("--what", "experts", "--tokens", "64", "--tolerance", "5%", "--step", "64", "--measure", "--regret", "50%",
+             "--time-limit", "20", "--store", str(tmp_path / "store.db"), "--format", "json")  # fmt: skip
+    found = json.loads(run(str(path), *words).stdout)
+    assert found["source"].startswith("measured:CPU")
+    assert found["measurements"] > 0
+    assert found["baseline"]["seconds"] > 0
+
+
+def test_a_patch_counts_shared_experts_where_the_file_does() -> None:
+    words = ("--what", "experts", "--ep", "8", "--dp", "8", "--emit")
+    patch = json.loads(run(config("deepseek-v3"), *words).stdout)
+    text = json.loads(Path(config("deepseek-v3")).read_text())
+    before, after = read_config(text).model, read_config({**text, **patch}).model
+    assert "n_shared_experts" in patch
+    assert after != before
+    assert abs(after.active_parameters / before.active_parameters - 1) <= 0.01
+
+
+def test_a_patch_that_the_file_cannot_take_is_refused() -> None:
+    # llama4's shared expert is as wide as the others by definition.
+    reading = read_config({"model_type": "llama4_text", "intermediate_size": 4096, "num_hidden_layers": 8})
+    found = search(reading, what="experts", limits=Limits(0.05), top=100)
+    wider = next(one for one in found.candidates if one.change["shared_d_ff"] != one.change["expert_d_ff"])
+    with pytest.raises(InputError, match="shared_d_ff"):
+        of_file(replace(found, keep=False, candidates=(wider,)), reading)
+
+
+def test_a_dense_model_has_no_experts_to_search() -> None:
+    with pytest.raises(InputError, match="mixture of experts"):
+        search(config("mistral-7b"), what="experts")
