@@ -29,7 +29,7 @@ from sizer.report.formats import draw
 @click.option("--config", "config_option", metavar="FILE", help="The baseline's configuration (as the argument).")
 @click.option(
     "--what",
-    help="What varies: swiglu, experts, heads, hidden … (an unknown name lists them). [default: swiglu; model with --params]",
+    help="What varies: swiglu, experts, heads … (an unknown name lists them). [default: swiglu; model with --params]",
 )
 @click.option("--h", "h", type=int, help="Hidden size of the baseline.")
 @click.option("--d-ff", type=int, help="Width of its MLP. [default: 8h/3]")
