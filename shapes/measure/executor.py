@@ -19,6 +19,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from shapes.errors import InputError
 from shapes.measure.environment import Environment
 from shapes.measure.jobs import Job
 from shapes.measure.record import Measurement, Status
@@ -61,7 +62,7 @@ class NotMeasured(RuntimeError):  # noqa: N818  # an outcome, not an error of th
         self.status: Status = status
 
 
-class DeviceLostError(RuntimeError):
+class DeviceLostError(InputError):
     """The device answers nothing any more; a new process may go on where this one stopped."""
 
 

@@ -19,7 +19,7 @@ from shapes.measure.environment import Environment, clocks, read_environment
 from shapes.measure.executor import DeviceLostError, Event, NotMeasured, Prepared, Round, Samples, Settings
 from shapes.measure.jobs import Job, Part
 from shapes.measure.kernels import UnsupportedError, build
-from shapes.measure.record import Measurement, Status, summary_fields
+from shapes.measure.record import Measurement, Status, summary_fields, without_time
 from shapes.measure.stats import StopReason, summarise
 from shapes.measure.timer import Stopwatch, WrongResultError
 from shapes.operators import Gemm
@@ -216,10 +216,7 @@ class InProcess:
         return result
 
     def _failed(self, job: Job, outcome: NotMeasured) -> Measurement:
-        return Measurement(
-            key=job.key, description=job.describe(), environment=self.environment, status=outcome.status,
-            label=job.label, message=str(outcome), created=time.time(),
-        )  # fmt: skip
+        return without_time(job, self.environment, outcome.status, str(outcome))
 
     def _outcome(self, error: Exception) -> NotMeasured:
         """What an exception of a kernel means; DeviceLostError if the device does not answer after it."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -11,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shapes.measure.environment import Environment
-from shapes.measure.jobs import flat
+from shapes.measure.jobs import Job, flat
 from shapes.measure.stats import CONFIDENCE, summarise
 from shapes.timing import Timing
 
@@ -107,6 +108,14 @@ class Measurement:
             clocks=dict(row.get("clocks") or {}), wall_s=float(row.get("wall_s", 0.0)), label=str(row.get("label", "")),
             message=str(row.get("message", "")), created=float(row["created"]), uid=str(row["uid"]),
         )  # fmt: skip
+
+
+def without_time(job: Job, environment: Environment, status: Status, message: str) -> Measurement:
+    """The outcome of a job that has no time."""
+    return Measurement(
+        key=job.key, description=job.describe(), environment=environment, status=status, label=job.label,
+        message=message, created=time.time(),
+    )  # fmt: skip
 
 
 def key_of(description: Mapping[str, Any]) -> str:

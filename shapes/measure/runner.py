@@ -83,7 +83,8 @@ def measure(
     if waiting:
         for event in events:
             if isinstance(event, Round):
-                control.append(float(np.median(event.control)))
+                if event.control.size:  # none: samples that are taken back
+                    control.append(float(np.median(event.control)))
                 if store is not None:
                     store.save_unfinished(event.samples, executor.environment)
             else:

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import sys
+import threading
+import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,6 +17,7 @@ import click
 from shapes.dtypes import DTYPES
 from shapes.errors import InputError
 from shapes.files import make_folder, write_whole
+from sizer.cli.executors import executors, ray_options, refuse_network
 from sizer.cli.options import given, output_options, write_answer
 from sizer.ending import resumable
 
@@ -70,10 +75,11 @@ _SIZES = ("m", "n", "k", "tokens", "hidden", "width", "vocab", "heads", "head_di
     help="Measurement store. [default: SIZER_STORE, else the user's cache]",
 )
 @click.option("--fresh", is_flag=True, help="Measure again what the store has.")
+@ray_options
 @output_options("bench")
 def command(
     what: str | None, suites: tuple[str, ...], config: str | None, device: str | None, store_path: str | None,
-    format_: str, output: str | None, **options: Any,
+    ray: str | None, on: str | None, format_: str, output: str | None, **options: Any,
 ) -> None:  # fmt: skip
     """Measure operators, a configuration's operators or a suite on the device at hand.
 
@@ -82,29 +88,34 @@ def command(
     """
     if sum((what is not None, bool(suites), config is not None)) > 1:
         raise InputError("expected one of mamf, --config and --suite", key="bench")
-    from shapes.measure import InProcess, Settings
+    from shapes.measure import Settings
     from shapes.measure.store import Store
-    from sizer.answers.bench import Bench, Group
+    from sizer.answers.bench import Bench
 
     chosen = {key: options[key] for key in ("precision", "time_s", "interleave")}
     settings = Settings(**given(chosen))
-    with Store.open(store_path) as store:
-        session = InProcess(device, settings)  # loads torch
-        with resumable() as may_stop:
-            run = _Run(session, store, settings, options, may_stop)
-            if suites:
-                groups = run.suites([Path(suite) for suite in suites], given(chosen))
-            elif what == "mamf":
-                groups = [Group((peak,)) for peak in run.maximum()]
-            elif config is not None:
-                groups = [Group((run.configuration(config),))]
-            else:
-                groups = [Group((run.operators(),))]
-    write_answer("bench", Bench(tuple(groups)), format_, output)
+    with Store.open(store_path) as store:  # what is wrong with it is said before anything starts
+        if ray is not None:
+            refuse_network(store.path)
+    found = executors(ray, on, device, settings)  # loads torch
+
+    def run(executor: Executor, may_stop: Callable[[], None], bar: _Bar) -> list[Group]:
+        with Store.open(store_path) as store:
+            one = _Run(executor, store, settings, options, bar.of(executor, may_stop), alone=len(found) == 1)
+            return one.groups(what, config, [Path(suite) for suite in suites], given(chosen))
+
+    with resumable() as may_stop, _bar() as bar, ThreadPoolExecutor(len(found)) as threads:
+        # A thread a kind: each waits for its devices most of the time.
+        futures = [threads.submit(run, one, may_stop, bar) for one in found[1:]]
+        groups = [run(found[0], may_stop, bar), *(future.result() for future in futures)]
+    write_answer("bench", Bench(tuple(itertools.chain.from_iterable(groups))), format_, output)
 
 
 class _Run:
-    """One call of `sizer bench`: where it measures, what it keeps and how it says so."""
+    """One call of `sizer bench` on one kind of device: where it measures, what it keeps and how it says so.
+
+    ``alone``: the call measures on no other kind.
+    """
 
     def __init__(
         self,
@@ -112,20 +123,30 @@ class _Run:
         store: Store,
         settings: Settings,
         options: dict[str, Any],
-        may_stop: Callable[[], None],
+        progress: Callable[[Progress], None],
+        *,
+        alone: bool,
     ) -> None:
         self.session, self.store, self.settings, self.options = session, store, settings, options
-        self._may_stop = may_stop
+        self._progress, self._alone = progress, alone
+
+    def groups(self, what: str | None, config: str | None, suites: list[Path], asked: dict[str, Any]) -> list[Group]:
+        from sizer.answers.bench import Group
+
+        if suites:
+            return self.suites(suites, asked)
+        if what == "mamf":
+            return [Group((peak,)) for peak in self.maximum()]
+        return [Group((self.configuration(config) if config is not None else self.operators(),))]
 
     def _measure(self, jobs: Any, settings: Settings | None = None, time_limit_s: float | None = None) -> Any:
         from shapes.measure import measure
 
         limit = time_limit_s if time_limit_s is not None else self.options["time_limit"]
-        with _progress(self._may_stop) as progress:
-            return measure(
-                jobs, executor=self.session, store=self.store, settings=settings or self.settings, time_limit_s=limit,
-                fresh=self.options["fresh"], progress=progress,
-            )  # fmt: skip
+        return measure(
+            jobs, executor=self.session, store=self.store, settings=settings or self.settings, time_limit_s=limit,
+            fresh=self.options["fresh"], progress=self._progress,
+        )  # fmt: skip
 
     def _dtypes(self) -> tuple[str, ...]:
         """As asked, else what the device trains in."""
@@ -178,22 +199,17 @@ class _Run:
         from sizer.measuring import device_of
 
         device = device_of(self.session.environment)
-        with _progress(self._may_stop) as progress:
-            found = find_maximum(
-                dtype, executor=self.session, device=device, store=self.store, settings=self.settings,
-                time_limit_s=time_limit_s, scale=self.options["scale"], progress=progress,
-            )  # fmt: skip
+        found = find_maximum(
+            dtype, executor=self.session, device=device, store=self.store, settings=self.settings,
+            time_limit_s=time_limit_s, scale=self.options["scale"], progress=self._progress,
+        )  # fmt: skip
         published = device.mamf_flops.get(dtype) if device is not None else None
         return Peak(found, self.session.environment, published)
 
     def suites(self, paths: list[Path], asked: dict[str, Any]) -> list[Group]:
         """Each suite in turn, sharing the time limit: what one leaves is the next one's."""
-        import time
-
         from shapes.measure.suite import load_suite
 
-        if self.options["out"] is not None:
-            make_folder(self.options["out"])
         loaded = [load_suite(path, self.options["scale"]) for path in paths]
         start, limit, groups = time.monotonic(), self.options["time_limit"], []
         for place, suite in enumerate(loaded):
@@ -202,7 +218,6 @@ class _Run:
         return groups
 
     def _suite(self, suite: Any, asked: dict[str, Any], limit_s: float | None) -> Group:
-        import time
         from dataclasses import replace
 
         from sizer.answers.bench import Group, Table, rows_of
@@ -238,8 +253,12 @@ class _Run:
         from dataclasses import asdict
 
         from sizer.answers.bench import write_rows
+        from sizer.measuring import slug
 
         folder = Path(self.options["out"])
+        if not self._alone:
+            folder /= slug(self.session.environment)
+        make_folder(str(folder))
         write_rows(results, folder / f"{suite.name}.jsonl")
         summary = {
             "suite": suite.name, "title": suite.title, "scale": self.options["scale"],
@@ -266,28 +285,43 @@ def _one(value: str, option: str) -> int:
     return int(value)
 
 
-@contextmanager
-def _progress(may_stop: Callable[[], None]) -> Iterator[Callable[[Progress], None]]:
-    """A line on a terminal's standard error, rewritten at most ten times a second; each call is a place to stop at."""
-    if not sys.stderr.isatty():
-        yield lambda _: may_stop()
-        return
-    import time
+class _Bar:
+    """A line on a terminal's standard error, rewritten at most ten times a second, of every kind of device together."""
 
-    shown = 0.0
+    def __init__(self, shown: bool) -> None:
+        self._shown, self._last_s = shown, 0.0
+        self._now: dict[Executor, Progress] = {}
+        self._lock = threading.Lock()
 
-    def show(now: Progress) -> None:
-        nonlocal shown
-        may_stop()
-        if time.monotonic() - shown < 0.1 and now.done < now.total:
+    def of(self, executor: Executor, may_stop: Callable[[], None]) -> Callable[[Progress], None]:
+        """What to tell how far ``executor`` is; each call is a place to stop at."""
+
+        def tell(now: Progress) -> None:
+            may_stop()
+            with self._lock:
+                self._now[executor] = now
+                if self._shown:
+                    self._show(now.done == now.total)
+
+        return tell
+
+    def _show(self, over: bool) -> None:
+        if time.monotonic() - self._last_s < 0.1 and not over:
             return
-        shown = time.monotonic()
-        share = now.done / now.total if now.total else 1.0
-        left = f"{now.left_s:.0f} s left" if now.left_s is not None else ""
-        bar = ("#" * round(30 * share)).ljust(30, ".")
-        click.echo(f"\r[{bar}] {now.done}/{now.total}  {left}\x1b[K", nl=False, err=True)
+        self._last_s = time.monotonic()
+        done, total = (sum(getattr(one, name) for one in self._now.values()) for name in ("done", "total"))
+        lefts = [one.left_s for one in self._now.values() if one.left_s is not None]
+        left = f"{max(lefts):.0f} s left" if lefts else ""
+        bar = ("#" * round(30 * (done / total if total else 1.0))).ljust(30, ".")
+        devices = "; ".join(filter(None, (getattr(executor, "status", "") for executor in self._now)))
+        click.echo(f"\r[{bar}] {done}/{total}  {left}  {devices}\x1b[K", nl=False, err=True)
 
+
+@contextmanager
+def _bar() -> Iterator[_Bar]:
+    shown = sys.stderr.isatty()
     try:
-        yield show
+        yield _Bar(shown)
     finally:
-        click.echo("\r\x1b[K", nl=False, err=True)
+        if shown:
+            click.echo("\r\x1b[K", nl=False, err=True)

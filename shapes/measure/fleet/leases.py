@@ -1,0 +1,110 @@
+"""Who measures which jobs: leases of the driver, given back when a device is lost.
+
+Jobs go out in the order they were given, the most wanted first, in leases of several so that a device can time them in
+turn. Each job is done once: a result counts only from the lease that holds the job. Of a lost device's jobs those that
+may have been under way are suspects; a suspect is leased alone, and one that has lost its device alone as well is
+convicted: it is not tried a fourth time (a second, where the device fell silent).
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from shapes.measure.jobs import Job
+
+#: A lease is so many times the jobs that are timed in turn: its last ones share their rounds with fewer others.
+ROUNDS_OF_JOBS = 4
+#: A job that has lost its device so often, the last time alone, is not tried again: processes are killed from outside
+#: too, so that once or twice says nothing of the job. A device that falls silent does so of itself.
+MOST_DEATHS, MOST_SILENCES = 3, 2
+
+
+@dataclass(slots=True)
+class Lease:
+    """``jobs`` that one device has, in order; ``left`` are those that are not done."""
+
+    jobs: tuple[Job, ...]
+    left: dict[str, Job] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.left = {job.key: job for job in self.jobs}
+
+
+class Leases:
+    """``jobs`` (keys unlike each other) in order of importance; ``interleave``: how many a device times in turn."""
+
+    def __init__(self, jobs: Sequence[Job], interleave: int) -> None:
+        self._jobs = {job.key: job for job in jobs}
+        self._place = {key: place for place, key in enumerate(self._jobs)}
+        self._waiting = list(enumerate(self._jobs))
+        self._interleave = interleave
+        self._losses: dict[str, int] = {}
+        self._out: list[Lease] = []
+
+    @property
+    def waiting(self) -> int:
+        """Jobs that no device has."""
+        return len(self._waiting)
+
+    @property
+    def over(self) -> bool:
+        return not self._waiting and not self._out
+
+    def take(self, devices: int) -> Lease | None:
+        """The next jobs for one of ``devices`` devices, or None: fewer towards the end, so that all end together."""
+        if not self._waiting:
+            return None
+        share = -(-len(self._waiting) // (2 * max(1, devices)))
+        most = max(1, min(ROUNDS_OF_JOBS * self._interleave, share))
+        taken: list[Job] = []
+        while self._waiting and len(taken) < most:
+            _, key = self._waiting[0]
+            if key in self._losses and taken:
+                break
+            heapq.heappop(self._waiting)
+            taken.append(self._jobs[key])
+            if key in self._losses:
+                break
+        lease = Lease(tuple(taken))
+        self._out.append(lease)
+        return lease
+
+    def done(self, lease: Lease, key: str) -> bool:
+        """Whether ``key`` was this lease's to do; it is done then."""
+        if lease not in self._out or key not in lease.left:
+            return False
+        del lease.left[key]
+        return True
+
+    def end(self, lease: Lease) -> None:
+        """The device is through with ``lease``; what it did not reach waits again."""
+        self._back(lease)
+
+    def lost(self, lease: Lease, *, silent: bool) -> tuple[Job, ...]:
+        """The device was lost while it worked on ``lease``: its jobs wait again, but those convicted, which it returns.
+
+        ``silent``: it did not die, it answered nothing any more.
+        """
+        suspects = list(lease.left)[: self._interleave]
+        alone = len(lease.jobs) == 1
+        convicted = []
+        for key in suspects:
+            self._losses[key] = self._losses.get(key, 0) + 1
+            if alone and self._losses[key] >= (MOST_SILENCES if silent else MOST_DEATHS):
+                convicted.append(lease.left.pop(key))
+        self._back(lease)
+        return tuple(convicted)
+
+    def drop(self) -> None:
+        """Nothing more is wanted: what waits is left."""
+        self._waiting.clear()
+
+    def _back(self, lease: Lease) -> None:
+        self._out.remove(lease)
+        self._wait(lease.left)
+
+    def _wait(self, keys: Iterable[str]) -> None:
+        for key in keys:
+            heapq.heappush(self._waiting, (self._place[key], key))

@@ -1,0 +1,91 @@
+"""Where commands measure: this process and its device, or with ``--ray`` the accelerators of a cluster."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from shapes.errors import InputError
+
+if TYPE_CHECKING:
+    from shapes.device import Device
+    from shapes.measure import Executor, Settings
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def ray_options(function: F) -> F:
+    """``--ray`` and ``--on``, passed on as ``ray`` and ``on``; None where not given."""
+    function = click.option(
+        "--on", metavar="TYPES", help="With --ray: types of accelerators, how many: H100:2,A100:1. [default: all]"
+    )(function)
+    return click.option(
+        "--ray", metavar="ADDRESS",
+        help="Measure on a Ray cluster's accelerators: auto, or HOST:PORT of its head (needs sizer[ray]).",
+    )(function)  # fmt: skip
+
+
+def executors(
+    ray: str | None, on: str | None, device: str | None = None, settings: Settings | None = None
+) -> tuple[Executor, ...]:
+    """One for every kind of device: that of this process, or those of the cluster at ``ray``.
+
+    ``device``: torch's name of it; of a cluster's only "cpu" (its simulated accelerators), since Ray places.
+    """
+    from shapes.measure import InProcess
+
+    if ray is None:
+        if on is not None:
+            raise InputError("expected --ray ADDRESS with it", key="--on", value=on)
+        return (InProcess(device, settings),)
+    if device not in (None, "cpu"):
+        raise InputError("expected no device beside --ray, which places them: use --on", key="--device", value=device)
+    if find_spec("ray") is None:
+        raise InputError("expected Ray to be installed: pip install sizer[ray]", key="--ray", value=ray)
+    from shapes.measure.fleet.device_process import accelerator_or_cpu
+    from shapes.measure.fleet.placement import parse_on
+    from shapes.measure.fleet.ray_cluster import fleets
+
+    wanted = parse_on(on) if on is not None else None
+    return fleets(ray, on=wanted, device=device, make=accelerator_or_cpu, settings=settings, say=_say)
+
+
+def one_executor(found: Sequence[Executor], named: str | Device | None) -> Executor:
+    """The executor of the device ``named``, or the only one. InputError where several could be meant."""
+    from sizer.measuring import device_of
+
+    if len(found) == 1:
+        return found[0]
+    kinds = {device_of(one.environment): one for one in found}
+    if named is not None:
+        from shapes.device import load_device
+
+        wanted = load_device(named)
+        match = next((one for device, one in kinds.items() if device is not None and device.name == wanted.name), None)
+        if match is not None:
+            return match
+    listed = ", ".join(one.environment.device for one in found)
+    raise InputError(f"expected one kind of device, named with --on or --device: {listed}", key="--ray")
+
+
+def refuse_network(path: Path) -> None:
+    """InputError where a store that several machines might open lies on a network file system."""
+    from shapes.measure.file_system import network_file_system
+
+    found = network_file_system(path)
+    if found is not None:
+        raise InputError(
+            f"SQLite's log does not work on a network file system ({found}): name a file on a local disk with --store "
+            "or SIZER_STORE; `sizer store merge` joins several",
+            where=str(path),
+        )
+
+
+def _say(line: str) -> None:
+    # A bar may stand on the terminal.
+    click.echo(f"\r\x1b[Ksizer: {line}" if sys.stderr.isatty() else f"sizer: {line}", err=True)
