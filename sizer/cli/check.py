@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from shapes.errors import InputError
+from sizer.cli.executors import executors, one_executor, ray_options
 from sizer.cli.options import (
     codes,
     config_argument,
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
 @click.option("--measure", is_flag=True, help="Price by timing the operators here (needs sizer[torch]).")
 @click.option("--time-limit", type=click.FloatRange(0, min_open=True), help="Measuring: seconds a configuration.")
 @click.option("--store", metavar="FILE", help="Measuring: the database. [default: SIZER_STORE, else the user's cache]")
+@ray_options
 @click.option("--select", multiple=True, metavar="CODES", help="Only these rules (codes, prefixes or slugs; commas).")
 @click.option("--extend-select", multiple=True, metavar="CODES", help="These rules too, beside those selected.")
 @click.option("--ignore", "--extend-ignore", multiple=True, metavar="CODES", help="Not these rules.")
@@ -67,6 +69,8 @@ def command(
     measure: bool,
     time_limit: float | None,
     store: str | None,
+    ray: str | None,
+    on: str | None,
     select: tuple[str, ...],
     extend_select: tuple[str, ...],
     ignore: tuple[str, ...],
@@ -94,6 +98,8 @@ def command(
 
     if not configs:
         raise InputError(_nothing_named())
+    if ray is not None and not measure:
+        raise InputError("expected --measure with it", key="--ray", value=ray)
     known = None
     if baseline is not None:
         from sizer.checking.accepted import load_accepted
@@ -101,7 +107,8 @@ def command(
         known = load_accepted(baseline)
     reports: list[Report] = []
     overviews: list[Overview] = []
-    executor, refused, passed_over = None, False, 0
+    executor = one_executor(executors(ray, on), device) if ray is not None else None
+    refused, passed_over = False, 0
     project = load_defaults(configs[0])
     fail_on = _unless_given("fail_on", fail_on, project.fail_on)
     format_ = _unless_given("format_", format_, project.format)
@@ -125,10 +132,9 @@ def command(
                 config_format=config_format,
             )
             if measure:
-                from shapes.measure import InProcess
                 from sizer.checking.measured import check_measured
 
-                executor = executor or InProcess()
+                executor = executor or one_executor(executors(None, on), device)
                 reports.append(
                     check_measured(
                         settled.subject, executor, device, settled.suppression, time_limit_s=time_limit, store=store

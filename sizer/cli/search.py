@@ -10,6 +10,7 @@ from typing import Any
 import click
 
 from shapes.errors import InputError
+from sizer.cli.executors import executors, one_executor, ray_options
 from sizer.cli.numbers import QUANTITY
 from sizer.cli.options import (
     config_argument,
@@ -60,6 +61,7 @@ from sizer.report.formats import draw
 @click.option("--gemm-only", is_flag=True, help="With swiglu: the single product of the ML Engineering book.")
 @click.option("--predict", "source", flag_value="predict", help="Predict for --device, whatever hardware is here.")
 @click.option("--measure", "source", flag_value="measure", help="Measure here (a GPU, or this CPU).")
+@ray_options
 @click.option("--strategy", help="Measuring: how candidates are tried (an unknown name lists them). [default: racing]")
 @click.option("--regret", help="Measuring: how far from the best is good enough. [default: 1%]")
 @click.option("--confidence", type=click.FloatRange(0.5, 0.999), help="Measuring: how sure to be. [default: 0.95]")
@@ -86,6 +88,8 @@ def command(
     direction: str | None,
     device: tuple[str, ...],
     source: str | None,
+    ray: str | None,
+    on: str | None,
     regret: str | None,
     config_format: str | None,
     emit: bool,
@@ -118,7 +122,11 @@ def command(
         head_dims=_list(head_dims, "--head-dim"), seq_lens=_list(seq_lens, "--seq-lens"), tp_ready=tp_ready,
         keep=tuple(name.strip() for name in keep.split(",")) if keep is not None else None,
     )  # fmt: skip
-    measure = source == "measure" or (source is None and not device and accelerator_here())
+    if ray is not None and source == "predict":
+        raise InputError("expected --measure with it", key="--ray", value=ray)
+    measure: Any = source == "measure" or ray is not None or (source is None and not device and accelerator_here())
+    if ray is not None or on is not None:
+        measure = one_executor(executors(ray, on), device[0] if device else None)
     try:
         reading = None if named is None else read_config(config_argument(named), config_format=config_format)
         with resumable() as may_stop, _progress("measuring" if measure else "pricing", may_stop) as progress:

@@ -25,7 +25,7 @@ Make = Callable[[str | None], Executor]
 
 
 def accelerator_or_cpu(device: str | None) -> Executor:
-    """``InProcess``; InputError where no device was named and torch sees no accelerator: its figures would be a CPU's."""
+    """``InProcess``; InputError where torch sees no accelerator and none was named: figures would be a CPU's."""
     found = InProcess(device)
     if device is None and found.backend.device == "cpu":
         raise InputError("torch sees no accelerator in a process that was given one", where=socket.gethostname())
@@ -36,12 +36,14 @@ class DeviceProcess:
     """One device. Outcomes that are no times are returned, not raised: they must cross a wire whole."""
 
     def __init__(self, device: str | None, make: Make = accelerator_or_cpu, node: str = "") -> None:
-        self._executor = make(device)
+        self._device, self._make = device, make
         self._node = node or socket.gethostname()
         self._prepared: dict[int, Prepared] = {}
         self._next = 0
 
     def greet(self) -> Greeting:
+        # Not when it is made: Ray says little of what goes wrong then.
+        self._executor = self._make(self._device)
         return Greeting(self._executor.environment, self._executor.room_bytes, self._node, os.getpid())
 
     def run(

@@ -71,9 +71,7 @@ class Fleet:
         """See ``Executor.run``."""
         self._members.begin()
         watch = Watch(None if self.environment.cpu else LIMIT)
-        sweep = FleetSweep(
-            self._members, jobs, settings, deadline=deadline, unfinished=unfinished or {}, watch=watch
-        )
+        sweep = FleetSweep(self._members, jobs, settings, deadline=deadline, unfinished=unfinished or {}, watch=watch)
         return sweep.events()
 
     def prepare(self, job: Job, settings: Settings | None = None) -> Prepared:

@@ -21,7 +21,7 @@ ROUNDS_OF_JOBS = 4
 MOST_DEATHS, MOST_SILENCES = 3, 2
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Lease:
     """``jobs`` that one device has, in order; ``left`` are those that are not done."""
 

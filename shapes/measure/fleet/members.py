@@ -30,6 +30,7 @@ class Member:
     done: int = 0
     failures: int = 0
     node: str = ""
+    pid: int = 0
     told_of_drift: bool = False
     told_of_wait: bool = False
 
@@ -69,6 +70,10 @@ class Members:
     def ready(self) -> list[Member]:
         return [member for member in self._members.values() if member.state == "ready"]
 
+    def expected(self) -> int:
+        """Devices that are or will be at work."""
+        return sum(member.state in ("ready", "starting") for member in self._members.values())
+
     def begin(self) -> None:
         """Start what was stopped."""
         for member in self._members.values():
@@ -99,7 +104,7 @@ class Members:
 
     def greeted(self, member: Member, greeting: Greeting) -> None:
         """``member``'s process is ready; another environment than the fleet's is set aside."""
-        member.node, member.heard_s = greeting.node, time.monotonic()
+        member.node, member.pid, member.heard_s = greeting.node, greeting.pid, time.monotonic()
         if greeting.environment.identity != self.environment.identity:
             self.set_aside(member, f"{differences(greeting.environment, self.environment)}: set aside")
         else:

@@ -53,7 +53,7 @@ class Over:
 
 @dataclass(frozen=True, slots=True)
 class Gone:
-    """The device's process is no more, or its device answers nothing: ``reason``. ``final``: another would be no better."""
+    """The device's process is no more, or its device answers nothing. ``final``: another would be no better."""
 
     reason: str
     final: bool = False
@@ -62,9 +62,7 @@ class Gone:
 Message = Greeting | Burst | Over | Gone
 
 
-def bursts(
-    events: Iterable[Event], unfinished: Samples, now: Callable[[], float] = time.monotonic
-) -> Iterator[Burst]:
+def bursts(events: Iterable[Event], unfinished: Samples, now: Callable[[], float] = time.monotonic) -> Iterator[Burst]:
     """``events`` of a sweep as bursts. ``unfinished``: samples that the driver has already."""
     known = {key: (len(own), len(control)) for key, (own, control) in unfinished.items()}
     new: dict[str, tuple[Array, Array]] = {}
@@ -85,9 +83,7 @@ def bursts(
         yield _burst(new, known, control, done)
 
 
-def _burst(
-    new: Samples, known: dict[str, tuple[int, int]], control: list[float], done: list[Measurement]
-) -> Burst:
+def _burst(new: Samples, known: dict[str, tuple[int, int]], control: list[float], done: list[Measurement]) -> Burst:
     fresh = {}
     for key, (own, with_it) in new.items():
         first, first_with = known.get(key, (0, 0))

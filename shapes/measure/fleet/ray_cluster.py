@@ -1,4 +1,4 @@
-"""A Ray cluster's accelerators as fleets: connect, look what is there, start a process each, check what runs in them."""
+"""A Ray cluster's accelerators as fleets: connect, see what is there, start processes, check what runs in them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
@@ -42,7 +41,7 @@ def connect(address: str) -> None:
     if address.startswith("ray://"):
         expected = "expected auto or HOST:PORT of the head node: run sizer on a node of the cluster"
         raise InputError(expected, key="--ray", value=address)
-    found, tried = (_current() if address == "auto" else (address, address))
+    found, tried = _current() if address == "auto" else (address, address)
     if found is not None:
         _reachable(found, tried)
     with _own_signals():
@@ -147,9 +146,7 @@ def fleets(
     made = []
     for environment, names in _kinds(members, greetings, say).items():
         own = pool.split(names)
-        kind = Members(
-            own, [members[name] for name in names], environment, say=say, silent_s=silent_s, start_s=start_s
-        )
+        kind = Members(own, [members[name] for name in names], environment, say=say, silent_s=silent_s, start_s=start_s)
         for name in names:
             if name in greetings:
                 kind.greeted(members[name], greetings[name])
@@ -157,7 +154,9 @@ def fleets(
     return tuple(made)
 
 
-def _greetings(pool: RayPool, members: Mapping[str, Member], start_s: float) -> tuple[dict[str, Greeting], dict[str, str]]:
+def _greetings(
+    pool: RayPool, members: Mapping[str, Member], start_s: float
+) -> tuple[dict[str, Greeting], dict[str, str]]:
     """(who is ready, who cannot be and why); those that are neither after ``start_s`` may come later."""
     ready: dict[str, Greeting] = {}
     gone: dict[str, str] = {}
@@ -238,8 +237,10 @@ def _look_at_code() -> Callable[[str | None], tuple[str | None, str | None]]:
         from importlib import metadata, util
         from pathlib import Path
 
-        spec = util.find_spec("shapes") if folder is None else None
-        place = folder or next(iter(spec.submodule_search_locations or ()), None) if spec or folder else None
+        place = folder
+        if place is None:
+            spec = util.find_spec("shapes")
+            place = next(iter(spec.submodule_search_locations or ()), None) if spec is not None else None
         digest = None
         if place is not None:
             whole = hashlib.sha256()

@@ -123,7 +123,7 @@ def _reason(error: Exception) -> str:
         return f"{type(cause).__name__}: {cause}".splitlines()[0][:300]
     if isinstance(error, ray.exceptions.RayActorError):
         text = str(error)
-        if "node" in text and ("died" in text or "dead" in text) and "Node" in text:
-            return "its node died"
-        return "its process died"
+        if "creation task" in text:  # with the traceback after it
+            return text.strip().splitlines()[-1][:300]
+        return "its node died" if "node failure" in text or "node was terminated" in text else "its process died"
     return f"{type(error).__name__}: {error}".splitlines()[0][:300]

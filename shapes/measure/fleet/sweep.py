@@ -69,7 +69,7 @@ class FleetSweep:
             mine = self._out.setdefault(member.name, [])
             if len(mine) > 1 or (mine and len(mine[0].left) > self._settings.interleave):
                 continue
-            lease = self._leases.take(len(ready))
+            lease = self._leases.take(self._members.expected())
             if lease is None:
                 return
             if not mine:
@@ -110,7 +110,7 @@ class FleetSweep:
             yield from self._drifts(member, reason)
 
     def _drifts(self, member: Member, reason: str) -> Iterator[Event]:
-        """Set ``member`` aside; what it has not finished is measured anew. The last one goes on: rows say how it was."""
+        """Set ``member`` aside; what it has not finished is measured anew. The last one goes on: its rows say how."""
         if len(self._members.ready()) == 1:
             member.told_of_drift = True
             self._members.say(f"{member.label}: {reason}: kept, no other is at work")
@@ -122,7 +122,7 @@ class FleetSweep:
         begun = [key for key in keys if self._joined.samples.pop(key, None) is not None]
         if begun:
             nothing = np.empty(0)
-            yield Round({key: (nothing, nothing) for key in begun}, nothing)
+            yield Round(dict.fromkeys(begun, (nothing, nothing)), nothing)
 
     def _silent(self) -> list[Member]:
         now = time.monotonic()

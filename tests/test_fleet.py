@@ -1,0 +1,314 @@
+"""Fleets of devices: leases, bursts, deaths, silences, drift. Processes are fakes here; test_ray.py has real ones."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+from fleet_fakes import Drifting, FakePool, fleet, steady
+from hypothesis import given
+from hypothesis import strategies as st
+from measure_fakes import ENVIRONMENT, measurement
+
+from shapes.errors import InputError
+from shapes.measure import DeviceLostError, Job, NotMeasured, Settings, measure
+from shapes.measure.environment import Environment
+from shapes.measure.executor import Round
+from shapes.measure.file_system import network_file_system
+from shapes.measure.fleet import messages, sweep
+from shapes.measure.fleet.leases import Leases
+from shapes.measure.fleet.messages import Burst, Joined, bursts
+from shapes.measure.fleet.placement import Node, parse_on, places
+from shapes.measure.fleet.watch import WINDOW, Watch
+from shapes.measure.store import Store
+from shapes.operators import Gemm
+
+
+def job(k: int, priority: int = 0) -> Job:
+    return Job(Gemm("x", "forward", 16, 16, k, dtype="fp32"), priority=priority)
+
+
+@pytest.fixture(autouse=True)
+def every_event_is_a_message(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(messages, "MESSAGE_S", 0.0)
+    monkeypatch.setattr(sweep, "WAIT_S", 0.0)
+
+
+def test_a_sweep_over_two_devices_gives_each_job_once_and_uses_both() -> None:
+    pool = FakePool(steady)
+    executor, said = fleet(pool)
+    jobs = [job(k) for k in range(1, 101)]
+    result = measure(jobs, executor=executor)
+    assert {one.description["k"]: one.seconds for one in result.results.values()} == {
+        k: pytest.approx(1e-3 * k) for k in range(1, 101)
+    }
+    assert sum(member.done for member in executor.members) == 100
+    assert min(member.done for member in executor.members) > 20
+    assert said == []
+
+
+def test_rows_say_on_which_node_they_were_made() -> None:
+    executor, _ = fleet(FakePool(steady))
+    result = measure([job(k) for k in range(1, 50)], executor=executor)
+    nodes = {one.environment.host["node"] for one in result.results.values()}
+    assert nodes == {"node of H100/0", "node of H100/1"}
+
+
+@given(
+    seed=st.integers(0, 10**6), deaths=st.floats(0, 0.3), number=st.integers(1, 80), interleave=st.integers(1, 8),
+    devices=st.integers(1, 4),
+)  # fmt: skip
+def test_whatever_dies_when_no_job_is_lost_or_done_twice(
+    seed: int, deaths: float, number: int, interleave: int, devices: int
+) -> None:
+    chance = random.Random(seed)
+    pool = FakePool(steady, lambda name, keys: "dies" if chance.random() < deaths else "", seed)
+    executor, _ = fleet(pool, [f"H100/{i}" for i in range(devices)])
+    jobs = [job(k) for k in range(1, number + 1)]
+    seen: Counter[str] = Counter()
+    try:
+        for event in executor.run(jobs, Settings(interleave=interleave)):
+            if not isinstance(event, Round):
+                seen[event.key] += 1
+    except DeviceLostError:  # every device died five times over without a result: possible, and said
+        assert all(member.state == "aside" for member in executor.members)
+        assert set(seen.values()) <= {1}
+        return
+    assert seen == Counter({one.key: 1 for one in jobs})
+
+
+def test_a_job_that_kills_every_device_is_convicted_and_the_others_are_measured() -> None:
+    bad = job(7)
+    # It is under way wherever it is leased; its process dies of it.
+    pool = FakePool(steady, lambda name, keys: "dies" if bad.key in keys else "")
+    executor, said = fleet(pool)
+    result = measure([job(k) for k in range(1, 41)], executor=executor, settings=Settings(interleave=4))
+    failed = {one.description["k"]: one.message for one in result.results.values() if not one.ok}
+    assert failed == {7: "the device was lost with it: its process died"}
+    assert len(result.results) == 40
+    assert any("not tried again" in line for line in said)
+
+
+def test_a_device_that_falls_silent_is_replaced_and_its_jobs_are_done_by_others() -> None:
+    hanging = ["H100/0"]
+
+    def fate(name: str, keys: list[str]) -> str:
+        if name in hanging:
+            hanging.remove(name)
+            return "hangs"
+        return ""
+
+    pool = FakePool(steady, fate)
+    executor, said = fleet(pool, silent_s=0.05)
+    result = measure([job(k) for k in range(1, 31)], executor=executor)
+    assert len(result.results) == 30
+    assert all(one.ok for one in result.results.values())
+    assert pool.starts.count("H100/0") == 2
+    assert any("answered nothing for 0 s" in line and "started again" in line for line in said)
+
+
+def test_a_device_whose_control_shape_drifts_is_set_aside_with_a_line() -> None:
+    pool = FakePool(lambda name: Drifting(30 if name == "H100/1" else 10**9))
+    executor, said = fleet(pool)
+    result = measure([job(k) for k in range(1, 301)], executor=executor)
+    assert len(result.results) == 300
+    assert [member.state for member in executor.members] == ["ready", "aside"]
+    (line,) = said
+    assert line.startswith("H100/1 at node of H100/1: its control shape takes ")
+    assert "longer than the kind's 1000 us: set aside" in line
+
+
+def test_the_last_device_is_not_set_aside_but_a_line_says_how_it_is() -> None:
+    executor, said = fleet(FakePool(lambda name: Drifting(30)), ["H100/0"])
+    result = measure([job(k) for k in range(1, 101)], executor=executor)
+    assert len(result.results) == 100
+    assert len(said) == 1
+    assert "kept, no other is at work" in said[0]
+
+
+def test_what_a_drifting_device_had_begun_is_taken_back_from_the_store(tmp_path: Path) -> None:
+    kinds = {"H100/0": 10**9, "H100/1": 0}
+    pool = FakePool(lambda name: Drifting(kinds[name]))
+    executor, _ = fleet(pool)
+    jobs = [job(k) for k in range(1, 121)]
+    with Store.open(tmp_path / "s.db") as store:
+        sweep_ = measure(jobs, executor=executor, store=store)
+        assert len(sweep_.results) == store.count() == 120
+        assert all(store.unfinished(one.key, ENVIRONMENT) is None for one in jobs)
+
+
+def test_a_throttle_reason_sets_aside_and_the_power_limit_does_not() -> None:
+    watch = Watch(None)
+    assert watch.throttle("a", []) is None
+    assert [watch.throttle("a", ["hardware slowdown"]) for _ in range(3)][-1] == "throttled (hardware slowdown)"
+    assert watch.control("a", [1.0] * 100 + [9.0] * 100) is None  # not judged
+
+
+def test_a_worse_card_than_its_peers_is_found_from_the_start() -> None:
+    watch = Watch(0.1)
+    assert watch.control("good", [1.0] * WINDOW) is None
+    assert watch.control("fair", [1.09] * WINDOW) is None
+    assert "20% longer" in str(watch.control("bad", [1.2] * WINDOW))
+
+
+def test_another_driver_than_the_fleet_s_is_set_aside_by_name() -> None:
+    older = Environment("Fake 1", "fake-uuid", "0.9", None, (("torch", "0.0"),))
+
+    def make(name: str) -> Drifting:
+        made = steady(name)
+        made.environment = older if name == "H100/1" else ENVIRONMENT
+        return made
+
+    executor, said = fleet(FakePool(make))
+    measure([job(k) for k in range(1, 11)], executor=executor)
+    assert said == ["H100/1 at node of H100/1: driver 0.9, not 1.0: set aside"]
+
+
+def test_a_time_limit_leaves_the_least_wanted() -> None:
+    executor, _ = fleet(FakePool(lambda name: Drifting(wall_s=0.02)))
+    result = measure([job(k, priority=k) for k in range(1, 200)], executor=executor, time_limit_s=0.3)
+    done = sorted(one.description["k"] for one in result.results.values())
+    assert 1 <= len(done) < 150
+    assert len(done) + len(result.left) == 199
+    assert done[len(done) // 2] < 60  # by priority, though two devices share them
+
+
+def test_a_driver_that_stopped_goes_on_with_the_store(tmp_path: Path) -> None:
+    jobs = [job(k) for k in range(1, 60)]
+    with Store.open(tmp_path / "s.db") as store:
+        executor, _ = fleet(FakePool(steady))
+        for number, event in enumerate(executor.run(jobs, Settings())):
+            if not isinstance(event, Round):
+                store.add([event])
+            if number == 40:
+                break
+        before = store.count()
+        again, _ = fleet(FakePool(steady))
+        result = measure(jobs, executor=again, store=store)
+        assert 0 < before < 59
+        assert (result.reused, result.measured) == (before, 59 - before)
+        assert store.count() == 59
+
+
+def test_a_fleet_left_in_the_middle_serves_the_next_sweep() -> None:
+    pool = FakePool(steady)
+    executor, _ = fleet(pool)
+    for event in executor.run([job(k) for k in range(1, 40)], Settings()):
+        if not isinstance(event, Round):
+            break
+    result = measure([job(k) for k in range(100, 120)], executor=executor)
+    assert sorted(one.description["k"] for one in result.results.values()) == list(range(100, 120))
+
+
+def test_what_is_prepared_is_sampled_and_finished_there() -> None:
+    executor, _ = fleet(FakePool(steady))
+    prepared = executor.prepare(job(5))
+    first, second = executor.sample(prepared, 4), executor.sample(prepared, 3)
+    done = executor.finish(prepared)
+    assert done.samples.tolist() == [*first, *second]
+    assert prepared.held_bytes == 10**3
+
+
+def test_a_device_lost_while_searching_is_replaced_and_what_was_prepared_is_prepared_again() -> None:
+    deaths = iter(["", "", "dies", *[""] * 50])
+    pool = FakePool(steady, lambda name, keys: next(deaths))
+    executor, said = fleet(pool)
+    first, second = executor.prepare(job(5)), executor.prepare(job(6))
+    kept = executor.sample(first, 4)  # its process dies of this, and another takes them
+    executor.sample(second, 4)
+    assert executor.finish(first).samples.tolist() == kept.tolist()
+    assert len(executor.finish(second).samples) == 4
+    assert len(said) == 1
+
+
+def test_a_job_that_loses_its_device_again_and_again_is_an_outcome() -> None:
+    pool = FakePool(steady, lambda name, keys: "hangs" if keys == ["sample"] else "")
+    executor, _ = fleet(pool)
+    with pytest.raises(NotMeasured, match="the device was lost with it: answered nothing"):
+        executor.sample(executor.prepare(job(5)), 4)
+
+
+def test_leases_shrink_towards_the_end_and_follow_the_order() -> None:
+    leases = Leases([job(k) for k in range(1, 41)], interleave=4)
+    sizes, order = [], []
+    while (lease := leases.take(devices=2)) is not None:
+        sizes.append(len(lease.jobs))
+        order += [one.work.k for one in lease.jobs]  # type: ignore[union-attr]
+    assert order == list(range(1, 41))
+    assert sizes[0] == 10  # a quarter of what waits, for two devices
+    assert sizes == sorted(sizes, reverse=True)
+
+
+def test_a_result_from_a_lease_that_was_taken_back_does_not_count() -> None:
+    leases = Leases([job(1)], interleave=4)
+    first = leases.take(1)
+    assert first is not None
+    leases.end(first)
+    second = leases.take(1)
+    assert second is not None
+    assert not leases.done(first, job(1).key)
+    assert leases.done(second, job(1).key)
+    leases.end(second)
+    assert leases.over
+
+
+@given(st.lists(st.integers(1, 5), min_size=1, max_size=30), st.integers(0, 3))
+def test_bursts_joined_again_are_the_samples_that_were_sent(counts: list[int], before: int) -> None:
+    taken, made = np.arange(before, dtype=float), []
+    unfinished = {job(1).key: (taken, taken)} if before else {}
+    for count in counts:
+        taken = np.concatenate((taken, np.arange(count) + len(taken)))
+        made.append(Round({job(1).key: (taken, taken)}, np.ones(2)))
+    joined = Joined(dict(unfinished))
+    for burst in bursts(made, unfinished):
+        now = joined.take(burst)
+    assert now is not None
+    assert now.samples[job(1).key][0].tolist() == list(range(before + sum(counts)))
+
+
+def test_the_samples_of_a_burst_are_one_message(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(messages, "MESSAGE_S", 0.25)
+    clock = iter(np.arange(0.0, 100.0, 0.036))  # a round takes 36 ms
+    row = np.ones(10)
+    rounds = [Round({job(k).key: (row * n, row * n) for k in range(8)}, row) for n in range(1, 15)]
+    sent = list(bursts(rounds, {}, now=lambda: float(next(clock))))
+    assert len(sent) == 2
+    assert all(isinstance(one, Burst) and len(one.control) == 7 for one in sent)
+
+
+def test_a_job_that_is_done_leaves_no_samples_behind_it() -> None:
+    row = np.ones(6)
+    joined = Joined()
+    joined.take(Burst({job(1).key: (row, row)}, row, ()))
+    joined.take(Burst({}, np.empty(0), (measurement(job(1), row),)))
+    assert joined.samples == {}
+
+
+@pytest.mark.parametrize("text", ["H100:0.5", "H100:0", "H100:-1", "H100,H100", "", "H100:2:1", "a b"])
+def test_shared_devices_and_senseless_types_are_refused(text: str) -> None:
+    with pytest.raises(InputError, match="--on"):
+        parse_on(text)
+
+
+def test_places_are_what_the_cluster_has_or_a_line_says_what_it_has() -> None:
+    nodes = [Node("a", "10.0.0.1", "H100", 8), Node("b", "10.0.0.2", "H100", 8), Node("c", "10.0.0.3", "A100", 1)]
+    assert places(None, nodes) == {"H100": 16, "A100": 1}
+    assert places(parse_on("H100:3,A100"), nodes) == {"H100": 3, "A100": 1}
+    with pytest.raises(InputError, match=r"--on = 'H100:17': expected what the cluster has: A100:1, H100:16"):
+        places(parse_on("H100:17"), nodes)
+    with pytest.raises(InputError, match=r"--on = 'L40S': expected what the cluster has"):
+        places(parse_on("L40S"), nodes)
+    with pytest.raises(InputError, match="the cluster has none"):
+        places(None, [])
+
+
+def test_a_path_is_on_the_longest_mount_that_holds_it(tmp_path: Path) -> None:
+    mounts = tmp_path / "mounts"
+    mounts.write_text("/dev/a / ext4 rw 0 0\nserver:/h /home nfs4 rw 0 0\n/dev/b /home/local xfs rw 0 0\n")
+    assert network_file_system(Path("/home/me/m.db"), mounts) == "nfs4"
+    assert network_file_system(Path("/home/local/m.db"), mounts) is None
+    assert network_file_system(Path("/tmp/m.db"), mounts) is None
+    assert network_file_system(Path("/tmp/m.db"), tmp_path / "none") is None
