@@ -239,8 +239,8 @@ def test_multi_token_prediction_adds_a_layer_its_projection_and_its_norms() -> N
 
 @pytest.mark.parametrize(
     "options",
-    ["--hybrid-layer-pattern M-M*-", "--experimental-attention-variant gated_delta_net", "--spec my.module my_spec",
-     "--heterogeneous-layers-config-path layers.json", "--moe-latent-size 64"],
+    ["--hybrid-layer-pattern M-D*-", "--experimental-attention-variant dsa", "--spec my.module my_spec",
+     "--heterogeneous-layers-config-path layers.json"],
 )  # fmt: skip
 def test_layers_without_a_formula_are_refused(options: str) -> None:
     with pytest.raises(InputError, match=options.split()[0].lstrip("-").replace("-", "_")):
@@ -251,6 +251,46 @@ def test_a_hybrid_pattern_of_attention_mlp_and_experts_is_read() -> None:
     usual, hybrid = with_arguments("").model, with_arguments(f"--hybrid-layer-pattern {'*-' * 24}").model
     assert hybrid.parameters == usual.parameters
     assert hybrid.layers == 48
+
+
+def test_mamba_layers_of_a_pattern_have_megatrons_usual_sizes_and_bars_between_stages_are_nothing() -> None:
+    plain, more = (with_arguments(f"--hybrid-layer-pattern '{pattern}'").model for pattern in ("*-", "*M|-"))
+    hidden, inner, groups, state, heads = 4096, 8192, 8, 128, 128
+    channels = inner + 2 * groups * state
+    # in and out, a convolution of 4 with its bias, A, D and dt's bias of each head, the gated norm, LayerNorm before it
+    mixer = hidden * (inner + channels + heads) + inner * hidden + 5 * channels + 3 * heads + inner
+    assert more.parameters - plain.parameters == mixer + 2 * hidden
+    assert [block.mixer is not None for block in more.main.blocks] == [False, True, False]
+
+
+def test_depths_of_multi_token_prediction_stand_behind_the_pattern_and_run_the_head_again() -> None:
+    plain, deep = (with_arguments(f"--hybrid-layer-pattern {pattern}").model for pattern in ("M*-", "M*-/*-/*-"))
+    hidden = 4096
+    depth = 4 * hidden**2 + 3 * hidden * 10880 + 2 * hidden * hidden + 2 * 5 * hidden
+    assert deep.parameters - plain.parameters == 2 * depth
+    assert (plain.head_passes, deep.head_passes) == (1, 3)
+    repeated = with_arguments("--hybrid-layer-pattern M*-/*-/*- --mtp-use-repeated-layer")
+    assert repeated.model.parameters - plain.parameters == depth
+    assert any("repeats its layers 2 times" in note for note in repeated.notes)
+
+
+def test_gated_delta_nets_take_the_layers_that_the_period_leaves_them() -> None:
+    options = "--experimental-attention-variant gated_delta_net --linear-attention-freq 4 --attention-output-gate"
+    model = with_arguments(options).model
+    kinds = [(block.count, block.mixer is None) for block in model.main.blocks]
+    assert kinds[:3] == [(3, False), (1, True), (3, False)]
+    assert model.attention is not None
+    # the queries are projected with a gate as wide
+    assert model.attention.linears(4096)[0].out_features == 4 * 4096
+    with pytest.raises(InputError, match="linear_attention_freq: expected which layers"):
+        with_arguments("--experimental-attention-variant gated_delta_net")
+
+
+def test_experts_in_a_latent_space_are_smaller_and_projected_to() -> None:
+    both = "--num-experts 8 --moe-router-topk 2"
+    plain, latent = (with_arguments(f"{both} {more}").model for more in ("", "--moe-latent-size 1024"))
+    per_layer = 8 * 3 * 10880 * (4096 - 1024) - 2 * 4096 * 1024
+    assert plain.parameters - latent.parameters == plain.layers * per_layer
 
 
 @pytest.mark.parametrize(

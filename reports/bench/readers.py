@@ -93,15 +93,18 @@ def options(config: Mapping[str, Any]) -> Iterator[str]:
             continue
         yield "--" + key.replace("_", "-")
         if value is not True:
-            yield from str(value).split()
+            text = str(value)
+            yield from (text.strip("[]") if "cuda_graph" in key else text).split()
 
 
 def megatron_question(path: Path, reading: Reading) -> tuple[Mapping[str, Any], Reading]:
     moe = reading.model.moe
     if moe is not None and moe.experts > FEW:
         reading = read_config(path, settings={"num_experts": FEW, "moe_router_topk": min(moe.top_k, FEW)})
+    hybrid = any("hybrid_" in key for key in reading.config)
+    kind = "hybrid" if hybrid else KINDS[reading.model.model_type]
     asked = {"options": list(options(reading.config)), "vocab": reading.model.vocab,
-             "kind": KINDS[reading.model.model_type]}  # fmt: skip
+             "kind": kind}  # fmt: skip
     return asked, reading
 
 

@@ -41,9 +41,10 @@ ALONE: dict[str, Any] = {
     "inference_dynamic_batching_prefix_caching": False, "enable_one_logger": False, "enable_cuda_graph": False,
     "spec": None, "moe_flex_dispatcher_backend": None, "defer_embedding_wgrad_compute": False,
     "cross_entropy_loss_fusion": False, "cpu_offloading_num_layers": 0,
-    "optimizer_cpu_offload": False, "use_precision_aware_optimizer": False, "mtp_use_repeated_layer": False,
+    "optimizer_cpu_offload": False, "use_precision_aware_optimizer": False,
     "first_last_layers_bf16": False, "overlap_p2p_comm_warmup_flush": False,
     "fine_grained_activation_offloading": False,
+    "cuda_graph_modules": [], "inference_cuda_graph_scope": "none",
     "offload_modules": [], "cp_comm_type": ["p2p"], "use_flashinfer_fused_rope": False, "moe_layer_recompute": False,
 }  # fmt: skip
 
@@ -62,10 +63,14 @@ def main(clone: str) -> None:
 
     if not hasattr(typing, "override"):  # Python 3.11, where Megatron wants 3.12
         typing.override = typing_extensions.override  # type: ignore[attr-defined]
+    from readers_stand_ins import kernels, layers
+
+    kernels()
     from megatron.core import parallel_state
 
     # A model on the meta device asks which GPU it is on only to put small tables there.
     torch.cuda.current_device = lambda: torch.device("meta")  # type: ignore[assignment, return-value]
+    layers()
     _local_layers()
     out, sys.stdout = sys.stdout, sys.stderr
     torch.distributed.init_process_group("gloo", rank=0, world_size=1)
@@ -112,6 +117,10 @@ def parameters(options: list[str], vocab: int, kind: str) -> int:
             setattr(args, key, value)
     args.world_size, args.padded_vocab_size, args.vocab_size = 1, vocab, vocab
     args.max_position_embeddings = args.max_position_embeddings or args.seq_length
+    if args.hybrid_layer_pattern:
+        args.hybrid_layer_pattern = args.hybrid_layer_pattern.replace("|", "")
+    if args.experimental_attention_variant:
+        args.transformer_impl = "transformer_engine"  # whose layers are stood in for
     arguments.validate_args(args)
     args.padded_vocab_size = vocab
     config = arguments.core_transformer_config_from_args(args)
@@ -126,6 +135,18 @@ def gpt(args: Any, config: Any) -> Any:
     import gpt_builders
 
     return gpt_builders.gpt_builder(args, True, True, config=config)
+
+
+def hybrid(args: Any, config: Any) -> Any:
+    from megatron.core.models.hybrid.hybrid_layer_specs import hybrid_stack_spec
+    from megatron.core.models.hybrid.hybrid_model import HybridModel
+
+    return HybridModel(
+        config=config, hybrid_stack_spec=hybrid_stack_spec, vocab_size=args.padded_vocab_size,
+        max_sequence_length=args.max_position_embeddings, hybrid_layer_pattern=args.hybrid_layer_pattern,
+        position_embedding_type=args.position_embedding_type,
+        share_embeddings_and_output_weights=not args.untie_embeddings_and_output_weights,
+    )  # fmt: skip
 
 
 def bert(args: Any, config: Any) -> Any:
@@ -158,7 +179,7 @@ def t5(args: Any, config: Any) -> Any:
     )  # fmt: skip
 
 
-BUILDERS = {"gpt": gpt, "bert": bert, "t5": t5}
+BUILDERS = {"gpt": gpt, "hybrid": hybrid, "bert": bert, "t5": t5}
 
 if __name__ == "__main__":
     main(sys.argv[1])

@@ -19,6 +19,7 @@ from shapes.model.stages import Stage, parameter_tensors, stage_kinds
 from shapes.model.states import default_precision, precision_named
 from shapes.model.trainable import check_finetune
 from shapes.operators.lower import sequence_length
+from shapes.operators.recurrent import state_elements
 from shapes.operators.split import check_split
 from shapes.workload import Workload
 
@@ -187,6 +188,10 @@ def _kv_cache(model: ModelShape, workload: Workload, stage: Stage) -> tuple[int,
         s = sequence_length(model, stack, workload)
         for block in blocks:
             attention = block.attention
+            if block.mixer is not None:
+                per_sequence = sum(state_elements(block.mixer, workload.t))
+                total += block.count * workload.b * per_sequence * workload.activation_bytes
+                texts.append(f"{block.count} layers x b {workload.b} x a state of {per_sequence} elements")
             if attention is None or not attention.causal:
                 continue
             if isinstance(attention, MlaShape):

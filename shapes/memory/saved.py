@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from shapes.memory.recurrent import recurrent
 from shapes.memory.tape import Tape, Tensor
 from shapes.model import AttentionShape, Block, Linear, MlaShape, MlpShape, ModelShape, MoeShape
 from shapes.model.adapters import adapters, base_of, has_adapters, layers_train
@@ -129,6 +130,17 @@ def layer_tape(block: Block, hidden: int, sizes: Sizes) -> Tape:
     if block.parallel:
         _parallel_layer(tape, block, hidden, x, sizes)
         return tape
+    for linear in block.before:
+        both = tape.op("hidden state beside the next embedding", (x,), 2 * x.bytes)
+        x = _linear(tape, linear, both, sizes)
+    if block.mixer is not None:
+        mixer = block.mixer
+        normed = _before(tape, x, hidden, sizes)
+        branch = recurrent(
+            tape, mixer, mixer.linears(hidden), lambda linear, of: _linear(tape, linear, of, sizes), normed, sizes.rows,
+            sizes.element, sizes.workload.t,
+        )  # fmt: skip
+        x = _joined(tape, block, hidden, x, branch, sizes)
     for attention in (block.attention, block.cross):
         if attention is not None:
             normed = _before(tape, x, hidden, sizes)
@@ -163,9 +175,8 @@ def _joined(tape: Tape, block: Block, hidden: int, x: Tensor, branch: Tensor, si
 
 def tail_tape(model: ModelShape, sizes: Sizes, *, loss: bool) -> Tape:
     """Final norm, LM-head and, when training, the cross-entropy over fp32 logits."""
-    tape, style, e = Tape(), sizes.style, sizes.element
-    hidden = model.hidden
-    x = tape.tensor(sizes.whole * hidden * e, "final hidden state")
+    tape, hidden = Tape(), model.hidden
+    x = tape.tensor(sizes.whole * hidden * sizes.element, "final hidden state")
     if model.main.final_norm:
         x = _norm(tape, x, sizes.whole * hidden, sizes)
     for linear in model.before_head:
@@ -173,6 +184,13 @@ def tail_tape(model: ModelShape, sizes: Sizes, *, loss: bool) -> Tape:
     head = model.head_linear
     if head is None:
         return tape
+    for _ in range(model.head_passes if loss else 1):
+        _head(tape, head, x, sizes, loss=loss)
+    return tape
+
+
+def _head(tape: Tape, head: Linear, x: Tensor, sizes: Sizes, *, loss: bool) -> None:
+    style, e = sizes.style, sizes.element
     logits = _linear(tape, head, x, sizes, trains=sizes.workload.finetune == "frozen-base")
     if style.logit_softcap:
         scaled = tape.op("logits / cap", (logits,), logits.bytes)
@@ -183,17 +201,16 @@ def tail_tape(model: ModelShape, sizes: Sizes, *, loss: bool) -> Tape:
         kind = sizes.loss or ("in-place" if style.fused_loss else "fp32")
         if kind == "fused":
             tape.op("loss", (logits,), 4, (logits,))
-            return tape
+            return
         if kind == "in-place":
             # The fp32 copy becomes the softmax, then the gradient, in place.
             wide = tape.op("logits in fp32", (logits,), 4 * count, work=4 * count)
             tape.op("loss", (tape.view(wide, 0),), 4, (wide,))
-            return tape
+            return
         if e < 4:
             logits = tape.op("logits in fp32", (logits,), 4 * count)
         softmax = tape.op("log-softmax", (logits,), 4 * count, saves_output=True)
         tape.op("loss", (softmax,), 4)
-    return tape
 
 
 def _norm(tape: Tape, x: Tensor, elements: int, sizes: Sizes, width: int = 0) -> Tensor:
@@ -267,6 +284,7 @@ def _attention(tape: Tape, attention: AttentionShape | MlaShape, hidden: int, x:
     fused = sizes.workload.fused_qkv
     linears = attention.linears(hidden, fused=True if fused is None and sizes.style is MEGATRON else fused)
     q_bytes, k_bytes = rows * heads * attention.head_dim * e, rows * kv_heads * attention.head_dim * e
+    gated = isinstance(attention, AttentionShape) and attention.gated
     v_bytes = rows * kv_heads * attention.v_dim * e
     if isinstance(attention, MlaShape):
         q, k, v = _latent(tape, attention, linears, x, sizes, (q_bytes, k_bytes, v_bytes))
@@ -277,6 +295,9 @@ def _attention(tape: Tape, attention: AttentionShape | MlaShape, hidden: int, x:
         q, k, v = (tape.view(part, size) for size in (q_bytes, k_bytes, v_bytes))
     else:
         q, k, v = (_linear(tape, linear, x, sizes) for linear in linears[:3])
+    gate = None
+    if gated:
+        gate, q = (tape.view(q, q_bytes, copies_gradient=first) for first in (True, False))
     if isinstance(attention, AttentionShape) and attention.qk_norm != "none":
         width = attention.head_dim if attention.qk_norm == "head" else 0
         q = _norm(tape, q, q_bytes // e, sizes, width)
@@ -287,6 +308,9 @@ def _attention(tape: Tape, attention: AttentionShape | MlaShape, hidden: int, x:
     core = _eager if sizes.workload.attention == "eager" else _flash
     out = core(tape, attention, q, k, v, sizes, heads)
     tape.recomputing = False
+    if gate is not None:
+        sigmoid = tape.op("sigmoid of the gate", (gate,), q_bytes, saves_output=True)
+        out = tape.op("gated output", (out, sigmoid), out.bytes, (out, sigmoid))
     return _linear(tape, linears[-1], out, sizes)
 
 
@@ -462,27 +486,30 @@ def _mixture(tape: Tape, moe: MoeShape, hidden: int, x: Tensor, sizes: Sizes) ->
         shared = _dense(tape, moe.shared, hidden, x, sizes)
         if moe.shared_gate:
             shared = tape.op("shared expert, gated", (shared,), shared.bytes, (shared,), work=shared.bytes)
-    gathered = tape.op("tokens by expert", (x,), routed * hidden * e)
+    linears = {linear.name: linear for linear in moe.linears(hidden)}
+    if moe.latent is not None:
+        x = _linear(tape, linears["moe.latent_down_proj"], x, sizes)
+    gathered = tape.op("tokens by expert", (x,), routed * moe.routed_width(hidden) * e)
     width = routed * -(-moe.width // t) * e
-    linears = moe.expert_linears(hidden, fused=sizes.workload.fused_gate_up)
-    projected = [
-        _linear(tape, linear, gathered, sizes, rows=routed, matrices=local) for linear in linears[:-1]
-    ]  # fmt: skip
+    *inward, outward = moe.expert_linears(hidden, fused=sizes.workload.fused_gate_up)
+    projected = [_linear(tape, linear, gathered, sizes, rows=routed, matrices=local) for linear in inward]
     inner = _gated(tape, projected, width, sizes) if moe.gated else _activation(tape, projected[0], sizes)
-    back = _linear(tape, linears[-1], inner, sizes, rows=routed, matrices=local)
+    back = _linear(tape, outward, inner, sizes, rows=routed, matrices=local)
     if sizes.style.router_fp32 and e < 4:
         # Both fp32 products are alive when the first is narrowed. What the node saved is too, unless checkpointing made
         # it again, which has let go of it by then.
-        wide = routed * hidden * 4
+        wide = routed * moe.routed_width(hidden) * 4
         gone = back.bytes if sizes.workload.checkpointing == "full" else 0
         weighted = tape.op("weighted by router", (back, out), wide, (back, out), work=2 * wide - gone)
         ordered = tape.op("tokens in order", (weighted,), wide)
-        summed = tape.op("sum of experts", (ordered,), sizes.whole * hidden * 4)
-        summed = tape.op("experts' output", (summed,), sizes.whole * hidden * e)
+        summed = tape.op("sum of experts", (ordered,), sizes.whole * moe.routed_width(hidden) * 4)
+        summed = tape.op("experts' output", (summed,), sizes.whole * moe.routed_width(hidden) * e)
     else:
         weighted = tape.op("weighted by router", (back, out), back.bytes, (back, out), work=back.bytes)
         ordered = tape.op("tokens in order", (weighted,), back.bytes)
-        summed = tape.op("sum of experts", (ordered,), sizes.whole * hidden * e)
+        summed = tape.op("sum of experts", (ordered,), sizes.whole * moe.routed_width(hidden) * e)
+    if moe.latent is not None:
+        summed = _linear(tape, linears["moe.latent_up_proj"], summed, sizes)
     if shared is None:
         return summed
     return tape.op("with the shared expert", (summed, shared), summed.bytes, shares_gradient=True)

@@ -1,10 +1,12 @@
 """An architecture as data: its shape and parameters, what a shard and a stage hold, and the same shape resized."""
 
-from shapes.model.layers import AttentionShape, Block, Linear, MlaShape, MlpShape, MoeShape, QkNorm, Shard, Stack
+from shapes.model.layers import AttentionShape, Block, MlaShape, MlpShape, MoeShape, QkNorm, Stack
+from shapes.model.linear import Linear, Shard
 from shapes.model.parameters import ParameterTensor
+from shapes.model.recurrent import RecurrentShape
 from shapes.model.shape import ModelShape
 
 __all__ = [
     "AttentionShape", "Block", "Linear", "MlaShape", "MlpShape", "ModelShape", "MoeShape", "ParameterTensor", "QkNorm",
-    "Shard", "Stack",
+    "RecurrentShape", "Shard", "Stack",
 ]  # fmt: skip

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from shapes.model.layers import Linear
+from shapes.model.linear import Linear
 from shapes.workload import Workload
 
 #: peft's targets where nobody says, of all but a few model types: queries and values, or the fused projection
@@ -41,7 +41,8 @@ def adapter_rank(linear: Linear, workload: Workload) -> int:
 
 
 def _targets(text: str) -> tuple[str, ...]:
-    return tuple(_ALSO.get(one.strip(), one.strip()) for one in text.split(","))
+    # Under both names: what attention's class calls out_proj is o_proj here, a recurrent layer's is out_proj.
+    return tuple(name for one in text.split(",") for name in (one.strip(), _ALSO.get(one.strip(), one.strip())))
 
 
 def adapters(linear: Linear, workload: Workload) -> tuple[Linear, ...]:

@@ -12,8 +12,9 @@ from functools import lru_cache
 from typing import Literal
 
 from shapes.errors import InputError, positive_int
+from shapes.model.linear import Linear
+from shapes.model.recurrent import RecurrentShape
 
-Shard = Literal["column", "row", "none"]
 QkNorm = Literal["none", "head", "full"]
 
 
@@ -22,51 +23,13 @@ MOST_LAYERS = 2**17
 
 
 @dataclass(frozen=True, slots=True)
-class Linear:
-    """One weight matrix [out_features, in_features], and how tensor parallelism splits it.
-
-    ``units``: a column-parallel matrix's outputs in parts that are cut each by itself, as (whole units, size of one):
-    heads are not cut, and a fused projection's queries, keys and values each go to every rank. ``rows`` is the rows a
-    sequence feeds it where that is not the stack's length (convolutions in front of a tower). ``grad_input`` is False
-    where the input needs no gradient (pixels), so no dgrad runs.
-    """
-
-    name: str
-    out_features: int
-    in_features: int
-    bias: bool = False
-    shard: Shard = "none"
-    kind: Literal["gemm", "conv"] = "gemm"
-    rows: int | None = None
-    grad_input: bool = True
-    dtype: str | None = None
-    units: tuple[tuple[int, int], ...] = ()
-
-    def on_shard(self, t: int) -> Linear:
-        """The fullest of ``t`` ranks' share, itself not split further.
-
-        The bias follows the outputs: cut with them if column-parallel, whole on each rank if row-parallel (Megatron's
-        RowParallelLinear adds it once, after the reduction). With fewer units than ranks each rank holds a whole one.
-        """
-        if t == 1 or self.shard == "none":
-            return self
-        out, inner = self.out_features, self.in_features
-        if self.shard == "row":
-            inner = -(-inner // t)
-        elif self.units:
-            out = sum(-(-number // t) * size for number, size in self.units)
-        else:
-            out = -(-out // t)
-        return replace(self, out_features=out, in_features=inner, shard="none", units=())
-
-
-@dataclass(frozen=True, slots=True)
 class AttentionShape:
     """Multi-head, grouped-query or multi-query attention; ``cross`` reads keys and values from the encoder.
 
     ``head_dim`` is what the configuration declares, never h / a. ``window`` keys a query sees (None: all).
     ``qk_norm`` "head": one weight of head_dim shared by all heads; "full": a weight for every head's every channel.
-    ``sinks``: one learned logit a head (gpt-oss). ``rotary_dim`` channels are rotated (0: none).
+    ``sinks``: one learned logit a head (gpt-oss). ``rotary_dim`` channels are rotated (0: none). ``gated``: a sigmoid
+    gate on the output, as wide as the queries and projected with them (qwen3_next).
     """
 
     heads: int
@@ -85,6 +48,7 @@ class AttentionShape:
     qk_norm_weights: int = 1
     sinks: bool = False
     dropout: float = 0.0
+    gated: bool = False
 
     def __post_init__(self) -> None:
         _positive(self, "heads", "kv_heads", "head_dim")
@@ -98,15 +62,16 @@ class AttentionShape:
         return self.v_head_dim or self.head_dim
 
     def linears(self, hidden: int, *, fused: bool | None = None) -> tuple[Linear, ...]:
-        q, k, v = self.heads * self.head_dim, self.kv_heads * self.head_dim, self.kv_heads * self.v_dim
+        wide = self.head_dim * (2 if self.gated else 1)
+        q, k, v = self.heads * wide, self.kv_heads * self.head_dim, self.kv_heads * self.v_dim
         out = Linear("attention.o_proj", hidden, self.heads * self.v_dim, self.o_bias, "row")
         k_bias = self.qkv_bias if self.k_bias is None else self.k_bias
         # Keys and values of cross attention come from another sequence, so the three cannot be one product.
         if (self.fused_qkv if fused is None else fused) and not self.cross and k_bias == self.qkv_bias:
-            units = ((self.heads, self.head_dim), (self.kv_heads, self.head_dim), (self.kv_heads, self.v_dim))
+            units = ((self.heads, wide), (self.kv_heads, self.head_dim), (self.kv_heads, self.v_dim))
             return (Linear("attention.qkv_proj", q + k + v, hidden, self.qkv_bias, "column", units=units), out)
         return (
-            Linear("attention.q_proj", q, hidden, self.qkv_bias, "column", units=((self.heads, self.head_dim),)),
+            Linear("attention.q_proj", q, hidden, self.qkv_bias, "column", units=((self.heads, wide),)),
             Linear("attention.k_proj", k, hidden, k_bias, "column", units=((self.kv_heads, self.head_dim),)),
             Linear("attention.v_proj", v, hidden, self.qkv_bias, "column", units=((self.kv_heads, self.v_dim),)),
             out,
@@ -224,7 +189,8 @@ class MoeShape:
     """A mixture of ``experts`` gated MLPs of ``width``, ``top_k`` a token, beside an optional shared MLP.
 
     ``shared_gate``: a linear to one sigmoid that scales the shared MLP (qwen2_moe). ``router_parameters``: learned
-    scalars of the router beside its matrix (a correction bias).
+    scalars of the router beside its matrix (a correction bias). ``latent``: the width that routed tokens are projected
+    down to before the experts and up from behind them (None: the hidden size, no projection).
     """
 
     experts: int
@@ -238,6 +204,7 @@ class MoeShape:
     router_parameters: int = 0
     shared: MlpShape | None = None
     shared_gate: bool = False
+    latent: int | None = None
 
     def __post_init__(self) -> None:
         _positive(self, "experts", "top_k", "width")
@@ -249,12 +216,19 @@ class MoeShape:
         router = Linear("moe.router", self.experts, hidden, self.router_bias, dtype=self.router_dtype)
         shared = self.shared.linears(hidden, fused=fused) if self.shared else ()
         gate = (Linear("moe.shared_gate", 1, hidden),) if self.shared_gate else ()
-        return (router, *shared, *gate)
+        if self.latent is None:
+            return (router, *shared, *gate)
+        down = Linear("moe.latent_down_proj", self.latent, hidden, self.bias)
+        return (router, down, Linear("moe.latent_up_proj", hidden, self.latent, self.bias), *shared, *gate)
+
+    def routed_width(self, hidden: int) -> int:
+        """Channels of a token as the experts see it."""
+        return self.latent or hidden
 
     def expert_linears(self, hidden: int, *, fused: bool | None = None) -> tuple[Linear, ...]:
         """One expert's matrices."""
         one = MlpShape(self.width, self.gated, self.bias, self.fused_gate_up, prefix="moe.experts")
-        return one.linears(hidden, fused=fused)
+        return one.linears(self.routed_width(hidden), fused=fused)
 
 
 @dataclass(frozen=True, slots=True)
@@ -262,7 +236,8 @@ class Block:
     """``count`` layers in a row that are alike. ``norms`` of hidden size each hold ``norm_weights`` x h parameters
 
     (1: RMSNorm or LayerNorm without bias; 2: with bias; 0: no learned weight). ``parallel``: attention and MLP read
-    the same input and share one residual addition. ``extra`` names further parameters of each layer.
+    the same input and share one residual addition. ``mixer``: a recurrent layer in attention's place. ``before``:
+    matrices in front of it all (multi-token prediction's). ``extra`` names further parameters of each layer.
     """
 
     attention: AttentionShape | MlaShape | None
@@ -274,15 +249,25 @@ class Block:
     count: int = 1
     dropout: float = 0.0
     extra: tuple[tuple[str, int], ...] = ()
+    mixer: RecurrentShape | None = None
+    before: tuple[Linear, ...] = ()
 
     def __post_init__(self) -> None:
         _positive(self, "count")
+
+    @property
+    def parts(self) -> tuple[AttentionShape | MlaShape | RecurrentShape | MlpShape | MoeShape, ...]:
+        """What has a norm and a residual addition of its own, in order."""
+        found = (self.attention, self.mixer, self.cross, self.mlp)
+        return tuple(part for part in found if part is not None)
 
     def linears(
         self, hidden: int, *, fused_qkv: bool | None = None, fused_gate_up: bool | None = None
     ) -> tuple[Linear, ...]:
         """Matrices of one layer that every token meets (an expert's are in ``moe.expert_linears``)."""
-        out: tuple[Linear, ...] = self.attention.linears(hidden, fused=fused_qkv) if self.attention else ()
+        out = self.before + (self.attention.linears(hidden, fused=fused_qkv) if self.attention else ())
+        if self.mixer:
+            out += self.mixer.linears(hidden)
         if self.cross:
             out += tuple(_prefixed(linear, "cross_") for linear in self.cross.linears(hidden))
         return out + (self.mlp.linears(hidden, fused=fused_gate_up) if self.mlp else ())

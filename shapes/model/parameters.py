@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from math import prod
 from typing import Literal
 
-from shapes.model.layers import Block, Linear, MoeShape, Stack
+from shapes.model.layers import Block, MoeShape, Stack
+from shapes.model.linear import Linear
 
 Role = Literal["block", "embedding", "head", "other"]
 
@@ -76,7 +77,7 @@ def block_tensors(
             yield from linear_tensors(linear, t, layers * experts, "block", expert=True)
         if mlp.router_parameters:
             yield ParameterTensor("moe.router.other", (mlp.router_parameters,), layers, "block")
-    for part in (block.attention, block.cross):
+    for part in (block.attention, block.cross, block.mixer):
         if part is not None:
             yield from named_vectors(part.vectors(t), layers, "block")
     if block.norms * block.norm_weights:

@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from shapes.errors import InputError, positive_int
-from shapes.model.layers import AttentionShape, Block, Linear, MlaShape, MlpShape, MoeShape, Stack
+from shapes.model.layers import AttentionShape, Block, MlaShape, MlpShape, MoeShape, Stack
+from shapes.model.linear import Linear
 from shapes.model.parameters import (
     ParameterTensor,
     block_tensors,
@@ -26,7 +27,8 @@ class ModelShape:
     matrices between the last norm and the head (BERT's transform), ``head`` False: no LM-head. ``max_positions``: the
     longest sequence (None: unlimited). ``extra`` names further parameters. ``part``: what of a larger model this is.
     ``embedding_tables``: token embeddings of their own (an untied bart has three). ``pooling``: attention of one
-    learned query over the main stack's tokens (siglip), its projections being in ``before_head``.
+    learned query over the main stack's tokens (siglip), its projections being in ``before_head``. ``head_passes``:
+    times that training runs the head and its loss (multi-token prediction does at each depth).
     """
 
     model_type: str
@@ -43,6 +45,7 @@ class ModelShape:
     part: str | None = None
     embedding_tables: int = 1
     pooling: AttentionShape | None = None
+    head_passes: int = 1
 
     def __post_init__(self) -> None:
         if not self.stacks:

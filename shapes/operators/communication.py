@@ -19,7 +19,7 @@ def block_collectives(
 ) -> Iterator[Collective]:
     """One layer's collectives, x ``block.count``: of tensor, context and expert parallelism."""
     tokens = workload.own_tokens(s)
-    parts = sum(part is not None for part in (block.attention, block.cross, block.mlp))
+    parts = len(block.parts)
     yield from _tensor_parallel(
         f"{prefix}tensor_parallel", tokens * hidden, block.count * (1 if block.parallel else parts), workload, forwards
     )
@@ -28,7 +28,7 @@ def block_collectives(
             yield from _context_parallel(attention, s, workload, prefix, block.count, forwards)
     if workload.e > 1 and isinstance(block.mlp, MoeShape):
         # A rank routes 1/t of the tokens: Megatron-LM asks for sequence parallelism where t and e meet.
-        routed = -(-tokens // workload.t) * hidden * workload.activation_bytes * block.mlp.top_k
+        routed = -(-tokens // workload.t) * block.mlp.routed_width(hidden) * workload.activation_bytes * block.mlp.top_k
         phases: list[tuple[Phase, int]] = [("forward", forwards), *([("dgrad", 1)] if workload.train else ())]
         for phase, times in phases:
             yield Collective(
@@ -92,6 +92,7 @@ def end_collectives(model: ModelShape, workload: Workload, s: int, *, first: boo
             yield Collective(
                 f"{'embedding' if first else 'lm_head'}.tensor_parallel.{what}", phase, what,  # type: ignore[arg-type]  # of the four above
                 elements * workload.activation_bytes, workload.t, workload.dtype,
+                1 if first or not workload.train else model.head_passes,
             )  # fmt: skip
 
 

@@ -17,7 +17,7 @@ from shapes.operators.types import Elementwise, Phase
 from shapes.workload import Workload
 
 
-def _emit(
+def emit(
     name: str,
     what: str,
     elements: int,
@@ -26,7 +26,7 @@ def _emit(
     times: int,
     forwards: int,
 ) -> Iterator[Elementwise]:
-    """``counts``: tensors of ``elements`` read and written, forward, then backward."""
+    """A memory-bound kernel; ``counts``: tensors of ``elements`` read and written, forward, then backward."""
     size = workload.activation_bytes
     phases: list[tuple[Phase, int, int, int]] = [("forward", counts[0], counts[1], times * forwards)]
     if workload.train:
@@ -47,17 +47,20 @@ def block_elementwise(
     whole = -(-tokens // workload.t) if workload.sequence_parallel else tokens
     for index in range(block.norms):
         name = f"{prefix}norm.{index}" if block.norms > 1 else f"{prefix}norm"
-        yield from _emit(name, "norm", whole * hidden, (1, 1, 2, 1), workload, count, forwards)
+        yield from emit(name, "norm", whole * hidden, (1, 1, 2, 1), workload, count, forwards)
     for part in (block.attention, block.cross):
         if part is not None:
             yield from _attention_elementwise(part, s, workload, prefix, count, forwards)
-    additions = 1 if block.parallel else sum(part is not None for part in (block.attention, block.cross, block.mlp))
+    additions = 1 if block.parallel else len(block.parts)
     if additions:
-        yield from _emit(
+        yield from emit(
             f"{prefix}residual", "residual", whole * hidden, (2, 1, 2, 1), workload, count * additions, forwards
         )
     if block.dropout:
-        yield from _emit(f"{prefix}dropout", "dropout", whole * hidden, (1, 2, 2, 1), workload, 2 * count, forwards)
+        yield from emit(
+            f"{prefix}dropout", "dropout", whole * hidden, (1, 2, 2, 1), workload, min(2, len(block.parts)) * count,
+            forwards,
+        )  # fmt: skip
     yield from _mlp_elementwise(block, hidden, tokens, workload, prefix, forwards)
 
 
@@ -69,14 +72,22 @@ def _mlp_elementwise(
         mlps.append(("moe.activation", tokens * block.mlp.top_k * block.mlp.width, block.mlp.gated))
         # Tokens are sorted by expert before the products and put back behind them, a row for each of top_k experts.
         rows = -(-tokens * block.mlp.top_k // workload.t)
-        yield from _emit(f"{prefix}moe.permute", "moe", rows * hidden, (2, 2, 2, 2), workload, block.count, forwards)
+        yield from emit(
+            f"{prefix}moe.permute",
+            "moe",
+            rows * block.mlp.routed_width(hidden),
+            (2, 2, 2, 2),
+            workload,
+            block.count,
+            forwards,
+        )
         if block.mlp.shared:
             mlps.append(("mlp.activation", tokens * block.mlp.shared.width, block.mlp.shared.gated))
     elif block.mlp is not None:
         mlps.append(("mlp.activation", tokens * block.mlp.width, block.mlp.gated))
     for name, elements, gated in mlps:
         counts = (2, 1, 3, 2) if gated else (1, 1, 2, 1)
-        yield from _emit(
+        yield from emit(
             prefix + name, "activation", -(-elements // workload.t), counts, workload, block.count, forwards
         )
 
@@ -88,19 +99,22 @@ def _attention_elementwise(
     tokens = workload.own_tokens(s)
     if attention.rotary_dim:
         elements = tokens * (heads + kv_heads) * attention.rotary_dim
-        yield from _emit(f"{prefix}attention.rotary", "rotary", elements, (1, 1, 1, 1), workload, count, forwards)
+        yield from emit(f"{prefix}attention.rotary", "rotary", elements, (1, 1, 1, 1), workload, count, forwards)
     if isinstance(attention, AttentionShape) and attention.qk_norm != "none":
         elements = tokens * (heads + kv_heads) * attention.head_dim
-        yield from _emit(f"{prefix}attention.qk_norm", "norm", elements, (1, 1, 2, 1), workload, count, forwards)
+        yield from emit(f"{prefix}attention.qk_norm", "norm", elements, (1, 1, 2, 1), workload, count, forwards)
+    if isinstance(attention, AttentionShape) and attention.gated:
+        elements = tokens * heads * attention.v_dim
+        yield from emit(f"{prefix}attention.gate", "activation", elements, (2, 1, 3, 2), workload, count, forwards)
     if isinstance(attention, MlaShape):
         elements = tokens * sum(number for _, number in attention.vectors())
-        yield from _emit(f"{prefix}attention.latent_norm", "norm", elements, (1, 1, 2, 1), workload, count, forwards)
+        yield from emit(f"{prefix}attention.latent_norm", "norm", elements, (1, 1, 2, 1), workload, count, forwards)
     if workload.attention == "eager":
         square = tokens * s * heads
         again = 2 if workload.train and workload.checkpointing != "none" else 1
-        yield from _emit(f"{prefix}attention.softmax", "softmax", square, (1, 1, 2, 1), workload, count, again)
+        yield from emit(f"{prefix}attention.softmax", "softmax", square, (1, 1, 2, 1), workload, count, again)
         if attention.dropout:
-            yield from _emit(f"{prefix}attention.dropout", "dropout", square, (1, 2, 2, 1), workload, count, again)
+            yield from emit(f"{prefix}attention.dropout", "dropout", square, (1, 2, 2, 1), workload, count, again)
 
 
 def model_elementwise(model: ModelShape, workload: Workload, s: int) -> Iterator[Elementwise]:
@@ -112,15 +126,19 @@ def model_elementwise(model: ModelShape, workload: Workload, s: int) -> Iterator
         if workload.train:
             frozen = replace(workload, phase="infer", finetune=None, lora_targets=None, base=None)
         learned = workload if layers_train(workload) else frozen
-        yield from _emit("embedding", "embedding", tokens * width, (1, 1, 2, 1), learned, 1, 1)
+        yield from emit("embedding", "embedding", tokens * width, (1, 1, 2, 1), learned, 1, 1)
     if model.main.final_norm:
         whole = -(-tokens // workload.t) if workload.sequence_parallel else tokens
-        yield from _emit("final_norm", "norm", whole * model.hidden, (1, 1, 2, 1), workload, 1, 1)
+        yield from emit("final_norm", "norm", whole * model.hidden, (1, 1, 2, 1), workload, 1, 1)
     if workload.train and model.head:
         logits, size = tokens * -(-model.vocab // workload.t), workload.activation_bytes
         # Forward: 16-bit logits in, an fp32 copy out, read again by log-softmax. Backward: the copy in, 16 bits out.
-        yield Elementwise("cross_entropy", "forward", "cross_entropy", logits * (size + 4), logits * 4, workload.dtype)
-        yield Elementwise("cross_entropy", "dgrad", "cross_entropy", logits * 4, logits * size, workload.dtype)
+        moved: tuple[tuple[Phase, int, int], ...] = (("forward", size + 4, 4), ("dgrad", 4, size))
+        for phase, read, written in moved:
+            yield Elementwise(
+                "cross_entropy", phase, "cross_entropy", logits * read, logits * written, workload.dtype,
+                model.head_passes,
+            )  # fmt: skip
 
 
 def optimizer_update(held: ShardParameters, workload: Workload) -> Elementwise:

@@ -39,6 +39,7 @@ from shapes.operators.communication import (
 )
 from shapes.operators.elementwise import block_elementwise, model_elementwise, optimizer_update
 from shapes.operators.quantise import apply_recipe
+from shapes.operators.recurrent import recurrent_operators
 from shapes.operators.split import check_split
 from shapes.operators.types import LAYOUT_OF_PHASE, Elementwise, Gemm, GroupedGemm, Operator, Phase, counted_once
 from shapes.workload import Workload
@@ -75,7 +76,8 @@ def operators(model: ModelShape, workload: Workload) -> tuple[Operator, ...]:
 
 def _check_decodes(model: ModelShape) -> None:
     kinds = [(block.attention, block.cross) for block in model.main.kinds]
-    decodes = model.head and all(own is not None and own.causal and cross is None for own, cross in kinds)
+    decodes = model.head and all((own is None or own.causal) and cross is None for own, cross in kinds)
+    decodes = decodes and any(block.attention or block.mixer for block in model.main.kinds)
     if not decodes:
         expected = f"expected a decoder alone, each layer with causal attention; {model.model_type} is none"
         raise InputError(expected, key="phase", value="decode")
@@ -155,8 +157,9 @@ def _ends(model: ModelShape, workload: Workload, *, first_stage: bool) -> Iterat
         rows = tokens if linear.rows is None else workload.b * linear.rows
         alone = workload.finetune == "frozen-base" and linear in head
         yield from linear_operators(
-            replace(linear, grad_input=False) if alone else linear, rows, workload, trains=alone
-        )
+            replace(linear, grad_input=False) if alone else linear, rows, workload, trains=alone,
+            count=model.head_passes if linear in head and workload.train else 1,
+        )  # fmt: skip
     if model.pooling is not None:
         # torch.nn.MultiheadAttention, asked for its weights, writes the products out; the head is whole on each rank.
         plain = replace(workload, t=1, attention="eager", checkpointing="none")
@@ -188,6 +191,8 @@ def _block(
             yield from decode_operators(attention, workload, named + label, block.count)
             continue
         yield from attention_operators(attention, workload, s, kv_len, named + label, block.count)
+    if block.mixer is not None:
+        yield from recurrent_operators(block.mixer, workload, s, f"{named}mixer", block.count, forwards)
     yield from _dequantised(block, stack.hidden, workload, named, forwards)
     if isinstance(block.mlp, MoeShape):
         yield from expert_operators(block.mlp, stack.hidden, tokens, workload, block.count, named, forwards)

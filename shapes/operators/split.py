@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from shapes.errors import InputError
-from shapes.model import AttentionShape, MlaShape, ModelShape, MoeShape
+from shapes.model import AttentionShape, MlaShape, ModelShape, MoeShape, RecurrentShape
 from shapes.workload import Workload
 
 
@@ -23,9 +23,13 @@ def split_problems(model: ModelShape, workload: Workload) -> tuple[InputError, .
     for attention in _attentions(model):
         if attention.heads % t:
             problem(f"expected a divisor of the {attention.heads} attention heads", "t", t)
-        elif not _whole_kv_heads(attention, t):
-            kv_heads = attention.kv_heads
+        elif not _whole(kv_heads := attention.kv_heads, t):
             problem(f"expected a divisor or a multiple of the {kv_heads} key/value heads, which are not cut", "t", t)
+    for mixer in _mixers(model):
+        if mixer.heads % t:
+            problem(f"expected a divisor of the {mixer.heads} heads of the recurrent layers", "t", t)
+        elif not _whole(mixer.groups, t):
+            problem(f"expected a divisor or a multiple of the {mixer.groups} groups of recurrent heads", "t", t)
     for experts in expert_counts(model):
         if experts % e:
             problem(f"expected a divisor of the {experts} experts", "e", e)
@@ -54,8 +58,9 @@ def nearest_split(model: ModelShape, workload: Workload) -> Workload:
 
 def nearest_t(model: ModelShape, limit: int) -> int:
     """The largest t, at most ``limit``, that every attention's heads divide over."""
-    attentions = _attentions(model)
-    return _largest(limit, lambda t: all(one.heads % t == 0 and _whole_kv_heads(one, t) for one in attentions))
+    sizes = [(one.heads, one.kv_heads) for one in _attentions(model)]
+    sizes += [(one.heads, one.groups) for one in _mixers(model)]
+    return _largest(limit, lambda t: all(heads % t == 0 and _whole(shared, t) for heads, shared in sizes))
 
 
 def nearest_e(model: ModelShape, limit: int, d: int = 1) -> int:
@@ -88,9 +93,13 @@ def _attentions(model: ModelShape) -> tuple[AttentionShape | MlaShape, ...]:
     return tuple(dict.fromkeys(found))
 
 
-def _whole_kv_heads(attention: AttentionShape | MlaShape, t: int) -> bool:
-    """Whether every rank holds whole key/value heads: a share of them, or a copy of one."""
-    return attention.kv_heads % t == 0 or t % attention.kv_heads == 0
+def _mixers(model: ModelShape) -> tuple[RecurrentShape, ...]:
+    return tuple(dict.fromkeys(block.mixer for _, block in model.all_blocks() if block.mixer is not None))
+
+
+def _whole(shared: int, t: int) -> bool:
+    """Whether every rank holds whole key/value heads (or groups): a share of them, or a copy of one."""
+    return shared % t == 0 or t % shared == 0
 
 
 def _largest(limit: int, divides: Callable[[int], bool]) -> int:

@@ -12,7 +12,8 @@ EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts")
 TOP_K = ("num_experts_per_tok", "num_experts_per_token", "moe_topk")
 
 
-def _moe(fields: Fields, width: int, **traits: object) -> MoeShape:
+def with_experts(fields: Fields, width: int, **traits: object) -> MoeShape:
+    """A mixture of the usual names' experts; ``traits`` are further fields of MoeShape."""
     experts, top_k = fields.integer(*EXPERTS), fields.integer(*TOP_K)
     if top_k > experts:
         raise fields.error(f"expected at most the {experts} experts there are", *TOP_K)
@@ -21,7 +22,7 @@ def _moe(fields: Fields, width: int, **traits: object) -> MoeShape:
 
 def mixtral(fields: Fields) -> ModelShape:
     core = attention(fields, window=fields.count("sliding_window") or None)
-    moe = _moe(fields, fields.integer("intermediate_size"))
+    moe = with_experts(fields, fields.integer("intermediate_size"))
     return decoder(fields, attention_of=lambda _: core, mlp_of=lambda _: moe)
 
 
@@ -30,7 +31,7 @@ def minimax_m2(fields: Fields) -> ModelShape:
     rotary, dim = fields.count("rotary_dim"), fields.optional("head_dim")
     share = min(rotary / dim, 1.0) if rotary and dim else rotary_share(fields, 1.0)
     core = attention(fields, qk_norm="full", rotary_share=share)
-    moe = _moe(fields, fields.integer("intermediate_size"))
+    moe = with_experts(fields, fields.integer("intermediate_size"))
     return decoder(fields, attention_of=lambda _: core, mlp_of=lambda _: moe)
 
 
@@ -40,8 +41,13 @@ def qwen_moe(fields: Fields) -> ModelShape:
     fields.ignore("use_qk_norm", "sliding_window", "shared_expert_intermediate_size")
     bias = fields.flag("qkv_bias", default=True) if second else fields.flag("attention_bias")
     core = attention(fields, qkv_bias=bias, o_bias=bias and not second, qk_norm="none" if second else "head")
-    shared = MlpShape(fields.integer("shared_expert_intermediate_size")) if second else None
-    moe = _moe(fields, fields.integer("moe_intermediate_size"), shared=shared, shared_gate=second)
+    return decoder(fields, attention_of=lambda _: core, mlp_of=sparse_qwen(fields, shared=second))
+
+
+def sparse_qwen(fields: Fields, *, shared: bool) -> Callable[[int], Mlp]:
+    """qwen's MLP of a layer: experts beside a gated shared one, where there is one, or a dense layer."""
+    beside = MlpShape(fields.integer("shared_expert_intermediate_size")) if shared else None
+    moe = with_experts(fields, fields.integer("moe_intermediate_size"), shared=beside, shared_gate=shared)
     every, dense_layers = fields.count("decoder_sparse_step", default=1), set(fields.integers("mlp_only_layers"))
     dense = MlpShape(fields.integer("intermediate_size"))
 
@@ -49,7 +55,7 @@ def qwen_moe(fields: Fields) -> ModelShape:
         sparse = layer not in dense_layers and every > 0 and (layer + 1) % every == 0
         return moe if sparse else dense
 
-    return decoder(fields, attention_of=lambda _: core, mlp_of=mlp)
+    return mlp
 
 
 def deepseek(fields: Fields) -> ModelShape:
@@ -74,7 +80,7 @@ def _leading_dense(fields: Fields, **traits: object) -> Callable[[int], Mlp]:
     first, bias = fields.count("first_k_dense_replace"), fields.flag("mlp_bias")
     width, number = fields.integer("moe_intermediate_size"), fields.count("n_shared_experts")
     shared = MlpShape(number * width, bias=bias) if number else None
-    moe = _moe(fields, width, shared=shared, **traits)
+    moe = with_experts(fields, width, shared=shared, **traits)
     dense = MlpShape(fields.integer("intermediate_size"), bias=bias)
     return lambda layer: dense if layer < first else moe
 
@@ -83,7 +89,7 @@ def gpt_oss(fields: Fields) -> ModelShape:
     """gpt-oss: biases everywhere, a learned sink logit a head, every other layer slides."""
     bias = fields.flag("attention_bias", default=True)
     window = windows(fields, sliding=lambda layer: (layer + 1) % 2 == 1)
-    moe = _moe(fields, fields.integer("intermediate_size"), bias=True, router_bias=True)
+    moe = with_experts(fields, fields.integer("intermediate_size"), bias=True, router_bias=True)
 
     def core(layer: int) -> AttentionShape:
         return attention(fields, qkv_bias=bias, o_bias=bias, sinks=True, window=window(layer))
@@ -98,7 +104,7 @@ def llama4(fields: Fields) -> ModelShape:
     every = fields.count("interleave_moe_layer_step", default=1) or 1
     listed = fields.integers("moe_layers") or list(range(every - 1, layers, every))
     sparse, width = set(listed), fields.integer("intermediate_size")
-    moe = _moe(fields, width, shared=MlpShape(width))
+    moe = with_experts(fields, width, shared=MlpShape(width))
     dense = MlpShape(fields.integer("intermediate_size_mlp"))
     # Three layers in four attend within chunks; the fourth has no rotary embedding and attends to everything.
     period = fields.count("no_rope_layer_interval", default=4) or 4

@@ -11,7 +11,7 @@ from typing import Any
 
 from shapes.errors import InputError
 from shapes.model import ModelShape
-from sizer.readers import hf_dense, hf_encoder, hf_moe
+from sizer.readers import hf_dense, hf_encoder, hf_hybrid, hf_moe
 from sizer.readers.fields import Fields
 from sizer.readers.hf_blocks import HEADS, HIDDEN, LAYERS, POSITIONS
 from sizer.readers.reading import Reading, UnknownModelType
@@ -20,6 +20,7 @@ NAME = "huggingface"
 Builder = Callable[[Fields], ModelShape]
 
 BUILDERS: dict[str, Builder] = {
+    "bamba": hf_hybrid.bamba,
     "bart": hf_encoder.bart,
     "bert": hf_encoder.bert,
     "bloom": hf_dense.bloom,
@@ -38,6 +39,7 @@ BUILDERS: dict[str, Builder] = {
     "gpt_neox": hf_dense.gpt_neox,
     "gpt_oss": hf_moe.gpt_oss,
     "gptj": hf_dense.gptj,
+    "granitemoehybrid": hf_hybrid.granite_hybrid,
     "kimi_k2": hf_moe.deepseek,
     "llama": hf_dense.llama,
     "llama4_text": hf_moe.llama4,
@@ -45,6 +47,7 @@ BUILDERS: dict[str, Builder] = {
     "mistral": hf_dense.llama,
     "mixtral": hf_moe.mixtral,
     "mpt": hf_dense.mpt,
+    "nemotron_h": hf_hybrid.nemotron_h,
     "olmo": hf_dense.olmo,
     "olmo2": hf_dense.olmo,
     "opt": hf_dense.opt,
@@ -56,6 +59,7 @@ BUILDERS: dict[str, Builder] = {
     "qwen2_vl_text": hf_dense.qwen2,
     "qwen3": hf_dense.qwen3,
     "qwen3_moe": hf_moe.qwen_moe,
+    "qwen3_next": hf_hybrid.qwen3_next,
     "qwen3_vl_text": hf_dense.qwen3,
     "roberta": hf_encoder.bert,
     "siglip_vision_model": hf_encoder.siglip,
@@ -65,6 +69,8 @@ BUILDERS: dict[str, Builder] = {
     "vit": hf_encoder.vit,
     "whisper": hf_encoder.whisper,
 }
+
+HYBRID = frozenset(name for name, builder in BUILDERS.items() if builder.__module__ == hf_hybrid.__name__)
 
 #: Types that hold the part we size under a key: type -> (key, that part's type where it does not say, the part).
 NESTED: dict[str, tuple[str, str, str]] = {
@@ -176,6 +182,8 @@ def _notes(config: Mapping[str, Any], model_type: str, part: str | None) -> tupl
         notes.append("quantization_config is not read: --dtype decides")
     if config.get("num_nextn_predict_layers"):
         notes.append("multi-token-prediction layers (num_nextn_predict_layers) are left out, as transformers does")
+    if model_type in HYBRID:
+        notes.append("recurrent layers as their fused kernels run (mamba-ssm, fla); no scan kernel was measured")
     if model_type == "llama4_text":
         notes.append(
             "experts run the tokens routed to them; transformers' class, which --trace lists, runs every token through "

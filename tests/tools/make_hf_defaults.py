@@ -21,7 +21,7 @@ TARGET = Path(__file__).parents[2] / "sizer" / "readers" / "hf_defaults.json"
 NOISE = ("_name_or_path", "transformers_version", "id2label", "label2id", "architectures", "chunk_size_feed_forward",
          "output_attentions", "output_hidden_states", "return_dict", "problem_type", "rope_parameters",
          "begin_suppress_tokens", "suppress_tokens", "initializer_range", "initializer_factor", "use_cache",
-         "layer_types", "dtype", "rope_scaling")  # fmt: skip
+         "layer_types", "layers_block_type", "dtype", "rope_scaling")  # fmt: skip
 
 
 def defaults(model_type: str) -> dict[str, Any]:

@@ -12,20 +12,17 @@ from typing import Any
 from shapes.model import AttentionShape, Block, Linear, MlaShape, MlpShape, ModelShape, MoeShape, Stack
 from sizer.readers.fields import Fields
 from sizer.readers.hf_blocks import MAX_LAYERS, layer_count, run_lengths
+from sizer.readers.megatron.hybrid import HybridParts, delta_net, pattern_of, predicting
 from sizer.readers.megatron.vocabulary import vocabulary
 
 #: Arguments under which Megatron builds layers that have no formula here.
 REFUSED = {
-    "experimental_attention_variant": "layers of another kind of attention (gated delta net, sparse attention)",
-    "linear_attention_freq": "linear-attention layers",
-    "attention_output_gate": "a gate on the attention's output",
-    "moe_latent_size": "experts in a latent space",
+    "experimental_attention_variant": "layers of another kind of attention (sparse attention)",
     "heterogeneous_layers_config_path": "layers that differ, told in another file",
     "heterogeneous_layers_config_encoded_json": "layers that differ",
     "enable_hyper_connections": "hyper-connections between layers",
     "spec": "a layer specification of its own (Python code, which is not run)",
 }
-_MAMBA = {"M": "Mamba", "G": "gated delta net", "D": "sparse attention"}
 #: Model specifications that are Megatron's own GPT, whatever they are called.
 _USUAL_SPECS = ("local", "gpt_layer_specs", "mamba_layer_specs", "hybrid_layer_specs")
 
@@ -36,6 +33,7 @@ def build(fields: Fields, flat: Mapping[str, Any]) -> tuple[ModelShape, tuple[st
     for key, what in REFUSED.items():
         value = fields.raw(key, default=None)
         usual = key == "spec" and any(name in str(value) for name in _USUAL_SPECS)
+        usual = usual or (key == "experimental_attention_variant" and value == "gated_delta_net")
         if value not in (None, False, 0, "") and not usual:
             raise fields.error(f"has no formula here: {what}", key)
     if any(key in fields.config for key in ("encoder_num_layers", "decoder_num_layers")):
@@ -71,58 +69,54 @@ def _language_models() -> dict[str, dict[str, Any]]:
 def _gpt(fields: Fields, flat: Mapping[str, Any]) -> tuple[ModelShape, tuple[str, ...]]:
     hidden, weights = fields.integer("hidden_size"), norm_weights(fields)
     dropout = fields.number("hidden_dropout", default=0.1)
-    notes: list[str] = []
-    pattern = fields.text("hybrid_layer_pattern", "hybrid_override_pattern")
+    pattern, depths = pattern_of(fields)
     if pattern:
-        blocks = _hybrid_blocks(fields, pattern.split("/")[0].replace("|", ""), weights, dropout)
-        predicted: list[Block] = []
-        if "/" in pattern:
-            notes.append("multi-token-prediction layers of the pattern (after /) are left out")
+        fields.raw("num_layers", default=None)
+        fields.raw("mtp_num_layers", default=None)
+        dense = mlp(fields) if "-" in "".join((pattern, *depths)) else None
+        parts = HybridParts(fields, attention(fields), dense, mixture(fields), weights, dropout)
+        blocks = parts.blocks(pattern)
+        predicted = [predicting(parts.blocks(depth), hidden) for depth in depths]
     else:
-        layers = layer_count(fields, "num_layers")
-        sparse = _layer_flags(fields, "moe_layer_freq", layers, lambda layer, every: layer % every == 0)
-        windowed = _layer_flags(fields, "window_attn_skip_freq", layers, lambda layer, every: (layer + 1) % every != 0)
-        cores = {flag: attention(fields, windowed=flag) for flag in sorted(set(windowed))}
-        moe = mixture(fields)
-        mlps = {flag: (moe if flag else None) or mlp(fields) for flag in set(sparse)}
-        blocks = [
-            Block(cores[windowed[layer]], mlps[sparse[layer]], norm_weights=weights, dropout=dropout,
-                  extra=_latent_bias(fields, hidden))
-            for layer in range(layers)
-        ]  # fmt: skip
-        predicted = _predicted(fields, blocks[-1], hidden, weights)
-    if predicted:
-        notes.append("multi-token prediction: its layers are counted, its passes through the head are not listed")
+        blocks = _layers(fields, hidden, weights, dropout)
+        predicted = [predicting(blocks[-1:], hidden)] * fields.count("mtp_num_layers")
+    notes: list[str] = []
+    passes = 1 + len(predicted)
+    if predicted and fields.flag("mtp_use_repeated_layer"):
+        predicted = predicted[:1]
+        notes.append(f"multi-token prediction repeats its layers {passes - 1} times: they are counted and listed once")
     learned = position_embedding(fields) == "learned_absolute"
     positions = fields.integer("max_position_embeddings", "seq_length") if learned else 0
     vocab, said = vocabulary(fields, flat)
-    stack = Stack("decoder", hidden, run_lengths([*blocks, *predicted]), positions=positions, final_norm=weights)
+    layers = run_lengths([*blocks, *(block for depth in predicted for block in depth)])
+    stack = Stack("decoder", hidden, layers, positions=positions, final_norm=weights)
     model = ModelShape(
         "megatron", (stack,), vocab=vocab, tied=not fields.flag("untie_embeddings_and_output_weights"),
-        max_positions=positions or None,
+        max_positions=positions or None, head_passes=passes,
     )  # fmt: skip
     return model, (*notes, *said)
 
 
-def _hybrid_blocks(fields: Fields, pattern: str, weights: int, dropout: float) -> list[Block]:
-    """Layers of a hybrid pattern, each one part: attention (*), an MLP (-) or experts (E)."""
-    if len(pattern) > MAX_LAYERS:
-        raise fields.error(f"expected at most {MAX_LAYERS} layers", "hybrid_layer_pattern", "hybrid_override_pattern")
-    strange = {kind: pattern.count(kind) for kind in dict.fromkeys(pattern) if kind not in "*+-E"}
-    if strange or not pattern:
-        kinds = ", ".join(f"{number} {_MAMBA.get(kind, repr(kind))}" for kind, number in strange.items())
-        raise fields.error(
-            f"expected attention, MLP and experts (* - E) alone: {kinds or 'no'} layers have no formula here",
-            "hybrid_layer_pattern", "hybrid_override_pattern",
+def _layers(fields: Fields, hidden: int, weights: int, dropout: float) -> list[Block]:
+    layers = layer_count(fields, "num_layers")
+    sparse = _layer_flags(fields, "moe_layer_freq", layers, lambda layer, every: layer % every == 0)
+    windowed = _layer_flags(fields, "window_attn_skip_freq", layers, lambda layer, every: (layer + 1) % every != 0)
+    recurrent, mixer = [False] * layers, None
+    if fields.text("experimental_attention_variant") == "gated_delta_net":
+        if fields.raw("linear_attention_freq", default=None) is None:
+            raise fields.error("expected which layers are gated delta nets", "linear_attention_freq")
+        recurrent = _layer_flags(
+            fields, "linear_attention_freq", layers, lambda layer, every: (layer + 1) % every != 0
         )  # fmt: skip
-    fields.raw("num_layers", default=None)
-    core, moe = attention(fields), mixture(fields)
-    dense = mlp(fields) if "-" in pattern else None
-    if "E" in pattern and moe is None:
-        raise fields.error("expected num_experts: the pattern has layers of experts", "num_experts")
-    parts: dict[str, tuple[Any, Any]] = {"*": (core, None), "+": (core, None), "-": (None, dense), "E": (None, moe)}
+        mixer = delta_net(fields, weights)
+    cores = {flag: attention(fields, windowed=flag) for flag in sorted(set(windowed))}
+    moe = mixture(fields)
+    mlps = {flag: (moe if flag else None) or mlp(fields) for flag in set(sparse)}
     return [
-        Block(*parts[kind], norms=1, norm_weights=weights, dropout=dropout) for kind in pattern
+        Block(None if recurrent[layer] else cores[windowed[layer]], mlps[sparse[layer]], norm_weights=weights,
+              dropout=dropout, extra=() if recurrent[layer] else _latent_bias(fields, hidden),
+              mixer=mixer if recurrent[layer] else None)
+        for layer in range(layers)
     ]  # fmt: skip
 
 
@@ -152,6 +146,7 @@ def attention(fields: Fields, *, causal: bool = True, cross: bool = False, windo
         qk_norm="head" if fields.flag("qk_layernorm") or fields.flag("qk_l2_norm") else "none",
         qk_norm_weights=norm_weights(fields) if not fields.flag("qk_l2_norm") else 0,
         sinks=fields.text("softmax_type", default="vanilla") == "learnable",
+        gated=fields.flag("attention_output_gate") and not cross,
     )  # fmt: skip
 
 
@@ -174,6 +169,7 @@ def mixture(fields: Fields) -> MoeShape | None:
         router_dtype=fields.text("moe_router_dtype") or None,
         shared=MlpShape(shared, gated, bias, fused_gate_up=True) if shared else None,
         shared_gate=bool(shared) and fields.flag("moe_shared_expert_gate"),
+        latent=fields.optional("moe_latent_size"),
     )  # fmt: skip
 
 
@@ -225,17 +221,6 @@ def _latent_bias(fields: Fields, hidden: int) -> tuple[tuple[str, int], ...]:
     # Of latent attention's matrices only the last has a bias.
     latent = fields.flag("multi_latent_attention") and bias_linear(fields)
     return (("attention.o_proj.bias", hidden),) if latent else ()
-
-
-def _predicted(fields: Fields, like: Block, hidden: int, weights: int) -> list[Block]:
-    """Multi-token prediction: two norms, a projection of 2h to h, one more layer and a norm at each depth."""
-    depths = fields.count("mtp_num_layers")
-    if not depths:
-        return []
-    shared = fields.flag("mtp_use_repeated_layer")
-    own = (("mtp.eh_proj", 2 * hidden * hidden), ("mtp.norms", 3 * weights * hidden))
-    return [Block(like.attention, like.mlp, norm_weights=weights, dropout=like.dropout, extra=(*like.extra, *own),
-                  count=1 if shared else depths)]  # fmt: skip
 
 
 def _layer_flags(fields: Fields, key: str, layers: int, every: Any) -> list[bool]:

@@ -1,0 +1,214 @@
+"""Recurrent layers: against transformers' classes and torch's dispatcher, and what a rank holds and decoding moves."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from shapes.errors import InputError
+from shapes.memory import memory
+from shapes.model import AttentionShape, Block, MlpShape, ModelShape, MoeShape, RecurrentShape, Stack
+from shapes.model.stages import shard_parameters
+from shapes.operators import operators
+from shapes.operators.recurrent import chunk_products
+from shapes.operators.types import Collective, Elementwise, Gemm, GroupedGemm, Operator
+from shapes.workload import Workload
+from sizer.readers import read_config
+
+SMALL = {
+    "hidden_size": 96, "intermediate_size": 160, "num_hidden_layers": 3, "num_attention_heads": 6,
+    "num_key_value_heads": 2, "vocab_size": 320,
+}  # fmt: skip
+MAMBA = {
+    "mamba_n_heads": 12, "mamba_d_head": 16, "mamba_n_groups": 2, "mamba_d_state": 20, "mamba_chunk_size": 8,
+}  # fmt: skip
+EXPERTS = {"num_experts_per_tok": 2, "moe_intermediate_size": 48}
+HYBRIDS: dict[str, dict[str, Any]] = {
+    "bamba": SMALL | MAMBA | {"attn_layer_indices": [1], "mamba_proj_bias": True},
+    "granitemoehybrid": SMALL | MAMBA | {
+        "layer_types": ["mamba", "attention", "mamba"], "num_local_experts": 8, "num_experts_per_tok": 2,
+        "shared_intermediate_size": 80,
+    },
+    "nemotron_h": SMALL | EXPERTS | {
+        "hybrid_override_pattern": "M*-ME", "mamba_num_heads": 12, "mamba_head_dim": 16, "ssm_state_size": 20,
+        "n_groups": 2, "chunk_size": 8, "head_dim": 16, "n_routed_experts": 8, "moe_latent_size": 40,
+        "moe_shared_expert_intermediate_size": 56,
+    },
+    "qwen3_next": SMALL | EXPERTS | {
+        "num_hidden_layers": 4, "head_dim": 16, "num_experts": 8, "shared_expert_intermediate_size": 80,
+        "linear_num_value_heads": 6, "linear_num_key_heads": 2, "linear_key_head_dim": 20, "linear_value_head_dim": 24,
+    },
+}  # fmt: skip
+#: Llama-like sizes around a Mamba-2 layer of 8 heads of 32 in 2 groups: a model whose counts are derived in view.
+LAYER = RecurrentShape("mamba2", 8, 32, 2, 16, 64, conv_bias=True, norm=256)
+MODEL = ModelShape("test", (Stack("decoder", 128, (Block(None, None, mixer=LAYER, norms=1, count=3),)),), vocab=512)
+
+
+def read(family: str) -> ModelShape:
+    return read_config({"model_type": family, **HYBRIDS[family]}).model
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("family", HYBRIDS)
+def test_parameters_of_hybrids_are_their_classes(family: str) -> None:
+    torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")
+    if transformers.__version__.startswith("4."):
+        pytest.skip("transformers 4 names the layers otherwise")
+    with torch.device("meta"):
+        config = transformers.AutoConfig.for_model(family, **HYBRIDS[family])
+        built = transformers.AutoModelForCausalLM.from_config(config)
+    assert read(family).parameters == sum(one.numel() for one in built.parameters())
+
+
+def _split(found: Iterable[Operator]) -> tuple[Counter[Operator], Counter[tuple[int, ...]]]:
+    """(what is no batched product nor convolution, the batched products by their sizes)."""
+    plain: Counter[Operator] = Counter()
+    batched: Counter[tuple[int, ...]] = Counter()
+    for op in found:
+        if isinstance(op, Elementwise) or (isinstance(op, Gemm) and op.kind == "conv"):
+            continue
+        if isinstance(op, Gemm) and op.kind == "bmm":
+            m, n = sorted((op.m, op.n))  # C^T = B^T A^T is the same product
+            batched[op.batch, m, n, op.k, op.phase == "forward"] += op.count
+        else:
+            own = replace(op, name="", count=1)
+            plain[replace(own, layout="tn") if isinstance(own, (Gemm, GroupedGemm)) else own] += op.count
+    return plain, batched
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("family", HYBRIDS)
+def test_a_step_runs_the_products_that_torch_dispatches(family: str) -> None:
+    transformers = pytest.importorskip("transformers")
+    if transformers.__version__.startswith("4."):
+        pytest.skip("transformers 4 writes the scan without products")
+    from shapes.trace import trace_config
+
+    b, s = 2, 24
+    workload = Workload(b=b, s=s)
+    model = read(family)
+    plain, batched = _split(operators(model, workload))
+    seen_plain, seen = _split(trace_config({"model_type": family, **HYBRIDS[family]}, b=b, s=s).operators)
+    assert plain == seen_plain
+    layers = sum(block.count for block in model.main.kinds if block.mixer)
+    (mixer,) = {block.mixer for block in model.main.kinds if block.mixer}
+    if mixer.kind == "mamba2":
+        # Scores of a group are repeated for its heads first; states are carried by a product over the 3 chunks and
+        # the state before them, one of each head.
+        shared = Counter({key: number for key, number in batched.items() if key[0] == b * 3 * mixer.groups})
+        batched = batched - shared
+        batched.update({(key[0] * mixer.heads // mixer.groups, *key[1:]): n for key, n in shared.items()})
+        carried = mixer.head_dim * mixer.state
+        seen -= Counter({
+            (b * mixer.heads, 4, carried, 4, True): layers, (b * mixer.heads, 4, carried, 4, False): layers,
+            (b * mixer.heads, 4, 4, carried, False): layers,
+        })  # fmt: skip
+    else:
+        # torch solves the triangular system by substitution, which is no product; fla's kernels invert and multiply.
+        # Backward, torch leaves out what the state before the first chunk and the one after the last need.
+        heads = b * mixer.heads
+        solved = [(heads, *sorted((mixer.chunk, width)), mixer.chunk, True) for width in (mixer.head_dim, mixer.state)]
+        batched -= Counter(dict.fromkeys(solved, layers))
+        batched, seen = ({key: n for key, n in one.items() if key[-1]} for one in (batched, seen))  # type: ignore[assignment] # both are counts
+    assert batched == seen
+
+
+def test_the_scans_products_are_those_of_the_papers_listing() -> None:
+    """Listing 1 of arXiv 2405.21060 ("minimal SSD"), its einsums counted by torch's own counter."""
+    torch = pytest.importorskip("torch")
+    from torch.utils.flop_counter import FlopCounterMode
+
+    b, chunks, q, h, p, n = 2, 3, 64, 8, 32, 16
+    x, weights = torch.empty(b, chunks, q, h, p, device="meta"), torch.empty(b, chunks, q, h, n, device="meta")
+    decay = torch.empty(b, chunks, h, q, q, device="meta")
+    with FlopCounterMode(display=False) as counter:
+        scores = torch.einsum("bclhn,bcshn->bchls", weights, weights) * decay
+        torch.einsum("bchls,bcshp->bclhp", scores, x)
+        states = torch.einsum("bclhn,bclhp->bchpn", weights, x)
+        torch.einsum("bclhn,bchpn->bclhp", weights, states)
+    every_head = replace(LAYER, groups=8)
+    counted = sum(
+        2 * batch * m * nn * k for _, batch, m, nn, k in chunk_products(every_head, Workload(b=b, s=q * chunks), 192)
+    )
+    assert counted == counter.get_total_flops()
+
+
+def test_a_rank_holds_its_share_of_heads_and_whole_groups() -> None:
+    # in: z and x of 8 x 32, B and C of 2 x 16, 8 time steps = 584 rows; a rank of two: half of each.
+    whole, half = (LAYER.linears(128)[0].on_shard(t).out_features for t in (1, 2))
+    assert (whole, half) == (584, 292)
+    # of four ranks each holds a copy of one group: 2 x 2 x 32 + 2 x 16 + 2
+    assert LAYER.linears(128)[0].on_shard(4).out_features == 162
+    # conv (256 + 64) x (4 + bias), A_log, dt_bias and D of 8 heads, a norm of 256
+    assert sum(number for _, number in LAYER.vectors()) == 320 * 5 + 3 * 8 + 256
+    assert shard_parameters(MODEL, Workload(t=2)).total < shard_parameters(MODEL, Workload()).total
+    with pytest.raises(InputError, match="divisor of the 8 heads of the recurrent layers"):
+        operators(MODEL, Workload(t=3))
+
+
+def test_context_parallelism_spreads_heads_and_exchanges_tokens_for_them() -> None:
+    whole, shared = (operators(MODEL, Workload(b=1, s=512, cp=cp)) for cp in (1, 4))
+
+    def scans(found: Iterable[Operator]) -> int:
+        return sum(op.flops * op.count for op in found if isinstance(op, Gemm) and ".scan.inside" in op.name)
+
+    assert scans(whole) == 4 * scans(shared)
+    assert any(isinstance(op, Collective) and "mixer.context_parallel" in op.name for op in shared)
+
+
+def test_a_decode_step_reads_a_state_of_fixed_size_whatever_the_context() -> None:
+    short, long = (Workload(b=16, s=1, phase="decode", context=context) for context in (1024, 65536))
+    moved = [[op.bytes for op in operators(MODEL, one) if op.name.endswith("mixer.state")] for one in (short, long)]
+    # 16 requests x (8 heads x 32 x 16, and 3 inputs of the convolution's 320 channels) x 2 bytes, read and written
+    assert moved[0] == moved[1] == [2 * 16 * (8 * 32 * 16 + 3 * 320) * 2]
+    held = [memory(MODEL, one).components["kv_cache"] for one in (short, long)]
+    assert held[0] == held[1] == 3 * 16 * (8 * 32 * 16 + 3 * 320) * 2
+
+
+def test_memory_of_training_keeps_the_projection_and_the_scans_output() -> None:
+    one, two = (
+        memory(replace(MODEL, stacks=(replace(MODEL.main, blocks=(replace(MODEL.main.blocks[0], count=count),)),)),
+               Workload(b=2, s=256), implementation="megatron").components["activations"]
+        for count in (3, 4)
+    )  # fmt: skip
+    rows = 512
+    # bf16: the layer's input and its norm, the projection's 584, the scan's output, and the gated norm's output.
+    least = rows * 2 * (2 * 128 + 584 + 256 + 256)
+    assert least <= two - one <= 1.2 * least
+
+
+def test_experts_in_a_latent_space_see_its_width_and_are_projected_to_and_from_it() -> None:
+    moe = MoeShape(8, 2, 64, gated=False, latent=32)
+    names = {linear.name: (linear.out_features, linear.in_features) for linear in moe.linears(128)}
+    assert names == {"moe.router": (8, 128), "moe.latent_down_proj": (32, 128), "moe.latent_up_proj": (128, 32)}
+    assert [linear.in_features for linear in moe.expert_linears(128)] == [32, 64]
+    block = Block(AttentionShape(2, 2, 64), moe)
+    model = ModelShape("test", (Stack("decoder", 128, (block,)),), vocab=512)
+    full = replace(model, stacks=(replace(model.main, blocks=(replace(block, mlp=replace(moe, latent=None)),)),))
+    step = Workload(b=1, s=128, d=2, e=2)
+
+    def exchanged(of: ModelShape) -> int:
+        return next(op.bytes for op in operators(of, step) if isinstance(op, Collective) and op.what == "all_to_all")
+
+    assert exchanged(full) == 4 * exchanged(model)
+    assert (
+        memory(model, Workload(b=1, s=128)).components["activations"]
+        < memory(full, Workload(b=1, s=128)).components["activations"]
+    )
+
+
+def test_the_head_runs_again_at_each_depth_of_multi_token_prediction() -> None:
+    model = ModelShape("test", (Stack("decoder", 128, (Block(AttentionShape(2, 2, 64), MlpShape(256)),)),), vocab=2**17)
+    deep = replace(model, head_passes=3)
+
+    def heads(of: ModelShape, phase: Any) -> int:
+        found = operators(of, Workload(b=1, s=64, phase=phase))
+        return sum(op.count for op in found if op.name == "lm_head" and op.phase == "forward")
+
+    assert (heads(model, "train"), heads(deep, "train"), heads(deep, "infer")) == (1, 3, 1)
+    plain, three = (memory(one, Workload(b=1, s=64)).components["logits_and_loss"] for one in (model, deep))
+    assert three > 2 * plain
