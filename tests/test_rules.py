@@ -549,15 +549,13 @@ def test_a_recurrence_of_published_models_passes() -> None:
 
 def test_a_head_run_again_for_predicted_tokens_is_counted_with_the_last_stage() -> None:
     def spent(mtp: int) -> float:
-        attention, mlp = AttentionShape(16, 16, 128), MlpShape(5632)
-        last = (Block(attention, mlp, count=mtp, extra=(("mtp.eh_proj", 2 * 2048 * 2048),)),) if mtp else ()
-        blocks = (Block(attention, mlp, count=8 - mtp), *last)
-        shape = ModelShape("llama", (Stack("decoder", 2048, blocks),), vocab=128_000)
+        block = Block(AttentionShape(16, 16, 128), MlpShape(5632), count=8)
+        shape = ModelShape("llama", (Stack("decoder", 2048, (block,)),), vocab=128_000, head_passes=1 + mtp)
         (finding,) = found("SZ128", context(shape, p=4))
         assert finding.at_most_s is not None
         return finding.at_most_s
 
-    assert spent(1) == pytest.approx(2 * spent(0))
+    assert spent(1) == pytest.approx(2 * spent(0), rel=0.01)  # the last norm runs once
 
 
 def test_an_expert_width_off_16_bytes_is_said_to_be_refused_by_grouped_products() -> None:

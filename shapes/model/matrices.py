@@ -9,7 +9,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 
-from shapes.model.layers import Linear, MoeShape
+from shapes.model.layers import MoeShape
+from shapes.model.linear import Linear
 from shapes.model.shape import ModelShape
 
 #: The dimensions of a matrix's outputs, one for each part that is cut by itself, and of its inputs; "" stands for the

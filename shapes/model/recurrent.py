@@ -47,6 +47,16 @@ class RecurrentShape:
         """Numbers a head and token that decide what its state forgets: Mamba's dt; a delta net's decay and beta."""
         return 1 if self.kind == "mamba2" else 2
 
+    @property
+    def sizes(self) -> dict[str, int]:
+        """What rules call the sizes that its kernels and its split are judged by."""
+        if self.kind == "mamba2":
+            return {"state_heads": self.heads, "state_groups": self.groups, "chunk": self.chunk}
+        return {
+            "linear_value_heads": self.heads, "linear_key_heads": self.groups, "linear_key_dim": self.state,
+            "chunk": self.chunk,
+        }  # fmt: skip
+
     def conv_channels(self, t: int = 1) -> int:
         """Channels of one of ``t`` ranks that the convolution runs over: the scan's input, and what groups share."""
         heads, groups = self.on_shard(t)

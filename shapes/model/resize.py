@@ -15,7 +15,10 @@ DIMENSIONS = (
 
 
 def dimensions(model: ModelShape) -> dict[str, int]:
-    """The dimensions ``model`` has, by name; those of its main stack where stacks differ."""
+    """The dimensions ``model`` has, by name; those of its main stack where stacks differ.
+
+    Those of a recurrent layer are named for rules, and are none that ``resize`` changes.
+    """
     attention, moe = model.attention, model.moe
     found = {"vocab": model.vocab, "hidden": model.hidden, "layers": model.main.layers}
     if attention is not None:
@@ -28,7 +31,8 @@ def dimensions(model: ModelShape) -> dict[str, int]:
     if moe is not None:
         found |= {"experts": moe.experts, "top_k": moe.top_k, "expert_d_ff": moe.width}
         found["shared_d_ff"] = moe.shared.width if moe.shared else 0
-    return {name: found[name] for name in DIMENSIONS if found.get(name)}
+    named = {name: found[name] for name in DIMENSIONS if found.get(name)}
+    return named | (model.mixer.sizes if model.mixer else {})
 
 
 def resize(model: ModelShape, **changes: int) -> ModelShape:
@@ -45,7 +49,7 @@ def resize(model: ModelShape, **changes: int) -> ModelShape:
     >>> dimensions(resize(gpt3, heads=20))["head_dim"]
     128
     """
-    old = dimensions(model)
+    old = {name: size for name, size in dimensions(model).items() if name in DIMENSIONS}
     for name, value in changes.items():
         if name not in old:
             raise InputError(f"expected one of {', '.join(old)}", key=name, value=value)

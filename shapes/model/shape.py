@@ -17,6 +17,7 @@ from shapes.model.parameters import (
     stack_end,
     stack_front,
 )
+from shapes.model.recurrent import RecurrentShape
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +70,11 @@ class ModelShape:
     def attention(self) -> AttentionShape | MlaShape | None:
         """The main stack's first self-attention."""
         return next((block.attention for block in self.main.blocks if block.attention), None)
+
+    @property
+    def mixer(self) -> RecurrentShape | None:
+        """The main stack's first recurrent layer."""
+        return next((block.mixer for block in self.main.blocks if block.mixer), None)
 
     @property
     def dense_mlp(self) -> MlpShape | None:

@@ -101,6 +101,12 @@ KEYS: dict[str, tuple[str, ...]] = {
     "top_k": hf_moe.TOP_K,
     "expert_d_ff": ("moe_intermediate_size", "intermediate_size"),
     "shared_d_ff": ("shared_expert_intermediate_size",),
+    "linear_value_heads": ("linear_num_value_heads",),
+    "linear_key_heads": ("linear_num_key_heads",),
+    "linear_key_dim": ("linear_key_head_dim",),
+    "state_heads": ("mamba_n_heads", "mamba_num_heads"),
+    "state_groups": ("mamba_n_groups", "n_groups"),
+    "chunk": ("mamba_chunk_size", "chunk_size"),
     # Not a dimension but a count of experts' widths, where a file has that.
     "shared_experts": ("n_shared_experts",),
     "q_lora_rank": ("q_lora_rank",),
@@ -164,6 +170,8 @@ def _keys(fields: Fields, model: ModelShape) -> dict[str, str]:
     }
     if model.moe is None:
         keys.pop("expert_d_ff", None)
+    if model.mixer is None:
+        keys.pop("chunk", None)
     if model.dense_mlp is None or (model.model_type == "llama4_text"):
         keys.pop("d_ff", None)
     if keys.get("head_dim") and fields.raw("head_dim", "d_kv", default=None) is None:

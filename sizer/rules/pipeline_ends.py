@@ -42,10 +42,7 @@ def check(context: Context) -> Answer:
             heads_s += op.count * cost.seconds
     held = layers_of_stages(model.layers, p)
     layer_s = layers_s / max(held)
-    predicted = sum(
-        block.count for block in model.main.blocks if any(name.startswith("mtp.") for name, _ in block.extra)
-    )
-    heads_s *= 1 + predicted
+    predicted = model.head_passes - 1 if context.workload.train else 0
     # Spread over all stages it would take a p-th of the time; the last stage may hold fewer layers already.
     over = heads_s * (p - 1) / p - (max(held) - held[-1]) * layer_s
     stage_s = heads_s + layers_s

@@ -10,6 +10,7 @@ from typing import Any
 
 from shapes.errors import InputError
 from shapes.model import ModelShape
+from shapes.model.resize import dimensions
 from sizer.readers.fields import Fields
 from sizer.readers.megatron.arguments import SCRIPT_KEYS, flat_arguments, is_script, parse_script
 from sizer.readers.megatron.layout import workload
@@ -30,6 +31,11 @@ KEYS = {
     "top_k": ("moe_router_topk",),
     "expert_d_ff": ("moe_ffn_hidden_size", "ffn_hidden_size"),
     "shared_d_ff": ("moe_shared_expert_intermediate_size",),
+    "linear_value_heads": ("linear_num_value_heads",),
+    "linear_key_heads": ("linear_num_key_heads",),
+    "linear_key_dim": ("linear_key_head_dim",),
+    "state_heads": ("mamba_num_heads",),
+    "state_groups": ("mamba_num_groups",),
 }
 
 __all__ = ["KEYS", "NAME", "is_script", "matches", "normalised", "parse_script", "read"]
@@ -82,4 +88,5 @@ def _keys(flat: Mapping[str, Any], model: ModelShape) -> dict[str, str]:
         drop.append("d_ff")
     if model.moe is None or model.moe.shared is None:
         drop.append("shared_d_ff")
+    drop += [name for name in KEYS if name.startswith(("linear_", "state_")) and name not in dimensions(model)]
     return {name: key for name, key in present.items() if name not in drop} | {"vocab": "vocab_size"}
