@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import errno
 import os
-import secrets
 import select
 import signal
 import stat
@@ -91,7 +90,7 @@ def make_folder(path: str | os.PathLike[str]) -> None:
         if not os.access(where, os.W_OK | os.X_OK):
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
         with _unstopped():
-            probe = Path(where) / f".sizer-{secrets.token_hex(8)}.part"
+            probe = Path(where) / f".sizer-{os.urandom(8).hex()}.part"
             probe.touch()  # some file systems (/proc) say that they can be written and cannot
             probe.unlink()
     except (OSError, ValueError) as error:
@@ -101,7 +100,7 @@ def make_folder(path: str | os.PathLike[str]) -> None:
 def _replace(target: Path, data: bytes, present: os.stat_result | None) -> None:
     if present is not None and not os.access(target, os.W_OK):
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
-    aside = target.parent / f".sizer-{secrets.token_hex(8)}.part"
+    aside = target.parent / f".sizer-{os.urandom(8).hex()}.part"
     with _unstopped():
         handle = os.open(aside, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666)
         try:

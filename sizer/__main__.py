@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import sys
 
-from sizer.ending import end_in_order_of_signals, flush_output, hold_standard_files
+from sizer.ending import end_at_once, end_in_order_of_signals, flush_output, hold_standard_files
 
 
 def run() -> None:
-    """The command line; raises SystemExit with its code."""
+    """The command line; ends the process with its code."""
     hold_standard_files()
     end_in_order_of_signals()
     from sizer.cli import main  # after the handlers: a signal during an import is to end in a line too
 
-    code: int | str | None = None
+    code: object = None
     reason = None
     try:
         main(prog_name="sizer")
@@ -25,7 +25,7 @@ def run() -> None:
     if reason is not None:
         print(f"sizer: standard output: cannot be written: {reason}", file=sys.stderr)  # noqa: T201
         code = 2
-    sys.exit(code)
+    end_at_once(code)
 
 
 if __name__ == "__main__":

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from html import escape
 from importlib import import_module
 from typing import Any, ClassVar
 
@@ -28,6 +27,8 @@ class Printable:
         return self._rendered("text").rstrip("\n")
 
     def _repr_html_(self) -> str:
+        from html import escape  # only a notebook pays for it
+
         return f"<pre>{escape(str(self))}</pre>"
 
     def to_json(self) -> str:

@@ -60,6 +60,8 @@ def _value(value: Any) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, str):
+        if value.endswith("\n") and "'" not in value:  # lines of numbers: a literal string is not read sign by sign
+            return f"'''\n{value}'''"
         escaped = value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
         return f'"{escaped}"'
     if isinstance(value, (list, tuple)):

@@ -81,12 +81,12 @@ class Correction:
         """From the ``correction`` table of a device file."""
         tail = table.get("tail", {"tiles": (), "idle": (), "log2_k": (), "log_factor": ()})
         tiles = tuple((int(bm), int(bn)) for bm, bn in tail["tiles"])
+        rows, tails = _rows(table["log_factor"]), _rows(tail["log_factor"])
         grid = Grid(
             _numbers(table["log2_waves"]), _numbers(table["log2_k"]), tiles,
-            len(tail["log_factor"]) // max(len(tiles), 1), _numbers(tail["idle"]), _numbers(tail["log2_k"]),
+            len(tails) // max(len(tiles), 1), _numbers(tail["idle"]), _numbers(tail["log2_k"]),
         )  # fmt: skip
-        rows = [*table["log_factor"], *tail["log_factor"]]
-        return cls(grid, tuple(float(value) for row in rows for value in row))
+        return cls(grid, tuple(float(value) for row in (*rows, *tails) for value in row))
 
     def table(self) -> dict[str, Any]:
         """What `from_table` reads; a row of the tail is one tile's layer, idle shares by k."""
@@ -96,12 +96,12 @@ class Correction:
         return {
             "log2_waves": list(grid.log2_waves),
             "log2_k": list(grid.log2_k),
-            "log_factor": values[:split].reshape(waves, ks).tolist(),
+            "log_factor": _text(values[:split].reshape(waves, ks)),
             "tail": {
                 "tiles": [list(tile) for tile in grid.tail_tiles],
                 "idle": list(grid.tail_idle),
                 "log2_k": list(grid.tail_log2_k),
-                "log_factor": values[split:].reshape(tiles * layers, idle * tail_ks).tolist(),
+                "log_factor": _text(values[split:].reshape(tiles * layers, idle * tail_ks)),
             },
         }
 
@@ -135,3 +135,12 @@ def _sides(values: Array, knots: tuple[float, ...]) -> tuple[tuple[Indices, Arra
 
 def _numbers(values: Any) -> tuple[float, ...]:
     return tuple(float(value) for value in values)
+
+
+def _rows(block: Any) -> list[Any]:
+    """A table of a file: a line of numbers each (text, which a TOML reader passes over at once), or lists of them."""
+    return [line.split() for line in block.split("\n") if line] if isinstance(block, str) else list(block)
+
+
+def _text(rows: Array) -> str:
+    return "".join(" ".join(map(repr, row)) + "\n" for row in rows.tolist())

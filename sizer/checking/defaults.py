@@ -12,19 +12,24 @@ In pyproject.toml the same under ``tool.sizer``. What the command line says come
 
 from __future__ import annotations
 
+import stat
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 from shapes.errors import InputError
+from shapes.files import read_text
 from sizer.workload_names import workload_fields
 
 #: Keys of the table, and of each per-file table.
 KEYS = ("select", "ignore", "per-file", "budgets", "device", "stack", "fail-on", "format", "workload")
 FILE_KEYS = ("path", "ignore", "reason", "device", "stack", "workload")
+#: No project says so much.
+MOST_BYTES = 2**20
 FAIL_ON = ("warning", "error", "info", "never")
 
 
@@ -107,12 +112,13 @@ def nearest_table(config: str | Path) -> tuple[Path, Mapping[str, Any], str] | N
 
 
 def _table(path: Path, prefix: str) -> Mapping[str, Any] | None:
-    if not path.is_file():
-        return None
     try:
-        found: Any = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, OSError, RecursionError) as error:
-        raise InputError(f"cannot be read: {error}", where=str(path)) from None
+        status = path.stat()
+    except OSError:
+        return None
+    if not stat.S_ISREG(status.st_mode):
+        return None
+    found = _parsed(str(path), status.st_mtime_ns, status.st_size, "sizer" if prefix else "")
     if not prefix:
         return dict(found)
     tool = found.get("tool", {})
@@ -121,6 +127,16 @@ def _table(path: Path, prefix: str) -> Mapping[str, Any] | None:
     if not isinstance(tool["sizer"], Mapping):
         raise InputError("expected a table", where=str(path), key="tool.sizer", value=tool["sizer"])
     return dict(tool["sizer"])
+
+
+@lru_cache(maxsize=64)
+def _parsed(path: str, _mtime_ns: int, _size: int, needed: str) -> Mapping[str, Any]:
+    """A file's tables, read once as long as it does not change; none where the word ``needed`` is not in it."""
+    text = read_text(path, MOST_BYTES)
+    try:
+        return tomllib.loads(text) if needed in text else {}
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
+        raise InputError(f"cannot be read: {error}", where=path) from None
 
 
 def matches(where: str, pattern: str, folder: str) -> bool:

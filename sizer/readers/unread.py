@@ -7,9 +7,9 @@ typing errors, which are harmless. One mechanism for every format: ``Fields`` re
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from functools import cache
 from pathlib import Path
@@ -57,11 +57,11 @@ def unread(config: Mapping[str, Any], asked: Iterable[str], format_name: str) ->
     found = []
     for key, value in flattened(config, read, {*read, *matters}):
         last = key.rpartition(".")[2]
-        what = next((matters[glob] for glob in matters if fnmatchcase(key, glob) or fnmatchcase(last, glob)), None)
+        what = next((_what(one, matters) for one in (key, last) if _is_known(one, format_name, "matters")), None)
         if what is not None:
             if value not in (None, False, 0, "", [], {}):
                 found.append(Unread(key, shorten(value), changes=what))
-        elif not any(fnmatchcase(key, glob) or fnmatchcase(last, glob) for glob in harmless):
+        elif not any(_is_known(one, format_name, "harmless") for one in (key, last)):
             found.append(Unread(key, shorten(value), meant=did_you_mean(key, names)))
     return tuple(found)
 
@@ -75,7 +75,22 @@ def sentences(found: Iterable[Unread]) -> tuple[str, ...]:
 
 
 def is_harmless(key: str, format_name: str) -> bool:
-    return any(fnmatchcase(key, glob) for glob in known_keys().get(format_name, {}).get("harmless", []))
+    return _is_known(key, format_name, "harmless")
+
+
+def _is_known(key: str, format_name: str, table: str) -> bool:
+    return key in known_keys().get(format_name, {}).get(table, ()) or bool(_globs(format_name, table).fullmatch(key))
+
+
+@cache
+def _globs(format_name: str, table: str) -> re.Pattern[str]:
+    """All globs of a table in one expression: compiling each by itself takes longer than a check."""
+    globs = [name for name in known_keys().get(format_name, {}).get(table, ()) if "*" in name]
+    return re.compile("|".join(re.escape(glob).replace(r"\*", ".*") for glob in globs) or "(?!)", re.DOTALL)
+
+
+def _what(key: str, matters: Mapping[str, str]) -> str:
+    return matters.get(key) or next(matters[glob] for glob in matters if fnmatchcase(key, glob))
 
 
 def flattened(
@@ -94,6 +109,8 @@ def flattened(
 
 def did_you_mean(key: str, names: Iterable[str]) -> str | None:
     """The known name nearest to ``key``, if one is near."""
+    from difflib import get_close_matches  # only a strange key pays for it
+
     near = get_close_matches(key, sorted(names), n=1, cutoff=0.8)
     return near[0] if near else None
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from difflib import get_close_matches
 from importlib import import_module
 from typing import cast
 
@@ -53,6 +52,8 @@ def find_rule(name: str) -> Rule:
     for rule in RULES:
         if name.upper() == rule.CODE or name.lower() == rule.SLUG:
             return rule
+    from difflib import get_close_matches  # only an unknown name pays for it
+
     known = [rule.CODE for rule in RULES] + [rule.SLUG for rule in RULES]
     near = get_close_matches(name, known, n=3, cutoff=0.4)
     hint = f" (nearest: {', '.join(near)})" if near else ""
