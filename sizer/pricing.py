@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
+
+import numpy as np
 
 from shapes.cost import Cost, predict_many
 from shapes.cost.step import StepCost, Work, mean_error, schedule_of, slowest_stage, step_cost, work
@@ -69,6 +70,10 @@ class Step:
         return "; ".join(dict.fromkeys(cost.source for cost in self.costs))
 
 
+#: No operator takes so long, and sums over the operators of a step stay finite.
+LONGEST_S = 1e30
+
+
 class Pricer:
     """Prices operators on one device and remembers each, since a suggestion changes only a few of them.
 
@@ -127,8 +132,9 @@ class Pricer:
     def _priced(self, wanted: Sequence[Operator]) -> Sequence[Cost]:
         """InputError where a device's file, which anybody may write, holds constants that give no time."""
         try:
-            costs = self._source(wanted, self.device)
-            wrong = [cost for cost in costs if not 0 <= cost.low <= cost.seconds <= cost.high < math.inf]
+            with np.errstate(all="ignore"):  # what it gives is judged here
+                costs = self._source(wanted, self.device)
+            wrong = [cost for cost in costs if not 0 <= cost.low <= cost.seconds <= cost.high < LONGEST_S]
         except InputError:
             raise
         except (TypeError, KeyError, IndexError, AttributeError, ArithmeticError, ValueError) as error:

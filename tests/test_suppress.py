@@ -124,7 +124,7 @@ def test_what_is_suppressed_is_named_in_the_report(tmp_path: Path) -> None:
         ('[[tool.sizer.per-file]]\npath = "a"\nignore = [1]\nreason = "why"\n', "tool.sizer.per-file.ignore"),
         ('[[tool.sizer.per-file]]\npath = "a"\nignroe = []\nreason = "why"\n', "tool.sizer.per-file.ignroe"),
         ("tool.sizer = [\n", "cannot be read"),
-        ("a = " + "[" * 100_000, "cannot be read"),
+        ("sizer = " + "[" * 100_000, "cannot be read"),
     ],
 )
 def test_a_bad_table_is_one_line_naming_file_and_key_and_exit_2(tmp_path: Path, toml: str, named: str) -> None:
@@ -136,8 +136,9 @@ def test_a_bad_table_is_one_line_naming_file_and_key_and_exit_2(tmp_path: Path, 
     assert named in line
 
 
-def test_another_tools_oddity_in_pyproject_is_not_ours(tmp_path: Path) -> None:
-    project(tmp_path, "tool = 3\n")
+@pytest.mark.parametrize("toml", ["tool = 3\n", "no toml at all"])
+def test_another_tools_oddity_in_pyproject_is_not_ours(tmp_path: Path, toml: str) -> None:
+    project(tmp_path, toml)
     assert keeps_sz101(tmp_path, "gpt2.json")
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -63,6 +64,16 @@ def test_a_device_file_with_wrong_constants_is_priced_or_refused(tmp_path: Path,
         result = CliRunner().invoke(main, [command, str(GPT2), "--device", str(file)])
         assert clean(result), result.stderr
         assert "nan" not in result.stdout
+
+
+@pytest.mark.parametrize(("key", "wrong"), [("launch_s", "1e308"), ("flops_per_s", "-1.0"), ("overlap", "0.0")])
+def test_constants_that_give_no_time_are_one_line(tmp_path: Path, key: str, wrong: str) -> None:
+    file = tmp_path / "own.toml"
+    file.write_text(re.sub(rf"(?m)^{key} = .*", f"{key} = {wrong}", H200))
+    result = CliRunner().invoke(main, ["check", str(GPT2), "--device", str(file)])
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert result.stderr.startswith(f"sizer: {file}: cost and error")
+    assert len(result.stderr.splitlines()) == 1
 
 
 @pytest.mark.parametrize("text", ["own\x1b[31m", "own\nsizer: all fine", "own\u202e"])
