@@ -310,6 +310,9 @@ def test_parameters_of_a_model_search_equal_the_models_own(config: Any, layers: 
     [
         (GPT3_2_7B, "model", Limits(0.02)),
         (str(CONFIGS / "mistral-7b.json"), "hidden", Limits(1.0, aspect=(1, 1000))),
+        (str(CONFIGS / "gemma-2-9b.json"), "model", Limits(vary=("window", "kv-ratio"))),
+        (str(CONFIGS / "qwen3-30b-a3b.json"), "model", Limits()),
+        (str(CONFIGS / "deepseek-v3.json"), "model", Limits(0.005, step=512, vary=("mla-heads", "mla-ranks"))),
         (str(CONFIGS / "qwen3-30b-a3b.json"), "microbatch", Limits(seq_lens=(512, 1024))),
     ],
 )
@@ -354,9 +357,9 @@ def test_a_shortlist_for_several_devices_has_the_best_of_each_then_the_smallest_
 
 def test_the_least_time_a_layer_is_not_missed_by_ordering_by_step_time() -> None:
     result = search(params=1.3e9, objective="layer-time", limits=Limits(0.05, aspect=(16, 400)))
-    # 45 thin layers; ordered by the step's time the shortlist had none under 9.6 ms a layer.
-    assert result.best.change["layers"] == 45
-    assert result.best.timing.seconds / 45 < 7.5e-3
+    # Many thin layers; ordered by the step's time the shortlist had none under 9.6 ms a layer.
+    assert result.best.change["layers"] > 40
+    assert result.best.timing.seconds / result.best.change["layers"] < 7.5e-3
 
 
 def test_a_budget_alone_starts_from_a_plain_model_of_that_size() -> None:

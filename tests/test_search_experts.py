@@ -128,6 +128,48 @@ def test_a_patch_that_the_file_cannot_take_is_refused() -> None:
         of_file(replace(found, keep=False, candidates=(wider,)), reading)
 
 
+@pytest.mark.parametrize(
+    ("name", "vary"),
+    [("qwen3-30b-a3b", None), pytest.param("deepseek-v3", ("mla-heads", "mla-ranks"), marks=pytest.mark.slow)],
+)
+def test_whole_mixtures_are_searched_at_both_counts_of_parameters(name: str, vary: tuple[str, ...] | None) -> None:
+    model = read_config(config(name)).model
+    result = search(config(name), what="model", limits=Limits(0.005, step=512, vary=vary), top=100)
+    for one in result.ranked[1:]:
+        changed = resize(model, **one.change)
+        assert abs(changed.parameters / model.parameters - 1) <= 0.005
+        assert abs(changed.active_parameters / model.active_parameters - 1) <= 0.005
+        assert one.parameters == changed.parameters
+    if vary is not None:
+        own = dimensions(model)
+        tried = {one.change["heads"] / one.change["hidden"] for one in result.ranked}
+        assert min(tried) < own["heads"] / own["hidden"] < max(tried)
+        assert {512, 1024} <= {one.change["kv_lora_rank"] for one in result.ranked}
+
+
+def test_windows_and_key_value_groups_vary_where_that_is_asked() -> None:
+    limits = Limits(head_dims=(256,), vary=("window", "kv-ratio"))
+    found = search(config("gemma-2-9b"), what="model", limits=limits).ranked
+    assert {one.change["window"] for one in found} == {2048, 4096, 8192}
+    assert {one.change["heads"] / one.change["kv_heads"] for one in found} == {1, 2, 4}
+    kept = search(config("gemma-2-9b"), what="model", limits=Limits(head_dims=(256,))).ranked
+    assert {one.change["heads"] / one.change["kv_heads"] for one in kept} == {2}
+    assert all("window" not in one.change for one in kept)
+
+
+@pytest.mark.parametrize(
+    ("name", "limits", "named"),
+    [
+        ("llama-3.1-8b", {"vary": ("window",)}, "--vary"), ("mistral-7b", {"vary": ("mla-heads",)}, "--vary"),
+        ("deepseek-v3", {"vary": ("kv-ratio",)}, "--vary"), ("deepseek-v3", {"head_dims": (128,)}, "--head-dim"),
+        ("gemma-2-9b", {"vary": ("depth",)}, "depth"), ("falcon-7b", {"vary": ("mla-ranks",)}, "--vary"),
+    ],
+)  # fmt: skip
+def test_what_a_model_has_not_is_not_searched(name: str, limits: dict[str, Any], named: str) -> None:
+    with pytest.raises(InputError, match=named):
+        search(config(name), what="model", limits=Limits(**limits))
+
+
 def test_a_dense_model_has_no_experts_to_search() -> None:
     with pytest.raises(InputError, match="mixture of experts"):
         search(config("mistral-7b"), what="experts")

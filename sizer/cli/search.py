@@ -47,6 +47,7 @@ from sizer.report.formats import draw
 @click.option("--seq-lens", metavar="LIST", help="With microbatch: sequence lengths allowed: 2048,4096.")
 @click.option("--tp-ready", type=int, help="Candidates also split over so many shards (8: a node). [default: --tp's]")
 @click.option("--keep", metavar="LIST", help="What no candidate changes: head-dim,kv-ratio,layers.")
+@click.option("--vary", metavar="LIST", help="With model, what may change too: kv-ratio,mla-ranks,mla-heads,window.")
 @click.option("--train", "direction", flag_value="train", help="As --phase train.")
 @click.option("--infer", "direction", flag_value="infer", help="As --phase infer: forward only.")
 @click.option("--tokens", type=int, help="Tokens a microbatch, instead of -b and -s.")
@@ -85,6 +86,7 @@ def command(
     seq_lens: str | None,
     tp_ready: int | None,
     keep: str | None,
+    vary: str | None,
     direction: str | None,
     device: tuple[str, ...],
     source: str | None,
@@ -120,7 +122,7 @@ def command(
         _share(tolerance, "--tolerance"), low, high, step, misaligned,
         aspect=(ends[0] or 1e-9, ends[1] or 1e9) if aspect is not None else None,
         head_dims=_list(head_dims, "--head-dim"), seq_lens=_list(seq_lens, "--seq-lens"), tp_ready=tp_ready,
-        keep=tuple(name.strip() for name in keep.split(",")) if keep is not None else None,
+        keep=_names(keep), vary=_names(vary),
     )  # fmt: skip
     if ray is not None and source == "predict":
         raise InputError("expected --measure with it", key="--ray", value=ray)
@@ -183,6 +185,10 @@ def _bounds(text: str | None, option: str, number: Callable[[str], Any]) -> tupl
         return (number(low) if low else None, number(high) if high else None)
     except ValueError:
         raise InputError("expected LOW:HIGH, two numbers", key=option, value=text) from None
+
+
+def _names(text: str | None) -> tuple[str, ...] | None:
+    return tuple(name.strip() for name in text.split(",")) if text is not None else None
 
 
 def _list(text: str | None, option: str) -> tuple[int, ...] | None:

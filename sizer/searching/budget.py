@@ -12,12 +12,13 @@ from shapes.model.parameters import block_tensors, parameter_count
 def plain_model(parameters: float, *, vocab: int = 50304) -> ModelShape:
     """A gated decoder of about ``parameters``.
 
-    Heads of 128, d_ff 8h/3 rounded up to 64, untied, and h/L between 48 and 128 as published models have it.
+    An even number of heads of 128, d_ff 8h/3 rounded up to 64, untied, and h/L between 48 and 128 as published models
+    have it.
     """
     if not 1e7 <= parameters <= 1e14:
         raise InputError("expected between 1e7 and 1e14 parameters", key="--params", value=parameters)
     best: tuple[float, int, int] | None = None
-    for heads in range(2, 400):
+    for heads in range(2, 400, 2):  # an odd number splits over no t
         hidden = heads * 128
         layer = parameter_count(block_tensors(_plain_block(heads), hidden))
         layers = max(1, round((parameters - (2 * vocab + 1) * hidden) / layer))

@@ -1,19 +1,20 @@
 """Which of a large space's candidates are worth pricing operator by operator: those that the objective likes best.
 
-A hundred thousand candidates are compared by parts: a step is L (attention + MLP) + ends, and the parts of one hidden
-size are shared by many. What is not such a model (a mixture of experts, an encoder-decoder) or changes the workload is
-listed whole. Either way the objective orders them, on several devices by their worst loss.
+A hundred thousand candidates are compared by parts: a step is ends and in each layer attention and an MLP or experts,
+and the parts of one hidden size are shared by many. What is not such a model (an encoder-decoder) or changes the
+workload is listed whole. Either way the objective orders them, on several devices by their worst loss.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from shapes.model import AttentionShape, Block, MlpShape, ModelShape, Stack
+from shapes.model import AttentionShape, Block, ModelShape, MoeShape, Stack
 from shapes.model.resize import DIMENSIONS, resize
 from shapes.operators import Elementwise, Operator, operators
 from sizer.pricing import Pricer
@@ -74,7 +75,7 @@ def estimates(
     progress: Callable[[int, int], None] | None = None,
 ) -> Estimates:
     """What ``changes`` come to on each pricer's device."""
-    parts = _Parts(space) if _is_plain(space) else _Whole(space)
+    parts = _Parts(space) if _is_decoder(space) else _Whole(space)
     terms = [parts.terms(change) for change in changes]
     keys = {key: place for place, key in enumerate(dict.fromkeys(key for row in terms for _, key in row))}
     # Rows: seconds by device, FLOPs, parameters.
@@ -94,16 +95,11 @@ def estimates(
     return Estimates(seconds, totals[-2], layers, totals[-1])
 
 
-def _is_plain(space: Space) -> bool:
-    """Whether candidates are changes of a decoder's dimensions whose layers all have plain attention and MLPs."""
-    return (
-        "hidden" in space.candidates[0]
-        and len(space.model.stacks) == 1
-        and all(
-            isinstance(block.attention, AttentionShape) and isinstance(block.mlp, MlpShape)
-            for block in space.model.main.blocks
-        )
-    )
+def _is_decoder(space: Space) -> bool:
+    """Whether candidates are changes of a decoder's dimensions; a pipeline's stages are alike where all layers are."""
+    blocks = space.model.main.kinds
+    alike = space.workload.p == 1 or len(blocks) == 1
+    return "hidden" in space.candidates[0] and len(space.model.stacks) == 1 and alike
 
 
 def _figures(parts: _Parts | _Whole, keys: Sequence[Key], pricers: Sequence[Pricer]) -> Array:
@@ -152,37 +148,54 @@ class _Whole:
         return 0.0
 
 
-#: A part of a plain decoder -> the dimensions it depends on, as far as a space changes them.
+#: A part of a decoder -> the dimensions it depends on, as far as a space changes them.
 _DEPENDS = {
-    "attention": ("hidden", "heads", "head_dim", "kv_heads"),
+    "attention": ("hidden", "heads", "head_dim", "kv_heads", "q_lora_rank", "kv_lora_rank", "window"),
     "mlp": ("hidden", "d_ff"),
+    "experts": ("hidden", "experts", "top_k", "expert_d_ff", "shared_d_ff"),
     "ends": ("hidden", "vocab"),
 }
 
 
 class _Parts:
-    """Attention, MLP and ends of a plain decoder, each once for the dimensions it depends on."""
+    """Attention, MLP or experts of each kind of layer, and ends, each once for the dimensions it depends on."""
 
     def __init__(self, space: Space) -> None:
         assert all(name in DIMENSIONS for name in space.candidates[0])
         self._space = space
         #: A part is of one layer, which no pipeline cuts.
         self._workload = replace(space.workload, p=1)
-        self._layers = space.model.layers
         changed = space.candidates[0]  # all of a space change the same dimensions
-        self._names = {part: [name for name in names if name in changed] for part, names in _DEPENDS.items()}
+        self._names = {kind: [name for name in names if name in changed] for kind, names in _DEPENDS.items()}
+        #: Of each layer count the parts that make it up, and how many of each.
+        self._layers: dict[int, Sequence[tuple[int, str, list[str]]]] = {}
 
     def terms(self, change: Change) -> Sequence[tuple[int, Key]]:
         """(how many, part) that make up a candidate."""
-        layers = change.get("layers", self._layers) // self._space.workload.p
-        return [
-            (1 if part == "ends" else layers, (part, tuple([change[name] for name in names])))
-            for part, names in self._names.items()
-        ]
+        layers = change.get("layers", self._space.model.layers)
+        if layers not in self._layers:
+            self._layers[layers] = self._parts_of(layers)
+        return [(count, (part, tuple([change[name] for name in names]))) for count, part, names in self._layers[layers]]
+
+    def _parts_of(self, layers: int) -> Sequence[tuple[int, str, list[str]]]:
+        """The parts of so many layers: kind and place of the baseline's first layer that has it ("experts 1")."""
+        own = self._space.model.main.blocks
+        counts = Counter({part: 0 for block in own for part in self._parts(block)})  # all candidates have the same
+        for block in resize(self._space.model, layers=layers).main.blocks:
+            counts.update(dict.fromkeys(self._parts(block), block.count // self._space.workload.p))
+        counts["ends 0"] = 1
+        return [(count, part, self._names[part.split()[0]]) for part, count in counts.items()]
+
+    def _parts(self, block: Block) -> Iterator[str]:
+        own = self._space.model.main.blocks
+        for kind, part_of in (("attention", _attention), (_kind(block), _mlp)):
+            place = next(index for index, one in enumerate(own) if part_of(one) == part_of(block))
+            yield f"{kind} {place}"
 
     def operators(self, key: Key) -> Iterator[Operator]:
-        for operator in operators(self._model(key), self._workload):
-            if not _is_optimizer(operator) and operator.name.startswith("layers.") == (key[0] != "ends"):
+        workload = self._workload if key[0].startswith("experts") else replace(self._workload, e=1)
+        for operator in operators(self._model(key), workload):
+            if not _is_optimizer(operator) and operator.name.startswith("layers.") == (key[0] != "ends 0"):
                 yield operator
 
     def parameters(self, key: Key) -> int:
@@ -198,17 +211,30 @@ class _Parts:
         return seconds[:, None] * parameters / self._space.model.parameters
 
     def _model(self, key: Key) -> ModelShape:
-        kind, attention = key[0], self._space.model.attention
-        assert isinstance(attention, AttentionShape)
+        kind, place = key[0].split()
+        attention = self._space.model.attention
         changes = dict(zip(self._names[kind], key[1], strict=True))
-        changes = {"head_dim": attention.head_dim, **changes}  # named, it does not follow heads and hidden
+        if isinstance(attention, AttentionShape):
+            changes = {"head_dim": attention.head_dim, **changes}  # named, it does not follow heads and hidden
         # What follows a dimension (a rotary share, a projection before the head) follows as it does in the candidate.
         model = resize(self._space.model, **changes)
-        block = model.main.blocks[0]
+        block = model.main.blocks[int(place)]
         if kind == "ends":
             return replace(model, stacks=(replace(model.main, blocks=(Block(None, None, norms=0),)),))
-        part = Block(None, block.mlp, norms=0) if kind == "mlp" else replace(block, mlp=None, count=1)
+        part = _attention(block) if kind == "attention" else _mlp(block)
         return ModelShape("part", (Stack("decoder", model.hidden, (part,), final_norm=0),), vocab=0, head=False)
+
+
+def _attention(block: Block) -> Block:
+    return replace(block, mlp=None, count=1)
+
+
+def _mlp(block: Block) -> Block:
+    return Block(None, block.mlp, norms=0)
+
+
+def _kind(block: Block) -> str:
+    return "experts" if isinstance(block.mlp, MoeShape) else "mlp"
 
 
 def _is_optimizer(operator: Operator) -> bool:

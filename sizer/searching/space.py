@@ -26,6 +26,11 @@ KEEPABLE: Mapping[str, Callable[[Mapping[str, int]], object]] = {
     "kv-ratio": lambda sizes: Fraction(sizes["heads"], sizes["kv_heads"]) if "heads" in sizes else None,
     "layers": lambda sizes: sizes["layers"],
 }
+#: What ``--vary`` lets change besides, which is otherwise as in the baseline -> the dimensions it is of.
+VARIABLE: Mapping[str, tuple[str, ...]] = {
+    "kv-ratio": ("kv_heads",), "mla-ranks": ("q_lora_rank", "kv_lora_rank"), "mla-heads": ("heads",),
+    "window": ("window",),
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +68,7 @@ class Limits:
     one). ``aspect`` bounds h/L and ``head_dims`` names the head dimensions allowed (None: the space's own choice);
     ``seq_lens``: sequence lengths that may take the place of the baseline's (None: none). ``tp_ready``: candidates
     also split over so many tensor-parallel shards (None: over the workload's); ``keep``: names of ``KEEPABLE``, which
-    no candidate changes.
+    no candidate changes; ``vary``: names of ``VARIABLE``, which are tried halved and doubled.
     """
 
     tolerance: float = 0.01
@@ -76,6 +81,7 @@ class Limits:
     seq_lens: tuple[int, ...] | None = None
     tp_ready: int | None = None
     keep: tuple[str, ...] | None = None
+    vary: tuple[str, ...] | None = None
 
     def __post_init__(self) -> None:
         if not 0 <= self.tolerance <= 1:
@@ -97,6 +103,9 @@ class Limits:
         for name in self.keep or ():
             if name not in KEEPABLE:
                 raise InputError(f"expected some of {', '.join(KEEPABLE)}", key="--keep", value=name)
+        for name in self.vary or ():
+            if name not in VARIABLE or name in (self.keep or ()):
+                raise InputError(f"expected some of {', '.join(VARIABLE)}, not kept", key="--vary", value=name)
 
     def shards(self, t: int) -> int:
         """Tensor-parallel shards that candidates split over, of a workload that runs on ``t``."""

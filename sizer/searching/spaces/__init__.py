@@ -30,7 +30,7 @@ SPACES: Mapping[str, SpaceMaker] = {
 #: Limits that not every space takes -> the command line's option.
 OPTIONS = {
     "misaligned": "--misaligned", "aspect": "--aspect", "head_dims": "--head-dim", "seq_lens": "--seq-lens",
-    "tp_ready": "--tp-ready", "keep": "--keep",
+    "tp_ready": "--tp-ready", "keep": "--keep", "vary": "--vary",
 }  # fmt: skip
 
 

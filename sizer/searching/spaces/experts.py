@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
+from functools import partial
 
 from shapes.device import Device
 from shapes.errors import InputError
 from shapes.operators import Operator
 from sizer.searching.baseline import Baseline
-from sizer.searching.mixtures import WIDTH_FACTOR, baseline_of, mixtures, off_by, whole
+from sizer.searching.mixtures import WIDTH_FACTOR, baseline_of, mixtures, off_by, shared_widths, whole
 from sizer.searching.space import Limits, Space, nothing_left
 
 NAME = "experts"
@@ -25,7 +26,7 @@ def space(baseline: Baseline, device: Device, limits: Limits) -> Space:
     total, active = moe.experts * moe.width + shared, moe.top_k * moe.width + shared
     widths = limits.values(moe.width // WIDTH_FACTOR, moe.width * WIDTH_FACTOR, step)
     own, excluded, candidates = baseline_of(moe), Counter[str](), []
-    for change in mixtures(moe, total, active, widths, multiple):
+    for change in mixtures(moe, total, active, widths, multiple, partial(shared_widths, moe)):
         if change == own:
             continue
         if off_by(model, change) > limits.tolerance:

@@ -1,86 +1,156 @@
-"""Whole models at a parameter budget: (h, L, a, kv, d_ff, v) together, in bounds that leave quality to the person."""
+"""Whole models at a parameter budget: (h, L, a, kv, d_ff, v) together, in bounds that leave quality to the person.
+
+Of a mixture of experts their width, number and top_k with them, at the budget's active parameters too.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
-from math import ceil, floor
+from functools import cache, partial
+from math import ceil, floor, gcd, lcm
 
 from shapes.device import Device
 from shapes.errors import InputError
-from shapes.model import AttentionShape, ModelShape
-from shapes.model.resize import resize
+from shapes.model import AttentionShape, MlaShape, ModelShape, MoeShape
+from shapes.model.resize import dimensions, resize
 from shapes.workload import Workload
 from sizer.searching.baseline import Baseline
-from sizer.searching.space import Limits, Space, nothing_left, whole_heads
+from sizer.searching.mixtures import MixtureCount, baseline_of, kinds_by_layers, mixtures, whole
+from sizer.searching.space import VARIABLE, Limits, Space, nothing_left, whole_heads
 
 NAME = "model"
-LIMITS = frozenset({"aspect", "head_dims", "tp_ready", "keep"})
+LIMITS = frozenset({"aspect", "head_dims", "tp_ready", "keep", "vary"})
+
+#: Elements that a mixture's hidden sizes and experts' widths are multiples of, so that not each of too many is tried.
+COARSE = 128
+#: Latent attention's heads are tried in multiples of the largest power of two in the baseline's, to this.
+MOST_HEADS_STEP = 16
 
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """What keeps a model's shape near the baseline's: h/L within a factor, head dimensions, d_ff/h within a factor."""
+    """What keeps a model's shape near the baseline's.
+
+    h/L within a factor, head dimensions, d_ff/h within a factor, experts' width and top_k within another.
+    """
 
     aspect_factor: float = 1.5
     head_dims: tuple[int, ...] = (64, 96, 128)
     width_factor: float = 1.1
+    expert_factor: float = 2.0
 
 
 def space(baseline: Baseline, device: Device, limits: Limits, *, bounds: Bounds = Bounds()) -> Space:
     """Every combination of aligned dimensions whose parameters are within the tolerance of the budget."""
     model, workload = baseline.model, baseline.workload
-    attention, mlp = model.attention, model.dense_mlp
-    if not isinstance(attention, AttentionShape) or mlp is None or len(model.stacks) > 1:
-        raise InputError("expected a dense decoder", key="--what", value=NAME)
+    _refuse(model, limits)
     target, excluded = baseline.parameters or float(model.parameters), Counter[str]()
-    candidates = tuple(_candidates(model, workload, device, limits, target, bounds, excluded))
+    step = device.alignment_elements(workload.dtype) * limits.shards(workload.t)
+    found = _candidates if model.moe is None else _mixtures
+    candidates = tuple(found(model, workload, step, limits, target, bounds, excluded))
     if not candidates:
         raise nothing_left(NAME, excluded)
-    own = {
-        "hidden": model.hidden, "layers": model.layers, "heads": attention.heads, "head_dim": attention.head_dim,
-        "kv_heads": attention.kv_heads, "d_ff": mlp.width, "vocab": model.vocab,
-    }  # fmt: skip
+    sizes = {**dimensions(model), **(baseline_of(model.moe) if model.moe else {})}
+    own = {name: sizes[name] for name in candidates[0]}
     low, high = aspect_bounds(model, limits, bounds)
-    note = (
-        f"h/L from {low:.0f} to {high:.0f} (--aspect), d_ff/h within a factor {bounds.width_factor} of the baseline's, "
-        f"head_dim in {', '.join(map(str, limits.head_dims or bounds.head_dims))} (--head-dim): quality inside these "
-        "bounds is yours to judge"
-    )
+    widths = [f"d_ff/h within a factor {bounds.width_factor} of the baseline's"] if model.moe is None else [
+        f"experts' width and top_k within a factor {bounds.expert_factor:g} of the baseline's, active parameters within "
+        "the tolerance too"
+    ]  # fmt: skip
+    if isinstance(model.attention, AttentionShape):
+        widths.append(f"head_dim in {', '.join(map(str, _head_dims(model.attention, limits, bounds)))} (--head-dim)")
+    bounded = ", ".join((f"h/L from {low:.0f} to {high:.0f} (--aspect)", *widths))
+    note = f"{bounded}: quality inside these bounds is yours to judge"
     return Space(NAME, model, workload, candidates, own, excluded=excluded, notes=(note,))
 
 
+def _refuse(model: ModelShape, limits: Limits) -> None:
+    """InputError for what is no decoder, or has no use for a limit."""
+    mixtures_held = {block.mlp for block in model.main.blocks if isinstance(block.mlp, MoeShape)}
+    plain = model.attention is not None and (model.dense_mlp is not None or mixtures_held)
+    if not plain or len(model.stacks) > 1 or len(mixtures_held) > 1:
+        raise InputError("expected a decoder, its experts alike in all layers", key="--what", value=NAME)
+    if limits.head_dims is not None and not isinstance(model.attention, AttentionShape):
+        raise InputError("expected attention of one head dimension with it", key="--head-dim")
+    sizes, latent = dimensions(model), isinstance(model.attention, MlaShape)
+    for name in limits.vary or ():
+        if not set(VARIABLE[name]) <= sizes.keys() or (
+            name in ("mla-heads", "kv-ratio") and latent != (name[0] == "m")
+        ):
+            raise InputError("expected a model that has such a dimension", key="--vary", value=name)
+
+
+def _head_dims(attention: AttentionShape, limits: Limits, bounds: Bounds) -> tuple[int, ...]:
+    return limits.head_dims or tuple(sorted({*bounds.head_dims, attention.head_dim}))
+
+
 def _candidates(
-    model: ModelShape, workload: Workload, device: Device, limits: Limits, target: float, bounds: Bounds,
+    model: ModelShape, workload: Workload, step: int, limits: Limits, target: float, bounds: Bounds,
     excluded: Counter[str],
 ) -> Iterator[dict[str, int]]:  # fmt: skip
-    attention, mlp = model.attention, model.dense_mlp
-    assert isinstance(attention, AttentionShape)
+    """Dense models: an MLP's width, then the layers that come nearest."""
+    mlp = model.dense_mlp
     assert mlp is not None
-    step = device.alignment_elements(workload.dtype) * limits.shards(workload.t)
     low, high = aspect_bounds(model, limits, bounds)
-    ratio, reach = mlp.width / model.hidden, bounds.aspect_factor ** (2 / 3)  # h moves by less than h/L: L gives way
-    for hidden in limits.values(int(model.hidden / reach), int(model.hidden * reach), step):
+    ratio = mlp.width / model.hidden
+    for fixed in _around(model, workload, step, step, limits, bounds, excluded):
+        hidden, count = fixed["hidden"], parameters_by(model, fixed)
         widths = range(
             max(-(-int(hidden * ratio / bounds.width_factor) // step) * step, step),
             int(hidden * ratio * bounds.width_factor) + 1, limits.step or step,
         )  # fmt: skip
-        for fixed in _heads_and_vocab(
-            model, attention, hidden, limits.shards(workload.t), step, limits, bounds, excluded
-        ):
-            count = parameters_by(model, fixed)
-            for width in widths:
-                change = {**fixed, "d_ff": width}
-                for layers, parameters in _layers(count, width, target, limits.tolerance):
-                    if layers % workload.p or layers < 1:
-                        excluded[f"layers divisible by pp {workload.p}"] += 1
-                    elif not low <= hidden / layers <= high:
-                        excluded[f"h/L within {low:.0f}..{high:.0f} (--aspect)"] += 1
-                    elif abs(parameters / target - 1) > limits.tolerance:
-                        excluded[f"--tolerance {limits.tolerance:.2%}"] += 1
-                    else:
-                        yield {**change, "layers": layers}
+        for width in widths:
+            for layers, parameters in _layers(count, width, target, limits.tolerance):
+                if layers % workload.p or layers < 1:
+                    excluded[f"layers divisible by pp {workload.p}"] += 1
+                elif not low <= hidden / layers <= high:
+                    excluded[f"h/L within {low:.0f}..{high:.0f} (--aspect)"] += 1
+                elif abs(parameters / target - 1) > limits.tolerance:
+                    excluded[f"--tolerance {limits.tolerance:.2%}"] += 1
+                else:
+                    yield {**fixed, "d_ff": width, "layers": layers}
+
+
+def _mixtures(
+    model: ModelShape, workload: Workload, step: int, limits: Limits, target: float, bounds: Bounds,
+    excluded: Counter[str],
+) -> Iterator[dict[str, int]]:  # fmt: skip
+    """Mixtures of experts: layers and an expert's width, then as many experts, and a token's, as come nearest."""
+    moe, mlp, (low, high) = model.moe, model.dense_mlp, aspect_bounds(model, limits, bounds)
+    assert moe is not None
+    coarse = lcm(step, COARSE) if limits.step is None else limits.step
+    active_target, multiple = target * model.active_parameters / model.parameters, whole(moe, workload)
+    shared = moe.shared.width if moe.shared else 0
+    widths = range(
+        -(-int(moe.width / bounds.expert_factor) // coarse) * coarse or coarse,
+        int(moe.width * bounds.expert_factor) + 1, coarse,
+    )  # fmt: skip
+    kinds_of = cache(partial(kinds_by_layers, model))
+    for fixed in _around(model, workload, step, coarse, limits, bounds, excluded):
+        hidden = fixed["hidden"]
+        if mlp is not None:
+            fixed["d_ff"] = max(step, round(mlp.width * hidden / model.hidden / step) * step)
+        count = MixtureCount.of(model, fixed)
+        for layers in range(max(1, ceil(hidden / high)), floor(hidden / low) + 1):
+            kinds, sparse = kinds_of(layers)
+            if layers % workload.p or not sparse:
+                continue
+            outside, room = count.outside(kinds), sparse * count.unit
+            total, active = (target - outside) / room, (active_target - outside) / room
+            # Shared experts stay as many as they are; where they are no whole number, as wide.
+            for change in mixtures(
+                moe, total, active, widths, multiple,
+                lambda width: (shared // moe.width * width if shared % moe.width == 0 else shared,),
+            ):  # fmt: skip
+                wide = change["top_k"] * change["expert_d_ff"] + change.get("shared_d_ff", 0)
+                like = 1 / bounds.expert_factor <= change["top_k"] / moe.top_k <= bounds.expert_factor
+                near = abs(wide - active) * room <= 2 * limits.tolerance * active_target
+                if like and near and count.off_by(change, outside, sparse, (target, active_target)) <= limits.tolerance:
+                    yield {**fixed, **change, "layers": layers}
+                else:
+                    excluded[f"--tolerance {limits.tolerance:.2%} of total and active parameters, top_k"] += 1
 
 
 def aspect_bounds(model: ModelShape, limits: Limits, bounds: Bounds = Bounds()) -> tuple[float, float]:
@@ -89,25 +159,58 @@ def aspect_bounds(model: ModelShape, limits: Limits, bounds: Bounds = Bounds()) 
     return limits.aspect or (own / bounds.aspect_factor, own * bounds.aspect_factor)
 
 
-def _heads_and_vocab(
-    model: ModelShape, attention: AttentionShape, hidden: int, t: int, step: int, limits: Limits, bounds: Bounds,
+def _around(
+    model: ModelShape, workload: Workload, step: int, coarse: int, limits: Limits, bounds: Bounds,
     excluded: Counter[str],
 ) -> Iterator[dict[str, int]]:  # fmt: skip
-    """Heads of each allowed dimension, as many query heads to a key/value head as now, and an even number of them."""
-    group = attention.heads // attention.kv_heads
-    even = 1 if attention.heads % 2 else 2
-    vocab = -(-model.vocab // step) * step
-    for dim in limits.head_dims or bounds.head_dims:
-        heads = hidden // dim
-        if hidden % dim or heads % t:
+    """Hidden sizes around the baseline's with their heads, padded vocabulary and what is to vary."""
+    reach = bounds.aspect_factor ** (2 / 3)  # h moves by less than h/L: L gives way
+    shards, vocab = limits.shards(workload.t), -(-model.vocab // step) * step
+    for hidden in limits.values(int(model.hidden / reach), int(model.hidden * reach), coarse):
+        for heads in _heads(model, hidden, shards, limits, bounds, excluded):
+            for varied in _varied(model, heads, shards, limits.vary or (), excluded):
+                yield {"hidden": hidden, **varied, "vocab": vocab}
+
+
+def _heads(
+    model: ModelShape, hidden: int, shards: int, limits: Limits, bounds: Bounds, excluded: Counter[str]
+) -> Iterator[dict[str, int]]:
+    """Heads of each allowed dimension, as many query heads to a key/value head as now, and an even number of them.
+
+    They keep their share of the hidden size (qwen3's and gemma's do not add up to it).
+    """
+    attention = model.attention
+    assert attention is not None
+    if not isinstance(attention, AttentionShape):
+        step = lcm(shards, gcd(attention.heads, MOST_HEADS_STEP))
+        yield {"heads": max(step, round(attention.heads * hidden / model.hidden / step) * step)}
+        return
+    group, even = attention.heads // attention.kv_heads, 1 if attention.heads % 2 else 2
+    for dim in _head_dims(attention, limits, bounds):
+        heads, left = divmod(hidden * attention.heads * attention.head_dim, model.hidden * dim)
+        if left or heads % shards or heads % group or not whole_heads(heads, heads // group, shards):
             excluded["whole heads on every shard"] += 1
-            continue
-        if heads % even:
+        elif heads % even:
             excluded["an even number of heads, so that t 2 divides them"] += 1
-        elif heads % group or not whole_heads(heads, heads // group, t):
+        else:
+            yield {"heads": heads, "head_dim": dim, "kv_heads": heads // group}
+
+
+def _varied(
+    model: ModelShape, heads: dict[str, int], shards: int, names: tuple[str, ...], excluded: Counter[str]
+) -> Iterator[dict[str, int]]:
+    """``heads`` with what is to vary as it is, halved and doubled."""
+    sizes, found = {**dimensions(model), **heads}, [heads]
+    for name in (one for vary in names for one in VARIABLE[vary]):
+        found = [
+            {**one, name: size} for one in found for size in (sizes[name], sizes[name] // 2, sizes[name] * 2) if size
+        ]
+    for one in found:
+        count, kv_heads = one.get("heads", sizes["heads"]), one.get("kv_heads", 0)
+        if kv_heads and (count % kv_heads or not whole_heads(count, kv_heads, shards)):
             excluded["whole heads on every shard"] += 1
         else:
-            yield {"hidden": hidden, "heads": heads, "head_dim": dim, "kv_heads": heads // group, "vocab": vocab}
+            yield one
 
 
 @dataclass(frozen=True, slots=True)
