@@ -56,8 +56,8 @@ def space(baseline: Baseline, device: Device, limits: Limits, *, bounds: Bounds 
     own = {name: sizes[name] for name in candidates[0]}
     low, high = aspect_bounds(model, limits, bounds)
     widths = [f"d_ff/h within a factor {bounds.width_factor} of the baseline's"] if model.moe is None else [
-        f"experts' width and top_k within a factor {bounds.expert_factor:g} of the baseline's, active parameters within "
-        "the tolerance too"
+        f"experts' width and top_k within a factor {bounds.expert_factor:g} of the baseline's, active parameters "
+        "within the tolerance too"
     ]  # fmt: skip
     if isinstance(model.attention, AttentionShape):
         widths.append(f"head_dim in {', '.join(map(str, _head_dims(model.attention, limits, bounds)))} (--head-dim)")
