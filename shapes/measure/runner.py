@@ -14,11 +14,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from shapes.errors import InputError
 from shapes.measure.executor import Executor, Round, Samples, Settings
 from shapes.measure.jobs import Job, by_key
 from shapes.measure.record import Measurement
 from shapes.measure.stats import Drift, control_drift
 from shapes.measure.store import Store
+
+#: More parts than any scheduler's array has tasks are a typing error.
+MOST_SHARDS = 100_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +112,31 @@ def ordered(jobs: list[Job], seed: int) -> list[Job]:
     shuffled = list(jobs)
     random.Random(seed).shuffle(shuffled)
     return sorted(shuffled, key=lambda job: job.priority)
+
+
+@dataclass(frozen=True, slots=True)
+class Shard:
+    """The ``number``-th of ``of`` parts of a list of jobs, counted from 1."""
+
+    number: int
+    of: int
+
+    @classmethod
+    def parse(cls, text: str) -> Shard:
+        """ "3/8"; InputError for anything else."""
+        number, slash, of = text.partition("/")
+        if not (slash and number.isdecimal() and of.isdecimal() and 1 <= int(number) <= int(of) <= MOST_SHARDS):
+            raise InputError("expected a part of how many, as 3/8", key="--shard", value=text)
+        return cls(int(number), int(of))
+
+    @property
+    def name(self) -> str:
+        """For a file's: "3-of-8"."""
+        return f"{self.number}-of-{self.of}"
+
+    def jobs(self, jobs: Iterable[Job], seed: int = 0) -> list[Job]:
+        """This part: an equal share of every priority, the same in every process that is given the same list."""
+        return ordered(list(by_key(jobs).values()), seed)[self.number - 1 :: self.of]
 
 
 def _stored(wanted: dict[str, Job], store: Store, executor: Executor, settings: Settings) -> dict[str, Measurement]:

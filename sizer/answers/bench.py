@@ -173,6 +173,17 @@ class Bench:
         return tuple(one for group in self.groups for part in group.parts for one in part.measurements)
 
 
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """What `sizer bench --dry-run` answers: the jobs of each suite in the order in which they would be measured.
+
+    ``notes``: a line a suite on what is behind the order.
+    """
+
+    suites: Mapping[str, Sequence[Job]]
+    notes: tuple[str, ...] = ()
+
+
 def rows_of(jobs: Iterable[Job], sweep: Sweep, device: Device | None) -> list[Row]:
     """A row for every job, with its prediction where the device is known and the cost model covers it."""
     from shapes.cost import predict

@@ -6,9 +6,10 @@ import itertools
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +25,7 @@ from sizer.ending import resumable
 if TYPE_CHECKING:
     from shapes.measure import Executor, Progress, Settings
     from shapes.measure.store import Store
+    from shapes.measure.suite import Suite
     from sizer.answers.bench import Group, Peak, Table
 
 _SIZES = ("m", "n", "k", "tokens", "hidden", "width", "vocab", "heads", "head_dim", "sequence")
@@ -61,6 +63,8 @@ _SIZES = ("m", "n", "k", "tokens", "hidden", "width", "vocab", "heads", "head_di
     "--config", type=click.Path(), help="Measure this configuration's operators and compare with their predictions."
 )
 @click.option("--suite", "suites", multiple=True, type=click.Path(), help="Run a suite file; may be repeated.")
+@click.option("--shard", metavar="I/N", help="With --suite: the I-th of N parts, equal shares of every priority.")
+@click.option("--dry-run", is_flag=True, help="With --suite: list the jobs in their order and measure nothing.")
 @click.option("--out", type=click.Path(file_okay=False), help="Write each suite's JSONL and summary into this folder.")
 @click.option("--scale", type=float, default=1.0, show_default=True, help="Multiply a suite's sizes (a dry run).")
 @click.option("--device", help="torch's device: cuda, cuda:1, cpu. [default: the accelerator here, else cpu]")
@@ -88,14 +92,24 @@ def command(
     """
     if sum((what is not None, bool(suites), config is not None)) > 1:
         raise InputError("expected one of mamf, --config and --suite", key="bench")
+    for option in ("shard", "dry_run"):
+        if options[option] and not suites:
+            raise InputError("expected --suite FILE with it", key=f"--{option.replace('_', '-')}")
     from shapes.measure import Settings
+    from shapes.measure.runner import Shard, ordered
     from shapes.measure.store import Store
-    from sizer.answers.bench import Bench
+    from sizer.answers.bench import Bench, Planned
 
     chosen = {key: options[key] for key in ("precision", "time_s", "interleave")}
     settings = Settings(**given(chosen))
+    options["shard"] = Shard.parse(options["shard"]) if options["shard"] else None
+    if options["dry_run"]:
+        planned = [_planned(Path(suite), options) for suite in suites]
+        answer = Planned({suite.name: ordered(list(suite.jobs), settings.seed) for suite in planned})
+        write_answer("bench --dry-run", answer, None, output)
+        return
     with Store.open(store_path) as store:  # what is wrong with it is said before anything starts
-        if ray is not None:
+        if ray is not None or options["shard"] is not None:
             refuse_network(store.path)
     found = executors(ray, on, device, settings)  # loads torch
 
@@ -109,6 +123,18 @@ def command(
         futures = [threads.submit(run, one, may_stop, bar) for one in found[1:]]
         groups = [run(found[0], may_stop, bar), *(future.result() for future in futures)]
     write_answer("bench", Bench(tuple(itertools.chain.from_iterable(groups))), format_, output)
+
+
+def _planned(path: Path, options: Mapping[str, Any]) -> Suite:
+    """The suite in ``path``, or the shard of it that is asked for, named so."""
+    from shapes.measure.suite import load_suite
+
+    suite, shard = load_suite(path, options["scale"]), options["shard"]
+    if shard is None:
+        return suite
+    # A search for the maximum cannot be split.
+    mamf = suite.mamf if shard.number == 1 else ()
+    return replace(suite, name=f"{suite.name}.{shard.name}", jobs=tuple(shard.jobs(suite.jobs)), mamf=mamf)
 
 
 class _Run:
@@ -208,9 +234,7 @@ class _Run:
 
     def suites(self, paths: list[Path], asked: dict[str, Any]) -> list[Group]:
         """Each suite in turn, sharing the time limit: what one leaves is the next one's."""
-        from shapes.measure.suite import load_suite
-
-        loaded = [load_suite(path, self.options["scale"]) for path in paths]
+        loaded = [_planned(path, self.options) for path in paths]
         start, limit, groups = time.monotonic(), self.options["time_limit"], []
         for place, suite in enumerate(loaded):
             share = (limit - (time.monotonic() - start)) / (len(loaded) - place) if limit is not None else None
@@ -218,7 +242,6 @@ class _Run:
         return groups
 
     def _suite(self, suite: Any, asked: dict[str, Any], limit_s: float | None) -> Group:
-        from dataclasses import replace
 
         from sizer.answers.bench import Group, Table, rows_of
         from sizer.measuring import device_of

@@ -39,6 +39,7 @@ FORMATS: dict[str, dict[str, str]] = {
     "bench": {
         "text": "bench_text", "json": "measurements_json", "jsonl": "measurements_jsonl", "csv": "measurements_csv",
     },
+    "bench --dry-run": {"text": "planned_text"},
     "calibrate": {"text": "calibrate_text"},
     "store list": {"text": "store_text"},
     "store export": {

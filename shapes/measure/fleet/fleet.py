@@ -60,6 +60,11 @@ class Fleet:
         states = {"ready": "", "starting": " starting", "aside": " aside", "stopped": " stopped"}
         return ", ".join(f"{one.label} {one.done}{states[one.state]}" for one in self.members)
 
+    def close(self) -> None:
+        """End the devices' processes: others may have the devices. What is asked next starts them again."""
+        for member in self.members:
+            self._members.stop(member)
+
     def run(
         self,
         jobs: Sequence[Job],

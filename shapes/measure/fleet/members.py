@@ -129,7 +129,7 @@ class Members:
 
     def stop(self, member: Member) -> None:
         self._pool.stop(member.name)
-        member.state = "stopped"
+        member.state = "stopped" if member.state != "aside" else "aside"
 
     def hope(self) -> bool:
         """Whether a device is ready or may still become it; a line for one that makes itself waited for."""

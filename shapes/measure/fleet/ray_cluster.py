@@ -139,7 +139,7 @@ def fleets(
         pool.start(member.name, member.type)
     greetings, gone = _greetings(pool, members, start_s)
     if not greetings:
-        reasons = "; ".join(dict.fromkeys(gone.values())) or f"none was ready within {start_s:.0f} s"
+        reasons = "; ".join(dict.fromkeys(gone.values())) or f"none was ready within {start_s:.0f} s: are they in use?"
         raise InputError(f"no device of the cluster can be used: {reasons}", key="--ray")
     for name, reason in gone.items():
         say(f"{members.pop(name).label}: {reason}: not used")
