@@ -15,6 +15,13 @@ RunPhase = Literal["train", "infer", "prefill", "decode"]
 #: "auto" (once "flash") is what the device's usual stack runs; shapes/kernels holds the others' facts.
 AttentionKernel = Literal["auto", "flash", "fa2", "fa3", "fa4", "cudnn", "flashinfer", "sdpa", "fused_sdpa", "eager"]
 Checkpointing = Literal["none", "selective", "full"]
+#: Optimizers whose states are known (shapes.model.states), what a parameter is kept in, whose kernels save activations.
+Optimizer = Literal[
+    "adamw", "adamw-bf16", "adamw-8bit", "adamw-master", "sgd", "sgd-momentum", "lion", "adafactor",
+    "adafactor-momentum", "muon",
+]  # fmt: skip
+PrecisionName = Literal["fp32", "mixed", "mixed-16", "amp", "bf16", "fp8", "fp8-weights"]
+Implementation = Literal["huggingface", "megatron"]
 #: Element types that serving software keeps a KV cache in.
 KvDtype = Literal["bf16", "fp16", "fp8", "int8"]
 
@@ -37,6 +44,8 @@ class Workload:
     ``dtype`` (None: what that alone stands for).
     ``finetune``, ``lora_rank``, ``lora_targets`` (commas; None: peft's usual) and ``base`` are shapes.finetune's;
     ``frozen_architecture``: the model is a released one, so that nothing but the workload is advised.
+    ``optimizer`` (None: adamw), ``precision`` (None: by the element type) and ``implementation`` (None: of the
+    framework whose file it is) decide memory, and the first two the bytes that the update moves.
 
     A decode step: b requests in flight, each with ``context`` keys in its cache (those of the step's own tokens among
     them; None: what ``s`` was) and ``speculative`` drafted tokens to verify beside its next one; ``s`` is then
@@ -73,6 +82,9 @@ class Workload:
     context: int | None = None
     kv_dtype: KvDtype | None = None
     speculative: int = 0
+    optimizer: Optimizer | None = None
+    precision: PrecisionName | None = None
+    implementation: Implementation | None = None
 
     def __post_init__(self) -> None:
         for key in ("b", "s"):
@@ -90,9 +102,13 @@ class Workload:
             ("checkpointing", get_args(Checkpointing)),
             ("zero", (0, 1, 2, 3)),
             ("kv_dtype", (None, *get_args(KvDtype))),
+            ("optimizer", (None, *get_args(Optimizer))),
+            ("precision", (None, *get_args(PrecisionName))),
+            ("implementation", (None, *get_args(Implementation))),
         ):
             if getattr(self, key) not in choices:
-                raise InputError(f"expected one of {', '.join(map(str, choices))}", key=key, value=getattr(self, key))
+                known = ", ".join(str(choice) for choice in choices if choice is not None)
+                raise InputError(f"expected one of {known}", key=key, value=getattr(self, key))
         check_choices(self.finetune, self.base, self.lora_targets, train=self.train)
         if self.recipe is not None:
             self._take_the_recipes_dtype(self.recipe)

@@ -75,6 +75,8 @@ class Subject:
     @property
     def implementation(self) -> Implementation:
         """Whose kernels save activations, unless said otherwise: those of the framework whose file it is."""
+        if self.workload.implementation is not None:
+            return self.workload.implementation
         return "megatron" if self.reading is not None and self.reading.format in MEGATRON_FORMATS else "huggingface"
 
     def name_of(self, key: str) -> str:

@@ -6,7 +6,7 @@ import json
 import types
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import jsonschema
 import pytest
@@ -15,11 +15,15 @@ from schemas import load_schema
 
 import sizer
 from shapes.errors import InputError
+from shapes.model.states import OPTIMIZERS, PRECISIONS
+from shapes.workload import Optimizer, PrecisionName
 from sizer.cli import main
 from sizer.readers import Source, read_config
+from sizer.readers.optimizers import NAMES
 from sizer.subject import read_subject
 
-GPT2 = Path(__file__).parent / "data" / "configs" / "gpt2.json"
+CONFIGS = Path(__file__).parent / "data" / "configs"
+GPT2 = CONFIGS / "gpt2.json"
 LLAMA = {"model_type": "llama", "hidden_size": 512, "intermediate_size": 1408, "num_hidden_layers": 2,
          "num_attention_heads": 8, "vocab_size": 32000}  # fmt: skip
 
@@ -95,9 +99,9 @@ def test_set_and_training_on_the_command_line(tmp_path: Path) -> None:
     assert answer.exit_code == 0, answer.output
     report = json.loads(answer.stdout)["reports"][0]
     assert report["model"]["dimensions"]["vocab"] == 50304
-    expected = {"b": 2, "gpus": 4, "d": 4, "zero": 2, "global_batch": 2 * 8 * 4}
+    expected = {"b": 2, "gpus": 4, "d": 4, "zero": 2, "global_batch": 2 * 8 * 4, "optimizer": "adafactor"}
     assert {key: report["workload"][key] for key in expected} == expected
-    assert [one["key"] for one in report["model"]["unread"]] == ["optim"]
+    assert report["model"]["unread"] == []
     assert run(str(GPT2), "--set", "vocab_size").exit_code == 2
     assert "trainer's settings" in run(str(GPT2), "--training", str(GPT2)).stderr
 
@@ -118,6 +122,31 @@ def test_the_library_takes_the_same_words(tmp_path: Path) -> None:
     report = sizer.check(LLAMA, settings={"vocab_size": 50304}, training=[file])
     assert report.model.dimensions["vocab"] == 50304
     assert (report.workload.b, report.workload.zero) == (8, 2)
+
+
+def test_check_counts_memory_with_the_optimizer_precision_and_kernels_that_it_is_told() -> None:
+    asked = ("--gpus", "1", "-b", "1", "-s", "2048", "--checkpointing", "full", "--select", "SZ121", "--format", "json")
+
+    def gib(*more: str) -> float:
+        answer = run(str(CONFIGS / "qwen2.5-7b.json"), *asked, *more)
+        report = json.loads(answer.stdout)["reports"][0]
+        assert (answer.exit_code == 1) == bool(report["findings"])
+        return float(report["findings"][0]["value"]) if report["findings"] else 0.0
+
+    usual, eight_bit, bf16 = gib(), gib("--optimizer", "adamw-8bit"), gib("--precision", "bf16")
+    parameters = 7_615_616_512
+    # two fp32 moments, or two of 8 bits with a constant per 256; the rest is the same
+    assert usual - eight_bit == pytest.approx(parameters * (8 - 2 - 2 * 4 / 256) / 2**30, rel=0.01)
+    assert bf16 == 0.0  # 2 + 2 + 4 bytes a parameter: it fits
+    assert gib("--implementation", "megatron") != usual
+    assert "expected one of adamw, adamw-bf16" in run(str(GPT2), "--optimizer", "adm").stderr
+    assert sizer.check(GPT2, optimizer="lion", precision="mixed-16").workload.optimizer == "lion"
+
+
+def test_names_of_optimizers_and_precisions_are_those_whose_states_are_known() -> None:
+    assert set(get_args(Optimizer)) == OPTIMIZERS.keys()
+    assert set(get_args(PrecisionName)) == PRECISIONS.keys()
+    assert set(NAMES.values()) <= OPTIMIZERS.keys()
 
 
 @dataclass

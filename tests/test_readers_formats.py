@@ -122,9 +122,13 @@ def test_neox_layers_that_are_no_attention_are_refused(kind: str) -> None:
         neox(attention_config=[[["global", kind], 12]])
 
 
-def test_neox_sparse_attention_and_another_optimizer_are_named() -> None:
+def test_neox_sparse_attention_is_named_and_its_optimizer_read_where_its_states_are_known() -> None:
     reading = neox(attention_config=[[["global", "local"], "all"]], optimizer={"type": "Lion", "params": {"lr": 1e-4}})
-    assert {one.key for one in reading.unread} == {"attention_config", "optimizer.type"}
+    assert {one.key for one in reading.unread} == {"attention_config"}
+    assert reading.workload["optimizer"] == "lion"
+    other = neox(optimizer={"type": "OneBitAdam", "params": {"lr": 1e-4}})
+    assert {one.key for one in other.unread} == {"optimizer.type"}
+    assert "optimizer" not in other.workload
 
 
 def test_neox_flow_style_yaml_with_comments_is_yaml_though_it_begins_like_json() -> None:

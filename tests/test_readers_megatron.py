@@ -305,6 +305,8 @@ def test_experts_in_a_latent_space_are_smaller_and_projected_to() -> None:
         ("--expert-model-parallel-size 4 --num-experts 8", {"e": 4}),
         ("--sequence-parallel", {"sequence_parallel": True}),
         ("--attention-backend unfused", {"attention": "eager"}),
+        ("--optimizer muon", {"optimizer": "muon"}),
+        ("--optimizer sgd", {"optimizer": "sgd-momentum"}),
     ],
 )
 def test_the_layout_and_the_step_are_read(options: str, expected: dict[str, object]) -> None:

@@ -10,7 +10,7 @@ from shapes.dtypes import BYTES
 from shapes.errors import InputError
 from shapes.memory.component import Component
 from shapes.memory.moments import Gradients, Step
-from shapes.memory.saved import LOSSES, Implementation, Loss, layer_tape
+from shapes.memory.saved import LOSSES, Loss, layer_tape
 from shapes.memory.training import Recipe, Update, communication, training
 from shapes.model import AttentionShape, MlaShape, ModelShape
 from shapes.model.adapters import has_adapters
@@ -21,7 +21,7 @@ from shapes.model.trainable import check_finetune
 from shapes.operators.lower import sequence_length
 from shapes.operators.recurrent import state_elements
 from shapes.operators.split import check_split
-from shapes.workload import Workload
+from shapes.workload import Implementation, Workload
 
 GIB = 2**30
 
@@ -74,9 +74,9 @@ def memory(
     workload: Workload,
     *,
     device: str | Device | None = None,
-    optimizer: str = "adamw",
+    optimizer: str | None = None,
     precision: str | None = None,
-    implementation: Implementation = "huggingface",
+    implementation: Implementation | None = None,
     microbatches: int | None = None,
     weight_dtype: str | None = None,
     context_bytes: int = CONTEXT_BYTES,
@@ -86,8 +86,9 @@ def memory(
 ) -> Memory:
     """Bytes of one device by component, for training or inference as ``workload.phase`` says.
 
-    ``precision``: a name of ``PRECISIONS`` (None: by the workload's dtype). ``implementation``: what saves activations,
-    transformers' eager modules or Megatron's fused kernels. ``microbatches`` a step (None: by the global batch, else
+    ``optimizer``, ``precision`` and ``implementation``: names of ``OPTIMIZERS``, of ``PRECISIONS``, and what saves
+    activations, transformers' eager modules or Megatron's fused kernels; None: the workload's, else adamw, by its
+    dtype, transformers. ``microbatches`` a step (None: by the global batch, else
     one, or enough to fill the pipeline): with more than one, gradients stay allocated between them. ``weight_dtype``:
     of inference weights. ``dropout_mask_bytes``: 1 as CUDA's kernels, the element's own size on the CPU.
     ``update``: how the optimizer's step runs. ``loss``: of ``LOSSES`` (None: the implementation's). Raises InputError
@@ -100,7 +101,9 @@ def memory(
         raise InputError(f"expected one of {', '.join(LOSSES)}", key="loss", value=loss)
     limit = _device_bytes(device)
     # Adapters are kept in fp32 and run under autocast (peft's autocast_adapter_dtype).
-    names = precision or ("fp32" if has_adapters(workload) else default_precision(workload))
+    optimizer = optimizer or workload.optimizer or "adamw"
+    implementation = implementation or workload.implementation or "huggingface"
+    names = precision or workload.precision or ("fp32" if has_adapters(workload) else default_precision(workload))
     recipe = Recipe(
         precision_named(names), optimizer, implementation, microbatches, dropout_mask_bytes, update, loss
     )  # fmt: skip

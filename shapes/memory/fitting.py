@@ -89,7 +89,7 @@ def savings(
     """Each possible saving by itself: what it leaves and the largest microbatch with it."""
     limit = _limit(device, limit_bytes)
     found = []
-    for saving in possible_savings(workload, options.get("optimizer", "adamw")):
+    for saving in possible_savings(workload, options.get("optimizer") or workload.optimizer or "adamw"):
         changed, with_options = replace(workload, **saving.workload), {**options, **saving.options}
         total = memory(model, changed, **with_options).total_bytes
         largest = largest_microbatch(model, changed, limit_bytes=limit, **with_options)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from shapes.memory.saved import Implementation, Loss, Sizes, layer_tape, style_of, tail_tape
+from shapes.memory.saved import Loss, Sizes, layer_tape, style_of, tail_tape
 from shapes.memory.tape import INPUT, Tape
 from shapes.model import Block, ModelShape
 from shapes.model.adapters import layers_train
@@ -18,7 +18,7 @@ from shapes.model.parameters import ParameterTensor
 from shapes.model.stages import Stage, stage_runs
 from shapes.model.trainable import trained_block, trained_ends, trained_tensors
 from shapes.operators.lower import sequence_length
-from shapes.workload import Workload
+from shapes.workload import Implementation, Workload
 
 
 @dataclass(frozen=True, slots=True)

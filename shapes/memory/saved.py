@@ -13,9 +13,7 @@ from shapes.memory.recurrent import recurrent
 from shapes.memory.tape import Tape, Tensor
 from shapes.model import AttentionShape, Block, Linear, MlaShape, MlpShape, ModelShape, MoeShape
 from shapes.model.adapters import adapters, base_of, has_adapters, layers_train
-from shapes.workload import Workload
-
-Implementation = Literal["huggingface", "megatron"]
+from shapes.workload import Implementation, Workload
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,14 +10,14 @@ from typing import Literal
 from shapes.finetune import BASES
 from shapes.memory.component import Component
 from shapes.memory.moments import Gradients, Moment, Step, moments
-from shapes.memory.saved import Implementation, Loss
+from shapes.memory.saved import Loss
 from shapes.model import ModelShape
 from shapes.model.adapters import base_of, layers_train
 from shapes.model.parameters import ParameterTensor, block_tensors, parameter_count
 from shapes.model.stages import Stage, parameter_tensors, stage_kinds
 from shapes.model.states import OPTIMIZER_NOTES, Precision, optimizer_state_bytes
 from shapes.model.trainable import trained_shard, trained_tensors
-from shapes.workload import Workload
+from shapes.workload import Implementation, Workload
 
 #: DeepSpeed ZeRO's reduce and gather buckets, elements (deepspeed.ai/docs/config-json, reduce_bucket_size).
 ZERO_BUCKET_ELEMENTS = 5 * 10**8

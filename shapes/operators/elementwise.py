@@ -141,14 +141,15 @@ def model_elementwise(model: ModelShape, workload: Workload, s: int) -> Iterator
             )  # fmt: skip
 
 
-def optimizer_update(held: ShardParameters, workload: Workload) -> Elementwise:
-    """AdamW in mixed precision on this device's share: fp32 gradient, master weight and two moments in (16 bytes a
+def optimizer_update(held: ShardParameters, workload: Workload, states: float | None = None) -> Elementwise:
+    """The optimizer on this device's share of parameters.
 
-    parameter); the latter three and the 16-bit weight out (14).
+    AdamW in mixed precision: fp32 gradient, master weight and two moments in (16 bytes a parameter); the latter three
+    and the 16-bit weight out (14). ``states``: bytes of moments a parameter, of another optimizer.
     """
-    share, mixed = held.updated(workload), PRECISIONS["mixed"]
-    states = mixed.master + 2 * mixed.moments
+    share, kept = held.updated(workload), PRECISIONS[workload.precision or "mixed"]
+    always = kept.master + (2 * kept.moments if states is None else states)
+    read = always + kept.gradients + (0 if kept.master else kept.weights)
     return Elementwise(
-        "optimizer", "optimizer", "optimizer", share * (states + mixed.gradients), share * (states + mixed.weights),
-        "fp32",
-    )  # fmt: skip
+        "optimizer", "optimizer", "optimizer", round(share * read), round(share * (always + kept.weights)), "fp32"
+    )

@@ -28,8 +28,10 @@ from shapes.errors import InputError
 from shapes.finetune import BASES
 from shapes.model import AttentionShape, Block, Linear, MlaShape, ModelShape, MoeShape, Stack
 from shapes.model.adapters import adapters, base_of, has_adapters, layers_train
+from shapes.model.parameters import parameter_count
 from shapes.model.stages import stage_kinds
-from shapes.model.trainable import check_finetune, trained_shard
+from shapes.model.states import optimizer_state_bytes, precision_named
+from shapes.model.trainable import check_finetune, trained_shard, trained_tensors
 from shapes.operators.attention import attention_operators, decode_operators
 from shapes.operators.communication import (
     block_collectives,
@@ -144,9 +146,18 @@ def _all(model: ModelShape, workload: Workload) -> Iterator[Operator]:
     yield from end_collectives(model, workload, s, first=False)
     if workload.train:
         held = trained_shard(model, workload)
-        yield optimizer_update(held, workload)
+        yield optimizer_update(held, workload, _states_each(model, workload))
         yield from gradient_collectives(held, workload)
     yield from pipeline_collectives(model, workload, s)
+
+
+def _states_each(model: ModelShape, workload: Workload) -> float | None:
+    """Bytes of the named optimizer's states a parameter; None for AdamW's two moments."""
+    if workload.optimizer in (None, "adamw"):
+        return None
+    tensors = trained_tensors(model, workload)
+    precision = precision_named(workload.precision or "mixed")
+    return optimizer_state_bytes(tensors, str(workload.optimizer), precision) / max(1, parameter_count(tensors))
 
 
 def _ends(model: ModelShape, workload: Workload, *, first_stage: bool) -> Iterator[Operator]:

@@ -200,7 +200,8 @@ def plan(
     return Plan(
         gpus, global_batch, device.name, device.memory.bytes, tuple(candidate for candidate, _ in found),
         tuple(dropped.most_common()), ASSUMPTIONS, f"predicted:{device.name}",
-        implementation=options.get("implementation", "huggingface"), stack=load_stack(stack).name,
+        implementation=options.get("implementation") or base.implementation or "huggingface",
+        stack=load_stack(stack).name,
         ratio_error=found[0][1], power_w=device.power_w, tokens=tokens, price=price,
     )  # fmt: skip
 

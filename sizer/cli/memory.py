@@ -25,17 +25,6 @@ from sizer.report.formats import draw
 @device_option
 @workload_options
 @click.option(
-    "--optimizer", default="adamw", show_default=True, metavar="NAME", help="Optimizer (an unknown name lists them)."
-)
-@click.option(
-    "--precision", metavar="NAME", help="Precision recipe (an unknown name lists them). [default: by --dtype]"
-)
-@click.option(
-    "--implementation",
-    type=click.Choice(["huggingface", "megatron"]),
-    help="Whose kernels save activations: transformers' eager modules or Megatron's fused ones. [default: the file's]",
-)
-@click.option(
     "--loss", help="Cross-entropy: fp32 (transformers'), in-place (Megatron's) or fused (16-bit). [default: by kernels]"
 )
 @click.option("--weights", "weight_dtype", metavar="DTYPE", help="Weights' type with --phase infer (int4 too).")
@@ -45,9 +34,6 @@ from sizer.report.formats import draw
 def command(
     config: str,
     device: str,
-    optimizer: str,
-    precision: str | None,
-    implementation: Any,
     loss: str | None,
     weight_dtype: str | None,
     config_format: str | None,
@@ -66,14 +52,14 @@ def command(
     from sizer.subject import read_subject
 
     asked = given(workload)
-    options: dict[str, Any] = {"optimizer": optimizer, "precision": precision, "loss": loss}
+    options: dict[str, Any] = {"loss": loss}
     if weight_dtype is not None:
         options["weight_dtype"] = weight_dtype
     try:
         subject = read_subject(config_argument(config), config_format=config_format, **asked)
         if subject.model is None:
             raise InputError("expected a model type that sizer reads: memory needs named sizes", where=config)
-        options["implementation"] = implementation or subject.implementation
+        options["implementation"] = subject.implementation
         settled = subject.workload
         if settled.gpus is not None or settled.global_batch is not None:
             devices = settled.gpus or settled.t * settled.p * settled.d

@@ -18,7 +18,7 @@ from shapes.files import write_whole
 from shapes.finetune import BASES, METHODS
 from shapes.kernels import CHOICES
 from shapes.recipes import RECIPES
-from shapes.workload import KvDtype, RunPhase
+from shapes.workload import Implementation, KvDtype, RunPhase
 from sizer.cli.numbers import COUNT
 from sizer.ending import give_up_output
 from sizer.report.formats import formats, render
@@ -116,6 +116,17 @@ def workload_options(function: F) -> F:
         click.option(
             "--frozen-architecture", is_flag=True, default=None,
             help="A released model: advise the workload only (--finetune implies it).",
+        ),
+        click.option(
+            "--optimizer", metavar="NAME", help="Whose states are kept (a wrong name lists them). [default: adamw]"
+        ),
+        click.option(
+            "--precision", metavar="NAME",
+            help="What parameters are kept in (a wrong name lists them). [default: by --dtype]",
+        ),
+        click.option(
+            "--implementation", type=click.Choice(get_args(Implementation)),
+            help="Whose kernels save activations: transformers' modules or Megatron's. [default: the file's]",
         ),
         click.option(
             "--expert-load", type=float, help="Fullest expert's tokens over the mean. [default: 1.0, even routing]"

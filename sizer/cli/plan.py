@@ -31,7 +31,7 @@ from sizer.cli.options import config_argument, config_options, device_option, ou
 @click.option("--stack", metavar="NAME", help="Software stack that runs the step. [default: megatron-core-te]")
 @click.option("--tokens", type=float, metavar="N", help="Tokens of a whole training: days, device hours, kWh.")
 @click.option("--price", type=float, metavar="AMOUNT", help="With --tokens: the price of a device hour.")
-@click.option("--optimizer", default="adamw", show_default=True, metavar="NAME", help="Optimizer, e.g. lion.")
+@click.option("--optimizer", metavar="NAME", help="Optimizer, e.g. lion. [default: the file's, or adamw]")
 @click.option("--precision", metavar="NAME", help="Recipe, e.g. mixed-16. [default: by --dtype]")
 @click.option(
     "--implementation",
@@ -52,7 +52,7 @@ def command(
     stack: str | None,
     tokens: float | None,
     price: float | None,
-    optimizer: str,
+    optimizer: str | None,
     precision: str | None,
     implementation: str | None,
     top: int,

@@ -9,6 +9,7 @@ from shapes.errors import InputError, shorten
 from shapes.model import AttentionShape, Block, MlpShape, ModelShape, MoeShape, Stack
 from sizer.readers.fields import Fields
 from sizer.readers.hf_blocks import layer_count, run_lengths
+from sizer.readers.optimizers import optimizer
 from sizer.readers.reading import Reading
 from sizer.readers.tokenizers import tokenizer_size
 from sizer.readers.unread import Unread
@@ -81,7 +82,7 @@ def read(config: Mapping[str, Any], where: str) -> Reading:
     return Reading(
         model, NAME, where, keys=_keys(config, model), workload=workload, config=config,
         asked=frozenset(fields.asked), longest=fields.optional("seq_length"), notes=notes,
-        unread=(*left, *_optimizer(fields)),
+        unread=left,
     )  # fmt: skip
 
 
@@ -197,6 +198,7 @@ def _workload(fields: Fields) -> dict[str, Any]:
     stage = fields.nested("zero_optimization").count("stage", default=0)
     if stage:
         found["zero"] = min(stage, 3)
+    found |= optimizer(fields.nested("optimizer"), "type", momentum=True)
     if fields.flag("sequence_parallel"):
         found["sequence_parallel"] = True
     recomputed, each = fields.flag("checkpoint_activations"), fields.count("checkpoint_num_layers", default=1)
@@ -210,13 +212,6 @@ def _workload(fields: Fields) -> dict[str, Any]:
             found["dtype"] = dtype
             break
     return found
-
-
-def _optimizer(fields: Fields) -> tuple[Unread, ...]:
-    section = fields.nested("optimizer")
-    kind = section.text("type", default="Adam")
-    other = kind.lower() not in ("adam", "adamw")
-    return (Unread("optimizer.type", shorten(kind), "the optimizer's memory and time"),) if other else ()
 
 
 def _keys(config: Mapping[str, Any], model: ModelShape) -> dict[str, str]:

@@ -8,6 +8,7 @@ from typing import Any
 from sizer.readers.fields import Fields
 from sizer.readers.megatron.layout import workload
 from sizer.readers.megatron.models import build
+from sizer.readers.optimizers import optimizer
 from sizer.readers.reading import Reading
 
 NAME = "nemo"
@@ -55,14 +56,16 @@ def read(config: Mapping[str, Any], where: str) -> Reading:
     }
     activation = section.text("activation", default="gelu")
     norm = section.text("normalization", default="layernorm")
-    tokenizer = section.nested("tokenizer")
+    tokenizer, optim = section.nested("tokenizer"), section.nested("optim")
     arguments |= {
         "gated_linear_unit": activation.removeprefix("fast-") in ("swiglu", "geglu", "reglu"),
         "disable_bias_linear": not section.flag("bias", default=True),
         "untie_embeddings_and_output_weights": not section.flag("share_embeddings_and_output_weights", default=True),
         "normalization": "RMSNorm" if norm.lower() == "rmsnorm" else "LayerNorm",
         "tokenizer_model": tokenizer.raw("type", default=None) or tokenizer.raw("model", default=None) or "",
-        "use_distributed_optimizer": section.nested("optim").text("name").startswith("distributed"),
+        "use_distributed_optimizer": str(section.nested("optim").config.get("name")).startswith(
+            ("distributed", "mcore_dist")
+        ),
     }
     if tokenizer.text("library") == "megatron" and not arguments["tokenizer_model"]:
         arguments["tokenizer_model"] = "gpt2"
@@ -77,6 +80,7 @@ def read(config: Mapping[str, Any], where: str) -> Reading:
     fields = Fields(arguments, where, prefix="model.")
     model, notes = build(fields, flat)
     settled, layout_notes = workload(fields, model, flat)
+    settled |= optimizer(optim, "name")
     keys = {dimension: f"model.{key}" for dimension, key in DIMENSIONS.items()}
     drop = ("experts", "top_k", "expert_d_ff") if model.moe is None else ("d_ff",)
     return Reading(

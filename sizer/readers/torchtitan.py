@@ -12,6 +12,7 @@ from typing import Any
 from shapes.errors import InputError
 from sizer.readers import huggingface
 from sizer.readers.fields import Fields
+from sizer.readers.optimizers import optimizer
 from sizer.readers.reading import Reading
 from sizer.readers.unread import did_you_mean
 
@@ -38,8 +39,7 @@ def read(config: Mapping[str, Any], where: str) -> Reading:
     total = training.raw("global_batch_size", default=-1)
     workload |= {"global_batch": total} if type(total) is int and total > 0 else {}
     workload |= _layout(fields)
-    if fields.nested("optimizer").config.get("name") in ("Adam", "AdamW"):
-        fields.ignore("optimizer.name")
+    workload |= optimizer(fields.nested("optimizer"), "name")
     if fields.nested("training").config.get("mixed_precision_param") in (None, "bfloat16"):
         fields.ignore("training.mixed_precision_param")
     recomputed = fields.nested("activation_checkpoint").text("mode", default="selective")

@@ -10,6 +10,7 @@ from typing import Any
 from shapes.errors import InputError
 from sizer.readers.fields import Fields
 from sizer.readers.loading import load_text, parse_mapping
+from sizer.readers.optimizers import optimizer
 from sizer.readers.reading import Reading
 from sizer.readers.unread import unread
 
@@ -57,9 +58,9 @@ def deepspeed(fields: Fields) -> dict[str, Any]:
     """DeepSpeed's ds_config.json; "auto" leaves a value to the trainer's own settings."""
     found = _counts(fields, b="train_micro_batch_size_per_gpu", global_batch="train_batch_size",
                     accumulated="gradient_accumulation_steps")  # fmt: skip
-    optimizer = fields.nested("optimizer")
-    if optimizer.config.get("type") in ("Adam", "AdamW", "FusedAdam"):
-        optimizer.ignore("type")
+    section = fields.nested("optimizer")
+    momentum = isinstance(params := section.config.get("params"), Mapping) and bool(params.get("momentum"))
+    found |= optimizer(section, "type", momentum=momentum)
     zero = fields.nested("zero_optimization")
     stage = _number(zero, "stage")
     found |= {"zero": min(stage, 3)} if stage else {}
@@ -91,9 +92,8 @@ def accelerate(fields: Fields) -> dict[str, Any]:
 
 def huggingface(fields: Fields) -> dict[str, Any]:
     """transformers' TrainingArguments, saved as JSON."""
-    if str(fields.config.get("optim")).removesuffix("_fused") in ("adamw_torch", "adamw_hf", "adamw_apex"):
-        fields.ignore("optim")
     found = _counts(fields, b="per_device_train_batch_size", accumulated="gradient_accumulation_steps")
+    found |= optimizer(fields, "optim", default="adamw_torch")
     for dtype in ("fp16", "bf16"):
         if fields.flag(dtype):
             found["dtype"] = dtype

@@ -51,6 +51,7 @@ def _header(report: Report, style: Style) -> list[str]:
         report.device, workload.dtype, workload.phase, f"b {workload.b}", f"s {workload.s}",
         *((f"context {workload.context}", f"{workload.cache_dtype} KV cache") if workload.decode else ()), *split,
         f"{workload.attention} attention{kernels}", f"{report.implementation} kernels",
+        *filter(None, (workload.optimizer, workload.precision and f"{workload.precision} precision")),
         *((f"stack {report.stack}",) if report.stack else ()),
     ]  # fmt: skip
     lines = [style(f"{printable(report.path)}: {model.model_type}, {size}", "head"), "  " + ", ".join(parts)]

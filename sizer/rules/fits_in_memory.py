@@ -5,7 +5,7 @@ framework's own share add up to more than the device has. Ways out, each by itse
 in step time: what ZeRO's communication, an extra forward of checkpointing, or a larger t's all-reduces cost is priced.
 Shards stay inside the devices that are linked, and within the devices given.
 
-Memory is that of `sizer memory` with AdamW in the default precision. It is an error where the layout was said (the
+Memory is that of `sizer memory` as the workload says. It is an error where the layout was said (the
 devices, or the data-parallel ranks, of a training run; any degree of a serving one). Elsewhere one line says what a
 single device would need, since how a model is spread is not the configuration's affair. A degree alone (`--tp 16`) is
 a part of a layout: the line says which, and what is missing.

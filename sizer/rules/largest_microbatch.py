@@ -3,7 +3,7 @@
 A larger microbatch makes every product taller and each weight's bytes serve more tokens. Any integer will do: of the
 microbatches that fit, 7 beats 4, and no power of two is asked of b.
 
-Memory is that of `sizer memory` with AdamW in the default precision. The sequences of a step are the training's choice:
+Memory is that of `sizer memory` as the workload says. The sequences of a step are the training's choice:
 without a global batch the rule has nothing to say, and with one it asks for a microbatch that the ranks' share is made
 of. Suggestions are priced per token; a communication of gradients that runs once a step is charged once.
 

@@ -3,7 +3,7 @@
 Every layer pays two all-reduces forward and two backward over t devices, and its products shrink to 1/t of their
 width. When the step's memory fits with a smaller t, the devices it frees do more as data parallelism.
 
-Memory is that of `sizer memory` with AdamW in the default precision; a smaller t must divide the attention heads.
+Memory is that of `sizer memory` as the workload says; a smaller t must divide the attention heads.
 
 Bad: `sizer check config.json --tp 8` on a model whose step fits one device.
 Good: the smallest `--tp` that `sizer memory config.json` names.

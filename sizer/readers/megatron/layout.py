@@ -10,6 +10,7 @@ from shapes.model import ModelShape
 from shapes.recipes import RECIPES
 from shapes.workload import Workload
 from sizer.readers.fields import Fields
+from sizer.readers.optimizers import optimizer
 
 _DEGREES = {
     "t": "tensor_model_parallel_size", "p": "pipeline_model_parallel_size", "cp": "context_parallel_size",
@@ -42,6 +43,7 @@ def workload(fields: Fields, model: ModelShape, flat: Mapping[str, Any]) -> tupl
     if fields.flag("sequence_parallel"):
         found["sequence_parallel"] = True
     found |= _sharding(fields)
+    found |= optimizer(fields, "optimizer", momentum=True)
     found |= _recomputation(fields)
     if fields.text("attention_backend", default="auto") in ("unfused", "local"):
         found["attention"] = "eager"
