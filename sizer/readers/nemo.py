@@ -63,9 +63,7 @@ def read(config: Mapping[str, Any], where: str) -> Reading:
         "untie_embeddings_and_output_weights": not section.flag("share_embeddings_and_output_weights", default=True),
         "normalization": "RMSNorm" if norm.lower() == "rmsnorm" else "LayerNorm",
         "tokenizer_model": tokenizer.raw("type", default=None) or tokenizer.raw("model", default=None) or "",
-        "use_distributed_optimizer": str(section.nested("optim").config.get("name")).startswith(
-            ("distributed", "mcore_dist")
-        ),
+        "use_distributed_optimizer": "distributed" in str(optim.config.get("name")),
     }
     if tokenizer.text("library") == "megatron" and not arguments["tokenizer_model"]:
         arguments["tokenizer_model"] = "gpt2"
