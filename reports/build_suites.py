@@ -2,7 +2,7 @@
 
     python reports/build_suites.py [FOLDER]
 
-Every figure on a page comes from the data file beside it. Plots need matplotlib (``pip install sizer[plot]``).
+Every figure on a page comes from the data file beside it. Plots need matplotlib.
 """
 
 from __future__ import annotations

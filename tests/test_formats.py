@@ -13,16 +13,17 @@ from click.testing import CliRunner
 import sizer.report
 from shapes.errors import InputError
 from sizer.cli import COMMANDS, main
-from sizer.report.formats import FORMATS, PLOTS, formats, render
+from sizer.report.formats import FORMATS, formats, render
 
 #: Modules of sizer/report that render nothing themselves.
 SHARED = {
-    "annotations", "diff_rows", "findings_markdown", "formats", "html_page",
+    "alignment_classes", "annotations", "diff_rows", "document", "findings_markdown", "formats", "html_page",
     "markdown", "measurements", "page", "picture",
-    "rule_page", "spreadsheet", "units",
+    "rule_page", "spreadsheet", "units", "vega",
 }  # fmt: skip
 MODULES = {module.name for module in pkgutil.iter_modules(sizer.report.__path__)}
-REGISTERED = {module for known in FORMATS.values() for module in known.values()} | set(PLOTS.values())
+REGISTERED = {module for known in FORMATS.values() for module in known.values()}
+PAGES = {known["html"] for known in FORMATS.values() if "html" in known}
 
 
 def test_every_file_of_the_report_package_is_registered_or_shared() -> None:
@@ -30,9 +31,9 @@ def test_every_file_of_the_report_package_is_registered_or_shared() -> None:
 
 
 @pytest.mark.parametrize("module", sorted(REGISTERED))
-def test_a_registered_module_renders_or_draws(module: str) -> None:
+def test_a_registered_module_renders_or_makes_a_page(module: str) -> None:
     found = import_module(f"sizer.report.{module}")
-    assert callable(getattr(found, "draw" if module in PLOTS.values() else "render"))
+    assert callable(getattr(found, "document" if module in PAGES else "render"))
     assert found.__doc__
 
 
@@ -40,7 +41,6 @@ def test_a_registered_module_renders_or_draws(module: str) -> None:
 def test_what_is_shared_holds_no_renderer_that_nobody_could_ask_for(module: str) -> None:
     found = import_module(f"sizer.report.{module}")
     assert not hasattr(found, "render")
-    assert not hasattr(found, "draw")
 
 
 def commands() -> dict[str, click.Command]:
@@ -70,8 +70,8 @@ def test_every_command_of_the_registry_is_one_of_the_command_line() -> None:
         assert base in commands()
         if option:
             assert f"--{option}" in [text for p in commands()[base].params for text in p.opts]
-    for name in PLOTS:
-        assert "--plot" in [text for p in commands()[name].params for text in p.opts]
+        plotted = "--plot" in [text for p in commands()[base].params for text in p.opts]
+        assert plotted == ("html" in FORMATS[base])
 
 
 def test_an_unknown_format_names_the_known_ones() -> None:

@@ -1,4 +1,4 @@
-"""The page: self-contained, escaped, and drawn by a real browser without a complaint."""
+"""Pages: self-contained, escaped, and drawn whole by a real browser without a complaint."""
 
 from __future__ import annotations
 
@@ -14,14 +14,30 @@ from click.testing import CliRunner
 
 from sizer.cli import main
 from sizer.report import html_page
+from sizer.report.formats import FORMATS
 
 CONFIGS = Path(__file__).parent / "data" / "configs"
+LLAMA, GPT2, QWEN = (str(CONFIGS / f"{name}.json") for name in ("llama-3.1-8b", "gpt2", "qwen2.5-7b"))
 in_a_browser = pytest.mark.skipif(missing() is not None, reason=str(missing()))
 
+#: A page of every command that has one: name -> (arguments, charts).
+PAGES = {
+    "check": (("check", LLAMA, "--fail-on", "never"), 3),
+    "check-several": (("check", GPT2, QWEN, "--fail-on", "never"), 7),
+    "ops": (("ops", GPT2, "--phase", "decode", "--context", "512"), 2),
+    "search": (("search", "--h", "1024", "--misaligned"), 1),
+    "search-model": (("search", GPT2, "--what", "model", "--device", "h100-sxm", "--device", "mi300x"), 2),
+    "memory": (("memory", GPT2, "--dp", "8", "--zero", "3"), 1),
+    "plan": (("plan", GPT2, "--gpus", "8", "--global-batch", "64"), 2),
+    "diff": (("diff", GPT2, QWEN, "--device", "h100-sxm", "--device", "b200", "--fail-on", "never"), 2),
+    "bench": (("bench", "-m", "8", "-n", "8", "-k", "7:10:1", "--device", "cpu", "--max-time", "0.02"), 1),
+}  # fmt: skip
 
-def page(path: Path, *configs: str) -> Path:
-    call = ["check", *(configs or (str(CONFIGS / "llama-3.1-8b.json"),)), "--format", "html", "-o", str(path)]
-    result = CliRunner().invoke(main, [*call, "--fail-on", "never"], catch_exceptions=False)
+
+def write(path: Path, *call: str) -> Path:
+    if call[0] == "bench":
+        call = (*call, "--store", str(path.with_suffix(".db")))
+    result = CliRunner().invoke(main, [*call, "--format", "html", "-o", str(path)], catch_exceptions=False)
     assert result.exit_code == 0, result.output
     return path
 
@@ -38,14 +54,19 @@ class Tags(HTMLParser):
         self.found.append((tag, dict(attrs)))
 
 
-def without_library(path: Path, monkeypatch: pytest.MonkeyPatch, *configs: str) -> str:
-    monkeypatch.setattr(html_page, "_plotly", lambda: "")
-    return page(path, *configs).read_text(encoding="utf-8")
+def without_library(path: Path, monkeypatch: pytest.MonkeyPatch, *call: str) -> str:
+    monkeypatch.setattr(html_page, "_library", lambda: "")
+    return write(path, *call).read_text(encoding="utf-8")
 
 
-def test_the_page_is_small_and_loads_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    text = without_library(tmp_path / "page.html", monkeypatch)
-    assert len(text.encode()) < 1_000_000
+def test_every_command_with_a_page_is_tried_here() -> None:
+    assert {call[0] for call, _ in PAGES.values()} == {name for name, known in FORMATS.items() if "html" in known}
+
+
+@pytest.mark.parametrize("name", ["check", "memory", "diff"])
+def test_a_page_is_small_and_loads_nothing(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = without_library(tmp_path / "page.html", monkeypatch, *PAGES[name][0])
+    assert len(text.encode()) < 200_000
     assert not [attributes for _, attributes in Tags(text).found if {"src", "srcset"} & attributes.keys()]
     assert not [attributes for tag, attributes in Tags(text).found if tag in ("link", "iframe", "img", "object")]
     assert "default-src 'none'" in text
@@ -56,70 +77,129 @@ def test_names_from_files_are_text_in_the_page(tmp_path: Path, monkeypatch: pyte
     odd.parent.mkdir(parents=True)
     config = json.loads((CONFIGS / "gpt2.json").read_text())
     odd.write_text(json.dumps(config | {"a<b>": "</script><script>alert(2)</script>"}))
-    text = without_library(tmp_path / "page.html", monkeypatch, str(odd))
-    assert "&lt;script&gt;alert(1)" in text
-    assert "<script>alert" not in text
-    assert [tag for tag, _ in Tags(text).found].count("script") == 3  # the data, the library and the page's own
+    for call in (("check", str(odd), GPT2, "--fail-on", "never"), ("diff", GPT2, str(odd)), ("memory", str(odd))):
+        text = without_library(tmp_path / "page.html", monkeypatch, *call)
+        assert "&lt;script&gt;alert(1)" in text
+        assert "<script>alert" not in text
+        assert [tag for tag, _ in Tags(text).found].count(
+            "script"
+        ) == 2  # the data, and the library with the page's own
 
 
 def test_every_operator_and_component_is_in_a_table_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import sizer
 
-    text = without_library(tmp_path / "page.html", monkeypatch)
-    table = sizer.ops(str(CONFIGS / "llama-3.1-8b.json"))
-    for operator in table.operators:
+    text = without_library(tmp_path / "page.html", monkeypatch, *PAGES["check"][0])
+    for operator in sizer.ops(LLAMA).operators:
         assert f"<td>{operator.name}</td>" in text
-    assert 'role="img"' in text
-    assert text.count('<th scope="col"') == text.count('<button type="button">')
+    assert "<td>optimizer_states</td>" in text
+    assert text.count("<th scope=col") == text.count("<button type=button>")
+
+
+def test_without_the_library_one_line_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "vl_convert", None)
+    html_page._library.cache_clear()
+    for option in (("--format", "html"), ("--plot", str(tmp_path / "x.png"))):
+        result = CliRunner().invoke(main, ["memory", GPT2, *option])
+        assert result.exit_code == 2
+        assert "vl-convert-python: pip install 'sizer[" in result.output
 
 
 @pytest.fixture(scope="module")
-def shown(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Any, list[str]]]:
-    path = page(tmp_path_factory.mktemp("html") / "page.html")
+def tabs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """Opens a command's page; gives the tab, once every chart is drawn, and whatever the browser had to say."""
+    folder = tmp_path_factory.mktemp("html")
     with browser() as chromium:
-        tab, complaints = chromium.new_page(color_scheme="light"), []
-        tab.on("console", lambda message: complaints.append(message.text) if message.type != "log" else None)
-        tab.on("pageerror", lambda error: complaints.append(str(error)))
-        tab.on("request", lambda request: complaints.append(request.url) if "http" in request.url[:5] else None)
-        tab.goto(path.as_uri())
-        yield tab, complaints
+
+        def opened(name: str) -> tuple[Any, list[str]]:
+            path = folder / f"{name}.html"
+            if not path.exists():
+                write(path, *PAGES[name][0])
+            tab, complaints = chromium.new_page(color_scheme="light"), []
+            tab.on("console", lambda message: complaints.append(message.text))
+            tab.on("pageerror", lambda error: complaints.append(str(error)))
+            tab.on("request", lambda request: complaints.append(request.url) if "http" in request.url[:5] else None)
+            tab.goto(path.as_uri())
+            tab.wait_for_function("() => document.documentElement.dataset.drawn !== undefined")
+            return tab, complaints
+
+        yield opened
 
 
 @pytest.mark.slow
 @in_a_browser
-def test_chromium_draws_every_chart_without_a_complaint_or_a_request(shown: tuple[Any, list[str]]) -> None:
-    tab, complaints = shown
-    charts = json.loads(tab.locator("#charts").text_content())
-    assert len(charts) == 3
-    for name, chart in charts.items():
-        assert tab.locator(f"#{name} .main-svg").count() >= 1
-        marks = tab.locator(f"#{name} .bars .point, #{name} .scatter .point").count()
-        assert marks >= sum(len(trace["x"]) for trace in chart["data"] if trace.get("mode") != "lines")
+@pytest.mark.parametrize("name", PAGES)
+def test_chromium_draws_every_mark_of_every_chart_without_a_complaint_or_a_request(tabs: Any, name: str) -> None:
+    tab, complaints = tabs(name)
+    charts = json.loads(tab.locator("#charts").text_content())["charts"]
+    assert len(charts) == PAGES[name][1]
+    for at, chart in enumerate(charts, 1):
+        rows = sum(len(layer["data"]["values"]) for layer in chart["layer"] if layer["mark"]["type"] != "line")
+        marks = tab.locator(f"#chart-{at} g.role-mark:not(.mark-line):not(.mark-group) > *").count()
+        assert marks == rows, chart["description"]
+        assert tab.locator(f"#chart-{at}[role='graphics-document']").get_attribute("aria-label") == chart["description"]
+        box = tab.locator(f"#chart-{at} svg").bounding_box()
+        assert box["width"] > 600
+        assert box["height"] > 80
     assert complaints == []
 
 
+@pytest.mark.slow
 @in_a_browser
-def test_a_heading_sorts_its_table_by_the_keyboard_both_ways(shown: tuple[Any, list[str]]) -> None:
-    tab, _ = shown
+def test_labels_and_legends_lie_inside_their_charts(tabs: Any) -> None:
+    for name in ("check", "memory", "plan", "search-model"):
+        tab, _ = tabs(name)
+        outside = tab.evaluate(
+            """() => [...document.querySelectorAll(".chart svg")].flatMap((svg) => {
+              const whole = svg.getBoundingClientRect();
+              return [...svg.querySelectorAll("text")].filter((text) => {
+                const box = text.getBoundingClientRect();
+                return box.width && (box.left < whole.left - 1 || box.right > whole.right + 1);
+              }).map((text) => text.textContent); })"""
+        )
+        assert outside == []
+
+
+@pytest.mark.slow
+@in_a_browser
+def test_a_heading_sorts_its_table_by_the_keyboard_both_ways_with_empty_cells_last(tabs: Any) -> None:
+    tab, _ = tabs("check")
     head = tab.locator("th button", has_text="GFLOP")
-    values = "td => td.map(cell => Number(cell.dataset.value))"
+    values = "td => td.map(cell => cell.dataset.value === undefined ? null : Number(cell.dataset.value))"
     cells = tab.locator("table").last.locator("tbody td:nth-child(9)")
     head.focus()
     tab.keyboard.press("Enter")
     down = cells.evaluate_all(values)
-    assert down == sorted(down, reverse=True) != sorted(down)
+    known = [value for value in down if value is not None]
+    assert down == sorted(known, reverse=True) + [None] * (len(down) - len(known))
+    assert known != sorted(known)
     tab.keyboard.press("Enter")
-    assert cells.evaluate_all(values) == sorted(down)
+    assert cells.evaluate_all(values) == sorted(known) + [None] * (len(down) - len(known))
     assert head.locator("..").get_attribute("aria-sort") == "ascending"
 
 
+@pytest.mark.slow
 @in_a_browser
-def test_the_page_goes_dark_with_the_system(shown: tuple[Any, list[str]]) -> None:
-    tab, complaints = shown
-    colour = "() => getComputedStyle(document.body).backgroundColor"
-    light = tab.evaluate(colour)
+def test_marks_say_what_they_are_to_a_screen_reader(tabs: Any) -> None:
+    tab, _ = tabs("check")
+    said = tab.locator("#chart-1 [aria-roledescription='bar']").evaluate_all(
+        "marks => marks.map(mark => mark.getAttribute('aria-label'))"
+    )
+    assert len(said) > 20
+    assert any("layers.*.mlp.gate_proj, forward: " in text and "of the step" in text for text in said)
+
+
+@pytest.mark.slow
+@in_a_browser
+def test_the_page_and_its_charts_go_dark_with_the_system_and_light_on_paper(tabs: Any) -> None:
+    tab, complaints = tabs("check")
+    colours = """() => [getComputedStyle(document.body).backgroundColor,
+      getComputedStyle(document.querySelector("#chart-1 .role-axis-label text")).fill]"""
+    light = tab.evaluate(colours)
     tab.emulate_media(color_scheme="dark")
-    assert (light, tab.evaluate(colour)) == ("rgb(255, 255, 255)", "rgb(20, 24, 29)")
+    dark = tab.evaluate(colours)
     tab.emulate_media(media="print", color_scheme="dark")
-    assert tab.evaluate(colour) == "rgb(255, 255, 255)"
+    assert light == ["rgb(255, 255, 255)", "rgb(29, 35, 43)"]
+    assert dark == ["rgb(20, 24, 29)", "rgb(228, 232, 236)"]
+    assert tab.evaluate(colours) == ["rgb(255, 255, 255)", "rgb(0, 0, 0)"]
     assert complaints == []

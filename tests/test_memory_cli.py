@@ -60,10 +60,14 @@ def test_inference_is_weights_cache_and_one_layers_activations(weights: str, eac
 
 
 def test_a_chart_is_drawn(tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib")
     target = tmp_path / "memory.svg"
-    assert run("memory", GPT2, "--plot", str(target)).exit_code == 0
-    assert "<svg" in target.read_text(encoding="utf-8")
+    result = run("memory", GPT2, "--plot", str(target))
+    assert result.exit_code == 0
+    assert f"sizer: {target}: 1 chart\n" in result.output
+    drawn = target.read_text(encoding="utf-8")
+    assert "h100-sxm has 79.6 GiB" in drawn  # the limit
+    assert "7.0 GiB" in drawn  # the total at the fullest moment
+    assert "optimizer_states" in drawn  # the legend
 
 
 def test_mfu_gives_every_count_with_its_convention() -> None:

@@ -399,7 +399,33 @@ def test_emit_is_a_patch_in_the_files_own_keys(tmp_path: Path) -> None:
 def test_a_plot_is_written(tmp_path: Path) -> None:
     target = tmp_path / "search.svg"
     assert run("--h", "4096", "--plot", str(target)).exit_code == 0
-    assert target.read_text().lstrip().startswith("<?xml")
+    drawn = target.read_text()
+    assert "best 11008" in drawn
+    assert "baseline 10922" in drawn
+    result = run("--h", "4096", "--plot", str(tmp_path / "search.gif"))
+    assert result.exit_code == 2
+    assert "--plot = '" in result.output
+    assert "expected a file name ending in .png, .svg, .pdf" in result.output
+
+
+def test_wave_edges_are_where_the_tiles_of_one_more_column_begin_another_wave() -> None:
+    from shapes.device import load_device
+
+    result = search(h=4096, limits=Limits(0.05))
+    units, (low, high) = (
+        load_device("h100-sxm").compute.units,
+        (pick(one.change["d_ff"] for one in result.ranked) for pick in (min, max)),
+    )
+    assert result.tile is not None
+    assert result.waves
+    for edge in result.waves:
+        assert low <= edge <= high
+        assert edge % result.tile == 0
+        # Some height of tile of 16,384 rows gives exactly the jump: a wave is full at the edge, or nearly.
+        assert any(
+            -(-16384 // rows * (edge // result.tile) // units) < -(-16384 // rows * (edge // result.tile + 1) // units)
+            for rows in (64, 128, 256)
+        )
 
 
 def test_a_search_of_one_dimension_knows_its_tile_and_all_it_priced() -> None:

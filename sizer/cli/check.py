@@ -20,6 +20,7 @@ from sizer.cli.options import (
     given,
     option_error,
     output_options,
+    plot_wanted,
     stack_option,
     trace_options,
     workload_options,
@@ -142,7 +143,7 @@ def command(
                 )
             else:
                 reports.append(settled.check())
-            if format_ == "html":
+            if format_ == "html" or plot_wanted():
                 from sizer.answers.overview import overview
 
                 overviews.append(overview(settled.subject, load_device(reports[-1].device), reports[-1]))
@@ -171,7 +172,7 @@ def command(
     if statistics:
         write_answer("check --statistics", shown, None, output)
     elif shown.reports or (format_ != "text" and not refused):
-        write_answer("check", _pages(overviews, shown) if format_ == "html" else shown, format_, output)
+        write_answer("check", shown, format_, output, seen=_pages(overviews, shown) if overviews else None)
     if refused:
         sys.exit(2)
     worst = checked.worst()

@@ -17,7 +17,6 @@ from sizer.cli.options import (
     workload_options,
     write_answer,
 )
-from sizer.report.formats import draw
 
 
 @click.command()
@@ -29,7 +28,6 @@ from sizer.report.formats import draw
 )
 @click.option("--weights", "weight_dtype", metavar="DTYPE", help="Weights' type with --phase infer (int4 too).")
 @config_options
-@click.option("--plot", metavar="FILE", help="Draw a bar chart (needs sizer[plot]).")
 @output_options("memory")
 def command(
     config: str,
@@ -37,7 +35,6 @@ def command(
     loss: str | None,
     weight_dtype: str | None,
     config_format: str | None,
-    plot: str | None,
     format_: str,
     output: str | None,
     **workload: Any,
@@ -70,8 +67,6 @@ def command(
         found = memory_breakdown(subject.model, settled, load_device(device), subject.where, **options)
     except InputError as error:
         raise option_error(error) from None
-    if plot is not None:
-        draw("memory", found, plot)
     write_answer("memory", found, format_, output)
     if not found.memory.fits:
         raise SystemExit(1)

@@ -21,7 +21,7 @@ from shapes.recipes import RECIPES
 from shapes.workload import Implementation, KvDtype, RunPhase
 from sizer.cli.numbers import COUNT
 from sizer.ending import give_up_output
-from sizer.report.formats import formats, render
+from sizer.report.formats import draw, drawn, formats, render
 from sizer.report.page import Page, plain
 from sizer.workload_names import WORKLOAD_FIELDS, option_of
 
@@ -177,6 +177,11 @@ def output_options(command: str) -> Callable[[F], F]:
     names = formats(command)
 
     def decorate(function: F) -> F:
+        if drawn(command):
+            function = click.option(
+                "--plot", metavar="FILE", expose_value=False, callback=_picture,
+                help="Draw the page's charts too: .png, .svg or .pdf (needs sizer[plot]).",
+            )(function)  # fmt: skip
         function = click.option(
             "-o", "--output", type=click.Path(dir_okay=False), metavar="FILE", help="Write here, not to the terminal."
         )(function)
@@ -187,10 +192,27 @@ def output_options(command: str) -> Callable[[F], F]:
     return decorate
 
 
-def write_answer(command: str, answer: object, format_: str | None = None, output: str | None = None) -> None:
-    """``answer`` rendered by the registry's renderer, to standard output or to a file.
+def _picture(context: click.Context, _parameter: click.Parameter, path: str | None) -> None:
+    """Kept for ``write_answer``; an ending that cannot be drawn is refused before anything is worked out."""
+    if path is not None:
+        from sizer.report.picture import ending
 
-    In a workflow of GitHub's, annotations are the default where the command has them.
+        ending(path)
+    context.meta["sizer.plot"] = path
+
+
+def plot_wanted() -> bool:
+    """Whether ``--plot`` names a file."""
+    return click.get_current_context().meta.get("sizer.plot") is not None
+
+
+def write_answer(
+    command: str, answer: object, format_: str | None = None, output: str | None = None, *, seen: object = None
+) -> None:
+    """``answer`` rendered by the registry's renderer, to standard output or to a file, and drawn where --plot says.
+
+    ``seen``: what a page and a picture are made of, where that is more than ``answer``. In a workflow of GitHub's,
+    annotations are the default where the command has them.
     """
     if (
         output is None
@@ -199,7 +221,10 @@ def write_answer(command: str, answer: object, format_: str | None = None, outpu
         and "github" in formats(command)
     ):
         format_ = "github"
-    text = render(command, format_, answer, _page(output))
+    context = click.get_current_context(silent=True)
+    if context is not None and (picture := context.meta.get("sizer.plot")) is not None:
+        click.echo(f"sizer: {draw(command.partition(' ')[0], seen or answer, picture)}", err=True)
+    text = render(command, format_, seen if format_ == "html" and seen is not None else answer, _page(output))
     if output is not None:
         write_whole(
             output, text if isinstance(text, bytes) else _with_newline(text).encode("utf-8", "backslashreplace")

@@ -22,7 +22,6 @@ from sizer.cli.options import (
     write_answer,
 )
 from sizer.ending import resumable
-from sizer.report.formats import draw
 
 
 @click.command()
@@ -70,7 +69,6 @@ from sizer.report.formats import draw
 @click.option("--store", metavar="FILE", help="Measurements' database. [default: SIZER_STORE, else the cache folder]")
 @click.option("--top", type=int, default=5, show_default=True, help="Candidates to list.")
 @click.option("--emit", is_flag=True, help="Print the best candidate as a patch of the configuration (JSON).")
-@click.option("--plot", metavar="FILE", help="Write a picture (.png or .svg).")
 @workload_options
 @config_options
 @output_options("search")
@@ -95,7 +93,6 @@ def command(
     regret: str | None,
     config_format: str | None,
     emit: bool,
-    plot: str | None,
     format_: str,
     output: str | None,
     **options: Any,
@@ -138,8 +135,6 @@ def command(
             )  # fmt: skip
     except InputError as error:
         raise option_error(error) from None
-    if plot is not None:
-        draw("search", result, plot)
     if emit and format_ not in ("text", "json"):
         raise InputError("expected json, a patch's only format, with --emit", key="--format", value=format_)
     if emit:

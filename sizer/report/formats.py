@@ -1,7 +1,8 @@
 """The registry of output formats: command -> name -> the module of this package that renders it.
 
 A renderer is one module with ``render(answer, page) -> str`` (bytes for a binary format), ``answer`` being what the
-command's library function returns. Adding a format is its file here and its line in ``FORMATS``: ``--format`` offers
+command's library function returns; html's has ``document(answer)``, which is the page and what ``--plot`` draws.
+Adding a format is its file here and its line in ``FORMATS``: ``--format`` offers
 what the registry holds, its first name being the default, and a test fails for a renderer that is not in it. A module
 is imported when it is asked for.
 """
@@ -22,22 +23,24 @@ FORMATS: dict[str, dict[str, str]] = {
     "check": {
         "text": "check_text", "json": "json_document", "csv": "check_csv", "markdown": "check_markdown",
         "sarif": "sarif", "github": "github", "junit": "junit", "badge": "badge",
-        "html": "check_html",
+        "html": "check_document",
     },
     "check --statistics": {"text": "statistics_text"},
     "diff": {
         "text": "diff_text", "json": "json_document", "csv": "diff_csv", "markdown": "diff_markdown",
         "sarif": "sarif", "github": "github", "junit": "junit",
+        "html": "diff_document",
     },
-    "ops": {"text": "ops_text", "json": "json_document"},
+    "ops": {"text": "ops_text", "json": "json_document", "html": "ops_document"},
     "ops --explain": {"text": "explain_text"},
-    "search": {"text": "search_text", "json": "json_document", "csv": "search_csv"},
+    "search": {"text": "search_text", "json": "json_document", "csv": "search_csv", "html": "search_document"},
     "search --emit": {"json": "search_patch"},
-    "memory": {"text": "memory_text", "json": "json_document"},
+    "memory": {"text": "memory_text", "json": "json_document", "html": "memory_document"},
     "mfu": {"text": "mfu_text", "json": "json_document"},
-    "plan": {"text": "plan_text", "json": "json_document"},
+    "plan": {"text": "plan_text", "json": "json_document", "html": "plan_document"},
     "bench": {
         "text": "bench_text", "json": "measurements_json", "jsonl": "measurements_jsonl", "csv": "measurements_csv",
+        "html": "bench_document",
     },
     "bench --dry-run": {"text": "planned_text"},
     "calibrate": {"text": "calibrate_text"},
@@ -52,9 +55,6 @@ FORMATS: dict[str, dict[str, str]] = {
     "explain": {"markdown": "rules_markdown"},
 }  # fmt: skip
 
-#: Command -> the module whose ``draw(answer, path)`` writes its ``--plot``.
-PLOTS: dict[str, str] = {"memory": "memory_plot", "search": "search_plot"}
-
 
 def formats(command: str) -> tuple[str, ...]:
     """The names that ``--format`` of ``command`` takes, the default first."""
@@ -67,10 +67,23 @@ def render(command: str, format_: str | None, answer: object, page: Page | None 
     name = format_ if format_ is not None else formats(command)[0]
     if name not in known:
         raise InputError(f"expected one of {', '.join(known)}", key="format", value=name)
-    renderer: Renderer = import_module(f"sizer.report.{known[name]}").render
+    module = import_module(f"sizer.report.{known[name]}")
+    if name == "html":
+        from sizer.report.html_page import page as html
+
+        return html(module.document(answer))
+    renderer: Renderer = module.render
     return renderer(answer, page or Page())
 
 
-def draw(command: str, answer: object, path: str) -> None:
-    """The picture of ``answer``, written to ``path``."""
-    import_module(f"sizer.report.{PLOTS[command]}").draw(answer, path)
+def drawn(command: str) -> bool:
+    """Whether the answer of ``command`` has charts: a page and a picture are made of the same."""
+    return "html" in FORMATS[command]
+
+
+def draw(command: str, answer: object, path: str) -> str:
+    """The charts of ``answer`` as a picture at ``path``; a line that says what was written."""
+    from sizer.report.picture import save
+
+    number = save(import_module(f"sizer.report.{FORMATS[command]['html']}").document(answer), path)
+    return f"{path}: {number} chart{'s' if number != 1 else ''}"

@@ -3,16 +3,34 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from functools import lru_cache
 from html import escape
 from importlib import resources
-from typing import Any
 
 from shapes.errors import InputError, printable
+from sizer.report.document import Cell, Chart, Document, Facts, Part, Table, Text
+from sizer.report.vega import CONFIG, spec
 
 #: What the page may load: nothing but what is in it.
 POLICY = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data: blob:"
+
+
+def page(document: Document) -> str:
+    """``document`` as a file that any browser opens, without a network or a server."""
+    style, script = (_asset(name) for name in ("page.css", "page.js"))
+    charts = [spec(chart, "container") for chart in document.charts]
+    # In a script's text only the end of the tag and a comment's begin mean something to HTML.
+    data = json.dumps({"config": CONFIG, "charts": charts}, separators=(",", ":"), allow_nan=False)
+    data = data.replace("<", "\\u003c")
+    return (
+        f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{text(document.title)}</title>'
+        f'<meta name="viewport" content="width=device-width, initial-scale=1">'
+        f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">'
+        f"<style>{style}</style></head><body><main>{''.join(_body(document))}</main>"
+        f'<script type="application/json" id="charts">{data}</script>'
+        f'<script type="module">{_library()}\n{script}</script></body></html>\n'
+    )
 
 
 def text(value: object) -> str:
@@ -20,78 +38,73 @@ def text(value: object) -> str:
     return escape(printable(str(value)), quote=True)
 
 
-@dataclass(frozen=True, slots=True)
-class Cell:
-    """A table's cell: what is shown, and what it is sorted by where that is a number."""
+def _body(document: Document) -> Iterator[str]:
+    yield f"<h1>{text(document.title)}</h1>"
+    if len(document.sections) > 1:
+        links = (f'<li><a href="#s{at}">{text(one.title)}</a></li>' for at, one in enumerate(document.sections))
+        yield f'<nav aria-label="Contents"><ul>{"".join(links)}</ul></nav>'
+    drawn = 0
+    for at, section in enumerate(document.sections):
+        yield f'<section id="s{at}"><h2>{text(section.title)}</h2>'
+        for part in section.parts:
+            drawn += isinstance(part, Chart)
+            yield _part(part, drawn)
+        yield "</section>"
 
-    shown: str
-    value: float | None = None
-    style: str = ""
+
+def _part(part: Part, number: int) -> str:
+    match part:
+        case Facts(facts):
+            pairs = (f"<div><dt>{text(key)}</dt><dd>{text(value)}</dd></div>" for key, value in facts.items())
+            return f"<dl>{''.join(pairs)}</dl>"
+        case Text(words, quiet):
+            return f"<p{' class=quiet' if quiet else ''}>{text(words)}</p>"
+        case Chart():
+            style = f"min-height:{part.height + 60}px"
+            return (
+                f'<figure><div class="chart" id="chart-{number}" style="{style}"></div>'
+                f"<figcaption>{text(part.caption)}</figcaption></figure>"
+            )
+        case Table():
+            return _table(part)
+    raise TypeError(f"no part of a page: {type(part).__name__}")
 
 
-@dataclass
-class HtmlPage:
-    """A page as it is put together: ``parts`` are HTML, ``charts`` Plotly's data and layout by the figure's id."""
-
-    title: str
-    parts: list[str] = field(default_factory=list)
-    charts: dict[str, dict[str, Any]] = field(default_factory=dict)
-
-    def chart(self, data: Sequence[Mapping[str, Any]], layout: Mapping[str, Any], caption: str) -> None:
-        """A figure; what it shows is also in a table of the page, for who cannot see it."""
-        name = f"chart-{len(self.charts) + 1}"
-        self.charts[name] = {"data": list(data), "layout": dict(layout)}
-        self.parts.append(
-            f'<figure><div class="chart" id="{name}" role="img" aria-label="{text(caption)}"></div>'
-            f"<figcaption>{text(caption)}</figcaption></figure>"
-        )
-
-    def table(self, caption: str, head: Sequence[str], rows: Iterable[Sequence[Cell]], right: frozenset[int]) -> None:
-        """A table whose columns are sorted by their headings; ``right``: those of numbers."""
-        heads = "".join(
-            f'<th scope="col"{" class=number" if at in right else ""}><button type="button">{text(name)}</button></th>'
-            for at, name in enumerate(head)
-        )
-        body = "".join(f"<tr>{''.join(_cell(cell, at in right) for at, cell in enumerate(row))}</tr>" for row in rows)
-        self.parts.append(
-            f'<h3>{text(caption)}</h3><div class="scroll" tabindex="0" role="region" aria-label="{text(caption)}">'
-            f"<table><thead><tr>{heads}</tr></thead><tbody>{body}</tbody></table></div>"
-        )
-
-    def facts(self, facts: Mapping[str, str]) -> None:
-        self.parts.append(
-            "<dl>" + "".join(f"<div><dt>{text(key)}</dt><dd>{text(value)}</dd></div>" for key, value in facts.items())
-            + "</dl>"
-        )  # fmt: skip
-
-    def render(self) -> str:
-        style, script = (_asset(name) for name in ("page.css", "page.js"))
-        # In a script's text only the end of the tag and a comment's begin mean something to HTML.
-        data = json.dumps(self.charts, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
-        return (
-            f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{text(self.title)}</title>'
-            f'<meta name="viewport" content="width=device-width, initial-scale=1">'
-            f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">'
-            f"<style>{style}</style></head><body><main>{''.join(self.parts)}</main>"
-            f'<script type="application/json" id="charts">{data}</script>'
-            f"<script>{_plotly()}</script><script>{script}</script></body></html>\n"
-        )
+def _table(table: Table) -> str:
+    """Columns are sorted by their headings; those of numbers to the right."""
+    by_value = {at for row in table.rows for at, cell in enumerate(row) if cell.value is not None}
+    right = {at for at in by_value if not any(row[at].style for row in table.rows)}
+    heads = "".join(
+        f"<th scope=col{' class=number' if at in right else ''}{' data-sort=value' if at in by_value else ''}>"
+        f"<button type=button>{text(name)}</button></th>"
+        for at, name in enumerate(table.head)
+    )
+    body = "".join(f"<tr>{''.join(_cell(cell, at in right) for at, cell in enumerate(row))}</tr>" for row in table.rows)
+    return (
+        f'<h3>{text(table.caption)}</h3><div class="scroll" tabindex="0" role="region" '
+        f'aria-label="{text(table.caption)}"><table><thead><tr>{heads}</tr></thead><tbody>{body}</tbody></table></div>'
+    )
 
 
 def _cell(cell: Cell, right: bool) -> str:
     names = " ".join(filter(None, ("number" if right else "", cell.style)))
     named = f' class="{names}"' if names else ""
     value = f' data-value="{cell.value!r}"' if cell.value is not None else ""
-    return f"<td{named}{value}>{text(cell.shown)}</td>"
+    shown = f'<a href="{text(cell.link)}">{text(cell.shown)}</a>' if cell.link else text(cell.shown)
+    return f"<td{named}{value}>{shown}</td>"
 
 
 def _asset(name: str) -> str:
     return resources.files("sizer.report").joinpath("assets", name).read_text(encoding="utf-8")
 
 
-def _plotly() -> str:
-    """The library's own file, without importing it."""
+@lru_cache(maxsize=1)
+def _library() -> str:
+    """Vega, Vega-Lite and their embedding as one script, out of the package that carries them."""
     try:
-        return resources.files("plotly").joinpath("package_data", "plotly.min.js").read_text(encoding="utf-8")
-    except (ImportError, OSError):
-        raise InputError("a page's charts need plotly: pip install 'sizer[html]'", key="format", value="html") from None
+        from vl_convert import javascript_bundle
+    except ImportError:
+        raise InputError(
+            "a page's charts need vl-convert-python: pip install 'sizer[html]'", key="format", value="html"
+        ) from None
+    return javascript_bundle("window.vegaEmbed = vegaEmbed").replace("</script", "<\\/script").replace("<!--", "<\\!--")

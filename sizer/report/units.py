@@ -25,6 +25,13 @@ def seconds_text(seconds: float) -> str:
     return f"{seconds * 1e6:.3g} us" if seconds else "0"
 
 
+def seconds_scale(largest_s: float) -> tuple[float, str]:
+    """What an axis up to ``largest_s`` seconds multiplies them by, and its unit."""
+    if largest_s >= 1:
+        return 1.0, "s"
+    return (1e3, "ms") if largest_s >= 1e-3 else (1e6, "us")
+
+
 def percent_text(share: float) -> str:
     """A share as a percentage, one digit below ten: 0.4%, 31%."""
     percent = share * 100

@@ -56,16 +56,36 @@ def price(space: Space, change: Mapping[str, int], pricer: Pricer) -> TimedCandi
     return TimedCandidate(change, timing, round(step.flops * scale), model, workload, space.parameters(model))
 
 
-def tile_of(space: Space, pricer: Pricer) -> int | None:
-    """The searched dimension's tile: columns of C a thread block computes, over all t shards."""
+def tile_of(space: Space, pricer: Pricer, change: Mapping[str, int]) -> int | None:
+    """The searched dimension's tile at ``change``: columns of C a thread block computes, over all t shards."""
+    found = _of_columns(space, pricer, change)
+    return found[1][1] * space.workload.t if found is not None else None
+
+
+def wave_edges(space: Space, pricer: Pricer, change: Mapping[str, int]) -> tuple[int, ...]:
+    """Values of the searched dimension, among its candidates, beyond which a product of that tile is a wave longer."""
+    found = _of_columns(space, pricer, change)
+    values = [value for change in space.candidates for value in change.values()]
+    if found is None or not values:
+        return ()
+    product, (rows, columns) = found
+    tile, down = columns * space.workload.t, -(-product.m // rows) * product.batch
+    ends = range(-(-min(values) // tile) * tile, max(values) + 1, tile)
+    units = pricer.device.compute.units
+    waves = [-(-down * (end // tile) // units) for end in (*ends, ends[-1] + tile)] if ends else []
+    return tuple(end for end, now, after in zip(ends, waves, waves[1:], strict=False) if after > now)
+
+
+def _of_columns(space: Space, pricer: Pricer, change: Mapping[str, int]) -> tuple[Gemm, tuple[int, int]] | None:
+    """The forward product whose columns are the searched dimension, and its tile; None where there is none."""
     if len(space.baseline) != 1:
         return None
-    (value,), t = space.baseline.values(), space.workload.t
-    step = pricer.step(timed_operators(space, space.baseline))
+    (value,), t = change.values(), space.workload.t
+    step = pricer.step(timed_operators(space, change))
     for operator, cost in zip(step.operators, step.costs, strict=True):
         columns = (value // t, -(-value // t))
         if isinstance(operator, Gemm) and operator.phase == "forward" and cost.tile and operator.n in columns:
-            return cost.tile[1] * t
+            return operator, cost.tile
     return None
 
 

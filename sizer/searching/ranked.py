@@ -75,7 +75,8 @@ class SearchResult(Printable):
 
     ``considered`` candidates were priced; ``excluded`` counts those that a constraint left out, by constraint.
     ``ranked``: all that have a time, baseline included, for plots; ``tile``: every how many values of the searched
-    dimension the device's tile ends there (None: several dimensions change, or no product has it for n).
+    dimension the device's tile ends there (None: several dimensions change, or no product has it for n); ``waves``:
+    the values beyond which that product is a wave longer.
     ``pareto``: no other candidate has fewer parameters and less time (model search). ``keys``: dimension -> the
     baseline file's own key for it (empty: there is no file). ``keep``: the baseline is the answer, nothing being better
     beyond the error.
@@ -99,6 +100,7 @@ class SearchResult(Printable):
     notes: tuple[str, ...] = ()
     ranked: tuple[Ranked, ...] = ()
     tile: int | None = None
+    waves: tuple[int, ...] = ()
     keys: Mapping[str, str] = field(default_factory=dict)
     keep: bool = False
 

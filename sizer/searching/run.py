@@ -14,7 +14,7 @@ from sizer.pricing import Pricer
 from sizer.searching.baseline import Baseline
 from sizer.searching.listing import listing, ready
 from sizer.searching.objective import Objective
-from sizer.searching.predicting import TimedCandidate, devices_agree, price, rebuilt, tile_of
+from sizer.searching.predicting import TimedCandidate, devices_agree, price, rebuilt, tile_of, wave_edges
 from sizer.searching.ranked import Ranked, SearchResult
 from sizer.searching.shortlist import shortlist
 from sizer.searching.source import Progress, Source
@@ -49,6 +49,7 @@ def find(
     ranked = rank(times.rows, source.devices, objective)
     listed = listing(space, ranked, pricers[0], top)
     own, *best = _with_memory(space, (ranked[0], *listed.best))
+    drawn = best[0] if best else own  # whose tile most others have: a misaligned baseline runs another kernel
     return SearchResult(
         what=what,
         objective=objective.name,
@@ -66,7 +67,8 @@ def find(
         pareto=_with_memory(space, pareto(ranked)) if what == "model" else (),
         notes=(*space.notes, *times.notes, *ready(best, space.workload.t)),
         ranked=tuple(ranked),
-        tile=tile_of(space, pricers[0]),
+        tile=tile_of(space, pricers[0], drawn.change),
+        waves=wave_edges(space, pricers[0], drawn.change),
     )
 
 

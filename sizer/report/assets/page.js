@@ -1,35 +1,24 @@
-"use strict";
-// Charts are data in the page; colours of text and lines follow the page's own, light or dark.
-const charts = JSON.parse(document.getElementById("charts").textContent);
-const dark = window.matchMedia("(prefers-color-scheme: dark)");
-function colours() {
-  const style = getComputedStyle(document.documentElement);
-  const [ink, line] = ["--ink", "--line"].map((name) => style.getPropertyValue(name).trim());
-  return { ink, line };
-}
-function draw() {
-  const { ink, line } = colours();
-  for (const [id, chart] of Object.entries(charts)) {
-    const axes = Object.fromEntries(["xaxis", "yaxis"].map((name) =>
-      [name, { gridcolor: line, zerolinecolor: line, automargin: true, ...chart.layout[name] }]));
-    const layout = { paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)", font: { color: ink },
-      ...chart.layout, ...axes };
-    for (const shape of layout.shapes || []) shape.line = { ...shape.line, color: ink };
-    Plotly.react(id, chart.data, layout, { responsive: true, displaylogo: false });
-  }
-}
-draw();
-dark.addEventListener("change", draw);
-window.addEventListener("beforeprint", () => Object.keys(charts).forEach((id) => Plotly.Plots.resize(id)));
-// A column's heading sorts by it, once more the other way round; numbers by the value in data-value.
+// A column's heading sorts by it, once more the other way round; numbers by the value in data-value, empty cells last.
 for (const button of document.querySelectorAll("th button")) {
   button.addEventListener("click", () => {
-    const head = button.closest("th"), table = head.closest("table"), body = table.tBodies[0];
+    const head = button.closest("th"), body = head.closest("table").tBodies[0];
     const down = head.getAttribute("aria-sort") !== "descending";
     for (const other of head.parentNode.children) other.removeAttribute("aria-sort");
     head.setAttribute("aria-sort", down ? "descending" : "ascending");
-    const key = (row) => row.cells[head.cellIndex].dataset.value ?? row.cells[head.cellIndex].textContent;
-    const compare = (a, b) => head.classList.contains("number") ? Number(key(a)) - Number(key(b)) : key(a).localeCompare(key(b));
-    body.append(...[...body.rows].sort((a, b) => (down ? -1 : 1) * compare(a, b)));
+    const number = head.dataset.sort === "value", sign = down ? -1 : 1;
+    const key = ({ cells }) => (number ? cells[head.cellIndex].dataset.value : cells[head.cellIndex].textContent);
+    const compare = (a, b) => (number ? (a === undefined) - (b === undefined) || sign * (a - b) : sign * a.localeCompare(b));
+    body.append(...[...body.rows].sort((a, b) => compare(key(a), key(b))));
   });
 }
+// Charts are data in the page; the library above draws them one after the other, so that the page can be read at once.
+const { config, charts } = JSON.parse(document.getElementById("charts").textContent);
+const options = { mode: "vega-lite", renderer: "svg", ast: true, actions: false, config };
+const rest = () => new Promise((done) => setTimeout(done));
+for (const [at, chart] of charts.entries()) {
+  await rest();
+  const place = document.getElementById(`chart-${at + 1}`);
+  await window.vegaEmbed(place, { ...chart, autosize: { type: "fit-x", contains: "padding" } }, options);
+  place.style.minHeight = "";
+}
+document.documentElement.dataset.drawn = charts.length;
