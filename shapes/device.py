@@ -9,13 +9,14 @@ import os
 import re
 import tomllib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 from shapes.dtypes import BYTES, dtype_bytes
 from shapes.errors import InputError
+from shapes.frozen import frozen
 from shapes.toml_table import Table
 
 DEVICES_DIR = Path(__file__).parent / "devices"
@@ -30,7 +31,7 @@ _VENDOR_WORDS = frozenset({"nvidia", "amd", "intel", "habana", "tesla", "geforce
 _LONGEST_NAME = 100
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Compute:
     """What multiplies: ``units`` SMs (CUs, MMEs) as torch counts them, at the clock behind the published peak.
 
@@ -48,7 +49,7 @@ class Compute:
     other_units: tuple[int, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Memory:
     """Device memory and caches. ``l3_bytes`` is a memory-side cache behind the L2 (AMD's Infinity Cache), else None."""
 
@@ -63,7 +64,7 @@ class Memory:
         return max(self.l2_bytes, self.l3_bytes or 0)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Link:
     """How devices talk: bandwidth per device and direction, inside a domain of ``domain_devices`` and between them."""
 
@@ -73,7 +74,7 @@ class Link:
     inter_node_bytes_per_s: float
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Device:
     """One accelerator, as torch sees it (one of an MI250X's two dies).
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from fnmatch import fnmatchcase
 from functools import lru_cache
 from pathlib import Path
@@ -17,6 +17,7 @@ from types import MappingProxyType
 
 from shapes.errors import InputError
 from shapes.files import read_text
+from shapes.frozen import frozen
 from shapes.toml_table import Table
 
 STACKS_DIR = Path(__file__).parent / "stacks"
@@ -40,7 +41,7 @@ TIERS = ("measured", "published", "fitted", "borrowed", "extrapolated")
 STEP_TIERS = ("fitted", "borrowed", "extrapolated")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Host:
     """What the host does: ``launch_s`` seconds a kernel; ``kernels``: launches an operator of each class takes.
 
@@ -54,7 +55,7 @@ class Host:
     softmax_fallback_s: float
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Overlap:
     """One group's communication: ``hidden`` is the share of the computing beside it that can cover it,
 
@@ -67,7 +68,7 @@ class Overlap:
     speed: float
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Interval:
     """A step lies between ``low`` and ``high`` times its prediction in ``coverage`` of cases.
 
@@ -79,7 +80,7 @@ class Interval:
     ratio: float
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class SoftwareStack:
     """One software stack. ``formats``: configuration formats whose default it is; ``framework`` and ``year`` say
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from typing import Literal, get_args
 
 from shapes.dtypes import dtype_bytes
 from shapes.errors import InputError, positive_int
 from shapes.finetune import check_choices
+from shapes.frozen import frozen
 from shapes.recipes import DEFAULT, Recipe, load_recipe
 
 #: "infer" and "prefill" are one forward pass over whole sequences; "decode" is one step of generating.
@@ -30,7 +31,7 @@ KvDtype = Literal["bf16", "fp16", "fp8", "int8"]
 MOST_RANKS = 2**20
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Workload:
     """One microbatch's work. Symbols as in the literature: b microbatch, s tokens a sequence, t/p/d/e parallel degrees.
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from shapes.errors import InputError, positive_int
+from shapes.frozen import frozen
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Batch:
     """How many sequences one optimizer step sees, and how they are spread.
 

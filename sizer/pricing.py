@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
@@ -13,6 +13,7 @@ from shapes.cost import Cost, predict_many
 from shapes.cost.step import StepCost, Work, mean_error, schedule_of, slowest_stage, step_cost, work
 from shapes.device import DEVICES_DIR, Device
 from shapes.errors import InputError
+from shapes.frozen import frozen
 from shapes.model import ModelShape
 from shapes.operators import Operator, counted_once, operators
 from shapes.software_stack import SoftwareStack
@@ -22,7 +23,7 @@ from shapes.workload import Workload
 CostSource = Callable[[Sequence[Operator], Device], Sequence[Cost]]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Step:
     """The operators of one microbatch (and the update) with their costs, and the global step they make.
 

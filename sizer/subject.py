@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from shapes.device import Device
 from shapes.errors import InputError, positive_int
+from shapes.frozen import frozen
 from shapes.kernels import load_kernel
 from shapes.memory import Implementation
 from shapes.model import ModelShape
@@ -36,7 +37,7 @@ AUTOCAST = ("bf16", "fp16")
 _NOT_TRACED = ("p", "d", "e", "cp", "vpp", "replicas", "zero", "checkpointing", "sequence_parallel", "gpus")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Subject:
     """A resolved input, a model with its workload: from a reader (``model`` known) or from a trace (operators only).
 

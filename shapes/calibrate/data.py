@@ -9,16 +9,16 @@ from __future__ import annotations
 import csv
 import json
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from shapes.cost.alignment import LEADING, LEVELS
 from shapes.dtypes import BYTES
 from shapes.errors import InputError
+from shapes.frozen import frozen
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Record:
     """One measured product; ``source`` tells frameworks (or runs) apart, whose median is taken for the truth."""
 

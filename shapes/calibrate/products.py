@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from statistics import median
 from typing import Any, TypeVar
 
@@ -13,13 +12,14 @@ from numpy.typing import NDArray
 from shapes.calibrate.data import Record
 from shapes.cost.constants import GemmConstants
 from shapes.cost.gemm import LARGE, aligned_seconds
+from shapes.frozen import frozen
 
 Array = NDArray[np.float64]
 
 Key = TypeVar("Key", bound=tuple[Any, ...])
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Products:
     """Measured aligned products: dimensions and seconds, arrays of one length."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import date
 from math import exp, log
 from pathlib import Path
@@ -21,6 +21,7 @@ from shapes.calibrate.tables import gemm_table
 from shapes.cost.constants import GemmConstants, alignment_constants, gemm_constants
 from shapes.device import Device
 from shapes.dtypes import BYTES
+from shapes.frozen import frozen
 
 #: How far a refined constant may stray from where it was, in log units: what differs between relatives.
 PRIOR = 0.15
@@ -32,7 +33,7 @@ Progress = Callable[[str], None]
 Fit = Callable[[Products, Device, str, int], GemmConstants]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Calibration:
     """What a calibration found: the owned tables of a device file, and a line for each error."""
 

@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -27,6 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shapes.device import Device
+from shapes.frozen import frozen
 from shapes.operators.types import Layout
 
 Array = NDArray[np.float64]
@@ -53,7 +53,7 @@ LEADING: dict[str, tuple[int, int, int]] = {
 TILE, TILE_STEP = 128, 32
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class AlignmentConstants:
     """One family's kernels for misaligned products; tuples are by CLASSES without "free".
 

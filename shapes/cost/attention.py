@@ -16,13 +16,14 @@ arrays.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import fields
 
 import numpy as np
 from numpy.typing import NDArray
 
 from shapes.cost.attention_constants import AttentionConstants
 from shapes.cost.waves import overlapped, paid_waves, throttled
+from shapes.frozen import frozen
 from shapes.kernels import Run
 from shapes.operators.types import Attention
 
@@ -32,7 +33,7 @@ Array = NDArray[np.float64]
 QUERIES = 128
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Work:
     """Attentions of one phase as arrays of one length; ``window`` 0 is none, ``copied`` 0 is no copy.
 
@@ -88,7 +89,7 @@ def visible_keys(work: Work, windowed: bool = True) -> Array:
     return keys
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class AttentionTimes:
     """Seconds of attentions and what they consist of, arrays, in the order in which the parts add up.
 

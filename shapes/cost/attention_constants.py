@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 from math import hypot
 from pathlib import Path
@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from shapes.cost.constants import achievable, relative
 from shapes.cost.error import OTHER_DTYPE, OTHER_VENDOR, SAME_ARCHITECTURE, SAME_VENDOR
 from shapes.device import Device, load_device
+from shapes.frozen import frozen
 from shapes.kernels import load_kernel
 
 Array = NDArray[np.float64]
@@ -31,7 +32,7 @@ FOLDER = Path(__file__).parents[1] / "kernels" / "constants"
 _SAME = {"fp16": "bf16"}
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class AttentionConstants:
     """Constants of one kernel, phase and element type on a device (shapes.cost.attention).
 
@@ -96,7 +97,7 @@ def _at(bucket: Array, fitted: ByBucket) -> Array:
     return constant
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class KernelConstants:
     """Both phases, and where they are from: ``device`` and ``dtype`` they were fitted on, ``error`` by phase.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from functools import lru_cache
 from typing import Any
 
@@ -12,6 +12,7 @@ from shapes.cost.correction import Correction
 from shapes.device import Device, list_devices, load_device
 from shapes.dtypes import BYTES, QUANTISED
 from shapes.errors import InputError
+from shapes.frozen import frozen
 
 #: Devices whose constants were fitted to measurements of their own: the only ones that others borrow from.
 FITTED = ("a100-sxm", "h100-sxm", "h200", "l40s", "b200")
@@ -46,7 +47,7 @@ OVER_PUBLISHED = 1.08
 POWER_LIMITED_W_PER_TFLOPS = 1.0
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class GemmConstants:
     """Constants of the tile and wave model (shapes.cost.gemm) for one device and dtype.
 
@@ -111,7 +112,7 @@ NUMBERS = tuple(
 )
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Origin:
     """Where constants come from: the fitted device they were taken from, and whether they had to be scaled."""
 
@@ -262,7 +263,7 @@ def alignment_constants(device: Device, dtype: str) -> AlignmentConstants:
     )
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class CollectiveConstants:
     """Latency and share of the link's data-sheet bandwidth that collectives reach."""
 

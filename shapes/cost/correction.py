@@ -9,12 +9,13 @@ linear between their knots and constant outside; they add up.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from itertools import product
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from shapes.frozen import frozen
 
 Array = NDArray[np.float64]
 Indices = NDArray[np.intp]
@@ -23,7 +24,7 @@ Indices = NDArray[np.intp]
 REFERENCE_TILE = (128, 256)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Grid:
     """The knots: one table over waves of REFERENCE_TILE and k, and one for each of ``tail_tiles``.
 
@@ -69,7 +70,7 @@ class Grid:
             start += self.tail_waves * len(self.tail_idle) * len(self.tail_log2_k)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Correction:
     """A grid and the logarithm of measured over modelled time at each of its knots."""
 

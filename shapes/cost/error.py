@@ -7,12 +7,12 @@ frameworks, which nobody runs (``large_consensus``).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import hypot
 
 from shapes.cost.constants import Origin, alignment_constants, relative
 from shapes.cost.gemm import LARGE
 from shapes.device import Device
+from shapes.frozen import frozen
 
 #: Added (in quadrature) when constants are another device's: from predicting H200 by H100 (5.3%), B200 by H100 and A100
 #: (8.8%) and L40S by them (15%); other vendors were never judged, so twice the worst of those is stated.
@@ -33,7 +33,7 @@ TIERS = ("measured", "fitted", "published", "borrowed", "extrapolated")
 P95_OVER_MEAN = 2.45
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Expected:
     """Relative error of a prediction, its 95th percentile, and the tier of what it rests on (one of TIERS)."""
 

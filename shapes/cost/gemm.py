@@ -16,8 +16,6 @@ small and skinny products run other kernels. Misalignment is added by `shapes.co
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
@@ -28,6 +26,7 @@ from shapes.cost.waves import overlapped, paid_waves, throttled
 from shapes.device import Device, load_device
 from shapes.dtypes import BYTES
 from shapes.errors import InputError
+from shapes.frozen import frozen
 from shapes.operators.types import Layout
 
 Array = NDArray[np.float64]
@@ -114,7 +113,7 @@ def aligned_seconds(m: Array, n: Array, k: Array, batch: Array, size: float, out
     return seconds
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class GemmTimes:
     """Seconds of many products and what they consist of, arrays of one length; ``tile`` indexes the tiles."""
 

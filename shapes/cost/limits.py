@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 from numpy.typing import NDArray
 
 from shapes.device import Device
+from shapes.frozen import frozen
 
 Array = NDArray[np.float64]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Limits:
     """The data sheet's figures for one element type."""
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import NamedTuple
 
+from shapes.frozen import frozen
 from shapes.timing import Timing
 
 
@@ -16,7 +16,7 @@ class Part(NamedTuple):
     why: str
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Cost:
     """Predicted seconds of ONE run of an operator (multiply by ``operator.count``), sustained as in training.
 

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 
 from shapes.errors import InputError
+from shapes.frozen import frozen
 from shapes.toml_table import Table
 
 FOLDER = Path(__file__).parent
@@ -22,7 +23,7 @@ KERNELS = ("fa2", "fa3", "fa4", "cudnn", "flashinfer", "sdpa", "fused_sdpa", "ea
 CHOICES = ("auto", "flash", *KERNELS)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Takes:
     """What a kernel accepts on some generations, in some element types. Empty or None: no condition is known.
 
@@ -52,7 +53,7 @@ class Takes:
         )
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Earlier:
     """Head dimensions that a kernel was built for until a date."""
 
@@ -61,7 +62,7 @@ class Earlier:
     source: str
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Kernel:
     """One kernel's file. ``costs``: whose constants price it; ``fallback``: what runs where it refuses.
 
@@ -80,7 +81,7 @@ class Kernel:
         return any(not one.generations or generation in one.generations for one in self.takes)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Run:
     """How an attention of some head dimensions runs: by which kernel in the end, in which dimensions, and why.
 

@@ -9,11 +9,12 @@ import os
 import platform
 import re
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, field
 from functools import lru_cache
 from importlib import metadata
 from typing import Any
 
+from shapes.frozen import frozen
 from shapes.measure.backend import Backend
 
 #: Raise when a change makes new figures differ from old ones of the same work: old results are then not reused.
@@ -26,7 +27,7 @@ _THROTTLES = {
 }  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Environment:
     """What must match for a stored result to stand for a new one (``identity``), and what is only recorded.
 

@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shapes.errors import InputError
+from shapes.frozen import frozen
 from shapes.measure.environment import Environment
 from shapes.measure.jobs import Job
 from shapes.measure.record import Measurement, Status
@@ -30,7 +31,7 @@ Array = NDArray[np.float64]
 Samples = Mapping[str, tuple[Array, Array]]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Settings:
     """How long and how well to measure. ``precision``: half-width of the interval relative to the median.
 
@@ -80,7 +81,7 @@ class Prepared:
     controls: Array = field(default_factory=lambda: np.empty(0))
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Round:
     """One round is over: the ``samples`` so far of every open job, and the control's of this round."""
 

@@ -13,6 +13,7 @@ from functools import cached_property
 from typing import Any, Literal, get_args
 
 from shapes.dtypes import BYTES
+from shapes.frozen import frozen
 from shapes.model import AttentionShape, Block, MlpShape, ModelShape, Stack
 from shapes.operators import Attention, Collective, Elementwise, Gemm, GroupedGemm
 from shapes.workload import Workload
@@ -24,7 +25,7 @@ Direction = Literal["forward", "forward+backward"]
 UNTIMED = ("name", "count", "kernel", "training", "deterministic")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class MemoryBound:
     """A memory-bound kernel over ``rows`` x ``columns`` elements (tokens x hidden, tokens x vocabulary).
 
@@ -51,7 +52,7 @@ class MemoryBound:
         return moved * self.rows * self.columns * BYTES[self.dtype]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Part:
     """A part of ``model`` run on ``workload``: MLP, attention with projections, a layer, or last norm, head and loss.
 

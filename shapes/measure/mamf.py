@@ -10,12 +10,13 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from shapes.device import Device
+from shapes.frozen import frozen
 from shapes.measure.executor import Executor, Settings
 from shapes.measure.jobs import Job
 from shapes.measure.record import Measurement
@@ -35,7 +36,7 @@ MULTIPLE = 256
 FIRST, LEADERS, COARSE = 48, 3, 0.02
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Maximum:
     """The best shape and everything tried, fastest first; ``left`` shapes were not reached in time."""
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
+from shapes.frozen import frozen
 from shapes.measure.environment import Environment
 from shapes.measure.jobs import Job, flat
 from shapes.measure.stats import CONFIDENCE, summarise
@@ -20,7 +21,7 @@ from shapes.timing import Timing
 Status = Literal["ok", "oom", "error", "unsupported", "wrong"]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Measurement:
     """The outcome of one job. Without ``status`` "ok" there are no samples and ``message`` says why.
 

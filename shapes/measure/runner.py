@@ -10,11 +10,11 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 
 import numpy as np
 
 from shapes.errors import InputError
+from shapes.frozen import frozen
 from shapes.measure.executor import Executor, Round, Samples, Settings
 from shapes.measure.jobs import Job, by_key
 from shapes.measure.record import Measurement
@@ -25,7 +25,7 @@ from shapes.measure.store import Store
 MOST_SHARDS = 100_000
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Progress:
     """How far a sweep is: ``done`` of ``total`` jobs (``reused`` of them from the store), the seconds gone and left."""
 
@@ -37,7 +37,7 @@ class Progress:
     last: Measurement | None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Sweep:
     """What a sweep gave. ``results`` by job key, in the order the jobs were given; ``left``: jobs not reached in time.
 
@@ -114,7 +114,7 @@ def ordered(jobs: list[Job], seed: int) -> list[Job]:
     return sorted(shuffled, key=lambda job: job.priority)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Shard:
     """The ``number``-th of ``of`` parts of a list of jobs, counted from 1."""
 

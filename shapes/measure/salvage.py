@@ -20,6 +20,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from shapes.errors import InputError
+from shapes.frozen import frozen
 from shapes.measure.environment import Environment
 from shapes.measure.record import Measurement
 from shapes.measure.store import COLUMNS, Store, measurement_of, samples_of
@@ -54,7 +55,7 @@ class Salvaged:
     rebuilt: int = 0
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Repair:
     """``aside``: the damaged files, as they were; empty where nothing was wrong and nothing was done."""
 

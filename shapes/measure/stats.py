@@ -17,7 +17,6 @@ temperature and switch between clock states, so every answer rests on ranks, not
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import lru_cache
 from math import comb, sqrt
 from statistics import NormalDist
@@ -25,6 +24,8 @@ from typing import Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+
+from shapes.frozen import frozen
 
 Array = NDArray[np.float64]
 Verdict = Literal["faster", "slower", "no significant difference"]
@@ -57,7 +58,7 @@ COMPARE_CONFIDENCE = 0.96
 MOST_PAIRS = 400
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Summary:
     """Seconds of one run: the median, its interval, and how the samples behaved.
 
@@ -192,7 +193,7 @@ def _integrated(lags: Array, count: int) -> float:
     return max(total, (1 + first) / (1 - first))
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Stopping:
     """When a candidate has been timed enough. ``precision`` is the interval's half-width relative to the median.
 
@@ -221,7 +222,7 @@ class Stopping:
         return min(self.most_samples, max(self.least_samples, int(samples * self.growth) + 1))
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Comparison:
     """``ratio`` is the first candidate's time over the second's; ``verdict`` is about the first."""
 
@@ -286,7 +287,7 @@ def _signed_rank(count: int, alpha: float) -> int | None:
     return int(kept[-1]) if kept.size else None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Drift:
     """How a control shape, timed again and again through a sweep, behaved: relative to its median.
 

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
+
+from shapes.frozen import frozen
 
 Value = int | float | bytes | None
 
@@ -23,7 +24,7 @@ _INTERIOR_INDEX, _LEAF_INDEX, _LEAF_TABLE = 2, 10, 13
 _INTEGERS = {1: 1, 2: 2, 3: 3, 4: 4, 5: 6, 6: 8}
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Log:
     """The frames of a write-ahead log, oldest first: page numbers, pages, and whether each is as it was written."""
 
@@ -81,7 +82,7 @@ def _checksums(words: NDArray[np.uint32], start: NDArray[np.uint32]) -> NDArray[
     return np.stack([first, second], axis=1)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Cell:
     """One row as stored: its rowid (None in an index) and its columns, text as bytes."""
 
@@ -89,7 +90,7 @@ class Cell:
     values: tuple[Value, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Cells:
     """What a page holds: its cells that can be read; ``whole`` is False where some could not be."""
 

@@ -24,13 +24,13 @@ from __future__ import annotations
 import itertools
 import tomllib
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from math import prod
 from pathlib import Path
 from typing import Any
 
 from shapes.dtypes import DTYPES
 from shapes.errors import InputError
+from shapes.frozen import frozen
 from shapes.measure.jobs import Job, MemoryBound, Part, by_key, swiglu
 from shapes.model import AttentionShape, Block, MlpShape, ModelShape, Stack
 from shapes.operators import Attention, Gemm
@@ -43,7 +43,7 @@ SCALE_MULTIPLE = 128
 MOST_VALUES = 1_000_000
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Suite:
     """What a suite file asks for. ``mamf``: dtypes whose maximum achievable rate is searched."""
 

@@ -8,12 +8,13 @@ kernel is never timed; then warm-up; then the choice of how to time.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from math import ceil
 
 import numpy as np
 from numpy.typing import NDArray
 
+from shapes.frozen import frozen
 from shapes.measure.backend import Backend, Call
 
 Array = NDArray[np.float64]
@@ -34,7 +35,7 @@ class WrongResultError(RuntimeError):
     """A kernel's output is not what the same product gives in fp32."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Kernel:
     """Callables over input sets that are alike, ``calls[i]`` on the i-th. ``check`` returns the relative error
 

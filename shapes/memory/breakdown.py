@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from shapes.device import Device, load_device
 from shapes.dtypes import BYTES
 from shapes.errors import InputError
+from shapes.frozen import frozen
 from shapes.memory.component import Component
 from shapes.memory.moments import Gradients, Step
 from shapes.memory.saved import LOSSES, Loss, layer_tape
@@ -36,7 +37,7 @@ INT4_GROUP = 128
 WEIGHT_DTYPES: tuple[str, ...] = ("fp32", "bf16", "fp16", "fp8", "int8", "int4")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Memory:
     """What one device holds at the fullest moment of a step.
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from shapes.frozen import frozen
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Component:
     """Bytes of one component, and the formula with its numbers."""
 

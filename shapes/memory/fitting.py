@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from math import gcd, isqrt
 from typing import Any
 
 from shapes.device import Device, load_device
 from shapes.errors import InputError
+from shapes.frozen import frozen
 from shapes.memory.breakdown import memory
 from shapes.memory.training import microbatches_of
 from shapes.model import ModelShape
@@ -44,7 +45,7 @@ def largest_microbatch(
     return low
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Saving:
     """One thing that takes less memory: fields of ``Workload`` and options of ``memory`` with their new values."""
 
@@ -53,7 +54,7 @@ class Saving:
     options: Mapping[str, Any] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Saved:
     """A saving with the bytes it leaves at the workload's b, and the largest microbatch it allows."""
 

@@ -8,8 +8,9 @@ optimizer's step all gradients are there and no activation is.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from shapes.frozen import frozen
 from shapes.memory.saved import Loss, Sizes, layer_tape, style_of, tail_tape
 from shapes.memory.tape import INPUT, Tape
 from shapes.model import Block, ModelShape
@@ -21,7 +22,7 @@ from shapes.operators.lower import sequence_length
 from shapes.workload import Implementation, Workload
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Elements:
     """Parameters, experts apart: under ZeRO those are divided over other ranks than the rest."""
 
@@ -49,7 +50,7 @@ def elements(tensors: Iterable[ParameterTensor]) -> Elements:
     return Elements(dense, experts)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Moment:
     """One moment of forward and backward: bytes that the forward saved, of the head and loss, and of the rest.
 
@@ -68,7 +69,7 @@ class Moment:
         return self.saved + self.logits + self.temporary
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Gradients:
     """``stay``: whether gradients stay allocated from one microbatch to the next, and ``why`` or why not.
 
@@ -80,7 +81,7 @@ class Gradients:
     bytes: int
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Layer:
     """One layer of a kind: bytes it saves, whether its input is one of them, its backward's peak (saved included)."""
 
@@ -90,7 +91,7 @@ class _Layer:
     gradients: Elements
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Step:
     """What decides a training step's activations on one device.
 

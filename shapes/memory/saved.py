@@ -6,9 +6,9 @@ is saved. Checked against torch's MemTracker over whole training steps in tests/
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal
 
+from shapes.frozen import frozen
 from shapes.memory.recurrent import recurrent
 from shapes.memory.tape import Tape, Tensor
 from shapes.model import AttentionShape, Block, Linear, MlaShape, MlpShape, ModelShape, MoeShape
@@ -16,7 +16,7 @@ from shapes.model.adapters import adapters, base_of, has_adapters, layers_train
 from shapes.workload import Implementation, Workload
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Style:
     """How one family's modelling code is written, where that decides what autograd saves.
 
@@ -101,7 +101,7 @@ Loss = Literal["fp32", "in-place", "fused"]
 LOSSES: tuple[str, ...] = ("fp32", "in-place", "fused")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Sizes:
     """One device's sizes: ``rows`` of tokens, ``whole`` of them where tensor parallelism leaves tensors whole.
 

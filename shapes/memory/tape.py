@@ -9,11 +9,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from shapes.frozen import frozen
+
 #: The storage of a tape's first tensor: its module's input.
 INPUT = 0
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Tensor:
     """A tensor on the tape: the storage it lies in and the bytes of its own gradient."""
 
@@ -22,7 +24,7 @@ class Tensor:
     key: int
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Node:
     inputs: tuple[Tensor, ...]
     output: Tensor

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import ceil
 from typing import Literal
 
 from shapes.finetune import BASES
+from shapes.frozen import frozen
 from shapes.memory.component import Component
 from shapes.memory.moments import Gradients, Moment, Step, moments
 from shapes.memory.saved import Loss
@@ -28,7 +29,7 @@ ZERO_BUCKET_ELEMENTS = 5 * 10**8
 Update = Literal["fused", "foreach", "loop"]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Recipe:
     """How a step is run, beyond its workload: the options of ``shapes.memory.memory``."""
 
@@ -62,7 +63,7 @@ def microbatches_of(workload: Workload, microbatches: int | None = None) -> int 
     return None if workload.p > 1 else 1
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Training:
     """A step's components at its fullest moment, and every moment's total."""
 

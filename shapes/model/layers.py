@@ -7,11 +7,12 @@ Shapes are per model, before any parallel split; ``Linear.on_shard`` says what o
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 from typing import Literal
 
 from shapes.errors import InputError, positive_int
+from shapes.frozen import frozen
 from shapes.model.linear import Linear
 from shapes.model.recurrent import RecurrentShape
 
@@ -22,7 +23,7 @@ QkNorm = Literal["none", "head", "full"]
 MOST_LAYERS = 2**17
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class AttentionShape:
     """Multi-head, grouped-query or multi-query attention; ``cross`` reads keys and values from the encoder.
 
@@ -89,7 +90,7 @@ class AttentionShape:
         return (*found, ("attention.sinks", self.on_shard(t)[0])) if self.sinks else found
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class MlaShape:
     """Multi-head latent attention (DeepSeek): queries and keys/values through low-rank projections.
 
@@ -159,7 +160,7 @@ class MlaShape:
         return (*query, ("attention.kv_a_norm", self.latent_norm * self.kv_lora_rank))
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class MlpShape:
     """A dense MLP: down(act(gate(x)) * up(x)) if ``gated``, else down(act(up(x))). ``width`` is d_ff."""
 
@@ -184,7 +185,7 @@ class MlpShape:
         return (Linear(f"{prefix}.gate_proj", width, hidden, self.bias, "column"), up, down)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class MoeShape:
     """A mixture of ``experts`` gated MLPs of ``width``, ``top_k`` a token, beside an optional shared MLP.
 
@@ -231,7 +232,7 @@ class MoeShape:
         return one.linears(self.routed_width(hidden), fused=fused)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Block:
     """``count`` layers in a row that are alike. ``norms`` of hidden size each hold ``norm_weights`` x h parameters
 
@@ -273,7 +274,7 @@ class Block:
         return out + (self.mlp.linears(hidden, fused=fused_gate_up) if self.mlp else ())
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Stack:
     """Blocks over one hidden size. ``length``: tokens a sequence has here (None: the workload's s).
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Literal
+
+from shapes.frozen import frozen
 
 Shard = Literal["column", "row", "none"]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Linear:
     """One weight matrix [out_features, in_features], and how tensor parallelism splits it.
 

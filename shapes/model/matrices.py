@@ -6,9 +6,9 @@ What low-precision formats, grouped products and serving engines ask for is aske
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import lru_cache
 
+from shapes.frozen import frozen
 from shapes.model.layers import MoeShape
 from shapes.model.linear import Linear
 from shapes.model.shape import ModelShape
@@ -32,7 +32,7 @@ _OF_NAME: dict[str, tuple[tuple[str, ...], str]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Side:
     """The outputs (or a part of them that is cut by itself) or the inputs of a weight matrix.
 

@@ -9,17 +9,17 @@ experts/e whole experts. Which layers and ends a pipeline stage holds is ``shape
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from math import prod
 from typing import Literal
 
+from shapes.frozen import frozen
 from shapes.model.layers import Block, MoeShape, Stack
 from shapes.model.linear import Linear
 
 Role = Literal["block", "embedding", "head", "other"]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ParameterTensor:
     """``copies`` parameters of one ``shape`` on one device. ``expert``: of a mixture's expert, which only d/e of the d
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal
 
 from shapes.errors import InputError, positive_int
+from shapes.frozen import frozen
 from shapes.model.linear import Linear
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class RecurrentShape:
     """Mamba-2 (arXiv 2405.21060) or a gated delta net (arXiv 2412.06464): the same shape under other names.
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from shapes.errors import InputError, positive_int
+from shapes.frozen import frozen
 from shapes.model.layers import AttentionShape, Block, MlaShape, MlpShape, MoeShape, Stack
 from shapes.model.linear import Linear
 from shapes.model.parameters import (
@@ -20,7 +20,7 @@ from shapes.model.parameters import (
 from shapes.model.recurrent import RecurrentShape
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ModelShape:
     """A whole model. The last stack is the main one: it reads the vocabulary and feeds the head.
 

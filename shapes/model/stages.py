@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 from typing import Literal
 
+from shapes.frozen import frozen
 from shapes.model.layers import Block, Stack, kinds_of
 from shapes.model.parameters import ParameterTensor, block_tensors, parameter_count, stack_end, stack_front
 from shapes.model.shape import ModelShape
@@ -107,7 +108,7 @@ def _tensors(model: ModelShape, t: int, e: int, p: int, stage: Stage) -> tuple[P
     return tuple(found)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ShardParameters:
     """Parameters of one tensor- and expert-parallel rank: ``experts`` are held by d/e data-parallel ranks, ``dense``,
 

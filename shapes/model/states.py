@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from math import prod
 
 from shapes.dtypes import QUANTISED
 from shapes.errors import InputError
+from shapes.frozen import frozen
 from shapes.model.parameters import ParameterTensor
 from shapes.workload import Workload
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Precision:
     """Bytes a parameter. ``copies``: kept beside the weights in 16 or 8 bits; ``matrix_copies``: of matrices only."""
 

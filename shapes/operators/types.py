@@ -26,10 +26,11 @@ C is always contiguous along n (ld = n).
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Literal
 
 from shapes.dtypes import BYTES
+from shapes.frozen import frozen
 
 #: ``dgrad`` is every gradient of an activation (attention's whole backward too), ``wgrad`` of a weight.
 Phase = Literal["forward", "dgrad", "wgrad", "optimizer"]
@@ -37,7 +38,7 @@ Layout = Literal["tn", "nn", "nt", "tt"]
 LAYOUT_OF_PHASE: dict[str, Layout] = {"forward": "tn", "dgrad": "nn", "wgrad": "nt"}
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Gemm:
     """``batch`` products C[m,n] = A[m,k] B[k,n], run ``count`` times a step on one device.
 
@@ -69,7 +70,7 @@ class Gemm:
         return self.batch * ((self.m * self.k + self.k * self.n) * size + self.m * self.n * out)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class GroupedGemm:
     """One launch of ``groups`` products that share two dimensions: a layer's experts.
 
@@ -109,7 +110,7 @@ class GroupedGemm:
         return (a + b + c) * BYTES[self.dtype]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Attention:
     """One fused attention operator: softmax(Q K^T) V for ``batch`` sequences.
 
@@ -183,7 +184,7 @@ class Attention:
         return (1 if self.phase == "forward" else 2) * forward * BYTES[self.dtype]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class CachedAttention:
     """A decode step's attention: ``q_len`` new tokens of each sequence against ``kv_len`` keys of its KV cache.
 
@@ -224,7 +225,7 @@ class CachedAttention:
         return self.cache_bytes + rows * (self.head_dim + self.v_head_dim) * BYTES[self.dtype]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Elementwise:
     """A memory-bound operator: its time is the bytes it moves. ``what`` says which (norm, softmax, …)."""
 
@@ -246,7 +247,7 @@ class Elementwise:
         return self.bytes_read + self.bytes_written
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Collective:
     """A communication operator over ``ranks`` devices; ``bytes`` is the buffer on each of them.
 

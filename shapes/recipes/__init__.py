@@ -6,11 +6,11 @@ One sourced file a recipe; the names are Megatron-Core's and Transformer Engine'
 from __future__ import annotations
 
 import tomllib
-from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
 from shapes.errors import InputError
+from shapes.frozen import frozen
 from shapes.toml_table import Table
 
 FOLDER = Path(__file__).parent
@@ -20,7 +20,7 @@ RECIPES = ("delayed", "tensorwise", "blockwise", "mxfp8", "nvfp4", "int8")
 DEFAULT = {"fp8": "delayed", "mxfp8": "mxfp8", "nvfp4": "nvfp4", "int8": "int8"}
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Alignment:
     """What dimensions must be multiples of, in elements.
 
@@ -38,7 +38,7 @@ class Alignment:
     verified: bool
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Recipe:
     """One recipe. ``products``: phases whose products run in ``dtype``, others in 16 bits; ``keeps``: layers that do.
 

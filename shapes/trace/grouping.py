@@ -9,11 +9,12 @@ be one: they stay apart.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from torch import nn
 
+from shapes.frozen import frozen
 from shapes.operators.types import Gemm, Operator, Phase, Product
 from shapes.trace.names import Names
 
@@ -28,7 +29,7 @@ _GATE_UP_WHOLE = ("gate_up_proj",)
 _CROSS = ("encdecattention", "encoder_attn", "crossattention", "cross_attn", "cross_attention")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Group:
     """Products that are one in the other form: their folded names, and the outputs of each."""
 

@@ -9,13 +9,14 @@ transposed with it. The gradient of an activation keeps the orientation in which
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import prod
 from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
+from shapes.frozen import frozen
 from shapes.operators.types import Layout
 
 #: Tensor identity that survives views and transposes and tells apart the chunks of a fused projection.
@@ -44,7 +45,7 @@ def identity(tensor: Tensor) -> TensorId:
     return tensor.untyped_storage()._cdata, int(tensor.storage_offset())
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Product:
     """C[m,n] = A[m,k] B[k,n], ``batch`` times; ``a_along_k`` / ``b_along_k``: that operand is contiguous along k."""
 

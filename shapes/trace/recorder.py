@@ -10,7 +10,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -19,6 +19,7 @@ from torch.nn.modules.module import register_module_forward_hook, register_modul
 from torch.utils import _pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from shapes.frozen import frozen
 from shapes.operators.types import Elementwise, Gemm, GroupedGemm, Operator, Phase
 from shapes.trace.memory_bound import bytes_moved
 from shapes.trace.names import Names
@@ -38,7 +39,7 @@ from shapes.trace.repeats import Frame, Repeats
 _SEEN_THROUGH = frozenset({"aten", "prim", "prims", "profiler", "transformers", "_c10d_functional", "c10d"})
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Forward:
     """A product of the forward pass in canonical orientation (the weight, if any, is operand B)."""
 

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils import _pytree
 
+from shapes.frozen import frozen
 from shapes.trace.names import repeated_children
 
 #: Attributes that number a layer and those that only matter to a random generator do not make it another kind.
@@ -56,7 +57,7 @@ class _Repeat(torch.autograd.Function):
         return None, *(leaf.empty() if need else None for leaf, need in zip(ctx.inputs, needed, strict=True))
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _TensorLeaf:
     shape: tuple[int, ...]
     stride: tuple[int, ...]

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Literal
 
+from shapes.frozen import frozen
 from shapes.operators.types import Operator
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Traced:
     """The operators of one step of a module, as torch's dispatcher saw them, equal ones merged.
 

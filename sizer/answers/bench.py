@@ -6,7 +6,6 @@ import contextlib
 import itertools
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from math import prod
 from pathlib import Path
 from typing import Any, Literal
@@ -14,6 +13,7 @@ from typing import Any, Literal
 from shapes.device import Device
 from shapes.errors import InputError
 from shapes.files import write_whole
+from shapes.frozen import frozen
 from shapes.measure.environment import Environment
 from shapes.measure.jobs import Job, MemoryBound, swiglu
 from shapes.measure.mamf import Maximum
@@ -117,7 +117,7 @@ def _part(
     return Part("layer", model, Workload(b=batch, s=s, dtype=dtype), direction, compiled)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Row:
     """One line of a table: what, the outcome, what was predicted for it, and how often a step runs it."""
 
@@ -127,7 +127,7 @@ class Row:
     count: int = 1
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Table:
     """A sweep's rows; ``notes``: what was not measured and why."""
 
@@ -141,7 +141,7 @@ class Table:
         return tuple(self.sweep.results.values())
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Peak:
     """A maximum as found here, and the device's published one where there is one."""
 
@@ -154,7 +154,7 @@ class Peak:
         return self.maximum.tried
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Group:
     """Tables and maxima that belong together: a suite under its title, or one call's."""
 
@@ -162,7 +162,7 @@ class Group:
     title: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Bench:
     """What one call of `sizer bench` answers."""
 
@@ -173,7 +173,7 @@ class Bench:
         return tuple(one for group in self.groups for part in group.parts for one in part.measurements)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Planned:
     """What `sizer bench --dry-run` answers: the jobs of each suite in the order in which they would be measured.
 

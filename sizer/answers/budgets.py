@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from shapes.errors import InputError
+from shapes.frozen import frozen
 
 _UNITS = {
     "": 1, "b": 1, "kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40, "kb": 1e3, "mb": 1e6, "gb": 1e9, "tb": 1e12,
@@ -18,7 +18,7 @@ _SIZE = re.compile(r"([0-9]+(?:\.[0-9]*)?) ?([a-z]*|%)", re.IGNORECASE)
 BUDGET_KEYS = ("max-step-regression", "max-memory")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Violation:
     """A budget that a version breaks. ``within_error``: by less than the prediction itself may be off."""
 
@@ -29,7 +29,7 @@ class Violation:
     within_error: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Budgets:
     """``max_step_regression``: relative. ``max_memory_bytes``: of one device; ``max_memory_share``: of what it has."""
 

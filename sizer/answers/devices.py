@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from shapes.device import Device, list_devices, load_device
+from shapes.frozen import frozen
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Devices:
     """Accelerators; ``in_full``: they were named, so all that is known of each is asked for."""
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from math import exp, hypot, log
 from typing import Any
 
 from shapes.device import DEFAULT_DEVICE, Device, load_device
 from shapes.errors import InputError
+from shapes.frozen import frozen
 from shapes.memory import memory
 from sizer.answers.budgets import Budgets, Violation
 from sizer.checking.checks import report_of
@@ -23,7 +24,7 @@ from sizer.workload_names import WORDS, WORKLOAD_FIELDS
 DEFAULT_TOKENS = 1e12
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Figures:
     """What one version comes to on one device.
 
@@ -45,7 +46,7 @@ class Figures:
     cost: float | None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class DeviceDiff:
     """Both versions on one device (None: there is no such version).
 
@@ -80,7 +81,7 @@ class DeviceDiff:
         }
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class FileDiff:
     """One configuration. ``changes``: dimension or workload field, as the file names it -> (old, new)."""
 
@@ -103,7 +104,7 @@ class FileDiff:
         }  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Diff(Printable):
     """What `sizer diff` answers. ``price``: of a device hour, in whatever currency. ``notes``: what was passed over."""
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 from shapes.device import Device
+from shapes.frozen import frozen
 from shapes.memory import CHECKED, Memory, Saved, largest_microbatch, memory, savings, smallest_pp, smallest_tp
 from shapes.model import ModelShape
 from shapes.model.trainable import trained_parameters
@@ -13,7 +13,7 @@ from shapes.workload import Workload
 from sizer.printing import Printable
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class MemoryBreakdown(Printable):
     """One model's memory on one device. ``largest_microbatch`` 0: not one sequence fits."""
 

@@ -10,12 +10,12 @@ import json
 import math
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
 from statistics import fmean, median
 from typing import TYPE_CHECKING, Any
 
 from shapes.device import Device
 from shapes.errors import InputError, positive_int
+from shapes.frozen import frozen
 from shapes.model import ModelShape
 from shapes.operators import Attention, operators
 from shapes.workload import Checkpointing, Workload
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from sizer.answers.mfu_explain import Explanation
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Count:
     """FLOPs of one step over all devices: what the model needs, and what was run."""
 
@@ -34,7 +34,7 @@ class Count:
     hardware_flops: float
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Utilization:
     """One count over the step's time: TFLOPS a device, and its share of the peak and of the achievable matmul peak.
 
@@ -127,7 +127,7 @@ def counts(model: ModelShape, s: int, global_batch: int, checkpointing: Checkpoi
     )
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class MfuAnswer:
     """What `sizer mfu` answers: the step as it was run, and its utilization by every convention."""
 
@@ -213,7 +213,7 @@ def check_step_time(step_s: float) -> float:
     return step_s
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class StepTimes:
     """Step times read from a log, in seconds. ``unread``: lines that hold none."""
 

@@ -6,12 +6,13 @@ Every cause is the same step priced once more with one thing otherwise: its wort
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from shapes.cost.step import StepCost
 from shapes.device import Device
 from shapes.errors import InputError
+from shapes.frozen import frozen
 from shapes.operators import operators
 from shapes.software_stack import ELEMENTWISE, SoftwareStack, load_stack
 from shapes.workload import Workload
@@ -24,7 +25,7 @@ NOTABLE = 0.01
 SLOWER_HOST, SLOWER_LINK, LOWER_CLOCK, UNEVEN = 2.0, 0.5, 1.1, 1.5
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Cause:
     """What might be otherwise than was assumed, and by how many seconds it would change the step."""
 
@@ -32,7 +33,7 @@ class Cause:
     seconds: float
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Explanation:
     """A measured step beside the predicted one, whose ``parts`` add up; ``causes`` by what they are worth.
 

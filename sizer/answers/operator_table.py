@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from shapes.cost import Cost
 from shapes.device import DEFAULT_DEVICE, Device, load_device
 from shapes.errors import InputError
+from shapes.frozen import frozen
 from shapes.operators import Attention, CachedAttention, Operator
 from shapes.software_stack import SoftwareStack
 from shapes.workload import Workload
@@ -18,7 +19,7 @@ from sizer.printing import Printable
 from sizer.subject import Subject, read_subject, run_on
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class OperatorTable(Printable):
     """Every operator of one step with its cost, in the order the model runs them."""
 

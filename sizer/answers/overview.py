@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from shapes.device import Device
 from shapes.errors import InputError
+from shapes.frozen import frozen
 from shapes.memory import Memory, memory
 from sizer.answers.operator_table import OperatorTable, ops_of_subject
 from sizer.checking.findings import Report
 from sizer.subject import Subject
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Overview:
     """One configuration. ``memory`` None: it cannot be counted (a trace, which names no sizes)."""
 
@@ -22,7 +21,7 @@ class Overview:
     device: Device
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Overviews:
     """Those of one call, in the order the configurations were named."""
 

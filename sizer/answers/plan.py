@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from shapes.device import Device
 from shapes.errors import InputError, positive_int
+from shapes.frozen import frozen
 from shapes.memory import memory
 from shapes.model import ModelShape
 from shapes.operators import operators
@@ -42,7 +43,7 @@ ASSUMPTIONS = (
 )
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Candidate:
     """One way to run the step that fits: ``workload`` of one microbatch, ``microbatches`` of them a device.
 
@@ -84,7 +85,7 @@ class Candidate:
         }
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Training:
     """What so many tokens take: the devices' energy is at their rated power, without the host's or cooling's."""
 
@@ -101,7 +102,7 @@ class Training:
         }  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Plan(Printable):
     """Candidates from the fastest, of which reports show ``top``; ``dropped`` counts the others by reason.
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from shapes.frozen import frozen
 from shapes.measure.record import Measurement
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Stored:
     """The measurements chosen, in the order they were made, of ``total`` in the store."""
 

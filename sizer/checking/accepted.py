@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from shapes.errors import InputError
 from shapes.files import read_bounded, write_whole
+from shapes.frozen import frozen
 from sizer.checking.findings import SEVERITIES, PricedFinding, Report
 
 VERSION = 1
@@ -18,7 +19,7 @@ MAX_BYTES = 64 * 2**20
 _KEYS = ("path", "device", "code", "field", "severity")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Accepted:
     """(path below the file's folder, device, code, field) -> the severity accepted. A worse one is new again."""
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 import stat
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from fnmatch import fnmatchcase
 from functools import lru_cache
 from pathlib import Path
@@ -23,6 +23,7 @@ from typing import Any
 
 from shapes.errors import InputError
 from shapes.files import read_text
+from shapes.frozen import frozen
 from sizer.workload_names import workload_fields
 
 #: Keys of the table, and of each per-file table.
@@ -33,7 +34,7 @@ MOST_BYTES = 2**20
 FAIL_ON = ("warning", "error", "info", "never")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Defaults:
     """A project's defaults for one configuration; ``workload`` under the fields' own names. None: not said."""
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, field
 from typing import Any, Literal
 
+from shapes.frozen import frozen
 from shapes.workload import RunPhase, Workload
 from sizer.printing import Printable
 from sizer.readers.unread import Unread
@@ -14,7 +15,7 @@ Severity = Literal["error", "warning", "info"]
 SEVERITIES: tuple[Severity, ...] = ("error", "warning", "info")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class StepTime:
     """One global step (``accumulation`` microbatches forward and backward, and the update) on one device.
 
@@ -44,7 +45,7 @@ class StepTime:
     phase: RunPhase = "train"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class PricedSuggestion:
     """A change and what it is predicted to do, at equal tokens and equal devices.
 
@@ -60,7 +61,7 @@ class PricedSuggestion:
     note: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class PricedFinding:
     """What one cause costs, with its price: the finding of one rule, or of several that come from the same cause.
 
@@ -85,7 +86,7 @@ class PricedFinding:
     tier: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ModelSummary:
     """The model as read: ``path`` says whether operators came from formulas or from a trace."""
 
@@ -98,7 +99,7 @@ class ModelSummary:
     unread: tuple[Unread, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Report(Printable):
     """Everything `check` says of one configuration on one device.
 
@@ -156,7 +157,7 @@ class Report(Printable):
         }
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Checked(Printable):
     """What one call of `sizer check` answers: a report for every configuration, in the order they were named.
 

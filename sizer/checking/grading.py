@@ -7,12 +7,13 @@ outright is a warning when it is broken, whatever its price; a cost alone is one
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from shapes.cost.alignment import family_table
 from shapes.cost.constants import gemm_constants
 from shapes.device import Device
 from shapes.errors import InputError
+from shapes.frozen import frozen
 from sizer.checking.changes import changed_subject, named_change, of_dimensions
 from sizer.checking.findings import PricedSuggestion, Severity
 from sizer.checking.vetting import Objections, context_of, objections, worse
@@ -28,7 +29,7 @@ NOTABLE_SHARE = 0.01
 TIERS = ("measured", "fitted", "borrowed", "extrapolated")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class PricedStep:
     """A subject's step by one source of seconds: predicted, or ``measured`` on the device at hand."""
 
@@ -37,7 +38,7 @@ class PricedStep:
     measured: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Offer:
     """A suggestion with its price, the step that it was compared with, and what of the subject's breaches it fixes."""
 
@@ -52,7 +53,7 @@ class Offer:
         return saving(self.priced, self.step)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Graded:
     """One rule's finding with what is offered against it and the severity that follows."""
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from shapes.cost import Cost, predict_many
 from shapes.device import DEFAULT_DEVICE, Device, load_device
 from shapes.errors import InputError
+from shapes.frozen import frozen
 from shapes.measure.executor import Executor
 from shapes.measure.jobs import Job
 from shapes.measure.record import Measurement
@@ -63,7 +64,7 @@ def _contradicted(finding: PricedFinding, before: PricedFinding | None, device: 
     return replace(finding, message=text)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class MeasuredCosts:
     """A CostSource: operators by their measured time where there is one, by the cost model otherwise."""
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from shapes.device import DEFAULT_DEVICE, Device, load_device
+from shapes.frozen import frozen
 from sizer.checking.checks import check_subject
 from sizer.checking.defaults import load_defaults
 from sizer.checking.findings import Report
@@ -14,7 +14,7 @@ from sizer.checking.suppress import Suppression, load_suppression
 from sizer.subject import Subject, read_subject
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Settled:
     """What to check: the resolved input, the device it is priced on and the rules that are kept."""
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from shapes.device import Device
 from shapes.errors import InputError
+from shapes.frozen import frozen
 from shapes.model.resize import DIMENSIONS
 from shapes.operators import Attention
 from shapes.software_stack import SoftwareStack
@@ -21,7 +22,7 @@ from sizer.rules.base import Answer, Finding, NotApplicable, Rule
 from sizer.subject import Subject, resized_subject, run_on
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Proposals:
     """Each rule's answer about ``subject`` (None: the rule is suppressed), by the predicted costs of ``step``.
 

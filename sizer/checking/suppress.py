@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from shapes.errors import InputError
+from shapes.frozen import frozen
 from sizer.checking.defaults import FILE_KEYS, matches, nearest_table, per_file
 from sizer.rules import RULES
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Suppression:
     """Codes, prefixes of codes (``SZ1``) or slugs to keep alone and to leave out.
 

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import subprocess
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 from shapes.errors import InputError
+from shapes.frozen import frozen
 
 #: Endings that a configuration has, among all the files that a revision changed.
 ENDINGS = (".json", ".yaml", ".yml")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Version:
     """A configuration to read: a file, or with ``text`` what a git revision held under that name."""
 
@@ -21,7 +21,7 @@ class Version:
     text: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Pair:
     """Both versions of one configuration; None where there is no such version. ``named``: a person named the file."""
 

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+
+from shapes.frozen import frozen
 
 #: One token of JSON: a string, a bracket or sign, or a number or word.
 _JSON = re.compile(r'"(?:[^"\\]|\\.)*"|[{}\[\]:,]|[^\s{}\[\]:,"]+', re.DOTALL)
@@ -17,7 +18,7 @@ _TOML_TABLE = re.compile(r"^[ \t]*\[\[?[ \t]*([^\]]+?)[ \t]*\]")
 _TOML_KEY = re.compile(r"^[ \t]*([A-Za-z0-9_.\"'-]+)[ \t]*=")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Place:
     """A key's place: ``line`` and ``column`` from one, in characters; it ends before ``end_column`` of its line."""
 

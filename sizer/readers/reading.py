@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from shapes.errors import InputError
+from shapes.frozen import frozen
 from shapes.model import ModelShape
 from sizer.readers.unread import Unread
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Reading:
     """A configuration as read.
 
@@ -33,7 +34,7 @@ class Reading:
     asked: frozenset[str] = frozenset()
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Source:
     """A configuration to read (a path, a mapping, "-" already read as text) with what the caller says over it.
 

@@ -9,16 +9,16 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from shapes.errors import InputError, shorten
+from shapes.frozen import frozen
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Unread:
     """A key that was not read. ``changes``: what it changes; None for a key that nobody knows, which may be a typing
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
 from shapes.errors import InputError
+from shapes.frozen import frozen
 from sizer.answers.diff import Diff
 from sizer.checking.findings import Checked, PricedFinding, Severity
 from sizer.readers.loading import load_text
@@ -22,7 +22,7 @@ BUDGETS = {
 }
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Annotation:
     """One complaint. ``code``: a rule's or a budget's name; ``codes``: of every rule that points at the same cause.
 

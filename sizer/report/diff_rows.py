@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
+from shapes.frozen import frozen
 from sizer.answers.diff import DeviceDiff, Diff, Figures
 from sizer.report.units import count_text, percent_text, seconds_text
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Row:
     """One figure: its name, both versions and the change, as texts ("" where there is none)."""
 

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Literal
+
+from shapes.frozen import frozen
 
 #: A chart's row: keys are the channels of ``Layer`` that it has a value for.
 Row = Mapping[str, Any]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Cell:
     """A table's cell: what is shown, what it is sorted by where that is a number, and where it leads to."""
 
@@ -35,14 +37,14 @@ class Part:
     __slots__ = ()
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Facts(Part):
     """Figures that are read at a glance, by name."""
 
     facts: Mapping[str, str]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Text(Part):
     """A paragraph; ``quiet``: what is only looked for."""
 
@@ -50,7 +52,7 @@ class Text(Part):
     quiet: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Table(Part):
     """Rows under a caption; a column is one of numbers where its cells have values."""
 
@@ -59,7 +61,7 @@ class Table(Part):
     rows: Sequence[Sequence[Cell]]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Axis:
     """``order`` names the categories of an axis that has some, from the top or the left; ``whole``: integers alone."""
 
@@ -70,7 +72,7 @@ class Axis:
     whole: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Layer:
     """Marks of one kind, one a row. Keys of a row: ``x``, ``y``, ``x2``, ``y2`` (positions), ``group`` (its colour),
     ``kind`` (its shape), ``size`` (its area), ``text`` (what is written), ``what`` (what is said of it)."""
@@ -80,7 +82,7 @@ class Layer:
     look: Mapping[str, Any] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Chart(Part):
     """``caption`` says what is seen; all of it is in a table of the page too. ``colours`` and ``shapes``: group and
     kind -> how they look, in the legend's order (the palette's where none is named; where rows have no kind, shapes are
@@ -96,13 +98,13 @@ class Chart(Part):
     legend: tuple[str, str] = ("", "")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Section:
     title: str
     parts: Sequence[Part]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Document:
     """A command's whole answer; in a picture its sections lie beside each other."""
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+
+from shapes.frozen import frozen
 
 #: Styles a piece of text for what it is ("error", "warning", "info", "head").
 Style = Callable[[str, str], str]
@@ -14,7 +15,7 @@ def plain(text: str, style: str) -> str:
     return text
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Page:
     """``width`` in columns; ``style`` is ``plain`` wherever there is no terminal."""
 

@@ -8,19 +8,20 @@ A rule is one module of ``sizer/rules/``: its docstring is its page (``sizer exp
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Protocol
 
 from shapes.cost import Cost
 from shapes.cost.step import StepCost
 from shapes.device import Device
+from shapes.frozen import frozen
 from shapes.memory import Implementation
 from shapes.model import ModelShape
 from shapes.operators import Operator, split_problems
 from shapes.workload import Workload
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Suggestion:
     """A change that would fix the finding: dimensions and fields of ``Workload``, new values."""
 
@@ -28,7 +29,7 @@ class Suggestion:
     note: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Finding:
     """What a rule found, before pricing.
 
@@ -49,14 +50,14 @@ class Finding:
     at_most_s: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class NotApplicable:
     """The rule's premise does not hold (no tensor parallelism, no gated MLP …), which is not a pass."""
 
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Context:
     """What a rule may look at.
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, Literal
 
 from shapes.errors import InputError, positive_int
+from shapes.frozen import frozen
 from shapes.model import AttentionShape, Block, MlpShape, ModelShape, Stack
 from shapes.model.resize import resize
 from shapes.workload import Workload
@@ -26,7 +26,7 @@ OPTIONS = {
 }  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Baseline:
     """``parameters`` is the budget of a model search (None: the model's own)."""
 

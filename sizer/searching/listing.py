@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from itertools import islice
 from math import log
 
 from shapes.errors import InputError
+from shapes.frozen import frozen
 from shapes.model.resize import dimensions
 from shapes.operators import operators
 from sizer.checking.vetting import Objections, objections, worse
@@ -37,7 +38,7 @@ SHARDS = (8, 4, 2)
 LOOKED_AT = 64
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Listing:
     """``best``: what is shown, in order. ``fixes``: rules that the first keeps and the baseline breaks outright.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import exp
 from statistics import NormalDist
 
@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from shapes.device import DEFAULT_DEVICE, Device, load_device
 from shapes.errors import InputError
+from shapes.frozen import frozen
 from shapes.measure.executor import Executor, NotMeasured, Prepared
 from shapes.measure.jobs import Job
 from shapes.measure.stats import summarise
@@ -34,7 +35,7 @@ ROOM = 0.5
 SAVE_S = 0.2
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Measured:
     """Seconds of whole parts of a model on ``executor``'s device, kept in ``store``.
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import gcd, lcm
 
+from shapes.frozen import frozen
 from shapes.model import MlpShape, ModelShape, MoeShape
 from shapes.model.parameters import block_tensors, linear_tensors, parameter_count
 from shapes.model.resize import resize
@@ -72,7 +73,7 @@ def off_by(model: ModelShape, change: dict[str, int]) -> float:
     )
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class MixtureCount:
     """Total and active parameters of a model by layers and its mixture, at fixed other dimensions.
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 from shapes.errors import InputError
+from shapes.frozen import frozen
 
 #: Values of an objective that differ by less than this share are a tie: no device tells them apart.
 TIE = 0.005
@@ -25,7 +25,7 @@ class Weighed(Protocol):
     def parameters(self) -> Any: ...
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Objective:
     """``weight``: what a second of a candidate counts, positive, so that the least product is the best."""
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from shapes.device import Device
 from shapes.errors import InputError
+from shapes.frozen import frozen
 from shapes.model import ModelShape
 from shapes.model.resize import DIMENSIONS, resize
 from shapes.operators import Gemm, Operator, operators
@@ -16,7 +17,7 @@ from sizer.pricing import Pricer
 from sizer.searching.space import Space
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class TimedCandidate:
     """A candidate with its time and FLOPs at the baseline's tokens; ``parameters`` are of what is searched."""
 

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
+from shapes.frozen import frozen
 from shapes.timing import Timing
 from sizer.printing import Printable
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Ranked:
     """One candidate. ``speedup`` > 1: faster than the baseline at equal tokens; its bounds hold the source's error.
 
@@ -69,7 +70,7 @@ class Ranked:
         }
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class SearchResult(Printable):
     """A search's answer: the baseline, the best candidates in order, a verdict in words.
 

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
+from shapes.frozen import frozen
 from shapes.model import AttentionShape, Block, ModelShape, MoeShape, Stack
 from shapes.model.resize import DIMENSIONS, resize
 from shapes.operators import Elementwise, Operator, operators
@@ -33,7 +34,7 @@ BATCH = 256
 Key = tuple[str, tuple[int, ...]]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Estimates:
     """Of each candidate: ``seconds`` by device (rows), at the baseline's tokens; FLOPs, layers and parameters."""
 

@@ -7,11 +7,11 @@ and times the candidates that are left. ``sizer.searching.measuring.Measured`` i
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Protocol
 
 from shapes.device import Device
 from shapes.errors import InputError
+from shapes.frozen import frozen
 from sizer.searching.objective import Objective
 from sizer.searching.predicting import TimedCandidate
 from sizer.searching.space import Space
@@ -19,7 +19,7 @@ from sizer.searching.space import Space
 Progress = Callable[[int, int], None]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Times:
     """A row of candidates for every device, the baseline first; ``samples`` were taken for them."""
 
@@ -46,7 +46,7 @@ class Source(Protocol):
     ) -> Times: ...
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Predicted:
     """The cost model's seconds on each of ``devices``."""
 

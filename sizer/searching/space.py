@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from fractions import Fraction
 from math import lcm
 from typing import TYPE_CHECKING
 
 from shapes.errors import InputError, positive_int
+from shapes.frozen import frozen
 from shapes.model import ModelShape
 from shapes.operators import Operator
 from shapes.workload import MOST_RANKS, Workload
@@ -33,7 +34,7 @@ VARIABLE: Mapping[str, tuple[str, ...]] = {
 }  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Space:
     """``candidates`` are changes of ``model`` (dimensions) or ``workload`` (b, s); of a step's operators those that
 
@@ -60,7 +61,7 @@ class Space:
         return model.parameters if self.parameters_of is None else self.parameters_of(model)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Limits:
     """Bounds common to all spaces. ``tolerance``: largest relative change of parameters. ``low``..``high`` bound the
 

@@ -7,13 +7,13 @@ editor. A file that is no model configuration gets none, nor does one that nobod
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
 
 from lsprotocol import types
 from pygls.lsp.server import LanguageServer
 from pygls.workspace import TextDocument
 
 from shapes.errors import InputError
+from shapes.frozen import frozen
 from sizer.answers.neighbours import neighbours, proposals_of
 from sizer.checking.checks import report_of
 from sizer.checking.findings import PricedFinding, Report, Severity
@@ -38,7 +38,7 @@ _SEVERITIES: dict[Severity, types.DiagnosticSeverity] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Checked:
     """A text's report with the proposals it came from, or the error in its place; neither: it is no configuration."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import exp, hypot, log
 
 from shapes.cost.predict import predict_many
@@ -11,6 +11,7 @@ from shapes.cost.result import Cost
 from shapes.cost.step.seconds import Schedule, step_parts
 from shapes.cost.step.work import Work, slowest_stage, work
 from shapes.device import Device
+from shapes.frozen import frozen
 from shapes.model import ModelShape
 from shapes.operators import Operator, operators
 from shapes.software_stack import STEP_TIERS, Interval, SoftwareStack
@@ -21,7 +22,7 @@ from shapes.workload import Workload
 CALIBRATED_ERROR = 0.10
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class StepCost:
     """One global step: ``parts`` add up to ``seconds``; it lies in ``low`` to ``high`` in ``coverage`` of cases.
 

@@ -14,13 +14,13 @@ an interleaved schedule pays it a ``vpp``-th. Where gradients accumulate they ar
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from shapes.cost.step.work import Kind, Region, Work
 from shapes.device import Device
+from shapes.frozen import frozen
 from shapes.software_stack import ELEMENTWISE, PRODUCTS, Overlap, SoftwareStack
 
 #: How sharply a region turns from device-bound to launch-bound: kernels of one layer differ in length, so that both are
@@ -28,7 +28,7 @@ from shapes.software_stack import ELEMENTWISE, PRODUCTS, Overlap, SoftwareStack
 SHARPNESS = 4.0
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Schedule:
     """How a global step is cut: ``accumulation`` microbatches over ``p`` stages of ``vpp`` chunks each.
 
@@ -76,7 +76,7 @@ def exposed(communication: Any, beside: Any, overlap: Overlap) -> Any:
     return np.maximum(needed - cover, 0.0) + overlap.contention * np.minimum(needed, cover)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Microbatch:
     """Seconds of one microbatch: on the device by class, communication that shows by group, and what the host adds."""
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from shapes.frozen import frozen
 from shapes.measure.environment import Environment
 from shapes.measure.executor import Event, Round, Samples
 from shapes.measure.record import Measurement
@@ -24,7 +25,7 @@ Array = NDArray[np.float64]
 MESSAGE_S = 0.25
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Greeting:
     """A device's process is ready: its ``environment``, ``room_bytes`` free on the device, and its ``node``."""
 
@@ -34,7 +35,7 @@ class Greeting:
     pid: int
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Burst:
     """What happened since the last message: new samples of every open job with the control's that belong to them,
 
@@ -46,12 +47,12 @@ class Burst:
     done: tuple[Measurement, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Over:
     """A lease is worked off."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Gone:
     """The device's process is no more, or its device answers nothing. ``final``: another would be no better."""
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 
 from shapes.errors import InputError
+from shapes.frozen import frozen
 
 #: A type of accelerator as its cluster names it.
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
@@ -15,7 +15,7 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 UNNAMED = "GPU"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Node:
     """One node: its accelerators of ``type``, of which ``devices`` whole ones."""
 

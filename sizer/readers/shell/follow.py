@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 
 from shapes.errors import InputError
+from shapes.frozen import frozen
 from sizer.readers.shell.expand import Variables, unknown_in
 from sizer.readers.shell.words import Scanner, Token, Word
 
@@ -26,7 +27,7 @@ _DECLARING = ("export", "declare", "local", "readonly", "typeset")
 _ENDS = ("then", "else", "elif", "fi", "do", "done", "esac", "}")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Script:
     """``commands``: the words of each command, in order. ``variables``: what is assigned at the end, in order.
 

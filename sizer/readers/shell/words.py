@@ -7,10 +7,10 @@ or array that is appended to).
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from typing import Literal
 
 from shapes.errors import InputError
+from shapes.frozen import frozen
 
 #: A launch script is a few KiB.
 MAX_SCRIPT = 2**20
@@ -24,7 +24,7 @@ _ARRAY = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)(\+?)=\(")
 Kind = Literal["text", "variable", "command", "arithmetic"]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Part:
     """A piece of a word. ``variable``: what stands inside ``${ }``; ``command`` and ``arithmetic``: their own text."""
 
@@ -33,7 +33,7 @@ class Part:
     quoted: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Word:
     parts: tuple[Part, ...]
 
@@ -45,7 +45,7 @@ class Word:
         )
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Token:
     """``value``: a Word, an operator, the words of an array assigned to ``name``, or a here-document's text."""
 

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import cache, partial
 from math import ceil, floor, gcd, lcm
 
 from shapes.device import Device
 from shapes.errors import InputError
+from shapes.frozen import frozen
 from shapes.model import AttentionShape, MlaShape, ModelShape, MoeShape
 from shapes.model.resize import dimensions, resize
 from shapes.workload import Workload
@@ -29,7 +29,7 @@ COARSE = 128
 MOST_HEADS_STEP = 16
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Bounds:
     """What keeps a model's shape near the baseline's.
 
@@ -42,7 +42,10 @@ class Bounds:
     expert_factor: float = 2.0
 
 
-def space(baseline: Baseline, device: Device, limits: Limits, *, bounds: Bounds = Bounds()) -> Space:
+NEAR = Bounds()
+
+
+def space(baseline: Baseline, device: Device, limits: Limits, *, bounds: Bounds = NEAR) -> Space:
     """Every combination of aligned dimensions whose parameters are within the tolerance of the budget."""
     model, workload = baseline.model, baseline.workload
     _refuse(model, limits)
@@ -153,7 +156,7 @@ def _mixtures(
                     excluded[f"--tolerance {limits.tolerance:.2%} of total and active parameters, top_k"] += 1
 
 
-def aspect_bounds(model: ModelShape, limits: Limits, bounds: Bounds = Bounds()) -> tuple[float, float]:
+def aspect_bounds(model: ModelShape, limits: Limits, bounds: Bounds = NEAR) -> tuple[float, float]:
     """h/L from and to: as asked for, else within a factor of the baseline's."""
     own = model.hidden / model.layers
     return limits.aspect or (own / bounds.aspect_factor, own * bounds.aspect_factor)
@@ -213,7 +216,7 @@ def _varied(
             yield one
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ParameterCount:
     """Parameters of the model by layers and d_ff at fixed other dimensions: ends + layers (rest + d_ff x each)."""
 

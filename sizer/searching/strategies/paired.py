@@ -7,7 +7,6 @@ their ratio to it: clocks that drift through a search of minutes cancel.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from math import log, sqrt
 from random import Random
 
@@ -15,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import stdtr
 
+from shapes.frozen import frozen
 from shapes.measure.stats import correlation_length
 
 Array = NDArray[np.float64]
@@ -57,7 +57,7 @@ class BaselineError(RuntimeError):
     """The baseline cannot run, without which no sample means anything; the text says why."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Outcome:
     """How a search ended. ``best`` indexes the candidates, of which 0 is the baseline.
 
