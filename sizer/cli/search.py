@@ -11,7 +11,7 @@ import click
 
 from shapes.errors import InputError
 from sizer.cli.executors import executors, one_executor, ray_options
-from sizer.cli.numbers import QUANTITY
+from sizer.cli.numbers import COUNT, QUANTITY
 from sizer.cli.options import (
     config_argument,
     config_options,
@@ -47,6 +47,12 @@ from sizer.ending import resumable
 @click.option("--tp-ready", type=int, help="Candidates also split over so many shards (8: a node). [default: --tp's]")
 @click.option("--keep", metavar="LIST", help="What no candidate changes: head-dim,kv-ratio,layers.")
 @click.option("--vary", metavar="LIST", help="With model, what may change too: kv-ratio,mla-ranks,mla-heads,window.")
+@click.option(
+    "--serving",
+    metavar="FIELDS",
+    help="Price a decode step beside each: microbatch=64,context=8k[,tp=8,dtype=fp8,kv-dtype=fp8 …]; a Pareto front.",
+)
+@click.option("--training-budget", metavar="SHARE", help="Longest step, over the baseline's (100%: no longer).")
 @click.option("--train", "direction", flag_value="train", help="As --phase train.")
 @click.option("--infer", "direction", flag_value="infer", help="As --phase infer: forward only.")
 @click.option("--tokens", type=int, help="Tokens a microbatch, instead of -b and -s.")
@@ -85,6 +91,8 @@ def command(
     tp_ready: int | None,
     keep: str | None,
     vary: str | None,
+    serving: str | None,
+    training_budget: str | None,
     direction: str | None,
     device: tuple[str, ...],
     source: str | None,
@@ -131,7 +139,10 @@ def command(
         with resumable() as may_stop, _progress("measuring" if measure else "pricing", may_stop) as progress:
             result = search(
                 reading, device=device or None, limits=limits, measure=measure,
-                regret=_share(regret, "--regret") if regret is not None else None, progress=progress, **given(options),
+                regret=_share(regret, "--regret") if regret is not None else None, progress=progress,
+                serving=_fields(serving, "--serving") if serving is not None else None,
+                training_budget=_share(training_budget, "--training-budget") if training_budget is not None else None,
+                **given(options),
             )  # fmt: skip
     except InputError as error:
         raise option_error(error) from None
@@ -180,6 +191,22 @@ def _bounds(text: str | None, option: str, number: Callable[[str], Any]) -> tupl
         return (number(low) if low else None, number(high) if high else None)
     except ValueError:
         raise InputError("expected LOW:HIGH, two numbers", key=option, value=text) from None
+
+
+def _fields(text: str, option: str) -> dict[str, Any]:
+    """KEY=VALUE between commas: fields of a workload, numbers as the other options take them."""
+    found: dict[str, Any] = {}
+    for part in text.split(","):
+        key, equals, value = part.strip().partition("=")
+        if not equals:
+            raise InputError("expected KEY=VALUE between commas", key=option, value=part)
+        name = key.strip().replace("-", "_")
+        try:
+            words = name in ("dtype", "kv_dtype", "attention", "recipe")
+            found[name] = value if words else COUNT.convert(value, None, None)
+        except click.UsageError:
+            raise InputError("expected a number (such as 64 or 8k)", key=option, value=part) from None
+    return found
 
 
 def _names(text: str | None) -> tuple[str, ...] | None:

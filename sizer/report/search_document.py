@@ -1,4 +1,7 @@
-"""A search as a page: the landscape of a dimension or the front of parameters and time, and every candidate."""
+"""A search as a page: the landscape of a dimension, or a front (parameters and time; training and serving), and every
+
+candidate.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,7 @@ from sizer.report.alignment_classes import COLOURS, alignment_class
 from sizer.report.document import Axis, Chart, Document, Facts, Layer, Section, Table, Text, cell
 from sizer.report.units import percent_text, seconds_scale, seconds_text, signed_count_text
 from sizer.searching.ranked import Ranked, SearchResult
+from sizer.searching.two_budgets import decode_gain, training_gain
 from sizer.searching.verdict import label
 
 SHAPES = {
@@ -34,11 +38,11 @@ def document(answer: SearchResult) -> Document:
     excluded = ", ".join(f"{number} by {why}" for why, number in answer.excluded.items() if number)
     notes += [Text(f"Excluded: {excluded}", quiet=True)] if excluded else []
     single = len(answer.baseline.change) == 1
-    charts = [landscape(answer)] if single else [front(answer)]
+    charts = [served(answer)] if answer.front else [landscape(answer)] if single else [front(answer)]
     charts += [losses(answer)] if answer.baseline.losses else []
     parts = (Text(answer.verdict), Facts(facts), Text(f"Times: {answer.source}", quiet=True), *notes, *charts,
              _table("Listed", (answer.baseline, *answer.candidates), answer),
-             *([_table("Pareto front", answer.pareto, answer)] if answer.pareto else []),
+             *([_table("Pareto front", shown, answer)] if (shown := answer.front or answer.pareto) else []),
              _table("Every candidate", answer.ranked, answer))  # fmt: skip
     return Document(f"sizer search: {answer.what}", (Section(f"{answer.what}, {answer.source}", parts),))
 
@@ -46,7 +50,7 @@ def document(answer: SearchResult) -> Document:
 def _roles(answer: SearchResult) -> list[tuple[Ranked, str]]:
     """Every candidate with a time and what it is, the notable ones last, so that they are drawn on top."""
     listed = [one.change for one in answer.candidates]
-    on_front = [one.change for one in answer.pareto]
+    on_front = [one.change for one in answer.front or answer.pareto]
 
     def role(one: Ranked) -> str:
         if one.change == answer.baseline.change:
@@ -128,6 +132,35 @@ def front(answer: SearchResult) -> Chart:
     )  # fmt: skip
 
 
+def served(answer: SearchResult) -> Chart:
+    """The decode step over the training step, each over the baseline's and by the objective."""
+    rows = [
+        {"x": 1 / training_gain(one), "y": 1 / decode_gain(one), "group": role, "size": SIZES[role],
+         "what": f"{label(one)}\n{role}: {one.speedup:.3f}x to train, {one.decode_speedup:.3f}x to decode"}
+        for one, role in _roles(answer)
+    ]  # fmt: skip
+    line = sorted(({"x": 1 / training_gain(one), "y": 1 / decode_gain(one)} for one in answer.front),
+                  key=lambda row: row["x"])  # fmt: skip
+    ends = [{"x": 1 / training_gain(one), "y": 1 / decode_gain(one), "text": _differs(one, answer)}
+            for one in {id(one): one for one in (answer.front[0], answer.front[-1])}.values()]  # fmt: skip
+    layers = [
+        Layer("line", line, {"color": ROLE_COLOURS["on the front"], "interpolate": "step-after"}),
+        Layer("point", rows, {"opacity": 0.85}),
+        Layer("text", ends, {"align": "left", "dx": 9, "dy": -9}),
+    ]
+    return Chart(
+        f"{answer.what}: the decode step over the training step, both over the baseline's, by {answer.objective}; none "
+        "is faster in both than what is on the front.",
+        Axis("training step, over the baseline's", zero=False), Axis("decode step, over the baseline's", zero=False),
+        layers, height=380, colours=ROLE_COLOURS, shapes=SHAPES,
+    )  # fmt: skip
+
+
+def _differs(one: Ranked, answer: SearchResult) -> str:
+    """Where a candidate is not the baseline."""
+    return ", ".join(f"{key} {value}" for key, value in one.change.items() if value != answer.baseline.change[key])
+
+
 def losses(answer: SearchResult) -> Chart:
     """What each listed candidate loses on each device against the best of that device."""
     shown = (answer.baseline, *answer.candidates)
@@ -150,8 +183,10 @@ def _table(caption: str, ranked: Sequence[Ranked], answer: SearchResult) -> Tabl
          cell(one.timing.high, seconds_text(one.timing.high)), cell(one.tflops, f"{one.tflops:.4g}"),
          cell(one.speedup, f"{one.speedup:.3f}x"), cell(one.parameters),
          cell(one.parameters_change, signed_count_text(one.parameters_change) if one.parameters_change else "0"),
+         *(cell(step.seconds, seconds_text(step.seconds)) for step in (one.decode,) if step is not None),
          *(cell(loss, percent_text(loss)) for loss in one.losses.values())]
         for one in ranked
     ]  # fmt: skip
     head = [answer.what, "time", "low", "high", "TFLOPS", "speed-up", "parameters", "change"]
+    head += ["decode step"] if answer.serving is not None else []
     return Table(caption, [*head, *(f"loss on {device}" for device in answer.baseline.losses)], rows)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tabulate import tabulate
 
+from shapes.workload import Workload
 from sizer.report.page import Page
 from sizer.report.units import seconds_text, signed_count_text
 from sizer.searching.ranked import Ranked, SearchResult
@@ -20,10 +21,14 @@ def render(result: SearchResult, page: Page) -> str:
     lines = [
         f"{first}: {result.what} over {result.tokens:,} tokens, {result.considered} candidates, by {result.objective}"
     ]
+    if result.serving is not None:
+        lines.append(f"  {_serving(result.serving)}")
     lines += [f"  {note}" for note in result.notes]
     rows = [_row("baseline", result.baseline, result)]
     rows += [_row(str(index), one, result) for index, one in enumerate(result.candidates, 1)]
     headers = ["", result.what, "time", "+-", "TFLOPS", "speed-up", "interval", "parameters", "memory", "shards"]
+    if result.serving is not None:
+        headers += ["decode", "speed-up"]
     if result.baseline.losses:
         headers += [f"loss on {name}" for name in result.baseline.losses]
     aligned = ("left", "left", *("right",) * (len(headers) - 2))
@@ -33,6 +38,13 @@ def render(result: SearchResult, page: Page) -> str:
         "",
         result.verdict,
     ]
+    if result.front:
+        lines += ["", "Pareto (none is faster both to train and to serve, by the objective):"]
+        lines += [
+            f"  {seconds_text(one.timing.seconds)} a step ({one.speedup:.2f}x), {_decode(one)}: "
+            + ("baseline" if one.change == result.baseline.change else label(one))
+            for one in result.front
+        ]
     if result.pareto:
         lines += ["", "Pareto (each is faster than every one with more parameters):"]
         lines += [
@@ -40,6 +52,14 @@ def render(result: SearchResult, page: Page) -> str:
             for one in result.pareto
         ]
     return "\n".join(lines) + "\n"
+
+
+def _serving(workload: Workload) -> str:
+    split = "".join(f", {word} {getattr(workload, key)}" for key, word in (("t", "tp"), ("e", "ep"), ("d", "dp")))
+    return (
+        f"decode: {workload.b} requests of {workload.context:,} keys{split}, {workload.dtype}, KV cache "
+        f"{workload.cache_dtype}; extrapolated, no decode kernel was measured"
+    )
 
 
 def _row(name: str, one: Ranked, result: SearchResult) -> list[str]:
@@ -52,7 +72,13 @@ def _row(name: str, one: Ranked, result: SearchResult) -> list[str]:
         signed_count_text(one.parameters_change) if one.parameters_change else "0",
         _signed_bytes(one.memory_change_bytes), f"{one.shards}" if one.shards else "",
     ]  # fmt: skip
+    if one.decode is not None:
+        cells += [seconds_text(one.decode.seconds), f"{one.decode_speedup:.3f}x"]
     return cells + [f"{loss:.1%}" for loss in one.losses.values()]
+
+
+def _decode(one: Ranked) -> str:
+    return f"{seconds_text(one.decode.seconds)} a token ({one.decode_speedup:.2f}x)" if one.decode is not None else ""
 
 
 def _named(one: Ranked) -> str:

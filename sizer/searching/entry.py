@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from shapes.device import DEFAULT_DEVICE, Device, load_device
@@ -14,6 +14,7 @@ from sizer.searching.ranked import SearchResult
 from sizer.searching.run import find
 from sizer.searching.source import Predicted, Source
 from sizer.searching.space import Limits
+from sizer.searching.two_budgets import Budgets
 from sizer.workload_names import workload_fields
 
 if TYPE_CHECKING:
@@ -40,6 +41,8 @@ def search(
     top: int = 5,
     measure: bool | Executor = False,
     progress: Callable[[int, int], None] | None = None,
+    serving: Mapping[str, Any] | None = None,
+    training_budget: float | None = None,
     **options: Any,
 ) -> SearchResult:
     """The fastest neighbours of a baseline, predicted, or with ``measure`` measured on the device at hand.
@@ -48,7 +51,9 @@ def search(
     ``params`` a whole model. Predicting, for ``device`` (default h100-sxm), every candidate is priced. Several devices:
     each candidate counts with its worst loss against the best on that device. Measuring, the prediction for the device
     at hand (for h100-sxm where that is not known, as a CPU) orders the candidates; ``measure`` may be an executor of
-    its own (``shapes.measure.Executor``). ``progress(done, of)``. ``options`` are of three groups:
+    its own (``shapes.measure.Executor``). ``progress(done, of)``. ``serving``: fields of the decode
+    step that is priced beside each candidate's step ({"b": 64, "context": 8192, "tp": 8}); ``training_budget``: the
+    longest step, over the baseline's. ``options`` are of three groups:
 
     * dimensions of the baseline: ``d_ff``, ``heads``, ``kv_heads``, ``layers``, ``vocab``; ``gemm_only=True`` is the
       single product of the ML Engineering book instead of an MLP;
@@ -85,7 +90,19 @@ def search(
         start = Baseline.from_budget(params, dimensions=dimensions, scope=scope, **workload)
     else:
         raise InputError("expected --h, --params or a configuration to start from", key="--h")
-    return find(start, what, find_objective(objective), limits or Limits(), source, top=top, progress=progress)
+    budgets = Budgets(_decode(serving, start), training_budget)
+    chosen = find_objective(objective)
+    return find(start, what, chosen, limits or Limits(), source, top=top, progress=progress, budgets=budgets)
+
+
+def _decode(serving: Mapping[str, Any] | None, start: Baseline) -> Workload | None:
+    """The decode step that ``serving`` says, in the element type of training where it names none."""
+    if serving is None:
+        return None
+    asked = workload_fields(serving)
+    if "context" not in asked:
+        raise InputError("expected context=TOKENS, the keys a request has in its cache", key="--serving")
+    return Workload(**{"b": DEFAULT_B, "dtype": start.workload.dtype, **asked, "phase": "decode"})
 
 
 def _used(what: str, config: object, params: float | None, dimensions: dict[str, int | None]) -> None:

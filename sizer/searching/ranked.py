@@ -8,6 +8,7 @@ from typing import Any
 
 from shapes.frozen import frozen
 from shapes.timing import Timing
+from shapes.workload import Workload
 from sizer.printing import Printable
 
 
@@ -20,7 +21,8 @@ class Ranked:
     for candidates that are listed (None: of those that are only plotted). ``gain`` > 1: better than the baseline by the
     objective, with its bounds; ``breaks``: rules of `check` that it breaks and the baseline keeps, ``why`` it is listed
     all the same. ``shards``: the most tensor-parallel shards, to 8, that it splits over with nothing broken outright
-    (0: not looked at).
+    (0: not looked at). ``decode``: its decode step where serving was asked for, ``decode_speedup`` over the baseline's;
+    ``gain`` is then the geometric mean of both.
     """
 
     change: Mapping[str, int]
@@ -40,6 +42,8 @@ class Ranked:
     breaks: tuple[str, ...] = ()
     why: str = ""
     shards: int = 0
+    decode: Timing | None = None
+    decode_speedup: float = 1.0
 
     @property
     def different(self) -> bool:
@@ -66,6 +70,8 @@ class Ranked:
             "breaks": list(self.breaks),
             "why": self.why,
             "shards": self.shards,
+            "decode_seconds": self.decode.seconds if self.decode is not None else None,
+            "decode_speedup": self.decode_speedup,
             "source": self.timing.source,
         }
 
@@ -80,7 +86,8 @@ class SearchResult(Printable):
     the values beyond which that product is a wave longer.
     ``pareto``: no other candidate has fewer parameters and less time (model search). ``keys``: dimension -> the
     baseline file's own key for it (empty: there is no file). ``keep``: the baseline is the answer, nothing being better
-    beyond the error.
+    beyond the error. ``front``: no other candidate is faster both to train and to serve as ``serving`` says (None: that
+    was not asked).
     """
 
     COMMAND = "search"
@@ -104,6 +111,8 @@ class SearchResult(Printable):
     waves: tuple[int, ...] = ()
     keys: Mapping[str, str] = field(default_factory=dict)
     keep: bool = False
+    serving: Workload | None = None
+    front: tuple[Ranked, ...] = ()
 
     @property
     def best(self) -> Ranked:
@@ -126,5 +135,7 @@ class SearchResult(Printable):
             "measurements": self.measurements,
             "elapsed_s": self.elapsed_s,
             "pareto": [candidate.to_dict() for candidate in self.pareto],
+            "serving": self.serving.to_dict() if self.serving is not None else None,
+            "front": [candidate.to_dict() for candidate in self.front],
             "notes": list(self.notes),
         }

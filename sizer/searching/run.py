@@ -20,6 +20,7 @@ from sizer.searching.shortlist import shortlist
 from sizer.searching.source import Progress, Source
 from sizer.searching.space import Limits, Space
 from sizer.searching.spaces import make_space
+from sizer.searching.two_budgets import NO_BUDGETS, Budgets, beside, check_served, front, whole_steps
 from sizer.searching.verdict import keeps, pareto, verdict
 
 
@@ -32,21 +33,28 @@ def find(
     *,
     top: int = 5,
     progress: Progress | None = None,
+    budgets: Budgets = NO_BUDGETS,
 ) -> SearchResult:
     """The ``top`` candidates of the space named ``what`` that ``objective`` likes best, by the seconds of ``source``.
 
     The objective orders a large space's shortlist as well. Several devices: each candidate counts with its worst loss
-    against the best on that device. ``progress(done, of)``. InputError where nothing satisfies the limits.
+    against the best on that device. With ``budgets`` for serving each is priced in decoding too, and the answer has the
+    front of both. ``progress(done, of)``. InputError where nothing satisfies the limits.
     """
     started = time.perf_counter()
     positive_int(top, "--top")
     devices_agree(source.devices, baseline.workload.dtype)
+    if budgets.serving is not None:
+        check_served(what, baseline, budgets.serving, source)
+        limits = replace(limits, tp_ready=limits.shards(budgets.serving.t))
     space = make_space(what, baseline, source.devices[0], limits)
+    if budgets.serving is not None:
+        space = whole_steps(space, baseline, budgets.serving)
     pricers = [Pricer(device) for device in source.devices]
-    chosen = [space.baseline, *shortlist(space, pricers, objective, progress)]
+    chosen = [space.baseline, *shortlist(space, pricers, objective, progress, budgets.serving)]
     predicted = [[price(space, change, pricer) for change in chosen] for pricer in pricers]
     times = source.times(space, predicted, objective, progress)
-    ranked = rank(times.rows, source.devices, objective)
+    ranked, left_out = beside(space, rank(times.rows, source.devices, objective), budgets, source.devices[0])
     listed = listing(space, ranked, pricers[0], top)
     own, *best = _with_memory(space, (ranked[0], *listed.best))
     drawn = best[0] if best else own  # whose tile most others have: a misaligned baseline runs another kernel
@@ -63,12 +71,14 @@ def find(
         considered=len(space.candidates),
         measurements=times.samples,
         elapsed_s=time.perf_counter() - started,
-        excluded={**space.excluded, **listed.excluded},
-        pareto=_with_memory(space, pareto(ranked)) if what == "model" else (),
+        excluded={**space.excluded, **left_out, **listed.excluded},
+        pareto=_with_memory(space, pareto(ranked)) if what == "model" and budgets.serving is None else (),
         notes=(*space.notes, *times.notes, *ready(best, space.workload.t)),
         ranked=tuple(ranked),
         tile=tile_of(space, pricers[0], drawn.change),
         waves=wave_edges(space, pricers[0], drawn.change),
+        serving=budgets.serving,
+        front=_with_memory(space, front(ranked)) if budgets.serving is not None else (),
     )
 
 

@@ -18,6 +18,7 @@ from shapes.frozen import frozen
 from shapes.model import AttentionShape, Block, ModelShape, MoeShape, Stack
 from shapes.model.resize import DIMENSIONS, resize
 from shapes.operators import Elementwise, Operator, operators
+from shapes.workload import Workload
 from sizer.pricing import Pricer
 from sizer.searching.objective import Objective
 from sizer.searching.predicting import rebuilt, timed_operators
@@ -27,6 +28,8 @@ Array = NDArray[np.float64]
 Change = Mapping[str, int]
 #: So many candidates are priced operator by operator.
 EXACT = 256
+#: Shares of a decode step in what orders a shortlist for training and serving.
+SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)
 #: Parts whose operators are priced in one go: one at a time is ten times slower.
 BATCH = 256
 
@@ -49,13 +52,22 @@ def shortlist(
     pricers: Sequence[Pricer],
     objective: Objective,
     progress: Callable[[int, int], None] | None = None,
+    serving: Workload | None = None,
 ) -> Sequence[Change]:
-    """All candidates of a small space, of a large one ``EXACT`` likely best, the best for each device among them."""
+    """All candidates of a small space, of a large one ``EXACT`` likely best, the best for each device among them.
+
+    Where they are for ``serving`` too, the likeliest of every weighing of a step of training against one of decoding.
+    """
     if len(space.candidates) <= EXACT or space.timed is not None:
         return space.candidates
     found = estimates(space, space.candidates, pricers, progress)
-    order = by_worst_loss(found.seconds * objective.weight(found))
-    return [space.candidates[index] for index in order[:EXACT]]
+    values = found.seconds * objective.weight(found)
+    if serving is None:
+        return [space.candidates[index] for index in by_worst_loss(values)[:EXACT]]
+    decode = estimates(replace(space, workload=serving), space.candidates, pricers).seconds * objective.weight(found)
+    orders = [np.argsort(values[0] ** (1 - share) * decode[0] ** share, kind="stable") for share in SHARES]
+    taken = dict.fromkeys(int(order[place]) for place in range(len(orders[0])) for order in orders)
+    return [space.candidates[index] for index in list(taken)[:EXACT]]
 
 
 def by_worst_loss(values: Array) -> list[int]:
@@ -194,13 +206,18 @@ class _Parts:
             yield f"{kind} {place}"
 
     def operators(self, key: Key) -> Iterator[Operator]:
-        workload = self._workload if key[0].startswith("experts") else replace(self._workload, e=1)
+        kind, decode = key[0].split()[0], self._workload.decode
+        workload = self._workload if kind == "experts" or decode else replace(self._workload, e=1)
         for operator in operators(self._model(key), workload):
-            if not _is_optimizer(operator) and operator.name.startswith("layers.") == (key[0] != "ends 0"):
+            if _is_optimizer(operator) or operator.name.startswith("layers.") != (kind != "ends"):
+                continue
+            # A decode step is of whole layers: the part is picked out of one.
+            if not decode or kind == "ends" or _is_mlp(operator) == (kind != "attention"):
                 yield operator
 
     def parameters(self, key: Key) -> int:
-        return self._model(key).parameters
+        # Nothing of a decode step goes with them.
+        return 0 if self._workload.decode else self._model(key).parameters
 
     def scale(self, key: Key) -> float:
         return 1.0
@@ -220,6 +237,8 @@ class _Parts:
         # What follows a dimension (a rotary share, a projection before the head) follows as it does in the candidate.
         model = resize(self._space.model, **changes)
         block = model.main.blocks[int(place)]
+        if self._workload.decode:
+            return replace(model, stacks=(replace(model.main, blocks=(replace(block, count=1),)),))
         if kind == "ends":
             return replace(model, stacks=(replace(model.main, blocks=(Block(None, None, norms=0),)),))
         part = _attention(block) if kind == "attention" else _mlp(block)
@@ -232,6 +251,10 @@ def _attention(block: Block) -> Block:
 
 def _mlp(block: Block) -> Block:
     return Block(None, block.mlp, norms=0)
+
+
+def _is_mlp(operator: Operator) -> bool:
+    return ".mlp." in operator.name or ".moe." in operator.name
 
 
 def _kind(block: Block) -> str:

@@ -29,7 +29,8 @@ def verdict(what: str, baseline: Ranked, best: Sequence[Ranked], fixes: Sequence
         return f"no other {what} was found"
     first = best[0]
     share = first.parameters_change / baseline.parameters if baseline.parameters else 0.0
-    gain = f"{label(first)}: {first.speedup:.2f}x as fast as {label(baseline)}, {share:+.2%} parameters"
+    decoding = f" to train and {first.decode_speedup:.2f}x to decode" if first.decode is not None else ""
+    gain = f"{label(first)}: {first.speedup:.2f}x as fast{decoding} as {label(baseline)}, {share:+.2%} parameters"
     error = f"within the error of {(first.gain_high - first.gain_low) / 2 / first.gain:.1%}"
     if first.breaks:
         gain += f" (breaks {', '.join(first.breaks)}; {first.why})"

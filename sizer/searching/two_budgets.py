@@ -1,0 +1,143 @@
+"""Two budgets side by side: a training step and a decode step of the same candidates, and what no candidate beats."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import sqrt
+
+from shapes.device import Device
+from shapes.errors import InputError
+from shapes.operators import operators
+from shapes.timing import Timing
+from shapes.workload import Workload
+from sizer.pricing import Pricer, Step
+from sizer.searching.baseline import Baseline
+from sizer.searching.objective import TIE
+from sizer.searching.predicting import rebuilt
+from sizer.searching.ranked import Ranked
+from sizer.searching.source import Predicted, Source
+from sizer.searching.space import Space, nothing_left
+
+
+@dataclass(frozen=True, slots=True)
+class Budgets:
+    """``serving``: the decode step that is priced beside each candidate's step (None: none). ``training``: the longest
+
+    step, over the baseline's (None: any; 1.0: no longer than it is).
+    """
+
+    serving: Workload | None = None
+    training: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.training is not None and not 0 < self.training < 100:
+            raise InputError(
+                "expected a share of the baseline's step (100%: no longer)",
+                key="--training-budget",
+                value=self.training,
+            )
+        if self.serving is not None and not self.serving.decode:
+            raise InputError("expected a decode step", key="--serving", value=self.serving.phase)
+
+
+NO_BUDGETS = Budgets()
+
+
+def check_served(what: str, baseline: Baseline, serving: Workload, source: Source) -> None:
+    """InputError for what serves nobody, or does not split as it is to be served."""
+    if what == "microbatch" or (baseline.scope != "model" and what == "swiglu"):
+        raise InputError("expected a search that changes a whole model with it", key="--serving")
+    if not isinstance(source, Predicted) or len(source.devices) > 1:
+        raise InputError("expected --predict and one --device with it", key="--serving")
+    try:
+        operators(baseline.model, serving)
+    except InputError as error:
+        raise InputError(error.expected, key=f"--serving {error.key}", value=error.value) from None
+
+
+def whole_steps(space: Space, baseline: Baseline, serving: Workload) -> Space:
+    """``space`` with whole steps timed, as serving runs whole models, of candidates whose experts divide over its e."""
+    kept = tuple(change for change in space.candidates if change.get("experts", 0) % serving.e == 0)
+    excluded = {**space.excluded, f"experts that divide over ep {serving.e}": len(space.candidates) - len(kept)}
+    if not kept:
+        raise nothing_left(space.what, excluded)
+    return replace(
+        space, model=baseline.model, timed=None, measured_parts=None, parameters_of=None, candidates=kept,
+        excluded={reason: number for reason, number in excluded.items() if number},
+        notes=(*space.notes, "to be served, whole steps are priced, in training too"),
+    )  # fmt: skip
+
+
+def decode_step(space: Space, change: Mapping[str, int], serving: Workload, pricer: Pricer) -> Step | None:
+    """The decode step of a candidate; None where it does not split as it is to be served."""
+    model, _ = rebuilt(space, change)
+    try:
+        return pricer.step(operators(model, serving), serving)
+    except InputError:
+        return None
+
+
+def beside(
+    space: Space, ranked: Sequence[Ranked], budgets: Budgets, device: Device
+) -> tuple[list[Ranked], dict[str, int]]:
+    """``ranked`` (baseline first) within the training budget, each with its decode step; and how many were left out.
+
+    Served ones are better by the geometric mean of both gains.
+    """
+    excluded: dict[str, int] = {}
+    found = list(ranked)
+    if budgets.training is not None:
+        most = budgets.training * ranked[0].timing.seconds
+        found = [ranked[0], *(one for one in ranked[1:] if one.timing.seconds <= most)]
+        excluded[f"--training-budget {budgets.training:.0%}"] = len(ranked) - len(found)
+    if budgets.serving is not None:
+        priced = _served(space, found, budgets.serving, Pricer(device))
+        excluded[f"the split that serves (tp {budgets.serving.t}, ep {budgets.serving.e})"] = len(found) - len(priced)
+        found = priced
+    return found, {reason: number for reason, number in excluded.items() if number}
+
+
+def _served(space: Space, ranked: Sequence[Ranked], serving: Workload, pricer: Pricer) -> list[Ranked]:
+    own, found = pricer.step(operators(space.model, serving), serving), []
+    for one in ranked:
+        step = decode_step(space, one.change, serving, pricer)
+        if step is None:
+            continue
+        timing = Timing(step.seconds, step.low, step.high, step.source)
+        worth = one.gain / one.speedup  # of a second, by the objective
+        faster = own.seconds / step.seconds
+        error = max((each.high - each.low) / 2 / each.seconds for each in (own, step)) if one is not ranked[0] else 0.0
+        found.append(
+            replace(
+                one, decode=timing, decode_speedup=faster, gain=sqrt(one.gain * faster * worth),
+                gain_low=sqrt(one.gain_low * faster * max(0.0, 1 - error) * worth),
+                gain_high=sqrt(one.gain_high * faster * (1 + error) * worth),
+                value=1 / sqrt(one.gain * faster * worth),
+            )
+        )  # fmt: skip
+    return found
+
+
+def front(ranked: Sequence[Ranked]) -> tuple[Ranked, ...]:
+    """What no other beats in training without being slower to decode, by the objective, the fastest to train first.
+
+    Of those a tie apart in one the better in the other is kept.
+    """
+    kept: list[Ranked] = []
+    for one in sorted(ranked, key=lambda item: (-training_gain(item), -decode_gain(item))):
+        if not kept or decode_gain(one) > (1 + TIE) * decode_gain(kept[-1]):
+            while kept and training_gain(one) > (1 - TIE) * training_gain(kept[-1]):
+                kept.pop()
+            kept.append(one)
+    return tuple(kept)
+
+
+def decode_gain(one: Ranked) -> float:
+    """By the objective, whose gain is the mean of both: gain^2 = (speedup x worth) (decode_speedup x worth)."""
+    return one.gain * sqrt(one.decode_speedup / one.speedup)
+
+
+def training_gain(one: Ranked) -> float:
+    """By the objective, as ``decode_gain``."""
+    return one.gain * sqrt(one.speedup / one.decode_speedup)

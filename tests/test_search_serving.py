@@ -1,0 +1,151 @@
+"""Two budgets side by side: each candidate's training step and decode step, the front of both, and its picture."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+from measure_fakes import FakeExecutor
+
+import sizer
+from shapes.device import load_device
+from shapes.errors import InputError
+from shapes.operators import operators
+from shapes.workload import Workload
+from sizer.cli import main
+from sizer.pricing import Pricer
+from sizer.searching import search
+from sizer.searching.baseline import Baseline
+from sizer.searching.objective import TIE
+from sizer.searching.predicting import rebuilt
+from sizer.searching.shortlist import estimates
+from sizer.searching.space import Limits
+from sizer.searching.spaces import make_space
+from sizer.searching.two_budgets import decode_gain, decode_step, training_gain
+
+CONFIGS = Path(__file__).parent / "data" / "configs"
+LLAMA = str(CONFIGS / "llama-3.1-8b.json")
+SERVING = {"b": 64, "context": 8192, "tp": 8}
+
+
+def run(*arguments: str) -> Result:
+    return CliRunner().invoke(main, ["search", *arguments], catch_exceptions=False)
+
+
+@pytest.mark.parametrize("what", ["heads", "hidden", "model", "vocab"])
+def test_each_candidate_is_decoded_as_check_prices_a_decode_step(what: str) -> None:
+    limits = Limits(0.05, step=256) if what == "hidden" else Limits(0.02)
+    result = search(LLAMA, what=what, limits=limits, serving=SERVING, device="h100-sxm")
+    own = result.baseline
+    assert own.decode is not None
+    checked = sizer.check(LLAMA, device="h100-sxm", phase="decode", **SERVING).step.seconds
+    assert own.decode.seconds == pytest.approx(checked, rel=1e-9)
+    for one in result.ranked:
+        assert one.decode is not None
+        assert one.decode_speedup == pytest.approx(own.decode.seconds / one.decode.seconds)
+        assert training_gain(one) * decode_gain(one) == pytest.approx(one.gain**2)
+
+
+def test_no_candidate_beats_the_front_in_both() -> None:
+    result = search(LLAMA, what="model", limits=Limits(0.02, vary=("kv-ratio",)), serving=SERVING)
+    assert len(result.front) > 1
+    for one in result.ranked:
+        better = [kept for kept in result.front
+                  if training_gain(kept) >= training_gain(one) * (1 - 2 * TIE)
+                  and decode_gain(kept) >= decode_gain(one) * (1 - 2 * TIE)]  # fmt: skip
+        assert better, one.change
+    # It is a front: what trains faster decodes slower.
+    assert sorted(result.front, key=training_gain) == sorted(result.front, key=decode_gain, reverse=True)
+
+
+def test_the_shortlist_keeps_what_decodes_best_of_a_large_space(monkeypatch: pytest.MonkeyPatch) -> None:
+    words: dict[str, Any] = {"what": "model", "limits": Limits(0.02), "serving": {"b": 64, "context": 8192}}
+    short = search({"model_type": "gpt2", "n_embd": 2560, "n_head": 32, "n_layer": 32}, **words)
+    assert short.considered > len(short.ranked)
+    monkeypatch.setattr("sizer.searching.shortlist.EXACT", 10_000)
+    every = search({"model_type": "gpt2", "n_embd": 2560, "n_head": 32, "n_layer": 32}, **words)
+    assert max(map(decode_gain, short.ranked)) == pytest.approx(max(map(decode_gain, every.ranked)), rel=TIE)
+    assert max(map(training_gain, short.ranked)) == pytest.approx(max(map(training_gain, every.ranked)), rel=TIE)
+
+
+def test_candidates_split_as_they_are_to_be_served() -> None:
+    result = search(str(CONFIGS / "deepseek-v3.json"), what="experts", limits=Limits(0.02),
+                    serving={"b": 64, "context": 4096, "ep": 64, "dp": 64})  # fmt: skip
+    assert all(one.change["experts"] % 64 == 0 for one in result.ranked)
+    heads = search(LLAMA, what="heads", serving=SERVING).ranked
+    assert all(one.change["heads"] % 8 == 0 for one in heads)
+
+
+def test_a_training_budget_leaves_out_what_takes_longer() -> None:
+    free = search(LLAMA, what="model")
+    bound = search(LLAMA, what="model", training_budget=0.99)
+    assert {one.speedup >= 1 / 0.99 for one in bound.ranked[1:]} == {True}
+    assert len(bound.ranked) < len(free.ranked)
+    assert bound.excluded["--training-budget 99%"] == len(free.ranked) - len(bound.ranked)
+
+
+def test_text_json_and_picture_have_the_front(tmp_path: Path) -> None:
+    words = (LLAMA, "--what", "heads", "--serving", "microbatch=64,context=8k,tp=8,kv-dtype=fp8", "--training-budget",
+             "120%")  # fmt: skip
+    document = json.loads(run(*words, "--format", "json").stdout)
+    assert document["serving"]["context"] == 8192
+    assert document["serving"]["kv_dtype"] == "fp8"
+    assert {one["decode_seconds"] > 0 for one in (document["baseline"], *document["front"])} == {True}
+    text = run(*words).stdout
+    assert "decode: 64 requests of 8,192 keys, tp 8" in text
+    assert "a token" in text
+    for name in ("front.svg", "front.png"):
+        assert run(*words, "--plot", str(tmp_path / name)).exit_code == 0
+    drawn = (tmp_path / "front.svg").read_text()
+    assert len(drawn) > 5000
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (("--h", "4096", "--serving", "b=1,context=8k"), "--serving"),
+        ((LLAMA, "--what", "microbatch", "--serving", "b=1,context=8k"), "--serving"),
+        ((LLAMA, "--serving", "b=1"), "context=TOKENS"),
+        ((LLAMA, "--serving", "64"), "KEY=VALUE"),
+        ((LLAMA, "--serving", "context=8k,widht=3"), "widht"),
+        ((LLAMA, "--serving", "context=8k,phase=train"), "phase"),
+        ((LLAMA, "--training-budget", "0"), "--training-budget"),
+        ((LLAMA, "--training-budget", "much"), "--training-budget"),
+        ((LLAMA, "--serving", "context=8k", "--device", "h100-sxm", "--device", "b200"), "--device"),
+        ((LLAMA, "--what", "heads", "--serving", "context=8k,tp=3"), "--serving t = 3"),
+    ],
+)
+def test_what_cannot_be_served_is_one_line(arguments: tuple[str, ...], expected: str) -> None:
+    result = run(*arguments)
+    assert result.exit_code == 2
+    assert expected in result.stderr
+    assert len(result.stderr.strip().splitlines()) == 1
+
+
+def test_serving_is_predicted_only() -> None:
+    with pytest.raises(InputError, match="--predict"):
+        search(LLAMA, what="heads", serving=SERVING, measure=FakeExecutor(lambda job: 1.0))
+
+
+def test_a_served_search_times_whole_steps() -> None:
+    result = search(LLAMA, what="heads", serving=SERVING, b=1, s=512)
+    device = load_device("h100-sxm")
+    space = make_space("heads", Baseline.from_config(LLAMA, b=1, s=512), device, Limits())
+    whole = Pricer(device).step(operators(*rebuilt(space, result.best.change))).seconds
+    assert result.best.timing.seconds == pytest.approx(whole)
+
+
+@pytest.mark.parametrize("name", ["llama-3.1-8b", "deepseek-v3"])
+def test_estimates_of_a_decode_step_equal_pricing_it_operator_by_operator(name: str) -> None:
+    device = load_device("h100-sxm")
+    start = Baseline.from_config(str(CONFIGS / f"{name}.json"), b=1, s=512)
+    space = make_space("model", start, device, Limits(0.02, step=512))
+    changes, pricer = space.candidates[:: max(1, len(space.candidates) // 5)], Pricer(device)
+    serving = Workload(b=32, context=4096, phase="decode")
+    found = estimates(replace(space, workload=serving), changes, [pricer])
+    exact = [decode_step(space, change, serving, pricer) for change in changes]
+    assert found.seconds[0] == pytest.approx([step.seconds for step in exact if step is not None], rel=2e-4)
