@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from typing import Literal
 
 from shapes.device import Device, load_device
@@ -67,12 +66,6 @@ def device_of(environment: Environment) -> Device | None:
         return load_device(environment.device)
     except InputError:
         return None
-
-
-def slug(environment: Environment) -> str:
-    """A folder's name for an environment's device: h100-sxm, or what is printable of a name that is not known."""
-    known = device_of(environment)
-    return known.name if known is not None else re.sub(r"[^a-z0-9]+", "-", environment.device.lower()).strip("-")
 
 
 def device_at_hand(environment: Environment, named: str | Device | None) -> Device | None:

@@ -173,7 +173,7 @@ def kernel_module_driver(path: str = "/proc/driver/nvidia/version") -> str | Non
 
 
 def clocks(environment: Environment) -> dict[str, Any]:
-    """SM and memory clock (MHz), power (W), temperature (C) and throttle reasons now; empty without NVML."""
+    """SM and memory clock (MHz), power, its limit (W), temperature (C), throttle reasons now; empty without NVML."""
     nvml = _nvml()
     if nvml is None or not environment.uuid:
         return {}
@@ -185,6 +185,7 @@ def clocks(environment: Environment) -> dict[str, Any]:
         "sm_mhz": lambda card: int(nvml.nvmlDeviceGetClockInfo(card, nvml.NVML_CLOCK_SM)),
         "memory_mhz": lambda card: int(nvml.nvmlDeviceGetClockInfo(card, nvml.NVML_CLOCK_MEM)),
         "power_w": lambda card: round(nvml.nvmlDeviceGetPowerUsage(card) / 1000, 1),
+        "power_limit_w": lambda card: round(nvml.nvmlDeviceGetEnforcedPowerLimit(card) / 1000, 1),
         "temperature_c": lambda card: int(nvml.nvmlDeviceGetTemperature(card, nvml.NVML_TEMPERATURE_GPU)),
     }
     if reasons is not None:

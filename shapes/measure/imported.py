@@ -76,6 +76,11 @@ def _measurement(line: str, where: str) -> Measurement:
         raise InputError("expected a JSON object, as `sizer store export` writes", where=where) from None
     if not isinstance(row, dict):
         raise InputError("expected a JSON object, as `sizer store export` writes", where=where)
+    return checked_row(row, where)
+
+
+def checked_row(row: Mapping[str, Any], where: str) -> Measurement:
+    """The measurement that ``row`` holds; InputError naming the field that is wrong."""
     _check(row, _REQUIRED, where, required=True)
     _check(row, _OPTIONAL, where)
     _check(row["environment"], _OF_ENVIRONMENT, where, "environment.", required=True)

@@ -30,6 +30,13 @@ Array = NDArray[np.float64]
 LEAST_KEPT = 3
 
 
+def control_of(*, cpu: bool) -> Job:
+    """The shape that is timed through every sweep of a device: large enough to fill it."""
+    if cpu:
+        return Job(Gemm("control", "forward", 512, 512, 512, dtype="fp32"))
+    return Job(Gemm("control", "forward", 4096, 4096, 4096))
+
+
 @dataclass(slots=True)
 class _Kernel:
     """What times a prepared job: ``batch`` samples in a round; device and wall seconds so far."""
@@ -104,10 +111,8 @@ class InProcess:
         prepared.handle = None  # its buffers go with it
 
     def control(self) -> Job:
-        """The shape that is timed again through every sweep: large enough to fill the device."""
-        if self.backend.device == "cpu":
-            return Job(Gemm("control", "forward", 512, 512, 512, dtype="fp32"))
-        return Job(Gemm("control", "forward", 4096, 4096, 4096))
+        """The shape that is timed again through every sweep."""
+        return control_of(cpu=self.backend.device == "cpu")
 
     def run(
         self,

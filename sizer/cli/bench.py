@@ -275,8 +275,8 @@ class _Run:
         import json
         from dataclasses import asdict
 
+        from shapes.measure.dataset import slug
         from sizer.answers.bench import write_rows
-        from sizer.measuring import slug
 
         folder = Path(self.options["out"])
         if not self._alone:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,7 +26,7 @@ MAX_IMPORT = 2**29
 )  # fmt: skip
 @click.pass_context
 def command(context: click.Context, path: str | None) -> None:
-    """List, export, import, merge, prune or repair stored measurements."""
+    """List, export, import, compare, merge, prune or repair stored measurements."""
     context.obj = path
 
 
@@ -63,22 +64,66 @@ def list_(path: str | None, /, newest: int, **filters: Any) -> None:
 
 @command.command()
 @_filters
+@click.option("--dataset", type=click.Path(file_okay=False), metavar="DIR", help="Write datasets to share, by device.")
 @output_options("store export")
 @click.pass_obj
-def export(path: str | None, /, format_: str, output: str | None, **filters: Any) -> None:
-    """Write measurements as JSON lines (which alone can be imported), JSON, CSV or Parquet."""
+def export(path: str | None, /, dataset: str | None, format_: str, output: str | None, **filters: Any) -> None:
+    """Write measurements as JSON lines (which alone can be imported), JSON, CSV or Parquet.
+
+    --dataset: Parquet by device and environment, each with a sidecar (reports/datasets.md), which import takes too.
+    """
     from sizer.answers.stored import Stored
 
+    if dataset is not None:
+        from shapes.measure.dataset import export_dataset
+
+        with _open(path) as store:
+            written = export_dataset(store.measurements(**filters), Path(dataset))
+        say("\n".join(f"{one.path}: {one.rows} rows of {one.device}" for one in written) or "no measurements")
+        return
     with _open(path) as store:
         answer = Stored(tuple(store.measurements(**filters)), store.count())
     write_answer("store export", answer, format_, output)
 
 
 @command.command("import")
-@click.argument("files", nargs=-1, required=True, type=click.Path(dir_okay=False))
+@click.argument("files", nargs=-1, type=click.Path(dir_okay=False))
+@click.option("--dataset", "datasets", multiple=True, type=click.Path(file_okay=False), metavar="DIR", help="Datasets.")
 @click.pass_obj
-def import_(path: str | None, files: tuple[str, ...]) -> None:
-    """Add the measurements of exported JSON lines; what is there already is not doubled. A wrong file adds nothing."""
+def import_(path: str | None, files: tuple[str, ...], datasets: tuple[str, ...]) -> None:
+    """Add the measurements of exported JSON lines; what is there already is not doubled. A wrong file adds nothing.
+
+    Rows of a --dataset are held against what the device can do first; exit code 1 where some are refused.
+    """
+    if not files and not datasets:
+        raise InputError("expected a file, or --dataset DIR", key="import")
+    if files:
+        _import_lines(path, files)
+    if datasets:
+        _import_datasets(path, datasets)
+
+
+def _import_datasets(path: str | None, datasets: tuple[str, ...]) -> None:
+    from collections import Counter
+
+    from shapes.measure.dataset import import_dataset
+
+    refused = False
+    with _open(path, create=True, write=True) as store:
+        for one in (one for name in datasets for one in import_dataset(Path(name), store)):
+            say(f"{one.path}: {one.added} added, {one.there} there already, {len(one.refused)} refused")
+            for note in one.notes:
+                say(f"  {note}")
+            # The figures of each differ: what is said first is the kind of trouble.
+            for kind, count in Counter(why.partition(":")[0].partition(" by ")[0] for _, why in one.refused).items():
+                key, why = next(pair for pair in one.refused if pair[1].startswith(kind))
+                say(f"  {count} {kind}, the first: {why} ({key})")
+            refused |= bool(one.refused)
+    if refused:
+        sys.exit(1)
+
+
+def _import_lines(path: str | None, files: tuple[str, ...]) -> None:
     from shapes.files import read_text
     from shapes.measure.imported import read_export
 
@@ -86,6 +131,21 @@ def import_(path: str | None, files: tuple[str, ...]) -> None:
     with _open(path, create=True, write=True) as store:
         for name, measurements in found:
             say(f"{name}: {store.add(measurements)} added")
+
+
+@command.command()
+@click.argument("first", type=click.Path(file_okay=False))
+@click.argument("second", type=click.Path(file_okay=False))
+@output_options("store compare")
+def compare(first: str, second: str, format_: str, output: str | None) -> None:
+    """Hold two datasets of one device beside each other; exit code 1 where they disagree."""
+    from sizer.answers.datasets import compare_datasets
+    from sizer.answers.stored import Comparison
+
+    answer = Comparison(compare_datasets(Path(first), Path(second)))
+    write_answer("store compare", answer, format_, output)
+    if any(one.agree is False for one in answer.devices):
+        sys.exit(1)
 
 
 @command.command()

@@ -49,6 +49,7 @@ FORMATS: dict[str, dict[str, str]] = {
         "jsonl": "measurements_jsonl", "json": "measurements_json", "csv": "measurements_csv",
         "parquet": "measurements_parquet",
     },
+    "store compare": {"text": "datasets_text", "json": "json_document"},
     "store repair": {"text": "repair_text"},
     "devices": {"text": "devices_text", "json": "json_document"},
     "rules": {"text": "rules_text", "markdown": "rules_markdown", "json": "rules_json"},

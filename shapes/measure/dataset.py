@@ -1,0 +1,287 @@
+"""Measurements to share: a folder by device and environment, Parquet rows and a sidecar that says how they came about.
+
+    DIR/<device>/<identity>/rows.parquet   a row a measurement, samples included
+    DIR/<device>/<identity>/dataset.json   SKU, units, clocks, power limit, driver, libraries, harness, control, hashes
+
+What names a person's machines stays at home: hosts, labels and messages are left out, cards are numbered by a hash.
+Rows are checked whole (``imported``), against the sidecar's hash and against what a device can do (``physics``).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from shapes.device import Device, load_device
+from shapes.errors import InputError
+from shapes.files import make_folder, read_text, write_whole
+from shapes.measure.environment import Environment
+from shapes.measure.imported import checked_row
+from shapes.measure.in_process import control_of
+from shapes.measure.physics import CONTROL_ROOM, control_median, objection
+from shapes.measure.record import Measurement
+from shapes.measure.store import Store
+
+FORMAT = 1
+ROWS, SIDECAR = "rows.parquet", "dataset.json"
+#: What of an environment's host is shared.
+OF_HOST = ("python", "cpu", "cores", "multiprocessors", "memory_bytes")
+#: Bytes of a sidecar: it grows with nothing but the number of cards.
+_MAX_SIDECAR = 2**22
+#: Column -> (Parquet's type, unit). What is nested is JSON text.
+COLUMNS: dict[str, tuple[str, str]] = {
+    "uid": ("string", ""), "key": ("string", "JSON: what was measured"), "card": ("string", "hash of its serial"),
+    "status": ("string", ""), "seconds": ("float64", "s"), "low": ("float64", "s"), "high": ("float64", "s"),
+    "samples": ("list", "s"), "per_sample": ("int64", "calls"), "stop": ("string", ""), "flops": ("int64", "FLOP"),
+    "bytes": ("int64", "B"), "control_s": ("float64", "s"), "drift": ("float64", "relative"),
+    "correlation": ("float64", "samples"), "check_error": ("float64", "relative"), "peak_bytes": ("int64", "B"),
+    "clocks": ("string", "JSON: MHz, W, C"), "wall_s": ("float64", "s"), "created": ("float64", "s since 1970"),
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Dataset:
+    """One device in one environment: its sidecar and rows. ``path``: its folder."""
+
+    path: Path
+    sidecar: Mapping[str, Any]
+    environment: Environment
+    measurements: tuple[Measurement, ...]
+
+    @property
+    def device(self) -> Device | None:
+        return _known(self.environment.device)
+
+
+@dataclass(frozen=True, slots=True)
+class Imported:
+    """What became of a dataset's rows: ``added``, ``there`` already; ``refused``: (what it measures, why)."""
+
+    path: str
+    device: str
+    added: int
+    there: int
+    refused: tuple[tuple[str, str], ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Exported:
+    """A dataset's folder and how many rows it holds."""
+
+    path: str
+    device: str
+    rows: int
+
+
+@dataclass(slots=True)
+class _Group:
+    environment: Environment
+    rows: list[Measurement] = field(default_factory=list)
+
+
+def export_dataset(measurements: Iterable[Measurement], folder: Path) -> tuple[Exported, ...]:
+    """``measurements`` as datasets under ``folder``, by device and environment; InputError without pyarrow."""
+    groups: dict[str, _Group] = {}
+    for one in measurements:
+        groups.setdefault(one.environment.identity, _Group(one.environment)).rows.append(one)
+    written = []
+    for identity, group in sorted(groups.items()):
+        path = folder / slug(group.environment) / identity
+        make_folder(str(path))
+        rows = sorted(group.rows, key=lambda one: (one.key, one.created, one.uid))
+        content = _parquet(rows)
+        write_whole(path / ROWS, content)
+        sidecar = {**_sidecar(group.environment, rows), "files": {ROWS: hashlib.sha256(content).hexdigest()}}
+        write_whole(path / SIDECAR, (json.dumps(sidecar, indent=2, sort_keys=True) + "\n").encode())
+        written.append(Exported(str(path), group.environment.device, len(rows)))
+    return tuple(written)
+
+
+def slug(environment: Environment) -> str:
+    """A folder's name for an environment's device: h100-sxm, or what is printable of a name that is not known."""
+    known = _known(environment.device)
+    if known is not None:
+        return known.name
+    return "-".join("".join(c if c.isascii() and c.isalnum() else " " for c in environment.device.lower()).split())
+
+
+def _known(name: str) -> Device | None:
+    try:
+        return load_device(name)
+    except InputError:
+        return None
+
+
+def _arrow() -> tuple[Any, Any]:
+    try:
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+    except ImportError:
+        raise InputError("expected pyarrow to be installed: pip install sizer[parquet]", key="--dataset") from None
+    return pa, pq
+
+
+def _parquet(rows: Sequence[Measurement]) -> bytes:
+    pa, pq = _arrow()
+    types = {"string": pa.string(), "float64": pa.float64(), "int64": pa.int64(), "list": pa.list_(pa.float64())}
+    schema = pa.schema([
+        pa.field(name, types[kind], metadata={"unit": unit} if unit else None) for name, (kind, unit) in COLUMNS.items()
+    ])  # fmt: skip
+    out = io.BytesIO()
+    pq.write_table(pa.Table.from_pylist([_row(one) for one in rows], schema=schema), out, compression="zstd")
+    return out.getvalue()
+
+
+def _row(one: Measurement) -> dict[str, Any]:
+    row = one.row()
+    return {name: row.get(name) for name in COLUMNS} | {
+        "key": one.key, "card": _card(one.environment), "clocks": json.dumps(dict(one.clocks), sort_keys=True)
+    }  # fmt: skip
+
+
+def _card(environment: Environment) -> str | None:
+    return hashlib.sha256(environment.uuid.encode()).hexdigest()[:12] if environment.uuid else None
+
+
+def _sidecar(environment: Environment, rows: Sequence[Measurement]) -> dict[str, Any]:
+    known = _known(environment.device)
+    clocks = {
+        name: [one.clocks[name] for one in rows if isinstance(one.clocks.get(name), int | float)]
+        for name in ("sm_mhz", "memory_mhz", "power_w", "power_limit_w", "temperature_c")
+    }
+    controls = [one.control_s for one in rows if one.control_s is not None]
+    return {
+        "format": FORMAT, "sku": environment.device, "known_as": known.name if known is not None else None,
+        "identity": environment.identity, "driver": environment.driver, "threads": environment.threads,
+        "libraries": dict(environment.versions), "harness": environment.harness,
+        "host": {key: environment.host.get(key) for key in OF_HOST},
+        "units": {name: unit for name, (_, unit) in COLUMNS.items() if unit},
+        "clocks": {name: _spread(values) for name, values in clocks.items() if values},
+        "throttled_rows": sum(bool(one.clocks.get("throttle")) for one in rows),
+        "control": {
+            "shape": control_of(cpu=environment.cpu).describe(), "seconds": _spread(controls), "rows": len(controls)
+        },
+        "rows": len(rows), "by_status": dict(Counter(one.status for one in rows)),
+        "cards": sorted({card for one in rows if (card := _card(one.environment)) is not None}),
+        "measured": [datetime.fromtimestamp(when(one.created for one in rows), UTC).isoformat() for when in (min, max)],
+    }  # fmt: skip
+
+
+def _spread(values: Sequence[float]) -> dict[str, float] | None:
+    if not values:
+        return None
+    low, middle, high = (float(value) for value in np.percentile(values, (5, 50, 95)))
+    return {"p05": low, "median": middle, "p95": high}
+
+
+def read_datasets(folder: Path) -> tuple[Dataset, ...]:
+    """Every dataset under ``folder``; InputError where there is none, or where a file is not what its sidecar says."""
+    found = sorted(folder.rglob(SIDECAR)) if folder.is_dir() else []
+    if not found:
+        raise InputError(f"expected a folder of datasets ({SIDECAR} beside {ROWS})", where=str(folder))
+    return tuple(_read(path.parent) for path in found)
+
+
+def _read(folder: Path) -> Dataset:
+    where = str(folder / SIDECAR)
+    try:
+        sidecar = json.loads(read_text(where, _MAX_SIDECAR))
+    except (ValueError, RecursionError) as error:
+        if isinstance(error, InputError):
+            raise
+        raise InputError("expected a JSON object", where=where) from None
+    if not isinstance(sidecar, dict) or sidecar.get("format") != FORMAT:
+        version = sidecar.get("format") if isinstance(sidecar, dict) else None
+        raise InputError(f"expected format {FORMAT}", where=where, key="format", value=version)
+    rows = folder / ROWS
+    try:
+        content = rows.read_bytes()
+    except OSError as error:
+        raise InputError(f"cannot be read ({error.strerror})", where=str(rows)) from None
+    expected = sidecar.get("files", {}).get(ROWS) if isinstance(sidecar.get("files"), dict) else None
+    if hashlib.sha256(content).hexdigest() != expected:
+        raise InputError(f"is not what {SIDECAR} was written beside: their hashes differ", where=str(rows))
+    environment = _environment(sidecar, where)
+    return Dataset(folder, sidecar, environment, tuple(_measurements(content, environment, str(rows))))
+
+
+def _environment(sidecar: Mapping[str, Any], where: str) -> Environment:
+    try:
+        found = Environment(
+            device=str(sidecar["sku"]), uuid=None, driver=sidecar["driver"], threads=sidecar["threads"],
+            versions=tuple(sorted((str(key), str(value)) for key, value in dict(sidecar["libraries"]).items())),
+            harness=int(sidecar["harness"]), host=dict(sidecar["host"]),
+        )  # fmt: skip
+    except (KeyError, TypeError, ValueError) as error:
+        raise InputError(
+            f"expected SKU, driver, libraries, threads, harness and host ({error!r})", where=where
+        ) from None
+    if found.identity != sidecar.get("identity"):
+        raise InputError("does not follow from SKU, driver, libraries and harness", where=where, key="identity")
+    return found
+
+
+def _measurements(content: bytes, environment: Environment, where: str) -> Iterator[Measurement]:
+    pa, pq = _arrow()
+    try:
+        rows = pq.read_table(io.BytesIO(content)).to_pylist()
+    except pa.ArrowException as error:
+        raise InputError(f"expected Parquet ({str(error).splitlines()[0]})", where=where) from None
+    for number, row in enumerate(rows, 1):
+        place = f"{where}, row {number}"
+        try:
+            nested = {"description": json.loads(row["key"]), "clocks": json.loads(row["clocks"] or "{}")}
+            card, kept = row["card"], {key: row[key] for key in COLUMNS if key not in ("key", "card", "clocks")}
+        except (KeyError, TypeError, ValueError, RecursionError) as error:
+            raise InputError(f"expected the columns of {FORMAT} ({error!r})", where=place) from None
+        own = replace(environment, uuid=card).to_dict()
+        yield checked_row({**kept, **nested, "environment": own}, place)
+
+
+def import_dataset(folder: Path, store: Store) -> tuple[Imported, ...]:
+    """Add to ``store`` the rows under ``folder`` that can be true and are not there; what becomes of each dataset."""
+    return tuple(_import(dataset, store) for dataset in read_datasets(folder))
+
+
+def _import(dataset: Dataset, store: Store) -> Imported:
+    device, rows = dataset.device, list(dataset.measurements)
+    control = control_median(rows)
+    notes = [] if device is not None else ["no data sheet of this device is known: rates were held against no peak"]
+    ours = [one for one in store.measurements() if one.environment.identity == dataset.environment.identity]
+    known, samples = {one.uid for one in ours}, {_samples(one) for one in ours if one.ok}
+    here = control_median([one for one in ours if one.uid not in {row.uid for row in rows}])
+    off = control / here - 1 if control is not None and here is not None else 0.0
+    good: list[Measurement] = []
+    refused: list[tuple[str, str]] = []
+    there = 0
+    for one in rows:
+        if one.uid in known:
+            there += 1
+            continue
+        said = objection(one, device, control)
+        if said is None and abs(off) > CONTROL_ROOM:
+            said = f"control shape off by {off:+.0%} from what the store has of this device"
+        if said is None and one.ok and _samples(one) in samples:
+            said = "duplicate: the same samples under another name"
+        if said is not None:
+            refused.append((one.key, said))
+            continue
+        known.add(one.uid)
+        samples.add(_samples(one))
+        good.append(one)
+    added = store.add(good)
+    return Imported(str(dataset.path), dataset.environment.device, added, there, tuple(refused), tuple(notes))
+
+
+def _samples(one: Measurement) -> tuple[str, bytes]:
+    return one.key, one.samples.tobytes()

@@ -1,0 +1,123 @@
+"""What `sizer store compare` answers: two independent submissions of one device beside each other."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from shapes.errors import InputError
+from shapes.measure.dataset import Dataset, read_datasets, slug
+from shapes.measure.physics import control_median
+from shapes.measure.record import Measurement
+
+#: Submissions agree where their median ratio is this near 1 and nine of ten rows are this near the median ratio: the
+#: error of the best held-out predictions is 5%, and rows that differ by more would decide what a fit says.
+MEDIAN_ROOM, ROW_ROOM = 0.02, 0.05
+#: Rows that are listed: those farthest from the median ratio.
+LISTED = 10
+#: Fewer rows in common say nothing of two submissions.
+LEAST = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """One job in both: seconds of each, and how far their ratio is from the median ratio."""
+
+    key: str
+    first_s: float
+    second_s: float
+    off: float
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """Two submissions of one device. ``ratio``: second over first, median and 5th to 95th percentile over the rows.
+
+    ``control``: the control shape's ratio, None where one lacks it. ``overlap``: share of rows whose intervals overlap.
+    ``differences``: of the environments, "driver": ("550", "570"). ``agree`` None: too few rows in common.
+    """
+
+    device: str
+    folders: tuple[str, str]
+    rows: tuple[int, int]
+    common: int
+    ratio: tuple[float, float, float] | None
+    control: float | None
+    overlap: float | None
+    same_cards: bool
+    differences: Mapping[str, tuple[str, str]]
+    farthest: tuple[Pair, ...]
+    agree: bool | None
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def compare_datasets(first: Path, second: Path) -> tuple[Compared, ...]:
+    """Every device that both folders hold, its environments joined; InputError where they share none."""
+    groups = [_by_device(read_datasets(folder)) for folder in (first, second)]
+    shared = [name for name in groups[0] if name in groups[1]]
+    if not shared:
+        devices = [", ".join(group) for group in groups]
+        raise InputError(
+            f"expected a device that both hold: {devices[0]} in one, {devices[1]} in the other", key="compare"
+        )
+    return tuple(_compared(name, groups[0][name], groups[1][name], (str(first), str(second))) for name in shared)
+
+
+def _by_device(datasets: Sequence[Dataset]) -> dict[str, list[Dataset]]:
+    found: dict[str, list[Dataset]] = {}
+    for one in datasets:
+        found.setdefault(slug(one.environment), []).append(one)
+    return found
+
+
+def _compared(name: str, first: list[Dataset], second: list[Dataset], folders: tuple[str, str]) -> Compared:
+    rows = [_newest(datasets) for datasets in (first, second)]
+    keys = sorted(rows[0].keys() & rows[1].keys())
+    controls = [control_median([one for data in datasets for one in data.measurements]) for datasets in (first, second)]
+    cards = [{card for data in datasets for card in data.sidecar.get("cards", ())} for datasets in (first, second)]
+    ratio, overlap, agree = None, None, None
+    farthest: tuple[Pair, ...] = ()
+    if keys:
+        pairs = [(rows[0][key], rows[1][key]) for key in keys]
+        ratios = np.array([(b.seconds or 0.0) / (a.seconds or 1.0) for a, b in pairs])
+        low, middle, high = (float(value) for value in np.percentile(ratios, (5, 50, 95)))
+        ratio = middle, low, high
+        overlap = float(np.mean([_overlap(a, b) for a, b in pairs]))
+        off = ratios / middle - 1
+        order = np.argsort(-np.abs(off))[:LISTED]
+        farthest = tuple(
+            Pair(keys[i], pairs[i][0].seconds or 0.0, pairs[i][1].seconds or 0.0, float(off[i])) for i in order
+        )
+        if len(keys) >= LEAST:
+            agree = abs(middle - 1) <= MEDIAN_ROOM and float(np.quantile(np.abs(off), 0.9)) <= ROW_ROOM
+    return Compared(
+        name, folders, (len(rows[0]), len(rows[1])), len(keys), ratio,
+        controls[1] / controls[0] if controls[0] and controls[1] else None, overlap,
+        bool(cards[0] & cards[1]), _differences(first[0], second[0]), farthest, agree,
+    )  # fmt: skip
+
+
+def _newest(datasets: Sequence[Dataset]) -> dict[str, Measurement]:
+    rows = sorted((one for data in datasets for one in data.measurements if one.ok), key=lambda one: one.created)
+    return {one.key: one for one in rows}
+
+
+def _overlap(a: Measurement, b: Measurement) -> bool:
+    return (a.low or 0.0) <= (b.high or 0.0) and (b.low or 0.0) <= (a.high or 0.0)
+
+
+def _differences(first: Dataset, second: Dataset) -> dict[str, tuple[str, str]]:
+    found = []
+    for one in (first, second):
+        environment = one.environment
+        limit = (one.sidecar.get("clocks") or {}).get("power_limit_w") or {}
+        own = {"driver": environment.driver, "harness": environment.harness, "threads": environment.threads}
+        found.append({**own, "power limit (W)": limit.get("median"), **dict(environment.versions)})
+    names = [name for name in {**found[0], **found[1]} if found[0].get(name) != found[1].get(name)]
+    return {name: (str(found[0].get(name)), str(found[1].get(name))) for name in names}

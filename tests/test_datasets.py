@@ -1,0 +1,292 @@
+"""Measurements to share: what a dataset holds, what of it can be true, how two of one device compare."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import zlib
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from shapes.errors import InputError
+from shapes.measure.dataset import COLUMNS, ROWS, SIDECAR, export_dataset, import_dataset, read_datasets
+from shapes.measure.environment import Environment
+from shapes.measure.jobs import Job, MemoryBound
+from shapes.measure.physics import objection
+from shapes.measure.record import Measurement, summary_fields
+from shapes.measure.store import Store
+from shapes.operators import Gemm
+from sizer.answers.datasets import compare_datasets
+from sizer.cli import main
+
+pa = pytest.importorskip("pyarrow")
+
+H100 = Environment(
+    "NVIDIA H100 80GB HBM3", "b1f4-serial", "570.86.15", None, (("cuda", "12.8"), ("torch", "2.9.0")),
+    host={"python": "3.12", "cpu": "x", "cores": 96, "node": "10.1.2.3", "system": "secret-host"},
+)  # fmt: skip
+CONTROL_S = 2e-4
+
+
+def row(work: Any, seconds: float, environment: Environment = H100, **changes: Any) -> Measurement:
+    """A measurement of ``work`` whose samples spread by a thousandth around ``seconds``."""
+    job = Job(work, label="a private label")
+    noise = np.random.default_rng(zlib.crc32(job.key.encode())).standard_normal(40)
+    samples = seconds * (1 + 1e-3 * (noise - np.median(noise)))
+    values: dict[str, Any] = {
+        "key": job.key, "description": job.describe(), "environment": environment, "status": "ok", "samples": samples,
+        "stop": "precision", "flops": work.flops, "bytes": getattr(work, "bytes", 0), "control_s": CONTROL_S,
+        "clocks": {"sm_mhz": 1755, "power_w": 512.0, "power_limit_w": 700.0}, "label": job.label, "created": 1.7e9,
+        **summary_fields(samples), **changes,
+    }  # fmt: skip
+    return Measurement(**values)
+
+
+def product(k: int) -> Gemm:
+    return Gemm("x", "forward", 4096, 4096, k)
+
+
+def at_half_the_peak(k: int, times: float = 1.0, **changes: Any) -> Measurement:
+    """2 x 4096 x 4096 x k FLOP at 495 TFLOP/s, of H100 SXM's 989."""
+    return row(product(k), 2 * 4096 * 4096 * k / 495e12 * times, **changes)
+
+
+ROWS_OF_ONE = [at_half_the_peak(k) for k in range(1024, 4096, 64)]
+
+
+def only(folder: Path) -> Path:
+    (found,) = folder.rglob(SIDECAR)
+    return found.parent
+
+
+def rewritten(folder: Path, **changes: Any) -> None:
+    """The sidecar with changes, its hash right again."""
+    path = only(folder) / SIDECAR
+    sidecar = json.loads(path.read_text()) | changes
+    sidecar["files"] = {ROWS: hashlib.sha256((path.parent / ROWS).read_bytes()).hexdigest()}
+    path.write_text(json.dumps(sidecar))
+
+
+def test_what_is_exported_comes_back_as_it_was_but_for_what_is_private(tmp_path: Path) -> None:
+    (written,) = export_dataset(ROWS_OF_ONE, tmp_path / "d")
+    assert (written.rows, Path(written.path).parent.name) == (48, "h100-sxm")
+    with Store.open(tmp_path / "s.db") as store:
+        (answer,) = import_dataset(tmp_path / "d", store)
+        assert (answer.added, answer.there, answer.refused) == (48, 0, ())
+        back = {one.uid: one for one in store.measurements()}
+        (again,) = import_dataset(tmp_path / "d", store)
+        assert (again.added, again.there) == (0, 48)
+    for one in ROWS_OF_ONE:
+        found = back[one.uid]
+        assert found.environment.identity == one.environment.identity
+        assert found.samples.tolist() == one.samples.tolist()
+        kept = ("key", "seconds", "low", "high", "flops", "control_s", "clocks", "created", "stop")
+        assert [getattr(found, name) for name in kept] == [getattr(one, name) for name in kept]
+
+
+def test_nothing_private_is_in_any_file(tmp_path: Path) -> None:
+    export_dataset([*ROWS_OF_ONE, row(product(8), 1e-5, status="error", message="/home/me/x failed")], tmp_path)
+    import pyarrow.parquet as pq
+
+    text = str(pq.read_table(only(tmp_path) / ROWS).to_pylist()) + (only(tmp_path) / SIDECAR).read_text()
+    for private in ("10.1.2.3", "secret-host", "b1f4-serial", "a private label", "/home/me"):
+        assert private not in text
+
+
+def test_the_sidecar_says_how_the_rows_came_about(tmp_path: Path) -> None:
+    export_dataset(ROWS_OF_ONE, tmp_path)
+    sidecar = json.loads((only(tmp_path) / SIDECAR).read_text())
+    assert (sidecar["sku"], sidecar["known_as"], sidecar["driver"]) == (
+        "NVIDIA H100 80GB HBM3",
+        "h100-sxm",
+        "570.86.15",
+    )
+    assert sidecar["libraries"] == {"cuda": "12.8", "torch": "2.9.0"}
+    assert sidecar["units"]["seconds"] == "s"
+    assert sidecar["clocks"]["power_limit_w"]["median"] == 700.0
+    assert sidecar["control"]["shape"]["m"] == 4096
+    assert sidecar["control"]["seconds"]["median"] == CONTROL_S
+    assert sidecar["files"][ROWS] == hashlib.sha256((only(tmp_path) / ROWS).read_bytes()).hexdigest()
+    assert len(sidecar["cards"]) == 1
+
+
+def test_a_device_and_environment_each_have_a_folder(tmp_path: Path) -> None:
+    other = replace(H100, driver="550.54")
+    a100 = replace(H100, device="NVIDIA A100-SXM4-80GB")
+    rows = [at_half_the_peak(1024), at_half_the_peak(1024, environment=other), row(product(8), 1e-3, a100)]
+    written = export_dataset(rows, tmp_path)
+    assert sorted(Path(one.path).parent.name for one in written) == ["a100-sxm", "h100-sxm", "h100-sxm"]
+
+
+@pytest.mark.parametrize(
+    ("one", "said"),
+    [
+        (at_half_the_peak(2048, 0.45), "rate above the peak: 1100 of"),
+        (at_half_the_peak(2048, 0.51), None),  # 970 of 989
+        # At 1.98 GHz instead of the data sheet's 1.83 the peak is 8% higher.
+        (at_half_the_peak(2048, 0.48, clocks={"sm_mhz": 1980}), None),
+        (row(MemoryBound("residual", 8192, 8192), 8192 * 8192 * 6 / 4e12), "bytes above the bandwidth: 4000 of"),
+        (row(MemoryBound("residual", 8192, 8192), 8192 * 8192 * 6 / 3e12), None),
+        (at_half_the_peak(2048, control_s=1.2 * CONTROL_S), "control shape off by +20%"),
+        (at_half_the_peak(2048, clocks={"throttle": ["hardware slowdown"]}), "throttled: hardware slowdown"),
+        (replace(at_half_the_peak(2048), seconds=1e-3), "its samples give"),
+        (row(product(8), 1e-9, status="oom"), None),
+    ],
+)
+def test_what_a_device_cannot_do_is_refused(one: Measurement, said: str | None) -> None:
+    from shapes.device import load_device
+
+    found = objection(one, load_device("h100-sxm"), CONTROL_S)
+    assert (found is None) if said is None else (found is not None and found.startswith(said))
+
+
+def test_rows_that_cannot_be_true_do_not_count_and_the_others_do(tmp_path: Path) -> None:
+    wrong = [at_half_the_peak(8192, 0.3), at_half_the_peak(8256, control_s=2 * CONTROL_S)]
+    copy = replace(ROWS_OF_ONE[0], uid="another")
+    export_dataset([*ROWS_OF_ONE, *wrong, copy], tmp_path / "d")
+    command = ["store", "--store", str(tmp_path / "s.db"), "import", "--dataset", str(tmp_path / "d")]
+    result = CliRunner().invoke(main, command, catch_exceptions=False)
+    assert result.exit_code == 1
+    assert "48 added, 0 there already, 3 refused" in result.output
+    for line in (
+        "1 rate above the peak, the first: rate above the peak: 1650 of",
+        "1 control shape off",
+        "1 duplicate",
+    ):
+        assert line in result.output
+    with Store.open(tmp_path / "s.db") as store:
+        assert store.count() == 48
+
+
+def test_a_device_in_another_state_than_the_store_s_is_refused_whole(tmp_path: Path) -> None:
+    slow = [replace(at_half_the_peak(k), control_s=1.3 * CONTROL_S) for k in range(1024, 2048, 64)]
+    export_dataset(slow, tmp_path / "d")
+    with Store.open(tmp_path / "s.db") as store:
+        store.add([at_half_the_peak(k) for k in range(8192, 8300)])
+        (answer,) = import_dataset(tmp_path / "d", store)
+    assert (answer.added, len(answer.refused)) == (0, 16)
+    assert answer.refused[0][1] == "control shape off by +30% from what the store has of this device"
+
+
+def test_a_device_without_a_data_sheet_is_said_to_be_held_against_no_peak(tmp_path: Path) -> None:
+    export_dataset([row(product(8), 1e-9, replace(H100, device="Chip 9"))], tmp_path / "d")
+    with Store.open(tmp_path / "s.db") as store:
+        (answer,) = import_dataset(tmp_path / "d", store)
+    assert answer.added == 1
+    assert answer.notes == ("no data sheet of this device is known: rates were held against no peak",)
+
+
+def broken_rows(folder: Path) -> None:
+    (only(folder) / ROWS).write_bytes(b"PAR1 no")
+
+
+def other_rows(folder: Path) -> None:
+    broken_rows(folder)
+    rewritten(folder)
+
+
+def wrong_column(folder: Path) -> None:
+    import pyarrow.parquet as pq
+
+    path = only(folder) / ROWS
+    pq.write_table(pq.read_table(path).drop_columns(["samples"]), path)
+    rewritten(folder)
+
+
+def negative_time(folder: Path) -> None:
+    import pyarrow.parquet as pq
+
+    path = only(folder) / ROWS
+    table = pq.read_table(path)
+    place = table.schema.get_field_index("seconds")
+    pq.write_table(table.set_column(place, "seconds", pa.array([-1.0] * len(table))), path)
+    rewritten(folder)
+
+
+@pytest.mark.parametrize(
+    ("damage", "says"),
+    [
+        (broken_rows, "is not what dataset.json was written beside: their hashes differ"),
+        (other_rows, "expected Parquet"), (wrong_column, "row 1: expected the columns"),
+        (negative_time, "row 1: seconds = -1.0: expected a positive number"),
+        (lambda folder: rewritten(folder, format=9), "format = 9: expected format 1"),
+        (lambda folder: rewritten(folder, driver="1.0"), "identity: does not follow"),
+        (lambda folder: rewritten(folder, libraries=3), "expected SKU, driver, libraries"),
+        (lambda folder: (only(folder) / SIDECAR).write_text("[1]"), "format"),
+        (lambda folder: (only(folder) / SIDECAR).write_text("{"), "expected a JSON object"),
+        (lambda folder: (only(folder) / ROWS).unlink(), "cannot be read"),
+    ],
+)  # fmt: skip
+def test_a_damaged_dataset_is_one_line_and_adds_nothing(tmp_path: Path, damage: Any, says: str) -> None:
+    export_dataset(ROWS_OF_ONE, tmp_path / "d")
+    damage(tmp_path / "d")
+    command = ["store", "--store", str(tmp_path / "s.db"), "import", "--dataset", str(tmp_path / "d")]
+    result = CliRunner().invoke(main, command)
+    assert result.exit_code == 2, result.output
+    assert says in result.output
+    assert len(result.output.splitlines()) == 1
+
+
+def test_no_dataset_and_no_file_are_said(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="expected a folder of datasets"):
+        read_datasets(tmp_path)
+    assert CliRunner().invoke(main, ["store", "import"]).exit_code == 2
+
+
+def submitted(folder: Path, times: Any, **changes: Any) -> Path:
+    """A submission of its own card: each row ``times(i)`` as long as ROWS_OF_ONE's."""
+    own = replace(H100, uuid=folder.name, **changes)
+    export_dataset([at_half_the_peak(1024 + 64 * i, times(i), environment=own) for i in range(48)], folder)
+    return folder
+
+
+def test_two_submissions_that_agree_and_two_that_do_not(tmp_path: Path) -> None:
+    first = submitted(tmp_path / "a", lambda i: 1.0)
+    near = submitted(tmp_path / "b", lambda i: 1.01, driver="580.1")
+    far = submitted(tmp_path / "c", lambda i: 1.2 if i % 4 == 0 else 1.0)
+    (one,) = compare_datasets(first, near)
+    assert (one.device, one.common, one.agree, one.same_cards) == ("h100-sxm", 48, True, False)
+    assert one.ratio is not None
+    assert one.ratio[0] == pytest.approx(1.01, abs=1e-3)
+    assert one.control == 1.0
+    assert one.differences == {"driver": ("570.86.15", "580.1")}
+    (other,) = compare_datasets(first, far)
+    assert other.agree is False
+    assert {round(pair.off, 2) for pair in other.farthest} == {0.2}
+    (itself,) = compare_datasets(first, first)
+    assert itself.same_cards
+
+
+def test_the_command_says_who_differs_and_how(tmp_path: Path) -> None:
+    first, second = submitted(tmp_path / "a", lambda i: 1.0), submitted(tmp_path / "b", lambda i: 1.2)
+    result = CliRunner().invoke(main, ["store", "compare", str(first), str(second)], catch_exceptions=False)
+    assert result.exit_code == 1
+    assert "second over first: 1.200" in result.output
+    assert result.output.endswith("they disagree (median within 2%, nine of ten rows within 5% of it)\n")
+    document = json.loads(
+        CliRunner().invoke(main, ["store", "compare", str(first), str(second), "--format", "json"]).output
+    )
+    assert document["devices"][0]["common"] == 48
+
+
+def test_submissions_of_different_devices_are_not_compared(tmp_path: Path) -> None:
+    first = submitted(tmp_path / "a", lambda i: 1.0)
+    second = submitted(tmp_path / "b", lambda i: 1.0, device="NVIDIA A100-SXM4-80GB")
+    result = CliRunner().invoke(main, ["store", "compare", str(first), str(second)])
+    assert result.exit_code == 2
+    assert "h100-sxm in one, a100-sxm in the other" in result.output
+
+
+def test_without_pyarrow_a_line_says_how_to_install_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "pyarrow", None)
+    with pytest.raises(InputError, match=r"pip install sizer\[parquet\]"):
+        export_dataset(ROWS_OF_ONE, tmp_path)
+
+
+def test_every_column_has_its_type() -> None:
+    assert {kind for kind, _ in COLUMNS.values()} == {"string", "float64", "int64", "list"}
