@@ -24,6 +24,7 @@ import numpy as np
 from shapes.device import Device, load_device
 from shapes.errors import InputError
 from shapes.files import make_folder, read_text, write_whole
+from shapes.frozen import frozen
 from shapes.measure.environment import Environment
 from shapes.measure.imported import checked_row
 from shapes.measure.in_process import control_of
@@ -48,7 +49,7 @@ COLUMNS: dict[str, tuple[str, str]] = {
 }  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Dataset:
     """One device in one environment: its sidecar and rows. ``path``: its folder."""
 
@@ -62,7 +63,7 @@ class Dataset:
         return _known(self.environment.device)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Imported:
     """What became of a dataset's rows: ``added``, ``there`` already; ``refused``: (what it measures, why)."""
 
@@ -74,7 +75,7 @@ class Imported:
     notes: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Exported:
     """A dataset's folder and how many rows it holds."""
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from shapes.errors import InputError
+from shapes.frozen import frozen
 from shapes.measure.dataset import Dataset, read_datasets, slug
 from shapes.measure.physics import control_median
 from shapes.measure.record import Measurement
@@ -23,7 +24,7 @@ LISTED = 10
 LEAST = 20
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Pair:
     """One job in both: seconds of each, and how far their ratio is from the median ratio."""
 
@@ -33,7 +34,7 @@ class Pair:
     off: float
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Compared:
     """Two submissions of one device. ``ratio``: second over first, median and 5th to 95th percentile over the rows.
 
