@@ -33,6 +33,8 @@ PRODUCTS = ("gemm", "bmm", "grouped", "attention")
 ELEMENTWISE = ("norm", "rotary", "residual", "activation", "softmax", "dropout", "cross_entropy", "embedding", "moe",
                "quantise")  # fmt: skip
 CLASSES = (*PRODUCTS, *ELEMENTWISE)
+#: Of those, what a mixture of experts runs beside its routing's products.
+EXPERTS = ("grouped", "moe")
 #: Communication, by what it serves.
 GROUPS = ("tensor", "expert", "context", "pipeline", "data")
 #: How a figure is known (shapes/design: "A figure has a tier").
@@ -81,6 +83,15 @@ class Interval:
 
 
 @frozen
+class Release:
+    """Releases whose names ``match``: seconds of all kernels over the newest release's, and of experts' beside that."""
+
+    match: str
+    kernels: float
+    experts: float
+
+
+@frozen
 class SoftwareStack:
     """One software stack. ``formats``: configuration formats whose default it is; ``framework`` and ``year`` say
 
@@ -89,7 +100,7 @@ class SoftwareStack:
     type and for attention by architecture and head dimension, ``by_device`` for all products of a device that no
     table was fitted for. ``attention_kernels``: which kernel runs it, by architecture ("other": elsewhere; absent: the
     device's usual one). ``optimizer``: seconds of the update over those of moving its bytes. ``fixed_s``: once a step.
-    ``rows``: what its constants were fitted on, in words.
+    ``rows``: what its constants were fitted on, in words. ``releases``: of this stack's own, other than its newest.
     """
 
     name: str
@@ -113,6 +124,7 @@ class SoftwareStack:
     tiers: Mapping[str, str]
     sources: Mapping[str, str]
     rows: str
+    releases: tuple[Release, ...]
     origin: str
 
     def __hash__(self) -> int:
@@ -138,6 +150,14 @@ class SoftwareStack:
     def attention_kernel(self, architecture: str) -> str | None:
         """The attention kernel that this stack runs on ``architecture``; None: the device's usual one."""
         return self.attention_kernels.get(architecture, self.attention_kernels.get("other"))
+
+    def of_release(self, name: str) -> SoftwareStack:
+        """This stack as the release that ``name`` is of ran it: itself where no release of its own says otherwise."""
+        own = next((release for release in self.releases if fnmatchcase(name, release.match)), None)
+        if own is None:
+            return self
+        scale = {key: own.kernels * (own.experts if key in EXPERTS else 1.0) for key in CLASSES}
+        return replace(self, kernels={key: value * scale[key] for key, value in self.kernels.items()}, releases=())
 
     def tier(self, architecture: str) -> str:
         """How a step on a device of ``architecture`` is known."""
@@ -165,7 +185,7 @@ def load_stack(stack: str | os.PathLike[str] | SoftwareStack) -> SoftwareStack:
         return _load_file(STACKS_DIR / f"{name}.toml")
     for known in list_stacks():
         if any(fnmatchcase(name, alias) for alias in _load_file(STACKS_DIR / f"{known}.toml").aliases):
-            return _load_file(STACKS_DIR / f"{known}.toml")
+            return _load_file(STACKS_DIR / f"{known}.toml").of_release(name)
     raise InputError(f"expected one of {', '.join(list_stacks())}, or a .toml path", key="stack", value=stack)
 
 
@@ -213,6 +233,7 @@ def stack_from_mapping(data: Mapping[str, object], where: str) -> SoftwareStack:
         tiers=_tiers(top),
         sources=top.documents(),
         rows=top.text("rows"),
+        releases=_releases(top.table("release")),
         origin=where,
     )
     for table in (top, kernels, optimizer):
@@ -265,6 +286,15 @@ def _intervals(table: Table) -> Mapping[str, Interval]:
         found[tier] = Interval(own.number("low"), own.number("high"), own.number("ratio"))
         own.refuse_the_rest()
     return MappingProxyType(found)
+
+
+def _releases(table: Table) -> tuple[Release, ...]:
+    found = []
+    for key in table.data:
+        own = table.table(key)
+        found.append(Release(own.text("match"), own.number("kernels"), own.number("experts")))
+        own.refuse_the_rest()
+    return tuple(found)
 
 
 def _tiers(top: Table) -> Mapping[str, str]:

@@ -107,7 +107,7 @@ class Pricer:
             # A trace is of one whole pass, whatever the stages.
             workload = replace(workload, p=1, vpp=1)
         if workload.p > 1 and model is not None:
-            stage = slowest_stage(stage, model.layers, workload.p)
+            stage = slowest_stage(stage, model, workload.p)
             whole = self._all_stages(model, workload)
         cost = step_cost(stage, whole, schedule_of(workload), self.stack, self.device, mean_error(listed, costs))
         return Step(tuple(listed), costs, cost, workload.accumulation)

@@ -6,7 +6,7 @@ import csv
 import json
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from functools import lru_cache
 from pathlib import Path
@@ -16,6 +16,7 @@ from shapes.model import ModelShape
 from shapes.software_stack import SoftwareStack, list_stacks, load_stack
 from shapes.workload import AttentionKernel, Workload
 from sizer.readers import read_config
+from sizer.readers.megatron.hybrid import predicting
 
 #: A word of an unknown stack's name -> the framework (a shipped stack's ``framework``) that it stands nearest to; the
 #: first that a name holds decides.
@@ -60,7 +61,25 @@ def read_rows(path: Path) -> Iterator[Row]:
 
 @lru_cache(maxsize=4096)
 def _model(config: str) -> ModelShape:
-    return read_config(json.loads(config)).model
+    read = json.loads(config)
+    # A configuration's layers of multi-token prediction, which transformers leaves out, are those that the run trained.
+    model, depths = read_config(read).model, int(read.get("num_nextn_predict_layers") or 0)
+    like = replace(model.main.blocks[-1], count=1)
+    main = replace(model.main, blocks=(*model.main.blocks, *depths * predicting([like], model.hidden)))
+    return replace(model, stacks=(*model.stacks[:-1], main), head_passes=1 + depths)
+
+
+def _config(line: dict[str, str], t: int) -> str:
+    """The row's configuration, its vocabulary unpadded where padding is assumed and the measurements contradict it.
+
+    Of vTrain's runs neither precision nor padding is stated. With t > 1 each microbatch's embedding, head and loss take
+    what a padded vocabulary takes; with t = 1 twice to three times that, at every microbatch and in proportion to h:
+    what 50257, odd, takes.
+    """
+    padded = re.search(r"vocabulary (\d+) padded", line.get("notes") or "")
+    if padded is None or t > 1:
+        return line["config"]
+    return json.dumps(json.loads(line["config"]) | {"vocab_size": int(padded[1])})
 
 
 def _row(line: dict[str, str]) -> Row:
@@ -79,7 +98,8 @@ def _row(line: dict[str, str]) -> Row:
     )  # fmt: skip
     return Row(
         id=line["id"], source=line["source"], stack_name=line["stack"],
-        config=line["config"], model=_model(line["config"]), workload=workload, accumulation=number("accumulation"),
+        config=line["config"], model=_model(_config(line, workload.t)), workload=workload,
+        accumulation=number("accumulation"),
         dtype=dtype, gpus=number("gpus"), device=device, stack=stack, known=known, step_s=float(line["step_s"]),
     )  # fmt: skip
 
@@ -102,7 +122,7 @@ def stack_of(name: str, year: int, eager: bool = False) -> tuple[SoftwareStack, 
     shipped = [load_stack(known) for known in list_stacks()]
     for stack in shipped:
         if any(fnmatchcase(name, alias) for alias in (stack.name, *stack.aliases)):
-            return stack, True
+            return stack.of_release(name), True
     words = re.findall(r"[a-z]+[0-9]*", name.lower())
     framework = next((FRAMEWORKS[word] for word in FRAMEWORKS if word in words), "fsdp")
     compiled = bool({"compile", "compiled", "jax", "maxtext", "levanter"} & set(words))

@@ -15,6 +15,7 @@ import json
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
@@ -25,20 +26,27 @@ from step_rows import Row, read_rows
 from shapes.calibrate.device_file import replaced
 from shapes.cost.step import Region, Schedule, Work, schedule_of, step_parts, works
 from shapes.device import Device
-from shapes.software_stack import STACKS_DIR, SoftwareStack, stack_from_mapping
+from shapes.software_stack import STACKS_DIR, SoftwareStack, load_stack, stack_from_mapping
 
 #: Megatron-Core's constants: (dotted key, centre, spread in logarithms). Of what recipes overlap little can be told.
 CORE = (
     ("kernels.gemm", 1.0, 0.1), ("by_dtype.fp8", 1.0, 0.3), ("by_dtype.mxfp8", 1.0, 0.3), ("by_dtype.nvfp4", 1.0, 0.3),
     ("by_device.b300", 1.0, 0.15), ("by_device.gb200", 1.0, 0.15), ("by_device.gb300", 1.0, 0.15),
-    ("kernels.grouped", 1.2, 0.3), ("attention.blackwell.64", 1.0, 0.3), ("attention.blackwell.128", 1.0, 0.15),
+    ("kernels.grouped", 1.2, 0.3), ("attention.blackwell.64", 5.0, 0.4), ("attention.blackwell.128", 1.0, 0.15),
     ("attention.blackwell.192", 1.0, 0.3), ("attention.hopper.128", 1.0, 0.15), ("attention.hopper.192", 1.0, 0.3),
     ("kernels.elementwise", 2.0, 0.4), ("kernels.quantise", 1.2, 0.3), ("kernels.moe", 2.0, 0.5),
     ("host.launch_s", 4e-6, 0.5),
     ("host.kernels.moe", 100.0, 1.0), ("host.kernels.grouped", 4.0, 1.0), ("communication.tensor.hidden", 0.3, 0.4),
-    ("communication.expert.hidden", 0.2, 0.5), ("communication.expert.speed", 0.7, 0.4),
+    ("communication.expert.hidden", 0.2, 0.2), ("communication.expert.speed", 0.8, 0.15),
     ("communication.data.hidden", 0.6, 0.3), ("communication.data.speed", 0.7, 0.3), ("optimizer.fixed_s", 2e-2, 0.7),
 )  # fmt: skip
+
+#: Releases of Megatron Bridge before the newest that the stack stands for, against it.
+RELEASES = tuple(
+    (f"release.{release}.{what}", 1.0, spread)
+    for release in ("25", "26-02")
+    for what, spread in (("kernels", 0.05), ("experts", 0.3))
+)
 
 #: Stack -> constants fitted, each (dotted key, centre, spread in logarithms).
 FITTED: dict[str, tuple[tuple[str, float, float], ...]] = {
@@ -57,7 +65,7 @@ FITTED: dict[str, tuple[tuple[str, float, float], ...]] = {
         ("communication.data.hidden", 0.7, 0.3), ("communication.data.speed", 0.8, 0.3), ("optimizer.update", 1.0, 0.5),
         ("optimizer.fixed_s", 2e-2, 0.7),
     ),
-    "megatron-core-te": CORE,
+    "megatron-core-te": (*CORE, *RELEASES),
     "megatron-bridge-2026": CORE,
 }  # fmt: skip
 
@@ -66,16 +74,17 @@ HELD_OUT = Path(__file__).parents[1] / "data" / "steps-held-out.json"
 #: Relative error of a row that counts as one: near the noise of repeated runs.
 NOISE = 0.04
 #: Tables of a stack's file that the fit owns.
-OWNED = ("kernels", "by_dtype", "by_device", "attention", "host", "communication", "optimizer", "interval")
+OWNED = ("kernels", "by_dtype", "by_device", "attention", "host", "communication", "optimizer", "release", "interval")
 #: Folds of rows left out.
 FOLDS = 5
 
 
 @dataclass(frozen=True)
 class Batch:
-    """Rows of one device as arrays: ``order`` are their places among the stack's rows."""
+    """Rows of one device and release as arrays: ``order`` are their places among the stack's rows."""
 
     device: Device
+    release: str
     order: np.ndarray
     stage: Work
     whole: Work
@@ -86,13 +95,21 @@ def batches(rows: Sequence[Row]) -> list[Batch]:
     """The rows' work as arrays, by device."""
     found = []
     done = [works(row.model, row.workload, row.device) for row in rows]
-    for name, device in {row.device.name: row.device for row in rows}.items():
-        order = np.array([i for i, row in enumerate(rows) if row.device.name == name])
+    keys = [(row.device.name, _release(row)) for row in rows]
+    for key in dict.fromkeys(keys):
+        order = np.array([i for i, own in enumerate(keys) if own == key])
+        device = rows[order[0]].device
         stages, wholes = zip(*(done[i] for i in order), strict=True)
         schedules = [schedule_of(rows[i].workload, rows[i].accumulation) for i in order]
         schedule = Schedule(*(np.array([getattr(one, field.name) for one in schedules]) for field in fields(Schedule)))
-        found.append(Batch(device, order, _stacked(stages), _stacked(wholes), schedule))
+        found.append(Batch(device, key[1], order, _stacked(stages), _stacked(wholes), schedule))
     return found
+
+
+def _release(row: Row) -> str:
+    """One name for all rows of a release that the stack tells apart, "" for its newest."""
+    releases = load_stack(row.stack.name).releases
+    return next((release.match for release in releases if fnmatchcase(row.stack_name, release.match)), "")
 
 
 def _stacked(all_work: Sequence[Work]) -> Work:
@@ -117,7 +134,8 @@ def predicted(parts: Sequence[Batch], stack: SoftwareStack, number: int) -> np.n
     """Seconds of every row."""
     seconds = np.empty(number)
     for batch in parts:
-        seconds[batch.order] = sum(step_parts(batch.stage, batch.whole, batch.schedule, stack, batch.device).values())
+        own = stack.of_release(batch.release)
+        seconds[batch.order] = sum(step_parts(batch.stage, batch.whole, batch.schedule, own, batch.device).values())
     return seconds
 
 

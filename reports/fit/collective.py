@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -18,9 +17,11 @@ from shapes.operators.types import Collective
 
 Array = NDArray[np.float64]
 
-_KINDS = {"all_reduce": "all_reduce", "all_gather": "all_gather", "reduce_scatter": "reduce_scatter"}
+_KINDS = {"all_reduce": "all_reduce", "all_gather": "all_gather", "reduce_scatter": "reduce_scatter",
+          "alltoall": "all_to_all"}  # fmt: skip
 
 Messages = dict[tuple[str, int, int], float]
+Tables = dict[str, CollectiveConstants]
 
 
 def read_collectives(paths: Iterable[Path]) -> Messages:
@@ -35,27 +36,36 @@ def read_collectives(paths: Iterable[Path]) -> Messages:
     return consensus(values)
 
 
-def predicted(messages: Messages, device: Device, constants: CollectiveConstants) -> Array:
-    """Seconds of each message by ``constants``."""
+def predicted(messages: Messages, device: Device, tables: Tables) -> Array:
+    """Seconds of each message by ``tables``."""
     operators = (Collective("", "forward", what, size, ranks) for what, ranks, size in messages)  # type: ignore[arg-type]  # names of _KINDS
-    return np.array([sum(collective_parts(operator, device, constants)) for operator in operators])
+    return np.array([sum(collective_parts(operator, device, tables[operator.what])) for operator in operators])
 
 
-def fit_collectives(messages: Messages, device: Device) -> CollectiveConstants:
-    """Robust least squares on log time."""
+def fit_collectives(messages: Messages, device: Device) -> Tables:
+    """Robust least squares on log time, of each kind and number of ranks by itself."""
+    found = {}
+    for kind in _KINDS.values():
+        groups = sorted({ranks for what, ranks, _ in messages if what == kind})
+        values = [
+            _fitted({key: value for key, value in messages.items() if key[:2] == (kind, ranks)}, device)
+            for ranks in groups
+        ]
+        found[kind] = CollectiveConstants(tuple(groups), *zip(*values, strict=True))
+    return found
+
+
+def _fitted(messages: Messages, device: Device) -> tuple[float, ...]:
+    """Latency, share and half_bytes of one kind among one number of ranks."""
     from scipy.optimize import least_squares
 
-    guess = CollectiveConstants(latency_s=6e-6, latency_per_rank_s=1e-6, bandwidth_share=0.8, half_bytes=1e6)
-    names = tuple(guess.__slots__)
+    kind, ranks, _ = next(iter(messages))
     target = np.log(list(messages.values()))
 
-    def constants(theta: Array) -> CollectiveConstants:
-        return replace(guess, **dict(zip(names, np.exp(theta).tolist(), strict=True)))
+    def deviations(theta: Array) -> Array:
+        own = CollectiveConstants((ranks,), *((value,) for value in np.exp(theta).tolist()))
+        return np.log(predicted(messages, device, {kind: own})) - target
 
-    low, high = np.log([1e-7, 1e-8, 0.005, 1.0]), np.log([1e-4, 1e-4, 1.0, 1e9])
-    begin = np.log([getattr(guess, name) for name in names])
-    result = least_squares(
-        lambda theta: np.log(predicted(messages, device, constants(theta))) - target,
-        begin, bounds=(low, high), loss="soft_l1", f_scale=0.1,
-    )  # fmt: skip
-    return constants(result.x)
+    bounds = np.log([1e-7, 0.005, 1.0]), np.log([1e-3, 1.0, 1e9])
+    result = least_squares(deviations, np.log([1e-5, 0.7, 1e6]), bounds=bounds, loss="soft_l1", f_scale=0.1)
+    return tuple(float(f"{value:.4g}") for value in np.exp(result.x))

@@ -140,7 +140,7 @@ def fit_tables(
         messages = read_collectives(files)
         collective = fit_collectives(messages, device)
         off = np.abs(predicted(messages, device, collective) / np.array(list(messages.values())) - 1)
-        cost["collective"] = {name: float(f"{value:.4g}") for name, value in asdict(collective).items()}
+        cost["collective"] = {what: asdict(constants) for what, constants in collective.items()}
         error["collective"] = round(float(off.mean()), 4)
         progress(f"{device.name} collectives: error {off.mean():.1%}")
 

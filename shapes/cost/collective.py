@@ -1,10 +1,13 @@
-"""Collectives by message size over link bandwidth, as NCCL's tests count bytes.
+"""Collectives by kind, message size, group and link, as NCCL's tests count bytes.
 
-    seconds = latency + ranks x latency_per_rank + factor (bytes + half_bytes) / (bandwidth_share x link)
+    seconds = latency + factor (bytes + half_bytes) / (bandwidth_share x link)
 
 ``factor`` is what each rank sends over the link per byte of the buffer in a ring. Over several nodes a ring enters and
 leaves each of them through the network cards of all the group's ranks there, so that the link is the slower of the
 node's own and of one card's rate times those ranks; an all-to-all's ranks each send to the others through their own.
+
+A mixture's dispatcher (DeepEP, HybridEP) sends a token that several experts of one rank, or of one node, want once
+only: `copies_sent`.
 """
 
 from __future__ import annotations
@@ -18,14 +21,24 @@ from shapes.operators.types import Collective
 #: Seconds that one doubling of the nodes adds to a collective's latency: NCCL's trees over InfiniBand or Ethernet take
 #: 10 to 20 us a hop (aiconfigurator-core states 10 us of point-to-point latency, systems/*.yaml, p2p_latency).
 NODE_LATENCY_S = 10e-6
+#: Share of a network card's rate that is reached: DeepEP's dispatch and combine over 2 and 4 nodes of H100 move 39 to
+#: 45 of 50 GB/s a rank (aiconfigurator-core, wideep_deepep_normal_perf, 4,096 tokens and more).
+INTER_NODE_SHARE = 0.88
 
 
-def bus_factor(what: str, ranks: int) -> float:
+def bus_factor(operator: Collective) -> float:
     """Bytes each rank sends per byte of the buffer: all-reduce 2 (r-1)/r, the others (r-1)/r, send_recv 1."""
-    if what == "send_recv":
+    if operator.what == "send_recv":
         return 1.0
-    share = (ranks - 1) / ranks
-    return 2 * share if what == "all_reduce" else share
+    share = (operator.ranks - 1) / operator.ranks
+    if operator.copies > 1:
+        return share * copies_sent(operator.copies, operator.ranks) / operator.copies
+    return 2 * share if operator.what == "all_reduce" else share
+
+
+def copies_sent(copies: int, places: int) -> float:
+    """How many of ``places`` ranks or nodes ``copies`` even and independent choices are expected to meet."""
+    return places * (1 - (1 - 1 / places) ** copies)
 
 
 def ranks_in_domain(device: Device, operator: Collective) -> int:
@@ -33,16 +46,20 @@ def ranks_in_domain(device: Device, operator: Collective) -> int:
     return max(1, min(operator.ranks, device.link.domain_devices // operator.stride))
 
 
-def link_bytes_per_s(device: Device, operator: Collective) -> float:
-    """Data-sheet bandwidth a rank has for the bytes that `bus_factor` counts."""
+def link_bytes_per_s(device: Device, operator: Collective, share: float = 1.0) -> float:
+    """Bandwidth a rank has for the bytes that `bus_factor` counts; ``share`` of the data sheet's within a node."""
     link, inside = device.link, ranks_in_domain(device, operator)
+    within = share * link.intra_node_bytes_per_s
     if inside == operator.ranks:
-        return link.intra_node_bytes_per_s
+        return within
+    card = link.inter_node_bytes_per_s * (1.0 if share == 1.0 else INTER_NODE_SHARE)
     if operator.what == "all_to_all":
         # Only what leaves the domain takes the card; the rest goes beside it over the faster links.
-        leaving = (operator.ranks - inside) / (operator.ranks - 1)
-        return min(link.intra_node_bytes_per_s, link.inter_node_bytes_per_s / leaving)
-    return min(link.intra_node_bytes_per_s, link.inter_node_bytes_per_s * inside)
+        domains = -(-operator.ranks // inside)
+        leaving = (1 - 1 / domains) * copies_sent(operator.copies, domains)
+        whole = (1 - 1 / operator.ranks) * copies_sent(operator.copies, operator.ranks)
+        return min(within, card * whole / leaving)
+    return min(within, card * inside)
 
 
 def collective_parts(operator: Collective, device: Device, constants: CollectiveConstants) -> tuple[float, float]:
@@ -50,10 +67,9 @@ def collective_parts(operator: Collective, device: Device, constants: Collective
     if operator.ranks == 1:
         return 0.0, 0.0
     inside = ranks_in_domain(device, operator)
-    latency = constants.latency_s + constants.latency_per_rank_s * inside
+    latency, share, half_bytes = constants.among(max(2, inside))
     latency += NODE_LATENCY_S * log2(operator.ranks / inside)
-    reached = constants.bandwidth_share * link_bytes_per_s(device, operator)
-    moved = bus_factor(operator.what, operator.ranks) * operator.bytes
+    moved = bus_factor(operator) * operator.bytes
     # Small messages never reach the full rate: half_bytes is the size at which half of it is reached.
-    ramp = moved * constants.half_bytes / (moved + constants.half_bytes) if moved else 0.0
-    return latency, (moved + ramp) / reached
+    ramp = moved * half_bytes / (moved + half_bytes) if moved else 0.0
+    return latency, (moved + ramp) / link_bytes_per_s(device, operator, share)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import fields, replace
 from functools import lru_cache
+from math import log2
 from typing import Any
 
 from shapes.cost.alignment import NO_FAMILY, AlignmentConstants, family_table
@@ -265,21 +266,51 @@ def alignment_constants(device: Device, dtype: str) -> AlignmentConstants:
 
 @frozen
 class CollectiveConstants:
-    """Latency and share of the link's data-sheet bandwidth that collectives reach."""
+    """One kind of collective by the ``ranks`` of a group within a node: a value each.
 
-    latency_s: float
-    latency_per_rank_s: float
-    bandwidth_share: float
-    half_bytes: float
+    ``latency_s``, the share of the link's data-sheet bandwidth that long messages reach, and the bytes sent at which
+    half of that is reached.
+    """
+
+    ranks: tuple[int, ...]
+    latency_s: tuple[float, ...]
+    bandwidth_share: tuple[float, ...]
+    half_bytes: tuple[float, ...]
 
     @classmethod
     def from_table(cls, table: Mapping[str, Any]) -> CollectiveConstants:
-        return cls(**{key: float(value) for key, value in table.items() if key != "source"})
+        return cls(**{field.name: tuple(table[field.name]) for field in fields(cls)})
+
+    def among(self, ranks: int) -> tuple[float, float, float]:
+        """Latency, share and half_bytes of a group: between measured groups by the logarithm of the ranks.
+
+        Beyond the largest, latency goes on by as much a rank as between the last two; the others stay.
+        """
+        last = len(self.ranks) - 1
+        over = next((place for place, known in enumerate(self.ranks) if known >= ranks), None)
+        if over is None:
+            a_rank = (self.latency_s[last] - self.latency_s[last - 1]) / (self.ranks[last] - self.ranks[last - 1])
+            more = max(0.0, a_rank) * (ranks - self.ranks[last])
+            return self.latency_s[last] + more, self.bandwidth_share[last], self.half_bytes[last]
+        under = max(0, over - 1)
+        part = log2(ranks / self.ranks[under]) / log2(self.ranks[over] / self.ranks[under]) if over > under else 0.0
+        latency, share, half = (
+            (1 - part) * values[under] + part * values[over]
+            for values in (self.latency_s, self.bandwidth_share, self.half_bytes)
+        )
+        return latency, share, half
 
 
 @lru_cache(maxsize=256)
-def collective_constants(device: Device) -> CollectiveConstants:
-    return CollectiveConstants.from_table(relative(device, "collective").cost["collective"])
+def collective_constants(device: Device, what: str) -> CollectiveConstants:
+    """NCCL's constants of one kind; a send between two ranks moves its bytes as an all-gather's two do."""
+    kin = relative(device, "collective")
+    table = kin.cost["collective"].get("all_gather" if what == "send_recv" else what)
+    if not isinstance(table, Mapping):
+        raise InputError(
+            "expected a table for each kind of collective", where=kin.origin, key=f"cost.collective.{what}"
+        )
+    return CollectiveConstants.from_table(table)
 
 
 def number(device: Device, table: str, key: str) -> float:

@@ -151,8 +151,8 @@ def _attention(operator: Attention, device: Device) -> tuple[Part, ...]:
 
 
 def _collective(operator: Collective, device: Device) -> tuple[Part, ...]:
-    latency, transfer = collective_parts(operator, device, collective_constants(device))
-    moved = bus_factor(operator.what, operator.ranks) * operator.bytes / 1e6
+    latency, transfer = collective_parts(operator, device, collective_constants(device, operator.what))
+    moved = bus_factor(operator) * operator.bytes / 1e6
     link = link_bytes_per_s(device, operator) / 1e9
     return (
         Part("latency", latency, f"{operator.what} over {operator.ranks} ranks"),

@@ -247,7 +247,7 @@ def _moved(operator: Elementwise | Collective, device: Device) -> Cost:
         fixed, moving = elementwise_parts(operator, constants)
         regime, bound = "memory_bound", "memory"
     else:
-        fixed, moving = collective_parts(operator, device, collective_constants(device))
+        fixed, moving = collective_parts(operator, device, collective_constants(device, operator.what))
         regime, bound = "collective", "communication"
     off = expected(device, origin, regime, origin.dtype)
     return _cost(

@@ -33,7 +33,7 @@ def block_collectives(
         for phase, times in phases:
             yield Collective(
                 f"{prefix}moe.all_to_all", phase, "all_to_all", routed, workload.e, workload.dtype,
-                2 * block.count * times, stride=workload.t,
+                2 * block.count * times, stride=workload.t, copies=block.mlp.top_k,
             )  # fmt: skip
 
 

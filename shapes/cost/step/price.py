@@ -85,7 +85,7 @@ def works(model: ModelShape, workload: Workload, device: Device) -> tuple[Work, 
     stage = work(listed, predict_many(listed, device))
     if workload.p == 1:
         return stage, stage
-    stage = slowest_stage(stage, model.layers, workload.p)
+    stage = slowest_stage(stage, model, workload.p)
     everything = operators(model, replace(workload, p=1))
     return stage, work(everything, predict_many(everything, device))
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from shapes.cost.result import Cost
+from shapes.model import ModelShape
 from shapes.operators.types import Attention, CachedAttention, Collective, Elementwise, Gemm, GroupedGemm, Operator
 
 #: Element types whose products a stack's ``kernels.gemm`` and ``kernels.grouped`` speak of; others have their own.
@@ -120,22 +121,35 @@ def _falls_back(operator: Gemm) -> bool:
     )
 
 
-def slowest_stage(last: Work, layers: int, p: int) -> Work:
-    """The work of the slowest of ``p`` stages, ``last`` being of ceil(layers / p) layers and the head.
+def slowest_stage(last: Work, model: ModelShape, p: int) -> Work:
+    """The work of the slowest of ``p`` stages, ``last`` being of ceil(L / p) layers and the head.
 
-    Where the layers do not divide, stages with a head have one layer less (Megatron-LM's account-for-loss split, Llama
-    3's 126 layers over 16): the slowest is that one, or one of as many layers without a head, whichever is longer.
+    Layers that divide are spread evenly. Others go where they balance best (Megatron-LM's account-for-loss split and
+    pipeline layouts: Llama 3's 126 layers over 16 stages, DeepSeek-V3's 61): the last stage, which has head, loss and
+    the layers of multi-token prediction, holds so many others that the slowest stage is as fast as can be.
     """
-    least, more = divmod(layers, p)
-    if p == 1 or not more:
+    predicting = model.head_passes - 1
+    layers = model.layers - predicting
+    if p == 1 or layers % p == 0:
         return last
-    one_layer = sum(last.layers.seconds.values()) / (least + 1)
-    if one_layer >= sum(last.ends.seconds.values()):
-        return replace(last, ends=Region())
-    share = least / (least + 1)
-    communication, messages = dict(last.communication), dict(last.messages)
+    held = -(-model.layers // p)
+    layer, ends = sum(last.layers.seconds.values()) / held, sum(last.ends.seconds.values())
+
+    def slowest(own: int) -> float:
+        return max(-(-(layers - own) // (p - 1)) * layer, (own + predicting) * layer + ends)
+
+    own = min(range(layers - p + 2), key=slowest)
+    others = -(-(layers - own) // (p - 1))
+    if others * layer >= (own + predicting) * layer + ends:
+        return _with_layers(replace(last, ends=Region()), others / held)
+    return _with_layers(last, (own + predicting) / held)
+
+
+def _with_layers(stage: Work, share: float) -> Work:
+    """``share`` of the stage's layers, and of what they send each other."""
+    communication, messages = dict(stage.communication), dict(stage.messages)
     for group in ("tensor", "expert", "context"):
         if group in communication:
             communication[group] *= share
             messages[group] *= share
-    return replace(last, layers=last.layers.scaled(share), communication=communication, messages=messages)
+    return replace(stage, layers=stage.layers.scaled(share), communication=communication, messages=messages)
