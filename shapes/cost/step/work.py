@@ -136,7 +136,7 @@ def slowest_stage(last: Work, model: ModelShape, p: int) -> Work:
     layer, ends = sum(last.layers.seconds.values()) / held, sum(last.ends.seconds.values())
 
     def slowest(own: int) -> float:
-        return max(-(-(layers - own) // (p - 1)) * layer, (own + predicting) * layer + ends)
+        return float(max(-(-(layers - own) // (p - 1)) * layer, (own + predicting) * layer + ends))
 
     own = min(range(layers - p + 2), key=slowest)
     others = -(-(layers - own) // (p - 1))
