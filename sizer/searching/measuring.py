@@ -92,6 +92,8 @@ class Measured:
                     weights=[objective.weight(one) for one in row],
                     out_of_time=out_of_time,
                     progress=progress,
+                    classes=[one.structure for one in row],
+                    renew=sampler.renew,
                 )
             except BaselineError as failure:
                 raise InputError(f"the baseline cannot be measured here ({failure})", key="--measure") from None
@@ -158,6 +160,12 @@ class Sampler:
             return np.asarray(sum(weight * self._take(job, count) for job, weight in self._jobs[index]))
         except NotMeasured as outcome:
             raise CannotRunError(f"{outcome.status}: {outcome}") from outcome
+
+    def renew(self, index: int) -> None:
+        """Let go of the candidate's kernels, written down, so that its next sample is of ones prepared anew."""
+        for job, _ in self._jobs[index]:
+            if job.key in self._ready:
+                self._close(job.key)
 
     def _take(self, job: Job, count: int) -> Array:
         if job.key not in self._kept:

@@ -13,13 +13,17 @@ from shapes.model.resize import DIMENSIONS, resize
 from shapes.operators import Gemm, Operator, operators
 from shapes.timing import Timing
 from shapes.workload import Workload
-from sizer.pricing import Pricer
+from sizer.pricing import Pricer, Step
 from sizer.searching.space import Space
 
 
 @frozen
 class TimedCandidate:
-    """A candidate with its time and FLOPs at the baseline's tokens; ``parameters`` are of what is searched."""
+    """A candidate with its time and FLOPs at the baseline's tokens; ``parameters`` are of what is searched.
+
+    ``structure``: the worst alignment of its products and whether the dearest one fills whole waves: what a prediction
+    is off for together with its like.
+    """
 
     change: Mapping[str, int]
     timing: Timing
@@ -27,6 +31,7 @@ class TimedCandidate:
     model: ModelShape
     workload: Workload
     parameters: int
+    structure: tuple[int, bool] = (0, False)
 
     @property
     def layers(self) -> int:
@@ -54,7 +59,23 @@ def price(space: Space, change: Mapping[str, int], pricer: Pricer) -> TimedCandi
     step = pricer.step(timed_operators(space, change))
     scale = space.workload.tokens / workload.tokens
     timing = Timing(step.seconds * scale, step.low * scale, step.high * scale, step.source)
-    return TimedCandidate(change, timing, round(step.flops * scale), model, workload, space.parameters(model))
+    return TimedCandidate(
+        change, timing, round(step.flops * scale), model, workload, space.parameters(model), _structure(step)
+    )
+
+
+#: Elements beyond which another factor of two in alignment is worth nothing to any kernel.
+ALIGNED = 256
+#: A product fills whole waves where no more than this of their slots is idle.
+IDLE = 0.05
+
+
+def _structure(step: Step) -> tuple[int, bool]:
+    products = [(op, cost) for op, cost in zip(step.operators, step.costs, strict=True) if isinstance(op, Gemm)]
+    level = min((min(size & -size, ALIGNED) for op, _ in products for size in (op.n, op.k)), default=ALIGNED)
+    dearest = max(products, key=lambda pair: pair[0].count * pair[1].seconds, default=None)
+    filled = dearest[1].wave_efficiency if dearest is not None else None
+    return level, filled is not None and filled >= 1 - IDLE
 
 
 def tile_of(space: Space, pricer: Pricer, change: Mapping[str, int]) -> int | None:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Protocol
 
 from sizer.searching.strategies import exhaustive, racing
-from sizer.searching.strategies.paired import MOST_SAMPLES, Outcome, Sample
+from sizer.searching.strategies.paired import MOST_SAMPLES, Outcome, Renew, Sample
 
 
 class Strategy(Protocol):
@@ -24,6 +24,8 @@ class Strategy(Protocol):
         out_of_time: Callable[[], bool] = lambda: False,
         progress: Callable[[int, int], None] | None = None,
         most_samples: int = MOST_SAMPLES,
+        classes: Sequence[Hashable] | None = None,
+        renew: Renew | None = None,
     ) -> Outcome: ...
 
 

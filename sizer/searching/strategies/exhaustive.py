@@ -5,9 +5,9 @@ Each sample is a ratio to the baseline paired with it, from which clock states c
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 
-from sizer.searching.strategies.paired import MOST_SAMPLES, START, Outcome, PairedSamples, Sample
+from sizer.searching.strategies.paired import MOST_SAMPLES, START, Outcome, PairedSamples, Renew, Sample
 
 NAME = "exhaustive"
 
@@ -25,9 +25,14 @@ def run(
     out_of_time: Callable[[], bool] = lambda: False,
     progress: Callable[[int, int], None] | None = None,
     most_samples: int = MOST_SAMPLES,
+    classes: Sequence[Hashable] | None = None,
+    renew: Renew | None = None,
 ) -> Outcome:
-    """As ``racing.run``, but everything is measured, the likeliest first: time runs out on the unlikeliest."""
-    del confidence
+    """As ``racing.run``, but everything is measured, the likeliest first: time runs out on the unlikeliest.
+
+    Classes change nothing where all are seen; nothing is prepared twice, as in a sweep.
+    """
+    del confidence, classes, renew
     paired = PairedSamples(sample, predicted_s, error, weights, regret, progress, out_of_time)
     finished = True
     for index in sorted(range(1, len(predicted_s)), key=paired.prior.__getitem__):

@@ -2,11 +2,15 @@
 
 Candidates are timed in small batches, a few after each batch of the baseline, and what is kept is the logarithm of
 their ratio to it: clocks that drift through a search of minutes cancel.
+
+Predictions err in two ways: each candidate by itself, and whole classes of candidates that are alike in structure (an
+alignment, whole or partial waves) together. A measurement errs in a third: where its buffers lie makes a kernel faster
+or slower by up to a percent for as long as it stays prepared.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from math import log, sqrt
 from random import Random
 
@@ -20,6 +24,8 @@ from shapes.measure.stats import correlation_length
 Array = NDArray[np.float64]
 #: ``sample(index, count)`` -> seconds of ``count`` more runs; CannotRunError where the candidate cannot run.
 Sample = Callable[[int, int], Array]
+#: ``renew(index)``: the candidate's kernels are prepared anew before its next run.
+Renew = Callable[[int], None]
 
 #: Runs of the baseline to start with; of a candidate at a time; of the baseline that these are paired with.
 START, BATCH, BASELINE_BATCH = 12, 2, 1
@@ -42,6 +48,12 @@ LEAST_ERROR = 0.005
 FREEDOM = 8
 #: The standard error of a median over that of a mean.
 MEDIAN = 1.2533
+#: Of the looks that tell how far predictions are off, one in so many candidates, and at most this many of unknown
+#: structure: where a third of them are off as one, a dozen looks miss it in one case of a hundred.
+SCOUTED, SCOUTS = 4, 12
+#: What a preparation is believed to be worth before several were seen, one standard deviation, and with how many
+#: looks' weight; candidates are prepared anew whose chances depend on twice that.
+PREPARATION, PREPARATION_LOOKS = 0.005, 2
 #: Rounds are repeated before anything is judged anew, so that each adds a GROWTH-th of the runs so far: asked after
 #: every round, an interval is narrow enough by chance too.
 GROWTH = 10
@@ -83,18 +95,23 @@ class PairedSamples:
     """The samples so far, the baseline's first. BaselineError: the baseline cannot run.
 
     ``error``: of the predictions, one standard deviation. ``regret``: a difference that does not matter. ``weights``
-    turn seconds into what is minimised (default 1). ``progress`` hears how far the search is, of how much.
+    turn seconds into what is minimised (default 1). ``progress`` hears how far the search is, of how much. ``classes``:
+    of each candidate, what predictions may be off for as a whole (None: not known).
     """
 
     def __init__(
         self, sample: Sample, predicted_s: Sequence[float], error: float, weights: Sequence[float] | None,
         regret: float, progress: Callable[[int, int], None] | None, out_of_time: Callable[[], bool],
+        classes: Sequence[Hashable] | None = None,
     ) -> None:  # fmt: skip
         self._sample, self._progress, self._out_of_time = sample, progress, out_of_time
         self._error, self._regret = error, regret
         count = len(predicted_s)
         self._offsets: Array = np.log(weights if weights is not None else np.ones(count))
         self.prior: Array = np.log(predicted_s) + self._offsets
+        codes: dict[Hashable, int] = {}
+        self._told = classes is not None
+        self._classes = np.array([codes.setdefault(one, len(codes)) for one in classes or [0] * count])
         self.ratios: dict[int, Array] = {}
         #: Of each candidate: the logarithm of what is minimised against the baseline's seconds, the spread of its
         #: batches, how many of them there were.
@@ -124,6 +141,21 @@ class PairedSamples:
     @property
     def best(self) -> int:
         return int(np.argmin(self.centres))
+
+    def scouts(self) -> list[int]:
+        """Whom to look at whatever is predicted, for how far off it is: the likeliest of each class, or of each of
+
+        equal parts of the candidates in the order of their predictions. The likeliest classes first.
+        """
+        order = np.argsort(self.prior[1:], kind="stable") + 1
+        most = max(SCOUTED, len(order) // SCOUTED)
+        if self._told:
+            firsts = {
+                int(code): int(index) for code, index in zip(self._classes[order[::-1]], order[::-1], strict=True)
+            }
+            return sorted(firsts.values(), key=lambda index: float(self.prior[index]))[:most]
+        parts = np.array_split(order, min(SCOUTS, most))
+        return [int(part[0]) for part in parts if len(part)]
 
     def tell(self, still_open: Sequence[int] | NDArray[np.int64]) -> None:
         """Who is neither eliminated nor known well enough; the batches these had count for a part of their way."""
@@ -159,7 +191,58 @@ class PairedSamples:
                     self._fail(index, str(failure))
         return True
 
-    def _take_baseline(self, count: int) -> None:
+    def finalists(self, risk: float, most: int) -> list[int]:
+        """The best and those that may beat it if preparing a kernel anew moves it by twice what is believed usual.
+
+        The nearest ``most`` of them, and no more than are timed after one batch of the baseline.
+        """
+        likely = self.chances(moved=2 * PREPARATION) > risk / len(self.prior)
+        likely[self.best], likely[self.unseen] = True, False
+        nearest = sorted(np.flatnonzero(likely), key=lambda index: float(self.centres[index]))
+        return [int(index) for index in nearest[: min(most, GROUP)]]
+
+    def take_anew(self, indices: Sequence[int], renew: Renew) -> Mapping[int, Array]:
+        """A batch of runs of each candidate prepared anew, as ratios to the baseline prepared anew.
+
+        What fails, or what time ran out on, is missing.
+        """
+        found: dict[int, Array] = {}
+        renew(0)
+        self._take_baseline(BATCH, alone=True)
+        for index in indices:
+            if self._out_of_time():
+                break
+            try:
+                renew(index)
+                seconds = self._sample(index, BATCH)
+            except CannotRunError as failure:
+                self._fail(index, str(failure))
+                continue
+            self._add(index, seconds)
+            found[index] = self.ratios[index][-BATCH:]
+        return found
+
+    def settle(self, rounds: Sequence[Mapping[int, Array]]) -> list[int]:
+        """Judge the candidates that every round holds by their preparations alone; those candidates.
+
+        Each preparation weighs the same. What a round has in common (the baseline's own preparation) is taken out.
+        """
+        held = [index for index in rounds[0] if index not in self.failed]
+        runs = np.array([[one[index] for one in rounds] for index in held])
+        batches = runs.mean(axis=2)
+        alone = batches - np.median(batches, axis=1, keepdims=True)
+        common = np.median(alone, axis=0)
+        freedom = (len(held) - 1) * (len(rounds) - 1)
+        # By the median, as tails are heavy; scaled for the medians that were taken off.
+        spread = 1.4826 * float(np.median(np.abs(alone - common))) * sqrt(batches.size / max(freedom, 1))
+        squares = PREPARATION_LOOKS * PREPARATION**2 + freedom * spread**2
+        for index, own in zip(held, runs - common[None, :, None], strict=True):
+            self.ratios[index] = own.ravel()
+        self._judge(set(held))
+        self._spreads[held] = max(sqrt(squares / (PREPARATION_LOOKS + freedom)), LEAST_SPREAD)
+        return held
+
+    def _take_baseline(self, count: int, *, alone: bool = False) -> None:
         try:
             seconds = self._sample(0, count)
         except CannotRunError as failure:
@@ -167,7 +250,7 @@ class PairedSamples:
         runs = np.log(seconds)
         self._deviations.extend(np.abs(runs - (self._level if self.baseline_s else np.median(runs))))
         self.baseline_s.extend(seconds)
-        self._level = float(np.median(np.log(self.baseline_s[-(count if self.noisy else WINDOW) :])))
+        self._level = float(np.median(np.log(self.baseline_s[-(count if self.noisy or alone else WINDOW) :])))
         self._add(0, seconds)
 
     def _add(self, index: int, seconds: Array) -> None:
@@ -199,23 +282,20 @@ class PairedSamples:
 
     def errors(self) -> Array:
         """Standard error of each one's median, of few batches by what others' batches have for a spread."""
-        many = self._batches >= START // BATCH
+        many = self._batches >= min(START // BATCH, int(self._batches.max()))
         usual = float(np.median(self._spreads[many]))
         spreads = np.where(self._batches >= OWN_SPREAD, self._spreads, np.maximum(self._spreads, usual))
         return np.asarray(MEDIAN * spreads / np.sqrt(np.maximum(self._batches, 1)))
 
-    def chances(self) -> Array:
+    def chances(self, moved: float = 0.0) -> Array:
         """The chance of every candidate to beat the best seen by more than the regret; 0 of those that cannot run.
 
         A candidate not looked at lies around its prediction, shifted by how the predictions of those seen were off.
+        ``moved``: what preparing kernels anew may do to either's time, one standard deviation.
         """
         seen, best = self.seen, self.best
-        off = self.centres[seen] - self.prior[seen]
-        shift = float(np.median(off))
-        # The stated error weighs as much as four looks against how far off the predictions were seen to be.
-        squares = 4 * self._error**2 + float(((off - shift) ** 2).sum())
-        centres, widths = self.prior + shift, np.full(len(self.prior), max(sqrt(squares / (4 + len(off))), LEAST_ERROR))
-        errors = self.errors()
+        centres, widths = self._expected()
+        errors = np.hypot(self.errors(), moved)
         centres[seen], widths[seen] = self.centres[seen], errors[seen]
         ahead = self.centres[best] + log(1 - self._regret) - centres
         chances: Array = stdtr(FREEDOM, ahead / np.hypot(widths, errors[best]))
@@ -224,6 +304,28 @@ class PairedSamples:
             chances[seen[self._batches[seen] < OWN_SPREAD]] = 0.5
         chances[list(self.failed)] = 0.0
         return chances
+
+    def _expected(self) -> tuple[Array, Array]:
+        """Where candidates not looked at lie, and how widely: what each class was off by, and each one in it.
+
+        The stated error weighs as much as four looks against how far off the predictions were seen to be; a class is
+        believed to be off by what its members were, the more of them were seen the more.
+        """
+        seen = self.seen
+        off = self.centres[seen] - self.prior[seen]
+        shift = float(np.median(off))
+        off -= shift
+        looks = np.bincount(self._classes[seen], minlength=int(self._classes.max()) + 1)
+        means = np.bincount(self._classes[seen], off, minlength=len(looks)) / np.maximum(looks, 1)
+        known = int((looks > 0).sum()) if len(looks) > 1 else 0
+        alone = off - means[self._classes[seen]] if known else off
+        own = max((4 * self._error**2 + float((alone**2).sum())) / (4 + len(off) - known), LEAST_ERROR**2)
+        if not known:
+            return self.prior + shift, np.full(len(self.prior), sqrt(own))
+        shared = (2 * self._error**2 + float((means**2).sum())) / (2 + known)
+        left = 1 / (looks / own + 1 / shared)
+        centres = self.prior + shift + (means * looks / own * left)[self._classes]
+        return centres, np.sqrt(own + left[self._classes])
 
     def outcome(self, *, finished: bool) -> Outcome:
         errors = self.errors()

@@ -6,19 +6,37 @@ predictions of those already measured were off. Candidates are looked at while t
 best by more than ``regret`` is above half of 1 - ``confidence``; then the likeliest to win are timed on, interleaved
 with the baseline, until that chance of those seen is as small. On a device whose times do not repeat themselves nobody
 is eliminated before twenty batches of samples.
+
+The likeliest of each class of alike candidates is looked at before that, whatever is predicted of it: a class that was
+priced wrong as a whole would else never be seen. After it those that are left are prepared anew a few times and judged
+by that alone, since a kernel's buffers make it faster or slower for as long as they stay where they are.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 
 import numpy as np
 
-from sizer.searching.strategies.paired import GROUP, MOST_SAMPLES, Outcome, PairedSamples, Sample, any_of
+from sizer.searching.strategies.exhaustive import LEAST
+from sizer.searching.strategies.paired import (
+    BATCH,
+    GROUP,
+    MOST_SAMPLES,
+    Array,
+    Outcome,
+    PairedSamples,
+    Renew,
+    Sample,
+    any_of,
+)  # fmt: skip
 
 NAME = "racing"
 #: Of what may go wrong, the part that is left to candidates never looked at; the rest to those that were.
 UNSEEN = 0.5
+#: Of an exhaustive search's runs the share that preparing finalists anew may take, how many times each at most, and
+#: how many times at least, which says how many there are.
+FINALS, MOST_PREPARED, LEAST_PREPARED = 0.08, 12, 3
 
 
 def run(
@@ -32,14 +50,19 @@ def run(
     out_of_time: Callable[[], bool] = lambda: False,
     progress: Callable[[int, int], None] | None = None,
     most_samples: int = MOST_SAMPLES,
+    classes: Sequence[Hashable] | None = None,
+    renew: Renew | None = None,
 ) -> Outcome:
     """Find the candidate of least ``seconds x weight``; index 0, the baseline, is always measured.
 
     ``predicted_s`` order the candidates, ``error`` is their relative error (one standard deviation), ``weights`` turn
-    seconds into the objective (default 1). ``progress(done, of)``. BaselineError: the baseline cannot run.
+    seconds into the objective (default 1). ``progress(done, of)``. ``classes``: of each candidate, what the predictions
+    may be off for as a whole (None: not known). ``renew``: prepares a candidate's kernels anew (None: nothing can).
+    BaselineError: the baseline cannot run.
     """
-    paired = PairedSamples(sample, predicted_s, error, weights, regret, progress, out_of_time)
-    finished, risk = True, 1 - confidence
+    paired = PairedSamples(sample, predicted_s, error, weights, regret, progress, out_of_time, classes)
+    risk = 1 - confidence
+    finished = paired.take(paired.scouts())
     while finished:
         chances = paired.chances()
         unseen, seen = paired.unseen, paired.seen
@@ -54,4 +77,27 @@ def run(
         if not arms:
             break
         finished = paired.take(arms, rounds=paired.rounds(arms))
+    if finished and renew is not None:
+        finished = _finals(paired, renew, risk * (1 - UNSEEN))
     return paired.outcome(finished=finished)
+
+
+def _finals(paired: PairedSamples, renew: Renew, risk: float) -> bool:
+    """Prepare those that may be the best anew until the chance that another than the best is, is ``risk``.
+
+    False: time ran out.
+    """
+    runs = FINALS * LEAST * len(paired.prior)
+    finalists = paired.finalists(risk, max(2, int(runs / LEAST_PREPARED / BATCH) - 1))
+    most = max(LEAST_PREPARED, min(MOST_PREPARED, int(runs / BATCH / (len(finalists) + 1))))
+    rounds: list[Mapping[int, Array]] = []
+    while len(finalists) > 1 and len(rounds) < most:
+        rounds.append(paired.take_anew(finalists, renew))
+        if len(rounds[-1].keys() | paired.failed.keys()) < len(finalists):
+            return False
+        finalists = [index for index in finalists if index not in paired.failed]
+        if len(rounds) >= LEAST_PREPARED and len(finalists) > 1:
+            paired.settle(rounds)
+            if any_of(paired.chances()[finalists]) <= risk:
+                break
+    return True
