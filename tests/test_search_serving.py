@@ -18,6 +18,7 @@ from shapes.operators import operators
 from shapes.workload import Workload
 from sizer.cli import main
 from sizer.pricing import Pricer
+from sizer.readers import Source
 from sizer.searching import search
 from sizer.searching.baseline import Baseline
 from sizer.searching.objective import TIE
@@ -149,3 +150,15 @@ def test_estimates_of_a_decode_step_equal_pricing_it_operator_by_operator(name: 
     found = estimates(replace(space, workload=serving), changes, [pricer])
     exact = [decode_step(space, change, serving, pricer) for change in changes]
     assert found.seconds[0] == pytest.approx([step.seconds for step in exact if step is not None], rel=2e-4)
+
+
+def test_half_of_deepseek_v3s_heads_are_the_inference_flops_that_kimi_k2s_report_counted() -> None:
+    # arXiv 2507.20534, section 2.3: 128 heads in place of 64, with 384 experts, 83% more FLOPs at 128k.
+    flops = [
+        sizer.check(
+            Source(str(CONFIGS / "deepseek-v3.json"), {"n_routed_experts": 384, "num_attention_heads": heads}),
+            phase="prefill", b=1, s=131072,
+        ).step.flops
+        for heads in (128, 64)
+    ]  # fmt: skip
+    assert flops[0] / flops[1] == pytest.approx(1.83, abs=0.05)
