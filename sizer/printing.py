@@ -1,4 +1,4 @@
-"""What every answer can do besides hold its figures: print as the command line does, and be written as JSON."""
+"""What every answer can do besides hold its figures: print as its command does, show itself, be written as JSON."""
 
 from __future__ import annotations
 
@@ -27,9 +27,16 @@ class Printable:
         return self._rendered("text").rstrip("\n")
 
     def _repr_html_(self) -> str:
+        """The page of its command without charts and scripts, as notebooks show it; its text where there is no page."""
         from html import escape  # only a notebook pays for it
 
-        return f"<pre>{escape(str(self))}</pre>"
+        shown = import_module("sizer.report.formats").fragment(self.COMMAND, self._answer())
+        return f"<pre>{escape(str(self))}</pre>" if shown is None else str(shown)
+
+    @property
+    def ok(self) -> bool:
+        """Whether its command would end with exit code 0."""
+        return True
 
     def to_json(self) -> str:
         """The command's ``--format json``, with its schema's version."""

@@ -20,6 +20,7 @@ from shapes.measure.mamf import Maximum
 from shapes.measure.record import Measurement
 from shapes.measure.runner import Sweep
 from shapes.operators import LAYOUT_OF_PHASE, Attention, Gemm, Operator, Phase
+from sizer.printing import Printable
 from sizer.subject import Subject
 
 #: What ``--op`` knows, and the sizes each needs.
@@ -163,14 +164,19 @@ class Group:
 
 
 @frozen
-class Bench:
+class Bench(Printable):
     """What one call of `sizer bench` answers."""
+
+    COMMAND = "bench"
 
     groups: tuple[Group, ...]
 
     @property
     def measurements(self) -> tuple[Measurement, ...]:
         return tuple(one for group in self.groups for part in group.parts for one in part.measurements)
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"measurements": [one.row() for one in self.measurements]}
 
 
 @frozen

@@ -7,11 +7,14 @@ from typing import Any
 
 from shapes.device import Device, list_devices, load_device
 from shapes.frozen import frozen
+from sizer.printing import Printable
 
 
 @frozen
-class Devices:
+class Devices(Printable):
     """Accelerators; ``in_full``: they were named, so all that is known of each is asked for."""
+
+    COMMAND = "devices"
 
     devices: tuple[Device, ...]
     in_full: bool

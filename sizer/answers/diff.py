@@ -116,6 +116,11 @@ class Diff(Printable):
     violations: tuple[Violation, ...] = ()
     notes: tuple[str, ...] = ()
 
+    @property
+    def ok(self) -> bool:
+        """Whether no budget is broken and neither an error nor a warning was added."""
+        return not self.violations and self.worst_added() in (None, "info")
+
     def worst_added(self) -> Severity | None:
         """The worst severity among the findings added; None if there are none."""
         found = {finding.severity for file in self.files for one in file.devices for finding in one.added}

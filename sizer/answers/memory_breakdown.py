@@ -33,6 +33,11 @@ class MemoryBreakdown(Printable):
     trained: int = 0
 
     @property
+    def ok(self) -> bool:
+        """Whether it fits."""
+        return bool(self.memory.fits)
+
+    @property
     def notes(self) -> tuple[str, ...]:
         """What the figures assume that a reader could not guess."""
         if not self.workload.train or self.memory.implementation == "megatron" or self.model_type in CHECKED:

@@ -19,6 +19,7 @@ from shapes.frozen import frozen
 from shapes.model import ModelShape
 from shapes.operators import Attention, operators
 from shapes.workload import Checkpointing, Workload
+from sizer.printing import Printable
 
 if TYPE_CHECKING:
     from sizer.answers.mfu_explain import Explanation
@@ -128,8 +129,10 @@ def counts(model: ModelShape, s: int, global_batch: int, checkpointing: Checkpoi
 
 
 @frozen
-class MfuAnswer:
+class MfuAnswer(Printable):
     """What `sizer mfu` answers: the step as it was run, and its utilization by every convention."""
+
+    COMMAND = "mfu"
 
     seconds: float
     gpus: int

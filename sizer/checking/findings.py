@@ -175,6 +175,11 @@ class Checked(Printable):
         found = [finding.severity for report in self.reports for finding in report.findings]
         return {level: found.count(level) for level in SEVERITIES}
 
+    @property
+    def ok(self) -> bool:
+        """Whether there is neither an error nor a warning."""
+        return self.worst() in (None, "info")
+
     def worst(self) -> Severity | None:
         """The worst severity of all reports; None if none has a finding."""
         found = {report.worst() for report in self.reports}

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 from sizer.answers.overview import Overview, Overviews
-from sizer.checking.findings import SEVERITIES, PricedFinding, Report
+from sizer.checking.findings import SEVERITIES, Checked, PricedFinding, Report
 from sizer.report import memory_document, ops_document
-from sizer.report.document import Axis, Cell, Chart, Document, Facts, Layer, Section, Table, Text, cell
+from sizer.report.document import Axis, Cell, Chart, Document, Facts, Layer, Part, Section, Table, Text, cell
 from sizer.report.rule_page import rule_url
 from sizer.report.units import count_text, percent_text, seconds_scale, seconds_text
 
 
-def document(answer: Overviews) -> Document:
-    sections = [_section(one) for one in answer.items]
-    if len(answer.items) > 1:
-        sections.insert(0, _compared([one.report for one in answer.items]))
+def document(answer: Overviews | Checked) -> Document:
+    """With charts and operators where they were worked out (``Overviews``), else of the findings alone."""
+    if isinstance(answer, Checked):
+        sections, reports = [_section(report, None) for report in answer.reports], list(answer.reports)
+    else:
+        sections, reports = [_section(one.report, one) for one in answer.items], [one.report for one in answer.items]
+    if len(reports) > 1:
+        sections.insert(0, _compared(reports))
     return Document("sizer check", sections)
 
 
@@ -44,24 +48,22 @@ def _compared(reports: list[Report]) -> Section:
     return Section("Side by side", (chart, Table("Configurations", head, rows)))
 
 
-def _section(one: Overview) -> Section:
-    report, step = one.report, one.report.step
-    workload = report.workload
+def _section(report: Report, seen: Overview | None) -> Section:
+    step, workload = report.step, report.workload
     facts = {
         "model": report.model.model_type, "parameters": count_text(report.model.parameters), "device": report.device,
         "stack": report.stack or "-", "microbatch x sequence": f"{workload.b} x {workload.s}", "type": workload.dtype,
         "step": ops_document.step_fact(step), "MFU": percent_text(step.mfu),
     }  # fmt: skip
-    parts = [
-        Facts(facts),
-        ops_document.source_line(step),
-        *(Text(f"Note: {n}", quiet=True) for n in report.model.notes),
-    ]
-    found = [findings(report.findings)] if report.findings else [Text("No findings.")]
-    memory = [] if one.memory is None else [memory_document.chart(one.memory, report.device)]
-    tables = [] if one.memory is None else [memory_document.components(one.memory)]
-    charts = ops_document.charts(one.table)
-    return Section(report.path, (*parts, *found, *charts, *memory, *tables, ops_document.operators(one.table)))
+    parts: list[Part] = [Facts(facts), ops_document.source_line(step)]
+    parts += [Text(f"Note: {note}", quiet=True) for note in report.model.notes]
+    parts.append(findings(report.findings) if report.findings else Text("No findings."))
+    if seen is not None:
+        parts += ops_document.charts(seen.table)
+        if seen.memory is not None:
+            parts += [memory_document.chart(seen.memory, report.device), memory_document.components(seen.memory)]
+        parts.append(ops_document.operators(seen.table))
+    return Section(report.path, parts)
 
 
 def findings(found: tuple[PricedFinding, ...], caption: str = "Findings") -> Table:

@@ -77,6 +77,15 @@ def render(command: str, format_: str | None, answer: object, page: Page | None 
     return renderer(answer, page or Page())
 
 
+def fragment(command: str, answer: object) -> str | None:
+    """``answer`` as HTML inside somebody else's page; None where the command has no page."""
+    if not drawn(command):
+        return None
+    from sizer.report.html_page import fragment as html
+
+    return html(import_module(f"sizer.report.{FORMATS[command]['html']}").document(answer))
+
+
 def drawn(command: str) -> bool:
     """Whether the answer of ``command`` has charts: a page and a picture are made of the same."""
     return "html" in FORMATS[command]

@@ -33,6 +33,19 @@ def page(document: Document) -> str:
     )
 
 
+def fragment(document: Document) -> str:
+    """``document`` inside another page, a notebook's: neither charts nor scripts nor styles of its own."""
+    parts = []
+    for section in document.sections:
+        parts.append(f"<h3>{text(section.title)}</h3>")
+        parts += [
+            _table(part, sortable=False) if isinstance(part, Table) else _part(part, 0)
+            for part in section.parts
+            if not isinstance(part, Chart)
+        ]
+    return f"<div>{''.join(parts)}</div>"
+
+
 def text(value: object) -> str:
     """``value`` as text inside a tag or a quoted attribute."""
     return escape(printable(str(value)), quote=True)
@@ -70,13 +83,13 @@ def _part(part: Part, number: int) -> str:
     raise TypeError(f"no part of a page: {type(part).__name__}")
 
 
-def _table(table: Table) -> str:
-    """Columns are sorted by their headings; those of numbers to the right."""
+def _table(table: Table, sortable: bool = True) -> str:
+    """Columns of numbers to the right; ``sortable``: by their headings, where the page's script is."""
     by_value = {at for row in table.rows for at, cell in enumerate(row) if cell.value is not None}
     right = {at for at in by_value if not any(row[at].style for row in table.rows)}
     heads = "".join(
         f"<th scope=col{' class=number' if at in right else ''}{' data-sort=value' if at in by_value else ''}>"
-        f"<button type=button>{text(name)}</button></th>"
+        f"{f'<button type=button>{text(name)}</button>' if sortable else text(name)}</th>"
         for at, name in enumerate(table.head)
     )
     body = "".join(f"<tr>{''.join(_cell(cell, at in right) for at, cell in enumerate(row))}</tr>" for row in table.rows)

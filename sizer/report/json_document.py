@@ -1,4 +1,4 @@
-"""JSON of any answer that has ``to_dict``, versioned; the schemas beside this file describe check's and ops'."""
+"""JSON of any answer that has ``to_dict``, versioned; the schemas beside this file describe every command's."""
 
 from __future__ import annotations
 
