@@ -13,8 +13,10 @@ import pytest
 from click.testing import CliRunner
 from schemas import FOLDER, load_schema
 
+from sizer.answers.datasets import Compared, Pair
+from sizer.answers.stored import Comparison
 from sizer.cli import main
-from sizer.report.formats import FORMATS
+from sizer.report.formats import FORMATS, render
 
 CONFIGS = Path(__file__).parent / "data" / "configs"
 GPT2, LLAMA, QWEN = (str(CONFIGS / f"{name}.json") for name in ("gpt2", "llama-3.1-8b", "qwen2.5-7b"))
@@ -59,10 +61,18 @@ def test_a_command_s_json_follows_its_schema(name: str, call: tuple[str, ...], t
 
 
 def test_every_json_has_a_schema_and_every_schema_a_call_here() -> None:
-    assert {path.name.removesuffix(".schema.json") for path in FOLDER.glob("*.schema.json")} == set(CALLS)
+    assert {path.name.removesuffix(".schema.json") for path in FOLDER.glob("*.schema.json")} == {*CALLS, "compare"}
     # A patch of a configuration is in that file's words, not ours.
     with_json = {name for name, known in FORMATS.items() if "json" in known} - {"search --emit", "store export"}
-    assert {call[0] for _, call in CASES} == with_json
+    assert {call[0] for _, call in CASES} | {"store compare"} == with_json
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_a_comparison_of_two_submissions_follows_its_schema(known: bool) -> None:
+    ratio, pairs = ((1.01, 0.9, 1.1), (Pair("{}", 1e-3, 2e-3, 0.98),)) if known else (None, ())
+    share, agree, differences = (0.5, True, {"driver": ("550", "570")}) if known else (None, None, {})
+    one = Compared("h200", ("a", "b"), (30, 31), 29, ratio, share, share, False, differences, pairs, agree)
+    jsonschema.validate(json.loads(render("store compare", "json", Comparison((one,)))), load_schema("compare"))
 
 
 def objects(schema: Any, where: str = "") -> Iterator[tuple[str, dict[str, Any]]]:
@@ -77,7 +87,7 @@ def objects(schema: Any, where: str = "") -> Iterator[tuple[str, dict[str, Any]]
             yield from objects(inner, f"{where}/{at}")
 
 
-@pytest.mark.parametrize("name", CALLS)
+@pytest.mark.parametrize("name", [*CALLS, "compare"])
 def test_a_schema_is_a_valid_one_of_a_version_that_closes_its_objects(name: str) -> None:
     schema = load_schema(name)
     jsonschema.Draft202012Validator.check_schema(schema)
