@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from shapes.errors import InputError
-from sizer.readers import read_config, read_text
+from shapes.model.trainable import trained_parameters
+from shapes.workload import Workload
+from sizer.readers import Source, read_config, read_text
 
 MEGATRON = {"vocab-size": 50257, "num-layers": 24, "hidden-size": 4096, "num-attention-heads": 32, "seq-length": 2048}
 NEOX = {"num-layers": 24, "hidden-size": 4096, "num-attention-heads": 32, "seq-length": 2048}
@@ -282,3 +286,73 @@ def test_torchtitans_toml_names_a_model_and_says_how_it_is_trained() -> None:
         read_text(TITAN.replace('"8B"', '"9B"'), where="llama3_8b.toml")
     with pytest.raises(InputError, match="expected TOML"):
         read_text("[model", where="x.toml")
+
+
+RECIPE = """
+checkpoint_dir: checkpoints/meta-llama/Llama-2-7b-hf
+precision: bf16-true
+quantize: bnb.nf4
+devices: 4
+num_nodes: 2
+lora_r: 32
+lora_alpha: 16
+lora_query: true
+lora_key: false
+lora_value: true
+lora_head: true
+train:
+  global_batch_size: 64
+  micro_batch_size: 2
+  max_seq_length: 512
+optimizer:
+  class_path: torch.optim.AdamW
+"""
+
+
+def test_litgpts_recipe_names_a_model_its_adapters_and_its_layout() -> None:
+    reading = read_text(RECIPE, where="qlora.yaml")
+    assert (reading.format, reading.model.parameters) == ("litgpt_training", 6_738_415_616)
+    assert reading.workload == {
+        "b": 2, "global_batch": 64, "s": 512, "gpus": 8, "zero": 3, "dtype": "bf16", "finetune": "qlora", "base": "nf4",
+        "lora_rank": 32, "lora_targets": "q_proj,v_proj", "checkpointing": "full",
+    }  # fmt: skip
+    assert [one.key for one in reading.unread] == ["lora_head"]
+    # queries and values of 4096, 32 layers: A and B of rank 32 each
+    assert trained_parameters(reading.model, Workload(finetune="qlora", lora_rank=32)) == 32 * 2 * 2 * 4096 * 32
+
+
+def test_litgpts_recipe_of_pretraining_states_a_model_or_its_settings() -> None:
+    plain = "precision: bf16-mixed\ntrain: {micro_batch_size: 12}\n"
+    named = read_text(f"model_name: tiny-llama-1.1b\n{plain}", where="p.yaml")
+    assert (named.model.parameters, named.workload["precision"]) == (1_100_048_384, "amp")
+    own = "model_config: {n_layer: 2, n_head: 4, n_embd: 64, vocab_size: 512, norm_class_name: RMSNorm}\n"
+    assert read_text(own + plain, where="p.yaml").model.layers == 2
+    with pytest.raises(InputError, match="did you mean tiny-llama"):
+        read_text(f"model_name: tiny-llama-1.2b\n{plain}", where="p.yaml")
+    assert "finetune" not in named.workload
+
+
+NEMO = "name: {name}\ntrainer: {{devices: 1, num_nodes: 1}}\nmodel:\n  num_layers: 4\n  hidden_size: 256\n" \
+       "  num_attention_heads: 4\n  encoder_seq_length: 512\n" \
+       "  max_position_embeddings: ${{.encoder_seq_length}}\n"  # fmt: skip
+
+
+def test_nemos_references_are_followed_and_its_mamba_is_read() -> None:
+    reading = read_text(NEMO.format(name="megatron_gpt") + "  vocab_size: 512\n", where="n.yaml")
+    assert (reading.model.max_positions, reading.longest) == (512, 512)
+    mamba = read_text(NEMO.format(name="mamba") + "  vocab_size: 512\n  mamba_ssm_ngroups: 2\n", where="n.yaml").model
+    assert [(block.count, block.mixer and block.mixer.groups) for block in mamba.main.blocks] == [(4, 2)]
+    with pytest.raises(InputError, match="gated linear recurrences"):
+        read_text(NEMO.format(name="megatron_griffin") + "  vocab_size: 512\n", where="n.yaml")
+    with pytest.raises(InputError, match=r"--set model\.vocab_size=N"):
+        read_text(NEMO.format(name="megatron_gpt") + "  tokenizer: {library: x, model: '???'}\n", where="n.yaml")
+
+
+def test_accelerates_mesh_is_read_and_an_empty_section_is_nothing(tmp_path: Path) -> None:
+    mesh = {"parallelism_config_tp_size": 2, "parallelism_config_dp_replicate_size": 2,
+            "parallelism_config_dp_shard_size": 2, "parallelism_config_cp_size": 1}  # fmt: skip
+    file = tmp_path / "accelerate.yaml"
+    file.write_text(json.dumps({"distributed_type": "NO", "fsdp_config": {}, "num_processes": 8,
+                                "parallelism_config": mesh}))  # fmt: skip
+    reading = read_config(Source({"model_type": "gpt2"}, training=(str(file),)))
+    assert reading.workload == {"gpus": 8, "t": 2, "replicas": 2, "d": 4}

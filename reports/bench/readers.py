@@ -1,10 +1,10 @@
 """How many real files each reader reads, and whether the parameters are those of the framework's own classes.
 
-    python reports/bench/readers.py --megatron DIR --neox DIR --nanogpt DIR --litgpt DIR --deepspeed DIR
+    python reports/bench/readers.py --megatron DIR --neox DIR --nanogpt DIR --litgpt DIR --nemo DIR ...
 
 DIR are local clones. Megatron's models are built by Megatron-Core (readers_megatron.py), GPT-NeoX's by its own layers
-(readers_neox.py), nanoGPT's by its model.py, all on the meta device, the split left out and the vocabulary as read. A
-mixture of more than FEW experts is judged with FEW on both sides. Writes reports/readers.md.
+(readers_neox.py), nanoGPT's and litgpt's by their model.py, all on the meta device, the split left out and the
+vocabulary as read. A mixture of more than FEW experts is judged with FEW on both sides. Writes reports/readers.md.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +31,7 @@ REPORT = ROOT / "reports" / "readers.md"
 #: Experts of a large mixture as judged: Megatron's local layers build a module for each.
 FEW = 8
 MODEL = {"model_type": "gpt2"}
+CLONES = ("megatron", "neox", "nanogpt", "litgpt", "nemo", "torchtitan", "deepspeed", "accelerate")
 KINDS = {"megatron": "gpt", "megatron-bert": "bert", "megatron-t5": "t5"}
 
 
@@ -197,14 +198,40 @@ def nanogpt_question(path: Path, reading: Reading) -> tuple[Mapping[str, Any], R
     return known, reading
 
 
+def litgpt_tallies(clone: Path) -> Iterator[Tally]:
+    """litgpt's named models as it writes them down (model_config.yaml), and its recipes."""
+    sys.path.insert(0, str(clone))
+    import torch
+    from litgpt.config import Config, configs
+    from litgpt.model import GPT
+
+    def saved(path: Path) -> Reading:
+        return read_config(asdict(Config.from_name(path.name)))
+
+    def judge(question: Mapping[str, Any]) -> dict[str, Any]:
+        with torch.device("meta"):
+            model = GPT(Config.from_name(question["name"]))
+        return {"parameters": sum(parameter.numel() for parameter in model.parameters())}
+
+    names = [clone / one["name"] for one in configs]
+    yield tally("litgpt's named models (`model_config.yaml`)", clone, names, saved,
+                lambda path, reading: ({"name": path.name}, reading), judge)  # fmt: skip
+    yield tally("litgpt's recipes", clone, stating(clone, r"(?m)^train:", "config_hub/**/*.yaml"), read_config)
+
+
+def beside_a_model(path: Path) -> Reading:
+    return read_config(Source(MODEL, training=(str(path),)))
+
+
 def report(tallies: list[Tally], command: str) -> str:
     lines = [
         "# Real files, read", "",
         "Files of public repositories as they are in a clone: how many state a model, how many of those are read, how",
         "many are refused for a stated reason, and whether the parameters of those read are what the framework's own",
-        "classes count (Megatron-Core, GPT-NeoX's layers, nanoGPT's model.py; on the meta device, the split left out,",
-        f"the vocabulary as read; mixtures of more than {FEW} experts with {FEW} on both sides). What a reader does",
-        "not read and what would change the model, its split or its step is named in its output (`unread`).", "",
+        "classes count (Megatron-Core, GPT-NeoX's layers, nanoGPT's and litgpt's model.py; on the meta device,",
+        f"the split left out, the vocabulary as read; mixtures of more than {FEW} experts with {FEW} on both sides).",
+        "What a reader does not read and what would change the model, its split or its step is named in its output",
+        "(`unread`).", "",
         "```sh", command, "```", "",
         "| files | commit | state a model | read | refused, and said why | judged | right |",
         "|---|---|---|---|---|---|---|",
@@ -235,7 +262,7 @@ def _escaped(text: str) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    for name in ("megatron", "neox", "nanogpt", "deepspeed", "torchtitan"):
+    for name in CLONES:
         parser.add_argument(f"--{name}", type=Path)
     parser.add_argument("--output", type=Path, default=REPORT)
     chosen = parser.parse_args()
@@ -258,20 +285,25 @@ def main() -> None:
         files = stating(chosen.nanogpt, "batch_size", "config/*.py", "train.py")
         judged = nanogpt_judge(chosen.nanogpt)
         tallies.append(tally("nanoGPT configurations", chosen.nanogpt, files, read_config, nanogpt_question, judged))
+    if chosen.litgpt:
+        tallies += litgpt_tallies(chosen.litgpt)
+    if chosen.nemo:
+        files = stating(chosen.nemo, r"(?m)^ *num_layers:", "examples/nlp/**/*.yaml")
+        tallies.append(tally("NeMo's YAML of language models", chosen.nemo, files, read_config))
     if chosen.torchtitan:
         files = stating(chosen.torchtitan, r"(?m)^flavor", "**/*.toml")
         tallies.append(tally("torchtitan TOML", chosen.torchtitan, files, read_config))
-    if chosen.deepspeed:
-        files = stating(
-            chosen.deepspeed, r"train_micro_batch_size_per_gpu|zero_optimization|train_batch_size", "**/*.json"
-        )
-
-        def beside(path: Path) -> Reading:
-            return read_config(Source(MODEL, training=(str(path),)))
-
-        tallies.append(tally("DeepSpeed settings (`--training`)", chosen.deepspeed, files, beside))
-    given = " ".join(f"--{name} DIR" for name in ("megatron", "neox", "nanogpt", "torchtitan", "deepspeed")
-                     if getattr(chosen, name))  # fmt: skip
+    trainers = {
+        "deepspeed": ("DeepSpeed settings", r"train_micro_batch_size_per_gpu|zero_optimization|train_batch_size"),
+        "accelerate": ("accelerate's settings", r"distributed_type|zero_optimization"),
+    }
+    for option, (name, states) in trainers.items():
+        clone = getattr(chosen, option)
+        if clone is not None:
+            globs = ("**/*.json",) if option == "deepspeed" else ("**/*.y*ml", "**/*.json")
+            files = stating(clone, states, *globs)
+            tallies.append(tally(f"{name} (`--training`)", clone, files, beside_a_model))
+    given = " ".join(f"--{name} DIR" for name in CLONES if getattr(chosen, name))
     chosen.output.write_text(report(tallies, f"python reports/bench/readers.py {given}"), encoding="utf-8")
 
 

@@ -18,7 +18,7 @@ from sizer.readers.unread import check_settings, unread
 
 #: Formats by name, each the module of that name, which has NAME, matches(config) and read(config, where). Tried in this
 #: order and loaded when its turn comes: most configurations are the second's, and `check` answers in a blink.
-READERS = ("torchtitan", "huggingface", "meta", "litgpt", "nanogpt", "nemo", "gpt_neox", "megatron")
+READERS = ("torchtitan", "huggingface", "meta", "litgpt_training", "litgpt", "nanogpt", "nemo", "gpt_neox", "megatron")
 
 __all__ = ["READERS", "NoModel", "Reading", "Source", "UnknownModelType", "load_mapping", "read_config", "read_text"]
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
 from sizer.readers.fields import Fields
+from sizer.readers.hf_blocks import MAX_LAYERS
 from sizer.readers.megatron.layout import workload
 from sizer.readers.megatron.models import build
 from sizer.readers.optimizers import optimizer
@@ -30,7 +32,14 @@ SAME = {
     "position_embedding_type": "position_embedding_type", "vocab_size": "override_vocab_size",
     "hidden_dropout": "hidden_dropout", "attention_dropout": "attention_dropout", "window_size": "window_size",
     "mtp_num_layers": "mtp_num_layers", "recompute_granularity": "activations_checkpoint_granularity",
+    "add_qkv_bias": "qkv_bias", "bert_binary_head": "bert_binary_head",
+    "hybrid_override_pattern": "hybrid_override_pattern",
+    "mamba_num_groups": "mamba_ssm_ngroups",
 }  # fmt: skip
+#: Architectures that a file names at its top and that are built of other layers.
+OTHERS = {"griffin": "gated linear recurrences", "hyena": "Hyena's convolutions", "retro": "retrieval"}
+#: A reference to a key beside it, or in the model's section (OmegaConf's).
+_REFERENCE = re.compile(r"\$\{(?:model)?\.(\w+)\}")
 #: Dimension -> its key in the file.
 DIMENSIONS = {
     "hidden": "hidden_size", "layers": "num_layers", "heads": "num_attention_heads", "kv_heads": "num_query_groups",
@@ -47,19 +56,43 @@ def matches(config: Mapping[str, Any]) -> bool:
     return "trainer" in config or any(key in model for key in ("encoder_seq_length", "mcore_gpt", "megatron_amp_O2"))
 
 
+def _resolved(section: Mapping[str, Any]) -> dict[str, Any]:
+    """``section`` with references to its own keys followed, one after the other."""
+    found = dict(section)
+    for key in section:
+        for _ in range(len(section)):
+            reference = _REFERENCE.fullmatch(value) if isinstance(value := found[key], str) else None
+            if reference is None or reference[1] not in section:
+                break
+            found[key] = section[reference[1]]
+    return found
+
+
 def read(config: Mapping[str, Any], where: str) -> Reading:
     """Absent keys take NeMo's defaults: biases, tied embeddings, layer norms."""
+    config = {**config, "model": _resolved(config["model"])}
     outer = Fields(config, where)
+    other = next((what for name, what in OTHERS.items() if name in outer.text("name")), None)
+    if other is not None:
+        raise outer.error(f"has no formula here: {other}", "name")
     section, trainer = outer.nested("model"), outer.nested("trainer")
     arguments = {
         ours: value for ours, theirs in SAME.items() if (value := section.raw(theirs, default=None)) is not None
     }
+    if section.raw("vocab_size", default=None) is not None:
+        arguments.setdefault("vocab_size", section.raw("vocab_size"))
+    if "mamba_num_groups" in arguments:  # NeMo's Mamba: all layers are, where no pattern says otherwise
+        arguments.setdefault("hybrid_override_pattern", "M" * min(section.integer("num_layers"), MAX_LAYERS))
+    for key, usual in (("transformer_block_type", "pre_ln"), ("attention_type", "multihead")):
+        if section.config.get(key) == usual:
+            section.ignore(key)
     activation = section.text("activation", default="gelu")
     norm = section.text("normalization", default="layernorm")
     tokenizer, optim = section.nested("tokenizer"), section.nested("optim")
     arguments |= {
-        "gated_linear_unit": activation.removeprefix("fast-") in ("swiglu", "geglu", "reglu"),
-        "disable_bias_linear": not section.flag("bias", default=True),
+        "gated_linear_unit": activation.removeprefix("fast-") in ("swiglu", "geglu", "reglu")
+        or section.flag("gated_linear_unit"),
+        "disable_bias_linear": not section.flag("bias", "add_bias_linear", default=True),
         "untie_embeddings_and_output_weights": not section.flag("share_embeddings_and_output_weights", default=True),
         "normalization": "RMSNorm" if norm.lower() == "rmsnorm" else "LayerNorm",
         "tokenizer_model": tokenizer.raw("type", default=None) or tokenizer.raw("model", default=None) or "",
@@ -72,7 +105,7 @@ def read(config: Mapping[str, Any], where: str) -> Reading:
     precision = str(trainer.raw("precision", default=""))
     arguments |= {"bf16": True} if "bf16" in precision else {"fp16": True} if precision.startswith("16") else {}
     devices, nodes = trainer.raw("devices", default=None), trainer.raw("num_nodes", default=1)
-    flat: dict[str, Any] = {**arguments}
+    flat: dict[str, Any] = {**arguments, "_program": "bert" if "bert" in outer.text("name") else ""}
     if type(devices) is int and type(nodes) is int and 0 < devices * nodes < 2**31:
         flat["_devices"] = devices * nodes
     fields = Fields(arguments, where, prefix="model.")

@@ -75,7 +75,7 @@ def accelerate(fields: Fields) -> dict[str, Any]:
     found = _counts(fields, gpus="num_processes")
     precision = fields.text("mixed_precision", default="no")
     found |= {"dtype": precision} if precision in ("bf16", "fp16", "fp8") else {}
-    fsdp = fields.nested("fsdp_config") if isinstance(fields.config.get("fsdp_config"), Mapping) else None
+    fsdp = _section(fields, "fsdp_config")
     if fsdp is not None:
         strategy = str(fsdp.raw("fsdp_sharding_strategy", "fsdp_reshard_after_forward", default="FULL_SHARD")).upper()
         stages = {"FULL_SHARD": 3, "1": 3, "SHARD_GRAD_OP": 2, "2": 2, "NO_SHARD": 0, "3": 0, "HYBRID_SHARD": 3, "4": 3,
@@ -85,9 +85,25 @@ def accelerate(fields: Fields) -> dict[str, Any]:
         found["zero"] = stages[strategy]
         if fsdp.raw("fsdp_activation_checkpointing", default=False) is True:
             found["checkpointing"] = "full"
-    deep = fields.nested("deepspeed_config") if isinstance(fields.config.get("deepspeed_config"), Mapping) else None
+    deep = _section(fields, "deepspeed_config")
     stage = _number(deep, "zero_stage") if deep is not None else None
-    return found | ({"zero": min(stage, 3)} if stage else {})
+    found |= {"zero": min(stage, 3)} if stage else {}
+    megatron = _section(fields, "megatron_lm_config")
+    if megatron is not None:
+        found |= _counts(megatron, t="megatron_lm_tp_degree", p="megatron_lm_pp_degree")
+    mesh = _section(fields, "parallelism_config")
+    if mesh is None:
+        return found
+    prefix = "parallelism_config_"
+    sizes = _counts(mesh, t=f"{prefix}tp_size", cp=f"{prefix}cp_size", replicas=f"{prefix}dp_replicate_size",
+                    shard=f"{prefix}dp_shard_size")  # fmt: skip
+    ranks = sizes.pop("shard", 1) * sizes.get("replicas", 1)
+    return found | {key: size for key, size in sizes.items() if size > 1} | ({"d": ranks} if ranks > 1 else {})
+
+
+def _section(fields: Fields, name: str) -> Fields | None:
+    """A section with something in it: accelerate writes empty ones for what is not used."""
+    return fields.nested(name) if isinstance(held := fields.config.get(name), Mapping) and held else None
 
 
 def huggingface(fields: Fields) -> dict[str, Any]:

@@ -23,7 +23,8 @@ def vocabulary(fields: Fields, flat: Mapping[str, Any], usual: str = "") -> tupl
         if size is None:
             named = f" ({name})" if name else ""
             raise fields.error(
-                f"expected this key: the tokenizer{named} decides it and its size is not known; --set vocab_size=N",
+                f"expected this key: the tokenizer{named} decides it and its size is not known; "
+                f"--set {fields.key_of('vocab_size')}=N",
                 "vocab_size",
             )
         size += fields.count("vocab_extra_ids")

@@ -1,0 +1,117 @@
+"""litgpt's recipes (``litgpt pretrain --config``, ``litgpt finetune --config``): a model by its name, and its training.
+
+Sizes of the named models are in litgpt_models.json.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from shapes.errors import InputError
+from shapes.model import AttentionShape, ModelShape
+from sizer.readers import litgpt
+from sizer.readers.fields import Fields
+from sizer.readers.optimizers import optimizer
+from sizer.readers.reading import Reading
+from sizer.readers.unread import did_you_mean
+
+NAME = "litgpt_training"
+
+#: Adapters that a recipe switches on -> the matrices they stand beside.
+_TARGETS = {
+    "lora_query": "q_proj", "lora_key": "k_proj", "lora_value": "v_proj", "lora_projection": "o_proj",
+    "lora_mlp": "gate_proj,up_proj,down_proj",
+}  # fmt: skip
+#: Fabric's precisions -> what parameters are kept in, and the products' element type.
+_PRECISIONS = {
+    "bf16-true": {"dtype": "bf16", "precision": "bf16"}, "bf16-mixed": {"dtype": "bf16", "precision": "amp"},
+    "16-mixed": {"dtype": "fp16", "precision": "amp"}, "32-true": {"dtype": "fp32"},
+}  # fmt: skip
+_BASES = {"bnb.nf4": "nf4", "bnb.nf4-dq": "nf4", "bnb.int8": "int8", "bnb.int8-training": "int8"}
+
+
+def matches(config: Mapping[str, Any]) -> bool:
+    """A ``train`` section beside the model's name, its settings or the folder of its checkpoint."""
+    named = any(key in config for key in ("model_name", "model_config", "checkpoint_dir"))
+    return named and isinstance(config.get("train"), Mapping)
+
+
+def read(config: Mapping[str, Any], where: str) -> Reading:
+    fields = Fields(config, where)
+    settings = fields.nested("model_config") if config.get("model_config") else None
+    fields.ignore("model_config")
+    reading = litgpt.read(settings.config if settings is not None else _sizes(fields), where)
+    train, model = fields.nested("train"), reading.model
+    workload: dict[str, Any] = {}
+    for key, name in (("b", "micro_batch_size"), ("global_batch", "global_batch_size"), ("s", "max_seq_length")):
+        value = train.optional(name)
+        workload |= {key: value} if value is not None else {}
+    workload |= _devices(fields) | _PRECISIONS.get(fields.text("precision"), {})
+    if fields.optional("lora_r") is not None:
+        workload |= _adapters(fields)
+        workload.pop("precision", None)  # of the base, which is frozen
+        model = _apart(model)
+    elif "checkpoint_dir" in config:
+        workload["finetune"] = "full"
+    if workload.get("gpus", 1) > 1 and "finetune" in workload:
+        workload["checkpointing"] = "full"  # finetune/*.py: FSDPStrategy(activation_checkpointing_policy={Block})
+    section = config.get("optimizer")
+    kind = section.get("class_path") if isinstance(section, Mapping) else section
+    own = Fields({"optimizer": str(kind).rpartition(".")[2]}, where, asked=fields.asked)
+    workload |= optimizer(own, "optimizer")
+    return replace(
+        reading, model=model, format=NAME, workload=workload, config=config, keys={}, asked=frozenset(fields.asked),
+        unread=(), longest=train.optional("max_seq_length") or reading.longest,
+    )  # fmt: skip
+
+
+def _sizes(fields: Fields) -> dict[str, Any]:
+    """The settings of the model named, or of the checkpoint whose folder is called as the model is."""
+    key = "model_name" if fields.text("model_name") else "checkpoint_dir"
+    name = fields.text(key).rstrip("/").rpartition("/")[2].lower()
+    models = _models()
+    if name not in models:
+        near = did_you_mean(name, models)
+        guess = f": did you mean {near}?" if near else "; give model_config"
+        raise InputError(f"is not a model of litgpt's that is known{guess}", where=fields.where, key=key, value=name)
+    return {"norm_class_name": "LayerNorm", **models[name], "name": name}
+
+
+def _devices(fields: Fields) -> dict[str, Any]:
+    devices, nodes = fields.raw("devices", default=None), fields.raw("num_nodes", default=None)
+    if type(devices) is not int or type(nodes or 1) is not int or not 0 < devices * (nodes or 1) < 2**20:
+        return {}
+    gpus = devices * (nodes or 1)
+    return {"gpus": gpus, "zero": 3} if gpus > 1 else {"gpus": gpus}
+
+
+def _adapters(fields: Fields) -> dict[str, Any]:
+    chosen = [names for key, names in _TARGETS.items() if fields.flag(key, default=key in ("lora_query", "lora_value"))]
+    if not chosen:
+        raise fields.error("expected an adapter that is on", "lora_query")
+    quantised = fields.text("quantize")
+    if quantised and quantised not in _BASES:
+        raise fields.error(f"expected one of {', '.join(_BASES)}", "quantize")
+    method = {"finetune": "qlora", "base": _BASES[quantised]} if quantised else {"finetune": "lora"}
+    return {**method, "lora_rank": fields.integer("lora_r"), "lora_targets": ",".join(chosen)}
+
+
+def _apart(model: ModelShape) -> ModelShape:
+    """Adapters stand beside queries, keys and values each, so the projections are listed apart."""
+    (stack,) = model.stacks
+    blocks = tuple(
+        replace(block, attention=replace(block.attention, fused_qkv=False))
+        if isinstance(block.attention, AttentionShape) else block for block in stack.blocks
+    )  # fmt: skip
+    return replace(model, stacks=(replace(stack, blocks=blocks),))
+
+
+@cache
+def _models() -> dict[str, dict[str, Any]]:
+    found = json.loads((Path(__file__).parent / "litgpt_models.json").read_text("utf-8"))
+    return {name: settings for names, settings in found["models"] for name in names}
