@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -12,6 +14,7 @@ from shapes.memory import memory
 from shapes.model import AttentionShape, Block, MlpShape, ModelShape, MoeShape, Stack
 from shapes.workload import Workload
 from sizer.answers.plan import Plan, plan
+from sizer.readers import read_config
 
 
 def llama(layers: int = 32) -> ModelShape:
@@ -136,3 +139,45 @@ def test_llama_405b_on_8192_h100s_finds_the_published_tensor_and_pipeline_degree
     assert (found.recommended.workload.t, found.recommended.workload.p) == (8, 16)
     near = {(one.workload.t, one.workload.p) for one in found.candidates[: found.indistinguishable]}
     assert all(t in (4, 8) and 8 <= p <= 64 for t, p in near)
+
+
+def test_a_larger_microbatch_is_tried_where_a_smaller_one_does_not_fit() -> None:
+    # Two microbatches of one sequence keep their gradients between them; one of two sequences makes them as it frees
+    # activations (shapes.memory: 67.9 and 60.9 GiB).
+    device = load_device("h100-sxm")
+    device = replace(device, memory=replace(device.memory, bytes=65 * 2**30))
+    found = plan(
+        llama(),
+        device,
+        gpus=8,
+        global_batch=16,
+        base=Workload(s=4096),
+        stack="pytorch-ddp",
+        implementation="huggingface",
+    )
+    alone = [one.workload for one in found.candidates if (one.workload.t, one.workload.p, one.workload.cp) == (1, 1, 1)]
+    assert {w.b for w in alone if (w.zero, w.checkpointing) == (1, "full")} == {2}
+
+
+@pytest.mark.parametrize(
+    ("name", "gpus"), [("qwen3-30b-a3b", 8), pytest.param("mixtral-8x7b", 32, marks=pytest.mark.slow)]
+)
+def test_no_mixtures_plan_is_listed_whose_states_alone_do_not_fit(name: str, gpus: int) -> None:
+    # Counted by hand: what experts share out over the d / e ranks that hold the same ones is their states, not over d.
+    config = json.loads((Path(__file__).parent / "data" / "configs" / f"{name}.json").read_text())
+    model, device = read_config(config).model, load_device("h100-sxm")
+    moe = model.moe
+    assert moe is not None
+    layers = config["num_hidden_layers"]
+    experts = layers * moe.experts * 3 * config["hidden_size"] * moe.width
+    found = plan(model, device, gpus=gpus, global_batch=4 * gpus, base=Workload(s=4096), implementation="megatron")
+    assert any(one.workload.e > 1 and one.workload.zero for one in found.candidates)
+    for candidate in found.candidates:
+        w = candidate.workload
+        stage = (layers // w.p) / layers  # the stage with the fewest layers, embedding and head left out
+        own_experts = stage * experts / (w.t * w.e)
+        own_dense = stage * (model.parameters - experts - 2 * config["vocab_size"] * config["hidden_size"]) / w.t
+        shards = (w.d * w.cp, w.d * w.cp / w.e) if w.zero else (1, 1)
+        states = 12 * (own_dense / shards[0] + own_experts / shards[1])  # fp32 master weight and two moments
+        weights = 2 * (own_dense + own_experts) if w.zero < 3 else 0
+        assert states + weights <= device.memory.bytes, w

@@ -60,7 +60,7 @@ FITTED: dict[str, tuple[tuple[str, float, float], ...]] = {
     ),
     "pytorch-fsdp-2023": (
         ("kernels.gemm", 1.0, 0.1), ("by_dtype.fp8", 1.0, 0.3), ("attention.ampere.64", 1.0, 0.4),
-        ("attention.ampere.128", 1.0, 0.4), ("attention.hopper.64", 1.0, 0.4), ("attention.hopper.128", 1.0, 0.4),
+        ("attention.ampere.128", 1.0, 0.4), ("attention.hopper.128", 1.0, 0.4),
         ("kernels.elementwise", 2.0, 0.4), ("host.launch_s", 8e-6, 0.5), ("communication.data.contention", 0.5, 0.5),
         ("communication.data.hidden", 0.7, 0.3), ("communication.data.speed", 0.8, 0.3), ("optimizer.update", 1.0, 0.5),
         ("optimizer.fixed_s", 2e-2, 0.7),
@@ -68,6 +68,17 @@ FITTED: dict[str, tuple[tuple[str, float, float], ...]] = {
     "megatron-core-te": (*CORE, *RELEASES),
     "megatron-bridge-2026": CORE,
 }  # fmt: skip
+
+#: Stacks that no row was run on -> what they take over from one that was, when that is written: its tables, and of
+#: the classes of ``kernels`` those that its runs say something of.
+BORROWED: dict[str, dict[str, tuple[str, ...]]] = {
+    "pytorch-fsdp-2023": {
+        "pytorch-ddp": ("kernels.gemm", "kernels.elementwise", "by_dtype", "attention"),
+        "transformers-eager": ("kernels.gemm", "kernels.elementwise", "by_dtype", "attention"),
+        "transformers-compile": ("kernels.gemm", "by_dtype", "attention"),
+        "pytorch-fsdp-2025": ("kernels.gemm", "by_dtype", "attention.ampere", "attention.hopper"),
+    }
+}
 
 #: Errors on rows left out, as the last fit that was written found them.
 HELD_OUT = Path(__file__).parents[1] / "data" / "steps-held-out.json"
@@ -139,7 +150,7 @@ def predicted(parts: Sequence[Batch], stack: SoftwareStack, number: int) -> np.n
     return seconds
 
 
-def with_constants(data: Mapping[str, Any], names: Sequence[str], values: Sequence[float]) -> dict[str, Any]:
+def with_constants(data: Mapping[str, Any], names: Sequence[str], values: Sequence[Any]) -> dict[str, Any]:
     """The stack file's content with constants at dotted keys replaced."""
     result = _copied(data)
     for name, value in zip(names, values, strict=True):
@@ -261,6 +272,25 @@ def write(fit: Fit, theta: np.ndarray, new: np.ndarray, alike: np.ndarray) -> No
     data["interval"] = intervals(fit, new, alike)
     text = replaced(fit.path.read_text(encoding="utf-8"), {key: data[key] for key in OWNED if key in data})
     fit.path.write_text(text, encoding="utf-8", newline="\n")
+
+    for name, keys in BORROWED.get(fit.name, {}).items():
+        _lend(data, STACKS_DIR / f"{name}.toml", keys)
+
+
+def _lend(data: Mapping[str, Any], path: Path, keys: Sequence[str]) -> None:
+    """``data``'s values of ``keys`` written into another stack's file, to three digits: they are borrowed."""
+    text = path.read_text(encoding="utf-8")
+    own = tomllib.loads(text)
+    for key in keys:
+        value: Any = data
+        for part in key.split("."):
+            value = value[part]
+        own = with_constants(own, [key], [_rounded(value)])
+    path.write_text(replaced(text, {key: own[key] for key in OWNED if key in own}), encoding="utf-8", newline="\n")
+
+
+def _rounded(value: Any) -> Any:
+    return {key: _rounded(one) for key, one in value.items()} if isinstance(value, Mapping) else float(f"{value:.3g}")
 
 
 def record(fit: Fit, theta: np.ndarray, left: Mapping[str, np.ndarray]) -> None:

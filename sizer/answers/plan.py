@@ -29,6 +29,8 @@ CHECKPOINTING: tuple[Checkpointing, ...] = ("none", "selective", "full")
 LARGEST_MICROBATCH = 64
 #: Tokens of a sequence that a context-parallel rank keeps at least: shorter shares are all communication.
 LEAST_TOKENS = 2048
+#: Components of memory that do not depend on the microbatch.
+WHATEVER_B = ("weights", "master_weights", "optimizer_states", "framework")
 #: Chunks a pipeline stage is cut into for the interleaved schedule, besides none.
 CHUNKS = (2, 4, 8)
 #: The stack that plans are priced by: the one that runs every split tried here.
@@ -219,16 +221,18 @@ def _fitting(
         for checkpointing in CHECKPOINTING:
             for b in (b for b in range(1, min(share, LARGEST_MICROBATCH) + 1) if share % b == 0):
                 workload = replace(split, b=b, checkpointing=checkpointing, global_batch=global_batch, gpus=gpus)
-                used = memory(model, workload, microbatches=share // b, **options).total_bytes
-                if used > device.memory.bytes:
-                    # Memory grows with b: no larger microbatch fits either.
+                found = memory(model, workload, microbatches=share // b, **options)
+                if found.total_bytes > device.memory.bytes:
                     dropped[_reason(workload, b)] += 1
-                    break
+                    if sum(found.components.get(name, 0) for name in WHATEVER_B) > device.memory.bytes:
+                        break
+                    # A larger microbatch may yet fit: fewer are in flight, and of one alone no gradients stay.
+                    continue
                 if workload.vpp > 1 and workload.accumulation % workload.p:
                     # Megatron-LM asks interleaved schedules for it.
                     dropped["the microbatches of an interleaved pipeline are no multiple of p"] += 1
                     continue
-                yield workload, used
+                yield workload, found.total_bytes
 
 
 def _reason(workload: Workload, b: int) -> str:
