@@ -11,6 +11,9 @@ from __future__ import annotations
 
 import json
 import os
+
+os.environ["OMP_NUM_THREADS"] = "1"  # as Ray has it for an actor of one core: one process is to be no other than two
+
 import random
 import signal
 import statistics
@@ -304,7 +307,7 @@ def sent(folder: Path) -> str:
         f"sys.path[:] = [one for one in sys.path if {str(Path(__file__).resolve().parents[2])!r} != one.rstrip('/')]\n"
     )
     command = [sys.executable, __file__, "_sent", str(folder)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
     return done.stdout.strip() or f"| sent | FAILED: {done.stderr[-2000:]} |"
 
 

@@ -60,6 +60,7 @@ class InProcess:
         self.settings = settings or Settings()
         self._environment: Environment | None = None
         self._checked: set[str] = set()
+        self._control: Prepared | None = None
 
     @property
     def environment(self) -> Environment:
@@ -123,7 +124,7 @@ class InProcess:
         unfinished: Samples | None = None,
     ) -> Iterator[Event]:
         """See ``Executor.run``."""
-        control = self.prepare(self.control(), settings)
+        control = self._ready_control(settings)
         waiting = list(reversed(jobs))
         open_: list[Prepared] = []
         order = random.Random(settings.seed)
@@ -150,6 +151,12 @@ class InProcess:
                     yield self._finish(prepared, reason)
             if late:
                 return
+
+    def _ready_control(self, settings: Settings) -> Prepared:
+        """The control shape, prepared once for sweeps of the same settings: a fleet's leases are many short ones."""
+        if self._control is None or self._control.handle.settings != settings:
+            self._control = self.prepare(self.control(), settings)
+        return self._control
 
     def _open(self, job: Job, settings: Settings, unfinished: Samples, *, alone: bool) -> Prepared | Measurement | None:
         """``job`` prepared, or why it has no time; None where there is no memory for it while others are open."""

@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from shapes.errors import InputError
-from sizer.cli.executors import executors, one_executor, ray_options
+from sizer.cli.executors import executors, ray_options
 from sizer.cli.numbers import COUNT, QUANTITY
 from sizer.cli.options import (
     config_argument,
@@ -133,7 +133,7 @@ def command(
         raise InputError("expected --measure with it", key="--ray", value=ray)
     measure: Any = source == "measure" or ray is not None or (source is None and not device and accelerator_here())
     if ray is not None or on is not None:
-        measure = one_executor(executors(ray, on), device[0] if device else None)
+        measure = executors(ray, on)
     try:
         reading = None if named is None else read_config(config_argument(named), config_format=config_format)
         with resumable() as may_stop, _progress("measuring" if measure else "pricing", may_stop) as progress:

@@ -189,4 +189,4 @@ def _table(caption: str, ranked: Sequence[Ranked], answer: SearchResult) -> Tabl
     ]  # fmt: skip
     head = [answer.what, "time", "low", "high", "TFLOPS", "speed-up", "parameters", "change"]
     head += ["decode step"] if answer.serving is not None else []
-    return Table(caption, [*head, *(f"loss on {device}" for device in answer.baseline.losses)], rows)
+    return Table(caption, [*head, *(f"loss on {name}" for name in answer.device_labels)], rows)

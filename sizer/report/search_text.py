@@ -12,12 +12,14 @@ from sizer.searching.verdict import label
 
 
 def render(result: SearchResult, page: Page) -> str:
-    measured = result.source.startswith("measured:")
-    first = (
-        f"measured here ({result.source.removeprefix('measured:')})"
-        if measured
-        else f"predicted, not measured ({result.source.removeprefix('predicted:')})"
-    )
+    measured = [name for name, source in result.devices.items() if source.startswith("measured:")]
+    if measured:
+        rest = [name for name in result.devices if name not in measured]
+        first = f"measured on {', '.join(measured)}" + (f", predicted for {', '.join(rest)}" if rest else "")
+    elif result.source.startswith("measured:"):
+        first = f"measured here ({result.source.removeprefix('measured:')})"
+    else:
+        first = f"predicted, not measured ({result.source.removeprefix('predicted:')})"
     lines = [
         f"{first}: {result.what} over {result.tokens:,} tokens, {result.considered} candidates, by {result.objective}"
     ]
@@ -30,7 +32,7 @@ def render(result: SearchResult, page: Page) -> str:
     if result.serving is not None:
         headers += ["decode", "speed-up"]
     if result.baseline.losses:
-        headers += [f"loss on {name}" for name in result.baseline.losses]
+        headers += [f"loss on {name}" for name in result.device_labels]
     aligned = ("left", "left", *("right",) * (len(headers) - 2))
     lines += [
         "",

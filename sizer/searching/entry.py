@@ -39,7 +39,7 @@ def search(
     limits: Limits | None = None,
     objective: str = DEFAULT_OBJECTIVE,
     top: int = 5,
-    measure: bool | Executor = False,
+    measure: bool | Executor | Sequence[Executor] = False,
     progress: Callable[[int, int], None] | None = None,
     serving: Mapping[str, Any] | None = None,
     training_budget: float | None = None,
@@ -51,7 +51,8 @@ def search(
     ``params`` a whole model. Predicting, for ``device`` (default h100-sxm), every candidate is priced. Several devices:
     each candidate counts with its worst loss against the best on that device. Measuring, the prediction for the device
     at hand (for h100-sxm where that is not known, as a CPU) orders the candidates; ``measure`` may be an executor of
-    its own (``shapes.measure.Executor``). ``progress(done, of)``. ``serving``: fields of the decode
+    its own (``shapes.measure.Executor``), or several of different devices: those of ``device`` that none of them is are
+    predicted. ``progress(done, of)``. ``serving``: fields of the decode
     step that is priced beside each candidate's step ({"b": 64, "context": 8192, "tp": 8}); ``training_budget``: the
     longest step, over the baseline's. ``options`` are of three groups:
 
@@ -119,7 +120,9 @@ def _used(what: str, config: object, params: float | None, dimensions: dict[str,
 
 
 def _source(
-    measure: bool | Executor, device: str | Device | Sequence[str | Device] | None, measuring: dict[str, Any]
+    measure: bool | Executor | Sequence[Executor],
+    device: str | Device | Sequence[str | Device] | None,
+    measuring: dict[str, Any],
 ) -> Source:
     named = tuple(device) if isinstance(device, (list, tuple)) else (device,)
     if measure is False:
@@ -132,13 +135,16 @@ def _source(
         )
     from sizer.searching.measuring import Measured, device_to_measure
 
-    if len(named) > 1:
-        raise InputError("expected one device: several can only be predicted (--predict)", key="--measure")
     if measure is True:
         from shapes.measure import InProcess
 
         measure = InProcess()
-    return Measured(measure, device_to_measure(measure, named[0]), **measuring)
+    executors = tuple(measure) if isinstance(measure, (list, tuple)) else (measure,)
+    if len(named) > 1 or len(executors) > 1:
+        from sizer.searching.basket import basket
+
+        return basket(executors, [one for one in named if one is not None], measuring)
+    return Measured(executors[0], device_to_measure(executors[0], named[0]), **measuring)
 
 
 def swiglu_width(

@@ -86,8 +86,8 @@ class SearchResult(Printable):
     the values beyond which that product is a wave longer.
     ``pareto``: no other candidate has fewer parameters and less time (model search). ``keys``: dimension -> the
     baseline file's own key for it (empty: there is no file). ``keep``: the baseline is the answer, nothing being better
-    beyond the error. ``front``: no other candidate is faster both to train and to serve as ``serving`` says (None: that
-    was not asked).
+    beyond the error. ``devices``: of several, each one's source of times.
+    ``front``: no other candidate is faster both to train and to serve as ``serving`` says (None: that was not asked).
     """
 
     COMMAND = "search"
@@ -111,8 +111,16 @@ class SearchResult(Printable):
     waves: tuple[int, ...] = ()
     keys: Mapping[str, str] = field(default_factory=dict)
     keep: bool = False
+    devices: Mapping[str, str] = field(default_factory=dict)
     serving: Workload | None = None
     front: tuple[Ranked, ...] = ()
+
+    @property
+    def device_labels(self) -> list[str]:
+        """The devices of several; where some are measured each says whether it is: "a100-sxm (predicted)"."""
+        kinds = {name: source.partition(":")[0] for name, source in self.devices.items()}
+        mixed = "measured" in kinds.values()
+        return [f"{name} ({kind})" if mixed else name for name, kind in kinds.items()]
 
     @property
     def best(self) -> Ranked:
@@ -137,5 +145,6 @@ class SearchResult(Printable):
             "pareto": [candidate.to_dict() for candidate in self.pareto],
             "serving": self.serving.to_dict() if self.serving is not None else None,
             "front": [candidate.to_dict() for candidate in self.front],
+            "devices": dict(self.devices),
             "notes": list(self.notes),
         }

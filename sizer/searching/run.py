@@ -78,8 +78,14 @@ def find(
         tile=tile_of(space, pricers[0], drawn.change),
         waves=wave_edges(space, pricers[0], drawn.change),
         serving=budgets.serving,
+        devices=_sources(source.devices, times.rows),
         front=_with_memory(space, front(ranked)) if budgets.serving is not None else (),
     )
+
+
+def _sources(devices: Sequence[Device], rows: Sequence[Sequence[TimedCandidate]]) -> dict[str, str]:
+    """Device -> where its times are from, of several."""
+    return {one.name: row[0].timing.source for one, row in zip(devices, rows, strict=True)} if len(devices) > 1 else {}
 
 
 def rank(rows: Sequence[Sequence[TimedCandidate]], devices: Sequence[Device], objective: Objective) -> list[Ranked]:

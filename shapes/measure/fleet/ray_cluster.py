@@ -44,6 +44,9 @@ def connect(address: str) -> None:
     found, tried = _current() if address == "auto" else (address, address)
     if found is not None:
         _reachable(found, tried)
+    # What Ray says of a worker's death goes to standard output, into our answer, whatever log_to_driver is; we say it.
+    if hasattr(ray._private.worker, "_worker_logs_enabled"):
+        ray._private.worker._worker_logs_enabled = False
     with _own_signals():
         try:
             ray.init(
