@@ -37,6 +37,7 @@ _HOMES = {
     "pad_vocab": "sizer.advice",
     "round_to_alignment": "sizer.advice",
     "check": "sizer.checking",
+    "deploy": "sizer.answers.deploy",
     "diff": "sizer.answers.diff",
     "ops": "sizer.answers.operator_table",
     "Reading": "sizer.readers",
@@ -47,8 +48,8 @@ _HOMES = {
 }
 
 __all__ = [
-    "InputError", "ModelShape", "Reading", "Report", "Workload", "check", "diff", "ops", "pad_vocab", "read_config",
-    "round_to_alignment", "search", "swiglu_width",
+    "InputError", "ModelShape", "Reading", "Report", "Workload", "check", "deploy", "diff", "ops", "pad_vocab",
+    "read_config", "round_to_alignment", "search", "swiglu_width",
 ]  # fmt: skip
 
 

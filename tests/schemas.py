@@ -10,6 +10,6 @@ FOLDER = Path(__file__).parents[1] / "sizer" / "report"
 
 
 def load_schema(name: str) -> dict[str, Any]:
-    """ "check" or "ops"."""
+    """The schema of a command that has one: check, deploy, diff, ops."""
     schema: dict[str, Any] = json.loads((FOLDER / f"{name}.schema.json").read_text(encoding="utf-8"))
     return schema

@@ -94,6 +94,7 @@ def test_every_json_document_carries_the_schema_s_version() -> None:
         ["check", config], ["ops", config], ["memory", config], ["devices", "h200"], ["search", "--h", "1024"],
         ["mfu", config, "--step-time", "1", "--gpus", "8", "--global-batch", "64"],
         ["plan", config, "--gpus", "2", "--global-batch", "8"],
+        ["deploy", config],
     )  # fmt: skip
     for call in calls:
         result = CliRunner().invoke(main, [*call, "--format", "json"])

@@ -17,6 +17,7 @@ COMMANDS: tuple[tuple[str, str, str], ...] = (
     ("memory", "sizer.cli.memory", "Say what takes memory, what fits and the largest microbatch."),
     ("mfu", "sizer.cli.mfu", "Turn a measured step time into TFLOPS, MFU and HFU."),
     ("plan", "sizer.cli.plan", "List the fastest ways to spread a model over N devices."),
+    ("deploy", "sizer.cli.deploy", "Say which engines load a configuration, pad it, fall back or refuse it."),
     ("bench", "sizer.cli.bench", "Measure operators, a configuration or a suite on the device at hand."),
     ("calibrate", "sizer.cli.calibrate", "Fit a device's cost constants from measurements."),
     ("store", "sizer.cli.store", "List, export, import, merge, prune or repair stored measurements."),
@@ -36,7 +37,7 @@ EXAMPLES = (
 
 #: (what people come for, the commands that answer it).
 GROUPS = (
-    ("Check and compare", ("check", "diff", "ops")),
+    ("Check and compare", ("check", "diff", "ops", "deploy")),
     ("Search and plan", ("search", "plan", "memory", "mfu")),
     ("Measure", ("bench", "calibrate", "store")),
     ("Look up", ("devices", "rules", "explain")),

@@ -38,6 +38,7 @@ FORMATS: dict[str, dict[str, str]] = {
     "memory": {"text": "memory_text", "json": "json_document", "html": "memory_document"},
     "mfu": {"text": "mfu_text", "json": "json_document"},
     "plan": {"text": "plan_text", "json": "json_document", "html": "plan_document"},
+    "deploy": {"text": "deploy_text", "json": "json_document"},
     "bench": {
         "text": "bench_text", "json": "measurements_json", "jsonl": "measurements_jsonl", "csv": "measurements_csv",
         "html": "bench_document",

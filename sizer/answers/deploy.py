@@ -1,0 +1,187 @@
+"""What engines do with a model's shapes on so many ranks in a format: load, pad, copy, fall back or refuse."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, get_args
+
+from shapes.device import DEFAULT_DEVICE, Device, load_device
+from shapes.engines import ALIASES, ENGINES, FORMATS, Engine, Fact, Verdict, load_engine
+from shapes.errors import InputError, positive_int
+from shapes.frozen import frozen
+from shapes.model import AttentionShape, MlaShape, ModelShape
+from shapes.model.matrices import sides
+from shapes.model.resize import dimensions
+from sizer.printing import Printable
+from sizer.readers import Reading, read_config
+
+VERDICTS: tuple[Verdict, ...] = get_args(Verdict)
+
+
+@frozen
+class Outcome:
+    """One fact of an engine about the model. ``padded_share``: elements added over those there are; 0 otherwise."""
+
+    topic: str
+    verdict: Verdict
+    message: str
+    source: str
+    padded_share: float = 0.0
+
+
+@frozen
+class Deployed:
+    """One engine's answer: the worst of its ``outcomes``, which hold those that pass as well."""
+
+    engine: str
+    title: str
+    version: str
+    outcomes: tuple[Outcome, ...]
+
+    @property
+    def verdict(self) -> Verdict:
+        return max((one.verdict for one in self.outcomes), key=VERDICTS.index, default="unknown")
+
+
+@frozen
+class Deployment(Printable):
+    """A model over ``tp`` ranks, its experts whole on ``ep`` groups of them, in ``recipe`` on ``device``."""
+
+    path: str
+    model_type: str
+    tp: int
+    ep: int
+    recipe: str
+    device: str
+    engines: tuple[Deployed, ...]
+
+    COMMAND = "deploy"
+
+    @property
+    def ok(self) -> bool:
+        """Whether no engine refuses the model."""
+        return all(one.verdict != "refused" for one in self.engines)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The JSON output (sizer/report/deploy.schema.json)."""
+        return {
+            "path": self.path, "model_type": self.model_type, "tp": self.tp, "ep": self.ep, "recipe": self.recipe,
+            "device": self.device,
+            "engines": [
+                {
+                    "engine": one.engine, "title": one.title, "version": one.version, "verdict": one.verdict,
+                    "facts": [
+                        {"topic": fact.topic, "verdict": fact.verdict, "message": fact.message,
+                         "padded_share": fact.padded_share, "source": fact.source}
+                        for fact in one.outcomes
+                    ],
+                }
+                for one in self.engines
+            ],
+        }  # fmt: skip
+
+
+def deploy(
+    config: object,
+    *,
+    tp: int = 1,
+    ep: int = 1,
+    recipe: str = "bf16",
+    device: str | Device = DEFAULT_DEVICE,
+    engines: Sequence[str] = (),
+    config_format: str | None = None,
+) -> Deployment:
+    """What each of ``engines`` (all that are known) does with ``config`` over ``tp`` ranks in the format ``recipe``.
+
+    ``config``: what ``sizer.check`` takes, but a module. ``ep``: ranks that experts are spread over whole; tp / ep
+    ranks then cut each. ``recipe``: bf16, fp8 (a scale a tensor), fp8-block, mxfp8, nvfp4, int8 or int4, or the name of
+    one of ``shapes.recipes``. Raises InputError for what cannot be read or is none of these.
+    """
+    positive_int(tp, "tp", maximum=2**20)
+    positive_int(ep, "ep", maximum=2**20)
+    if tp % ep and ep % tp:
+        raise InputError(f"expected a divisor or a multiple of tp = {tp}", key="ep", value=ep)
+    form = ALIASES.get(recipe, recipe)
+    if form not in FORMATS:
+        raise InputError(f"expected one of {', '.join((*FORMATS, *ALIASES))}", key="recipe", value=recipe)
+    reading = config if isinstance(config, Reading) else read_config(config, config_format=config_format)
+    target = load_device(device)
+    found = tuple(
+        _deployed(load_engine(name), reading.model, tp, max(1, tp // ep), form, target) for name in engines or ENGINES
+    )
+    return Deployment(reading.source, reading.model.model_type, tp, ep, form, target.name, found)
+
+
+def _deployed(engine: Engine, model: ModelShape, tp: int, expert_tp: int, form: str, device: Device) -> Deployed:
+    if form not in engine.formats:
+        missing = Outcome("format", "refused", f"no {form} among {', '.join(engine.formats)}", engine.repository)
+        return Deployed(engine.name, engine.title, engine.version, (missing,))
+    outcomes = [
+        outcome
+        for fact in engine.facts
+        if form in fact.formats and _has(model, fact.needs)
+        for outcome in _outcomes(fact, model, tp, expert_tp, device)
+    ]
+    return Deployed(engine.name, engine.title, engine.version, tuple(outcomes))
+
+
+def _has(model: ModelShape, needs: str) -> bool:
+    kinds = {"": object, "keys": AttentionShape, "latent": MlaShape}
+    return isinstance(model.attention, kinds[needs])
+
+
+def _outcomes(fact: Fact, model: ModelShape, tp: int, expert_tp: int, device: Device) -> Iterator[Outcome]:
+    if fact.check == "generation":
+        holds = device.architecture in fact.generations
+        yield _said(fact, holds, f"{device.name} is {device.architecture}", f"for {', '.join(fact.generations)}")
+    elif fact.check == "multiple":
+        yield from _multiples(fact, model, tp, expert_tp)
+    else:
+        yield from _sizes(fact, model, tp, expert_tp)
+
+
+def _sizes(fact: Fact, model: ModelShape, tp: int, expert_tp: int) -> Iterator[Outcome]:
+    """What is asked of whole dimensions."""
+    held = dimensions(model)
+    for name in fact.of:
+        if name not in held:
+            continue
+        ranks = expert_tp if name == "expert_d_ff" else tp
+        size = -(-held[name] // fact.padded) * fact.padded
+        said = f"{name} {size}"
+        if fact.check == "shares":
+            yield _said(
+                fact, size % ranks == 0 or ranks % size == 0, said, f"neither divides nor is divided by {ranks}"
+            )
+        elif fact.check == "enough":
+            yield _said(fact, size >= ranks, said, f"each on {-(-ranks // size)} of {ranks} ranks")
+        else:
+            step = fact.multiple if fact.check == "whole" else ranks
+            want = f"not a multiple of {step}" if fact.check == "whole" else f"does not divide over {ranks} ranks"
+            yield _said(fact, size % step == 0, said, want, size, -(-size // step) * step)
+
+
+def _multiples(fact: Fact, model: ModelShape, tp: int, expert_tp: int) -> Iterator[Outcome]:
+    """What is asked of each shard of every matrix, as serving engines merge them: the worst side of each dimension."""
+    seen: dict[str, tuple[int, int, bool, str]] = {}
+    for side in sides(model, tp, expert_tp, fused=True):
+        if side.dimension not in fact.of or (fact.cut and side.shards == 1 and not side.merged):
+            continue
+        left = side.features % fact.multiple
+        name = f"{side.whole}/{side.shards} = {side.features}" if side.shards > 1 else str(side.features)
+        worst = seen.get(side.dimension)
+        if worst is None or (left and worst[2]):
+            padded = -(-side.features // fact.multiple) * fact.multiple
+            seen[side.dimension] = side.features, padded, not left, f"{side.matrix}: {name}"
+    for features, padded, holds, said in seen.values():
+        yield _said(fact, holds, said, f"not a multiple of {fact.multiple}", features, padded)
+
+
+def _said(fact: Fact, holds: bool, said: str, otherwise: str, size: int = 0, padded: int = 0) -> Outcome:
+    if holds:
+        return Outcome(fact.topic, "loads", said, fact.source)
+    share = padded / size - 1 if fact.otherwise == "pads" and size else 0.0
+    words = f": {otherwise}" if fact.check != "generation" else f", {otherwise} alone"
+    to = f", padded to {padded} ({share:.2%} more)" if share else ""
+    instead = f"; {fact.instead}" if fact.instead else ""
+    return Outcome(fact.topic, fact.otherwise, f"{said}{words}{to}{instead}", fact.source, share)

@@ -1,0 +1,211 @@
+"""`sizer deploy`: what engines are known to do with published models, and the files that their facts are in."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+from click.testing import CliRunner, Result
+from hypothesis import given
+from hypothesis import strategies as st
+from schemas import load_schema
+
+import sizer
+from shapes.device import load_device
+from shapes.engines import ENGINES, FORMATS, load_engine
+from shapes.errors import InputError
+from shapes.model import AttentionShape, Block, MlpShape, ModelShape, Stack
+from shapes.model.matrices import sides
+from shapes.model.resize import resize
+from sizer.answers.deploy import VERDICTS, Deployment, deploy
+from sizer.cli import main
+from sizer.readers import read_config
+
+CONFIGS = Path(__file__).parent / "data" / "configs"
+SERVING = ("vllm", "sglang")
+
+
+def run(name: str, *arguments: str) -> Result:
+    return CliRunner().invoke(main, ["deploy", str(CONFIGS / f"{name}.json"), *arguments], catch_exceptions=False)
+
+
+def verdicts(found: Deployment) -> dict[str, str]:
+    return {one.engine: one.verdict for one in found.engines}
+
+
+def messages(found: Deployment, engine: str, verdict: str) -> list[str]:
+    return [
+        f"{fact.topic}: {fact.message}"
+        for one in found.engines
+        if one.engine == engine
+        for fact in one.outcomes
+        if fact.verdict == verdict
+    ]
+
+
+def qwen3_235b() -> ModelShape:
+    """Qwen3-30B-A3B's kind with the dimensions of Qwen3-235B-A22B that blocks are cut of."""
+    small = read_config(str(CONFIGS / "qwen3-30b-a3b.json")).model
+    return resize(small, hidden=4096, heads=64, kv_heads=4, head_dim=128, expert_d_ff=1536)
+
+
+def test_deepseek_v3_loads_at_tp_16_in_blocks_of_128() -> None:
+    # 18432/16 = 1152 = 9 x 128, experts and the shared one 2048/16 = 128: what its authors and vLLM's recipes run.
+    found = deploy(str(CONFIGS / "deepseek-v3.json"), tp=16, recipe="fp8-block")
+    assert set(verdicts(found).values()) == {"loads"}
+
+
+def test_deepseek_v3_is_refused_at_tp_32_as_users_met_it() -> None:
+    # vLLM issue 12256, SGLang issues 3345 and 4791: "output_partition_size = 576 is not divisible by ... block_n = 128"
+    found = deploy(str(CONFIGS / "deepseek-v3.json"), tp=32, recipe="fp8-block")
+    for engine in SERVING:
+        assert verdicts(found)[engine] == "refused"
+        assert any("18432/32 = 576" in text for text in messages(found, engine, "refused"))
+    # TensorRT-LLM splits the dense MLP over fewer ranks (pull request 3695); it refuses the experts.
+    assert any("MLP" in text for text in messages(found, "tensorrt-llm", "falls back"))
+    # 32 ranks that hold experts whole cut none, but the shared expert is still 64 a rank (vLLM issue 52997).
+    spread = deploy(str(CONFIGS / "deepseek-v3.json"), tp=32, ep=32, recipe="fp8-block")
+    assert not any("experts.gate_up_proj" in text for text in messages(spread, "vllm", "refused"))
+    assert any("2048/32 = 64" in text for text in messages(spread, "vllm", "refused"))
+
+
+def test_qwen3_235b_is_refused_at_tp_8_and_loads_at_tp_4() -> None:
+    # vLLM issue 17569: "The output_size of gate's and up's weight = 192 is not divisible by ... block_n = 128".
+    refused = deploy(qwen3_235b(), tp=8, recipe="fp8-block")
+    for engine in SERVING:
+        assert any("1536/8 = 192" in text for text in messages(refused, engine, "refused"))
+    fits = verdicts(deploy(qwen3_235b(), tp=4, recipe="fp8-block"))
+    assert [fits[engine] for engine in SERVING] == ["loads", "loads"]
+
+
+def test_qwen3_30b_is_refused_at_tp_4() -> None:
+    # vLLM issue 25292: 768/4 = 192.
+    found = deploy(str(CONFIGS / "qwen3-30b-a3b.json"), tp=4, recipe="fp8-block")
+    assert verdicts(found)["vllm"] == "refused"
+
+
+def test_heads_that_do_not_divide_are_refused_by_every_engine_that_splits_them() -> None:
+    found = deploy(str(CONFIGS / "llama-3.1-8b.json"), tp=6)
+    assert {engine for engine, verdict in verdicts(found).items() if verdict == "refused"} == set(ENGINES) - {"torchao"}
+    # vLLM: "Total number of attention heads (28) must be divisible by tensor parallel size (8)" (issue 11797).
+    assert verdicts(deploy(str(CONFIGS / "qwen2.5-7b.json"), tp=8))["vllm"] == "refused"
+
+
+def test_key_value_heads_fewer_than_ranks_are_copied() -> None:
+    found = deploy(str(CONFIGS / "llama-3.1-8b.json"), tp=16, engines=SERVING)
+    assert set(verdicts(found).values()) == {"copies"}
+    assert "each on 2 of 16 ranks" in messages(found, "vllm", "copies")[0]
+
+
+def test_gpt_2_s_vocabulary_is_padded_and_by_how_much() -> None:
+    found = deploy(str(CONFIGS / "gpt2.json"), tp=2, engines=("vllm", "tensorrt-llm"))
+    padded = {one.engine: next(fact for fact in one.outcomes if fact.verdict == "pads") for one in found.engines}
+    assert padded["vllm"].padded_share == pytest.approx(47 / 50257)  # to 64
+    assert padded["tensorrt-llm"].padded_share == pytest.approx(1 / 50257)  # to the ranks
+
+
+def test_nvfp4_experts_of_160_a_rank_are_refused() -> None:
+    # vLLM pull request 48624 (Step-3.7, 1280/8) and SGLang issue 30887 (Gemma 4, 704/2 = 352).
+    for width, tp in ((1280, 8), (704, 2)):
+        found = deploy(resize(qwen3_235b(), expert_d_ff=width), tp=tp, recipe="nvfp4", device="b200", engines=SERVING)
+        assert set(verdicts(found).values()) == {"refused"}
+    padded = deploy(resize(qwen3_235b(), expert_d_ff=704), tp=2, recipe="nvfp4", device="b200")
+    assert verdicts(padded)["tensorrt-llm"] == "pads"  # 352 to 384
+
+
+def test_a_device_without_the_format_falls_back_or_is_refused() -> None:
+    found = verdicts(deploy(str(CONFIGS / "llama-3.1-8b.json"), recipe="fp8", device="a100"))
+    assert (found["vllm"], found["transformer-engine"]) == ("falls back", "refused")
+    assert verdicts(deploy(str(CONFIGS / "llama-3.1-8b.json"), recipe="mxfp8"))["transformer-engine"] == "refused"
+    assert verdicts(deploy(str(CONFIGS / "llama-3.1-8b.json"), recipe="int4"))["transformer-engine"] == "refused"
+
+
+def test_transformer_engine_wants_16_and_torchao_leaves_16_bits() -> None:
+    model = ModelShape("llama", (Stack("decoder", 2048, (Block(AttentionShape(16, 16, 128), MlpShape(5640)),)),), 32000)
+    found = verdicts(deploy(model, recipe="fp8"))
+    assert (found["transformer-engine"], found["torchao"], found["vllm"]) == ("refused", "falls back", "falls back")
+
+
+@pytest.mark.parametrize("name", ENGINES)
+def test_every_fact_names_its_source_and_asks_something(name: str) -> None:
+    engine = load_engine(name)
+    assert engine.name == name
+    known = {side.dimension for config in ("deepseek-v3", "qwen3-30b-a3b", "llama-3.1-8b")
+             for side in sides(read_config(str(CONFIGS / f"{config}.json")).model, 1, 1)}  # fmt: skip
+    for fact in engine.facts:
+        assert fact.source.startswith("https://github.com/")
+        assert fact.otherwise != "loads"
+        assert fact.generations if fact.check == "generation" else fact.of, fact
+        assert set(fact.of) <= known | {"vocab", "heads", "kv_heads"}
+        assert (fact.multiple > 1) == (fact.check in ("multiple", "whole"))
+
+
+def test_the_engine_files_name_generations_that_devices_have() -> None:
+    from shapes.device import list_devices
+
+    generations = {load_device(name).architecture for name in list_devices()}
+    for name in ENGINES:
+        for fact in load_engine(name).facts:
+            assert set(fact.generations) <= generations
+
+
+def test_the_text_says_what_and_why_with_numbered_sources_and_exits_1_for_a_refusal() -> None:
+    result = run("qwen3-30b-a3b", "--tp", "4", "--recipe", "fp8-block")
+    assert result.exit_code == 1
+    assert "768/4 = 192: not a multiple of 128" in result.stdout
+    assert "[1] https://github.com/vllm-project/vllm/blob/" in result.stdout
+    assert run("deepseek-v3", "--tp", "16", "--recipe", "blockwise").exit_code == 0
+    assert run("qwen3-30b-a3b", "--tp", "4", "--recipe", "fp8-block", "--engine", "torchao").exit_code == 1
+
+
+def test_the_json_is_what_its_schema_says() -> None:
+    for recipe in FORMATS:
+        document: dict[str, Any] = json.loads(
+            run("qwen3-30b-a3b", "--tp", "8", "--recipe", recipe, "--format", "json").stdout
+        )
+        jsonschema.validate(document, load_schema("deploy"))
+        for engine in document["engines"]:
+            worst = max((fact["verdict"] for fact in engine["facts"]), key=VERDICTS.index, default="unknown")
+            assert engine["verdict"] == worst
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("--recipe", "fp7"), "expected one of bf16, fp8, fp8-block"),
+        (("--engine", "vlmm"), "expected one of vllm, tensorrt-llm"),
+        (("--tp", "0"), "expected"),
+        (("--tp", "6", "--ep", "4"), "expected a divisor or a multiple of tp = 6"),
+    ],
+)
+def test_what_makes_no_sense_is_one_line_and_exit_2(arguments: tuple[str, ...], said: str) -> None:
+    result = run("gpt2", *arguments)
+    assert result.exit_code == 2
+    assert said in result.stderr
+    assert len(result.stderr.splitlines()) == 1
+
+
+def test_the_library_answers_as_the_command_does() -> None:
+    found = sizer.deploy(str(CONFIGS / "gpt2.json"), tp=2)
+    assert found.ok
+    assert str(found).splitlines() == run("gpt2", "--tp", "2").stdout.splitlines()
+    with pytest.raises(InputError, match="ep"):
+        sizer.deploy(str(CONFIGS / "gpt2.json"), tp=2, ep=3)
+
+
+@given(heads=st.integers(1, 64), width=st.integers(64, 20000), t=st.sampled_from([1, 2, 4, 8]), fused=st.booleans())
+def test_the_sides_of_matrices_are_those_of_the_shard_itself(heads: int, width: int, t: int, fused: bool) -> None:
+    attention, mlp = AttentionShape(heads, heads, 64), MlpShape(width)
+    model = ModelShape("llama", (Stack("decoder", 512, (Block(attention, mlp),)),), 32000)
+    found = sides(model, t, t, fused=fused)
+    for linear in (*attention.linears(512, fused=fused), *mlp.linears(512, fused=fused)):
+        own, of = linear.on_shard(t), [side for side in found if side.matrix == linear.name]
+        parts = [side for side in of if side.output]
+        copies = len(linear.units) // len({side.dimension for side in parts}) if linear.units and fused else 1
+        assert {side.features for side in of if not side.output} == {own.in_features}
+        if heads % t == 0 and width % t == 0:
+            merged = sum(side.features for side in parts) * (copies if linear.name.endswith("gate_up_proj") else 1)
+            assert linear.name.endswith("qkv_proj") or merged == own.out_features
