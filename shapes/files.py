@@ -45,6 +45,11 @@ def read_text(path: str | os.PathLike[str], most: int) -> str:
     data = read_bounded(path, most)
     if len(data) > most:
         raise InputError(f"expected at most {most / 2**20:g} MiB", where=where)
+    return decoded(data, where)
+
+
+def decoded(data: bytes, where: str) -> str:
+    """UTF-8 text, with or without a mark at its start; InputError that says where it is none."""
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:

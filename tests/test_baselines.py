@@ -51,6 +51,14 @@ def test_a_baseline_lets_old_findings_pass_and_new_ones_fail(models: Path) -> No
     assert "odd/config.json" not in {path for path, _ in codes(again)}
 
 
+def test_bad_input_writes_no_baseline(models: Path) -> None:
+    (models / "odd" / "other.json").write_text("{")
+    for bad in (("odd/other.json",), ("--stack", "0.5")):
+        refused = run("check", "odd/config.json", *bad, "--write-baseline", "base.json")
+        assert (refused.exit_code, len(refused.stderr.splitlines())) == (2, 1)
+        assert not Path("base.json").exists()
+
+
 def test_a_baseline_holds_wherever_the_check_is_run_from(models: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run("check", "odd", "--write-baseline", "base.json")
     monkeypatch.chdir(models / "odd")

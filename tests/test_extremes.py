@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
@@ -12,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shapes.errors import InputError
+from shapes.measure.store import Store
 from shapes.memory import memory, moments
 from shapes.memory.fitting import divisors
 from shapes.model import AttentionShape, Block, MlpShape, ModelShape, Stack
@@ -105,13 +107,18 @@ OUT_OF_BOUNDS: list[tuple[str, ...]] = [
     ("search", "--h", "4096", "--params=-inf", "--what", "model", "--predict"),
     ("search", "--h", "4096", "--params", "nan", "--what", "model", "--predict"),
     ("store", "list", "--newest", "9223372036854775808"),
+    ("store", "--store", "{store}", "list", "--device", "\udcff"),
+    ("store", "--store", "{store}", "export", "--label", "\udcff"),
 ]
 
 
 @pytest.mark.parametrize("command", OUT_OF_BOUNDS, ids=" ".join)
-def test_options_without_bounds_are_refused_at_once(command: tuple[str, ...]) -> None:
+def test_options_without_bounds_are_refused_at_once(tmp_path: Path, command: tuple[str, ...]) -> None:
     gpt2 = str(Path(__file__).parent / "data" / "configs" / "gpt2.json")
-    result = CliRunner().invoke(main, [part.format(gpt2) for part in command], catch_exceptions=False)
+    store = tmp_path / "s.db"
+    with Store.open(store):
+        pass
+    result = CliRunner().invoke(main, [part.format(gpt2, store=store) for part in command], catch_exceptions=False)
     assert result.exit_code == 2
     assert len(result.stderr.splitlines()) == 1
 
@@ -125,3 +132,34 @@ def test_a_sweep_of_a_billion_products_is_refused_before_it_is_listed() -> None:
     sizes = {"m": range(10**4), "n": range(10**4), "k": range(10)}
     with pytest.raises(InputError, match="1000000000"):
         jobs_of_op("gemm", sizes, dtypes=("bf16",), batch=1, phase="forward", layouts=(), kernels=())
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        ({"num_labels": 10**9}, "num_labels = 1000000000"),
+        ({"num_hidden_layers": 10**9}, "num_hidden_layers = 1000000000"),
+        ({"text_config": {"num_experts": 10**6}}, "num_experts = 1000000"),
+        ({"depths": [2, 10**7]}, "depths = 10000000"),
+    ],
+)
+def test_a_trace_of_objects_without_number_is_refused_before_they_are_made(change: dict[str, Any], named: str) -> None:
+    pytest.importorskip("transformers")
+    from shapes.trace.config import load_config
+
+    with pytest.raises(InputError, match=f"{named}: expected at most 100,000 to be traced"):
+        load_config({"model_type": "qwen2", **change})
+
+
+def test_a_model_of_too_many_modules_is_left_while_it_is_built(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("transformers")
+    from shapes.trace import bounds, trace_config
+
+    config = {
+        "model_type": "bloom", "hidden_size": 64, "n_layer": 20, "n_head": 2, "vocab_size": 64,
+        "architectures": ["BloomForCausalLM"],
+    }  # fmt: skip
+    assert trace_config(config, b=1, s=8).operators
+    monkeypatch.setattr(bounds, "MOST_MODULES", 50)
+    with pytest.raises(InputError, match="expected a model of at most 50 modules to be traced"):
+        trace_config(config, b=1, s=8)

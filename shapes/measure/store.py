@@ -328,6 +328,9 @@ def _where(
 ) -> tuple[str, tuple[object, ...]]:
     clauses: list[str] = []
     values: list[object] = []
+    for column, value in (("kind", kind), ("status", status), ("device", device), ("label", label)):
+        if value is not None and not value.isprintable():
+            raise InputError("expected printable text", key=column, value=value)
     for column, value in (("kind", kind), ("status", status)):
         if value is not None:
             clauses.append(f"{column} = ?")

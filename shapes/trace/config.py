@@ -22,6 +22,7 @@ from shapes.operators.quantise import apply_recipe
 from shapes.operators.types import Gemm, GroupedGemm, Operator
 from shapes.recipes import DEFAULT, load_recipe
 from shapes.trace.answers import DataAnswers
+from shapes.trace.bounds import bounded_modules, check_counts
 from shapes.trace.dimensions import held, named_dimensions
 from shapes.trace.grouping import regroup
 from shapes.trace.inputs import example_inputs
@@ -181,6 +182,7 @@ def load_config(config: Any) -> tuple[Any, str]:
             where=where, key="model_type", value=model_type,
         )  # fmt: skip
     plain = {k: v for k, v in config.items() if k not in ("auto_map", "quantization_config", "model_type")}
+    check_counts(plain, where)
     try:
         return known[model_type].from_dict(plain), where
     except Exception as error:
@@ -227,7 +229,7 @@ def build(
         # No step here continues another, and some models make a cache that they then cannot ask for its length.
         settings.use_cache = False
     try:
-        with torch.device("meta"), _without_initialization():
+        with torch.device("meta"), _without_initialization(), bounded_modules(where):
             try:
                 model = cls._from_config(settings, attn_implementation=wanted, **options)
             except (ValueError, ImportError):
@@ -239,6 +241,8 @@ def build(
                     _attend_with(model, "sdpa")
                 else:
                     notes.append(f"{cls.__name__} has no fused attention: it is traced as batched products")
+    except InputError:
+        raise
     except Exception as error:
         reason = f"{type(error).__name__}: {said(error)}"[:300]
         raise InputError(

@@ -47,7 +47,11 @@ if TYPE_CHECKING:
 @click.option("--extend-select", multiple=True, metavar="CODES", help="These rules too, beside those selected.")
 @click.option("--ignore", "--extend-ignore", multiple=True, metavar="CODES", help="Not these rules.")
 @click.option("--baseline", metavar="FILE", help="Leave out the findings that this file accepts.")
-@click.option("--write-baseline", metavar="FILE", help="Accept every finding, into this file; exit 0.")
+@click.option(
+    "--write-baseline",
+    metavar="FILE",
+    help="Accept every finding, into this file; exit 0 (2 unwritten: bad input).",
+)
 @click.option("--models-only", is_flag=True, help="Pass over files that are no model configuration, with a note.")
 @click.option("--statistics", is_flag=True, help="Count findings by rule instead of listing them.")
 @click.option("-q", "--quiet", is_flag=True, help="Only configurations with findings; no notes.")
@@ -158,11 +162,13 @@ def command(
             click.echo(f"sizer: {option_error(error)}", err=True)
             refused = True
     if write_baseline is not None:
+        if refused:
+            sys.exit(2)  # half a baseline would accept half of what is there
         from sizer.checking.accepted import write_accepted
 
         number = write_accepted(reports, write_baseline)
         click.echo(f"{number} finding{'s' if number != 1 else ''} accepted in {write_baseline}", err=True)
-        sys.exit(2 if refused else 0)
+        sys.exit(0)
     accepted = 0
     if known is not None:
         pairs = [known.new_in(report) for report in reports]

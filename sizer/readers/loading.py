@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from shapes.errors import InputError
-from shapes.files import read_bounded
+from shapes.files import decoded, read_bounded
 from sizer.readers.reading import NoModel
 
 #: Configurations are a few KiB; anything larger is the wrong file.
@@ -76,11 +76,7 @@ def decode(data: bytes, where: str) -> str:
     """A configuration's bytes as text; InputError for too many or for what is not UTF-8."""
     if len(data) > MAX_BYTES:
         raise InputError(f"expected a configuration of at most {MAX_BYTES // 2**20} MiB", where=where)
-    try:
-        return data.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        found = f"byte {data[error.start]:#04x} at {error.start}"
-        raise InputError(f"expected UTF-8 text, found {found}", where=where) from None
+    return decoded(data, where)
 
 
 def check_size(text: str, where: str) -> None:
