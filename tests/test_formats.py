@@ -17,7 +17,7 @@ from sizer.report.formats import FORMATS, formats, render
 
 #: Modules of sizer/report that render nothing themselves.
 SHARED = {
-    "alignment_classes", "annotations", "diff_rows", "document", "findings_markdown", "formats", "html_page",
+    "alignment_classes", "annotations", "diff_rows", "document", "excerpt", "findings_markdown", "formats", "html_page",
     "markdown", "measurements", "page", "picture",
     "rule_page", "spreadsheet", "units", "vega",
 }  # fmt: skip

@@ -2,7 +2,16 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
+import os
+import pty
+import re
+import struct
+import subprocess
+import sys
+import termios
+from email.message import Message
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +28,7 @@ from sizer.cli import COMMANDS, GROUPS, main
 from sizer.report.formats import render
 from sizer.subject import read_subject
 
+ROOT = Path(__file__).parents[1]
 GPT2 = str(Path(__file__).parent / "data" / "configs" / "gpt2.json")
 ANSWERS = {"check": lambda: sizer.check(GPT2), "ops": lambda: sizer.ops(GPT2)}
 
@@ -95,3 +105,95 @@ def test_help_groups_commands_under_three_examples() -> None:
     for name, _, _ in COMMANDS:
         assert f"\n  {name} " in text
     assert {name for _, names in GROUPS for name in names} <= {name for name, _, _ in COMMANDS}
+
+
+def on_a_terminal(*arguments: str, **environment: str) -> str:
+    """What `sizer` writes to a terminal that is 90 columns wide, and its exit code's place is the last line."""
+    leader, follower = pty.openpty()
+    fcntl.ioctl(follower, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 90, 0, 0))
+    known = {"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT), "TERM": "xterm-256color", **environment}
+    command = [sys.executable, "-P", "-m", "sizer", *arguments]
+    with subprocess.Popen(command, cwd=ROOT, env=known, stdout=follower, stderr=follower) as running:
+        os.close(follower)
+        read = bytearray()
+        while True:
+            try:
+                more = os.read(leader, 4096)
+            except OSError:  # how Linux says that the other side is closed
+                break
+            if not more:
+                break
+            read += more
+        running.wait()
+    os.close(leader)
+    return read.decode().replace("\r\n", "\n")
+
+
+def test_a_terminal_shows_the_key_s_line_coloured_and_links_where_it_knows_them() -> None:
+    config = "tests/data/configs/gpt2.json"
+    seen = on_a_terminal("check", config, VTE_VERSION="7600")
+    line = next(n for n, text in enumerate(Path(GPT2).read_text().split("\n"), 1) if '"vocab_size"' in text)
+    address = f"file://{GPT2}"
+    assert f"\x1b]8;;{address}\x1b\\{config}:{line}:3\x1b]8;;\x1b\\\n" in seen
+    assert f'\n  {line:>5} |   \x1b[33m"vocab_size": 50257\x1b[0m\n' in seen
+    linked = r"\x1b\[33mwarning \x1b]8;;(\S+)\x1b\\SZ101\x1b]8;;\x1b\\\x1b\[0m"
+    rule = (ROOT / "sizer" / "rules" / "vocab_multiple.py").as_uri()
+    assert re.search(linked, seen)[1] == rule or "https://" in re.search(linked, seen)[1]
+    elsewhere = on_a_terminal("check", config, VTE_VERSION="7600", SIZER_RULES_URL="https://docs.example/rules")
+    assert re.search(linked, elsewhere)[1] == "https://docs.example/rules#sz101-vocab-multiple"
+    unlinked = on_a_terminal("check", config)
+    assert "\x1b]8" not in unlinked
+    assert f"\n  {config}:{line}:3\n" in unlinked
+    assert "\x1b]8" in on_a_terminal("check", config, FORCE_HYPERLINK="1")
+    assert "\x1b]8" not in on_a_terminal("check", config, FORCE_HYPERLINK="0", VTE_VERSION="7600")
+    assert "\x1b[" not in on_a_terminal("check", config, NO_COLOR="1")
+    assert f"{config}:{line}:3" not in run("check", config)  # a pipe gets what it got before
+
+
+def test_a_name_from_a_file_can_forge_no_link(tmp_path: Path) -> None:
+    forged = tmp_path / "\ue000https:evil\ue001x\ue002" / "config.json"
+    forged.parent.mkdir()
+    forged.write_text(
+        Path(GPT2).read_text().replace('"vocab_size"', '"a\ue000https:evil\ue001b\ue002": 1, "vocab_size"')
+    )
+    seen = on_a_terminal("check", str(forged), FORCE_HYPERLINK="1")
+    assert not re.search(r"\x1b]8;;https:evil", seen)
+    assert "\\ue000https:evil" in seen  # of the path; a key's is shown as it is, and is no link
+
+
+def test_what_is_nearly_a_command_or_a_rule_is_named() -> None:
+    for call, near in (
+        (("chek", "x"), "No such command 'chek'. Did you mean check?"),
+        (("check", GPT2, "--select", "vocab"), "(nearest: vocab-multiple"),
+        (("check", GPT2, "--device", "h10"), "nearest: h100-sxm"),
+        (("explain", "vocab-multiples"), "(nearest: vocab-multiple"),
+    ):
+        result = CliRunner().invoke(main, list(call))
+        assert result.exit_code == 2
+        assert near in result.output
+
+
+def test_the_version_has_a_short_option() -> None:
+    assert run("-V") == run("--version")
+
+
+def test_rules_have_an_address_where_pip_wrote_down_the_repository(monkeypatch: pytest.MonkeyPatch) -> None:
+    from sizer.report import rule_page
+
+    class Installed:
+        metadata = Message()
+
+        def __init__(self, origin: str | None) -> None:
+            self.origin = origin
+
+        def read_text(self, name: str) -> str | None:
+            return self.origin if name == "direct_url.json" else None
+
+    monkeypatch.delenv(rule_page.RULES_URL_VARIABLE, raising=False)
+    vcs = {"url": "https://git.example/us/sizer.git", "vcs_info": {"vcs": "git", "commit_id": "abc123"}}
+    for origin, url in (
+        (json.dumps(vcs), "https://git.example/us/sizer/blob/abc123/reports/rules.md#sz101-vocab-multiple"),
+        (json.dumps({"url": "file:///src/sizer", "dir_info": {}}), None), (None, None), ("[]", None), ("{", None),
+    ):  # fmt: skip
+        monkeypatch.setattr(rule_page, "distribution", lambda _name, origin=origin: Installed(origin))
+        assert rule_page.rule_url("SZ101") == url

@@ -8,7 +8,7 @@ from typing import Any
 from shapes.errors import InputError
 from shapes.frozen import frozen
 from sizer.checking.defaults import FILE_KEYS, matches, nearest_table, per_file
-from sizer.rules import RULES
+from sizer.rules import RULES, nearest
 
 
 @frozen
@@ -92,7 +92,7 @@ def _known(name: str, key: str, where: str | None = None) -> str:
             return rule.CODE
     if not name or not any(rule.CODE.startswith(name) for rule in RULES):
         raise InputError(
-            "expected a rule's code, a prefix of one or a slug (`sizer rules` lists them)", where=where, key=key,
-            value=name,
+            f"expected a rule's code, a prefix of one or a slug{nearest(name)}; `sizer rules` lists them",
+            where=where, key=key, value=name,
         )  # fmt: skip
     return name

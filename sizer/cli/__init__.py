@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from importlib import import_module
+from typing import Any
 
 import click
 
@@ -58,6 +59,17 @@ class LazyGroup(click.Group):
                 return command
         return None
 
+    def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[Any, Any, list[str]]:
+        try:
+            return super().resolve_command(ctx, args)
+        except click.UsageError as error:
+            from difflib import get_close_matches  # only a mistake pays for it
+
+            near = get_close_matches(args[0], self.list_commands(ctx), 1)
+            raise click.UsageError(
+                f"{error.format_message()}{f' Did you mean {near[0]}?' if near else ''}", ctx
+            ) from None
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Examples"):
             formatter.write_dl(EXAMPLES)
@@ -83,6 +95,6 @@ class LazyGroup(click.Group):
 
 
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(package_name="sizer")
+@click.version_option(None, "-V", "--version", package_name="sizer")
 def main() -> None:
     """Size transformer architectures for the hardware that will train them."""

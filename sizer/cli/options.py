@@ -22,7 +22,7 @@ from shapes.workload import Implementation, KvDtype, RunPhase
 from sizer.cli.numbers import COUNT
 from sizer.ending import give_up_output
 from sizer.report.formats import draw, drawn, formats, render
-from sizer.report.page import Page, plain
+from sizer.report.page import Page, plain, unlinked
 from sizer.workload_names import WORKLOAD_FIELDS, option_of
 
 #: All but the line feed, the tab and the colours of ``_coloured``: what could forge or hide a line on a terminal.
@@ -31,6 +31,13 @@ _CONTROL = re.compile(
 )
 
 F = TypeVar("F", bound=Callable[..., Any])
+
+#: Begins a linked text; nothing that is read can know it, and so forge a link.
+_MARK = f"\ue000{os.urandom(8).hex()} "
+_LINKED = re.compile(f"{_MARK}(.*?)\ue001(.*?)\ue002", re.DOTALL)
+#: Terminals that follow links, by a variable that they set.
+_FOLLOWS_LINKS = ("VTE_VERSION", "WT_SESSION", "KITTY_WINDOW_ID", "WEZTERM_PANE", "KONSOLE_VERSION", "GHOSTTY_BIN_DIR")
+_PROGRAMS = ("iTerm.app", "vscode", "WezTerm", "ghostty", "Hyper")
 
 COLOURS = {"error": "red", "warning": "yellow", "info": "cyan"}
 
@@ -248,7 +255,8 @@ def say(text: str) -> None:
     encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
     shown = _with_newline(text).encode(encoding, "backslashreplace").decode(encoding)
     try:
-        click.echo(_CONTROL.sub(lambda found: ascii(found.group())[1:-1], shown), nl=False)
+        shown = _CONTROL.sub(lambda found: ascii(found.group())[1:-1], shown)
+        click.echo(_LINKED.sub("\x1b]8;;\\1\x1b\\\\\\2\x1b]8;;\x1b\\\\", shown), nl=False)
     except OSError as error:
         give_up_output()
         raise InputError(f"cannot be written: {error.strerror}", where="standard output") from None
@@ -259,14 +267,32 @@ def _with_newline(text: str) -> str:
 
 
 def _page(output: str | None) -> Page:
-    """As wide as the terminal; coloured only on one, unless NO_COLOR says not to be."""
-    coloured = output is None and sys.stdout is not None and sys.stdout.isatty() and "NO_COLOR" not in os.environ
+    """As wide as the terminal; coloured and linked only on one, unless NO_COLOR says not to be or it knows no links."""
+    terminal = output is None and sys.stdout is not None and sys.stdout.isatty()
+    coloured = terminal and "NO_COLOR" not in os.environ
     width = min(shutil.get_terminal_size((100, 24)).columns, 140)
-    return Page(width, _coloured if coloured else plain)
+    return Page(
+        width, _coloured if coloured else plain, _linked if terminal and _links_followed() else unlinked, terminal
+    )
+
+
+def _links_followed() -> bool:
+    """Whether the terminal shows OSC 8 hyperlinks; FORCE_HYPERLINK (0 or 1) decides where it is set."""
+    if (forced := os.environ.get("FORCE_HYPERLINK")) is not None:
+        return forced not in ("", "0")
+    known = any(name in os.environ for name in _FOLLOWS_LINKS) or os.environ.get("TERM_PROGRAM") in _PROGRAMS
+    return known and os.environ.get("TERM") != "dumb" and (sys.stdout.encoding or "").lower().startswith("utf")
+
+
+def _linked(text: str, address: Callable[[], str | None]) -> str:
+    found = address()
+    if found is None or not found.isascii() or not found.isprintable():
+        return text
+    return f"{_MARK}{found}\ue001{text}\ue002"
 
 
 def _coloured(text: str, kind: str) -> str:
-    return click.style(text, fg=COLOURS.get(kind), bold=kind == "head")
+    return click.style(text, fg=COLOURS.get(kind), bold=kind == "head" or None)
 
 
 def read_standard_input() -> str:

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import lru_cache
-from pathlib import Path
 
-from shapes.errors import InputError
 from shapes.frozen import frozen
 from sizer.answers.diff import Diff
 from sizer.checking.findings import Checked, PricedFinding, Severity
-from sizer.readers.loading import load_text
-from sizer.readers.locate import Place, locate
+from sizer.readers.locate import Place
+from sizer.report.excerpt import place_of, text_of
 from sizer.report.units import percent_text, seconds_text
 from sizer.rules import find_rule, summary_line
 
@@ -42,7 +40,7 @@ class Annotation:
 
 def annotate(answer: Checked | Diff) -> Iterator[Annotation]:
     """A check's findings; a diff's findings added and budgets broken."""
-    texts = lru_cache(maxsize=None)(_text)
+    texts = lru_cache(maxsize=None)(text_of)
     if isinstance(answer, Checked):
         for report in answer.reports:
             for finding in report.findings:
@@ -59,24 +57,9 @@ def annotate(answer: Checked | Diff) -> Iterator[Annotation]:
         )
 
 
-def place_of(finding: PricedFinding, path: str, text: str | None) -> Place | None:
-    """Where the finding's field stands, else the first of the keys that would be changed."""
-    if text is None:
-        return None
-    keys = dict.fromkeys([finding.field, *(key for one in finding.suggestions for key in one.change)])
-    return next((place for key in keys if (place := locate(text, key, path)) is not None), None)
-
-
 def title(code: str) -> str:
     """One line on a rule or a budget."""
     return BUDGETS[code] if code in BUDGETS else summary_line(find_rule(code))
-
-
-def _text(path: str) -> str | None:
-    try:
-        return load_text(Path(path))
-    except InputError:  # standard input, a module, a file that is gone
-        return None
 
 
 def _of_finding(path: str, device: str, finding: PricedFinding, step_s: float, text: str | None) -> Annotation:

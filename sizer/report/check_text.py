@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Mapping
+from functools import partial
 
 from shapes.errors import printable
 from sizer.checking.findings import SEVERITIES, Checked, PricedFinding, PricedSuggestion, Report, Severity
@@ -31,7 +32,7 @@ def _totals(answer: Checked, style: Style) -> list[str]:
 def _report(report: Report, page: Page) -> str:
     lines = [*_header(report, page.style), ""]
     for finding in report.findings:
-        lines += _finding(finding, report.step.seconds, page.width, page.style)
+        lines += _finding(finding, report, page)
     lines.append(_summary(report, page.style))
     return "\n".join(lines) + "\n"
 
@@ -59,7 +60,8 @@ def _header(report: Report, style: Style) -> list[str]:
     return lines + [f"  {'warning' if note in warnings else 'note'}: {note}" for note in model.notes]
 
 
-def _finding(finding: PricedFinding, step_s: float, width: int, style: Style) -> list[str]:
+def _finding(finding: PricedFinding, report: Report, page: Page) -> list[str]:
+    step_s, width = report.step.seconds, max(page.width, 40)
     cost = ""
     if finding.step_seconds > 0 and step_s:
         cost = f"  costs {seconds_text(finding.step_seconds)} a step ({percent_text(finding.step_seconds / step_s)}"
@@ -67,12 +69,17 @@ def _finding(finding: PricedFinding, step_s: float, width: int, style: Style) ->
         cost += ", ".join(["", *sure, *(["within the error"] if finding.within_error else [])]) + ")"
     elif finding.violated and "priced there" not in finding.message:
         cost = "  price unknown"
-    label = style(f"{finding.severity:<7} {', '.join(finding.codes or (finding.code,))}", finding.severity)
+    codes = ", ".join(page.link(code, partial(_rule_address, code)) for code in finding.codes or (finding.code,))
+    label = page.style(f"{finding.severity:<7} {codes}", finding.severity)
     lines = [f"{label} {finding.field} = {finding.value}{cost}"]
-    lines += textwrap.wrap(finding.message, max(width, 40), initial_indent="  ", subsequent_indent="  ")
+    if page.terminal:
+        from sizer.report.excerpt import excerpt  # only who looks pays for reading the file again
+
+        lines += excerpt(finding, report.path, page)
+    lines += textwrap.wrap(finding.message, width, initial_indent="  ", subsequent_indent="  ")
     for suggestion in finding.suggestions:
         lines += textwrap.wrap(
-            suggestion_line(suggestion, step_s), max(width, 40), initial_indent="  -> ", subsequent_indent="     "
+            suggestion_line(suggestion, step_s), width, initial_indent="  -> ", subsequent_indent="     "
         )
     return lines
 
@@ -92,6 +99,12 @@ def suggestion_line(suggestion: PricedSuggestion, step_s: float) -> str:
     if suggestion.parameters_change:
         gain += f", {signed_count_text(suggestion.parameters_change)} parameters"
     return f"{change}: {gain}" + (f" ({suggestion.note})" if suggestion.note else "")
+
+
+def _rule_address(code: str) -> str:
+    from sizer.report.rule_page import rule_address  # reads the package's metadata
+
+    return rule_address(code)
 
 
 def _summary(report: Report, style: Style) -> str:

@@ -52,12 +52,15 @@ def find_rule(name: str) -> Rule:
     for rule in RULES:
         if name.upper() == rule.CODE or name.lower() == rule.SLUG:
             return rule
+    raise InputError(f"expected a rule's code or slug{nearest(name)}; `sizer rules` lists them", key="rule", value=name)
+
+
+def nearest(name: str) -> str:
+    """The codes and slugs that ``name`` resembles, in brackets after a blank; nothing where there is none."""
     from difflib import get_close_matches  # only an unknown name pays for it
 
-    known = [rule.CODE for rule in RULES] + [rule.SLUG for rule in RULES]
-    near = get_close_matches(name, known, n=3, cutoff=0.4)
-    hint = f" (nearest: {', '.join(near)})" if near else ""
-    raise InputError(f"expected a rule's code or slug{hint}; `sizer rules` lists them", key="rule", value=name)
+    near = get_close_matches(name, [rule.CODE for rule in RULES] + [rule.SLUG for rule in RULES], n=3, cutoff=0.4)
+    return f" (nearest: {', '.join(near)})" if near else ""
 
 
 def summary_line(rule: Rule) -> str:

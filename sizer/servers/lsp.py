@@ -21,8 +21,8 @@ from sizer.checking.project import settle
 from sizer.checking.proposals import Proposals
 from sizer.readers import NoModel, Source, UnknownModelType, read_config
 from sizer.readers.locate import Place, key_at, locate
-from sizer.report.annotations import place_of
 from sizer.report.check_text import suggestion_line
+from sizer.report.excerpt import place_of
 from sizer.report.findings_markdown import finding_markdown
 from sizer.report.markdown import code, inline
 from sizer.report.rule_page import rule_url
