@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shapes.calibrate.products import Products
-from shapes.cost.constants import gemm_constants
+from shapes.cost.constants import FITTED, gemm_constants
 from shapes.cost.correction import Correction, Grid, waves_of
 from shapes.cost.gemm import aligned_seconds
 from shapes.device import load_device
@@ -92,3 +92,18 @@ def test_bound_tables_let_no_time_fall_however_noisy_the_data() -> None:
         assert (seconds(*doubled) >= before).all()
     for grown in ((m + 256, n, k), (m, n + 256, k), (m, n, k + 64)):
         assert (seconds(*grown) > 0.99 * before).all()
+
+
+@pytest.mark.parametrize("device", FITTED)
+def test_even_knots_say_what_the_tables_say(device: str) -> None:
+    constants, _ = gemm_constants(load_device(device), "bf16")
+    random = np.random.default_rng(3)
+    m, n, k = (np.floor(np.exp(random.uniform(0, np.log(200_000), 2000))) for _ in range(3))
+    batch = random.integers(1, 64, 2000).astype(float)
+    assert constants.small is not None
+    for one in (constants, constants.small):
+        assert one.correction is not None
+        table, told = np.asarray(one.correction.log_factors), np.zeros_like(m)
+        for index, weight in one.correction.grid.corners(m, n, k, batch, one.units):
+            told += table[index] * weight
+        assert np.allclose(one.correction.factor(m, n, k, batch, one.units), np.exp(told), rtol=1e-9)

@@ -142,3 +142,32 @@ def test_a_recipe_that_the_device_lacks_is_a_finding_and_times_are_those_of_what
     (finding,) = [one for one in report.findings if one.code == "SZ119"]
     assert (finding.field, finding.value) == ("dtype", "nvfp4")
     assert "times are those of fp8: h100-sxm has no nvfp4" in report.model.notes
+
+
+def test_blocks_of_128_run_kernels_of_their_own_which_relatives_borrow(llama: ModelShape) -> None:
+    by_recipe = {
+        recipe: {op.recipe for op in operators(llama, Workload(recipe=recipe)) if isinstance(op, Gemm)}
+        for recipe in ("delayed", "blockwise")
+    }
+    assert by_recipe == {"delayed": {"delayed", None}, "blockwise": {"blockwise", None}}  # None: head and attention
+    # 16 rows in a tile of 128: H20's unit takes as long as for 128, which smaller tiles would not.
+    per_tensor, blocks = (
+        predict(Gemm("x", "forward", 16, 4096, 4096, dtype="fp8", recipe=recipe), "h20")
+        for recipe in (None, "blockwise")
+    )
+    assert (per_tensor.tier, blocks.tier) == ("borrowed", "borrowed")
+    # Public rows (pipeweave) of 16 x 3072 x 4096 take 40.6 us, which nothing was fitted on.
+    assert (
+        abs(predict(Gemm("x", "forward", 16, 3072, 4096, dtype="fp8", recipe="blockwise"), "h20").seconds - 40.6e-6)
+        < 2e-6
+    )
+    assert blocks.seconds > 1.5 * per_tensor.seconds
+
+
+def test_a_recipe_without_kernels_of_its_own_is_priced_by_its_element_type() -> None:
+    for device in ("h100-sxm", "l40s", "mi300x"):
+        plain, delayed = (
+            predict(Gemm("x", "forward", 4096, 4096, 4096, dtype="fp8", recipe=one), device)
+            for one in (None, "delayed")
+        )
+        assert plain == delayed

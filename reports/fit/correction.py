@@ -2,7 +2,7 @@
 
 Both sets of constants (large and small products) are corrected at once, since between them a prediction is their blend:
 its logarithm is linear in all entries of both tables, and so is how it grows from one size to the next. Pairs of sizes
-whose predicted time would fall weigh more and more until none is left, and fresh ones are drawn until none is found.
+whose predicted time would fall are cutting planes of a quadratic program, solved again until next to none is found.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.sparse import csr_matrix, vstack
+from scipy.sparse import csc_matrix, csr_matrix, vstack
 
 from shapes.calibrate.hold_out import held_out
 from shapes.calibrate.products import Products
 from shapes.cost.constants import GemmConstants
 from shapes.cost.correction import Correction, Grid, reference_waves
-from shapes.cost.gemm import large_share, uncorrected_seconds
+from shapes.cost.gemm import CHUNK, aligned_seconds, large_share, uncorrected_seconds
 
 Array = NDArray[np.float64]
 Dims = tuple[Array, Array, Array]
@@ -38,26 +38,30 @@ TAIL_IDLE = (0.0, 0.5, 1.0)
 TAIL_LOG2_K = (5.0, 7.0, 9.0, 10.5, 12.0, 14.0)
 
 #: Ridge penalties to choose from: a knot moves once a few shapes ask for it, or once a few dozen do.
-RIDGES = (2.0, 20.0)
+RIDGES = (1.0, 20.0)
 #: Tiles whose tails count, and a ridge penalty.
 Choice = tuple[tuple[tuple[int, int], ...], float]
-#: How heavily a pair of sizes whose predicted time would fall is weighed against a measured shape, each time it does.
-MONOTONE_WEIGHT = 30.0
-#: Steps of the solver at first and after each round; pairs drawn in a round, of the device and of its relatives.
-STEPS, MORE_STEPS, ROUNDS = 12, 5, 24
-PAIRS, RELATIVE_PAIRS = 400_000, 150_000
+#: Weight of a large product against a small one: there are two small ones to each, most of them launch-bound.
+LARGE_WEIGHT = 2.0
+#: Steps of the robust weights, and rounds of looking for pairs that fall.
+STEPS, ROUNDS = 12, 26
+#: Pairs of growing sizes looked at in a round: drawn anew on the device, on each relative, and near the worst known.
+PAIRS, RELATIVE_PAIRS, NEAR_PAIRS = 600_000, 60_000, 150_000
+#: Worst pairs that are remembered, and how many of those that fall are bound in a round.
+WORST, BOUND = 3000, 3000
 #: Least growth of log time that is asked for: doubling saves nothing, a tile more less than a percent. The room left
-#: is for what rounding in the file does.
-DOUBLED, GROWN = 2e-4, -6e-3
+#: is for what was never drawn.
+DOUBLED, GROWN = 0.0, -8.5e-3
 #: Decimals of a table's entries.
 DECIMALS = 5
 #: How far beyond what is asked a bound pair is pushed.
-MARGIN = 2e-4
-#: Pairs worked on at a time.
-BATCH = 50_000
-#: Sizes of which growth is asked: up to this, a half of them multiples of 64.
+MARGIN = 5e-5
+#: Log units from binding at which a pair is let go.
+NEAR_BINDING = 0.05
+#: Sizes of which growth is asked: up to this, three quarters of them multiples of 64.
 LARGEST = 65536
-TILE = (256, 256, 64)
+#: Tiles by which m and n, or k, grow.
+TILES_MN, TILES_K = (256,), (64,)
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,21 +123,21 @@ def fitted(
     dims = (products.m, products.n, products.k)
     grids = _grid(products[products.large], case, tiles), _grid(products[~products.large], case, tiles)
     target = np.log(products.seconds) - case.log_closed(dims)
-    design = case.design(dims, grids)
-    solver = _Solver(design, target, ridge)
+    weight = np.where(products.large, LARGE_WEIGHT, 1.0)
+    program = _Program(case.design(dims, grids), target, weight, ridge)
     random = np.random.default_rng(seed)
-    solver.steps(STEPS)
+    searches = [_Search(one, grids, random, RELATIVE_PAIRS if index else PAIRS) for index, one in enumerate(bound)]
     for step in range(ROUNDS if bound else 0):
         fallen = 0
-        for index, one in enumerate(bound):
-            rows, least = _falling(one, grids, solver.coefficients, random, RELATIVE_PAIRS if index else PAIRS)
-            solver.bind(rows, least)
-            fallen += len(least)
+        for search in searches:
+            rows, least, found = search.falling(np.round(program.coefficients, DECIMALS))
+            program.bind(rows, least)
+            fallen += found
         progress(f"round {step}: {fallen} pairs fall")
         if not fallen:
             break
-        solver.steps(MORE_STEPS)
-    return _corrected(case, grids, np.round(solver.coefficients, DECIMALS))
+        program.solve()
+    return _corrected(case, grids, np.round(program.coefficients, DECIMALS))
 
 
 def _corrected(case: Case, grids: tuple[Grid, Grid], coefficients: Array) -> GemmConstants:
@@ -164,53 +168,121 @@ def _trim(knots: tuple[float, ...], values: Array) -> tuple[float, ...]:
     return knots[first:last]
 
 
-def _falling(
-    case: Case, grids: tuple[Grid, Grid], coefficients: Array, random: np.random.Generator, pairs: int
-) -> tuple[csr_matrix, Array]:
-    """Of random pairs of growing sizes those that fall: how the tables' part of log time grows, and how it has to."""
-    kept = []
-    for _ in range(-(-pairs // BATCH)):
-        dims = [np.floor(np.exp(random.uniform(np.log(16), np.log(LARGEST), BATCH))) for _ in range(3)]
-        whole = random.random(BATCH) < 0.5
-        dims = [np.where(whole, np.maximum(np.floor(values / 64) * 64, 64), values) for values in dims]
-        which, doubled = random.integers(0, 3, BATCH), random.random(BATCH) < 0.5
-        grown = [
-            np.where(which == axis, np.where(doubled, 2 * values, values + tile), values)
-            for axis, (values, tile) in enumerate(zip(dims, TILE, strict=True))
-        ]
-        before, after = (dims[0], dims[1], dims[2]), (grown[0], grown[1], grown[2])
-        rows = case.design(after, grids) - case.design(before, grids)
-        least = np.where(doubled, DOUBLED, GROWN) - (case.log_closed(after) - case.log_closed(before))
+@dataclass(frozen=True, slots=True)
+class _Pairs:
+    """Sizes (columns m, n, k), which of them grows, and by how much."""
+
+    before: Array
+    axis: NDArray[np.intp]
+    add: Array
+
+    def __getitem__(self, rows: NDArray[np.intp]) -> _Pairs:
+        return _Pairs(self.before[rows], self.axis[rows], self.add[rows])
+
+    @property
+    def after(self) -> Array:
+        grown = self.before.copy()
+        grown[np.arange(len(grown)), self.axis] += self.add
+        return grown
+
+    @property
+    def least(self) -> Array:
+        """Growth of log time that is asked for."""
+        own = self.before[np.arange(len(self.before)), self.axis]
+        return np.where(self.add == own, DOUBLED, GROWN)
+
+
+class _Search:
+    """Looks for pairs of growing sizes whose predicted time falls: at random, and around the worst ones so far."""
+
+    def __init__(self, case: Case, grids: tuple[Grid, Grid], random: np.random.Generator, pairs: int) -> None:
+        self.case, self.grids, self.random, self.pairs = case, grids, random, pairs
+        self.worst: _Pairs | None = None
+
+    def falling(self, coefficients: Array) -> tuple[csr_matrix, Array, int]:
+        """Of the pairs that fall the worst: how the tables' part of log time grows, how it has to; and their number."""
+        sets = [self._pairs(self._drawn(self.pairs))]
+        if self.worst is not None:
+            sets += [self._pairs(self._near(self.worst.before)), self.worst]
+        pairs = _Pairs(*(np.concatenate([getattr(one, name) for one in sets]) for name in ("before", "axis", "add")))
+        corrected = _corrected(self.case, self.grids, coefficients)
+        before, after = (self._log_seconds(dims, corrected) for dims in (pairs.before, pairs.after))
+        slack = after - before - pairs.least
+        order = _first_of_each(pairs, np.argsort(slack))
+        self.worst = pairs[order[:WORST]]
+        fallen = int((slack[order] < -1e-9).sum())
+        falls = pairs[order[: min(fallen, BOUND)]]
+
+        grown, own = (tuple(dims.T) for dims in (falls.after, falls.before))
+        rows = self.case.design(grown, self.grids) - self.case.design(own, self.grids)  # type: ignore[arg-type]
+        closed = self.case.log_closed(grown) - self.case.log_closed(own)  # type: ignore[arg-type]
         # What grows in no table is the closed form's own.
-        falls = (rows @ coefficients < least - 1e-9) & (np.asarray(abs(rows).sum(axis=1)).ravel() > 1e-9)
-        kept.append((rows[falls], least[falls]))
-    return vstack([rows for rows, _ in kept], format="csr"), np.concatenate([least for _, least in kept])
+        kept = np.flatnonzero(np.asarray(abs(rows).sum(axis=1)).ravel() > 1e-9)
+        return rows[kept], (falls.least - closed)[kept], fallen
+
+    def _log_seconds(self, dims: Array, constants: GemmConstants) -> Array:
+        m, n, k = dims.T
+        chunks = [slice(start, start + CHUNK) for start in range(0, len(m), CHUNK)]
+        one = np.ones(CHUNK)
+        sizes = (self.case.size, self.case.out)
+        return np.log(np.concatenate([
+            aligned_seconds(m[at], n[at], k[at], one[: len(m[at])], *sizes, constants) for at in chunks
+        ]))  # fmt: skip
+
+    def _drawn(self, count: int) -> Array:
+        return np.exp(self.random.uniform(np.log(16), np.log(LARGEST), (count, 3)))
+
+    def _near(self, dims: Array) -> Array:
+        rows = self.random.integers(0, len(dims), NEAR_PAIRS)
+        spread = self.random.choice([0.0, 0.02, 0.2], (NEAR_PAIRS, 3))
+        return np.clip(dims[rows] * np.exp(spread * self.random.standard_normal((NEAR_PAIRS, 3))), 16, LARGEST)
+
+    def _pairs(self, dims: Array) -> _Pairs:
+        count = len(dims)
+        whole = self.random.random((count, 1)) < 0.75
+        before = np.where(whole, np.maximum(np.floor(dims / 64) * 64, 64), np.floor(dims))
+        axis = self.random.integers(0, 3, count)
+        tiles = np.where(axis < 2, self.random.choice(TILES_MN, count), self.random.choice(TILES_K, count))
+        own = before[np.arange(count), axis]
+        return _Pairs(before, axis, np.where(self.random.random(count) < 0.3, own, tiles).astype(np.float64))
 
 
-class _Solver:
-    """Robust ridge regression in which violated orders weigh more and more until next to none is left."""
+def _first_of_each(pairs: _Pairs, order: NDArray[np.intp]) -> NDArray[np.intp]:
+    """``order`` with one pair of each kind: sizes within a tenth, grown alike."""
+    tenths = np.floor(np.log(pairs.before[order]) / 0.1)
+    kinds = np.column_stack([tenths, pairs.axis[order], np.minimum(pairs.add[order], max(TILES_MN) + 1)])
+    first = np.unique(kinds @ [1e9, 1e6, 1e3, 3e2, 1.0], return_index=True)[1]
+    return order[np.sort(first)]
 
-    def __init__(self, design: csr_matrix, target: Array, ridge: float) -> None:
-        self.design, self.target, self.ridge = design, target, ridge
-        self.weight: Array = np.ones(len(target))
-        self.growth, self.least, self.violated = csr_matrix((0, design.shape[1])), np.empty(0), np.empty(0)
+
+class _Program:
+    """Robust ridge regression under linear inequalities, of which those far from binding are let go."""
+
+    def __init__(self, design: csr_matrix, target: Array, weight: Array, ridge: float) -> None:
+        self.growth, self.least = csr_matrix((0, design.shape[1])), np.empty(0)
         self.coefficients: Array = np.zeros(design.shape[1])
+        robust: Array = np.ones(len(target))
+        for _ in range(STEPS):
+            weighted = design.multiply((weight * robust)[:, None]).tocsr().T
+            self.normal = (weighted @ design).toarray() + ridge * np.eye(design.shape[1])
+            self.right = weighted @ target
+            self.coefficients = np.asarray(np.linalg.solve(self.normal, self.right), dtype=np.float64)
+            robust = 1 / np.sqrt(1 + ((target - design @ self.coefficients) / 0.05) ** 2)
 
     def bind(self, rows: csr_matrix, least: Array) -> None:
         """Asks that ``rows`` times the coefficients be at least ``least``."""
         self.growth = vstack([self.growth, rows], format="csr")
         self.least = np.concatenate([self.least, least])
-        self.violated = np.concatenate([self.violated, np.full(len(least), MONOTONE_WEIGHT)])
 
-    def steps(self, count: int) -> None:
-        for _ in range(count):
-            normal = (self.design.multiply(self.weight[:, None]).tocsr().T @ self.design).toarray()
-            normal += self.ridge * np.eye(len(normal))
-            right = self.design.T @ (self.weight * self.target)
-            if len(self.least):
-                normal += (self.growth.multiply(self.violated[:, None]).tocsr().T @ self.growth).toarray()
-                right = right + self.growth.T @ (self.violated * (self.least + MARGIN))
-            self.coefficients = np.asarray(np.linalg.solve(normal, right), dtype=np.float64)
-            self.weight = 1 / np.sqrt(1 + ((self.target - self.design @ self.coefficients) / 0.05) ** 2)
-            short = self.growth @ self.coefficients < self.least
-            self.violated = np.where(short, 2 * self.violated, 0.8 * self.violated)
+    def solve(self) -> None:
+        import osqp
+
+        solver = osqp.OSQP()
+        solver.setup(
+            csc_matrix(np.triu(self.normal)), -self.right, self.growth.tocsc(), self.least + MARGIN,
+            np.full(len(self.least), np.inf), verbose=False, eps_abs=2e-5, eps_rel=1e-5, polishing=False,
+        )  # fmt: skip
+        solver.warm_start(x=self.coefficients)
+        self.coefficients = np.asarray(solver.solve().x)
+        near = self.growth @ self.coefficients - self.least < NEAR_BINDING
+        self.growth, self.least = self.growth[near], self.least[near]

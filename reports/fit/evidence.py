@@ -34,6 +34,10 @@ Row = dict[str, str]
 GAC_H100_HOST_S = (17.8e-6, 15.3e-6)
 #: On its A100 the host is never the longer; what a single call between two events adds there.
 GAC_A100_HOST_S = (5e-6, 5e-6)
+#: Host seconds of one call in NeuSight's rows, before the kernel on an idle device: torch.bmm (nn) and a linear layer
+#: (tn), where products of a microsecond all take this long.
+NEUSIGHT_HOST_S = {"nn": 31e-6, "tn": 52e-6}
+NEUSIGHT_V100_HOST_S = {"nn": 39e-6, "tn": 64e-6}
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,12 +46,13 @@ class Protocol:
 
     ``host_s``: host seconds a call, aligned and misaligned. ``queued``: many calls in a row hide host and device behind
     each other, the longer counts; else a call is timed on an idle device, and the host's time stands before the
-    kernel's. ``multiple``: dimensions are padded to it before timing.
+    kernel's. ``multiple``: dimensions are padded to it before timing; ``recipe``: whose kernels were timed.
     """
 
     host_s: tuple[float, float] = (0.0, 0.0)
     queued: bool = True
     multiple: int = 1
+    recipe: str | None = None
 
 
 def protocol(row: Row) -> Protocol:
@@ -56,6 +61,12 @@ def protocol(row: Row) -> Protocol:
         host = GAC_H100_HOST_S if row["device"].startswith("h") else GAC_A100_HOST_S
         # scripts/tensor_core_alignment_sweep.py: two events around each call, synchronised; profile_alignment.py: 200.
         return Protocol(host, queued=not row.get("sweep", "").startswith("tc_"))
+    if row["source"] == "neusight":
+        host_s = (NEUSIGHT_V100_HOST_S if row["device"].startswith("v100") else NEUSIGHT_HOST_S).get(row["layout"], 0.0)
+        return Protocol((host_s, host_s), queued=False)
+    if row["source"] == "pipeweave":
+        # Its dataset counts tiles of 128 x 128 throughout, and every k is a multiple of 128.
+        return Protocol(recipe="blockwise")
     if row["source"] == "deepbench":
         return Protocol(multiple=8)
     return Protocol()
@@ -98,7 +109,12 @@ class Measured:
         """Seconds that the device's constants give, as this harness would report them."""
         padded = [-(-dims // self.protocol.multiple) * self.protocol.multiple for dims in (self.m, self.n, self.k)]
         kernel = predict_gemm(
-            self.device, *padded, batch=self.batch, dtype=self.dtype, layout=cast(Layout, self.layout)
+            self.device,
+            *padded,
+            batch=self.batch,
+            dtype=self.dtype,
+            layout=cast(Layout, self.layout),
+            recipe=self.protocol.recipe,
         )
         return self.as_timed(kernel)
 

@@ -2,16 +2,16 @@
 
     python reports/fit/run.py --device h100-sxm --from .../aiconfigurator_core/systems/data/h100_sxm --write
 
-Three to four minutes a device; ``--only fp8`` fits one dtype and leaves the rest. fp8 products are those of frameworks
-that time them without quantising, which is an operator of its own, and with ``--fp8 gemm_fp8.csv.gz`` published ones
-of the same device, as many of either.
+Three to four minutes a device; ``--only fp8`` fits one table and leaves the rest. Low-precision products are those of
+frameworks that time them without quantising, which is an operator of its own. ``fp8_blockwise`` is of ``--fp8
+gemm_fp8.csv.gz`` where that holds rows of the device, else of the tables.
 """
 
 from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -24,7 +24,7 @@ if __name__ == "__main__":
 
 from fit.collective import fit_collectives, predicted, read_collectives
 from fit.evidence import read_rows
-from fit.gemm import fit_products
+from fit.gemm import BLOCKWISE_TILES, fit_products
 from fit.grouped import fit_slowdown, layer_seconds, read_layers
 from shapes.calibrate import Calibration, calibrate, write_tables
 from shapes.calibrate.data import Record, parquet_columns
@@ -36,23 +36,32 @@ from shapes.device import Device, load_device
 from shapes.dtypes import BYTES
 
 #: aiconfigurator's dtype names that are plain products of one of ours.
-DTYPES = {"bfloat16": "bf16", "float16": "fp16", "fp8": "fp8"}
-#: Frameworks whose fp8 rows are of the product alone; the others quantise its input inside the timing.
-PURE_FP8 = ("SGLang",)
+DTYPES = {"bfloat16": "bf16", "float16": "fp16", "fp8": "fp8", "nvfp4": "nvfp4"}
+#: Frameworks whose rows are of the product alone, in the kernels made for it: others quantise its input inside the
+#: timing (TensorRT-LLM), or fall back to Triton (vLLM's blocks of 128 are 4 to 30 times slower on Blackwell).
+PURE = {"fp8": ("SGLang",), "nvfp4": ("SGLang", "VLLM"), "fp8_block": ("SGLang", "TRTLLM")}
+#: The table of a recipe's own kernels: aiconfigurator's name, ours, and the element type.
+BLOCKWISE, BLOCKWISE_TABLE = "fp8_block", "fp8_blockwise"
 
 
 def read_published(folder: Path) -> tuple[Record, ...]:
     """Every plain product in the gemm_perf.parquet files below ``folder``: ``gemm_dtype, m, n, k, latency`` (ms)."""
-    return tuple(record for file in sorted(folder.rglob("gemm_perf.parquet")) for record in _products(file))
+    return tuple(record for file in sorted(folder.rglob("gemm_perf.parquet")) for record in _products(file, DTYPES))
 
 
-def _products(file: Path) -> Iterator[Record]:
+def read_blockwise(folder: Path, fp8: Path | None, device: Device) -> tuple[Record, ...]:
+    """fp8 products in blocks of 128: the device's rows of ``fp8``, else those of the tables."""
+    published = read_fp8(fp8, device) if fp8 else ()
+    files = sorted(folder.rglob("gemm_perf.parquet"))
+    return published or tuple(record for file in files for record in _products(file, {BLOCKWISE: "fp8"}))
+
+
+def _products(file: Path, dtypes: Mapping[str, str]) -> Iterator[Record]:
     columns = parquet_columns(file)
     names = ("m", "n", "k", "gemm_dtype", "latency", "framework")
     for m, n, k, dtype, latency, framework in zip(*(columns[name] for name in names), strict=True):
-        pure = dtype != "fp8" or framework in PURE_FP8
-        if dtype in DTYPES and latency and latency > 0 and pure:
-            yield Record(m, n, k, 1, DTYPES[dtype], "tn", latency * 1e-3, str(framework))
+        if dtype in dtypes and latency and latency > 0 and framework in PURE.get(dtype, (framework,)):
+            yield Record(m, n, k, 1, dtypes[dtype], "tn", latency * 1e-3, str(framework))
 
 
 def read_fp8(path: Path, device: Device) -> tuple[Record, ...]:
@@ -64,16 +73,6 @@ def read_fp8(path: Path, device: Device) -> tuple[Record, ...]:
     )
 
 
-def with_fp8(records: tuple[Record, ...], published: tuple[Record, ...], seed: int) -> tuple[Record, ...]:
-    """``records`` with as many fp8 products drawn of them as were published, and those."""
-    if not published:
-        return records
-    fp8 = [index for index, record in enumerate(records) if record.dtype == "fp8"]
-    chosen = np.random.default_rng(seed).choice(fp8, min(len(published), len(fp8)), replace=False)
-    others = tuple(record for record in records if record.dtype != "fp8")
-    return (*others, *(records[index] for index in sorted(chosen.tolist())), *published)
-
-
 def fit_device(
     device: Device, folder: Path, *, seed: int = 0, starts: int = 2, fp8: Path | None = None, only: str | None = None,
     progress: Progress = lambda _: None,
@@ -81,20 +80,31 @@ def fit_device(
     """What `calibrate` finds from the tables below ``folder``, every constant fitted anew."""
 
     def anew(seen: Products, device: Device, dtype: str, seed: int) -> GemmConstants:
-        return fit_products(seen, device, dtype, starts=starts, seed=seed, quantised=fp8 is None, progress=progress)
+        return fit_products(seen, device, dtype, starts=starts, seed=seed, progress=progress)
 
     published = read_published(folder)
-    records = with_fp8(published, read_fp8(fp8, device) if fp8 else (), seed)
-    records = tuple(record for record in records if only in (None, record.dtype))
-    found = calibrate(device, records=records, seed=seed, fit=anew, data=describe_source(folder), progress=progress)
+    records = tuple(record for record in published if only in (None, record.dtype))
+    data = describe_source(folder)
+    found = calibrate(device, records=records, seed=seed, fit=anew, data=data, progress=progress)
     for dtype in found.error.keys() & {record.dtype for record in records}:
         constants = GemmConstants.from_table(found.cost[dtype], device.compute.units)
         unseen = set(found.provenance[dtype]["held_out_n"])
         judged = [one for one in published if one.dtype == dtype and one.n in unseen]
         found.error[dtype] = user_errors(judged, constants)
+    if only in (None, BLOCKWISE_TABLE) and (blocks := read_blockwise(folder, fp8, device)):
+        alone = calibrate(device, records=blocks, seed=seed, fit=partial(_blockwise, starts), progress=progress)
+        constants = GemmConstants.from_table(alone.cost["fp8"], device.compute.units)
+        unseen = set(alone.provenance["fp8"]["held_out_n"])
+        found.cost[BLOCKWISE_TABLE] = alone.cost["fp8"]
+        found.error[BLOCKWISE_TABLE] = user_errors([one for one in blocks if one.n in unseen], constants)
+        found.provenance[BLOCKWISE_TABLE] = alone.provenance["fp8"]
     if only is None:
         fit_tables(device, folder, found.cost, found.error, seed, progress)
     return found
+
+
+def _blockwise(starts: int, seen: Products, device: Device, dtype: str, seed: int) -> GemmConstants:
+    return fit_products(seen, device, dtype, starts=starts, seed=seed, tiles=BLOCKWISE_TILES)
 
 
 def user_errors(records: Sequence[Record], constants: GemmConstants) -> dict[str, float]:
@@ -163,8 +173,8 @@ def main() -> None:
     parser.add_argument("--device", required=True)
     parser.add_argument("--from", dest="folder", type=Path, required=True)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--fp8", type=Path, metavar="FILE", help="published fp8 products (gemm_fp8.csv)")
-    parser.add_argument("--only", choices=sorted(set(DTYPES.values())), help="fit this dtype alone")
+    parser.add_argument("--fp8", type=Path, metavar="FILE", help="published fp8 products in blocks of 128")
+    parser.add_argument("--only", choices=sorted({*DTYPES.values(), BLOCKWISE_TABLE}), help="fit this table alone")
     parser.add_argument("--write", action="store_true", help="write the constants to the device's file")
     options = parser.parse_args()
     device = load_device(options.device)

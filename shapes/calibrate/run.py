@@ -62,6 +62,8 @@ def calibrate(
     records = [*records, *(read_records(files) if files else ())]
     named = "; ".join(path.name for path in files) or "; ".join(sorted({record.source for record in records}))
     provenance: dict[str, Any] = {
+        # Constants that are not fitted anew stay, and so does what they were fitted on.
+        **{dtype: table for dtype, table in _plain(device.provenance).items() if dtype in cost},
         "data": data or named,
         "date": (today or date.today()).isoformat(),
         "seed": seed,

@@ -37,11 +37,20 @@ _DTYPE_BASE = {"fp16": "bf16", "bf16": "fp16"}
 
 #: Watts per peak FLOP/s of 16-bit products over the relative's from which power is no limit; see `_by_power` below it.
 AMPLE = 1.15
+#: Share of a relative's units from which its tables carry over.
+ALIKE_UNITS = 0.8
 #: Share of the peak that the inside of a long tile reaches where power is ample. RTX PRO 6000 Server and A40, which
 #: nothing was fitted on, are off by 5.5% and 8% with it (reports/accuracy.md, reports/kernels.md).
 ASYMPTOTE = 0.90
 #: With this many watts per peak TFLOPS and more (GeForce, H20) clocks stay above the rated one.
 BOOSTING_W_PER_TFLOPS, BOOSTED = 2.5, 0.97
+#: Whose constants of products on plain cores (fp32 without TF32) all others of its vendor borrow.
+PLAIN_CORES = "a100-sxm"
+#: Share of the peak that plain cores reach: less where half of an SM's cores also do integers (0.56 to 0.70 on GeForce
+#: and workstation cards, 0.78 to 0.93 in data centers: reports/kernels.md, squares).
+VECTOR, VECTOR_SHARED, SHARED_CORES = 0.95, 0.78, ("8.6", "8.9", "12.0")
+#: A card of under 100 W is short of power in what lasts longer than this (T4: 0.53 of its peak).
+LOW_POWER_W, LOW_POWER_SHARE, LOW_POWER_S = 100, 0.58, 1.7e-3
 #: A published maximum is reached by whole products; inside their tiles they are this much faster.
 OVER_PUBLISHED = 1.08
 #: Watts per peak TFLOPS below which a device is limited by power throughout (Hopper, Blackwell, L40S).
@@ -115,10 +124,14 @@ NUMBERS = tuple(
 
 @frozen
 class Origin:
-    """Where constants come from: the fitted device they were taken from, and whether they had to be scaled."""
+    """Where constants come from: the fitted device they were taken from, and whether they had to be scaled.
+
+    ``table``: of ``[cost]`` and ``[error]``, which is the dtype's but where a recipe has kernels of its own.
+    """
 
     device: str
     dtype: str
+    table: str
     own_device: bool
     own_dtype: bool
     same_architecture: bool
@@ -142,6 +155,7 @@ def relative(device: Device, table: str = "bf16") -> Device:
         return device
     fitted = [load_device(name) for name in FITTED if name in list_devices()]
     kin = [other for other in fitted if other.architecture == device.architecture]
+    kin = [other for other in kin if table in other.cost] or kin
     # Compute capability 8.6 (GA102) is built like 8.9 (Ada), not like 8.0: graphics memory, small shared memory.
     if device.compute_capability == "8.6":
         kin = [other for other in fitted if other.compute_capability == "8.9"]
@@ -157,10 +171,17 @@ def _balance(device: Device) -> float:
 
 
 @lru_cache(maxsize=256)
-def gemm_constants(device: Device, dtype: str) -> tuple[GemmConstants, Origin]:
-    """Constants for products of ``dtype`` on ``device``; InputError when the device has no such dtype."""
+def gemm_constants(device: Device, dtype: str, recipe: str | None = None) -> tuple[GemmConstants, Origin]:
+    """Constants for products of ``dtype`` on ``device``, by the kernels of ``recipe`` where a relative knows them.
+
+    InputError when the device has no such dtype.
+    """
     peak = device.peak(dtype)
+    if recipe is not None and (found := _of_recipe(device, dtype, f"{dtype}_{recipe}")) is not None:
+        return found
     kin = device if dtype in device.cost else relative(device)
+    if dtype in device.compute.vector_dtypes and device.vendor == "nvidia" and dtype not in device.cost:
+        kin = load_device(PLAIN_CORES)
     base = dtype
     if base not in kin.cost:
         base = _DTYPE_BASE.get(dtype, "fp8" if dtype in QUANTISED else "bf16")
@@ -175,10 +196,20 @@ def gemm_constants(device: Device, dtype: str) -> tuple[GemmConstants, Origin]:
     return carried(constants, device, kin, dtype, origin), origin
 
 
+def _of_recipe(device: Device, dtype: str, table: str) -> tuple[GemmConstants, Origin] | None:
+    """A recipe's own kernels: this device's ``table``, else that of its architecture's fitted device."""
+    kin = relative(device, table)
+    if table not in kin.cost or kin.architecture != device.architecture:
+        return None
+    constants = GemmConstants.from_table(kin.cost[table], kin.compute.units)
+    origin = replace(origin_of(device, kin, dtype, dtype), table=table)
+    return (constants if origin.own_device else carried(constants, device, kin, dtype, origin)), origin
+
+
 def origin_of(device: Device, kin: Device, dtype: str, base: str) -> Origin:
     """What ``device`` takes for ``dtype`` when it borrows ``kin``'s constants of ``base``."""
     return Origin(
-        kin.name, base, kin.name == device.name, dtype == base or _DTYPE_BASE.get(dtype) == base,
+        kin.name, base, base, kin.name == device.name, dtype == base or _DTYPE_BASE.get(dtype) == base,
         kin.architecture == device.architecture, kin.vendor == device.vendor,
     )  # fmt: skip
 
@@ -186,9 +217,11 @@ def origin_of(device: Device, kin: Device, dtype: str, base: str) -> Origin:
 def carries_corrections(device: Device, kin: Device, origin: Origin) -> bool:
     """Which kernels a library chooses is the architecture's and the element type's: elsewhere tables do not carry over.
 
-    Nor to a device that the power limit, which they were fitted under, does not slow.
+    Nor to a device that the power limit, which they were fitted under, does not slow, nor to one with half the units
+    (A30), where the same tails are of other sizes.
     """
-    return origin.same_architecture and origin.own_dtype and not power_is_ample(device, kin)
+    alike = device.compute.units > ALIKE_UNITS * kin.compute.units
+    return origin.same_architecture and origin.own_dtype and alike and not power_is_ample(device, kin)
 
 
 def carried(constants: GemmConstants, device: Device, kin: Device, dtype: str, origin: Origin) -> GemmConstants:
@@ -201,9 +234,14 @@ def carried(constants: GemmConstants, device: Device, kin: Device, dtype: str, o
     if not carries_corrections(device, kin, origin):
         constants = constants.uncorrected()
     scaled = constants.scaled(speed, bandwidth, cache, elements, device.compute.units)
-    if origin.own_device or not origin.same_vendor:
+    if not origin.same_vendor:
         return scaled
     most = asymptote(device, dtype) * device.peak(dtype)
+    if dtype in device.compute.vector_dtypes:
+        short = most / device.peak(dtype) / LOW_POWER_SHARE - 1 if device.power_w < LOW_POWER_W else 0.0
+        return replace(scaled, flops_per_s=most, throttle=short, throttle_s=LOW_POWER_S)
+    if origin.own_device:
+        return scaled
     if power_is_ample(device, kin):
         return replace(scaled, flops_per_s=most, throttle=0.0)
     if not origin.own_dtype:
@@ -216,6 +254,8 @@ def carried(constants: GemmConstants, device: Device, kin: Device, dtype: str, o
 
 def asymptote(device: Device, dtype: str) -> float:
     """Share of the peak that a long product's tiles reach where nothing else slows them; never more than all of it."""
+    if dtype in device.compute.vector_dtypes:
+        return VECTOR_SHARED if device.compute_capability in SHARED_CORES else VECTOR
     published = next((name for name in (dtype, "bf16", "fp16") if name in device.mamf_flops), None)
     if published is not None and device.has_matrix_units(dtype):
         return min(1.0, OVER_PUBLISHED * device.mamf_flops[published] / device.peak_flops[published])

@@ -9,12 +9,14 @@ linear between their knots and constant outside; they add up.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from functools import lru_cache
 from itertools import product
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from shapes.errors import InputError
 from shapes.frozen import frozen
 
 Array = NDArray[np.float64]
@@ -22,6 +24,9 @@ Indices = NDArray[np.intp]
 
 #: Waves are counted in this tile, the one libraries prefer for large products.
 REFERENCE_TILE = (128, 256)
+
+#: Steps, in log2, of which all knots over waves, and all over k, are multiples.
+WAVE_STEP, K_STEP = 0.25, 0.5
 
 
 @frozen
@@ -87,6 +92,9 @@ class Correction:
             _numbers(table["log2_waves"]), _numbers(table["log2_k"]), tiles,
             len(tails) // max(len(tiles), 1), _numbers(tail["idle"]), _numbers(tail["log2_k"]),
         )  # fmt: skip
+        for step, knots in ((WAVE_STEP, grid.log2_waves), (K_STEP, grid.log2_k), (K_STEP, grid.tail_log2_k)):
+            if any(knot % step for knot in knots):
+                raise InputError(f"expected knots that are multiples of {step}", key="correction", value=list(knots))
         return cls(grid, tuple(float(value) for row in (*rows, *tails) for value in row))
 
     def table(self) -> dict[str, Any]:
@@ -108,11 +116,73 @@ class Correction:
 
     def factor(self, m: Array, n: Array, k: Array, batch: Array, units: int) -> Array:
         """Measured over modelled time of products on ``units`` units."""
-        table = np.asarray(self.log_factors)
-        total: Array = np.zeros(m.shape)
-        for index, weight in self.grid.corners(m, n, k, batch, units):
-            total += table[index] * weight
+        return _sampled(self, units).factor(m, n, k, batch)
+
+
+@frozen
+class _Sampled:
+    """A correction's tables on even knots, the tails by their number of tiles, which is whole: five times as fast.
+
+    ``waves``: by log2 of waves, then of k. ``tails``: of each tile, by tiles in the last wave and the waves before it,
+    then by log2 of k.
+    """
+
+    units: int
+    first_wave: float
+    first_k: float
+    waves: Array
+    tail_tiles: tuple[tuple[int, int], ...]
+    tail_waves: int
+    tails: Array
+
+    def factor(self, m: Array, n: Array, k: Array, batch: Array) -> Array:
+        """As `Correction.factor`."""
+        along_k = self.waves.shape[1]
+        column, k_share = _even(np.log2(k), self.first_k, K_STEP, along_k)
+        sides = {side: (np.ceil(m / side), np.ceil(n / side)) for side in {*REFERENCE_TILE, *sum(self.tail_tiles, ())}}
+        tiles = sides[REFERENCE_TILE[0]][0] * sides[REFERENCE_TILE[1]][1] * batch
+        row, share = _even(np.log2(tiles / self.units), self.first_wave, WAVE_STEP, len(self.waves))
+        flat, corner = self.waves.ravel(), row * along_k + column
+        low = flat[corner] + (flat[corner + 1] - flat[corner]) * k_share
+        high = flat[corner + along_k] + (flat[corner + along_k + 1] - flat[corner + along_k]) * k_share
+        total: Array = low + (high - low) * share
+        for (bm, bn), table in zip(self.tail_tiles, self.tails, strict=True):
+            tiles = sides[bm][0] * sides[bn][1] * batch
+            whole = np.ceil(tiles / self.units)
+            # Beyond the last layer only the last wave's tiles count.
+            tiles -= self.units * np.maximum(whole - self.tail_waves, 0.0)
+            corner = (tiles - 1).astype(np.intp) * along_k + column
+            total += table[corner]
+            total += (table[corner + 1] - table[corner]) * k_share
         return np.exp(total, out=total)
+
+
+@lru_cache(maxsize=64)
+def _sampled(correction: Correction, units: int) -> _Sampled:
+    grid, values = correction.grid, np.asarray(correction.log_factors)
+    (waves, ks), (tiles, layers, idle, tail_ks) = grid.shapes
+    low = min(grid.log2_k[0], grid.tail_log2_k[0] if tiles else grid.log2_k[0])
+    high = max(grid.log2_k[-1], grid.tail_log2_k[-1] if tiles else grid.log2_k[-1])
+    log2_k = np.arange(low, high + 2 * K_STEP, K_STEP)
+    log2_waves = np.arange(grid.log2_waves[0], grid.log2_waves[-1] + 2 * WAVE_STEP, WAVE_STEP)
+    by_k = np.array([np.interp(log2_k, grid.log2_k, row) for row in values[: waves * ks].reshape(waves, ks)])
+    by_waves = np.array([np.interp(log2_waves, grid.log2_waves, column) for column in by_k.T]).T
+    tails = []
+    for one in values[waves * ks :].reshape(tiles, layers, idle, tail_ks):
+        filled = 1 - np.arange(1, units + 1) / units
+        along_k = [[np.interp(log2_k, grid.tail_log2_k, row) for row in layer] for layer in one]
+        tails.append(np.concatenate([
+            np.array([np.interp(filled, grid.tail_idle, column) for column in np.array(layer).T]).T.ravel()
+            for layer in along_k
+        ]))  # fmt: skip
+    return _Sampled(units, grid.log2_waves[0], float(low), by_waves, grid.tail_tiles, grid.tail_waves, np.array(tails))
+
+
+def _even(values: Array, first: float, step: float, knots: int) -> tuple[Indices, Array]:
+    """The knot below each value, of ``knots`` that are ``step`` apart, and how far the value is from it to the next."""
+    place = np.clip((values - first) / step, 0.0, knots - 2)
+    index = place.astype(np.intp)
+    return index, place - index
 
 
 def waves_of(tile: tuple[int, int], m: Array, n: Array, batch: Array, units: int) -> Array:

@@ -57,15 +57,15 @@ def expected(device: Device, origin: Origin, regime: str, dtype: str) -> Expecte
         base = expected(device, origin, "large", dtype)
         error = hypot(base.error, MISALIGNED[kernels])
         return Expected(error, P95_OVER_MEAN * error, max(tier, kernels, key=TIERS.index))
-    own = device.errors.get(origin.dtype, {}) if origin.own_dtype else {}
+    own = device.errors.get(origin.table, {}) if origin.own_dtype else {}
     if regime in own:
         error = float(own[regime])
         return Expected(error, float(own.get(f"{regime}_p95", P95_OVER_MEAN * error)), tier)
     if origin.own_dtype and regime in device.errors:
         error = float(device.errors[regime])
         return Expected(error, P95_OVER_MEAN * error, tier)
-    errors = relative(device).errors
-    error = float(errors.get(origin.dtype, {}).get(regime) or errors.get(regime, 0.5))
+    errors = relative(device, origin.table).errors
+    error = float(errors.get(origin.table, {}).get(regime) or errors.get(regime, 0.5))
     if not origin.own_dtype:
         error = hypot(error, OTHER_DTYPE)
     if not origin.own_device:

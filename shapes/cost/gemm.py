@@ -163,17 +163,19 @@ def predict_gemm(
     batch: ArrayLike = 1,
     dtype: str = "bf16",
     layout: Layout = "tn",
+    recipe: str | None = None,
 ) -> Array:
     """Predicted seconds of C[m,n] = A[m,k] B[k,n], ``batch`` times, sustained as in training.
 
     ``m``, ``n``, ``k`` and ``batch`` are positive integers or arrays of them that broadcast; the result has their
-    common shape. ``device`` is a name, an alias, a .toml path or a Device. InputError: a dtype the device lacks, an
-    unknown layout or device, dimensions that are not positive integers.
+    common shape. ``device`` is a name, an alias, a .toml path or a Device; ``recipe`` says whose low-precision kernels
+    run (shapes.recipes). InputError: a dtype the device lacks, an unknown layout or device, dimensions that are not
+    positive integers.
     """
     if layout not in ("tn", "nn", "nt", "tt"):
         raise InputError("expected one of tn, nn, nt, tt", key="layout", value=layout)
     target = load_device(device)
-    constants, _ = gemm_constants(target, dtype)
+    constants, _ = gemm_constants(target, dtype, recipe)
     alignment, size = alignment_constants(target, dtype), BYTES[dtype]
     out, limits = output_bytes(dtype), Limits.of(target, dtype)
     named = zip(("m", "n", "k", "batch"), (m, n, k, batch), strict=True)

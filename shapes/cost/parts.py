@@ -51,8 +51,8 @@ def _cached_attention(operator: CachedAttention, device: Device) -> tuple[Part, 
 
 def _product(cost: Cost, operator: Gemm | GroupedGemm, device: Device) -> tuple[Part, ...]:
     out = output_bytes(operator.dtype, getattr(operator, "out_dtype", None))
-    times, _ = product_times([operator], operator.dtype, out, operator.layout, device)
-    constants, _ = gemm_constants(device, operator.dtype)
+    times, _ = product_times([operator], operator.dtype, out, operator.layout, operator.recipe, device)
+    constants, _ = gemm_constants(device, operator.dtype, operator.recipe)
     alignment = alignment_constants(device, operator.dtype)
     m, n, k, batch = per_group(operator)
     size = BYTES[operator.dtype]

@@ -82,7 +82,7 @@ def predict_many(operators: Iterable[Operator], device: str | Device) -> tuple[C
 def _group_key(operator: Product, device: Device) -> tuple[Any, ...]:
     device.peak(operator.dtype)
     out = output_bytes(operator.dtype, getattr(operator, "out_dtype", None))
-    return operator.kind == "grouped_gemm", operator.dtype, out, operator.layout
+    return operator.kind == "grouped_gemm", operator.dtype, out, operator.layout, operator.recipe
 
 
 def per_group(operator: Product) -> tuple[int, int, int, int]:
@@ -98,10 +98,10 @@ def per_group(operator: Product) -> tuple[int, int, int, int]:
 
 
 def product_times(
-    products: Sequence[Product], dtype: str, out: int, layout: Layout, device: Device
+    products: Sequence[Product], dtype: str, out: int, layout: Layout, recipe: str | None, device: Device
 ) -> tuple[GemmTimes, Origin]:
-    """Times of products that share dtype and layout."""
-    constants, origin = gemm_constants(device, dtype)
+    """Times of products that share dtype, layout and recipe."""
+    constants, origin = gemm_constants(device, dtype, recipe)
     m, n, k, batch = np.array([per_group(product) for product in products], dtype=np.int64).T
     times = gemm_times(
         m,
@@ -119,9 +119,9 @@ def product_times(
 
 
 def _products(products: Sequence[Product], key: tuple[Any, ...], device: Device) -> list[Cost]:
-    grouped, dtype, out, layout = key
-    times, origin = product_times(products, dtype, out, layout, device)
-    constants, _ = gemm_constants(device, dtype)
+    grouped, dtype, out, layout, recipe = key
+    times, origin = product_times(products, dtype, out, layout, recipe, device)
+    constants, _ = gemm_constants(device, dtype, recipe)
     slower = number(device, "grouped", "slowdown") if grouped else 1.0
     source, tiles = origin.source(device), constants.tiles
     a, b, c = times.alignment

@@ -57,7 +57,7 @@ def throttled(seconds: Values, c: WaveConstants) -> Array:
     """``seconds`` lengthened as work gets long enough for the power limit to be felt."""
     if c.throttle == 0:
         return np.asarray(seconds)
-    # 1 / (1 + exp(-ln(t / t0) / width)) without the logarithm.
-    onset = (c.throttle_s / seconds) ** (1 / c.throttle_width)
+    # An exponential and a logarithm take a tenth of the power's time. Beyond e^50 nothing is felt.
+    onset = np.exp(np.minimum(np.log(c.throttle_s / seconds) / c.throttle_width, 50.0))
     longer: Array = seconds * (1 + c.throttle / (1 + onset))
     return longer

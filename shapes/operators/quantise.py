@@ -26,7 +26,7 @@ def apply_recipe(operators: Iterable[Operator], recipe: Recipe, training: bool) 
             yield _wide(operator)
         else:
             yield from _quantised(operator, recipe, training)
-            yield operator if operator.phase in recipe.products else _wide(operator)
+            yield replace(operator, recipe=recipe.name) if operator.phase in recipe.products else _wide(operator)
 
 
 def _wide(operator: Gemm | GroupedGemm) -> Operator:

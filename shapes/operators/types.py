@@ -43,7 +43,8 @@ class Gemm:
     """``batch`` products C[m,n] = A[m,k] B[k,n], run ``count`` times a step on one device.
 
     ``kind`` is "gemm" for a plain product, "bmm" for a batched one, "conv" for a convolution's implicit GEMM.
-    ``out_dtype`` is C's element type where it differs (fp8 in, bf16 out).
+    ``out_dtype`` is C's element type where it differs (fp8 in, bf16 out); ``recipe``: the low-precision recipe (of
+    shapes.recipes) whose kernels run it, None: what the element type alone stands for.
     """
 
     name: str
@@ -57,6 +58,7 @@ class Gemm:
     count: int = 1
     kind: Literal["gemm", "bmm", "conv"] = "gemm"
     out_dtype: str | None = None
+    recipe: str | None = None
 
     @property
     def flops(self) -> int:
@@ -90,6 +92,7 @@ class GroupedGemm:
     layout: Layout = "tn"
     count: int = 1
     load: float = 1.0
+    recipe: str | None = None
     kind: Literal["grouped_gemm"] = "grouped_gemm"
 
     @property
