@@ -11,7 +11,8 @@ from shapes.finetune import check_choices
 from shapes.frozen import frozen
 from shapes.recipes import DEFAULT, Recipe, load_recipe
 
-#: "infer" and "prefill" are one forward pass over whole sequences; "decode" is one step of generating.
+#: "infer" is one forward pass over whole sequences; "prefill" that of a serving engine, which needs the last position's
+#: logits alone; "decode" is one step of generating.
 RunPhase = Literal["train", "infer", "prefill", "decode"]
 #: "auto" (once "flash") is what the device's usual stack runs; shapes/kernels holds the others' facts.
 AttentionKernel = Literal["auto", "flash", "fa2", "fa3", "fa4", "cudnn", "flashinfer", "sdpa", "fused_sdpa", "eager"]
@@ -204,6 +205,11 @@ class Workload:
     @property
     def decode(self) -> bool:
         return self.phase == "decode"
+
+    @property
+    def serving(self) -> bool:
+        """Whether a serving engine runs it: no software stack was fitted on one, so operators are added up."""
+        return self.phase in ("prefill", "decode")
 
     def cached(self, s: int, window: int | None) -> int:
         """Keys of one sequence that a layer's cache holds: of ``s`` tokens, or a decode step's context.

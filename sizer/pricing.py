@@ -97,8 +97,8 @@ class Pricer:
         ``model`` gives the other pipeline stages' work (None: a trace, which has no stages).
         """
         costs = self._costs(listed)
-        if workload is not None and workload.decode:
-            # No stack was fitted on steps of decoding, and serving engines replay graphs: nothing waits for the host.
+        if workload is not None and workload.serving:
+            # No stack was fitted on serving, whose engines replay graphs: nothing waits for the host.
             return Step(tuple(listed), costs, stages=workload.p)
         if self.stack is None or workload is None:
             return Step(tuple(listed), costs)

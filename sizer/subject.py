@@ -140,7 +140,7 @@ def read_subject(
         where=reading.source, model_type=model.model_type, parameters=model.parameters,
         active_parameters=model.active_parameters, workload=runs, operators=found, model=model, reading=reading,
         dimensions=dimensions(model),
-        notes=(*reading.notes, *sentences(reading.unread), *_routing(model, runs), *_decoding(reading, runs),
+        notes=(*reading.notes, *sentences(reading.unread), *_routing(model, runs), *_serving(reading, runs),
                *_instead(problems, runs)),
         given=frozenset({*reading.workload, *workload}), asked=settled if problems else None,
         stack=load_stack(stack) if stack is not None else default_stack(reading.format),
@@ -166,11 +166,13 @@ def _instead(problems: Iterable[InputError], runs: Workload) -> tuple[str, ...]:
     return (f"the model does not divide over {wanted}: times are those of {taken}",)
 
 
-def _decoding(reading: Reading, workload: Workload) -> tuple[str, ...]:
-    """What a decode step's figures assume."""
-    if not workload.decode or workload.context is None:
+def _serving(reading: Reading, workload: Workload) -> tuple[str, ...]:
+    """What a prompt's and a decode step's figures assume."""
+    if not workload.serving:
         return ()
-    notes = ["operators added up, as a serving engine replays them (CUDA graphs): no software stack is priced"]
+    notes = ["operators added up, as a serving engine runs them: no software stack was fitted on serving"]
+    if workload.context is None:
+        return tuple(notes)
     longest = reading.longest or reading.model.max_positions
     if longest is not None and workload.context > longest:
         notes.append(f"the context of {workload.context} is beyond the model's {longest} positions")

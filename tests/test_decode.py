@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from schemas import load_schema
 
+import sizer
 from shapes.cost import predict
 from shapes.cost.parts import explain
 from shapes.errors import InputError
@@ -181,9 +182,14 @@ def test_an_equal_model_read_again_runs_the_same() -> None:
     assert cores(LLAMA_70B, decode()) == cores(LLAMA_70B, decode())
 
 
-def test_prefill_is_a_forward_pass_and_gives_the_time_to_the_first_token() -> None:
+def test_prefill_is_a_forward_pass_with_the_last_positions_logits_and_gives_the_time_to_the_first_token() -> None:
     prefill, infer = (check(LLAMA_70B, phase=phase, b=2, s=1024, tp=8) for phase in ("prefill", "infer"))
-    assert prefill.step.seconds == infer.step.seconds
+    head = 2 * 8192 * 128256 // 8
+    assert infer.step.flops - prefill.step.flops == (2 * 1024 - 2) * head
+    # No stack of training software, and its interval, stands for a serving engine.
+    assert (prefill.step.tier, prefill.stack, prefill.step.seconds < infer.step.seconds) == ("extrapolated", "", True)
+    assert any("no software stack was fitted on serving" in note for note in prefill.model.notes)
+    assert {"SZ106", "SZ123"} <= set(prefill.not_applicable)
     assert prefill.step.tokens_per_s == pytest.approx(2 * 1024 / prefill.step.seconds)
     assert not cores(LLAMA_70B, Workload(phase="prefill"))
 
@@ -238,3 +244,18 @@ def test_the_command_line_has_the_same_words_in_text_and_json(tmp_path: Path) ->
     measured = run(config, "mfu", "--phase", "decode", "--step-time", "1", "--gpus", "8", "--global-batch", "64")
     assert measured.exit_code == 2
     assert "expected train" in measured.output
+
+
+def test_serving_is_compared_by_the_million_tokens(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(LLAMA_70B))
+    both = (str(tmp_path / "config.json"),) * 2
+    decode = CliRunner().invoke(main, ["diff", *both, "--phase", "decode", "-b", "8", "--context", "4k", "--tp", "8"])
+    assert "kWh of 1e+06 tokens" in decode.output
+    drafted = (
+        sizer.diff(LLAMA_70B, LLAMA_70B, phase="decode", b=8, context=4096, t=8, speculative=3).files[0].devices[0]
+    )
+    step = check(LLAMA_70B, phase="decode", b=8, context=4096, t=8, speculative=3).step
+    assert drafted.new is not None
+    # a drafted token that was not accepted is none
+    assert drafted.new.tokens_per_s == pytest.approx(8 / 8 / step.seconds)
+    assert "kWh of 1e+12 tokens" in CliRunner().invoke(main, ["diff", *both]).output

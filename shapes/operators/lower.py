@@ -13,6 +13,7 @@ Conventions, each checked against torch's dispatcher in tests/test_parity.py and
 * ``checkpointing="full"`` runs every block's forward twice, "selective" the attention core's only.
 * A decode step runs 1 + speculative tokens of each request through the decoder alone, attention over the KV cache; of a
   mixture at most as many experts as tokens are routed.
+* A prompt (prefill) runs the head at the last position of each sequence alone.
 * A step is one microbatch with one optimizer update. Collectives are listed; whether they overlap is for the caller.
 """
 
@@ -166,6 +167,7 @@ def _ends(model: ModelShape, workload: Workload, *, first_stage: bool) -> Iterat
     head = (model.head_linear,) if model.head_linear else ()
     for linear in (*(model.after_embedding if first_stage else ()), *model.before_head, *head):
         rows = tokens if linear.rows is None else workload.b * linear.rows
+        rows = workload.b if linear in head and workload.phase == "prefill" else rows
         alone = workload.finetune == "frozen-base" and linear in head
         yield from linear_operators(
             replace(linear, grad_input=False) if alone else linear, rows, workload, trains=alone,

@@ -22,6 +22,8 @@ from sizer.workload_names import WORDS, WORKLOAD_FIELDS
 
 #: Tokens that energy and cost are given for where nobody says how many: of the order that small models train on.
 DEFAULT_TOKENS = 1e12
+#: Those that serving is priced by.
+SERVED_TOKENS = 1e6
 
 
 @frozen
@@ -143,7 +145,7 @@ def diff(
     device: str | Device | Iterable[str | Device] = DEFAULT_DEVICE,
     select: Iterable[str] = (),
     ignore: Iterable[str] = (),
-    tokens: float = DEFAULT_TOKENS,
+    tokens: float | None = None,
     price: float | None = None,
     budgets: Budgets | None = None,
     stack: str | None = None,
@@ -151,13 +153,21 @@ def diff(
 ) -> Diff:
     """``old`` and ``new`` (each as for ``check``) priced beside each other on ``device``, one or several.
 
-    ``tokens`` is what kWh and ``price`` (of a device hour) are counted for; ``workload`` are fields of ``Workload``.
+    ``tokens`` is what kWh and ``price`` (of a device hour) are counted for (None: a
+    training's 1e12, a million served); ``workload`` are fields of ``Workload``.
     """
     chosen = [device] if isinstance(device, (str, Device)) else list(device)
     was, now = (read_subject(one, nearest=True, stack=stack, **workload) for one in (old, new))
     suppression = Suppression(tuple(select), tuple(ignore))
     targets = [load_device(one) for one in chosen]
-    return diff_of([compare(was, now, targets, (suppression, suppression), tokens, price)], budgets, tokens, price)
+    amount = tokens_of(tokens, workload)
+    return diff_of([compare(was, now, targets, (suppression, suppression), amount, price)], budgets, amount, price)
+
+
+def tokens_of(asked: float | None, workload: Mapping[str, Any]) -> float:
+    """The tokens that energy and cost are counted for: those ``asked`` for, else what the phase is priced by."""
+    usual = DEFAULT_TOKENS if workload.get("phase", "train") == "train" else SERVED_TOKENS
+    return usual if asked is None else asked
 
 
 def diff_of(
@@ -219,7 +229,7 @@ def _figures(proposals: Proposals, report: Report, tokens: float, price: float |
     subject, device, step = proposals.subject, proposals.device, report.step
     workload = subject.workload
     shared_by = workload.t * workload.p * workload.cp
-    step_tokens = workload.tokens * step.accumulation
+    step_tokens = (workload.b if workload.decode else workload.tokens) * step.accumulation
     rate = step_tokens / shared_by / step.seconds
     hours = tokens / rate / 3600
     return Figures(

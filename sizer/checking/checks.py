@@ -79,5 +79,5 @@ def step_time(subject: Subject, step: Step, device: Device) -> StepTime:
         return found
     return replace(
         found, mbu=moved / step.seconds / device.memory.bandwidth_bytes_per_s, tokens_per_s=tokens / step.seconds,
-        phase=workload.phase, tier="extrapolated" if workload.decode else found.tier,
+        phase=workload.phase, tier="extrapolated" if workload.serving else found.tier,
     )  # fmt: skip

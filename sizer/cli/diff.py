@@ -37,7 +37,9 @@ if TYPE_CHECKING:
 @workload_options
 @click.option("--select", multiple=True, metavar="CODES", help="Only these rules (codes, prefixes or slugs).")
 @click.option("--ignore", multiple=True, metavar="CODES", help="Not these rules.")
-@click.option("--tokens", type=float, metavar="N", help="Give kWh (and cost) of this many tokens. [default: 1e12]")
+@click.option(
+    "--tokens", type=float, metavar="N", help="Give kWh (and cost) of this many tokens. [default: 1e12; serving: 1e6]"
+)
 @click.option("--price", type=float, metavar="AMOUNT", help="The price of a device hour: give the tokens' cost.")
 @click.option("--max-step-regression", metavar="PERCENT", help="Exit 1 where a token takes longer by more: 1%.")
 @click.option("--max-memory", metavar="BYTES", help="Exit 1 where a device needs more: 72GiB, or 90% of what it has.")
@@ -70,12 +72,12 @@ def command(
     """
     from shapes.device import load_device
     from sizer.answers.budgets import budgets_of
-    from sizer.answers.diff import DEFAULT_TOKENS, Diff, compare, diff_of
+    from sizer.answers.diff import Diff, compare, diff_of, tokens_of
     from sizer.checking.defaults import load_defaults
     from sizer.checking.findings import SEVERITIES
     from sizer.checking.suppress import load_suppression
 
-    amount = DEFAULT_TOKENS if tokens is None else tokens
+    amount = tokens_of(tokens, given(workload))
     parts: list[Diff] = []
     notes: list[str] = []
     refused = False

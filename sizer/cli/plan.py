@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from shapes.errors import InputError
+from shapes.finetune import METHODS
 from shapes.kernels import CHOICES
 from sizer.cli.numbers import COUNT
 from sizer.cli.options import config_argument, config_options, device_option, output_options, write_answer
@@ -38,6 +39,10 @@ from sizer.cli.options import config_argument, config_options, device_option, ou
     type=click.Choice(["huggingface", "megatron"]),
     help="Whose kernels save activations: transformers' modules or Megatron's. [default: --stack's, else the file's]",
 )
+@click.option(
+    "--finetune", metavar="METHOD", help=f"Fine-tuning: {', '.join(METHODS)}. [default: the file's, or from scratch]"
+)
+@click.option("--phase", metavar="PHASE", hidden=True)
 @click.option("--top", type=click.IntRange(1), default=8, show_default=True, help="How many to list.")
 @config_options
 @output_options("plan")
@@ -55,6 +60,8 @@ def command(
     optimizer: str | None,
     precision: str | None,
     implementation: str | None,
+    finetune: str | None,
+    phase: str | None,
     top: int,
     config_format: str | None,
     format_: str,
@@ -66,11 +73,13 @@ def command(
     from sizer.answers.plan import PLAN_STACK, plan
     from sizer.subject import read_subject
 
+    if phase not in (None, "train"):
+        expected = "expected training: how serving is spread is what `sizer check --phase decode --tp N` prices, N by N"
+        raise InputError(expected, key="--phase", value=phase)
     # What the file says of its own split does not bind a plan.
     asked: dict[str, Any] = {"t": 1, "p": 1, "d": 1, "e": 1, "zero": 0, "b": 1, "cp": 1, "vpp": 1}
     asked |= {"dtype": dtype, "attention": attention}
-    if s is not None:
-        asked["s"] = s
+    asked |= {key: value for key, value in (("s", s), ("finetune", finetune)) if value is not None}
     subject = read_subject(config_argument(config), config_format=config_format, **asked)
     if subject.model is None:
         raise InputError("expected a model type that sizer reads: a plan needs named sizes", where=config)

@@ -28,8 +28,8 @@ NOTABLE = 0.1
 
 
 def check(context: Context) -> Answer:
-    if context.workload.decode:
-        return NotApplicable("serving engines replay a decode step as a CUDA graph: nothing waits for the host")
+    if context.workload.serving:
+        return NotApplicable("serving engines replay CUDA graphs: nothing waits for the host")
     if context.step is None:
         return NotApplicable("operators were timed one by one, without the host between them")
     waiting, seconds = context.step.parts.get(WAITING, 0.0), context.step.seconds

@@ -22,8 +22,8 @@ SOURCE = "Machine Learning Engineering book, shape recommendation 5; Megatron-LM
 
 
 def check(context: Context) -> Answer:
-    if context.workload.decode:
-        return NotApplicable("in decoding a larger t buys time per token for throughput, which is a choice")
+    if context.workload.serving:
+        return NotApplicable("in serving a larger t buys latency for throughput, which is a choice")
     model, workload = context.model, context.workload
     if model is None:
         return NotApplicable("memory needs a model with named sizes, not a trace")
