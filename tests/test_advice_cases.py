@@ -9,6 +9,7 @@ import pytest
 from test_public_models import DEVICES, MODELS, shape
 
 import sizer
+from shapes.errors import InputError
 from shapes.model import ModelShape
 from sizer.checking.findings import PricedFinding, Report
 
@@ -143,7 +144,6 @@ def after(model: ModelShape, change: dict[str, int | str], report: Report, devic
     return sizer.check(resize(model, **sizes) if sizes else model, device=device, **{**asked, **other})
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", MODELS)
 def test_nothing_is_found_twice_no_suggestion_is_slower_and_none_is_then_reported(name: str) -> None:
     entry = MODELS[name]
@@ -162,9 +162,24 @@ def test_nothing_is_found_twice_no_suggestion_is_slower_and_none_is_then_reporte
             for one in finding.suggestions:
                 slower = one.step_seconds_change > 0
                 assert not slower or finding.severity == "error" or "nothing faster" in one.note, (device, one)
-                if finding.severity != "info":
-                    then = after(model, dict(one.change), report, device, **asked)
-                    left = {code for still in then.findings if still.severity != "info" for code in still.codes}
-                    assert not left & set(finding.codes), (device, one)
-                    # Whether memory allows a smaller t than the nearest that divides is another question.
-                    assert left <= codes(report, "warning", "error") | {"SZ106"}, (device, one)
+                left = codes(after(model, dict(one.change), report, device, **asked), "warning", "error")
+                assert not left & set(finding.codes), (device, one)
+                # Whether memory allows a smaller t than the nearest that divides is another question.
+                assert left <= codes(report, "warning", "error") | {"SZ106"}, (device, one)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("what", ["swiglu", "experts", "heads", "vocab", "hidden", "model"])
+@pytest.mark.parametrize("name", MODELS)
+def test_what_search_proposes_check_has_nothing_new_against_or_it_says_what_and_why(name: str, what: str) -> None:
+    model, asked = shape(MODELS[name]), {"s": MODELS[name].get("s", 4096), "tp": MODELS[name].get("tp", 1)}
+    device = DEVICES[(list(MODELS).index(name) + len(what)) % len(DEVICES)]  # each space on each device
+    try:
+        result = sizer.search(model, what=what, device=device, top=3, **asked)
+    except InputError:  # what a model has not, or no other size within the limits
+        return
+    before = sizer.check(model, device=device, **asked)
+    for one in result.candidates:
+        assert bool(one.why) == bool(one.breaks)
+        new = codes(after(model, dict(one.change), before, device, **asked), "warning", "error")
+        assert new <= codes(before, "warning", "error") | set(one.breaks), (device, one.change)
