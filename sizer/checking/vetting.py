@@ -14,7 +14,7 @@ from sizer.subject import Subject
 #: (a head dimension of 96 on an alignment of 64).
 Objections = Mapping[tuple[str, str], bool]
 
-#: Rules on shapes and splits: the rows of the catalogue that a source asks outright, and small heads, which cost time by
+#: Rules on shapes and splits: the rows of the catalogue that a source asks outright, and small heads, slow by
 #: their shape alone.
 _OF_SHAPES = (
     "SZ101", "SZ102", "SZ103", "SZ104", "SZ105", "SZ108", "SZ109", "SZ110", "SZ114", "SZ115", "SZ116", "SZ117", "SZ119",
