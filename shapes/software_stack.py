@@ -100,7 +100,8 @@ class SoftwareStack:
     type and for attention by architecture and head dimension, ``by_device`` for all products of a device that no
     table was fitted for. ``attention_kernels``: which kernel runs it, by architecture ("other": elsewhere; absent: the
     device's usual one). ``optimizer``: seconds of the update over those of moving its bytes. ``fixed_s``: once a step.
-    ``rows``: what its constants were fitted on, in words. ``releases``: of this stack's own, other than its newest.
+    ``rows``: what its constants were fitted on, in words.
+    ``loss``: how it runs the cross-entropy, of shapes.memory. ``releases``: of its own, other than its newest.
     """
 
     name: str
@@ -124,6 +125,7 @@ class SoftwareStack:
     tiers: Mapping[str, str]
     sources: Mapping[str, str]
     rows: str
+    loss: str
     releases: tuple[Release, ...]
     origin: str
 
@@ -233,6 +235,7 @@ def stack_from_mapping(data: Mapping[str, object], where: str) -> SoftwareStack:
         tiers=_tiers(top),
         sources=top.documents(),
         rows=top.text("rows"),
+        loss=_loss(top),
         releases=_releases(top.table("release")),
         origin=where,
     )
@@ -286,6 +289,14 @@ def _intervals(table: Table) -> Mapping[str, Interval]:
         found[tier] = Interval(own.number("low"), own.number("high"), own.number("ratio"))
         own.refuse_the_rest()
     return MappingProxyType(found)
+
+
+def _loss(top: Table) -> str:
+    """Of shapes.memory's LOSSES; a file that does not say runs transformers' own."""
+    loss = top.text("loss") if top.has("loss") else "fp32"
+    if loss not in ("fp32", "in-place", "fused"):
+        raise top.fail("loss", "expected one of fp32, in-place, fused")
+    return loss
 
 
 def _releases(table: Table) -> tuple[Release, ...]:

@@ -20,6 +20,7 @@ from shapes.memory import (
     smallest_tp,
     weight_bytes,
 )
+from shapes.memory.allocator import lost
 from shapes.memory.moments import Gradients, Moment, Step, moments
 from shapes.memory.saved import MEGATRON, Sizes, layer_tape
 from shapes.memory.tape import Tape
@@ -355,3 +356,14 @@ def test_a_saved_view_keeps_its_whole_storage_and_a_shared_gradient_is_counted_o
     assert tape.saved_bytes() == 100
     # Backward: seed 50 beside 100 saved; sum hands the seed on; square makes 50 more (200 together).
     assert tape.backward_peak_bytes(50) == 200
+
+
+def test_the_allocators_component_is_a_device_s_and_rounds_long_tensors_to_two_mebibytes() -> None:
+    # c10/cuda/CUDACachingAllocator.cpp: 11 MiB and a byte take 12 MiB, of whose rest under 1 MiB nobody gets anything;
+    # of 10 MiB and a byte the rest is a block of its own.
+    mib = 2**20
+    assert [lost(size) for size in (1000, 10 * mib, 10 * mib + 1, 11 * mib + 1)] == [0, 0, 0, mib - 1]
+    model, w = llama_8b(), Workload(b=1, s=128)
+    assert "allocator" not in memory(model, w, context_bytes=0).components
+    alone, sharded = (memory(model, replace(w, d=8, zero=zero)).components["allocator"] for zero in (0, 1))
+    assert sharded == 11 * mib <= alone

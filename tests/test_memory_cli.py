@@ -37,6 +37,15 @@ def test_the_components_add_up_and_what_fits_is_said() -> None:
     assert answer("memory", GPT2, "-b", str(data["largest_microbatch"] + 1), code=1)["fits"] is False
 
 
+def test_a_stack_says_how_its_loss_runs() -> None:
+    plain = answer("memory", LLAMA, "-b", "1", "--zero", "3", "--dp", "64")["total_bytes"]
+    fused, said = (
+        answer("memory", LLAMA, "-b", "1", "--zero", "3", "--dp", "64", *more)["total_bytes"]
+        for more in (("--stack", "llm-foundry-2023-fsdp"), ("--loss", "fused"))
+    )
+    assert fused == said < plain
+
+
 def test_the_table_names_every_component_with_its_formula() -> None:
     result = run("memory", LLAMA, "-b", "1", "--gpus", "16", "--tp", "2", "--zero", "1")
     assert result.exit_code == 0

@@ -9,6 +9,7 @@ from shapes.device import Device, load_device
 from shapes.dtypes import BYTES
 from shapes.errors import InputError
 from shapes.frozen import frozen
+from shapes.memory.allocator import allocator
 from shapes.memory.component import Component
 from shapes.memory.moments import Gradients, Step
 from shapes.memory.saved import LOSSES, Loss, layer_tape
@@ -112,7 +113,10 @@ def memory(
     best: Memory | None = None
     for stage in stages:
         tensors = parameter_tensors(model, workload, stage)
+        flat = implementation == "megatron" or workload.zero > 0 or not workload.train
         overhead = tuple(_overhead(workload, context_bytes))
+        if context_bytes:  # without a device there is no caching allocator
+            overhead += (allocator(tensors, precision_named(names), flat=flat),)
         if workload.train:
             step = training(model, workload, stage, recipe)
             always = sum(part.bytes for part in overhead)

@@ -14,6 +14,7 @@ from sizer.cli.options import (
     given,
     option_error,
     output_options,
+    stack_option,
     workload_options,
     write_answer,
 )
@@ -24,8 +25,10 @@ from sizer.cli.options import (
 @device_option
 @workload_options
 @click.option(
-    "--loss", help="Cross-entropy: fp32 (transformers'), in-place (Megatron's) or fused (16-bit). [default: by kernels]"
+    "--loss",
+    help="Cross-entropy: fp32 (transformers'), in-place (Megatron's), fused (16 bits). [default: as --stack or kernels]",
 )
+@stack_option
 @click.option("--weights", "weight_dtype", metavar="DTYPE", help="Weights' type with --phase infer (int4 too).")
 @config_options
 @output_options("memory")
@@ -33,6 +36,7 @@ def command(
     config: str,
     device: str,
     loss: str | None,
+    stack: str | None,
     weight_dtype: str | None,
     config_format: str | None,
     format_: str,
@@ -53,10 +57,12 @@ def command(
     if weight_dtype is not None:
         options["weight_dtype"] = weight_dtype
     try:
-        subject = read_subject(config_argument(config), config_format=config_format, **asked)
+        subject = read_subject(config_argument(config), config_format=config_format, stack=stack, **asked)
         if subject.model is None:
             raise InputError("expected a model type that sizer reads: memory needs named sizes", where=config)
         options["implementation"] = subject.implementation
+        if stack is not None and loss is None:
+            options["loss"] = subject.stack.loss
         settled = subject.workload
         if settled.gpus is not None or settled.global_batch is not None:
             devices = settled.gpus or settled.t * settled.p * settled.d

@@ -89,5 +89,6 @@ def command(
         subject.model, load_device(device), gpus=gpus, global_batch=global_batch, base=subject.workload,
         stack=stack if stack is not None else PLAN_STACK, tokens=tokens, price=price, optimizer=optimizer,
         precision=precision, implementation=implementation or named,
+        loss=None if stack is None else load_stack(stack).loss,
     )  # fmt: skip
     write_answer("plan", replace(found, top=top), format_, output)
