@@ -26,7 +26,7 @@ from sizer.cli.options import (
 @workload_options
 @click.option(
     "--loss",
-    help="Cross-entropy: fp32 (transformers'), in-place (Megatron's), fused (16 bits). [default: as --stack or kernels]",
+    help="Cross-entropy: fp32 (transformers'), in-place (Megatron's), fused (16-bit). [default: as --stack or kernels]",
 )
 @stack_option
 @click.option("--weights", "weight_dtype", metavar="DTYPE", help="Weights' type with --phase infer (int4 too).")
