@@ -123,7 +123,17 @@ def test_extend_select_adds_to_what_the_project_selects(models: Path) -> None:
     (models / "pyproject.toml").write_text('[tool.sizer]\nselect = ["SZ104"]\n')
     assert codes(run("check", "odd", "--format", "json")) == []
     assert codes(run("check", "odd", "--extend-select", "SZ101", "--format", "json")) == [("odd/config.json", "SZ101")]
-    assert codes(run("check", "odd", "--extend-select", "SZ101", "--extend-ignore", "SZ1", "--format", "json")) == []
+    extended = ("check", "odd", "--format", "json", "--extend-select")
+    assert codes(run(*extended, "SZ101", "--extend-ignore", "SZ101")) == []
+    assert codes(run(*extended, "SZ1", "--ignore", "SZ1")) == []
+    assert codes(run(*extended, "SZ101", "--ignore", "SZ1")) == [("odd/config.json", "SZ101")]  # the longer decides
+    (models / "pyproject.toml").write_text('[tool.sizer]\nselect = ["SZ104"]\nextend-select = ["SZ101"]\n')
+    assert codes(run("check", "odd", "--format", "json")) == [("odd/config.json", "SZ101")]
+    (models / "pyproject.toml").write_text('[tool.sizer]\nextend-ignore = ["ALL"]\nextend-select = ["SZ101"]\n')
+    assert codes(run("check", "odd", "--format", "json")) == [("odd/config.json", "SZ101")]
+    (models / "pyproject.toml").unlink()
+    assert "SZ101" in run("diff", "even", "odd", "--ignore", "ALL", "--extend-select", "vocab-multiple").stdout
+    assert "SZ101" not in run("diff", "even", "odd", "--ignore", "ALL").stdout
 
 
 def test_a_web_app_s_settings_are_passed_over_where_models_are_asked_for(models: Path) -> None:

@@ -36,7 +36,10 @@ def keeps_sz101(folder: Path, place: str) -> bool:
         (("SZ101",), (), {"SZ101"}),
         (("SZ10",), (), {"SZ101"}),
         ((), ("SZ101",), {"SZ111"}),
-        (("SZ1",), ("SZ11",), {"SZ101"}),  # what is ignored wins over what is selected
+        (("SZ1",), ("SZ11",), {"SZ101"}),  # the longer prefix decides
+        (("SZ111",), ("SZ11", "SZ101"), {"SZ111"}),
+        (("SZ1",), ("SZ1",), set()),  # of equal ones what is ignored
+        (("ALL",), ("vocab-multiple",), {"SZ111"}),
         ((), ("SZ",), set()),
     ],
 )

@@ -27,7 +27,19 @@ from shapes.frozen import frozen
 from sizer.workload_names import workload_fields
 
 #: Keys of the table, and of each per-file table.
-KEYS = ("select", "ignore", "per-file", "budgets", "device", "stack", "fail-on", "format", "workload")
+KEYS = (
+    "select",
+    "extend-select",
+    "ignore",
+    "extend-ignore",
+    "per-file",
+    "budgets",
+    "device",
+    "stack",
+    "fail-on",
+    "format",
+    "workload",
+)
 FILE_KEYS = ("path", "ignore", "reason", "device", "stack", "workload")
 #: No project says so much.
 MOST_BYTES = 2**20

@@ -10,10 +10,13 @@ from shapes.frozen import frozen
 from sizer.checking.defaults import FILE_KEYS, matches, nearest_table, per_file
 from sizer.rules import RULES, nearest
 
+#: Every rule, as people type it, and what their codes begin with.
+ALL, PREFIX = "ALL", "SZ"
+
 
 @frozen
 class Suppression:
-    """Codes, prefixes of codes (``SZ1``) or slugs to keep alone and to leave out.
+    """Codes, prefixes of codes (``SZ1``, ``ALL``) or slugs to keep alone and to leave out; the longer prefix decides.
 
     ``per_file``: (glob, codes) left out there. A glob without a slash is a file's name in any folder; one with a slash
     is a path from ``folder`` (of pyproject.toml), where ``*`` stays within one folder and ``**`` is any number of them.
@@ -29,13 +32,12 @@ class Suppression:
             object.__setattr__(self, name, tuple(_known(code, option) for code in getattr(self, name)))
 
     def keeps(self, code: str, where: str) -> bool:
-        if self.select and not code.startswith(tuple(self.select)):
+        kept = max((len(one) for one in self.select if code.startswith(one)), default=-1 if self.select else 0)
+        left_out = max((len(one) for one in self.ignore if code.startswith(one)), default=-1)
+        if kept <= left_out or kept < 0:
             return False
-        ignored = [*self.ignore]
-        for pattern, codes in self.per_file:
-            if matches(where, pattern, self.folder):
-                ignored += codes
-        return not (ignored and code.startswith(tuple(ignored)))
+        here = (codes for pattern, codes in self.per_file if matches(where, pattern, self.folder))
+        return not any(code.startswith(codes) for codes in here)
 
 
 def load_suppression(
@@ -43,20 +45,22 @@ def load_suppression(
 ) -> Suppression:
     """The command line's choice over that of the nearest sizer.toml, or pyproject.toml with a [tool.sizer] table.
 
-    ``extend_select`` adds to what is selected, by ``select`` or by the file; where nothing is, every rule is.
+    As in ruff: ``select`` replaces the file's, ``extend_select`` adds to what is selected, by the command line or by
+    the file (where nothing is, every rule is), and what is ignored is ignored by either.
 
-    ``[tool.sizer] select = [...]``, ``ignore = [...]`` and ``[[tool.sizer.per-file]] path, ignore, reason``; a reason
-    is demanded, because a suppression outlives the memory of why.
+    ``[tool.sizer] select = [...]``, ``extend-select``, ``ignore``, ``extend-ignore`` and ``[[tool.sizer.per-file]]
+    path, ignore, reason``; a reason is demanded, because a suppression outlives the memory of why.
     """
     found = nearest_table(config)
     if found is None:
-        return Suppression((*select, *extend_select) if select else (), ignore)
+        return Suppression((*(select or (ALL,)), *extend_select) if select or extend_select else (), ignore)
     path, table, prefix = found
     where = str(path)
     selected = select or _codes(table, "select", where, prefix)
+    added = (*extend_select, *_codes(table, "extend-select", where, prefix))
     return Suppression(
-        (*selected, *extend_select) if selected else (),
-        (*ignore, *_codes(table, "ignore", where, prefix)),
+        (*(selected or (ALL,)), *added) if selected or added else (),
+        (*ignore, *_codes(table, "ignore", where, prefix), *_codes(table, "extend-ignore", where, prefix)),
         tuple(_per_file(rule, where, prefix) for rule in per_file(table, where)),
         str(path.parent),
     )
@@ -87,6 +91,8 @@ def _codes(table: Mapping[str, Any], key: str, where: str, prefix: str) -> tuple
 
 def _known(name: str, key: str, where: str | None = None) -> str:
     """A rule's code for its slug, a code or a prefix of one as it is; InputError for what is none."""
+    if name == ALL:
+        return PREFIX
     for rule in RULES:
         if name == rule.SLUG:
             return rule.CODE

@@ -36,7 +36,8 @@ if TYPE_CHECKING:
 @stack_option
 @workload_options
 @click.option("--select", multiple=True, metavar="CODES", help="Only these rules (codes, prefixes or slugs).")
-@click.option("--ignore", multiple=True, metavar="CODES", help="Not these rules.")
+@click.option("--extend-select", multiple=True, metavar="CODES", help="These rules too, beside those selected.")
+@click.option("--ignore", "--extend-ignore", multiple=True, metavar="CODES", help="Not these rules.")
 @click.option(
     "--tokens", type=float, metavar="N", help="Give kWh (and cost) of this many tokens. [default: 1e12; serving: 1e6]"
 )
@@ -55,6 +56,7 @@ def command(
     devices: tuple[str, ...],
     stack: str | None,
     select: tuple[str, ...],
+    extend_select: tuple[str, ...],
     ignore: tuple[str, ...],
     tokens: float | None,
     price: float | None,
@@ -87,7 +89,9 @@ def command(
             subjects = _read(pair, stack or project.stack, {**project.workload, **given(workload)}, notes)
             if subjects is None:
                 continue
-            suppression = load_suppression(_of(pair), select=codes(select), ignore=codes(ignore))
+            suppression = load_suppression(
+                _of(pair), select=codes(select), ignore=codes(ignore), extend_select=codes(extend_select)
+            )
             table, where = _budget_table(_of(pair))
             budgets = budgets_of(table, max_step_regression=max_step_regression, max_memory=max_memory, where=where)
             targets = [load_device(name) for name in devices or (project.device or DEFAULT_DEVICE,)]
