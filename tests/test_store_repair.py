@@ -19,6 +19,7 @@ import pytest
 from click.testing import CliRunner, Result
 from measure_fakes import ENVIRONMENT, measurement
 
+from reports.campaigns.outputs import disk
 from shapes.errors import InputError
 from shapes.measure.jobs import Job
 from shapes.measure.salvage import repair, salvage
@@ -305,6 +306,19 @@ def test_a_full_disk_is_one_line_and_keeps_what_was_stored(tmp_path: Path) -> No
     assert "the disk is full" in said
     assert "the disk is full" in again  # before anything is measured
     assert ks(path) == list(range(1, int(stored) + 1))
+
+
+@pytest.mark.parametrize("kind", ["disk", "read-only"])
+def test_a_store_on_a_full_or_read_only_disk_is_read(tmp_path: Path, kind: str) -> None:
+    whole = tmp_path / "whole"
+    whole.mkdir()
+    fill(whole / "s.db", range(1, 20))
+    with disk(tmp_path / "disk", kind, whole) as mounted:
+        if not mounted:
+            pytest.skip("mounting a disk is not allowed here")
+        assert ks(tmp_path / "disk" / "s.db") == list(range(1, 20))
+        with pytest.raises(InputError, match="the disk is full" if kind == "disk" else "cannot be written"):
+            fill(tmp_path / "disk" / "s.db", range(20, 60))
 
 
 def test_leftovers_of_killed_creations_are_removed(tmp_path: Path) -> None:

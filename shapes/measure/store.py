@@ -56,6 +56,8 @@ SCHEMA_VERSION = len(MIGRATIONS)
 _NOT_WRITABLE = (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM)
 #: How a limit on the size of files (EFBIG) or a quota shows.
 _NO_ROOM = (sqlite3.SQLITE_IOERR_WRITE, sqlite3.SQLITE_IOERR_SHMSIZE, sqlite3.SQLITE_IOERR_SHMOPEN)
+#: Reading makes files beside the database, too: where it cannot, a copy is read.
+_READ_ASIDE = (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_FULL)
 #: A schema version that no release will reach is damage.
 _LARGEST_VERSION = 1000
 
@@ -101,10 +103,8 @@ class Store:
                 raise damaged(place, "its log")
             return cls._connect(place, place, ExitStack(), write)
         except sqlite3.Error as error:
-            if write or getattr(error, "sqlite_errorcode", 0) & 0xFF not in (
-                sqlite3.SQLITE_CANTOPEN,
-                sqlite3.SQLITE_READONLY,
-            ):
+            code = getattr(error, "sqlite_errorcode", 0)
+            if write or (code & 0xFF not in _READ_ASIDE and code not in _NO_ROOM):
                 raise _trouble(error, place) from None
         except (OSError, ValueError) as error:
             if isinstance(error, InputError):
