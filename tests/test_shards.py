@@ -13,6 +13,7 @@ import yaml
 from click.testing import CliRunner
 
 from shapes.errors import InputError
+from shapes.measure import Settings
 from shapes.measure.runner import Shard
 from shapes.measure.store import Store
 from shapes.measure.suite import load_suite
@@ -80,8 +81,9 @@ def test_what_needs_a_suite_says_so(option: tuple[str, ...]) -> None:
 def test_the_search_for_a_maximum_is_one_shard_s() -> None:
     from sizer.cli.bench import _planned
 
-    options = {"scale": 1.0}
-    mamf = [_planned(SUITES / "mamf.toml", {**options, "shard": Shard(number, 3)}).mamf for number in (1, 2, 3)]
+    options = {"scale": 1.0, "budget": None}
+    shards = [{**options, "shard": Shard(number, 3)} for number in (1, 2, 3)]
+    mamf = [_planned(SUITES / "mamf.toml", one, Settings())[0].mamf for one in shards]
     assert mamf == [("bf16", "fp8"), (), ()]
 
 

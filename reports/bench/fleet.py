@@ -29,6 +29,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import ray
 from ray.cluster_utils import Cluster
 
 from shapes.measure import InProcess, Job, Measurement, Settings, measure
@@ -261,13 +262,15 @@ def drivers(address: str, folder: Path, kills: int = 20) -> str:
     while True:
         started += 1
         child = subprocess.Popen(
-            [sys.executable, __file__, "drive", address, str(path), str(suite)], stderr=subprocess.DEVNULL
+            [sys.executable, __file__, "drive", address, str(path), str(suite)], stderr=subprocess.PIPE, text=True
         )
         if struck < kills:
             _wait_for_a_row(path, child, len(seen))
             time.sleep(chance.uniform(0.0, 1.0))
             child.kill()
-        child.wait()
+        _, said = child.communicate()
+        if child.returncode not in (0, -signal.SIGKILL):
+            raise SystemExit(f"a driver failed: {said[-1000:]}")
         struck += child.returncode == -signal.SIGKILL
         with Store.open(path) as store:
             now = {one.key: one.uid for one in store.measurements()}
@@ -323,6 +326,7 @@ def _sent(folder: Path) -> None:
     sweep = measure(jobs(40), executor=executor, settings=SETTINGS)
     where = "sent by Ray" if asked[0] else "NOT SENT"
     sys.stdout.write(f"| nodes without sizer | {where}; {len(sweep.results)} of 40 jobs done there |\n")
+    ray.shutdown()
     made.shutdown()
 
 
@@ -348,6 +352,7 @@ def main(asked: Sequence[str]) -> None:
             extra = (made,) if part == "node" else ()
             sys.stdout.write(globals()[part](made.address, folder, *extra) + "\n")
             sys.stdout.flush()
+        ray.shutdown()
         made.shutdown()
 
 
