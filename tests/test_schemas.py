@@ -42,6 +42,7 @@ CALLS: dict[str, tuple[tuple[str, ...], ...]] = {
     ),
     "mfu": (MFU, (*MFU, "--explain")),
     "devices": (("devices",), ("devices", "h200", "gaudi3")),
+    "deploy": (("deploy", LLAMA), ("deploy", QWEN, "--tp", "8", "--recipe", "fp8-block")),
     "rules": (("rules",),),
     "measurements": (BENCH,),
 }  # fmt: skip
