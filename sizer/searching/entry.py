@@ -78,6 +78,11 @@ def search(
         raise InputError("expected train or prefill: `sizer check` prices a decode step", key="phase", value="decode")
     if tokens is not None:
         workload |= sequences(tokens, workload)
+    if what != "microbatch" and (workload.get("frozen_architecture") or workload.get("finetune")):
+        key = "--frozen-architecture" if workload.get("frozen_architecture") else "--finetune"
+        raise InputError("expected --what microbatch with it: a released model's dimensions stay", key=key)
+    if workload.get("vpp", 1) != 1:
+        raise InputError("expected none: a search adds up operators, `sizer plan` prices schedules", key="--vpp")
     if params is not None and not 0 < params < MOST_PARAMETERS:
         raise InputError(f"expected a positive number below {MOST_PARAMETERS:g}", key="--params", value=params)
     source = _source(measure, device, measuring)

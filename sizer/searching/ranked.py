@@ -124,7 +124,8 @@ class SearchResult(Printable):
 
     @property
     def best(self) -> Ranked:
-        return self.candidates[0]
+        """The first candidate; the baseline where none was timed."""
+        return self.candidates[0] if self.candidates else self.baseline
 
     def to_dict(self) -> dict[str, Any]:
         return {

@@ -95,7 +95,10 @@ def beside(
         priced = _served(space, found, budgets.serving, Pricer(device))
         excluded[f"the split that serves (tp {budgets.serving.t}, ep {budgets.serving.e})"] = len(found) - len(priced)
         found = priced
-    return found, {reason: number for reason, number in excluded.items() if number}
+    excluded = {reason: number for reason, number in excluded.items() if number}
+    if excluded and len(found) == 1:
+        raise nothing_left(space.what, excluded)
+    return found, excluded
 
 
 def _served(space: Space, ranked: Sequence[Ranked], serving: Workload, pricer: Pricer) -> list[Ranked]:

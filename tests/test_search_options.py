@@ -1,0 +1,83 @@
+"""A search ignores nothing that it is told: each option changes the answer or is refused."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from sizer.cli import main
+from sizer.cli.search import command
+
+CONFIGS = Path(__file__).parent / "data" / "configs"
+LLAMA, GPT2, MOE = (str(CONFIGS / f"{name}.json") for name in ("llama-3.1-8b", "gpt2", "qwen3-30b-a3b"))
+
+HEADS = (LLAMA, "--what", "heads")
+BATCH = (GPT2, "--what", "microbatch", "-b", "2")
+MODEL = (GPT2, "--what", "model", "--tolerance", "3%")
+#: A search, and an option that it must not pass over.
+ACTS: tuple[tuple[tuple[str, ...], tuple[str, ...]], ...] = (
+    (("--h", "4096"), ("--d-ff", "11000")), (("--h", "4096", "--what", "heads"), ("--heads", "64")),
+    (("--h", "4096", "--what", "heads"), ("--kv-heads", "8")),
+    (("--h", "4096", "--what", "hidden"), ("--layers", "48")),
+    (("--h", "4096", "--what", "hidden"), ("--vocab", "128256")), (("--h", "4096"), ("--heads", "64")),
+    (HEADS, ("--h", "8192")), (MODEL, ("--params", "2e8")), (HEADS, ("--params", "2e8")),
+    (HEADS, ("--what", "swiglu")), (("--h", "4096"), ("--tolerance", "3%")),
+    (("--h", "4096"), ("--range", "10900:11000")), (("--h", "4096"), ("--step", "16")),
+    (MODEL, ("--aspect", "40:60")), (HEADS, ("--head-dim", "64")), (HEADS, ("--aspect", "40:60")),
+    (BATCH, ("--seq-lens", "512")), (HEADS, ("--seq-lens", "512")), (HEADS, ("--tp-ready", "64")),
+    (BATCH, ("--tp-ready", "8")), (MODEL, ("--keep", "layers")), (BATCH, ("--keep", "layers")),
+    (MODEL, ("--vary", "kv-ratio")), (HEADS, ("--vary", "kv-ratio")), (HEADS, ("--serving", "context=8k")),
+    (HEADS, ("--training-budget", "90%")), (HEADS, ("--train",)), (HEADS, ("--infer",)),
+    (HEADS, ("--tokens", "4096")), (("--h", "4096"), ("--misaligned",)), (HEADS, ("--misaligned",)),
+    (MODEL, ("--misaligned",)), (HEADS, ("--device", "a100-sxm")), (("--h", "4096"), ("--objective", "step-time")),
+    (("--h", "4096"), ("--gemm-only",)), (HEADS, ("--gemm-only",)), (HEADS, ("--strategy", "racing")),
+    (HEADS, ("--regret", "2%")), (HEADS, ("--confidence", "0.9")), (HEADS, ("--time-limit", "3")),
+    (HEADS, ("--store", "here.db")), (HEADS, ("--ray", "auto")), (HEADS, ("--on", "h100")), (HEADS, ("--top", "1")),
+    (HEADS, ("-b", "1")), (HEADS, ("-s", "1024")), (HEADS, ("--dtype", "fp8")), (HEADS, ("--tp", "2")),
+    (MODEL, ("--pp", "2")), (MODEL, ("--dp", "8")), ((*MODEL, "--dp", "8"), ("--zero", "3")),
+    ((*MODEL, "--dp", "8", "--zero", "3"), ("--replicas", "2")),
+    ((MOE, "--what", "experts", "--dp", "8"), ("--ep", "8")), (HEADS, ("--ep", "2")), (HEADS, ("--cp", "2")),
+    (MODEL, ("--vpp", "2")), (MODEL, ("--gpus", "8")), ((*MODEL, "--dp", "8"), ("--global-batch", "64")),
+    (HEADS, ("--attention", "eager")), (("--h", "4096"), ("--recipe", "blockwise")), (HEADS, ("--phase", "prefill")),
+    (HEADS, ("--context", "4k")), (HEADS, ("--kv-dtype", "fp8")), (HEADS, ("--speculative", "1")),
+    (HEADS, ("--checkpointing", "full")), ((*MODEL, "--tp", "2"), ("--sequence-parallel",)),
+    (HEADS, ("--fused-qkv",)), (("--h", "4096"), ("--fused-gate-up",)), (BATCH, ("--finetune", "lora")),
+    (HEADS, ("--finetune", "lora")), ((*BATCH, "--finetune", "lora"), ("--lora-rank", "256")),
+    ((*BATCH, "--finetune", "lora"), ("--lora-targets", "all-linear")),
+    ((*BATCH, "--finetune", "qlora"), ("--base", "int8")), (HEADS, ("--frozen-architecture",)),
+    ((MOE, "--what", "experts"), ("--expert-load", "2")), (MODEL, ("--optimizer", "sgd")),
+    (MODEL, ("--precision", "fp32")), (HEADS, ("--set", "num_attention_heads=64")),
+)  # fmt: skip
+#: Where the answer goes and where it comes from, and what another model or device uses.
+ELSEWHERE = {
+    "--config", "--predict", "--measure", "--emit", "--format", "--output", "--plot", "--config-format", "--training",
+    "--implementation", "--decoder-sequence",
+}  # fmt: skip
+
+
+def answer(words: tuple[str, ...]) -> Any:
+    result = CliRunner().invoke(main, ["search", *words, "--predict", "--format", "json"])
+    if result.exit_code:
+        assert result.exit_code == 2, result.output
+        return result.stderr
+    found = json.loads(result.stdout)
+    return {key: value for key, value in found.items() if key != "elapsed_s"}
+
+
+@pytest.mark.parametrize(("base", "option"), ACTS, ids=[f"{base[1:3]} {option}" for base, option in ACTS])
+def test_each_option_changes_the_answer_or_is_refused(base: tuple[str, ...], option: tuple[str, ...]) -> None:
+    if option == ("--train",):  # what a search is without it: of the other phase it is the contrary
+        base = (*base, "--phase", "infer")
+    assert answer((*base, *option)) != answer(base)
+
+
+def test_every_option_of_a_search_is_in_the_table() -> None:
+    known = {max(one.opts, key=len) for one in command.params if isinstance(one, click.Option)}
+    aliases = {"-b": "--microbatch", "-s": "--sequence"}
+    tried = {aliases.get(option[0], option[0]) for _, option in ACTS}
+    assert known - ELSEWHERE <= tried
