@@ -1,9 +1,9 @@
 """sizer: a sizing advisor for transformer architectures.
 
 ``check`` runs the rules on a configuration or module and prices each finding, ``diff`` prices a change of one,
-``search`` looks for faster neighbouring dimensions, ``ops`` lists every operator with its predicted time,
-``read_config`` gives a file as a ``ModelShape``; ``pad_vocab``, ``round_to_alignment`` and ``swiglu_width`` are for
-model-config code. A mistake is an ``InputError``.
+``search`` looks for faster neighbouring dimensions, ``ops`` lists every operator with its predicted time, ``memory``
+what takes memory and what fits, ``read_config`` gives a file as a ``ModelShape``; ``pad_vocab``, ``round_to_alignment``
+and ``swiglu_width`` are for model-config code. A mistake is an ``InputError``.
 
 >>> import sizer
 >>> sizer.pad_vocab(50257)
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from shapes.workload import Workload
     from sizer.advice import pad_vocab, round_to_alignment
     from sizer.answers.diff import diff
+    from sizer.answers.memory_breakdown import memory
     from sizer.answers.operator_table import ops
     from sizer.checking import check
     from sizer.checking.findings import Report
@@ -39,6 +40,7 @@ _HOMES = {
     "check": "sizer.checking",
     "deploy": "sizer.answers.deploy",
     "diff": "sizer.answers.diff",
+    "memory": "sizer.answers.memory_breakdown",
     "ops": "sizer.answers.operator_table",
     "Reading": "sizer.readers",
     "read_config": "sizer.readers",
@@ -48,8 +50,8 @@ _HOMES = {
 }
 
 __all__ = [
-    "InputError", "ModelShape", "Reading", "Report", "Workload", "check", "deploy", "diff", "ops", "pad_vocab",
-    "read_config", "round_to_alignment", "search", "swiglu_width",
+    "InputError", "ModelShape", "Reading", "Report", "Workload", "check", "deploy", "diff", "memory", "ops",
+    "pad_vocab", "read_config", "round_to_alignment", "search", "swiglu_width",
 ]  # fmt: skip
 
 

@@ -213,3 +213,49 @@ def test_a_configuration_whose_layers_differ_in_a_dimension_is_traced() -> None:
     sizes, keys = named_dimensions(Heterogeneous(hidden_size=64, num_attention_heads=4, vocab_size=128))
     assert sizes == {"vocab": 128, "hidden": 64, "heads": 4, "head_dim": 16}
     assert "kv_heads" not in keys
+
+
+def test_a_directory_of_files_of_other_names_stands_for_those_that_state_a_model(tmp_path: Path) -> None:
+    saved(tmp_path, "small.json", LLAMA)
+    saved(
+        tmp_path, "neox.yml", "{num-layers: 2, hidden-size: 64, num-attention-heads: 4, vocab_size: 128, pos-emb: none}"
+    )
+    saved(tmp_path, "package.json", {"name": "web", "version": "1.0"})
+    answer = run(str(tmp_path), "--fail-on", "never")
+    assert answer.exit_code == 0, answer.output
+    assert ("small.json" in answer.output, "neox.yml" in answer.output) == (True, True)
+    assert "package.json" not in answer.output + answer.stderr
+    (tmp_path / "none").mkdir()
+    assert "or files that state a model" in run(str(tmp_path / "none")).stderr
+
+
+@dataclass
+class Own:
+    hidden_size: int = 512
+    intermediate_size: int = 1408
+    num_layers: int = 2
+    num_attention_heads: int = 8
+    n_kv_heads: int = 2
+    vocab_size: int = 32000
+
+
+def test_a_dataclass_in_llamas_names_is_a_llama_and_says_so() -> None:
+    reading = read_config(Own())
+    assert reading.model == read_config({**LLAMA, "num_key_value_heads": 2}).model
+    assert reading.notes[0].startswith("read as a llama")
+
+
+def test_memory_is_a_library_call_with_the_same_words() -> None:
+    tuned = sizer.memory(GPT2, finetune="lora", lora_rank=16, microbatch=1, sequence=128, device="rtx-4090")
+    assert (tuned.workload.lora_rank, tuned.memory.fits) == (16, True)
+    served = sizer.memory(GPT2, phase="decode", b=8, context=512)
+    assert served.memory.components["kv_cache"] == 12 * 8 * 512 * 2 * 768 * 2
+    # context parallelism takes devices as tensor parallelism does
+    assert sizer.memory(GPT2, gpus=8, cp=2, b=1).workload.d == 4
+    with pytest.raises(InputError, match="TP x PP x CP"):
+        sizer.memory(GPT2, gpus=8, tp=2, dp=8)
+
+
+def test_tokens_are_typed_as_people_do() -> None:
+    answer = CliRunner().invoke(main, ["diff", str(GPT2), str(GPT2), "--tokens", "2T"])
+    assert "kWh of 2e+12 tokens" in answer.output

@@ -117,7 +117,7 @@ def test_a_plan_lists_the_fastest_splits_and_its_assumptions() -> None:
     ("arguments", "expected"),
     [
         (("memory", LLAMA, "--gpus", "9", "--tp", "2"), "gpus = 9: expected a multiple of TP x PP = 2 x 1 = 2"),
-        (("memory", LLAMA, "--gpus", "8", "--dp", "3"), "--dp = 3: expected GPUs / (TP x PP) = 8"),
+        (("memory", LLAMA, "--gpus", "8", "--dp", "3"), "--dp = 3: expected GPUs / (TP x PP x CP) = 8"),
         (("memory", LLAMA, "--tp", "3"), "--tp = 3: expected a divisor of the 32 attention heads"),
         (("memory", LLAMA, "--pp", "64"), "--pp = 64: expected at most the 32 layers there are"),
         (("memory", LLAMA, "--ep", "2"), "--ep = 2: expected 1: the model has no experts"),

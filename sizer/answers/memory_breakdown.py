@@ -4,13 +4,18 @@ from __future__ import annotations
 
 from typing import Any
 
-from shapes.device import Device
+from shapes.device import DEFAULT_DEVICE, Device, load_device
+from shapes.errors import InputError
 from shapes.frozen import frozen
-from shapes.memory import CHECKED, Memory, Saved, largest_microbatch, memory, savings, smallest_pp, smallest_tp
+from shapes.memory import CHECKED, Memory, Saved, largest_microbatch, savings, smallest_pp, smallest_tp
+from shapes.memory import memory as bytes_by_component
 from shapes.model import ModelShape
 from shapes.model.trainable import trained_parameters
+from shapes.software_stack import SoftwareStack
 from shapes.workload import Workload
+from sizer.batch import batch
 from sizer.printing import Printable
+from sizer.subject import read_subject
 
 
 @frozen
@@ -86,9 +91,43 @@ def memory_breakdown(
     """Memory of ``model`` on ``device`` with what fits; ``options`` are those of ``shapes.memory.memory``."""
     return MemoryBreakdown(
         path=path, model_type=model.model_type, parameters=model.parameters, workload=workload, device=device.name,
-        device_bytes=device.memory.bytes, memory=memory(model, workload, device=device, **options),
+        device_bytes=device.memory.bytes, memory=bytes_by_component(model, workload, device=device, **options),
         largest_microbatch=largest_microbatch(model, workload, device, **options),
         smallest_tp=smallest_tp(model, workload, device, **options),
         smallest_pp=smallest_pp(model, workload, device, **options),
         savings=savings(model, workload, device, **options), trained=trained_parameters(model, workload),
     )  # fmt: skip
+
+
+def memory(
+    config: object,
+    *,
+    device: str | Device = DEFAULT_DEVICE,
+    config_format: str | None = None,
+    stack: str | SoftwareStack | None = None,
+    loss: str | None = None,
+    weight_dtype: str | None = None,
+    **workload: Any,
+) -> MemoryBreakdown:
+    """What takes memory of ``config`` (as for ``check``) on one device, and what fits it.
+
+    ``loss`` (None: that of the ``stack`` named) and ``weight_dtype`` are those of ``shapes.memory.memory``;
+    ``workload`` are fields of ``Workload``, in either spelling. InputError for what names no sizes (a trace), and
+    where devices and degrees do not agree.
+    """
+    subject = read_subject(config, config_format=config_format, stack=stack, **workload)
+    if subject.model is None:
+        raise InputError("expected a model type that sizer reads: memory needs named sizes", where=subject.where)
+    settled = subject.workload
+    loss = subject.stack.loss if loss is None and stack is not None else loss
+    options: dict[str, Any] = {"loss": loss, "implementation": subject.implementation}
+    options |= {} if weight_dtype is None else {"weight_dtype": weight_dtype}
+    if settled.gpus is not None or settled.global_batch is not None:
+        each = settled.t * settled.cp  # ranks that share a microbatch, as the batch's arithmetic has them
+        devices = settled.gpus or each * settled.p * settled.d
+        plan = batch(devices, settled.b, t=each, p=settled.p, global_batch=settled.global_batch)
+        if settled.d != plan.d:
+            raise InputError(f"expected GPUs / (TP x PP x CP) = {plan.d}", key="d", value=settled.d)
+        options["microbatches"] = plan.microbatches if settled.global_batch is not None else None
+    chosen = load_device(device) if isinstance(device, str) else device
+    return memory_breakdown(subject.model, settled, chosen, subject.where, **options)

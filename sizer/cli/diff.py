@@ -11,6 +11,7 @@ import click
 
 from shapes.device import DEFAULT_DEVICE
 from shapes.errors import InputError
+from sizer.cli.numbers import QUANTITY
 from sizer.cli.options import (
     codes,
     given,
@@ -39,7 +40,10 @@ if TYPE_CHECKING:
 @click.option("--extend-select", multiple=True, metavar="CODES", help="These rules too, beside those selected.")
 @click.option("--ignore", "--extend-ignore", multiple=True, metavar="CODES", help="Not these rules.")
 @click.option(
-    "--tokens", type=float, metavar="N", help="Give kWh (and cost) of this many tokens. [default: 1e12; serving: 1e6]"
+    "--tokens",
+    type=QUANTITY,
+    metavar="N",
+    help="Give kWh (and cost) of this many tokens. [default: 1e12; serving: 1e6]",
 )
 @click.option("--price", type=float, metavar="AMOUNT", help="The price of a device hour: give the tokens' cost.")
 @click.option("--max-step-regression", metavar="PERCENT", help="Exit 1 where a token takes longer by more: 1%.")

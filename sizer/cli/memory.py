@@ -47,30 +47,13 @@ def command(
 
     Exit code 1: the workload does not fit the device.
     """
-    from shapes.device import load_device
-    from sizer.answers.memory_breakdown import memory_breakdown
-    from sizer.batch import batch
-    from sizer.subject import read_subject
+    from sizer.answers.memory_breakdown import memory
 
-    asked = given(workload)
-    options: dict[str, Any] = {"loss": loss}
-    if weight_dtype is not None:
-        options["weight_dtype"] = weight_dtype
     try:
-        subject = read_subject(config_argument(config), config_format=config_format, stack=stack, **asked)
-        if subject.model is None:
-            raise InputError("expected a model type that sizer reads: memory needs named sizes", where=config)
-        options["implementation"] = subject.implementation
-        if stack is not None and loss is None:
-            options["loss"] = subject.stack.loss
-        settled = subject.workload
-        if settled.gpus is not None or settled.global_batch is not None:
-            devices = settled.gpus or settled.t * settled.p * settled.d
-            plan = batch(devices, settled.b, t=settled.t, p=settled.p, global_batch=settled.global_batch)
-            if settled.d != plan.d:
-                raise InputError(f"expected GPUs / (TP x PP) = {plan.d}", key="d", value=settled.d)
-            options["microbatches"] = plan.microbatches if settled.global_batch is not None else None
-        found = memory_breakdown(subject.model, settled, load_device(device), subject.where, **options)
+        found = memory(
+            config_argument(config), device=device, config_format=config_format, stack=stack, loss=loss,
+            weight_dtype=weight_dtype, **given(workload),
+        )  # fmt: skip
     except InputError as error:
         raise option_error(error) from None
     write_answer("memory", found, format_, output)

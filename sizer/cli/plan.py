@@ -10,7 +10,7 @@ import click
 from shapes.errors import InputError
 from shapes.finetune import METHODS
 from shapes.kernels import CHOICES
-from sizer.cli.numbers import COUNT
+from sizer.cli.numbers import COUNT, QUANTITY
 from sizer.cli.options import config_argument, config_options, device_option, output_options, write_answer
 
 
@@ -30,7 +30,7 @@ from sizer.cli.options import config_argument, config_options, device_option, ou
     help=f"Attention kernel: {', '.join(CHOICES)}.",
 )
 @click.option("--stack", metavar="NAME", help="Software stack that runs the step. [default: megatron-core-te]")
-@click.option("--tokens", type=float, metavar="N", help="Tokens of a whole training: days, device hours, kWh.")
+@click.option("--tokens", type=QUANTITY, metavar="N", help="Tokens of a whole training: days, device hours, kWh.")
 @click.option("--price", type=float, metavar="AMOUNT", help="With --tokens: the price of a device hour.")
 @click.option("--optimizer", metavar="NAME", help="Optimizer, e.g. lion. [default: the file's, or adamw]")
 @click.option("--precision", metavar="NAME", help="Recipe, e.g. mixed-16. [default: by --dtype]")

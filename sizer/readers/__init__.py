@@ -11,7 +11,7 @@ from typing import Any
 from shapes.errors import InputError
 from shapes.model import ModelShape
 from sizer.readers.loading import check_size, find_config, load_text, parse_mapping, parse_toml
-from sizer.readers.objects import plain_mapping
+from sizer.readers.objects import as_llama, plain_mapping
 from sizer.readers.reading import NoModel, Reading, Source, UnknownModelType
 from sizer.readers.settings import with_settings
 from sizer.readers.unread import check_settings, unread
@@ -46,7 +46,11 @@ def read_config(
         path = find_config(Path(source))
         return read_text(load_text(path), where=where or str(path), config_format=config_format, settings=settings)
     found, named = plain_mapping(source)
-    return _read_mapping(found, where or named, config_format, settings)
+    llama = None if isinstance(source, Mapping) or config_format is not None else as_llama(found)
+    if llama is None:
+        return _read_mapping(found, where or named, config_format, settings)
+    reading = _read_mapping(llama, where or named, None, settings)
+    return replace(reading, notes=("read as a llama, whose names these are", *reading.notes))
 
 
 def _read_source(source: Source, config_format: str | None) -> Reading:

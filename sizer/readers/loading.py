@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import tomllib
 from collections.abc import Mapping
 from glob import iglob
@@ -41,6 +42,9 @@ def find_config(path: Path) -> Path:
 
 #: A tree has thousands of files, of which a few are configurations.
 MAX_FOUND = 10_000
+#: Files of a directory that are looked into where none has a usual name, and words that only a model's have.
+_SUFFIXES = (".json", ".yaml", ".yml", ".toml")
+_MODEL = re.compile(rb"\b(?:model_type|hidden[-_]size|n_embd|d_model|n_layers|num[-_]layers|flavor)\b")
 
 
 def expand(argument: str) -> list[str]:
@@ -51,20 +55,33 @@ def expand(argument: str) -> list[str]:
     path = Path(argument)
     try:
         if path.is_dir() and not any((path / name).is_file() for name in CONFIG_NAMES):
-            inside = (one for one in islice(path.rglob("*"), MAX_FOUND) if one.name in CONFIG_NAMES and one.is_file())
-            hidden = len(path.parts)
-            found = sorted(str(one) for one in inside if not any(p.startswith(".") for p in one.parts[hidden:]))
-            if not found:
-                raise InputError(f"found a directory: expected one of {', '.join(CONFIG_NAMES)} in it", where=argument)
-            return found
-        if path.exists() or not any(character in argument for character in "*?["):
+            found = _inside(path)
+            missing = f"found a directory: expected one of {', '.join(CONFIG_NAMES)} in it, or files that state a model"
+        elif path.exists() or not any(character in argument for character in "*?["):
             return [argument]
-        found = sorted(one for one in islice(iglob(argument, recursive=True), MAX_FOUND) if Path(one).is_file())
+        else:
+            listed = islice(iglob(argument, recursive=True), MAX_FOUND)
+            found, missing = sorted(one for one in listed if Path(one).is_file()), "matches no file"
     except (OSError, ValueError):
         return [argument]
     if not found:
-        raise InputError("matches no file", where=argument)
+        raise InputError(missing, where=argument)
     return found
+
+
+def _inside(directory: Path) -> list[str]:
+    """The configurations anywhere in a directory by their usual names; else its own files that speak of a model."""
+    hidden = len(directory.parts)
+    every = [one for one in islice(directory.rglob("*"), MAX_FOUND)
+             if not any(part.startswith(".") for part in one.parts[hidden:])]  # fmt: skip
+    usual = sorted(str(one) for one in every if one.name in CONFIG_NAMES and one.is_file())
+    own = (one for one in every if one.parent == directory and one.suffix in _SUFFIXES and one.is_file())
+    return usual or sorted(str(one) for one in own if _states_a_model(one))
+
+
+def _states_a_model(path: Path) -> bool:
+    with path.open("rb") as file:
+        return _MODEL.search(file.read(MAX_TEXT)) is not None
 
 
 def load_text(path: Path) -> str:

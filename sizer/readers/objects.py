@@ -8,6 +8,25 @@ from typing import Any
 
 from shapes.errors import InputError
 
+#: What an object's fields are called, under llama's names: for the dataclasses that people write themselves.
+_LLAMA = {
+    "num_hidden_layers": ("num_hidden_layers", "num_layers", "n_layers", "n_layer"),
+    "num_key_value_heads": ("num_key_value_heads", "num_kv_heads", "n_kv_heads"),
+    "max_position_embeddings": ("max_position_embeddings", "max_seq_len", "seq_length"),
+}  # fmt: skip
+
+
+def as_llama(found: Mapping[str, Any]) -> dict[str, Any] | None:
+    """An object's fields as llama's configuration, where they are llama's own names and say no type; else None."""
+    if "model_type" in found or not {"hidden_size", "intermediate_size", "num_attention_heads"} <= found.keys():
+        return None
+    named = {ours: next((found[name] for name in names if name in found), None) for ours, names in _LLAMA.items()}
+    theirs = {name for names in _LLAMA.values() for name in names}
+    if named["num_hidden_layers"] is None:
+        return None
+    rest = {key: value for key, value in found.items() if key not in theirs}
+    return {"model_type": "llama", **rest, **{key: value for key, value in named.items() if value is not None}}
+
 
 def plain_mapping(source: object) -> tuple[Mapping[str, Any], str]:
     """(its keys, what to call it). InputError for an object that holds none."""
