@@ -121,6 +121,7 @@ def test_bench_measures_on_the_cluster_and_the_driver_alone_stores(cluster: str,
     first = CliRunner().invoke(main, arguments, catch_exceptions=False)
     assert first.exit_code == 0, first.output
     assert "8 measured, 0 from the store" in first.output
+    assert "by device: H100/0 at " in first.output
     with Store.open(path) as store:
         assert sorted(one.description["k"] for one in store.measurements()) == list(range(16, 24))
         assert {one.environment.host["node"] for one in store.measurements()}

@@ -239,7 +239,8 @@ class _Run:
             compiled=options["compiled"],
         )  # fmt: skip
         sweep = self._measure(jobs)
-        return Table(rows_of(jobs, sweep, device_of(self.session.environment)), sweep, self.session.environment)
+        rows = rows_of(jobs, sweep, device_of(self.session.environment))
+        return Table(rows, sweep, self.session.environment, self._by_device())
 
     def configuration(self, config: str) -> Table:
         from sizer.answers.bench import Table, rows_of_subject
@@ -253,7 +254,12 @@ class _Run:
         jobs, notes = jobs_of_subject(subject)
         sweep = self._measure(jobs.values())
         rows = rows_of_subject(subject, jobs, sweep, device_of(self.session.environment))
-        return Table(rows, sweep, self.session.environment, notes)
+        return Table(rows, sweep, self.session.environment, (*notes, *self._by_device()))
+
+    def _by_device(self) -> tuple[str, ...]:
+        """How many jobs each device of a fleet has done."""
+        status = getattr(self.session, "status", "")
+        return (f"by device: {status}",) if status else ()
 
     def maximum(self) -> list[Peak]:
         return [self._maximum(dtype, self.options["time_limit"] or 120.0) for dtype in self._dtypes()]
@@ -304,7 +310,8 @@ class _Run:
             raise
         if suite.jobs:
             rows = rows_of(suite.jobs, sweep, device_of(self.session.environment))
-            parts.append(Table(rows, sweep, self.session.environment, self._notes[suite.name]))
+            notes = (*self._notes[suite.name], *self._by_device())
+            parts.append(Table(rows, sweep, self.session.environment, notes))
         self._write(suite, [*extra, *_labelled(suite.jobs, sweep.results)], sweep)
         return Group(tuple(parts), f"{suite.name}: {suite.title}")
 

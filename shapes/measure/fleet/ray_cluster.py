@@ -34,10 +34,13 @@ _CURRENT = "ray/ray_current_cluster"
 _TYPE = "accelerator_type:"
 
 
-def connect(address: str) -> None:
-    """Join the cluster at ``address`` ("auto": this machine's). InputError in one line of what was tried."""
+def connect(address: str, sent: str | None = None) -> bool:
+    """Join the cluster at ``address`` ("auto": this machine's); False where this program has joined one already.
+
+    ``sent``: a package's folder that every worker gets. InputError in one line of what was tried.
+    """
     if ray.is_initialized():
-        return
+        return False
     if address.startswith("ray://"):
         expected = "expected auto or HOST:PORT of the head node: run sizer on a node of the cluster"
         raise InputError(expected, key="--ray", value=address)
@@ -51,13 +54,14 @@ def connect(address: str) -> None:
         try:
             ray.init(
                 address=found or "auto", namespace="sizer", log_to_driver=False, logging_level=logging.ERROR,
-                configure_logging=True,
+                configure_logging=True, runtime_env={"py_modules": [sent]} if sent is not None else None,
             )  # fmt: skip
         except (ConnectionError, RuntimeError, ValueError) as error:
             reason = str(error).strip().splitlines()[0][:200]
             raise InputError(
                 f"no Ray cluster ({reason}); tried {tried}: start one with `ray start --head`", key="--ray"
             ) from None
+    return True
 
 
 def _current() -> tuple[str | None, str]:
@@ -130,11 +134,13 @@ def fleets(
     ``on``: type -> how many (None: all that are there). ``make`` and ``device``: see ``DeviceProcess``. ``say`` is told
     what happens to devices. InputError where there is no cluster, not what was asked for, or another sizer on a node.
     """
-    connect(address)
+    ours = connect(address)
     nodes = nodes_of_cluster()
     wanted = places(on, nodes)
     sent = _code_on([node for node in nodes if node.type in wanted])
-    pool = RayPool(device, make, {"py_modules": [sent]} if sent is not None else None)
+    if sent is not None:
+        _send(address, sent, ours)
+    pool = RayPool(device, make)
     members = {
         name: Member(name, type_) for type_, count in wanted.items() for name in (f"{type_}/{i}" for i in range(count))
     }
@@ -155,6 +161,18 @@ def fleets(
                 kind.greeted(members[name], greetings[name])
         made.append(Fleet(own, kind, min(greetings[name].room_bytes for name in names if name in greetings), settings))
     return tuple(made)
+
+
+def _send(address: str, folder: str, ours: bool) -> None:
+    """Join anew, now with the code that nodes lack: Ray sends folders with a whole job only."""
+    if not ours:
+        raise InputError(
+            "sizer is not installed on every node: install it, or join with "
+            f"ray.init(runtime_env={{'py_modules': [{folder!r}]}})",
+            key="--ray",
+        )
+    ray.shutdown()
+    connect(address, folder)
 
 
 def _greetings(

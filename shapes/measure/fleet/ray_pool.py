@@ -34,20 +34,20 @@ class _Seat:
 class RayPool:
     """See ``Pool``. ``device``: torch's, in each process; ``make``: its executor."""
 
-    def __init__(self, device: str | None, make: Make, runtime_env: dict[str, Any] | None = None) -> None:
-        self._device, self._make, self._runtime_env = device, make, runtime_env
+    def __init__(self, device: str | None, make: Make) -> None:
+        self._device, self._make = device, make
         self._class = ray.remote(_Actor)
         self._seats: dict[str, _Seat] = {}
 
     def split(self, names: Iterable[str]) -> RayPool:
         """A pool of these processes alone, taken out of this one."""
-        other = RayPool(self._device, self._make, self._runtime_env)
+        other = RayPool(self._device, self._make)
         other._seats = {name: self._seats.pop(name) for name in names}
         return other
 
     def start(self, name: str, type_: str) -> None:
         actor = self._class.options(
-            num_gpus=1, num_cpus=1, max_restarts=0, max_task_retries=0, runtime_env=self._runtime_env,
+            num_gpus=1, num_cpus=1, max_restarts=0, max_task_retries=0,
             resources={} if type_ == UNNAMED else {f"accelerator_type:{type_}": _TYPE_SHARE},
         ).remote(self._device, self._make)  # fmt: skip
         self._seats[name] = _Seat(actor, actor.greet.remote())
