@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 from test_public_models import DEVICES, MODELS, shape
 
 import sizer
 from shapes.errors import InputError
 from shapes.model import ModelShape
 from sizer.checking.findings import PricedFinding, Report
+from sizer.cli import main
 
 CONFIGS = Path(__file__).parent / "data" / "configs"
 LLAMA = str(CONFIGS / "llama-3.1-8b.json")
@@ -183,3 +186,63 @@ def test_what_search_proposes_check_has_nothing_new_against_or_it_says_what_and_
         assert bool(one.why) == bool(one.breaks)
         new = codes(after(model, dict(one.change), before, device, **asked), "warning", "error")
         assert new <= codes(before, "warning", "error") | set(one.breaks), (device, one.change)
+
+
+#: What an expert calls wrong whatever the accelerator: the dimensions that are warned of.
+WRONG = {
+    "a head dimension of 125": ({"h": 5000, "a": 40, "L": 32, "f": 13824, "v": 32000}, {"hidden", "head_dim"}),
+    "41 heads of 100": ({"h": 4100, "a": 41, "L": 32, "f": 11008, "v": 32000}, {"hidden", "head_dim"}),
+    "a hidden size of 4100": ({"h": 4100, "a": 32, "d": 128, "L": 32, "f": 11008, "v": 32000}, {"hidden"}),
+    "8h/3 as it is": ({"h": 4096, "a": 32, "L": 32, "f": 10922, "v": 32000}, {"d_ff"}),
+    "experts of 1025": ({"h": 2048, "a": 16, "L": 4, "f": 1025, "v": 32000, "experts": 8, "top_k": 2}, {"expert_d_ff"}),
+    "GPT-3 2.7B": (MODELS["gpt3-2_7b"], {"head_dim", "vocab"}),
+    "GPT-2 XL": (MODELS["gpt2-xl"], {"vocab"}),
+}
+
+
+@pytest.mark.parametrize("device", ["h100-sxm", "mi300x", "gaudi2", "gaudi3"])
+@pytest.mark.parametrize("name", WRONG)
+def test_the_same_breaches_warn_on_every_makers_device_with_the_tier_of_their_price(name: str, device: str) -> None:
+    entry, fields = WRONG[name]
+    report = sizer.check(shape(entry), device=device, s=entry.get("s", 4096))
+    warned = [one for one in report.findings if one.severity != "info"]
+    assert {one.field for one in warned} == fields
+    assert not report.ok
+    for one in warned:
+        assert (one.tier in ("fitted", "borrowed", "extrapolated")) if one.step_seconds else one.tier == ""
+        assert device == "h100-sxm" or one.tier in ("", "extrapolated")
+
+
+@pytest.mark.parametrize(
+    ("config", "asked", "code", "change"),
+    [
+        ("qwen2.5-7b", ("--tp", "3"), "SZ105", {"tp": 2}),  # 28 heads, 4 key/value heads
+        ("qwen2.5-7b", ("--tp", "8"), "SZ105", {"tp": 4}),
+        ("falcon-7b", ("--tp", "2"), "SZ105", {"tp": 1}),  # 71 heads
+        ("qwen3-30b-a3b", ("--ep", "3"), "SZ117", {"num_experts": 126}),  # 42 each
+        ("qwen3-30b-a3b", ("--ep", "8", "--dp", "12"), "SZ117", {"dp": 16}),
+        ("llama-3.1-8b", ("--pp", "5"), "SZ110", {"pp": 8}),
+        ("llama-3.1-8b", ("--tp", "16"), "SZ115", {"tp": 8}),
+        ("llama-3.1-8b", ("--gpus", "64", "--tp", "4", "--pp", "2", "--dp", "7"), "SZ120", {"dp": 8}),
+        ("llama-3.1-8b", ("--gpus", "8", "--global-batch", "1001"), "SZ120", {"global_batch": 992}),
+        ("llama-3.1-8b", ("--cp", "3", "-s", "4096"), "SZ127", {"cp": 2}),
+        ("qwen3-30b-a3b", ("--tp", "4", "--recipe", "blockwise"), "SZ124", {"tp": 2}),  # 768 / 4 = 192
+    ],
+)
+def test_what_does_not_divide_is_a_finding_with_its_neighbours_and_exit_1(
+    config: str, asked: tuple[str, ...], code: str, change: dict[str, int]
+) -> None:
+    path = str(CONFIGS / f"{config}.json")
+    result = CliRunner().invoke(main, ["check", path, *asked, "--format", "json"], catch_exceptions=False)
+    assert result.exit_code == 1
+    (finding,) = [one for one in json.loads(result.stdout)["reports"][0]["findings"] if code in one["codes"]]
+    assert finding["severity"] in ("error", "warning")
+    assert change in [one["change"] for one in finding["suggestions"]]
+
+
+def test_a_width_that_an_impossible_split_cuts_is_priced_with_the_split() -> None:
+    report = sizer.check(str(CONFIGS / "qwen2.5-7b.json"), tp=3)
+    split, width = named(report, "SZ105")[0], named(report, "SZ108")[0]
+    assert split.severity == "error"
+    assert (width.step_seconds, width.suggestions) == (0.0, ())
+    assert "SZ105" in width.message

@@ -131,9 +131,10 @@ BAD: list[tuple[str, ModelShape, dict[str, Any], str, int | str, list[Change]]] 
     ("SZ125", experts(count=32, top_k=8), {"b": 1, "recipe": "blockwise"}, "b", 1, [{"b": 3}]),
     ("SZ126", latent(384, 32), {}, "kv_lora_rank", 384, []),
     ("SZ126", latent(), {"phase": "decode", "context": 4096, "t": 4}, "t", 4, []),
-    # Two ranks take two parts each; the third, of 4098, would be 1024.5.
-    ("SZ127", model(), {"cp": 2, "s": 4098}, "s", 4098, [{"s": 4096}, {"s": 4100}, {"cp": 1}]),
-    ("SZ127", model(), {"t": 8, "sequence_parallel": True, "s": 4100}, "s", 4100, [{"s": 4096}, {"s": 4104}]),
+    # Two ranks take two parts each, of 4098 / 4 = 1024.5; 64 x 64 and 65 x 64 are aligned as well.
+    ("SZ127", model(), {"cp": 2, "s": 4098}, "s", 4098, [{"s": 4096}, {"s": 4160}, {"cp": 1}]),
+    ("SZ127", model(), {"t": 8, "sequence_parallel": True, "s": 4100}, "s", 4100, [{"s": 4096}, {"s": 4160}]),
+    ("SZ127", model(), {"cp": 3, "s": 4096}, "s", 4096, [{"s": 4032}, {"s": 4224}, {"cp": 2}]),  # 21, 22 x 192
     ("SZ128", model(layers=8, vocab=256_000), {"p": 4}, "p", 4, []),
 ]  # fmt: skip
 

@@ -112,9 +112,16 @@ def _rank(offer: Offer, subject: Subject) -> tuple[bool, int, int, int, float]:
 
 
 def _priced_once(merged: Sequence[tuple[PricedFinding, tuple[Offer, ...]]]) -> list[PricedFinding]:
-    """What fixes a finding above as well is priced there alone, so that costs add up."""
+    """What fixes a finding above as well is priced there alone, so that costs add up.
+
+    So is what the first way out of an error above fixes: what cannot run is changed whatever else is.
+    """
     done: list[tuple[PricedFinding, tuple[Offer, ...]]] = []
     for finding, offers in merged:
+        errors = (one for one, theirs in done if one.severity == "error" and theirs and _mends(theirs[0], finding))
+        if finding.severity != "error" and (first := next(errors, None)) is not None:
+            done.append((_left(finding, (), first), ()))
+            continue
         above = [(one, theirs) for one, theirs in done if any(_mends(offer, one) for offer in offers)]
         own = tuple(offer for offer in offers if not any(_mends(offer, one) for one, _ in above))
         there = next((one for one, theirs in above if any(_mends(offer, finding) for offer in theirs)), None)

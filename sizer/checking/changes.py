@@ -8,6 +8,7 @@ from typing import Any
 
 from shapes.errors import InputError
 from shapes.model.resize import DIMENSIONS, dimensions, resize
+from shapes.operators import split_problems
 from shapes.workload import Workload
 from sizer.subject import Subject, resized_subject
 
@@ -27,7 +28,11 @@ def changed_subject(subject: Subject, change: Mapping[str, int | str]) -> Subjec
     asked: dict[str, Any] = {key: value for key, value in change.items() if key not in DIMENSIONS}
     model = resize(subject.model, **dims) if dims else subject.model  # type: ignore[arg-type]
     workload: Workload = replace(subject.asked or subject.workload, **asked)
-    return resized_subject(subject, model, workload)
+    changed = resized_subject(subject, model, workload)
+    if subject.asked is None:
+        return changed
+    # What is judged is the split that the change asks for, not the one that it replaces.
+    return replace(changed, asked=workload if split_problems(model, workload) else None)
 
 
 def named_change(change: Mapping[str, int | str], before: Subject, after: Subject) -> dict[str, int | str]:

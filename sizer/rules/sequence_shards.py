@@ -13,7 +13,7 @@ Suggestion: the sequence lengths beside it; a smaller degree.
 from __future__ import annotations
 
 from shapes.operators.split import largest_divisor
-from sizer.rules.arithmetic import lcm, neighbours
+from sizer.rules.arithmetic import alignment, lcm, neighbours
 from sizer.rules.base import Answer, Context, Finding, NotApplicable, Suggestion
 
 CODE = "SZ127"
@@ -39,7 +39,7 @@ def check(context: Context) -> Answer:
     if not cut:
         return ()
     longest = context.model.max_positions if context.model is not None else None
-    whole = lcm(*parts.values())
+    whole = lcm(lcm(*parts.values()), alignment(context))
     suggestions = [Suggestion({"s": near}) for near in neighbours(s, whole) if longest is None or near <= longest]
     if "cp" in cut:
         half = largest_divisor(s, 2 * cp - 1) // 2
