@@ -122,9 +122,19 @@ def _priced_once(merged: Sequence[tuple[PricedFinding, tuple[Offer, ...]]]) -> l
         if finding.severity != "error" and (first := next(errors, None)) is not None:
             done.append((_left(finding, (), first), ()))
             continue
-        above = [(one, theirs) for one, theirs in done if any(_mends(offer, one) for offer in offers)]
-        own = tuple(offer for offer in offers if not any(_mends(offer, one) for one, _ in above))
-        there = next((one for one, theirs in above if any(_mends(offer, finding) for offer in theirs)), None)
+        changes = [offer.change.change for offer in offers]
+        above = [
+            (one, theirs)
+            for one, theirs in done
+            if any(_mends(offer, one) for offer in offers) or any(offer.change.change in changes for offer in theirs)
+        ]
+        listed = [offer.change.change for _, theirs in above for offer in theirs]
+        own = tuple(
+            offer
+            for offer in offers
+            if offer.change.change not in listed and not any(_mends(offer, one) for one, _ in above)
+        )
+        there = next((one for one, theirs in above if any(_alike(offer, finding, changes) for offer in theirs)), None)
         if own == offers or (not own and there is None):
             done.append((finding, offers))
         else:
@@ -148,6 +158,10 @@ def _left(finding: PricedFinding, own: tuple[Offer, ...], there: PricedFinding |
         within_error=best is not None and best.priced.within_error,
         tier=finding.tier if own else "",
     )
+
+
+def _alike(offer: Offer, finding: PricedFinding, changes: Sequence[object]) -> bool:
+    return offer.change.change in changes or _mends(offer, finding)
 
 
 def _mends(offer: Offer, finding: PricedFinding) -> bool:
