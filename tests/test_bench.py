@@ -131,3 +131,10 @@ def test_bad_input_is_one_line_and_exit_code_2(bench, arguments, says: str) -> N
     assert result.exit_code == 2
     assert says in result.output
     assert len(result.output.strip().splitlines()) == 1
+
+
+def test_the_help_names_every_operator_there_is() -> None:
+    from sizer.answers.bench import OPS
+
+    shown = " ".join(CliRunner().invoke(main, ["bench", "--help"]).output.split())
+    assert ", ".join(OPS) in shown

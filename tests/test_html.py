@@ -105,6 +105,30 @@ def test_without_the_library_one_line_says_what_to_install(tmp_path: Path, monke
         assert "vl-convert-python: pip install 'sizer[" in result.output
 
 
+@pytest.mark.parametrize(("name", "ending"), [(name, end) for name in PAGES for end in (".svg", ".png", ".pdf")])
+def test_the_same_charts_are_a_picture_and_a_line_says_so(name: str, ending: str, tmp_path: Path) -> None:
+    call, charts = PAGES[name]
+    target = tmp_path / f"picture{ending}"
+    store = ("--store", str(tmp_path / "store.db")) if name == "bench" else ()
+    result = CliRunner().invoke(main, [*call, *store, "--plot", str(target)], catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    assert result.stderr.endswith(f"sizer: {target}: {charts} chart{'s' if charts != 1 else ''}\n")
+    drawn = target.read_bytes()
+    assert drawn.startswith({".svg": b"<svg", ".png": b"\x89PNG", ".pdf": b"%PDF"}[ending])
+    if ending == ".svg":
+        assert drawn.count(b'aria-roledescription="title"') >= charts
+
+
+def test_configurations_lie_beside_each_other_in_a_picture_after_what_compares_them(tmp_path: Path) -> None:
+    target = tmp_path / "two.svg"
+    CliRunner().invoke(main, [*PAGES["check-several"][0], "--plot", str(target)], catch_exceptions=False)
+    text = target.read_text()
+    places = [text.index(name) for name in ("Steps beside each other", "Roofline: every operator")]
+    assert places == sorted(places)
+    assert text.count("Roofline: every operator") >= 2
+    assert "h100-sxm has 79.6 GiB" in text
+
+
 @pytest.fixture(scope="module")
 def tabs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     """Opens a command's page; gives the tab, once every chart is drawn, and whatever the browser had to say."""

@@ -37,7 +37,12 @@ _SIZES = ("m", "n", "k", "tokens", "hidden", "width", "vocab", "heads", "head_di
 @click.option("-n", "--n", help="Columns of C.")
 @click.option("-k", "--k", help="Reduction.")
 @click.option(
-    "--op", default="gemm", show_default=True, help="gemm, bmm, swiglu, attention, layer, norm … (-h shows all)."
+    "--op",
+    default="gemm",
+    show_default=True,
+    metavar="NAME",
+    help="gemm, bmm, swiglu, mlp, attention, layer, head, norm, layer_norm, softmax, activation, residual, "
+    "cross_entropy.",
 )
 @click.option("--tokens", help="Rows b x s of an MLP, head or norm.")
 @click.option("--hidden", help="Hidden size h.")

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from sizer.checking.findings import Checked, Report
 
 
-@click.command()
+@click.command(epilog="For example: sizer check config.json --device b200 --tp 8 -b 2 -s 8192")
 @click.argument("configs", nargs=-1, metavar="CONFIG...")
 @click.option("--device", metavar="NAME", help="Target (`sizer devices`). [default: h100-sxm; measuring: what is here]")
 @stack_option

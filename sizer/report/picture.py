@@ -13,7 +13,7 @@ from sizer.report.vega import CONFIG, titled
 
 WIDTH = 620
 #: Sections beside each other before a new row begins.
-BESIDE = 3
+BESIDE = 4
 #: Each chart has its own colours and shapes, and so its own legend.
 APART = {"scale": {"color": "independent", "shape": "independent", "size": "independent"}}
 ENDINGS = (".png", ".svg", ".pdf")
@@ -48,15 +48,20 @@ def ending(path: str) -> str:
 
 
 def _spec(document: Document) -> dict[str, Any]:
+    """A section's charts below each other, sections beside each other; no deeper, for PDF takes no deep nesting."""
     columns = [
-        {"title": {"text": section.title, "fontSize": 14}, "vconcat": charts, "resolve": APART}
+        (section.title, charts)
         for section in document.sections
         if (charts := [titled(part, WIDTH) for part in section.parts if isinstance(part, Chart)])
     ]
-    # What compares the others stands above them.
-    lead = columns[:1] if len(columns) > 1 and len(columns[0]["vconcat"]) < len(columns[1]["vconcat"]) else []
-    beside = {"concat": columns[len(lead) :], "columns": BESIDE, "resolve": APART}
-    return {
-        "background": "white", "padding": 16, "config": CONFIG, "vconcat": [*lead, beside], "resolve": APART,
-        "title": {"text": document.title, "fontSize": 15},
-    }  # fmt: skip
+    if len(columns) == 1:
+        title, charts = columns[0]
+        whole: dict[str, Any] = {"title": _heading(document.title, [title]), "vconcat": charts}
+    else:
+        beside = [{"title": _heading(title), "vconcat": charts, "resolve": APART} for title, charts in columns]
+        whole = {"title": _heading(document.title), "concat": beside, "columns": BESIDE}
+    return {"background": "white", "padding": 16, "config": CONFIG, "resolve": APART, **whole}
+
+
+def _heading(title: str, below: list[str] | None = None) -> dict[str, Any]:
+    return {"text": title, "fontSize": 15, **({"subtitle": below, "subtitleFontSize": 13} if below else {})}
