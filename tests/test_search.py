@@ -339,7 +339,7 @@ def test_the_shortlist_holds_what_the_objective_likes_best_of_all(
     objective: str, devices: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     words = {
-        "params": 1.3e9, "objective": objective, "device": devices, "limits": Limits(0.02, aspect=(16, 400)), "top": 1,
+        "params": 1.3e9, "objective": objective, "device": devices, "limits": Limits(0.05, aspect=(16, 400)), "top": 1,
     }  # fmt: skip
     short = search(**words)
     monkeypatch.setattr("sizer.searching.shortlist.EXACT", 10_000)

@@ -131,11 +131,15 @@ def recorded(case: Case) -> tuple[Recorded, list[Measurement]]:
     text = (DATA / f"{case.name}.jsonl").read_text(encoding="utf-8")
     rows = [Measurement.from_row(json.loads(line)) for line in text.splitlines()]
     space, pricer = case.space, Pricer(load_device(DEFAULT_DEVICE))
-    predicted = [price(space, json.loads(row.label), pricer).timing for row in rows]
+    priced = [price(space, json.loads(row.label), pricer) for row in rows]
+    predicted = [one.timing for one in priced]
     error = max((one.high - one.low) / 2 / one.seconds for one in predicted)
+    kinds = list(dict.fromkeys(one.structure for one in priced))
+    classes = np.array([kinds.index(one.structure) for one in priced])
     bursts = np.stack([row.samples.reshape(-1, BURST) for row in rows], axis=1)
     truth = np.median(against_rounds(bursts), axis=(0, 2))
-    landscape = Recorded(truth, np.array([one.seconds for one in predicted]), np.ones(len(rows)), error, bursts)
+    seconds = np.array([one.seconds for one in predicted])
+    landscape = Recorded(truth, seconds, np.ones(len(rows)), error, classes, bursts)
     return landscape, rows
 
 
@@ -176,7 +180,8 @@ def _exhaustive(case: Case) -> Outcome:
 
 def _racing(case: Case, seed: int) -> Outcome:
     landscape, _ = recorded(case)
-    return racing.run(list(landscape.predicted), landscape.error, landscape.sampler(seed))
+    told = landscape.classes.tolist()
+    return racing.run(list(landscape.predicted), landscape.error, landscape.sampler(seed), classes=told)
 
 
 def _replay_row(case: Case, everything: Outcome, races: Sequence[Outcome]) -> list[object]:
