@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,7 +18,7 @@ from measure_fakes import ENVIRONMENT, measurement
 from shapes.errors import InputError
 from shapes.measure import DeviceLostError, Job, NotMeasured, Settings, measure
 from shapes.measure.environment import Environment
-from shapes.measure.executor import Round
+from shapes.measure.executor import Event, Round
 from shapes.measure.file_system import network_file_system
 from shapes.measure.fleet import messages, sweep
 from shapes.measure.fleet.leases import Leases
@@ -108,6 +110,18 @@ def test_a_device_that_falls_silent_is_replaced_and_its_jobs_are_done_by_others(
     assert all(one.ok for one in result.results.values())
     assert pool.starts.count("H100/0") == 2
     assert any("answered nothing for 0 s" in line and "started again" in line for line in said)
+
+
+def test_processes_that_leave_their_work_undone_are_given_up_and_the_sweep_ends() -> None:
+    class Idle(Drifting):
+        def run(self, jobs: Sequence[Job], settings: Settings, **rest: Any) -> Iterator[Event]:
+            return iter(())
+
+    executor, said = fleet(FakePool(lambda name: Idle()))
+    with pytest.raises(DeviceLostError, match="no device is left"):
+        measure([job(k) for k in range(1, 30)], executor=executor)
+    assert all(member.state == "aside" for member in executor.members)
+    assert "left a lease unfinished" in said[0]
 
 
 def test_a_device_whose_control_shape_drifts_is_set_aside_with_a_line() -> None:

@@ -144,6 +144,7 @@ class Members:
 
     def _start(self, member: Member) -> None:
         member.state, member.heard_s, member.told_of_wait = "starting", time.monotonic(), False
+        self._pool.stop(member.name)  # a process whose device is lost may live, and would keep the device
         self._pool.start(member.name, member.type)
 
 

@@ -89,11 +89,10 @@ class FleetSweep:
         elif isinstance(message, Burst):
             if mine:
                 yield from self._burst(member, message, mine[0])
+        elif mine and mine[0].left and self._left_s() != 0:
+            yield from self._lost(member, "left a lease unfinished", silent=False)
         elif mine:
-            lease = mine.pop(0)
-            if lease.left and self._left_s() != 0:
-                member.failures += 1  # it ended early, though nobody said so: not for ever
-            self._leases.end(lease)
+            self._leases.end(mine.pop(0))
 
     def _burst(self, member: Member, burst: Burst, lease: Lease) -> Iterator[Event]:
         done = [one for one in burst.done if self._leases.done(lease, one.key)]
