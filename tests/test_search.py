@@ -382,7 +382,7 @@ def test_json_csv_and_text_say_the_same(tmp_path: Path) -> None:
     rows = list(csv.DictReader(io.StringIO(run("--h", "4096", "--format", "csv").stdout)))
     assert [int(row["d_ff"]) for row in rows] == [10922, *(one["change"]["d_ff"] for one in document["candidates"])]
     text = run("--h", "4096").stdout
-    assert text.splitlines()[0].startswith("predicted, not measured (h100-sxm)")
+    assert text.splitlines()[0].startswith("predicted, not measured (h100-sxm, kernels alone, no stack)")
     assert document["verdict"] in text
 
 

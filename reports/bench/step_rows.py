@@ -50,6 +50,7 @@ class Row:
     stack: SoftwareStack
     known: bool
     step_s: float
+    nearest_other: SoftwareStack
 
 
 def read_rows(path: Path) -> Iterator[Row]:
@@ -88,7 +89,8 @@ def _row(line: dict[str, str]) -> Row:
 
     device = load_device(line["gpu"])
     dtype = line["dtype"]
-    stack, known = stack_of(line["stack"], number("year", 2024), line["attention"] == "eager")
+    asked = line["stack"], number("year", 2024), line["attention"] == "eager"
+    stack, known = stack_of(*asked)
     workload = Workload(
         b=number("micro_batch"), s=number("s"), dtype=priced_dtype(dtype, device), t=number("t"), p=number("p"),
         d=number("d"), e=_experts(number("ep"), number("d")), cp=number("cp"), vpp=number("vpp"),
@@ -101,6 +103,7 @@ def _row(line: dict[str, str]) -> Row:
         config=line["config"], model=_model(_config(line, workload.t)), workload=workload,
         accumulation=number("accumulation"),
         dtype=dtype, gpus=number("gpus"), device=device, stack=stack, known=known, step_s=float(line["step_s"]),
+        nearest_other=stack_of(*asked, stack.name)[0],
     )  # fmt: skip
 
 
@@ -117,9 +120,12 @@ def _experts(e: int, d: int) -> int:
 
 
 @lru_cache(maxsize=256)
-def stack_of(name: str, year: int, eager: bool = False) -> tuple[SoftwareStack, bool]:
-    """The shipped stack that answers to ``name``, else the nearest: framework, eager or not, compiled or not, year."""
-    shipped = [load_stack(known) for known in list_stacks()]
+def stack_of(name: str, year: int, eager: bool = False, without: str = "") -> tuple[SoftwareStack, bool]:
+    """The shipped stack that answers to ``name``, else the nearest: framework, eager or not, compiled or not, year.
+
+    ``without``: a stack that is taken not to be known.
+    """
+    shipped = [load_stack(known) for known in list_stacks() if known != without]
     for stack in shipped:
         if any(fnmatchcase(name, alias) for alias in (stack.name, *stack.aliases)):
             return stack.of_release(name), True

@@ -86,6 +86,8 @@ HELD_OUT = Path(__file__).parents[1] / "data" / "steps-held-out.json"
 NOISE = 0.04
 #: Tables of a stack's file that the fit owns.
 OWNED = ("kernels", "by_dtype", "by_device", "attention", "host", "communication", "optimizer", "release", "interval")
+#: Where what is priced by the nearest other stack is recorded.
+UNKNOWN = "priced by the nearest other stack"
 #: Folds of rows left out.
 FOLDS = 5
 
@@ -225,7 +227,8 @@ def layout(row: Row) -> tuple[object, ...]:
 
 
 def groups(rows: Sequence[Row], key: str) -> np.ndarray:
-    names = [layout(row) if key == "layout" else getattr(row, key) for row in rows]
+    own = {"layout": layout, "device": lambda row: row.device.name}
+    names = [own[key](row) if key in own else getattr(row, key) for row in rows]
     order = {name: number for number, name in enumerate(dict.fromkeys(names))}
     shuffled = np.random.default_rng(0).permutation(len(order))
     return np.array([shuffled[order[name]] for name in names])
@@ -254,6 +257,8 @@ def main() -> None:
         for (key, centre, spread), value in zip(fit.spec, np.exp(theta), strict=True):
             say(f"    {key:34s} {value:10.4g}   prior {centre:g} x/{np.exp(spread):.2f}")
         left = {key: fit.held_out(groups(fit.rows, key)) for key in ("config", "gpus", "layout", "id")}
+        if len({row.device.name for row in fit.rows}) > 1:
+            left["device"] = fit.held_out(groups(fit.rows, "device"))
         for key, residuals in left.items():
             say(f"  left out by {key}: {summary(residuals)}")
         for source in sorted({row.source for row in fit.rows}):
@@ -263,6 +268,39 @@ def main() -> None:
         if options.write:
             write(fit, theta, left["layout"], left["id"])
             record(fit, theta, left)
+    if options.write and not options.stack:
+        unknown(rows)
+
+
+def unknown(rows: Sequence[Row]) -> None:
+    """Every stack's rows priced by the nearest other one: what is recorded of unknown stacks, and their interval."""
+    residuals: dict[str, list[float]] = {}
+    others: dict[str, set[str]] = {}
+    for row in rows:
+        stage, whole = works(row.model, row.workload, row.device)
+        schedule = schedule_of(row.workload, row.accumulation)
+        seconds = sum(step_parts(stage, whole, schedule, row.nearest_other, row.device).values())
+        residuals.setdefault(row.stack.name, []).append(float(np.log(seconds / row.step_s)))
+        others.setdefault(row.stack.name, set()).add(row.nearest_other.name)
+    # Each stack counts as much as another, whatever its rows.
+    even = np.concatenate([np.quantile(own, np.linspace(0.005, 0.995, 100)) for own in residuals.values()])
+    found = json.loads(HELD_OUT.read_text(encoding="utf-8"))
+    found[UNKNOWN] = {
+        name: {"rows": len(own), "by": ", ".join(sorted(others[name]))} | _errors(np.array(own))
+        for name, own in residuals.items()
+    }
+    HELD_OUT.write_text(json.dumps(found, indent=1, sort_keys=True) + "\n", encoding="utf-8", newline="\n")
+    for name in FITTED:
+        path = STACKS_DIR / f"{name}.toml"
+        text = path.read_text(encoding="utf-8")
+        data = tomllib.loads(text)
+        ratio = 2 * data["interval"]["borrowed"]["ratio"]
+        data["interval"]["extrapolated"] = _interval(even, float(data["coverage"]), ratio)
+        path.write_text(replaced(text, {"interval": data["interval"]}), encoding="utf-8", newline="\n")
+
+
+def _errors(residuals: np.ndarray) -> dict[str, float]:
+    return {"bias": float(np.expm1(residuals).mean()), "mape": float(np.abs(np.expm1(residuals)).mean())}
 
 
 def write(fit: Fit, theta: np.ndarray, new: np.ndarray, alike: np.ndarray) -> None:
@@ -301,8 +339,7 @@ def record(fit: Fit, theta: np.ndarray, left: Mapping[str, np.ndarray]) -> None:
     found[fit.name] = {
         source: {"rows": int((sources == source).sum())}
         | {
-            way: {"bias": float(np.expm1(own[sources == source]).mean()),
-                  "mape": float(np.abs(np.expm1(own[sources == source])).mean())}
+            way: _errors(own[sources == source])
             for way, own in ways.items()
         }
         for source in sorted(set(sources.tolist()))

@@ -19,7 +19,7 @@ def render(result: SearchResult, page: Page) -> str:
     elif result.source.startswith("measured:"):
         first = f"measured here ({result.source.removeprefix('measured:')})"
     else:
-        first = f"predicted, not measured ({result.source.removeprefix('predicted:')})"
+        first = f"predicted, not measured ({result.source.removeprefix('predicted:')}, kernels alone, no stack)"
     lines = [
         f"{first}: {result.what} over {result.tokens:,} tokens, {result.considered} candidates, by {result.objective}"
     ]
