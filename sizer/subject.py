@@ -13,6 +13,7 @@ from shapes.frozen import frozen
 from shapes.kernels import load_kernel
 from shapes.memory import Implementation
 from shapes.model import ModelShape
+from shapes.model.adapters import USUAL_OF
 from shapes.model.resize import DIMENSIONS, dimensions
 from shapes.operators import Attention, Gemm, GroupedGemm, Operator, nearest_split, operators, split_problems
 from shapes.software_stack import SoftwareStack, default_stack, load_stack
@@ -212,6 +213,8 @@ def settle_workload(reading: Reading, asked: Mapping[str, Any]) -> Workload:
     if "s" not in values:
         values["s"] = min(DEFAULT_SEQUENCE, reading.longest or reading.model.max_positions or DEFAULT_SEQUENCE)
     values = _with_data_parallelism(values)
+    if values.get("finetune") in ("lora", "qlora") and values.get("lora_targets") is None:
+        values["lora_targets"] = USUAL_OF.get(reading.model.model_type)
     longest = reading.model.max_positions
     if not decodes and longest is not None and isinstance(values["s"], int) and values["s"] > longest:
         raise InputError(

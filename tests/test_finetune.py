@@ -139,3 +139,49 @@ def test_targets_that_match_nothing_are_one_line_with_those_there_are() -> None:
     assert isinstance(result.exception, SystemExit) or "no matrix is called so" in str(result.exception)
     with pytest.raises(InputError, match="down_proj, gate_proj, k_proj, o_proj, q_proj, up_proj, v_proj or all-linear"):
         memory(model_of("qwen2.5-7b"), Workload(finetune="lora", lora_targets="qq_proj"))
+
+
+def test_zero_3_gathers_the_frozen_base_in_what_it_is_kept_in() -> None:
+    model = model_of("llama-3.1-8b")
+
+    def gathered(**more: Any) -> int:
+        found = operators(model, Workload(b=1, s=512, d=8, zero=3, finetune="lora", **more))
+        return sum(op.bytes * op.count for op in found if op.name == "data_parallel.frozen.all_gather")
+
+    # forward and backward, 2 bytes a parameter; nf4: a half, and its constants
+    assert gathered() == 2 * 2 * model.parameters
+    assert 0.5 < gathered(base="nf4") / (2 * model.parameters) < 0.52
+    plain = operators(model, Workload(b=1, s=512, d=8, zero=1, finetune="lora"))
+    assert not any("frozen" in op.name for op in plain)
+
+
+def test_adapters_that_each_rank_holds_whole_have_their_gradients_summed_over_ranks() -> None:
+    model = model_of("llama-3.1-8b")
+    found = operators(model, Workload(b=1, s=512, t=2, finetune="lora", lora_rank=8, lora_targets="q_proj,o_proj"))
+    (one,) = (op for op in found if op.name == "adapters.tensor_parallel.all_reduce")
+    # q's A [8, 4096] and o's B [4096, 8] of 32 layers, in 16 bits
+    assert one.bytes == 2 * 32 * 2 * 8 * 4096
+
+
+def test_packed_experts_are_not_quantised_and_take_four_bytes() -> None:
+    moe = sizer.read_config({"model_type": "qwen3_moe", "num_hidden_layers": 2}).model
+    experts = sum(one.copies * one.elements for one in moe.tensors() if one.expert)
+    held = memory(moe, Workload(b=1, s=128, finetune="qlora"))
+    weights = next(part for part in held.parts if part.name == "weights")
+    assert weights.bytes > 4 * experts
+    assert "experts, embeddings" in weights.formula
+
+
+def test_a_rank_off_16_bytes_is_advised_on() -> None:
+    report = sizer.check(QWEN, finetune="lora", lora_rank=12, gpus=1, b=1, s=512)
+    (finding,) = [one for one in report.findings if one.field == "lora_rank"]
+    assert [dict(one.change) for one in finding.suggestions] == [{"lora_rank": 16}]
+    aligned = sizer.check(QWEN, finetune="lora", lora_rank=8, gpus=1, b=1, s=512)
+    assert not [one for one in aligned.findings if one.field == "lora_rank" and one.severity != "info"]
+
+
+def test_targets_where_nobody_says_are_pefts_of_the_type() -> None:
+    phi = sizer.memory({"model_type": "phi"}, finetune="lora", b=1, s=128)
+    assert phi.workload.lora_targets == "q_proj,v_proj,up_proj,down_proj"
+    # q and v of h 2048, fc1 and fc2 of 8192, rank 8, 24 layers
+    assert phi.trained == 24 * 8 * (2 * 2 * 2048 + 2 * (2048 + 8192))

@@ -142,19 +142,23 @@ def _tuned_states(
 ) -> Iterator[Component]:
     """The frozen base and what trains beside it; as ``_states``, the optimizer's states last.
 
-    bitsandbytes quantises the layers' matrices; peft's ``prepare_model_for_kbit_training`` keeps the rest of such a
-    base in fp32.
+    bitsandbytes quantises the layers' matrices that are nn.Linear, which transformers 5's packed experts are not;
+    peft's ``prepare_model_for_kbit_training`` keeps the rest of such a base in fp32.
     """
     base = base_of(workload)
     frozen = [tensor for tensor in tensors if tensor not in trained]
-    each = [BASES[base] if one.is_matrix and one.role == "block" else 2 if base == "bf16" else 4 for one in frozen]
+    each = [
+        BASES[base] if one.is_matrix and one.role == "block" and not one.expert else 2 if base == "bf16" else 4
+        for one in frozen
+    ]
     sizes = [
         sum(ceil(size * one.copies * one.elements) + (4 * one.copies * one.shape[0] if base == "int8" and size == 1
             else 0) for size, one in zip(each, frozen, strict=True) if one.expert is expert)
         for expert in (False, True)
     ]  # fmt: skip
     total, text = _over_ranks(sizes, workload, zero=3)
-    rest = "" if base == "bf16" else ", embeddings, head and vectors in fp32"
+    experts = "experts, " if any(one.expert for one in frozen) else ""
+    rest = "" if base == "bf16" else f", {experts}embeddings, head and vectors in fp32"
     yield Component("weights", total, f"{parameter_count(frozen):,} frozen parameters in {base}{rest}{text}")
     for part in _states(tuple(trained), workload, recipe):
         yield replace(part, name="trained_weights") if part.name == "weights" else part

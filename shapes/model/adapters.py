@@ -8,6 +8,8 @@ from shapes.workload import Workload
 #: peft's targets where nobody says, of all but a few model types: queries and values, or the fused projection
 #: (TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING in peft/utils/constants.py, 0.21).
 USUAL = ("q_proj", "v_proj", "qkv_proj")
+#: Of the types that peft has others for.
+USUAL_OF = {"phi": "q_proj,v_proj,up_proj,down_proj", "nemotron_h": "q_proj,k_proj,v_proj,o_proj"}
 ALL_LINEAR = "all-linear"
 #: Names that model classes give to the same matrices.
 _ALSO = {

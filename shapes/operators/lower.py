@@ -30,13 +30,14 @@ from shapes.finetune import BASES
 from shapes.model import AttentionShape, Block, Linear, MlaShape, ModelShape, MoeShape, Stack
 from shapes.model.adapters import adapters, base_of, has_adapters, layers_train
 from shapes.model.parameters import parameter_count
-from shapes.model.stages import stage_kinds
+from shapes.model.stages import ShardParameters, shard_parameters, stage_kinds
 from shapes.model.states import optimizer_state_bytes, precision_named
 from shapes.model.trainable import check_finetune, trained_shard, trained_tensors
 from shapes.operators.attention import attention_operators, decode_operators
 from shapes.operators.communication import (
     block_collectives,
     end_collectives,
+    frozen_collectives,
     gradient_collectives,
     pipeline_collectives,
 )
@@ -44,7 +45,16 @@ from shapes.operators.elementwise import block_elementwise, model_elementwise, o
 from shapes.operators.quantise import apply_recipe
 from shapes.operators.recurrent import recurrent_operators
 from shapes.operators.split import check_split
-from shapes.operators.types import LAYOUT_OF_PHASE, Elementwise, Gemm, GroupedGemm, Operator, Phase, counted_once
+from shapes.operators.types import (
+    LAYOUT_OF_PHASE,
+    Collective,
+    Elementwise,
+    Gemm,
+    GroupedGemm,
+    Operator,
+    Phase,
+    counted_once,
+)
 from shapes.workload import Workload
 
 #: An operator's tensors, together: past it the cost model's 64-bit integers overflow (4 EiB, 20 million H100s').
@@ -149,7 +159,30 @@ def _all(model: ModelShape, workload: Workload) -> Iterator[Operator]:
         held = trained_shard(model, workload)
         yield optimizer_update(held, workload, _states_each(model, workload))
         yield from gradient_collectives(held, workload)
+        if workload.finetune not in (None, "full"):
+            yield from _of_a_frozen_base(model, workload, held)
     yield from pipeline_collectives(model, workload, s)
+
+
+def _of_a_frozen_base(model: ModelShape, workload: Workload, held: ShardParameters) -> Iterator[Operator]:
+    """What a frozen base and the adapters beside it send: ZeRO 3's gathers, and sums over tensor-parallel ranks of the
+
+    gradients of the adapters that each rank holds whole.
+    """
+    whole = shard_parameters(model, workload)
+    frozen = ShardParameters(whole.dense - held.dense, whole.experts) if not has_adapters(workload) else whole
+    yield from frozen_collectives(frozen, BASES[base_of(workload)], workload)
+    if workload.t == 1:
+        return
+    kept_whole = sum(
+        block.count * adapter.out_features * adapter.in_features
+        for stack, blocks in stage_kinds(model, workload.p) for block in blocks
+        for linear in block.linears(stack.hidden) for adapter in adapters(linear, workload)
+        if linear.shard != "none" and adapter.shard == "none"
+    )  # fmt: skip
+    if kept_whole:
+        size = kept_whole * workload.activation_bytes
+        yield Collective("adapters.tensor_parallel.all_reduce", "wgrad", "all_reduce", size, workload.t, workload.dtype)
 
 
 def _states_each(model: ModelShape, workload: Workload) -> float | None:

@@ -17,7 +17,7 @@ from collections.abc import Iterator
 
 from shapes.model import AttentionShape
 from shapes.operators import Product
-from sizer.rules.arithmetic import alignment, largest_power_of_two, neighbours, off_vector
+from sizer.rules.arithmetic import alignment, largest_power_of_two, neighbours, next_multiple, off_vector, vector
 from sizer.rules.base import Answer, Context, Finding, NotApplicable, Suggestion
 
 CODE = "SZ109"
@@ -94,4 +94,7 @@ def _suggestions(context: Context, name: str, value: int, step: int) -> tuple[st
     t, width = context.workload.t, context.dimensions.get("d_ff")
     if width is not None and value in (width, -(-width // t)):
         return "d_ff", width, tuple(Suggestion({"d_ff": multiple}) for multiple in neighbours(width, step * t))
+    if ".lora_" in name and value == context.workload.lora_rank:
+        # What loads require; wider steps are not worth the parameters of a rank.
+        return "lora_rank", value, (Suggestion({"lora_rank": next_multiple(value, vector(context))}),)
     return name, value, ()
