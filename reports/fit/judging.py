@@ -18,6 +18,10 @@ from shapes.errors import InputError
 SQUARES = np.array([1024 * size for size in range(1, 11)])
 #: AMD's tuned sizes: how far (in log size) an aligned neighbour may lie, and how many of them count.
 NEAR, NEIGHBOURS = 0.06, 8
+#: In the name of a class whose rows are in others too.
+POOLED = ", together: "
+#: Element types on plain cores, whose misaligned products are to be no worse than aligned ones (to 16 bytes).
+PLAIN = ("fp32",)
 #: Smallest side of the products whose ratio to aligned neighbours is judged: below, launches decide.
 SMALLEST = 256
 
@@ -59,7 +63,7 @@ def judge(folder: Path) -> tuple[list[Figure], list[str]]:
         lines += unpriced
         by_class: dict[tuple[str, str], list[Array]] = {}
         for device, what, errors in judged:
-            for key in ((device, what), (device, "all")):
+            for key in ((device, what), *(() if POOLED in what else ((device, "all"),))):
                 by_class.setdefault(key, []).append(errors)
         figures += [Figure.of(name, *key, np.concatenate(parts)) for key, parts in sorted(by_class.items())]
     return figures, lines
@@ -75,6 +79,10 @@ def _products(path: Path) -> Judged:
             continue
         classes = _classes(group)
         judged += [(group.device, f"{group.dtype} {what}", errors[classes == what]) for what in np.unique(classes)]
+        if group.dtype in PLAIN:
+            off = group.classes() < len(CLASSES) - 2
+            judged += [(group.device, f"{group.dtype}{POOLED}{name}", errors[rows])
+                       for name, rows in (("aligned", ~off), ("misaligned", off)) if rows.any()]  # fmt: skip
     return judged, lines
 
 

@@ -165,17 +165,19 @@ def _sampled(correction: Correction, units: int) -> _Sampled:
     high = max(grid.log2_k[-1], grid.tail_log2_k[-1] if tiles else grid.log2_k[-1])
     log2_k = np.arange(low, high + 2 * K_STEP, K_STEP)
     log2_waves = np.arange(grid.log2_waves[0], grid.log2_waves[-1] + 2 * WAVE_STEP, WAVE_STEP)
-    by_k = np.array([np.interp(log2_k, grid.log2_k, row) for row in values[: waves * ks].reshape(waves, ks)])
-    by_waves = np.array([np.interp(log2_waves, grid.log2_waves, column) for column in by_k.T]).T
-    tails = []
-    for one in values[waves * ks :].reshape(tiles, layers, idle, tail_ks):
+    by_waves = values[: waves * ks].reshape(waves, ks)
+    by_waves = _between(log2_waves, grid.log2_waves) @ by_waves @ _between(log2_k, grid.log2_k).T
+    by_tail = values[waves * ks :].reshape(tiles, layers, idle, tail_ks)
+    if tiles:
         filled = 1 - np.arange(1, units + 1) / units
-        along_k = [[np.interp(log2_k, grid.tail_log2_k, row) for row in layer] for layer in one]
-        tails.append(np.concatenate([
-            np.array([np.interp(filled, grid.tail_idle, column) for column in np.array(layer).T]).T.ravel()
-            for layer in along_k
-        ]))  # fmt: skip
-    return _Sampled(units, grid.log2_waves[0], float(low), by_waves, grid.tail_tiles, grid.tail_waves, np.array(tails))
+        by_tail = _between(filled, grid.tail_idle) @ by_tail @ _between(log2_k, grid.tail_log2_k).T
+    tails = by_tail.reshape(tiles, -1) if tiles else by_tail
+    return _Sampled(units, grid.log2_waves[0], float(low), by_waves, grid.tail_tiles, grid.tail_waves, tails)
+
+
+def _between(values: Array, knots: tuple[float, ...]) -> Array:
+    """Weights of the knots (columns) at each value (rows)."""
+    return np.array([np.interp(values, knots, one) for one in np.eye(len(knots))]).T
 
 
 def _even(values: Array, first: float, step: float, knots: int) -> tuple[Indices, Array]:
