@@ -98,10 +98,10 @@ class SoftwareStack:
     which unknown stacks it stands nearest to. ``architectures``: of the devices it was fitted on. ``kernels``: seconds
     of each class over the tables' (``CLASSES``), ``by_dtype`` and ``attention`` the same for products by element
     type and for attention by architecture and head dimension, ``by_device`` for all products of a device that no
-    table was fitted for. ``attention_kernels``: which kernel runs it, by architecture ("other": elsewhere; absent: the
-    device's usual one). ``optimizer``: seconds of the update over those of moving its bytes. ``fixed_s``: once a step.
-    ``rows``: what its constants were fitted on, in words.
-    ``loss``: how it runs the cross-entropy, of shapes.memory. ``releases``: of its own, other than its newest.
+    table was fitted for. ``compiles``: torch.compile runs the products. ``attention_kernels``: which kernel runs it, by
+    architecture ("other": elsewhere; absent: the device's usual one). ``optimizer``: seconds of the update over those
+    of moving its bytes. ``fixed_s``: once a step. ``rows``: what its constants were fitted on, in words. ``loss``: how
+    it runs the cross-entropy, of shapes.memory. ``releases``: of its own, other than its newest.
     """
 
     name: str
@@ -112,6 +112,7 @@ class SoftwareStack:
     formats: tuple[str, ...]
     architectures: tuple[str, ...]
     kernels: Mapping[str, float]
+    compiles: bool
     by_dtype: Mapping[str, float]
     by_device: Mapping[str, float]
     attention: Mapping[str, Mapping[int, float]]
@@ -222,6 +223,7 @@ def stack_from_mapping(data: Mapping[str, object], where: str) -> SoftwareStack:
         formats=top.texts("formats"),
         architectures=top.texts("architectures"),
         kernels=MappingProxyType(factors),
+        compiles=top.flag("compiles") or False,
         by_dtype=_numbers(top.table("by_dtype")),
         by_device=_numbers(top.table("by_device")),
         attention=_attention(top.table("attention")),

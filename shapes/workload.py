@@ -44,6 +44,7 @@ class Workload:
     ``gpus`` devices and ``global_batch`` sequences a step are what was asked for (None: not said); whether they agree
     with the degrees and the microbatch is a rule's affair (SZ120). ``recipe``: of shapes.recipes, which decides
     ``dtype`` (None: what that alone stands for).
+    ``compiled``: torch.compile runs the products and pads misaligned ones where that is faster, copies included.
     ``finetune``, ``lora_rank``, ``lora_targets`` (commas; None: peft's usual) and ``base`` are shapes.finetune's;
     ``frozen_architecture``: the model is a released one, so that nothing but the workload is advised.
     ``optimizer`` (None: adamw), ``precision`` (None: by the element type) and ``implementation`` (None: of the
@@ -87,6 +88,7 @@ class Workload:
     optimizer: Optimizer | None = None
     precision: PrecisionName | None = None
     implementation: Implementation | None = None
+    compiled: bool = False
 
     def __post_init__(self) -> None:
         for key in ("b", "s"):

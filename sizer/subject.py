@@ -401,13 +401,16 @@ def subject_of_trace(
 
 
 def run_on(subject: Subject, device: Device) -> Subject:
-    """``subject`` with the attention kernel that its stack runs on ``device``, where nobody asked for one."""
-    kernel = subject.stack.attention_kernel(device.architecture)
-    if subject.workload.decode or subject.model is None or kernel is None or "attention" in subject.given:
+    """``subject`` as its stack runs it on ``device``: compiled or not, and its attention kernel where none is asked."""
+    if subject.workload.decode or subject.model is None:
         return subject
-    if not load_kernel(kernel).runs_on(device.architecture):  # Gaudi has its own, whatever the stack runs elsewhere
-        return subject
-    return resized_subject(subject, subject.model, replace(subject.workload, attention=kernel))  # type: ignore[arg-type]  # a kernel's name
+    workload, kernel = subject.workload, subject.stack.attention_kernel(device.architecture)
+    # Gaudi has its own kernel, whatever the stack runs elsewhere.
+    if kernel is not None and "attention" not in subject.given and load_kernel(kernel).runs_on(device.architecture):
+        workload = replace(workload, attention=kernel)  # type: ignore[arg-type]  # a kernel's name
+    if subject.stack.compiles:
+        workload = replace(workload, compiled=True)
+    return subject if workload == subject.workload else resized_subject(subject, subject.model, workload)
 
 
 def resized_subject(subject: Subject, model: ModelShape, workload: Workload) -> Subject:

@@ -11,19 +11,20 @@ from shapes.operators.types import Attention
 #: GPT-2 at microbatches of 4 x 1024 tokens, and the widths and head dimensions that the rules' pages speak of.
 GPT2 = {"model_type": "gpt2", "n_embd": 768, "n_layer": 12, "n_head": 12, "n_positions": 1024}
 DEVICES = ("a100-sxm", "h100-sxm")
+STACKS = ("transformers-eager", "transformers-compile")
 
 
 def examples() -> str:
-    rows = [_vocabulary(device) for device in DEVICES]
+    rows = [_vocabulary(device, stack) for device in DEVICES for stack in STACKS]
     rows += [_swiglu(device) for device in DEVICES]
     rows += [_head_dim(device, d) for device in DEVICES for d in (80, 100, 125)]
     return tabulate(rows, ["device", "what", "takes", "instead", "takes ", "saves"], tablefmt="github")
 
 
-def _vocabulary(device: str) -> list[str]:
-    before, after = (sizer.check({**GPT2, "vocab_size": v}, device=device, b=4, s=1024).step.seconds
+def _vocabulary(device: str, stack: str) -> list[str]:
+    before, after = (sizer.check({**GPT2, "vocab_size": v}, device=device, b=4, s=1024, stack=stack).step.seconds
                      for v in (50257, 50304))  # fmt: skip
-    return _row(device, "GPT-2, a step, vocabulary 50257", before, "50304", after)
+    return _row(device, f"GPT-2, a step of {stack}, vocabulary 50257", before, "50304", after)
 
 
 def _swiglu(device: str) -> list[str]:

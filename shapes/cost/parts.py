@@ -51,7 +51,9 @@ def _cached_attention(operator: CachedAttention, device: Device) -> tuple[Part, 
 
 def _product(cost: Cost, operator: Gemm | GroupedGemm, device: Device) -> tuple[Part, ...]:
     out = output_bytes(operator.dtype, getattr(operator, "out_dtype", None))
-    times, _ = product_times([operator], operator.dtype, out, operator.layout, operator.recipe, device)
+    times, _ = product_times(
+        [operator], operator.dtype, out, operator.layout, operator.recipe, device, getattr(operator, "pads", False)
+    )
     constants, _ = gemm_constants(device, operator.dtype, operator.recipe)
     alignment = alignment_constants(device, operator.dtype)
     m, n, k, batch = per_group(operator)
@@ -71,6 +73,8 @@ def _product(cost: Cost, operator: Gemm | GroupedGemm, device: Device) -> tuple[
         why = f"leading dimension {leading} is a multiple of {aligned}{more} bytes"
         if seconds > 0:
             why += f"; kernels of {alignment.family} ({alignment.tier})"
+            if getattr(operator, "pads", False):
+                why += ", or padded copies where those are faster"
         parts.append(Part(f"alignment of {name}", seconds, why))
     if isinstance(operator, GroupedGemm):
         spent = sum(part.seconds for part in parts)

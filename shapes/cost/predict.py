@@ -18,7 +18,7 @@ from shapes.cost.constants import (
     number,
 )
 from shapes.cost.error import TIERS, Expected, expected, gemm_regime
-from shapes.cost.gemm import GemmTimes, gemm_times, output_bytes
+from shapes.cost.gemm import GemmTimes, gemm_times, output_bytes, padded_times
 from shapes.cost.limits import Limits
 from shapes.cost.memory_bound import DECODE_ERROR, cached_attention_parts, elementwise_parts
 from shapes.cost.result import Cost
@@ -82,7 +82,14 @@ def predict_many(operators: Iterable[Operator], device: str | Device) -> tuple[C
 def _group_key(operator: Product, device: Device) -> tuple[Any, ...]:
     device.peak(operator.dtype)
     out = output_bytes(operator.dtype, getattr(operator, "out_dtype", None))
-    return operator.kind == "grouped_gemm", operator.dtype, out, operator.layout, operator.recipe
+    return (
+        operator.kind == "grouped_gemm",
+        operator.dtype,
+        out,
+        operator.layout,
+        operator.recipe,
+        getattr(operator, "pads", False),
+    )
 
 
 def per_group(operator: Product) -> tuple[int, int, int, int]:
@@ -98,29 +105,27 @@ def per_group(operator: Product) -> tuple[int, int, int, int]:
 
 
 def product_times(
-    products: Sequence[Product], dtype: str, out: int, layout: Layout, recipe: str | None, device: Device
+    products: Sequence[Product],
+    dtype: str,
+    out: int,
+    layout: Layout,
+    recipe: str | None,
+    device: Device,
+    pads: bool = False,
 ) -> tuple[GemmTimes, Origin]:
-    """Times of products that share dtype, layout and recipe."""
+    """Times of products that share dtype, layout, recipe and whether they may be padded."""
     constants, origin = gemm_constants(device, dtype, recipe)
     m, n, k, batch = np.array([per_group(product) for product in products], dtype=np.int64).T
-    times = gemm_times(
-        m,
-        n,
-        k,
-        batch,
-        BYTES[dtype],
-        out,
-        layout,
-        constants,
-        alignment_constants(device, dtype),
-        Limits.of(device, dtype),
-    )
+    how = (BYTES[dtype], out, layout, constants, alignment_constants(device, dtype), Limits.of(device, dtype))
+    times = gemm_times(m, n, k, batch, *how)
+    if pads:
+        times = padded_times(times, m, n, k, batch, *how)
     return times, origin
 
 
 def _products(products: Sequence[Product], key: tuple[Any, ...], device: Device) -> list[Cost]:
-    grouped, dtype, out, layout, recipe = key
-    times, origin = product_times(products, dtype, out, layout, recipe, device)
+    grouped, dtype, out, layout, recipe, pads = key
+    times, origin = product_times(products, dtype, out, layout, recipe, device, pads)
     constants, _ = gemm_constants(device, dtype, recipe)
     slower = number(device, "grouped", "slowdown") if grouped else 1.0
     source, tiles = origin.source(device), constants.tiles

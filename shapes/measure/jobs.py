@@ -22,7 +22,7 @@ PartName = Literal["mlp", "self_attention", "layer", "head"]
 Direction = Literal["forward", "forward+backward"]
 
 #: Fields of an operator that do not change what is timed: a job says itself which kernel it runs.
-UNTIMED = ("name", "count", "kernel", "training", "deterministic", "recipe")
+UNTIMED = ("name", "count", "kernel", "training", "deterministic", "recipe", "pads")
 
 
 @frozen

@@ -84,7 +84,10 @@ def operators(model: ModelShape, workload: Workload) -> tuple[Operator, ...]:
                 f"expected sizes that a device can hold: {operator.name} moves {operator.bytes:.3g} bytes at once",
                 key="operator", value=operator.name,
             )  # fmt: skip
-    return tuple(one if one.count == count else replace(one, count=count) for one, count in merged.values())
+    found = (one if one.count == count else replace(one, count=count) for one, count in merged.values())
+    if not workload.compiled:
+        return tuple(found)
+    return tuple(replace(one, pads=True) if isinstance(one, Gemm) else one for one in found)
 
 
 def _check_decodes(model: ModelShape) -> None:

@@ -44,7 +44,8 @@ class Gemm:
 
     ``kind`` is "gemm" for a plain product, "bmm" for a batched one, "conv" for a convolution's implicit GEMM.
     ``out_dtype`` is C's element type where it differs (fp8 in, bf16 out); ``recipe``: the low-precision recipe (of
-    shapes.recipes) whose kernels run it, None: what the element type alone stands for.
+    shapes.recipes) whose kernels run it, None: what the element type alone stands for. ``pads``: torch.compile
+    may pad its operands to aligned ones.
     """
 
     name: str
@@ -59,6 +60,7 @@ class Gemm:
     kind: Literal["gemm", "bmm", "conv"] = "gemm"
     out_dtype: str | None = None
     recipe: str | None = None
+    pads: bool = False
 
     @property
     def flops(self) -> int:
