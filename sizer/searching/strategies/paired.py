@@ -54,6 +54,8 @@ SCOUTED, SCOUTS = 4, 12
 #: What a preparation is believed to be worth before several were seen, one standard deviation, and with how many
 #: looks' weight; candidates are prepared anew whose chances depend on twice that.
 PREPARATION, PREPARATION_LOOKS = 0.005, 2
+#: No more candidates than this are prepared anew.
+FINALISTS = 32
 #: Rounds are repeated before anything is judged anew, so that each adds a GROWTH-th of the runs so far: asked after
 #: every round, an interval is narrow enough by chance too.
 GROWTH = 10
@@ -194,12 +196,12 @@ class PairedSamples:
     def finalists(self, risk: float, most: int) -> list[int]:
         """The best and those that may beat it if preparing a kernel anew moves it by twice what is believed usual.
 
-        The nearest ``most`` of them, and no more than are timed after one batch of the baseline.
+        The nearest ``most`` of them, and no more than FINALISTS.
         """
         likely = self.chances(moved=2 * PREPARATION) > risk / len(self.prior)
         likely[self.best], likely[self.unseen] = True, False
         nearest = sorted(np.flatnonzero(likely), key=lambda index: float(self.centres[index]))
-        return [int(index) for index in nearest[: min(most, GROUP)]]
+        return [int(index) for index in nearest[: min(most, FINALISTS)]]
 
     def take_anew(self, indices: Sequence[int], renew: Renew) -> Mapping[int, Array]:
         """A batch of runs of each candidate prepared anew, as ratios to the baseline prepared anew.
@@ -222,12 +224,11 @@ class PairedSamples:
             found[index] = self.ratios[index][-BATCH:]
         return found
 
-    def settle(self, rounds: Sequence[Mapping[int, Array]]) -> list[int]:
-        """Judge the candidates that every round holds by their preparations alone; those candidates.
+    def settle(self, held: Sequence[int], rounds: Sequence[Mapping[int, Array]]) -> None:
+        """Judge candidates that every round holds by their preparations alone.
 
         Each preparation weighs the same. What a round has in common (the baseline's own preparation) is taken out.
         """
-        held = [index for index in rounds[0] if index not in self.failed]
         runs = np.array([[one[index] for one in rounds] for index in held])
         batches = runs.mean(axis=2)
         alone = batches - np.median(batches, axis=1, keepdims=True)
@@ -239,8 +240,7 @@ class PairedSamples:
         for index, own in zip(held, runs - common[None, :, None], strict=True):
             self.ratios[index] = own.ravel()
         self._judge(set(held))
-        self._spreads[held] = max(sqrt(squares / (PREPARATION_LOOKS + freedom)), LEAST_SPREAD)
-        return held
+        self._spreads[list(held)] = max(sqrt(squares / (PREPARATION_LOOKS + freedom)), LEAST_SPREAD)
 
     def _take_baseline(self, count: int, *, alone: bool = False) -> None:
         try:

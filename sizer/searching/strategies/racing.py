@@ -89,15 +89,17 @@ def _finals(paired: PairedSamples, renew: Renew, risk: float) -> bool:
     """
     runs = FINALS * LEAST * len(paired.prior)
     finalists = paired.finalists(risk, max(2, int(runs / LEAST_PREPARED / BATCH) - 1))
-    most = max(LEAST_PREPARED, min(MOST_PREPARED, int(runs / BATCH / (len(finalists) + 1))))
     rounds: list[Mapping[int, Array]] = []
-    while len(finalists) > 1 and len(rounds) < most:
+    while len(finalists) > 1 and len(rounds) < MOST_PREPARED and (len(rounds) < LEAST_PREPARED or runs > 0):
+        runs -= BATCH * (len(finalists) + 1)
         rounds.append(paired.take_anew(finalists, renew))
-        if len(rounds[-1].keys() | paired.failed.keys()) < len(finalists):
+        if len(rounds[-1].keys() | paired.failed.keys() & set(finalists)) < len(finalists):
             return False
         finalists = [index for index in finalists if index not in paired.failed]
         if len(rounds) >= LEAST_PREPARED and len(finalists) > 1:
-            paired.settle(rounds)
-            if any_of(paired.chances()[finalists]) <= risk:
+            paired.settle(finalists, rounds)
+            chances = paired.chances()
+            if any_of(chances[finalists]) <= risk:
                 break
+            finalists = [one for one in finalists if one == paired.best or chances[one] > risk / len(finalists)]
     return True
