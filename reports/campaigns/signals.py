@@ -80,7 +80,7 @@ def _handles(process: int) -> bool:
     except OSError:
         return True
     caught = next((line.split()[1] for line in status.splitlines() if line.startswith("SigCgt")), "0")
-    return bool(int(caught, 16) >> (signal.SIGHUP - 1) & 1)
+    return bool(int(caught, 16) >> (signal.SIGTERM - 1) & 1)
 
 
 def _interrupted(
@@ -118,6 +118,7 @@ def _interrupted(
 
 def run(count: int, rng: random.Random, folder: Path) -> Outcome:
     outcome = Outcome()
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)  # under nohup programs are to leave it alone
     where = {name: folder / f"{name}0" for name in COMMANDS}
     tries = dict.fromkeys(COMMANDS, 0)
     for number in range(count):
