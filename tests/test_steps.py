@@ -321,7 +321,12 @@ def test_steps_py_judges_any_file_and_says_which_stack_stands_for_an_unknown_one
         writer = csv.DictWriter(out, list(STEP))
         writer.writeheader()
         writer.writerows(
-            [STEP, {**STEP, "id": "x-2", "stack": "fsdp-of-mine-2024", "micro_batch": "2", "step_s": "2.7"}]
+            [
+                STEP,
+                {**STEP, "id": "x-2", "stack": "fsdp-of-mine-2024", "micro_batch": "2", "step_s": "2.7"},
+                {**STEP, "id": "x-3", "gpu": "tpu-v9"},
+                {**STEP, "id": "x-4", "step_s": ""},
+            ]  # fmt: skip
         )
     done = subprocess.run(
         [sys.executable, str(BENCH / "steps.py"), "--data", str(file), "--format", "json", "--rows"],
@@ -329,6 +334,7 @@ def test_steps_py_judges_any_file_and_says_which_stack_stands_for_an_unknown_one
     )  # fmt: skip
     found = json.loads(done.stdout)
     assert [row["id"] for row in found["rows"]] == ["x-1", "x-2"]
+    assert [row["id"] for row in found["refused"]] == ["x-3", "x-4"]
     assert found["nearest"] == {"fsdp-of-mine-2024": "pytorch-fsdp-2025"}
     for row in found["rows"]:
         assert row["low_s"] < row["predicted_s"] < row["high_s"]

@@ -9,9 +9,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from functools import lru_cache
+from math import inf
 from pathlib import Path
 
 from shapes.device import Device, load_device
+from shapes.errors import InputError
 from shapes.model import ModelShape
 from shapes.software_stack import SoftwareStack, list_stacks, load_stack
 from shapes.workload import AttentionKernel, Workload
@@ -53,11 +55,16 @@ class Row:
     nearest_other: SoftwareStack
 
 
-def read_rows(path: Path) -> Iterator[Row]:
-    """Every row of a CSV file with the columns of steps.csv."""
+def read_rows(path: Path, refused: list[tuple[str, str]] | None = None) -> Iterator[Row]:
+    """Every row of a CSV file with the columns of steps.csv; what cannot be read goes to ``refused`` (id, reason)."""
     with open(path, encoding="utf-8", newline="") as file:
         for line in csv.DictReader(file):
-            yield _row(line)
+            try:
+                yield _row(line)
+            except (ValueError, KeyError) as error:  # InputError is one: a device, a configuration, a number
+                if refused is None:
+                    raise
+                refused.append((line.get("id") or "?", str(error)))
 
 
 @lru_cache(maxsize=4096)
@@ -87,6 +94,10 @@ def _row(line: dict[str, str]) -> Row:
     def number(key: str, default: int = 1) -> int:
         return int(float(line.get(key) or default))
 
+    step_s = float(line["step_s"])
+    if not 0 < step_s < inf:
+        raise InputError("expected a positive number of seconds", key="step_s", value=line["step_s"])
+
     device = load_device(line["gpu"])
     dtype = line["dtype"]
     asked = line["stack"], number("year", 2024), line["attention"] == "eager"
@@ -102,7 +113,7 @@ def _row(line: dict[str, str]) -> Row:
         id=line["id"], source=line["source"], stack_name=line["stack"],
         config=line["config"], model=_model(_config(line, workload.t)), workload=workload,
         accumulation=number("accumulation"),
-        dtype=dtype, gpus=number("gpus"), device=device, stack=stack, known=known, step_s=float(line["step_s"]),
+        dtype=dtype, gpus=number("gpus"), device=device, stack=stack, known=known, step_s=step_s,
         nearest_other=stack_of(*asked, stack.name)[0],
     )  # fmt: skip
 

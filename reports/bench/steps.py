@@ -149,7 +149,9 @@ def main() -> None:
     parser.add_argument("--rows", action="store_true", help="with --format json: every row's prediction and interval")
     parser.add_argument("--write", action="store_true", help="write reports/steps.md and its plots")
     options = parser.parse_args()
-    done, refused = judged(list(read_rows(options.data)))
+    unread: list[tuple[str, str]] = []
+    done, refused = judged(list(read_rows(options.data, unread)))
+    refused = unread + refused
     if options.write:
         from steps_report import write
 
