@@ -151,7 +151,7 @@ def main() -> None:
     options = parser.parse_args()
     unread: list[tuple[str, str]] = []
     done, refused = judged(list(read_rows(options.data, unread)))
-    refused = unread + refused
+    refused = [*unread, *refused]
     if options.write:
         from steps_report import write
 
