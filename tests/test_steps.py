@@ -326,7 +326,7 @@ def test_steps_py_judges_any_file_and_says_which_stack_stands_for_an_unknown_one
                 {**STEP, "id": "x-2", "stack": "fsdp-of-mine-2024", "micro_batch": "2", "step_s": "2.7"},
                 {**STEP, "id": "x-3", "gpu": "tpu-v9"},
                 {**STEP, "id": "x-4", "step_s": ""},
-            ]  # fmt: skip
+            ]
         )
     done = subprocess.run(
         [sys.executable, str(BENCH / "steps.py"), "--data", str(file), "--format", "json", "--rows"],
