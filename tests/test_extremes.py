@@ -123,6 +123,17 @@ def test_options_without_bounds_are_refused_at_once(tmp_path: Path, command: tup
     assert len(result.stderr.splitlines()) == 1
 
 
+def test_a_folder_that_cannot_be_walked_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def gone(*_: object) -> None:
+        raise FileNotFoundError(2, "No such file or directory")
+
+    monkeypatch.setattr(Path, "rglob", gone)
+    result = CliRunner().invoke(
+        main, ["store", "--store", str(tmp_path / "s.db"), "import", "--dataset", str(tmp_path)], catch_exceptions=False
+    )
+    assert (result.exit_code, len(result.stderr.splitlines())) == (2, 1)
+
+
 @given(whole=st.integers(1, 5000), largest=st.integers(1, 6000))
 def test_divisors_are_those_that_trial_finds(whole: int, largest: int) -> None:
     assert divisors(whole, largest) == [one for one in range(1, min(whole, largest) + 1) if whole % one == 0]

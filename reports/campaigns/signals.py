@@ -118,7 +118,9 @@ def _interrupted(
 
 def run(count: int, rng: random.Random, folder: Path) -> Outcome:
     outcome = Outcome()
-    signal.signal(signal.SIGHUP, signal.SIG_DFL)  # under nohup programs are to leave it alone
+    # In the background of a shell or under nohup, programs are to leave these alone.
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     where = {name: folder / f"{name}0" for name in COMMANDS}
     tries = dict.fromkeys(COMMANDS, 0)
     for number in range(count):

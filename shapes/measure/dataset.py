@@ -187,7 +187,10 @@ def _spread(values: Sequence[float]) -> dict[str, float] | None:
 
 def read_datasets(folder: Path) -> tuple[Dataset, ...]:
     """Every dataset under ``folder``; InputError where there is none, or where a file is not what its sidecar says."""
-    found = sorted(folder.rglob(SIDECAR)) if folder.is_dir() else []
+    try:
+        found = sorted(folder.rglob(SIDECAR)) if folder.is_dir() else []
+    except OSError as error:  # a folder below that comes and goes (/proc), or cannot be read
+        raise InputError(f"cannot be read: {error.strerror}", where=str(folder)) from None
     if not found:
         raise InputError(f"expected a folder of datasets ({SIDECAR} beside {ROWS})", where=str(folder))
     return tuple(_read(path.parent) for path in found)
