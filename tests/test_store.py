@@ -167,6 +167,21 @@ def test_merging_twice_adds_once(tmp_path: Path) -> None:
         assert mine.count() == 10
 
 
+def test_a_measurement_that_goes_on_from_another_stands_in_its_place_in_whatever_order_they_come(tmp_path: Path) -> None:
+    """A search that is gone on with finishes its kernels again, with the samples that it had and more."""
+    samples = np.linspace(1e-3, 2e-3, 24)
+    short, longer = (replace(measurement(job(8), samples[:count]), created=count) for count in (16, 24))
+    apart = measurement(job(8), samples[8:])  # taken by another: no part of it
+    for number, order in enumerate(([short, longer, apart], [apart, longer, short], [longer, short, apart, longer])):
+        with Store.open(tmp_path / f"{number}.db") as store:
+            for one in order:
+                store.add([one])
+            kept = sorted(len(one.samples) for one in store.measurements())
+        assert kept == [16, 24]
+        with Store.open(tmp_path / f"{number}.db") as store:
+            assert [one.uid for one in store.measurements() if len(one.samples) == 16] == [apart.uid]
+
+
 def test_prune_deletes_what_failed_what_is_old_and_what_is_superseded(tmp_path: Path) -> None:
     with Store.open(tmp_path / "s.db") as store:
         store.add(

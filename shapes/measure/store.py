@@ -159,7 +159,11 @@ class Store:
                 raise
 
     def add(self, measurements: Iterable[Measurement]) -> int:
-        """Write ``measurements`` and drop their unfinished samples, all or none; returns how many were new (by uid)."""
+        """Write ``measurements`` and drop their unfinished samples, all or none; returns how many were new (by uid).
+
+        One that goes on from another, whose samples its own begin with, stands in that one's place: no sample counts
+        twice.
+        """
         added = 0
         with self._transaction() as connection:
             for one in measurements:
@@ -168,8 +172,10 @@ class Store:
                     "INSERT OR IGNORE INTO environment VALUES (?, ?, ?)",
                     (environment.identity, environment.device, json.dumps(environment.to_dict(), sort_keys=True)),
                 )
-                cursor = connection.execute(_INSERT, _values(one))
-                added += cursor.rowcount
+                work = (one.key, environment.identity, _blob(one.samples))
+                if connection.execute(_GOES_ON, work).fetchone() is None:
+                    connection.execute(_BEGINS, work)
+                    added += connection.execute(_INSERT, _values(one)).rowcount
                 connection.execute("DELETE FROM part WHERE key = ? AND identity = ?", (one.key, environment.identity))
         return added
 
@@ -282,6 +288,10 @@ COLUMNS = (
 )  # fmt: skip
 #: Ends a row's JSON: SQLite keeps no checksums, and a damaged figure must not pass for a measured one.
 _CHECKSUM = ', "checksum": '
+#: Of one work in one environment: rows whose samples begin with these and go on, and rows that these begin with.
+_OTHERS = "FROM measurement WHERE key = ?1 AND identity = ?2 AND length(samples) > 0 AND length(?3) > 0"
+_GOES_ON = f"SELECT 1 {_OTHERS} AND length(samples) > length(?3) AND substr(samples, 1, length(?3)) = ?3"
+_BEGINS = f"DELETE {_OTHERS} AND length(samples) < length(?3) AND samples = substr(?3, 1, length(samples))"
 _INSERT = f"INSERT OR IGNORE INTO measurement ({', '.join(COLUMNS)}) VALUES ({', '.join('?' * len(COLUMNS))})"
 
 
