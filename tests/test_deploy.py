@@ -29,7 +29,8 @@ SERVING = ("vllm", "sglang")
 
 
 def run(name: str, *arguments: str) -> Result:
-    return CliRunner().invoke(main, ["deploy", str(CONFIGS / f"{name}.json"), *arguments], catch_exceptions=False)
+    words, wide = ["deploy", str(CONFIGS / f"{name}.json"), *arguments], {"COLUMNS": "100"}
+    return CliRunner().invoke(main, words, catch_exceptions=False, env=wide)
 
 
 def verdicts(found: Deployment) -> dict[str, str]:
@@ -155,7 +156,7 @@ def test_the_engine_files_name_generations_that_devices_have() -> None:
 def test_the_text_says_what_and_why_with_numbered_sources_and_exits_1_for_a_refusal() -> None:
     result = run("qwen3-30b-a3b", "--tp", "4", "--recipe", "fp8-block")
     assert result.exit_code == 1
-    assert "768/4 = 192: not a multiple of 128" in result.stdout
+    assert "768/4 = 192: not a multiple of 128" in " ".join(result.stdout.split())
     assert "[1] https://github.com/vllm-project/vllm/blob/" in result.stdout
     assert run("deepseek-v3", "--tp", "16", "--recipe", "blockwise").exit_code == 0
     assert run("qwen3-30b-a3b", "--tp", "4", "--recipe", "fp8-block", "--engine", "torchao").exit_code == 1

@@ -182,16 +182,28 @@ def test_a_signal_at_any_moment_is_one_line_and_128_more_than_its_number(
     """While click, this program or torch is imported, and while measuring."""
     sizes = ("-m", "8", "-n", "8", "-k", "8:800:8", "--store", str(tmp_path / "s.db"))
     with subprocess.Popen(
-        [sys.executable, "-m", "sizer", "bench", *sizes], cwd=ROOT, stderr=subprocess.PIPE
+        [sys.executable, "-m", "sizer", "bench", *sizes],
+        cwd=ROOT,
+        stderr=subprocess.PIPE,
+        preexec_fn=_listen,  # noqa: PLW1509
     ) as process:
         deadline = time.monotonic() + 30
         while not _catches(process.pid, number) and time.monotonic() < deadline:
             time.sleep(0.01)
         time.sleep(after_s - 0.3)
         process.send_signal(number)
-        _, stderr = process.communicate(timeout=60)
+        try:
+            _, stderr = process.communicate(timeout=60)
+        finally:
+            process.kill()
     assert said in one_line(stderr)
     assert process.returncode == 128 + number
+
+
+def _listen() -> None:
+    """What is run in the background, or under nohup, is left deaf to these by its shell; and so would we be."""
+    for number in (signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_DFL)
 
 
 def _catches(process: int, number: int) -> bool:

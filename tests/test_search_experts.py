@@ -80,7 +80,7 @@ def test_measured_are_the_products_that_are_priced(name: str, split: dict[str, A
         jobs = weighted_jobs(space, change)
         assert any(isinstance(job.work, GroupedGemm) for job, _ in jobs)
         timed = sum(count * job.work.flops for job, count in jobs)
-        assert timed == pytest.approx(price(space, change, Pricer(device)).flops, rel=1e-12)
+        assert timed == pytest.approx(price(space, [change], Pricer(device))[0].flops, rel=1e-12)
 
 
 def test_a_measured_search_finds_the_grouped_products_that_are_fastest(tmp_path: Path) -> None:

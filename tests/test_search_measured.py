@@ -110,7 +110,7 @@ def test_what_is_timed_are_the_products_that_are_priced(
         space = make_space(what, baseline, device, Limits(0.15))
         for change in (space.baseline, space.candidates[0]):
             timed = sum(count * job.work.flops for job, count in weighted_jobs(space, change))
-            assert timed == pytest.approx(price(space, change, Pricer(device)).flops, rel=1e-12)
+            assert timed == pytest.approx(price(space, [change], Pricer(device))[0].flops, rel=1e-12)
 
 
 def test_microbatches_are_timed_by_a_shards_layers_and_head_and_say_so(tmp_path: Path) -> None:

@@ -167,7 +167,9 @@ def test_merging_twice_adds_once(tmp_path: Path) -> None:
         assert mine.count() == 10
 
 
-def test_a_measurement_that_goes_on_from_another_stands_in_its_place_in_whatever_order_they_come(tmp_path: Path) -> None:
+def test_a_measurement_that_goes_on_from_another_stands_in_its_place_in_whatever_order_they_come(
+    tmp_path: Path,
+) -> None:
     """A search that is gone on with finishes its kernels again, with the samples that it had and more."""
     samples = np.linspace(1e-3, 2e-3, 24)
     short, longer = (replace(measurement(job(8), samples[:count]), created=count) for count in (16, 24))

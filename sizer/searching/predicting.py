@@ -53,10 +53,16 @@ def timed_operators(space: Space, change: Mapping[str, int]) -> tuple[Operator, 
     return tuple(found) if space.timed is None else tuple(operator for operator in found if space.timed(operator))
 
 
-def price(space: Space, change: Mapping[str, int], pricer: Pricer) -> TimedCandidate:
-    """A candidate priced operator by operator, scaled to the baseline's tokens."""
+def price(space: Space, changes: Sequence[Mapping[str, int]], pricer: Pricer) -> list[TimedCandidate]:
+    """Each candidate priced operator by operator, scaled to the baseline's tokens; the operators of all in one go."""
+    listed = [timed_operators(space, change) for change in changes]
+    pricer.learn(operator for found in listed for operator in found)
+    return [_priced(space, change, found, pricer) for change, found in zip(changes, listed, strict=True)]
+
+
+def _priced(space: Space, change: Mapping[str, int], found: tuple[Operator, ...], pricer: Pricer) -> TimedCandidate:
     model, workload = rebuilt(space, change)
-    step = pricer.step(timed_operators(space, change))
+    step = pricer.step(found)
     scale = space.workload.tokens / workload.tokens
     timing = Timing(step.seconds * scale, step.low * scale, step.high * scale, step.source)
     return TimedCandidate(

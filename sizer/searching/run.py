@@ -52,7 +52,7 @@ def find(
         space = whole_steps(space, baseline, budgets.serving)
     pricers = [Pricer(device) for device in source.devices]
     chosen = [space.baseline, *shortlist(space, pricers, objective, progress, budgets.serving)]
-    predicted = [[price(space, change, pricer) for change in chosen] for pricer in pricers]
+    predicted = [price(space, chosen, pricer) for pricer in pricers]
     times = source.times(space, predicted, objective, progress)
     ranked, left_out = beside(space, rank(times.rows, source.devices, objective), budgets, source.devices[0])
     listed = listing(space, ranked, pricers[0], top)
