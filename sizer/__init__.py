@@ -10,14 +10,11 @@ and ``swiglu_width`` are for model-config code. A mistake is an ``InputError``.
 50304
 """
 
-from __future__ import annotations
-
-from importlib import import_module
-from typing import TYPE_CHECKING
-
-from shapes.errors import InputError
-
+# Nothing is imported here, not `typing` nor what a __future__ import loads: `python -m sizer` comes by before
+# __main__.py can take the working directory off the path.
+TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from shapes.errors import InputError
     from shapes.model import ModelShape
     from shapes.workload import Workload
     from sizer.advice import pad_vocab, round_to_alignment
@@ -33,6 +30,7 @@ if TYPE_CHECKING:
 #: The packages are called checking and searching because importing a submodule `sizer.check` would rebind
 #: `sizer.check` to the module.
 _HOMES = {
+    "InputError": "shapes.errors",
     "ModelShape": "shapes.model",
     "Workload": "shapes.workload",
     "pad_vocab": "sizer.advice",
@@ -57,6 +55,8 @@ __all__ = [
 
 def __getattr__(name: str) -> object:
     if name in _HOMES:
+        from importlib import import_module
+
         found = getattr(import_module(_HOMES[name]), name)
         globals()[name] = found
         return found

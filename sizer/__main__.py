@@ -1,14 +1,18 @@
 """The program: `sizer`, and `python -m sizer`."""
 
-from __future__ import annotations
-
 import sys
 
-from sizer.ending import end_at_once, end_in_order_of_signals, flush_output, hold_standard_files
+# `python -m` puts the working directory first on the path: what lies there is a user's, never code to run. It stays
+# where this very package was found in it, as in a checkout that is not installed.
+_RUN_AS_MODULE = __name__ == "__main__" and __spec__ is not None and not sys.flags.safe_path
+if _RUN_AS_MODULE and not __file__.startswith(f"{sys.path[0]}/sizer/"):
+    del sys.path[0]
 
 
 def run() -> None:
     """The command line; ends the process with its code."""
+    from sizer.ending import end_at_once, end_in_order_of_signals, flush_output, hold_standard_files
+
     hold_standard_files()
     end_in_order_of_signals()
     from sizer.cli import main  # after the handlers: a signal during an import is to end in a line too

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +23,10 @@ GPT2 = str(ROOT / "tests" / "data" / "configs" / "gpt2.json")
 FIFOS = pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no named pipes here")
 
 
-def sizer(*arguments: str, cwd: Path = ROOT, stdout: Any = subprocess.PIPE) -> subprocess.CompletedProcess[bytes]:
-    command = [sys.executable, "-P", "-m", "sizer", *arguments]
+def sizer(
+    *arguments: str, cwd: Path = ROOT, stdout: Any = subprocess.PIPE, options: Sequence[str] = ()
+) -> subprocess.CompletedProcess[bytes]:
+    command = [sys.executable, *options, "-m", "sizer", *arguments]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     return subprocess.run(
         command, cwd=cwd, env=environment, stdout=stdout, stderr=subprocess.PIPE, check=False, timeout=120
@@ -242,7 +245,25 @@ def _rows(store: Path) -> int:
 
 
 def test_the_program_imports_nothing_from_the_working_directory(tmp_path: Path) -> None:
-    for name in ("yaml", "json", "click", "numpy", "torch", "tomllib", "sitecustomize", "platformdirs"):
-        (tmp_path / f"{name}.py").write_text("open('imported', 'w')")
-    assert sizer("check", GPT2, cwd=tmp_path).returncode == 1
+    others = ("yaml", "click", "numpy", "scipy", "tabulate", "torch", "shapes", "sitecustomize", "platformdirs")
+    for name in (*sys.stdlib_module_names, *others):
+        (tmp_path / f"{name}.py").write_text("open('imported', 'a').write(__name__); raise SystemExit(3)")
+    for options in (["-P"], []):
+        done = sizer("check", GPT2, cwd=tmp_path, options=options)
+        assert done.returncode == 1, done.stderr
     assert not (tmp_path / "imported").exists()
+
+
+def test_a_checkout_that_is_not_installed_runs_as_a_module(tmp_path: Path) -> None:
+    for package in ("sizer", "shapes"):
+        (tmp_path / package).symlink_to(ROOT / package)
+    code = "import runpy, sys; sys.meta_path = [one for one in sys.meta_path if 'editable' not in repr(one).lower()]; "
+    # As `python -m sizer` would, but for an installed one that the interpreter may know of.
+    code += "sys.path[0] = sys.argv[1]; sys.argv[:] = ['-m', 'rules']; runpy._run_module_as_main('sizer')"
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path)], cwd=tmp_path, env=environment, capture_output=True, text=True,
+        check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "vocab-multiple" in done.stdout
