@@ -31,11 +31,13 @@ COMMANDS = {
     "bench": ("bench", "-m", "64", "-n", "64", "-k", f"8:{8 * JOBS}:8", "--max-time", "0.05", "--device", "cpu"),
     "search": (
         "search", "--h", "64", "--tokens", "64", "--dtype", "fp32", "--tolerance", "5%", "--step", "4", "--measure",
-        "--regret", "30%",
+        "--regret", "30%", "--time-limit", "15",
     ),
 }  # fmt: skip
 #: After so many tries a command is left to come to its end.
 _PATIENCE = 40
+#: Seconds in which a program is to end, on a busy machine too.
+_END_S = 300
 
 
 def program(words: tuple[str, ...], said: Path) -> None:
@@ -85,8 +87,8 @@ def _handles(process: int) -> bool:
 
 def _interrupted(
     words: tuple[str, ...], number: signal.Signals | None, rng: random.Random, store: Path
-) -> tuple[int, str, Seen]:
-    """Exit code, what was said, and what was stored when the signal (None: none) was sent."""
+) -> tuple[int | None, str, Seen]:
+    """Exit code (None: it did not end), what was said, and what was stored when the signal (None: none) was sent."""
     said = store.parent / "said.txt"
     anew = rng.random() < 1 / 30
     after = rng.choice((0.0, rng.uniform(0, 0.3), rng.uniform(0, 1.0))) * (6 if anew else 1)
@@ -109,10 +111,14 @@ def _interrupted(
         with suppress(ProcessLookupError):  # it is done
             os.kill(process.pid, number)
     if isinstance(process, subprocess.Popen):
-        code = process.wait(120)
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(_END_S)
+        code = process.poll()
     else:
-        process.join(120)
+        process.join(_END_S)
         code = process.exitcode
+    if code is None:  # it would measure into the store of the next try
+        process.kill()
     return code, said.read_text() if said.exists() else "", before
 
 
