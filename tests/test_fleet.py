@@ -256,6 +256,15 @@ def test_leases_shrink_towards_the_end_and_follow_the_order() -> None:
     assert sizes == sorted(sizes, reverse=True)
 
 
+def test_what_another_process_has_begun_is_in_no_lease() -> None:
+    leases = Leases([job(k) for k in range(1, 41)], 4, lambda one: one.work.k % 2 == 0)  # type: ignore[union-attr]
+    given = [lease.jobs for lease in iter(lambda: leases.take(2), None)]
+    assert sorted(one.work.k for jobs in given for one in jobs) == list(range(2, 41, 2))  # type: ignore[union-attr]
+    alone = Leases([job(1)], 4, lambda one: False)
+    assert alone.take(1) is None
+    assert alone.over
+
+
 def test_a_result_from_a_lease_that_was_taken_back_does_not_count() -> None:
     leases = Leases([job(1)], interleave=4)
     first = leases.take(1)

@@ -34,7 +34,7 @@ from ray.cluster_utils import Cluster
 
 from shapes.measure import InProcess, Job, Measurement, Settings, measure
 from shapes.measure.environment import Environment
-from shapes.measure.executor import Event, Executor, Round, Samples
+from shapes.measure.executor import Claim, Event, Executor, Round, Samples, unclaimed
 from shapes.measure.fleet.fleet import Fleet
 from shapes.measure.fleet.ray_cluster import fleets
 from shapes.measure.fleet.sweep import FleetSweep
@@ -61,12 +61,15 @@ class Waiting:
         *,
         deadline: float | None = None,
         unfinished: Samples | None = None,
+        claim: Claim = unclaimed,
     ) -> Iterator[Event]:
         waiting, control = list(jobs), np.full(4, 1e-4)
         open_: dict[Job, list[float]] = {}
         while waiting or open_:
             while waiting and len(open_) < settings.interleave:
-                open_[waiting.pop(0)] = []
+                job = waiting.pop(0)
+                if claim(job):
+                    open_[job] = []
             for job, taken in open_.items():
                 if getattr(job.work, "k", 0) == 1313 and not Path("/tmp/fleet-hung").exists():
                     Path("/tmp/fleet-hung").touch()

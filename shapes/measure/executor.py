@@ -12,7 +12,7 @@ prepared into ``Prepared.handle``; only the command line, the library's front do
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -29,6 +29,13 @@ from shapes.measure.stats import CONFIDENCE, LEAST_PRECISE, Stopping
 Array = NDArray[np.float64]
 #: Job key -> (samples, the control's samples taken with them): what an interrupted run has left, or a round has so far.
 Samples = Mapping[str, tuple[Array, Array]]
+#: Asked of a job before it is begun: False leaves it to another process that is at work on it, or has done it.
+Claim = Callable[[Job], bool]
+
+
+def unclaimed(_job: Job) -> bool:
+    """A ``Claim`` where nobody else is asked."""
+    return True
 
 
 @frozen
@@ -128,10 +135,11 @@ class Executor(Protocol):
         *,
         deadline: float | None = None,
         unfinished: Samples | None = None,
+        claim: Claim = unclaimed,
     ) -> Iterator[Event]:
         """Measure ``jobs``: a Round now and then and a Measurement for every job that is done, in any order.
 
         No job is started when ``deadline`` (time.monotonic seconds) has passed. ``unfinished``: what an interrupted run
-        has left. DeviceLostError where the device answers nothing any more.
+        has left. ``claim`` is asked of each job just before. DeviceLostError where the device answers nothing any more.
         """
         ...

@@ -16,7 +16,17 @@ from numpy.typing import NDArray
 
 from shapes.measure.backend import Backend, open_backend
 from shapes.measure.environment import Environment, clocks, read_environment
-from shapes.measure.executor import DeviceLostError, Event, NotMeasured, Prepared, Round, Samples, Settings
+from shapes.measure.executor import (
+    Claim,
+    DeviceLostError,
+    Event,
+    NotMeasured,
+    Prepared,
+    Round,
+    Samples,
+    Settings,
+    unclaimed,
+)
 from shapes.measure.jobs import Job, Part
 from shapes.measure.kernels import UnsupportedError, build
 from shapes.measure.record import Measurement, Status, summary_fields, without_time
@@ -122,6 +132,7 @@ class InProcess:
         *,
         deadline: float | None = None,
         unfinished: Samples | None = None,
+        claim: Claim = unclaimed,
     ) -> Iterator[Event]:
         """See ``Executor.run``."""
         control = self._ready_control(settings)
@@ -133,6 +144,9 @@ class InProcess:
             if late:
                 waiting.clear()
             while waiting and len(open_) < settings.interleave:
+                if not claim(waiting[-1]):
+                    waiting.pop()
+                    continue
                 opened = self._open(waiting[-1], settings, unfinished or {}, alone=not open_)
                 if opened is None:  # no room with the others: try again when one has left
                     break

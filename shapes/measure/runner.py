@@ -2,20 +2,24 @@
 
 ``measure(jobs)`` is the one way anything is measured. It looks each job up in the store first, gives the rest to an
 executor in order of priority (shuffled within one), saves every round and every result, and reports progress. Killed at
-any moment it has lost at most the round in flight; called again it goes on.
+any moment it has lost at most the round in flight; called again it goes on. Called in two processes at once with one
+store, each job is measured by one of them (``claims``).
 """
 
 from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack
+from functools import partial
 
 import numpy as np
 
 from shapes.errors import InputError
 from shapes.frozen import frozen
-from shapes.measure.executor import Executor, Round, Samples, Settings
+from shapes.measure.claims import Claims
+from shapes.measure.executor import Event, Executor, Round, Samples, Settings, unclaimed
 from shapes.measure.jobs import Job, by_key
 from shapes.measure.record import Measurement
 from shapes.measure.stats import Drift, control_drift
@@ -23,11 +27,16 @@ from shapes.measure.store import Store
 
 #: More parts than any scheduler's array has tasks are a typing error.
 MOST_SHARDS = 100_000
+#: How often to look whether another process is through with what is left.
+_LOOK_S = 0.3
 
 
 @frozen
 class Progress:
-    """How far a sweep is: ``done`` of ``total`` jobs (``reused`` of them from the store), the seconds gone and left."""
+    """How far a sweep is: ``done`` of ``total`` jobs (``reused`` of them from the store), the seconds gone and left.
+
+    ``elsewhere``: jobs that only other processes' results are waited for.
+    """
 
     done: int
     total: int
@@ -35,6 +44,7 @@ class Progress:
     elapsed_s: float
     left_s: float | None
     last: Measurement | None
+    elsewhere: int = 0
 
 
 @frozen
@@ -83,20 +93,29 @@ def measure(
     deadline = start + time_limit_s if time_limit_s is not None else None
     control: list[float] = []
     last: Measurement | None = None
-    events = executor.run(waiting, settings, deadline=deadline, unfinished=_unfinished(waiting, store, executor, fresh))
-    if waiting:
-        for event in events:
+    with ExitStack() as held:
+        claims = None
+        if store is not None and not fresh:
+            known = partial(_is_stored, store, executor, settings)
+            claims = held.enter_context(Claims(store, executor.environment, known))
+        for event in _events(executor, waiting, settings, deadline, store, claims):
+            elsewhere = 0
             if isinstance(event, Round):
                 if event.control.size:  # none: samples that are taken back
                     control.append(float(np.median(event.control)))
                 if store is not None:
                     store.save_unfinished(event.samples, executor.environment)
-            else:
+            elif isinstance(event, Measurement):
                 found[event.key] = last = event
                 if store is not None:
                     store.add([event])
+            elif store is not None and claims is not None:
+                others = _stored([key for key in wanted if key not in found], store, executor, settings)
+                found |= others
+                reused += len(others)
+                elsewhere = len(claims.elsewhere)
             if progress is not None:
-                progress(_progress(len(found), len(wanted), reused, start, time_limit_s, last))
+                progress(_progress(len(found), len(wanted), reused, start, time_limit_s, last, elsewhere))
     return Sweep(
         results={key: found[key] for key in wanted if key in found},
         left=tuple(job for job in waiting if job.key not in found),
@@ -105,6 +124,34 @@ def measure(
         reused=reused,
         elapsed_s=time.monotonic() - start,
     )
+
+
+def _events(
+    executor: Executor,
+    waiting: list[Job],
+    settings: Settings,
+    deadline: float | None,
+    store: Store | None,
+    claims: Claims | None,
+) -> Iterator[Event | None]:
+    """What the executor does; then, while other processes are at work on what is left, now and then None.
+
+    What one of them has begun and left, as when it is killed, is measured here.
+    """
+    may_start = claims.take if claims is not None else unclaimed
+    while waiting:
+        samples = _unfinished(waiting, store, executor) if claims is not None else {}
+        for event in executor.run(waiting, settings, deadline=deadline, unfinished=samples, claim=may_start):
+            yield event
+            if claims is not None:
+                claims.renew()
+        waiting = []
+        while claims is not None and claims.refused and not waiting:
+            yield None
+            if not claims.elsewhere or (deadline is not None and time.monotonic() >= deadline):
+                return
+            time.sleep(_LOOK_S)
+            waiting = [job for job in list(claims.elsewhere.values()) if claims.take(job)]
 
 
 def ordered(jobs: list[Job], seed: int) -> list[Job]:
@@ -139,7 +186,7 @@ class Shard:
         return ordered(list(by_key(jobs).values()), seed)[self.number - 1 :: self.of]
 
 
-def _stored(wanted: dict[str, Job], store: Store, executor: Executor, settings: Settings) -> dict[str, Measurement]:
+def _stored(wanted: Iterable[str], store: Store, executor: Executor, settings: Settings) -> dict[str, Measurement]:
     """What the store knows well enough: a looser measurement than the precision now asked for is made again."""
     found = {}
     for key in wanted:
@@ -153,19 +200,29 @@ def _stored(wanted: dict[str, Job], store: Store, executor: Executor, settings: 
     return found
 
 
-def _unfinished(jobs: list[Job], store: Store | None, executor: Executor, fresh: bool) -> Samples:
-    if store is None or fresh:
+def _is_stored(store: Store, executor: Executor, settings: Settings, job: Job) -> bool:
+    return bool(_stored([job.key], store, executor, settings))
+
+
+def _unfinished(jobs: list[Job], store: Store | None, executor: Executor) -> Samples:
+    if store is None:
         return {}
     found = {job.key: store.unfinished(job.key, executor.environment) for job in jobs}
     return {key: samples for key, samples in found.items() if samples is not None}
 
 
 def _progress(
-    done: int, total: int, reused: int, start: float, time_limit_s: float | None, last: Measurement | None
+    done: int,
+    total: int,
+    reused: int,
+    start: float,
+    time_limit_s: float | None,
+    last: Measurement | None,
+    elsewhere: int,
 ) -> Progress:
     elapsed = time.monotonic() - start
     new = done - reused
     left = elapsed / new * (total - done) if new else None
     if time_limit_s is not None:
         left = min(left, time_limit_s - elapsed) if left is not None else time_limit_s - elapsed
-    return Progress(done, total, reused, elapsed, max(0.0, left) if left is not None else None, last)
+    return Progress(done, total, reused, elapsed, max(0.0, left) if left is not None else None, last, elsewhere)

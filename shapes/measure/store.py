@@ -3,7 +3,7 @@
 ``Store.open(path)`` creates or opens it; a file that is not a store of this program is refused and left untouched.
 Results are found by the work's key and the environment's identity (device name, driver, library versions, harness), so
 a figure from another driver never stands for one from this. ``part`` holds the samples of what is being timed, so that
-a kill loses at most the round in flight.
+a kill loses at most the round in flight; ``claim`` (``claims.py``) says who is at work on what.
 """
 
 from __future__ import annotations
@@ -50,6 +50,11 @@ MIGRATIONS: tuple[str, ...] = (
     CREATE TABLE part (
         key TEXT NOT NULL, identity TEXT NOT NULL, samples BLOB NOT NULL, controls BLOB NOT NULL,
         PRIMARY KEY (key, identity));
+    """,
+    """
+    CREATE TABLE claim (
+        key TEXT NOT NULL, identity TEXT NOT NULL, owner TEXT NOT NULL, host TEXT NOT NULL, process INTEGER NOT NULL,
+        until REAL NOT NULL, PRIMARY KEY (key, identity));
     """,
 )
 SCHEMA_VERSION = len(MIGRATIONS)
@@ -147,7 +152,8 @@ class Store:
             raise _trouble(error, self.path) from None
 
     @contextmanager
-    def _transaction(self) -> Iterator[sqlite3.Connection]:
+    def transaction(self) -> Iterator[sqlite3.Connection]:
+        """Everything done with what this yields, or nothing; no other process writes meanwhile."""
         with self._guarded():
             self._connection.execute("BEGIN IMMEDIATE")
             try:
@@ -159,13 +165,13 @@ class Store:
                 raise
 
     def add(self, measurements: Iterable[Measurement]) -> int:
-        """Write ``measurements`` and drop their unfinished samples, all or none; returns how many were new (by uid).
+        """Write ``measurements``, all or none, and drop their unfinished samples and claims; returns how many were new.
 
         One that goes on from another, whose samples its own begin with, stands in that one's place: no sample counts
         twice.
         """
         added = 0
-        with self._transaction() as connection:
+        with self.transaction() as connection:
             for one in measurements:
                 environment = one.environment
                 connection.execute(
@@ -176,8 +182,14 @@ class Store:
                 if connection.execute(_GOES_ON, work).fetchone() is None:
                     connection.execute(_BEGINS, work)
                     added += connection.execute(_INSERT, _values(one)).rowcount
-                connection.execute("DELETE FROM part WHERE key = ? AND identity = ?", (one.key, environment.identity))
+                for table in ("part", "claim"):
+                    connection.execute(f"DELETE FROM {table} WHERE key = ? AND identity = ?", work[:2])
         return added
+
+    def change(self, statement: str, *values: object) -> None:
+        """One statement of SQL, committed."""
+        with self.transaction() as connection:
+            connection.execute(statement, values)
 
     def find(self, key: str, environment: Environment) -> Measurement | None:
         """The newest measurement of this work in this environment, if any (whatever its outcome)."""
@@ -230,7 +242,7 @@ class Store:
 
     def save_unfinished(self, unfinished: Mapping[str, tuple[Array, Array]], environment: Environment) -> None:
         """Keep (samples, control samples) taken so far, by the key of what is being timed."""
-        with self._transaction() as connection:
+        with self.transaction() as connection:
             connection.executemany(
                 "INSERT OR REPLACE INTO part VALUES (?, ?, ?, ?)",
                 [(key, environment.identity, _blob(own), _blob(control)) for key, (own, control) in unfinished.items()],
@@ -260,7 +272,7 @@ class Store:
         environment supersedes, or of another environment than the one named; returns how many rows went.
         """
         removed = 0
-        with self._transaction() as connection:
+        with self.transaction() as connection:
             if older_than_s is not None:
                 removed += connection.execute(
                     "DELETE FROM measurement WHERE created < ?", (time.time() - older_than_s,)

@@ -98,7 +98,7 @@ def _remove_leftovers(place: Path) -> None:
     for left in place.parent.glob(f".{_literal(place.name)}.*.new*"):
         number = left.name.removeprefix(f".{place.name}.").split(".")[0]
         # A file of another host's process on a shared file system is young for as long as it is needed.
-        if number.isdigit() and not _alive(int(number)) and time.time() - left.stat().st_mtime > 5.0:
+        if number.isdigit() and not alive(int(number)) and time.time() - left.stat().st_mtime > 5.0:
             left.unlink(missing_ok=True)
 
 
@@ -106,7 +106,8 @@ def _literal(name: str) -> str:
     return "".join(f"[{character}]" if character in "*?[" else character for character in name)
 
 
-def _alive(process: int) -> bool:
+def alive(process: int) -> bool:
+    """Whether a process of this host has that number."""
     try:
         os.kill(process, 0)
     except (ProcessLookupError, OverflowError):

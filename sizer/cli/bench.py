@@ -18,7 +18,7 @@ import click
 from shapes.dtypes import DTYPES
 from shapes.errors import InputError
 from shapes.files import make_folder, write_whole
-from sizer.cli.executors import executors, ray_options, refuse_network
+from sizer.cli.executors import executors, ray_options, refuse_network, say_line
 from sizer.cli.options import given, output_options, write_answer
 from sizer.ending import resumable
 
@@ -366,7 +366,7 @@ class _Bar:
     def __init__(self, shown: bool) -> None:
         self._shown, self._last_s = shown, 0.0
         self._now: dict[Executor, Progress] = {}
-        self._lock = threading.Lock()
+        self._lock, self._told = threading.Lock(), False
 
     def of(self, executor: Executor, may_stop: Callable[[], None]) -> Callable[[Progress], None]:
         """What to tell how far ``executor`` is; each call is a place to stop at."""
@@ -375,6 +375,9 @@ class _Bar:
             may_stop()
             with self._lock:
                 self._now[executor] = now
+                if now.elsewhere and not self._told:
+                    self._told = True
+                    say_line(f"{now.elsewhere} jobs are being measured by another process: waiting for what it stores")
                 if self._shown:
                     self._show(now.done == now.total)
 

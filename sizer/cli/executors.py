@@ -52,7 +52,7 @@ def executors(
     from shapes.measure.fleet.ray_cluster import fleets
 
     wanted = parse_on(on) if on is not None else None
-    return fleets(ray, on=wanted, device=device, make=accelerator_or_cpu, settings=settings, say=_say)
+    return fleets(ray, on=wanted, device=device, make=accelerator_or_cpu, settings=settings, say=say_line)
 
 
 def one_executor(found: Sequence[Executor], named: str | Device | None) -> Executor:
@@ -86,6 +86,7 @@ def refuse_network(path: Path) -> None:
         )
 
 
-def _say(line: str) -> None:
+def say_line(line: str) -> None:
+    """On standard error, at once."""
     # A bar may stand on the terminal.
     click.echo(f"\r\x1b[Ksizer: {line}" if sys.stderr.isatty() else f"sizer: {line}", err=True)

@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shapes.measure.environment import Environment
-from shapes.measure.executor import Event, NotMeasured, Prepared, Samples, Settings
-from shapes.measure.fleet.leases import MOST_DEATHS, MOST_SILENCES
+from shapes.measure.executor import Claim, Event, NotMeasured, Prepared, Samples, Settings, unclaimed
+from shapes.measure.fleet.leases import MOST_DEATHS, MOST_SILENCES, Leases
 from shapes.measure.fleet.members import Member, Members
 from shapes.measure.fleet.pool import LostError, Pool
 from shapes.measure.fleet.sweep import FleetSweep
@@ -72,11 +72,13 @@ class Fleet:
         *,
         deadline: float | None = None,
         unfinished: Samples | None = None,
+        claim: Claim = unclaimed,
     ) -> Iterator[Event]:
         """See ``Executor.run``."""
         self._members.begin()
         watch = Watch(None if self.environment.cpu else LIMIT)
-        sweep = FleetSweep(self._members, jobs, settings, deadline=deadline, unfinished=unfinished or {}, watch=watch)
+        leases = Leases(jobs, settings.interleave, claim)
+        sweep = FleetSweep(self._members, leases, settings, deadline=deadline, unfinished=unfinished or {}, watch=watch)
         return sweep.events()
 
     def prepare(self, job: Job, settings: Settings | None = None) -> Prepared:

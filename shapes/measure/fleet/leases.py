@@ -12,6 +12,7 @@ import heapq
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
+from shapes.measure.executor import Claim, unclaimed
 from shapes.measure.jobs import Job
 
 #: A lease is so many times the jobs that are timed in turn: its last ones share their rounds with fewer others.
@@ -34,13 +35,16 @@ class Lease:
 
 
 class Leases:
-    """``jobs`` (keys unlike each other) in order of importance; ``interleave``: how many a device times in turn."""
+    """``jobs`` (keys unlike each other) in order of importance; ``interleave``: how many a device times in turn.
 
-    def __init__(self, jobs: Sequence[Job], interleave: int) -> None:
+    ``claim`` is asked of each before it is given out; what it refuses is left out.
+    """
+
+    def __init__(self, jobs: Sequence[Job], interleave: int, claim: Claim = unclaimed) -> None:
         self._jobs = {job.key: job for job in jobs}
         self._place = {key: place for place, key in enumerate(self._jobs)}
         self._waiting = list(enumerate(self._jobs))
-        self._interleave = interleave
+        self._interleave, self._claim = interleave, claim
         self._losses: dict[str, int] = {}
         self._out: list[Lease] = []
 
@@ -65,9 +69,13 @@ class Leases:
             if key in self._losses and taken:
                 break
             heapq.heappop(self._waiting)
+            if not self._claim(self._jobs[key]):
+                continue
             taken.append(self._jobs[key])
             if key in self._losses:
                 break
+        if not taken:
+            return None
         lease = Lease(tuple(taken))
         self._out.append(lease)
         return lease

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 import numpy as np
 
@@ -12,7 +12,7 @@ from shapes.measure.fleet.leases import Lease, Leases
 from shapes.measure.fleet.members import Member, Members
 from shapes.measure.fleet.messages import Burst, Gone, Greeting, Joined, Message
 from shapes.measure.fleet.watch import Watch
-from shapes.measure.jobs import Job, Part
+from shapes.measure.jobs import Part
 from shapes.measure.record import without_time
 
 #: Longest wait for news: signals and limits are looked at so often.
@@ -27,7 +27,7 @@ class FleetSweep:
     def __init__(
         self,
         members: Members,
-        jobs: Sequence[Job],
+        leases: Leases,
         settings: Settings,
         *,
         deadline: float | None,
@@ -35,7 +35,7 @@ class FleetSweep:
         watch: Watch,
     ) -> None:
         self._members, self._settings, self._deadline, self._watch = members, settings, deadline, watch
-        self._leases = Leases(jobs, settings.interleave)
+        self._leases = leases
         self._joined = Joined(dict(unfinished))
         self._out: dict[str, list[Lease]] = {}
 
