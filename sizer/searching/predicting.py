@@ -48,21 +48,28 @@ def rebuilt(space: Space, change: Mapping[str, int]) -> tuple[ModelShape, Worklo
 
 def timed_operators(space: Space, change: Mapping[str, int]) -> tuple[Operator, ...]:
     """The operators that a candidate's time consists of."""
-    model, workload = rebuilt(space, change)
+    return _timed(space, *rebuilt(space, change))
+
+
+def _timed(space: Space, model: ModelShape, workload: Workload) -> tuple[Operator, ...]:
     found = space.operators_of(model, workload) if space.operators_of else operators(model, workload)
     return tuple(found) if space.timed is None else tuple(operator for operator in found if space.timed(operator))
 
 
 def price(space: Space, changes: Sequence[Mapping[str, int]], pricer: Pricer) -> list[TimedCandidate]:
     """Each candidate priced operator by operator, scaled to the baseline's tokens; the operators of all in one go."""
-    listed = [timed_operators(space, change) for change in changes]
+    made = [rebuilt(space, change) for change in changes]
+    listed = [_timed(space, *one) for one in made]
     pricer.learn(operator for found in listed for operator in found)
-    return [_priced(space, change, found, pricer) for change, found in zip(changes, listed, strict=True)]
+    return [
+        _candidate(space, change, *one, pricer.step(found))
+        for change, one, found in zip(changes, made, listed, strict=True)
+    ]
 
 
-def _priced(space: Space, change: Mapping[str, int], found: tuple[Operator, ...], pricer: Pricer) -> TimedCandidate:
-    model, workload = rebuilt(space, change)
-    step = pricer.step(found)
+def _candidate(
+    space: Space, change: Mapping[str, int], model: ModelShape, workload: Workload, step: Step
+) -> TimedCandidate:
     scale = space.workload.tokens / workload.tokens
     timing = Timing(step.seconds * scale, step.low * scale, step.high * scale, step.source)
     return TimedCandidate(

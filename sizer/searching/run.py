@@ -92,9 +92,10 @@ def rank(rows: Sequence[Sequence[TimedCandidate]], devices: Sequence[Device], ob
     """Every candidate against the baseline (the first); with several devices by its worst loss."""
     values = [[one.timing.seconds * objective.weight(one) for one in row] for row in rows]
     base, several = rows[0][0], len(devices) > 1
+    best = [min(row) for row in values]
     ranked = []
     for index, first in enumerate(rows[0]):
-        losses = {device.name: row[index] / min(row) - 1 for device, row in zip(devices, values, strict=True)}
+        losses = {device.name: row[index] / one - 1 for device, row, one in zip(devices, values, best, strict=True)}
         low, high = _ratio_bounds(base.timing, first.timing) if index else (1.0, 1.0)
         worth = objective.weight(base) / objective.weight(first)
         ranked.append(
