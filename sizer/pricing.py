@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 from typing import Literal
 
@@ -123,16 +124,19 @@ class Pricer:
             self._whole[alike] = work(everything, self._costs(everything))
         return self._whole[alike]
 
-    def learn(self, listed: Iterable[Operator]) -> None:
-        """Price ``listed`` in one go: one at a time is many times slower."""
-        self._costs(tuple(listed))
+    def steps(self, many: Sequence[tuple[Operator, ...]]) -> list[Step]:
+        """The operators of each added up, all priced in one go: one at a time is many times slower."""
+        costs = iter(self._costs([operator for listed in many for operator in listed]))
+        return [Step(listed, tuple(islice(costs, len(listed)))) for listed in many]
 
     def _costs(self, listed: Sequence[Operator]) -> tuple[Cost, ...]:
-        keys = [counted_once(operator) for operator in listed]
-        missing = [key for key in dict.fromkeys(keys) if key not in self._known]
+        places: dict[Operator, int] = {}  # a key's hash is of all its fields: it is not taken more often than need be
+        order = [places.setdefault(counted_once(operator), len(places)) for operator in listed]
+        missing = [key for key in places if key not in self._known]
         if missing:
             self._known.update(zip(missing, self._priced(missing), strict=True))
-        return tuple(self._known[key] for key in keys)
+        found = [self._known[key] for key in places]
+        return tuple([found[place] for place in order])
 
     def _priced(self, wanted: Sequence[Operator]) -> Sequence[Cost]:
         """InputError where a device's file, which anybody may write, holds constants that give no time."""

@@ -9,6 +9,9 @@ from __future__ import annotations
 
 from math import hypot
 
+import numpy as np
+from numpy.typing import NDArray
+
 from shapes.cost.constants import Origin, alignment_constants, relative
 from shapes.cost.gemm import LARGE
 from shapes.device import Device
@@ -42,11 +45,10 @@ class Expected:
     tier: str
 
 
-def gemm_regime(m: int, n: int, k: int, misaligned: bool) -> str:
-    """Name of the regime in ``[error]`` that a product belongs to."""
-    if misaligned:
-        return "misaligned"
-    return "large" if min(m, n, k) >= LARGE else "small"
+def gemm_regimes(least: NDArray[np.int64], misaligned: NDArray[np.bool_]) -> list[str]:
+    """Names of the regimes in ``[error]`` that products belong to, by their ``least`` dimension."""
+    names: list[str] = np.where(misaligned, "misaligned", np.where(least >= LARGE, "large", "small")).tolist()
+    return names
 
 
 def expected(device: Device, origin: Origin, regime: str, dtype: str) -> Expected:

@@ -17,7 +17,7 @@ from shapes.cost.constants import (
     gemm_constants,
     number,
 )
-from shapes.cost.error import TIERS, Expected, expected, gemm_regime
+from shapes.cost.error import TIERS, expected, gemm_regimes
 from shapes.cost.gemm import GemmTimes, gemm_times, output_bytes, padded_times
 from shapes.cost.limits import Limits
 from shapes.cost.memory_bound import DECODE_ERROR, cached_attention_parts, elementwise_parts
@@ -123,37 +123,43 @@ def product_times(
     return times, origin
 
 
+#: Seconds of misalignment by operand of a product that has none.
+ALIGNED = (("A", 0.0), ("B", 0.0), ("C", 0.0))
+
+
 def _products(products: Sequence[Product], key: tuple[Any, ...], device: Device) -> list[Cost]:
     grouped, dtype, out, layout, recipe, pads = key
     times, origin = product_times(products, dtype, out, layout, recipe, device, pads)
     constants, _ = gemm_constants(device, dtype, recipe)
     slower = number(device, "grouped", "slowdown") if grouped else 1.0
-    source, tiles = origin.source(device), constants.tiles
-    a, b, c = times.alignment
+    source = origin.source(device)
+    m, n, k, batch = np.array([per_group(product) for product in products], dtype=np.int64).T
+    in_a, in_b, in_c = times.alignment
+    seconds, tiles = times.seconds, constants.tiles
+    if grouped:
+        skew = np.array([_skew(product) for product in products])
+        seconds = seconds + (seconds - constants.launch_s) * (slower - 1) + skew * times.compute_s
+        regimes = ["grouped"] * len(products)
+    else:
+        regimes = gemm_regimes(np.minimum(np.minimum(m, n), k), in_a + in_b > 0)
+    of_regime = {regime: expected(device, origin, regime, dtype) for regime in dict.fromkeys(regimes)}
+    wide = 1 + np.array([of_regime[regime].error for regime in regimes])
+    slots = times.tiles * np.array(tiles).prod(axis=1)[times.tile]
     columns = (
-        times.seconds, times.compute_s, times.memory_s, times.tile, times.tiles, times.waves, a, b, c
+        seconds, seconds / wide, seconds * wide, seconds - constants.launch_s, times.compute_s, times.memory_s,
+        times.tile, times.tiles.astype(np.int64), times.waves, 1.0 * batch * m * n / slots,
+        times.tiles / constants.units / times.waves, in_a * slower, in_b * slower, in_c * slower,
     )  # fmt: skip
-    costs = []
-    errors: dict[str, Expected] = {}
-    for product, row in zip(products, zip(*(column.tolist() for column in columns), strict=True), strict=True):
-        seconds, compute, memory, tile, count, waves, in_a, in_b, in_c = row
-        m, n, k, batch = per_group(product)
-        bm, bn = tiles[tile]
-        skew = (seconds - constants.launch_s) * (slower - 1) + (_skew(product) * compute if grouped else 0.0)
-        seconds += skew
-        regime = "grouped" if grouped else gemm_regime(m, n, k, in_a + in_b > 0)
-        if regime not in errors:
-            errors[regime] = expected(device, origin, regime, dtype)
-        costs.append(
-            _cost(
-                seconds, source, errors[regime].error, regime, p95=errors[regime].p95, tier=errors[regime].tier,
-                bound=_bound(constants.launch_s, seconds - constants.launch_s, compute, memory),
-                tile=(bm, bn), tiles=int(count), waves=waves, tile_efficiency=batch * m * n / (count * bm * bn),
-                wave_efficiency=count / constants.units / waves,
-                alignment_s=(("A", in_a * slower), ("B", in_b * slower), ("C", in_c * slower)),
-            )
-        )  # fmt: skip
-    return costs
+    return [
+        Cost(
+            total, low, high, source, _bound(constants.launch_s, body, compute, memory), of_regime[regime].error,
+            regime, tiles[tile], count, waves, kept, filled, (("A", a), ("B", b), ("C", c)) if a or b or c else ALIGNED,
+            None, of_regime[regime].p95, of_regime[regime].tier,
+        )
+        for regime, total, low, high, body, compute, memory, tile, count, waves, kept, filled, a, b, c in zip(
+            regimes, *(column.tolist() for column in columns), strict=True
+        )
+    ]  # fmt: skip
 
 
 def _skew(operator: Product) -> float:

@@ -297,6 +297,8 @@ class Stack:
         if not self.blocks:
             raise InputError("expected at least one layer", key="layers", value=0)
         positive_int(sum(block.count for block in self.blocks), "layers", maximum=MOST_LAYERS)
+        if len(self.blocks) == 1:
+            return
         once: dict[Block, Block] = {}  # equal layers are one object: those are told apart at no cost
         object.__setattr__(self, "blocks", tuple(once.setdefault(block, block) for block in self.blocks))
 
@@ -306,12 +308,12 @@ class Stack:
 
     @property
     def layers(self) -> int:
-        return _layers(self)
+        return self.blocks[0].count if len(self.blocks) == 1 else _layers(self)
 
     @property
     def kinds(self) -> tuple[Block, ...]:
         """The different blocks, each once with the layers of all its runs: for what the layers' order is nothing to."""
-        return _kinds(self)
+        return self.blocks if len(self.blocks) == 1 else _kinds(self)
 
 
 def kinds_of(blocks: tuple[Block, ...]) -> tuple[Block, ...]:

@@ -38,10 +38,16 @@ def blocks_between(model: ModelShape, start: int, stop: int) -> tuple[tuple[Stac
     return tuple(found)
 
 
-# A plan asks for the same split at every microbatch and way of checkpointing.
-@lru_cache(maxsize=256)
 def stage_kinds(model: ModelShape, p: int, stage: Stage = "last") -> tuple[tuple[Stack, tuple[Block, ...]], ...]:
     """As ``stage_blocks``, equal blocks of a stack merged: for what the layers' order is nothing to."""
+    if p == 1:
+        return tuple((stack, stack.kinds) for stack in model.stacks)
+    return _stage_kinds(model, p, stage)
+
+
+# A plan asks for the same split at every microbatch and way of checkpointing.
+@lru_cache(maxsize=256)
+def _stage_kinds(model: ModelShape, p: int, stage: Stage) -> tuple[tuple[Stack, tuple[Block, ...]], ...]:
     return tuple((stack, kinds_of(blocks)) for stack, blocks in stage_blocks(model, p, stage))
 
 

@@ -1,6 +1,6 @@
 """Operators: what a model runs, forward and backward (see ``shapes.operators.types`` for the conventions)."""
 
-from shapes.operators.lower import operators
+from shapes.operators.lower import layer_operators, operators
 from shapes.operators.split import check_split, nearest_split, split_problems
 from shapes.operators.types import (
     LAYOUT_OF_PHASE,
@@ -31,6 +31,7 @@ __all__ = [
     "Product",
     "check_split",
     "counted_once",
+    "layer_operators",
     "nearest_split",
     "operators",
     "split_problems",

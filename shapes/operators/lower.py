@@ -22,7 +22,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import chain
-from typing import Literal
+from typing import Any, Literal
 
 from shapes.dtypes import QUANTISED
 from shapes.errors import InputError
@@ -71,20 +71,28 @@ def operators(model: ModelShape, workload: Workload) -> tuple[Operator, ...]:
     check_finetune(model, workload)
     if workload.decode:
         _check_decodes(model)
-    merged: dict[Operator, tuple[Operator, int]] = {}
-    listed = _all(model, workload)
+    return _merged(_all(model, workload), workload)
+
+
+def layer_operators(model: ModelShape, workload: Workload) -> tuple[Operator, ...]:
+    """Those of ``operators`` that are of the layers: a search of parts prices a hundred thousand models."""
+    check_split(model, workload)
+    return _merged(_layers(model, workload), workload)
+
+
+def _merged(listed: Iterator[Operator], workload: Workload) -> tuple[Operator, ...]:
+    """``listed`` as the workload's recipe and compiler have them, equal ones merged; InputError past ``MAX_BYTES``."""
+    merged: dict[Operator, list[Any]] = {}
     recipe = workload.low_precision
     for operator in apply_recipe(listed, recipe, workload.train) if recipe else listed:
-        key = counted_once(operator)
-        first, count = merged.get(key, (operator, 0))
-        merged[key] = first, count + operator.count
+        merged.setdefault(counted_once(operator), [operator, 0])[1] += operator.count
     for operator in merged:
         if operator.bytes > MAX_BYTES:
             raise InputError(
                 f"expected sizes that a device can hold: {operator.name} moves {operator.bytes:.3g} bytes at once",
                 key="operator", value=operator.name,
             )  # fmt: skip
-    found = (one if one.count == count else replace(one, count=count) for one, count in merged.values())
+    found = [one if one.count == count else replace(one, count=count) for one, count in merged.values()]
     if not workload.compiled:
         return tuple(found)
     return tuple(replace(one, pads=True) if isinstance(one, Gemm) else one for one in found)
@@ -137,14 +145,14 @@ def linear_operators(
         )  # fmt: skip
 
 
-def _all(model: ModelShape, workload: Workload) -> Iterator[Operator]:
-    first_stage = workload.p == 1
+def _layers(model: ModelShape, workload: Workload) -> Iterator[Operator]:
+    """The layers' operators and what is before the first (patch embeddings)."""
     for stack, blocks in stage_kinds(model, workload.p):
         prefix = f"{stack.name}." if len(model.stacks) > 1 else ""
         if workload.decode and stack != model.main:
             continue  # an image's tower ran with the prompt
         s = sequence_length(model, stack, workload)
-        if first_stage:
+        if workload.p == 1:
             for linear in stack.front:
                 rows = workload.own_tokens(linear.rows if linear.rows is not None else s)
                 yield from linear_operators(linear, rows, workload, name=prefix + linear.name)
@@ -152,6 +160,11 @@ def _all(model: ModelShape, workload: Workload) -> Iterator[Operator]:
             # Where only the head trains nothing runs backward through the layers.
             runs = replace(workload, phase="infer", finetune=None) if workload.finetune == "frozen-base" else workload
             yield from _block(model, block, stack, s, runs, prefix)
+
+
+def _all(model: ModelShape, workload: Workload) -> Iterator[Operator]:
+    first_stage = workload.p == 1
+    yield from _layers(model, workload)
     s = sequence_length(model, model.main, workload)
     yield from _ends(model, workload, first_stage=first_stage)
     yield from model_elementwise(model, workload, s)

@@ -13,6 +13,8 @@ from shapes.workload import Workload
 def split_problems(model: ModelShape, workload: Workload) -> tuple[InputError, ...]:
     """What does not divide: layers by p, heads by t, experts by e, d by e; each an InputError not yet raised."""
     t, p, d, e = workload.t, workload.p, workload.d, workload.e
+    if t == p == e == workload.cp == 1:
+        return ()
     found: dict[str, InputError] = {}
 
     def problem(expected: str, key: str, value: int) -> None:

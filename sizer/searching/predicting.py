@@ -52,19 +52,15 @@ def timed_operators(space: Space, change: Mapping[str, int]) -> tuple[Operator, 
 
 
 def _timed(space: Space, model: ModelShape, workload: Workload) -> tuple[Operator, ...]:
-    found = space.operators_of(model, workload) if space.operators_of else operators(model, workload)
-    return tuple(found) if space.timed is None else tuple(operator for operator in found if space.timed(operator))
+    listed = space.operators_of or space.timed or operators
+    return tuple(listed(model, workload))
 
 
 def price(space: Space, changes: Sequence[Mapping[str, int]], pricer: Pricer) -> list[TimedCandidate]:
     """Each candidate priced operator by operator, scaled to the baseline's tokens; the operators of all in one go."""
     made = [rebuilt(space, change) for change in changes]
-    listed = [_timed(space, *one) for one in made]
-    pricer.learn(operator for found in listed for operator in found)
-    return [
-        _candidate(space, change, *one, pricer.step(found))
-        for change, one, found in zip(changes, made, listed, strict=True)
-    ]
+    steps = pricer.steps([_timed(space, *one) for one in made])
+    return [_candidate(space, change, *one, step) for change, one, step in zip(changes, made, steps, strict=True)]
 
 
 def _candidate(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import field
 from fractions import Fraction
 from math import lcm
@@ -38,7 +38,7 @@ VARIABLE: Mapping[str, tuple[str, ...]] = {
 class Space:
     """``candidates`` are changes of ``model`` (dimensions) or ``workload`` (b, s); of a step's operators those that
 
-    ``timed`` says are timed (None: all), measured as ``measured_parts`` of the model (None: whole layers and the head;
+    ``timed`` lists are timed (None: all), measured as ``measured_parts`` of the model (None: whole layers and the head;
     none: their matrix products one by one).
     ``parameters_of``: None: the whole model's. ``operators_of`` replaces the model's own operators (the book's single
     product). ``excluded``: constraint -> how many candidates it left out, in words a person can act on.
@@ -49,7 +49,7 @@ class Space:
     workload: Workload
     candidates: tuple[Mapping[str, int], ...]
     baseline: Mapping[str, int]
-    timed: Callable[[Operator], bool] | None = None
+    timed: Callable[[ModelShape, Workload], Iterable[Operator]] | None = None
     measured_parts: tuple[PartName, ...] | None = None
     parameters_of: Callable[[ModelShape], int] | None = None
     operators_of: Callable[[ModelShape, Workload], tuple[Operator, ...]] | None = None

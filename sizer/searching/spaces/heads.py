@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 
 from shapes.device import Device
 from shapes.errors import InputError
-from shapes.model import AttentionShape
-from shapes.operators import Operator
+from shapes.model import AttentionShape, ModelShape
+from shapes.operators import Operator, layer_operators
+from shapes.workload import Workload
 from sizer.searching.baseline import Baseline
 from sizer.searching.space import Limits, Space, nothing_left, whole_heads
 
@@ -53,12 +55,12 @@ def space(baseline: Baseline, device: Device, limits: Limits) -> Space:
         workload,
         tuple(candidates),
         own,
-        timed=_is_attention,
+        timed=_attentions,
         measured_parts=("self_attention",),
         excluded=excluded,
         notes=(note,),
     )
 
 
-def _is_attention(operator: Operator) -> bool:
-    return ".attention." in operator.name
+def _attentions(model: ModelShape, workload: Workload) -> Iterator[Operator]:
+    return (operator for operator in layer_operators(model, workload) if ".attention." in operator.name)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 
 from shapes.device import Device
 from shapes.dtypes import BYTES
 from shapes.errors import InputError
 from shapes.model import Block, MlpShape, ModelShape, Stack
-from shapes.operators import Gemm, Operator
+from shapes.operators import Gemm, Operator, layer_operators
 from shapes.workload import Workload
 from sizer.searching.baseline import Baseline
 from sizer.searching.space import Limits, Space, nothing_left
@@ -60,7 +61,7 @@ def _alone(baseline: Baseline, device: Device, limits: Limits, note: str) -> Spa
         workload,
         tuple({"d_ff": value} for value in near),
         {"d_ff": width},
-        timed=_is_mlp,
+        timed=_mlps,
         measured_parts=("mlp",),
         parameters_of=lambda changed: 3 * changed.hidden * (changed.dense_mlp.width if changed.dense_mlp else 0),
         excluded={key: number for key, number in excluded.items() if number},
@@ -68,8 +69,8 @@ def _alone(baseline: Baseline, device: Device, limits: Limits, note: str) -> Spa
     )
 
 
-def _is_mlp(operator: Operator) -> bool:
-    return ".mlp." in operator.name
+def _mlps(model: ModelShape, workload: Workload) -> Iterator[Operator]:
+    return (operator for operator in layer_operators(model, workload) if ".mlp." in operator.name)
 
 
 def _single_product(model: ModelShape, workload: Workload) -> tuple[Operator, ...]:

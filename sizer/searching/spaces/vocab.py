@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from shapes.device import Device
 from shapes.errors import InputError
-from shapes.operators import Operator
+from shapes.model import ModelShape
+from shapes.operators import Operator, operators
+from shapes.workload import Workload
 from sizer.searching.baseline import Baseline
 from sizer.searching.space import Limits, Space, nothing_left
 
@@ -31,11 +35,11 @@ def space(baseline: Baseline, device: Device, limits: Limits) -> Space:
         workload,
         tuple({"vocab": value} for value in values),
         {"vocab": model.vocab},
-        timed=_is_head,
+        timed=_head,
         measured_parts=("head",),
         notes=("the head and the loss are timed",),
     )
 
 
-def _is_head(operator: Operator) -> bool:
-    return operator.name in ("lm_head", "cross_entropy")
+def _head(model: ModelShape, workload: Workload) -> Iterator[Operator]:
+    return (operator for operator in operators(model, workload) if operator.name in ("lm_head", "cross_entropy"))
