@@ -182,6 +182,18 @@ def test_products_without_matrix_units_know_no_alignment() -> None:
         assert odd <= whole
 
 
+def test_few_tiles_on_plain_cores_are_split_along_a_long_k() -> None:
+    # NeuSight's A100 PCIe, fp32: 1024 x 768 x 30522 in 3354 us (14.3 TFLOPS) though its 48 tiles of 128 x 128 would
+    # leave more than half of the 108 units idle.
+    seconds = float(predict_gemm("a100-pcie", 1024, 768, 30522, dtype="fp32"))
+    assert seconds == pytest.approx(3354e-6, rel=0.2)
+    product = Gemm("long k", "forward", 1024, 768, 30522, dtype="fp32")
+    cost = predict(product, "a100-pcie")
+    parts = explain(product, cost, "a100-pcie")
+    assert sum(part.seconds for part in parts) == pytest.approx(cost.seconds)
+    assert min(part.seconds for part in parts) >= -1e-12
+
+
 def test_skinny_misaligned_products_lose_at_most_half() -> None:
     # Eight tokens: the weights' bytes are what takes long, whichever kernel loads them.
     aligned, odd = predict_gemm("h100-sxm", 8, 4096, np.array([4096, 4095]), layout="nn")

@@ -37,14 +37,15 @@ TAIL_WAVES = 7
 TAIL_IDLE = (0.0, 0.5, 1.0)
 TAIL_LOG2_K = (5.0, 7.0, 9.0, 10.5, 12.0, 14.0)
 
-#: Ridge penalties to choose from: a knot moves once a few shapes ask for it, or once a few dozen do.
-RIDGES = (1.0, 20.0)
-#: Tiles whose tails count, and a ridge penalty.
-Choice = tuple[tuple[tuple[int, int], ...], float]
+#: Ridge penalties to choose from, of the large products' tables and of the small ones': a knot moves once a few shapes
+#: ask for it, or once a few dozen do.
+RIDGES = ((1.0, 1.0), (20.0, 1.0), (20.0, 20.0))
+#: Tiles whose tails count, and both ridge penalties.
+Choice = tuple[tuple[tuple[int, int], ...], tuple[float, float]]
 #: Weight of a large product against a small one: there are two small ones to each, most of them launch-bound.
 LARGE_WEIGHT = 2.0
-#: Steps of the robust weights, and rounds of looking for pairs that fall.
-STEPS, ROUNDS = 12, 26
+#: Steps of the robust weights; rounds of looking for pairs that fall, at the most, and in a row in which none is found.
+STEPS, ROUNDS, QUIET = 12, 60, 4
 #: Pairs of growing sizes looked at in a round: drawn anew on the device, on each relative, and near the worst known.
 PAIRS, RELATIVE_PAIRS, NEAR_PAIRS = 600_000, 60_000, 150_000
 #: Worst pairs that are remembered, and how many of those that fall are bound in a round.
@@ -54,8 +55,9 @@ WORST, BOUND = 3000, 3000
 DOUBLED, GROWN = 0.0, -8.5e-3
 #: Decimals of a table's entries.
 DECIMALS = 5
-#: How far beyond what is asked a bound pair is pushed.
-MARGIN = 5e-5
+#: How far beyond what is asked each pair is looked for, and a bound one pushed besides: what a search has not found
+#: is worse than all that it has by less.
+ROOM, MARGIN = 3e-4, 5e-5
 #: Log units from binding at which a pair is let go.
 NEAR_BINDING = 0.05
 #: Sizes of which growth is asked: up to this, three quarters of them multiples of 64.
@@ -106,7 +108,7 @@ def fit_correction(
     # times with its quantisation, bears less than bf16.
     inner = held_out(products.n, seed + 1)
 
-    def trial(ridge: float) -> float:
+    def trial(ridge: tuple[float, float]) -> float:
         constants = fitted(products[~inner], case, (tiles, ridge))
         return float(products[inner].errors(constants, case.size, case.out).mean())
 
@@ -124,9 +126,11 @@ def fitted(
     grids = _grid(products[products.large], case, tiles), _grid(products[~products.large], case, tiles)
     target = np.log(products.seconds) - case.log_closed(dims)
     weight = np.where(products.large, LARGE_WEIGHT, 1.0)
-    program = _Program(case.design(dims, grids), target, weight, ridge)
+    penalty = np.repeat(ridge, [grid.size for grid in grids])
+    program = _Program(case.design(dims, grids), target, weight, penalty)
     random = np.random.default_rng(seed)
     searches = [_Search(one, grids, random, RELATIVE_PAIRS if index else PAIRS) for index, one in enumerate(bound)]
+    quiet = 0
     for step in range(ROUNDS if bound else 0):
         fallen = 0
         for search in searches:
@@ -134,7 +138,8 @@ def fitted(
             program.bind(rows, least)
             fallen += found
         progress(f"round {step}: {fallen} pairs fall")
-        if not fallen:
+        quiet = 0 if fallen else quiet + 1
+        if quiet == QUIET:
             break
         program.solve()
     return _corrected(case, grids, np.round(program.coefficients, DECIMALS))
@@ -189,7 +194,7 @@ class _Pairs:
     def least(self) -> Array:
         """Growth of log time that is asked for."""
         own = self.before[np.arange(len(self.before)), self.axis]
-        return np.where(self.add == own, DOUBLED, GROWN)
+        return np.where(self.add == own, DOUBLED, GROWN) + ROOM
 
 
 class _Search:
@@ -200,7 +205,7 @@ class _Search:
         self.worst: _Pairs | None = None
 
     def falling(self, coefficients: Array) -> tuple[csr_matrix, Array, int]:
-        """Of the pairs that fall the worst: how the tables' part of log time grows, how it has to; and their number."""
+        """Of the worst pairs: how the tables' part of log time grows, how it has to; and how many fall, room aside."""
         sets = [self._pairs(self._drawn(self.pairs))]
         if self.worst is not None:
             sets += [self._pairs(self._near(self.worst.before)), self.worst]
@@ -210,15 +215,14 @@ class _Search:
         slack = after - before - pairs.least
         order = _first_of_each(pairs, np.argsort(slack))
         self.worst = pairs[order[:WORST]]
-        fallen = int((slack[order] < -1e-9).sum())
-        falls = pairs[order[: min(fallen, BOUND)]]
-
+        falls = pairs[order[slack[order] < -1e-9]]
         grown, own = (tuple(dims.T) for dims in (falls.after, falls.before))
         rows = self.case.design(grown, self.grids) - self.case.design(own, self.grids)  # type: ignore[arg-type]
         closed = self.case.log_closed(grown) - self.case.log_closed(own)  # type: ignore[arg-type]
         # What grows in no table is the closed form's own.
         kept = np.flatnonzero(np.asarray(abs(rows).sum(axis=1)).ravel() > 1e-9)
-        return rows[kept], (falls.least - closed)[kept], fallen
+        worst, fallen = kept[:BOUND], int((slack[order][kept] < -ROOM).sum())
+        return rows[worst], (falls.least - closed)[worst], fallen
 
     def _log_seconds(self, dims: Array, constants: GemmConstants) -> Array:
         m, n, k = dims.T
@@ -258,16 +262,22 @@ def _first_of_each(pairs: _Pairs, order: NDArray[np.intp]) -> NDArray[np.intp]:
 class _Program:
     """Robust ridge regression under linear inequalities, of which those far from binding are let go."""
 
-    def __init__(self, design: csr_matrix, target: Array, weight: Array, ridge: float) -> None:
+    def __init__(self, design: csr_matrix, target: Array, weight: Array, penalty: Array) -> None:
         self.growth, self.least = csr_matrix((0, design.shape[1])), np.empty(0)
+        self.design, self.target, self.weight, self.penalty = design, target, weight, penalty
         self.coefficients: Array = np.zeros(design.shape[1])
-        robust: Array = np.ones(len(target))
+        self.robust: Array = np.ones(len(target))
         for _ in range(STEPS):
-            weighted = design.multiply((weight * robust)[:, None]).tocsr().T
-            self.normal = (weighted @ design).toarray() + ridge * np.eye(design.shape[1])
-            self.right = weighted @ target
-            self.coefficients = np.asarray(np.linalg.solve(self.normal, self.right), dtype=np.float64)
-            robust = 1 / np.sqrt(1 + ((target - design @ self.coefficients) / 0.05) ** 2)
+            self.coefficients = np.asarray(np.linalg.solve(*self._normal()), dtype=np.float64)
+            self._reweigh()
+
+    def _normal(self) -> tuple[Array, Array]:
+        """Matrix and right-hand side of the weighted ridge regression."""
+        weighted = self.design.multiply((self.weight * self.robust)[:, None]).tocsr().T
+        return (weighted @ self.design).toarray() + np.diag(self.penalty), weighted @ self.target
+
+    def _reweigh(self) -> None:
+        self.robust = 1 / np.sqrt(1 + ((self.target - self.design @ self.coefficients) / 0.05) ** 2)
 
     def bind(self, rows: csr_matrix, least: Array) -> None:
         """Asks that ``rows`` times the coefficients be at least ``least``."""
@@ -277,9 +287,12 @@ class _Program:
     def solve(self) -> None:
         import osqp
 
+        # What a bound program has to leave is no outlier: weights are of its own residuals.
+        self._reweigh()
+        matrix, right = self._normal()
         solver = osqp.OSQP()
         solver.setup(
-            csc_matrix(np.triu(self.normal)), -self.right, self.growth.tocsc(), self.least + MARGIN,
+            csc_matrix(np.triu(matrix)), -right, self.growth.tocsc(), self.least + MARGIN,
             np.full(len(self.least), np.inf), verbose=False, eps_abs=2e-5, eps_rel=1e-5, polishing=False,
         )  # fmt: skip
         solver.warm_start(x=self.coefficients)

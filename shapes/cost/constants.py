@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import fields, replace
 from functools import lru_cache
-from math import log2
+from math import inf, log2
 from typing import Any
 
 from shapes.cost.alignment import NO_FAMILY, AlignmentConstants, family_table
@@ -67,6 +67,7 @@ class GemmConstants:
     and end in steps of k. ``wave_s``: what a wave costs besides. ``quantization``: the share of a partly filled last
     wave that is paid. ``throttle``, ``throttle_s``, ``throttle_width``: by how much, and from which duration on, power
     limits sustained work. ``correction``: what measurements say beyond that; ``small``: the set for small products.
+    ``split_steps``: least steps of k of a slice where a product of less than a wave is split along k (inf: never).
     """
 
     flops_per_s: float
@@ -87,6 +88,7 @@ class GemmConstants:
     units: int
     correction: Correction | None = None
     small: GemmConstants | None = None
+    split_steps: float = inf
 
     @classmethod
     def from_table(cls, table: Mapping[str, Any], units: int) -> GemmConstants:
@@ -94,7 +96,8 @@ class GemmConstants:
         tiles = tuple((int(bm), int(bn)) for bm, bn in table["tiles"])
         correction = Correction.from_table(table["correction"]) if "correction" in table else None
         small = cls.from_table(table["small"], units) if "small" in table else None
-        return cls(tiles=tiles, units=units, correction=correction, small=small, **values)
+        split_steps = float(table.get("split_steps", inf))
+        return cls(tiles=tiles, units=units, correction=correction, small=small, split_steps=split_steps, **values)
 
     def uncorrected(self) -> GemmConstants:
         """The closed form alone."""
@@ -116,9 +119,11 @@ class GemmConstants:
         )  # fmt: skip
 
 
-#: Keys of one set of constants in a device file, besides ``tiles``, ``correction`` and ``small``.
+#: Keys of one set of constants in a device file, besides ``tiles``, ``correction``, ``small`` and ``split_steps``.
 NUMBERS = tuple(
-    field.name for field in fields(GemmConstants) if field.name not in ("tiles", "units", "correction", "small")
+    field.name
+    for field in fields(GemmConstants)
+    if field.name not in ("tiles", "units", "correction", "small", "split_steps")
 )
 
 

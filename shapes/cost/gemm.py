@@ -5,6 +5,7 @@ For a tile (bm, bn) on S units, with T = batch ceil(m/bm) ceil(n/bn) tiles and x
     load = (1 + (load_steps (1/bm + 1/bn))^p)^(1/p)               how far a small tile is from feeding its unit
     wave = 2 bm bn S / flops_per_s (k load + prologue_steps) + wave_s
     waves = quantization ceil(x) + (1 - quantization) max(x, 1)   how much of a partly filled last wave is paid
+                                                                  (below one: max(x, split_steps / k), split along k)
     compute = min over tiles of waves x wave                      the library's choice of tile
     memory = bytes / cache bandwidth, and beyond the cache's size / bandwidth
     body = (compute^q + memory^q)^(1/q)                           how well loads hide behind arithmetic
@@ -69,8 +70,26 @@ def compute_seconds(m: Array, n: Array, k: Array, batch: Array, c: GemmConstants
     """Seconds of the arithmetic in the best tile."""
     best: Array = np.full(m.shape, np.inf)
     for tile in c.tiles:
-        np.minimum(best, paid_waves(count_tiles(m, n, batch, tile), c) * wave_seconds(k, tile, c), out=best)
+        waves = waves_paid(count_tiles(m, n, batch, tile), k, c)
+        np.minimum(best, tiled_seconds(waves, k, tile, c), out=best)
     return best
+
+
+def tiled_seconds(waves: Array, k: Array, tile: tuple[int, int], c: GemmConstants) -> Array:
+    """Seconds of ``waves``; a slice's start and end are no shorter than a tile's."""
+    seconds: Array = waves * wave_seconds(k, tile, c)
+    if c.split_steps < np.inf:
+        seconds += np.maximum(1 - waves, 0.0) * wave_seconds(np.zeros(1), tile, c)
+    return seconds
+
+
+def waves_paid(tiles: Array, k: Array, c: GemmConstants) -> Array:
+    """`paid_waves`; a first wave that leaves units idle is split along k among them, down to slices of split_steps."""
+    waves = paid_waves(tiles, c)
+    if c.split_steps == np.inf:
+        return waves
+    sliced = np.maximum(tiles / c.units, np.minimum(c.split_steps / k, 1.0))
+    return np.where(tiles < c.units, sliced, waves)
 
 
 def memory_seconds(m: Array, n: Array, k: Array, batch: Array, size: float, out: float, c: GemmConstants) -> Array:
@@ -184,8 +203,8 @@ def padded_times(
 def _choice(m: Array, n: Array, k: Array, batch: Array, size: float, out: float, c: GemmConstants) -> Array:
     """Rows: seconds of arithmetic and of memory, the best tile's index, its tiles and the waves paid."""
     counts = np.array([count_tiles(m, n, batch, tile) for tile in c.tiles])
-    waves = paid_waves(counts, c)
-    per_tile = waves * np.array([wave_seconds(k, tile, c) for tile in c.tiles])
+    waves = waves_paid(counts, k, c)
+    per_tile = np.array([tiled_seconds(row, k, tile, c) for row, tile in zip(waves, c.tiles, strict=True)])
     best, rows = np.argmin(per_tile, axis=0), np.arange(m.size)
     memory = memory_seconds(m, n, k, batch, size, out, c)
     return np.stack([per_tile[best, rows], memory, best.astype(float), counts[best, rows], waves[best, rows]])

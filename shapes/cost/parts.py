@@ -100,6 +100,8 @@ def _closed_form(
     step = 2 * bm * bn / c.flops_per_s
     useful, computed = 2.0 * batch * m * n * k / c.flops_per_s, tiles * step * k
     paid, load = waves * c.units * step, tile_load(tile, c)
+    # A slice of a product that is split along k starts and ends as a tile does.
+    started = max(waves, 1.0)
     moved = batch * ((m + n) * k * size + m * n * out)
     return [
         Part("launch", c.launch_s, "kernel launch and first bytes"),
@@ -109,9 +111,9 @@ def _closed_form(
         Part("unfilled waves", paid * k - computed,
              f"{tiles:.0f} tiles on {c.units} units: {waves:.2f} waves paid for {tiles / c.units:.2f}"),
         Part("operand loads", paid * k * (load - 1), f"feeding a {bm}x{bn} tile takes x{load:.3f} of its arithmetic"),
-        Part("tile start and end", paid * c.prologue_steps,
+        Part("tile start and end", started * c.units * step * c.prologue_steps,
              f"{c.prologue_steps:.0f} steps of k a tile that nothing overlaps"),
-        Part("wave overhead", waves * c.wave_s, f"{c.wave_s * 1e6:.2f} us a wave"),
+        Part("wave overhead", started * c.wave_s, f"{c.wave_s * 1e6:.2f} us a wave"),
         Part("waiting for memory", together - compute, f"moving {moved / 1e6:.4g} MB takes {memory * 1e6:.1f} us"),
         Part("power limit", total - c.launch_s - together, "sustained work clocks lower"),
     ]  # fmt: skip
