@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from fnmatch import fnmatchcase
 from functools import lru_cache
@@ -37,6 +37,8 @@ CLASSES = (*PRODUCTS, *ELEMENTWISE)
 EXPERTS = ("grouped", "moe")
 #: Communication, by what it serves.
 GROUPS = ("tensor", "expert", "context", "pipeline", "data")
+#: Of which group that is a part which some trainers do not overlap: gathers of updated weights, sends of the forward.
+PARTS = {"gather": "data", "tensor-forward": "tensor"}
 #: How a figure is known (shapes/design: "A figure has a tier").
 TIERS = ("measured", "published", "fitted", "borrowed", "extrapolated")
 #: Of a step's prediction: fitted on this stack and kind of device, on the stack alone, or on another stack.
@@ -153,6 +155,11 @@ class SoftwareStack:
     def attention_kernel(self, architecture: str) -> str | None:
         """The attention kernel that this stack runs on ``architecture``; None: the device's usual one."""
         return self.attention_kernels.get(architecture, self.attention_kernels.get("other"))
+
+    def without_overlap(self, groups: Iterable[str]) -> SoftwareStack:
+        """This stack with the communication of ``groups`` (``GROUPS``, ``PARTS``) beside no computing."""
+        alone = {group: Overlap(0.0, 0.0, self.overlap[PARTS.get(group, group)].speed) for group in groups}
+        return replace(self, overlap={**self.overlap, **alone}) if alone else self
 
     def of_release(self, name: str) -> SoftwareStack:
         """This stack as the release that ``name`` is of ran it: itself where no release of its own says otherwise."""

@@ -28,6 +28,8 @@ Implementation = Literal["huggingface", "megatron"]
 KvDtype = Literal["bf16", "fp16", "fp8", "int8"]
 
 
+#: Communication that a trainer may not overlap with anything: groups and parts of them, of shapes.software_stack.
+NOT_OVERLAPPED = ("data", "gather", "tensor", "tensor-forward", "expert", "context", "pipeline")
 #: Largest degree of any parallelism: some rules go through all smaller ones.
 MOST_RANKS = 2**20
 
@@ -44,6 +46,8 @@ class Workload:
     ``gpus`` devices and ``global_batch`` sequences a step are what was asked for (None: not said); whether they agree
     with the degrees and the microbatch is a rule's affair (SZ120). ``recipe``: of shapes.recipes, which decides
     ``dtype`` (None: what that alone stands for).
+    ``no_overlap`` (commas; of ``NOT_OVERLAPPED``, or "none"): communication that overlaps with nothing, where the
+    software stack's would (None: everything overlaps as the stack's does).
     ``compiled``: torch.compile runs the products and pads misaligned ones where that is faster, copies included.
     ``finetune``, ``lora_rank``, ``lora_targets`` (commas; None: peft's usual) and ``base`` are shapes.finetune's;
     ``frozen_architecture``: the model is a released one, so that nothing but the workload is advised.
@@ -89,6 +93,7 @@ class Workload:
     precision: PrecisionName | None = None
     implementation: Implementation | None = None
     compiled: bool = False
+    no_overlap: str | None = None
 
     def __post_init__(self) -> None:
         for key in ("b", "s"):
@@ -120,6 +125,10 @@ class Workload:
             raise InputError(
                 f"expected a number from 1 to {MOST_RANKS} (max/mean)", key="expert_load", value=self.expert_load
             )
+        strange = [name for name in _words(self.no_overlap) if name not in NOT_OVERLAPPED]
+        if strange:
+            known = f"expected none, or some of {', '.join(NOT_OVERLAPPED)}"
+            raise InputError(known, key="no_overlap", value=self.no_overlap)
         self._check_serving()
 
     def _check_serving(self) -> None:
@@ -201,6 +210,13 @@ class Workload:
         return max(1, self.global_batch // (self.b * self.d))
 
     @property
+    def exposed(self) -> tuple[str, ...]:
+        """Communication that there is and that overlaps with nothing: ``no_overlap`` taken apart."""
+        ranks = {"data": self.d * self.cp, "gather": self.d * self.cp, "tensor": self.t, "tensor-forward": self.t,
+                 "expert": self.e, "context": self.cp, "pipeline": self.p}  # fmt: skip
+        return tuple(name for name in _words(self.no_overlap) if ranks[name] > 1)
+
+    @property
     def train(self) -> bool:
         return self.phase == "train"
 
@@ -229,6 +245,10 @@ class Workload:
 
     def to_dict(self) -> dict[str, object]:
         return {field.name: getattr(self, field.name) for field in fields(self)}
+
+
+def _words(text: str | None) -> tuple[str, ...]:
+    return () if text in (None, "none") else tuple(word.strip() for word in str(text).split(","))
 
 
 def routing_note(expert_load: float) -> str:

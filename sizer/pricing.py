@@ -110,7 +110,8 @@ class Pricer:
         if workload.p > 1 and model is not None:
             stage = slowest_stage(stage, model, workload.p)
             whole = self._all_stages(model, workload)
-        cost = step_cost(stage, whole, schedule_of(workload), self.stack, self.device, mean_error(listed, costs))
+        stack = self.stack.without_overlap(workload.exposed)
+        cost = step_cost(stage, whole, schedule_of(workload), stack, self.device, mean_error(listed, costs))
         return Step(tuple(listed), costs, cost, workload.accumulation)
 
     def _all_stages(self, model: ModelShape, workload: Workload) -> Work:

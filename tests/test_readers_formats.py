@@ -356,3 +356,16 @@ def test_accelerates_mesh_is_read_and_an_empty_section_is_nothing(tmp_path: Path
                                 "parallelism_config": mesh}))  # fmt: skip
     reading = read_config(Source({"model_type": "gpt2"}, training=(str(file),)))
     assert reading.workload == {"gpus": 8, "t": 2, "replicas": 2, "d": 4}
+
+
+@pytest.mark.parametrize(
+    ("zero", "expected"),
+    [({"stage": 2}, "data"), ({"stage": 2, "overlap_comm": True}, "none"), ({"stage": 3}, "none"),
+     ({"stage": 3, "overlap_comm": False}, "data"), ({"stage": "auto"}, "data")],
+)  # fmt: skip
+def test_deepspeed_overlaps_the_reduction_with_stage_3_or_where_told(
+    zero: dict[str, object], expected: str, tmp_path: Path
+) -> None:
+    file = tmp_path / "ds.json"
+    file.write_text(json.dumps({"train_batch_size": 8, "zero_optimization": zero}))
+    assert read_config(Source({"model_type": "gpt2"}, training=(str(file),))).workload["no_overlap"] == expected

@@ -305,6 +305,15 @@ def test_experts_in_a_latent_space_are_smaller_and_projected_to() -> None:
         ("--expert-model-parallel-size 4 --num-experts 8", {"e": 4}),
         ("--sequence-parallel", {"sequence_parallel": True}),
         ("--attention-backend unfused", {"attention": "eager"}),
+        ("", {"no_overlap": "tensor-forward,expert,data"}),
+        (
+            "--overlap-grad-reduce --use-distributed-optimizer --tp-comm-overlap --moe-shared-expert-overlap",
+            {"no_overlap": "gather"},
+        ),
+        (
+            "--overlap-grad-reduce --use-torch-fsdp2 --no-overlap-p2p-communication --overlap-moe-expert-parallel-comm",
+            {"no_overlap": "tensor-forward,pipeline"},
+        ),
         ("--optimizer muon", {"optimizer": "muon"}),
         ("--optimizer sgd", {"optimizer": "sgd-momentum"}),
     ],
@@ -315,11 +324,11 @@ def test_the_layout_and_the_step_are_read(options: str, expected: dict[str, obje
 
 
 def test_what_changes_the_step_and_is_not_read_is_named_and_a_typing_error_gets_a_guess() -> None:
-    reading = with_arguments("--overlap-grad-reduce --recompute-modules mlp --num-query-group 8 --lr 1e-4")
+    reading = with_arguments("--cp-comm-type a2a --recompute-modules mlp --num-query-group 8 --lr 1e-4")
     said = {one.key: one for one in reading.unread}
-    assert said.keys() == {"overlap_grad_reduce", "recompute_modules", "num_query_group"}
+    assert said.keys() == {"cp_comm_type", "recompute_modules", "num_query_group"}
     assert said["num_query_group"].meant == "num_query_groups"
-    assert said["overlap_grad_reduce"].changes
+    assert said["cp_comm_type"].changes
 
 
 @pytest.mark.parametrize(

@@ -210,6 +210,21 @@ def test_hidden_communication_costs_contention_only() -> None:
     assert hidden["data parallelism"] == pytest.approx(overlap.contention * shown["data parallelism"])
 
 
+def test_what_a_trainer_does_not_overlap_shows_whole_part_by_part() -> None:
+    usual = Workload(b=1, t=2, d=64, zero=1, sequence_parallel=True)
+    found = work(*_priced(usual))
+    for group in ("data", "tensor"):
+        alone = price(replace(usual, no_overlap=group)).parts[f"{group} parallelism"]
+        assert alone == pytest.approx(found.communication[group] / CORE.overlap[group].speed)
+        part = {"data": "gather", "tensor": "tensor-forward"}[group]
+        seconds = [price(replace(usual, no_overlap=no)).parts.get(f"{group} parallelism", 0.0) for no in (None, part)]
+        assert seconds[0] < seconds[1] < alone
+        assert seconds[1] >= found.communication[part] / CORE.overlap[group].speed
+    assert price(replace(usual, d=1, t=1, no_overlap="data,tensor")) == price(replace(usual, d=1, t=1))
+    with pytest.raises(InputError, match=r"expected none, or some of data, gather"):
+        Workload(no_overlap="dta")
+
+
 def _priced(workload: Workload) -> tuple[tuple[object, ...], tuple[object, ...]]:
     listed = operators(LLAMA, workload)
     return listed, predict_many(listed, H100)  # type: ignore[return-value]  # as work() takes them

@@ -18,7 +18,7 @@ from shapes.files import write_whole
 from shapes.finetune import BASES, METHODS
 from shapes.kernels import CHOICES
 from shapes.recipes import RECIPES
-from shapes.workload import Implementation, KvDtype, RunPhase
+from shapes.workload import NOT_OVERLAPPED, Implementation, KvDtype, RunPhase
 from sizer.cli.numbers import COUNT
 from sizer.ending import give_up_output
 from sizer.report.formats import draw, drawn, formats, render
@@ -80,6 +80,10 @@ def workload_options(function: F) -> F:
         click.option("--vpp", type=int, help="Chunks of layers a pipeline stage (interleaved schedule). [default: 1]"),
         click.option("--replicas", type=int, help="HSDP: groups of ranks that each shard the model. [default: 1]"),
         click.option("--gpus", type=COUNT, help="Devices; --dp follows as GPUs / (TP x PP x CP)."),
+        click.option(
+            "--no-overlap", metavar="NAMES",
+            help=f"Communication beside no computing, of {', '.join(NOT_OVERLAPPED)}, or none. [default: the file's]",
+        ),
         click.option("--global-batch", type=COUNT, help="Sequences a step; gradient accumulation follows."),
         click.option("--zero", type=click.IntRange(0, 3), help="ZeRO stage. [default: 0]"),
         click.option(

@@ -7,6 +7,7 @@ from typing import Any
 
 from shapes.errors import InputError, shorten
 from shapes.model import AttentionShape, Block, MlpShape, ModelShape, MoeShape, Stack
+from sizer.readers.deepspeed import zero_optimization
 from sizer.readers.fields import Fields
 from sizer.readers.hf_blocks import layer_count, run_lengths
 from sizer.readers.optimizers import optimizer
@@ -195,9 +196,7 @@ def _workload(fields: Fields) -> dict[str, Any]:
     }  # fmt: skip
     # A pipeline of 0 stages is DeepSpeed's way of saying none.
     found: dict[str, Any] = {key: value for key, name in names.items() if (value := fields.count(name))}
-    stage = fields.nested("zero_optimization").count("stage", default=0)
-    if stage:
-        found["zero"] = min(stage, 3)
+    found |= zero_optimization(fields.nested("zero_optimization"))
     found |= optimizer(fields.nested("optimizer"), "type", momentum=True)
     if fields.flag("sequence_parallel"):
         found["sequence_parallel"] = True

@@ -34,7 +34,8 @@ SAME = {
     "mtp_num_layers": "mtp_num_layers", "recompute_granularity": "activations_checkpoint_granularity",
     "add_qkv_bias": "qkv_bias", "bert_binary_head": "bert_binary_head",
     "hybrid_override_pattern": "hybrid_override_pattern",
-    "mamba_num_groups": "mamba_ssm_ngroups",
+    "mamba_num_groups": "mamba_ssm_ngroups", "tp_comm_overlap": "ub_tp_comm_overlap",
+    "moe_shared_expert_overlap": "moe_shared_expert_overlap",
 }  # fmt: skip
 #: Architectures that a file names at its top and that are built of other layers.
 OTHERS = {"griffin": "gated linear recurrences", "hyena": "Hyena's convolutions", "retro": "retrieval"}
@@ -97,6 +98,9 @@ def read(config: Mapping[str, Any], where: str) -> Reading:
         "normalization": "RMSNorm" if norm.lower() == "rmsnorm" else "LayerNorm",
         "tokenizer_model": tokenizer.raw("type", default=None) or tokenizer.raw("model", default=None) or "",
         "use_distributed_optimizer": "distributed" in str(optim.config.get("name")),
+        "overlap_grad_reduce": optim.flag("overlap_grad_sync"),
+        "overlap_param_gather": optim.flag("overlap_param_sync"),
+        "no_overlap_p2p_communication": not section.flag("overlap_p2p_comm", default=True),
     }
     if tokenizer.text("library") == "megatron" and not arguments["tokenizer_model"]:
         arguments["tokenizer_model"] = "gpt2"

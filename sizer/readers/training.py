@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from shapes.errors import InputError
+from sizer.readers.deepspeed import zero_optimization
 from sizer.readers.fields import Fields
 from sizer.readers.loading import load_text, parse_mapping
 from sizer.readers.optimizers import optimizer
@@ -21,7 +22,12 @@ def with_training(reading: Reading, files: tuple[str, ...]) -> Reading:
         where, config = file, parse_mapping(load_text(Path(file)), file)
         name, reader = _reader(config, where)
         fields = Fields(config, where)
-        workload = {**reading.workload, **reader(fields)}
+        said = reader(fields)
+        if name == "deepspeed":  # of communication it is data parallelism's alone that it decides
+            before = reading.workload.get("no_overlap", "none").split(",")
+            kept = [one for one in before if one not in ("data", "gather", "none")]
+            said["no_overlap"] = ",".join([*kept, *(["data"] if "no_overlap" in said else [])]) or "none"
+        workload = {**reading.workload, **said}
         notes = (f"workload from {Path(file).name} ({name})", *_accumulated(workload))
         reading = replace(
             reading, workload=workload, notes=(*reading.notes, *notes),
@@ -61,9 +67,7 @@ def deepspeed(fields: Fields) -> dict[str, Any]:
     section = fields.nested("optimizer")
     momentum = isinstance(params := section.config.get("params"), Mapping) and bool(params.get("momentum"))
     found |= optimizer(section, "type", momentum=momentum)
-    zero = fields.nested("zero_optimization")
-    stage = _number(zero, "stage")
-    found |= {"zero": min(stage, 3)} if stage else {}
+    found |= zero_optimization(fields.nested("zero_optimization"))
     for dtype, names in (("bf16", ("bf16", "bfloat16")), ("fp16", ("fp16",))):
         if fields.nested(*names).raw("enabled", default=False) is True:
             found["dtype"] = dtype
@@ -86,8 +90,7 @@ def accelerate(fields: Fields) -> dict[str, Any]:
         if fsdp.raw("fsdp_activation_checkpointing", default=False) is True:
             found["checkpointing"] = "full"
     deep = _section(fields, "deepspeed_config")
-    stage = _number(deep, "zero_stage") if deep is not None else None
-    found |= {"zero": min(stage, 3)} if stage else {}
+    found |= zero_optimization(deep, "zero_stage") if deep is not None and "zero_stage" in deep.config else {}
     megatron = _section(fields, "megatron_lm_config")
     if megatron is not None:
         found |= _counts(megatron, t="megatron_lm_tp_degree", p="megatron_lm_pp_degree")

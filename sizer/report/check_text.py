@@ -47,6 +47,7 @@ def _header(report: Report, style: Style) -> list[str]:
         for key, name in (("t", "tp"), ("p", "pp"), ("d", "dp"), ("e", "ep"), ("cp", "cp"), ("vpp", "vpp"))
         if getattr(workload, key) > 1
     ]
+    split += [f"no overlap of {' and '.join(workload.exposed)}"] if workload.exposed else []
     kernels = f" ({', '.join(report.attention)})" if report.attention else ""
     parts = [
         report.device, workload.dtype, workload.phase, f"b {workload.b}", f"s {workload.s}",

@@ -76,6 +76,7 @@ def price_step(
     listed = operators(model, workload)
     costs = predict_many(listed, device)
     stage, whole = works(model, workload, device)
+    stack = stack.without_overlap(workload.exposed)
     return step_cost(stage, whole, schedule_of(workload, accumulation), stack, device, mean_error(listed, costs), tier)
 
 

@@ -21,7 +21,7 @@ import numpy as np
 from shapes.cost.step.work import Kind, Region, Work
 from shapes.device import Device
 from shapes.frozen import frozen
-from shapes.software_stack import ELEMENTWISE, PRODUCTS, Overlap, SoftwareStack
+from shapes.software_stack import ELEMENTWISE, PARTS, PRODUCTS, Overlap, SoftwareStack
 
 #: How sharply a region turns from device-bound to launch-bound: kernels of one layer differ in length, so that both are
 #: partly paid near the balance. Chosen on the runs of one node; 1 would add, infinity take the longer.
@@ -76,6 +76,14 @@ def exposed(communication: Any, beside: Any, overlap: Overlap) -> Any:
     return np.maximum(needed - cover, 0.0) + overlap.contention * np.minimum(needed, cover)
 
 
+def shown(communication: Mapping[str, Any], group: str, beside: Any, stack: SoftwareStack) -> Any:
+    """Seconds of a group's ``communication`` that show, parts of it by themselves where the stack tells them apart."""
+    alone = [part for part, whole in PARTS.items() if whole == group and part in stack.overlap]
+    apart = sum(communication.get(part, 0.0) for part in alone)
+    overlap = stack.overlap[group]
+    return exposed(communication.get(group, 0.0) - apart, beside, overlap) + apart / overlap.speed
+
+
 @frozen
 class Microbatch:
     """Seconds of one microbatch: on the device by class, communication that shows by group, and what the host adds."""
@@ -100,16 +108,13 @@ def microbatch(work: Work, stack: SoftwareStack, device: Device) -> Microbatch:
     ends = device_seconds(work.ends, stack, device)
     in_layers, in_ends = sum(layers.values()), sum(ends.values())
     within = ("tensor", "expert", "context")
-    shown = {
-        group: exposed(work.communication[group], in_layers, stack.overlap[group])
-        for group in within
-        if group in work.communication
-    }
+    sent = [group for group in within if group in work.communication]
+    shows = {group: shown(work.communication, group, in_layers, stack) for group in sent}
     messages = sum(work.messages.get(group, 0) for group in within)
     host = (host_seconds(work.layers, stack, messages), host_seconds(work.ends, stack))
-    busy = (in_layers + sum(shown.values()), in_ends)
+    busy = (in_layers + sum(shows.values()), in_ends)
     waiting = sum(_together(device, issued) - device for device, issued in zip(busy, host, strict=True))
-    return Microbatch(_added(layers, ends), shown, waiting, sum(host))
+    return Microbatch(_added(layers, ends), shows, waiting, sum(host))
 
 
 def _together(device: Any, host: Any) -> Any:
@@ -136,9 +141,9 @@ def step_parts(stage: Work, whole: Work, schedule: Schedule, stack: SoftwareStac
     if stage is not whole:
         everything = microbatch(whole, stack, device).seconds
         parts["pipeline bubble"] = np.maximum(everything - own.seconds, 0.0) / schedule.vpp
-        sends = exposed(stage.communication.get("pipeline", 0.0), own.computing, stack.overlap["pipeline"])
+        sends = shown(stage.communication, "pipeline", own.computing, stack)
         parts["pipeline sends"] = (times + schedule.p - 1) * schedule.vpp * sends
-    data = exposed(stage.communication.get("data", 0.0), own.seconds, stack.overlap["data"])
+    data = shown(stage.communication, "data", own.seconds, stack)
     parts["data parallelism"] = np.where(schedule.every_microbatch, times, 1) * data
     parts["optimizer"] = stack.optimizer * stage.update_s
     # Inference has no update, and nothing of what surrounds one.

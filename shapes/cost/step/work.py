@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from shapes.cost.result import Cost
 from shapes.model import ModelShape
 from shapes.operators.types import Attention, CachedAttention, Collective, Elementwise, Gemm, GroupedGemm, Operator
+from shapes.software_stack import PARTS
 
 #: Element types whose products a stack's ``kernels.gemm`` and ``kernels.grouped`` speak of; others have their own.
 SIXTEEN_BITS = ("bf16", "fp16")
@@ -55,8 +56,8 @@ class Work:
     """One device's work of one microbatch, in layers and ``ends`` (embedding, head, loss), and once a step.
 
     ``communication`` and ``messages``: seconds and number of collectives by group (``GROUPS``) in one microbatch;
-    "data" is one reduction of the gradients with the gathers that belong to it. ``update_s``: moving the optimizer's
-    bytes. Values are numbers, or arrays of one length when many steps are fitted at once.
+    "data" is one reduction of the gradients with the gathers that belong to it. ``PARTS`` are in their groups too.
+    ``update_s``: moving the optimizer's bytes. Values are numbers, or arrays of one length when many steps are fitted.
     """
 
     layers: Region = field(default_factory=Region)
@@ -66,10 +67,11 @@ class Work:
     update_s: Any = 0.0
 
 
-#: A collective's group by the first word of its name.
+#: A collective's group by the first word of its name. Adapters' gradients are summed over tensor-parallel ranks where
+#: all gradients are reduced: once a step.
 _GROUP_OF = {
     "tensor_parallel": "tensor", "moe": "expert", "context_parallel": "context", "pipeline": "pipeline",
-    "data_parallel": "data",
+    "data_parallel": "data", "adapters": "data",
 }  # fmt: skip
 
 
@@ -79,6 +81,13 @@ def group_of(operator: Collective) -> str:
         if word in _GROUP_OF:
             return _GROUP_OF[word]
     return "tensor"
+
+
+def _part_of(group: str, operator: Collective) -> str | None:
+    """Of ``PARTS``: the gathers of updated weights, and what tensor parallelism sends in the forward."""
+    if group == "data":
+        return "gather" if operator.what == "all_gather" else None
+    return "tensor-forward" if group == "tensor" and operator.phase == "forward" else None
 
 
 def kind_of(operator: Operator) -> Kind:
@@ -100,6 +109,8 @@ def work(operators: Iterable[Operator], costs: Iterable[Cost]) -> Work:
             group = group_of(operator)
             total.communication[group] = total.communication.get(group, 0.0) + seconds
             total.messages[group] = total.messages.get(group, 0) + count
+            if part := _part_of(group, operator):
+                total.communication[part] = total.communication.get(part, 0.0) + seconds
         elif operator.phase == "optimizer":
             total.update_s += seconds
         else:
@@ -150,6 +161,8 @@ def _with_layers(stage: Work, share: float) -> Work:
     communication, messages = dict(stage.communication), dict(stage.messages)
     for group in ("tensor", "expert", "context"):
         if group in communication:
-            communication[group] *= share
             messages[group] *= share
+        for part in (group, *(part for part, whole in PARTS.items() if whole == group)):
+            if part in communication:
+                communication[part] *= share
     return replace(stage, layers=stage.layers.scaled(share), communication=communication, messages=messages)

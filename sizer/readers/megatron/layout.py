@@ -43,6 +43,7 @@ def workload(fields: Fields, model: ModelShape, flat: Mapping[str, Any]) -> tupl
     if fields.flag("sequence_parallel"):
         found["sequence_parallel"] = True
     found |= _sharding(fields)
+    found |= _not_overlapped(fields, sharded=found.get("zero", 0) > 0)
     found |= optimizer(fields, "optimizer", momentum=True)
     found |= _recomputation(fields)
     if fields.text("attention_backend", default="auto") in ("unfused", "local"):
@@ -71,6 +72,24 @@ def _sharding(fields: Fields) -> dict[str, Any]:
             raise fields.error(f"expected one of {', '.join(_STRATEGIES)}", "data_parallel_sharding_strategy")
         return {"zero": _STRATEGIES[strategy]}
     return {"zero": 1} if distributed else {}
+
+
+def _not_overlapped(fields: Fields, *, sharded: bool) -> dict[str, Any]:
+    """Communication that Megatron does not overlap unless told to; the pipeline's it does, unless told not to.
+
+    FSDP 2 prefetches by itself. Gathers of updated weights are only overlapped where the gradients' reduction is. The
+    backward has tensor parallelism's sends beside a product of its own in any case (layers.py, async communication).
+    """
+    prefetches = fields.flag("use_torch_fsdp2")
+    data, gather = (prefetches or fields.flag(f"overlap_{what}") for what in ("grad_reduce", "param_gather"))
+    experts = [fields.flag("overlap_moe_expert_parallel_comm"), fields.flag("moe_shared_expert_overlap")]
+    off = {
+        "tensor-forward": not fields.flag("tp_comm_overlap"), "expert": not any(experts),
+        "data": not data, "gather": data and sharded and not gather,
+        "pipeline": fields.flag("no_overlap_p2p_communication") or not fields.flag("overlap_p2p_comm", default=True),
+    }  # fmt: skip
+    names = [group for group, alone in off.items() if alone]
+    return {"no_overlap": ",".join(names)} if names else {}
 
 
 def _recomputation(fields: Fields) -> dict[str, Any]:
