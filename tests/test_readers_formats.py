@@ -147,7 +147,7 @@ def test_neox_flow_style_yaml_with_comments_is_yaml_though_it_begins_like_json()
     reading = read_text(text, where="20B.yml")
     assert reading.format == "gpt_neox"
     assert reading.model == read_config(NEOX, config_format="gpt_neox").model
-    expected = {"s": 2048, "b": 4, "zero": 1, "dtype": "fp16", "checkpointing": "full"}
+    expected = {"s": 2048, "b": 4, "zero": 1, "dtype": "fp16", "checkpointing": "full", "no_overlap": "data"}
     assert reading.workload == expected
     with pytest.raises(InputError, match="expected JSON"):
         read_text(text, where="20B.json")
@@ -368,4 +368,10 @@ def test_deepspeed_overlaps_the_reduction_with_stage_3_or_where_told(
 ) -> None:
     file = tmp_path / "ds.json"
     file.write_text(json.dumps({"train_batch_size": 8, "zero_optimization": zero}))
-    assert read_config(Source({"model_type": "gpt2"}, training=(str(file),))).workload["no_overlap"] == expected
+    assert (
+        read_config(Source({"model_type": "gpt2"}, training=(str(file),))).workload.get("no_overlap", "none")
+        == expected
+    )
+    megatron = {"num_layers": 2, "hidden_size": 64, "num_attention_heads": 4, "vocab_size": 512}
+    both = read_config(Source(megatron, training=(str(file),))).workload["no_overlap"]
+    assert both == ",".join(["tensor-forward", "expert", *(["data"] if expected == "data" else [])])
