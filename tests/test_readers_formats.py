@@ -372,6 +372,12 @@ def test_deepspeed_overlaps_the_reduction_with_stage_3_or_where_told(
         read_config(Source({"model_type": "gpt2"}, training=(str(file),))).workload.get("no_overlap", "none")
         == expected
     )
-    megatron = {"num_layers": 2, "hidden_size": 64, "num_attention_heads": 4, "vocab_size": 512}
+    megatron = {
+        "num_layers": 2,
+        "hidden_size": 64,
+        "num_attention_heads": 4,
+        "vocab_size": 512,
+        "max_position_embeddings": 64,
+    }
     both = read_config(Source(megatron, training=(str(file),))).workload["no_overlap"]
     assert both == ",".join(["tensor-forward", "expert", *(["data"] if expected == "data" else [])])

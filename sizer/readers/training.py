@@ -23,9 +23,8 @@ def with_training(reading: Reading, files: tuple[str, ...]) -> Reading:
         name, reader = _reader(config, where)
         fields = Fields(config, where)
         said = reader(fields)
-        if (
-            name == "deepspeed" and "no_overlap" in reading.workload
-        ):  # of communication it is data parallelism's alone that it decides
+        if name == "deepspeed" and "no_overlap" in reading.workload:
+            # Of communication it is data parallelism's alone that it decides.
             kept = [one for one in reading.workload["no_overlap"].split(",") if one not in ("data", "gather", "none")]
             said["no_overlap"] = ",".join([*kept, *(["data"] if "no_overlap" in said else [])]) or "none"
         workload = {**reading.workload, **said}
