@@ -173,3 +173,13 @@ def test_what_a_model_has_not_is_not_searched(name: str, limits: dict[str, Any],
 def test_a_dense_model_has_no_experts_to_search() -> None:
     with pytest.raises(InputError, match="mixture of experts"):
         search(config("mistral-7b"), what="experts")
+
+
+def test_experts_are_of_classes_by_their_own_products_and_not_by_the_routers() -> None:
+    baseline = Baseline.from_config(str(CONFIGS / "qwen3-30b-a3b.json"), b=1, s=4096)
+    device = load_device("h100-sxm")
+    space = make_space("experts", baseline, device, Limits(0.05))
+    rows = price(space, [space.baseline, {"experts": 312, "top_k": 19, "expert_d_ff": 320}], Pricer(device))
+    # 768 = 3 x 256; 320 = 5 x 64, whose experts have 4096 x 19 / 312 = 249 rows each: less than a tile of 256.
+    # The router's 312 columns (8 x 39) make no class of their own.
+    assert [one.structure for one in rows] == [(256, True, False), (64, True, True)]

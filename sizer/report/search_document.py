@@ -13,7 +13,7 @@ from sizer.report.document import Axis, Chart, Document, Facts, Layer, Section, 
 from sizer.report.units import percent_text, seconds_scale, seconds_text, signed_count_text
 from sizer.searching.ranked import Ranked, SearchResult
 from sizer.searching.two_budgets import decode_gain, training_gain
-from sizer.searching.verdict import label
+from sizer.searching.verdict import label, objected
 
 SHAPES = {
     "candidate": "circle",
@@ -178,7 +178,7 @@ def losses(answer: SearchResult) -> Chart:
 
 def _table(caption: str, ranked: Sequence[Ranked], answer: SearchResult) -> Table:
     rows = [
-        [cell(label(one) + (f" (breaks {', '.join(one.breaks)})" if one.breaks else "")),
+        [cell(label(one) + objected(one)),
          cell(one.timing.seconds, seconds_text(one.timing.seconds)), cell(one.timing.low, seconds_text(one.timing.low)),
          cell(one.timing.high, seconds_text(one.timing.high)), cell(one.tflops, f"{one.tflops:.4g}"),
          cell(one.speedup, f"{one.speedup:.3f}x"), cell(one.parameters),

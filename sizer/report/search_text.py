@@ -8,7 +8,7 @@ from shapes.workload import Workload
 from sizer.report.page import Page
 from sizer.report.units import seconds_text, signed_count_text
 from sizer.searching.ranked import Ranked, SearchResult
-from sizer.searching.verdict import label
+from sizer.searching.verdict import label, objected
 
 
 def render(result: SearchResult, page: Page) -> str:
@@ -84,7 +84,7 @@ def _decode(one: Ranked) -> str:
 
 
 def _named(one: Ranked) -> str:
-    return label(one) + (f" (breaks {', '.join(one.breaks)}; {one.why})" if one.breaks else "")
+    return label(one) + objected(one)
 
 
 def _tflops(value: float) -> str:

@@ -9,6 +9,7 @@ from shapes.errors import InputError, positive_int
 from shapes.frozen import frozen
 from shapes.model import AttentionShape, Block, MlpShape, ModelShape, Stack
 from shapes.model.resize import resize
+from shapes.software_stack import SoftwareStack
 from shapes.workload import Workload
 from sizer.searching.budget import plain_model
 from sizer.subject import read_subject
@@ -28,12 +29,16 @@ OPTIONS = {
 
 @frozen
 class Baseline:
-    """``parameters`` is the budget of a model search (None: the model's own)."""
+    """``parameters`` is the budget of a model search (None: the model's own).
+
+    ``stack``: what the file's format is run by (None: transformers), on which `check` will price what is proposed.
+    """
 
     model: ModelShape
     workload: Workload
     parameters: float | None = None
     scope: Scope = "mlp"
+    stack: SoftwareStack | None = None
 
     @classmethod
     def from_config(
@@ -45,7 +50,7 @@ class Baseline:
         subject = read_subject(config, **workload)
         if subject.model is None:
             raise InputError("expected a configuration a reader knows: a trace has no dimensions to change")
-        return cls(resize(subject.model, **_given(dimensions)), subject.workload, parameters, scope)
+        return cls(resize(subject.model, **_given(dimensions)), subject.workload, parameters, scope, subject.stack)
 
     @classmethod
     def from_dimensions(

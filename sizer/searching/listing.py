@@ -17,6 +17,8 @@ from shapes.errors import InputError
 from shapes.frozen import frozen
 from shapes.model.resize import dimensions
 from shapes.operators import operators
+from shapes.software_stack import SoftwareStack
+from sizer.checking.checks import check_subject
 from sizer.checking.vetting import Objections, objections, worse
 from sizer.pricing import Pricer
 from sizer.rules.base import Context
@@ -24,6 +26,7 @@ from sizer.searching.objective import TIE
 from sizer.searching.predicting import rebuilt
 from sizer.searching.ranked import Ranked
 from sizer.searching.space import Space
+from sizer.subject import Subject, read_subject, resized_subject
 
 #: Dimensions that candidates alike in all others differ by: only the best of them is listed.
 SMALL = frozenset({"d_ff", "vocab", "expert_d_ff", "shared_d_ff"})
@@ -50,23 +53,31 @@ class Listing:
     excluded: Mapping[str, int] = field(default_factory=dict)
 
 
-def listing(space: Space, ranked: Sequence[Ranked], pricer: Pricer, top: int) -> Listing:
-    """The ``top`` of ``ranked`` (baseline first)."""
+def listing(
+    space: Space, ranked: Sequence[Ranked], pricers: Sequence[Pricer], top: int, stack: SoftwareStack | None = None
+) -> Listing:
+    """The ``top`` of ``ranked`` (baseline first). ``stack``: what `check` will price them on."""
     rest = sorted(ranked[1:], key=lambda one: (_level(one, ranked), -_aligned(one.change), one.value, one.parameters))
     if space.operators_of is not None:  # the book's single product is no model that rules could speak of
         return Listing(tuple(rest[:top]))
-    own = _objections(space, space.baseline, pricer)
+    own = _objections(space, space.baseline, pricers)
     passing: list[Ranked] = []
     breaking: list[Ranked] = []
     for one in islice(_distinct(rest), LOOKED_AT):
         # What the baseline breaks in a dimension that is searched is no excuse.
         kept = {key: outright for key, outright in own.items() if key[1] not in one.change}
-        breaks = worse(_objections(space, one.change, pricer), kept)
+        breaks = worse(_objections(space, one.change, pricers), kept)
         (breaking if breaks else passing).append(replace(one, breaks=breaks))
         if len(passing) == top:
             break
     worth = worth_it(breaking, passing)
-    best = tuple(replace(one, shards=_shards(space, one.change, pricer)) for one in (*passing, *worth)[:top])
+    best = tuple(replace(one, shards=_shards(space, one.change, pricers)) for one in (*passing, *worth)[:top])
+    checked = read_subject(space.model, stack=stack)
+    before = _warned(checked, space, space.baseline, pricers)
+    best = tuple(
+        replace(one, warns=tuple(sorted(_warned(checked, space, one.change, pricers) - before - {*one.breaks})))
+        for one in best
+    )
     excluded = Counter(
         f"rules of check ({', '.join(one.breaks)}), and no better beyond the error than what keeps them"
         for one in breaking[len(worth) :]
@@ -75,7 +86,7 @@ def listing(space: Space, ranked: Sequence[Ranked], pricer: Pricer, top: int) ->
         code
         for (code, field), outright in own.items()
         if outright and best and not best[0].breaks
-        and (code, field) not in _objections(space, best[0].change, pricer)
+        and (code, field) not in _objections(space, best[0].change, pricers)
     )  # fmt: skip
     return Listing(best, tuple(dict.fromkeys(fixes)), excluded)
 
@@ -126,22 +137,35 @@ def _aligned(change: Mapping[str, int]) -> int:
     return min(widths, PREFERRED) * min(change.get("heads", 1) & -change.get("heads", 1), MOST_SHARDS)
 
 
-def _shards(space: Space, change: Mapping[str, int], pricer: Pricer) -> int:
+def _shards(space: Space, change: Mapping[str, int], pricers: Sequence[Pricer]) -> int:
     """The most tensor-parallel shards that a candidate splits over with nothing broken outright that is whole now."""
     own = space.workload.t
-    kept = _objections(space, change, pricer)
+    kept = _objections(space, change, pricers)
     for t in SHARDS:
         if t > own and t % own == 0:
             with suppress(InputError):
-                split = _objections(replace(space, workload=replace(space.workload, t=t)), change, pricer)
+                split = _objections(replace(space, workload=replace(space.workload, t=t)), change, pricers)
                 if not any(outright and not kept.get(key) for key, outright in split.items()):
                     return t
     return own
 
 
-def _objections(space: Space, change: Mapping[str, int], pricer: Pricer) -> Objections:
-    model, workload = rebuilt(space, change)
-    step = pricer.step(operators(model, workload))
-    return objections(
-        Context(model, workload, pricer.device, step.operators, step.costs, dimensions(model), frozenset())
+def _warned(subject: Subject, space: Space, change: Mapping[str, int], pricers: Sequence[Pricer]) -> frozenset[str]:
+    """Codes that `check` warns of on any device, costs alone among them, of a candidate as its file's ``subject``."""
+    changed = resized_subject(subject, *rebuilt(space, change))
+    reports = [check_subject(changed, pricer.device) for pricer in pricers]
+    return frozenset(
+        code for report in reports for one in report.findings if one.severity != "info" for code in one.codes
     )
+
+
+def _objections(space: Space, change: Mapping[str, int], pricers: Sequence[Pricer]) -> Objections:
+    """What the rules on shapes have against a candidate on any of the devices."""
+    model, workload = rebuilt(space, change)
+    found: dict[tuple[str, str], bool] = {}
+    for pricer in pricers:
+        step = pricer.step(operators(model, workload))
+        context = Context(model, workload, pricer.device, step.operators, step.costs, dimensions(model), frozenset())
+        for key, outright in objections(context).items():
+            found[key] = found.get(key, False) or outright
+    return found

@@ -10,7 +10,7 @@ from shapes.errors import InputError
 from shapes.frozen import frozen
 from shapes.model import ModelShape
 from shapes.model.resize import DIMENSIONS, resize
-from shapes.operators import Gemm, Operator, operators
+from shapes.operators import Gemm, GroupedGemm, Operator, operators
 from shapes.timing import Timing
 from shapes.workload import Workload
 from sizer.pricing import Pricer, Step
@@ -21,8 +21,7 @@ from sizer.searching.space import Space
 class TimedCandidate:
     """A candidate with its time and FLOPs at the baseline's tokens; ``parameters`` are of what is searched.
 
-    ``structure``: the worst alignment of its products and whether the dearest one fills whole waves: what a prediction
-    is off for together with its like.
+    ``structure``: what a prediction is off for together with its like (``_structure``).
     """
 
     change: Mapping[str, int]
@@ -31,7 +30,7 @@ class TimedCandidate:
     model: ModelShape
     workload: Workload
     parameters: int
-    structure: tuple[int, bool] = (0, False)
+    structure: tuple[int, bool, bool] = (0, False, False)
 
     @property
     def layers(self) -> int:
@@ -77,14 +76,30 @@ def _candidate(
 ALIGNED = 256
 #: A product fills whole waves where no more than this of their slots is idle.
 IDLE = 0.05
+#: Products below this share of all their time (a router's) make no class of their own.
+NOTABLE = 0.01
 
 
-def _structure(step: Step) -> tuple[int, bool]:
-    products = [(op, cost) for op, cost in zip(step.operators, step.costs, strict=True) if isinstance(op, Gemm)]
-    level = min((min(size & -size, ALIGNED) for op, _ in products for size in (op.n, op.k)), default=ALIGNED)
-    dearest = max(products, key=lambda pair: pair[0].count * pair[1].seconds, default=None)
+def _structure(step: Step) -> tuple[int, bool, bool]:
+    """Of the products whose time counts: the worst alignment, whether the dearest one fills whole waves, and whether
+
+    any expert has fewer rows than a tile.
+    """
+    priced = [
+        (op, cost, op.count * cost.seconds)
+        for op, cost in zip(step.operators, step.costs, strict=True)
+        if isinstance(op, Gemm | GroupedGemm)
+    ]
+    least_s = NOTABLE * sum(seconds for _, _, seconds in priced)
+    products = [one for one in priced if one[2] >= least_s]
+    level = min((min(size & -size, ALIGNED) for op, _, _ in products for size in (op.n, op.k)), default=ALIGNED)
+    dearest = max(products, key=lambda one: one[2], default=None)
     filled = dearest[1].wave_efficiency if dearest is not None else None
-    return level, filled is not None and filled >= 1 - IDLE
+    thin = any(
+        isinstance(op, GroupedGemm) and op.ragged == "m" and cost.tile is not None and op.m < op.groups * cost.tile[0]
+        for op, cost, _ in products
+    )
+    return level, filled is not None and filled >= 1 - IDLE, thin
 
 
 def tile_of(space: Space, pricer: Pricer, change: Mapping[str, int]) -> int | None:

@@ -20,7 +20,8 @@ class Ranked:
     the best candidate on that device (several devices only). ``memory_change_bytes``: of a device's peak, worked out
     for candidates that are listed (None: of those that are only plotted). ``gain`` > 1: better than the baseline by the
     objective, with its bounds; ``breaks``: rules of `check` that it breaks and the baseline keeps, ``why`` it is listed
-    all the same. ``shards``: the most tensor-parallel shards, to 8, that it splits over with nothing broken outright
+    all the same; ``warns``: rules on a cost alone (a last wave, an occupancy) that `check` will warn of and does not of
+    the baseline. ``shards``: the most tensor-parallel shards, to 8, that it splits over with nothing broken outright
     (0: not looked at). ``decode``: its decode step where serving was asked for, ``decode_speedup`` over the baseline's;
     ``gain`` is then the geometric mean of both.
     """
@@ -41,6 +42,7 @@ class Ranked:
     gain_high: float = 1.0
     breaks: tuple[str, ...] = ()
     why: str = ""
+    warns: tuple[str, ...] = ()
     shards: int = 0
     decode: Timing | None = None
     decode_speedup: float = 1.0
@@ -69,6 +71,7 @@ class Ranked:
             "gain_high": self.gain_high,
             "breaks": list(self.breaks),
             "why": self.why,
+            "warns": list(self.warns),
             "shards": self.shards,
             "decode_seconds": self.decode.seconds if self.decode is not None else None,
             "decode_speedup": self.decode_speedup,

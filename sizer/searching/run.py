@@ -55,7 +55,7 @@ def find(
     predicted = [price(space, chosen, pricer) for pricer in pricers]
     times = source.times(space, predicted, objective, progress)
     ranked, left_out = beside(space, rank(times.rows, source.devices, objective), budgets, source.devices[0])
-    listed = listing(space, ranked, pricers[0], top)
+    listed = listing(space, ranked, pricers, top, baseline.stack)
     own, *best = _with_memory(space, (ranked[0], *listed.best))
     drawn = best[0] if best else own  # whose tile most others have: a misaligned baseline runs another kernel
     return SearchResult(

@@ -15,6 +15,14 @@ def label(ranked: Ranked) -> str:
     return ", ".join(f"{key} {value}" for key, value in ranked.change.items())
 
 
+def objected(one: Ranked) -> str:
+    """What `check` has against a candidate and not against the baseline, in brackets; "" where that is nothing."""
+    said = [f"breaks {', '.join(one.breaks)}; {one.why}"] if one.breaks else []
+    if one.warns:
+        said.append(f"check warns of {', '.join(one.warns)}, a cost that is in this time")
+    return f" ({'; '.join(said)})" if said else ""
+
+
 def keeps(best: Sequence[Ranked], fixes: Sequence[str]) -> bool:
     """Whether the baseline is the answer: nothing is better beyond the error, nor fixes what it breaks."""
     return not best or (best[0].gain_low <= 1 and not fixes)
@@ -32,8 +40,7 @@ def verdict(what: str, baseline: Ranked, best: Sequence[Ranked], fixes: Sequence
     decoding = f" to train and {first.decode_speedup:.2f}x to decode" if first.decode is not None else ""
     gain = f"{label(first)}: {first.speedup:.2f}x as fast{decoding} as {label(baseline)}, {share:+.2%} parameters"
     error = f"within the error of {(first.gain_high - first.gain_low) / 2 / first.gain:.1%}"
-    if first.breaks:
-        gain += f" (breaks {', '.join(first.breaks)}; {first.why})"
+    gain += objected(first)
     if keeps(best, fixes):
         if first.gain <= 1:
             return f"keep {label(baseline)}: nothing that was tried is faster"

@@ -193,15 +193,24 @@ class PairedSamples:
                     self._fail(index, str(failure))
         return True
 
-    def finalists(self, risk: float, most: int) -> list[int]:
+    def finalists(self, risk: float, round_s: float) -> list[int]:
         """The best and those that may beat it if preparing a kernel anew moves it by twice what is believed usual.
 
-        The nearest ``most`` of them, and no more than FINALISTS.
+        The nearest of them, two at least, that a batch each and one of the baseline take no more than ``round_s`` of;
+        no more than FINALISTS.
         """
         likely = self.chances(moved=2 * PREPARATION) > risk / len(self.prior)
         likely[self.best], likely[self.unseen] = True, False
-        nearest = sorted(np.flatnonzero(likely), key=lambda index: float(self.centres[index]))
-        return [int(index) for index in nearest[: min(most, FINALISTS)]]
+        nearest = np.array(sorted(np.flatnonzero(likely), key=lambda index: float(self.centres[index])))
+        seconds = self.seconds()
+        afforded = int((BATCH * (seconds[0] + np.cumsum(seconds[nearest])) <= round_s).sum())
+        return [int(index) for index in nearest[: min(max(2, afforded), FINALISTS)]]
+
+    def seconds(self) -> Array:
+        """Seconds of a run of every candidate, of those not looked at as far as is known."""
+        centres, _ = self._expected()
+        known = np.where(np.isfinite(self.centres), self.centres, centres)
+        return np.asarray(np.exp(known - self._offsets + self._level))
 
     def take_anew(self, indices: Sequence[int], renew: Renew) -> Mapping[int, Array]:
         """A batch of runs of each candidate prepared anew, as ratios to the baseline prepared anew.

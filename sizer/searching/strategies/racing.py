@@ -34,7 +34,7 @@ from sizer.searching.strategies.paired import (
 NAME = "racing"
 #: Of what may go wrong, the part that is left to candidates never looked at; the rest to those that were.
 UNSEEN = 0.5
-#: Of an exhaustive search's runs the share that preparing finalists anew may take, how many times each at most, and
+#: Of an exhaustive search's time the share that preparing finalists anew may take, how many times each at most, and
 #: how many times at least, which says how many there are.
 FINALS, MOST_PREPARED, LEAST_PREPARED = 0.08, 12, 3
 
@@ -87,11 +87,11 @@ def _finals(paired: PairedSamples, renew: Renew, risk: float) -> bool:
 
     False: time ran out.
     """
-    runs = FINALS * LEAST * len(paired.prior)
-    finalists = paired.finalists(risk, max(2, int(runs / LEAST_PREPARED / BATCH) - 1))
+    left_s = FINALS * LEAST * float(paired.seconds().sum())
+    finalists = paired.finalists(risk, left_s / LEAST_PREPARED)
     rounds: list[Mapping[int, Array]] = []
-    while len(finalists) > 1 and len(rounds) < MOST_PREPARED and (len(rounds) < LEAST_PREPARED or runs > 0):
-        runs -= BATCH * (len(finalists) + 1)
+    while len(finalists) > 1 and len(rounds) < MOST_PREPARED and (len(rounds) < LEAST_PREPARED or left_s > 0):
+        left_s -= BATCH * float(paired.seconds()[[0, *finalists]].sum())
         rounds.append(paired.take_anew(finalists, renew))
         if len(rounds[-1].keys() | paired.failed.keys() & set(finalists)) < len(finalists):
             return False
