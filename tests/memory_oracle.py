@@ -98,6 +98,26 @@ def _as_without_packing() -> Iterator[None]:
         masks.find_packed_sequence_indices = original
 
 
+@contextmanager
+def _as_cuda_attends() -> Iterator[None]:
+    """CUDA's memory-efficient kernel for values narrower than queries, for which the CPU has no fused one."""
+    functional = torch.nn.functional
+    original = functional.scaled_dot_product_attention
+
+    def attend(query: Any, key: Any, value: Any, attn_mask: Any = None, dropout_p: float = 0.0,
+               is_causal: bool = False, **options: Any) -> Any:  # fmt: skip
+        if value.shape[-1] == query.shape[-1] or attn_mask is not None:
+            return original(query, key, value, attn_mask, dropout_p, is_causal, **options)
+        kernel = torch.ops.aten._scaled_dot_product_efficient_attention
+        return kernel(query, key, value, None, True, dropout_p, is_causal, scale=options.get("scale"))[0]
+
+    functional.scaled_dot_product_attention = attend
+    try:
+        yield
+    finally:
+        functional.scaled_dot_product_attention = original
+
+
 def config_of(family: str, **changes: Any) -> Any:
     return transformers.AutoConfig.for_model(family, **{**CONFIGS.get(family, {}), **changes})
 
@@ -122,7 +142,12 @@ def track(
     if attention == "flash" and getattr(config, "attn_logit_softcapping", None) is not None:
         config.attn_logit_softcapping = None  # transformers' sdpa refuses a softcap
     config.use_cache = False
-    with warnings.catch_warnings(), FakeTensorMode(allow_non_fake_inputs=True), _as_without_packing():
+    with (
+        warnings.catch_warnings(),
+        FakeTensorMode(allow_non_fake_inputs=True),
+        _as_without_packing(),
+        _as_cuda_attends(),
+    ):
         warnings.simplefilter("ignore")
         model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch_dtype, attn_implementation=kernel)
         model.train(train)

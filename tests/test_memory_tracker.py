@@ -84,6 +84,13 @@ SMALL = {
     "hidden_size": 256, "intermediate_size": 704, "num_hidden_layers": 2, "num_attention_heads": 8,
     "num_key_value_heads": 4, "vocab_size": 1024, "max_position_embeddings": 512,
 }  # fmt: skip
+ROUTED = {
+    "n_routed_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 128, "first_k_dense_replace": 1,
+    "n_shared_experts": 1, "n_group": 1, "topk_group": 1, "pad_token_id": 0,
+}  # fmt: skip
+LATENT = {
+    "num_key_value_heads": 8, "kv_lora_rank": 64, "qk_nope_head_dim": 32, "qk_rope_head_dim": 16, "v_head_dim": 32,
+}  # fmt: skip
 #: What a family's configuration has beside or instead of SMALL.
 FURTHER: dict[str, dict[str, Any]] = {
     "mistral": SMALL,
@@ -119,6 +126,14 @@ FURTHER: dict[str, dict[str, Any]] = {
         "resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0,
     },
     "cohere2": {**SMALL, "sliding_window": 128, "pad_token_id": 0},
+    "cohere": {**SMALL, "pad_token_id": 0, "use_qk_norm": True},
+    "bloom": {
+        "hidden_size": 256, "n_layer": 2, "n_head": 8, "vocab_size": 1024, "hidden_dropout": 0.0,
+        "attention_dropout": 0.0,
+    },
+    "glm4_moe": {**SMALL, **ROUTED, "head_dim": 32},
+    "deepseek_v2": {**SMALL, **ROUTED, **LATENT, "q_lora_rank": None, "topk_method": "greedy"},
+    "deepseek_v3": {**SMALL, **ROUTED, **LATENT, "q_lora_rank": 96},
     "opt": {
         "hidden_size": 256, "ffn_dim": 1024, "num_hidden_layers": 2, "num_attention_heads": 8, "vocab_size": 1024,
         "word_embed_proj_dim": 256, "dropout": 0.0, "max_position_embeddings": 512,
@@ -132,16 +147,34 @@ def test_every_family_said_to_be_checked_is_checked_here() -> None:
 
 @pytest.mark.parametrize("family", sorted(FURTHER))
 def test_further_families_are_within_1_percent_too(family: str) -> None:
-    attention = "eager" if family in ("gpt_oss", "gptj") else "flash"  # transformers has no fused kernel for these
+    attention = (
+        "eager" if family in ("gpt_oss", "gptj", "bloom") else "flash"
+    )  # transformers has no fused kernel for these
     judge(oracle.config_of(family, **FURTHER[family]), Workload(b=2, s=256, attention=attention))  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize(("family", "attention"), [("mistral", "flash"), ("gemma3_text", "flash"), ("falcon", "eager"),
-                                                   ("cohere2", "eager")])  # fmt: skip
-def test_windows_shorter_than_the_sequence_and_one_key_head_are_within_1_percent(family: str, attention: str) -> None:
+WINDOW: dict[str, Any] = {"sliding_window": 128}
+GROUPED: dict[str, Any] = {"multi_query": False, "new_decoder_architecture": True, "num_kv_heads": 4}
+
+
+@pytest.mark.parametrize(
+    ("family", "attention", "checkpointing", "changes"),
+    [
+        ("mistral", "flash", "none", WINDOW),
+        ("mistral", "flash", "full", WINDOW),
+        ("gemma3_text", "flash", "none", WINDOW),
+        ("cohere2", "eager", "none", WINDOW),
+        ("falcon", "eager", "none", {}),
+        ("falcon", "flash", "none", GROUPED),
+        ("bloom", "eager", "full", {"vocab_size": 512}),
+        ("deepseek_v3", "eager", "full", {"vocab_size": 512}),
+    ],
+)
+def test_windows_shorter_than_the_sequence_and_one_key_head_are_within_1_percent(
+    family: str, attention: str, checkpointing: str, changes: dict[str, Any]
+) -> None:
     """A window is a mask of its own in every layer, beside which keys and values are repeated for their group."""
-    changes = {} if family == "falcon" else {"sliding_window": 128}
-    workload = Workload(b=2, s=512, attention=attention)  # type: ignore[arg-type]
+    workload = Workload(b=2, s=512, attention=attention, checkpointing=checkpointing)  # type: ignore[arg-type]
     judge(oracle.config_of(family, **{**FURTHER[family], **changes}), workload)
 
 

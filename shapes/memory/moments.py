@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from shapes.frozen import frozen
-from shapes.memory.saved import Loss, Sizes, layer_tape, style_of, tail_tape
+from shapes.memory.saved import Loss, Sizes, layer_tape, masked, style_of, tail_tape
 from shapes.memory.tape import INPUT, Tape
 from shapes.model import Block, ModelShape
 from shapes.model.adapters import layers_train
@@ -140,7 +140,7 @@ def moments(step: Step, gradients: Gradients, *, updated: int = 0) -> tuple[Mome
     """
     kinds, runs = _kinds(step, gradients)
     saved = step.in_flight * sum(kinds[place].saved * count for place, count in runs) + _tables(step)
-    saved += _embedding_dropout(step)
+    saved += _embedding(step)
     model, workload = step.model, step.workload
     everything = elements(trained_tensors(model, workload, step.stage))
     made = everything if gradients.stay else Elements()
@@ -226,15 +226,16 @@ def _backward(tape: Tape, seed: int, step: Step, gradients: Gradients) -> int:
     return tape.backward_peak_bytes(seed, made_bytes=step.workload.activation_bytes, kept_bytes=kept)
 
 
-def _embedding_dropout(step: Step) -> int:
-    """The mask of the embedding's dropout, where the model drops out at all."""
+def _embedding(step: Step) -> int:
+    """What the embedding's norm and dropout save, where the model has them."""
     if not step.first:
         return 0
-    return sum(
-        step.workload.b * sequence_length(step.model, stack, step.workload) * stack.hidden * step.mask
-        for stack in step.model.stacks
-        if stack.blocks[0].dropout
-    )
+    total, workload = 0, step.workload
+    for stack in step.model.stacks:
+        channels = workload.b * sequence_length(step.model, stack, workload) * stack.hidden
+        total += channels * step.mask if stack.blocks[0].dropout else 0
+        total += channels * workload.activation_bytes if stack.embedding_norm else 0
+    return total
 
 
 def _tables(step: Step) -> int:
@@ -244,8 +245,10 @@ def _tables(step: Step) -> int:
     if attention is None:
         return 0
     total = 2 * workload.s * attention.rotary_dim * e
-    eager = workload.attention == "eager" and step.implementation != "megatron"
-    if eager and workload.checkpointing == "full":
-        kinds = {block.attention.window for _, block in model.all_blocks() if block.attention}
-        total += len(kinds) * workload.b * workload.s**2 * e
-    return total
+    if step.implementation == "megatron" or workload.checkpointing != "full":
+        return total
+    eager, style = workload.attention == "eager", style_of(model, step.implementation)
+    cores = [block.attention for _, block in model.all_blocks() if block.attention]
+    kinds = {core.window for core in cores if eager or masked(style, core, workload.s)}
+    # The fused core's is one of booleans for all sequences.
+    return total + len(kinds) * workload.s**2 * (workload.b * e if eager else 1)

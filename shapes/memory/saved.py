@@ -21,19 +21,22 @@ class Style:
     """How one family's modelling code is written, where that decides what autograd saves.
 
     ``norm``: "rms" (x in fp32, scaled, cast back, times the weight), "gemma" (times the weight in fp32, then cast
-    back), "centred" (LayerNorm written out in fp32) or "layer" (one kernel that saves its input). ``activation``:
+    back), "centred" (LayerNorm written out in fp32), "layer" (one kernel that saves its input) or "wide-layer" (that
+    kernel in fp32). ``activation``:
     "fused" (silu, gelu: one kernel that saves its input), "relu" (saves its output), "gelu_new" (tanh written out) or
     "recomputed" (bloom's own backward). ``pre_norms``, ``post_norms``: norms before and after attention and MLP.
     ``softmax_fp32``: the eager core's softmax runs in fp32 and is cast back; ``scores_fp32``: all of the core does.
-    ``expands_kv``: the fused core is given keys and values of one head without enable_gqa, so that torch takes its
-    math path. ``clamped_gate``: both halves clamped, a scaled sigmoid. ``contiguous_output``:
-    the fused core's output is copied to (b, s, heads). ``fused_gate``: silu and product in one kernel that saves gate
-    and up. ``fused_loss``: cross-entropy in place. ``logit_softcap``, ``score_softcap``: tanh around the logits, and
-    around the scores of the eager core. ``router_fp32``: the router's weights stay in fp32, and with them the experts'
-    outputs from the weighting to their sum.
+    ``expands_kv``: the fused core is never told of grouped heads (enable_gqa): keys and values of several are copied
+    for all of them, one alone makes torch take its math path. ``clamped_gate``: both halves clamped, a scaled sigmoid.
+    ``contiguous_output``: the fused core's output is copied to (b, s, heads). ``fused_gate``: silu and product in one
+    kernel that saves gate and up. ``fused_loss``: cross-entropy in place. ``logit_softcap``, ``score_softcap``: tanh
+    around the logits, and around the scores of the eager core. ``router``: "narrow" (its weights are cast back), "wide"
+    (they stay in fp32, and with them the experts' outputs from the weighting to their sum) or "wide-product" (its
+    product runs in fp32 too, so that its input is kept once more). ``shared_last``: the shared expert runs after the
+    routed ones.
     """
 
-    norm: Literal["rms", "gemma", "layer", "centred"] = "rms"
+    norm: Literal["rms", "gemma", "layer", "wide-layer", "centred"] = "rms"
     activation: Literal["fused", "relu", "gelu_new", "recomputed"] = "fused"
     scores_fp32: bool = False
     pre_norms: bool = True
@@ -46,7 +49,8 @@ class Style:
     fused_loss: bool = False
     logit_softcap: bool = False
     score_softcap: bool = False
-    router_fp32: bool = False
+    router: Literal["narrow", "wide", "wide-product"] = "narrow"
+    shared_last: bool = False
 
 
 _LAYER = Style(norm="layer")
@@ -61,13 +65,16 @@ STYLES: dict[str, Style] = {
     "gemma3_text": Style(norm="gemma", post_norms=True),
     "olmo2": Style(norm="gemma", pre_norms=False, post_norms=True),
     "glm4": Style(post_norms=True, contiguous_output=True),
-    "mixtral": Style(router_fp32=True),
+    "mixtral": Style(router="wide"),
+    "minimax_m2": Style(router="wide", contiguous_output=True),
+    "olmo": Style(norm="wide-layer"),
     "gptj": Style(norm="layer", activation="gelu_new", scores_fp32=True),
     "bloom": Style(norm="layer", activation="recomputed"),
     "falcon": Style(norm="layer", softmax_fp32=False, expands_kv=True),
     "gpt_oss": Style(norm="gemma", softmax_fp32=False, clamped_gate=True),
-    "cohere2": Style(norm="centred"),
-    "glm4_moe": Style(contiguous_output=True),
+    **dict.fromkeys(("cohere", "cohere2"), Style(norm="centred")),
+    "glm4_moe": Style(contiguous_output=True, router="wide-product", shared_last=True),
+    **dict.fromkeys(("deepseek_v2", "deepseek_v3", "kimi_k2"), Style(router="wide-product", shared_last=True)),
     "opt": Style(norm="layer", activation="relu"),
     "phi": Style(norm="layer", activation="gelu_new", contiguous_output=True),
     "phi3": Style(contiguous_output=True),
@@ -80,7 +87,7 @@ STYLES: dict[str, Style] = {
 CHECKED = frozenset(
     ("llama", "mistral", "qwen2", "qwen3", "qwen3_moe", "mixtral", "gpt2", "gpt_bigcode", "gpt_neox", "gemma", "gemma2",
      "gemma3_text", "glm4", "olmo2", "qwen2_moe", "phi3", "starcoder2", "stablelm", "opt", "phi", "falcon", "gpt_oss",
-     "gptj", "cohere2"),
+     "gptj", "cohere", "cohere2", "bloom", "glm4_moe", "deepseek_v2", "deepseek_v3"),
 )  # fmt: skip
 _DEFAULT = Style()
 #: Megatron-LM's fused kernels: every norm saves its input only, softmax stays in 16 bits (Korthikanti 2205.05198).
@@ -217,6 +224,9 @@ def _norm(tape: Tape, x: Tensor, elements: int, sizes: Sizes, width: int = 0) ->
     if sizes.style.norm == "layer":
         return tape.op("norm", (x,), n * e, (x,), saves_bytes=2 * rows * e // 4)
     wide = tape.op("norm input in fp32", (x,), 4 * n) if e < 4 else x
+    if sizes.style.norm == "wide-layer":
+        wide = tape.op("norm", (wide,), 4 * n, (wide,), saves_bytes=2 * rows)
+        return tape.op("norm cast back", (wide,), n * e) if e < 4 else wide
     if sizes.style.norm == "centred":
         # The difference from the mean is taken twice: for the variance and for what is scaled by it.
         wide, other = (tape.op("norm input - mean", (wide,), 4 * n) for _ in range(2))
@@ -338,16 +348,14 @@ def _flash(
     heads: int,
 ) -> Tensor:  # fmt: skip
     """One fused kernel: saves queries, keys, values, output and the log-sum-exp of each row."""
-    if sizes.style.expands_kv and k.bytes < q.bytes:
-        return _math(tape, attention, q, k, v, sizes, heads)
-    e, mask = sizes.element, 0
-    if sizes.style is not MEGATRON and attention.window is not None and attention.window < sizes.kv_len:
-        # transformers hands a window to torch as a mask, which each layer casts to the queries' type, and repeats
-        # keys and values for their group, since enable_gqa beside a mask would be the math path.
-        mask = sizes.workload.b * sizes.q_len * sizes.kv_len * e
-        if k.bytes < q.bytes:
-            k = tape.op("keys by head", (k,), sizes.rows * heads * attention.head_dim * e)
-            v = tape.op("values by head", (v,), sizes.rows * heads * attention.v_dim * e)
+    hidden = masked(sizes.style, attention, sizes.kv_len)
+    if hidden and k.bytes < q.bytes:
+        if sizes.style.expands_kv and attention.on_shard(sizes.workload.t)[1] == 1:
+            return _math(tape, attention, q, k, v, sizes, heads)
+        # Repeated for their group, since enable_gqa beside a mask would be the math path.
+        k, v = _by_head(tape, attention, k, v, sizes, heads)
+    # Each layer casts the mask to the queries' type.
+    mask = sizes.workload.b * sizes.q_len * sizes.kv_len * sizes.element if hidden else 0
     out = tape.op(
         "attention", (q, k, v), sizes.rows * heads * attention.v_dim * sizes.element, (q, k, v), saves_output=True,
         saves_bytes=4 * sizes.rows * heads + mask,
@@ -355,6 +363,22 @@ def _flash(
     if sizes.style.contiguous_output:
         return tape.op("attention output, contiguous", (out,), out.bytes)
     return out
+
+
+def masked(style: Style, attention: AttentionShape | MlaShape, length: int) -> bool:
+    """Whether transformers gives torch's fused core a mask: for a window shorter than the sequence (falcon: always)."""
+    if style is MEGATRON:
+        return False
+    return style.expands_kv or (attention.window is not None and attention.window < length)
+
+
+def _by_head(
+    tape: Tape, attention: AttentionShape | MlaShape, k: Tensor, v: Tensor, sizes: Sizes, heads: int
+) -> tuple[Tensor, Tensor]:
+    rows = sizes.rows * heads * sizes.element
+    return tape.op("keys by head", (k,), rows * attention.head_dim), tape.op(
+        "values by head", (v,), rows * attention.v_dim
+    )
 
 
 def _math(
@@ -459,7 +483,7 @@ def _activation(tape: Tape, x: Tensor, sizes: Sizes) -> Tensor:
     if sizes.style.activation == "fused":
         return tape.op("activation", (x,), x.bytes, (x,))
     if sizes.style.activation == "recomputed":
-        return tape.op("activation", (x,), x.bytes, (x,), work=3 * x.bytes)
+        return tape.op("activation", (x,), x.bytes, (x,), work=4 * x.bytes)
     if sizes.style.activation == "relu":
         return tape.op("activation", (x,), x.bytes, saves_output=True)
     # 0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))), every step a kernel.
@@ -479,11 +503,8 @@ def _mixture(tape: Tape, moe: MoeShape, hidden: int, x: Tensor, sizes: Sizes) ->
     # what a device must hold when it has only a few experts.
     routed = round(sizes.rows * moe.top_k * (sizes.workload.expert_load if sizes.workload.e > 1 else 1.0))
     out = _router(tape, moe, hidden, x, sizes)
-    shared = None
-    if moe.shared is not None:
-        shared = _dense(tape, moe.shared, hidden, x, sizes)
-        if moe.shared_gate:
-            shared = tape.op("shared expert, gated", (shared,), shared.bytes, (shared,), work=shared.bytes)
+    shared = None if sizes.style.shared_last else _shared(tape, moe, hidden, x, sizes)
+    tokens = x
     linears = {linear.name: linear for linear in moe.linears(hidden)}
     if moe.latent is not None:
         x = _linear(tape, linears["moe.latent_down_proj"], x, sizes)
@@ -493,7 +514,7 @@ def _mixture(tape: Tape, moe: MoeShape, hidden: int, x: Tensor, sizes: Sizes) ->
     projected = [_linear(tape, linear, gathered, sizes, rows=routed, matrices=local) for linear in inward]
     inner = _gated(tape, projected, width, sizes) if moe.gated else _activation(tape, projected[0], sizes)
     back = _linear(tape, outward, inner, sizes, rows=routed, matrices=local)
-    if sizes.style.router_fp32 and e < 4:
+    if sizes.style.router != "narrow" and e < 4:
         # Both fp32 products are alive when the first is narrowed. What the node saved is too, unless checkpointing made
         # it again, which has let go of it by then.
         wide = routed * moe.routed_width(hidden) * 4
@@ -508,14 +529,28 @@ def _mixture(tape: Tape, moe: MoeShape, hidden: int, x: Tensor, sizes: Sizes) ->
         summed = tape.op("sum of experts", (ordered,), sizes.whole * moe.routed_width(hidden) * e)
     if moe.latent is not None:
         summed = _linear(tape, linears["moe.latent_up_proj"], summed, sizes)
+    if sizes.style.shared_last:
+        shared = _shared(tape, moe, hidden, tokens, sizes)
     if shared is None:
         return summed
     return tape.op("with the shared expert", (summed, shared), summed.bytes, shares_gradient=True)
 
 
+def _shared(tape: Tape, moe: MoeShape, hidden: int, x: Tensor, sizes: Sizes) -> Tensor | None:
+    if moe.shared is None:
+        return None
+    out = _dense(tape, moe.shared, hidden, x, sizes)
+    if moe.shared_gate:
+        out = tape.op("shared expert, gated", (out,), out.bytes, (out,), work=out.bytes)
+    return out
+
+
 def _router(tape: Tape, moe: MoeShape, hidden: int, x: Tensor, sizes: Sizes) -> Tensor:
     """fp32 probabilities over the experts and the indices and weights of the top_k, saved."""
     linear = Linear("moe.router", moe.experts, hidden, moe.router_bias)
+    if sizes.style.router == "wide-product" and sizes.element < 4:
+        # Its weight is cast as well, and kept.
+        x = tape.op("router's input in fp32", (x,), 4 * sizes.rows * hidden, saves_bytes=4 * moe.experts * hidden)
     logits = _linear(tape, linear, x, sizes)
     probabilities = tape.op(
         "router probabilities", (logits,), 4 * sizes.rows * moe.experts, saves_output=True,
