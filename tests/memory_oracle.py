@@ -47,6 +47,10 @@ CONFIGS: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 
 
+#: transformers has no fused kernel for these.
+EAGER_ONLY = frozenset(("gemma2", "gpt_oss", "gptj", "bloom", "mpt"))
+
+
 @dataclass(frozen=True)
 class Tracked:
     """Bytes by component: each by itself the largest it ever was, except ``states``, which is what stays.

@@ -131,6 +131,11 @@ FURTHER: dict[str, dict[str, Any]] = {
         "hidden_size": 256, "n_layer": 2, "n_head": 8, "vocab_size": 1024, "hidden_dropout": 0.0,
         "attention_dropout": 0.0,
     },
+    "mpt": {"d_model": 256, "n_heads": 8, "n_layers": 2, "vocab_size": 1024, "max_seq_len": 512},
+    "olmo": SMALL,
+    "minimax_m2": {
+        **SMALL, "head_dim": 32, "num_local_experts": 8, "num_experts_per_tok": 2, "intermediate_size": 128,
+    },
     "glm4_moe": {**SMALL, **ROUTED, "head_dim": 32},
     "deepseek_v2": {**SMALL, **ROUTED, **LATENT, "q_lora_rank": None, "topk_method": "greedy"},
     "deepseek_v3": {**SMALL, **ROUTED, **LATENT, "q_lora_rank": 96},
@@ -147,9 +152,7 @@ def test_every_family_said_to_be_checked_is_checked_here() -> None:
 
 @pytest.mark.parametrize("family", sorted(FURTHER))
 def test_further_families_are_within_1_percent_too(family: str) -> None:
-    attention = (
-        "eager" if family in ("gpt_oss", "gptj", "bloom") else "flash"
-    )  # transformers has no fused kernel for these
+    attention = "eager" if family in oracle.EAGER_ONLY else "flash"
     judge(oracle.config_of(family, **FURTHER[family]), Workload(b=2, s=256, attention=attention))  # type: ignore[arg-type]
 
 

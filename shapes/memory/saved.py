@@ -87,7 +87,7 @@ STYLES: dict[str, Style] = {
 CHECKED = frozenset(
     ("llama", "mistral", "qwen2", "qwen3", "qwen3_moe", "mixtral", "gpt2", "gpt_bigcode", "gpt_neox", "gemma", "gemma2",
      "gemma3_text", "glm4", "olmo2", "qwen2_moe", "phi3", "starcoder2", "stablelm", "opt", "phi", "falcon", "gpt_oss",
-     "gptj", "cohere", "cohere2", "bloom", "glm4_moe", "deepseek_v2", "deepseek_v3"),
+     "gptj", "cohere", "cohere2", "bloom", "glm4_moe", "deepseek_v2", "deepseek_v3", "minimax_m2", "mpt", "olmo"),
 )  # fmt: skip
 _DEFAULT = Style()
 #: Megatron-LM's fused kernels: every norm saves its input only, softmax stays in 16 bits (Korthikanti 2205.05198).
@@ -182,7 +182,7 @@ def tail_tape(model: ModelShape, sizes: Sizes, *, loss: bool) -> Tape:
     """Final norm, LM-head and, when training, the cross-entropy over fp32 logits."""
     tape, hidden = Tape(), model.hidden
     x = tape.tensor(sizes.whole * hidden * sizes.element, "final hidden state")
-    if model.main.final_norm:
+    if model.main.final_norm or sizes.style.norm == "wide-layer":  # olmo's norms have no weights
         x = _norm(tape, x, sizes.whole * hidden, sizes)
     for linear in model.before_head:
         x = _linear(tape, linear, x, sizes)
