@@ -3,7 +3,8 @@
     pip install -e '.[test]'
     python reports/bench/memory_table.py
 
-Fake tensors on the CPU device: nothing is allocated, no GPU and no network are needed. Ten minutes and more on two cores.
+Fake tensors on the CPU device: nothing is allocated, no GPU and no network are needed. Ten minutes or more on two
+cores.
 """
 
 from __future__ import annotations
