@@ -36,7 +36,8 @@ CLASSES = (*PRODUCTS, *ELEMENTWISE)
 #: Of those, what a mixture of experts runs beside its routing's products.
 EXPERTS = ("grouped", "moe")
 #: Communication, by what it serves.
-GROUPS = ("tensor", "expert", "context", "pipeline", "data")
+OVERLAPPED = "overlapped_expert"
+GROUPS = ("tensor", "expert", OVERLAPPED, "context", "pipeline", "data")
 #: Of which group that is a part which some trainers do not overlap: gathers of updated weights, sends of the forward.
 PARTS = {"gather": "data", "tensor-forward": "tensor"}
 #: How a figure is known (shapes/design: "A figure has a tier").
@@ -63,6 +64,7 @@ class Host:
 class Overlap:
     """One group's communication: ``hidden`` is the share of the computing beside it that can cover it,
 
+    (``overlapped`` in a file's expert table: where one microbatch's dispatch runs beside another's computing),
     ``contention`` the share of the covered seconds by which they slow the computing down, ``speed`` the
     bandwidth it reaches over what NCCL's own test reaches.
     """
@@ -236,7 +238,7 @@ def stack_from_mapping(data: Mapping[str, object], where: str) -> SoftwareStack:
         attention=_attention(top.table("attention")),
         attention_kernels=MappingProxyType({key: kernels_of.text(key) for key in kernels_of.data}),
         host=_host(top.table("host")),
-        overlap=MappingProxyType({group: _overlap(top.table("communication"), group) for group in GROUPS}),
+        overlap=_overlaps(top.table("communication")),
         optimizer=optimizer.number("update"),
         fixed_s=optimizer.zero_or_more("fixed_s"),
         coverage=top.number("coverage"),
@@ -282,8 +284,16 @@ def _host(table: Table) -> Host:
     return host
 
 
-def _overlap(communication: Table, group: str) -> Overlap:
-    table = communication.table(group)
+def _overlaps(communication: Table) -> Mapping[str, Overlap]:
+    found = {group: _overlap(communication.table(group)) for group in GROUPS if group not in ("expert", OVERLAPPED)}
+    expert = communication.table("expert")
+    # What a stack does not say that it can run costs as without it.
+    overlapped = expert.zero_or_more("overlapped") if expert.has("overlapped") else expert.zero_or_more("hidden")
+    plain = _overlap(expert)
+    return MappingProxyType(found | {"expert": plain, OVERLAPPED: replace(plain, hidden=overlapped)})
+
+
+def _overlap(table: Table) -> Overlap:
     result = Overlap(table.zero_or_more("hidden"), table.zero_or_more("contention"), table.number("speed"))
     table.refuse_the_rest()
     return result

@@ -26,6 +26,9 @@ PrecisionName = Literal["fp32", "mixed", "mixed-16", "amp", "bf16", "fp8", "fp8-
 Implementation = Literal["huggingface", "megatron"]
 #: Element types that serving software keeps a KV cache in.
 KvDtype = Literal["bf16", "fp16", "fp8", "int8"]
+#: How a mixture's tokens reach their experts (Megatron-Core's moe_token_dispatcher_type): "flex" (DeepEP, HybridEP)
+#: sends a token that several experts of one rank or node want once, "alltoall" (NCCL) every copy.
+Dispatcher = Literal["flex", "alltoall"]
 
 
 #: Communication that a trainer may not overlap with anything: groups and parts of them, of shapes.software_stack.
@@ -41,7 +44,8 @@ class Workload:
     ``cp``: context parallelism, ranks that share a sequence. ``vpp``: chunks of layers a pipeline stage holds
     (interleaved schedule; 1: 1F1B). ``replicas``: of a ZeRO-3 model's d ranks, groups that each hold it whole (HSDP).
     ``fused_qkv`` and ``fused_gate_up`` override how the model class groups its projections (None: as it does).
-    ``expert_load`` is the fullest expert's tokens over the mean (1.0: even routing).
+    ``expert_load`` is the fullest expert's tokens over the mean (1.0: even routing). ``ep_overlap``: one microbatch's
+    dispatch runs beside another's computing (Megatron-Core's overlap_moe_expert_parallel_comm).
     ``decoder_s`` is the target length of an encoder-decoder (None: s).
     ``gpus`` devices and ``global_batch`` sequences a step are what was asked for (None: not said); whether they agree
     with the degrees and the microbatch is a rule's affair (SZ120). ``recipe``: of shapes.recipes, which decides
@@ -94,6 +98,8 @@ class Workload:
     implementation: Implementation | None = None
     compiled: bool = False
     no_overlap: str | None = None
+    dispatcher: Dispatcher = "flex"
+    ep_overlap: bool = False
 
     def __post_init__(self) -> None:
         for key in ("b", "s"):
@@ -114,6 +120,7 @@ class Workload:
             ("optimizer", (None, *get_args(Optimizer))),
             ("precision", (None, *get_args(PrecisionName))),
             ("implementation", (None, *get_args(Implementation))),
+            ("dispatcher", get_args(Dispatcher)),
         ):
             if getattr(self, key) not in choices:
                 known = ", ".join(str(choice) for choice in choices if choice is not None)

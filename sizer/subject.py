@@ -35,7 +35,10 @@ MEGATRON_FORMATS = ("megatron", "gpt_neox", "nemo")
 AUTOCAST = ("bf16", "fp16")
 
 #: Fields of ``Workload`` that change the operators of a formula and not those of a trace.
-_NOT_TRACED = ("p", "d", "e", "cp", "vpp", "replicas", "zero", "checkpointing", "sequence_parallel", "gpus")
+_NOT_TRACED = (
+    "p", "d", "e", "cp", "vpp", "replicas", "zero", "checkpointing", "sequence_parallel", "gpus",
+    "dispatcher", "ep_overlap",
+)  # fmt: skip
 
 
 @frozen

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import importlib
 import json
 import subprocess
 import sys
@@ -15,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shapes.cost import predict_many
-from shapes.cost.step import Schedule, StepCost, price_step, slowest_stage, step_parts, work, works
+from shapes.cost.step import Schedule, StepCost, Work, price_step, slowest_stage, step_parts, work, works
 from shapes.device import load_device
 from shapes.errors import InputError
 from shapes.memory import memory
@@ -330,6 +331,65 @@ STEP = {
 
 
 @pytest.mark.slow
+def test_nccls_all_to_all_sends_every_copy_and_a_flexible_dispatcher_a_token_once_a_node() -> None:
+    # 8 copies over 4 nodes of 8: every copy, or on average 4 (1 - (3/4)^8) = 3.6 nodes' worth.
+    workload = Workload(b=1, d=32, e=32)
+    plain, once = (
+        next(one for one in operators(QWEN_MOE, replace(workload, dispatcher=kind)) if isinstance(one, Collective))
+        for kind in ("alltoall", "flex")
+    )
+    assert (plain.copies, once.copies, plain.bytes) == (1, 8, once.bytes)
+    seconds = [cost.seconds for cost in predict_many([plain, once], H100)]
+    assert seconds[0] / seconds[1] == pytest.approx(8 / (4 * (1 - 0.75**8)), rel=0.05)
+
+
+def test_dispatch_beside_another_microbatchs_computing_is_hidden_further() -> None:
+    workload = Workload(b=1, d=32, e=32, zero=1)
+    alone, beside = (
+        price_step(QWEN_MOE, replace(workload, ep_overlap=flag), H100, CORE, 8).parts.get("expert parallelism", 0.0)
+        for flag in (False, True)
+    )
+    assert beside < 0.5 * alone
+    # A stack that does not know it runs it as without.
+    other = load_stack("pytorch-ddp")
+    assert other.overlap["overlapped_expert"] == other.overlap["expert"]
+
+
+def test_steps_with_and_without_that_overlap_are_fitted_side_by_side() -> None:
+    # As arrays both groups are there, one of them of no seconds: they are one part.
+    found = step_parts(stage := _moe_work("moe"), stage, Schedule(), CORE, H100)
+    overlapped = _moe_work("overlapped_moe")
+    overlapped.communication["expert"] = 0.0
+    both = step_parts(overlapped, overlapped, Schedule(), CORE, H100)
+    assert found["expert parallelism"] > 0
+    assert both["expert parallelism"] == pytest.approx(found["expert parallelism"])
+
+
+def _moe_work(name: str) -> Work:
+    sent = Collective(f"layers.0.{name}.all_to_all", "forward", "all_to_all", 10**9, 32)
+    return work([sent], predict_many([sent], H100))
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ("", "missing: id, stack"), ("a,b\n1,2\n", "missing: id, stack"),
+        ("id,stack,gpu,config,s,micro_batch,accumulation,dtype,t,p,d,step_s\n", "expected at least one row"),
+        (None, "cannot be read"),
+    ],
+)  # fmt: skip
+def test_steps_py_says_in_one_line_what_a_file_lacks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: str | None, said: str
+) -> None:
+    monkeypatch.syspath_prepend(str(BENCH))
+    file = tmp_path / "steps.csv"
+    if content is not None:
+        file.write_text(content)
+    rows = importlib.import_module("step_rows")
+    with pytest.raises(InputError, match=said):
+        list(rows.read_rows(file))
+
+
 def test_steps_py_judges_any_file_and_says_which_stack_stands_for_an_unknown_one(tmp_path: Path) -> None:
     file = tmp_path / "steps.csv"
     with open(file, "w", newline="", encoding="utf-8") as out:

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import csv
+import io
 import json
 import re
+import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from functools import lru_cache
 from math import inf
 from pathlib import Path
+from typing import Any
 
 from shapes.device import Device, load_device
 from shapes.errors import InputError
+from shapes.files import read_text
 from shapes.model import ModelShape
 from shapes.software_stack import SoftwareStack, list_stacks, load_stack
 from shapes.workload import AttentionKernel, Workload
@@ -30,6 +34,13 @@ FRAMEWORKS = {
     "huggingface": "transformers", "trainer": "transformers", "accelerate": "transformers", "axolotl": "transformers",
 }  # fmt: skip
 
+
+#: A table of a hundred thousand runs.
+MAX_BYTES = 1 << 26
+#: What the tables leave out and the recipes behind them say.
+RECIPES = Path(__file__).parent / "step_recipes.toml"
+#: What a row cannot be priced without.
+NEEDED = ("id", "stack", "gpu", "config", "s", "micro_batch", "accumulation", "dtype", "t", "p", "d", "step_s")
 
 #: The attention column -> the kernel.
 KERNELS: dict[str, AttentionKernel] = {"eager": "eager", "flash2": "fa2", "flash3": "fa3"}
@@ -56,15 +67,25 @@ class Row:
 
 
 def read_rows(path: Path, refused: list[tuple[str, str]] | None = None) -> Iterator[Row]:
-    """Every row of a CSV file with the columns of steps.csv; what cannot be read goes to ``refused`` (id, reason)."""
-    with open(path, encoding="utf-8", newline="") as file:
-        for line in csv.DictReader(file):
+    """Every row of a CSV file with the columns of steps.csv; what cannot be read goes to ``refused`` (id, reason).
+
+    InputError where the file has no rows, or not the columns without which none can be priced.
+    """
+    with io.StringIO(read_text(path, MAX_BYTES), newline="") as file:
+        reader = csv.DictReader(file)
+        missing = [name for name in NEEDED if name not in (reader.fieldnames or ())]
+        if missing:
+            raise InputError(f"expected the columns of steps.csv; missing: {', '.join(missing)}", where=str(path))
+        number = 0
+        for number, line in enumerate(reader, start=1):
             try:
                 yield _row(line)
             except (ValueError, KeyError) as error:  # InputError is one: a device, a configuration, a number
                 if refused is None:
                     raise
-                refused.append((line.get("id") or "?", str(error)))
+                refused.append((line.get("id") or f"row {number}", str(error)))
+        if not number:
+            raise InputError("expected at least one row under the header", where=str(path))
 
 
 @lru_cache(maxsize=4096)
@@ -92,6 +113,8 @@ def _config(line: dict[str, str], t: int) -> str:
 
 def _row(line: dict[str, str]) -> Row:
     def number(key: str, default: int = 1) -> int:
+        if key in NEEDED and not line[key]:
+            raise InputError("expected a number", key=key, value=line[key])
         return int(float(line.get(key) or default))
 
     step_s = float(line["step_s"])
@@ -100,18 +123,21 @@ def _row(line: dict[str, str]) -> Row:
 
     device = load_device(line["gpu"])
     dtype = line["dtype"]
-    asked = line["stack"], number("year", 2024), line["attention"] == "eager"
+    checkpointing = line.get("checkpointing")
+    asked = line["stack"], number("year", 2024), line.get("attention") == "eager"
     stack, known = stack_of(*asked)
+    model = _model(_config(line, number("t")))
     workload = Workload(
         b=number("micro_batch"), s=number("s"), dtype=priced_dtype(dtype, device), t=number("t"), p=number("p"),
         d=number("d"), e=_experts(number("ep"), number("d")), cp=number("cp"), vpp=number("vpp"),
-        zero=number("zero", 0), attention=KERNELS.get(line["attention"], "auto"),
-        checkpointing=line["checkpointing"] if line["checkpointing"] in ("selective", "full") else "none",
-        sequence_parallel=line["sequence_parallel"].lower() == "true",
+        zero=number("zero", 0), attention=KERNELS.get(line.get("attention") or "", "auto"),
+        checkpointing=checkpointing if checkpointing in ("selective", "full") else "none",  # type: ignore[arg-type]  # of both
+        sequence_parallel=(line.get("sequence_parallel") or "").lower() == "true",
+        **_dispatch(line["stack"], device.name, model, number("ep")),
     )  # fmt: skip
     return Row(
-        id=line["id"], source=line["source"], stack_name=line["stack"],
-        config=line["config"], model=_model(_config(line, workload.t)), workload=workload,
+        id=line["id"], source=line.get("source") or "", stack_name=line["stack"],
+        config=line["config"], model=model, workload=workload,
         accumulation=number("accumulation"),
         dtype=dtype, gpus=number("gpus"), device=device, stack=stack, known=known, step_s=step_s,
         nearest_other=stack_of(*asked, stack.name)[0],
@@ -121,6 +147,28 @@ def _row(line: dict[str, str]) -> Row:
 def priced_dtype(dtype: str, device: Device) -> str:
     """The element type whose prices stand for ``dtype``'s on ``device``: its own, else fp8's, else bf16's."""
     return next((own for own in (dtype, "fp8", "bf16") if own in device.peak_flops), "fp16")
+
+
+@lru_cache(maxsize=1)
+def _recipes() -> tuple[dict[str, Any], ...]:
+    with open(RECIPES, "rb") as file:
+        return tuple(tomllib.load(file)["recipe"])
+
+
+def _dispatch(stack: str, device: str, model: ModelShape, e: int) -> dict[str, Any]:
+    """How the experts' tokens were sent, as far as a published recipe says."""
+    if model.moe is None:
+        return {}
+    for recipe in _recipes():
+        if (
+            fnmatchcase(stack, recipe["stack"])
+            and model.model_type in recipe.get("model", (model.model_type,))
+            and device in recipe.get("gpu", (device,))
+            and recipe.get("layers", model.layers) == model.layers
+            and e >= recipe.get("least_ep", 1)
+        ):
+            return {key: recipe[key] for key in ("dispatcher", "ep_overlap") if key in recipe}
+    return {}
 
 
 def _experts(e: int, d: int) -> int:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -58,7 +59,9 @@ def predicted(row: Row) -> StepCost:
 
 
 def figures(some: Sequence[Judged]) -> dict[str, Any]:
-    """Bias, MAPE, coverage, Spearman's rank correlation and the median error of ratios of two runs."""
+    """Bias, MAPE, coverage, Spearman's rank correlation and the median error of ratios of two runs; None of no rows."""
+    if not some:
+        return {"rows": 0} | dict.fromkeys(("bias", "mape", "coverage", "spearman", "ratio_error"))
     errors = np.array([one.error for one in some])
     measured = [one.row.step_s for one in some]
     rank = spearmanr([one.cost.seconds for one in some], measured).statistic if len(some) > 2 else None
@@ -121,7 +124,8 @@ def table(found: dict[str, dict[str, Any]], first: str) -> str:
         return "-" if value is None else f"{value:.1%}"
 
     rows = [
-        [name, own["rows"], f"{own['bias']:+.1%}", percent(own["mape"]), percent(own["coverage"]),
+        [name, own["rows"], "-" if own["bias"] is None else f"{own['bias']:+.1%}",
+         percent(own["mape"]), percent(own["coverage"]),
          "-" if own["spearman"] is None else f"{own['spearman']:.3f}", percent(own["ratio_error"])]
         for name, own in found.items()
     ]  # fmt: skip
@@ -150,7 +154,11 @@ def main() -> None:
     parser.add_argument("--write", action="store_true", help="write reports/steps.md and its plots")
     options = parser.parse_args()
     unread: list[tuple[str, str]] = []
-    done, refused = judged(list(read_rows(options.data, unread)))
+    try:
+        done, refused = judged(list(read_rows(options.data, unread)))
+    except InputError as error:
+        sys.stderr.write(f"steps.py: {error}\n")
+        sys.exit(2)
     refused = [*unread, *refused]
     if options.write:
         from steps_report import write

@@ -38,6 +38,7 @@ CORE = (
     ("host.launch_s", 4e-6, 0.5),
     ("host.kernels.moe", 100.0, 1.0), ("host.kernels.grouped", 4.0, 1.0), ("communication.tensor.hidden", 0.3, 0.4),
     ("communication.expert.hidden", 0.2, 0.2), ("communication.expert.speed", 0.8, 0.15),
+    ("communication.expert.overlapped", 0.8, 0.2),
     ("communication.data.hidden", 0.6, 0.3), ("communication.data.speed", 0.7, 0.3), ("optimizer.fixed_s", 2e-2, 0.7),
 )  # fmt: skip
 

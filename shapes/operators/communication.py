@@ -30,10 +30,12 @@ def block_collectives(
         # A rank routes 1/t of the tokens: Megatron-LM asks for sequence parallelism where t and e meet.
         routed = -(-tokens // workload.t) * block.mlp.routed_width(hidden) * workload.activation_bytes * block.mlp.top_k
         phases: list[tuple[Phase, int]] = [("forward", forwards), *([("dgrad", 1)] if workload.train else ())]
+        name = f"{prefix}{'overlapped_moe' if workload.ep_overlap else 'moe'}.all_to_all"
+        copies = block.mlp.top_k if workload.dispatcher == "flex" else 1
         for phase, times in phases:
             yield Collective(
-                f"{prefix}moe.all_to_all", phase, "all_to_all", routed, workload.e, workload.dtype,
-                2 * block.count * times, stride=workload.t, copies=block.mlp.top_k,
+                name, phase, "all_to_all", routed, workload.e, workload.dtype, 2 * block.count * times,
+                stride=workload.t, copies=copies,
             )  # fmt: skip
 
 

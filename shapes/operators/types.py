@@ -259,7 +259,8 @@ class Collective:
     For all_gather and reduce_scatter it is the full (gathered) buffer, as NCCL's tests count it. ``stride``: devices
     from one rank of the group to the next, where tensor parallelism's ranks are neighbours, then context
     parallelism's, then data parallelism's, then the pipeline's (Megatron-LM's order): it decides which links are used.
-    ``copies``: of an all_to_all's buffer, how many destinations each token is in it for (a mixture's top_k).
+    ``copies``: of an all_to_all's buffer, how many destinations each token is in it for (a mixture's top_k) where a
+    dispatcher sends it to a rank or node once; 1: everything in the buffer is sent.
     """
 
     name: str

@@ -15,7 +15,7 @@ from shapes.errors import InputError
 from shapes.frozen import frozen
 from shapes.operators import operators
 from shapes.software_stack import ELEMENTWISE, SoftwareStack, load_stack
-from shapes.workload import Workload
+from shapes.workload import Dispatcher, Workload
 from sizer.pricing import Pricer
 from sizer.subject import Subject, run_on
 
@@ -121,6 +121,11 @@ def _workloads(subject: Subject, device: Device) -> Iterator[tuple[str, Workload
     for how in ("none", "selective", "full"):
         if how != workload.checkpointing:
             yield f"checkpointing {how} instead of {workload.checkpointing}", replace(workload, checkpointing=how)
+    if subject.model.moe is not None and workload.e > 1:
+        other: Dispatcher = "alltoall" if workload.dispatcher == "flex" else "flex"
+        yield f"experts' tokens sent by {other} instead of {workload.dispatcher}", replace(workload, dispatcher=other)
+        beside = "no dispatch" if workload.ep_overlap else "dispatch"
+        yield f"{beside} beside another microbatch's computing", replace(workload, ep_overlap=not workload.ep_overlap)
     if subject.model.moe is not None:
         uneven = workload.expert_load * UNEVEN
         yield f"uneven routing: the fullest expert {uneven:g} x the mean", replace(workload, expert_load=uneven)

@@ -18,7 +18,7 @@ from shapes.files import write_whole
 from shapes.finetune import BASES, METHODS
 from shapes.kernels import CHOICES
 from shapes.recipes import RECIPES
-from shapes.workload import NOT_OVERLAPPED, Implementation, KvDtype, RunPhase
+from shapes.workload import NOT_OVERLAPPED, Dispatcher, Implementation, KvDtype, RunPhase
 from sizer.cli.numbers import COUNT
 from sizer.ending import give_up_output
 from sizer.report.formats import draw, drawn, formats, render
@@ -142,6 +142,11 @@ def workload_options(function: F) -> F:
         click.option(
             "--expert-load", type=float, help="Fullest expert's tokens over the mean. [default: 1.0, even routing]"
         ),
+        click.option(
+            "--dispatcher", type=click.Choice(get_args(Dispatcher)),
+            help="Experts' tokens: flex (DeepEP, HybridEP: once a node) or alltoall (every copy). [default: flex]",
+        ),
+        click.option("--ep-overlap", is_flag=True, default=None, help="Dispatch beside another batch's computing."),
     )  # fmt: skip
     for option in reversed(options):
         function = option(function)

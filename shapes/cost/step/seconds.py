@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from shapes.cost.step.work import Kind, Region, Work
+from shapes.cost.step.work import WITHIN, Kind, Region, Work
 from shapes.device import Device
 from shapes.frozen import frozen
 from shapes.software_stack import ELEMENTWISE, PARTS, PRODUCTS, Overlap, SoftwareStack
@@ -107,10 +107,9 @@ def microbatch(work: Work, stack: SoftwareStack, device: Device) -> Microbatch:
     layers = device_seconds(work.layers, stack, device)
     ends = device_seconds(work.ends, stack, device)
     in_layers, in_ends = sum(layers.values()), sum(ends.values())
-    within = ("tensor", "expert", "context")
-    sent = [group for group in within if group in work.communication]
+    sent = [group for group in WITHIN if group in work.communication]
     shows = {group: shown(work.communication, group, in_layers, stack) for group in sent}
-    messages = sum(work.messages.get(group, 0) for group in within)
+    messages = sum(work.messages.get(group, 0) for group in WITHIN)
     host = (host_seconds(work.layers, stack, messages), host_seconds(work.ends, stack))
     busy = (in_layers + sum(shows.values()), in_ends)
     waiting = sum(_together(device, issued) - device for device, issued in zip(busy, host, strict=True))
@@ -136,7 +135,8 @@ def step_parts(stage: Work, whole: Work, schedule: Schedule, stack: SoftwareStac
     for name in _device_parts(own):
         parts[name] = times * _device_parts(own)[name]
     for group, seconds in own.exposed.items():
-        parts[f"{group} parallelism"] = times * seconds
+        name = f"{group.removeprefix('overlapped_')} parallelism"
+        parts[name] = parts.get(name, 0.0) + times * seconds
     parts["waiting for the host"] = times * own.waiting_for_host
     if stage is not whole:
         everything = microbatch(whole, stack, device).seconds

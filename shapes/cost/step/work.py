@@ -67,11 +67,13 @@ class Work:
     update_s: Any = 0.0
 
 
+#: Groups that talk within layers.
+WITHIN = ("tensor", "expert", "overlapped_expert", "context")
 #: A collective's group by the first word of its name. Adapters' gradients are summed over tensor-parallel ranks where
 #: all gradients are reduced: once a step.
 _GROUP_OF = {
-    "tensor_parallel": "tensor", "moe": "expert", "context_parallel": "context", "pipeline": "pipeline",
-    "data_parallel": "data", "adapters": "data",
+    "tensor_parallel": "tensor", "moe": "expert", "overlapped_moe": "overlapped_expert", "context_parallel": "context",
+    "pipeline": "pipeline", "data_parallel": "data", "adapters": "data",
 }  # fmt: skip
 
 
@@ -159,7 +161,7 @@ def slowest_stage(last: Work, model: ModelShape, p: int) -> Work:
 def _with_layers(stage: Work, share: float) -> Work:
     """``share`` of the stage's layers, and of what they send each other."""
     communication, messages = dict(stage.communication), dict(stage.messages)
-    for group in ("tensor", "expert", "context"):
+    for group in WITHIN:
         if group in communication:
             messages[group] *= share
         for part in (group, *(part for part, whole in PARTS.items() if whole == group)):

@@ -42,7 +42,7 @@ def workload(fields: Fields, model: ModelShape, flat: Mapping[str, Any]) -> tupl
         found["recipe" if recipe in RECIPES else "unknown_recipe"] = recipe
     if fields.flag("sequence_parallel"):
         found["sequence_parallel"] = True
-    found |= _sharding(fields)
+    found |= _sharding(fields) | _dispatch(fields, model)
     found |= _not_overlapped(fields, sharded=found.get("zero", 0) > 0)
     found |= optimizer(fields, "optimizer", momentum=True)
     found |= _recomputation(fields)
@@ -90,6 +90,16 @@ def _not_overlapped(fields: Fields, *, sharded: bool) -> dict[str, Any]:
     }  # fmt: skip
     names = [group for group, alone in off.items() if alone]
     return {"no_overlap": ",".join(names)} if names else {}
+
+
+def _dispatch(fields: Fields, model: ModelShape) -> dict[str, Any]:
+    """How a mixture's tokens reach their experts: by NCCL, unless by a flexible dispatcher (DeepEP, HybridEP)."""
+    kind, beside = fields.text("moe_token_dispatcher_type"), fields.flag("overlap_moe_expert_parallel_comm")
+    if model.moe is None:
+        return {}
+    return ({"dispatcher": "flex" if kind == "flex" else "alltoall"} if kind else {}) | (
+        {"ep_overlap": True} if beside else {}
+    )
 
 
 def _recomputation(fields: Fields) -> dict[str, Any]:
