@@ -253,6 +253,13 @@ def test_the_last_stage_holds_its_share_of_layers_rounded_up(p: int) -> None:
     assert set(counts) == {-(-12 // p)}
 
 
+@pytest.mark.parametrize("p", [1, 4])
+def test_the_last_of_several_stages_runs_the_head_and_no_embedding(p: int) -> None:
+    ends = {op.name.partition(".")[0] for op in operators(llama(), Workload(p=p, t=2)) if "layers" not in op.name}
+    assert {"lm_head", "cross_entropy", "final_norm"} <= ends
+    assert ("embedding" in ends) == (p == 1)
+
+
 def test_every_elementwise_operator_moves_bytes_and_does_no_flops() -> None:
     for operator in operators(llama(), Workload(attention="eager", t=2, sequence_parallel=True)):
         if isinstance(operator, Elementwise):

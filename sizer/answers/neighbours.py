@@ -6,8 +6,7 @@ from collections.abc import Iterator
 
 from sizer.checking.findings import PricedSuggestion
 from sizer.checking.grading import PricedStep, price_offer
-from sizer.checking.project import Settled
-from sizer.checking.proposals import Proposals, propose
+from sizer.checking.proposals import Proposals
 from sizer.rules.base import Suggestion
 
 #: Dimension -> the multiple that its neighbours are of: widths by whole tiles, a vocabulary as rules ask.
@@ -15,11 +14,6 @@ MULTIPLES = {"vocab": 64, "hidden": 128, "d_ff": 128, "expert_d_ff": 128, "share
 
 #: Values tried on one side, many of which are no model (heads that do not divide).
 MOST_TRIED = 64
-
-
-def proposals_of(settled: Settled) -> Proposals:
-    """What the rules propose, which neighbours are priced beside."""
-    return propose(settled.subject, settled.device, settled.suppression)
 
 
 def neighbours(proposals: Proposals, dimension: str, each_side: int = 2) -> tuple[PricedSuggestion, ...]:

@@ -10,6 +10,7 @@ from shapes.frozen import frozen
 from sizer.checking.checks import check_subject
 from sizer.checking.defaults import load_defaults
 from sizer.checking.findings import Report
+from sizer.checking.proposals import Proposals, propose
 from sizer.checking.suppress import Suppression, load_suppression
 from sizer.subject import Subject, read_subject
 
@@ -24,6 +25,10 @@ class Settled:
 
     def check(self) -> Report:
         return check_subject(self.subject, self.device, self.suppression)
+
+    def propose(self) -> Proposals:
+        """What the rules propose, beside which an editor shows neighbours."""
+        return propose(self.subject, self.device, self.suppression)
 
 
 def settle(

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -24,7 +25,7 @@ from sizer.cli.options import (
 from sizer.cli.versions import Pair, Version, of_git, of_paths
 
 if TYPE_CHECKING:
-    from sizer.subject import Subject
+    from sizer.checking.project import Settled
 
 
 @click.command()
@@ -79,9 +80,8 @@ def command(
     from shapes.device import load_device
     from sizer.answers.budgets import budgets_of
     from sizer.answers.diff import Diff, compare, diff_of, tokens_of
-    from sizer.checking.defaults import load_defaults
     from sizer.checking.findings import SEVERITIES
-    from sizer.checking.suppress import load_suppression
+    from sizer.checking.project import settle
 
     amount = tokens_of(tokens, given(workload))
     parts: list[Diff] = []
@@ -89,17 +89,19 @@ def command(
     refused = False
     for pair in _pairs(paths, revision, models_only):
         try:
-            project = load_defaults(_of(pair))
-            subjects = _read(pair, stack or project.stack, {**project.workload, **given(workload)}, notes)
-            if subjects is None:
+            read = partial(
+                settle, _of(pair), device=devices[0] if devices else None, stack=stack, select=codes(select),
+                ignore=codes(ignore), extend_select=codes(extend_select), workload=given(workload),
+            )  # fmt: skip
+            sides = _read(pair, read, notes)
+            if sides is None:
                 continue
-            suppression = load_suppression(
-                _of(pair), select=codes(select), ignore=codes(ignore), extend_select=codes(extend_select)
-            )
             table, where = _budget_table(_of(pair))
             budgets = budgets_of(table, max_step_regression=max_step_regression, max_memory=max_memory, where=where)
-            targets = [load_device(name) for name in devices or (project.device or DEFAULT_DEVICE,)]
-            found = compare(*subjects, targets, (suppression, suppression), amount, price)
+            old, new = (replace(side.subject, where=pair.path) if side is not None else None for side in sides)
+            one = next(side for side in sides if side)  # either's device and rules: the project's are one
+            targets = [one.device, *(load_device(name) for name in devices[1:])]
+            found = compare(old, new, targets, (one.suppression, one.suppression), amount, price)
             parts.append(diff_of([found], budgets, amount, price))
         except InputError as error:
             click.echo(f"sizer: {option_error(error)}", err=True)
@@ -132,26 +134,24 @@ def _of(pair: Pair) -> str:
 
 
 def _read(
-    pair: Pair, stack: str | None, workload: dict[str, Any], notes: list[str]
-) -> tuple[Subject | None, Subject | None] | None:
+    pair: Pair, read: Callable[[object], Settled], notes: list[str]
+) -> tuple[Settled | None, Settled | None] | None:
     """Both versions as they resolve; None, with a note, for a file that nobody named and that is no configuration."""
     from sizer.readers import NoModel, Source
-    from sizer.subject import read_subject
 
-    found: list[Subject | None] = []
+    found: list[Settled | None] = []
     for version in (pair.old, pair.new):
         if version is None:
             found.append(None)
             continue
         source = version.path if version.text is None else Source(version.path, text=version.text)
         try:
-            subject = read_subject(source, nearest=True, stack=stack, **workload)
+            found.append(read(source))
         except NoModel as error:
             if pair.named:
                 raise
             notes.append(f"{error.where}: no model configuration, passed over")
             return None
-        found.append(replace(subject, where=pair.path))
     return found[0], found[1]
 
 

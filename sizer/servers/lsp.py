@@ -14,7 +14,7 @@ from pygls.workspace import TextDocument
 
 from shapes.errors import InputError
 from shapes.frozen import frozen
-from sizer.answers.neighbours import neighbours, proposals_of
+from sizer.answers.neighbours import neighbours
 from sizer.checking.checks import report_of
 from sizer.checking.findings import PricedFinding, Report, Severity
 from sizer.checking.project import settle
@@ -57,7 +57,7 @@ def check_text(text: str, path: str) -> Checked:
         # Half-typed brackets are the business of the language's own server; a key's value is ours.
         return Checked(error=error) if error.key else Checked()
     try:
-        proposals = proposals_of(settled)
+        proposals = settled.propose()
         return Checked(report_of(proposals), proposals)
     except InputError as error:
         return Checked(error=error)
