@@ -147,6 +147,7 @@ def after(model: ModelShape, change: dict[str, int | str], report: Report, devic
     return sizer.check(resize(model, **sizes) if sizes else model, device=device, **{**asked, **other})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", MODELS)
 def test_nothing_is_found_twice_no_suggestion_is_slower_and_none_is_then_reported(name: str) -> None:
     entry = MODELS[name]

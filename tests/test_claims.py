@@ -106,6 +106,7 @@ def test_a_sweep_that_ends_early_leaves_its_jobs_to_others_and_fresh_asks_nobody
         assert measure([job(1)], executor=FakeExecutor(lambda one: 1e-3), store=store, fresh=True).measured == 1
 
 
+@pytest.mark.slow
 def test_a_device_leaves_out_what_is_claimed_elsewhere() -> None:
     pytest.importorskip("torch")
     settings = Settings(precision=0.9, time_s=0.001)

@@ -145,6 +145,7 @@ def test_a_sweep_of_a_billion_products_is_refused_before_it_is_listed() -> None:
         jobs_of_op("gemm", sizes, dtypes=("bf16",), batch=1, phase="forward", layouts=(), kernels=())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("change", "named"),
     [
@@ -162,6 +163,7 @@ def test_a_trace_of_objects_without_number_is_refused_before_they_are_made(chang
         load_config({"model_type": "qwen2", **change})
 
 
+@pytest.mark.slow
 def test_a_model_of_too_many_modules_is_left_while_it_is_built(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("transformers")
     from shapes.trace import bounds, trace_config

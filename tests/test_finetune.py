@@ -29,6 +29,7 @@ def model_of(name: str) -> Any:
     return sizer.read_config(CONFIGS / f"{name}.json").model
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "targets", "rank"),
     [("qwen2.5-7b", None, 8), ("qwen2.5-7b", "all-linear", 16), ("gpt2", None, 8),

@@ -59,6 +59,7 @@ def test_rows_say_on_which_node_they_were_made() -> None:
     assert nodes == {"node of H100/0", "node of H100/1"}
 
 
+@pytest.mark.slow
 @given(
     seed=st.integers(0, 10**6), deaths=st.floats(0, 0.3), number=st.integers(1, 80), interleave=st.integers(1, 8),
     devices=st.integers(1, 4),

@@ -105,7 +105,12 @@ def test_without_the_library_one_line_says_what_to_install(tmp_path: Path, monke
         assert "vl-convert-python: pip install 'sizer[" in result.output
 
 
-@pytest.mark.parametrize(("name", "ending"), [(name, end) for name in PAGES for end in (".svg", ".png", ".pdf")])
+PICTURES = [(name, end) for name in PAGES for end in (".svg", ".png", ".pdf")]
+
+
+@pytest.mark.parametrize(
+    ("name", "ending"), [PICTURES[0], *(pytest.param(*one, marks=pytest.mark.slow) for one in PICTURES[1:])]
+)
 def test_the_same_charts_are_a_picture_and_a_line_says_so(name: str, ending: str, tmp_path: Path) -> None:
     call, charts = PAGES[name]
     target = tmp_path / f"picture{ending}"
@@ -119,6 +124,7 @@ def test_the_same_charts_are_a_picture_and_a_line_says_so(name: str, ending: str
         assert drawn.count(b'aria-roledescription="title"') >= charts
 
 
+@pytest.mark.slow
 def test_configurations_lie_beside_each_other_in_a_picture_after_what_compares_them(tmp_path: Path) -> None:
     target = tmp_path / "two.svg"
     CliRunner().invoke(main, [*PAGES["check-several"][0], "--plot", str(target)], catch_exceptions=False)

@@ -165,6 +165,7 @@ def test_a_dataclass_a_namespace_and_an_object_with_the_usual_names_are_read() -
         read_config(3)
 
 
+@pytest.mark.slow
 def test_a_transformers_model_is_read_by_its_configuration() -> None:
     transformers = pytest.importorskip("transformers")
     torch = pytest.importorskip("torch")

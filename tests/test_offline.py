@@ -11,6 +11,8 @@ import pytest
 
 from shapes.errors import InputError
 
+pytestmark = pytest.mark.slow
+
 pytest.importorskip("transformers")
 
 NAMES = {"backbone": "microsoft/resnet-50", "use_pretrained_backbone": True, "backbone_config": None}

@@ -107,6 +107,7 @@ def test_the_recommended_split_is_the_simplest_of_those_that_are_alike(eight: Pl
     )
 
 
+@pytest.mark.slow
 def test_tokens_give_days_device_hours_energy_and_cost() -> None:
     found = plan(
         llama(8), load_device("h100-sxm"), gpus=8, global_batch=32, base=Workload(s=2048), tokens=1e12, price=2.0
@@ -141,6 +142,7 @@ def test_llama_405b_on_8192_h100s_finds_the_published_tensor_and_pipeline_degree
     assert all(t in (4, 8) and 8 <= p <= 64 for t, p in near)
 
 
+@pytest.mark.slow
 def test_a_larger_microbatch_is_tried_where_a_smaller_one_does_not_fit() -> None:
     # Two microbatches of one sequence keep their gradients between them; one of two sequences makes them as it frees
     # activations (shapes.memory: 67.9 and 60.9 GiB).
@@ -159,6 +161,7 @@ def test_a_larger_microbatch_is_tried_where_a_smaller_one_does_not_fit() -> None
     assert {w.b for w in alone if (w.zero, w.checkpointing) == (1, "full")} == {2}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "gpus"), [("qwen3-30b-a3b", 8), pytest.param("mixtral-8x7b", 32, marks=pytest.mark.slow)]
 )
@@ -183,6 +186,7 @@ def test_no_mixtures_plan_is_listed_whose_states_alone_do_not_fit(name: str, gpu
         assert states + weights <= device.memory.bytes, w
 
 
+@pytest.mark.slow
 def test_a_plan_of_fine_tuning_runs_what_trains_and_counts_no_gradient_that_nobody_needs() -> None:
     # Enough layers that the head, whose gradient is needed either way, is little beside them.
     model, base = llama(32), Workload(s=2048)

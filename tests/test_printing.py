@@ -129,6 +129,7 @@ def on_a_terminal(*arguments: str, **environment: str) -> str:
     return read.decode().replace("\r\n", "\n")
 
 
+@pytest.mark.slow
 def test_a_terminal_shows_the_key_s_line_coloured_and_links_where_it_knows_them() -> None:
     config = "tests/data/configs/gpt2.json"
     seen = on_a_terminal("check", config, VTE_VERSION="7600")

@@ -38,6 +38,7 @@ def check(entry: dict[str, Any], device: str = "h100-sxm") -> Report:
     return sizer.check(shape(entry), device=device, s=entry.get("s", 4096), **tp)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", MODELS)
 def test_a_public_model_is_warned_of_what_an_expert_would_say_on_every_device(name: str) -> None:
     entry = MODELS[name]

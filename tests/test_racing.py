@@ -163,6 +163,7 @@ def test_exhaustive_measures_every_candidate_to_half_the_regret() -> None:
     assert result.sure > 0.9
 
 
+@pytest.mark.slow
 def test_candidates_that_cannot_be_told_apart_are_not_said_to_be() -> None:
     rng = np.random.default_rng(3)
     noisy = lambda index, count: 1 + 0.5 * rng.standard_t(2, count) ** 2  # noqa: E731

@@ -13,9 +13,6 @@ from shapes.model import MoeShape
 from sizer.readers import read_config
 from sizer.readers.huggingface import BUILDERS, DEFAULTS_OF, NESTED
 
-torch = pytest.importorskip("torch")
-transformers = pytest.importorskip("transformers")
-
 TABLE = Path(__file__).parents[1] / "sizer" / "readers" / "hf_defaults.json"
 SMALL = {
     "hidden_size": 96, "intermediate_size": 160, "num_hidden_layers": 3, "num_attention_heads": 6,
@@ -111,6 +108,7 @@ BASE = ("bert", "roberta", "vit", "siglip_vision_model")
 
 def built(family: str, settings: dict[str, Any]) -> Any:
     """The class a reader of that type stands for: the base model of encoders, else the model with its LM-head."""
+    torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")
     config = transformers.AutoConfig.for_model(family, **settings)
     auto = AUTO.get(family, "AutoModel" if family in BASE else "AutoModelForCausalLM")
     with torch.device("meta"):
@@ -127,11 +125,12 @@ def test_parameters_equal_those_of_the_model_class(family: str, settings: dict[s
     assert read_config({"model_type": family, **settings}).model.parameters == parameters_of(built(family, settings))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("family", "settings"), ALIASES, ids=lambda value: value if isinstance(value, str) else "")
 def test_general_names_and_untied_tables_of_encoder_decoders_count_as_in_the_class(
     family: str, settings: dict[str, Any]
 ) -> None:
-    if transformers.__version__.startswith("4."):
+    if pytest.importorskip("transformers").__version__.startswith("4."):
         pytest.skip("transformers 4 has other aliases")
     settings = settings | {"pad_token_id": 0}
     assert read_config({"model_type": family, **settings}).model.parameters == parameters_of(built(family, settings))
@@ -158,9 +157,10 @@ def test_active_parameters_leave_out_the_experts_a_token_does_not_meet(family: s
     assert shape.active_parameters == parameters_of(model) - idle
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", sorted(json.loads(TABLE.read_text())))
 def test_the_table_of_defaults_is_what_transformers_says(family: str) -> None:
-    table = json.loads(TABLE.read_text())[family]
+    table, transformers = json.loads(TABLE.read_text())[family], pytest.importorskip("transformers")
     if family not in transformers.CONFIG_MAPPING:
         pytest.skip("a tower's configuration class, not registered alone")
     told = json.loads(json.dumps(transformers.AutoConfig.for_model(family).to_dict(), default=str))
@@ -182,6 +182,7 @@ def test_layers_follow_the_network_dense_first_then_experts() -> None:
     assert [(isinstance(block.mlp, MoeShape), block.count) for block in blocks] == [(False, 1), (True, 2)]
 
 
+@pytest.mark.slow
 def test_a_config_object_reads_as_its_mapping() -> None:
-    config = transformers.LlamaConfig(**SMALL)
+    config = pytest.importorskip("transformers").LlamaConfig(**SMALL)
     assert read_config(config).model == read_config({"model_type": "llama", **SMALL}).model

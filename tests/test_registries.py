@@ -5,15 +5,21 @@ from __future__ import annotations
 import pkgutil
 from collections.abc import Callable
 from importlib import import_module
+from pathlib import Path
 from types import ModuleType
 
 import pytest
 
+from shapes.engines import ENGINES
+from shapes.kernels import KERNELS
+from shapes.recipes import RECIPES
 from sizer.cli import COMMANDS
 from sizer.readers import READERS
 from sizer.rules import RULES
 from sizer.searching.spaces import SPACES
 from sizer.searching.strategies import STRATEGIES
+
+SHAPES = Path(__file__).parents[1] / "shapes"
 
 
 def has(*names: str) -> Callable[[ModuleType], bool]:
@@ -37,6 +43,13 @@ def test_every_file_of_a_kind_is_in_its_registry_and_nothing_else_is(package: st
     modules = [import_module(f"{package}.{found.name}") for found in pkgutil.iter_modules(folder.__path__)]
     assert registered
     assert {module.__name__ for module in modules if is_one(module)} == registered
+
+
+@pytest.mark.parametrize(
+    ("folder", "names"), [("engines", ENGINES), ("kernels", (*KERNELS, "auto")), ("recipes", RECIPES)]
+)
+def test_every_data_file_of_a_kind_is_in_its_registry_and_nothing_else_is(folder: str, names: tuple[str, ...]) -> None:
+    assert {path.stem for path in (SHAPES / folder).glob("*.toml")} == set(names)
 
 
 @pytest.mark.parametrize("name", READERS)

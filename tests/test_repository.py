@@ -192,6 +192,7 @@ def test_the_action_says_nothing_where_nothing_changed(
     assert json.loads((scratch / "badge.json").read_text())["label"] == "sizer"
 
 
+@pytest.mark.slow
 def test_a_token_of_a_fork_that_may_not_comment_fails_nothing(
     scratch: Path, tmp_path: Path, comments: tuple[str, type[Comments]], capfd: pytest.CaptureFixture[str]
 ) -> None:

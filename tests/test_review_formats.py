@@ -63,6 +63,7 @@ TREES = st.dictionaries(
 )  # fmt: skip
 
 
+@pytest.mark.slow
 @given(TREES, st.sampled_from([None, 1, "\t"]))
 def test_every_key_of_a_json_file_is_found_where_it_stands(tree: dict[str, Any], indent: int | str | None) -> None:
     text = json.dumps(tree, indent=indent)
@@ -74,6 +75,7 @@ def test_every_key_of_a_json_file_is_found_where_it_stands(tree: dict[str, Any],
         assert re.match(r"\s*:", line[place.end_column - 1 :])
 
 
+@pytest.mark.slow
 @given(TREES)
 def test_every_key_of_a_yaml_file_is_found_where_it_stands(tree: dict[str, Any]) -> None:
     text = yaml.safe_dump(tree, width=10_000)

@@ -102,6 +102,7 @@ def test_bounds_of_aspect_and_head_dim_hold_for_every_candidate() -> None:
     assert all(90 <= one.change["hidden"] / one.change["layers"] <= 110 for one in found)
 
 
+@pytest.mark.slow
 def test_every_shard_holds_whole_key_value_heads() -> None:
     # 54 heads in 27 groups would split over two shards by their queries alone.
     result = search(str(CONFIGS / "gemma-2-9b.json"), what="hidden", limits=Limits(0.15), t=2, top=1000)
@@ -312,10 +313,13 @@ def test_parameters_of_a_model_search_equal_the_models_own(config: Any, layers: 
         (str(CONFIGS / "mistral-7b.json"), "hidden", Limits(1.0, aspect=(1, 1000))),
         (str(CONFIGS / "gemma-2-9b.json"), "model", Limits(vary=("window", "kv-ratio"))),
         (str(CONFIGS / "qwen3-30b-a3b.json"), "model", Limits()),
-        (str(CONFIGS / "deepseek-v3.json"), "model", Limits(0.005, step=512, vary=("mla-heads", "mla-ranks"))),
+        pytest.param(
+            str(CONFIGS / "deepseek-v3.json"), "model", Limits(0.005, step=512, vary=("mla-heads", "mla-ranks")),
+            marks=pytest.mark.slow,
+        ),
         (str(CONFIGS / "qwen3-30b-a3b.json"), "microbatch", Limits(seq_lens=(512, 1024))),
     ],
-)
+)  # fmt: skip
 def test_estimates_equal_pricing_operator_by_operator(config: object, what: str, limits: Limits) -> None:
     baseline = Baseline.from_config(config, b=2, s=1024)
     pricers = [Pricer(load_device(name)) for name in ("h100-sxm", "b200")]
@@ -396,6 +400,7 @@ def test_emit_is_a_patch_in_the_files_own_keys(tmp_path: Path) -> None:
     assert patch["text_config"]["vocab_size"] % 64 == 0
 
 
+@pytest.mark.slow
 def test_a_plot_is_written(tmp_path: Path) -> None:
     target = tmp_path / "search.svg"
     assert run("--h", "4096", "--plot", str(target)).exit_code == 0

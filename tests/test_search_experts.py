@@ -44,6 +44,7 @@ def run(*arguments: str) -> Result:
     return CliRunner().invoke(main, ["search", *arguments], catch_exceptions=False)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", MIXTURES)
 def test_experts_are_searched_at_equal_total_and_active_parameters(name: str) -> None:
     model = read_config(config(name)).model
@@ -64,6 +65,7 @@ def test_finer_experts_take_longer_as_their_products_are_smaller() -> None:
     assert found[3584] < found[7168] < found[14336] == 1
 
 
+@pytest.mark.slow
 def test_shared_experts_are_searched_where_a_model_has_them() -> None:
     shares = {one.change["shared_d_ff"] / one.change["expert_d_ff"]
               for one in search(config("deepseek-v3"), what="experts", limits=Limits(0.02)).ranked}  # fmt: skip
@@ -109,6 +111,7 @@ def test_experts_are_measured_on_this_cpu(tmp_path: Path) -> None:
     assert found["baseline"]["seconds"] > 0
 
 
+@pytest.mark.slow
 def test_a_patch_counts_shared_experts_where_the_file_does() -> None:
     words = ("--what", "experts", "--ep", "8", "--dp", "8", "--emit")
     patch = json.loads(run(config("deepseek-v3"), *words).stdout)
@@ -119,6 +122,7 @@ def test_a_patch_counts_shared_experts_where_the_file_does() -> None:
     assert abs(after.active_parameters / before.active_parameters - 1) <= 0.01
 
 
+@pytest.mark.slow
 def test_a_patch_that_the_file_cannot_take_is_refused() -> None:
     # llama4's shared expert is as wide as the others by definition.
     reading = read_config({"model_type": "llama4_text", "intermediate_size": 4096, "num_hidden_layers": 8})
@@ -147,6 +151,7 @@ def test_whole_mixtures_are_searched_at_both_counts_of_parameters(name: str, var
         assert {512, 1024} <= {one.change["kv_lora_rank"] for one in result.ranked}
 
 
+@pytest.mark.slow
 def test_windows_and_key_value_groups_vary_where_that_is_asked() -> None:
     limits = Limits(head_dims=(256,), vary=("window", "kv-ratio"))
     found = search(config("gemma-2-9b"), what="model", limits=limits).ranked

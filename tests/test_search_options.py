@@ -69,6 +69,7 @@ def answer(words: tuple[str, ...]) -> Any:
     return {key: value for key, value in found.items() if key != "elapsed_s"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("base", "option"), ACTS, ids=[f"{base[1:3]} {option}" for base, option in ACTS])
 def test_each_option_changes_the_answer_or_is_refused(base: tuple[str, ...], option: tuple[str, ...]) -> None:
     if option == ("--train",):  # what a search is without it: of the other phase it is the contrary

@@ -63,6 +63,7 @@ def test_no_candidate_beats_the_front_in_both() -> None:
     assert sorted(result.front, key=training_gain) == sorted(result.front, key=decode_gain, reverse=True)
 
 
+@pytest.mark.slow
 def test_the_shortlist_keeps_what_decodes_best_of_a_large_space(monkeypatch: pytest.MonkeyPatch) -> None:
     words: dict[str, Any] = {"what": "model", "limits": Limits(0.02), "serving": {"b": 64, "context": 8192}}
     short = search({"model_type": "gpt2", "n_embd": 2560, "n_head": 32, "n_layer": 32}, **words)
@@ -73,6 +74,7 @@ def test_the_shortlist_keeps_what_decodes_best_of_a_large_space(monkeypatch: pyt
     assert max(map(training_gain, short.ranked)) == pytest.approx(max(map(training_gain, every.ranked)), rel=TIE)
 
 
+@pytest.mark.slow
 def test_candidates_split_as_they_are_to_be_served() -> None:
     result = search(str(CONFIGS / "deepseek-v3.json"), what="experts", limits=Limits(0.02),
                     serving={"b": 64, "context": 4096, "ep": 64, "dp": 64})  # fmt: skip
@@ -81,6 +83,7 @@ def test_candidates_split_as_they_are_to_be_served() -> None:
     assert all(one.change["heads"] % 8 == 0 for one in heads)
 
 
+@pytest.mark.slow
 def test_a_training_budget_leaves_out_what_takes_longer() -> None:
     free = search(LLAMA, what="model")
     bound = search(LLAMA, what="model", training_budget=0.99)
@@ -89,6 +92,7 @@ def test_a_training_budget_leaves_out_what_takes_longer() -> None:
     assert bound.excluded["--training-budget 99%"] == len(free.ranked) - len(bound.ranked)
 
 
+@pytest.mark.slow
 def test_text_json_and_picture_have_the_front(tmp_path: Path) -> None:
     words = (LLAMA, "--what", "heads", "--serving", "microbatch=64,context=8k,tp=8,kv-dtype=fp8", "--training-budget",
              "120%")  # fmt: skip

@@ -19,6 +19,8 @@ from sizer.answers.neighbours import neighbours
 from sizer.checking.project import settle
 from sizer.readers.locate import key_at
 
+pytestmark = pytest.mark.slow
+
 CONFIGS = Path(__file__).parent / "data" / "configs"
 GPT2 = CONFIGS / "gpt2.json"
 COMMAND = [sys.executable, "-m", "sizer"]

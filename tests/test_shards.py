@@ -58,6 +58,7 @@ def test_shards_are_the_whole_suite_once_with_equal_shares_of_every_priority(sui
     assert all([job.priority for job in shard] == sorted(job.priority for job in shard) for shard in shards)
 
 
+@pytest.mark.slow
 def test_a_shard_is_the_same_in_every_process(suite: Path) -> None:
     command = [sys.executable, "-m", "sizer", "bench", "--suite", str(suite), "--shard", "2/3", "--dry-run"]
     seeds = [{**os.environ, "PYTHONPATH": str(ROOT), "PYTHONHASHSEED": seed} for seed in ("1", "2")]
@@ -120,6 +121,7 @@ def jobs_of(listing: str) -> list[str]:
     return [line for line in listing.splitlines() if line.startswith(("1 ", "2 "))]
 
 
+@pytest.mark.slow
 def test_the_dry_runs_of_both_examples_are_the_whole_suite_once(suite: Path, tmp_path: Path) -> None:
     asked = {"SUITE": str(suite), "SIZER_ARGS": "--dry-run"}
     for listings in ([slurm(tmp_path, 1, **asked), slurm(tmp_path, 2, **asked)],

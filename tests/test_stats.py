@@ -69,6 +69,7 @@ def test_the_interval_covers_the_truth_at_its_nominal_rate(noise, n) -> None:
     assert abs(100 * covered / TRIALS - NOMINAL) <= POINTS
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("noise", [heavy_tail, bimodal])
 def test_stopping_at_a_precision_does_not_spoil_the_coverage(noise) -> None:
     random = np.random.default_rng(7)
@@ -157,6 +158,7 @@ def interleaved(random: np.random.Generator, n: int, ratio: float) -> tuple[np.n
     return ratio * common * own[0], common * own[1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("n", [8, 20, 60, 120])
 def test_equal_candidates_are_called_different_in_fewer_than_one_of_twenty(n: int) -> None:
     random = np.random.default_rng(n)
@@ -164,6 +166,7 @@ def test_equal_candidates_are_called_different_in_fewer_than_one_of_twenty(n: in
     assert 100 * wrong / TRIALS < 5.0
 
 
+@pytest.mark.slow
 def test_equal_candidates_that_meet_lasting_clock_states_each_for_itself_are_not_told_apart_either() -> None:
     random = np.random.default_rng(5)
     pairs = ((lasting_states(random, 120)[0], lasting_states(random, 120)[0]) for _ in range(TRIALS))
