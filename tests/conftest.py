@@ -14,17 +14,23 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 # How long an example takes says how busy the machine is: no deadline, and no health check that is one.
 settings.register_profile("sizer", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.load_profile("sizer")
+settings.register_profile("fast", settings.get_profile("sizer"), max_examples=20)
 
 # A workflow of GitHub's has another default format.
 os.environ.pop("GITHUB_ACTIONS", None)
 
+#: What pytest -m is given in the fast loop, where hypothesis draws fewer examples.
+FAST = "not slow"
 #: A line of a file whose tests are all slow.
 SLOW_FILE = "\npytestmark = pytest.mark.slow\n"
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    settings.load_profile("fast" if config.option.markexpr == FAST else "sizer")
+
+
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     """The fast loop does not import what it leaves out whole: torch's tools take longer than most tests."""
-    if config.option.markexpr == "not slow" and collection_path.suffix == ".py":
+    if config.option.markexpr == FAST and collection_path.suffix == ".py":
         return SLOW_FILE in collection_path.read_text(encoding="utf-8") or None
     return None

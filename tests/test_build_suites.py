@@ -47,6 +47,7 @@ def cells(page: str, *first: str) -> list[str]:
     return next(line for line in lines if tuple(line[: len(first)]) == first)
 
 
+@pytest.mark.slow
 def test_a_misaligned_size_is_compared_per_flop_with_its_aligned_base(pages, tmp_path: Path, monkeypatch) -> None:
     # k 129 of 128 does 129/128 of the work; at 1.5 times the time per FLOP it takes 1.5 x 129/128 of the time.
     rows = [row(256, 256, 128, 1e-3), row(256, 256, 129, 1.5e-3 * 129 / 128), row(256, 256, 130, 1.2e-3 * 130 / 128)]

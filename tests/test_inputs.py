@@ -182,6 +182,7 @@ def test_the_ranks_of_the_experts_lie_inside_data_parallelism() -> None:
     assert read_subject(mixtral, e=8, d=16).workload.d == 16
 
 
+@pytest.mark.slow
 def test_a_module_in_fp32_is_checked_as_autocast_runs_it() -> None:
     torch = pytest.importorskip("torch")
 

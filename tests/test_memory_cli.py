@@ -68,6 +68,7 @@ def test_inference_is_weights_cache_and_one_layers_activations(weights: str, eac
     assert "optimizer_states" not in data["components"]
 
 
+@pytest.mark.slow
 def test_a_chart_is_drawn(tmp_path: Path) -> None:
     target = tmp_path / "memory.svg"
     result = run("memory", GPT2, "--plot", str(target))

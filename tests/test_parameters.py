@@ -119,6 +119,7 @@ def test_a_shards_parameters_are_those_of_transformers_own_plan(label: str, t: i
     assert ours == theirs
 
 
+@pytest.mark.slow
 def test_fewer_key_value_heads_than_shards_leave_each_a_whole_head_on_both_paths() -> None:
     from shapes.trace import trace_config
 
