@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from public_memory import Peak, peaks
 
 from shapes.errors import InputError
 from shapes.memory import (
@@ -367,3 +368,21 @@ def test_the_allocators_component_is_a_device_s_and_rounds_long_tensors_to_two_m
     assert "allocator" not in memory(model, w, context_bytes=0).components
     alone, sharded = (memory(model, replace(w, d=8, zero=zero)).components["allocator"] for zero in (0, 1))
     assert sharded == 11 * mib <= alone
+
+
+@pytest.mark.parametrize("peak", list(peaks()), ids=lambda peak: f"{peak.model}, {peak.split}")
+def test_published_peaks_of_allocated_memory_are_within_4_percent(peak: Peak) -> None:
+    assert abs(peak.off) <= 0.04
+
+
+def test_a_fused_wgrad_has_one_stand_in_for_each_shape_of_matrix() -> None:
+    # h 4096, 32 heads of 128, 8 of keys: qkv 6144 x 4096, out 4096 x 4096, gate and up 28672 x 4096, down 4096 x 14336.
+    parts = memory(llama_8b(), Workload(), implementation="megatron").components
+    assert parts["dummy_wgrads"] == 2 * 4096 * (6144 + 4096 + 28672 + 14336)
+    for other in (Workload(phase="infer"), Workload(d=8, zero=3)):
+        assert "dummy_wgrads" not in memory(llama_8b(), other, implementation="megatron").components
+
+
+def test_the_microbatches_of_a_step_are_those_of_the_data_parallel_ranks_alone() -> None:
+    # 64 sequences over d 8: eight microbatches of one, whatever ranks share a sequence.
+    assert "8 microbatches" in memory(llama_8b(), Workload(b=1, d=8, cp=2, global_batch=64)).gradients.why  # type: ignore[union-attr]

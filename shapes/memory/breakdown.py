@@ -13,7 +13,7 @@ from shapes.memory.allocator import allocator
 from shapes.memory.component import Component
 from shapes.memory.moments import Gradients, Step
 from shapes.memory.saved import LOSSES, Loss, layer_tape
-from shapes.memory.training import Recipe, Update, communication, training
+from shapes.memory.training import Recipe, Update, communication, microbatches_of, training
 from shapes.model import AttentionShape, MlaShape, ModelShape
 from shapes.model.adapters import has_adapters
 from shapes.model.parameters import ParameterTensor, parameter_count
@@ -67,6 +67,11 @@ class Memory:
         return sum(part.bytes for part in self.parts)
 
     @property
+    def allocated_bytes(self) -> int:
+        """Bytes of tensors, what torch.cuda.max_memory_allocated says."""
+        return sum(part.bytes for part in self.parts if part.name not in ("framework", "allocator"))
+
+    @property
     def fits(self) -> bool | None:
         return None if self.device_bytes is None else self.total_bytes <= self.device_bytes
 
@@ -92,12 +97,15 @@ def memory(
     activations, transformers' eager modules or Megatron's fused kernels; None: the workload's, else adamw, by its
     dtype, transformers. ``microbatches`` a step (None: by the global batch, else
     one, or enough to fill the pipeline): with more than one, gradients stay allocated between them. ``weight_dtype``:
-    of inference weights. ``dropout_mask_bytes``: 1 as CUDA's kernels, the element's own size on the CPU.
+    of inference weights. ``context_bytes``: of a process on the device before its first tensor (0: tensors alone are
+    counted, as torch.cuda.max_memory_allocated does). ``dropout_mask_bytes``: 1 as CUDA's kernels, the element's own
+    size on the CPU.
     ``update``: how the optimizer's step runs. ``loss``: of ``LOSSES`` (None: the implementation's). Raises InputError
     for an unknown name or a split that the model does not allow.
     """
     check_split(model, workload)
     check_finetune(model, workload)
+    microbatches = microbatches_of(workload, microbatches)
     workload = workload.without_context_parallelism()
     if loss is not None and loss not in LOSSES:
         raise InputError(f"expected one of {', '.join(LOSSES)}", key="loss", value=loss)
@@ -143,7 +151,7 @@ def _device_bytes(device: str | Device | None) -> int | None:
 
 def _overhead(workload: Workload, context_bytes: int) -> Iterator[Component]:
     devices = workload.t * workload.p * max(workload.d, workload.e)
-    distributed = DISTRIBUTED_BYTES if devices > 1 else 0
+    distributed = DISTRIBUTED_BYTES if devices > 1 and context_bytes else 0
     text = "CUDA context and kernels (0.5 to 2 GiB)" + (" and torch.distributed (1 to 2 GiB)" if distributed else "")
     yield Component("framework", context_bytes + distributed, text)
 

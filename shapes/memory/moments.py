@@ -114,6 +114,11 @@ class Step:
         return -(-there.dense * each // d) - (-there.experts * each // expert_d)
 
     @property
+    def fused_wgrad(self) -> bool:
+        """Whether a layer's product adds its weight's gradient to the buffer itself (gradient accumulation fusion)."""
+        return self.implementation == "megatron" and self.workload.zero < 3 and layers_train(self.workload)
+
+    @property
     def first(self) -> bool:
         return self.stage == "first" or self.workload.p == 1
 
@@ -215,15 +220,19 @@ def _layer(step: Step, block: Block, hidden: int, sizes: Sizes, gradients: Gradi
     full, selective = workload.checkpointing == "full", workload.checkpointing == "selective"
     return _Layer(
         saved=0 if alone else x if full else tape.saved_bytes(selective=selective), saves_input=INPUT in tape.saved(),
-        backward=_backward(tape, x, step, gradients),
+        backward=_backward(tape, x, step, gradients, made=0 if step.fused_wgrad else None),
         gradients=elements(trained_block(block, hidden, workload)),
     )  # fmt: skip
 
 
-def _backward(tape: Tape, seed: int, step: Step, gradients: Gradients) -> int:
-    """The peak of one tape's backward; new gradients of weights stay, or are added to the old ones and go."""
+def _backward(tape: Tape, seed: int, step: Step, gradients: Gradients, *, made: int | None = None) -> int:
+    """The peak of one tape's backward; new gradients of weights stay, or are added to the old ones and go.
+
+    ``made``: bytes of a new gradient's element (None: as an activation's).
+    """
     kept = 0 if gradients.stay else gradients.bytes
-    return tape.backward_peak_bytes(seed, made_bytes=step.workload.activation_bytes, kept_bytes=kept)
+    made = step.workload.activation_bytes if made is None else made
+    return tape.backward_peak_bytes(seed, made_bytes=made, kept_bytes=kept)
 
 
 def _embedding(step: Step) -> int:

@@ -312,6 +312,8 @@ def _attention(tape: Tape, attention: AttentionShape | MlaShape, hidden: int, x:
         k = _norm(tape, k, k_bytes // e, sizes, width)
     if attention.rotary_dim:
         q, k = (tape.op("rotary", (part,), part.bytes, work=2 * part.bytes) for part in (q, k))
+        if sizes.style is MEGATRON:  # Transformer Engine asks for all three contiguous
+            v = tape.op("values, contiguous", (v,), v.bytes)
     tape.recomputing = True
     core = _eager if sizes.workload.attention == "eager" else _flash
     out = core(tape, attention, q, k, v, sizes, heads)

@@ -12,7 +12,7 @@ from shapes.frozen import frozen
 from shapes.memory.component import Component
 from shapes.memory.moments import Gradients, Moment, Step, moments
 from shapes.memory.saved import Loss
-from shapes.model import ModelShape
+from shapes.model import ModelShape, MoeShape
 from shapes.model.adapters import base_of, layers_train
 from shapes.model.parameters import ParameterTensor, block_tensors, parameter_count
 from shapes.model.stages import Stage, parameter_tensors, stage_kinds
@@ -91,7 +91,9 @@ def training(model: ModelShape, workload: Workload, stage: Stage, recipe: Recipe
     gradients = gradients_of(workload, recipe)
     packed = model.moe.experts // workload.e if model.moe is not None and recipe.implementation == "huggingface" else 1
     updated = _update_bytes(trained, trained_shard(model, workload, stage).updated(workload), recipe, packed)
-    buffers, buffers_text = communication(model, workload, recipe.precision, parameter_count(tensors))
+    # Megatron's distributed optimizer reduces and gathers where gradients and parameters lie: it has no buckets.
+    exchanging = replace(workload, zero=0) if recipe.implementation == "megatron" and workload.zero == 1 else workload
+    buffers, buffers_text = communication(model, exchanging, recipe.precision, parameter_count(tensors))
     buckets = _ddp_buckets(trained, workload, recipe)
     looked_at: list[tuple[int, Moment, int]] = []
     for moment in moments(step, gradients, updated=updated):
@@ -107,16 +109,18 @@ def training(model: ModelShape, workload: Workload, stage: Stage, recipe: Recipe
         buffers_text = f"gradients outside DDP's buckets (gradient_as_bucket_view=False), {how}"
         how = f"{parameter_count(trained):,} x {gradients.bytes} bytes: DistributedDataParallel's buckets, always there"
     many = f" x {in_flight} microbatches in flight" if in_flight > 1 else ""
+    dummies = tuple(_dummy_wgrads(step))
     parts = (
         *states[:-1],
         Component("gradients", gradient, how),
+        *dummies,
         states[-1],
         Component("activations", fullest.saved, f"{_layers(model, workload, stage)}: what autograd saves{many}"),
         Component("logits_and_loss", fullest.logits, _logits_formula(model, workload, fullest)),
         Component("temporary", fullest.temporary, fullest.name),
         Component("communication", exchanged, buffers_text),
     )
-    always = sum(part.bytes for part in states) + buffers + buckets
+    always = sum(part.bytes for part in (*states, *dummies)) + buffers + buckets
     totals = tuple((moment.name, always + size) for size, moment, _ in looked_at)
     return Training(parts, fullest.name, totals, gradients)
 
@@ -185,6 +189,25 @@ def _ddp_buckets(tensors: tuple[ParameterTensor, ...], workload: Workload, recip
     if workload.d == 1 or workload.zero or recipe.implementation == "megatron":
         return 0
     return parameter_count(tensors) * recipe.precision.gradients
+
+
+def _dummy_wgrads(step: Step) -> Iterator[Component]:
+    """What autograd is given where a product added its weight's gradient to the buffer: one tensor of each shape.
+
+    get_dummy_wgrad in transformer_engine/pytorch/module/_common.py, which keeps them.
+    """
+    if not step.fused_wgrad:
+        return
+    workload, found = step.workload, set()
+    kinds = stage_kinds(step.model, workload.p, step.stage)
+    for stack, block in ((stack, block) for stack, blocks in kinds for block in blocks):
+        linears = block.linears(stack.hidden, fused_qkv=True, fused_gate_up=True)
+        experts = block.mlp.expert_linears(stack.hidden, fused=True) if isinstance(block.mlp, MoeShape) else ()
+        found |= {(own.out_features, own.in_features) for linear in (*linears, *experts)
+                  if (own := linear.on_shard(workload.t))}  # fmt: skip
+    total = sum(rows * columns for rows, columns in found)
+    text = f"one for each of {len(found)} shapes of matrices (Transformer Engine's get_dummy_wgrad)"
+    yield Component("dummy_wgrads", total * workload.activation_bytes, text)
 
 
 def _state_bytes(name: str, tensors: Sequence[ParameterTensor], recipe: Recipe) -> int:

@@ -64,6 +64,7 @@ class MemoryBreakdown(Printable):
             "components": dict(self.memory.components),
             "formulas": {part.name: part.formula for part in self.memory.parts},
             "total_bytes": self.memory.total_bytes,
+            "allocated_bytes": self.memory.allocated_bytes,
             "moment": self.memory.moment,
             "moments": [{"name": name, "total_bytes": size} for name, size in self.memory.moments],
             "gradients": None if gradients is None else {"stay": gradients.stay, "why": gradients.why},

@@ -30,7 +30,7 @@ LARGEST_MICROBATCH = 64
 #: Tokens of a sequence that a context-parallel rank keeps at least: shorter shares are all communication.
 LEAST_TOKENS = 2048
 #: Components of memory that do not depend on the microbatch.
-WHATEVER_B = ("weights", "master_weights", "optimizer_states", "framework", "allocator")
+WHATEVER_B = ("weights", "master_weights", "dummy_wgrads", "optimizer_states", "framework", "allocator")
 #: Chunks a pipeline stage is cut into for the interleaved schedule, besides none.
 CHUNKS = (2, 4, 8)
 #: The stack that plans are priced by: the one that runs every split tried here.

@@ -1,0 +1,53 @@
+"""Published peaks of memory (tests/data/public_memory.toml) beside what sizer says of the same runs.
+
+Used by tests/test_memory.py and reports/bench/memory_peaks.py.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from shapes.memory import memory
+from shapes.workload import Workload
+from sizer.readers import read_config
+
+PEAKS = Path(__file__).parent / "data" / "public_memory.toml"
+GIB = 2**30
+
+
+@dataclass(frozen=True)
+class Peak:
+    """One run: allocated GiB, sizer's and the published, and at which moment sizer has it."""
+
+    source: str
+    model: str
+    split: str
+    ours: float
+    published: float
+    moment: str
+
+    @property
+    def off(self) -> float:
+        return self.ours / self.published - 1
+
+
+def sources() -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = tomllib.loads(PEAKS.read_text(encoding="utf-8"))["source"]
+    return found
+
+
+def peaks() -> Iterator[Peak]:
+    for source in sources():
+        for name, runs in source["runs"].items():
+            model = read_config(source["models"][name]).model
+            for run in runs:
+                fields = {**source["workload"], **{key: value for key, value in run.items() if key != "gib"}}
+                workload = Workload(**fields, sequence_parallel=fields.get("t", 1) > 1)
+                # What the caching allocator hands out: no context, no rounding.
+                answer = memory(model, workload, context_bytes=0, **source["options"])
+                split = ", ".join(f"{key} {value}" for key, value in run.items() if key != "gib")
+                yield Peak(source["name"], name, split, answer.total_bytes / GIB, run["gib"], answer.moment)
