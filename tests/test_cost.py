@@ -18,6 +18,8 @@ from hypothesis import strategies as st
 from shapes.cost import explain, predict, predict_gemm, predict_many
 from shapes.cost.alignment import LEADING, LEVELS, level
 from shapes.cost.constants import alignment_constants, collective_constants, gemm_constants
+from shapes.cost.error import Expected
+from shapes.cost.expected_errors import expected_errors
 from shapes.device import list_devices, load_device
 from shapes.errors import InputError
 from shapes.operators.types import Attention, Collective, Elementwise, Gemm, GroupedGemm, Layout
@@ -192,6 +194,31 @@ def test_few_tiles_on_plain_cores_are_split_along_a_long_k() -> None:
     parts = explain(product, cost, "a100-pcie")
     assert sum(part.seconds for part in parts) == pytest.approx(cost.seconds)
     assert min(part.seconds for part in parts) >= -1e-12
+
+
+@pytest.mark.parametrize(
+    ("device", "k", "regime", "tier"),
+    [
+        ("h100-sxm", 4096, "large", "fitted"), ("h100-sxm", 4095, "misaligned, odd", "published"),
+        ("h100-sxm", 4104, "large", "fitted"), ("a100-sxm", 4104, "misaligned, vector", "published"),
+        # No sweep is of Ada: what it loses is extrapolated even where that is nothing.
+        ("l40s", 4095, "misaligned, odd", "extrapolated"), ("gb300", 4096, "large", "borrowed"),
+        ("mi300x", 4094, "misaligned, narrow", "extrapolated"),
+    ],
+)  # fmt: skip
+def test_a_products_error_is_of_its_device_size_and_alignment(device: str, k: int, regime: str, tier: str) -> None:
+    cost = predict(Gemm("one", "forward", 4096, 4096, k), device)
+    assert (cost.regime, cost.tier) == (regime, tier)
+    listed = {(one.dtype, one.regime): one.expected for one in expected_errors(load_device(device))}
+    assert listed["bf16", regime] == Expected(cost.error, cost.p95 or 0.0, cost.tier)
+
+
+def test_borrowed_attention_is_as_uncertain_as_where_tables_judge_it() -> None:
+    # reports/attention.md: flashinfer's B200 constants are 17.5% off on b300, fa2's L40S ones 20.7% on RTX PRO 6000.
+    errors = {(name, one.kernel): one.expected.error for name in ("b300", "rtx-pro-6000-server")
+              for one in expected_errors(load_device(name)) if one.regime == "forward"}  # fmt: skip
+    assert errors["b300", "flashinfer"] > 0.165
+    assert errors["rtx-pro-6000-server", "fa2"] > 0.205
 
 
 def test_skinny_misaligned_products_lose_at_most_half() -> None:

@@ -94,6 +94,12 @@ class Measured:
         a, b, _ = operand_classes(self.m, self.n, self.k, (size, size, max(size, 2)), layout)
         return cast(Integers, np.minimum(a, b))
 
+    def rows_of(self, which: NDArray[np.bool_]) -> Measured:
+        """The rows that ``which`` says, alone."""
+        arrays = (array[which] for array in (self.m, self.n, self.k, self.batch, self.seconds))
+        rows = tuple(row for row, kept in zip(self.rows, which.tolist(), strict=True) if kept)
+        return Measured(self.device, self.dtype, self.layout, self.protocol, *arrays, rows)
+
     def as_timed(self, kernel_s: Array) -> Array:
         """What this harness would report of kernels that take ``kernel_s``."""
         p = self.protocol

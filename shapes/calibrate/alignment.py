@@ -31,6 +31,8 @@ SIZE = 2
 ENOUGH = 3
 #: Where the fit of a kernel without a known ceiling starts: a share of the aligned kernels' speed.
 START = 0.7
+#: Errors by class of kernels that nobody judged.
+UNKNOWN = (0.0, 0.0, 0.0)
 
 
 def fit_alignment(
@@ -55,9 +57,8 @@ def fit_alignment(
     def trial(theta: Array) -> AlignmentConstants:
         ab: Triple = tuple(np.where(in_ab, theta[:3] * scale, present).tolist())
         c_share: Triple = tuple(np.where(in_c, theta[3:], before.c_share).tolist())
-        if ceilings:
-            return replace(before, family="own", tier="measured", ceiling=ab, c_share=c_share)
-        return replace(before, family="own", tier="measured", share=ab, c_share=c_share)
+        own = replace(before, family="own", tier="measured", c_share=c_share, error=UNKNOWN, error_p95=UNKNOWN)
+        return replace(own, ceiling=ab) if ceilings else replace(own, share=ab)
 
     def residuals(theta: Array) -> Array:
         c = trial(theta)

@@ -61,6 +61,7 @@ class AlignmentConstants:
     time of a tile that has its unit to itself over its half of a pair's. ``share``, ``c_share``: what a misaligned A
     or B, and a misaligned C, add to the aligned time besides; ``both``: by how much more where A and B are both off.
     ``tier``: "measured" (this device), "published" (fitted on others' sweeps of the family) or "extrapolated".
+    ``error``, ``error_p95``: relative errors on sweeps that the fit had not seen, 0 where nobody measured.
     """
 
     family: str
@@ -72,6 +73,14 @@ class AlignmentConstants:
     both: float
     c_share: tuple[float, float, float]
     units: int
+    error: tuple[float, float, float] = (0.0, 0.0, 0.0)
+    error_p95: tuple[float, float, float] = (0.0, 0.0, 0.0)
+
+    @property
+    def served(self) -> tuple[bool, bool, bool, bool]:
+        """Which of CLASSES run on other kernels than products of 32 bytes and more do."""
+        odd, narrow, vector = (rate < np.inf or share > 0 for rate, share in zip(self.ceiling, self.share, strict=True))
+        return odd, narrow, vector, False
 
     @classmethod
     def from_table(cls, table: Mapping[str, Any], device: Device, size: int) -> AlignmentConstants:
@@ -85,6 +94,7 @@ class AlignmentConstants:
              ceilings.get("vector", np.inf) * clock),
             float(table.get("prologue_steps", 0.0)), float(table.get("alone", 1.0)), _by_class(table, "share"),
             float(table.get("both", 0.0)), _by_class(table, "c_share"), device.compute.units,
+            _by_class(table, "error"), _by_class(table, "error_p95"),
         )  # fmt: skip
 
 

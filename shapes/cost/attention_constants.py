@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shapes.cost.constants import achievable, relative
-from shapes.cost.error import OTHER_DTYPE, OTHER_VENDOR, SAME_ARCHITECTURE, SAME_VENDOR
+from shapes.cost.error import OTHER_DTYPE, OTHER_VENDOR, P95_OVER_MEAN
 from shapes.device import Device, load_device
 from shapes.frozen import frozen
 from shapes.kernels import load_kernel
@@ -28,6 +28,9 @@ ByBucket = tuple[tuple[float, float], ...]
 
 FOLDER = Path(__file__).parents[1] / "kernels" / "constants"
 
+#: Added (in quadrature) where another device's constants stand in: B200's are 12 to 17.5% off on its architecture's
+#: others, L40S's 21% on RTX PRO 6000 Server (reports/attention.md), of 8 and 12% at home.
+BORROWED_WITHIN, BORROWED_BETWEEN = 0.15, 0.17
 #: Element types that run at another's rate.
 _SAME = {"fp16": "bf16"}
 
@@ -101,7 +104,8 @@ def _at(bucket: Array, fitted: ByBucket) -> Array:
 class KernelConstants:
     """Both phases, and where they are from: ``device`` and ``dtype`` they were fitted on, ``error`` by phase.
 
-    ``tier``: "fitted" on this device's measurements of this kernel, "borrowed" from another device or element type.
+    ``tier``: "fitted" on this device's measurements of this kernel, "borrowed" from another device or element type,
+    "extrapolated" from another vendor's. ``p95s``: 95th percentiles beside ``errors``.
     """
 
     forward: AttentionConstants
@@ -111,6 +115,7 @@ class KernelConstants:
     dtype: str
     tier: str
     errors: tuple[float, float]
+    p95s: tuple[float, float]
 
     def of(self, backward: bool) -> AttentionConstants:
         return self.backward if backward else self.forward
@@ -150,10 +155,14 @@ def constants_of(kernel: str, device: Device, dtype: str) -> KernelConstants:
         speed = _speed(device, kin, peak, base)
         bandwidth = device.memory.bandwidth_bytes_per_s / kin.memory.bandwidth_bytes_per_s
         forward, backward = (_scaled(one, device, speed, bandwidth, peak) for one in (forward, backward))
-    extra = [0.0 if own_dtype else OTHER_DTYPE, _distance(device, kin)]
-    widened = tuple(hypot(float(errors[phase]), *extra) for phase in ("forward", "backward"))
-    tier = "fitted" if same and own_dtype else "borrowed"
-    return KernelConstants(forward, backward, kernel, kin.name, base, tier, (widened[0], widened[1]))
+    extra = hypot(0.0 if own_dtype else OTHER_DTYPE, _distance(device, kin))
+    tier = "fitted" if same and own_dtype else "borrowed" if device.vendor == kin.vendor else "extrapolated"
+    means, p95s = [], []
+    for phase in ("forward", "backward"):
+        mean = float(errors[phase])
+        means.append(hypot(mean, extra))
+        p95s.append(hypot(float(errors.get(f"{phase}_p95", P95_OVER_MEAN * mean)), P95_OVER_MEAN * extra))
+    return KernelConstants(forward, backward, kernel, kin.name, base, tier, (means[0], means[1]), (p95s[0], p95s[1]))
 
 
 def _priced_as(kernel: str, device: Device) -> str:
@@ -204,8 +213,8 @@ def _distance(device: Device, kin: Device) -> float:
     if device.name == kin.name:
         return 0.0
     if device.architecture == kin.architecture:
-        return SAME_ARCHITECTURE
-    return SAME_VENDOR if device.vendor == kin.vendor else OTHER_VENDOR
+        return BORROWED_WITHIN
+    return BORROWED_BETWEEN if device.vendor == kin.vendor else OTHER_VENDOR
 
 
 def _phases(table: Mapping[str, Any], units: int) -> tuple[AttentionConstants, AttentionConstants]:

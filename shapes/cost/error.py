@@ -12,9 +12,11 @@ from math import hypot
 import numpy as np
 from numpy.typing import NDArray
 
-from shapes.cost.constants import Origin, alignment_constants, relative
+from shapes.cost.alignment import CLASSES, AlignmentConstants
+from shapes.cost.constants import Origin, alignment_constants
 from shapes.cost.gemm import LARGE
-from shapes.device import Device
+from shapes.device import Device, load_device
+from shapes.dtypes import BYTES
 from shapes.frozen import frozen
 
 #: Added (in quadrature) when constants are another device's: from predicting H200 by H100 (5.3%), B200 by H100 and A100
@@ -24,10 +26,11 @@ SAME_ARCHITECTURE, SAME_VENDOR, OTHER_VENDOR = 0.06, 0.15, 0.30
 OTHER_DTYPE = 0.25
 
 
-#: Mean error of misaligned products by what is known of the kernels that serve them: fitted on the family's public
-#: sweeps (reports/kernels.md: 1.6% on H100's rows, 8% on A100's, 8% of AMD's ratios), on a sweep of the device's own,
-#: or on other architectures alone.
+#: Mean error of misaligned products where misaligned.toml states none by class: of kernels fitted on a sweep of the
+#: device's own, on other devices of the family, on other architectures alone.
 MISALIGNED = {"measured": 0.08, "published": 0.10, "extrapolated": 0.30}
+#: What the regimes of misaligned products are called before their class (shapes.cost.alignment.CLASSES).
+MISALIGNED_AS = "misaligned, "
 
 #: What is known of a figure, the best first: measured here, fitted on this device's published
 #: tables, published by others for this kind of device, borrowed from a relative, extrapolated to what nobody measured.
@@ -45,20 +48,27 @@ class Expected:
     tier: str
 
 
-def gemm_regimes(least: NDArray[np.int64], misaligned: NDArray[np.bool_]) -> list[str]:
-    """Names of the regimes in ``[error]`` that products belong to, by their ``least`` dimension."""
-    names: list[str] = np.where(misaligned, "misaligned", np.where(least >= LARGE, "large", "small")).tolist()
-    return names
+def gemm_regimes(least: NDArray[np.int64], worse: NDArray[np.int64], c: AlignmentConstants) -> list[str]:
+    """Names of the regimes that products belong to, by their ``least`` dimension and the class of A and B's worse."""
+    names = np.where(least >= LARGE, "large", "small").astype(object)
+    for index, name in enumerate(CLASSES):
+        if c.served[index]:
+            names[worse == index] = MISALIGNED_AS + name
+    found: list[str] = names.tolist()
+    return found
 
 
 def expected(device: Device, origin: Origin, regime: str, dtype: str) -> Expected:
     """What a prediction in ``regime`` may be off by; the device's own held-out figures where it has them."""
     tier = _tier(device, origin, regime)
-    if regime == "misaligned":
-        kernels = alignment_constants(device, dtype).tier
-        base = expected(device, origin, "large", dtype)
-        error = hypot(base.error, MISALIGNED[kernels])
-        return Expected(error, P95_OVER_MEAN * error, max(tier, kernels, key=TIERS.index))
+    if regime.startswith(MISALIGNED_AS):
+        kernels, base = alignment_constants(device, dtype), expected(device, origin, "large", dtype)
+        at = CLASSES.index(regime.removeprefix(MISALIGNED_AS))
+        # Sweeps are of 16-bit elements.
+        known = kernels.tier if BYTES[dtype] == 2 else "extrapolated"
+        mean = (kernels.error[at] if known == "published" else 0.0) or MISALIGNED[known]
+        p95 = (kernels.error_p95[at] if known == "published" else 0.0) or P95_OVER_MEAN * mean
+        return Expected(hypot(base.error, mean), hypot(base.p95, p95), max(tier, known, key=TIERS.index))
     own = device.errors.get(origin.table, {}) if origin.own_dtype else {}
     if regime in own:
         error = float(own[regime])
@@ -66,7 +76,7 @@ def expected(device: Device, origin: Origin, regime: str, dtype: str) -> Expecte
     if origin.own_dtype and regime in device.errors:
         error = float(device.errors[regime])
         return Expected(error, P95_OVER_MEAN * error, tier)
-    errors = relative(device, origin.table).errors
+    errors = (device if origin.own_device else load_device(origin.device)).errors
     error = float(errors.get(origin.table, {}).get(regime) or errors.get(regime, 0.5))
     if not origin.own_dtype:
         error = hypot(error, OTHER_DTYPE)

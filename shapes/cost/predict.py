@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from shapes.cost.alignment import operand_classes
 from shapes.cost.attention import QUERIES, attention_times, work_of
 from shapes.cost.attention_constants import constants_of
 from shapes.cost.collective import collective_parts
@@ -17,7 +18,7 @@ from shapes.cost.constants import (
     gemm_constants,
     number,
 )
-from shapes.cost.error import TIERS, expected, gemm_regimes
+from shapes.cost.error import P95_OVER_MEAN, TIERS, expected, gemm_regimes
 from shapes.cost.gemm import GemmTimes, gemm_times, output_bytes, padded_times
 from shapes.cost.limits import Limits
 from shapes.cost.memory_bound import DECODE_ERROR, cached_attention_parts, elementwise_parts
@@ -141,7 +142,9 @@ def _products(products: Sequence[Product], key: tuple[Any, ...], device: Device)
         seconds = seconds + (seconds - constants.launch_s) * (slower - 1) + skew * times.compute_s
         regimes = ["grouped"] * len(products)
     else:
-        regimes = gemm_regimes(np.minimum(np.minimum(m, n), k), in_a + in_b > 0)
+        of_a, of_b, _ = operand_classes(m, n, k, (BYTES[dtype], BYTES[dtype], out), layout)
+        kernels = alignment_constants(device, dtype)
+        regimes = gemm_regimes(np.minimum(np.minimum(m, n), k), np.minimum(of_a, of_b), kernels)
     of_regime = {regime: expected(device, origin, regime, dtype) for regime in dict.fromkeys(regimes)}
     wide = 1 + np.array([of_regime[regime].error for regime in regimes])
     slots = times.tiles * np.array(tiles).prod(axis=1)[times.tile]
@@ -204,7 +207,8 @@ def _attention(operators: Sequence[Attention], device: Device) -> list[Cost]:
             work_of([operators[row] for row in rows], [runs[row] for row in rows]), constants.of(backward), backward,
             BYTES[dtype],
         )  # fmt: skip
-        launch, source, error = constants.of(backward).launch_s, constants.source(device), constants.errors[backward]
+        launch, source = constants.of(backward).launch_s, constants.source(device)
+        error, p95 = constants.errors[backward], constants.p95s[backward]
         for at, row in enumerate(rows):
             seconds, run = float(times.seconds[at]), runs[row]
             costs[row] = _cost(
@@ -213,7 +217,7 @@ def _attention(operators: Sequence[Attention], device: Device) -> list[Cost]:
                 tile=(QUERIES, max(run.d_qk, run.d_v)), tiles=int(times.blocks[at]), waves=float(times.waves[at]),
                 tile_efficiency=float(times.ideal_s[at] / times.walked_s[at]),
                 wave_efficiency=float(times.blocks[at] / constants.of(backward).units / times.waves[at]),
-                kernel=kernel, tier=constants.tier,
+                kernel=kernel, p95=p95, tier=constants.tier,
             )  # fmt: skip
     return [cost for cost in costs if cost is not None]
 
@@ -224,7 +228,7 @@ def _cached_attention(operator: CachedAttention, device: Device) -> Cost:
     body = max(memory, compute)
     return _cost(
         launch + body, origin.source(device), DECODE_ERROR, "decode_attention", _bound(launch, body, compute, memory),
-        tier="extrapolated",
+        p95=P95_OVER_MEAN * DECODE_ERROR, tier="extrapolated",
     )  # fmt: skip
 
 
@@ -245,10 +249,11 @@ def _written_out(operator: Attention, device: Device) -> Cost:
     """An attention that no fused kernel takes: its products and the passes over the square between them."""
     parts = predict_many(written_out(operator), device)
     seconds, error = sum(part.seconds for part in parts), max(part.error for part in parts)
+    p95 = max(part.p95 or part.error for part in parts)
     bound = max(parts, key=lambda part: part.seconds).bound
     regime = "attention" if operator.phase == "forward" else "attention_backward"
     tier = max((part.tier for part in parts), key=TIERS.index)
-    return _cost(seconds, parts[0].source, error, regime, bound, kernel="eager", tier=tier)
+    return _cost(seconds, parts[0].source, error, regime, bound, kernel="eager", p95=p95, tier=tier)
 
 
 def _moved(operator: Elementwise | Collective, device: Device) -> Cost:

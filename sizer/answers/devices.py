@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from shapes.cost.expected_errors import expected_errors
 from shapes.device import Device, list_devices, load_device
 from shapes.frozen import frozen
 from sizer.printing import Printable
@@ -20,7 +21,15 @@ class Devices(Printable):
     in_full: bool
 
     def to_dict(self) -> dict[str, Any]:
-        return {"devices": [device.to_dict() for device in self.devices]}
+        return {"devices": [{**device.to_dict(), "expected_errors": _errors(device)} for device in self.devices]}
+
+
+def _errors(device: Device) -> list[dict[str, Any]]:
+    return [
+        {"kernel": one.kernel, "dtype": one.dtype, "class": one.regime, "tier": one.expected.tier,
+         "error": one.expected.error, "error_p95": one.expected.p95}
+        for one in expected_errors(device)
+    ]  # fmt: skip
 
 
 def devices(names: Sequence[str] = ()) -> Devices:

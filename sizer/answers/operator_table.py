@@ -115,6 +115,7 @@ def _row(operator: Operator, cost: Cost) -> dict[str, Any]:
         "wave_efficiency": cost.wave_efficiency,
         "source": cost.source,
         "tier": cost.tier,
+        "regime": cost.regime,
         "error": cost.error,
         "error_p95": cost.p95,
         "kernel": cost.kernel,

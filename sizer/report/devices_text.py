@@ -6,6 +6,7 @@ from tabulate import tabulate
 
 from shapes.cost.constants import gemm_constants
 from shapes.cost.error import expected
+from shapes.cost.expected_errors import expected_errors
 from shapes.device import Device
 from shapes.dtypes import DTYPES
 from sizer.answers.devices import Devices
@@ -65,9 +66,23 @@ def _details(device: Device) -> str:
             "",
             tabulate(rows, ("field", "value", "source"), disable_numparse=True, colalign=("left", "right", "left")),
             "",
+            "What predictions are off by, against single frameworks where several were timed:",
+            _errors(device),
+            "",
             *(f"[{number}] {document}" for number, document in enumerate(documents, 1)),
         )
     )
+
+
+def _errors(device: Device) -> str:
+    """Mean error and 95th percentile of each class of kernels, with what they rest on."""
+    rows = [
+        (one.kernel, one.dtype, one.regime.replace("_", "-"), one.expected.tier,
+         f"+-{percent_text(one.expected.error)}", percent_text(one.expected.p95))
+        for one in expected_errors(device)
+    ]  # fmt: skip
+    headers = ("kernel", "dtype", "class", "tier", "mean error", "95% within")
+    return tabulate(rows, headers, disable_numparse=True, colalign=(*("left",) * 4, "right", "right"))
 
 
 def _leaves(device: Device) -> list[tuple[str, str]]:
