@@ -216,6 +216,7 @@ def settle_workload(reading: Reading, asked: Mapping[str, Any]) -> Workload:
     if "s" not in values:
         values["s"] = min(DEFAULT_SEQUENCE, reading.longest or reading.model.max_positions or DEFAULT_SEQUENCE)
     values = _with_data_parallelism(values)
+    _check_adapters(values)
     if values.get("finetune") in ("lora", "qlora") and values.get("lora_targets") is None:
         values["lora_targets"] = USUAL_OF.get(reading.model.model_type)
     longest = reading.model.max_positions
@@ -227,6 +228,12 @@ def settle_workload(reading: Reading, asked: Mapping[str, Any]) -> Workload:
             value=values["s"],
         )
     return Workload(**values)
+
+
+def _check_adapters(values: Mapping[str, Any]) -> None:
+    """InputError for a rank without adapters: it would change nothing."""
+    if "lora_rank" in values and values.get("finetune") not in ("lora", "qlora"):
+        raise InputError("expected it with --finetune lora or qlora", key="lora_rank", value=values["lora_rank"])
 
 
 def _with_data_parallelism(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -258,6 +265,7 @@ def _traced_config(
     try:
         asked = workload if "s" in workload else {"s": _traced_sequence(source), **workload}
         source = source.config if isinstance(source, Reading) else source
+        _check_adapters(asked)
         settled = Workload(**_with_data_parallelism(asked))
         traced = trace_config(
             source, b=settled.b, s=settled.s, phase=settled.phase, attention=settled.attention, dtype=settled.dtype,

@@ -186,3 +186,8 @@ def test_targets_where_nobody_says_are_pefts_of_the_type() -> None:
     assert phi.workload.lora_targets == "q_proj,v_proj,up_proj,down_proj"
     # q and v of h 2048, fc1 and fc2 of 8192, rank 8, 24 layers
     assert phi.trained == 24 * 8 * (2 * 2 * 2048 + 2 * (2048 + 8192))
+
+
+def test_a_rank_without_adapters_is_a_mistake_not_nothing() -> None:
+    with pytest.raises(InputError, match="lora_rank = 8: expected it with --finetune lora or qlora"):
+        sizer.check(QWEN, lora_rank=8)

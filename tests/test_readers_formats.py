@@ -381,3 +381,42 @@ def test_deepspeed_overlaps_the_reduction_with_stage_3_or_where_told(
     }
     both = read_config(Source(megatron, training=(str(file),))).workload["no_overlap"]
     assert both == ",".join(["tensor-forward", "expert", *(["data"] if expected == "data" else [])])
+
+
+def test_saved_training_arguments_are_told_from_accelerates_settings_and_give_adapters(tmp_path: Path) -> None:
+    file = tmp_path / "training_args.json"
+    saved = {"per_device_train_batch_size": 2, "fsdp": "", "fsdp_config": {"min_num_params": 0, "xla": False},
+             "optim": "paged_adamw_32bit", "max_seq_length": 1024, "lora_rank": 64, "train_mode": "qlora",
+             "lora_target_modules": ["q_proj", "v_proj"]}  # fmt: skip
+    file.write_text(json.dumps(saved))
+    reading = read_config(Source({"model_type": "gpt2"}, training=(str(file),)))
+    assert reading.workload == {
+        "b": 2,
+        "s": 1024,
+        "finetune": "qlora",
+        "lora_rank": 64,
+        "lora_targets": "q_proj,v_proj",
+    }
+    assert reading.unread == ()
+    file.write_text(json.dumps({**saved, "train_mode": "full"}))
+    assert "finetune" not in read_config(Source({"model_type": "gpt2"}, training=(str(file),))).workload
+
+
+def test_layers_that_attend_to_a_vision_encoder_are_refused_in_params_json() -> None:
+    llama = {"dim": 64, "n_layers": 2, "n_heads": 4, "vocab_size": 256, "vision_num_cross_attention_layers": -1}
+    assert read_config(llama).format == "meta"
+    with pytest.raises(InputError, match=r"vision_num_cross_attention_layers = 8: has no formula here"):
+        read_config({**llama, "vision_num_cross_attention_layers": 8})
+
+
+@pytest.mark.parametrize(
+    ("recipe", "said"),
+    [({"base_model": "a/b", "micro_batch_size": 2}, r"names a model \(base_model = 'a/b'\).*give that model's config"),
+     ({"model": {"_component_": "torchtune.models.x"}, "dataset": {"_component_": "d"}, "batch_size": 2, "seed": 1,
+       "gradient_accumulation_steps": 1}, "_component_ = 'torchtune.models.x'"),
+     ({"model": {"name": "mpt_causal_lm", "d_model": 64}}, "its section model states a model"),
+     ({"seed": 1}, "known formats")],
+)  # fmt: skip
+def test_a_recipe_that_leaves_the_sizes_to_another_file_says_what_to_give(recipe: dict[str, object], said: str) -> None:
+    with pytest.raises(InputError, match=said):
+        read_config(recipe)

@@ -109,12 +109,17 @@ def _read_mapping(
     known = ", ".join(READERS)
     if config_format is not None and config_format not in READERS:
         raise InputError(f"expected one of {known}", key="--config-format", value=config_format)
-    for name in (config_format,) if config_format is not None else READERS:
+    formats = ("megatron",) if "_program" in config else READERS  # a script that was followed here
+    for name in (config_format,) if config_format is not None else formats:
         reader = _reader(name)
         if config_format is not None or reader.matches(config):
             normalised = getattr(reader, "normalised", dict)
             keys = with_settings(normalised(config), settings or {}, normalised)
             found: Reading = reader.read(keys, where)
-            check_settings(settings or {}, found.asked | keys.get("_variables", frozenset()), where, normalised)
-            return replace(found, config=keys, unread=(*found.unread, *unread(keys, found.asked, reader.NAME)))
-    raise NoModel(f"expected a configuration in one of the known formats ({known}): no model_type found", where=where)
+            used = found.asked | keys.get("_variables", frozenset())
+            check_settings(settings or {}, used, where, normalised)
+            return replace(found, config=keys, unread=(*found.unread, *unread(keys, used, reader.NAME)))
+    from sizer.readers.elsewhere import named_elsewhere
+
+    usual = f"expected a configuration in one of the known formats ({known}): no model_type found"
+    raise NoModel(named_elsewhere(config) or usual, where=where)

@@ -14,17 +14,20 @@ class Fields:
     """A mapping read by key with its type demanded; absent keys take the model class's default.
 
     Several names may be given where versions differ: the first present one counts. ``key_of`` says which it was.
+    ``present``: keys that stand in the file without a value, which a flag needs none of; ``flags``: those found so.
     ``asked`` collects every name asked for, present or not, dotted where nested: what is left was not read.
     """
 
     def __init__(
         self, config: Mapping[str, Any], where: str, *, defaults: Mapping[str, Any] | None = None, prefix: str = "",
-        asked: set[str] | None = None,
+        asked: set[str] | None = None, present: frozenset[str] = frozenset(),
     ) -> None:  # fmt: skip
         self.config = config
         self.where = where
         self.prefix = prefix
         self.asked: set[str] = set() if asked is None else asked
+        self.present = present
+        self.flags: set[str] = set()
         self._defaults = defaults or {}
 
     def key_of(self, *names: str) -> str:
@@ -71,6 +74,9 @@ class Fields:
 
     def flag(self, *names: str, default: bool = False) -> bool:
         value = self.raw(*names, default=default)
+        if found := self.present.intersection(names):
+            self.flags |= found
+            return True
         if value is None:
             return default
         if not isinstance(value, bool):

@@ -23,6 +23,8 @@ REFUSED = {
     "q_lora_rank": "latent attention",
     "kv_lora_rank": "latent attention",
     "model_type": "layers of another kind",
+    "vision_num_cross_attention_layers": "layers that attend to a vision encoder; give the model's config.json",
+    "vision_model": "layers that attend to a vision encoder; give the model's config.json",
 }
 
 
@@ -36,7 +38,7 @@ def read(config: Mapping[str, Any], where: str) -> Reading:
     dim, heads, layers = fields.integer("dim"), fields.integer("n_heads"), layer_count(fields, "n_layers")
     kv = fields.kv_heads(fields.optional("n_kv_heads"), heads, "n_kv_heads")
     for key, what in REFUSED.items():
-        if fields.raw(key, default=None) not in (None, "transformer"):
+        if fields.raw(key, default=None) not in (None, "transformer", -1, 0):
             raise fields.error(f"has no formula here: {what}", key)
     declared = fields.optional("head_dim")
     if declared is None and dim % heads:

@@ -34,7 +34,8 @@ DEFAULTS = {"block_size": 1024, "vocab_size": 50304, "n_layer": 12, "n_head": 12
 def matches(config: Mapping[str, Any]) -> bool:
     """n_embd and n_head without Hugging Face's model_type or litgpt's own keys, or train.py's own names."""
     sizes = "n_head" in config and "n_embd" in config and "padded_vocab_size" not in config
-    return sizes or ("batch_size" in config and sum(name in config for name in TRAINER) > 1)
+    plain = not any(isinstance(config.get(name), Mapping) for name in TRAINER)
+    return sizes or (plain and "batch_size" in config and sum(name in config for name in TRAINER) > 1)
 
 
 def parse_assignments(text: str, where: str) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from shapes.errors import InputError
+from shapes.model.adapters import ALL_LINEAR
 from sizer.readers.deepspeed import zero_optimization
 from sizer.readers.fields import Fields
 from sizer.readers.loading import load_text, parse_mapping
@@ -56,7 +57,7 @@ def _reader(config: Mapping[str, Any], where: str) -> tuple[str, Callable[[Field
     for name, keys, reader in READERS:
         if any(key in config for key in keys):
             return name, reader
-    known = ", ".join(name for name, _, _ in READERS)
+    known = ", ".join(dict.fromkeys(name for name, _, _ in READERS))
     raise InputError(f"expected a trainer's settings ({known})", where=where)
 
 
@@ -120,10 +121,30 @@ def huggingface(fields: Fields) -> dict[str, Any]:
         found["checkpointing"] = "full"
     fsdp = fields.raw("fsdp", default="")
     words = str(" ".join(map(str, fsdp)) if isinstance(fsdp, list) else fsdp)
+    found |= _counts(fields, s="max_seq_length") or _counts(fields, s="max_length")
+    found |= _adapters(fields)
+    if not words:
+        fields.ignore("fsdp_config")  # saved arguments have one in any case
     if "full_shard" in words or "hybrid_shard" in words:
         found["zero"] = 3
     elif "shard_grad_op" in words:
         found["zero"] = 2
+    return found
+
+
+def _adapters(fields: Fields) -> dict[str, Any]:
+    """LoRA as trainers' scripts take it beside TrainingArguments (trl's ModelConfig, Firefly)."""
+    rank = _number(fields, "lora_r") or _number(fields, "lora_rank")
+    mode, used = fields.text("train_mode"), fields.flag("use_peft", default=True)
+    four, eight = fields.flag("load_in_4bit") or mode == "qlora", fields.flag("load_in_8bit")
+    if not rank or not used or mode == "full":
+        return {}
+    found: dict[str, Any] = {"finetune": "qlora" if four or eight else "lora", "lora_rank": rank}
+    found |= {"base": "int8"} if eight and not four else {}
+    targets = fields.raw("lora_target_modules", "lora_target", default=None)
+    names = [targets] if isinstance(targets, str) else targets
+    if isinstance(names, list) and names and all(isinstance(name, str) and name for name in names):
+        found["lora_targets"] = ALL_LINEAR if names == ["all"] else ",".join(names)
     return found
 
 
@@ -140,7 +161,7 @@ def _number(fields: Fields, name: str) -> int | None:
 #: (name, keys of which one tells it apart, its reader), the most telling first.
 READERS: tuple[tuple[str, tuple[str, ...], Callable[[Fields], dict[str, Any]]], ...] = (
     ("deepspeed", ("train_micro_batch_size_per_gpu", "zero_optimization", "train_batch_size"), deepspeed),
+    ("training_arguments", ("per_device_train_batch_size",), huggingface),  # has an fsdp_config of its own
     ("accelerate", ("distributed_type", "fsdp_config", "num_processes"), accelerate),
-    ("training_arguments", ("per_device_train_batch_size", "gradient_checkpointing", "gradient_accumulation_steps"),
-     huggingface),
+    ("training_arguments", ("gradient_checkpointing", "gradient_accumulation_steps"), huggingface),
 )  # fmt: skip

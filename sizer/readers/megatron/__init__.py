@@ -59,20 +59,25 @@ def normalised(config: Mapping[str, Any]) -> dict[str, Any]:
 def read(config: Mapping[str, Any], where: str) -> Reading:
     """Absent keys take Megatron's defaults: ffn 4h, or 64 floor(8h/3/64) with swiglu; MHA; tied embeddings."""
     flat = flat_arguments(config)
-    fields = Fields({key: value for key, value in flat.items() if key not in SCRIPT_KEYS}, where)
     unknown: Mapping[str, str] = flat.get("_unknown", {})
+    # In a script a flag stands for itself: what follows it, and has no value there, is something else.
+    present = frozenset(unknown) if "_program" in flat else frozenset()
+    fields = Fields({key: value for key, value in flat.items() if key not in SCRIPT_KEYS}, where, present=present)
     try:
         model, notes = build(fields, flat)
         settled, layout_notes = workload(fields, model, flat)
     except InputError as error:
         if error.key is not None and error.key in unknown:
-            said = f"its value is {unknown[error.key]}, which the file does not hold; --set {error.key}=N"
+            tested = "".join(f"--set {name}=... or " for name in flat.get("_tested", ())[:3])
+            said = f"its value is {unknown[error.key]}, which the file does not hold; {tested}--set {error.key}=N"
             raise InputError(said, where=where, key=error.key) from None
         raise
+    lacks = "the layout or the model, and the file does not hold its value"
     left = [
-        Unread(key, value, changes="the layout or the model, and the file does not hold its value")
-        for key, value in unknown.items() if key in fields.asked and not is_harmless(key, NAME)
+        Unread(key, value, changes=lacks) for key, value in unknown.items()
+        if key in fields.asked and key not in fields.flags and not is_harmless(key, NAME)
     ]  # fmt: skip
+    left += [Unread(f"${name}", "further options", changes=lacks) for name in flat.get("_further", ())]
     return Reading(
         model, NAME, where, keys=_keys(flat, model), workload=settled, config=config,
         longest=fields.optional("seq_length", "encoder_seq_length"),

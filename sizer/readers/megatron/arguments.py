@@ -10,12 +10,16 @@ from shapes.errors import InputError
 from sizer.readers.shell import Script, follow, unknown_in
 
 #: What parse_script adds to a script's arguments for the reader: not arguments themselves.
-SCRIPT_KEYS = ("_unknown", "_notes", "_program", "_devices", "_tokenizer", "_variables")
+SCRIPT_KEYS = ("_unknown", "_notes", "_program", "_devices", "_tokenizer", "_variables", "_tested",
+               "_further")  # fmt: skip
 
 _STATES_MODEL = re.compile(
     r"--(?:num[-_]layers|hidden[-_]size|encoder[-_]num[-_]layers|hybrid[-_](?:layer|override)[-_]pattern)(?:=|$)"
 )
 _OPTION = re.compile(r"--[A-Za-z]")
+#: A word that is one variable without a value (as ``shell.expand.unknown`` marks it); names of ones that hold options.
+_VARIABLE = re.compile("\0\\$\\{?([A-Za-z_]\\w*)[^\0]*\0")
+_OPTIONS = re.compile(r"(?i)(?:option|arg|opt)s?$")
 _NEGATIVE = re.compile(r"-\d")
 #: Options of torchrun, srun and sbatch that say how many devices there are.
 _NODES = ("nnodes", "nodes", "N")
@@ -40,7 +44,8 @@ def parse_script(text: str, where: str, settings: Mapping[str, Any] | None = Non
     script = follow(text, where, preset)
     words, notes = _model_command(script, where)
     program = next((index for index, word in enumerate(words) if word.endswith(".py")), 0)
-    arguments = parse_options(words[program:])
+    options, further = _without_further(words[program:])
+    arguments = parse_options(options)
     unknown = {key: what for key, value in arguments.items() if (what := _unknown_value(value))}
     if script.undecided:
         lines = ", ".join(map(str, script.undecided[:5]))
@@ -52,8 +57,33 @@ def parse_script(text: str, where: str, settings: Mapping[str, Any] | None = Non
         "_unknown": unknown, "_notes": tuple(notes),
         "_program": words[program] if words[program].endswith(".py") else "",
         "_devices": _devices(script, text, words), "_tokenizer": tokenizer if isinstance(tokenizer, str) else "",
-        "_variables": script.used & preset.keys(),
+        "_further": further, "_variables": script.used & preset.keys(),
+        "_tested": _tested(script, text) if script.undecided else (),
     }  # fmt: skip
+
+
+def _without_further(words: list[str]) -> tuple[list[str], tuple[str, ...]]:
+    """Words without variables that hold further options and that the file does not set; those variables.
+
+    Such a word has a name for it (te_options, EXTRA_ARGS), or stands where an option has its value already.
+    """
+    kept: list[str] = []
+    further = []
+    for word in words:
+        variable = _VARIABLE.fullmatch(word)
+        filled = len(kept) > 1 and not _OPTION.match(kept[-1]) and _OPTION.match(kept[-2])
+        if variable and (filled or _OPTIONS.search(variable[1])):
+            further.append(variable[1])
+        else:
+            kept.append(word)
+    return kept, tuple(dict.fromkeys(further))
+
+
+def _tested(script: Script, text: str) -> tuple[str, ...]:
+    """Variables that the script takes from its arguments and decides branches by."""
+    given = [name for name, value in script.variables.items()
+             if isinstance(value, str) and re.fullmatch(r"\$\{?\d+\}?", unknown_in(value) or "")]  # fmt: skip
+    return tuple(name for name in given if re.search(rf"(?:\[|case)\s+\"?\$\{{?{re.escape(name)}\b", text))
 
 
 def _model_command(script: Script, where: str) -> tuple[list[str], list[str]]:

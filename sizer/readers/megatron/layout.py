@@ -24,7 +24,8 @@ def workload(fields: Fields, model: ModelShape, flat: Mapping[str, Any]) -> tupl
     """(fields of Workload that the arguments give, notes on the rest)."""
     found: dict[str, Any] = {}
     for key, name in _DEGREES.items():
-        value = fields.optional(name)
+        # Megatron-DeepSpeed has a name of its own for the experts' ranks.
+        value = fields.optional(name, "moe_expert_parallel_size") if key == "e" else fields.optional(name)
         if value is not None:
             found[key] = value
     sequence, target = fields.optional("seq_length", "encoder_seq_length"), fields.optional("decoder_seq_length")

@@ -56,7 +56,10 @@ def _with_language_model(fields: Fields) -> tuple[Fields, tuple[str, ...]]:
     if settings is None:
         return fields, notes
     config = {**fields.config, **settings}
-    return Fields(config, fields.where, asked=fields.asked), (*notes, f"MLP and biases are those of {kind}")
+    return Fields(config, fields.where, asked=fields.asked, present=fields.present), (
+        *notes,
+        f"MLP and biases are those of {kind}",
+    )
 
 
 @cache
@@ -99,7 +102,7 @@ def _gpt(fields: Fields, flat: Mapping[str, Any]) -> tuple[ModelShape, tuple[str
 
 def _layers(fields: Fields, hidden: int, weights: int, dropout: float) -> list[Block]:
     layers = layer_count(fields, "num_layers")
-    sparse = _layer_flags(fields, "moe_layer_freq", layers, lambda layer, every: layer % every == 0)
+    sparse = _sparse(fields, layers)
     windowed = _layer_flags(fields, "window_attn_skip_freq", layers, lambda layer, every: (layer + 1) % every != 0)
     recurrent, mixer = [False] * layers, None
     if fields.text("experimental_attention_variant") == "gated_delta_net":
@@ -150,17 +153,35 @@ def attention(fields: Fields, *, causal: bool = True, cross: bool = False, windo
     )  # fmt: skip
 
 
+def _sparse(fields: Fields, layers: int) -> list[bool]:
+    """The layers with experts; of Megatron-DeepSpeed every other one where nothing is said, the last of each two."""
+    if not _deepspeeds(fields):
+        return _layer_flags(fields, "moe_layer_freq", layers, lambda layer, every: layer % every == 0)
+    every = fields.integer("expert_interval", default=2)
+    return [(layer + 1) % every == 0 for layer in range(layers)]
+
+
+def _deepspeeds(fields: Fields) -> bool:
+    """Whether it is the fork Megatron-DeepSpeed, whose experts are DeepSpeed's layer."""
+    return any(key in fields.config for key in ("deepspeed", "create_moe_param_group", "moe_expert_parallel_size"))
+
+
 def mlp(fields: Fields) -> MlpShape:
     return MlpShape(_width(fields), _gated(fields), bias_linear(fields), fused_gate_up=True)
 
 
 def mixture(fields: Fields) -> MoeShape | None:
     """The experts of a sparse layer; None for a dense model."""
+    if _deepspeeds(fields) and fields.text("mlp_type", default="standard") != "standard":
+        raise fields.error("has no formula here: experts beside a dense MLP (PR-MoE)", "mlp_type")
     experts = fields.count("num_experts") or None
     if experts is None:
         return None
     gated, bias, dense = _gated(fields), bias_linear(fields), _width(fields)
-    shared = fields.optional("moe_shared_expert_intermediate_size")
+    if _deepspeeds(fields):
+        top_k = fields.integer("topk", default=1)
+        return None if experts == 1 else MoeShape(experts, min(top_k, experts), dense, gated, bias)
+    shared = fields.optional("moe_shared_expert_intermediate_size", "shared_moe_ffn_hidden_size")
     top_k = fields.integer("moe_router_topk", default=2)
     if top_k > experts:
         raise fields.error(f"expected at most the {experts} experts there are", "moe_router_topk")
