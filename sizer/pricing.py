@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
+from operator import attrgetter, mul
 from pathlib import Path
 from typing import Literal
 
@@ -58,8 +59,8 @@ class Step:
         return self.stages * self._sum("high")
 
     def _sum(self, bound: Literal["seconds", "low", "high"]) -> float:
-        pairs = zip(self.operators, self.costs, strict=True)
-        return sum((float(getattr(cost, bound)) * operator.count for operator, cost in pairs), 0.0)
+        each = map(attrgetter(bound), self.costs)
+        return float(sum(map(mul, each, [operator.count for operator in self.operators])))
 
     @property
     def flops(self) -> int:
@@ -126,18 +127,19 @@ class Pricer:
         return self._whole[alike]
 
     def steps(self, many: Sequence[tuple[Operator, ...]]) -> list[Step]:
-        """The operators of each added up, all priced in one go: one at a time is many times slower."""
-        costs = iter(self._costs([operator for listed in many for operator in listed]))
+        """The operators of each added up, all priced in one go: one at a time is many times slower.
+
+        None is looked up or remembered: a search of one dimension prices a million, hardly one of them twice.
+        """
+        costs = iter(self._priced([operator for listed in many for operator in listed]))
         return [Step(listed, tuple(islice(costs, len(listed)))) for listed in many]
 
     def _costs(self, listed: Sequence[Operator]) -> tuple[Cost, ...]:
-        places: dict[Operator, int] = {}  # a key's hash is of all its fields: it is not taken more often than need be
-        order = [places.setdefault(counted_once(operator), len(places)) for operator in listed]
-        missing = [key for key in places if key not in self._known]
+        keys = [counted_once(operator) for operator in listed]
+        missing = [key for key in dict.fromkeys(keys) if key not in self._known]
         if missing:
             self._known.update(zip(missing, self._priced(missing), strict=True))
-        found = [self._known[key] for key in places]
-        return tuple([found[place] for place in order])
+        return tuple(self._known[key] for key in keys)
 
     def _priced(self, wanted: Sequence[Operator]) -> Sequence[Cost]:
         """InputError where a device's file, which anybody may write, holds constants that give no time."""

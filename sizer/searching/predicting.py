@@ -16,6 +16,9 @@ from shapes.workload import Workload
 from sizer.pricing import Pricer, Step
 from sizer.searching.space import Space
 
+#: Candidates whose operators are priced in one go: few enough to stay in a core's caches.
+BATCH = 512
+
 
 @frozen
 class TimedCandidate:
@@ -56,7 +59,13 @@ def _timed(space: Space, model: ModelShape, workload: Workload) -> tuple[Operato
 
 
 def price(space: Space, changes: Sequence[Mapping[str, int]], pricer: Pricer) -> list[TimedCandidate]:
-    """Each candidate priced operator by operator, scaled to the baseline's tokens; the operators of all in one go."""
+    """Each candidate priced operator by operator, scaled to the baseline's tokens; the operators of many in one go."""
+    return [
+        one for start in range(0, len(changes), BATCH) for one in _priced(space, changes[start : start + BATCH], pricer)
+    ]
+
+
+def _priced(space: Space, changes: Sequence[Mapping[str, int]], pricer: Pricer) -> list[TimedCandidate]:
     made = [rebuilt(space, change) for change in changes]
     steps = pricer.steps([_timed(space, *one) for one in made])
     return [_candidate(space, change, *one, step) for change, one, step in zip(changes, made, steps, strict=True)]
