@@ -127,13 +127,14 @@ def _row(line: dict[str, str]) -> Row:
     asked = line["stack"], number("year", 2024), line.get("attention") == "eager"
     stack, known = stack_of(*asked)
     model = _model(_config(line, number("t")))
+    recipe = _recipe(line["stack"], device.name, model, number("ep"))
     workload = Workload(
         b=number("micro_batch"), s=number("s"), dtype=priced_dtype(dtype, device), t=number("t"), p=number("p"),
-        d=number("d"), e=_experts(number("ep"), number("d")), cp=number("cp"), vpp=number("vpp"),
+        d=number("d"), e=_experts(number("ep"), number("d")), cp=number("cp"), vpp=number("vpp", recipe.get("vpp", 1)),
         zero=number("zero", 0), attention=KERNELS.get(line.get("attention") or "", "auto"),
         checkpointing=checkpointing if checkpointing in ("selective", "full") else "none",  # type: ignore[arg-type]  # of both
         sequence_parallel=(line.get("sequence_parallel") or "").lower() == "true",
-        **_dispatch(line["stack"], device.name, model, number("ep")),
+        **{key: recipe[key] for key in ("dispatcher", "ep_overlap") if key in recipe},
     )  # fmt: skip
     return Row(
         id=line["id"], source=line.get("source") or "", stack_name=line["stack"],
@@ -155,10 +156,8 @@ def _recipes() -> tuple[dict[str, Any], ...]:
         return tuple(tomllib.load(file)["recipe"])
 
 
-def _dispatch(stack: str, device: str, model: ModelShape, e: int) -> dict[str, Any]:
-    """How the experts' tokens were sent, as far as a published recipe says."""
-    if model.moe is None:
-        return {}
+def _recipe(stack: str, device: str, model: ModelShape, e: int) -> dict[str, Any]:
+    """What a published recipe says of the run and its table does not."""
     for recipe in _recipes():
         if (
             fnmatchcase(stack, recipe["stack"])
@@ -167,7 +166,7 @@ def _dispatch(stack: str, device: str, model: ModelShape, e: int) -> dict[str, A
             and recipe.get("layers", model.layers) == model.layers
             and e >= recipe.get("least_ep", 1)
         ):
-            return {key: recipe[key] for key in ("dispatcher", "ep_overlap") if key in recipe}
+            return recipe
     return {}
 
 

@@ -57,7 +57,8 @@ FITTED: dict[str, tuple[tuple[str, float, float], ...]] = {
         ("host.softmax_fallback_s", 1e-3, 0.7), ("host.kernels.elementwise", 2.0, 0.3),
         ("communication.tensor.speed", 0.8, 0.3), ("communication.tensor.hidden", 0.1, 0.7),
         ("communication.data.speed", 0.8, 0.3), ("communication.pipeline.speed", 0.8, 0.5),
-        ("optimizer.update", 1.0, 0.5), ("optimizer.fixed_s", 5e-3, 0.7),
+        ("optimizer.update", 1.0, 0.5), ("optimizer.fixed_s", 5e-3, 0.7), ("release.2021.kernels", 1.0, 0.05),
+        ("release.2022.kernels", 1.0, 0.05), ("release.mt-nlg.kernels", 1.0, 0.1),
     ),
     "pytorch-fsdp-2023": (
         ("kernels.gemm", 1.0, 0.1), ("by_dtype.fp8", 1.0, 0.3), ("attention.ampere.64", 1.0, 0.4),

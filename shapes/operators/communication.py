@@ -99,11 +99,17 @@ def end_collectives(model: ModelShape, workload: Workload, s: int, *, first: boo
 
 
 def pipeline_collectives(model: ModelShape, workload: Workload, s: int) -> Iterator[Collective]:
-    """The activations that the last stage receives and the gradients that it sends back."""
+    """The activations that the last stage receives and the gradients that it sends back.
+
+    Each tensor-parallel rank sends its share; where activations are not split anyway (sequence parallelism), the
+    receiving ranks gather them (Narayanan et al. 2104.04473, section 4.1, the scatter-gather optimization).
+    """
     if workload.p > 1:
-        boundary = workload.own_tokens(s) * model.hidden * workload.activation_bytes
-        if workload.sequence_parallel:
-            boundary = -(-boundary // workload.t)
+        whole = workload.own_tokens(s) * model.hidden * workload.activation_bytes
+        boundary = -(-whole // workload.t)
+        if workload.t > 1 and not workload.sequence_parallel:
+            for phase in ("forward", "dgrad") if workload.train else ("forward",):
+                yield Collective("pipeline.all_gather", phase, "all_gather", whole, workload.t, workload.dtype)
         stride = workload.t * workload.cp * workload.d
         yield Collective("pipeline.receive", "forward", "send_recv", boundary, 2, workload.dtype, stride=stride)
         if workload.train:
