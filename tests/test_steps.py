@@ -330,7 +330,34 @@ STEP = {
 }  # fmt: skip
 
 
-@pytest.mark.slow
+def test_tensor_parallel_ranks_send_a_share_over_the_pipeline_and_gather_it_where_activations_are_whole() -> None:
+    whole = 4096 * LLAMA.hidden * 2
+    for sequence_parallel in (False, True):
+        workload = Workload(b=1, s=4096, t=8, p=4, sequence_parallel=sequence_parallel)
+        found = [one for one in operators(LLAMA, workload) if isinstance(one, Collective) and "pipeline" in one.name]
+        sent = [one.bytes for one in found if one.what == "send_recv"]
+        gathered = [one.bytes for one in found if one.what == "all_gather"]
+        assert sent == [whole // 8] * 2
+        assert gathered == ([] if sequence_parallel else [whole] * 2)
+
+
+def test_a_published_recipe_says_what_a_runs_table_leaves_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(BENCH))
+    rows = importlib.import_module("step_rows")
+    gpt = {"model_type": "gpt2", "n_embd": 20480, "n_layer": 105, "n_head": 128, "vocab_size": 51200}
+    run = STEP | {"config": json.dumps(gpt), "stack": "megatron-2021-eager-fp16", "p": "35", "gpus": "35", "vpp": ""}
+    qwen = json.loads((CONFIGS / "qwen3-30b-a3b.json").read_text(encoding="utf-8"))
+    large = STEP | {"config": json.dumps(qwen | {"num_hidden_layers": 94}), "stack": "megatron-bridge-26.02-fp8"}
+    file = tmp_path / "steps.csv"
+    with open(file, "w", newline="", encoding="utf-8") as out:
+        writer = csv.DictWriter(out, list(STEP))
+        writer.writeheader()
+        writer.writerows([run, run | {"vpp": "1"}, large, large | {"gpu": "gb200"}])
+    found = [row.workload for row in rows.read_rows(file)]
+    assert [one.vpp for one in found[:2]] == [3, 1]
+    assert [(one.dispatcher, one.ep_overlap) for one in found[2:]] == [("alltoall", True), ("flex", False)]
+
+
 def test_nccls_all_to_all_sends_every_copy_and_a_flexible_dispatcher_a_token_once_a_node() -> None:
     # 8 copies over 4 nodes of 8: every copy, or on average 4 (1 - (3/4)^8) = 3.6 nodes' worth.
     workload = Workload(b=1, d=32, e=32)
@@ -390,6 +417,7 @@ def test_steps_py_says_in_one_line_what_a_file_lacks(
         list(rows.read_rows(file))
 
 
+@pytest.mark.slow
 def test_steps_py_judges_any_file_and_says_which_stack_stands_for_an_unknown_one(tmp_path: Path) -> None:
     file = tmp_path / "steps.csv"
     with open(file, "w", newline="", encoding="utf-8") as out:

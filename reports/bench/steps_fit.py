@@ -2,6 +2,7 @@
 
     python reports/bench/steps_fit.py --data ../shared/evidence/steps.csv            # cross-validated errors
     python reports/bench/steps_fit.py --data ../shared/evidence/steps.csv --write    # written into the files, too
+    python reports/bench/steps_fit.py --data ../shared/evidence/steps.csv --nested   # priors chosen within the folds
 
 Least squares on log time with a robust loss. Each constant has a prior (its centre and spread in logarithms, below):
 what the rows do not hold stays there. Errors are those of rows left out: by configuration, devices, layout (both
@@ -90,8 +91,11 @@ NOISE = 0.04
 OWNED = ("kernels", "by_dtype", "by_device", "attention", "host", "communication", "optimizer", "release", "interval")
 #: Where what is priced by the nearest other stack is recorded.
 UNKNOWN = "priced by the nearest other stack"
-#: Folds of rows left out.
-FOLDS = 5
+#: Folds of rows left out; folds within those kept, and the priors' widths that they choose from.
+FOLDS, INNER_FOLDS = 5, 3
+WIDTHS = (0.5, 1.0, 2.0)
+#: Where errors with priors chosen so are recorded.
+NESTED = "priors chosen by folds within"
 
 
 @dataclass(frozen=True)
@@ -190,10 +194,10 @@ class Fit:
         """log of predicted over measured."""
         return np.log(predicted(self.batches, self.stack(theta), len(self.rows))) - self.measured
 
-    def constants(self, keep: np.ndarray) -> np.ndarray:
-        """Logarithms of the constants, fitted on the rows of ``keep``."""
+    def constants(self, keep: np.ndarray, trust: float = 1.0) -> np.ndarray:
+        """Logarithms of the constants, fitted on the rows of ``keep``; ``trust`` widens the priors."""
         centre = np.log([value for _, value, _ in self.spec])
-        spread = np.array([value for _, _, value in self.spec])
+        spread = trust * np.array([value for _, _, value in self.spec])
 
         def deviations(theta: np.ndarray) -> np.ndarray:
             own = (self.residuals(theta) * self.weight)[keep] / NOISE
@@ -208,6 +212,24 @@ class Fit:
         for fold in np.unique(folds):
             left[folds == fold] = self.residuals(self.constants(folds != fold))[folds == fold]
         return left
+
+    def nested(self, group: np.ndarray) -> tuple[np.ndarray, list[float]]:
+        """As ``held_out``, the priors' width chosen anew for each fold by folds within the rows that it leaves."""
+        left, chosen = np.zeros(len(self.rows)), []
+        folds, inner = group % FOLDS, group // FOLDS % INNER_FOLDS
+        for fold in np.unique(folds):
+            keep = folds != fold
+
+            def error(trust: float, keep: np.ndarray = keep) -> float:
+                off = [
+                    self.residuals(self.constants(keep & (inner != own), trust))[keep & (inner == own)]
+                    for own in range(INNER_FOLDS)
+                ]
+                return float(np.abs(np.expm1(np.concatenate(off))).mean())
+
+            chosen.append(min(WIDTHS, key=error))
+            left[~keep] = self.residuals(self.constants(keep, chosen[-1]))[~keep]
+        return left, chosen
 
 
 def weights(rows: Sequence[Row]) -> np.ndarray:
@@ -250,10 +272,14 @@ def main() -> None:
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--stack", action="append", choices=sorted(FITTED), help="only these")
     parser.add_argument("--write", action="store_true", help="write the constants into shapes/stacks")
+    parser.add_argument("--nested", action="store_true", help="choose the priors' width within the folds, record that")
     options = parser.parse_args()
     rows = [row for row in read_rows(options.data) if row.known]
     for name in options.stack or FITTED:
         fit = Fit(name, [row for row in rows if row.stack.name == name])
+        if options.nested:
+            record_nested(fit)
+            continue
         theta = fit.constants(np.ones(len(fit.rows), bool))
         say(f"{name}: {len(fit.rows)} rows; in sample {summary(fit.residuals(theta))}")
         for (key, centre, spread), value in zip(fit.spec, np.exp(theta), strict=True):
@@ -270,7 +296,7 @@ def main() -> None:
         if options.write:
             write(fit, theta, left["layout"], left["id"])
             record(fit, theta, left)
-    if options.write and not options.stack:
+    if options.write and not options.stack and not options.nested:
         unknown(rows)
 
 
@@ -346,6 +372,14 @@ def record(fit: Fit, theta: np.ndarray, left: Mapping[str, np.ndarray]) -> None:
         }
         for source in sorted(set(sources.tolist()))
     }  # fmt: skip
+    HELD_OUT.write_text(json.dumps(found, indent=1, sort_keys=True) + "\n", encoding="utf-8", newline="\n")
+
+
+def record_nested(fit: Fit) -> None:
+    left, chosen = fit.nested(groups(fit.rows, "id"))
+    say(f"{fit.name}: {summary(left)}, widths {chosen}")
+    found: dict[str, Any] = json.loads(HELD_OUT.read_text(encoding="utf-8"))
+    found.setdefault(NESTED, {})[fit.name] = _errors(left) | {"rows": len(fit.rows)}
     HELD_OUT.write_text(json.dumps(found, indent=1, sort_keys=True) + "\n", encoding="utf-8", newline="\n")
 
 
