@@ -27,7 +27,7 @@ from step_rows import Row, read_rows
 from shapes.calibrate.device_file import replaced
 from shapes.cost.step import Region, Schedule, Work, schedule_of, step_parts, works
 from shapes.device import Device
-from shapes.software_stack import STACKS_DIR, SoftwareStack, load_stack, stack_from_mapping
+from shapes.software_stack import STACKS_DIR, SoftwareStack, list_stacks, load_stack, stack_from_mapping
 
 #: Megatron-Core's constants: (dotted key, centre, spread in logarithms). Of what recipes overlap little can be told.
 CORE = (
@@ -318,11 +318,13 @@ def unknown(rows: Sequence[Row]) -> None:
         for name, own in residuals.items()
     }
     HELD_OUT.write_text(json.dumps(found, indent=1, sort_keys=True) + "\n", encoding="utf-8", newline="\n")
-    for name in FITTED:
+    for name in list_stacks():
         path = STACKS_DIR / f"{name}.toml"
         text = path.read_text(encoding="utf-8")
         data = tomllib.loads(text)
-        ratio = 2 * data["interval"]["borrowed"]["ratio"]
+        # What no row was run on keeps the ratio's error that its file states.
+        interval = data["interval"]
+        ratio = 2 * interval["borrowed"]["ratio"] if name in FITTED else interval["extrapolated"]["ratio"]
         data["interval"]["extrapolated"] = _interval(even, float(data["coverage"]), ratio)
         path.write_text(replaced(text, {"interval": data["interval"]}), encoding="utf-8", newline="\n")
 

@@ -217,7 +217,7 @@ def _a_microbatch(row: Row) -> float:
 
 #: What two runs may differ in -> what is compared; devices, data parallelism and accumulation follow the others.
 DIFFERENCES: dict[str, Callable[[Row], object]] = {
-    "layers or width": lambda row: row.config,
+    "layers or width": lambda row: (row.model.model_type, row.model.hidden, row.model.layers),
     "microbatch": lambda row: row.workload.b,
     "t": lambda row: row.workload.t,
     "p": lambda row: (row.workload.p, row.workload.vpp),
