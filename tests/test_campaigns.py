@@ -60,9 +60,10 @@ def test_a_violation_is_seen(wrong: Result, what: str) -> None:
 def test_a_right_answer_is_no_violation() -> None:
     outcome = Outcome()
     judge(outcome, result(stdout="1 info; swiglus = nan is not a key\n", stderr=""), "example")
+    judge(outcome, result(stdout="warning: tensor_model_parall!!int = 'l-size- inf' is not a key\n"), "example")
     judge(outcome, result(stderr="sizer: one line\n", code=2), "example")
     judge(outcome, result(stdout='{"unread": [{"key": "swiglus", "value": "nan"}]}'), "example")
-    assert (outcome.tried, outcome.broken) == (3, 0)
+    assert (outcome.tried, outcome.broken) == (4, 0)
 
 
 def test_the_lowest_versions_are_those_that_pyproject_allows() -> None:

@@ -1,6 +1,6 @@
 """What measuring through Ray costs and survives: two nodes on this machine, one simulated accelerator each.
 
-    python reports/bench/fleet.py [throughput sent silence node workers drivers]
+    python reports/bench/fleet.py [throughput sent silence node workers drivers basket]
 
 Prints a line of Markdown for each part; the committed lines are in reports/fleet.md. "Waiting" jobs sleep as long as a
 device would be at work, then answer from a formula of their key: rows are then equal wherever they were made, and the
@@ -9,6 +9,7 @@ machine's other users do not count. "Kernels" are products on this CPU.
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 
@@ -30,6 +31,7 @@ from typing import Any
 
 import numpy as np
 import ray
+from click.testing import CliRunner
 from ray.cluster_utils import Cluster
 
 from shapes.measure import InProcess, Job, Measurement, Settings, measure
@@ -41,6 +43,8 @@ from shapes.measure.fleet.sweep import FleetSweep
 from shapes.measure.record import summary_fields
 from shapes.measure.store import Store
 from shapes.operators import Gemm
+from sizer.cli import main as main_command
+from sizer.cli import search as search_command
 
 ROUND_S, ROUNDS, INTERLEAVE = 0.018, 2, 4
 SETTINGS = Settings(precision=0.05, time_s=0.02, interleave=INTERLEAVE)
@@ -98,6 +102,24 @@ class Kernels(InProcess):
         self.backend._cache_bytes = 2**14  # type: ignore[attr-defined]
 
 
+#: What each simulated type says that it is.
+SIMULATED = {"H100": "NVIDIA H100 80GB HBM3", "A100": "NVIDIA A100-SXM4-80GB"}
+
+
+class Named(InProcess):
+    """Real kernels on this CPU, under the name of the accelerator that its node simulates."""
+
+    @property
+    def environment(self) -> Environment:
+        given = ray.get_runtime_context().get_assigned_resources()
+        (type_,) = (name.removeprefix("accelerator_type:") for name in given if name.startswith("accelerator_type:"))
+        return dataclasses.replace(super().environment, device=SIMULATED[type_])
+
+
+def named(_: str | None) -> Executor:
+    return Named("cpu")
+
+
 def waiting(_: str | None) -> Executor:
     return Waiting()  # type: ignore[return-value]  # sweeps only
 
@@ -111,11 +133,14 @@ def jobs(count: int) -> list[Job]:
     return [Job(Gemm("x", "forward", 16 + i % 8, 16, 32 + i // 8, dtype="fp32")) for i in range(count)]
 
 
-def cluster(environment: dict[str, str] | None = None) -> Cluster:
-    node = {"num_cpus": 1, "num_gpus": 1, "resources": {"accelerator_type:H100": 1}, "object_store_memory": 80 * 2**20}
+def cluster(types: tuple[str, str] = ("H100", "H100"), environment: dict[str, str] | None = None) -> Cluster:
+    nodes = [
+        {"num_cpus": 1, "num_gpus": 1, "resources": {f"accelerator_type:{type_}": 1}, "object_store_memory": 80 * 2**20}
+        for type_ in types
+    ]
     os.environ.update(environment or {})
-    made = Cluster(initialize_head=True, head_node_args={**node, "include_dashboard": False})
-    made.add_node(**node)
+    made = Cluster(initialize_head=True, head_node_args={**nodes[0], "include_dashboard": False})
+    made.add_node(**nodes[1])
     return made
 
 
@@ -321,7 +346,7 @@ def _sent(folder: Path) -> None:
     from shapes.measure.fleet import ray_cluster
 
     own = os.environ.get("PYTHONPATH", "")
-    made = cluster({"PYTHONPATH": str(folder)})
+    made = cluster(environment={"PYTHONPATH": str(folder)})
     os.environ["PYTHONPATH"] = own
     code_on, asked = ray_cluster._code_on, []
     ray_cluster._code_on = lambda nodes: asked.append(code_on(nodes)) or asked[-1]  # type: ignore[func-returns-value]
@@ -333,7 +358,28 @@ def _sent(folder: Path) -> None:
     made.shutdown()
 
 
-PARTS = ("throughput", "sent", "silence", "workers", "drivers", "node")
+#: One width for two kinds of devices that are there and one that is not.
+SEARCH = (
+    "search", "--h", "128", "--tokens", "128", "--dtype", "fp32", "--tolerance", "20%", "--step", "16",
+    "--regret", "10%", "--time-limit", "60", "--device", "h100-sxm", "--device", "a100-sxm", "--device", "l40s", "--ray",
+)  # fmt: skip
+
+
+def basket(folder: Path) -> str:
+    """The command of a measured basket: `sizer search` on two kinds of devices, a third predicted."""
+    made = cluster(("H100", "A100"))
+    search_command.executors = lambda address, on: fleets(address, make=named, device="cpu", say=print)  # type: ignore[attr-defined]
+    words = [*SEARCH, made.address, "--store", str(folder / "basket.db")]
+    result = CliRunner().invoke(main_command, words, catch_exceptions=False)
+    with Store.open(folder / "basket.db") as store:
+        kernels = Counter(one.environment.device for one in store.measurements())
+    ray.shutdown()
+    made.shutdown()
+    counted = ", ".join(f"{count} kernels on {name}" for name, count in sorted(kernels.items()))
+    return f"`sizer {' '.join(SEARCH)} auto`: {counted}\n\n```\n{result.output.strip()}\n```"
+
+
+PARTS = ("throughput", "sent", "silence", "workers", "drivers", "node", "basket")
 
 
 def main(asked: Sequence[str]) -> None:
@@ -347,7 +393,9 @@ def main(asked: Sequence[str]) -> None:
         folder = Path(name)
         if "sent" in (asked or PARTS):
             sys.stdout.write(sent(folder) + "\n")
-        rest = [part for part in PARTS if part in (asked or PARTS) and part != "sent"]
+        if "basket" in (asked or PARTS):
+            sys.stdout.write(basket(folder) + "\n")
+        rest = [part for part in PARTS if part in (asked or PARTS) and part not in ("sent", "basket")]
         if not rest:
             return
         made = cluster()

@@ -16,6 +16,8 @@ from sizer.cli import main
 
 #: A figure that no answer may hold, as text writes it; "key = nan" says what a file holds.
 NO_FIGURE = re.compile(r"(?<![\w./-])(?<!= )-?(nan|inf|NaN|Infinity)\b(?!\w)")
+#: What an answer quotes of its input: "key = 'two inf' is not a key that is known here".
+_QUOTED = re.compile(r"'[^'\n]*'")
 
 
 @dataclass(slots=True)
@@ -70,9 +72,10 @@ def judge(outcome: Outcome, result: Result, example: object, codes: tuple[int, .
         return
     if result.stdout.startswith("<!"):  # a page's scripts speak of NaN
         return
-    figure = NO_FIGURE.search(result.stdout)
+    said = _QUOTED.sub("''", result.stdout)
+    figure = NO_FIGURE.search(said)
     if figure:
-        outcome.violation(f"the figure {figure.group()}", (example, result.stdout[max(0, figure.start() - 80) :][:200]))
+        outcome.violation(f"the figure {figure.group()}", (example, said[max(0, figure.start() - 80) :][:200]))
 
 
 def finite(value: object) -> bool:
