@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import multiprocessing
+import random
 import subprocess
 import sys
 import threading
@@ -44,6 +46,35 @@ def test_two_sweeps_at_once_share_their_jobs_and_measure_none_twice(tmp_path: Pa
     assert sum(one.reused for one in sweeps) == 40
     with Store.open(tmp_path / "s.db") as store:
         assert store.count() == 40
+
+
+def _sweep(path: str) -> None:
+    with Store.open(path) as store:
+        measure([job(k) for k in range(1, 101)], executor=FakeExecutor(lambda one: 1e-3, wall_s=0.004), store=store)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(3))
+def test_processes_that_are_killed_and_started_again_share_without_losing_or_doubling(
+    tmp_path: Path, seed: int
+) -> None:
+    chance, path = random.Random(seed), str(tmp_path / "s.db")
+    start = multiprocessing.get_context("fork").Process
+    processes = [start(target=_sweep, args=(path,)) for _ in range(3)]
+    for process in processes:
+        process.start()
+    for _ in range(6):
+        time.sleep(chance.uniform(0, 0.12))
+        struck = chance.randrange(3)
+        processes[struck].kill()
+        processes[struck].join()
+        processes[struck] = start(target=_sweep, args=(path,))
+        processes[struck].start()
+    for process in processes:
+        process.join(120)
+    assert [process.exitcode for process in processes] == [0, 0, 0]
+    with Store.open(path) as store:
+        assert Counter(one.description["k"] for one in store.measurements()) == Counter(range(1, 101))
 
 
 def _begun(store: Store, one: Job, *, process: int | None = None) -> Claims:
