@@ -25,6 +25,8 @@ _DIMENSIONS = ("d_ff", "heads", "kv_heads", "layers", "vocab")
 _MEASURING = ("strategy", "regret", "confidence", "time_limit_s", "store")
 
 
+#: Fields of the workload that order a step's work and change none of it, as they usually are.
+_SCHEDULES = {"vpp": 1, "no_overlap": None, "ep_overlap": False}
 #: A budget past this is a typing error.
 MOST_PARAMETERS = 1e18
 
@@ -81,8 +83,10 @@ def search(
     if what != "microbatch" and (workload.get("frozen_architecture") or workload.get("finetune")):
         key = "--frozen-architecture" if workload.get("frozen_architecture") else "--finetune"
         raise InputError("expected --what microbatch with it: a released model's dimensions stay", key=key)
-    if workload.get("vpp", 1) != 1:
-        raise InputError("expected none: a search adds up operators, `sizer plan` prices schedules", key="--vpp")
+    for name, usual in _SCHEDULES.items():
+        if workload.get(name, usual) != usual:
+            key = f"--{name.replace('_', '-')}"
+            raise InputError("expected none: a search adds up operators, `sizer plan` prices schedules", key=key)
     if params is not None and not 0 < params < MOST_PARAMETERS:
         raise InputError(f"expected a positive number below {MOST_PARAMETERS:g}", key="--params", value=params)
     source = _source(measure, device, measuring)
