@@ -44,7 +44,7 @@ from sizer.searching.strategies.paired import Outcome, Sample
 REPORTS = Path(__file__).resolve().parents[1]
 DATA = REPORTS / "data" / "search-cpu"
 TOLERANCE = 0.1
-#: The commit whose races reports/data/search-cpu/*.race.json are: they need a quiet machine, so that they are run seldom.
+#: Whose races reports/data/search-cpu/*.race.json are: they need a quiet machine, so that they are run seldom.
 RACED = "96af5b9"
 #: Runs of a burst.
 BURST = 6
