@@ -415,13 +415,19 @@ def run_on(subject: Subject, device: Device) -> Subject:
     """``subject`` as its stack runs it on ``device``: compiled or not, and its attention kernel where none is asked."""
     if subject.workload.decode or subject.model is None:
         return subject
-    workload, kernel = subject.workload, subject.stack.attention_kernel(device.architecture)
+    kernel = subject.stack.attention_kernel(device.architecture)
+    run: dict[str, Any] = {}
     # Gaudi has its own kernel, whatever the stack runs elsewhere.
     if kernel is not None and "attention" not in subject.given and load_kernel(kernel).runs_on(device.architecture):
-        workload = replace(workload, attention=kernel)  # type: ignore[arg-type]  # a kernel's name
+        run["attention"] = kernel
     if subject.stack.compiles:
-        workload = replace(workload, compiled=True)
-    return subject if workload == subject.workload else resized_subject(subject, subject.model, workload)
+        run["compiled"] = True
+    workload = replace(subject.workload, **run)
+    if workload == subject.workload:
+        return subject
+    # The split that was asked for runs as its nearest does: what replaces it is compared with that.
+    asked = replace(subject.asked, **run) if subject.asked is not None else None
+    return replace(resized_subject(subject, subject.model, workload), asked=asked)
 
 
 def resized_subject(subject: Subject, model: ModelShape, workload: Workload) -> Subject:

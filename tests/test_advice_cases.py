@@ -221,6 +221,7 @@ def test_the_same_breaches_warn_on_every_makers_device_with_the_tier_of_their_pr
     ("config", "asked", "code", "change"),
     [
         ("qwen2.5-7b", ("--tp", "3"), "SZ105", {"tp": 2}),  # 28 heads, 4 key/value heads
+        ("qwen2.5-7b", ("--tp", "3"), "SZ105", {"tp": 4}),
         ("qwen2.5-7b", ("--tp", "8"), "SZ105", {"tp": 4}),
         ("falcon-7b", ("--tp", "2"), "SZ105", {"tp": 1}),  # 71 heads
         ("qwen3-30b-a3b", ("--ep", "3"), "SZ117", {"num_experts": 126}),  # 42 each
@@ -242,6 +243,14 @@ def test_what_does_not_divide_is_a_finding_with_its_neighbours_and_exit_1(
     (finding,) = [one for one in json.loads(result.stdout)["reports"][0]["findings"] if code in one["codes"]]
     assert finding["severity"] in ("error", "warning")
     assert change in [one["change"] for one in finding["suggestions"]]
+
+
+@pytest.mark.parametrize(("config", "tp"), [("falcon-7b", 2), ("qwen2.5-7b", 3), ("qwen2.5-7b", 8)])
+def test_the_split_that_the_times_are_of_saves_nothing_over_them(config: str, tp: int) -> None:
+    (finding,) = named(sizer.check(str(CONFIGS / f"{config}.json"), tp=tp), "SZ105")
+    first = finding.suggestions[0]
+    assert (first.step_seconds_change, first.note) == (0.0, "the times here are of it")
+    assert finding.step_seconds == 0  # it was once charged with the stack's attention kernel, against another
 
 
 def test_a_width_that_an_impossible_split_cuts_is_priced_with_the_split() -> None:

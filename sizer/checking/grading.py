@@ -134,12 +134,15 @@ def price_offer(
     gain = step.seconds - after.seconds * scale
     if at_most_s is not None:
         gain = min(gain, at_most_s)
+    note = suggestion.note
+    if subject.asked is not None and changed.workload == subject.workload and changed.model == subject.model:
+        note = "; ".join(filter(None, (note, "the times here are of it")))
     less_work = step.seconds * (1 - after.flops * scale / step.flops) if step.flops else 0.0
     priced = PricedSuggestion(
         change=named_change(suggestion.change, subject, changed), step_seconds_change=-gain,
         parameters_change=changed.parameters - subject.parameters,
         flops_change=round(after.flops * scale) - step.flops,
-        within_error=gain - max(0.0, less_work) <= pricer.error_s(step, after), note=suggestion.note,
+        within_error=gain - max(0.0, less_work) <= pricer.error_s(step, after), note=note,
     )  # fmt: skip
     return Offer(priced, step, frozenset(broken.keys() - left.keys()), suggestion, _tier(by, subject, suggestion))
 

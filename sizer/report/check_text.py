@@ -68,7 +68,7 @@ def _finding(finding: PricedFinding, report: Report, page: Page) -> list[str]:
         cost = f"  costs {seconds_text(finding.step_seconds)} a step ({percent_text(finding.step_seconds / step_s)}"
         sure = [finding.tier] if finding.tier in ("borrowed", "extrapolated") else []
         cost += ", ".join(["", *sure, *(["within the error"] if finding.within_error else [])]) + ")"
-    elif finding.violated and "priced there" not in finding.message:
+    elif finding.violated and finding.severity != "error" and "priced there" not in finding.message:
         cost = "  price unknown"
     codes = ", ".join(page.link(code, partial(_rule_address, code)) for code in finding.codes or (finding.code,))
     label = page.style(f"{finding.severity:<7} {codes}", finding.severity)

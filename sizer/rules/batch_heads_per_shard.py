@@ -3,14 +3,14 @@
 Bad: a 20 at t 8: two and a half heads a device.
 Good: a 32 at t 8: four heads a device.
 
-Suggestion: the nearest t that divides the heads, or the nearest number of heads that t divides.
+Suggestion: the nearest powers of two that divide the heads as t, or the nearest number of heads that t divides.
 """
 
 from __future__ import annotations
 
 from math import gcd
 
-from shapes.operators.split import head_counts, largest_divisor, nearest_t
+from shapes.operators.split import head_counts, nearest_t
 from sizer.rules.arithmetic import neighbours
 from sizer.rules.base import Answer, Context, Finding, NotApplicable, Suggestion
 
@@ -29,8 +29,11 @@ def check(context: Context) -> Answer:
     split = [heads for heads in known if heads % t]
     if not split:
         return ()
-    smaller = nearest_t(context.model, t) if context.model else largest_divisor(gcd(*known), t)
-    suggestions = [Suggestion({"t": smaller})]
+    # Nodes hold powers of two of devices.
+    degrees = [1 << power for power in range(gcd(*known).bit_length()) if gcd(*known) % (1 << power) == 0]
+    whole = [one for one in degrees if context.model is None or nearest_t(context.model, one) == one]
+    below, above = max(one for one in whole if one < t), min((one for one in whole if t < one <= 2 * t), default=None)
+    suggestions = [Suggestion({"t": one}) for one in (below, above) if one is not None]
     if split == [dims.get("heads")]:
         hidden = dims.get("hidden")
         suggestions += [
