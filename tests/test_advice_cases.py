@@ -112,6 +112,11 @@ def test_a_node_is_told_of_zero_and_checkpointing_within_its_devices() -> None:
         assert int(split["tp"]) * int(split["pp"]) * int(split["dp"]) == 8
 
 
+def test_a_node_is_told_of_a_smaller_microbatch_before_recomputation() -> None:
+    (finding,) = named(sizer.check(LLAMA, gpus=8, global_batch=1024), "SZ121")
+    assert finding.suggestions[0].change == {"microbatch": 1, "zero": 2}  # accumulated, for a third of the cost
+
+
 def test_a_sane_vocabulary_is_not_offered_a_padding_that_costs() -> None:
     for name in ("gpt-j-6b", "opt-1_3b"):
         assert not sizer.check(shape(MODELS[name]), s=2048).findings[1:]  # but for the memory line of a large one
@@ -226,7 +231,9 @@ def test_the_same_breaches_warn_on_every_makers_device_with_the_tier_of_their_pr
         ("falcon-7b", ("--tp", "2"), "SZ105", {"tp": 1}),  # 71 heads
         ("qwen3-30b-a3b", ("--ep", "3"), "SZ117", {"num_experts": 126}),  # 42 each
         ("qwen3-30b-a3b", ("--ep", "8", "--dp", "12"), "SZ117", {"dp": 16}),
+        ("qwen3-30b-a3b", ("--ep", "3"), "SZ117", {"ep": 4, "dp": 4}),
         ("llama-3.1-8b", ("--pp", "5"), "SZ110", {"pp": 8}),
+        ("llama-3.1-8b", ("--pp", "5"), "SZ110", {"pp": 4}),
         ("llama-3.1-8b", ("--tp", "16"), "SZ115", {"tp": 8}),
         ("llama-3.1-8b", ("--gpus", "64", "--tp", "4", "--pp", "2", "--dp", "7"), "SZ120", {"dp": 8}),
         ("llama-3.1-8b", ("--gpus", "8", "--global-batch", "1001"), "SZ120", {"global_batch": 992}),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from shapes.model.resize import DIMENSIONS
 from sizer.checking.findings import SEVERITIES, PricedFinding
 from sizer.checking.grading import TIERS, Graded, Offer
 from sizer.subject import Subject
@@ -71,8 +72,8 @@ def _merged(
 def _worth_a_line(offers: tuple[Offer, ...], subject: Subject, *, outright: bool, error: bool) -> tuple[Offer, ...]:
     """At most ``MOST``: those that save; for a breach also the least dear, where nothing that fixes it saves."""
     offers = tuple(sorted(offers, key=lambda offer: _rank(offer, subject)))
-    if error:  # what cannot run has no time that another could be slower than
-        return offers[:MOST]
+    if error:  # what cannot run has no time that another could be slower than; another split is no other model
+        return tuple(sorted(offers, key=lambda offer: bool(set(offer.change.change) & set(DIMENSIONS))))[:MOST]
     useful = tuple(
         offer
         for offer in offers

@@ -57,10 +57,20 @@ def check(context: Context) -> Answer:
 def _split(model: ModelShape, experts: int, top_k: int, workload: Workload) -> Iterator[Finding]:
     """Experts that do not divide over e, or e over the data-parallel ranks that hold them."""
     e, d = workload.e, workload.d
-    nearest = Suggestion({"e": nearest_e(model, e, d)})
-    if any(count % e for count in expert_counts(model)):
+    counts = expert_counts(model)
+    if any(count % e for count in counts):
+        # Nodes hold powers of two of devices; the data-parallel ranks that hold the experts follow.
+        whole = [
+            1 << power for power in range((2 * e).bit_length()) if not any(count % (1 << power) for count in counts)
+        ]
+        splits = [
+            Suggestion({"e": one} if d % one == 0 else {"e": one, "d": next_multiple(d, one)})
+            for one in (max(one for one in whole if one < e), min((one for one in whole if one > e), default=None))
+            if one is not None
+        ]
         changes = [Suggestion({"experts": value}) for value in neighbours(experts, e) if value >= top_k]
-        yield Finding("e", e, f"{experts} experts do not divide over e {e}", (nearest, *changes), error=True)
+        yield Finding("e", e, f"{experts} experts do not divide over e {e}", (*splits, *changes), error=True)
     elif d > 1 and d % e:
         message = f"e {e} does not divide over the {d} data-parallel ranks that hold the experts"
+        nearest = Suggestion({"e": nearest_e(model, e, d)})
         yield Finding("e", e, message, (nearest, Suggestion({"d": next_multiple(d, e)})), error=True)

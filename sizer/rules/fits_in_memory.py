@@ -103,6 +103,9 @@ def _ways_out(model: ModelShape, workload: Workload, domain: int) -> Iterator[Ma
             yield {"checkpointing": "full", "zero": 3}
     if workload.b > 1:
         yield {"b": 1}
+        if workload.train and workload.d > 1:
+            for stage in range(workload.zero + 1, 4):
+                yield {"b": 1, "zero": stage}
     shards = [{"t": degree} for degree in DEGREES if workload.t < degree <= domain]
     stages = [{"p": degree} for degree in DEGREES if degree > workload.p and model.layers % degree == 0]
     for split in (*shards, *stages):

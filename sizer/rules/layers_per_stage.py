@@ -55,4 +55,5 @@ def _stages(context: Context, layers: int) -> list[int]:
         changed = replace(workload, p=degree, gpus=None)
         return bool(memory(model, changed, device=device, implementation=context.implementation).fits)
 
-    return [degree for degree in found if fits(degree) or degree > p]
+    # Where what was asked for does not fit either, memory is SZ121's to speak of.
+    return [degree for degree in found if degree > p or fits(degree) or (2 * degree >= p and not fits(p))]

@@ -38,15 +38,17 @@ def verdict(what: str, baseline: Ranked, best: Sequence[Ranked], fixes: Sequence
     first = best[0]
     share = first.parameters_change / baseline.parameters if baseline.parameters else 0.0
     decoding = f" to train and {first.decode_speedup:.2f}x to decode" if first.decode is not None else ""
-    gain = f"{label(first)}: {first.speedup:.2f}x as fast{decoding} as {label(baseline)}, {share:+.2%} parameters"
+    keep = keeps(best, fixes)
+    than = "" if keep else f" as {label(baseline)}"
+    gain = f"{label(first)} is {first.speedup:.2f}x as fast{decoding}{than}, {share:+.2%} parameters"
     error = f"within the error of {(first.gain_high - first.gain_low) / 2 / first.gain:.1%}"
     gain += objected(first)
-    if keeps(best, fixes):
+    if keep:
         if first.gain <= 1:
             return f"keep {label(baseline)}: nothing that was tried is faster"
-        return f"keep {label(baseline)}: {gain}; {error}"
+        return f"keep {label(baseline)}: of what was tried {gain}, {error}"
     if not first.different:
-        return f"{gain}; {error}, but {label(baseline)} breaks {', '.join(fixes)}"
+        return f"{gain}, {error}, but {label(baseline)} breaks {', '.join(fixes)}"
     alike = [label(one) for one in best[1:] if one.timing.seconds <= first.timing.high]
     tail = f"; not statistically distinguishable: {'; '.join(alike[:3])}" if alike else ""
     return gain + tail
