@@ -232,7 +232,6 @@ def test_the_same_breaches_warn_on_every_makers_device_with_the_tier_of_their_pr
         ("qwen3-30b-a3b", ("--ep", "3"), "SZ117", {"num_experts": 126}),  # 42 each
         ("qwen3-30b-a3b", ("--ep", "8", "--dp", "12"), "SZ117", {"dp": 16}),
         ("qwen3-30b-a3b", ("--ep", "3"), "SZ117", {"ep": 4, "dp": 4}),
-        ("llama-3.1-8b", ("--pp", "5"), "SZ110", {"pp": 8}),
         ("llama-3.1-8b", ("--pp", "5"), "SZ110", {"pp": 4}),
         ("llama-3.1-8b", ("--tp", "16"), "SZ115", {"tp": 8}),
         ("llama-3.1-8b", ("--gpus", "64", "--tp", "4", "--pp", "2", "--dp", "7"), "SZ120", {"dp": 8}),

@@ -110,7 +110,7 @@ BAD: list[tuple[str, ModelShape, dict[str, Any], str, int | str, list[Change]]] 
     ("SZ117", experts(width=1400), {}, "expert_d_ff", 1400, [{"expert_d_ff": 1344}, {"expert_d_ff": 1408}]),
     # 256 tokens x 2 of 8 experts = 64 each; a tile's 128 want twice the batch.
     ("SZ117", experts(), {"b": 1, "s": 256}, "b", 1, [{"b": 2}]),
-    ("SZ117", experts(), {"e": 3}, "e", 3, [{"e": 2}, {"experts": 6}, {"experts": 9}]),
+    ("SZ117", experts(), {"e": 3}, "e", 3, [{"e": 2, "d": 2}, {"e": 4, "d": 4}, {"experts": 6}, {"experts": 9}]),
     ("SZ110", model(layers=4), {"p": 6}, "layers", 4, [{"p": 4}, {"layers": 6}]),
     ("SZ118", model(), {"b": 1, "s": 64}, "b", 1, [{"b": 2}]),
     # Scores of 1024 x 1024 over 64: less than 128 FLOPs a byte in any batch, so the kernel is what helps.

@@ -59,7 +59,9 @@ def test_experts_that_do_not_divide_over_e_are_sz117_with_neighbours() -> None:
     finding = next(one for one in report.findings if one.field == "ep")
     assert finding.severity == "error"
     assert {"ep": 4} in changes(finding)
-    assert {change.get("num_experts") for change in changes(finding)} >= {126, 132}
+    assert {change.get("num_experts") for change in changes(finding)} & {126, 132}
+    # Another split is no other model: it comes first.
+    assert "ep" in changes(finding)[0]
 
 
 def test_more_stages_than_layers_are_sz110() -> None:

@@ -133,7 +133,7 @@ def recorded(case: Case) -> tuple[Recorded, list[Measurement]]:
     text = (DATA / f"{case.name}.jsonl").read_text(encoding="utf-8")
     rows = [Measurement.from_row(json.loads(line)) for line in text.splitlines()]
     space, pricer = case.space, Pricer(load_device(DEFAULT_DEVICE))
-    priced = [price(space, json.loads(row.label), pricer) for row in rows]
+    priced = price(space, [json.loads(row.label) for row in rows], pricer)
     predicted = [one.timing for one in priced]
     error = max((one.high - one.low) / 2 / one.seconds for one in predicted)
     kinds = list(dict.fromkeys(one.structure for one in priced))

@@ -57,7 +57,8 @@ def listing(
     space: Space, ranked: Sequence[Ranked], pricers: Sequence[Pricer], top: int, stack: SoftwareStack | None = None
 ) -> Listing:
     """The ``top`` of ``ranked`` (baseline first). ``stack``: what `check` will price them on."""
-    rest = sorted(ranked[1:], key=lambda one: (_level(one, ranked), -_aligned(one.change), one.value, one.parameters))
+    others = (one for one in ranked[1:] if one.change != ranked[0].change)
+    rest = sorted(others, key=lambda one: (_level(one, ranked), -_aligned(one.change), one.value, one.parameters))
     if space.operators_of is not None:  # the book's single product is no model that rules could speak of
         return Listing(tuple(rest[:top]))
     own = _objections(space, space.baseline, pricers)

@@ -38,7 +38,8 @@ def space(baseline: Baseline, device: Device, limits: Limits) -> Space:
     step = device.alignment_elements(workload.dtype) * shards
     least_heads = lcm(attention.heads // attention.kv_heads, _even(attention), shards)
     one_more = -(-model.hidden * least_heads // attention.heads)
-    slack = max(int(model.hidden * NEIGHBOURHOOD), one_more if one_more <= FAR * model.hidden else 0)
+    # As far as one head, and one step of aligned shards, reaches.
+    slack = max(int(model.hidden * NEIGHBOURHOOD), *(far for far in (one_more, step) if far <= FAR * model.hidden), 0)
     found = limits.values(model.hidden - slack, model.hidden + slack, step)
     values = [value for value in found if value != model.hidden]
     if not values:
