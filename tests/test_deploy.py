@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -130,6 +131,14 @@ def test_transformer_engine_wants_16_and_torchao_leaves_16_bits() -> None:
     assert (found["transformer-engine"], found["torchao"], found["vllm"]) == ("refused", "falls back", "falls back")
 
 
+def test_vllm_lets_merged_matrices_off_the_check_and_not_what_is_cut_by_rows() -> None:
+    model = ModelShape("llama", (Stack("decoder", 4096, (Block(AttentionShape(64, 4, 64), MlpShape(14336)),)),), 32000)
+    found = deploy(model, tp=4, recipe="fp8-block", engines=("vllm",))  # keys and values of 64 a rank
+    assert verdicts(found)["vllm"] == "unknown"
+    narrow = deploy(resize(model, d_ff=14400), tp=8, recipe="fp8-block", engines=("vllm",))  # down_proj reads 1800
+    assert any("d_ff" in one or "mlp" in one for one in messages(narrow, "vllm", "refused"))
+
+
 @pytest.mark.parametrize("name", ENGINES)
 def test_every_fact_names_its_source_and_asks_something(name: str) -> None:
     engine = load_engine(name)
@@ -138,6 +147,8 @@ def test_every_fact_names_its_source_and_asks_something(name: str) -> None:
              for side in sides(read_config(str(CONFIGS / f"{config}.json")).model, 1, 1)}  # fmt: skip
     for fact in engine.facts:
         assert fact.source.startswith("https://github.com/")
+        # A file as it was read, not as it is today; what only a pull request or an issue says shows that itself.
+        assert all(re.match("[0-9a-f]{40}/", rest) for rest in re.split("blob/", fact.source)[1:]), fact.source
         assert fact.otherwise != "loads"
         assert fact.generations if fact.check == "generation" else fact.of, fact
         assert set(fact.of) <= known | {"vocab", "heads", "kv_heads"}
