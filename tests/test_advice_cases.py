@@ -117,6 +117,12 @@ def test_a_node_is_told_of_a_smaller_microbatch_before_recomputation() -> None:
     assert finding.suggestions[0].change == {"microbatch": 1, "zero": 2}  # accumulated, for a third of the cost
 
 
+def test_what_does_not_fit_its_layout_is_not_told_a_larger_microbatch() -> None:
+    report = sizer.check(str(CONFIGS / "deepseek-v3.json"), tp=8, dp=8, gpus=64)
+    assert named(report, "SZ121")[0].severity == "error"
+    assert all(int(one.change.get("microbatch", 1)) <= 4 for found in report.findings for one in found.suggestions)
+
+
 def test_a_sane_vocabulary_is_not_offered_a_padding_that_costs() -> None:
     for name in ("gpt-j-6b", "opt-1_3b"):
         assert not sizer.check(shape(MODELS[name]), s=2048).findings[1:]  # but for the memory line of a large one

@@ -141,7 +141,7 @@ def larger_microbatch(context: Context, wanted: int) -> tuple[Suggestion, ...]:
     """The smallest microbatch of at least ``wanted`` sequences that memory holds and the global batch is made of.
 
     None in inference, where a batch is as large as the requests that wait; where ``wanted`` does not fit, the largest
-    that does. Memory is asked only where it holds what runs now.
+    that does. Where what runs now does not fit either, memory is asked only if the layout was said.
     """
     workload = context.workload
     if not workload.train:
@@ -149,6 +149,8 @@ def larger_microbatch(context: Context, wanted: int) -> tuple[Suggestion, ...]:
     most = None
     if context.model is not None and context.divides:
         fits = largest_microbatch(context.model, workload, context.device, implementation=context.implementation)
+        if fits < workload.b and context.sets_any("gpus", "d"):
+            return ()
         most = fits if fits >= workload.b else None
     rank = workload.global_batch // workload.d if workload.global_batch is not None else None
     if rank is not None:
