@@ -20,7 +20,6 @@ from shapes.device import load_device
 from shapes.errors import InputError
 from shapes.model.resize import resize
 from shapes.timing import Timing
-from shapes.workload import Workload
 from sizer.cli import main
 from sizer.pricing import Pricer
 from sizer.readers import read_config
@@ -499,8 +498,7 @@ def test_constraints_that_leave_nothing_name_the_one_that_excludes_most() -> Non
 
 def test_a_candidate_counts_with_its_worst_loss_and_not_its_best() -> None:
     def candidate(value: int, seconds: float) -> TimedCandidate:
-        model = read_config(GPT3_2_7B).model
-        return TimedCandidate({"d_ff": value}, Timing(seconds, seconds, seconds, "x"), 1, model, Workload(), 1)
+        return TimedCandidate({"d_ff": value}, Timing(seconds, seconds, seconds, "x"), 1, 1, 1)
 
     devices = [load_device("h100-sxm"), load_device("b200")]
     # On the one device the second is best and half as slow again on the other; the third is 10% off on both.

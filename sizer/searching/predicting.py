@@ -30,14 +30,9 @@ class TimedCandidate:
     change: Mapping[str, int]
     timing: Timing
     flops: int
-    model: ModelShape
-    workload: Workload
+    layers: int
     parameters: int
     structure: tuple[int, bool, bool] = (0, False, False)
-
-    @property
-    def layers(self) -> int:
-        return self.model.layers
 
 
 def rebuilt(space: Space, change: Mapping[str, int]) -> tuple[ModelShape, Workload]:
@@ -77,7 +72,7 @@ def _candidate(
     scale = space.workload.tokens / workload.tokens
     timing = Timing(step.seconds * scale, step.low * scale, step.high * scale, step.source)
     return TimedCandidate(
-        change, timing, round(step.flops * scale), model, workload, space.parameters(model), _structure(step)
+        change, timing, round(step.flops * scale), model.layers, space.parameters(model), _structure(step)
     )
 
 
