@@ -67,7 +67,7 @@ class Tracked:
     accumulated: int
 
 
-class _Tracker(MemTracker):
+class Tracker(MemTracker):
     """MemTracker, with the largest activations and temporaries there ever were together."""
 
     def __init__(self) -> None:
@@ -159,7 +159,7 @@ def track(
             model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
         update = optimizer(model.parameters())
         ids = torch.zeros(b, s, dtype=torch.long)
-        tracker, peaks = _Tracker(), []
+        tracker, peaks = Tracker(), []
         tracker.track_external(model, update)
         with tracker:
             for microbatches in (1, 1, 2):

@@ -14,7 +14,7 @@ from shapes.frozen import frozen
 from shapes.memory.saved import Loss, Sizes, layer_tape, masked, style_of, tail_tape
 from shapes.memory.tape import INPUT, Tape
 from shapes.model import Block, ModelShape
-from shapes.model.adapters import layers_train
+from shapes.model.adapters import has_adapters, layers_train
 from shapes.model.parameters import ParameterTensor
 from shapes.model.stages import Stage, stage_runs
 from shapes.model.trainable import trained_block, trained_ends, trained_tensors
@@ -83,12 +83,16 @@ class Gradients:
 
 @frozen
 class _Layer:
-    """One layer of a kind: bytes it saves, whether its input is one of them, its backward's peak (saved included)."""
+    """One layer of a kind: bytes it saves, whether its input is one of them, its backward's peak (saved included).
+
+    ``unneeded``: of what it saves, what it does not where nothing before it trains.
+    """
 
     saved: int
     saves_input: bool
     backward: int
     gradients: Elements
+    unneeded: int
 
 
 @frozen
@@ -146,6 +150,9 @@ def moments(step: Step, gradients: Gradients, *, updated: int = 0) -> tuple[Mome
     kinds, runs = _kinds(step, gradients)
     saved = step.in_flight * sum(kinds[place].saved * count for place, count in runs) + _tables(step)
     saved += _embedding(step)
+    if step.first and has_adapters(step.workload) and step.workload.checkpointing == "none":
+        # Checkpointing would ask for the embedding's gradient (enable_input_require_grads).
+        saved -= step.in_flight * kinds[runs[0][0]].unneeded
     model, workload = step.model, step.workload
     everything = elements(trained_tensors(model, workload, step.stage))
     made = everything if gradients.stay else Elements()
@@ -221,7 +228,7 @@ def _layer(step: Step, block: Block, hidden: int, sizes: Sizes, gradients: Gradi
     return _Layer(
         saved=0 if alone else x if full else tape.saved_bytes(selective=selective), saves_input=INPUT in tape.saved(),
         backward=_backward(tape, x, step, gradients, made=0 if step.fused_wgrad else None),
-        gradients=elements(trained_block(block, hidden, workload)),
+        gradients=elements(trained_block(block, hidden, workload)), unneeded=tape.unneeded_bytes(),
     )  # fmt: skip
 
 

@@ -111,6 +111,16 @@ class Tape:
     def saved_bytes(self, *, selective: bool = False) -> int:
         return sum(self.saved(selective=selective).values())
 
+    def unneeded_bytes(self) -> int:
+        """What is not saved where the input needs no gradient: all that comes before the first trained weight."""
+        needing: set[int] = set()
+        kept: set[int] = set()
+        for node in self.nodes:
+            if node.weights or any(tensor.key in needing for tensor in node.inputs):
+                needing.add(node.output.key)
+                kept |= set(node.saved)
+        return sum(size for storage, size in self.saved().items() if storage not in kept)
+
     def backward_peak_bytes(self, seed_bytes: int, *, made_bytes: int = 2, kept_bytes: int = 0) -> int:
         """Most bytes alive while the tape runs backward, its saved tensors included.
 
