@@ -176,7 +176,8 @@ def test_nothing_is_found_twice_no_suggestion_is_slower_and_none_is_then_reporte
             assert len(finding.suggestions) <= 3
             for one in finding.suggestions:
                 slower = one.step_seconds_change > 0
-                assert not slower or finding.severity == "error" or "nothing faster" in one.note, (device, one)
+                said = any(why in one.note for why in ("nothing faster", "not the one priced"))
+                assert not slower or finding.severity == "error" or said, (device, one)
                 left = codes(after(model, dict(one.change), report, device, **asked), "warning", "error")
                 assert not left & set(finding.codes), (device, one)
                 # Whether memory allows a smaller t than the nearest that divides is another question.
@@ -271,3 +272,13 @@ def test_a_width_that_an_impossible_split_cuts_is_priced_with_the_split() -> Non
     assert split.severity == "error"
     assert (width.step_seconds, width.suggestions) == (0.0, ())
     assert "SZ105" in width.message
+
+
+def test_a_vocabulary_for_the_split_asked_for_is_not_judged_by_the_one_that_stands_in() -> None:
+    config = json.loads((CONFIGS / "llama-3.1-8b.json").read_text())
+    config |= {"hidden_size": 3072, "num_attention_heads": 24, "num_key_value_heads": 6, "vocab_size": 149952}
+    report = sizer.check(config, tp=4, b=2, s=4096)  # six key/value heads over four: priced at a t of three
+    (vocabulary,) = named(report, "SZ101")
+    (padded,) = vocabulary.suggestions
+    assert padded.change["vocab_size"] == 150016 and "not the one priced" in padded.note
+    assert vocabulary.severity == "warning"

@@ -84,7 +84,10 @@ def _worth_a_line(offers: tuple[Offer, ...], subject: Subject, *, outright: bool
     first = offers[0]
     if first.priced.step_seconds_change <= 0:
         return (first,)
-    note = "; ".join(filter(None, (first.priced.note, "slower, but nothing faster fixes it")))
+    # Where another split stands in, that is no judgement of what is for the one asked for.
+    stands_in = "for the split asked for, not the one priced"
+    slower = stands_in if subject.asked is not None else "slower, but nothing faster fixes it"
+    note = "; ".join(filter(None, (first.priced.note, slower)))
     return (replace(first, priced=replace(first.priced, note=note)),)
 
 
