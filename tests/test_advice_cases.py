@@ -276,9 +276,9 @@ def test_a_width_that_an_impossible_split_cuts_is_priced_with_the_split() -> Non
 
 def test_a_vocabulary_for_the_split_asked_for_is_not_judged_by_the_one_that_stands_in() -> None:
     config = json.loads((CONFIGS / "llama-3.1-8b.json").read_text())
-    config |= {"hidden_size": 3072, "num_attention_heads": 24, "num_key_value_heads": 6, "vocab_size": 149952}
+    config |= {"hidden_size": 3072, "num_attention_heads": 24, "num_key_value_heads": 6, "vocab_size": 151643}
     report = sizer.check(config, tp=4, b=2, s=4096)  # six key/value heads over four: priced at a t of three
     (vocabulary,) = named(report, "SZ101")
     (padded,) = vocabulary.suggestions
-    assert padded.change["vocab_size"] == 150016 and "not the one priced" in padded.note
+    assert padded.change["vocab_size"] == 151808 and "not the one priced" in padded.note
     assert vocabulary.severity == "warning"
