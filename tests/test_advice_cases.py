@@ -280,5 +280,6 @@ def test_a_vocabulary_for_the_split_asked_for_is_not_judged_by_the_one_that_stan
     report = sizer.check(config, tp=4, b=2, s=4096)  # six key/value heads over four: priced at a t of three
     (vocabulary,) = named(report, "SZ101")
     (padded,) = vocabulary.suggestions
-    assert padded.change["vocab_size"] == 151808 and "not the one priced" in padded.note
+    assert padded.change["vocab_size"] == 151808
+    assert "not the one priced" in padded.note
     assert vocabulary.severity == "warning"
