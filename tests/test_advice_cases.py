@@ -266,6 +266,14 @@ def test_the_split_that_the_times_are_of_saves_nothing_over_them(config: str, tp
     assert finding.step_seconds == 0  # it was once charged with the stack's attention kernel, against another
 
 
+def test_a_prime_number_of_heads_is_told_the_hidden_sizes_of_one_more_and_one_fewer() -> None:
+    report = sizer.check(shape({"h": 1600, "a": 25, "L": 48, "f": 6400, "v": 50304, "gated": False}), s=1024, tp=2)
+    offered = [dict(one.change) for one in named(report, "SZ105")[0].suggestions]
+    assert offered[0] == {"tp": 1}
+    sizes = [(one["hidden"], one["heads"], one["kv_heads"]) for one in offered[1:]]
+    assert sorted(sizes) == [(1536, 24, 24), (1664, 26, 26)]  # GPT-2 XL's heads of 64
+
+
 def test_a_width_that_an_impossible_split_cuts_is_priced_with_the_split() -> None:
     report = sizer.check(str(CONFIGS / "qwen2.5-7b.json"), tp=3)
     split, width = named(report, "SZ105")[0], named(report, "SZ108")[0]

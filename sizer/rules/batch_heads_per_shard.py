@@ -8,6 +8,7 @@ Suggestion: the nearest powers of two that divide the heads as t, or the nearest
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from math import gcd
 
 from shapes.operators.split import head_counts, nearest_t
@@ -17,6 +18,20 @@ from sizer.rules.base import Answer, Context, Finding, NotApplicable, Suggestion
 CODE = "SZ105"
 SLUG = "batch-heads-per-shard"
 SOURCE = "ML Engineering book, shape recommendation 4; arXiv 2401.14489."
+
+#: A hidden size farther away than this share is another model's.
+FARTHEST = 0.1
+
+
+def _with_heads(dims: Mapping[str, int], heads: int, t: int) -> Iterator[Suggestion]:
+    """So many heads of the same hidden size, else of the same head dimension where that is no other model."""
+    hidden, dim, kv = dims.get("hidden"), dims.get("head_dim"), dims.get("kv_heads", dims["heads"])
+    if hidden is None or hidden % heads == 0:
+        yield Suggestion({"heads": heads})
+        return
+    alike = dim is not None and dims["heads"] * dim == hidden and kv in (1, dims["heads"]) and t & (t - 1) == 0
+    if alike and abs(heads * dim - hidden) <= FARTHEST * hidden:
+        yield Suggestion({"hidden": heads * dim, "heads": heads})
 
 
 def check(context: Context) -> Answer:
@@ -35,10 +50,7 @@ def check(context: Context) -> Answer:
     below, above = max(one for one in whole if one < t), min((one for one in whole if t < one <= 2 * t), default=None)
     suggestions = [Suggestion({"t": one}) for one in (below, above) if one is not None]
     if split == [dims.get("heads")]:
-        hidden = dims.get("hidden")
-        suggestions += [
-            Suggestion({"heads": value}) for value in neighbours(split[0], t) if hidden is None or hidden % value == 0
-        ]
+        suggestions += [change for value in neighbours(split[0], t) for change in _with_heads(dims, value, t)]
     heads = " and ".join(map(str, split))
     message = f"{heads} heads do not divide over t {t}: Megatron-style tensor parallelism cannot shard them"
     return [Finding("t", t, message, tuple(suggestions), error=True)]
