@@ -249,7 +249,9 @@ def test_sizer_devices_json_holds_the_files() -> None:
     document = json.loads(run("--format", "json"))
     assert document["schema_version"] == 1
     assert [device["name"] for device in document["devices"]] == list(ALL)
-    assert device_from_mapping(document["devices"][0], load_device(ALL[0]).origin) == load_device(ALL[0])
+    first = document["devices"][0]
+    assert first.pop("expected_errors")  # the files', and what constants that are borrowed add to them
+    assert device_from_mapping(first, load_device(ALL[0]).origin) == load_device(ALL[0])
 
 
 def test_sizer_devices_name_shows_fields_with_their_sources() -> None:

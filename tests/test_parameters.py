@@ -149,6 +149,7 @@ def test_key_value_heads_that_neither_divide_nor_are_divided_are_refused_by_name
     assert operators(model, Workload(t=12))
 
 
+@pytest.mark.slow
 def test_the_trace_refuses_the_same_split() -> None:
     from shapes.trace import trace_config
 

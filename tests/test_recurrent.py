@@ -117,6 +117,7 @@ def test_a_step_runs_the_products_that_torch_dispatches(family: str) -> None:
     assert batched == seen
 
 
+@pytest.mark.slow
 def test_the_scans_products_are_those_of_the_papers_listing() -> None:
     """Listing 1 of arXiv 2405.21060 ("minimal SSD"), its einsums counted by torch's own counter."""
     torch = pytest.importorskip("torch")
