@@ -48,7 +48,15 @@ def test_the_shipped_tables_are_read_whole() -> None:
         assert len(constants.correction.log_factors) == constants.correction.grid.size
 
 
+@pytest.fixture
+def fewer_pairs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A search of a tenth of the pairs, in half as many rounds: these tables are of a few thousand products."""
+    for name, value in (("PAIRS", 60_000), ("NEAR_PAIRS", 15_000), ("ROUNDS", 30), ("QUIET", 1)):
+        monkeypatch.setattr(f"fit.correction.{name}", value)
+
+
 @pytest.mark.slow
+@pytest.mark.usefixtures("fewer_pairs")
 def test_a_library_that_dislikes_idle_tails_is_learned() -> None:
     device = load_device("h100-sxm")
     plain = first_guess(device, "bf16")
@@ -62,7 +70,7 @@ def test_a_library_that_dislikes_idle_tails_is_learned() -> None:
     slow = replace(blank, seconds=even.seconds * (1 + 0.05 * idle))
     case = Case(plain, 2, 2)
     errors = {
-        (tiles, bool(bound)): slow.errors(fitted(slow, case, (tiles, 2.0), bound)).mean()
+        (tiles, bool(bound)): slow.errors(fitted(slow, case, (tiles, (2.0, 2.0)), bound)).mean()
         for tiles, bound in (((), ()), (TAIL_TILES, ()), (TAIL_TILES, (case,)))
     }
     assert slow.errors(plain).mean() > 0.02
@@ -73,6 +81,7 @@ def test_a_library_that_dislikes_idle_tails_is_learned() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("fewer_pairs")
 def test_bound_tables_let_no_time_fall_however_noisy_the_data() -> None:
     device = load_device("h100-sxm")
     plain = first_guess(device, "bf16")
@@ -80,7 +89,7 @@ def test_bound_tables_let_no_time_fall_however_noisy_the_data() -> None:
     m, n, k = (64.0 * random.integers(8, 300, 2000) for _ in range(3))
     blank = Products(m, n, k, np.ones_like(m))
     noisy = replace(blank, seconds=blank.predicted(plain) * np.exp(random.normal(0, 0.2, 2000)))
-    constants = fitted(noisy, Case(plain, 2, 2), (TAIL_TILES, 2.0), (Case(plain, 2, 2),))
+    constants = fitted(noisy, Case(plain, 2, 2), (TAIL_TILES, (2.0, 2.0)), (Case(plain, 2, 2),))
     one = np.ones_like(m)
 
     def seconds(*dims: np.ndarray) -> np.ndarray:

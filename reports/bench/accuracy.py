@@ -9,7 +9,6 @@ that has nvidia-matmul-heuristics; without it that column is left out.
 from __future__ import annotations
 
 import argparse
-import itertools
 import sys
 import time
 from dataclasses import dataclass
@@ -20,21 +19,19 @@ import on_path  # noqa: F401  # reports/fit
 from accuracy_measures import Array, Rows, concordance, mape, regret, spearman
 from accuracy_peers import boosting, by_framework, fitted_roofline, framework_noise, heuristics, rescaled, roofline
 from accuracy_plots import scatter, staircase
-from fit.attention import TABLES_OF, errors, fit_phase, read_tables
 from fit.gemm import fit_products
-from fit.run import read_published
+from fit.run import _products as products_of
+from fit.run import read_published, user_errors
 from tabulate import tabulate
 
 from shapes.calibrate.data import Record
 from shapes.calibrate.device_file import write_tables
 from shapes.calibrate.hold_out import held_out
 from shapes.calibrate.products import Products, products
-from shapes.calibrate.run import refine
+from shapes.calibrate.run import _plain, refine
 from shapes.cost import predict_gemm
-from shapes.cost.attention_constants import constants_of
 from shapes.cost.constants import gemm_constants
 from shapes.device import Device, load_device
-from shapes.kernels import resolve
 
 REPORTS = Path(__file__).resolve().parents[1]
 FITTED = {"a100_sxm": "a100-sxm", "h100_sxm": "h100-sxm", "h200_sxm": "h200", "l40s": "l40s", "b200_sxm": "b200"}
@@ -221,14 +218,40 @@ def spec_table(root: Path) -> str:
     return tabulate(rows, headers, tablefmt="github")
 
 
-def write_spec_errors(root: Path) -> None:
-    """What was judged of the devices known by their data sheet goes into their files: errors, never constants."""
-    for gpu, name in SPEC_ONLY.items():
-        case = load(root / gpu, name)
-        off = np.abs(case.predicted / case.data.seconds - 1)
-        large = case.data.large
-        error = {"large": round(float(off[large].mean()), 4), "small": round(float(off[~large].mean()), 4)}
-        write_tables(Path(case.device.origin), {"error": {"bf16": error}})
+def write_borrowed_errors(root: Path) -> None:
+    """What was judged of constants that are borrowed goes into the files of who borrows: errors, never constants."""
+    for gpu, name in {**SPEC_ONLY, "h200_sxm": "h200"}.items():
+        device = load_device(name)
+        error = _plain(device.errors)
+        for table, dtype, recipe, theirs in LOW_PRECISION:
+            files = sorted((root / gpu).rglob("gemm_perf.parquet"))
+            records = [one for file in files for one in products_of(file, {theirs: dtype})]
+            if table not in device.cost and dtype in device.peak_flops and records:
+                error[table] = user_errors(records, gemm_constants(device, dtype, recipe)[0])
+        write_tables(Path(device.origin), {"error": error})
+
+
+#: Tables of ``[cost]`` and ``[error]``: our element type and recipe, aiconfigurator-core's name.
+LOW_PRECISION = (
+    ("bf16", "bf16", None, "bfloat16"), ("fp8", "fp8", None, "fp8"), ("fp8_blockwise", "fp8", "blockwise", "fp8_block"),
+    ("nvfp4", "nvfp4", None, "nvfp4"),
+)  # fmt: skip
+
+
+def low_precision_table() -> str:
+    """What the device files say of products in fewer bits, as fitted or judged last."""
+    rows = []
+    for name in (*FITTED.values(), *SPEC_ONLY.values()):
+        device = load_device(name)
+        for table, dtype, recipe, _ in LOW_PRECISION[1:]:
+            if dtype in device.peak_flops and table in device.errors and table in gemm_constants(
+                device, dtype, recipe
+            )[1].table:  # fmt: skip
+                figures = (device.errors[table].get(key) for key in ("large", "large_p95", "small", "small_p95"))
+                rows.append([name, table, "fitted" if table in device.cost else "borrowed",
+                             *("-" if one is None else percent(one) for one in figures)])  # fmt: skip
+    headers = ["device", "products", "tier", "large", "95th percentile", "small", "95th percentile"]
+    return tabulate(rows, headers, tablefmt="github")
 
 
 def quick_error(case: Case, seed: int) -> float:
@@ -239,71 +262,6 @@ def quick_error(case: Case, seed: int) -> float:
     constants = refine(case.data[chosen], case.device, "bf16", seed)
     rest = np.setdiff1d(large, chosen)
     return float(case.data[rest].errors(constants).mean())
-
-
-def attention_table(root: Path, seeds: int) -> str:
-    """The usual kernel's forward on sequence lengths that were never seen, the committed split and others."""
-    rows = []
-    for gpu, name in FITTED.items():
-        device = load_device(name)
-        kernel = resolve("auto", device.architecture, training=False)
-        files = sorted((root / gpu / "attention").rglob("context_attention_perf.parquet"))
-        data = read_tables(files, TABLES_OF[kernel][name][1:], "bf16", kernel, name)
-        window, long = data.work.window > 0, data.work.q_len >= 512
-        off = np.abs(errors(data, constants_of(kernel, device, "bf16").forward, False, "bf16"))
-        hidden = held_out(data.work.q_len)
-        full, windowed, short = (off[hidden & part] for part in (long & ~window, long & window, ~long))
-        others = [np.abs(fit_phase(data, device, "bf16", False, {}, seed)[1]).mean() for seed in range(1, seeds + 1)]
-        rows.append([
-            name, kernel, len(data), verdict(float(off[hidden & long].mean()), 0.1), percent(float(full.mean())),
-            percent(float(windowed.mean())) if windowed.size else "no data", percent(float(short.mean())),
-            percent(float(np.mean(others))) if others else "-", attention_noise(files, kernel, name),
-        ])  # fmt: skip
-    headers = [
-        "device",
-        "kernel",
-        "shapes",
-        "s >= 512 (target)",
-        "no window",
-        "window",
-        "s < 512",
-        f"mean of {seeds} other draws",
-        "framework against framework",
-    ]
-    return tabulate(rows, headers, tablefmt="github")
-
-
-def attention_noise(files: list[Path], kernel: str, name: str) -> str:
-    """Each two frameworks on the same shapes of s >= 512, rescaled: the mean over pairs."""
-    groups: dict[str, list[Path]] = {}
-    for path in files:
-        groups.setdefault(path.relative_to(path.parents[2]).parts[0], []).append(path)
-    tables = []
-    for group in groups.values():
-        data = read_tables(group, TABLES_OF[kernel][name][1:], "bf16", kernel, name)
-        if not len(data):
-            continue
-        w, long = data.work, data.work.q_len >= 512
-        keys = zip(w.batch, w.q_len, w.heads, w.kv_heads, w.d_qk, w.window, long, strict=True)
-        tables.append({key[:-1]: one for key, one in zip(keys, data.seconds, strict=True) if key[-1]})
-    errors_of = []
-    for one, two in itertools.combinations(tables, 2):
-        if shared := one.keys() & two.keys():
-            errors_of.append(rescaled(*(np.array([table[key] for key in shared]) for table in (one, two))))
-    return percent(float(np.mean(errors_of))) if errors_of else "one framework"
-
-
-def fp8_table(cases: list[Case]) -> str:
-    rows = []
-    for case in cases:
-        if "fp8" not in case.device.cost:
-            continue
-        data = products(case.records, "fp8")
-        judged = held_out(data.n) & data.large
-        m, n, k = (getattr(data, axis).astype(np.int64)[judged] for axis in "mnk")
-        error = mape(predict_gemm(case.device, m, n, k, dtype="fp8"), data.seconds[judged])
-        rows.append([case.name, int(judged.sum()), percent(error)])
-    return tabulate(rows, ["device", "shapes", "fp8, unseen n"], tablefmt="github")
 
 
 def speed() -> str:
@@ -331,7 +289,7 @@ def main() -> None:
     cases = [load(options.data / gpu, name) for gpu, name in FITTED.items()]
     say("loaded")
     if options.write_errors:
-        write_spec_errors(options.data)
+        write_borrowed_errors(options.data)
     plots = options.out.parent / "plots"
     plots.mkdir(exist_ok=True)
     pictures = [scatter(case.name, case.data, case.predicted, case.judged, plots) for case in cases]
@@ -343,8 +301,8 @@ def main() -> None:
     values = {
         "files": files_table(),
         "errors": compared, "ranks": ranks_table(cases), "regret": regret_table(cases), "small": small_table(cases),
-        "spec": spec_table(options.data), "attention": attention_table(options.data, options.seeds),
-        "fp8": fp8_table(cases), "speed": "\n".join([speed(), *speeds]), "seeds": seeds_table(cases, options.seeds),
+        "spec": spec_table(options.data), "fp8": low_precision_table(),
+        "speed": "\n".join([speed(), *speeds]), "seeds": seeds_table(cases, options.seeds),
         "plots": "\n".join(f"![{path.stem}](plots/{path.name})" for path in pictures),
         "held_out": ", ".join(str(int(n)) for n in np.unique(cases[0].data.n[cases[0].hidden])),
     }  # fmt: skip

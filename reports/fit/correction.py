@@ -43,7 +43,9 @@ RIDGES = ((1.0, 1.0), (20.0, 1.0), (20.0, 20.0))
 #: Tiles whose tails count, and both ridge penalties.
 Choice = tuple[tuple[tuple[int, int], ...], tuple[float, float]]
 #: Weight of a large product against a small one: there are two small ones to each, most of them launch-bound.
-LARGE_WEIGHT = 2.0
+LARGE_WEIGHT = 4.0
+#: How strongly a polish holds entries where they are: the data's own pull, times this.
+HELD = 20.0
 #: Steps of the robust weights; rounds of looking for pairs that fall, at the most, and in a row in which none is found.
 STEPS, ROUNDS, QUIET = 12, 60, 4
 #: Pairs of growing sizes looked at in a round: drawn anew on the device, on each relative, and near the worst known.
@@ -57,7 +59,7 @@ DOUBLED, GROWN = 0.0, -8.5e-3
 DECIMALS = 5
 #: How far beyond what is asked each pair is looked for, and a bound one pushed besides: what a search has not found
 #: is worse than all that it has by less.
-ROOM, MARGIN = 3e-4, 5e-5
+ROOM, MARGIN = 1e-4, 5e-5
 #: Log units from binding at which a pair is let go.
 NEAR_BINDING = 0.05
 #: Sizes of which growth is asked: up to this, three quarters of them multiples of 64.
@@ -122,12 +124,39 @@ def fitted(
 ) -> GemmConstants:  # fmt: skip
     """The tables with the tails and the ridge penalty of ``choice``, bound on the cases of ``bound``."""
     tiles, ridge = choice
-    dims = (products.m, products.n, products.k)
     grids = _grid(products[products.large], case, tiles), _grid(products[~products.large], case, tiles)
+    program = _program(products, case, grids, ridge)
+    _bind(program, grids, bound, seed, progress)
+    return _corrected(case, grids, np.round(program.coefficients, DECIMALS))
+
+
+def polished(
+    products: Products, constants: GemmConstants, bound: Sequence[Case], *, seed: int = 0,
+    progress: Callable[[str], None] = lambda _: None,
+) -> GemmConstants:  # fmt: skip
+    """``constants`` with tables moved as little as it takes that nothing falls on ``bound``, theirs the first."""
+    large, small = constants.correction, (constants.small or constants).correction
+    if large is None or small is None:
+        return constants
+    grids, case = (large.grid, small.grid), bound[0]
+    program = _program(products, case, grids, RIDGES[0], np.array([*large.log_factors, *small.log_factors]))
+    _bind(program, grids, bound, seed, progress)
+    return _corrected(case, grids, np.round(program.coefficients, DECIMALS))
+
+
+def _program(
+    products: Products, case: Case, grids: tuple[Grid, Grid], ridge: tuple[float, float], start: Array | None = None
+) -> _Program:
+    dims = (products.m, products.n, products.k)
     target = np.log(products.seconds) - case.log_closed(dims)
     weight = np.where(products.large, LARGE_WEIGHT, 1.0)
-    penalty = np.repeat(ridge, [grid.size for grid in grids])
-    program = _Program(case.design(dims, grids), target, weight, penalty)
+    return _Program(case.design(dims, grids), target, weight, np.repeat(ridge, [grid.size for grid in grids]), start)
+
+
+def _bind(
+    program: _Program, grids: tuple[Grid, Grid], bound: Sequence[Case], seed: int, progress: Callable[[str], None]
+) -> None:
+    """Rounds of looking for what falls and of solving with that bound, until QUIET of them find nothing."""
     random = np.random.default_rng(seed)
     searches = [_Search(one, grids, random, RELATIVE_PAIRS if index else PAIRS) for index, one in enumerate(bound)]
     quiet = 0
@@ -141,8 +170,8 @@ def fitted(
         quiet = 0 if fallen else quiet + 1
         if quiet == QUIET:
             break
-        program.solve()
-    return _corrected(case, grids, np.round(program.coefficients, DECIMALS))
+        if fallen:
+            program.solve()
 
 
 def _corrected(case: Case, grids: tuple[Grid, Grid], coefficients: Array) -> GemmConstants:
@@ -260,13 +289,22 @@ def _first_of_each(pairs: _Pairs, order: NDArray[np.intp]) -> NDArray[np.intp]:
 
 
 class _Program:
-    """Robust ridge regression under linear inequalities, of which those far from binding are let go."""
+    """Robust ridge regression under linear inequalities, of which those far from binding are let go.
 
-    def __init__(self, design: csr_matrix, target: Array, weight: Array, penalty: Array) -> None:
+    From ``start`` on, where it is given, to which the entries are held.
+    """
+
+    def __init__(
+        self, design: csr_matrix, target: Array, weight: Array, penalty: Array, start: Array | None = None
+    ) -> None:
         self.growth, self.least = csr_matrix((0, design.shape[1])), np.empty(0)
         self.design, self.target, self.weight, self.penalty = design, target, weight, penalty
         self.coefficients: Array = np.zeros(design.shape[1])
         self.robust: Array = np.ones(len(target))
+        self.start = start
+        if start is not None:
+            self.coefficients = start.copy()
+            return
         for _ in range(STEPS):
             self.coefficients = np.asarray(np.linalg.solve(*self._normal()), dtype=np.float64)
             self._reweigh()
@@ -274,7 +312,11 @@ class _Program:
     def _normal(self) -> tuple[Array, Array]:
         """Matrix and right-hand side of the weighted ridge regression."""
         weighted = self.design.multiply((self.weight * self.robust)[:, None]).tocsr().T
-        return (weighted @ self.design).toarray() + np.diag(self.penalty), weighted @ self.target
+        matrix, right = (weighted @ self.design).toarray(), weighted @ self.target
+        if self.start is None:
+            return matrix + np.diag(self.penalty), right
+        held = HELD * (np.diag(matrix) + 1)
+        return matrix + np.diag(self.penalty + held), right + held * self.start
 
     def _reweigh(self) -> None:
         self.robust = 1 / np.sqrt(1 + ((self.target - self.design @ self.coefficients) / 0.05) ** 2)
