@@ -21,7 +21,7 @@ def check_choices(method: str | None, base: str | None, targets: str | None, *, 
     if method is not None and method not in METHODS:
         raise InputError(f"expected one of {', '.join(METHODS)}", key="finetune", value=method)
     if method is not None and not train:
-        raise InputError("expected no fine-tuning with --phase infer", key="finetune", value=method)
+        raise InputError("expected no fine-tuning with a phase of inference", key="finetune", value=method)
     if base is not None and base not in BASES:
         raise InputError(f"expected one of {', '.join(BASES)}", key="base", value=base)
     if base is not None and method not in ("lora", "qlora"):

@@ -352,6 +352,8 @@ def _traced_module(
             raise InputError(said, where=where, key="dtype", value=asked)
         traced = replace(traced, operators=tuple(_under_autocast(one, asked) for one in traced.operators))
         cast = f"as under autocast: products and attention run in {asked}, weights and the rest stay fp32"
+    elif runs_in == "fp32" and "dtype" not in workload:
+        cast = "the module is in fp32, whose products ask for less: if it runs under autocast, say so (dtype bf16)"
     subject = subject_of_trace(traced, where, replace(settled, dtype=asked), dims, given=frozenset(workload))
     unpriced = "changes are not priced: a module's sizes are its own code's, so build the changed one and check it too"
     return replace(subject, notes=(*subject.notes, *filter(None, [cast]), unpriced))

@@ -126,7 +126,7 @@ def test_a_released_architecture_is_advised_on_its_workload_only() -> None:
     ({"finetune": "full", "base": "nf4"}, "base = 'nf4': expected it with --finetune lora or qlora"),
     ({"finetune": "qlora", "base": "bf16"}, "expected nf4 or int8 with qlora"),
     ({"finetune": "lora", "lora_rank": 0}, "lora_rank = 0: expected an integer between 1"),
-    ({"finetune": "lora", "phase": "infer"}, "expected no fine-tuning with --phase infer"),
+    ({"finetune": "lora", "phase": "infer"}, "expected no fine-tuning with a phase of inference"),
     ({"lora_targets": "q_proj"}, "lora_targets = 'q_proj': expected it with"),
 ])  # fmt: skip
 def test_choices_that_there_are_not_are_one_line(options: dict[str, Any], said: str) -> None:

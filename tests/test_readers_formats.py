@@ -380,7 +380,7 @@ def test_deepspeed_overlaps_the_reduction_with_stage_3_or_where_told(
         "max_position_embeddings": 64,
     }
     both = read_config(Source(megatron, training=(str(file),))).workload["no_overlap"]
-    assert both == ",".join(["tensor-forward", "expert", *(["data"] if expected == "data" else [])])
+    assert both == ",".join(["tensor-forward", *(["data"] if expected == "data" else [])])
 
 
 def test_saved_training_arguments_are_told_from_accelerates_settings_and_give_adapters(tmp_path: Path) -> None:

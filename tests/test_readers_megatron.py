@@ -305,7 +305,7 @@ def test_experts_in_a_latent_space_are_smaller_and_projected_to() -> None:
         ("--expert-model-parallel-size 4 --num-experts 8", {"e": 4}),
         ("--sequence-parallel", {"sequence_parallel": True}),
         ("--attention-backend unfused", {"attention": "eager"}),
-        ("", {"no_overlap": "tensor-forward,expert,data"}),
+        ("", {"no_overlap": "tensor-forward,data"}),
         (
             "--overlap-grad-reduce --use-distributed-optimizer --tp-comm-overlap --moe-shared-expert-overlap",
             {"no_overlap": "gather"},

@@ -24,6 +24,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
+from reports.bench.readers_meta import listed, reference  # noqa: E402
 from shapes.errors import InputError  # noqa: E402
 from sizer.readers import Reading, Source, read_config  # noqa: E402
 
@@ -31,7 +32,20 @@ REPORT = ROOT / "reports" / "readers.md"
 #: Experts of a large mixture as judged: Megatron's local layers build a module for each.
 FEW = 8
 MODEL = {"model_type": "gpt2"}
-CLONES = ("megatron", "neox", "nanogpt", "litgpt", "nemo", "torchtitan", "deepspeed", "accelerate")
+CLONES = (
+    "megatron",
+    "neox",
+    "nanogpt",
+    "litgpt",
+    "nemo",
+    "torchtitan",
+    "deepspeed",
+    "accelerate",
+    "llama",
+    "arguments",
+)
+#: Clones of any number of projects that are no format's own: forks with launch scripts, recipes that name a model.
+MANY = ("fork", "recipes")
 KINDS = {"megatron": "gpt", "megatron-bert": "bert", "megatron-t5": "t5"}
 
 
@@ -223,6 +237,18 @@ def litgpt_tallies(clone: Path) -> Iterator[Tally]:
     yield tally("litgpt's recipes", clone, stating(clone, r"(?m)^train:", "config_hub/**/*.yaml"), read_config)
 
 
+def llama_tally(clone: Path) -> Tally:
+    """params.json as llama-stack lists them and as they lie in ``clone``/params (fetched from public repositories)."""
+    found = {clone / name: params for name, params in listed(clone)}
+    found |= {path: json.loads(path.read_text("utf-8")) for path in sorted(clone.glob("params/**/params.json"))}
+
+    def question(path: Path, reading: Reading) -> tuple[Mapping[str, Any], Reading]:
+        return {"params": found[path], "vocab": reading.model.vocab, "tied": reading.model.tied}, reading
+
+    return tally("Meta's params.json", clone, list(found), lambda path: read_config(found[path]), question,
+                 reference(clone))  # fmt: skip
+
+
 def beside_a_model(path: Path) -> Reading:
     return read_config(Source(MODEL, training=(str(path),)))
 
@@ -268,6 +294,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     for name in CLONES:
         parser.add_argument(f"--{name}", type=Path)
+    for name in MANY:
+        parser.add_argument(f"--{name}", type=Path, action="append", default=[])
     parser.add_argument("--output", type=Path, default=REPORT)
     chosen = parser.parse_args()
     tallies: list[Tally] = []
@@ -297,17 +325,26 @@ def main() -> None:
     if chosen.torchtitan:
         files = stating(chosen.torchtitan, r"(?m)^flavor", "**/*.toml")
         tallies.append(tally("torchtitan TOML", chosen.torchtitan, files, read_config))
+    if chosen.llama:
+        tallies.append(llama_tally(chosen.llama))
     trainers = {
         "deepspeed": ("DeepSpeed settings", r"train_micro_batch_size_per_gpu|zero_optimization|train_batch_size"),
         "accelerate": ("accelerate's settings", r"distributed_type|zero_optimization"),
+        "arguments": ("TrainingArguments", "per_device_train_batch_size"),
     }
     for option, (name, states) in trainers.items():
         clone = getattr(chosen, option)
         if clone is not None:
-            globs = ("**/*.json",) if option == "deepspeed" else ("**/*.y*ml", "**/*.json")
+            globs = ("**/*.json",) if option != "accelerate" else ("**/*.y*ml", "**/*.json")
             files = stating(clone, states, *globs)
             tallies.append(tally(f"{name} (`--training`)", clone, files, beside_a_model))
-    given = " ".join(f"--{name} DIR" for name in CLONES if getattr(chosen, name))
+    for clone in chosen.fork:
+        files = stating(clone, r"--num-layers[ =]|--hidden-size[ =]", "**/*.sh")
+        tallies.append(tally(f"{clone.name}'s launch scripts", clone, files, read_config))
+    for clone in chosen.recipes:
+        files = stating(clone, r"(?m)^ *-? *(model|model_name_or_path|base_model):", "**/*.yaml")
+        tallies.append(tally(f"{clone.name}'s recipes", clone, files, read_config))
+    given = " ".join(f"--{name} DIR" for name in (*CLONES, *MANY) if getattr(chosen, name))
     chosen.output.write_text(report(tallies, f"python reports/bench/readers.py {given}"), encoding="utf-8")
 
 

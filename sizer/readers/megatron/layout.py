@@ -65,6 +65,8 @@ def _given(fields: Fields, **names: str) -> dict[str, Any]:
 def _sharding(fields: Fields) -> dict[str, Any]:
     """The distributed optimizer shards states alone (ZeRO 1); Megatron-FSDP as its strategy says; FSDP 2 everything."""
     distributed = fields.flag("use_distributed_optimizer")
+    if stage := fields.count("zero_stage"):  # Megatron-DeepSpeed's
+        return {"zero": min(stage, 3)}
     if fields.flag("use_torch_fsdp2"):
         return {"zero": 3}
     strategy = fields.text("data_parallel_sharding_strategy", default="no_shard")
@@ -83,10 +85,10 @@ def _not_overlapped(fields: Fields, *, sharded: bool) -> dict[str, Any]:
     """
     prefetches = fields.flag("use_torch_fsdp2")
     data, gather = (prefetches or fields.flag(f"overlap_{what}") for what in ("grad_reduce", "param_gather"))
-    experts = [fields.flag("overlap_moe_expert_parallel_comm"), fields.flag("moe_shared_expert_overlap")]
+    fields.flag("moe_shared_expert_overlap")  # the stacks' constant is of runs with it; the other flag: _dispatch
     off = {
-        "tensor-forward": not fields.flag("tp_comm_overlap"), "expert": not any(experts),
-        "data": not data, "gather": data and sharded and not gather,
+        "tensor-forward": not fields.flag("tp_comm_overlap"), "data": not data,
+        "gather": data and sharded and not gather,
         "pipeline": fields.flag("no_overlap_p2p_communication") or not fields.flag("overlap_p2p_comm", default=True),
     }  # fmt: skip
     names = [group for group, alone in off.items() if alone]
@@ -107,6 +109,8 @@ def _recomputation(fields: Fields) -> dict[str, Any]:
     granularity, activations = fields.text("recompute_granularity"), fields.flag("recompute_activations")
     if granularity not in ("", "full", "selective"):
         raise fields.error("expected full or selective", "recompute_granularity")
+    if not granularity and fields.flag("checkpoint_activations"):  # before 2022 there was no other granularity
+        granularity = "full"
     if not granularity and activations:
         granularity = "selective"
     return {"checkpointing": granularity} if granularity else {}
