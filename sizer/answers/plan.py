@@ -31,6 +31,8 @@ LARGEST_MICROBATCH = 64
 LEAST_TOKENS = 2048
 #: Components of memory that do not depend on the microbatch.
 WHATEVER_B = ("weights", "master_weights", "dummy_wgrads", "optimizer_states", "framework", "allocator")
+#: How full a device may be for a layout to be recommended: what the caching allocator's fragmentation takes is unknown.
+FULL = 0.95
 #: Chunks a pipeline stage is cut into for the interleaved schedule, besides none.
 CHUNKS = (2, 4, 8)
 #: The stack that plans are priced by: the one that runs every split tried here.
@@ -138,8 +140,13 @@ class Plan(Printable):
 
     @property
     def recommended(self) -> Candidate:
-        """The simplest of the candidates that are alike, the fastest of equally simple ones."""
+        """The simplest of the candidates that are alike, the fastest of equally simple ones.
+
+        One that fills the device to the brim is not recommended beside others: fragmentation is not counted.
+        """
         alike = self.candidates[: self.indistinguishable]
+        roomy = [candidate for candidate in alike if candidate.memory_bytes <= FULL * self.device_bytes]
+        alike = tuple(roomy) or alike
         return min(alike, key=lambda candidate: (candidate.complexity, candidate.seconds))
 
     def training(self, candidate: Candidate) -> Training | None:
