@@ -244,7 +244,10 @@ def carried(constants: GemmConstants, device: Device, kin: Device, dtype: str, o
     most = asymptote(device, dtype) * device.peak(dtype)
     if dtype in device.compute.vector_dtypes:
         short = most / device.peak(dtype) / LOW_POWER_SHARE - 1 if device.power_w < LOW_POWER_W else 0.0
-        return replace(scaled, flops_per_s=most, throttle=short, throttle_s=LOW_POWER_S)
+        # Plain cores are fed from registers more than matrix units are: half of what `scaled` adds, in log, by the best
+        # squares of seven devices (reports/kernels.md).
+        fed = (constants.load_steps * scaled.load_steps) ** 0.5
+        return replace(scaled, flops_per_s=most, throttle=short, throttle_s=LOW_POWER_S, load_steps=fed)
     if origin.own_device:
         return scaled
     if power_is_ample(device, kin):
