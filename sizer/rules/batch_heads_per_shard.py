@@ -29,7 +29,7 @@ def _with_heads(dims: Mapping[str, int], heads: int, t: int) -> Iterator[Suggest
     if hidden is None or hidden % heads == 0:
         yield Suggestion({"heads": heads})
         return
-    alike = kv in (1, dims["heads"]) and t & (t - 1) == 0
+    alike = kv == dims["heads"] and t & (t - 1) == 0
     if alike and dim is not None and dims["heads"] * dim == hidden and abs(heads * dim - hidden) <= FARTHEST * hidden:
         yield Suggestion({"hidden": heads * dim, "heads": heads})
 
