@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 pytest.importorskip("torch")
-pytest.importorskip("transformers")
+transformers = pytest.importorskip("transformers")
 
 import memory_oracle as oracle
 
@@ -17,7 +17,11 @@ from shapes.model import ModelShape
 from shapes.workload import Workload
 from sizer.readers import read_config
 
-pytestmark = pytest.mark.slow
+pytestmark = [
+    pytest.mark.slow,
+    # transformers 4 loops over experts by data, which fake tensors cannot, and writes gpt2, bloom and falcon otherwise.
+    pytest.mark.skipif(transformers.__version__.startswith("4."), reason="the classes of transformers 5 are counted"),
+]
 
 #: What the project promises of a total; most of the table (reports/memory.md) is within 0.1%.
 TOLERANCE = 0.01

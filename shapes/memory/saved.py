@@ -1,4 +1,4 @@
-"""What transformers' eager PyTorch modules put on autograd's tape, family by family.
+"""What transformers 5's eager PyTorch modules put on autograd's tape, family by family.
 
 The families are data (``STYLES``): how a norm, an activation function and the attention core are written decides what
 is saved. Checked against torch's MemTracker over whole training steps in tests/test_memory_tracker.py.
