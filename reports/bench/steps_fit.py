@@ -33,7 +33,7 @@ from shapes.software_stack import STACKS_DIR, SoftwareStack, list_stacks, load_s
 CORE = (
     ("kernels.gemm", 1.0, 0.1), ("by_dtype.fp8", 1.0, 0.3), ("by_dtype.mxfp8", 1.0, 0.3), ("by_dtype.nvfp4", 1.0, 0.3),
     ("by_device.b300", 1.0, 0.15), ("by_device.gb200", 1.0, 0.15), ("by_device.gb300", 1.0, 0.15),
-    ("kernels.grouped", 1.2, 0.3), ("attention.blackwell.64", 5.0, 0.4), ("attention.blackwell.128", 1.0, 0.15),
+    ("kernels.grouped", 1.2, 0.3), ("attention.blackwell.64", 1.5, 0.25), ("attention.blackwell.128", 1.0, 0.15),
     ("attention.blackwell.192", 1.0, 0.3), ("attention.hopper.128", 1.0, 0.15), ("attention.hopper.192", 1.0, 0.3),
     ("kernels.elementwise", 2.0, 0.4), ("kernels.quantise", 1.2, 0.3), ("kernels.moe", 2.0, 0.5),
     ("host.launch_s", 4e-6, 0.5),
@@ -43,10 +43,12 @@ CORE = (
     ("communication.data.hidden", 0.6, 0.3), ("communication.data.speed", 0.7, 0.3), ("optimizer.fixed_s", 2e-2, 0.7),
 )  # fmt: skip
 
-#: Releases of Megatron Bridge before the newest that the stack stands for, against it.
+#: Releases of Megatron Bridge against the newest in low precision, which the stack stands for. Its runs in bf16 are
+#: slower by their experts; GPT-OSS alone has heads of 64 on Blackwell, all in bf16, and its attention's prior is narrow
+#: because rows of one model cannot tell the two apart.
 RELEASES = tuple(
     (f"release.{release}.{what}", 1.0, spread)
-    for release in ("25", "26-02")
+    for release in ("bf16", "25", "26-02")
     for what, spread in (("kernels", 0.05), ("experts", 0.3))
 )
 
