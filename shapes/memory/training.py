@@ -194,7 +194,7 @@ def _ddp_buckets(tensors: tuple[ParameterTensor, ...], workload: Workload, recip
 def _dummy_wgrads(step: Step) -> Iterator[Component]:
     """What autograd is given where a product added its weight's gradient to the buffer: one tensor of each shape.
 
-    get_dummy_wgrad in transformer_engine/pytorch/module/_common.py, which keeps them.
+    get_dummy_wgrad in transformer_engine/pytorch/module/base.py, which keeps them.
     """
     if not step.fused_wgrad:
         return
