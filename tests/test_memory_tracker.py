@@ -175,7 +175,6 @@ GROUPED: dict[str, Any] = {"multi_query": False, "new_decoder_architecture": Tru
         ("cohere2", "eager", "none", WINDOW),
         ("falcon", "eager", "none", {}),
         ("falcon", "flash", "none", GROUPED),
-        ("bloom", "eager", "full", {"vocab_size": 512}),
         ("deepseek_v3", "eager", "full", {"vocab_size": 512}),
     ],
 )
