@@ -111,7 +111,10 @@ def _prepared(folder: Path) -> Path:
         row["uid"] = f"{number:032x}"
     (folder / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows * 20), encoding="utf-8")
     random = np.random.default_rng(0)
-    products = ["m,n,k,seconds", *(f"{m},{n},1024,{m * n * 4e-12}" for m, n in random.integers(1, 64, (80, 2)) * 128)]
+    products = [
+        "m,n,k,dtype,seconds",
+        *(f"{m},{n},1024,bf16,{m * n * 4e-12}" for m, n in random.integers(1, 64, (80, 2)) * 128),
+    ]
     (folder / "rows.csv").write_text("\n".join(products) + "\n", encoding="utf-8")
     return whole
 
