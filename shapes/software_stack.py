@@ -35,8 +35,9 @@ ELEMENTWISE = ("norm", "rotary", "residual", "activation", "softmax", "dropout",
 CLASSES = (*PRODUCTS, *ELEMENTWISE)
 #: Of those, what a mixture of experts runs beside its routing's products.
 EXPERTS = ("grouped", "moe")
-#: Communication, by what it serves.
+#: An expert's dispatch that runs beside another microbatch's computing.
 OVERLAPPED = "overlapped_expert"
+#: Communication, by what it serves.
 GROUPS = ("tensor", "expert", OVERLAPPED, "context", "pipeline", "data")
 #: Of which group that is a part which some trainers do not overlap: gathers of updated weights, sends of the forward.
 PARTS = {"gather": "data", "tensor-forward": "tensor"}
@@ -62,11 +63,10 @@ class Host:
 
 @frozen
 class Overlap:
-    """One group's communication: ``hidden`` is the share of the computing beside it that can cover it,
+    """One group's communication: ``hidden`` is the share of the computing beside it that can cover it
 
-    (``overlapped`` in a file's expert table: where one microbatch's dispatch runs beside another's computing),
-    ``contention`` the share of the covered seconds by which they slow the computing down, ``speed`` the
-    bandwidth it reaches over what NCCL's own test reaches.
+    (``overlapped`` in a file's expert table: that of ``OVERLAPPED``), ``contention`` the share of the covered seconds
+    by which they slow the computing down, ``speed`` the bandwidth it reaches over what NCCL's own test reaches.
     """
 
     hidden: float

@@ -9,7 +9,7 @@ from __future__ import annotations
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -158,20 +158,28 @@ def track(
         if checkpointing:
             model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
         update = optimizer(model.parameters())
-        ids = torch.zeros(b, s, dtype=torch.long)
-        tracker, peaks = Tracker(), []
-        tracker.track_external(model, update)
-        with tracker:
-            for microbatches in (1, 1, 2):
-                tracker.largest.clear()
-                for _ in range(microbatches):
-                    tracker.reset_mod_stats()
+        return track_model(model, update, b, s)
+
+
+def track_model(
+    model: Any, update: torch.optim.Optimizer, b: int, s: int, autocast: Callable[[], Any] = nullcontext
+) -> Tracked:
+    """As ``track``, of a model with its optimizer; its forward runs in what ``autocast`` gives."""
+    ids = torch.zeros(b, s, dtype=torch.long)
+    tracker, peaks = Tracker(), []
+    tracker.track_external(model, update)
+    with tracker:
+        for microbatches in (1, 1, 2):
+            tracker.largest.clear()
+            for _ in range(microbatches):
+                tracker.reset_mod_stats()
+                with autocast():
                     loss = model(input_ids=ids, labels=ids, use_cache=False).loss
-                    loss.backward()
-                    del loss
-                gradients = tracker.now()["Gradient"]
-                update.step()
-                states = tracker.now()["Optstate"]
-                update.zero_grad(set_to_none=True)
-                peaks.append(tracker.largest["Total"])
+                loss.backward()
+                del loss
+            gradients = tracker.now()["Gradient"]
+            update.step()
+            states = tracker.now()["Optstate"]
+            update.zero_grad(set_to_none=True)
+            peaks.append(tracker.largest["Total"])
     return Tracked(tracker.largest["Parameter"], gradients, states, tracker.activations, *peaks[1:])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
@@ -227,21 +228,8 @@ def track_adapted(config: Any, b: int, s: int, targets: tuple[str, ...], rank: i
     lora = peft.LoraConfig(r=rank, target_modules=list(targets), task_type="CAUSAL_LM")
     model = peft.get_peft_model(model, lora).train()
     update = torch.optim.AdamW([one for one in model.parameters() if one.requires_grad])
-    ids, tracker, peaks = torch.zeros(b, s, dtype=torch.long), oracle.Tracker(), []
-    tracker.track_external(model, update)
-    with tracker:
-        for microbatches in (1, 1, 2):
-            tracker.largest.clear()
-            for _ in range(microbatches):
-                tracker.reset_mod_stats()
-                with torch.autocast("cpu", dtype=torch.bfloat16):
-                    loss = model(input_ids=ids, labels=ids, use_cache=False).loss
-                loss.backward()
-                del loss
-            update.step()
-            update.zero_grad(set_to_none=True)
-            peaks.append(tracker.largest["Total"])
-    return peaks[1:]
+    tracked = oracle.track_model(model, update, b, s, partial(torch.autocast, "cpu", dtype=torch.bfloat16))
+    return [tracked.alone, tracked.accumulated]
 
 
 @pytest.mark.parametrize(("targets", "off"), [(("q_proj", "v_proj"), TOLERANCE), (MATRICES, 1.5 * TOLERANCE)])

@@ -11,7 +11,7 @@ from shapes.cost.collective import bus_factor, collective_parts, link_bytes_per_
 from shapes.cost.constants import GemmConstants, alignment_constants, collective_constants, gemm_constants
 from shapes.cost.gemm import LARGE, GemmTimes, output_bytes, tile_load, uncorrected_seconds
 from shapes.cost.memory_bound import achieved_bandwidth, cached_attention_parts, elementwise_parts
-from shapes.cost.predict import per_group, predict, product_times, run_for
+from shapes.cost.predict import per_group, predict, product_times, run_for, sizes_of
 from shapes.cost.result import Cost, Part
 from shapes.cost.waves import overlapped
 from shapes.device import Device, load_device
@@ -52,7 +52,13 @@ def _cached_attention(operator: CachedAttention, device: Device) -> tuple[Part, 
 def _product(cost: Cost, operator: Gemm | GroupedGemm, device: Device) -> tuple[Part, ...]:
     out = output_bytes(operator.dtype, getattr(operator, "out_dtype", None))
     times, _ = product_times(
-        [operator], operator.dtype, out, operator.layout, operator.recipe, device, getattr(operator, "pads", False)
+        sizes_of([operator]),
+        operator.dtype,
+        out,
+        operator.layout,
+        operator.recipe,
+        device,
+        getattr(operator, "pads", False),
     )
     constants, _ = gemm_constants(device, operator.dtype, operator.recipe)
     alignment = alignment_constants(device, operator.dtype)

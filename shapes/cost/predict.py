@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from shapes.cost.alignment import operand_classes
 from shapes.cost.attention import QUERIES, attention_times, work_of
@@ -105,8 +106,13 @@ def per_group(operator: Product) -> tuple[int, int, int, int]:
     return m, operator.n, k, operator.groups
 
 
+def sizes_of(products: Iterable[Product]) -> NDArray[np.int64]:
+    """Rows m, n, k and batch, a column for each product (``per_group``)."""
+    return np.array([per_group(product) for product in products], dtype=np.int64).T
+
+
 def product_times(
-    products: Sequence[Product],
+    sizes: NDArray[np.int64],
     dtype: str,
     out: int,
     layout: Layout,
@@ -114,9 +120,9 @@ def product_times(
     device: Device,
     pads: bool = False,
 ) -> tuple[GemmTimes, Origin]:
-    """Times of products that share dtype, layout, recipe and whether they may be padded."""
+    """Times of products of these ``sizes`` that share dtype, layout, recipe and whether they may be padded."""
     constants, origin = gemm_constants(device, dtype, recipe)
-    m, n, k, batch = np.array([per_group(product) for product in products], dtype=np.int64).T
+    m, n, k, batch = sizes
     how = (BYTES[dtype], out, layout, constants, alignment_constants(device, dtype), Limits.of(device, dtype))
     times = gemm_times(m, n, k, batch, *how)
     if pads:
@@ -130,11 +136,11 @@ ALIGNED = (("A", 0.0), ("B", 0.0), ("C", 0.0))
 
 def _products(products: Sequence[Product], key: tuple[Any, ...], device: Device) -> list[Cost]:
     grouped, dtype, out, layout, recipe, pads = key
-    times, origin = product_times(products, dtype, out, layout, recipe, device, pads)
+    m, n, k, batch = sizes = sizes_of(products)
+    times, origin = product_times(sizes, dtype, out, layout, recipe, device, pads)
     constants, _ = gemm_constants(device, dtype, recipe)
     slower = number(device, "grouped", "slowdown") if grouped else 1.0
     source = origin.source(device)
-    m, n, k, batch = np.array([per_group(product) for product in products], dtype=np.int64).T
     in_a, in_b, in_c = times.alignment
     seconds, tiles = times.seconds, constants.tiles
     if grouped:

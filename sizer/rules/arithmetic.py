@@ -30,6 +30,17 @@ def neighbours(value: int, step: int) -> tuple[int, ...]:
     return tuple(multiple for multiple in (below, below + step) if multiple > 0)
 
 
+def degrees_beside(degree: int, divides: Callable[[int], bool]) -> tuple[int, ...]:
+    """The powers of two that divide, nearest below ``degree`` and above it to its double: nodes hold so many devices.
+
+    >>> degrees_beside(3, lambda ranks: 28 % ranks == 0)
+    (2, 4)
+    """
+    whole = [1 << power for power in range(degree.bit_length() + 1) if divides(1 << power)]
+    above = next((one for one in whole if one > degree), None)
+    return (max(one for one in whole if one < degree), *((above,) if above is not None else ()))
+
+
 def lcm(a: int, b: int) -> int:
     return a // gcd(a, b) * b
 

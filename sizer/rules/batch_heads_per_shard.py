@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from math import gcd
 
 from shapes.operators.split import head_counts, nearest_t
-from sizer.rules.arithmetic import neighbours
+from sizer.rules.arithmetic import degrees_beside, neighbours
 from sizer.rules.base import Answer, Context, Finding, NotApplicable, Suggestion
 
 CODE = "SZ105"
@@ -44,11 +44,12 @@ def check(context: Context) -> Answer:
     split = [heads for heads in known if heads % t]
     if not split:
         return ()
-    # Nodes hold powers of two of devices.
-    degrees = [1 << power for power in range(gcd(*known).bit_length()) if gcd(*known) % (1 << power) == 0]
-    whole = [one for one in degrees if context.model is None or nearest_t(context.model, one) == one]
-    below, above = max(one for one in whole if one < t), min((one for one in whole if t < one <= 2 * t), default=None)
-    suggestions = [Suggestion({"t": one}) for one in (below, above) if one is not None]
+
+    def divides(degree: int) -> bool:
+        whole = gcd(*known) % degree == 0
+        return whole and (context.model is None or nearest_t(context.model, degree) == degree)
+
+    suggestions = [Suggestion({"t": one}) for one in degrees_beside(t, divides)]
     if split == [dims.get("heads")]:
         suggestions += [change for value in neighbours(split[0], t) for change in _with_heads(dims, value, t)]
     heads = " and ".join(map(str, split))

@@ -18,7 +18,15 @@ from collections.abc import Iterator
 from shapes.model import ModelShape
 from shapes.operators.split import expert_counts, nearest_e
 from shapes.workload import Workload
-from sizer.rules.arithmetic import alignment, larger_microbatch, neighbours, next_multiple, off_vector, shard_text
+from sizer.rules.arithmetic import (
+    alignment,
+    degrees_beside,
+    larger_microbatch,
+    neighbours,
+    next_multiple,
+    off_vector,
+    shard_text,
+)
 from sizer.rules.base import Answer, Context, Finding, NotApplicable, Suggestion
 
 CODE = "SZ117"
@@ -59,14 +67,10 @@ def _split(model: ModelShape, experts: int, top_k: int, workload: Workload) -> I
     e, d = workload.e, workload.d
     counts = expert_counts(model)
     if any(count % e for count in counts):
-        # Nodes hold powers of two of devices; the data-parallel ranks that hold the experts follow.
-        whole = [
-            1 << power for power in range((2 * e).bit_length()) if not any(count % (1 << power) for count in counts)
-        ]
+        # The data-parallel ranks that hold the experts follow.
         splits = [
             Suggestion({"e": one} if d % one == 0 else {"e": one, "d": next_multiple(d, one)})
-            for one in (max(one for one in whole if one < e), min((one for one in whole if one > e), default=None))
-            if one is not None
+            for one in degrees_beside(e, lambda ranks: not any(count % ranks for count in counts))
         ]
         changes = [Suggestion({"experts": value}) for value in neighbours(experts, e) if value >= top_k]
         yield Finding("e", e, f"{experts} experts do not divide over e {e}", (*splits, *changes), error=True)

@@ -83,12 +83,8 @@ def listing(
         f"rules of check ({', '.join(one.breaks)}), and no better beyond the error than what keeps them"
         for one in breaking[len(worth) :]
     )
-    fixes = tuple(
-        code
-        for (code, field), outright in own.items()
-        if outright and best and not best[0].breaks
-        and (code, field) not in _objections(space, best[0].change, pricers)
-    )  # fmt: skip
+    left = _objections(space, best[0].change, pricers) if best and not best[0].breaks else own
+    fixes = tuple(code for (code, field), outright in own.items() if outright and (code, field) not in left)
     return Listing(best, tuple(dict.fromkeys(fixes)), excluded)
 
 

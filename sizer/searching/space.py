@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import field
 from fractions import Fraction
 from math import lcm
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from shapes.errors import InputError, positive_int
 from shapes.frozen import frozen
 from shapes.model import ModelShape
-from shapes.operators import Operator
+from shapes.operators import Operator, layer_operators
 from shapes.workload import MOST_RANKS, Workload
 
 if TYPE_CHECKING:
@@ -59,6 +59,11 @@ class Space:
     def parameters(self, model: ModelShape) -> int:
         """Parameters of what is searched (an MLP, a model), of one candidate's ``model``."""
         return model.parameters if self.parameters_of is None else self.parameters_of(model)
+
+
+def layers_named(words: tuple[str, ...], model: ModelShape, workload: Workload) -> Iterator[Operator]:
+    """The layers' operators whose names hold one of ``words``: what ``Space.timed`` is of parts of a layer."""
+    return (one for one in layer_operators(model, workload) if any(word in one.name for word in words))
 
 
 @frozen

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from shapes.cost.result import Cost
 from shapes.model import ModelShape
 from shapes.operators.types import Attention, CachedAttention, Collective, Elementwise, Gemm, GroupedGemm, Operator
-from shapes.software_stack import PARTS
+from shapes.software_stack import OVERLAPPED, PARTS
 
 #: Element types whose products a stack's ``kernels.gemm`` and ``kernels.grouped`` speak of; others have their own.
 SIXTEEN_BITS = ("bf16", "fp16")
@@ -68,11 +68,11 @@ class Work:
 
 
 #: Groups that talk within layers.
-WITHIN = ("tensor", "expert", "overlapped_expert", "context")
+WITHIN = ("tensor", "expert", OVERLAPPED, "context")
 #: A collective's group by the first word of its name. Adapters' gradients are summed over tensor-parallel ranks where
 #: all gradients are reduced: once a step.
 _GROUP_OF = {
-    "tensor_parallel": "tensor", "moe": "expert", "overlapped_moe": "overlapped_expert", "context_parallel": "context",
+    "tensor_parallel": "tensor", "moe": "expert", "overlapped_moe": OVERLAPPED, "context_parallel": "context",
     "pipeline": "pipeline", "data_parallel": "data", "adapters": "data",
 }  # fmt: skip
 

@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
 from functools import partial
 
 from shapes.device import Device
 from shapes.errors import InputError
-from shapes.model import ModelShape
-from shapes.operators import Operator, layer_operators
-from shapes.workload import Workload
 from sizer.searching.baseline import Baseline
 from sizer.searching.mixtures import WIDTH_FACTOR, baseline_of, mixtures, off_by, shared_widths, whole
-from sizer.searching.space import Limits, Space, nothing_left
+from sizer.searching.space import Limits, Space, layers_named, nothing_left
 
 NAME = "experts"
 LIMITS = frozenset({"tp_ready"})
@@ -43,14 +39,6 @@ def space(baseline: Baseline, device: Device, limits: Limits) -> Space:
         f"experts in multiples of {multiple}; router, experts, shared and dense MLPs are timed",
     )
     return Space(
-        NAME, model, workload, tuple(candidates), own, timed=_mlps, measured_parts=(), excluded=excluded,
-        notes=notes,
+        NAME, model, workload, tuple(candidates), own, timed=partial(layers_named, (".moe.", ".mlp.")),
+        measured_parts=(), excluded=excluded, notes=notes,
     )  # fmt: skip
-
-
-def _mlps(model: ModelShape, workload: Workload) -> Iterator[Operator]:
-    return (
-        operator
-        for operator in layer_operators(model, workload)
-        if ".moe." in operator.name or ".mlp." in operator.name
-    )

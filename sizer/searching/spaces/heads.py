@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from functools import partial
 
 from shapes.device import Device
 from shapes.errors import InputError
-from shapes.model import AttentionShape, ModelShape
-from shapes.operators import Operator, layer_operators
-from shapes.workload import Workload
+from shapes.model import AttentionShape
 from sizer.searching.baseline import Baseline
-from sizer.searching.space import Limits, Space, nothing_left, whole_heads
+from sizer.searching.space import Limits, Space, layers_named, nothing_left, whole_heads
 
 NAME = "heads"
 LIMITS = frozenset({"misaligned", "head_dims", "tp_ready", "keep"})
@@ -55,12 +53,8 @@ def space(baseline: Baseline, device: Device, limits: Limits) -> Space:
         workload,
         tuple(candidates),
         own,
-        timed=_attentions,
+        timed=partial(layers_named, (".attention.",)),
         measured_parts=("self_attention",),
         excluded=excluded,
         notes=(note,),
     )
-
-
-def _attentions(model: ModelShape, workload: Workload) -> Iterator[Operator]:
-    return (operator for operator in layer_operators(model, workload) if ".attention." in operator.name)

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 
 from shapes.device import Device
 from shapes.dtypes import BYTES
 from shapes.errors import InputError
 from shapes.model import Block, MlpShape, ModelShape, Stack
-from shapes.operators import Gemm, Operator, layer_operators
+from shapes.operators import Gemm, Operator
 from shapes.workload import Workload
 from sizer.searching.baseline import Baseline
-from sizer.searching.space import Limits, Space, nothing_left
+from sizer.searching.space import Limits, Space, layers_named, nothing_left
 
 NAME = "swiglu"
 LIMITS = frozenset({"misaligned", "tp_ready"})
@@ -61,16 +61,12 @@ def _alone(baseline: Baseline, device: Device, limits: Limits, note: str) -> Spa
         workload,
         tuple({"d_ff": value} for value in near),
         {"d_ff": width},
-        timed=_mlps,
+        timed=partial(layers_named, (".mlp.",)),
         measured_parts=("mlp",),
         parameters_of=lambda changed: 3 * changed.hidden * (changed.dense_mlp.width if changed.dense_mlp else 0),
         excluded={key: number for key, number in excluded.items() if number},
         notes=(note,),
     )
-
-
-def _mlps(model: ModelShape, workload: Workload) -> Iterator[Operator]:
-    return (operator for operator in layer_operators(model, workload) if ".mlp." in operator.name)
 
 
 def _single_product(model: ModelShape, workload: Workload) -> tuple[Operator, ...]:
