@@ -143,6 +143,8 @@ def test_ops_explain_adds_up_to_the_operators_time() -> None:
     text = run("ops", str(CONFIGS / "llama-3.1-8b.json"), "--explain", "down_proj").stdout
     assert "forward" in text
     assert "tile" in text
+    # Rounding is no part of a time: parts of 1e-14 us are told as nothing.
+    assert "e-1" not in run("ops", str(CONFIGS / "gpt2.json"), "--explain", "lm_head").stdout
     missing = run("ops", str(CONFIGS / "llama-3.1-8b.json"), "--explain", "nonesuch")
     assert missing.exit_code == 2
     assert "nonesuch" in missing.stderr

@@ -416,6 +416,9 @@ def test_compile_prices_a_misaligned_product_at_the_better_of_padded_and_not_cop
             compiled.seconds
         )
     small = Gemm("x", "forward", 64, 64, 63)
+    for one in (odd, replace(odd, pads=True)):
+        why = {part.what: part.why for part in explain(one, predict(one, "h100-sxm"), "h100-sxm")}["alignment of A"]
+        assert ("padded copies, faster than kernels of sm90" in why) == one.pads
     assert predict(replace(small, pads=True), "h100-sxm") == predict(small, "h100-sxm")
 
 

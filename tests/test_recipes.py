@@ -144,6 +144,24 @@ def test_a_recipe_that_the_device_lacks_is_a_finding_and_times_are_those_of_what
     assert "times are those of fp8: h100-sxm has no nvfp4" in report.model.notes
 
 
+@pytest.mark.parametrize(
+    ("device", "recipe", "instead"),
+    [
+        ("l40s", "blockwise", "delayed"),
+        ("mi355x", "blockwise", "delayed"),
+        ("h100-sxm", "blockwise", None),
+        ("l40s", "delayed", None),
+    ],
+)
+def test_a_recipe_without_kernels_on_the_devices_generation_is_a_finding(
+    device: str, recipe: str, instead: str | None
+) -> None:
+    report = check(LLAMA, device=device, recipe=recipe, phase="infer")
+    found = [one for one in report.findings if one.code == "SZ119"]
+    assert [one.suggestions[0].change for one in found] == ([] if instead is None else [{"recipe": instead}])
+    assert all(device not in one.message and "only on hopper, blackwell" in one.message for one in found)
+
+
 def test_blocks_of_128_run_kernels_of_their_own_which_relatives_borrow(llama: ModelShape) -> None:
     by_recipe = {
         recipe: {op.recipe for op in operators(llama, Workload(recipe=recipe)) if isinstance(op, Gemm)}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from shapes.cost.alignment import LEADING, LEVELS, OPERANDS, level
+from shapes.cost.alignment import LEADING, LEVELS, OPERANDS, AlignmentConstants, level
 from shapes.cost.attention import QUERIES, attention_times, work_of
 from shapes.cost.attention_constants import constants_of
 from shapes.cost.collective import bus_factor, collective_parts, link_bytes_per_s
@@ -51,17 +51,11 @@ def _cached_attention(operator: CachedAttention, device: Device) -> tuple[Part, 
 
 def _product(cost: Cost, operator: Gemm | GroupedGemm, device: Device) -> tuple[Part, ...]:
     out = output_bytes(operator.dtype, getattr(operator, "out_dtype", None))
-    times, _ = product_times(
-        sizes_of([operator]),
-        operator.dtype,
-        out,
-        operator.layout,
-        operator.recipe,
-        device,
-        getattr(operator, "pads", False),
-    )
+    how = (sizes_of([operator]), operator.dtype, out, operator.layout, operator.recipe, device)
+    times, _ = product_times(*how, getattr(operator, "pads", False))
+    unpadded, _ = product_times(*how)
+    served = _served_by(alignment_constants(device, operator.dtype), times, unpadded)
     constants, _ = gemm_constants(device, operator.dtype, operator.recipe)
-    alignment = alignment_constants(device, operator.dtype)
     m, n, k, batch = per_group(operator)
     size = BYTES[operator.dtype]
     parts = _closed_form(times, constants, (m, n, k, batch), size, out)
@@ -78,9 +72,7 @@ def _product(cost: Cost, operator: Gemm | GroupedGemm, device: Device) -> tuple[
         more = " or more" if aligned == LEVELS[-1] else ""
         why = f"leading dimension {leading} is a multiple of {aligned}{more} bytes"
         if seconds > 0:
-            why += f"; kernels of {alignment.family} ({alignment.tier})"
-            if getattr(operator, "pads", False):
-                why += ", or padded copies where those are faster"
+            why += f"; {served}"
         parts.append(Part(f"alignment of {name}", seconds, why))
     if isinstance(operator, GroupedGemm):
         spent = sum(part.seconds for part in parts)
@@ -88,6 +80,12 @@ def _product(cost: Cost, operator: Gemm | GroupedGemm, device: Device) -> tuple[
             Part("grouping", cost.seconds - spent, f"{operator.groups} groups in one launch, load {operator.load:g}")
         )
     return tuple(parts)
+
+
+def _served_by(c: AlignmentConstants, times: GemmTimes, unpadded: GemmTimes) -> str:
+    """What runs a product whose leading dimensions are misaligned: kernels that take them, or padded copies."""
+    kernels = f"kernels of {c.family} ({c.tier})"
+    return kernels if times.seconds[0] >= unpadded.seconds[0] else f"padded copies, faster than {kernels}"
 
 
 def _closed_form(

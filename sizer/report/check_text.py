@@ -49,8 +49,10 @@ def _header(report: Report, style: Style) -> list[str]:
     ]
     split += [f"no overlap of {' and '.join(workload.exposed)}"] if workload.exposed else []
     kernels = f" ({', '.join(report.attention)})" if report.attention else ""
+    recipe = workload.low_precision
+    by = f" ({recipe.name} recipe)" if recipe is not None and recipe.name != workload.dtype else ""
     parts = [
-        report.device, workload.dtype, workload.phase, f"b {workload.b}", f"s {workload.s}",
+        report.device, workload.dtype + by, workload.phase, f"b {workload.b}", f"s {workload.s}",
         *((f"context {workload.context}", f"{workload.cache_dtype} KV cache") if workload.decode else ()), *split,
         f"{workload.attention} attention{kernels}", f"{report.implementation} kernels",
         *filter(None, (workload.optimizer, workload.precision and f"{workload.precision} precision")),

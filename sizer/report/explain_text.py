@@ -13,6 +13,9 @@ from sizer.answers.operator_table import OperatorTable
 from sizer.report.page import Page
 from sizer.report.units import percent_text, seconds_text
 
+#: Share of an operator's time below which a part is rounding.
+ROUNDING = 1e-9
+
 
 def render(table: OperatorTable, page: Page) -> str:
     pairs = zip(table.operators, table.costs, strict=True)
@@ -36,7 +39,10 @@ def _explained(operator: Operator, cost: Cost, device: Device) -> str:
     if cost.wave_efficiency is not None:
         facts.append(f"{percent_text(cost.wave_efficiency)} of the waves' slots filled")
     facts.append(f"{operator.bytes / 1e6:.1f} MB")
-    rows = [(part.what, seconds_text(part.seconds), part.why) for part in explain(operator, cost, device)]
+    # A difference of two sums that agree but for rounding is none.
+    parts = [(part, part.seconds if abs(part.seconds) > ROUNDING * cost.seconds else 0.0)
+             for part in explain(operator, cost, device)]  # fmt: skip
+    rows = [(part.what, seconds_text(seconds), part.why) for part, seconds in parts]
     table = tabulate(rows, tablefmt="plain", disable_numparse=True, colalign=("left", "right", "left"))
     return (
         f"{head}\n  {', '.join(facts)}; {cost.source}, {cost.regime}, {_tier(cost)}\n"
