@@ -6,7 +6,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from fit.attention import constants_table, errors, fit_rows, plan, read_evidence, write
+from fit.attention import constants_table, errors, fit_rows, plan, write
+from fit.attention_rows import read_evidence
 from fit.evidence import attention_of, kernel_of
 
 from shapes.cost.attention import attention_times, work_of
@@ -34,7 +35,21 @@ def test_a_row_of_evidence_is_the_operator_that_it_timed() -> None:
         "phase": "bwd", "note": "model; deterministic backward",
     }  # fmt: skip
     assert attention_of(written) == Attention(
-        "own", "dgrad", 2, 8, 2, 512, 1024, 192, 128, True, 256, "bf16", kernel="cudnn", deterministic=True
+        "own",
+        "dgrad",
+        2,
+        8,
+        2,
+        512,
+        1024,
+        192,
+        128,
+        True,
+        256,
+        "bf16",
+        kernel="cudnn",
+        training=True,
+        deterministic=True,
     )
 
 

@@ -11,12 +11,15 @@ from pathlib import Path
 
 import numpy as np
 import on_path  # noqa: F401  # reports/fit
-from fit.attention import PUBLISHED_BACKWARD, PUBLISHED_TOKENS, TABLES_OF, Rows, errors, read_evidence, read_tables
+from fit.attention import errors
+from fit.attention_rows import FIGURES, TABLES_OF, Rows, by_authors, read_evidence, read_tables
+from fit.evidence import attention_of, read_rows
 from tabulate import tabulate
 
 from shapes.calibrate.hold_out import held_out
+from shapes.cost import predict
 from shapes.cost.attention_arrays import attention_seconds
-from shapes.cost.attention_constants import FOLDER, constants_of
+from shapes.cost.attention_constants import FOLDER, constants_of, phase_of
 from shapes.device import load_device
 from shapes.kernels import KERNELS, load_kernel, resolve
 
@@ -45,7 +48,7 @@ def published(path: Path) -> str:
     for (kernel, name, dtype, phase), measured in sorted(read_evidence(path).items()):
         known = constants_of(kernel, load_device(name), dtype)
         backward = phase != "forward"
-        off = errors(measured, known.of(backward), backward, dtype)
+        off = errors(measured, known.phases[phase_of(backward, training=True)], backward, dtype)
         own = errors_of(known.kernel, name, known.dtype)
         unseen = f"{100 * own.get('sweep', own['backward' if backward else 'forward']):.1f}%"
         rows.append([load_kernel(kernel).title, name, dtype, phase, len(measured), *figure(off), unseen])
@@ -82,19 +85,26 @@ def judged(data: Rows, kernel: str, name: str, dtype: str) -> list[str]:
     return [str(len(data)), *figure(off[rows]), *parts]
 
 
-def backward_figures() -> str:
-    """Predicted over published seconds of the backward on H100, by length."""
-    s, rows = np.array(PUBLISHED_TOKENS), []
-    for (kernel, d), published in PUBLISHED_BACKWARD.items():
-        b, heads = max(PUBLISHED_TOKENS) // s, 2048 // d
-        seconds = attention_seconds(
-            "h100-sxm", kernel, "bf16", b=b, s_q=s, s_kv=s, heads=heads, kv_heads=heads, d_qk=d, d_v=d, causal=False,
-            phase="dgrad",
-        )  # fmt: skip
-        off = seconds * 1e12 * np.array(published) / (10.0 * b * heads * s**2 * d) - 1
-        stated = constants_of(kernel, load_device("h100-sxm"), "bf16")
-        rows.append([kernel, d, *(f"{value:+.0%}" for value in off), *figure(off), f"{stated.errors[1]:.0%}"])
-    headers = ["kernel", "head_dim", *map(str, PUBLISHED_TOKENS), "MAPE", "bias", "95th percentile", "stated"]
+def figures() -> str:
+    """Predicted over published seconds of FlashAttention on H100, without a server's cache, by figure."""
+    found: dict[tuple[str, str, str, int, str], list[tuple[int, float]]] = {}
+    stated = {}
+    for row in read_rows(FIGURES):
+        operator = attention_of(row)
+        cost = predict(operator, row["device"])
+        phase = "forward" if operator.phase == "forward" else "backward"
+        mask = ("causal" if operator.causal else "none") + (", reproducible" if operator.deterministic else "")
+        key = (operator.kernel, phase, row["source"], operator.head_dim, mask)
+        found.setdefault(key, []).append((operator.q_len, cost.seconds * 1e6 / float(row["us"]) - 1))
+        stated[key] = cost.error
+    lengths = sorted({length for values in found.values() for length, _ in values})
+    rows = []
+    for key, values in sorted(found.items()):
+        off, unseen = dict(values), not by_authors(key[2]) or key[0] == "cudnn"
+        by_length = (f"{off[length]:+.0%}" if length in off else "" for length in lengths)
+        size = np.abs(list(off.values())).mean()
+        rows.append([*key, "unseen" if unseen else "fitted", *by_length, f"{size:.1%}", f"{stated[key]:.0%}"])
+    headers = ["kernel", "phase", "source", "head_dim", "mask", "rows", *map(str, lengths), "MAPE", "stated"]
     return tabulate(rows, headers, tablefmt="github")
 
 
@@ -123,7 +133,7 @@ def main() -> None:
         published=published(options.evidence),
         tables=tables(options.tables),
         dims=by_head_dimension(),
-        backward=backward_figures(),
+        figures=figures(),
     )
     REPORT.write_text(text, encoding="utf-8", newline="\n")
 
@@ -155,14 +165,21 @@ Hopper. Left out are rows in which a framework falls back for a head dimension (
 
 {tables}
 
-## Backward
-No table holds a backward of FlashAttention: it runs at 0.85 (2) and 0.76 (3) of the forward's speed, as its papers say.
-Beside FlashAttention-3's own figures (arXiv 2407.08608, figure 6: H100 SXM5, bf16, 512 to 16k tokens, 16k in all, no
-mask; cuDNN of 2024), which nothing was fitted on. *stated*: the mean error that predictions carry. FlashAttention 3's
-backward is priced too slow by these figures, and its interval says so; its price stays until the stacks' constants,
-which hold a part of it, are fitted again with it.
+## FlashAttention without a server
+The tables time what servers run: K and V are first written to a cache (rows of as many K heads as Q heads show it: two
+reads and writes of them more, near the memory's full speed), whose pages are then fetched one by one. Training does
+neither. On H100 its forward and backward are fitted on FlashAttention-3's own figures (arXiv 2407.08608, figures 5 and
+6: H100 SXM5 at 1830 MHz, 512 to 16k tokens, 16k in all, h 2048), of FlashAttention 2 and 3; predictions off those, and
+off what others measured since, which no fit has seen, by length. *stated*: the mean error that predictions carry, of
+figures left out and of others' rows together. tritonbench's backward passes through torch's autograd, which counts at
+few tokens and is not the kernel's; cuDNN's here is 9.1 of 2024, priced as 9.19. H200's are H100's on its memory.
 
-{backward}
+{figures}
+
+FlashAttention 2's backward on A100 and L40S, of which no row is public, runs at 0.85 of the forward's speed (arXiv
+2307.08691) and 0.65 of its bandwidth (its figures on H100). Beyond 128 FlashAttention-3's backward is taken to run as
+at 128. Before the cache had a term of its own, forwards of training on H100 were priced 5 to 117% too slow, and
+FlashAttention-3's backward 21 to 79%.
 
 ## What a head dimension reaches
 Predicted TFLOPS of the causal forward of a training step (b 2, 32 heads, 8 of them keys', s 8192, bf16). Where a kernel

@@ -2,19 +2,22 @@
 
     python reports/fit/attention.py --tables .../aiconfigurator_core/systems/data --evidence attention.csv --write
 
-Two sources: the context_attention_perf.parquet files of NVIDIA's aiconfigurator-core, whose ``kernel_source`` names the
-kernel of each row (causal, forward), and published rows of cuDNN and of torch's SDPA (``attention.csv``, columns
-source, device, kernel, dtype, b, s_q, s_kv, heads, kv_heads, d_qk, d_v, causal, window, phase, us, note).
-Held out are 30% of the sequence lengths of the tables, and of the evidence in turn each length of each model (each
-block of 16 head dimensions). About two minutes.
+Three sources: the context_attention_perf.parquet files of NVIDIA's aiconfigurator-core, whose ``kernel_source`` names
+the kernel of each row (causal, forward, as servers run them: K and V are written to a cache of pages first); published
+rows of cuDNN and of torch's SDPA (``attention.csv``, columns source, device, kernel, dtype, b, s_q, s_kv, heads,
+kv_heads, d_qk, d_v, causal, window, phase, us, note); and FlashAttention-3's own figures (arXiv 2407.08608, H100 SXM5,
+16k tokens, h 2048), of FlashAttention 2 and 3 without a cache, in attention_figures.csv beside this file, whose rows of
+other sources judge alone. Held out are 30% of the sequence lengths of the tables, of the evidence in turn each model
+(each block of 16 head dimensions), and of the figures each one. About two minutes.
 """
 
 from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import hypot
 from pathlib import Path
 from typing import Any
 
@@ -24,37 +27,28 @@ from numpy.typing import NDArray
 if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from fit.evidence import attention_of, read_rows
-from shapes.calibrate.data import parquet_columns
+from fit.attention_rows import FIGURES, TABLES_OF, Rows, by_authors, read_evidence, read_tables
 from shapes.calibrate.device_file import sections
 from shapes.calibrate.hold_out import held_out
-from shapes.calibrate.products import consensus
-from shapes.cost.attention import Work, attention_times, work_of
-from shapes.cost.attention_constants import FOLDER, NUMBERS, TABLES, AttentionConstants
+from shapes.cost.attention import attention_times
+from shapes.cost.attention_constants import FOLDER, NUMBERS, PHASES, TABLES, AttentionConstants
 from shapes.device import Device, load_device
 from shapes.dtypes import BYTES
-from shapes.kernels import run_of
-from shapes.operators.types import Attention
 
 Array = NDArray[np.float64]
 
-#: Backward over forward speed where no row holds a backward: FlashAttention-2 (arXiv 2307.08691, figures 5 and 6: 196
-#: of 230 TFLOPS on A100) and FlashAttention-3 (arXiv 2407.08608, figures 5 and 6: about 560 of 740 on H100) do.
-BACKWARD = {"fa2": 0.85, "fa3": 0.76, "flashinfer": 0.76}
-
-#: How far off that is: on the twelve backward figures of arXiv 2407.08608, figure 6 (PUBLISHED_BACKWARD), or, where no
-#: figure is published, a guess.
+#: Backward over forward where no row holds a backward. FlashAttention 2's speed: arXiv 2307.08691, figures 5 and 6 (196
+#: of 230 TFLOPS on A100); bandwidth: what its figures on H100 say of both. flashinfer has none of its own.
+BACKWARD: dict[str, dict[str, float]] = {
+    "fa2": {"speed": 0.85, "bandwidth": 0.65}, "fa3": {"speed": 0.76}, "flashinfer": {"speed": 0.76},
+}  # fmt: skip
+#: How far off that may be: FlashAttention 2's on A100 was 15% off on H100's figures; else a guess.
 BACKWARD_ERROR = {
     "fa2": {"backward": 0.2, "backward_p95": 0.3}, "fa3": {"backward": 0.41, "backward_p95": 0.75},
     "flashinfer": {"backward": 0.41, "backward_p95": 0.75},
 }  # fmt: skip
-#: Backward TFLOPS on H100 SXM5 by kernel and head dimension, of 512 to 16k tokens (16k in all, h 2048, no mask).
-PUBLISHED_TOKENS = (512, 1024, 2048, 4096, 8192, 16384)
-PUBLISHED_BACKWARD = {
-    ("fa2", 64): (198, 238, 264, 279, 287, 291), ("fa2", 128): (214, 260, 291, 310, 318, 322),
-    ("fa3", 64): (272, 363, 422, 453, 472, 474), ("fa3", 128): (316, 424, 501, 542, 559, 561),
-    ("cudnn", 64): (266, 348, 395, 417, 432, 433), ("cudnn", 128): (305, 408, 465, 499, 518, 516),
-}  # fmt: skip
+#: H200's die is H100's: measured 4% slower forward and 3.5% faster backward (Dao-AILab/flash-attention#1438).
+SAME_DIE = 0.04
 
 #: FlashAttention 2 at head dimension 64 over 128 on A100, of which no row holds 64: arXiv 2307.08691, figure 5.
 SIXTY_FOUR_ON_A100 = 0.85
@@ -64,120 +58,6 @@ EXPONENTIALS = 16
 
 #: How suddenly the power limit is felt: not told apart from its onset by these data.
 THROTTLE_WIDTH = 2 / 3
-
-#: Longest head dimension fitted from the tables: beyond it frameworks fall back to other kernels.
-LARGEST_HEAD = 256
-
-#: What aiconfigurator's tables call the kernels, by device folder, ours first.
-TABLES_OF: dict[str, dict[str, tuple[str, ...]]] = {
-    "fa2": {
-        "a100-sxm": ("a100_sxm", "flash_attention", "vllm_flash_attn", "torch_flow"),
-        "l40s": ("l40s", "vllm_flash_attn_fa2", "flashinfer", "torch_flow"),
-    },
-    "fa3": {
-        "h100-sxm": ("h100_sxm", "fa3", "vllm_flash_attn_fa3", "torch_flow"),
-        "h200": ("h200_sxm", "fa3", "vllm_flash_attn_fa3", "torch_flow"),
-    },
-    "flashinfer": {
-        "b200": (
-            "b200_sxm",
-            "flashinfer",
-            "trtllm_mha",
-            "vllm_flashinfer",
-            "vllm_flashinfer_trtllmprefill",
-            "torch_flow",
-        ),
-        "l40s": ("l40s", "flashinfer"),
-    },
-}
-#: Head dimensions that a framework serves by a fallback: a third slower a FLOP than its own 128 and 256.
-FALLBACKS = {("torch_flow", 192)}
-_DTYPES = {"bfloat16": "bf16", "float16": "fp16", "fp8": "fp8"}
-
-
-@dataclass(frozen=True, slots=True)
-class Rows:
-    """Measured attentions of one kernel, device, dtype and phase; ``groups`` are what is held out whole."""
-
-    work: Work
-    seconds: Array
-    groups: NDArray[np.generic]
-    source: str
-
-    def __len__(self) -> int:
-        return len(self.seconds)
-
-    def __getitem__(self, rows: NDArray[np.generic]) -> Rows:
-        return Rows(self.work[rows], self.seconds[rows], self.groups[rows], self.source)
-
-    def joined(self, other: Rows) -> Rows:
-        work = Work(*(np.concatenate([getattr(self.work, f.name), getattr(other.work, f.name)]) for f in fields(Work)))
-        groups = np.concatenate([self.groups.astype(str), other.groups.astype(str)])
-        return Rows(work, np.concatenate([self.seconds, other.seconds]), groups, f"{self.source}; {other.source}")
-
-
-def read_tables(
-    paths: Iterable[Path],
-    sources: Sequence[str] = (),
-    dtype: str = "bf16",
-    kernel: str = "fa2",
-    device: str = "a100-sxm",
-) -> Rows:
-    """The consensus over frameworks of context_attention_perf.parquet files: no cached prefix; ``sources``: kernels."""
-    values = []
-    for path in paths:
-        columns = parquet_columns(path)
-        count = len(columns["isl"])
-        window, step = (columns.get(name, [0] * count) for name in ("window_size", "step"))
-        names = ("batch_size", "isl", "num_heads", "num_key_value_heads", "head_dim", "attn_dtype", "kv_cache_dtype",
-                 "latency", "framework", "kernel_source")  # fmt: skip
-        for b, s, h, kv, d, own, cache, ms, framework, ran, w, past in zip(
-            *(columns[name] for name in names), window, step, strict=True
-        ):
-            plain = _DTYPES.get(own) == _DTYPES.get(cache) == dtype and past == 0 and d <= LARGEST_HEAD and ms > 0
-            # One token is decoding, and a window of 1024 at head_dim 256 ran a Triton kernel in most frameworks.
-            if (
-                plain
-                and s >= 16
-                and not (d == LARGEST_HEAD and w)
-                and (not sources or (ran in sources and (ran, d) not in FALLBACKS))
-            ):
-                key = (b, s, h, kv or h, d, int(w) if w and w < s else 0)
-                values.append((key, str(framework), ms * 1e-3))
-    truth = sorted(consensus(values).items())
-    generation = load_device(device).architecture
-    operators = [Attention("", "forward", b, h, kv, s, s, d, d, True, w or None, dtype)
-                 for (b, s, h, kv, d, w), _ in truth]  # fmt: skip
-    runs = [run_of(kernel, generation, dtype, op.head_dim, op.v_head_dim) for op in operators]
-    return Rows(work_of(operators, runs), np.array([seconds for _, seconds in truth]),
-                np.array([op.q_len for op in operators]), "aiconfigurator-core")  # fmt: skip
-
-
-def read_evidence(path: Path) -> dict[tuple[str, str, str, str], Rows]:
-    """Rows of attention.csv by (kernel, device, dtype, phase); held out by model and length, or head dimensions."""
-    collected: dict[tuple[str, str, str, str], list[tuple[Attention, float, str]]] = {}
-    for row in read_rows(path):
-        operator = attention_of(row)
-        key = (operator.kernel, row["device"], row["dtype"], operator.phase)
-        collected.setdefault(key, []).append((operator, float(row["us"]) * 1e-6, _group(row)))
-    result = {}
-    for (kernel, device, dtype, phase), measured in collected.items():
-        operators = [operator for operator, _, _ in measured]
-        generation = load_device(device).architecture
-        runs = [run_of(kernel, generation, dtype, op.head_dim, op.v_head_dim, op.trains) for op in operators]
-        result[kernel, device, dtype, phase] = Rows(
-            work_of(operators, runs), np.array([seconds for _, seconds, _ in measured]),
-            np.array([group for _, _, group in measured]), "attention.csv",
-        )  # fmt: skip
-    return result
-
-
-def _group(row: Mapping[str, str]) -> str:
-    if row["source"].startswith("gac"):
-        # Blocks of 16 head dimensions: neighbours leave together.
-        return f"d{int(row['d_qk']) // 16}"
-    # A user runs another model, with head dimensions of its own: whole models leave.
-    return row["note"].partition(";")[0]
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,6 +88,9 @@ def plan(rows: Rows, device: Device, dtype: str, fixed: Mapping[str, Any]) -> Pl
     work = rows.work
     if (work.copied > 0).any():
         numbers["copy_bytes_per_s"] = (0.1 * bandwidth, 0.5 * bandwidth, bandwidth, 1.0)
+    if (work.cached > 0).any():
+        # What was just computed may still be in the L2 cache: no faster than the data sheet's memory all the same.
+        numbers["cache_bytes_per_s"] = (0.1 * bandwidth, 0.7 * bandwidth, bandwidth, loose)
     if (work.c_qk > np.ceil(work.d_qk / 8) * 8).any():
         numbers["partial"] = (1e-3, 0.05, 0.5, 1.0)
     buckets = tuple(float(bucket) for bucket in np.unique(work.bucket))
@@ -315,7 +198,9 @@ def _deterministic(rows: Rows, c: AttentionConstants, dtype: str) -> AttentionCo
 
 def constants_table(c: AttentionConstants) -> dict[str, Any]:
     """One set as a constants file holds it; four digits, which is more than is identified."""
-    table: dict[str, Any] = {name: float(f"{getattr(c, name):.4g}") for name in NUMBERS}
+    table: dict[str, Any] = {
+        name: float(f"{getattr(c, name):.4g}") for name in NUMBERS if name != "cache_bytes_per_s" or c.cache_bytes_per_s
+    }
     if c.ignores_window:
         table["ignores_window"] = True
     for name in TABLES:
@@ -366,16 +251,59 @@ def fit_all(tables: Path, evidence: Path, say: Callable[[str], None]) -> dict[st
     rates = result["fa2"]["a100-sxm"]["bf16"]
     rates["flops_per_s"]["64"] = float(f"{SIXTY_FOUR_ON_A100 * rates['flops_per_s']['128']:.4g}")
     rates["prologue_keys"]["64"] = rates["prologue_keys"]["128"]
+    _figures(result, say)
     for devices in result.values():
         _lend_head_dimensions(devices)
     return result
+
+
+def _figures(result: dict[str, dict[str, Any]], say: Callable[[str], None]) -> None:
+    """FlashAttention 2 on H100, and 3 as training runs it there and on H200, from their authors' own figures."""
+    device, kin = load_device("h100-sxm"), load_device("h200")
+    data = "arXiv 2407.08608, figures 5 and 6 (H100); held out: each figure in turn"
+    # Blocks of a causal mask are unevenly long to FlashAttention 2; the third starts the longest first.
+    sets, error = _from_figures("fa2", device, {"uneven": result["fa2"]["a100-sxm"]["bf16"]["uneven"]}, say)
+    result["fa2"][device.name] = {"bf16": sets.pop("training") | sets | {
+        "tiers": dict.fromkeys(PHASES, "published"), "provenance": {"data": data},
+        "error": {key.replace("training", "forward"): value for key, value in error.items()},
+    }}  # fmt: skip
+    sets, error = _from_figures("fa3", device, {}, say)
+    share = kin.memory.bandwidth_bytes_per_s / device.memory.bandwidth_bytes_per_s
+    for name, scale, tier, off_by in ((device.name, 1.0, "published", 0.0), (kin.name, share, "borrowed", SAME_DIE)):
+        table = result["fa3"][name]["bf16"]
+        for phase, one in sets.items():
+            moved = {key: float(f"{one[key] * scale:.4g}") for key in one if key.endswith("bytes_per_s")}
+            table[phase] = {**one, **moved, "flops_per_s": dict(one["flops_per_s"])}
+        table["tiers"] = dict.fromkeys(sets, tier)
+        table["error"] |= {key: round(hypot(value, off_by), 4) for key, value in error.items()}
+        table["provenance"]["backward"] = data
+
+
+def _from_figures(
+    kernel: str, device: Device, fixed: Mapping[str, Any], say: Callable[[str], None]
+) -> tuple[dict[str, dict[str, Any]], dict[str, float]]:
+    """Training's forward and backward, and errors on figures left out and on what others published."""
+    own = read_evidence(FIGURES, by_authors)
+    others = read_evidence(FIGURES, lambda source: not by_authors(source))
+    sets: dict[str, dict[str, Any]] = {}
+    error: dict[str, float] = {}
+    for phase, dtype, name in (("forward", "fp16", "training"), ("dgrad", "bf16", "backward")):
+        c, off = fit_phase(own[kernel, device.name, dtype, phase], device, "bf16", phase != "forward", fixed)
+        sets[name] = constants_table(c)
+        unseen = others.get((kernel, device.name, "bf16", phase))
+        alone = errors(unseen, c, phase != "forward", "bf16") if unseen else off[:0]
+        error |= stated(name, np.concatenate([off, alone]))
+        judges = f", others' {np.abs(alone).mean():.1%}" if alone.size else ""
+        say(f"{kernel} {device.name} {name}: left-out figures {np.abs(off).mean():.1%}{judges}")
+    return sets, error
 
 
 def _lend_head_dimensions(devices: dict[str, dict[str, Any]]) -> None:
     """A head dimension that one device's rows lack: as another's stands to their nearest common one."""
     for sets in devices.values():
         for own, other in ((own, other) for own in sets.values() for one in devices.values() for other in one.values()):
-            for mine, theirs in ((own, other), (own["backward"], other["backward"])):
+            pairs = [(own, other), (own["backward"], other["backward"]), (own.get("training", {}), own)]
+            for mine, theirs in pairs:
                 if "flops_per_s" in mine and "flops_per_s" in theirs:
                     _lend(mine, theirs)
 
@@ -409,7 +337,7 @@ def _fit_set(
     error = stated("forward", off)
     say(f"{kernel} {device.name} {dtype}: {len(rows)} shapes, held-out lengths from 512 on {error['forward']:.1%}")
     result.setdefault(kernel, {}).setdefault(device.name, {})[dtype] = {
-        **constants_table(c), "backward": {"speed": BACKWARD[kernel]},
+        **constants_table(c), "backward": dict(BACKWARD[kernel]), "tiers": {"backward": "published"},
         "error": {**error, **BACKWARD_ERROR[kernel], **unseen},
         "provenance": {"data": "aiconfigurator-core 0.12.0 (NVIDIA, Apache-2.0)"
                        + ("; attention.csv: JihaoXin/GAC @ 2b0a2a41" if also is not None else ""),
@@ -430,7 +358,9 @@ def _left_out(c: AttentionConstants, rows: Rows, sweep: Rows, device: Device) ->
 
 def _with_sweep(c: AttentionConstants, rows: Rows, sweep: Rows, device: Device) -> AttentionConstants:
     """Rates by head dimension, part-filled heads and copies from a sweep; the rest stays the tables'."""
-    kept = ("launch_s", "throttle", "throttle_s", "quantization", "overlap", "bandwidth_bytes_per_s")
+    kept = (
+        "launch_s", "throttle", "throttle_s", "quantization", "overlap", "bandwidth_bytes_per_s", "cache_bytes_per_s",
+    )  # fmt: skip
     fixed = {name: getattr(c, name) for name in kept}
     numbers: dict[str, tuple[float, float, float, float]] = {}
     bandwidth = device.memory.bandwidth_bytes_per_s

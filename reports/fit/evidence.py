@@ -155,14 +155,14 @@ def _measured(key: tuple[str, str, str, Protocol], rows: list[Row]) -> Measured:
 
 
 def attention_of(row: Row) -> Attention:
-    """The attention that a row of attention.csv timed, by our name of its kernel."""
+    """The attention that a row of attention.csv timed, by our name of its kernel: alone, as training runs it."""
     b, heads, kv_heads, s_q, s_kv, d_qk, d_v = (
         int(row[name]) for name in ("b", "heads", "kv_heads", "s_q", "s_kv", "d_qk", "d_v")
     )
     return Attention(
         row["source"], "forward" if row["phase"] == "fwd" else "dgrad", b, heads, kv_heads, s_q, s_kv, d_qk, d_v,
         row["causal"].lower() in ("true", "1"), int(row["window"]) if row["window"] else None, row["dtype"],
-        kernel=kernel_of(row["kernel"]), deterministic="deterministic" in row["note"],
+        kernel=kernel_of(row["kernel"]), training=True, deterministic="deterministic" in row["note"],
     )  # fmt: skip
 
 

@@ -9,8 +9,8 @@ With the head dimensions that the kernel computes (shapes.kernels: the next ones
     seconds = (compute^q + (bytes / bandwidth)^q)^(1/q) x throttling + launch_s + copies
 
 ``partial`` is paid where the head does not fill the dimension it is computed in, ``copies`` where Q, K and V are padded
-with a copy first, and what ``deterministic`` adds for a backward that has to be reproducible. `attention_times` takes
-arrays.
+with a copy first or (serving) K and V are written to a cache, and what ``deterministic`` adds for a backward that has
+to be reproducible. `attention_times` takes arrays.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Work:
     """Attentions of one phase as arrays of one length; ``window`` 0 is none, ``copied`` 0 is no copy.
 
     ``d_qk`` and ``d_v`` are the model's, ``c_qk`` and ``c_v`` what the kernel computes, ``copied`` what Q, K and V are
-    copied to before it runs.
+    copied to before it runs. ``cached``: a prefill, whose K and V a server writes to its cache first.
     """
 
     batch: Array
@@ -54,6 +54,7 @@ class Work:
     window: Array
     copied: Array
     deterministic: Array
+    cached: Array
 
     def __len__(self) -> int:
         return len(self.batch)
@@ -72,10 +73,10 @@ def work_of(operators: Sequence[Attention], runs: Sequence[Run]) -> Work:
     """The operators as arrays, each computed as its run says."""
     rows = [
         (op.batch, op.heads, op.kv_heads, op.q_len, op.kv_len, op.head_dim, op.v_head_dim, run.d_qk, run.d_v,
-         op.causal, op.window or 0, run.copied or 0, op.deterministic)
+         op.causal, op.window or 0, run.copied or 0, op.deterministic, op.causal and not op.trains)
         for op, run in zip(operators, runs, strict=True)
     ]  # fmt: skip
-    return Work(*np.array(rows, dtype=float).reshape(-1, 13).T)
+    return Work(*np.array(rows, dtype=float).reshape(-1, 14).T)
 
 
 def visible_keys(work: Work, windowed: bool = True) -> Array:
@@ -133,6 +134,8 @@ def attention_times(work: Work, c: AttentionConstants, backward: bool, size: flo
     memory = _bytes(work, backward) * size / c.bandwidth_bytes_per_s
     body = overlapped(compute, memory, c) * (1 + c.reproducible(work.bucket) * work.deterministic)
     copies = _copied_bytes(work) * size / c.copy_bytes_per_s
+    if c.cache_bytes_per_s:
+        copies = copies + work.cached * _cached_bytes(work, size) / c.cache_bytes_per_s
     seconds = throttled(body, c) + c.launch_s + copies
     return AttentionTimes(
         seconds, flops / rate, padded, partial, in_blocks, started, compute, memory, body, copies, blocks, waves, flops
@@ -164,3 +167,11 @@ def _copied_bytes(work: Work) -> Array:
     q, kv = work.batch * work.heads * work.q_len, work.batch * work.kv_heads * work.kv_len
     moved: Array = q * (work.d_qk + 2 * work.copied) + kv * (work.d_qk + work.d_v + 4 * work.copied)
     return np.where(work.copied > 0, moved, 0.0)
+
+
+def _cached_bytes(work: Work, size: float) -> Array:
+    """Bytes that a server moves first, K and V computed in 16 bits: they are written to its cache in the kernel's
+    element type, to which, where that is 8 bits wide, Q is converted too."""
+    rows = work.batch * work.kv_heads * work.kv_len * (work.d_qk + work.d_v)
+    moved: Array = (rows + (size < 2) * work.batch * work.heads * work.q_len * work.d_qk) * (2 + size)
+    return moved

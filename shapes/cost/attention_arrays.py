@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from shapes.cost.attention import Array, Work, attention_times
-from shapes.cost.attention_constants import constants_of
+from shapes.cost.attention_constants import constants_of, phase_of
 from shapes.cost.gemm import CHUNK
 from shapes.cost.predict import predict_many
 from shapes.device import Device, load_device
@@ -53,12 +53,13 @@ def attention_seconds(
         if columns[key].size and columns[key].min() < 1:
             raise InputError("expected positive integers", key=key, value=int(columns[key].min()))
     backward = phase != "forward"
+    trains = backward if training is None else training
     seconds = np.empty(columns["b"].size)
     for which, qk, v in _by_dimensions(columns["d_qk"], columns["d_v"]):
-        run = run_of(kernel, target.architecture, dtype, qk, v, backward if training is None else training)
+        run = run_of(kernel, target.architecture, dtype, qk, v, trains)
         same = np.ones(len(which))
         if run.kernel == "eager":
-            operators = [_operator(columns, row, phase, kernel, dtype, bool(training or backward)) for row in which]
+            operators = [_operator(columns, row, phase, kernel, dtype, trains) for row in which]
             seconds[which] = [cost.seconds for cost in predict_many(operators, target)]
             continue
         rows = {key: column[which].astype(float) for key, column in columns.items()}
@@ -66,8 +67,9 @@ def attention_seconds(
             batch=rows["b"], heads=rows["heads"], kv_heads=rows["kv_heads"], q_len=rows["s_q"], kv_len=rows["s_kv"],
             d_qk=rows["d_qk"], d_v=rows["d_v"], c_qk=same * run.d_qk, c_v=same * run.d_v, causal=rows["causal"],
             window=rows["window"], copied=same * (run.copied or 0), deterministic=rows["deterministic"],
+            cached=rows["causal"] * (not trains),
         )  # fmt: skip
-        constants = constants_of(run.kernel, target, dtype).of(backward)
+        constants = constants_of(run.kernel, target, dtype).phases[phase_of(backward, trains)]
         seconds[which] = attention_times(work, constants, backward, BYTES[dtype]).seconds
     return seconds.reshape(arrays[0].shape)
 

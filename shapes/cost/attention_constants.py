@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shapes.cost.constants import achievable, relative
-from shapes.cost.error import OTHER_DTYPE, OTHER_VENDOR, P95_OVER_MEAN
+from shapes.cost.error import OTHER_DTYPE, OTHER_VENDOR, P95_OVER_MEAN, TIERS
 from shapes.device import Device, load_device
 from shapes.frozen import frozen
 from shapes.kernels import load_kernel
@@ -42,8 +42,9 @@ class AttentionConstants:
     ``flops_per_s`` and ``prologue_keys`` (a block's start and end in keys) are by computed head dimension (the mean of
     both). ``partial``: the share of time added where the head does not fill it. ``uneven``: the share added under a
     causal mask, whose blocks are unevenly long; ``ignores_window``: a window is masked but not skipped.
-    ``copy_bytes_per_s``: what copies before the kernel reach. ``deterministic``: share added by a reproducible
-    backward, by head dimension. The others are shapes.cost.waves'.
+    ``copy_bytes_per_s``: what copies before the kernel reach; ``cache_bytes_per_s``: what writing K and V to a server's
+    cache does (0: not known to be written). ``deterministic``: share added by a reproducible backward, by head
+    dimension. The others are shapes.cost.waves'.
     """
 
     flops_per_s: ByBucket
@@ -59,6 +60,7 @@ class AttentionConstants:
     units: int
     partial: float = 0.0
     uneven: float = 0.0
+    cache_bytes_per_s: float = 0.0
     ignores_window: bool = False
     deterministic: ByBucket = ()
 
@@ -84,7 +86,7 @@ class AttentionConstants:
 #: Keys of one set in a constants file: single numbers, and tables by head dimension.
 NUMBERS = (
     "bandwidth_bytes_per_s", "copy_bytes_per_s", "launch_s", "quantization", "overlap", "throttle", "throttle_s",
-    "throttle_width", "partial", "uneven",
+    "throttle_width", "partial", "uneven", "cache_bytes_per_s",
 )  # fmt: skip
 TABLES = ("flops_per_s", "prologue_keys", "deterministic")
 
@@ -100,29 +102,44 @@ def _at(bucket: Array, fitted: ByBucket) -> Array:
     return constant
 
 
+#: Sets of a kernel's constants. A forward that a backward follows has its own where servers' own rows, whose keys and
+#: values are fetched page by page, gave the forward's.
+PHASES = ("forward", "backward", "training")
+
+
+def phase_of(backward: bool, training: bool) -> int:
+    """Index into PHASES."""
+    return 1 if backward else 2 if training else 0
+
+
 @frozen
 class KernelConstants:
-    """Both phases, and where they are from: ``device`` and ``dtype`` they were fitted on, ``error`` by phase.
+    """Constants of PHASES, and where they are from: ``device`` and ``dtype`` they were fitted on.
 
-    ``tier``: "fitted" on this device's measurements of this kernel, "borrowed" from another device or element type,
-    "extrapolated" from another vendor's. ``p95s``: 95th percentiles beside ``errors``.
+    In PHASES' order ``errors`` and ``p95s``, the mean relative error and its 95th percentile, and ``tiers``: "fitted"
+    on this device's measurements of this kernel, "published" by its authors, "borrowed" from another device or element
+    type, "extrapolated" from another vendor's.
     """
 
-    forward: AttentionConstants
-    backward: AttentionConstants
+    phases: tuple[AttentionConstants, ...]
     kernel: str
     device: str
     dtype: str
-    tier: str
-    errors: tuple[float, float]
-    p95s: tuple[float, float]
+    tiers: tuple[str, ...]
+    errors: tuple[float, ...]
+    p95s: tuple[float, ...]
 
-    def of(self, backward: bool) -> AttentionConstants:
-        return self.backward if backward else self.forward
+    @property
+    def forward(self) -> AttentionConstants:
+        return self.phases[0]
+
+    @property
+    def backward(self) -> AttentionConstants:
+        return self.phases[1]
 
     def source(self, device: Device) -> str:
         """The ``source`` of a prediction: "predicted:<device>", saying so where constants were borrowed."""
-        if self.tier == "fitted":
+        if self.device == device.name and self.tiers[0] == "fitted":
             return f"predicted:{device.name}"
         return f"predicted:{device.name} ({self.kernel} constants of {self.device}, scaled)"
 
@@ -148,21 +165,23 @@ def constants_of(kernel: str, device: Device, dtype: str) -> KernelConstants:
     base = dtype if dtype in sets else _SAME.get(dtype, "bf16")
     base = base if base in sets else "bf16"
     own_dtype = base in (dtype, _SAME.get(dtype))
-    forward, backward = _phases(sets[base], kin.compute.units)
+    phases = _phases(sets[base], kin.compute.units)
     errors = sets[base]["error"]
     same = kin.name == device.name
     if not (same and own_dtype):
         speed = _speed(device, kin, peak, base)
         bandwidth = device.memory.bandwidth_bytes_per_s / kin.memory.bandwidth_bytes_per_s
-        forward, backward = (_scaled(one, device, speed, bandwidth, peak) for one in (forward, backward))
+        phases = tuple(_scaled(one, device, speed, bandwidth, peak) for one in phases)
     extra = hypot(0.0 if own_dtype else OTHER_DTYPE, _distance(device, kin))
     tier = "fitted" if same and own_dtype else "borrowed" if device.vendor == kin.vendor else "extrapolated"
+    tiers = tuple(max(tier, sets[base].get("tiers", {}).get(phase, tier), key=TIERS.index) for phase in PHASES)
     means, p95s = [], []
-    for phase in ("forward", "backward"):
-        mean = float(errors[phase])
+    for phase in PHASES:
+        known = phase if phase in errors else "forward"
+        mean = float(errors[known])
         means.append(hypot(mean, extra))
-        p95s.append(hypot(float(errors.get(f"{phase}_p95", P95_OVER_MEAN * mean)), P95_OVER_MEAN * extra))
-    return KernelConstants(forward, backward, kernel, kin.name, base, tier, (means[0], means[1]), (p95s[0], p95s[1]))
+        p95s.append(hypot(float(errors.get(f"{known}_p95", P95_OVER_MEAN * mean)), P95_OVER_MEAN * extra))
+    return KernelConstants(phases, kernel, kin.name, base, tiers, tuple(means), tuple(p95s))
 
 
 def _priced_as(kernel: str, device: Device) -> str:
@@ -176,7 +195,8 @@ def _kin(kernel: str, device: Device) -> Device:
     fitted = [load_device(name) for name in fitted_devices(kernel)]
     near = [other for other in fitted if other.architecture == device.architecture]
     own = [other for other in near if other.name == device.name]
-    stand_in = [other for other in fitted if other.name == relative(device).name]
+    # A kernel that leaves a newer generation's instructions alone says nothing of another vendor's own build of it.
+    stand_in = [other for other in fitted if other.name == relative(device).name and other.vendor == device.vendor]
     # Compute capability 8.6 (GA102) is built like 8.9 (Ada): `relative` knows.
     return (own or (stand_in if device.compute_capability == "8.6" else []) or near or stand_in or fitted)[0]
 
@@ -205,7 +225,8 @@ def _scaled(one: AttentionConstants, device: Device, speed: float, bandwidth: fl
     rates = tuple((bucket, min(rate * speed, peak)) for bucket, rate in one.flops_per_s)
     return replace(
         one, flops_per_s=rates, bandwidth_bytes_per_s=one.bandwidth_bytes_per_s * bandwidth,
-        copy_bytes_per_s=one.copy_bytes_per_s * bandwidth, units=device.compute.units,
+        copy_bytes_per_s=one.copy_bytes_per_s * bandwidth, cache_bytes_per_s=one.cache_bytes_per_s * bandwidth,
+        units=device.compute.units,
     )  # fmt: skip
 
 
@@ -217,11 +238,14 @@ def _distance(device: Device, kin: Device) -> float:
     return BORROWED_BETWEEN if device.vendor == kin.vendor else OTHER_VENDOR
 
 
-def _phases(table: Mapping[str, Any], units: int) -> tuple[AttentionConstants, AttentionConstants]:
-    """Forward and backward; a backward known only by its speed has the forward's other constants."""
+def _phases(table: Mapping[str, Any], units: int) -> tuple[AttentionConstants, ...]:
+    """In PHASES' order; a backward known only by its speed has the training forward's other constants."""
     forward = AttentionConstants.from_table(table, units)
+    training = AttentionConstants.from_table(table["training"], units) if "training" in table else forward
     back = table["backward"]
     if "flops_per_s" in back:
-        return forward, AttentionConstants.from_table(back, units)
+        return forward, AttentionConstants.from_table(back, units), training
     speed = float(back["speed"])
-    return forward, replace(forward, flops_per_s=tuple((bucket, rate * speed) for bucket, rate in forward.flops_per_s))
+    rates = tuple((bucket, rate * speed) for bucket, rate in training.flops_per_s)
+    bandwidth = training.bandwidth_bytes_per_s * float(back.get("bandwidth", 1.0))
+    return forward, replace(training, flops_per_s=rates, bandwidth_bytes_per_s=bandwidth), training

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from shapes.cost.alignment import CLASSES
-from shapes.cost.attention_constants import constants_of
+from shapes.cost.attention_constants import PHASES, constants_of
 from shapes.cost.constants import Origin, alignment_constants, gemm_constants
 from shapes.cost.error import MISALIGNED_AS, Expected, expected
 from shapes.device import Device
@@ -54,8 +54,8 @@ def _attention(device: Device) -> Iterator[ClassError]:
     for kernel in KERNELS:
         if kernel != "eager" and load_kernel(kernel).runs_on(device.architecture):
             c = constants_of(kernel, device, dtype)
-            for phase, error, p95 in zip(("forward", "backward"), c.errors, c.p95s, strict=True):
-                yield ClassError(kernel, dtype, phase, Expected(error, p95, c.tier))
+            for phase, error, p95, tier in zip(PHASES, c.errors, c.p95s, c.tiers, strict=True):
+                yield ClassError(kernel, dtype, phase, Expected(error, p95, tier))
 
 
 def _moved(device: Device) -> Iterator[ClassError]:

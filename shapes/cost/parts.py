@@ -6,7 +6,7 @@ import numpy as np
 
 from shapes.cost.alignment import LEADING, LEVELS, OPERANDS, AlignmentConstants, level
 from shapes.cost.attention import QUERIES, attention_times, work_of
-from shapes.cost.attention_constants import constants_of
+from shapes.cost.attention_constants import constants_of, phase_of
 from shapes.cost.collective import bus_factor, collective_parts, link_bytes_per_s
 from shapes.cost.constants import GemmConstants, alignment_constants, collective_constants, gemm_constants
 from shapes.cost.gemm import LARGE, GemmTimes, output_bytes, tile_load, uncorrected_seconds
@@ -132,7 +132,7 @@ def _attention(operator: Attention, device: Device) -> tuple[Part, ...]:
             for one in written_out(operator)
         )
     backward = operator.phase != "forward"
-    c = constants_of(run.kernel, device, operator.dtype).of(backward)
+    c = constants_of(run.kernel, device, operator.dtype).phases[phase_of(backward, operator.trains)]
     times = attention_times(work_of([operator], [run]), c, backward, BYTES[operator.dtype])
     ideal, padded, partial, walked, started, compute, memory, body, copies, seconds = (
         float(getattr(times, name)[0])
@@ -155,7 +155,8 @@ def _attention(operator: Attention, device: Device) -> tuple[Part, ...]:
         Part("waiting for memory", body - compute,
              f"moving {operator.bytes / 1e6:.4g} MB takes {memory * 1e6:.1f} us"),
         Part("power limit", seconds - c.launch_s - copies - body, "sustained work clocks lower"),
-        Part("copies", copies, f"Q, K and V are padded to {run.copied} first" if run.copied else "none is needed"),
+        Part("copies", copies,
+             f"Q, K and V are padded to {run.copied} first" if run.copied else "K and V go to a server's cache first"),
     )  # fmt: skip
     return tuple(part for part in parts if part.seconds or part.what not in ("copies", "head_dim checks"))
 

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from shapes.cost.alignment import operand_classes
 from shapes.cost.attention import QUERIES, attention_times, work_of
-from shapes.cost.attention_constants import constants_of
+from shapes.cost.attention_constants import constants_of, phase_of
 from shapes.cost.collective import collective_parts
 from shapes.cost.constants import (
     Origin,
@@ -209,12 +209,11 @@ def _attention(operators: Sequence[Attention], device: Device) -> list[Cost]:
                 costs[row] = _written_out(operators[row], device)
             continue
         constants = constants_of(kernel, device, dtype)
-        times = attention_times(
-            work_of([operators[row] for row in rows], [runs[row] for row in rows]), constants.of(backward), backward,
-            BYTES[dtype],
-        )  # fmt: skip
-        launch, source = constants.of(backward).launch_s, constants.source(device)
-        error, p95 = constants.errors[backward], constants.p95s[backward]
+        phase = phase_of(backward, first.trains)
+        c, error, p95 = constants.phases[phase], constants.errors[phase], constants.p95s[phase]
+        work = work_of([operators[row] for row in rows], [runs[row] for row in rows])
+        times = attention_times(work, c, backward, BYTES[dtype])
+        launch, source = c.launch_s, constants.source(device)
         for at, row in enumerate(rows):
             seconds, run = float(times.seconds[at]), runs[row]
             costs[row] = _cost(
@@ -222,8 +221,8 @@ def _attention(operators: Sequence[Attention], device: Device) -> list[Cost]:
                 bound=_bound(launch, seconds - launch, float(times.compute_s[at]), float(times.memory_s[at])),
                 tile=(QUERIES, max(run.d_qk, run.d_v)), tiles=int(times.blocks[at]), waves=float(times.waves[at]),
                 tile_efficiency=float(times.ideal_s[at] / times.walked_s[at]),
-                wave_efficiency=float(times.blocks[at] / constants.of(backward).units / times.waves[at]),
-                kernel=kernel, p95=p95, tier=constants.tier,
+                wave_efficiency=float(times.blocks[at] / c.units / times.waves[at]),
+                kernel=kernel, p95=p95, tier=constants.tiers[phase],
             )  # fmt: skip
     return [cost for cost in costs if cost is not None]
 
