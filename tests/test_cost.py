@@ -214,7 +214,7 @@ def test_a_products_error_is_of_its_device_size_and_alignment(device: str, k: in
 
 
 def test_borrowed_attention_is_as_uncertain_as_where_tables_judge_it() -> None:
-    # reports/attention.md: flashinfer's B200 constants are 17.5% off on b300, fa2's L40S ones 20.7% on RTX PRO 6000.
+    # reports/attention.md: flashinfer's B200 constants are 16.9% off on b300, fa2's L40S ones 20.6% on RTX PRO 6000.
     errors = {(name, one.kernel): one.expected.error for name in ("b300", "rtx-pro-6000-server")
               for one in expected_errors(load_device(name)) if one.regime == "forward"}  # fmt: skip
     assert errors["b300", "flashinfer"] > 0.165
