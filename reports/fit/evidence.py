@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import csv
 import gzip
-from collections.abc import Iterable
+import math
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TextIO, cast
@@ -17,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shapes.cost import predict_gemm
-from shapes.cost.alignment import operand_classes
+from shapes.cost.alignment import LEADING, operand_classes
 from shapes.cost.constants import gemm_constants
 from shapes.device import load_device
 from shapes.dtypes import BYTES
@@ -125,13 +126,52 @@ class Measured:
         return self.as_timed(kernel)
 
 
-def read_rows(path: Path) -> list[Row]:
-    """The rows of a CSV file, compressed or not; InputError where it cannot be read."""
+def read_rows(path: Path, columns: Iterable[str] = ()) -> list[Row]:
+    """The rows of a CSV file, compressed or not, with ``columns`` and others.
+
+    InputError: it cannot be read, lacks a column, or has a value that is none of its column's (the line is named).
+    """
     try:
         with cast(TextIO, gzip.open(path, "rt") if path.suffix == ".gz" else path.open(encoding="utf-8")) as file:
-            return list(csv.DictReader(file))
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
+            reader = csv.DictReader(file)
+            rows = list(reader)
+    except (OSError, EOFError, UnicodeDecodeError, csv.Error) as error:
         raise InputError(f"cannot be read: {error}", where=str(path)) from None
+    for column in columns:
+        if rows and column not in rows[0]:
+            raise InputError("expected the columns of the evidence", where=str(path), key=column)
+    for line, row in enumerate(rows, 2):
+        for column in row.keys() & COLUMNS.keys():
+            fits, expected = COLUMNS[column]
+            # A line that ends early has no value there.
+            if not fits(row[column] or ""):
+                raise InputError(f"expected {expected}", where=f"{path}:{line}", key=column, value=row[column])
+    return rows
+
+
+def _positive(value: str) -> bool:
+    try:
+        return not value or 0 < float(value) < math.inf
+    except ValueError:
+        return False
+
+
+def _count(value: str) -> bool:
+    return value.isdecimal() and int(value) > 0
+
+
+#: What a column holds wherever a file has it, and how that is said.
+COLUMNS: dict[str, tuple[Callable[[str], bool], str]] = {
+    **dict.fromkeys(("us", "tflops", "efficiency_percent"), (_positive, "a number above 0, or nothing")),
+    **dict.fromkeys(
+        ("m", "n", "k", "batch", "b", "s_q", "s_kv", "heads", "kv_heads", "d_qk", "d_v"),
+        (_count, "a whole number above 0"),
+    ),
+    "window": (lambda value: not value or _count(value), "a whole number above 0, or nothing"),
+    "layout": (LEADING.__contains__, f"one of {', '.join(LEADING)}"),
+    "phase": (("fwd", "bwd").__contains__, "fwd or bwd"),
+    "causal": (lambda value: value.lower() in ("true", "false", "1", "0"), "true or false"),
+}
 
 
 def grouped(rows: Iterable[Row], where: str) -> list[Measured]:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from operator import itemgetter
 from pathlib import Path
 
 import numpy as np
@@ -54,13 +56,13 @@ def judge(folder: Path) -> tuple[list[Figure], list[str]]:
     """Figures of every file in ``folder`` that is known, and lines on what was passed over."""
     figures: list[Figure] = []
     lines: list[str] = []
-    for name, how in FILES.items():
+    for name, (how, columns) in FILES.items():
         path = next((folder / (name + ending) for ending in ("", ".gz") if (folder / (name + ending)).exists()), None)
         if path is None:
             lines.append(f"{name}: not there")
             continue
-        judged, unpriced = how(path)
-        lines += unpriced
+        judged, unpriced = how(path.name, read_rows(path, columns))
+        lines += unpriced or ([] if judged else [f"{name}: no rows to judge"])
         by_class: dict[tuple[str, str], list[Array]] = {}
         for device, what, errors in judged:
             for key in ((device, what), *(() if POOLED in what else ((device, "all"),))):
@@ -69,20 +71,20 @@ def judge(folder: Path) -> tuple[list[Figure], list[str]]:
     return figures, lines
 
 
-def _products(path: Path) -> Judged:
+def _products(name: str, rows: list[Row]) -> Judged:
     judged, lines = [], []
-    for group in grouped(read_rows(path), str(path)):
+    for group in grouped(rows, name):
         try:
             errors = group.predicted() / group.seconds - 1
         except InputError as error:
-            lines.append(f"{path.name}: {group.device}: {len(group.seconds)} rows not priced: {error}")
+            lines.append(f"{name}: {group.device}: {len(group.seconds)} rows not priced: {error}")
             continue
         classes = _classes(group)
         judged += [(group.device, f"{group.dtype} {what}", errors[classes == what]) for what in np.unique(classes)]
         if group.dtype in PLAIN:
             off = group.classes() < len(CLASSES) - 2
-            judged += [(group.device, f"{group.dtype}{POOLED}{name}", errors[rows])
-                       for name, rows in (("aligned", ~off), ("misaligned", off)) if rows.any()]  # fmt: skip
+            judged += [(group.device, f"{group.dtype}{POOLED}{what}", errors[which])
+                       for what, which in (("aligned", ~off), ("misaligned", off)) if which.any()]  # fmt: skip
     return judged, lines
 
 
@@ -95,33 +97,38 @@ def _classes(group: Measured) -> np.ndarray:
     ])  # fmt: skip
 
 
-def _squares(path: Path) -> Judged:
+def _squares(name: str, rows: list[Row]) -> Judged:
     judged, lines = [], []
-    for row in read_rows(path):
+    for row in filter(itemgetter("tflops"), rows):
         dtype, layout = row["dtype"], row["layout"]
         try:
             seconds = predict_gemm(row["device"], SQUARES, SQUARES, SQUARES, dtype=dtype, layout=layout)  # type: ignore[arg-type]
         except InputError as error:
-            lines.append(f"{path.name}: {row['device']}: one row not priced: {error}")
+            lines.append(f"{name}: {row['device']}: one row not priced: {error}")
             continue
         best = float((2 * SQUARES.astype(float) ** 3 / seconds).max()) / 1e12
         judged.append((row["device"], f"{dtype} best square", np.array([float(row["tflops"]) / best - 1])))
     return judged, lines
 
 
-def _ratios(path: Path) -> Judged:
+def _ratios(name: str, rows: list[Row]) -> Judged:
     """Time of misaligned products over that of aligned neighbours of the same family, per FLOP: predicted to measured.
 
     The peak that efficiencies are of is not stated, so that they are compared with one another alone.
     """
     families: dict[tuple[str, ...], list[Row]] = {}
-    for row in read_rows(path):
+    for row in rows:
         if row["efficiency_percent"] and min(int(row[axis]) for axis in "mnk") >= SMALLEST:
-            key = tuple(row[name] for name in ("device", "family", "dtype", "layout", "batch"))
+            key = tuple(row[column] for column in ("device", "family", "dtype", "layout", "batch"))
             families.setdefault(key, []).append(row)
-    judged = [one for (device, _, dtype, layout, _), rows in families.items()
-              for one in _family_ratios(device, dtype, layout, rows)]  # fmt: skip
-    return judged, []
+    judged: list[tuple[str, str, Array]] = []
+    unpriced: Counter[str] = Counter()
+    for (device, _, dtype, layout, _), family in families.items():
+        try:
+            judged += _family_ratios(device, dtype, layout, family)
+        except InputError as error:
+            unpriced[f"{name}: {device}: not priced: {error}"] += len(family)
+    return judged, [f"{key} ({count} rows)" for key, count in unpriced.items()]
 
 
 def _family_ratios(device: str, dtype: str, layout: str, rows: list[Row]) -> Iterator[tuple[str, str, Array]]:
@@ -149,23 +156,27 @@ def _family_ratios(device: str, dtype: str, layout: str, rows: list[Row]) -> Ite
             yield device, f"ratio, {what}", np.array([predicted / measured - 1])
 
 
-def _attention(path: Path) -> Judged:
-    judged, unpriced = [], {}
-    for row in read_rows(path):
+def _attention(name: str, rows: list[Row]) -> Judged:
+    judged, unpriced = [], Counter[str]()
+    for row in filter(itemgetter("us"), rows):
         try:
             predicted = predict(attention_of(row), row["device"]).seconds
         except InputError as error:
-            key = f"{path.name}: {row['device']} {row['kernel']} {row['dtype']}: not priced: {error}"
-            unpriced[key] = unpriced.get(key, 0) + 1
+            unpriced[f"{name}: {row['device']} {row['kernel']} {row['dtype']}: not priced: {error}"] += 1
             continue
         what = f"{row['kernel']} {row['dtype']} {row['phase']}"
         judged.append((row["device"], what, np.array([predicted / (float(row["us"]) * 1e-6) - 1])))
     return judged, [f"{key} ({count} rows)" for key, count in unpriced.items()]
 
 
-#: File -> how its rows are judged.
-FILES: dict[str, Callable[[Path], Judged]] = {
-    "gemm_misaligned.csv": _products, "gemm_amd.csv": _ratios, "gemm_fp32.csv": _products, "gemm_fp8.csv": _products,
-    "gemm_v100_t4.csv": _products, "gemm_vidur.csv": _products, "gemm_squares.csv": _squares,
-    "attention.csv": _attention,
+_TIMED = ("source", "device", "dtype", "layout", "batch", "m", "n", "k", "us")
+_TUNED = ("device", "family", "dtype", "layout", "batch", "m", "n", "k", "efficiency_percent")
+_ATTENTION = ("source", "device", "kernel", "dtype", "b", "s_q", "s_kv", "heads", "kv_heads", "d_qk", "d_v", "causal",
+              "window", "phase", "us", "note")  # fmt: skip
+
+#: File -> how its rows are judged, and the columns that are looked at.
+FILES: dict[str, tuple[Callable[[str, list[Row]], Judged], tuple[str, ...]]] = {
+    "gemm_misaligned.csv": (_products, _TIMED), "gemm_amd.csv": (_ratios, _TUNED), "gemm_fp32.csv": (_products, _TIMED),
+    "gemm_fp8.csv": (_products, _TIMED), "gemm_v100_t4.csv": (_products, _TIMED), "gemm_vidur.csv": (_products, _TIMED),
+    "gemm_squares.csv": (_squares, ("device", "dtype", "layout", "tflops")), "attention.csv": (_attention, _ATTENTION),
 }  # fmt: skip
