@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from shapes.errors import InputError, positive_int
 from shapes.frozen import frozen
+from shapes.workload import Workload
 
 
 @frozen
@@ -47,3 +48,18 @@ def batch(
             )  # fmt: skip
         microbatches = global_batch // (microbatch * d)
     return Batch(gpus, t, p, d, microbatch, microbatches)
+
+
+def batch_of(workload: Workload) -> Batch | None:
+    """The arithmetic of a workload whose devices or global batch were said (None: neither was).
+
+    InputError where they do not agree with its degrees and its microbatch.
+    """
+    if workload.gpus is None and workload.global_batch is None:
+        return None
+    each = workload.t * workload.cp  # ranks that share a microbatch
+    devices = workload.gpus or each * workload.p * workload.d
+    found = batch(devices, workload.b, t=each, p=workload.p, global_batch=workload.global_batch)
+    if workload.d != found.d:
+        raise InputError(f"expected GPUs / (TP x PP x CP) = {found.d}", key="d", value=workload.d)
+    return found

@@ -34,10 +34,12 @@ from shapes.software_stack import (
 )
 from shapes.workload import Workload
 from sizer.answers.operator_table import ops
+from sizer.answers.plan import plan
 from sizer.checking import check
 from sizer.checking.findings import PricedFinding
 from sizer.cli import main
-from sizer.readers import read_config
+from sizer.readers import READERS, read_config
+from sizer.subject import read_subject
 
 CONFIGS = Path(__file__).parent / "data" / "configs"
 BENCH = Path(__file__).parents[1] / "reports" / "bench"
@@ -70,7 +72,13 @@ def test_a_stack_is_fitted_borrowed_or_extrapolated_by_the_device_it_runs_on() -
 def test_the_default_stack_follows_the_configurations_format() -> None:
     assert default_stack("huggingface").name == "transformers-eager"
     assert default_stack("megatron").name == "megatron-core-te"
+    assert default_stack("gpt_neox").name == "megatron-core-te"
     assert default_stack(None).name == "transformers-eager"
+
+
+def test_formats_of_stacks_are_formats_of_configurations() -> None:
+    for name in list_stacks():
+        assert set(load_stack(name).formats) <= set(READERS), name
 
 
 def test_an_unknown_stack_or_key_names_what_is_known() -> None:
@@ -319,6 +327,52 @@ def test_a_utilization_above_100_percent_is_an_error_that_says_what_is_impossibl
     assert result.exit_code == 2
     for said in ("step_time = 0.5: expected at least 1.", "HFU would be 3", "989 TFLOPS", "--global-batch"):
         assert said in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("layout", "said"),
+    [
+        (("-b", "3"), "--global-batch = 64: expected a multiple of MBS x DP = 3 x 8 = 24"),
+        (("-b", "1", "--tp", "3"), "--tp = 3: expected a divisor"),
+        (("-b", "1", "--dp", "4"), "--dp = 4: expected GPUs / (TP x PP x CP) = 8"),
+    ],
+)
+def test_mfu_explains_no_step_other_than_the_one_that_was_measured(layout: tuple[str, ...], said: str) -> None:
+    assert said in mfu("--step-time", "4", "--explain", *layout).stderr
+
+
+def test_what_no_cause_stands_for_is_said() -> None:
+    layout = ("-b", "2", "--zero", "3", "--stack", "pytorch-fsdp-2023", "--explain")
+    assert "even added up they leave +" in mfu("--step-time", "40", *layout).stdout
+    assert "even added up" not in mfu("--step-time", "4", *layout).stdout
+
+
+@pytest.mark.parametrize("finetune", [None, "lora"])
+def test_check_and_mfu_count_the_same_utilization(finetune: str | None) -> None:
+    tuned = {} if finetune is None else {"finetune": finetune}
+    config = str(CONFIGS / "llama-3.1-8b.json")
+    step = check(config, gpus=8, global_batch=64, s=8192, b=1, zero=3, **tuned).step  # type: ignore[arg-type]  # of check
+    options = () if finetune is None else ("--finetune", finetune)
+    data = json.loads(mfu("--step-time", repr(step.seconds), "-s", "8192", *options, "--format", "json").output)
+    assert data["counts"][0]["mfu"] == pytest.approx(step.mfu)
+    # Equations that take every parameter to have a gradient say nothing of a frozen base.
+    assert len(data["counts"]) == (4 if finetune is None else 2)
+
+
+@pytest.mark.parametrize("finetune", [None, "lora"])
+def test_check_gives_the_seconds_and_the_utilization_that_plan_lists(finetune: str | None) -> None:
+    config, tuned = CONFIGS / "gpt2.json", {} if finetune is None else {"finetune": finetune}
+    base = read_subject(str(config), s=1024, b=1, **tuned).workload
+    found = plan(read_config(config).model, H100, gpus=2, global_batch=2, base=base)
+    one = next(one for one in found.candidates if one.workload.p == 2 and one.workload.checkpointing == "full")
+    run = {key: value for key, value in one.workload.to_dict().items() if value != getattr(Workload(), key)}
+    step = check(str(config), stack=found.stack, **run).step
+    assert (step.seconds, step.mfu) == pytest.approx((one.seconds, one.mfu))
+
+
+def test_a_count_above_100_percent_beside_a_possible_one_says_why() -> None:
+    text = mfu("--step-time", "200", "-s", "131072").stdout
+    assert "above 100%: the masked half" in text
 
 
 STEP = {

@@ -15,6 +15,7 @@ from shapes.operators.types import (
     Phase,
     Product,
     counted_once,
+    needed_flops,
 )
 
 __all__ = [
@@ -33,6 +34,7 @@ __all__ = [
     "counted_once",
     "layer_operators",
     "nearest_split",
+    "needed_flops",
     "operators",
     "split_problems",
 ]

@@ -26,6 +26,7 @@ C is always contiguous along n (ld = n).
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Literal
 
@@ -165,6 +166,12 @@ class Attention:
         return self.batch * self.heads * self.q_len * self.kv_len * per_pair
 
     @property
+    def needed_flops(self) -> int:
+        """`flops` without the scores that a fused kernel's backward computes again: what MFU counts of them."""
+        again = 0 if self.phase == "forward" else 2 * self.head_dim
+        return self.flops - self.batch * self.heads * self.q_len * self.kv_len * again
+
+    @property
     def visible_share(self) -> float:
         """Share of the q_len x kv_len square that the mask leaves (a causal square: a half and a diagonal)."""
         q, kv = self.q_len, self.kv_len
@@ -282,6 +289,20 @@ class Collective:
 #: Matrix products: what has m, n, k and a layout.
 Product = Gemm | GroupedGemm
 Operator = Product | Attention | CachedAttention | Elementwise | Collective
+
+
+def needed_flops(listed: Iterable[Operator], *, causal: bool = False) -> float:
+    """FLOPs that ``listed`` need: what MFU counts, a fused attention kernel's own recomputation left out.
+
+    ``causal``: of attention's square only the part that the mask leaves, not all of it.
+    """
+    total = 0.0
+    for operator in listed:
+        flops: float = operator.flops
+        if isinstance(operator, Attention):
+            flops = operator.needed_flops * (operator.visible_share if causal else 1.0)
+        total += flops * operator.count
+    return total
 
 
 def counted_once(operator: Operator) -> Operator:

@@ -13,7 +13,7 @@ from shapes.model import ModelShape
 from shapes.model.trainable import trained_parameters
 from shapes.software_stack import SoftwareStack
 from shapes.workload import Workload
-from sizer.batch import batch
+from sizer.batch import batch_of
 from sizer.printing import Printable
 from sizer.subject import read_subject
 
@@ -123,12 +123,8 @@ def memory(
     loss = subject.stack.loss if loss is None and stack is not None else loss
     options: dict[str, Any] = {"loss": loss, "implementation": subject.implementation}
     options |= {} if weight_dtype is None else {"weight_dtype": weight_dtype}
-    if settled.gpus is not None or settled.global_batch is not None:
-        each = settled.t * settled.cp  # ranks that share a microbatch, as the batch's arithmetic has them
-        devices = settled.gpus or each * settled.p * settled.d
-        plan = batch(devices, settled.b, t=each, p=settled.p, global_batch=settled.global_batch)
-        if settled.d != plan.d:
-            raise InputError(f"expected GPUs / (TP x PP x CP) = {plan.d}", key="d", value=settled.d)
-        options["microbatches"] = plan.microbatches if settled.global_batch is not None else None
+    arithmetic = batch_of(settled)
+    if arithmetic is not None:
+        options["microbatches"] = arithmetic.microbatches if settled.global_batch is not None else None
     chosen = load_device(device) if isinstance(device, str) else device
     return memory_breakdown(subject.model, settled, chosen, subject.where, **options)

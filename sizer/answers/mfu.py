@@ -10,6 +10,7 @@ import json
 import math
 import re
 from collections.abc import Iterable
+from dataclasses import replace
 from statistics import fmean, median
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +18,7 @@ from shapes.device import Device
 from shapes.errors import InputError, positive_int
 from shapes.frozen import frozen
 from shapes.model import ModelShape
-from shapes.operators import Attention, operators
+from shapes.operators import needed_flops, operators
 from shapes.workload import Checkpointing, Workload
 from sizer.printing import Printable
 
@@ -51,21 +52,34 @@ class Utilization:
     hfu_achievable: float | None
 
 
-def exact_count(model: ModelShape, s: int, global_batch: int, checkpointing: Checkpointing = "none") -> Count:
-    """Every matrix product of forward and backward; the attention square whole, head counted, embedding lookup not."""
-    return _operator_count(model, s, global_batch, checkpointing, causal=False)
+def exact_count(
+    model: ModelShape, s: int, global_batch: int, checkpointing: Checkpointing = "none", base: Workload | None = None
+) -> Count:
+    """Every matrix product of forward and backward; the attention square whole, head counted, embedding lookup not.
+
+    ``base``: a workload whose phase and fine-tuning say what is run of them (None: training from scratch).
+    """
+    return _operator_count(model, s, global_batch, checkpointing, base, causal=False)
 
 
-def causal_count(model: ModelShape, s: int, global_batch: int, checkpointing: Checkpointing = "none") -> Count:
+def causal_count(
+    model: ModelShape, s: int, global_batch: int, checkpointing: Checkpointing = "none", base: Workload | None = None
+) -> Count:
     """The same, with only the part of the attention square that the mask leaves."""
-    return _operator_count(model, s, global_batch, checkpointing, causal=True)
+    return _operator_count(model, s, global_batch, checkpointing, base, causal=True)
 
 
 def _operator_count(
-    model: ModelShape, s: int, global_batch: int, checkpointing: Checkpointing, *, causal: bool
+    model: ModelShape, s: int, global_batch: int, checkpointing: Checkpointing, base: Workload | None, *, causal: bool
 ) -> Count:
-    needed = _step_flops(model, Workload(b=1, s=s), causal=causal)
-    run = _step_flops(model, Workload(b=1, s=s, checkpointing=checkpointing), causal=causal)
+    one = Workload(b=1, s=s)
+    if base is not None:
+        one = replace(
+            one, phase=base.phase, decoder_s=base.decoder_s, finetune=base.finetune, lora_rank=base.lora_rank,
+            lora_targets=base.lora_targets, base=base.base,
+        )  # fmt: skip
+    needed = needed_flops(operators(model, one), causal=causal)
+    run = needed_flops(operators(model, replace(one, checkpointing=checkpointing)), causal=causal)
     square = "masked part of the attention square only" if causal else "whole attention square"
     return Count(
         "operators, causal" if causal else "operators",
@@ -73,20 +87,6 @@ def _operator_count(
         needed * global_batch,
         run * global_batch,
     )
-
-
-def _step_flops(model: ModelShape, workload: Workload, *, causal: bool) -> float:
-    total = 0.0
-    for operator in operators(model, workload):
-        flops: float = operator.flops
-        if isinstance(operator, Attention):
-            pair = operator.head_dim + operator.v_head_dim
-            # Scores and values: two products forward, four backward. A fused kernel's scores run again are its affair.
-            flops = operator.batch * operator.heads * operator.q_len * operator.kv_len * pair
-            flops *= 2 if operator.phase == "forward" else 4
-            flops *= operator.visible_share if causal else 1.0
-        total += flops * operator.count
-    return total
 
 
 def megatron_count(
@@ -118,11 +118,18 @@ def parameters_count(parameters: float, s: int, global_batch: int, checkpointing
     return Count("6ND", text, 6 * parameters * tokens, run * parameters * tokens)
 
 
-def counts(model: ModelShape, s: int, global_batch: int, checkpointing: Checkpointing = "none") -> tuple[Count, ...]:
-    """All conventions for one model."""
+def counts(
+    model: ModelShape, s: int, global_batch: int, checkpointing: Checkpointing = "none", base: Workload | None = None
+) -> tuple[Count, ...]:
+    """All conventions for one model; of inference, and where a base is frozen, those that count operators alone."""
+    by_operators = (
+        exact_count(model, s, global_batch, checkpointing, base),
+        causal_count(model, s, global_batch, checkpointing, base),
+    )
+    if base is not None and (not base.train or base.finetune not in (None, "full")):
+        return by_operators
     return (
-        exact_count(model, s, global_batch, checkpointing),
-        causal_count(model, s, global_batch, checkpointing),
+        *by_operators,
         megatron_count(model.hidden, model.main.layers, model.vocab, s, global_batch, checkpointing),
         parameters_count(model.active_parameters, s, global_batch, checkpointing),
     )

@@ -16,6 +16,7 @@ from shapes.frozen import frozen
 from shapes.operators import operators
 from shapes.software_stack import ELEMENTWISE, SoftwareStack, load_stack
 from shapes.workload import Dispatcher, Workload
+from sizer.batch import batch_of
 from sizer.pricing import Pricer
 from sizer.subject import Subject, run_on
 
@@ -69,7 +70,11 @@ class Explanation:
 
 
 def explain_step(subject: Subject, device: Device, measured_s: float) -> Explanation:
-    """What ``measured_s`` seconds of ``subject``'s global step consist of, as far as predictions can tell."""
+    """What ``measured_s`` seconds of ``subject``'s global step consist of, as far as predictions can tell.
+
+    InputError where devices and global batch do not agree with the layout: another step would be explained.
+    """
+    batch_of(subject.workload)
     subject = run_on(subject, device)
     cost = _priced(subject, device, subject.stack, subject.workload)
     towards = 1 if measured_s > cost.seconds else -1

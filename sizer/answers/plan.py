@@ -198,7 +198,7 @@ def plan(
             raise InputError("expected a positive number", key=key, value=value)
     dropped: Counter[str] = Counter()
     pricer = Pricer(device, stack=load_stack(stack))
-    needed = _needed_flops(model, base, global_batch)
+    needed = exact_count(model, base.s, global_batch, base=replace(base, phase="train")).model_flops
     found = [
         _priced(model, workload, used, needed, pricer)
         for workload, used in _fitting(model, device, gpus, global_batch, base, options, dropped)
@@ -214,14 +214,6 @@ def plan(
         stack=load_stack(stack).name,
         ratio_error=found[0][1], power_w=device.power_w, tokens=tokens, price=price,
     )  # fmt: skip
-
-
-def _needed_flops(model: ModelShape, base: Workload, global_batch: int) -> float:
-    """The FLOPs of a step that MFU counts: without what is run again, and of a frozen matrix without its gradient."""
-    if base.finetune is None:
-        return exact_count(model, base.s, global_batch).model_flops
-    whole = replace(base, b=1, checkpointing="none", gpus=None, global_batch=None)
-    return global_batch * sum(one.flops * one.count for one in operators(model, whole))
 
 
 def _fitting(

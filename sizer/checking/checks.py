@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from shapes.cost.predict import attention_titles
 from shapes.device import Device
-from shapes.operators import Collective, Elementwise
+from shapes.operators import Collective, Elementwise, needed_flops
 from sizer.checking.causes import findings_by_cause
 from sizer.checking.findings import ModelSummary, Report, StepTime
 from sizer.checking.grading import PricedStep, grade
@@ -58,11 +58,11 @@ def summary(subject: Subject) -> ModelSummary:
 
 def step_time(subject: Subject, step: Step, device: Device) -> StepTime:
     """The step's seconds with MFU: recomputed FLOPs take time but count for nothing, every stage's count alike."""
-    flops, workload = step.flops, subject.workload
+    listed, workload = step.operators, subject.workload
     if subject.model is not None and (workload.checkpointing, workload.p, workload.cp) != ("none", 1, 1):
         plain = replace(workload, checkpointing="none", p=1, cp=1)
-        whole = sum(op.flops * op.count for op in resized_subject(subject, subject.model, plain).operators)
-        flops = step.accumulation * whole // (workload.p * workload.cp)
+        listed = resized_subject(subject, subject.model, plain).operators
+    flops = step.accumulation * round(needed_flops(listed)) // (workload.p * workload.cp)
     peak = device.peak_flops.get(workload.dtype)
     mfu = flops / step.seconds / peak if peak and step.seconds else 0.0
     cost = step.cost

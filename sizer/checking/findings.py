@@ -19,9 +19,9 @@ SEVERITIES: tuple[Severity, ...] = ("error", "warning", "info")
 class StepTime:
     """One global step (``accumulation`` microbatches forward and backward, and the update) on one device.
 
-    ``mfu``: FLOPs of the model (no recomputation; attention's full square, as torch's FlopCounterMode counts) over
-    ``seconds`` and the device's dense peak. ``low`` and ``high`` bound the seconds in ``coverage`` of cases (0: by the
-    operators' own errors added up, no stack being known). ``parts``: what the seconds consist of. ``tier``: how the
+    ``mfu``: ``flops`` of the model (no recomputation, a fused attention kernel's own neither; attention's full square)
+    over ``seconds`` and the device's dense peak. ``low`` and ``high`` bound the seconds in ``coverage`` of cases (0: by
+    the operators' own errors added up, no stack being known). ``parts``: what the seconds consist of. ``tier``: how the
     stack's constants are known on this device.
 
     ``mbu``: memory-bandwidth utilisation, the bytes that products and attention have to move (weights, KV cache,

@@ -78,7 +78,9 @@ def command(
     found: tuple[Count, ...]
     explanation = None
     if config is not None:
-        asked = {**workload, "dtype": dtype, "checkpointing": checkpointing, "b": workload["b"] or 1}
+        # Counts are of a whole step, whose microbatch only its explanation asks for.
+        b = workload["b"] if explain else 1
+        asked = {**workload, "dtype": dtype, "checkpointing": checkpointing, "b": b}
         subject = _subject(config, config_format, stack, asked)
         if subject.workload.decode:
             raise InputError(
@@ -87,11 +89,14 @@ def command(
         model, s = subject.model, subject.workload.s
         if model is None:
             raise InputError("expected a model type that sizer reads; a traced model has no named sizes", where=config)
-        found = counts(model, s, global_batch, checkpointing)
+        found = counts(model, s, global_batch, checkpointing, subject.workload)
         if explain:
             from sizer.answers.mfu_explain import explain_step
 
-            explanation = explain_step(subject, target, seconds)
+            try:
+                explanation = explain_step(subject, target, seconds)
+            except InputError as error:
+                raise option_error(error) from None
     elif params is not None and not explain:
         if not 0 < params < 1e18:
             raise InputError("expected a positive number of parameters", key="--params", value=params)

@@ -9,6 +9,10 @@ from sizer.answers.mfu_explain import Explanation
 from sizer.report.page import Page
 from sizer.report.units import percent_text, seconds_text
 
+#: What no cause of `mfu --explain` stands for.
+BEYOND_SLOW = "data loading, checkpoints to disk, evaluation and stragglers are not modelled, or the layout is another"
+BEYOND_FAST = "the layout, the batch or the software is another than was said"
+
 
 def render(answer: MfuAnswer, page: Page) -> str:
     mamf = answer.device.mamf_flops.get(answer.dtype)
@@ -33,6 +37,10 @@ def render(answer: MfuAnswer, page: Page) -> str:
     headers = ["count", "TFLOPS/GPU", "MFU", "HFU", "MFU of achievable", "HFU of achievable"]
     lines += ["", tabulate(table, headers, disable_numparse=True), ""]
     lines += [f"{row.count.method}: {row.count.convention}" for row in answer.rows]
+    if any(row.mfu > 1 for row in answer.rows):
+        lines.append(
+            "above 100%: the masked half of the attention square is counted, which a causal kernel does not run"
+        )
     if answer.explanation is not None:
         lines += ["", *_explained(answer.explanation)]
     return "\n".join(lines)
@@ -48,7 +56,7 @@ def _explained(found: Explanation) -> list[str]:
     lines = [
         f"predicted as {found.stack} runs it ({predicted.tier}): {seconds_text(predicted.seconds)} "
         f"({seconds_text(predicted.low)} to {seconds_text(predicted.high)} in {predicted.coverage:.0%} of cases), "
-        f"{found.accumulation} microbatches a device",
+        f"{found.accumulation} {'microbatch' if found.accumulation == 1 else 'microbatches'} a device",
         *(
             f"  {what:<24} {seconds_text(seconds):>8}  {percent_text(seconds / found.measured_s)} of the measured step"
             for what, seconds in sorted(predicted.parts.items(), key=lambda part: -part[1])
@@ -61,7 +69,12 @@ def _explained(found: Explanation) -> list[str]:
     ]
     if not found.causes:
         return [*lines, "  none of those known"]
-    return lines + [f"  {_signed(cause.seconds):>9}  {cause.what}" for cause in found.causes]
+    lines += [f"  {_signed(cause.seconds):>9}  {cause.what}" for cause in found.causes]
+    left = difference - sum(cause.seconds for cause in found.causes)
+    if not found.expected and left * difference > 0:
+        # Causes that overlap are worth less together, so that at least this much is left.
+        lines.append(f"even added up they leave {_signed(left)}: {BEYOND_SLOW if left > 0 else BEYOND_FAST}")
+    return lines
 
 
 def _signed(seconds: float) -> str:
