@@ -12,6 +12,7 @@ from typing import Literal
 import numpy as np
 
 from shapes.cost import Cost, predict_many
+from shapes.cost.error import TIERS
 from shapes.cost.step import StepCost, Work, mean_error, schedule_of, slowest_stage, step_cost, work
 from shapes.device import DEVICES_DIR, Device
 from shapes.errors import InputError
@@ -23,6 +24,10 @@ from shapes.workload import Workload
 
 #: Operators -> one cost each: the one seam between advice and where seconds come from.
 CostSource = Callable[[Sequence[Operator], Device], Sequence[Cost]]
+
+
+#: Share of a step's seconds from which on an operator's tier is the step's.
+NOTABLE = 0.1
 
 
 @frozen
@@ -71,6 +76,14 @@ class Step:
     def source(self) -> str:
         """Where the seconds come from; each source once."""
         return "; ".join(dict.fromkeys(cost.source for cost in self.costs))
+
+    @property
+    def tier(self) -> str:
+        """The least certain tier of the operators that take a notable share of the operators' seconds."""
+        each = [operator.count * cost.seconds for operator, cost in zip(self.operators, self.costs, strict=True)]
+        least_s = NOTABLE * sum(each)
+        listed = (cost.tier for cost, seconds in zip(self.costs, each, strict=True) if seconds >= least_s)
+        return max(listed, key=TIERS.index, default="measured")
 
 
 #: No operator takes so long, and sums over the operators of a step stay finite.

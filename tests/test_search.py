@@ -535,3 +535,16 @@ def test_gemm_only_is_of_the_mlp_and_nothing_else() -> None:
 def test_an_unknown_keyword_is_named() -> None:
     with pytest.raises(InputError, match="widht"):
         search(h=4096, widht=3)
+
+
+def test_every_candidate_says_what_its_time_rests_on() -> None:
+    tiers = {
+        device: {tuple(one.change.values()): one.to_dict()["tier"] for one in (found.baseline, *found.candidates)}
+        for device in ("h100-sxm", "b300")
+        for found in [sizer.search(h=4096, device=device, measure=False, top=2)]
+    }
+    # 10922 is misaligned: others' sweeps on H100, nobody's on Blackwell. B300's aligned products are B200's.
+    assert tiers["h100-sxm"].pop((10922,)) == "published"
+    assert tiers["b300"].pop((10922,)) == "extrapolated"
+    assert {*tiers["h100-sxm"].values()} == {"fitted"}
+    assert {*tiers["b300"].values()} == {"borrowed"}

@@ -49,4 +49,4 @@ class Cost:
     @property
     def timing(self) -> Timing:
         """The same seconds as measured times have them."""
-        return Timing(self.seconds, self.low, self.high, self.source)
+        return Timing(self.seconds, self.low, self.high, self.source, self.tier)

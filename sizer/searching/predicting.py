@@ -70,7 +70,7 @@ def _candidate(
     space: Space, change: Mapping[str, int], model: ModelShape, workload: Workload, step: Step
 ) -> TimedCandidate:
     scale = space.workload.tokens / workload.tokens
-    timing = Timing(step.seconds * scale, step.low * scale, step.high * scale, step.source)
+    timing = Timing(step.seconds * scale, step.low * scale, step.high * scale, step.source, step.tier)
     return TimedCandidate(
         change, timing, round(step.flops * scale), model.layers, space.parameters(model), _structure(step)
     )

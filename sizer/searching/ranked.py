@@ -76,6 +76,7 @@ class Ranked:
             "decode_seconds": self.decode.seconds if self.decode is not None else None,
             "decode_speedup": self.decode_speedup,
             "source": self.timing.source,
+            "tier": self.timing.tier,
         }
 
 

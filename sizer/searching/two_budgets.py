@@ -107,7 +107,7 @@ def _served(space: Space, ranked: Sequence[Ranked], serving: Workload, pricer: P
         step = decode_step(space, one.change, serving, pricer)
         if step is None:
             continue
-        timing = Timing(step.seconds, step.low, step.high, step.source)
+        timing = Timing(step.seconds, step.low, step.high, step.source, step.tier)
         worth = one.gain / one.speedup  # of a second, by the objective
         faster = own.seconds / step.seconds
         error = max((each.high - each.low) / 2 / each.seconds for each in (own, step)) if one is not ranked[0] else 0.0
