@@ -34,14 +34,21 @@ def model_of(config: Any) -> ModelShape:
     return read_config(config.to_dict()).model
 
 
-def judge(config: Any, workload: Workload) -> None:
+OPTIMIZERS: dict[str, Any] = {
+    "adamw": oracle.torch.optim.AdamW,
+    "sgd": oracle.torch.optim.SGD,
+    "sgd-momentum": partial(oracle.torch.optim.SGD, momentum=0.9),
+}
+
+
+def judge(config: Any, workload: Workload, optimizer: str = "adamw") -> None:
     """Weights, gradients and states to the byte; the total with one microbatch a step and with two within 1%."""
     tracked = oracle.track(
         config, workload.b, workload.s, dtype=workload.dtype, attention=workload.attention,
-        checkpointing=workload.checkpointing == "full",
+        checkpointing=workload.checkpointing == "full", optimizer=OPTIMIZERS[optimizer],
     )  # fmt: skip
     model = model_of(config)
-    alone, accumulated = predicted(model, workload, 1), predicted(model, workload, 2)
+    alone, accumulated = (predicted(model, workload, number, optimizer) for number in (1, 2))
     assert accumulated.components["weights"] == tracked.weights
     assert 4 // (1 if workload.dtype == "fp32" else 2) * model.parameters == tracked.gradients
     # torch counts a step for each tensor
@@ -50,12 +57,12 @@ def judge(config: Any, workload: Workload) -> None:
     assert accumulated.total_bytes == pytest.approx(tracked.accumulated, rel=TOLERANCE)
 
 
-def predicted(model: ModelShape, workload: Workload, microbatches: int = 2) -> Memory:
+def predicted(model: ModelShape, workload: Workload, microbatches: int = 2, optimizer: str = "adamw") -> Memory:
     """As the oracle runs it: one precision throughout, no CUDA context, CPU kernels' dropout masks."""
     precision = "fp32" if workload.dtype == "fp32" else "bf16"
     return memory(
         model, workload, precision=precision, context_bytes=0, microbatches=microbatches, update="loop",
-        dropout_mask_bytes=4 if precision == "fp32" else 2,
+        optimizer=optimizer, dropout_mask_bytes=4 if precision == "fp32" else 2,
     )  # fmt: skip
 
 
@@ -185,6 +192,22 @@ def test_windows_shorter_than_the_sequence_and_one_key_head_are_within_1_percent
     """A window is a mask of its own in every layer, beside which keys and values are repeated for their group."""
     workload = Workload(b=2, s=512, attention=attention, checkpointing=checkpointing)  # type: ignore[arg-type]
     judge(oracle.config_of(family, **{**FURTHER[family], **changes}), workload)
+
+
+@pytest.mark.parametrize(
+    ("family", "attention"), [("bloom", "eager"), ("falcon", "eager"), ("gpt_oss", "eager"), ("qwen2_moe", "flash")]
+)
+def test_what_a_layers_forward_works_with_is_counted_where_that_is_the_fullest(family: str, attention: str) -> None:
+    """Scores under two names, the layer before's probabilities, a sink's column, a gate behind the experts."""
+    judge(oracle.config_of(family, **FURTHER[family]), Workload(b=2, s=512, attention=attention, checkpointing="full"))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("optimizer", ["adamw", "sgd", "sgd-momentum"])
+def test_the_optimizers_step_is_counted_where_that_is_the_fullest(optimizer: str) -> None:
+    """Matrices of one size behind each other: AdamW's loop holds a third temporary, SGD none."""
+    judge(
+        oracle.config_of("mistral", **{**SMALL, "hidden_size": 1024}), Workload(b=1, s=64, attention="flash"), optimizer
+    )
 
 
 def test_dropout_masks_are_counted() -> None:

@@ -1,8 +1,9 @@
 """The moments of a training step at which memory can be fullest, and what is alive at each.
 
-At the loss everything that the forward saved is alive, and no gradient unless gradients stay allocated from one
-microbatch to the next. In a layer's backward what was saved shrinks from layer to layer while gradients grow. At the
-optimizer's step all gradients are there and no activation is.
+In a layer's forward what it works with is alive beside what was saved. At the loss everything that the forward saved
+is, and no gradient unless gradients stay allocated from one microbatch to the next. In a layer's backward what was
+saved shrinks from layer to layer while gradients grow. At the optimizer's step all gradients are there and no
+activation is.
 """
 
 from __future__ import annotations
@@ -83,14 +84,17 @@ class Gradients:
 
 @frozen
 class _Layer:
-    """One layer of a kind: bytes it saves, whether its input is one of them, its backward's peak (saved included).
+    """One layer of a kind: bytes it saves, its forward's and its backward's peak (saved and its input included).
 
+    ``returned``: what it hands on beside its output that autograd does not save. ``window``: whose mask it reads.
     ``unneeded``: of what it saves, what it does not where nothing before it trains.
     """
 
     saved: int
-    saves_input: bool
+    forward: int
     backward: int
+    returned: int
+    window: int | None
     gradients: Elements
     unneeded: int
 
@@ -181,31 +185,41 @@ def _backward_moments(
     step: Step, kinds: Sequence[_Layer], runs: Sequence[tuple[int, int]], saved: int, made: Elements,
     ends: Elements | None, tied_head: int,
 ) -> Iterator[Moment]:  # fmt: skip
-    """The fullest backward of a layer of each kind: what is saved shrinks from layer to layer, gradients grow.
+    """The fullest forward and backward of a layer of each kind: what is saved shrinks from layer to layer, gradients
 
-    ``made``: gradients that are there all the time; ``ends``: of what is behind the layers, where new ones stay (None:
-    they are added to ``made``).
+    grow. ``made``: gradients that are there all the time; ``ends``: of what is behind the layers, where new ones stay
+    (None: they are added to ``made``).
     """
-    workload = step.workload
+    workload, masks = step.workload, _masks(step)
     again = ", its forward run again" if workload.checkpointing != "none" else ""
     name = f"backward of a layer{again}: gradients of activations and of one weight"
     below, grown = saved, ends or Elements()
-    fullest: dict[int, tuple[int, int, Elements]] = {}
-    for place, count in reversed(runs):
+    fullest: dict[tuple[str, int], tuple[int, int, Elements]] = {}
+
+    def look(name: str, place: int, alive: int, there: Elements) -> None:
+        size = alive + step.gradient_bytes(there)
+        if (name, place) not in fullest or size > fullest[name, place][0]:
+            fullest[name, place] = size, alive, there
+
+    for index, (place, count) in reversed(list(enumerate(runs))):
         layer = kinds[place]
-        # A checkpointed layer's input stays whether or not its own nodes save it.
-        own = 0 if workload.checkpointing == "full" and not layer.saves_input else layer.saved
+        # A mask goes when the last layer has read it.
+        if _keeps_masks(step):
+            read = {kinds[one].window for one, _ in runs[: index + 1]}
+            gone = sum(size for window, size in masks.items() if window not in read)
+        else:
+            gone = 0
         # Within a run of equal layers both change evenly: its ends are the extremes.
         for done in {0, count - 1} if ends is not None else {0}:
             there = grown + layer.gradients.times(done)
-            alive = below - done * layer.saved - own + layer.backward + tied_head
-            size = alive + step.gradient_bytes(there)
-            if place not in fullest or size > fullest[place][0]:
-                fullest[place] = size, alive, there
+            look(name, place, below - gone - (done + 1) * layer.saved + layer.backward + tied_head, there)
+        before = kinds[runs[index - 1][0] if count == 1 else place].returned if index or count > 1 else 0
+        held = 0 if _keeps_masks(step) else sum(masks.values())
+        look("forward of a layer", place, below - layer.saved + layer.forward + before + held, Elements())
         below -= layer.saved * count
         if ends is not None:
             grown += layer.gradients.times(count)
-    for _, alive, there in fullest.values():
+    for (name, _), (_, alive, there) in fullest.items():
         yield Moment(name, min(alive, saved), 0, max(0, alive - saved), made + there)
 
 
@@ -225,9 +239,14 @@ def _layer(step: Step, block: Block, hidden: int, sizes: Sizes, gradients: Gradi
     x = sizes.whole * hidden * sizes.element
     alone = workload.finetune == "frozen-base"  # then nothing runs backward here
     full, selective = workload.checkpointing == "full", workload.checkpointing == "selective"
+    kept = {} if full or alone else tape.saved(selective=selective)
+    backward = _backward(tape, x, step, gradients, made=0 if step.fused_wgrad else None)
+    if full:
+        # A checkpointed layer's input stays whether or not its own nodes save it.
+        backward = max(backward + (0 if INPUT in tape.saved() else x), tape.recomputed_peak_bytes(x))
     return _Layer(
-        saved=0 if alone else x if full else tape.saved_bytes(selective=selective), saves_input=INPUT in tape.saved(),
-        backward=_backward(tape, x, step, gradients, made=0 if step.fused_wgrad else None),
+        saved=x if full and not alone else sum(kept.values()), forward=tape.forward_peak_bytes(kept), backward=backward,
+        returned=tape.returned if full else 0, window=block.attention.window if block.attention else None,
         gradients=elements(trained_block(block, hidden, workload)), unneeded=tape.unneeded_bytes(),
     )  # fmt: skip
 
@@ -255,16 +274,28 @@ def _embedding(step: Step) -> int:
 
 
 def _tables(step: Step) -> int:
-    """Rotary cosines and sines, and the additive masks that checkpointing keeps for running a layer again."""
-    model, workload, e = step.model, step.workload, step.workload.activation_bytes
-    attention = model.attention
+    """Rotary cosines and sines, and the masks that the backward reads."""
+    attention = step.model.attention
     if attention is None:
         return 0
-    total = 2 * workload.s * attention.rotary_dim * e
-    if step.implementation == "megatron" or workload.checkpointing != "full":
-        return total
-    eager, style = workload.attention == "eager", style_of(model, step.implementation)
-    cores = [block.attention for _, block in model.all_blocks() if block.attention]
-    kinds = {core.window for core in cores if eager or masked(style, core, workload.s)}
-    # The fused core's is one of booleans for all sequences.
-    return total + len(kinds) * workload.s**2 * (workload.b * e if eager else 1)
+    rotary = 2 * step.workload.s * attention.rotary_dim * step.workload.activation_bytes
+    return rotary + (sum(_masks(step).values()) if _keeps_masks(step) else 0)
+
+
+def _keeps_masks(step: Step) -> bool:
+    """Whether masks outlive the forward: checkpointing keeps them for running a layer again, masked_fill saves them."""
+    eager = step.workload.attention == "eager"
+    return step.workload.checkpointing == "full" or (eager and style_of(step.model, step.implementation).fills_mask)
+
+
+def _masks(step: Step) -> dict[int | None, int]:
+    """Bytes of the masks that all layers share, by window: added to the scores, or of booleans."""
+    if step.implementation == "megatron":
+        return {}
+    workload, eager = step.workload, step.workload.attention == "eager"
+    style = style_of(step.model, step.implementation)
+    cores = [block.attention for _, block in step.model.all_blocks() if block.attention]
+    windows = {core.window for core in cores if eager or masked(style, core, workload.s)}
+    element = workload.b * (1 if style.fills_mask else workload.activation_bytes) if eager else 1
+    # The fused core's is one for all sequences.
+    return dict.fromkeys(windows, workload.s**2 * element)

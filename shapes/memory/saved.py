@@ -28,12 +28,15 @@ class Style:
     ``softmax_fp32``: the eager core's softmax runs in fp32 and is cast back; ``scores_fp32``: all of the core does.
     ``expands_kv``: the fused core is never told of grouped heads (enable_gqa): keys and values of several are copied
     for all of them, one alone makes torch take its math path. ``clamped_gate``: both halves clamped, a scaled sigmoid.
-    ``contiguous_output``: the fused core's output is copied to (b, s, heads). ``fused_gate``: silu and product in one
+    ``contiguous_output``: the rotary embedding leaves queries head by head, and the fused
+    core's output, which follows them, is copied to (b, s, heads). ``fused_gate``: silu and product in one
     kernel that saves gate and up. ``fused_loss``: cross-entropy in place. ``logit_softcap``, ``score_softcap``: tanh
     around the logits, and around the scores of the eager core. ``router``: "narrow" (its weights are cast back), "wide"
     (they stay in fp32, and with them the experts' outputs from the weighting to their sum) or "wide-product" (its
     product runs in fp32 too, so that its input is kept once more). ``shared_last``: the shared expert runs after the
-    routed ones.
+    routed ones. ``holds_scores``: the eager core keeps a name for the scores before their mask until softmax has run;
+    ``holds_copies``: for queries and keys by head too. ``returns_scores``: a layer returns the probabilities, which
+    stay until the next one has run. ``fills_mask``: scores are masked by masked_fill, which saves a mask of booleans.
     """
 
     norm: Literal["rms", "gemma", "layer", "wide-layer", "centred"] = "rms"
@@ -51,6 +54,10 @@ class Style:
     score_softcap: bool = False
     router: Literal["narrow", "wide", "wide-product"] = "narrow"
     shared_last: bool = False
+    holds_scores: bool = False
+    holds_copies: bool = False
+    returns_scores: bool = False
+    fills_mask: bool = False
 
 
 _LAYER = Style(norm="layer")
@@ -68,10 +75,11 @@ STYLES: dict[str, Style] = {
     "mixtral": Style(router="wide"),
     "minimax_m2": Style(router="wide", contiguous_output=True),
     "olmo": Style(norm="wide-layer"),
-    "gptj": Style(norm="layer", activation="gelu_new", scores_fp32=True),
-    "bloom": Style(norm="layer", activation="recomputed"),
-    "falcon": Style(norm="layer", softmax_fp32=False, expands_kv=True),
-    "gpt_oss": Style(norm="gemma", softmax_fp32=False, clamped_gate=True),
+    "gptj": Style(norm="layer", activation="gelu_new", scores_fp32=True, returns_scores=True),
+    "bloom": Style(norm="layer", activation="recomputed", holds_scores=True, holds_copies=True, returns_scores=True),
+    "falcon": Style(norm="layer", softmax_fp32=False, expands_kv=True, holds_scores=True, returns_scores=True),
+    "mpt": Style(norm="layer", returns_scores=True, fills_mask=True),
+    "gpt_oss": Style(norm="gemma", softmax_fp32=False, clamped_gate=True, contiguous_output=True),
     **dict.fromkeys(("cohere", "cohere2"), Style(norm="centred")),
     "glm4_moe": Style(contiguous_output=True, router="wide-product", shared_last=True),
     **dict.fromkeys(("deepseek_v2", "deepseek_v3", "kimi_k2"), Style(router="wide-product", shared_last=True)),
@@ -79,9 +87,7 @@ STYLES: dict[str, Style] = {
     "phi": Style(norm="layer", activation="gelu_new", contiguous_output=True),
     "phi3": Style(contiguous_output=True),
     "stablelm": _LAYER_PARTIAL,
-    **dict.fromkeys(
-        ("mpt", "starcoder2", "gpt_bigcode", "bert", "roberta", "bart", "whisper", "vit", "siglip"), _LAYER
-    ),
+    **dict.fromkeys(("starcoder2", "gpt_bigcode", "bert", "roberta", "bart", "whisper", "vit", "siglip"), _LAYER),
 }
 #: Families that were compared with MemTracker and whose totals are within 1% (tests/test_memory_tracker.py).
 CHECKED = frozenset(
@@ -315,8 +321,10 @@ def _attention(tape: Tape, attention: AttentionShape | MlaShape, hidden: int, x:
         if sizes.style is MEGATRON:  # Transformer Engine asks for all three contiguous
             v = tape.op("values, contiguous", (v,), v.bytes)
     tape.recomputing = True
-    core = _eager if sizes.workload.attention == "eager" else _flash
-    out = core(tape, attention, q, k, v, sizes, heads)
+    if sizes.workload.attention == "eager":
+        out = _eager(tape, attention, q, k, v, sizes, heads, (x, q, k, v))
+    else:
+        out = _flash(tape, attention, q, k, v, sizes, heads)
     tape.recomputing = False
     if gate is not None:
         sigmoid = tape.op("sigmoid of the gate", (gate,), q_bytes, saves_output=True)
@@ -405,42 +413,75 @@ def _math(
 
 def _eager(
     tape: Tape, attention: AttentionShape | MlaShape, q: Tensor, k: Tensor, v: Tensor, sizes: Sizes,
-    heads: int,
+    heads: int, named: tuple[Tensor, ...],
 ) -> Tensor:  # fmt: skip
-    """Scores, softmax and values written out: saves the probabilities, in fp32 and again in 16 bits."""
-    e = sizes.element
+    """Scores, softmax and values written out: saves the probabilities, in fp32 and again in 16 bits.
+
+    ``named``: what the layer's own code still has a name for while they run.
+    """
+    style, e = sizes.style, sizes.element
     batch = sizes.workload.b * heads
-    square = batch * sizes.q_len * sizes.kv_len
-    # Heads are copied next to each other for the batched product, keys and values repeated for their group; one
-    # sequence's values need no copy.
-    q = tape.op("queries by head", (q,), batch * sizes.q_len * attention.head_dim * e)
-    k = tape.op("keys by head", (k,), batch * sizes.kv_len * attention.head_dim * e)
-    copied = sizes.workload.b > 1 or sizes.style is MEGATRON
-    if copied or v.bytes < batch * sizes.kv_len * attention.v_dim * e:
-        v = tape.op("values by head", (v,), batch * sizes.kv_len * attention.v_dim * e)
-    if sizes.style.scores_fp32 and e < 4:
+    square, values = batch * sizes.q_len * sizes.kv_len, batch * sizes.kv_len * attention.v_dim * e
+    # Heads of several sequences are copied next to each other for the batched product, keys and values repeated for
+    # their group; one sequence's need no copy. Values that only that product expands are copied when it runs.
+    several = sizes.workload.b > 1 or style is MEGATRON
+    grouped = 1 < attention.on_shard(sizes.workload.t)[1] < heads
+    if several and not style.contiguous_output:
+        q = tape.op("queries by head", (q,), batch * sizes.q_len * attention.head_dim * e)
+    if several or grouped:
+        k = tape.op("keys by head", (k,), batch * sizes.kv_len * attention.head_dim * e)
+    if (several or grouped) and not style.expands_kv:
+        v = tape.op("values by head", (v,), values)
+    if style.scores_fp32 and e < 4:
         q, k = (tape.op("in fp32", (part,), part.bytes * 4 // e) for part in (q, k))
-        scores = tape.op("scores", (q, k), square * 4, (q, k))
-        scores = tape.op("scaled scores", (scores,), square * 4)
-    else:
-        scores = tape.op("scores", (q, k), square * e, (q, k))
-        scores = tape.op("scaled scores", (scores,), square * e)
-    if sizes.style.score_softcap:
-        scores = tape.op("scores / cap", (scores,), square * e)
-        scores = tape.op("tanh(scores)", (scores,), square * e, saves_output=True)
-        scores = tape.op("capped scores", (scores,), square * e)
-    if sizes.style.softmax_fp32 and e < 4:
-        if not sizes.style.scores_fp32:
-            scores = tape.op("scores in fp32", (scores,), square * 4)
-        probabilities = tape.op("softmax", (scores,), square * 4, saves_output=True)
-        probabilities = tape.op("probabilities", (probabilities,), square * e)
-    else:
-        probabilities = tape.op("softmax", (scores,), square * e, saves_output=True)
+    if style.holds_copies:
+        named = (*named, q, k)
+    scores = _masked_scores(tape, q, k, square * (4 if style.scores_fp32 else e), style)
+    probabilities = _softmax(tape, attention, scores[0], square, sizes, (*named, *scores))
     probabilities = _dropout(tape, probabilities, attention.dropout, sizes)
+    if (several or grouped) and style.expands_kv:
+        v = tape.op("values by head", (v,), values)
     out = tape.op(
         "values by probability", (probabilities, v), batch * sizes.q_len * attention.v_dim * e, (probabilities, v)
     )
+    tape.returned = square * e if style.returns_scores else 0
     return tape.op("attention output, contiguous", (out,), out.bytes)
+
+
+def _masked_scores(tape: Tape, q: Tensor, k: Tensor, size: int, style: Style) -> tuple[Tensor, ...]:
+    """Scores as softmax gets them, and those that still have a name while it runs."""
+    scores = tape.op("scores", (q, k), size, (q, k))
+    if style.holds_scores:  # scaled by the product or in place
+        return tape.op("scores + mask", (scores,), size, shares_gradient=True), scores
+    scores = tape.op("scaled scores", (scores,), size)
+    if style.score_softcap:
+        scores = tape.op("scores / cap", (scores,), size)
+        scores = tape.op("tanh(scores)", (scores,), size, saves_output=True)
+        scores = tape.op("capped scores", (scores,), size)
+    return (tape.op("scores + mask", (scores,), size, shares_gradient=True),)
+
+
+def _softmax(
+    tape: Tape, attention: AttentionShape | MlaShape, scores: Tensor, square: int, sizes: Sizes,
+    named: tuple[Tensor, ...],
+) -> Tensor:  # fmt: skip
+    style, e = sizes.style, sizes.element
+    sinks = attention.sinks and style is not MEGATRON
+    if sinks:
+        # A column for the sink; the largest score is subtracted, whose backward scatters its gradient: zeros, and
+        # under a dispatch mode (torch's tracker) a second copy of them.
+        rows = square // sizes.kv_len
+        square += rows
+        scores = tape.op("scores beside sinks", (scores,), square * e, shares_gradient=True)
+        largest = tape.op("largest score", (scores,), rows * e, saves_bytes=8 * rows, work=square * e)
+        scores = tape.op("scores - largest", (scores, largest), square * e, shares_gradient=True, holds=named)
+    if style.softmax_fp32 and e < 4:
+        if not style.scores_fp32:
+            scores = tape.op("scores in fp32", (scores,), square * 4, holds=named)
+        probabilities = tape.op("softmax", (scores,), square * 4, saves_output=True, holds=named)
+        return tape.op("probabilities", (probabilities,), square * e)
+    probabilities = tape.op("softmax", (scores,), square * e, saves_output=True, holds=named)
+    return tape.view(probabilities, (square - rows) * e, copies_gradient=True) if sinks else probabilities
 
 
 def _mlp(tape: Tape, block: Block, hidden: int, x: Tensor, sizes: Sizes) -> Tensor:
@@ -510,7 +551,8 @@ def _mixture(tape: Tape, moe: MoeShape, hidden: int, x: Tensor, sizes: Sizes) ->
     linears = {linear.name: linear for linear in moe.linears(hidden)}
     if moe.latent is not None:
         x = _linear(tape, linears["moe.latent_down_proj"], x, sizes)
-    gathered = tape.op("tokens by expert", (x,), routed * moe.routed_width(hidden) * e)
+    # The gradient of a gathering is scattered into zeros; a dispatch mode, as torch's tracker is, makes a second copy.
+    gathered = tape.op("tokens by expert", (x,), routed * moe.routed_width(hidden) * e, work=x.bytes)
     width = routed * -(-moe.width // t) * e
     *inward, outward = moe.expert_linears(hidden, fused=sizes.workload.fused_gate_up)
     projected = [_linear(tape, linear, gathered, sizes, rows=routed, matrices=local) for linear in inward]
@@ -522,12 +564,12 @@ def _mixture(tape: Tape, moe: MoeShape, hidden: int, x: Tensor, sizes: Sizes) ->
         wide = routed * moe.routed_width(hidden) * 4
         gone = back.bytes if sizes.workload.checkpointing == "full" else 0
         weighted = tape.op("weighted by router", (back, out), wide, (back, out), work=2 * wide - gone)
-        ordered = tape.op("tokens in order", (weighted,), wide)
+        ordered = tape.op("tokens in order", (weighted,), wide, work=wide)
         summed = tape.op("sum of experts", (ordered,), sizes.whole * moe.routed_width(hidden) * 4)
         summed = tape.op("experts' output", (summed,), sizes.whole * moe.routed_width(hidden) * e)
     else:
         weighted = tape.op("weighted by router", (back, out), back.bytes, (back, out), work=back.bytes)
-        ordered = tape.op("tokens in order", (weighted,), back.bytes)
+        ordered = tape.op("tokens in order", (weighted,), back.bytes, work=back.bytes)
         summed = tape.op("sum of experts", (ordered,), sizes.whole * moe.routed_width(hidden) * e)
     if moe.latent is not None:
         summed = _linear(tape, linears["moe.latent_up_proj"], summed, sizes)
@@ -535,16 +577,17 @@ def _mixture(tape: Tape, moe: MoeShape, hidden: int, x: Tensor, sizes: Sizes) ->
         shared = _shared(tape, moe, hidden, tokens, sizes)
     if shared is None:
         return summed
+    if moe.shared_gate:
+        # Its product runs after the experts, so its gradients are there while theirs are made.
+        gate = tape.op("shared expert's gate", (tokens,), sizes.rows * e, (tokens,), saves_output=True)
+        shared = tape.op("shared expert, gated", (shared, gate), shared.bytes, (shared, gate), work=shared.bytes)
     return tape.op("with the shared expert", (summed, shared), summed.bytes, shares_gradient=True)
 
 
 def _shared(tape: Tape, moe: MoeShape, hidden: int, x: Tensor, sizes: Sizes) -> Tensor | None:
     if moe.shared is None:
         return None
-    out = _dense(tape, moe.shared, hidden, x, sizes)
-    if moe.shared_gate:
-        out = tape.op("shared expert, gated", (out,), out.bytes, (out,), work=out.bytes)
-    return out
+    return _dense(tape, moe.shared, hidden, x, sizes)
 
 
 def _router(tape: Tape, moe: MoeShape, hidden: int, x: Tensor, sizes: Sizes) -> Tensor:

@@ -7,6 +7,7 @@ node that makes it until the node that reads it, where gradients that meet are a
 
 from __future__ import annotations
 
+from collections.abc import Container, Iterator
 from dataclasses import dataclass, field
 
 from shapes.frozen import frozen
@@ -33,17 +34,27 @@ class _Node:
     shares_gradient: bool
     recomputed: bool
     weights: int
+    holds: tuple[Tensor, ...] = ()
+
+    @property
+    def storages(self) -> tuple[int, ...]:
+        """What is alive while it runs forward."""
+        return tuple(tensor.storage for tensor in (*self.inputs, *self.holds, self.output))
 
 
 @dataclass(slots=True)
 class Tape:
-    """Operators in the order they run. Sizes are bytes."""
+    """Operators in the order they run. Sizes are bytes.
+
+    ``returned``: of what its module returns beside its output, which stays until the next such module has run.
+    """
 
     storages: list[int] = field(default_factory=list)
     nodes: list[_Node] = field(default_factory=list)
     keys: int = 0
     recomputing: bool = False
     names: dict[int, str] = field(default_factory=dict)
+    returned: int = 0
 
     def tensor(self, size: int, name: str = "") -> Tensor:
         """A tensor that no node of this tape makes (the module's input)."""
@@ -65,13 +76,15 @@ class Tape:
         work: int = 0,
         weights: int = 0,
         shares_gradient: bool = False,
+        holds: tuple[Tensor, ...] = (),
     ) -> Tensor:
         """Run an operator that makes ``size`` bytes.
 
         ``saves``: tensors its backward reads; ``saves_output``: its own output too; ``saves_bytes``: what only it
         knows (a mask, a log-sum-exp). ``work``: bytes its backward needs beside the gradients it returns.
         ``weights``: elements of a weight whose gradient it makes.
-        ``shares_gradient``: its backward hands on the gradient it was given (an addition).
+        ``shares_gradient``: its backward hands on the gradient it was given (an addition). ``holds``: tensors that it
+        does not read, but that a name of the running code still keeps.
         """
         output = self.tensor(size, name)
         saved = [tensor.storage for tensor in saves]
@@ -79,7 +92,7 @@ class Tape:
             saved.append(output.storage)
         if saves_bytes:
             saved.append(self.tensor(saves_bytes, f"{name} (for its backward)").storage)
-        self.nodes.append(_Node(inputs, output, tuple(saved), work, shares_gradient, self.recomputing, weights))
+        self.nodes.append(_Node(inputs, output, tuple(saved), work, shares_gradient, self.recomputing, weights, holds))
         return output
 
     def view(self, of: Tensor, size: int, *, copies_gradient: bool = False) -> Tensor:
@@ -128,12 +141,28 @@ class Tape:
         ``made_bytes`` an element; it is added to one that is there already (``kept_bytes`` 0), or stays in
         ``kept_bytes`` an element, the made one itself where the two are the same size.
         """
+        return max(peak for _, _, peak in self._backward(seed_bytes, made_bytes, kept_bytes))
+
+    def recomputed_peak_bytes(self, seed_bytes: int) -> int:
+        """Most bytes alive while a checkpointed tape runs forward again, the gradients that are there included.
+
+        That begins at the first node of the backward that asks for what it saved, and ends with the last such thing
+        made (torch.utils.checkpoint's early stop).
+        """
+        last = max((index for index, node in enumerate(self.nodes) if node.saved), default=-1)
+        if last < 0:
+            return 0
+        there = next(before for node, before, _ in self._backward(seed_bytes, 0, 0) if node.saved) - self.saved_bytes()
+        return there + self.forward_peak_bytes(self.saved(), until=last + 1)
+
+    def _backward(self, seed_bytes: int, made_bytes: int, kept_bytes: int) -> Iterator[tuple[_Node, int, int]]:
+        """Nodes as they run backward, with the bytes alive before each and at its fullest."""
         passing = 0 if made_bytes == kept_bytes else made_bytes
         users: dict[int, int] = {}
         for node in self.nodes:
             for storage in node.saved:
                 users[storage] = users.get(storage, 0) + 1
-        alive = peak = sum(self.storages[storage] for storage in users) + seed_bytes
+        alive = sum(self.storages[storage] for storage in users) + seed_bytes
         gradients: dict[int, list[int]] = {}  # tensor key -> [bytes, readers], shared between keys that share one
         if self.nodes:
             gradients[self.nodes[-1].output.key] = [seed_bytes, 1]
@@ -141,6 +170,7 @@ class Tape:
             own = gradients.pop(node.output.key, None)
             if own is None:
                 continue  # nothing downstream needs its gradient
+            before = alive
             new: list[tuple[int, list[int]]] = []
             for tensor in node.inputs:
                 if node.shares_gradient:
@@ -150,7 +180,7 @@ class Tape:
                     alive += tensor.bytes
                     new.append((tensor.key, [tensor.bytes, 1]))
             alive += node.weights * kept_bytes
-            peak = max(peak, alive + node.work_bytes + node.weights * passing)
+            yield node, before, max(before, alive + node.work_bytes + node.weights * passing)
             for storage in node.saved:
                 users[storage] -= 1
                 if not users[storage]:
@@ -161,24 +191,25 @@ class Tape:
                     alive -= _release(gradient)
                 else:
                     gradients[key] = gradient
-        return peak
 
-    def forward_peak_bytes(self) -> int:
-        """Most bytes alive while the tape runs forward and nothing is saved: each tensor dies at its last use."""
+    def forward_peak_bytes(self, kept: Container[int] = (), *, until: int | None = None) -> int:
+        """Most bytes alive while the tape runs forward, up to node ``until``: each tensor dies at its last use.
+
+        ``kept``: storages that stay, since autograd saves them.
+        """
         last: dict[int, int] = {}
         for index, node in enumerate(self.nodes):
-            for tensor in (*node.inputs, node.output):
-                last[tensor.storage] = index
+            last |= dict.fromkeys(node.storages, index)
         born: set[int] = set()
         alive = peak = 0
-        for index, node in enumerate(self.nodes):
-            for tensor in (*node.inputs, node.output):
-                if tensor.storage not in born:
-                    born.add(tensor.storage)
-                    alive += self.storages[tensor.storage]
+        for index, node in enumerate(self.nodes[:until]):
+            saved = (storage for storage in node.saved if storage in kept)
+            for storage in {*node.storages, *saved} - born:
+                born.add(storage)
+                alive += self.storages[storage]
             peak = max(peak, alive)
-            for storage in {tensor.storage for tensor in (*node.inputs, node.output)}:
-                if last[storage] == index:
+            for storage in set(node.storages):
+                if last[storage] == index and storage not in kept:
                     alive -= self.storages[storage]
         return peak
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from itertools import pairwise
 from math import ceil
 from typing import Literal
 
@@ -25,7 +26,8 @@ ZERO_BUCKET_ELEMENTS = 5 * 10**8
 
 
 #: torch's three ways of an optimizer's step: one kernel over all tensors, which takes nothing more; ``foreach``, a
-#: temporary of all of them; a loop over tensors, two of the largest (the square root and the quotient).
+#: temporary of all of them; a loop over tensors, two of the largest (the square root and the quotient) and the quotient
+#: of the one before, whose name is bound until the next is there (torch/optim/adam.py, _single_tensor_adam).
 Update = Literal["fused", "foreach", "loop"]
 
 
@@ -173,12 +175,16 @@ def _update_bytes(tensors: Sequence[ParameterTensor], updated: int, recipe: Reci
 
     ``packed``: experts in one parameter, as transformers 5 keeps a layer's.
     """
-    if recipe.update == "fused" or recipe.optimizer == "sgd":
+    if recipe.update == "fused" or recipe.optimizer in ("sgd", "sgd-momentum"):  # both add in place
         return 0
     each = recipe.precision.moments
     if recipe.update == "foreach":
         return each * updated
-    return 2 * each * max(one.elements * (packed if one.expert else 1) for one in tensors)
+    # Parameters in their order: the embedding's before the layers', the head's behind them.
+    roles = ("embedding", "block", "other", "head")
+    ordered = sorted(tensors, key=lambda one: (roles.index(one.role), one.name == "positions"))
+    sizes = [one.elements * (packed if one.expert else 1) for one in ordered]
+    return each * max(2 * own + before for before, own in pairwise([0, *sizes]))
 
 
 def _ddp_buckets(tensors: tuple[ParameterTensor, ...], workload: Workload, recipe: Recipe) -> int:
