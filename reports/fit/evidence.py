@@ -10,7 +10,7 @@ import csv
 import gzip
 import math
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TextIO, cast
 
@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from shapes.cost import predict_gemm
 from shapes.cost.alignment import LEADING, operand_classes
 from shapes.cost.constants import gemm_constants
+from shapes.cost.waves import throttled
 from shapes.device import load_device
 from shapes.dtypes import BYTES
 from shapes.errors import InputError
@@ -38,6 +39,8 @@ GAC_A100_HOST_S = (5e-6, 5e-6)
 #: Host seconds of one call in NeuSight's rows, before the kernel on an idle device: torch.bmm (nn) and a linear layer
 #: (tn), where products of a microsecond all take this long.
 NEUSIGHT_HOST_S = {"nn": 31e-6, "tn": 52e-6}
+#: Found with T4's constants (plain_cores.py), which are of sustained work.
+NEUSIGHT_FELT_S = 1.3e-3
 NEUSIGHT_V100_HOST_S = {"nn": 39e-6, "tn": 64e-6}
 
 
@@ -47,13 +50,15 @@ class Protocol:
 
     ``host_s``: host seconds a call, aligned and misaligned. ``queued``: many calls in a row hide host and device behind
     each other, the longer counts; else a call is timed on an idle device, and the host's time stands before the
-    kernel's. ``multiple``: dimensions are padded to it before timing; ``recipe``: whose kernels were timed.
+    kernel's. ``multiple``: dimensions are padded to it before timing; ``recipe``: whose kernels were timed. ``felt_s``:
+    of what lasts longer the power limit is felt on plain cores, where an idle device has saved up for shorter work.
     """
 
     host_s: tuple[float, float] = (0.0, 0.0)
     queued: bool = True
     multiple: int = 1
     recipe: str | None = None
+    felt_s: float = 0.0
 
 
 def protocol(row: Row) -> Protocol:
@@ -64,7 +69,7 @@ def protocol(row: Row) -> Protocol:
         return Protocol(host, queued=not row.get("sweep", "").startswith("tc_"))
     if row["source"] == "neusight":
         host_s = (NEUSIGHT_V100_HOST_S if row["device"].startswith("v100") else NEUSIGHT_HOST_S).get(row["layout"], 0.0)
-        return Protocol((host_s, host_s), queued=False)
+        return Protocol((host_s, host_s), queued=False, felt_s=NEUSIGHT_FELT_S)
     if row["source"] == "pipeweave":
         # Its dataset counts tiles of 128 x 128 throughout, and every k is a multiple of 128.
         return Protocol(recipe="blockwise")
@@ -109,8 +114,11 @@ class Measured:
         host = np.where(self.classes() < 2, p.host_s[1], p.host_s[0])
         if p.queued:
             return cast(Array, np.maximum(kernel_s, host))
-        launch_s = gemm_constants(load_device(self.device), self.dtype)[0].launch_s
-        return cast(Array, kernel_s - launch_s + host)
+        c = gemm_constants(load_device(self.device), self.dtype)[0]
+        body = kernel_s - c.launch_s
+        if p.felt_s and c.throttle:
+            body = throttled(body / (1 + c.throttle), replace(c, throttle_s=p.felt_s))
+        return cast(Array, body + host)
 
     def predicted(self) -> Array:
         """Seconds that the device's constants give, as this harness would report them."""

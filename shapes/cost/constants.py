@@ -44,13 +44,18 @@ ALIKE_UNITS = 0.8
 ASYMPTOTE = 0.90
 #: With this many watts per peak TFLOPS and more (GeForce, H20) clocks stay above the rated one.
 BOOSTING_W_PER_TFLOPS, BOOSTED = 2.5, 0.97
-#: Whose constants of products on plain cores (fp32 without TF32) all others of its vendor borrow.
-PLAIN_CORES = "a100-sxm"
+#: Whose constants of products on plain cores (fp32 without TF32) all others of its vendor borrow, but for architectures
+#: with one of their own.
+PLAIN_CORES, PLAIN_CORES_OF = "a100-sxm", {"volta": "v100-pcie", "turing": "t4"}
 #: Share of the peak that plain cores reach: less where half of an SM's cores also do integers (0.56 to 0.70 on GeForce
 #: and workstation cards, 0.78 to 0.93 in data centers: reports/kernels.md, squares).
 VECTOR, VECTOR_SHARED, SHARED_CORES = 0.95, 0.78, ("8.6", "8.9", "12.0")
-#: A card of under 100 W is short of power in what lasts longer than this (T4: 0.53 of its peak).
-LOW_POWER_W, LOW_POWER_SHARE, LOW_POWER_S = 100, 0.58, 1.7e-3
+#: Share of the peak that power feeds inside the tiles of plain cores, by watts per peak TFLOPS: L40S (3.8), RTX PRO
+#: 6000 (4.8) and its server's (5.1) reach 0.51, 0.61 and 0.66 of their peaks and lie within 1% of this, each left out
+#: too; RTX 4090 (5.5) and what has more are not short. Ada and RTX Blackwell are of one process; others are not known.
+FED_SHARE, FED_POWER, FED_CORES = 0.2025, 0.84, ("8.9", "12.0")
+#: From which duration on plain cores feel it: in sustained work all do.
+SUSTAINED_S = 1e-5
 #: A published maximum is reached by whole products; inside their tiles they are this much faster.
 OVER_PUBLISHED = 1.08
 #: Watts per peak TFLOPS below which a device is limited by power throughout (Hopper, Blackwell, L40S).
@@ -186,7 +191,7 @@ def gemm_constants(device: Device, dtype: str, recipe: str | None = None) -> tup
         return found
     kin = device if dtype in device.cost else relative(device)
     if dtype in device.compute.vector_dtypes and device.vendor == "nvidia" and dtype not in device.cost:
-        kin = load_device(PLAIN_CORES)
+        kin = load_device(PLAIN_CORES_OF.get(device.architecture, PLAIN_CORES))
     base = dtype
     if base not in kin.cost:
         base = _DTYPE_BASE.get(dtype, "fp8" if dtype in QUANTISED else "bf16")
@@ -243,11 +248,11 @@ def carried(constants: GemmConstants, device: Device, kin: Device, dtype: str, o
         return scaled
     most = asymptote(device, dtype) * device.peak(dtype)
     if dtype in device.compute.vector_dtypes:
-        short = most / device.peak(dtype) / LOW_POWER_SHARE - 1 if device.power_w < LOW_POWER_W else 0.0
+        short = max(0.0, most / device.peak(dtype) / _fed_share(device, dtype) - 1)
         # Plain cores are fed from registers more than matrix units are: half of what `scaled` adds, in log, by the best
         # squares of seven devices (reports/kernels.md).
         fed = (constants.load_steps * scaled.load_steps) ** 0.5
-        return replace(scaled, flops_per_s=most, throttle=short, throttle_s=LOW_POWER_S, load_steps=fed)
+        return replace(scaled, flops_per_s=most, throttle=short, throttle_s=SUSTAINED_S, load_steps=fed)
     if origin.own_device:
         return scaled
     if power_is_ample(device, kin):
@@ -258,6 +263,13 @@ def carried(constants: GemmConstants, device: Device, kin: Device, dtype: str, o
     if most < by_power:
         return replace(scaled, flops_per_s=most, throttle=0.0)
     return replace(scaled, flops_per_s=by_power)
+
+
+def _fed_share(device: Device, dtype: str) -> float:
+    """Share of its plain cores' peak that a device's power feeds; inf where nothing says that it is short."""
+    if device.compute_capability not in FED_CORES:
+        return inf
+    return float(FED_SHARE * (device.power_w / (device.peak(dtype) * 1e-12)) ** FED_POWER)
 
 
 def asymptote(device: Device, dtype: str) -> float:
