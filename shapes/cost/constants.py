@@ -192,6 +192,7 @@ def gemm_constants(device: Device, dtype: str, recipe: str | None = None) -> tup
     kin = device if dtype in device.cost else relative(device)
     if dtype in device.compute.vector_dtypes and device.vendor == "nvidia" and dtype not in device.cost:
         kin = load_device(PLAIN_CORES_OF.get(device.architecture, PLAIN_CORES))
+        kin = kin if dtype in kin.cost else load_device(PLAIN_CORES)
     base = dtype
     if base not in kin.cost:
         base = _DTYPE_BASE.get(dtype, "fp8" if dtype in QUANTISED else "bf16")
