@@ -184,6 +184,17 @@ def test_products_without_matrix_units_know_no_alignment() -> None:
         assert odd <= whole
 
 
+@pytest.mark.parametrize(("device", "tflops"), [
+    # Best fp32 squares without TF32 that users sent in (zzc0721/torch-performance-test-data): 350 and 600 W over 92 and
+    # 126 TFLOPS do not feed their cores, 450 W over 83 do.
+    ("l40s", 46.88), ("rtx-pro-6000", 77.24), ("rtx-4090", 54.69), ("v100-sxm-16", 14.06), ("a100-sxm-40", 18.11),
+])  # fmt: skip
+def test_fp32_on_plain_cores_reaches_what_power_feeds(device: str, tflops: float) -> None:
+    sides = np.arange(1024, 10241, 1024)
+    reached = 2.0 * sides**3 / predict_gemm(device, sides, sides, sides, dtype="fp32", layout="nn")
+    assert reached.max() * 1e-12 == pytest.approx(tflops, rel=0.07)
+
+
 def test_few_tiles_on_plain_cores_are_split_along_a_long_k() -> None:
     # NeuSight's A100 PCIe, fp32: 1024 x 768 x 30522 in 3354 us (14.3 TFLOPS) though its 48 tiles of 128 x 128 would
     # leave more than half of the 108 units idle.
