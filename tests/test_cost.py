@@ -444,3 +444,12 @@ def test_padding_the_vocabulary_saves_less_where_the_stack_compiles() -> None:
         return odd - padded
 
     assert 0 < saved_s("transformers-compile") < 0.7 * saved_s("transformers-eager")
+
+
+def test_a_misaligned_grouped_product_is_as_uncertain_as_the_kernels_that_serve_it() -> None:
+    whole = GroupedGemm("x", "forward", 8, 32768, 1408, 4096)
+    for device, tier in (("h100-sxm", "published"), ("b200", "extrapolated")):
+        aligned, odd = (predict(replace(whole, k=k), device) for k in (4096, 4097))
+        assert (aligned.tier, aligned.regime) == ("fitted", "grouped")
+        assert (odd.tier, odd.regime) == (tier, "grouped, misaligned, odd")
+        assert odd.error > aligned.error

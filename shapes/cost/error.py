@@ -32,6 +32,9 @@ MISALIGNED = {"measured": 0.08, "published": 0.10, "extrapolated": 0.30}
 #: What the regimes of misaligned products are called before their class (shapes.cost.alignment.CLASSES).
 MISALIGNED_AS = "misaligned, "
 
+#: The regime of grouped products; a misaligned one's class follows it.
+GROUPED = "grouped"
+
 #: What is known of a figure, the best first: measured here, fitted on this device's published
 #: tables, published by others for this kind of device, borrowed from a relative, extrapolated to what nobody measured.
 TIERS = ("measured", "fitted", "published", "borrowed", "extrapolated")
@@ -58,8 +61,18 @@ def gemm_regimes(least: NDArray[np.int64], worse: NDArray[np.int64], c: Alignmen
     return found
 
 
+def grouped_regime(regime: str) -> str:
+    """The regime of a grouped product whose groups, each by itself, would be in ``regime``."""
+    return f"{GROUPED}, {regime}" if regime.startswith(MISALIGNED_AS) else GROUPED
+
+
 def expected(device: Device, origin: Origin, regime: str, dtype: str) -> Expected:
     """What a prediction in ``regime`` may be off by; the device's own held-out figures where it has them."""
+    if regime.startswith(f"{GROUPED}, "):
+        first = expected(device, origin, GROUPED, dtype)
+        second = expected(device, origin, regime.removeprefix(f"{GROUPED}, "), dtype)
+        return Expected(hypot(first.error, second.error), hypot(first.p95, second.p95),
+                        max(first.tier, second.tier, key=TIERS.index))  # fmt: skip
     tier = _tier(device, origin, regime)
     if regime.startswith(MISALIGNED_AS):
         kernels, base = alignment_constants(device, dtype), expected(device, origin, "large", dtype)

@@ -19,7 +19,7 @@ from shapes.cost.constants import (
     gemm_constants,
     number,
 )
-from shapes.cost.error import P95_OVER_MEAN, TIERS, expected, gemm_regimes
+from shapes.cost.error import P95_OVER_MEAN, TIERS, expected, gemm_regimes, grouped_regime
 from shapes.cost.gemm import GemmTimes, gemm_times, output_bytes, padded_times
 from shapes.cost.limits import Limits
 from shapes.cost.memory_bound import DECODE_ERROR, cached_attention_parts, elementwise_parts
@@ -146,11 +146,11 @@ def _products(products: Sequence[Product], key: tuple[Any, ...], device: Device)
     if grouped:
         skew = np.array([_skew(product) for product in products])
         seconds = seconds + (seconds - constants.launch_s) * (slower - 1) + skew * times.compute_s
-        regimes = ["grouped"] * len(products)
-    else:
-        of_a, of_b, _ = operand_classes(m, n, k, (BYTES[dtype], BYTES[dtype], out), layout)
-        kernels = alignment_constants(device, dtype)
-        regimes = gemm_regimes(np.minimum(np.minimum(m, n), k), np.minimum(of_a, of_b), kernels)
+    of_a, of_b, _ = operand_classes(m, n, k, (BYTES[dtype], BYTES[dtype], out), layout)
+    kernels = alignment_constants(device, dtype)
+    regimes = gemm_regimes(np.minimum(np.minimum(m, n), k), np.minimum(of_a, of_b), kernels)
+    if grouped:
+        regimes = [grouped_regime(regime) for regime in regimes]
     of_regime = {regime: expected(device, origin, regime, dtype) for regime in dict.fromkeys(regimes)}
     wide = 1 + np.array([of_regime[regime].error for regime in regimes])
     slots = times.tiles * np.array(tiles).prod(axis=1)[times.tile]
