@@ -8,17 +8,20 @@ from __future__ import annotations
 
 import os
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from fnmatch import fnmatchcase
 from functools import lru_cache
 from pathlib import Path
 from types import MappingProxyType
+from typing import get_args
 
+from shapes.dtypes import DTYPES
 from shapes.errors import InputError
 from shapes.files import read_text
 from shapes.frozen import frozen
 from shapes.toml_table import Table
+from shapes.workload import AttentionKernel
 
 STACKS_DIR = Path(__file__).parent / "stacks"
 
@@ -220,6 +223,9 @@ def stack_from_mapping(data: Mapping[str, object], where: str) -> SoftwareStack:
     top = Table(data, where)
     kernels, optimizer = top.table("kernels"), top.table("optimizer")
     kernels_of = top.table("attention_kernel")
+    for key, kernel in kernels_of.data.items():
+        if kernel not in get_args(AttentionKernel):
+            raise kernels_of.fail(key, f"expected one of {', '.join(get_args(AttentionKernel))}")
     everything = kernels.number("elementwise")
     factors = {key: kernels.number(key) for key in PRODUCTS}
     factors |= {key: kernels.number(key) if kernels.has(key) else everything for key in ELEMENTWISE}
@@ -233,7 +239,7 @@ def stack_from_mapping(data: Mapping[str, object], where: str) -> SoftwareStack:
         architectures=top.texts("architectures"),
         kernels=MappingProxyType(factors),
         compiles=top.flag("compiles") or False,
-        by_dtype=_numbers(top.table("by_dtype")),
+        by_dtype=_numbers(top.table("by_dtype"), DTYPES),
         by_device=_numbers(top.table("by_device")),
         attention=_attention(top.table("attention")),
         attention_kernels=MappingProxyType({key: kernels_of.text(key) for key in kernels_of.data}),
@@ -241,7 +247,7 @@ def stack_from_mapping(data: Mapping[str, object], where: str) -> SoftwareStack:
         overlap=_overlaps(top.table("communication")),
         optimizer=optimizer.number("update"),
         fixed_s=optimizer.zero_or_more("fixed_s"),
-        coverage=top.number("coverage"),
+        coverage=top.share("coverage"),
         intervals=_intervals(top.table("interval")),
         tiers=_tiers(top),
         sources=top.documents(),
@@ -255,7 +261,10 @@ def stack_from_mapping(data: Mapping[str, object], where: str) -> SoftwareStack:
     return result
 
 
-def _numbers(table: Table) -> Mapping[str, float]:
+def _numbers(table: Table, known: Collection[str] | None = None) -> Mapping[str, float]:
+    for key in table.data:
+        if known is not None and key not in known:
+            raise table.fail(key, f"expected keys out of {', '.join(known)}")
     return MappingProxyType({key: table.number(key) for key in table.data})
 
 
@@ -288,13 +297,13 @@ def _overlaps(communication: Table) -> Mapping[str, Overlap]:
     found = {group: _overlap(communication.table(group)) for group in GROUPS if group not in ("expert", OVERLAPPED)}
     expert = communication.table("expert")
     # What a stack does not say that it can run costs as without it.
-    overlapped = expert.zero_or_more("overlapped") if expert.has("overlapped") else expert.zero_or_more("hidden")
+    overlapped = expert.share("overlapped" if expert.has("overlapped") else "hidden")
     plain = _overlap(expert)
     return MappingProxyType(found | {"expert": plain, OVERLAPPED: replace(plain, hidden=overlapped)})
 
 
 def _overlap(table: Table) -> Overlap:
-    result = Overlap(table.zero_or_more("hidden"), table.zero_or_more("contention"), table.number("speed"))
+    result = Overlap(table.share("hidden"), table.share("contention"), table.number("speed"))
     table.refuse_the_rest()
     return result
 
@@ -306,6 +315,8 @@ def _intervals(table: Table) -> Mapping[str, Interval]:
             raise table.fail(tier, f"expected keys out of {', '.join(STEP_TIERS)}")
         own = table.table(tier)
         found[tier] = Interval(own.number("low"), own.number("high"), own.number("ratio"))
+        if not found[tier].low <= 1 <= found[tier].high:
+            raise table.fail(tier, "expected low <= 1 <= high: both times the prediction")
         own.refuse_the_rest()
     return MappingProxyType(found)
 

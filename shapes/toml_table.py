@@ -60,6 +60,12 @@ class Table:
             raise self.fail(key, "expected a number, 0 or more")
         return value
 
+    def share(self, key: str) -> float:
+        value = self.zero_or_more(key)
+        if value > 1:
+            raise self.fail(key, "expected a share, from 0 to 1")
+        return value
+
     def integer(self, key: str) -> int:
         value = self.number(key)
         if not isinstance(value, int):

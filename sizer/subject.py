@@ -79,10 +79,11 @@ class Subject:
 
     @property
     def implementation(self) -> Implementation:
-        """Whose kernels save activations, unless said otherwise: those of the framework whose file it is."""
+        """Whose kernels save activations, unless said otherwise: the stack's, or its framework's whose file it is."""
         if self.workload.implementation is not None:
             return self.workload.implementation
-        return "megatron" if self.reading is not None and self.reading.format in MEGATRON_FORMATS else "huggingface"
+        megatron = self.reading is not None and self.reading.format in MEGATRON_FORMATS
+        return "megatron" if megatron or self.stack.framework == "megatron" else "huggingface"
 
     def name_of(self, key: str) -> str:
         """A dimension or workload field as the person's file or the command line names it."""
@@ -217,6 +218,8 @@ def settle_workload(reading: Reading, asked: Mapping[str, Any]) -> Workload:
         values["s"] = min(DEFAULT_SEQUENCE, reading.longest or reading.model.max_positions or DEFAULT_SEQUENCE)
     values = _with_data_parallelism(values)
     _check_adapters(values)
+    if asked.get("vpp", 1) != 1 and values.get("p", 1) == 1:
+        raise InputError("expected a pipeline (p above 1) beside it", key="vpp", value=asked["vpp"])
     if values.get("finetune") in ("lora", "qlora") and values.get("lora_targets") is None:
         values["lora_targets"] = USUAL_OF.get(reading.model.model_type)
     longest = reading.model.max_positions

@@ -7,6 +7,7 @@ import importlib
 import json
 import subprocess
 import sys
+import tomllib
 from dataclasses import replace
 from pathlib import Path
 
@@ -33,6 +34,7 @@ from shapes.software_stack import (
     stack_from_mapping,
 )
 from shapes.workload import Workload
+from sizer.answers.memory_breakdown import memory as memory_of
 from sizer.answers.operator_table import ops
 from sizer.answers.plan import plan
 from sizer.checking import check
@@ -135,6 +137,62 @@ def test_a_steps_parts_add_up_and_lie_in_its_interval(
     assert cost.seconds == pytest.approx(sum(cost.parts.values()))
     assert all(seconds > 0 for seconds in cost.parts.values())
     assert cost.low < cost.seconds < cost.high
+
+
+def test_zero_2_keeps_no_gradient_whole_and_so_reduces_every_microbatchs() -> None:
+    exposed = replace(Workload(b=1, s=4096, d=16, gpus=16), no_overlap="data")
+
+    def seconds(zero: int, times: int) -> float:
+        workload = replace(exposed, zero=zero, global_batch=16 * times)
+        return price_step(LLAMA, workload, H100, CORE).parts["data parallelism"]
+
+    once, eight = ({zero: seconds(zero, times) for zero in (1, 2)} for times in (1, 8))
+    assert once[2] == pytest.approx(once[1])
+    assert eight[1] == pytest.approx(once[1])
+    # A reduce-scatter of seven microbatches more: it and the gather of the weights send as much.
+    assert eight[2] == pytest.approx((1 + 7 / 2) * once[1], rel=0.02)
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        ({"vpp": 2}, "vpp = 2: expected a pipeline"),
+        ({"p": 4, "vpp": 16}, "vpp = 16: expected at most 8 chunks of the 32 layers over p = 4"),
+        ({"zero": 3, "gpus": 16, "replicas": 3}, "replicas = 3: expected a divisor of the 16 data-parallel ranks"),
+    ],
+)
+def test_a_schedule_or_a_sharding_that_cannot_be_is_refused(asked: dict[str, int], said: str) -> None:
+    with pytest.raises(InputError, match=said):
+        ops(str(CONFIGS / "llama-3.1-8b.json"), **asked)  # type: ignore[arg-type]  # degrees
+
+
+def test_a_stack_that_is_named_says_whose_kernels_save_activations() -> None:
+    config = str(CONFIGS / "gpt2.json")
+    subject = read_subject(config, s=1024, b=1, stack=CORE)
+    listed = plan(
+        read_config(config).model, H100, gpus=2, global_batch=2, base=subject.workload, stack=CORE, loss=CORE.loss,
+        implementation=subject.implementation,
+    )  # fmt: skip
+    one = next(one for one in listed.candidates if (one.workload.p, one.workload.vpp) == (2, 1))
+    run = {key: value for key, value in one.workload.to_dict().items() if value != getattr(Workload(), key)}
+    found = memory_of(config, stack="megatron-core-te", **run)
+    assert found.memory.implementation == check(config, stack="megatron-core-te").implementation == "megatron"
+    assert found.memory.total_bytes == one.memory_bytes
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "said"),
+    [
+        ("coverage", 9, "coverage = 9: expected a share"),
+        ("attention_kernel", {"other": "none"}, "attention_kernel.other = 'none': expected one of auto"),
+        ("by_dtype", {"fp9": 1.0}, "by_dtype.fp9 = 1.0: expected keys out of"),
+        ("interval", {"fitted": {"low": 1.4, "high": 1.8, "ratio": 0.1}}, "expected low <= 1 <= high"),
+    ],
+)
+def test_a_users_stack_with_a_figure_that_cannot_be_is_refused(key: str, value: object, said: str) -> None:
+    data = tomllib.loads(Path(CORE.origin).read_text(encoding="utf-8"))
+    with pytest.raises(InputError, match=said):
+        stack_from_mapping(data | {key: value}, "mine.toml")
 
 
 def test_gradients_are_reduced_once_a_step_and_with_fsdp_in_every_microbatch() -> None:

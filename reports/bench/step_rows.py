@@ -90,7 +90,10 @@ def read_rows(path: Path, refused: list[tuple[str, str]] | None = None) -> Itera
 
 @lru_cache(maxsize=4096)
 def _model(config: str) -> ModelShape:
-    read = json.loads(config)
+    try:
+        read = json.loads(config)
+    except ValueError as error:
+        raise InputError(f"expected JSON: {error}", key="config") from None
     # A configuration's layers of multi-token prediction, which transformers leaves out, are those that the run trained.
     model, depths = read_config(read).model, int(read.get("num_nextn_predict_layers") or 0)
     like = replace(model.main.blocks[-1], count=1)
@@ -115,9 +118,15 @@ def _row(line: dict[str, str]) -> Row:
     def number(key: str, default: int = 1) -> int:
         if key in NEEDED and not line[key]:
             raise InputError("expected a number", key=key, value=line[key])
-        return int(float(line.get(key) or default))
+        return int(real(key, default))
 
-    step_s = float(line["step_s"])
+    def real(key: str, default: float) -> float:
+        try:
+            return float(line.get(key) or default)
+        except ValueError:
+            raise InputError("expected a number", key=key, value=line[key]) from None
+
+    step_s = real("step_s", 0.0)
     if not 0 < step_s < inf:
         raise InputError("expected a positive number of seconds", key="step_s", value=line["step_s"])
 

@@ -138,7 +138,13 @@ def text(done: Sequence[Judged], refused: Sequence[tuple[str, str]]) -> str:
     blocks += [table(by(done, key), name.replace("_", " ")) for name, key in KEYS.items()]
     nearest = sorted({(one.row.stack_name, one.row.stack.name) for one in done if not one.row.known})
     blocks += [f"{name}: not known, priced by the nearest, {stack}" for name, stack in nearest]
-    blocks += [f"{identity}: {reason}" for identity, reason in refused]
+    reasons: dict[str, list[str]] = {}
+    for identity, reason in refused:
+        reasons.setdefault(reason, []).append(identity)
+    blocks += [
+        f"not judged: {', '.join(rows[:3])}{f' and {len(rows) - 3} more' if len(rows) > 3 else ''}: {reason}"
+        for reason, rows in reasons.items()
+    ]
     return "\n\n".join(blocks)
 
 

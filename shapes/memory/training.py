@@ -118,7 +118,7 @@ def training(model: ModelShape, workload: Workload, stage: Stage, recipe: Recipe
         *dummies,
         states[-1],
         Component("activations", fullest.saved, f"{_layers(model, workload, stage)}: what autograd saves{many}"),
-        Component("logits_and_loss", fullest.logits, _logits_formula(model, workload, fullest)),
+        Component("logits_and_loss", fullest.logits, _logits_formula(model, workload, fullest, recipe)),
         Component("temporary", fullest.temporary, fullest.name),
         Component("communication", exchanged, buffers_text),
     )
@@ -244,11 +244,19 @@ def _layers(model: ModelShape, workload: Workload, stage: Stage) -> str:
     return f"{count} layers x b {workload.b} x s {workload.s}, {workload.attention} attention{how}"
 
 
-def _logits_formula(model: ModelShape, workload: Workload, peak: Moment) -> str:
+#: What lies beside the logits while the loss runs, by shapes.memory.saved's LOSSES.
+_LOSS_NOTES = {
+    "fp32": "fp32 softmax and gradients", "in-place": "fp32 softmax that becomes the gradient in place",
+    "fused": "fused: no fp32 copy, a gradient of the logits' type",
+}  # fmt: skip
+
+
+def _logits_formula(model: ModelShape, workload: Workload, peak: Moment, recipe: Recipe) -> str:
     if not peak.logits:
         return "freed before the fullest moment"
     elements = workload.tokens * -(-model.vocab // workload.t)
-    return f"b x s x v = {elements:,} x {peak.logits / elements:.3g} bytes (fp32 softmax and gradients)"
+    kind = recipe.loss or ("in-place" if recipe.implementation == "megatron" else "fp32")
+    return f"b x s x v = {elements:,} x {peak.logits / elements:.3g} bytes ({_LOSS_NOTES[kind]})"
 
 
 def communication(model: ModelShape, workload: Workload, precision: Precision, n: int) -> tuple[int, str]:

@@ -11,9 +11,9 @@ from shapes.workload import Workload
 
 
 def split_problems(model: ModelShape, workload: Workload) -> tuple[InputError, ...]:
-    """What does not divide: layers by p, heads by t, experts by e, d by e; each an InputError not yet raised."""
+    """What does not divide: layers by p, heads by t, experts by e, d by e and replicas; each an InputError."""
     t, p, d, e = workload.t, workload.p, workload.d, workload.e
-    if t == p == e == workload.cp == 1:
+    if t == p == e == workload.cp == workload.vpp == workload.replicas == 1:
         return ()
     found: dict[str, InputError] = {}
 
@@ -22,6 +22,10 @@ def split_problems(model: ModelShape, workload: Workload) -> tuple[InputError, .
 
     if p > model.layers:
         problem(f"expected at most the {model.layers} layers there are", "p", p)
+    if p > 1 and workload.vpp > (chunks := most_chunks(model, p)):
+        problem(f"expected at most {chunks} chunks of the {model.layers} layers over p = {p}", "vpp", workload.vpp)
+    if workload.zero == 3 and (d * workload.cp) % workload.replicas:
+        problem(f"expected a divisor of the {d * workload.cp} data-parallel ranks", "replicas", workload.replicas)
     for attention in _attentions(model):
         if attention.heads % t:
             problem(f"expected a divisor of the {attention.heads} attention heads", "t", t)
@@ -52,10 +56,20 @@ def check_split(model: ModelShape, workload: Workload) -> None:
 
 def nearest_split(model: ModelShape, workload: Workload) -> Workload:
     """``workload`` with the largest degrees, at most those asked for, that the model divides over."""
+    p, cp = min(workload.p, model.layers), 1 if workload.attention == "eager" else workload.cp
+    replicas = largest_divisor(workload.d * cp, workload.replicas) if workload.zero == 3 else workload.replicas
     return replace(
-        workload, p=min(workload.p, model.layers), t=nearest_t(model, workload.t),
-        e=nearest_e(model, workload.e, workload.d), cp=1 if workload.attention == "eager" else workload.cp,
+        workload, p=p, t=nearest_t(model, workload.t), e=nearest_e(model, workload.e, workload.d), cp=cp,
+        vpp=min(workload.vpp, most_chunks(model, p)), replicas=replicas,
     )  # fmt: skip
+
+
+def most_chunks(model: ModelShape, p: int) -> int:
+    """Chunks that each of ``p`` stages can hold: of a layer each, or of the embedding or the head alone.
+
+    Megatron-Core's layouts place those as layers (``account_for_embedding_in_pipeline_split``).
+    """
+    return max(1, (model.layers + 2) // p)
 
 
 def nearest_t(model: ModelShape, limit: int) -> int:

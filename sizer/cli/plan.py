@@ -80,15 +80,14 @@ def command(
     asked: dict[str, Any] = {"t": 1, "p": 1, "d": 1, "e": 1, "zero": 0, "b": 1, "cp": 1, "vpp": 1}
     asked |= {"dtype": dtype, "attention": attention}
     asked |= {key: value for key, value in (("s", s), ("finetune", finetune)) if value is not None}
-    subject = read_subject(config_argument(config), config_format=config_format, **asked)
+    # Without a stack named memory is counted as `memory` and `check` count it for the same file.
+    subject = read_subject(config_argument(config), config_format=config_format, stack=stack, **asked)
     if subject.model is None:
         raise InputError("expected a model type that sizer reads: a plan needs named sizes", where=config)
-    # Without a stack named memory is counted as `memory` and `check` count it for the same file.
-    named = "megatron" if stack is not None and load_stack(stack).framework == "megatron" else subject.implementation
     found = plan(
         subject.model, load_device(device), gpus=gpus, global_batch=global_batch, base=subject.workload,
         stack=stack if stack is not None else PLAN_STACK, tokens=tokens, price=price, optimizer=optimizer,
-        precision=precision, implementation=implementation or named,
+        precision=precision, implementation=implementation or subject.implementation,
         loss=None if stack is None else load_stack(stack).loss,
     )  # fmt: skip
     write_answer("plan", replace(found, top=top), format_, output)

@@ -12,11 +12,12 @@ from sizer.report.page import Page
 def render(found: MemoryBreakdown, page: Page) -> str:
     gib, memory, w = 2**30, found.memory, found.workload
     length = f"s {w.s}" + (f", context {w.context}" if w.decode else "")
+    more = [f"{key} {value}, " for key, value in (("vpp", w.vpp), ("cp", w.cp), ("replicas", w.replicas)) if value > 1]
     head = [
         f"{printable(found.path)}: {found.model_type}, {found.parameters:,} parameters "
         f"({memory.parameters:,} on one device)",
         f"{w.phase}: b {w.b}, {length}, {w.dtype}, {w.attention} attention, checkpointing {w.checkpointing}, "
-        f"t {w.t}, p {w.p}, d {w.d}, e {w.e}, ZeRO {w.zero}; {memory.precision}, {memory.optimizer}, "
+        f"t {w.t}, p {w.p}, {''.join(more)}d {w.d}, e {w.e}, ZeRO {w.zero}; {memory.precision}, {memory.optimizer}, "
         f"{memory.implementation} kernels",
         "",
     ]
@@ -32,6 +33,9 @@ def render(found: MemoryBreakdown, page: Page) -> str:
         tabulate(rows, ["component", "GiB", "how"], disable_numparse=True, colalign=("left", "right", "left")),
         "",
     ]
+    if len(memory.moments) > 1:
+        each = "; ".join(f"{name} {size / gib:.3f}" for name, size in memory.moments)
+        lines += [f"by moment: {each}", ""]
     left = found.device_bytes - memory.total_bytes
     verdict = (
         f"fits with {left / gib:.2f} GiB to spare" if left >= 0 else f"does not fit: {-left / gib:.2f} GiB too much"

@@ -93,7 +93,8 @@ def works(model: ModelShape, workload: Workload, device: Device) -> tuple[Work, 
 
 def schedule_of(workload: Workload, accumulation: int | None = None) -> Schedule:
     """How ``workload`` cuts a global step (``accumulation`` None: as its global batch says)."""
-    return Schedule(accumulation or workload.accumulation, workload.p, workload.vpp, workload.zero == 3)
+    times = accumulation or workload.accumulation
+    return Schedule(times, workload.p, workload.vpp, workload.zero == 3, workload.zero == 2)
 
 
 def mean_error(listed: Iterable[Operator], costs: Iterable[Cost]) -> float:

@@ -8,7 +8,7 @@
 
 ``micro(all stages) - micro(stage)`` is what fills and drains a 1F1B pipeline: one microbatch through the other stages;
 an interleaved schedule pays it a ``vpp``-th. Where gradients accumulate they are reduced once a step, but with FSDP
-(ZeRO 3), which gathers the weights and reduces the gradients of every microbatch.
+(ZeRO 3), which gathers the weights and reduces the gradients of every microbatch, and ZeRO 2, which does the latter.
 """
 
 from __future__ import annotations
@@ -32,13 +32,15 @@ SHARPNESS = 4.0
 class Schedule:
     """How a global step is cut: ``accumulation`` microbatches over ``p`` stages of ``vpp`` chunks each.
 
-    ``every_microbatch``: data parallelism talks in every microbatch (ZeRO 3), not once. Numbers or arrays.
+    ``every_microbatch``: data parallelism talks in every microbatch (ZeRO 3), not once; ``reduces_every_microbatch``:
+    gradients are reduced in every one, since no rank keeps them whole (ZeRO 2). Numbers or arrays.
     """
 
     accumulation: Any = 1
     p: Any = 1
     vpp: Any = 1
     every_microbatch: Any = False
+    reduces_every_microbatch: Any = False
 
 
 def device_seconds(region: Region, stack: SoftwareStack, device: Device) -> Mapping[str, Any]:
@@ -144,7 +146,12 @@ def step_parts(stage: Work, whole: Work, schedule: Schedule, stack: SoftwareStac
         sends = shown(stage.communication, "pipeline", own.computing, stack)
         parts["pipeline sends"] = (times + schedule.p - 1) * schedule.vpp * sends
     data = shown(stage.communication, "data", own.seconds, stack)
-    parts["data parallelism"] = np.where(schedule.every_microbatch, times, 1) * data
+    reduction = stage.communication.get("data", 0.0) - stage.communication.get("gather", 0.0)
+    earlier = shown({"data": reduction}, "data", own.seconds, stack)
+    parts["data parallelism"] = (
+        np.where(schedule.every_microbatch, times, 1) * data
+        + np.where(schedule.reduces_every_microbatch, times - 1, 0) * earlier
+    )
     parts["optimizer"] = stack.optimizer * stage.update_s
     # Inference has no update, and nothing of what surrounds one.
     parts["once a step"] = np.where(stage.update_s > 0, stack.fixed_s, 0.0)
