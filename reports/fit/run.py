@@ -13,7 +13,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,7 @@ import numpy as np
 if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from fit.cells import fit_cells
 from fit.collective import fit_collectives, predicted, read_collectives
 from fit.correction import Case, polished
 from fit.evidence import read_rows
@@ -34,10 +35,15 @@ from shapes.calibrate.hold_out import held_out
 from shapes.calibrate.products import Products, products
 from shapes.calibrate.run import Progress, _plain
 from shapes.calibrate.tables import gemm_table
+from shapes.cost.cells import LEAST_K, STEP_K
 from shapes.cost.constants import GemmConstants
+from shapes.cost.error import IN_CELL
+from shapes.cost.limits import Limits
 from shapes.device import Device, load_device
 from shapes.dtypes import BYTES
 
+#: The table of constants that cells stand over: of 16-bit products, which fp16 borrows.
+CELLS_OF = "bf16"
 #: aiconfigurator's dtype names that are plain products of one of ours.
 DTYPES = {"bfloat16": "bf16", "float16": "fp16", "fp8": "fp8", "nvfp4": "nvfp4"}
 #: Frameworks whose rows are of the product alone, in the kernels made for it: others quantise its input inside the
@@ -103,31 +109,57 @@ def fit_device(
         found.provenance[BLOCKWISE_TABLE] = alone.provenance["fp8"]
     if only is None:
         fit_tables(device, folder, found.cost, found.error, seed, progress)
+    if only in (None, CELLS_OF):
+        add_cells(found, device, published, seed, progress)
     return found
+
+
+def present_tables(device: Device) -> Calibration:
+    """What the device's file says now."""
+    return Calibration(device.name, *(_plain(table) for table in (device.cost, device.errors, device.provenance)))
+
+
+def add_cells(found: Calibration, device: Device, published: Sequence[Record], seed: int, progress: Progress) -> None:
+    """Cells over the constants of CELLS_OF, of 70% of the k values; judged on n and k that nothing has seen."""
+    records = [one for one in published if one.dtype == CELLS_OF and one.k >= LEAST_K and one.k % STEP_K == 0]
+    measured = products(records, CELLS_OF)
+    hidden = held_out(measured.k, seed)
+    bare = replace(GemmConstants.from_table(found.cost[CELLS_OF], device.compute.units), cells=None)
+    cells = fit_cells(measured[~hidden], bare, Limits.of(device, CELLS_OF), progress)
+    constants = replace(bare, cells=cells)
+    unseen_k = np.unique(measured.k[hidden]).astype(int).tolist()
+    found.provenance[CELLS_OF]["held_out_k"] = unseen_k
+    unseen_n = set(found.provenance[CELLS_OF]["held_out_n"])
+    judged = [one for one in records if one.k in unseen_k and one.n in unseen_n]
+    found.cost[CELLS_OF] = gemm_table(constants)
+    found.error[CELLS_OF] |= user_errors(judged, constants, IN_CELL)
+    figures = ", ".join(f"{name} {value:.1%}" for name, value in found.error[CELLS_OF].items() if IN_CELL in name)
+    progress(f"{device.name} cells: error on held-out n and k: {figures}")
 
 
 def polish(device: Device, folder: Path, seed: int = 0, progress: Progress = lambda _: None) -> Calibration:
     """The device's bf16 tables, bound anew where a draw finds that something falls; all else stays as it is."""
     published = [one for one in read_published(folder) if one.dtype == "bf16"]
     measured = products(published, "bf16")
-    present = GemmConstants.from_table(device.cost["bf16"], device.compute.units)
+    present = replace(GemmConstants.from_table(device.cost["bf16"], device.compute.units), cells=None)
     case = Case(present.uncorrected(), BYTES["bf16"], BYTES["bf16"])
     unseen = set(device.provenance["bf16"]["held_out_n"])
     seen = measured[~np.isin(measured.n, list(unseen))]
     bound = (case, *relatives(device, "bf16", present.uncorrected()))
     constants = polished(seen, present, bound, seed=seed, progress=progress)
-    cost, error, provenance = (_plain(table) for table in (device.cost, device.errors, device.provenance))
-    cost["bf16"] = gemm_table(constants)
-    error["bf16"] = user_errors([one for one in published if one.n in unseen], constants)
-    return Calibration(device.name, cost, error, provenance)
+    found = present_tables(device)
+    found.cost["bf16"] = gemm_table(constants)
+    found.error["bf16"] = user_errors([one for one in published if one.n in unseen], constants)
+    add_cells(found, device, published, seed, progress)
+    return found
 
 
 def _blockwise(starts: int, seen: Products, device: Device, dtype: str, seed: int) -> GemmConstants:
     return fit_products(seen, device, dtype, starts=starts, seed=seed, tiles=BLOCKWISE_TILES)
 
 
-def user_errors(records: Sequence[Record], constants: GemmConstants) -> dict[str, float]:
-    """Errors that a user meets: against single frameworks, by regime, with the 95th percentile.
+def user_errors(records: Sequence[Record], constants: GemmConstants, suffix: str = "") -> dict[str, float]:
+    """Errors that a user meets: against single frameworks, by regime and ``suffix``, with the 95th percentile.
 
     ``*_consensus`` is against the median over frameworks, which fits are of and nobody runs.
     """
@@ -142,7 +174,7 @@ def user_errors(records: Sequence[Record], constants: GemmConstants) -> dict[str
         )
         if len(off):
             figures = {"": off.mean(), "_p95": np.quantile(off, 0.95), "_consensus": agreed.mean()}
-            errors |= {regime + name: round(float(value), 4) for name, value in figures.items()}
+            errors |= {regime + suffix + name: round(float(value), 4) for name, value in figures.items()}
     return errors
 
 
@@ -193,13 +225,18 @@ def main() -> None:
     parser.add_argument("--from", dest="folder", type=Path, required=True)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--fp8", type=Path, metavar="FILE", help="published fp8 products in blocks of 128")
-    parser.add_argument("--only", choices=sorted({*DTYPES.values(), BLOCKWISE_TABLE}), help="fit this table alone")
+    parser.add_argument(
+        "--only", choices=sorted({*DTYPES.values(), BLOCKWISE_TABLE, "cells"}), help="fit this table alone"
+    )
     parser.add_argument("--polish", action="store_true", help="move the present bf16 tables as little as nothing falls")
     parser.add_argument("--write", action="store_true", help="write the constants to the device's file")
     options = parser.parse_args()
     device, progress = load_device(options.device), partial(print, file=sys.stderr, flush=True)
     if options.polish:
         found = polish(device, options.folder, options.seed, progress)
+    elif options.only == "cells":
+        found = present_tables(device)
+        add_cells(found, device, read_published(options.folder), options.seed, progress)
     else:
         found = fit_device(
             device, options.folder, seed=options.seed, fp8=options.fp8, only=options.only, progress=progress

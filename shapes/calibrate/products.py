@@ -41,7 +41,12 @@ class Products:
         return large
 
     def predicted(self, constants: GemmConstants, size: int = 2, out: int = 2) -> Array:
-        return aligned_seconds(self.m, self.n, self.k, np.ones_like(self.m), size, out, constants)
+        one = np.ones_like(self.m)
+        seconds = aligned_seconds(self.m, self.n, self.k, one, size, out, constants)
+        if constants.cells is None:
+            return seconds
+        m, n, k, batch = (dims.astype(np.int64) for dims in (self.m, self.n, self.k, one))
+        return constants.cells.corrected(seconds, m, n, k, batch)
 
     def errors(self, constants: GemmConstants, size: int = 2, out: int = 2) -> Array:
         """Absolute relative error of each product's prediction."""

@@ -100,9 +100,10 @@ def _errors(measured: Products, constants: GemmConstants, dtype: str, hidden: ND
 def refine(measured: Products, device: Device, dtype: str, seed: int = 0) -> GemmConstants:
     """The device's present (or borrowed) constants, pulled towards measured products: the more, the further.
 
-    The correction tables stay; both sets move, the small one by the same factors.
+    The correction tables stay; both sets move, the small one by the same factors. Cells go: their bounds on growth hold
+    of the constants that they were fitted over.
     """
-    present, _ = gemm_constants(device, dtype)
+    present = replace(gemm_constants(device, dtype)[0], cells=None)
     sizes = (BYTES[dtype], max(2, BYTES[dtype]))
     limits = {
         name: (low if low < getattr(present, name) else 0.5 * getattr(present, name),

@@ -18,4 +18,6 @@ def gemm_table(constants: GemmConstants) -> dict[str, Any]:
         table["correction"] = constants.correction.table()
     if constants.small is not None:
         table["small"] = gemm_table(constants.small)
+    if constants.cells is not None:
+        table["cells"] = constants.cells.table()
     return table

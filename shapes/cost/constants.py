@@ -9,6 +9,7 @@ from math import inf, log2
 from typing import Any
 
 from shapes.cost.alignment import NO_FAMILY, AlignmentConstants, family_table
+from shapes.cost.cells import Cells
 from shapes.cost.correction import Correction
 from shapes.device import Device, list_devices, load_device
 from shapes.dtypes import BYTES, QUANTISED
@@ -73,6 +74,7 @@ class GemmConstants:
     wave that is paid. ``throttle``, ``throttle_s``, ``throttle_width``: by how much, and from which duration on, power
     limits sustained work. ``correction``: what measurements say beyond that; ``small``: the set for small products.
     ``split_steps``: least steps of k of a slice where a product of less than a wave is split along k (inf: never).
+    ``cells``: what single m and n of the tables that the constants were fitted to take besides.
     """
 
     flops_per_s: float
@@ -94,6 +96,7 @@ class GemmConstants:
     correction: Correction | None = None
     small: GemmConstants | None = None
     split_steps: float = inf
+    cells: Cells | None = None
 
     @classmethod
     def from_table(cls, table: Mapping[str, Any], units: int) -> GemmConstants:
@@ -102,11 +105,14 @@ class GemmConstants:
         correction = Correction.from_table(table["correction"]) if "correction" in table else None
         small = cls.from_table(table["small"], units) if "small" in table else None
         split_steps = float(table.get("split_steps", inf))
-        return cls(tiles=tiles, units=units, correction=correction, small=small, split_steps=split_steps, **values)
+        cells = Cells.from_table(table["cells"]) if "cells" in table else None
+        return cls(
+            tiles=tiles, units=units, correction=correction, small=small, split_steps=split_steps, cells=cells, **values
+        )  # fmt: skip
 
     def uncorrected(self) -> GemmConstants:
         """The closed form alone."""
-        return replace(self, correction=None, small=self.small.uncorrected() if self.small else None)
+        return replace(self, correction=None, small=self.small.uncorrected() if self.small else None, cells=None)
 
     def scaled(self, speed: float, bandwidth: float, cache: float, elements: float, units: int) -> GemmConstants:
         """For ``speed`` x the FLOP/s, ``bandwidth`` x the bytes/s, ``cache`` x the L2, ``elements`` x the bytes."""
@@ -121,14 +127,17 @@ class GemmConstants:
             # A slower unit is easier to feed, though its feed is slower too (H20's fp8 rows: reports/kernels.md).
             load_steps=self.load_steps * (speed * self.units / units) ** 0.25,
             small=self.small.scaled(speed, bandwidth, cache, elements, units) if self.small else None,
+            # Another device's library takes other kernels at the same sizes.
+            cells=None,
         )  # fmt: skip
 
 
-#: Keys of one set of constants in a device file, besides ``tiles``, ``correction``, ``small`` and ``split_steps``.
+#: Keys of one set of constants in a device file, besides ``tiles``, ``correction``, ``small``, ``split_steps`` and
+#: ``cells``.
 NUMBERS = tuple(
     field.name
     for field in fields(GemmConstants)
-    if field.name not in ("tiles", "units", "correction", "small", "split_steps")
+    if field.name not in ("tiles", "units", "correction", "small", "split_steps", "cells")
 )
 
 

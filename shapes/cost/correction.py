@@ -58,19 +58,19 @@ class Grid:
     def corners(self, m: Array, n: Array, k: Array, batch: Array, units: int) -> Iterator[tuple[Indices, Array]]:
         """The entries that speak of each product, as (index among all, weight) pairs of arrays."""
         log2_k = np.log2(k)
-        along_k = _sides(log2_k, self.log2_k)
+        along_k = sides(log2_k, self.log2_k)
         waves = reference_waves(m, n, batch, units)
-        for (i, u), (j, v) in product(_sides(np.log2(waves), self.log2_waves), along_k):
+        for (i, u), (j, v) in product(sides(np.log2(waves), self.log2_waves), along_k):
             yield i * len(self.log2_k) + j, u * v
         if not self.tail_tiles:
             return
-        along_k = _sides(log2_k, self.tail_log2_k)
+        along_k = sides(log2_k, self.tail_log2_k)
         start = len(self.log2_waves) * len(self.log2_k)
         for tile in self.tail_tiles:
             waves = waves_of(tile, m, n, batch, units)
             whole = np.ceil(waves)
             layer = np.minimum(whole, self.tail_waves).astype(np.intp) - 1
-            for (i, u), (j, v) in product(_sides(whole - waves, self.tail_idle), along_k):
+            for (i, u), (j, v) in product(sides(whole - waves, self.tail_idle), along_k):
                 yield start + (layer * len(self.tail_idle) + i) * len(self.tail_log2_k) + j, u * v
             start += self.tail_waves * len(self.tail_idle) * len(self.tail_log2_k)
 
@@ -198,7 +198,7 @@ def reference_waves(m: Array, n: Array, batch: Array, units: int) -> Array:
     return waves_of(REFERENCE_TILE, m, n, batch, units)
 
 
-def _sides(values: Array, knots: tuple[float, ...]) -> tuple[tuple[Indices, Array], tuple[Indices, Array]]:
+def sides(values: Array, knots: tuple[float, ...]) -> tuple[tuple[Indices, Array], tuple[Indices, Array]]:
     """The knots below and above each value with their weights, clipped to the ends."""
     grid = np.asarray(knots)
     index = np.clip(np.searchsorted(grid, values, side="right") - 1, 0, grid.size - 2)

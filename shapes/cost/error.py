@@ -2,7 +2,8 @@
 
 ``[error.<dtype>]`` holds the mean absolute relative error by regime on shapes the fit has not seen, against single
 frameworks as a user runs one of them (``large``), its 95th percentile (``large_p95``), and against the median over
-frameworks, which nobody runs (``large_consensus``).
+frameworks, which nobody runs (``large_consensus``). ``large_cell`` is of sizes whose m and n are the tables' own, on k
+(and n) that neither the cells nor the fit below them have seen.
 """
 
 from __future__ import annotations
@@ -35,6 +36,8 @@ MISALIGNED_AS = "misaligned, "
 #: The regime of grouped products; a misaligned one's class follows it.
 GROUPED = "grouped"
 
+#: Ends the regimes of products whose m and n are a cell of the tables (shapes.cost.cells).
+IN_CELL = "_cell"
 #: What is known of a figure, the best first: measured here, fitted on this device's published
 #: tables, published by others for this kind of device, borrowed from a relative, extrapolated to what nobody measured.
 TIERS = ("measured", "fitted", "published", "borrowed", "extrapolated")
@@ -51,9 +54,15 @@ class Expected:
     tier: str
 
 
-def gemm_regimes(least: NDArray[np.int64], worse: NDArray[np.int64], c: AlignmentConstants) -> list[str]:
-    """Names of the regimes that products belong to, by their ``least`` dimension and the class of A and B's worse."""
+def gemm_regimes(
+    least: NDArray[np.int64], worse: NDArray[np.int64], c: AlignmentConstants, hit: NDArray[np.intp]
+) -> list[str]:
+    """Names of the regimes that products belong to: by their ``least`` dimension and the class of A and B's worse.
+
+    ``hit``: the products that a cell speaks of (shapes.cost.cells).
+    """
     names = np.where(least >= LARGE, "large", "small").astype(object)
+    names[hit] += IN_CELL
     for index, name in enumerate(CLASSES):
         if c.served[index]:
             names[worse == index] = MISALIGNED_AS + name

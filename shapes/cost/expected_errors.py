@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from shapes.cost.alignment import CLASSES
 from shapes.cost.attention_constants import PHASES, constants_of
 from shapes.cost.constants import Origin, alignment_constants, gemm_constants
-from shapes.cost.error import MISALIGNED_AS, Expected, expected
+from shapes.cost.error import IN_CELL, MISALIGNED_AS, Expected, expected
 from shapes.device import Device
 from shapes.frozen import frozen
 from shapes.kernels import KERNELS, load_kernel
@@ -32,12 +32,13 @@ def expected_errors(device: Device) -> tuple[ClassError, ...]:
 def _products(device: Device) -> Iterator[ClassError]:
     for dtype in device.peak_flops:
         for recipe in (None, *(name for name in RECIPES if load_recipe(name).dtype == dtype)):
-            _, origin = gemm_constants(device, dtype, recipe)
+            constants, origin = gemm_constants(device, dtype, recipe)
             if recipe is not None and origin.table != f"{dtype}_{recipe}":
                 continue
             served = alignment_constants(device, dtype).served if recipe is None else (False,) * len(CLASSES)
             off = (MISALIGNED_AS + name for name, own in zip(CLASSES, served, strict=True) if own)
-            for regime in ("large", "small", *off):
+            cells = ("large" + IN_CELL, "small" + IN_CELL) if constants.cells is not None else ()
+            for regime in ("large", "small", *cells, *off):
                 yield _error("product", device, origin, regime, dtype, recipe)
     yield _error("product", device, gemm_constants(device, _sixteen_bits(device))[1], "grouped", _sixteen_bits(device))
 

@@ -9,10 +9,12 @@ For a tile (bm, bn) on S units, with T = batch ceil(m/bm) ceil(n/bn) tiles and x
     compute = min over tiles of waves x wave                      the library's choice of tile
     memory = bytes / cache bandwidth, and beyond the cache's size / bandwidth
     body = (compute^q + memory^q)^(1/q)                           how well loads hide behind arithmetic
-    seconds = max((body x throttling + launch_s) x correction(waves, tails, k), least the peak and the memory allow)
+    seconds = max((body x throttling + launch_s) x correction(waves, tails, k) x cell(m, n, k),
+                  least the peak and the memory allow)
 
 Two sets of constants, one for products whose least dimension is at least 512, one below 256, blended in between:
-small and skinny products run other kernels. Misalignment is added by `shapes.cost.alignment`.
+small and skinny products run other kernels. Cells are of sizes that the published tables hold (shapes.cost.cells).
+Misalignment is added by `shapes.cost.alignment`.
 """
 
 from __future__ import annotations
@@ -23,6 +25,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from shapes.cost.alignment import AlignmentConstants, misaligned_seconds
+from shapes.cost.cells import LAYOUT, Cells
 from shapes.cost.constants import GemmConstants, alignment_constants, gemm_constants
 from shapes.cost.limits import Limits, least_seconds
 from shapes.cost.waves import overlapped, paid_waves, throttled
@@ -137,6 +140,23 @@ def aligned_seconds(m: Array, n: Array, k: Array, batch: Array, size: float, out
     return seconds
 
 
+def cells_of(constants: GemmConstants, layout: Layout) -> Cells | None:
+    """The cells that speak of products in this layout."""
+    return constants.cells if layout == LAYOUT else None
+
+
+def bounded_seconds(
+    shape: tuple[Integers, Integers, Integers, Integers], size: float, out: float, layout: Layout, c: GemmConstants,
+    limits: Limits,
+) -> Array:  # fmt: skip
+    """`aligned_seconds` of products (m, n, k, batch) with what their cells add, never below what is possible."""
+    m, n, k, batch = (array.astype(float) for array in shape)
+    seconds, cells = aligned_seconds(m, n, k, batch, size, out, c), cells_of(c, layout)
+    if cells is not None:
+        seconds = cells.corrected(seconds, *shape)
+    return np.maximum(seconds, least_seconds(m, n, k, batch, size, out, limits))
+
+
 @frozen
 class GemmTimes:
     """Seconds of many products and what they consist of, arrays of one length; ``tile`` indexes the tiles."""
@@ -157,8 +177,7 @@ def gemm_times(
 ) -> GemmTimes:  # fmt: skip
     """As `aligned_seconds` with misalignment, keeping the tile chosen and what bounds it."""
     fm, fn, fk, fb = (array.astype(float) for array in (m, n, k, batch))
-    aligned = aligned_seconds(fm, fn, fk, fb, size, out, constants)
-    np.maximum(aligned, least_seconds(fm, fn, fk, fb, size, out, limits), out=aligned)
+    aligned = bounded_seconds((m, n, k, batch), size, out, layout, constants, limits)
     choice = _choice(fm, fn, fk, fb, size, out, constants)
     if constants.small is not None:
         small = large_share(fm, fn, fk) < 0.5
@@ -245,10 +264,8 @@ def predict_gemm(
     seconds = np.empty(flat[0].size)
     for start in range(0, seconds.size, CHUNK):
         ints = [array[start : start + CHUNK] for array in flat]
-        fm, fn, fk, fb = (array.astype(float) for array in ints)
-        aligned = aligned_seconds(fm, fn, fk, fb, size, out, constants)
-        np.maximum(aligned, least_seconds(fm, fn, fk, fb, size, out, limits), out=aligned)
         shape = (ints[0], ints[1], ints[2], ints[3])
+        aligned = bounded_seconds(shape, size, out, layout, constants, limits)
         a, b, c = misaligned_seconds(shape, (size, size, out), layout, aligned, constants.launch_s, alignment)
         seconds[start : start + CHUNK] = aligned + a + b + c
     return seconds.reshape(arrays[0].shape)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from shapes.cost.alignment import LEADING, LEVELS, OPERANDS, AlignmentConstants, level
@@ -9,7 +11,16 @@ from shapes.cost.attention import QUERIES, attention_times, work_of
 from shapes.cost.attention_constants import constants_of, phase_of
 from shapes.cost.collective import bus_factor, collective_parts, link_bytes_per_s
 from shapes.cost.constants import GemmConstants, alignment_constants, collective_constants, gemm_constants
-from shapes.cost.gemm import LARGE, GemmTimes, output_bytes, tile_load, uncorrected_seconds
+from shapes.cost.gemm import (
+    LARGE,
+    GemmTimes,
+    bounded_seconds,
+    cells_of,
+    output_bytes,
+    tile_load,
+    uncorrected_seconds,
+)
+from shapes.cost.limits import Limits
 from shapes.cost.memory_bound import achieved_bandwidth, cached_attention_parts, elementwise_parts
 from shapes.cost.predict import per_group, predict, product_times, run_for, sizes_of
 from shapes.cost.result import Cost, Part
@@ -52,17 +63,27 @@ def _cached_attention(operator: CachedAttention, device: Device) -> tuple[Part, 
 def _product(cost: Cost, operator: Gemm | GroupedGemm, device: Device) -> tuple[Part, ...]:
     out = output_bytes(operator.dtype, getattr(operator, "out_dtype", None))
     how = (sizes_of([operator]), operator.dtype, out, operator.layout, operator.recipe, device)
-    times, _ = product_times(*how, getattr(operator, "pads", False))
-    unpadded, _ = product_times(*how)
+    grouped = isinstance(operator, GroupedGemm)
+    times, _ = product_times(*how, getattr(operator, "pads", False), grouped)
+    unpadded, _ = product_times(*how, grouped=grouped)
     served = _served_by(alignment_constants(device, operator.dtype), times, unpadded)
     constants, _ = gemm_constants(device, operator.dtype, operator.recipe)
     m, n, k, batch = per_group(operator)
     size = BYTES[operator.dtype]
     parts = _closed_form(times, constants, (m, n, k, batch), size, out)
     closed, aligned = sum(part.seconds for part in parts), float(times.aligned_s[0])
-    factor = f"measured products of these waves, tails and this k take x{aligned / closed:.3f} of the above"
-    parts.append(Part("kernel choice", aligned - closed, factor))
     dimensions = np.array([m, n, k], dtype=np.int64)
+    shape = (dimensions[:1], dimensions[1:2], dimensions[2:], np.array([batch]))
+    cells = None if grouped else cells_of(constants, operator.layout)
+    chosen = aligned
+    if cells is not None and cells.hit(*shape).size:
+        bare, limits = replace(constants, cells=None), Limits.of(device, operator.dtype)
+        chosen = float(bounded_seconds(shape, size, out, operator.layout, bare, limits)[0])
+    factor = f"measured products of these waves, tails and this k take x{chosen / closed:.3f} of the above"
+    parts.append(Part("kernel choice", chosen - closed, factor))
+    if chosen != aligned:
+        factor = f"measured products of m = {m}, n = {n} take x{aligned / chosen:.3f} of what others of their waves do"
+        parts.append(Part("kernel choice for m and n", aligned - chosen, factor))
     sizes = (size, size, out)
     for which, name, bytes_each, (_, seconds) in zip(
         LEADING[operator.layout], OPERANDS, sizes, cost.alignment_s, strict=True

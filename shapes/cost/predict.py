@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -20,7 +21,7 @@ from shapes.cost.constants import (
     number,
 )
 from shapes.cost.error import P95_OVER_MEAN, TIERS, expected, gemm_regimes, grouped_regime
-from shapes.cost.gemm import GemmTimes, gemm_times, output_bytes, padded_times
+from shapes.cost.gemm import GemmTimes, cells_of, gemm_times, output_bytes, padded_times
 from shapes.cost.limits import Limits
 from shapes.cost.memory_bound import DECODE_ERROR, cached_attention_parts, elementwise_parts
 from shapes.cost.result import Cost
@@ -119,9 +120,15 @@ def product_times(
     recipe: str | None,
     device: Device,
     pads: bool = False,
+    grouped: bool = False,
 ) -> tuple[GemmTimes, Origin]:
-    """Times of products of these ``sizes`` that share dtype, layout, recipe and whether they may be padded."""
+    """Times of products of these ``sizes`` that share dtype, layout, recipe and whether they may be padded.
+
+    ``grouped``: of each group's, whose kernels are not those of the tables' cells.
+    """
     constants, origin = gemm_constants(device, dtype, recipe)
+    if grouped:
+        constants = replace(constants, cells=None)
     m, n, k, batch = sizes
     how = (BYTES[dtype], out, layout, constants, alignment_constants(device, dtype), Limits.of(device, dtype))
     times = gemm_times(m, n, k, batch, *how)
@@ -137,7 +144,7 @@ ALIGNED = (("A", 0.0), ("B", 0.0), ("C", 0.0))
 def _products(products: Sequence[Product], key: tuple[Any, ...], device: Device) -> list[Cost]:
     grouped, dtype, out, layout, recipe, pads = key
     m, n, k, batch = sizes = sizes_of(products)
-    times, origin = product_times(sizes, dtype, out, layout, recipe, device, pads)
+    times, origin = product_times(sizes, dtype, out, layout, recipe, device, pads, grouped)
     constants, _ = gemm_constants(device, dtype, recipe)
     slower = number(device, "grouped", "slowdown") if grouped else 1.0
     source = origin.source(device)
@@ -148,7 +155,9 @@ def _products(products: Sequence[Product], key: tuple[Any, ...], device: Device)
         seconds = seconds + (seconds - constants.launch_s) * (slower - 1) + skew * times.compute_s
     of_a, of_b, _ = operand_classes(m, n, k, (BYTES[dtype], BYTES[dtype], out), layout)
     kernels = alignment_constants(device, dtype)
-    regimes = gemm_regimes(np.minimum(np.minimum(m, n), k), np.minimum(of_a, of_b), kernels)
+    cells = None if grouped else cells_of(constants, layout)
+    hit = np.empty(0, np.intp) if cells is None else cells.hit(m, n, k, batch)
+    regimes = gemm_regimes(np.minimum(np.minimum(m, n), k), np.minimum(of_a, of_b), kernels, hit)
     if grouped:
         regimes = [grouped_regime(regime) for regime in regimes]
     of_regime = {regime: expected(device, origin, regime, dtype) for regime in dict.fromkeys(regimes)}
