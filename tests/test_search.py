@@ -263,7 +263,8 @@ def test_several_devices_rank_by_the_worst_loss() -> None:
     worst = [max(one.losses.values()) for one in result.candidates if not one.breaks]
     assert [round(loss / TIE) for loss in worst] == sorted(round(loss / TIE) for loss in worst)
     assert set(result.best.losses) == {"h100-sxm", "a100-sxm"}
-    assert min(one.losses["a100-sxm"] for one in result.candidates) == 0
+    # A device's own best may tie with the common one and not be listed.
+    assert min(one.losses["a100-sxm"] for one in result.candidates) < TIE
 
 
 @pytest.mark.parametrize("objective", ["step-time", "layer-time", "time-per-parameter", "tflops"])
