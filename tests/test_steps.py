@@ -325,6 +325,36 @@ def test_replicas_shard_over_fewer_ranks_and_add_up_between_them() -> None:
     }  # fmt: skip
 
 
+def test_fsdp_sends_each_layer_by_itself_and_zero_1_all_at_once() -> None:
+    for zero, pieces, gathers in ((1, 1, 1), (3, 32, 2)):
+        found = collectives(Workload(b=1, d=64, zero=zero), "data_parallel")
+        assert {one.what: one.count for one in found} == {"reduce_scatter": pieces, "all_gather": pieces * gathers}
+        for one in found:
+            assert one.bytes * pieces == pytest.approx(2 * LLAMA.parameters, rel=1e-6)
+
+
+def test_a_ring_over_nodes_takes_a_step_a_rank_and_a_longer_one_a_node() -> None:
+    def seconds(what: str, ranks: int) -> float:
+        return predict_many([Collective("data_parallel.x", "forward", what, 2, ranks)], H100)[0].seconds  # type: ignore[arg-type]
+
+    # From 1 to 64 nodes of 8: 63 steps to another node, and of the 504 other ranks 441 within one (NCCL's hwLat).
+    for what in ("all_gather", "reduce_scatter"):
+        assert seconds(what, 512) - seconds(what, 8) == pytest.approx(63 * 14e-6 + 441 * 3.4e-6, rel=0.01)
+    assert seconds("all_reduce", 512) - seconds("all_reduce", 8) < 0.1e-3
+
+
+def test_tensor_parallelism_does_not_fill_a_wait_for_the_host() -> None:
+    slow = replace(CORE, host=replace(CORE.host, launch_s=1e-3))
+    workload = Workload(b=1, t=8)
+    with_sends, without = (
+        price_step(LLAMA, workload, H100, replace(slow, overlap=overlap)).seconds
+        for overlap in (CORE.overlap, {**CORE.overlap, "tensor": replace(CORE.overlap["tensor"], hidden=1e6)})
+    )
+    shows = price_step(LLAMA, workload, H100, slow).parts["tensor parallelism"]
+    assert shows > 0
+    assert with_sends - without == pytest.approx(shows)
+
+
 def test_experts_talk_across_nodes_through_their_own_network_cards() -> None:
     seconds = [
         predict_many([one], H100)[0].seconds
@@ -460,14 +490,18 @@ def test_a_published_recipe_says_what_a_runs_table_leaves_out(tmp_path: Path, mo
     run = STEP | {"config": json.dumps(gpt), "stack": "megatron-2021-eager-fp16", "p": "35", "gpus": "35", "vpp": ""}
     qwen = json.loads((CONFIGS / "qwen3-30b-a3b.json").read_text(encoding="utf-8"))
     large = STEP | {"config": json.dumps(qwen | {"num_hidden_layers": 94}), "stack": "megatron-bridge-26.02-fp8"}
+    # vTrain's runs on one node recompute nothing; of those on several nothing is said beyond the table.
+    vtrain = run | {"stack": "megatron-deepspeed-eager-fp16", "p": "1", "checkpointing": "full"}
+    deepspeed = [vtrain | {"gpus": str(d), "d": str(d)} for d in (8, 16)]
     file = tmp_path / "steps.csv"
     with open(file, "w", newline="", encoding="utf-8") as out:
         writer = csv.DictWriter(out, list(STEP))
         writer.writeheader()
-        writer.writerows([run, run | {"vpp": "1"}, large, large | {"gpu": "gb200"}])
+        writer.writerows([run, run | {"vpp": "1"}, large, large | {"gpu": "gb200"}, *deepspeed])
     found = [row.workload for row in rows.read_rows(file)]
     assert [one.vpp for one in found[:2]] == [3, 1]
-    assert [(one.dispatcher, one.ep_overlap) for one in found[2:]] == [("alltoall", True), ("flex", False)]
+    assert [(one.dispatcher, one.ep_overlap) for one in found[2:4]] == [("alltoall", True), ("flex", False)]
+    assert [one.checkpointing for one in found[4:]] == ["none", "full"]
 
 
 def test_nccls_all_to_all_sends_every_copy_and_a_flexible_dispatcher_a_token_once_a_node() -> None:

@@ -132,11 +132,11 @@ def _row(line: dict[str, str]) -> Row:
 
     device = load_device(line["gpu"])
     dtype = line["dtype"]
-    checkpointing = line.get("checkpointing")
     asked = line["stack"], number("year", 2024), line.get("attention") == "eager"
     stack, known = stack_of(*asked)
     model = _model(_config(line, number("t")))
-    recipe = _recipe(line["stack"], device.name, model, number("ep"))
+    recipe = _recipe(line["stack"], device.name, model, number("ep"), number("gpus"))
+    checkpointing = recipe.get("checkpointing", line.get("checkpointing"))
     workload = Workload(
         b=number("micro_batch"), s=number("s"), dtype=priced_dtype(dtype, device), t=number("t"), p=number("p"),
         d=number("d"), e=_experts(number("ep"), number("d")), cp=number("cp"), vpp=number("vpp", recipe.get("vpp", 1)),
@@ -165,7 +165,7 @@ def _recipes() -> tuple[dict[str, Any], ...]:
         return tuple(tomllib.load(file)["recipe"])
 
 
-def _recipe(stack: str, device: str, model: ModelShape, e: int) -> dict[str, Any]:
+def _recipe(stack: str, device: str, model: ModelShape, e: int, gpus: int) -> dict[str, Any]:
     """What a published recipe says of the run and its table does not."""
     for recipe in _recipes():
         if (
@@ -174,6 +174,7 @@ def _recipe(stack: str, device: str, model: ModelShape, e: int) -> dict[str, Any
             and device in recipe.get("gpu", (device,))
             and recipe.get("layers", model.layers) == model.layers
             and e >= recipe.get("least_ep", 1)
+            and gpus <= recipe.get("most_gpus", gpus)
         ):
             return recipe
     return {}

@@ -4,7 +4,7 @@
     python reports/bench/steps_fit.py --data ../shared/evidence/steps.csv --write    # written into the files, too
     python reports/bench/steps_fit.py --data ../shared/evidence/steps.csv --nested   # priors chosen within the folds
 
-Least squares on log time with a robust loss. Each constant has a prior (its centre and spread in logarithms, below):
+Least squares on log time with a robust loss. Each constant has a prior (steps_priors.py):
 what the rows do not hold stays there. Errors are those of rows left out: by configuration, devices, layout (both
 and the split), and at random; intervals are quantiles of the left-out residuals.
 """
@@ -23,56 +23,12 @@ from typing import Any
 import numpy as np
 from scipy.optimize import least_squares
 from step_rows import Row, read_rows
+from steps_priors import FITTED
 
 from shapes.calibrate.device_file import replaced
 from shapes.cost.step import Region, Schedule, Work, schedule_of, step_parts, works
 from shapes.device import Device
 from shapes.software_stack import STACKS_DIR, SoftwareStack, list_stacks, load_stack, stack_from_mapping
-
-#: Megatron-Core's constants: (dotted key, centre, spread in logarithms). Of what recipes overlap little can be told.
-CORE = (
-    ("kernels.gemm", 1.0, 0.1), ("by_dtype.fp8", 1.0, 0.3), ("by_dtype.mxfp8", 1.0, 0.3), ("by_dtype.nvfp4", 1.0, 0.3),
-    ("by_device.b300", 1.0, 0.15), ("by_device.gb200", 1.0, 0.15), ("by_device.gb300", 1.0, 0.15),
-    ("kernels.grouped", 1.2, 0.3), ("attention.blackwell.64", 1.5, 0.25), ("attention.blackwell.128", 1.0, 0.15),
-    ("attention.blackwell.192", 1.0, 0.3), ("attention.hopper.128", 1.0, 0.15), ("attention.hopper.192", 1.0, 0.3),
-    ("kernels.elementwise", 2.0, 0.4), ("kernels.quantise", 1.2, 0.3), ("kernels.moe", 2.0, 0.5),
-    ("host.launch_s", 4e-6, 0.5),
-    ("host.kernels.moe", 100.0, 1.0), ("host.kernels.grouped", 4.0, 1.0), ("communication.tensor.hidden", 0.3, 0.4),
-    ("communication.expert.hidden", 0.2, 0.2), ("communication.expert.speed", 0.8, 0.15),
-    ("communication.expert.overlapped", 0.8, 0.2),
-    ("communication.data.hidden", 0.6, 0.3), ("communication.data.speed", 0.7, 0.3), ("optimizer.fixed_s", 2e-2, 0.7),
-)  # fmt: skip
-
-#: Releases of Megatron Bridge against the newest in low precision, which the stack stands for. Its runs in bf16 are
-#: slower by their experts; GPT-OSS alone has heads of 64 on Blackwell, all in bf16, and its attention's prior is narrow
-#: because rows of one model cannot tell the two apart.
-RELEASES = tuple(
-    (f"release.{release}.{what}", 1.0, spread)
-    for release in ("bf16", "25", "26-02")
-    for what, spread in (("kernels", 0.05), ("experts", 0.3))
-)
-
-#: Stack -> constants fitted, each (dotted key, centre, spread in logarithms).
-FITTED: dict[str, tuple[tuple[str, float, float], ...]] = {
-    "megatron-2021": (
-        ("kernels.gemm", 0.95, 0.1), ("kernels.bmm", 1.5, 0.3), ("kernels.elementwise", 1.3, 0.3),
-        ("kernels.softmax", 2.0, 0.4), ("host.launch_s", 2e-5, 0.7), ("host.collective_s", 4e-5, 0.7),
-        ("host.softmax_fallback_s", 1e-3, 0.7), ("host.kernels.elementwise", 2.0, 0.3),
-        ("communication.tensor.speed", 0.8, 0.3), ("communication.tensor.hidden", 0.1, 0.7),
-        ("communication.data.speed", 0.8, 0.3), ("communication.pipeline.speed", 0.8, 0.5),
-        ("optimizer.update", 1.0, 0.5), ("optimizer.fixed_s", 5e-3, 0.7), ("release.2021.kernels", 1.0, 0.05),
-        ("release.2022.kernels", 1.0, 0.05), ("release.mt-nlg.kernels", 1.0, 0.1),
-    ),
-    "pytorch-fsdp-2023": (
-        ("kernels.gemm", 1.0, 0.1), ("by_dtype.fp8", 1.0, 0.3), ("attention.ampere.64", 1.0, 0.4),
-        ("attention.ampere.128", 1.0, 0.4), ("attention.hopper.128", 1.0, 0.4),
-        ("kernels.elementwise", 2.0, 0.4), ("host.launch_s", 8e-6, 0.5), ("communication.data.contention", 0.5, 0.5),
-        ("communication.data.hidden", 0.7, 0.3), ("communication.data.speed", 0.8, 0.3), ("optimizer.update", 1.0, 0.5),
-        ("optimizer.fixed_s", 2e-2, 0.7),
-    ),
-    "megatron-core-te": (*CORE, *RELEASES),
-    "megatron-bridge-2026": CORE,
-}  # fmt: skip
 
 #: Stacks that no row was run on -> what they take over from one that was, when that is written: its tables, and of
 #: the classes of ``kernels`` those that its runs say something of.
@@ -91,8 +47,11 @@ HELD_OUT = Path(__file__).parents[1] / "data" / "steps-held-out.json"
 NOISE = 0.04
 #: Tables of a stack's file that the fit owns.
 OWNED = ("kernels", "by_dtype", "by_device", "attention", "host", "communication", "optimizer", "release", "interval")
-#: Where what is priced by the nearest other stack is recorded.
+#: Where what is priced by the nearest other stack is recorded, and what by the others' constants.
 UNKNOWN = "priced by the nearest other stack"
+POOLED = "facts known, constants of the others"
+#: Constants whose centre is what the software's source says: launches an operator takes, what it overlaps.
+FACTS = ("host.kernels.*", "communication.*.hidden", "communication.*.overlapped")
 #: Folds of rows left out; folds within those kept, and the priors' widths that they choose from.
 FOLDS, INNER_FOLDS = 5, 3
 WIDTHS = (0.5, 1.0, 2.0)
@@ -277,8 +236,9 @@ def main() -> None:
     parser.add_argument("--nested", action="store_true", help="choose the priors' width within the folds, record that")
     options = parser.parse_args()
     rows = [row for row in read_rows(options.data) if row.known]
+    fits = {}
     for name in options.stack or FITTED:
-        fit = Fit(name, [row for row in rows if row.stack.name == name])
+        fit = fits[name] = Fit(name, [row for row in rows if row.stack.name == name])
         if options.nested:
             record_nested(fit)
             continue
@@ -300,6 +260,7 @@ def main() -> None:
             record(fit, theta, left)
     if options.write and not options.stack and not options.nested:
         unknown(rows)
+        pooled(fits)
 
 
 def unknown(rows: Sequence[Row]) -> None:
@@ -329,6 +290,44 @@ def unknown(rows: Sequence[Row]) -> None:
         ratio = 2 * interval["borrowed"]["ratio"] if name in FITTED else interval["extrapolated"]["ratio"]
         data["interval"]["extrapolated"] = _interval(even, float(data["coverage"]), ratio)
         path.write_text(replaced(text, {"interval": data["interval"]}), encoding="utf-8", newline="\n")
+
+
+def pooled(fits: Mapping[str, Fit]) -> None:
+    """Each stack's rows priced by its own facts and the mean of the others' constants, as if none of them were fitted:
+
+    what is recorded of stacks whose software is known and of which there is no run.
+    """
+    found = json.loads(HELD_OUT.read_text(encoding="utf-8"))
+    found[POOLED] = {}
+    for name, fit in fits.items():
+        others = [tomllib.loads(other.path.read_text(encoding="utf-8")) for other in fits.values() if other is not fit]
+        theta = [np.log(max(_of_others(key, centre, others), 1e-9)) for key, centre, _ in fit.spec]
+        residuals = fit.residuals(np.array(theta))
+        say(f"{name}, {POOLED}: {summary(residuals)}")
+        for source in sorted({row.source for row in fit.rows}):
+            own = np.array([row.source == source for row in fit.rows])
+            found[POOLED].setdefault(name, {})[source] = {"rows": int(own.sum())} | _errors(residuals[own])
+    HELD_OUT.write_text(json.dumps(found, indent=1, sort_keys=True) + "\n", encoding="utf-8", newline="\n")
+
+
+def _of_others(key: str, centre: float, others: Sequence[Mapping[str, Any]]) -> float:
+    """Geometric mean of the ``others``' values at ``key``; a class that none tells apart takes their elementwise."""
+    if any(fnmatchcase(key, fact) for fact in FACTS):
+        return centre
+    if key.startswith("release."):
+        return 1.0
+    values = [value for value in (_at(other, key) for other in others) if value is not None]
+    if not values and key.startswith("kernels."):
+        return _of_others("kernels.elementwise", centre, others)
+    positive = [value for value in values if value > 0]
+    return float(np.exp(np.mean(np.log(positive)))) if positive else float(not values)
+
+
+def _at(table: Mapping[str, Any], key: str) -> float | None:
+    value: Any = table
+    for part in key.split("."):
+        value = value.get(part, {})
+    return None if isinstance(value, Mapping) else float(value)
 
 
 def _errors(residuals: np.ndarray) -> dict[str, float]:

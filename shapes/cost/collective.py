@@ -6,6 +6,9 @@
 leaves each of them through the network cards of all the group's ranks there, so that the link is the slower of the
 node's own and of one card's rate times those ranks; an all-to-all's ranks each send to the others through their own.
 
+Over nodes an all-gather and a reduce-scatter go round a ring of all ranks, so that their latency grows with every rank
+and node; an all-reduce goes up and down trees of nodes.
+
 A mixture's dispatcher (DeepEP, HybridEP) sends a token that several experts of one rank, or of one node, want once
 only: `copies_sent`.
 """
@@ -21,6 +24,9 @@ from shapes.operators.types import Collective
 #: Seconds that one doubling of the nodes adds to a collective's latency: NCCL's trees over InfiniBand or Ethernet take
 #: 10 to 20 us a hop (aiconfigurator-core states 10 us of point-to-point latency, systems/*.yaml, p2p_latency).
 NODE_LATENCY_S = 10e-6
+#: Seconds that a ring's step to the next rank of a node and to the next node takes (NCCL, src/graph/tuning.cc, hwLat:
+#: Ring/Simple over NVLINK and NET).
+RING_STEP_S, RING_NODE_STEP_S = 3.4e-6, 14e-6
 #: Share of a network card's rate that is reached: DeepEP's dispatch and combine over 2 and 4 nodes of H100 move 39 to
 #: 45 of 50 GB/s a rank (aiconfigurator-core, wideep_deepep_normal_perf, 4,096 tokens and more).
 INTER_NODE_SHARE = 0.88
@@ -62,13 +68,21 @@ def link_bytes_per_s(device: Device, operator: Collective, share: float = 1.0) -
     return min(within, card * inside)
 
 
+def _latency_over_nodes(operator: Collective, inside: int) -> float:
+    """Seconds of latency that a group has over one of the ``inside`` ranks that share a node."""
+    if operator.what not in ("all_gather", "reduce_scatter"):
+        return NODE_LATENCY_S * log2(operator.ranks / inside)
+    others = -(-operator.ranks // inside) - 1
+    return RING_NODE_STEP_S * others + RING_STEP_S * (operator.ranks - inside - others)
+
+
 def collective_parts(operator: Collective, device: Device, constants: CollectiveConstants) -> tuple[float, float]:
     """Seconds of latency and of transfer of one run."""
     if operator.ranks == 1:
         return 0.0, 0.0
     inside = ranks_in_domain(device, operator)
     latency, share, half_bytes = constants.among(max(2, inside))
-    latency += NODE_LATENCY_S * log2(operator.ranks / inside)
+    latency += _latency_over_nodes(operator, inside)
     moved = bus_factor(operator) * operator.bytes
     # Small messages never reach the full rate: half_bytes is the size at which half of it is reached.
     ramp = moved * half_bytes / (moved + half_bytes) if moved else 0.0

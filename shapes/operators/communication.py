@@ -129,11 +129,12 @@ def frozen_collectives(frozen: ShardParameters, bytes_each: float, workload: Wor
             )  # fmt: skip
 
 
-def gradient_collectives(held: ShardParameters, workload: Workload) -> Iterator[Collective]:
+def gradient_collectives(held: ShardParameters, workload: Workload, layers: int) -> Iterator[Collective]:
     """Data parallelism's gradient reduction and ZeRO's parameter gathers, once (ZeRO 3: in every microbatch).
 
     Over all d cp ranks, and for experts over the d cp / e ranks that hold the same ones: two collectives where e > 1.
-    With ``replicas`` (HSDP) ZeRO 3 shards over a replica's ranks, and replicas add up their shards of the gradients.
+    With ``replicas`` (HSDP) ZeRO 3 shards over a replica's ranks, and replicas add up their shards of the gradients. It
+    sends each of the ``layers`` by itself (FSDP wraps blocks), the weights of embedding and head spread over them.
     """
     dense, experts = workload.d * workload.cp, workload.expert_d * workload.cp
     groups = [("data_parallel", held.dense, dense, 1), ("data_parallel.experts", held.experts, experts, workload.e)]
@@ -149,13 +150,15 @@ def gradient_collectives(held: ShardParameters, workload: Workload) -> Iterator[
             continue
         replicas = workload.replicas if workload.zero == 3 and ranks % workload.replicas == 0 else 1
         shard = ranks // replicas
+        pieces = max(1, layers) if workload.zero == 3 else 1
         if shard > 1:
-            yield Collective(f"{name}.reduce_scatter", "wgrad", "reduce_scatter", weights, shard, dtype, stride=stride)
-            # ZeRO-1 and -2 gather the updated weights once; ZeRO-3 gathers them for the forward and for the backward.
-            gathers = 2 if workload.zero == 3 else 1
+            piece = -(-weights // pieces)
             yield Collective(
-                f"{name}.all_gather", "forward", "all_gather", weights, shard, dtype, gathers, stride=stride
+                f"{name}.reduce_scatter", "wgrad", "reduce_scatter", piece, shard, dtype, pieces, stride=stride
             )
+            # ZeRO-1 and -2 gather the updated weights once; ZeRO-3 gathers them for the forward and for the backward.
+            gathers = pieces * (2 if workload.zero == 3 else 1)
+            yield Collective(f"{name}.all_gather", "forward", "all_gather", piece, shard, dtype, gathers, stride=stride)
         if replicas > 1:
             yield Collective(
                 f"{name}.all_reduce",

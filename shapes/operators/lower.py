@@ -174,7 +174,8 @@ def _all(model: ModelShape, workload: Workload) -> Iterator[Operator]:
     if workload.train:
         held = trained_shard(model, workload)
         yield optimizer_update(held, workload, _states_each(model, workload))
-        yield from gradient_collectives(held, workload)
+        layers = sum(block.count for _, blocks in stage_kinds(model, workload.p) for block in blocks)
+        yield from gradient_collectives(held, workload, layers)
         if workload.finetune not in (None, "full"):
             yield from _of_a_frozen_base(model, workload, held)
     yield from pipeline_collectives(model, workload, s)

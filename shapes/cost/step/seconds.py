@@ -3,12 +3,14 @@
     device    = sum over classes of factor x seconds                     of layers and of ends
     exposed   = max(comm - hidden device, 0) + contention min(comm, hidden device)
     host      = launch_s x kernels + collective_s x collectives
-    micro     = sum over layers, ends of ((device + exposed)^q + host^q)^(1/q)   launch-bound if the host is slower
+    micro     = sum over layers, ends of (device^q + host^q)^(1/q), and exposed   launch-bound if the host is slower
     step      = accumulation micro(stage) + (micro(all stages) - micro(stage)) / vpp + sends + data + update + fixed
 
 ``micro(all stages) - micro(stage)`` is what fills and drains a 1F1B pipeline: one microbatch through the other stages;
 an interleaved schedule pays it a ``vpp``-th. Where gradients accumulate they are reduced once a step, but with FSDP
 (ZeRO 3), which gathers the weights and reduces the gradients of every microbatch, and ZeRO 2, which does the latter.
+``exposed`` is paid beside the host's time, too: a collective ends when its slowest rank has come to it, so that it does
+not fill a wait for the host.
 """
 
 from __future__ import annotations
@@ -105,7 +107,10 @@ class Microbatch:
 
 
 def microbatch(work: Work, stack: SoftwareStack, device: Device) -> Microbatch:
-    """One microbatch of ``work``: each region takes what the device or the host needs, whichever is longer."""
+    """One microbatch of ``work``: each region takes what the device or the host needs, whichever is longer.
+
+    What of its communication shows comes on top of either.
+    """
     layers = device_seconds(work.layers, stack, device)
     ends = device_seconds(work.ends, stack, device)
     in_layers, in_ends = sum(layers.values()), sum(ends.values())
@@ -113,8 +118,7 @@ def microbatch(work: Work, stack: SoftwareStack, device: Device) -> Microbatch:
     shows = {group: shown(work.communication, group, in_layers, stack) for group in sent}
     messages = sum(work.messages.get(group, 0) for group in WITHIN)
     host = (host_seconds(work.layers, stack, messages), host_seconds(work.ends, stack))
-    busy = (in_layers + sum(shows.values()), in_ends)
-    waiting = sum(_together(device, issued) - device for device, issued in zip(busy, host, strict=True))
+    waiting = sum(_together(device, own) - device for device, own in zip((in_layers, in_ends), host, strict=True))
     return Microbatch(_added(layers, ends), shows, waiting, sum(host))
 
 
