@@ -282,14 +282,15 @@ def _ratios_of_equal_launches(done: Sequence[Judged]) -> list[str]:
     return [
         f"- vtrain-single: the rows fall into {len(number)} groups of equal hidden size, tensor-parallel degree and "
         f"microbatch. In the groups of 30 rows and more ({rows} rows) the step is a sum, linear in layers, "
-        f"microbatches and stages, that leaves {deviation:.2%} of it unexplained (13 terms): no runs timed one by one do that. They "
-        f"stand for {len(number)} timings of a layer, so that errors come by groups. Two runs of one group have ratios "
-        f"off by {np.median(pairs[alike]):.1%} in the median, two others by {np.median(pairs[~alike]):.1%}; were the "
-        f"mean error of every group known, all would be off by {np.median(known):.1%}. The timings contradict any law "
-        "of launches and kernels: a layer of h 1024 at t 2 takes 3.3, 3.6 and 3.2 ms at microbatch 1, 2 and 4, of h 2048 "
-        "at t 4 3.0 and 2.7 at 1 and 2, all with the same launches; and of two layers at t 2 that need as long on the "
-        "device as on the host and send 8 MB an all-reduce, one (h 1024, microbatch 4) takes 3.2 ms and the other "
-        "(h 2048, 2) 4.6. A constant for each group would reach the target of 3% and say nothing of other models."
+        f"microbatches and stages, that leaves {deviation:.2%} of it unexplained (13 terms): no runs timed one by one "
+        f"do that. They stand for {len(number)} timings of a layer, so that errors come by groups. Two runs of one "
+        f"group have ratios off by {np.median(pairs[alike]):.1%} in the median, two others by "
+        f"{np.median(pairs[~alike]):.1%}; were the mean error of every group known, all would be off by "
+        f"{np.median(known):.1%}. The timings contradict any law of launches and kernels: a layer of h 1024 at t 2 "
+        "takes 3.3, 3.6 and 3.2 ms at microbatch 1, 2 and 4, of h 2048 at t 4 3.0 and 2.7 at 1 and 2, all with the "
+        "same launches; and of two layers at t 2 that need as long on the device as on the host and send 8 MB an "
+        "all-reduce, one (h 1024, microbatch 4) takes 3.2 ms and the other (h 2048, 2) 4.6. A constant for each group "
+        "would reach the target of 3% and say nothing of other models."
     ]
 
 
