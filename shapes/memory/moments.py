@@ -103,7 +103,8 @@ class _Layer:
 class Step:
     """What decides a training step's activations on one device.
 
-    ``in_flight`` microbatches at once (pipelines); ``mask``: bytes of a dropout mask's element.
+    ``in_flight`` microbatches at once (pipelines); ``mask``: bytes of a dropout mask's element;
+    ``trained_element``: of a trained weight's.
     """
 
     model: ModelShape
@@ -114,6 +115,7 @@ class Step:
     mask: int = 1
     gradient_element: int = 4
     loss: Loss | None = None
+    trained_element: int = 4
 
     def gradient_bytes(self, there: Elements) -> int:
         """One rank's bytes of these parameters' gradients, which ZeRO shards from stage 2 on."""
@@ -141,8 +143,9 @@ class Step:
         # HF's eager path knows no fp8; Transformer Engine saves the quantised input of each product.
         stored = 1 if workload.dtype in ("fp8", "mxfp8", "nvfp4") else e
         return Sizes(
-            style_of(self.model, self.implementation), workload, rows, whole, s, s, e, self.mask, stored, self.loss
-        )
+            style_of(self.model, self.implementation), workload, rows, whole, s, s, e, self.mask, stored, self.loss,
+            self.trained_element,
+        )  # fmt: skip
 
 
 def moments(step: Step, gradients: Gradients, *, updated: int = 0) -> tuple[Moment, ...]:
@@ -262,14 +265,20 @@ def _backward(tape: Tape, seed: int, step: Step, gradients: Gradients, *, made: 
 
 
 def _embedding(step: Step) -> int:
-    """What the embedding's norm and dropout save, where the model has them."""
+    """What the embedding's norm and dropout save, where the model has them.
+
+    Checkpointing beside a frozen embedding makes a leaf of its output (transformers' enable_input_require_grads), which
+    stays beside what positions or dropout make of it.
+    """
     if not step.first:
         return 0
     total, workload = 0, step.workload
+    leaf = has_adapters(workload) and workload.checkpointing == "full"
     for stack in step.model.stacks:
         channels = workload.b * sequence_length(step.model, stack, workload) * stack.hidden
         total += channels * step.mask if stack.blocks[0].dropout else 0
         total += channels * workload.activation_bytes if stack.embedding_norm else 0
+        total += channels * workload.activation_bytes if leaf and (stack.positions or stack.blocks[0].dropout) else 0
     return total
 
 

@@ -132,6 +132,7 @@ class Sizes:
     mask: int
     stored: int
     loss: Loss | None = None
+    adapter: int = 4
 
 
 def layer_tape(block: Block, hidden: int, sizes: Sizes) -> Tape:
@@ -155,18 +156,24 @@ def layer_tape(block: Block, hidden: int, sizes: Sizes) -> Tape:
     for attention in (block.attention, block.cross):
         if attention is not None:
             normed = _before(tape, x, hidden, sizes)
-            x = _joined(tape, block, hidden, x, _attention(tape, attention, hidden, normed, sizes), sizes)
+            branch = _attention(tape, attention, hidden, normed, sizes)
+            tape.hold(normed)
+            x = _joined(tape, block, hidden, x, branch, sizes)
     if block.mlp is not None:
         normed = _before(tape, x, hidden, sizes)
-        _joined(tape, block, hidden, x, _mlp(tape, block, hidden, normed, sizes), sizes)
+        branch = _mlp(tape, block, hidden, normed, sizes)
+        tape.hold(normed)
+        _joined(tape, block, hidden, x, branch, sizes)
     return tape
 
 
 def _parallel_layer(tape: Tape, block: Block, hidden: int, x: Tensor, sizes: Sizes) -> None:
     normed = _norm(tape, x, sizes.whole * hidden, sizes)
     branch = _attention(tape, block.attention, hidden, normed, sizes) if block.attention else normed
+    tape.hold(normed)
     second = _norm(tape, x, sizes.whole * hidden, sizes) if block.norms > 1 else normed
     other = _mlp(tape, block, hidden, second, sizes)
+    tape.hold(second)
     branch, other = (_dropout(tape, part, block.dropout, sizes) for part in (branch, other))
     inner = tape.op("residual", (other, branch), x.bytes, shares_gradient=True)
     tape.op("residual", (inner, x), x.bytes, shares_gradient=True)
@@ -265,24 +272,34 @@ def _linear(
         return _frozen(tape, linear, x, sizes, (at, y, weights))
     saves = (x,) if sizes.stored == sizes.element else ()
     narrow = 0 if saves else x.bytes * sizes.stored // sizes.element
-    return tape.op(linear.name, (x,), y, saves, saves_bytes=narrow, weights=weights)
+    return tape.op(linear.name, (x,), y, saves, saves_bytes=narrow, weights=weights, views_gradient=rows is None)
 
 
 def _frozen(tape: Tape, linear: Linear, x: Tensor, sizes: Sizes, own: tuple[int, int, int]) -> Tensor:
-    """A frozen matrix saves nothing; its adapter saves its input, cast for it, and the r numbers a row between A and B.
+    """A frozen matrix saves nothing; its adapter saves its input and the r numbers a row between A and B.
 
+    fp32 adapters run under autocast: peft casts their input to fp32 (LoraLayer._cast_input_dtype), autocast casts that
+    and the two weights to 16 bits, which are saved. 16-bit adapters save the input as it is, one for all that read it.
     A quantised matrix is written out in 16 bits while its product runs.
     """
     rows, y, weights = own
     quantised = has_adapters(sizes.workload) and base_of(sizes.workload) != "bf16"
-    out = tape.op(linear.name, (x,), y, work=2 * weights if quantised else 0)
+    out = tape.op(linear.name, (x,), y, work=2 * weights if quantised else 0, views_gradient=True)
     pair = [adapter.on_shard(sizes.workload.t) for adapter in adapters(linear, sizes.workload)]
     if not pair:
         return out
-    inside = tape.op("adapter's input", (x,), x.bytes)
+    inside, cast = x, sizes.adapter > sizes.element
+    if cast:
+        wide = tape.op("adapter's input in fp32", (x,), x.bytes * sizes.adapter // sizes.element)
+        inside = tape.op("adapter's input", (wide,), x.bytes)
+        tape.hold(wide)
     for adapter in pair:
         n = adapter.out_features * adapter.in_features
-        inside = tape.op(adapter.name, (inside,), rows * adapter.out_features * sizes.element, (inside,), weights=n)
+        inside = tape.op(
+            adapter.name, (inside,), rows * adapter.out_features * sizes.element, (inside,), weights=n,
+            saves_bytes=sizes.element * n if cast else 0, views_gradient=True,
+        )  # fmt: skip
+        tape.hold(x, *((wide,) if cast else ()))
     return tape.op("with the adapter", (out, tape.op("scaled", (inside,), y)), y, shares_gradient=True)
 
 

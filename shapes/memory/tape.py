@@ -2,13 +2,14 @@
 
 The bytes of a training step are decided by three rules of PyTorch's autograd, which this module replays: a node keeps
 the tensors that its backward formula reads until it has run; a view keeps the whole storage; a gradient lives from the
-node that makes it until the node that reads it, where gradients that meet are added in place.
+node that makes it until the node that reads it. Gradients that meet are added in place, unless the first to come is a
+view (of a product's two-dimensional result): then their sum is a third tensor.
 """
 
 from __future__ import annotations
 
 from collections.abc import Container, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from shapes.frozen import frozen
 
@@ -35,6 +36,7 @@ class _Node:
     recomputed: bool
     weights: int
     holds: tuple[Tensor, ...] = ()
+    views_gradient: bool = False
 
     @property
     def storages(self) -> tuple[int, ...]:
@@ -77,6 +79,7 @@ class Tape:
         weights: int = 0,
         shares_gradient: bool = False,
         holds: tuple[Tensor, ...] = (),
+        views_gradient: bool = False,
     ) -> Tensor:
         """Run an operator that makes ``size`` bytes.
 
@@ -84,7 +87,8 @@ class Tape:
         knows (a mask, a log-sum-exp). ``work``: bytes its backward needs beside the gradients it returns.
         ``weights``: elements of a weight whose gradient it makes.
         ``shares_gradient``: its backward hands on the gradient it was given (an addition). ``holds``: tensors that it
-        does not read, but that a name of the running code still keeps.
+        does not read, but that a name of the running code still keeps. ``views_gradient``: a product over tokens with
+        a weight, which is saved, too; the gradient that it returns is a view of another shape.
         """
         output = self.tensor(size, name)
         saved = [tensor.storage for tensor in saves]
@@ -92,8 +96,14 @@ class Tape:
             saved.append(output.storage)
         if saves_bytes:
             saved.append(self.tensor(saves_bytes, f"{name} (for its backward)").storage)
-        self.nodes.append(_Node(inputs, output, tuple(saved), work, shares_gradient, self.recomputing, weights, holds))
+        self.nodes.append(
+            _Node(inputs, output, tuple(saved), work, shares_gradient, self.recomputing, weights, holds, views_gradient)
+        )
         return output
+
+    def hold(self, *tensors: Tensor) -> None:
+        """A name of the running code still keeps ``tensors`` while the last operator so far runs."""
+        self.nodes[-1] = replace(self.nodes[-1], holds=(*self.nodes[-1].holds, *tensors))
 
     def view(self, of: Tensor, size: int, *, copies_gradient: bool = False) -> Tensor:
         """A part of ``of``'s storage. ``copies_gradient``: the parts' gradients are put together again (split)."""
@@ -129,9 +139,16 @@ class Tape:
         needing: set[int] = set()
         kept: set[int] = set()
         for node in self.nodes:
-            if node.weights or any(tensor.key in needing for tensor in node.inputs):
+            reads = [tensor.storage for tensor in node.inputs]
+            needs = [tensor.key in needing for tensor in node.inputs]
+            if node.weights or any(needs):
                 needing.add(node.output.key)
-                kept |= set(node.saved)
+                if node.weights and not any(needs):  # a weight's own copy is for its input's gradient
+                    kept |= set(node.saved) & set(reads)
+                elif len(reads) == 2 and list(node.saved) == reads:  # of a product, each for the other's gradient
+                    kept |= {one for one, other in zip(reads, reversed(needs), strict=True) if other}
+                else:
+                    kept |= set(node.saved)
         return sum(size for storage, size in self.saved().items() if storage not in kept)
 
     def backward_peak_bytes(self, seed_bytes: int, *, made_bytes: int = 2, kept_bytes: int = 0) -> int:
@@ -147,13 +164,15 @@ class Tape:
         """Most bytes alive while a checkpointed tape runs forward again, the gradients that are there included.
 
         That begins at the first node of the backward that asks for what it saved, and ends with the last such thing
-        made (torch.utils.checkpoint's early stop).
+        made (torch.utils.checkpoint's early stop); an operator saves what it reads before it runs.
         """
-        last = max((index for index, node in enumerate(self.nodes) if node.saved), default=-1)
-        if last < 0:
+        asks = [bool(node.saved) or node.views_gradient for node in self.nodes]
+        if not any(asks):
             return 0
-        there = next(before for node, before, _ in self._backward(seed_bytes, 0, 0) if node.saved) - self.saved_bytes()
-        return there + self.forward_peak_bytes(self.saved(), until=last + 1)
+        last = max(index for index, one in enumerate(asks) if one)
+        before = next(alive for node, alive, _ in self._backward(seed_bytes, 0, 0) if node.saved or node.views_gradient)
+        kept = {INPUT, *self.saved()}
+        return before - self.saved_bytes() + self.forward_peak_bytes(kept, until=last + 1, whole=False)
 
     def _backward(self, seed_bytes: int, made_bytes: int, kept_bytes: int) -> Iterator[tuple[_Node, int, int]]:
         """Nodes as they run backward, with the bytes alive before each and at its fullest."""
@@ -164,6 +183,7 @@ class Tape:
                 users[storage] = users.get(storage, 0) + 1
         alive = sum(self.storages[storage] for storage in users) + seed_bytes
         gradients: dict[int, list[int]] = {}  # tensor key -> [bytes, readers], shared between keys that share one
+        views: set[int] = set()
         if self.nodes:
             gradients[self.nodes[-1].output.key] = [seed_bytes, 1]
         for node in reversed(self.nodes):
@@ -180,31 +200,38 @@ class Tape:
                     alive += tensor.bytes
                     new.append((tensor.key, [tensor.bytes, 1]))
             alive += node.weights * kept_bytes
-            yield node, before, max(before, alive + node.work_bytes + node.weights * passing)
+            peak = max(before, alive + node.work_bytes + node.weights * passing)
             for storage in node.saved:
                 users[storage] -= 1
                 if not users[storage]:
                     alive -= self.storages[storage]
             alive -= _release(own)
             for key, gradient in new:
-                if key in gradients:
-                    alive -= _release(gradient)
-                else:
+                if key not in gradients:
                     gradients[key] = gradient
+                    views |= {key} if node.views_gradient else set()
+                    continue
+                if key in views:
+                    peak = max(peak, alive + gradients[key][0])
+                    views.remove(key)
+                alive -= _release(gradient)
+            yield node, before, peak
 
-    def forward_peak_bytes(self, kept: Container[int] = (), *, until: int | None = None) -> int:
+    def forward_peak_bytes(self, kept: Container[int] = (), *, until: int | None = None, whole: bool = True) -> int:
         """Most bytes alive while the tape runs forward, up to node ``until``: each tensor dies at its last use.
 
-        ``kept``: storages that stay, since autograd saves them.
+        ``kept``: storages that stay, since autograd saves them. ``whole``: the last node makes its output, too.
         """
         last: dict[int, int] = {}
         for index, node in enumerate(self.nodes):
             last |= dict.fromkeys(node.storages, index)
         born: set[int] = set()
+        stops = None if whole or until is None else self.nodes[until - 1]
         alive = peak = 0
         for index, node in enumerate(self.nodes[:until]):
             saved = (storage for storage in node.saved if storage in kept)
-            for storage in {*node.storages, *saved} - born:
+            unmade = {node.output.storage} if node is stops and node.output.storage not in node.saved else set()
+            for storage in {*node.storages, *saved} - born - unmade:
                 born.add(storage)
                 alive += self.storages[storage]
             peak = max(peak, alive)

@@ -88,8 +88,9 @@ def training(model: ModelShape, workload: Workload, stage: Stage, recipe: Recipe
         most = workload.p + interleaved
         in_flight = min(most, microbatches_of(workload, recipe.microbatches) or most)
     step = Step(
-        model, workload, recipe.implementation, stage, in_flight, recipe.mask, recipe.precision.gradients, recipe.loss
-    )
+        model, workload, recipe.implementation, stage, in_flight, recipe.mask, recipe.precision.gradients, recipe.loss,
+        recipe.precision.weights,
+    )  # fmt: skip
     gradients = gradients_of(workload, recipe)
     packed = model.moe.experts // workload.e if model.moe is not None and recipe.implementation == "huggingface" else 1
     updated = _update_bytes(trained, trained_shard(model, workload, stage).updated(workload), recipe, packed)

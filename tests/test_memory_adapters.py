@@ -1,0 +1,87 @@
+"""Totals of fine-tuning with adapters within 1% of what torch's MemTracker sees of peft's LoRA in whole steps."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch")
+pytest.importorskip("transformers")
+pytest.importorskip("peft")
+
+import memory_oracle as oracle
+from adapter_oracle import MATRICES, Tuning, track_adapted
+from test_memory_tracker import FURTHER, SMALL, TOLERANCE, model_of
+
+from shapes.memory import memory
+from shapes.workload import Workload
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(
+        oracle.transformers.__version__.startswith("4."), reason="the classes of transformers 5 are counted"
+    ),
+]
+
+
+#: Families that FURTHER has none of, as small as those there are.
+TOYS: dict[str, dict[str, Any]] = {
+    "gpt2": {
+        "n_embd": 256, "n_layer": 2, "n_head": 8, "vocab_size": 1024, "resid_pdrop": 0.0, "embd_pdrop": 0.0,
+        "attn_pdrop": 0.0,
+    },
+    "gpt_neox": {
+        "hidden_size": 256, "intermediate_size": 1024, "num_hidden_layers": 2, "num_attention_heads": 8,
+        "vocab_size": 1024,
+    },
+}  # fmt: skip
+
+
+def judge(config: Any, tuning: Tuning, attention: str, checkpointing: str, b: int = 2, s: int = 256) -> None:
+    """The total with one microbatch a step and with two within 1%."""
+    tracked = track_adapted(config, b, s, tuning, attention=attention, checkpointing=checkpointing == "full")
+    workload = Workload(
+        b=b, s=s, attention=attention, checkpointing=checkpointing, finetune="lora", lora_rank=tuning.rank,  # type: ignore[arg-type]
+        lora_targets=",".join(tuning.targets),
+    )  # fmt: skip
+    for microbatches, truth in ((1, tracked.alone), (2, tracked.accumulated)):
+        found = memory(
+            model_of(config), workload, context_bytes=0, microbatches=microbatches, update="loop",
+            precision=tuning.adapters, dropout_mask_bytes=2,
+        )  # fmt: skip
+        assert found.total_bytes == pytest.approx(truth, rel=TOLERANCE)
+
+
+@pytest.mark.parametrize("checkpointing", ["none", "full"])
+@pytest.mark.parametrize(
+    ("targets", "rank", "adapters", "attention"),
+    [
+        (("q_proj", "v_proj"), 8, "fp32", "eager"),
+        (("q_proj", "v_proj"), 64, "bf16", "flash"),
+        (MATRICES, 64, "fp32", "flash"),
+        (MATRICES, 8, "bf16", "eager"),
+    ],
+)
+def test_totals_of_lora_are_within_1_percent_of_memtracker(
+    targets: tuple[str, ...], rank: int, adapters: str, attention: str, checkpointing: str
+) -> None:
+    """fp32 adapters under autocast save casts of their own, 16-bit ones share their input."""
+    config = oracle.config_of("llama", **SMALL)
+    judge(config, Tuning(targets, rank, adapters=adapters, autocast=adapters == "fp32"), attention, checkpointing)
+
+
+@pytest.mark.parametrize(
+    ("family", "targets", "adapters"),
+    [
+        ("gpt2", ("c_attn",), "bf16"),  # positions are added to the leaf that checkpointing makes
+        ("gpt_neox", ("query_key_value", "dense_h_to_4h", "dense_4h_to_h"), "fp32"),
+        ("phi3", ("qkv_proj", "o_proj", "gate_up_proj", "down_proj"), "fp32"),
+    ],
+)
+def test_other_families_checkpointed_are_within_1_percent_too(
+    family: str, targets: tuple[str, ...], adapters: str
+) -> None:
+    changes = {**TOYS, **FURTHER}[family]
+    tuning = Tuning(targets, 16, adapters=adapters, autocast=adapters == "fp32")
+    judge(oracle.config_of(family, **changes), tuning, "flash", "full", s=128)
