@@ -110,7 +110,7 @@ def test_a_sweep_over_misaligned_dimensions_gives_back_the_ceilings_of_its_kerne
     assert found.ceiling[2] > 0.65 * constants.flops_per_s
     assert found.c_share == pytest.approx(truth.c_share, abs=0.02)
     assert found.tier == "measured"
-    again = AlignmentConstants.from_table(alignment_table(found, device), device, 2)
+    again = AlignmentConstants.from_table(alignment_table(found, device), device, "bf16")
     assert again.ceiling == pytest.approx(found.ceiling, rel=1e-3)
     assert again.c_share == pytest.approx(found.c_share, abs=1e-4)
 

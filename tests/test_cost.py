@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from shapes.calibrate.products import Products
@@ -235,10 +235,23 @@ def test_borrowed_attention_is_as_uncertain_as_where_tables_judge_it() -> None:
     assert errors["rtx-pro-6000-server", "fa2"] > 0.205
 
 
-def test_skinny_misaligned_products_lose_at_most_half() -> None:
+@pytest.mark.parametrize("device", ["a100-sxm", "h100-sxm", "b200", "l40s", "rtx-4090", "v100-sxm"])
+@given(st.integers(1, 64), st.integers(64, 16384), st.integers(64, 8192))
+@example(64, 4096, 4096)
+@example(256, 256, 256)
+def test_misaligned_products_bound_by_memory_or_launches_lose_at_most_half_and_odd_ones_no_more(
+    device: str, m: int, n: int, k: int
+) -> None:
     # Eight tokens: the weights' bytes are what takes long, whichever kernel loads them.
-    aligned, odd = predict_gemm("h100-sxm", 8, 4096, np.array([4096, 4095]), layout="nn")
-    assert odd / aligned < 1.5
+    even = k // 8 * 8 + 2
+    slower, seconds = [], []
+    for depth in (even, even + 1):
+        cost = predict(Gemm("x", "forward", m, n, depth, dtype="fp16"), device)
+        lost = dict(cost.alignment_s)
+        seconds.append(lost["A"] + lost["B"])
+        slower.append(seconds[-1] / (cost.seconds - sum(lost.values())))
+    assert max(slower) <= 0.5 + 1e-9
+    assert slower[1] <= 1.05 * slower[0] + 0.05
 
 
 def test_rows_of_the_left_operand_have_no_alignment_of_their_own_forward() -> None:

@@ -10,6 +10,13 @@ the worse of A and B: below 4 (odd, in 16 bits), 4 or 8, 16, and 32 or more, whi
     walk(rate, start) = paid 2 bm bn (k / slices + start) units / rate
     seconds = max(aligned, walk(narrow, prologue_steps), walk(odd, 0)) + shares x aligned
 
+Where launching or moving operands takes most of the time, narrower loads cost less: up to there a misaligned product
+takes at most 1 + BOUND times the aligned one, odd ones no longer than narrow ones; beyond, the room grows:
+
+    u = FLOPs / peak / (AT max(bytes / bandwidth, launch))
+    room = STEEP (max(u, 1) - 1) aligned
+    seconds <= (1 + BOUND) aligned + room,  odd <= narrow + room
+
 Two tiles run on a unit at once and hide each other's loads; one left over takes ``alone`` times its half of the pair's.
 Which kernels, at which FLOP per clock and unit, is data by family of devices: misaligned.toml beside this file.
 """
@@ -26,6 +33,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shapes.device import Device
+from shapes.dtypes import BYTES
 from shapes.frozen import frozen
 from shapes.operators.types import Layout
 
@@ -49,6 +57,10 @@ LEADING: dict[str, tuple[int, int, int]] = {
     "tt": (0, 2, 1),
 }
 
+#: By how much a misaligned product is slower at the most where its arithmetic takes less than AT of moving its operands
+#: or of launching it (public sweeps show 1.0 to 1.5 times there), and how fast that bound rises beyond.
+BOUND, AT, STEEP = 0.5, 0.6, 10.0
+
 #: Largest side of the narrow kernels' tiles, and the step in which they shrink for a narrow product.
 TILE, TILE_STEP = 128, 32
 
@@ -61,6 +73,7 @@ class AlignmentConstants:
     time of a tile that has its unit to itself over its half of a pair's. ``share``, ``c_share``: what a misaligned A
     or B, and a misaligned C, add to the aligned time besides; ``both``: by how much more where A and B are both off.
     ``tier``: "measured" (this device), "published" (fitted on others' sweeps of the family) or "extrapolated".
+    ``peak_flops_per_s``, ``bandwidth_bytes_per_s``: the device's, of its data sheet.
     ``error``, ``error_p95``: relative errors on sweeps that the fit had not seen, 0 where nobody measured.
     """
 
@@ -73,6 +86,8 @@ class AlignmentConstants:
     both: float
     c_share: tuple[float, float, float]
     units: int
+    peak_flops_per_s: float
+    bandwidth_bytes_per_s: float
     error: tuple[float, float, float] = (0.0, 0.0, 0.0)
     error_p95: tuple[float, float, float] = (0.0, 0.0, 0.0)
 
@@ -83,8 +98,9 @@ class AlignmentConstants:
         return odd, narrow, vector, False
 
     @classmethod
-    def from_table(cls, table: Mapping[str, Any], device: Device, size: int) -> AlignmentConstants:
-        """For elements of ``size`` bytes: ceilings were measured on 16-bit ones, and loads are what is short."""
+    def from_table(cls, table: Mapping[str, Any], device: Device, dtype: str) -> AlignmentConstants:
+        """For elements of ``dtype``: ceilings were measured on 16-bit ones, and loads are what is short."""
+        size = BYTES[dtype]
         clock_mhz = device.compute.clock_mhz or float(table.get("clock_mhz", np.inf))
         clock = clock_mhz * 1e6 * device.compute.units * 2 / size
         ceilings = table.get("flops_per_clock_per_unit", {})
@@ -94,6 +110,7 @@ class AlignmentConstants:
              ceilings.get("vector", np.inf) * clock),
             float(table.get("prologue_steps", 0.0)), float(table.get("alone", 1.0)), _by_class(table, "share"),
             float(table.get("both", 0.0)), _by_class(table, "c_share"), device.compute.units,
+            device.peak(dtype), device.memory.bandwidth_bytes_per_s,
             _by_class(table, "error"), _by_class(table, "error_p95"),
         )  # fmt: skip
 
@@ -148,8 +165,13 @@ def paid_tiles(tiles: Array, c: AlignmentConstants) -> Array:
     return paid
 
 
-def kernel_seconds(m: Array, n: Array, k: Array, batch: Array, which: Integers, c: AlignmentConstants) -> Array:
-    """Seconds of the kernel that serves class ``which``, without launch; 0 where there is no ceiling."""
+def kernel_seconds(
+    m: Array, n: Array, k: Array, batch: Array, which: Integers, c: AlignmentConstants
+) -> tuple[Array, Array]:
+    """Seconds, without launch, of the kernel that serves class ``which``, and those an odd one's loads take at least.
+
+    0 where there is no ceiling.
+    """
     bm, bn = (np.minimum(np.ceil(side / TILE_STEP) * TILE_STEP, TILE) for side in (m, n))
     tiles = np.ceil(m / bm) * np.ceil(n / bn) * batch
     # A product that fills less than half of the units is split along k.
@@ -157,9 +179,8 @@ def kernel_seconds(m: Array, n: Array, k: Array, batch: Array, which: Integers, 
     steps = k / slices
     volume = paid_tiles(tiles * slices, c) * (2 * bm * bn * c.units)
     rate = np.array([c.ceiling[1], c.ceiling[1], c.ceiling[2], np.inf])[which]
-    walk = volume * (steps + c.prologue_steps) / rate
-    seconds: Array = np.maximum(walk, np.where(which == 0, volume * steps / c.ceiling[0], 0.0))
-    return seconds
+    walk: Array = volume * (steps + c.prologue_steps) / rate
+    return walk, np.where(which == 0, volume * steps / c.ceiling[0], 0.0)
 
 
 def misaligned_seconds(
@@ -175,8 +196,14 @@ def misaligned_seconds(
     off = np.flatnonzero(worse < len(CLASSES) - 1)
     if off.size:
         fm, fn, fk, fb = (array[off].astype(float) for array in dimensions)
-        slower = kernel_seconds(fm, fn, fk, fb, worse[off], c) - body[off]
+        walk, loads = kernel_seconds(fm, fn, fk, fb, worse[off], c)
+        moved = fb * ((fm + fn) * fk * sizes[0] + fm * fn * sizes[2])
+        arithmetic = 2 * fm * fn * fk * fb / c.peak_flops_per_s
+        beyond = arithmetic / (AT * np.maximum(moved / c.bandwidth_bytes_per_s, launch_s))
+        room = STEEP * np.maximum(beyond - 1, 0.0) * aligned[off]
+        narrow = np.maximum(walk, body[off])
+        slower = np.minimum(np.maximum(narrow, loads), narrow + room) - body[off]
         share = np.array([*c.share, 0.0])
         shared = body[off] * (share[worse[off]] + c.both * share[np.maximum(of_a, of_b)[off]])
-        extra[off] = np.maximum(slower, 0.0) + shared
+        extra[off] = np.minimum(slower, BOUND * aligned[off] + room) + shared
     return np.where(of_a <= of_b, extra, 0.0), np.where(of_a <= of_b, 0.0, extra), in_c

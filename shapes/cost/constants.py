@@ -330,7 +330,7 @@ def achievable(device: Device) -> float:
 def alignment_constants(device: Device, dtype: str) -> AlignmentConstants:
     """What misaligned products of ``dtype`` run on: without matrix units nothing asks for alignment."""
     return AlignmentConstants.from_table(
-        family_table(device) if device.has_matrix_units(dtype) else NO_FAMILY, device, BYTES[dtype]
+        family_table(device) if device.has_matrix_units(dtype) else NO_FAMILY, device, dtype
     )
 
 
