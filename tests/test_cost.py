@@ -18,9 +18,10 @@ from hypothesis import strategies as st
 from shapes.calibrate.products import Products
 from shapes.cost import explain, predict, predict_gemm, predict_many
 from shapes.cost.alignment import LEADING, LEVELS, level
-from shapes.cost.constants import alignment_constants, collective_constants, gemm_constants
+from shapes.cost.constants import SPLIT_STEPS, alignment_constants, collective_constants, gemm_constants
 from shapes.cost.error import Expected
 from shapes.cost.expected_errors import expected_errors
+from shapes.cost.gemm import aligned_seconds
 from shapes.device import list_devices, load_device
 from shapes.errors import InputError
 from shapes.operators.types import Attention, Collective, Elementwise, Gemm, GroupedGemm, Layout
@@ -196,6 +197,18 @@ def test_fp32_on_plain_cores_reaches_what_power_feeds(device: str, tflops: float
     sides = np.arange(1024, 10241, 1024)
     reached = 2.0 * sides**3 / predict_gemm(device, sides, sides, sides, dtype="fp32", layout="nn")
     assert reached.max() * 1e-12 == pytest.approx(tflops, rel=0.07)
+
+
+@pytest.mark.parametrize("device", ["rtx-pro-6000-server", "a40", "t4", "rtx-4090"])
+def test_where_no_table_of_kernel_choice_carries_over_few_tiles_are_split_along_a_long_k(device: str) -> None:
+    constants, _ = gemm_constants(load_device(device), "fp16")
+    assert constants.correction is None
+    assert constants.split_steps == constants.small.split_steps == SPLIT_STEPS
+    whole = replace(constants, split_steps=np.inf, small=replace(constants.small, split_steps=np.inf))
+    m, n, k, one = (np.array([float(size)]) for size in (16, 128, 65536, 1))
+    assert aligned_seconds(m, n, k, one, 2, 2, constants) < 0.5 * aligned_seconds(m, n, k, one, 2, 2, whole)
+    # Nor does a data sheet's memory get faster than small products show the relative's to be.
+    assert constants.bandwidth_bytes_per_s <= constants.small.bandwidth_bytes_per_s
 
 
 def test_few_tiles_on_plain_cores_are_split_along_a_long_k() -> None:
