@@ -220,7 +220,7 @@ def spec_table(root: Path) -> str:
 
 def write_borrowed_errors(root: Path) -> None:
     """What was judged of constants that are borrowed goes into the files of who borrows: errors, never constants."""
-    for gpu, name in {**SPEC_ONLY, "h200_sxm": "h200"}.items():
+    for gpu, name in SPEC_ONLY.items():
         device = load_device(name)
         error = _plain(device.errors)
         for table, dtype, recipe, theirs in LOW_PRECISION:

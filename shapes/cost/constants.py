@@ -41,7 +41,7 @@ AMPLE = 1.15
 #: Share of a relative's units from which its tables carry over.
 ALIKE_UNITS = 0.8
 #: Rows and columns of a tile at the least where kernels have no smaller one: CUTLASS's fp8 kernels on SM120, as vLLM
-#: and SGLang build them (csrc, scaled_mm_sm120_fp8_dispatch.cuh: 128 x 128 x 128).
+#: and SGLang build them (csrc, scaled_mm_sm120_fp8_dispatch.cuh: 128 x 128 x 128); those of blocks of 128 have.
 LEAST_TILE = {("rtx-blackwell", "fp8"): 128}
 #: Least steps of k of a slice where 16-bit products are split along k and no table says so: chosen on L40S, A100, H100
 #: and B200 with their tables left out (small products are 10 to 22% off by it, 17 to 52% without); A40 and RTX PRO 6000
@@ -227,7 +227,9 @@ def gemm_constants(device: Device, dtype: str, recipe: str | None = None) -> tup
     origin = origin_of(device, kin, dtype, base)
     if origin.own_device and peak == kin.peak(base) and BYTES[dtype] == BYTES[base]:
         return constants, origin
-    return carried(constants, device, kin, dtype, origin), origin
+    borrowed = carried(constants, device, kin, dtype, origin)
+    least = LEAST_TILE.get((device.architecture, dtype)) if recipe != "blockwise" else None
+    return (borrowed.with_tiles(least) if least else borrowed), origin
 
 
 def _of_recipe(device: Device, dtype: str, table: str) -> tuple[GemmConstants, Origin] | None:
@@ -285,8 +287,6 @@ def carried(constants: GemmConstants, device: Device, kin: Device, dtype: str, o
         return replace(scaled, flops_per_s=most, throttle=short, throttle_s=SUSTAINED_S, load_steps=fed)
     if origin.own_device:
         return scaled
-    if (least := LEAST_TILE.get((device.architecture, dtype))) is not None:
-        scaled = scaled.with_tiles(least)
     if power_is_ample(device, kin):
         return replace(scaled, flops_per_s=most, throttle=0.0)
     if not origin.own_dtype:
