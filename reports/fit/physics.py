@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from shapes.cost import predict_gemm
-from shapes.cost.gemm import output_bytes
+from shapes.cost.cells import LAYOUT, LEAST_K, STEP_K
+from shapes.cost.constants import GemmConstants, gemm_constants
+from shapes.cost.gemm import bounded_seconds, output_bytes
+from shapes.cost.limits import Limits
 from shapes.device import list_devices, load_device
 from shapes.dtypes import BYTES
+from shapes.errors import InputError
 
 Integers = NDArray[np.int64]
 
@@ -42,6 +46,55 @@ def against_physics(shapes: int, seed: int = 0) -> list[Counts]:
     cases = [(name, dtype) for name in list_devices() for dtype in load_device(name).peak_flops]
     each = max(100, -(-shapes // len(cases)))
     return [count(name, dtype, each, seed + index) for index, (name, dtype) in enumerate(cases)]
+
+
+@dataclass(frozen=True, slots=True)
+class CellCounts:
+    """Of all pairs of sizes of which one has a cell and grows into the other: in how many growth saves.
+
+    ``alone``: in how many it does by the constants without cells, and no more with them.
+    """
+
+    device: str
+    cells: int
+    pairs: int
+    a_tile_saves: int
+    doubling_saves: int
+    alone: int
+
+
+def around_cells(name: str, ks: Integers | None = None) -> CellCounts:
+    """`CellCounts` of a fitted device's bf16 products at each of ``ks`` (every k that has cells, up to 65536)."""
+    device = load_device(name)
+    constants, _ = gemm_constants(device, "bf16")
+    if constants.cells is None:
+        raise InputError("expected cells", where=device.origin, key="cost.bf16.cells")
+    limits, sets = Limits.of(device, "bf16"), (constants, replace(constants, cells=None))
+    m, n = (dims.ravel() for dims in np.meshgrid(constants.cells.m, constants.cells.n, indexing="ij"))
+    counts = np.zeros(4, dtype=np.int64)
+    for k in np.arange(LEAST_K, 65537, STEP_K) if ks is None else ks:
+        own = np.stack([m, n, np.full_like(m, k)])
+        of_own = [_seconds(own, one, limits) for one in sets]
+        for axis, tile in enumerate(TILES):
+            for add, limit in ((tile, TOLERANCE), (0, 1e-9)):
+                for sign in (1, -1):
+                    other, there = own.copy(), np.ones(m.size, bool) if add or sign > 0 else own[axis] % 2 == 0
+                    other[axis] += sign * (add or own[axis] // (1 if sign > 0 else 2))
+                    there &= other[axis] > 0
+                    of_other = [_seconds(other[:, there], one, limits) for one in sets]
+                    saved, alone = (
+                        1 - (after / before[there] if sign > 0 else before[there] / after)
+                        for before, after in zip(of_own, of_other, strict=True)
+                    )
+                    kept = alone > np.maximum(limit, saved - 1e-9)
+                    counts += [there.sum(), *((saved > limit).sum() if is_tile == bool(add) else 0
+                                              for is_tile in (True, False)), kept.sum()]  # fmt: skip
+    return CellCounts(name, m.size, *counts.tolist())
+
+
+def _seconds(dims: Integers, constants: GemmConstants, limits: Limits) -> NDArray[np.float64]:
+    m, n, k = dims
+    return bounded_seconds((m, n, k, np.ones_like(m)), 2, 2, LAYOUT, constants, limits)
 
 
 def drawn(shapes: int, seed: int) -> tuple[Integers, Integers, Integers]:
