@@ -11,7 +11,7 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -45,13 +45,17 @@ HEURISTIC_SHAPES = 1500
 
 @dataclass(frozen=True)
 class Case:
-    """One device's bf16 consensus with what the committed constants say of it."""
+    """One device's bf16 consensus with what the committed constants say of it.
+
+    ``predicted`` is without cells, which have seen 70% of the k of every n; ``priced`` is what a user gets.
+    """
 
     device: Device
     records: tuple[Record, ...]
     data: Products
     hidden: Rows
     predicted: Array
+    priced: Array
 
     @property
     def name(self) -> str:
@@ -69,7 +73,8 @@ def load(folder: Path, name: str) -> Case:
     records = read_published(folder)
     data = products(records, "bf16")
     m, n, k = (getattr(data, axis).astype(np.int64) for axis in "mnk")
-    return Case(device, records, data, held_out(data.n), predict_gemm(device, m, n, k))
+    bare = data.predicted(replace(gemm_constants(device, "bf16")[0], cells=None))
+    return Case(device, records, data, held_out(data.n), bare, predict_gemm(device, m, n, k))
 
 
 def percent(value: float) -> str:
@@ -124,13 +129,14 @@ def files_table() -> str:
 
 
 def seeds_table(cases: list[Case], seeds: int) -> str:
-    """The same error under other draws of the held-out n, each with constants fitted anew."""
+    """The same error under other draws of the held-out n, each with constants fitted anew, growth left unbound."""
     rows = []
     for case in cases:
         errors = []
         for seed in range(1, seeds + 1):
             hidden = held_out(case.data.n, seed)
-            constants = fit_products(case.data[~hidden & case.data.large], case.device, "bf16", starts=1, seed=seed)
+            seen = case.data[~hidden & case.data.large]
+            constants = fit_products(seen, case.device, "bf16", starts=1, seed=seed, bounded=False)
             judged = hidden & case.data.large
             errors.append(float(case.data[judged].errors(constants).mean()))
         rows.append([case.name, *(percent(error) for error in errors), percent(float(np.mean(errors)))])
@@ -141,7 +147,7 @@ def ranks_table(cases: list[Case]) -> str:
     """Spearman and concordance; pairs are of all large shapes, of which 30% of n were never seen."""
     rows = []
     for case in cases:
-        data, predicted = case.data[case.data.large], case.predicted[case.data.large]
+        data, predicted = case.data[case.data.large], case.priced[case.data.large]
         unseen = spearman(case.data[case.judged], case.predicted[case.judged])
         whole, agreed = spearman(data, predicted), concordance(data, predicted, "n")
         floor = by_framework(case.records, data)
@@ -169,7 +175,7 @@ def regret_table(cases: list[Case]) -> str:
     """Regret of the model, and of choosing by one framework's own measurements, which is the data's noise."""
     rows = []
     for case in cases:
-        data, predicted = case.data[case.data.large], case.predicted[case.data.large]
+        data, predicted = case.data[case.data.large], case.priced[case.data.large]
         middle = (data.m >= 1024) & (data.m <= 4352)
         floor = by_framework(case.records, data)
         row = [case.name]
@@ -181,6 +187,23 @@ def regret_table(cases: list[Case]) -> str:
         rows.append(row)
     headers = ["device", "over n", "by one framework, %", "over k", "by one framework, %", "over m in 1024..4352",
                "by one framework, %"]  # fmt: skip
+    return tabulate(rows, headers, tablefmt="github")
+
+
+def cells_table(cases: list[Case]) -> str:
+    """What cells are worth on k that they have not seen."""
+    rows = []
+    for case in cases:
+        data = case.data
+        unseen = np.isin(data.k, case.device.provenance["bf16"]["held_out_k"])
+        row = [case.name]
+        for part in (unseen & data.large, unseen & case.judged, unseen & case.hidden & ~data.large):
+            row += [percent(mape(seconds[part], data.seconds[part])) for seconds in (case.predicted, case.priced)]
+        large = unseen & data.large
+        row += [percent(regret(data[large], seconds[large], "n")) for seconds in (case.predicted, case.priced)]
+        rows.append(row)
+    headers = ["device", "large, unseen k: without", "with", "unseen n and k: without", "with",
+               "small, unseen n and k: without", "with", "regret over n, unseen k: without", "with"]  # fmt: skip
     return tabulate(rows, headers, tablefmt="github")
 
 
@@ -301,9 +324,10 @@ def main() -> None:
     values = {
         "files": files_table(),
         "errors": compared, "ranks": ranks_table(cases), "regret": regret_table(cases), "small": small_table(cases),
-        "spec": spec_table(options.data), "fp8": low_precision_table(),
+        "cells": cells_table(cases), "spec": spec_table(options.data), "fp8": low_precision_table(),
         "speed": "\n".join([speed(), *speeds]), "seeds": seeds_table(cases, options.seeds),
         "plots": "\n".join(f"![{path.stem}](plots/{path.name})" for path in pictures),
+        "held_out_k": ", ".join(str(k) for k in cases[0].device.provenance["bf16"]["held_out_k"]),
         "held_out": ", ".join(str(int(n)) for n in np.unique(cases[0].data.n[cases[0].hidden])),
     }  # fmt: skip
     for key, value in values.items():

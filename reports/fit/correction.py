@@ -101,10 +101,13 @@ class Case:
 
 
 def fit_correction(
-    products: Products, case: Case, relatives: Sequence[Case] = (), *, architecture: str = "", seed: int = 0,
+    products: Products, case: Case, relatives: Sequence[Case] | None = (), *, architecture: str = "", seed: int = 0,
     progress: Callable[[str], None] = lambda _: None,
 ) -> GemmConstants:  # fmt: skip
-    """The case's constants with the tables that ``products`` ask for, falling nowhere on it and its relatives."""
+    """The case's constants with the tables that ``products`` ask for, falling nowhere on it and its relatives.
+
+    None for the relatives binds nothing.
+    """
     tiles = TAIL_TILES_OF.get(architecture, TAIL_TILES)
     # How much the tables may say is what helps on n values that trial fits have not seen: fp8, which one framework
     # times with its quantisation, bears less than bf16.
@@ -115,7 +118,8 @@ def fit_correction(
         return float(products[inner].errors(constants, case.size, case.out).mean())
 
     ridge = min(RIDGES, key=trial) if inner.any() and not inner.all() else RIDGES[0]
-    return fitted(products, case, (tiles, ridge), (case, *relatives), seed, progress)
+    bound = () if relatives is None else (case, *relatives)
+    return fitted(products, case, (tiles, ridge), bound, seed, progress)
 
 
 def fitted(

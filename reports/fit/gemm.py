@@ -32,11 +32,12 @@ def first_guess(device: Device, dtype: str, tiles: tuple[tuple[int, int], ...] =
 
 def fit_products(
     products: Products, device: Device, dtype: str, *, starts: int = 2, seed: int = 0,
-    tiles: tuple[tuple[int, int], ...] = TILES, progress: Callable[[str], None] = lambda _: None,
+    tiles: tuple[tuple[int, int], ...] = TILES, bounded: bool = True, progress: Callable[[str], None] = lambda _: None,
 ) -> GemmConstants:  # fmt: skip
     """Constants for large and small products of ``dtype``, with the correction tables of both.
 
-    ``products`` are what may be seen: hold out before calling.
+    ``products`` are what may be seen: hold out before calling. ``bounded``: growth may save nothing, which is most of
+    the work.
     """
     size, out = BYTES[dtype], max(2, BYTES[dtype])
     limits = bounds(device, dtype)
@@ -53,7 +54,7 @@ def fit_products(
         # Their closed form predicts 8-bit products as well with tables as without.
         return constants
     case = Case(constants, size, out)
-    served = relatives(device, dtype, constants)
+    served = relatives(device, dtype, constants) if bounded else None
     return fit_correction(products, case, served, architecture=device.architecture, seed=seed, progress=progress)
 
 
