@@ -209,6 +209,17 @@ def test_a_few_measurements_refine_a_data_sheet_device_and_the_file_predicts_bet
     assert result.provenance["bf16"]["shapes"] == len(data)
 
 
+def test_a_device_that_power_does_not_slow_is_refined_too() -> None:
+    device = load_device("rtx-pro-6000-server")
+    before, _ = gemm_constants(device, "bf16")
+    assert before.throttle == 0
+    m, n, k = (512.0 * side for side in np.random.default_rng(0).integers(2, 16, (3, 40)))
+    slower = Products(m, n, k, np.ones(40))
+    slower = replace(slower, seconds=1.1 * slower.predicted(before))
+    refined = refine(slower, device, "bf16")
+    assert slower.errors(refined).mean() < 0.7 * slower.errors(before).mean()
+
+
 def test_the_command_reports_and_writes_only_when_told(tmp_path: Path) -> None:
     from sizer.cli.calibrate import command
 

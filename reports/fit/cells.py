@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from scipy import sparse
 from scipy.sparse.linalg import spsolve
 
-from fit.physics import TILES, TOLERANCE
+from fit.physics import LARGEST_K, TILES, TOLERANCE
 from shapes.calibrate.products import Products
 from shapes.cost.cells import LAYOUT, LEAST_K, STEP_K, UNIT, Cells
 from shapes.cost.constants import GemmConstants
@@ -35,8 +35,8 @@ SHRINKAGE, FEWEST = 3.0, 6
 MOST = 0.25
 #: Least growth of log time by a tile and to the double, and what is asked for while fitting: rounding takes of it.
 LIMITS, ASKED = (float(np.log(1 - TOLERANCE)), 0.0), (-8.5e-3, 2 * UNIT)
-#: Largest k looked at, the tables' own. While fitting, all up to DENSE and some beyond.
-LARGEST, DENSE = 65536, 4096
+#: While fitting, every k up to this is looked at and some beyond.
+DENSE = 4096
 ROUNDS = 25
 
 
@@ -151,7 +151,7 @@ def _bound(design: sparse.csr_matrix, off: Array, around: Neighbours, progress: 
     import osqp
 
     dense = np.arange(LEAST_K, DENSE, STEP_K)
-    beyond = 2 ** np.arange(np.log2(DENSE), np.log2(LARGEST) + 1e-9, 1 / 8)
+    beyond = 2 ** np.arange(np.log2(DENSE), np.log2(LARGEST_K) + 1e-9, 1 / 8)
     ks = np.concatenate([dense, (beyond / STEP_K).astype(np.int64) * STEP_K])
     binding = [pairs[np.flatnonzero(pairs.least > -2 * MOST)] for pairs in around.pairs(ks, *ASKED)]
     count = design.shape[1]
@@ -186,7 +186,7 @@ def _bound(design: sparse.csr_matrix, off: Array, around: Neighbours, progress: 
 
 def _released(entries: Array, around: Neighbours, progress: Callable[[str], None]) -> Array:
     """``entries`` with those cells at 0 that still let a time fall at any k: rounding's, and of k not looked at."""
-    ks = np.arange(LEAST_K, LARGEST + 1, STEP_K)
+    ks = np.arange(LEAST_K, LARGEST_K + 1, STEP_K)
     while True:
         before = np.count_nonzero(entries.any(axis=1))
         for some in np.array_split(ks, 32):

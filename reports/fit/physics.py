@@ -2,26 +2,29 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from shapes.cost import predict_gemm
-from shapes.cost.cells import LAYOUT, LEAST_K, STEP_K
+from shapes.cost.cells import LEAST_K, STEP_K
 from shapes.cost.constants import GemmConstants, gemm_constants
-from shapes.cost.gemm import bounded_seconds, output_bytes
-from shapes.cost.limits import Limits
-from shapes.device import list_devices, load_device
+from shapes.cost.gemm import aligned_seconds, output_bytes
+from shapes.cost.limits import Limits, least_seconds
+from shapes.device import Device, list_devices, load_device
 from shapes.dtypes import BYTES
 from shapes.errors import InputError
 
+Array = NDArray[np.float64]
 Integers = NDArray[np.int64]
 
 #: What a tile more may save before it is a fault: rounding and the blend of two sets of constants.
 TOLERANCE = 0.01
 #: One tile of each dimension.
 TILES = (256, 256, 64)
+#: Largest k of the published tables.
+LARGEST_K = 65536
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,32 +72,37 @@ def around_cells(name: str, ks: Integers | None = None) -> CellCounts:
     constants, _ = gemm_constants(device, "bf16")
     if constants.cells is None:
         raise InputError("expected cells", where=device.origin, key="cost.bf16.cells")
-    limits, sets = Limits.of(device, "bf16"), (constants, replace(constants, cells=None))
     m, n = (dims.ravel() for dims in np.meshgrid(constants.cells.m, constants.cells.n, indexing="ij"))
     counts = np.zeros(4, dtype=np.int64)
-    for k in np.arange(LEAST_K, 65537, STEP_K) if ks is None else ks:
+    for k in np.arange(LEAST_K, LARGEST_K + 1, STEP_K) if ks is None else ks:
         own = np.stack([m, n, np.full_like(m, k)])
-        of_own = [_seconds(own, one, limits) for one in sets]
+        of_own = _with_and_without(own, constants, device)
         for axis, tile in enumerate(TILES):
             for add, limit in ((tile, TOLERANCE), (0, 1e-9)):
                 for sign in (1, -1):
                     other, there = own.copy(), np.ones(m.size, bool) if add or sign > 0 else own[axis] % 2 == 0
                     other[axis] += sign * (add or own[axis] // (1 if sign > 0 else 2))
                     there &= other[axis] > 0
-                    of_other = [_seconds(other[:, there], one, limits) for one in sets]
+                    of_other = _with_and_without(other[:, there], constants, device)
                     saved, alone = (
                         1 - (after / before[there] if sign > 0 else before[there] / after)
                         for before, after in zip(of_own, of_other, strict=True)
                     )
-                    kept = alone > np.maximum(limit, saved - 1e-9)
-                    counts += [there.sum(), *((saved > limit).sum() if is_tile == bool(add) else 0
-                                              for is_tile in (True, False)), kept.sum()]  # fmt: skip
+                    saves = int((saved > limit).sum())
+                    kept = int((alone > np.maximum(limit, saved - 1e-9)).sum())
+                    counts += [int(there.sum()), saves if add else 0, 0 if add else saves, kept]
     return CellCounts(name, m.size, *counts.tolist())
 
 
-def _seconds(dims: Integers, constants: GemmConstants, limits: Limits) -> NDArray[np.float64]:
-    m, n, k = dims
-    return bounded_seconds((m, n, k, np.ones_like(m)), 2, 2, LAYOUT, constants, limits)
+def _with_and_without(dims: Integers, constants: GemmConstants, device: Device) -> tuple[Array, Array]:
+    """Seconds of unbatched bf16 products with and without cells."""
+    assert constants.cells is not None
+    m, n, k, one = (*dims, np.ones_like(dims[0]))
+    shape = tuple(array.astype(float) for array in (m, n, k, one))
+    bare = aligned_seconds(shape[0], shape[1], shape[2], shape[3], 2, 2, constants)
+    least = least_seconds(shape[0], shape[1], shape[2], shape[3], 2, 2, Limits.of(device, "bf16"))
+    corrected = constants.cells.corrected(bare, m, n, k, one)
+    return np.maximum(corrected, least), np.maximum(bare, least)
 
 
 def drawn(shapes: int, seed: int) -> tuple[Integers, Integers, Integers]:

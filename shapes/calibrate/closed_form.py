@@ -56,7 +56,9 @@ def fit_closed_form(
     rows = random.choice(len(products), min(ROWS, len(products)), replace=False)
     seen = products[rows]
     low, high = (np.log([limits[name][side] for name in NUMBERS]) for side in (0, 1))
-    centre = np.clip(np.log([getattr(guess, name) for name in NUMBERS]), low + 1e-6, high - 1e-6)
+    # A device whose power is ample has no throttling: 0, below every bound.
+    begun = np.maximum([getattr(guess, name) for name in NUMBERS], np.exp(low))
+    centre = np.clip(np.log(begun), low + 1e-6, high - 1e-6)
     target, ones = np.log(seen.seconds), np.ones(len(seen))
 
     def residuals(theta: Array) -> Array:

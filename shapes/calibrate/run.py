@@ -106,7 +106,7 @@ def refine(measured: Products, device: Device, dtype: str, seed: int = 0) -> Gem
     present = replace(gemm_constants(device, dtype)[0], cells=None)
     sizes = (BYTES[dtype], max(2, BYTES[dtype]))
     limits = {
-        name: (low if low < getattr(present, name) else 0.5 * getattr(present, name),
+        name: (low if low < getattr(present, name) or not getattr(present, name) else 0.5 * getattr(present, name),
                high if high > getattr(present, name) else 2 * getattr(present, name))
         for name, (low, high) in bounds(device, dtype).items()
     }  # fmt: skip
