@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from shapes.cost import explain, predict, predict_many
 from shapes.cost.attention_arrays import attention_seconds
 from shapes.cost.attention_constants import FOLDER, constants_of, fitted_devices
+from shapes.cost.expected_errors import expected_errors
 from shapes.device import list_devices, load_device
 from shapes.errors import InputError
 from shapes.kernels import KERNELS
@@ -64,6 +65,7 @@ def test_torchs_attention_on_h100_is_about_1_8_times_slower_than_flash_attention
     )
     assert 1.5 < two.seconds / three.seconds < 2.1
     assert (two.kernel, three.kernel) == ("sdpa", "fa3")
+    assert (two.source, two.tier) == ("predicted:h100-sxm", "published")
 
 
 @pytest.mark.parametrize("row", [
@@ -208,3 +210,10 @@ def test_time_rises_from_each_built_head_dimension_to_the_next() -> None:
 def test_a_dimension_of_nothing_is_refused() -> None:
     with pytest.raises(InputError, match="heads = 0: expected positive integers"):
         attention_seconds("h100-sxm", "auto", "bf16", b=1, s_q=1, s_kv=1, heads=0, kv_heads=1, d_qk=64, d_v=64)
+
+
+def test_errors_of_a_forward_in_training_are_listed_where_it_has_constants_of_its_own() -> None:
+    listed = {(one.kernel, one.regime): one.expected.tier for one in expected_errors(load_device("h100-sxm"))}
+    assert listed["fa3", "forward"] == "fitted"
+    assert listed["fa3", "forward, training"] == listed["fa3", "backward"] == "published"
+    assert ("cudnn", "forward, training") not in listed

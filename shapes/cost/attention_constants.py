@@ -139,7 +139,7 @@ class KernelConstants:
 
     def source(self, device: Device) -> str:
         """The ``source`` of a prediction: "predicted:<device>", saying so where constants were borrowed."""
-        if self.device == device.name and self.tiers[0] == "fitted":
+        if self.device == device.name and self.tiers[0] in ("fitted", "published"):
             return f"predicted:{device.name}"
         return f"predicted:{device.name} ({self.kernel} constants of {self.device}, scaled)"
 
