@@ -55,11 +55,11 @@ def _attention(device: Device) -> Iterator[ClassError]:
     for kernel in KERNELS:
         if kernel != "eager" and load_kernel(kernel).runs_on(device.architecture):
             c = constants_of(kernel, device, dtype)
-            for phase, own, *expected_of in zip(PHASES, c.phases, c.errors, c.p95s, c.tiers, strict=True):
+            for phase, own, error, p95, tier in zip(PHASES, c.phases, c.errors, c.p95s, c.tiers, strict=True):
                 if phase != "training":
-                    yield ClassError(kernel, dtype, phase, Expected(*expected_of))
+                    yield ClassError(kernel, dtype, phase, Expected(error, p95, tier))
                 elif own != c.forward:
-                    yield ClassError(kernel, dtype, "forward, training", Expected(*expected_of))
+                    yield ClassError(kernel, dtype, "forward, training", Expected(error, p95, tier))
 
 
 def _moved(device: Device) -> Iterator[ClassError]:
