@@ -225,7 +225,7 @@ def settle_workload(reading: Reading, asked: Mapping[str, Any]) -> Workload:
     longest = reading.model.max_positions
     if not decodes and longest is not None and isinstance(values["s"], int) and values["s"] > longest:
         raise InputError(
-            f"expected at most the model's {longest} learned positions",
+            f"expected at most the model's {longest} positions",
             where=reading.source,
             key="s",
             value=values["s"],

@@ -122,8 +122,8 @@ FURTHER: dict[str, dict[str, Any]] = {
         "num_experts_per_tok": 2,
     },
     "qwen3_moe": {**SMALL, "num_experts": 8, "moe_intermediate_size": 128, "num_experts_per_tok": 2, "head_dim": 32},
-    "gpt_bigcode": {  # its class's buffer of positions x positions bytes, not counted, would be 1% of this toy at 512
-        "n_embd": 256, "n_layer": 2, "n_head": 8, "vocab_size": 1024, "n_positions": 256, "resid_pdrop": 0.0,
+    "gpt_bigcode": {
+        "n_embd": 256, "n_layer": 2, "n_head": 8, "vocab_size": 1024, "n_positions": 512, "resid_pdrop": 0.0,
         "embd_pdrop": 0.0, "attn_pdrop": 0.0,
     },
     "falcon": {
@@ -208,6 +208,12 @@ def test_the_optimizers_step_is_counted_where_that_is_the_fullest(optimizer: str
     judge(
         oracle.config_of("mistral", **{**SMALL, "hidden_size": 1024}), Workload(b=1, s=64, attention="flash"), optimizer
     )
+
+
+@pytest.mark.parametrize("family", ["gpt_bigcode", "gptj"])
+def test_buffers_of_more_positions_than_the_sequences_are_counted(family: str) -> None:
+    config = oracle.config_of(family, **{**FURTHER[family], "n_positions": 2048})
+    judge(config, Workload(b=1, s=64, attention="eager"))
 
 
 def test_dropout_masks_are_counted() -> None:

@@ -12,7 +12,7 @@ from shapes.frozen import frozen
 from shapes.memory.allocator import allocator
 from shapes.memory.component import Component
 from shapes.memory.moments import Gradients, Step
-from shapes.memory.saved import LOSSES, Loss, layer_tape
+from shapes.memory.saved import LOSSES, Loss, buffer_bytes, layer_tape, style_of
 from shapes.memory.training import Recipe, Update, communication, microbatches_of, training
 from shapes.model import AttentionShape, MlaShape, ModelShape
 from shapes.model.adapters import has_adapters
@@ -123,6 +123,9 @@ def memory(
         tensors = parameter_tensors(model, workload, stage)
         flat = implementation == "megatron" or workload.zero > 0 or not workload.train
         overhead = tuple(_overhead(workload, context_bytes))
+        layers = sum(block.count for _, blocks in stage_kinds(model, workload.p, stage) for block in blocks)
+        if buffers := buffer_bytes(model, style_of(model, implementation), layers):
+            overhead += (Component("buffers", buffers, f"the class's own, of {model.max_positions} positions"),)
         if context_bytes:  # without a device there is no caching allocator
             overhead += (allocator(tensors, precision_named(names), flat=flat),)
         if workload.train:

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from shapes.frozen import frozen
-from shapes.memory.saved import Loss, Sizes, layer_tape, masked, style_of, tail_tape
+from shapes.memory.saved import Loss, Sizes, alibi_in_fp32, layer_tape, masked, style_of, tail_tape
 from shapes.memory.tape import INPUT, Tape
 from shapes.model import Block, ModelShape
 from shapes.model.adapters import has_adapters, layers_train
@@ -276,7 +276,8 @@ def _embedding(step: Step) -> int:
     leaf = has_adapters(workload) and workload.checkpointing == "full"
     for stack in step.model.stacks:
         channels = workload.b * sequence_length(step.model, stack, workload) * stack.hidden
-        total += channels * step.mask if stack.blocks[0].dropout else 0
+        if stack.blocks[0].dropout and style_of(step.model, step.implementation).embedding_dropout:
+            total += channels * step.mask
         total += channels * workload.activation_bytes if stack.embedding_norm else 0
         total += channels * workload.activation_bytes if leaf and (stack.positions or stack.blocks[0].dropout) else 0
     return total
@@ -292,9 +293,18 @@ def _tables(step: Step) -> int:
 
 
 def _keeps_masks(step: Step) -> bool:
-    """Whether masks outlive the forward: checkpointing keeps them for running a layer again, masked_fill saves them."""
-    eager = step.workload.attention == "eager"
-    return step.workload.checkpointing == "full" or (eager and style_of(step.model, step.implementation).fills_mask)
+    """Whether masks outlive the forward: checkpointing keeps them for running a layer again, masked_fill and a
+
+    fused core given a bias save them.
+    """
+    style, attention = style_of(step.model, step.implementation), step.model.attention
+    if step.workload.checkpointing == "full" or attention is None:
+        return True
+    if step.workload.attention == "eager":
+        return style.fills_mask
+    return (
+        alibi_in_fp32(style, attention) and attention.on_shard(step.workload.t)[1] > 1
+    )  # one head's has no fused core
 
 
 def _masks(step: Step) -> dict[int | None, int]:
@@ -305,6 +315,8 @@ def _masks(step: Step) -> dict[int | None, int]:
     style = style_of(step.model, step.implementation)
     cores = [block.attention for _, block in step.model.all_blocks() if block.attention]
     windows = {core.window for core in cores if eager or masked(style, core, workload.s)}
-    element = workload.b * (1 if style.fills_mask else workload.activation_bytes) if eager else 1
     # The fused core's is one for all sequences.
+    element = workload.b * (1 if style.fills_mask else workload.activation_bytes) if eager else 1
+    if cores and alibi_in_fp32(style, cores[0]):
+        element = workload.b * cores[0].on_shard(workload.t)[0] * workload.activation_bytes
     return dict.fromkeys(windows, workload.s**2 * element)

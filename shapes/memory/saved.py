@@ -35,8 +35,11 @@ class Style:
     (they stay in fp32, and with them the experts' outputs from the weighting to their sum) or "wide-product" (its
     product runs in fp32 too, so that its input is kept once more). ``shared_last``: the shared expert runs after the
     routed ones. ``holds_scores``: the eager core keeps a name for the scores before their mask until softmax has run;
-    ``holds_copies``: for queries and keys by head too. ``returns_scores``: a layer returns the probabilities, which
-    stay until the next one has run. ``fills_mask``: scores are masked by masked_fill, which saves a mask of booleans.
+    ``keeps_names``: for queries and keys by head too, until the residual is added. ``returns_scores``: a layer returns
+    the probabilities, which stay until the next one has run. ``fills_mask``: scores are masked by masked_fill, which
+    saves a mask of booleans. ``buffer``: what the class holds for all of its positions: a causal "mask" of booleans, or
+    in every layer an fp32 "table" of sines and cosines. ``embedding_dropout``: dropout's layers include one behind the
+    embedding; ``joint_dropout``: parallel branches are dropped once, as a sum.
     """
 
     norm: Literal["rms", "gemma", "layer", "wide-layer", "centred"] = "rms"
@@ -55,9 +58,12 @@ class Style:
     router: Literal["narrow", "wide", "wide-product"] = "narrow"
     shared_last: bool = False
     holds_scores: bool = False
-    holds_copies: bool = False
+    keeps_names: bool = False
     returns_scores: bool = False
     fills_mask: bool = False
+    buffer: Literal["none", "mask", "table"] = "none"
+    embedding_dropout: bool = True
+    joint_dropout: bool = False
 
 
 _LAYER = Style(norm="layer")
@@ -75,19 +81,36 @@ STYLES: dict[str, Style] = {
     "mixtral": Style(router="wide"),
     "minimax_m2": Style(router="wide", contiguous_output=True),
     "olmo": Style(norm="wide-layer"),
-    "gptj": Style(norm="layer", activation="gelu_new", scores_fp32=True, returns_scores=True),
-    "bloom": Style(norm="layer", activation="recomputed", holds_scores=True, holds_copies=True, returns_scores=True),
-    "falcon": Style(norm="layer", softmax_fp32=False, expands_kv=True, holds_scores=True, returns_scores=True),
+    "gptj": Style(norm="layer", activation="gelu_new", scores_fp32=True, returns_scores=True, buffer="table"),
+    "bloom": Style(
+        norm="layer",
+        activation="recomputed",
+        holds_scores=True,
+        keeps_names=True,
+        returns_scores=True,
+        embedding_dropout=False,
+    ),
+    "falcon": Style(
+        norm="layer",
+        softmax_fp32=False,
+        expands_kv=True,
+        holds_scores=True,
+        returns_scores=True,
+        embedding_dropout=False,
+        joint_dropout=True,
+    ),
+    "gpt_bigcode": Style(norm="layer", buffer="mask"),
     "mpt": Style(norm="layer", returns_scores=True, fills_mask=True),
     "gpt_oss": Style(norm="gemma", softmax_fp32=False, clamped_gate=True, contiguous_output=True),
     **dict.fromkeys(("cohere", "cohere2"), Style(norm="centred")),
     "glm4_moe": Style(contiguous_output=True, router="wide-product", shared_last=True),
     **dict.fromkeys(("deepseek_v2", "deepseek_v3", "kimi_k2"), Style(router="wide-product", shared_last=True)),
-    "opt": Style(norm="layer", activation="relu"),
+    "opt": Style(norm="layer", activation="relu", embedding_dropout=False),
+    "starcoder2": Style(norm="layer", embedding_dropout=False),
     "phi": Style(norm="layer", activation="gelu_new", contiguous_output=True),
     "phi3": Style(contiguous_output=True),
     "stablelm": _LAYER_PARTIAL,
-    **dict.fromkeys(("starcoder2", "gpt_bigcode", "bert", "roberta", "bart", "whisper", "vit", "siglip"), _LAYER),
+    **dict.fromkeys(("bert", "roberta", "bart", "whisper", "vit", "siglip"), _LAYER),
 }
 #: Families that were compared with MemTracker and whose totals are within 1% (tests/test_memory_tracker.py).
 CHECKED = frozenset(
@@ -105,6 +128,14 @@ def style_of(model: ModelShape, implementation: Implementation) -> Style:
     if implementation == "megatron":
         return MEGATRON
     return STYLES.get(model.model_type, _DEFAULT)
+
+
+def buffer_bytes(model: ModelShape, style: Style, layers: int) -> int:
+    """Bytes of what the class holds beside parameters, of a device's ``layers``."""
+    positions, attention = model.max_positions, model.attention
+    if not positions or attention is None or style.buffer == "none":
+        return 0
+    return positions**2 if style.buffer == "mask" else 4 * layers * positions * attention.rotary_dim
 
 
 #: Cross-entropy over the logits. fp32: transformers' own, over an fp32 copy, of which log-softmax and its gradient are
@@ -174,8 +205,11 @@ def _parallel_layer(tape: Tape, block: Block, hidden: int, x: Tensor, sizes: Siz
     second = _norm(tape, x, sizes.whole * hidden, sizes) if block.norms > 1 else normed
     other = _mlp(tape, block, hidden, second, sizes)
     tape.hold(second)
-    branch, other = (_dropout(tape, part, block.dropout, sizes) for part in (branch, other))
+    if not sizes.style.joint_dropout:
+        branch, other = (_dropout(tape, part, block.dropout, sizes) for part in (branch, other))
     inner = tape.op("residual", (other, branch), x.bytes, shares_gradient=True)
+    if sizes.style.joint_dropout:
+        inner = _dropout(tape, inner, block.dropout, sizes)
     tape.op("residual", (inner, x), x.bytes, shares_gradient=True)
 
 
@@ -188,7 +222,9 @@ def _joined(tape: Tape, block: Block, hidden: int, x: Tensor, branch: Tensor, si
     branch = _dropout(tape, branch, block.dropout, sizes)
     if sizes.style.post_norms:
         branch = _norm(tape, branch, sizes.whole * hidden, sizes)
-    return tape.op("residual", (x, branch), x.bytes, shares_gradient=True)
+    joined = tape.op("residual", (x, branch), x.bytes, shares_gradient=True)
+    tape.named = ()
+    return joined
 
 
 def tail_tape(model: ModelShape, sizes: Sizes, *, loss: bool) -> Tape:
@@ -339,14 +375,19 @@ def _attention(tape: Tape, attention: AttentionShape | MlaShape, hidden: int, x:
             v = tape.op("values, contiguous", (v,), v.bytes)
     tape.recomputing = True
     if sizes.workload.attention == "eager":
-        out = _eager(tape, attention, q, k, v, sizes, heads, (x, q, k, v))
+        # The layer's own code has names for these until its core is done.
+        tape.named = (x, q, k, v)
+        out = _eager(tape, attention, q, k, v, sizes, heads)
     else:
         out = _flash(tape, attention, q, k, v, sizes, heads)
     tape.recomputing = False
     if gate is not None:
         sigmoid = tape.op("sigmoid of the gate", (gate,), q_bytes, saves_output=True)
         out = tape.op("gated output", (out, sigmoid), out.bytes, (out, sigmoid))
-    return _linear(tape, linears[-1], out, sizes)
+    out = _linear(tape, linears[-1], out, sizes)
+    if not sizes.style.keeps_names:
+        tape.named = ()
+    return out
 
 
 def _latent(
@@ -381,8 +422,9 @@ def _flash(
             return _math(tape, attention, q, k, v, sizes, heads)
         # Repeated for their group, since enable_gqa beside a mask would be the math path.
         k, v = _by_head(tape, attention, k, v, sizes, heads)
-    # Each layer casts the mask to the queries' type.
-    mask = sizes.workload.b * sizes.q_len * sizes.kv_len * sizes.element if hidden else 0
+    # Each layer casts the mask to the queries' type; one with a bias in it has that type, and all layers save the one.
+    cast = hidden and not alibi_in_fp32(sizes.style, attention)
+    mask = sizes.workload.b * sizes.q_len * sizes.kv_len * sizes.element if cast else 0
     out = tape.op(
         "attention", (q, k, v), sizes.rows * heads * attention.v_dim * sizes.element, (q, k, v), saves_output=True,
         saves_bytes=4 * sizes.rows * heads + mask,
@@ -430,12 +472,9 @@ def _math(
 
 def _eager(
     tape: Tape, attention: AttentionShape | MlaShape, q: Tensor, k: Tensor, v: Tensor, sizes: Sizes,
-    heads: int, named: tuple[Tensor, ...],
+    heads: int,
 ) -> Tensor:  # fmt: skip
-    """Scores, softmax and values written out: saves the probabilities, in fp32 and again in 16 bits.
-
-    ``named``: what the layer's own code still has a name for while they run.
-    """
+    """Scores, softmax and values written out: saves the probabilities, in fp32 and again in 16 bits."""
     style, e = sizes.style, sizes.element
     batch = sizes.workload.b * heads
     square, values = batch * sizes.q_len * sizes.kv_len, batch * sizes.kv_len * attention.v_dim * e
@@ -451,36 +490,61 @@ def _eager(
         v = tape.op("values by head", (v,), values)
     if style.scores_fp32 and e < 4:
         q, k = (tape.op("in fp32", (part,), part.bytes * 4 // e) for part in (q, k))
-    if style.holds_copies:
-        named = (*named, q, k)
-    scores = _masked_scores(tape, q, k, square * (4 if style.scores_fp32 else e), style)
-    probabilities = _softmax(tape, attention, scores[0], square, sizes, (*named, *scores))
+    if style.keeps_names:
+        tape.named += (q, k)
+    names = tape.named
+    scores = _masked_scores(tape, attention, q, k, square * (4 if style.scores_fp32 else e), sizes)
+    probabilities = _softmax(tape, attention, scores, square, sizes)
+    if not style.keeps_names:
+        tape.named = names
     probabilities = _dropout(tape, probabilities, attention.dropout, sizes)
+    if style.keeps_names:
+        tape.named += (probabilities,)
     if (several or grouped) and style.expands_kv:
         v = tape.op("values by head", (v,), values)
     out = tape.op(
         "values by probability", (probabilities, v), batch * sizes.q_len * attention.v_dim * e, (probabilities, v)
     )
     tape.returned = square * e if style.returns_scores else 0
-    return tape.op("attention output, contiguous", (out,), out.bytes)
+    out = tape.op("attention output, contiguous", (out,), out.bytes)
+    if style.keeps_names:
+        tape.named += (out,)
+    return out
 
 
-def _masked_scores(tape: Tape, q: Tensor, k: Tensor, size: int, style: Style) -> tuple[Tensor, ...]:
-    """Scores as softmax gets them, and those that still have a name while it runs."""
+def _masked_scores(
+    tape: Tape, attention: AttentionShape | MlaShape, q: Tensor, k: Tensor, size: int, sizes: Sizes
+) -> Tensor:
+    """Scores as softmax gets them; they and those before them that have a name stay until it has run."""
+    style = sizes.style
     scores = tape.op("scores", (q, k), size, (q, k))
     if style.holds_scores:  # scaled by the product or in place
-        return tape.op("scores + mask", (scores,), size, shares_gradient=True), scores
-    scores = tape.op("scaled scores", (scores,), size)
+        tape.named += (scores,)
+        if alibi_in_fp32(style, attention):
+            wide = size * 4 // sizes.element
+            scores = tape.op("scores in fp32", (scores,), wide)
+            tape.named += (scores,)
+            scores = tape.op("scores + alibi, scaled", (scores,), wide)
+            tape.named += (scores,)
+            size = wide
+    else:
+        scores = tape.op("scaled scores", (scores,), size)
     if style.score_softcap:
         scores = tape.op("scores / cap", (scores,), size)
         scores = tape.op("tanh(scores)", (scores,), size, saves_output=True)
         scores = tape.op("capped scores", (scores,), size)
-    return (tape.op("scores + mask", (scores,), size, shares_gradient=True),)
+    scores = tape.op("scores + mask", (scores,), size, shares_gradient=True)
+    tape.named += (scores,)
+    return scores
+
+
+def alibi_in_fp32(style: Style, attention: AttentionShape | MlaShape) -> bool:
+    """Falcon without rotary positions: a bias in fp32, and for the fused core in a mask of every head's own."""
+    return style.joint_dropout and not attention.rotary_dim
 
 
 def _softmax(
-    tape: Tape, attention: AttentionShape | MlaShape, scores: Tensor, square: int, sizes: Sizes,
-    named: tuple[Tensor, ...],
+    tape: Tape, attention: AttentionShape | MlaShape, scores: Tensor, square: int, sizes: Sizes
 ) -> Tensor:  # fmt: skip
     style, e = sizes.style, sizes.element
     sinks = attention.sinks and style is not MEGATRON
@@ -491,13 +555,15 @@ def _softmax(
         square += rows
         scores = tape.op("scores beside sinks", (scores,), square * e, shares_gradient=True)
         largest = tape.op("largest score", (scores,), rows * e, saves_bytes=8 * rows, work=square * e)
-        scores = tape.op("scores - largest", (scores, largest), square * e, shares_gradient=True, holds=named)
+        scores = tape.op("scores - largest", (scores, largest), square * e, shares_gradient=True)
     if style.softmax_fp32 and e < 4:
         if not style.scores_fp32:
-            scores = tape.op("scores in fp32", (scores,), square * 4, holds=named)
-        probabilities = tape.op("softmax", (scores,), square * 4, saves_output=True, holds=named)
+            scores = tape.op("scores in fp32", (scores,), square * 4)
+        probabilities = tape.op("softmax", (scores,), square * 4, saves_output=True)
         return tape.op("probabilities", (probabilities,), square * e)
-    probabilities = tape.op("softmax", (scores,), square * e, saves_output=True, holds=named)
+    if scores.bytes > square * e:
+        scores = tape.op("scores cast back", (scores,), square * e)
+    probabilities = tape.op("softmax", (scores,), square * e, saves_output=True)
     return tape.view(probabilities, (square - rows) * e, copies_gradient=True) if sinks else probabilities
 
 

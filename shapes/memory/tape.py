@@ -48,6 +48,7 @@ class _Node:
 class Tape:
     """Operators in the order they run. Sizes are bytes.
 
+    ``named``: tensors that a name of the running code keeps alive, whether or not an operator reads them.
     ``returned``: of what its module returns beside its output, which stays until the next such module has run.
     """
 
@@ -56,6 +57,7 @@ class Tape:
     keys: int = 0
     recomputing: bool = False
     names: dict[int, str] = field(default_factory=dict)
+    named: tuple[Tensor, ...] = ()
     returned: int = 0
 
     def tensor(self, size: int, name: str = "") -> Tensor:
@@ -78,7 +80,6 @@ class Tape:
         work: int = 0,
         weights: int = 0,
         shares_gradient: bool = False,
-        holds: tuple[Tensor, ...] = (),
         views_gradient: bool = False,
     ) -> Tensor:
         """Run an operator that makes ``size`` bytes.
@@ -86,9 +87,8 @@ class Tape:
         ``saves``: tensors its backward reads; ``saves_output``: its own output too; ``saves_bytes``: what only it
         knows (a mask, a log-sum-exp). ``work``: bytes its backward needs beside the gradients it returns.
         ``weights``: elements of a weight whose gradient it makes.
-        ``shares_gradient``: its backward hands on the gradient it was given (an addition). ``holds``: tensors that it
-        does not read, but that a name of the running code still keeps. ``views_gradient``: a product over tokens with
-        a weight, which is saved, too; the gradient that it returns is a view of another shape.
+        ``shares_gradient``: its backward hands on the gradient it was given (an addition). ``views_gradient``: a
+        product over tokens with a weight, which is saved, too; the gradient that it returns is a view of another shape.
         """
         output = self.tensor(size, name)
         saved = [tensor.storage for tensor in saves]
@@ -96,8 +96,9 @@ class Tape:
             saved.append(output.storage)
         if saves_bytes:
             saved.append(self.tensor(saves_bytes, f"{name} (for its backward)").storage)
+        own = tuple(saved)
         self.nodes.append(
-            _Node(inputs, output, tuple(saved), work, shares_gradient, self.recomputing, weights, holds, views_gradient)
+            _Node(inputs, output, own, work, shares_gradient, self.recomputing, weights, self.named, views_gradient)
         )
         return output
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from shapes.model import AttentionShape, Linear, MlpShape, ModelShape
 from sizer.readers.fields import Fields
@@ -101,7 +102,7 @@ def gptj(fields: Fields) -> ModelShape:
     core = attention(fields, kv_heads=fields.integer(*HEADS), rotary_share=min(rotary, 1.0) or 1.0)
     return decoder(
         fields, attention_of=lambda _: core, mlp_of=lambda _: _four_h(fields), norms=1, norm_weights=2, parallel=True,
-        head_bias=True,
+        head_bias=True, max_positions=fields.optional(*POSITIONS),
     )  # fmt: skip
 
 
@@ -166,6 +167,8 @@ def falcon(fields: Fields) -> ModelShape:
         fields, qkv_bias=bias, o_bias=bias, fused_qkv=True, kv_heads=shared,
         rotary_share=0.0 if fields.flag("alibi") else 1.0,
     )  # fmt: skip
+    if not fields.flag("alibi"):
+        core = replace(core, dropout=0.0)  # the class drops out probabilities beside alibi alone
     width = fields.optional("ffn_hidden_size") or 4 * fields.integer(*HIDDEN)
     mlp = MlpShape(width, gated=False, bias=bias)
     return decoder(
