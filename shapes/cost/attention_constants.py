@@ -31,6 +31,10 @@ FOLDER = Path(__file__).parents[1] / "kernels" / "constants"
 #: Added (in quadrature) where another device's constants stand in: B200's are 12 to 17% off on its architecture's
 #: others, L40S's 21% on RTX PRO 6000 Server (reports/attention.md), of 8 and 11% at home.
 BORROWED_WITHIN, BORROWED_BETWEEN = 0.15, 0.18
+#: Where a build for asynchronous matrix units stands in for an older generation's: beside FlashAttention 2 cuDNN takes
+#: 1.22 of the time on A100, 1.0 on L40S and 1.14 on RTX PRO 6000 (huggingface/transformers#48163), and by GB200's
+#: constants, scaled, 0.87 to 1.9 by length.
+BORROWED_BACK, ASYNCHRONOUS = 0.30, ("hopper", "blackwell")
 #: Element types that run at another's rate.
 _SAME = {"fp16": "bf16"}
 
@@ -235,6 +239,8 @@ def _distance(device: Device, kin: Device) -> float:
         return 0.0
     if device.architecture == kin.architecture:
         return BORROWED_WITHIN
+    if kin.architecture in ASYNCHRONOUS and device.vendor == kin.vendor and device.architecture not in ASYNCHRONOUS:
+        return BORROWED_BACK
     return BORROWED_BETWEEN if device.vendor == kin.vendor else OTHER_VENDOR
 
 
