@@ -3,8 +3,8 @@
     python reports/fit/run.py --device h100-sxm --from .../aiconfigurator_core/systems/data/h100_sxm --write
 
 Three to four minutes a device; ``--only fp8`` fits one table and leaves the rest, ``--only cells`` the cells over the
-constants as they are (half a minute). ``--polish`` fits nothing anew: it binds the present tables where a draw (``--seed``)
-finds that work which grows saves time, as A100's and L40S's were, and fits their cells again.
+constants as they are (half a minute). ``--polish`` fits nothing anew: it binds the present tables where a draw
+(``--seed``) finds that work which grows saves time, as A100's and L40S's were, and fits their cells again.
 The same code, libraries and seed give the same file. The bf16 tables in the files are of earlier code, A100's and
 L40S's polished since; what the command gives today is as good (reports/accuracy.md); their cells are today's.
 Low-precision products are those of frameworks that time them without quantising, which is an operator of its own.
