@@ -1,14 +1,15 @@
 """What torch says a step of fine-tuning with peft's adapters takes: MemTracker as in memory_oracle, over peft's LoRA.
 
-peft wraps real modules; their weights are then made fake, so that nothing is computed.
+peft wraps real modules; their weights are then made fake, so that nothing is computed. bitsandbytes' 4-bit matrices
+stay real, and small: its kernels run on the CPU.
 """
 
 from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -26,7 +27,8 @@ class Tuning:
     """How a model is tuned.
 
     ``adapters``: their element type; fp32 is peft's own choice (autocast_adapter_dtype), bf16 what TRL and torchtune
-    run. ``autocast``: as transformers' Trainer and accelerate run the forward.
+    run. ``autocast``: as transformers' Trainer and accelerate run the forward. ``base``: of shapes.finetune.BASES;
+    nf4 is made ready by peft's prepare_model_for_kbit_training, nf4-16 is not.
     """
 
     targets: tuple[str, ...] = ("q_proj", "v_proj")
@@ -34,6 +36,7 @@ class Tuning:
     dropout: float = 0.0
     adapters: str = "fp32"
     autocast: bool = True
+    base: str = "bf16"
 
 
 class _NoHook:
@@ -82,29 +85,77 @@ def track_adapted(
         config.attn_logit_softcapping = None  # transformers' sdpa refuses a softcap
     config.use_cache = False
     model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16, attn_implementation=kernel)
+    if tuning.base != "bf16":
+        _quantise(model)
     model = _wrapped(model, tuning, checkpointing)
-    fake = FakeTensorMode(allow_non_fake_inputs=True)
-    _make_fake(model, fake)
+    fake: Any = nullcontext()
+    if tuning.base == "bf16":
+        fake = FakeTensorMode(allow_non_fake_inputs=True)
+        _make_fake(model, fake)
     with (
         warnings.catch_warnings(), fake, oracle._as_without_packing(), oracle._as_cuda_attends(),
-        _hooks_of_frozen_weights(), _no_hooks_of_modules(),
+        _hooks_of_frozen_weights(), _no_hooks_of_modules(), _autocast_is_asked_of_the_cpu(),
     ):  # fmt: skip
         warnings.simplefilter("ignore")
         update = torch.optim.AdamW([one for one in model.parameters() if one.requires_grad])
         autocast = partial(torch.autocast, "cpu", dtype=torch.bfloat16, enabled=tuning.autocast)
-        return oracle.track_model(model, update, b, s, autocast)
+        tracked = oracle.track_model(model, update, b, s, autocast)
+    # The tracker sees parameters; a quantised one's constants are beside it.
+    constants = sum(
+        one.nbytes
+        for weight in model.parameters()
+        if (state := getattr(weight, "quant_state", None))
+        for one in (state.absmax, state.state2.absmax, state.offset)
+    )
+    return replace(tracked, alone=tracked.alone + constants, accumulated=tracked.accumulated + constants)
+
+
+@contextmanager
+def _autocast_is_asked_of_the_cpu() -> Iterator[None]:
+    """peft's 4-bit layers ask whether CUDA's autocast is on; here it is the CPU's."""
+    original = torch.is_autocast_enabled
+    torch.is_autocast_enabled = lambda device="cpu": original(device)
+    try:
+        yield
+    finally:
+        torch.is_autocast_enabled = original
+
+
+def _quantise(model: Any) -> None:
+    """The layers' linear modules as bitsandbytes' Linear4bit: nf4, double quantisation."""
+    from bitsandbytes.nn import Linear4bit
+
+    for module in list(model.modules()):
+        for name, linear in list(module.named_children()):
+            if type(linear) is not torch.nn.Linear or name == "lm_head":
+                continue
+            narrow = Linear4bit(
+                linear.in_features, linear.out_features, bias=linear.bias is not None, compute_dtype=torch.bfloat16,
+                compress_statistics=True, quant_type="nf4",
+            )  # fmt: skip
+            narrow.load_state_dict(linear.state_dict())
+            setattr(module, name, narrow.to("cpu"))
+    model.is_loaded_in_4bit = True
 
 
 def _wrapped(model: Any, tuning: Tuning, checkpointing: bool) -> Any:
     import peft
 
-    if checkpointing:
+    if tuning.base == "nf4":
+        model = peft.prepare_model_for_kbit_training(
+            model, use_gradient_checkpointing=checkpointing, gradient_checkpointing_kwargs={"use_reentrant": False}
+        )
+    elif checkpointing:
         model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
         model.enable_input_require_grads()
     lora = peft.LoraConfig(
         r=tuning.rank, target_modules=list(tuning.targets), task_type="CAUSAL_LM", lora_dropout=tuning.dropout
     )
-    return peft.get_peft_model(model, lora, autocast_adapter_dtype=tuning.adapters == "fp32").train()
+    tuned = peft.get_peft_model(model, lora, autocast_adapter_dtype=tuning.adapters == "fp32").train()
+    for weight in tuned.parameters():
+        if weight.requires_grad and tuning.adapters == "bf16":  # beside a quantised base peft makes them fp32
+            weight.data = weight.data.to(torch.bfloat16)
+    return tuned
 
 
 def _make_fake(model: Any, mode: FakeTensorMode) -> None:

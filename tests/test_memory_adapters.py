@@ -14,6 +14,7 @@ import memory_oracle as oracle
 from adapter_oracle import MATRICES, Tuning, track_adapted
 from test_memory_tracker import FURTHER, SMALL, TOLERANCE, model_of
 
+from shapes.finetune import BASES
 from shapes.memory import memory
 from shapes.workload import Workload
 
@@ -43,7 +44,7 @@ def judge(config: Any, tuning: Tuning, attention: str, checkpointing: str, b: in
     tracked = track_adapted(config, b, s, tuning, attention=attention, checkpointing=checkpointing == "full")
     workload = Workload(
         b=b, s=s, attention=attention, checkpointing=checkpointing, finetune="lora", lora_rank=tuning.rank,  # type: ignore[arg-type]
-        lora_targets=",".join(tuning.targets),
+        lora_targets=",".join(tuning.targets), base=tuning.base,
     )  # fmt: skip
     for microbatches, truth in ((1, tracked.alone), (2, tracked.accumulated)):
         found = memory(
@@ -85,3 +86,31 @@ def test_other_families_checkpointed_are_within_1_percent_too(
     changes = {**TOYS, **FURTHER}[family]
     tuning = Tuning(targets, 16, adapters=adapters, autocast=adapters == "fp32")
     judge(oracle.config_of(family, **changes), tuning, "flash", "full", s=128)
+
+
+@pytest.mark.parametrize(
+    ("base", "targets", "adapters", "checkpointing"),
+    [
+        ("nf4", MATRICES, "fp32", "none"),
+        ("nf4", MATRICES, "fp32", "full"),
+        ("nf4-16", MATRICES, "bf16", "full"),
+        ("nf4-16", ("q_proj", "v_proj"), "fp32", "none"),
+    ],
+)
+def test_totals_of_qlora_are_within_1_percent_of_bitsandbytes_under_memtracker(
+    base: str, targets: tuple[str, ...], adapters: str, checkpointing: str
+) -> None:
+    """What peft makes ready for training is in fp32, hidden states with it: a fifth of this toy."""
+    pytest.importorskip("bitsandbytes")
+    config = oracle.config_of("llama", **SMALL)
+    judge(config, Tuning(targets, 16, adapters=adapters, base=base), "flash", checkpointing)
+
+
+def test_a_quantised_matrix_takes_what_bitsandbytes_gives_it() -> None:
+    """Half a byte an element, a byte for 64 of them and an fp32 constant for 256 of those, to the byte."""
+    bitsandbytes, torch = pytest.importorskip("bitsandbytes"), oracle.torch
+    rows, columns = 512, 1024
+    packed, state = bitsandbytes.functional.quantize_4bit(
+        torch.randn(rows, columns), quant_type="nf4", compress_statistics=True
+    )
+    assert packed.nbytes + state.absmax.nbytes + state.state2.absmax.nbytes == BASES["nf4"] * rows * columns

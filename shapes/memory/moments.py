@@ -15,7 +15,7 @@ from shapes.frozen import frozen
 from shapes.memory.saved import Loss, Sizes, alibi_in_fp32, layer_tape, masked, style_of, tail_tape
 from shapes.memory.tape import INPUT, Tape
 from shapes.model import Block, ModelShape
-from shapes.model.adapters import has_adapters, layers_train
+from shapes.model.adapters import has_adapters, layers_train, widened
 from shapes.model.parameters import ParameterTensor
 from shapes.model.stages import Stage, stage_runs
 from shapes.model.trainable import trained_block, trained_ends, trained_tensors
@@ -142,9 +142,10 @@ class Step:
         whole = -(-rows // workload.t) if workload.sequence_parallel else rows
         # HF's eager path knows no fp8; Transformer Engine saves the quantised input of each product.
         stored = 1 if workload.dtype in ("fp8", "mxfp8", "nvfp4") else e
+        wide = 4 if widened(workload) else e
         return Sizes(
-            style_of(self.model, self.implementation), workload, rows, whole, s, s, e, self.mask, stored, self.loss,
-            self.trained_element,
+            style_of(self.model, self.implementation), workload, rows, whole, s, s, wide, self.mask,
+            wide if stored == e else stored, self.loss, self.trained_element, e,
         )  # fmt: skip
 
 
@@ -288,7 +289,8 @@ def _tables(step: Step) -> int:
     attention = step.model.attention
     if attention is None:
         return 0
-    rotary = 2 * step.workload.s * attention.rotary_dim * step.workload.activation_bytes
+    element = 4 if widened(step.workload) else step.workload.activation_bytes
+    rotary = 2 * step.workload.s * attention.rotary_dim * element
     return rotary + (sum(_masks(step).values()) if _keeps_masks(step) else 0)
 
 

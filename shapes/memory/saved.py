@@ -6,6 +6,7 @@ is saved. Checked against torch's MemTracker over whole training steps in tests/
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Literal
 
 from shapes.frozen import frozen
@@ -150,7 +151,8 @@ class Sizes:
     """One device's sizes: ``rows`` of tokens, ``whole`` of them where tensor parallelism leaves tensors whole.
 
     ``element``: bytes of an activation; ``mask``: of a dropout mask's element; ``stored``: of a saved input of a
-    matrix product (1 where an fp8 recipe saves the quantised one).
+    matrix product (1 where an fp8 recipe saves the quantised one); ``adapter``: of an adapter's weight; ``product``: of
+    what a matrix product reads and writes (autocast's, where hidden states are wider).
     """
 
     style: Style
@@ -164,6 +166,7 @@ class Sizes:
     stored: int
     loss: Loss | None = None
     adapter: int = 4
+    product: int = 2
 
 
 def layer_tape(block: Block, hidden: int, sizes: Sizes) -> Tape:
@@ -222,6 +225,7 @@ def _joined(tape: Tape, block: Block, hidden: int, x: Tensor, branch: Tensor, si
     branch = _dropout(tape, branch, block.dropout, sizes)
     if sizes.style.post_norms:
         branch = _norm(tape, branch, sizes.whole * hidden, sizes)
+    branch = _promoted(tape, branch, x)
     joined = tape.op("residual", (x, branch), x.bytes, shares_gradient=True)
     tape.named = ()
     return joined
@@ -244,7 +248,12 @@ def tail_tape(model: ModelShape, sizes: Sizes, *, loss: bool) -> Tape:
 
 
 def _head(tape: Tape, head: Linear, x: Tensor, sizes: Sizes, *, loss: bool) -> None:
-    style, e = sizes.style, sizes.element
+    style, e = sizes.style, sizes.product
+    if e < sizes.element:  # autocast's copy of the frozen matrix, which the backward reads
+        weight = head.on_shard(sizes.workload.t)
+        x = tape.op(
+            "head's input", (x,), x.bytes * e // sizes.element, saves_bytes=weight.out_features * weight.in_features * e
+        )
     logits = _linear(tape, head, x, sizes, trains=sizes.workload.finetune == "frozen-base")
     if style.logit_softcap:
         scaled = tape.op("logits / cap", (logits,), logits.bytes)
@@ -314,29 +323,56 @@ def _linear(
 def _frozen(tape: Tape, linear: Linear, x: Tensor, sizes: Sizes, own: tuple[int, int, int]) -> Tensor:
     """A frozen matrix saves nothing; its adapter saves its input and the r numbers a row between A and B.
 
-    fp32 adapters run under autocast: peft casts their input to fp32 (LoraLayer._cast_input_dtype), autocast casts that
-    and the two weights to 16 bits, which are saved. 16-bit adapters save the input as it is, one for all that read it.
-    A quantised matrix is written out in 16 bits while its product runs.
+    fp32 adapters run under autocast, which casts their weights to 16 bits and saves those. 16-bit adapters save the
+    input as it is, one for all that read it. Quantised (bitsandbytes' Linear4bit): the matrix is written out in 16 bits
+    while its product runs, whose result is as wide as its input; peft copies it.
     """
     rows, y, weights = own
-    quantised = has_adapters(sizes.workload) and base_of(sizes.workload) != "bf16"
-    out = tape.op(linear.name, (x,), y, work=2 * weights if quantised else 0, views_gradient=True)
+    e, product = sizes.element, sizes.product
+    quantised = has_adapters(sizes.workload) and base_of(sizes.workload) != "bf16" and linear.name != "lm_head"
     pair = [adapter.on_shard(sizes.workload.t) for adapter in adapters(linear, sizes.workload)]
+    y = y * product // e  # as the product makes it
+    wide = x.bytes > rows * linear.on_shard(sizes.workload.t).in_features * product
+    narrow = x.bytes * product // e if wide else x.bytes
+    into = tape.op("cast for its product", (x,), narrow) if wide else x
+    out = tape.op(linear.name, (into,), y, work=2 * weights if quantised else 0, views_gradient=True)
+    if wide and quantised:
+        out = tape.op("as wide as its input", (out,), y * e // product)
     if not pair:
         return out
-    inside, cast = x, sizes.adapter > sizes.element
-    if cast:
-        wide = tape.op("adapter's input in fp32", (x,), x.bytes * sizes.adapter // sizes.element)
-        inside = tape.op("adapter's input", (wide,), x.bytes)
-        tape.hold(wide)
+    if quantised:
+        out = tape.op("cloned", (out,), out.bytes, shares_gradient=True)
+    inside, held = _adapters_input(tape, x, narrow, sizes, quantised=quantised)
     for adapter in pair:
         n = adapter.out_features * adapter.in_features
         inside = tape.op(
-            adapter.name, (inside,), rows * adapter.out_features * sizes.element, (inside,), weights=n,
-            saves_bytes=sizes.element * n if cast else 0, views_gradient=True,
+            adapter.name, (inside,), rows * adapter.out_features * product, (inside,), weights=n,
+            saves_bytes=product * n if sizes.adapter > product else 0, views_gradient=True,
         )  # fmt: skip
-        tape.hold(x, *((wide,) if cast else ()))
-    return tape.op("with the adapter", (out, tape.op("scaled", (inside,), y)), y, shares_gradient=True)
+        tape.hold(*held)
+    scaled = _promoted(tape, tape.op("scaled", (inside,), y), out)
+    return tape.op("with the adapter", (out, scaled), out.bytes, shares_gradient=True)
+
+
+def _adapters_input(
+    tape: Tape, x: Tensor, narrow: int, sizes: Sizes, *, quantised: bool
+) -> tuple[Tensor, tuple[Tensor, ...]]:
+    """What A reads, and what names keep while it does.
+
+    Beside a plain matrix peft casts the input to fp32 for an fp32 adapter (LoraLayer._cast_input_dtype), and autocast
+    casts that to 16 bits again; beside a quantised one peft leaves it to autocast.
+    """
+    if quantised or sizes.adapter <= sizes.product:
+        return (tape.op("adapter's input", (x,), narrow) if narrow < x.bytes else x), (x,)
+    wide = tape.op("adapter's input in fp32", (x,), narrow * sizes.adapter // sizes.product)
+    inside = tape.op("adapter's input", (wide,), narrow)
+    tape.hold(wide)
+    return inside, (x, wide)
+
+
+def _promoted(tape: Tape, part: Tensor, to: Tensor) -> Tensor:
+    """``part`` as it is added to a wider tensor: only its gradient is a cast of its own."""
+    return tape.op("promoted", (part,), 0) if part.bytes < to.bytes else part
 
 
 def _dropout(tape: Tape, x: Tensor, probability: float, sizes: Sizes) -> Tensor:
@@ -373,10 +409,13 @@ def _attention(tape: Tape, attention: AttentionShape | MlaShape, hidden: int, x:
         q, k = (tape.op("rotary", (part,), part.bytes, work=2 * part.bytes) for part in (q, k))
         if sizes.style is MEGATRON:  # Transformer Engine asks for all three contiguous
             v = tape.op("values, contiguous", (v,), v.bytes)
-    tape.recomputing = True
+    tape.recomputing, named = True, (x, q, k, v)
+    if sizes.product < e:
+        q, k, v = (tape.op("cast for its products", (one,), one.bytes * sizes.product // e) for one in (q, k, v))
+        sizes = replace(sizes, element=sizes.product)
     if sizes.workload.attention == "eager":
         # The layer's own code has names for these until its core is done.
-        tape.named = (x, q, k, v)
+        tape.named = named
         out = _eager(tape, attention, q, k, v, sizes, heads)
     else:
         out = _flash(tape, attention, q, k, v, sizes, heads)

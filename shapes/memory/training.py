@@ -14,7 +14,7 @@ from shapes.memory.component import Component
 from shapes.memory.moments import Gradients, Moment, Step, moments
 from shapes.memory.saved import Loss
 from shapes.model import ModelShape, MoeShape
-from shapes.model.adapters import base_of, layers_train
+from shapes.model.adapters import base_of, layers_train, widened
 from shapes.model.parameters import ParameterTensor, block_tensors, parameter_count
 from shapes.model.stages import Stage, parameter_tensors, stage_kinds
 from shapes.model.states import OPTIMIZER_NOTES, Precision, optimizer_state_bytes
@@ -155,17 +155,21 @@ def _tuned_states(
     base = base_of(workload)
     frozen = [tensor for tensor in tensors if tensor not in trained]
     each = [
-        BASES[base] if one.is_matrix and one.role == "block" and not one.expert else 2 if base == "bf16" else 4
+        BASES[base] if one.is_matrix and one.role == "block" and not one.expert else 4 if widened(workload) else 2
         for one in frozen
     ]
     sizes = [
-        sum(ceil(size * one.copies * one.elements) + (4 * one.copies * one.shape[0] if base == "int8" and size == 1
+        sum(ceil(size * one.copies * one.elements) + (4 * one.copies * one.shape[0] if size == 1
             else 0) for size, one in zip(each, frozen, strict=True) if one.expert is expert)
         for expert in (False, True)
     ]  # fmt: skip
     total, text = _over_ranks(sizes, workload, zero=3)
     experts = "experts, " if any(one.expert for one in frozen) else ""
-    rest = "" if base == "bf16" else f", {experts}embeddings, head and vectors in fp32"
+    rest = (
+        ""
+        if base == "bf16"
+        else f", {experts}embeddings, head and vectors in {'fp32' if widened(workload) else '16 bits'}"
+    )
     yield Component("weights", total, f"{parameter_count(frozen):,} frozen parameters in {base}{rest}{text}")
     for part in _states(tuple(trained), workload, recipe):
         yield replace(part, name="trained_weights") if part.name == "weights" else part

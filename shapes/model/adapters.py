@@ -24,6 +24,11 @@ def base_of(workload: Workload) -> str:
     return workload.base or ("nf4" if workload.finetune == "qlora" else "bf16")
 
 
+def widened(workload: Workload) -> bool:
+    """Whether all but the quantised matrices is in fp32, so that hidden states are."""
+    return has_adapters(workload) and base_of(workload) in ("nf4", "int8")
+
+
 def layers_train(workload: Workload) -> bool:
     """Whether the layers' own weights have gradients."""
     return workload.finetune in (None, "full")
