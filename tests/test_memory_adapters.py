@@ -39,13 +39,17 @@ TOYS: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 
 
+def of_tuning(tuning: Tuning, b: int, s: int, attention: Any, checkpointing: Any) -> Workload:
+    return Workload(
+        b=b, s=s, attention=attention, checkpointing=checkpointing, finetune="lora", lora_rank=tuning.rank,
+        lora_targets=",".join(tuning.targets), base=tuning.base,
+    )  # fmt: skip
+
+
 def judge(config: Any, tuning: Tuning, attention: str, checkpointing: str, b: int = 2, s: int = 256) -> None:
     """The total with one microbatch a step and with two within 1%."""
     tracked = track_adapted(config, b, s, tuning, attention=attention, checkpointing=checkpointing == "full")
-    workload = Workload(
-        b=b, s=s, attention=attention, checkpointing=checkpointing, finetune="lora", lora_rank=tuning.rank,  # type: ignore[arg-type]
-        lora_targets=",".join(tuning.targets), base=tuning.base,
-    )  # fmt: skip
+    workload = of_tuning(tuning, b, s, attention, checkpointing)
     for microbatches, truth in ((1, tracked.alone), (2, tracked.accumulated)):
         found = memory(
             model_of(config), workload, context_bytes=0, microbatches=microbatches, update="loop",

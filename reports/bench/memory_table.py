@@ -215,7 +215,9 @@ def main() -> None:
     start = time.perf_counter()
     found = rows()
     drawn = [draw(seed) for seed in range(DRAWS)]
-    REPORT.write_text(report(found, drawn, time.perf_counter() - start), encoding="utf-8")
+    # adapter_table.py writes the section behind.
+    _, heading, adapters = REPORT.read_text(encoding="utf-8").partition("\n## Adapters\n")
+    REPORT.write_text(report(found, drawn, time.perf_counter() - start) + heading + adapters, encoding="utf-8")
     print(f"wrote {REPORT.relative_to(ROOT)}: {len(found)} steps and {len(drawn)} draws")  # noqa: T201 - a script's last word
 
 

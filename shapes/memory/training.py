@@ -165,11 +165,10 @@ def _tuned_states(
     ]  # fmt: skip
     total, text = _over_ranks(sizes, workload, zero=3)
     experts = "experts, " if any(one.expert for one in frozen) else ""
-    rest = (
-        ""
-        if base == "bf16"
-        else f", {experts}embeddings, head and vectors in {'fp32' if widened(workload) else '16 bits'}"
-    )
+    kept = "fp32" if widened(workload) else "16 bits"
+    rest = "" if base == "bf16" else f", {experts}embeddings, head and vectors in {kept}"
+    if base.startswith("int8"):
+        text += " (LLM.int8()'s activations are not compared with torch's tracker)"
     yield Component("weights", total, f"{parameter_count(frozen):,} frozen parameters in {base}{rest}{text}")
     for part in _states(tuple(trained), workload, recipe):
         yield replace(part, name="trained_weights") if part.name == "weights" else part
