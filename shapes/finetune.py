@@ -12,7 +12,7 @@ from shapes.errors import InputError
 METHODS = ("full", "lora", "qlora", "frozen-base")
 #: Bytes of a frozen matrix's element. nf4: 4 bits, with double quantisation an 8-bit constant for each 64 and an fp32
 #: one for 256 of those (QLoRA, section 3: 0.127 bits a parameter). int8: bitsandbytes' LLM.int8(), beside which each
-#: row has an fp32 scale. -16: what is not quantised, embeddings, head and vectors, stays in 16 bits, as TRL, torchtune
+#: row has an fp32 scale. -16: what is not quantised, embeddings, head and vectors, stays in 16 bits, as TRL
 #: and LLaMA-Factory have it; else it is in fp32, and with it the hidden states: peft's prepare_model_for_kbit_training.
 BASES: dict[str, float] = {"bf16": 2.0, "int8": 1.0, "nf4": 0.5 + 1 / 64 + 4 / (64 * 256)}
 BASES |= {f"{name}-16": BASES[name] for name in ("int8", "nf4")}

@@ -137,7 +137,7 @@ def section(table: list[Row], draws: list[Row], elapsed_s: float) -> str:
             "tracker, forward under bf16 autocast; base nf4 is bitsandbytes' own Linear4bit (double quantisation), "
             "whose kernels run on the CPU, with its constants added, made ready by peft's "
             "prepare_model_for_kbit_training (hidden states in fp32); nf4-16 is the same without it, as TRL and "
-            "torchtune train. MiB.",
+            "LLaMA-Factory train. MiB.",
             "",
             f"**{within(table)}; of configurations drawn at random: {within(draws)}.**",
             "",
