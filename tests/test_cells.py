@@ -72,8 +72,8 @@ def test_cells_help_on_n_and_k_that_nothing_has_seen(device: str) -> None:
 
 @pytest.mark.parametrize("device", FITTED)
 def test_growth_from_and_to_every_cell_saves_no_more_than_the_constants_let_it(device: str) -> None:
-    counts = around_cells(device, np.array([512, 576, 1024, 3008, 8192, 65536]))
-    assert counts.pairs > 90_000
+    counts = around_cells(device, np.array([512, 3008, 65536]))
+    assert counts.pairs > 45_000
     # What the constants alone let save (doublings off multiples of 64) the cells leave no worse.
     assert counts.a_tile_saves + counts.doubling_saves <= counts.alone
 

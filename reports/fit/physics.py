@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import product
 
 import numpy as np
 from numpy.typing import NDArray
@@ -77,32 +78,40 @@ def around_cells(name: str, ks: Integers | None = None) -> CellCounts:
     for k in np.arange(LEAST_K, LARGEST_K + 1, STEP_K) if ks is None else ks:
         own = np.stack([m, n, np.full_like(m, k)])
         of_own = _with_and_without(own, constants, device)
-        for axis, tile in enumerate(TILES):
-            for add, limit in ((tile, TOLERANCE), (0, 1e-9)):
-                for sign in (1, -1):
-                    other, there = own.copy(), np.ones(m.size, bool) if add or sign > 0 else own[axis] % 2 == 0
-                    other[axis] += sign * (add or own[axis] // (1 if sign > 0 else 2))
-                    there &= other[axis] > 0
-                    of_other = _with_and_without(other[:, there], constants, device)
-                    saved, alone = (
-                        1 - (after / before[there] if sign > 0 else before[there] / after)
-                        for before, after in zip(of_own, of_other, strict=True)
-                    )
-                    saves = int((saved > limit).sum())
-                    kept = int((alone > np.maximum(limit, saved - 1e-9)).sum())
-                    counts += [int(there.sum()), saves if add else 0, 0 if add else saves, kept]
+        for axis, doubled, backwards in product(range(3), (False, True), (False, True)):
+            other, there = _grown(own, axis, doubled, backwards)
+            of_other = _with_and_without(other, constants, device)
+            saved, alone = (
+                1 - (here[there] / beyond if backwards else beyond / here[there])
+                for here, beyond in zip(of_own, of_other, strict=True)
+            )
+            limit = 1e-9 if doubled else TOLERANCE
+            saves = int((saved > limit).sum())
+            kept = int((alone > np.maximum(limit, saved - 1e-9)).sum())
+            counts += [int(there.sum()), 0 if doubled else saves, saves if doubled else 0, kept]
     return CellCounts(name, m.size, *counts.tolist())
+
+
+def _grown(own: Integers, axis: int, doubled: bool, backwards: bool) -> tuple[Integers, NDArray[np.bool_]]:
+    """What sizes grow into, or ``backwards`` what grows into them; and for which of them there is such a size."""
+    other = own.copy()
+    if doubled:
+        other[axis] = own[axis] // 2 if backwards else 2 * own[axis]
+        there = own[axis] % 2 == 0 if backwards else np.ones(own.shape[1], bool)
+    else:
+        other[axis] += -TILES[axis] if backwards else TILES[axis]
+        there = other[axis] > 0
+    return other[:, there], there
 
 
 def _with_and_without(dims: Integers, constants: GemmConstants, device: Device) -> tuple[Array, Array]:
     """Seconds of unbatched bf16 products with and without cells."""
     assert constants.cells is not None
-    m, n, k, one = (*dims, np.ones_like(dims[0]))
-    shape = tuple(array.astype(float) for array in (m, n, k, one))
-    bare = aligned_seconds(shape[0], shape[1], shape[2], shape[3], 2, 2, constants)
-    least = least_seconds(shape[0], shape[1], shape[2], shape[3], 2, 2, Limits.of(device, "bf16"))
-    corrected = constants.cells.corrected(bare, m, n, k, one)
-    return np.maximum(corrected, least), np.maximum(bare, least)
+    m, n, k = dims
+    one, (fm, fn, fk) = np.ones_like(m), dims.astype(float)
+    bare = aligned_seconds(fm, fn, fk, one.astype(float), 2, 2, constants)
+    least = least_seconds(fm, fn, fk, one.astype(float), 2, 2, Limits.of(device, "bf16"))
+    return np.maximum(constants.cells.corrected(bare, m, n, k, one), least), np.maximum(bare, least)
 
 
 def drawn(shapes: int, seed: int) -> tuple[Integers, Integers, Integers]:
