@@ -11,6 +11,7 @@ import tomllib
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 from click.testing import CliRunner, Result
 from hypothesis import given, settings
@@ -502,6 +503,14 @@ def test_a_published_recipe_says_what_a_runs_table_leaves_out(tmp_path: Path, mo
     assert [one.vpp for one in found[:2]] == [3, 1]
     assert [(one.dispatcher, one.ep_overlap) for one in found[2:4]] == [("alltoall", True), ("flex", False)]
     assert [one.checkpointing for one in found[4:]] == ["none", "full"]
+
+
+def test_a_fitted_share_is_a_whole_at_most_as_a_stacks_file_must_say(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(BENCH))
+    steps_fit = importlib.import_module("steps_fit")
+    fit = object.__new__(steps_fit.Fit)
+    fit.spec = (("communication.data.contention", 0.5, 0.5), ("communication.data.speed", 0.8, 0.3))
+    assert fit.values(np.log([1.03, 1.03])) == pytest.approx([1.0, 1.03])
 
 
 def test_nccls_all_to_all_sends_every_copy_and_a_flexible_dispatcher_a_token_once_a_node() -> None:

@@ -41,6 +41,8 @@ BORROWED: dict[str, dict[str, tuple[str, ...]]] = {
     }
 }
 
+#: Constants that are shares of a whole.
+SHARES = ("communication.*.hidden", "communication.*.overlapped", "communication.*.contention")
 #: Errors on rows left out, as the last fit that was written found them.
 HELD_OUT = Path(__file__).parents[1] / "data" / "steps-held-out.json"
 #: Relative error of a row that counts as one: near the noise of repeated runs.
@@ -149,7 +151,13 @@ class Fit:
 
     def stack(self, theta: np.ndarray) -> SoftwareStack:
         names = [name for name, _, _ in self.spec]
-        return stack_from_mapping(with_constants(self.data, names, np.exp(theta).tolist()), str(self.path))
+        return stack_from_mapping(with_constants(self.data, names, self.values(theta).tolist()), str(self.path))
+
+    def values(self, theta: np.ndarray) -> np.ndarray:
+        """The constants of their logarithms; a share is 1 at most."""
+        shares = [any(fnmatchcase(name, share) for share in SHARES) for name, _, _ in self.spec]
+        found: np.ndarray = np.where(shares, np.minimum(np.exp(theta), 1.0), np.exp(theta))
+        return found
 
     def residuals(self, theta: np.ndarray) -> np.ndarray:
         """log of predicted over measured."""
@@ -244,7 +252,7 @@ def main() -> None:
             continue
         theta = fit.constants(np.ones(len(fit.rows), bool))
         say(f"{name}: {len(fit.rows)} rows; in sample {summary(fit.residuals(theta))}")
-        for (key, centre, spread), value in zip(fit.spec, np.exp(theta), strict=True):
+        for (key, centre, spread), value in zip(fit.spec, fit.values(theta), strict=True):
             say(f"    {key:34s} {value:10.4g}   prior {centre:g} x/{np.exp(spread):.2f}")
         left = {key: fit.held_out(groups(fit.rows, key)) for key in ("config", "gpus", "layout", "id")}
         if len({row.device.name for row in fit.rows}) > 1:
@@ -336,7 +344,7 @@ def _errors(residuals: np.ndarray) -> dict[str, float]:
 
 def write(fit: Fit, theta: np.ndarray, new: np.ndarray, alike: np.ndarray) -> None:
     """The stack's file with its fitted tables replaced; the interval holds layouts that are new and that are alike."""
-    rounded = [float(f"{value:.4g}") for value in np.exp(theta)]
+    rounded = [float(f"{value:.4g}") for value in fit.values(theta)]
     data = with_constants(fit.data, [name for name, _, _ in fit.spec], rounded)
     data["interval"] = intervals(fit, new, alike)
     text = replaced(fit.path.read_text(encoding="utf-8"), {key: data[key] for key in OWNED if key in data})
