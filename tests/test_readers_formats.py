@@ -402,6 +402,22 @@ def test_saved_training_arguments_are_told_from_accelerates_settings_and_give_ad
     assert "finetune" not in read_config(Source({"model_type": "gpt2"}, training=(str(file),))).workload
 
 
+def test_a_llama_factory_recipe_says_how_a_named_model_is_tuned(tmp_path: Path) -> None:
+    """Its base is quantised without peft's preparation, and it recomputes layers unless told otherwise."""
+    file = tmp_path / "lora_sft.yaml"
+    recipe = {"finetuning_type": "lora", "quantization_bit": 4, "lora_target": "all", "cutoff_len": 2048,
+              "per_device_train_batch_size": 1, "bf16": True}  # fmt: skip
+    file.write_text(json.dumps(recipe))
+    workload = read_config(Source({"model_type": "gpt2"}, training=(str(file),))).workload
+    assert workload == {
+        "b": 1, "s": 2048, "dtype": "bf16", "finetune": "qlora", "base": "nf4-16", "lora_rank": 8,
+        "lora_targets": "all-linear", "checkpointing": "full",
+    }  # fmt: skip
+    file.write_text(json.dumps({**recipe, "finetuning_type": "full", "disable_gradient_checkpointing": True}))
+    whole = read_config(Source({"model_type": "gpt2"}, training=(str(file),))).workload
+    assert not {"finetune", "checkpointing"} & set(whole)
+
+
 def test_layers_that_attend_to_a_vision_encoder_are_refused_in_params_json() -> None:
     llama = {"dim": 64, "n_layers": 2, "n_heads": 4, "vocab_size": 256, "vision_num_cross_attention_layers": -1}
     assert read_config(llama).format == "meta"

@@ -21,8 +21,9 @@ DECODE = f"{LLAMA} --phase decode -b 64 --context 8k --tp 8 --dtype fp8"
 PARTS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     (
         "QLoRA of Qwen2.5-7B on an RTX 4090",
-        "The base's matrices take half a byte a parameter, embedding and head (1.1 billion parameters) four; 2.5 "
-        "million adapters train. The largest part beside the base is the loss, whose logits are as they always are. "
+        "The base's matrices take half a byte a parameter, embedding and head (1.1 billion parameters) four, as "
+        "peft makes them ready, and hidden states are in fp32 then (`--base nf4-16` keeps all of it in 16 bits); 2.5 "
+        "million parameters train. The largest part beside the base is the loss, whose logits are as they always are. "
         "In full, AdamW in mixed precision keeps 14 bytes a parameter of weights, masters and states, and 4 of "
         "gradients: no microbatch and no checkpointing changes that.",
         (f"sizer memory {QWEN} --finetune qlora", f"sizer memory {QWEN} --finetune full"),

@@ -259,8 +259,9 @@ def _logits_formula(model: ModelShape, workload: Workload, peak: Moment, recipe:
     if not peak.logits:
         return "freed before the fullest moment"
     elements = workload.tokens * -(-model.vocab // workload.t)
+    head = "; the head in 16 bits" if widened(workload) else ""
     kind = recipe.loss or ("in-place" if recipe.implementation == "megatron" else "fp32")
-    return f"b x s x v = {elements:,} x {peak.logits / elements:.3g} bytes ({_LOSS_NOTES[kind]})"
+    return f"b x s x v = {elements:,} x {peak.logits / elements:.3g} bytes ({_LOSS_NOTES[kind]}{head})"
 
 
 def communication(model: ModelShape, workload: Workload, precision: Precision, n: int) -> tuple[int, str]:

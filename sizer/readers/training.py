@@ -123,6 +123,9 @@ def huggingface(fields: Fields) -> dict[str, Any]:
     words = str(" ".join(map(str, fsdp)) if isinstance(fsdp, list) else fsdp)
     found |= _counts(fields, s="max_seq_length") or _counts(fields, s="max_length")
     found |= _adapters(fields)
+    if "finetuning_type" in fields.config:  # LLaMA-Factory's own beside them
+        found |= _counts(fields, s="cutoff_len")
+        found |= {} if fields.flag("disable_gradient_checkpointing") else {"checkpointing": "full"}
     if not words:
         fields.ignore("fsdp_config")  # saved arguments have one in any case
     if "full_shard" in words or "hybrid_shard" in words:
@@ -133,14 +136,19 @@ def huggingface(fields: Fields) -> dict[str, Any]:
 
 
 def _adapters(fields: Fields) -> dict[str, Any]:
-    """LoRA as trainers' scripts take it beside TrainingArguments (trl's ModelConfig, Firefly)."""
+    """LoRA as trainers' scripts take it beside TrainingArguments (trl's ModelConfig, Firefly, LLaMA-Factory)."""
     rank = _number(fields, "lora_r") or _number(fields, "lora_rank")
     mode, used = fields.text("train_mode"), fields.flag("use_peft", default=True)
+    kind, bits = fields.text("finetuning_type"), _number(fields, "quantization_bit")
+    rank = rank or (8 if kind == "lora" else None)
     four, eight = fields.flag("load_in_4bit") or mode == "qlora", fields.flag("load_in_8bit")
-    if not rank or not used or mode == "full":
+    four, eight = four or bits == 4, eight or bits == 8
+    if not rank or not used or "full" in (mode, kind):
         return {}
     found: dict[str, Any] = {"finetune": "qlora" if four or eight else "lora", "lora_rank": rank}
     found |= {"base": "int8"} if eight and not four else {}
+    if bits in (4, 8):  # LLaMA-Factory leaves the rest of the base in 16 bits
+        found["base"] = "nf4-16" if four else "int8-16"
     targets = fields.raw("lora_target_modules", "lora_target", default=None)
     names = [targets] if isinstance(targets, str) else targets
     if isinstance(names, list) and names and all(isinstance(name, str) and name for name in names):
