@@ -116,16 +116,19 @@ def pipeline_collectives(model: ModelShape, workload: Workload, s: int) -> Itera
             yield Collective("pipeline.send", "dgrad", "send_recv", boundary, 2, workload.dtype, stride=stride)
 
 
-def frozen_collectives(frozen: ShardParameters, bytes_each: float, workload: Workload) -> Iterator[Collective]:
-    """ZeRO 3's gathers of a frozen base, in the type it is kept in: for the forward and for the backward."""
+def frozen_collectives(
+    frozen: ShardParameters, bytes_each: float, workload: Workload, layers: int
+) -> Iterator[Collective]:
+    """ZeRO 3's gathers of a frozen base, in the type it is kept in: each layer for the forward and for the backward."""
+    pieces = max(1, layers)
     dense, experts = workload.d * workload.cp, workload.expert_d * workload.cp
     for name, parameters, ranks, apart in (("frozen", frozen.dense, dense, 1),
                                            ("frozen.experts", frozen.experts, experts, workload.e)):  # fmt: skip
         shard = ranks // workload.replicas if ranks % workload.replicas == 0 else ranks
         if workload.zero == 3 and shard > 1 and parameters:
             yield Collective(
-                f"data_parallel.{name}.all_gather", "forward", "all_gather", round(parameters * bytes_each), shard,
-                workload.dtype, 2, stride=workload.t * apart,
+                f"data_parallel.{name}.all_gather", "forward", "all_gather", round(parameters * bytes_each / pieces),
+                shard, workload.dtype, 2 * pieces, stride=workload.t * apart,
             )  # fmt: skip
 
 

@@ -174,11 +174,14 @@ def _all(model: ModelShape, workload: Workload) -> Iterator[Operator]:
     if workload.train:
         held = trained_shard(model, workload)
         yield optimizer_update(held, workload, _states_each(model, workload))
-        layers = sum(block.count for _, blocks in stage_kinds(model, workload.p) for block in blocks)
-        yield from gradient_collectives(held, workload, layers)
+        yield from gradient_collectives(held, workload, _number_of_layers(model, workload))
         if workload.finetune not in (None, "full"):
             yield from _of_a_frozen_base(model, workload, held)
     yield from pipeline_collectives(model, workload, s)
+
+
+def _number_of_layers(model: ModelShape, workload: Workload) -> int:
+    return sum(block.count for _, blocks in stage_kinds(model, workload.p) for block in blocks)
 
 
 def _of_a_frozen_base(model: ModelShape, workload: Workload, held: ShardParameters) -> Iterator[Operator]:
@@ -188,7 +191,7 @@ def _of_a_frozen_base(model: ModelShape, workload: Workload, held: ShardParamete
     """
     whole = shard_parameters(model, workload)
     frozen = ShardParameters(whole.dense - held.dense, whole.experts) if not has_adapters(workload) else whole
-    yield from frozen_collectives(frozen, BASES[base_of(workload)], workload)
+    yield from frozen_collectives(frozen, BASES[base_of(workload)], workload, _number_of_layers(model, workload))
     if workload.t == 1:
         return
     kept_whole = sum(
