@@ -48,7 +48,7 @@ FAMILIES = {**{family: {"num_hidden_layers": 2} for family in oracle.CONFIGS}, *
 #: Sequences and tokens; windows are shorter than that.
 B, S = 2, 512
 #: Configurations drawn at random, beside those of the table.
-DRAWS = 40
+DRAWS = 20
 
 
 @dataclass(frozen=True)

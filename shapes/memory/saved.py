@@ -499,9 +499,11 @@ def _math(
     batch = sizes.workload.b * heads
     square, width = 4 * batch * sizes.q_len * sizes.kv_len, 4 * sizes.rows * heads
     q = tape.op("queries in fp32, scaled", (q,), width * attention.head_dim)
-    k = tape.op("keys by head in fp32, scaled", (k,), width * attention.head_dim)
+    # The one head is copied for all of them where there are several sequences, and else a view of itself.
+    expanded = width if sizes.workload.b > 1 else 4 * sizes.rows
+    k = tape.op("keys by head in fp32, scaled", (k,), expanded * attention.head_dim)
     # Gradients of expanded values are summed over the heads at once.
-    v = tape.view(tape.op("values by head in fp32", (v,), width * attention.v_dim), 2 * v.bytes)
+    v = tape.view(tape.op("values by head in fp32", (v,), expanded * attention.v_dim), 2 * v.bytes)
     scores = tape.op("scores", (q, k), square, (q, k))
     probabilities = tape.op("softmax", (scores,), square, saves_output=True)
     out = tape.op("values by probability", (probabilities, v), width * attention.v_dim, (probabilities, v))
