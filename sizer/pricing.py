@@ -111,12 +111,16 @@ class Pricer:
 
         ``model`` gives the other pipeline stages' work (None: a trace, which has no stages).
         """
-        costs = self._costs(listed)
+        return self._step(tuple(listed), self._costs(listed), workload, model)
+
+    def _step(
+        self, listed: tuple[Operator, ...], costs: tuple[Cost, ...], workload: Workload | None, model: ModelShape | None
+    ) -> Step:
         if workload is not None and workload.serving:
             # No stack was fitted on serving, whose engines replay graphs: nothing waits for the host.
-            return Step(tuple(listed), costs, stages=workload.p)
+            return Step(listed, costs, stages=workload.p)
         if self.stack is None or workload is None:
-            return Step(tuple(listed), costs)
+            return Step(listed, costs)
         stage = whole = work(listed, costs)
         if model is None:
             # A trace is of one whole pass, whatever the stages.
@@ -126,7 +130,7 @@ class Pricer:
             whole = self._all_stages(model, workload)
         stack = self.stack.without_overlap(workload.exposed)
         cost = step_cost(stage, whole, schedule_of(workload), stack, self.device, mean_error(listed, costs))
-        return Step(tuple(listed), costs, cost, workload.accumulation)
+        return Step(listed, costs, cost, workload.accumulation)
 
     def _all_stages(self, model: ModelShape, workload: Workload) -> Work:
         """The work of one microbatch over all pipeline stages; a plan asks for it again and again."""
@@ -139,13 +143,21 @@ class Pricer:
             self._whole[alike] = work(everything, self._costs(everything))
         return self._whole[alike]
 
-    def steps(self, many: Sequence[tuple[Operator, ...]]) -> list[Step]:
-        """The operators of each added up, all priced in one go: one at a time is many times slower.
+    def steps(
+        self, many: Sequence[tuple[Operator, ...]], of: Sequence[tuple[ModelShape, Workload]] | None = None
+    ) -> list[Step]:
+        """As ``step``, all priced in one go: one at a time is many times slower. ``of``: what they are the steps of.
 
         None is looked up or remembered: a search of one dimension prices a million, hardly one of them twice.
         """
         costs = iter(self._priced([operator for listed in many for operator in listed]))
-        return [Step(listed, tuple(islice(costs, len(listed)))) for listed in many]
+        priced = [tuple(islice(costs, len(listed))) for listed in many]
+        if of is None:
+            return [Step(*one) for one in zip(many, priced, strict=True)]
+        return [
+            self._step(*one, workload, model)
+            for one, (model, workload) in zip(zip(many, priced, strict=True), of, strict=True)
+        ]
 
     def _costs(self, listed: Sequence[Operator]) -> tuple[Cost, ...]:
         keys = [counted_once(operator) for operator in listed]

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import field, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -420,19 +421,25 @@ def run_on(subject: Subject, device: Device) -> Subject:
     """``subject`` as its stack runs it on ``device``: compiled or not, and its attention kernel where none is asked."""
     if subject.workload.decode or subject.model is None:
         return subject
-    kernel = subject.stack.attention_kernel(device.architecture)
-    run: dict[str, Any] = {}
-    # Gaudi has its own kernel, whatever the stack runs elsewhere.
-    if kernel is not None and "attention" not in subject.given and load_kernel(kernel).runs_on(device.architecture):
-        run["attention"] = kernel
-    if subject.stack.compiles:
-        run["compiled"] = True
-    workload = replace(subject.workload, **run)
+    run = partial(run_by, subject.stack, subject.given, device=device)
+    workload = run(subject.workload)
     if workload == subject.workload:
         return subject
     # The split that was asked for runs as its nearest does: what replaces it is compared with that.
-    asked = replace(subject.asked, **run) if subject.asked is not None else None
+    asked = run(subject.asked) if subject.asked is not None else None
     return replace(resized_subject(subject, subject.model, workload), asked=asked)
+
+
+def run_by(stack: SoftwareStack, given: Container[str], workload: Workload, device: Device) -> Workload:
+    """``workload`` as ``stack`` runs it: compiled or not, its attention kernel where ``given`` has none."""
+    kernel = stack.attention_kernel(device.architecture)
+    run: dict[str, Any] = {}
+    # Gaudi has its own kernel, whatever the stack runs elsewhere.
+    if kernel is not None and "attention" not in given and load_kernel(kernel).runs_on(device.architecture):
+        run["attention"] = kernel
+    if stack.compiles:
+        run["compiled"] = True
+    return replace(workload, **run) if run else workload
 
 
 def resized_subject(subject: Subject, model: ModelShape, workload: Workload) -> Subject:

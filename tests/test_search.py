@@ -6,6 +6,7 @@ import csv
 import dataclasses
 import io
 import json
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from types import ModuleType
@@ -19,6 +20,7 @@ import sizer
 from shapes.device import load_device
 from shapes.errors import InputError
 from shapes.model.resize import resize
+from shapes.software_stack import load_stack
 from shapes.timing import Timing
 from sizer.cli import main
 from sizer.pricing import Pricer
@@ -35,6 +37,7 @@ from sizer.searching.space import Limits
 from sizer.searching.spaces import SPACES, make_space
 from sizer.searching.spaces import model as model_space
 from sizer.searching.strategies import STRATEGIES
+from sizer.subject import run_by
 
 CONFIGS = Path(__file__).parent / "data" / "configs"
 GPT3_2_7B = {"model_type": "gpt2", "n_embd": 2560, "n_head": 32, "n_layer": 32, "n_positions": 2048}
@@ -332,6 +335,58 @@ def test_estimates_equal_pricing_operator_by_operator(config: object, what: str,
         assert row == pytest.approx([one.timing.seconds for one in exact], rel=2e-4)
         for name in ("flops", "layers", "parameters"):
             assert getattr(found, name).tolist() == pytest.approx([getattr(one, name) for one in exact], rel=1e-9)
+
+
+@pytest.mark.parametrize("name", ["transformers-eager", "megatron-core-te", "megatron-2021"])
+@pytest.mark.parametrize("split", [{}, {"t": 2, "p": 2, "d": 2, "global_batch": 32}])
+def test_estimates_of_steps_as_a_stack_runs_them_equal_pricing_them_one_by_one(
+    name: str, split: dict[str, int]
+) -> None:
+    stack = load_stack(name)
+    baseline = Baseline.from_config(str(CONFIGS / "llama-3.1-8b.json"), b=2, s=1024, stack=stack, **split)
+    pricer = Pricer(load_device("h100-sxm"), stack=stack)
+    space = make_space("hidden", baseline, pricer.device, Limits(1.0, aspect=(1, 1000)))
+    space = dataclasses.replace(space, as_run=partial(run_by, stack, baseline.given))
+    changes = space.candidates[:: max(1, len(space.candidates) // 12)]
+    exact = [one.timing.seconds for one in price(space, changes, pricer)]
+    # Data parallelism's collectives and the slowest of unlike stages are those of each candidate alone.
+    assert estimates(space, changes, [pricer]).seconds[0] == pytest.approx(exact, rel=0.02 if split else 2e-4)
+
+
+@pytest.mark.parametrize(
+    ("config", "asked"),
+    [
+        ("gpt2", {}), ("gpt2", {"b": 1, "stack": "pytorch-ddp"}),
+        ("llama-3.1-8b", {"b": 1, "s": 4096, "t": 2, "p": 2, "d": 4, "global_batch": 64, "stack": "megatron-core-te"}),
+        ("llama-3.1-8b", {"b": 1, "s": 2048, "stack": "transformers-compile", "device": "b200"}),
+    ],
+)  # fmt: skip
+def test_a_search_of_whole_steps_starts_from_the_step_that_check_prices(config: str, asked: dict[str, Any]) -> None:
+    file = str(CONFIGS / f"{config}.json")
+    report, result = sizer.check(file, **asked), search(file, what="microbatch", **asked)
+    assert result.stack == report.stack
+    own = result.baseline.timing
+    assert (own.seconds, own.low, own.high) == pytest.approx((report.step.seconds, report.step.low, report.step.high))
+    assert result.tokens == (64 * 4096 // 4 if "p" in asked else report.workload.b * report.workload.s)
+
+
+def test_more_sequences_a_microbatch_spare_a_launch_bound_step_its_launches() -> None:
+    result = search(str(CONFIGS / "gpt2.json"), what="microbatch", b=1)
+    assert result.best.change == {"b": 2}
+    assert result.best.speedup_low > 1.4  # kernels alone: 1.2
+
+
+def test_a_microbatch_that_makes_no_global_batch_is_not_proposed() -> None:
+    result = search(str(CONFIGS / "gpt2.json"), what="microbatch", b=4, d=4, global_batch=96)
+    assert {one.change["b"] for one in result.ranked} == {1, 2, 3, 4, 6, 8}
+
+
+def test_what_is_timed_kernel_by_kernel_takes_no_stack() -> None:
+    for arguments in (("--what", "swiglu"), ("--what", "vocab"), ("--h", "4096")):
+        config = () if "--h" in arguments else (str(CONFIGS / "gpt2.json"),)
+        result = run(*config, *arguments, "--stack", "megatron-core-te", "--predict")
+        assert result.exit_code == 2
+        assert "--stack = 'megatron-core-te': expected --predict and whole steps" in result.stderr
 
 
 @pytest.mark.slow

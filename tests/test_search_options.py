@@ -42,6 +42,7 @@ ACTS: tuple[tuple[tuple[str, ...], tuple[str, ...]], ...] = (
     (MODEL, ("--pp", "2")), (MODEL, ("--dp", "8")), ((*MODEL, "--dp", "8"), ("--zero", "3")),
     ((*MODEL, "--dp", "8", "--zero", "3"), ("--replicas", "2")),
     ((MOE, "--what", "experts", "--dp", "8"), ("--ep", "8")), (HEADS, ("--ep", "2")), (HEADS, ("--cp", "2")),
+    (MODEL, ("--stack", "megatron-core-te")), (HEADS, ("--stack", "megatron-core-te")),
     (MODEL, ("--vpp", "2")), (MODEL, ("--no-overlap", "data")), (MODEL, ("--ep-overlap",)),
     ((MOE, "--what", "experts", "--dp", "8", "--ep", "8"), ("--dispatcher", "alltoall")),
     (MODEL, ("--gpus", "8")), ((*MODEL, "--dp", "8"), ("--global-batch", "64")),

@@ -15,6 +15,7 @@ import sizer
 from shapes.device import load_device
 from shapes.errors import InputError
 from shapes.operators import operators
+from shapes.software_stack import load_stack
 from shapes.workload import Workload
 from sizer.cli import main
 from sizer.pricing import Pricer
@@ -27,6 +28,7 @@ from sizer.searching.shortlist import estimates
 from sizer.searching.space import Limits
 from sizer.searching.spaces import make_space
 from sizer.searching.two_budgets import decode_gain, decode_step, training_gain
+from sizer.subject import run_by
 
 CONFIGS = Path(__file__).parent / "data" / "configs"
 LLAMA = str(CONFIGS / "llama-3.1-8b.json")
@@ -140,7 +142,11 @@ def test_a_served_search_times_whole_steps() -> None:
     result = search(LLAMA, what="heads", serving=SERVING, b=1, s=512)
     device = load_device("h100-sxm")
     space = make_space("heads", Baseline.from_config(LLAMA, b=1, s=512), device, Limits())
-    whole = Pricer(device).step(operators(*rebuilt(space, result.best.change))).seconds
+    assert result.stack is not None
+    stack = load_stack(result.stack)
+    model, workload = rebuilt(space, result.best.change)
+    workload = run_by(stack, (), workload, device)
+    whole = Pricer(device, stack=stack).step(operators(model, workload), workload, model).seconds
     assert result.best.timing.seconds == pytest.approx(whole)
 
 

@@ -26,7 +26,7 @@ from step_rows import Row, read_rows
 from steps_priors import FITTED
 
 from shapes.calibrate.device_file import replaced
-from shapes.cost.step import Region, Schedule, Work, schedule_of, step_parts, works
+from shapes.cost.step import Schedule, Work, schedule_of, stacked, step_parts, works
 from shapes.device import Device
 from shapes.software_stack import STACKS_DIR, SoftwareStack, list_stacks, load_stack, stack_from_mapping
 
@@ -84,7 +84,7 @@ def batches(rows: Sequence[Row]) -> list[Batch]:
         stages, wholes = zip(*(done[i] for i in order), strict=True)
         schedules = [schedule_of(rows[i].workload, rows[i].accumulation) for i in order]
         schedule = Schedule(*(np.array([getattr(one, field.name) for one in schedules]) for field in fields(Schedule)))
-        found.append(Batch(device, key[1], order, _stacked(stages), _stacked(wholes), schedule))
+        found.append(Batch(device, key[1], order, stacked(stages), stacked(wholes), schedule))
     return found
 
 
@@ -92,24 +92,6 @@ def _release(row: Row) -> str:
     """One name for all rows of a release that the stack tells apart, "" for its newest."""
     releases = load_stack(row.stack.name).releases
     return next((release.match for release in releases if fnmatchcase(row.stack_name, release.match)), "")
-
-
-def _stacked(all_work: Sequence[Work]) -> Work:
-    def columns(dicts: Sequence[Mapping[Any, float]]) -> dict[Any, np.ndarray]:
-        keys = dict.fromkeys(key for one in dicts for key in one)
-        return {key: np.array([one.get(key, 0.0) for one in dicts], float) for key in keys}
-
-    def region(name: str) -> Region:
-        own = [getattr(one, name) for one in all_work]
-        return Region(
-            columns([one.seconds for one in own]), columns([one.runs for one in own]),
-            np.array([one.fallbacks for one in own], float),
-        )  # fmt: skip
-
-    return Work(
-        region("layers"), region("ends"), columns([one.communication for one in all_work]),
-        columns([one.messages for one in all_work]), np.array([one.update_s for one in all_work]),
-    )  # fmt: skip
 
 
 def predicted(parts: Sequence[Batch], stack: SoftwareStack, number: int) -> np.ndarray:

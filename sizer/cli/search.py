@@ -18,6 +18,7 @@ from sizer.cli.options import (
     given,
     option_error,
     output_options,
+    stack_option,
     workload_options,
     write_answer,
 )
@@ -75,6 +76,7 @@ from sizer.ending import resumable
 @click.option("--store", metavar="FILE", help="Measurements' database. [default: SIZER_STORE, else the cache folder]")
 @click.option("--top", type=int, default=5, show_default=True, help="Candidates to list.")
 @click.option("--emit", is_flag=True, help="Print the best candidate as a patch of the configuration (JSON).")
+@stack_option
 @workload_options
 @config_options
 @output_options("search")

@@ -19,7 +19,8 @@ def render(result: SearchResult, page: Page) -> str:
     elif result.source.startswith("measured:"):
         first = f"measured here ({result.source.removeprefix('measured:')})"
     else:
-        first = f"predicted, not measured ({result.source.removeprefix('predicted:')}, kernels alone, no stack)"
+        run_by = f"stack {result.stack}" if result.stack is not None else "kernels alone, no stack"
+        first = f"predicted, not measured ({result.source.removeprefix('predicted:')}, {run_by})"
     lines = [
         f"{first}: {result.what} over {result.tokens:,} tokens, {result.considered} candidates, by {result.objective}"
     ]

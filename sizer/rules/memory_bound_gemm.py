@@ -6,11 +6,13 @@ operands; the tensor cores idle. Small m (few tokens), small experts and narrow 
 Bad: 256 tokens through 4096 x 4096 on H100: 228 FLOPs a byte.
 Good: 16,384 tokens: 1,820 FLOPs a byte.
 
-Suggestion: more tokens a microbatch; for eager attention's scores and values, which are as narrow in any batch, the
-fused kernel.
+Suggestion: more tokens a microbatch, where that brings the product past the ridge point; for eager attention's scores
+and values, which are as narrow in any batch, the fused kernel.
 """
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 from shapes.operators import Gemm, Operator, Product
 from sizer.rules.arithmetic import larger_microbatch
@@ -20,6 +22,8 @@ CODE = "SZ118"
 SLUG = "memory-bound-gemm"
 SOURCE = "NVIDIA Matrix Multiplication Background User's Guide, math and memory bounds."
 
+#: Times the tokens at which a projection's FLOPs a byte no longer grow.
+MANY = 1 << 20
 #: Share of the step that all memory-bound products together must take before the rule speaks.
 NOTABLE_SHARE = 0.05
 
@@ -49,4 +53,16 @@ def _way_out(context: Context, worst: Operator, message: str) -> Finding:
     if isinstance(worst, Gemm) and worst.kind == "bmm" and workload.attention == "eager":
         # A larger batch is more such products, not larger ones: what helps is to keep the scores on chip.
         return Finding("attention", workload.attention, message, (Suggestion({"attention": "auto"}),))
+    most = _in_long_batches(worst)
+    if most is not None and most < context.device.peak(worst.dtype) / context.device.memory.bandwidth_bytes_per_s:
+        return Finding("b", workload.b, f"{message}, and {most:.0f} in any batch: it is narrow")
     return Finding("b", workload.b, message, larger_microbatch(context, 2 * workload.b))
+
+
+def _in_long_batches(operator: Operator) -> float | None:
+    """FLOPs a byte that a projection comes to with ever more tokens; None where more tokens are more products."""
+    if not isinstance(operator, Gemm) or operator.kind != "gemm":
+        return None
+    tokens = "k" if operator.phase == "wgrad" else "m"
+    longer = replace(operator, **{tokens: MANY * getattr(operator, tokens)})
+    return longer.flops / longer.bytes

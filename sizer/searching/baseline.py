@@ -31,7 +31,8 @@ OPTIONS = {
 class Baseline:
     """``parameters`` is the budget of a model search (None: the model's own).
 
-    ``stack``: what the file's format is run by (None: transformers), on which `check` will price what is proposed.
+    ``stack``: what runs it, the file's format's where none was named, on which `check` will price what is proposed
+    (None: there is no file, and kernels alone are priced). ``given``: fields of the workload that somebody named.
     """
 
     model: ModelShape
@@ -39,18 +40,20 @@ class Baseline:
     parameters: float | None = None
     scope: Scope = "mlp"
     stack: SoftwareStack | None = None
+    given: frozenset[str] = frozenset()
 
     @classmethod
     def from_config(
         cls, config: object, *, dimensions: Mapping[str, int | None] | None = None, parameters: float | None = None,
-        scope: Scope = "model", **workload: Any,
+        scope: Scope = "model", stack: str | SoftwareStack | None = None, **workload: Any,
     ) -> Baseline:  # fmt: skip
         """``config`` as for ``sizer.check``, with some dimensions changed. InputError for a model that only a trace
         knows."""
-        subject = read_subject(config, **workload)
+        subject = read_subject(config, stack=stack, **workload)
         if subject.model is None:
             raise InputError("expected a configuration a reader knows: a trace has no dimensions to change")
-        return cls(resize(subject.model, **_given(dimensions)), subject.workload, parameters, scope, subject.stack)
+        model = resize(subject.model, **_given(dimensions))
+        return cls(model, subject.workload, parameters, scope, subject.stack, subject.given)
 
     @classmethod
     def from_dimensions(

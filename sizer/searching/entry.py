@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from shapes.device import DEFAULT_DEVICE, Device, load_device
 from shapes.errors import InputError, positive_int
+from shapes.software_stack import SoftwareStack, load_stack
 from shapes.workload import Workload
 from sizer.searching.baseline import DEFAULT_B, DEFAULT_S, OPTIONS, Baseline, Scope, sequences
 from sizer.searching.objective import DEFAULT_OBJECTIVE, find_objective
@@ -43,6 +45,7 @@ def search(
     top: int = 5,
     measure: bool | Executor | Sequence[Executor] = False,
     progress: Callable[[int, int], None] | None = None,
+    stack: str | SoftwareStack | None = None,
     serving: Mapping[str, Any] | None = None,
     training_budget: float | None = None,
     **options: Any,
@@ -54,7 +57,9 @@ def search(
     each candidate counts with its worst loss against the best on that device. Measuring, the prediction for the device
     at hand (for h100-sxm where that is not known, as a CPU) orders the candidates; ``measure`` may be an executor of
     its own (``shapes.measure.Executor``), or several of different devices: those of ``device`` that none of them is are
-    predicted. ``progress(done, of)``. ``serving``: fields of the decode
+    predicted. ``stack``: the software that runs whole steps (None: that of the configuration's format; of plain
+    dimensions kernels alone are added up, as of parts of a model and of what is measured).
+    ``progress(done, of)``. ``serving``: fields of the decode
     step that is priced beside each candidate's step ({"b": 64, "context": 8192, "tp": 8}); ``training_budget``: the
     longest step, over the baseline's. ``options`` are of three groups:
 
@@ -86,13 +91,13 @@ def search(
     for name, usual in _SCHEDULES.items():
         if workload.get(name, usual) != usual:
             key = f"--{name.replace('_', '-')}"
-            raise InputError("expected none: a search adds up operators, `sizer plan` prices schedules", key=key)
+            raise InputError("expected none: a search compares dimensions, `sizer plan` prices schedules", key=key)
     if params is not None and not 0 < params < MOST_PARAMETERS:
         raise InputError(f"expected a positive number below {MOST_PARAMETERS:g}", key="--params", value=params)
     source = _source(measure, device, measuring)
     if config is not None:
         start = Baseline.from_config(
-            config, dimensions={"hidden": h, **dimensions}, parameters=params, scope=scope, **workload
+            config, dimensions={"hidden": h, **dimensions}, parameters=params, scope=scope, stack=stack, **workload
         )
     elif h is not None:
         start = Baseline.from_dimensions(h, **dimensions, parameters=params, scope=scope, **workload)
@@ -100,9 +105,14 @@ def search(
         start = Baseline.from_budget(params, dimensions=dimensions, scope=scope, **workload)
     else:
         raise InputError("expected --h, --params or a configuration to start from", key="--h")
+    if stack is not None:
+        start = replace(start, stack=load_stack(stack), given=start.given | workload.keys())
     budgets = Budgets(_decode(serving, start), training_budget)
     chosen = find_objective(objective)
-    return find(start, what, chosen, limits or Limits(), source, top=top, progress=progress, budgets=budgets)
+    asked = limits or Limits()
+    return find(
+        start, what, chosen, asked, source, top=top, progress=progress, budgets=budgets, stacked=stack is not None
+    )
 
 
 def _decode(serving: Mapping[str, Any] | None, start: Baseline) -> Workload | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from shapes.cost.error import TIERS
 from shapes.device import Device
 from shapes.errors import InputError
 from shapes.frozen import frozen
@@ -24,7 +25,8 @@ BATCH = 512
 class TimedCandidate:
     """A candidate with its time and FLOPs at the baseline's tokens; ``parameters`` are of what is searched.
 
-    ``structure``: what a prediction is off for together with its like (``_structure``).
+    ``structure``: what a prediction is off for together with its like (``_structure``). ``ratio_error``: of its time
+    over the baseline's, relative, where that is known (None: the timings' own).
     """
 
     change: Mapping[str, int]
@@ -33,6 +35,7 @@ class TimedCandidate:
     layers: int
     parameters: int
     structure: tuple[int, bool, bool] = (0, False, False)
+    ratio_error: float | None = None
 
 
 def rebuilt(space: Space, change: Mapping[str, int]) -> tuple[ModelShape, Workload]:
@@ -61,16 +64,30 @@ def price(space: Space, changes: Sequence[Mapping[str, int]], pricer: Pricer) ->
 
 
 def _priced(space: Space, changes: Sequence[Mapping[str, int]], pricer: Pricer) -> list[TimedCandidate]:
-    made = [rebuilt(space, change) for change in changes]
-    steps = pricer.steps([_timed(space, *one) for one in made])
-    return [_candidate(space, change, *one, step) for change, one, step in zip(changes, made, steps, strict=True)]
+    made = [_as_run(space, change, pricer.device) for change in changes]
+    steps = pricer.steps([_timed(space, *one) for one in made], made if space.as_run is not None else None)
+    found = [_candidate(space, change, *one, step) for change, one, step in zip(changes, made, steps, strict=True)]
+    if space.as_run is None:
+        return found
+    model, workload = _as_run(space, space.baseline, pricer.device)
+    own = pricer.step(_timed(space, model, workload), workload, model)
+    return [
+        replace(one, ratio_error=pricer.error_s(own, step) / own.seconds)
+        for one, step in zip(found, steps, strict=True)
+    ]
+
+
+def _as_run(space: Space, change: Mapping[str, int], device: Device) -> tuple[ModelShape, Workload]:
+    model, workload = rebuilt(space, change)
+    return model, workload if space.as_run is None else space.as_run(workload, device)
 
 
 def _candidate(
     space: Space, change: Mapping[str, int], model: ModelShape, workload: Workload, step: Step
 ) -> TimedCandidate:
-    scale = space.workload.tokens / workload.tokens
-    timing = Timing(step.seconds * scale, step.low * scale, step.high * scale, step.source, step.tier)
+    scale = space.tokens / (workload.tokens * step.accumulation)
+    tier = max(step.tier, step.cost.tier, key=TIERS.index) if step.cost is not None else step.tier
+    timing = Timing(step.seconds * scale, step.low * scale, step.high * scale, step.source, tier)
     return TimedCandidate(
         change, timing, round(step.flops * scale), model.layers, space.parameters(model), _structure(step)
     )

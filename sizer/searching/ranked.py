@@ -91,6 +91,7 @@ class SearchResult(Printable):
     ``pareto``: no other candidate has fewer parameters and less time (model search). ``keys``: dimension -> the
     baseline file's own key for it (empty: there is no file). ``keep``: the baseline is the answer, nothing being better
     beyond the error. ``devices``: of several, each one's source of times.
+    ``stack``: what runs the steps that are compared (None: kernels alone are).
     ``front``: no other candidate is faster both to train and to serve as ``serving`` says (None: that was not asked).
     """
 
@@ -118,6 +119,7 @@ class SearchResult(Printable):
     devices: Mapping[str, str] = field(default_factory=dict)
     serving: Workload | None = None
     front: tuple[Ranked, ...] = ()
+    stack: str | None = None
 
     @property
     def device_labels(self) -> list[str]:
@@ -137,6 +139,7 @@ class SearchResult(Printable):
             "objective": self.objective,
             "tokens": self.tokens,
             "source": self.source,
+            "stack": self.stack,
             "baseline": self.baseline.to_dict(),
             "candidates": [candidate.to_dict() for candidate in self.candidates],
             "best": self.best.to_dict(),

@@ -5,11 +5,11 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 
 from shapes.device import Device
-from shapes.errors import positive_int
+from shapes.errors import InputError, positive_int
 from shapes.memory import memory
-from shapes.timing import Timing
 from sizer.pricing import Pricer
 from sizer.searching.baseline import Baseline
 from sizer.searching.listing import listing, ready
@@ -17,11 +17,12 @@ from sizer.searching.objective import Objective
 from sizer.searching.predicting import TimedCandidate, devices_agree, price, rebuilt, tile_of, wave_edges
 from sizer.searching.ranked import Ranked, SearchResult
 from sizer.searching.shortlist import shortlist
-from sizer.searching.source import Progress, Source
+from sizer.searching.source import Predicted, Progress, Source
 from sizer.searching.space import Limits, Space
 from sizer.searching.spaces import make_space
 from sizer.searching.two_budgets import NO_BUDGETS, Budgets, beside, check_served, front, whole_steps
 from sizer.searching.verdict import keeps, pareto, verdict
+from sizer.subject import run_by
 
 
 def find(
@@ -34,12 +35,14 @@ def find(
     top: int = 5,
     progress: Progress | None = None,
     budgets: Budgets = NO_BUDGETS,
+    stacked: bool = False,
 ) -> SearchResult:
     """The ``top`` candidates of the space named ``what`` that ``objective`` likes best, by the seconds of ``source``.
 
     The objective orders a large space's shortlist as well. Several devices: each candidate counts with its worst loss
     against the best on that device. With ``budgets`` for serving each is priced in decoding too, and the answer has the
-    front of both. ``progress(done, of)``. InputError where nothing satisfies the limits.
+    front of both. ``stacked``: the baseline's stack was asked for. ``progress(done, of)``. InputError where nothing
+    satisfies the limits.
     """
     started = time.perf_counter()
     positive_int(top, "--top")
@@ -50,7 +53,13 @@ def find(
     space = make_space(what, baseline, source.devices[0], limits)
     if budgets.serving is not None:
         space = whole_steps(space, baseline, budgets.serving)
-    pricers = [Pricer(device) for device in source.devices]
+    stack = baseline.stack if space.whole_steps and isinstance(source, Predicted) else None
+    if stacked and stack is None:
+        known = "expected --predict and whole steps (--what model, hidden or microbatch, or --serving) with it"
+        raise InputError(known, key="--stack", value=baseline.stack.name if baseline.stack is not None else None)
+    if stack is not None:
+        space = replace(space, as_run=partial(run_by, stack, baseline.given))
+    pricers = [Pricer(device, stack=stack) for device in source.devices]
     chosen = [space.baseline, *shortlist(space, pricers, objective, progress, budgets.serving)]
     predicted = [price(space, chosen, pricer) for pricer in pricers]
     times = source.times(space, predicted, objective, progress)
@@ -61,7 +70,8 @@ def find(
     return SearchResult(
         what=what,
         objective=objective.name,
-        tokens=space.workload.tokens,
+        tokens=space.tokens,
+        stack=stack.name if stack is not None else None,
         baseline=own,
         candidates=tuple(best),
         verdict=verdict(what, own, best, listed.fixes),
@@ -96,7 +106,7 @@ def rank(rows: Sequence[Sequence[TimedCandidate]], devices: Sequence[Device], ob
     ranked = []
     for index, first in enumerate(rows[0]):
         losses = {device.name: row[index] / one - 1 for device, row, one in zip(devices, values, best, strict=True)}
-        low, high = _ratio_bounds(base.timing, first.timing) if index else (1.0, 1.0)
+        low, high = _ratio_bounds(base, first) if index else (1.0, 1.0)
         worth = objective.weight(base) / objective.weight(first)
         ranked.append(
             Ranked(
@@ -119,15 +129,18 @@ def rank(rows: Sequence[Sequence[TimedCandidate]], devices: Sequence[Device], ob
     return ranked
 
 
-def _ratio_bounds(base: Timing, timing: Timing) -> tuple[float, float]:
-    """Bounds of base over candidate: of predictions by the error of the worse one (what they share cancels), of
+def _ratio_bounds(base: TimedCandidate, one: TimedCandidate) -> tuple[float, float]:
+    """Bounds of base over candidate: of predicted steps by what their ratio has been off by, of predicted kernels by
 
-    measurements by the candidate's own interval, which is of its ratio to the baseline it was paired with.
+    the error of the worse one (what they share cancels), of measurements by the candidate's own interval, which is of
+    its ratio to the baseline it was paired with.
     """
+    timing, ratio = one.timing, base.timing.seconds / one.timing.seconds
     if timing.measured:
-        return base.seconds / timing.high, base.seconds / timing.low
-    error = max((one.high - one.low) / 2 / one.seconds for one in (base, timing))
-    ratio = base.seconds / timing.seconds
+        return base.timing.seconds / timing.high, base.timing.seconds / timing.low
+    error = one.ratio_error
+    if error is None:
+        error = max((each.high - each.low) / 2 / each.seconds for each in (base.timing, timing))
     return ratio * (1 - error), ratio * (1 + error)
 
 

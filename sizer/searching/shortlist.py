@@ -14,14 +14,17 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
+from shapes.cost.step import Work, each_value, group_of, schedule_of, stacked, step_parts, with_layers, work
+from shapes.device import Device
 from shapes.frozen import frozen
 from shapes.model import AttentionShape, Block, ModelShape, MoeShape, Stack
 from shapes.model.resize import DIMENSIONS, resize
-from shapes.operators import Elementwise, Operator, operators
+from shapes.operators import Collective, Operator, operators
+from shapes.software_stack import GROUPS
 from shapes.workload import Workload
 from sizer.pricing import Pricer
 from sizer.searching.objective import Objective
-from sizer.searching.predicting import rebuilt, timed_operators
+from sizer.searching.predicting import TimedCandidate, price, timed_operators
 from sizer.searching.space import Space
 
 Array = NDArray[np.float64]
@@ -33,6 +36,8 @@ SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)
 #: Parts whose operators are priced in one go: one at a time is ten times slower.
 BATCH = 256
 
+#: The part that no layer holds: embedding, head and loss.
+ENDS = "ends 0"
 #: A part of a model and the values of the dimensions it depends on.
 Key = tuple[str, tuple[int, ...]]
 
@@ -64,7 +69,8 @@ def shortlist(
     values = found.seconds * objective.weight(found)
     if serving is None:
         return [space.candidates[index] for index in by_worst_loss(values)[:EXACT]]
-    decode = estimates(replace(space, workload=serving), space.candidates, pricers).seconds * objective.weight(found)
+    served = replace(space, workload=serving, as_run=None)
+    decode = estimates(served, space.candidates, pricers).seconds * objective.weight(found)
     orders = [np.argsort(values[0] ** (1 - share) * decode[0] ** share, kind="stable") for share in SHARES]
     taken = dict.fromkeys(int(order[place]) for place in range(len(orders[0])) for order in orders)
     return [space.candidates[index] for index in list(taken)[:EXACT]]
@@ -88,24 +94,73 @@ def estimates(
     progress: Callable[[int, int], None] | None = None,
 ) -> Estimates:
     """What ``changes`` come to on each pricer's device."""
-    parts = _Parts(space) if _is_decoder(space) else _Whole(space)
+    if not _is_decoder(space):
+        return _one_by_one(space, changes, pricers, progress)
+    parts = _Parts(space, pricers[0].device)
     terms = [parts.terms(change) for change in changes]
     keys = {key: place for place, key in enumerate(dict.fromkeys(key for row in terms for _, key in row))}
-    # Rows: seconds by device, FLOPs, parameters.
-    figures = np.empty((len(pricers) + 2, len(keys)))
     wanted = list(keys)
+    # A row for each device: what its parts take.
+    taken: list[list[Work]] = [[] for _ in pricers]
+    flops: list[float] = []
     for start in range(0, len(wanted), BATCH):
-        some = wanted[start : start + BATCH]
-        figures[:, start : start + len(some)] = _figures(parts, some, pricers)
+        listed = [tuple(parts.operators(key)) for key in wanted[start : start + BATCH]]
+        flops += [float(sum(operator.flops * operator.count for operator in some)) for some in listed]
+        for row, pricer in zip(taken, pricers, strict=True):
+            row.extend(work(step.operators, step.costs) for step in pricer.steps(listed))
         if progress is not None:
-            progress(len(changes) * (start + len(some)) // len(wanted), len(changes))
+            progress(len(changes) * min(start + BATCH, len(wanted)) // len(wanted), len(changes))
     counts = np.array([[count for count, _ in row] for row in terms], dtype=np.float64)
     places = np.array([[keys[key] for _, key in row] for row in terms])
-    totals = (figures[:, places] * counts).sum(axis=-1)
-    seconds = totals[:-2] + parts.rest_s(totals[-1], pricers)
+    # Of the layers a stage runs its share.
+    shares = np.array([1 if key[0] == ENDS else 1 / space.workload.p for _, key in terms[0]])
+
+    def total(values: Array) -> Array:
+        added: Array = (values[places] * counts * shares).sum(axis=1)
+        return added
+
+    whole = np.array([parts.parameters(key) for key in wanted], dtype=np.float64)
+    parameters = (whole[places] * counts).sum(axis=1)
+    seconds = []
+    for row, pricer in zip(taken, pricers, strict=True):
+        layers_and_ends, once = each_value(stacked(row), total), parts.once(parameters, pricer)
+        sent = {**layers_and_ends.communication, **once.communication}
+        stage = replace(layers_and_ends, communication=sent, update_s=once.update_s)
+        seconds.append(_seconds(space, stage, pricer))
     own = space.model.layers
     layers = np.array([change.get("layers", own) for change in changes], dtype=np.float64)
-    return Estimates(seconds, totals[-2], layers, totals[-1])
+    return Estimates(np.stack(seconds), total(np.array(flops)), layers, parameters)
+
+
+def _seconds(space: Space, stage: Work, pricer: Pricer) -> Array:
+    """Seconds of the steps that ``stage`` holds, a value for each; pipeline stages are taken as alike."""
+    if space.as_run is None or pricer.stack is None:
+        sent = [stage.communication[group] for group in GROUPS if group in stage.communication]
+        alone: Array = sum([*stage.layers.seconds.values(), *stage.ends.seconds.values(), *sent], stage.update_s)
+        return alone
+    workload = space.as_run(space.workload, pricer.device)
+    whole = with_layers(stage, workload.p) if workload.p > 1 else stage
+    stack = pricer.stack.without_overlap(workload.exposed)
+    parts = step_parts(stage, whole, schedule_of(workload), stack, pricer.device)
+    seconds: Array = sum(parts.values(), np.zeros(len(stage.update_s)))
+    return seconds
+
+
+def _one_by_one(
+    space: Space, changes: Sequence[Change], pricers: Sequence[Pricer], progress: Callable[[int, int], None] | None
+) -> Estimates:
+    rows: list[list[TimedCandidate]] = [[] for _ in pricers]
+    for start in range(0, len(changes), BATCH):
+        for row, pricer in zip(rows, pricers, strict=True):
+            row.extend(price(space, changes[start : start + BATCH], pricer))
+        if progress is not None:
+            progress(len(rows[0]), len(changes))
+    seconds = np.array([[one.timing.seconds for one in row] for row in rows])
+    flops, layers, parameters = (
+        np.array([getattr(one, name) for one in rows[0]], dtype=np.float64)
+        for name in ("flops", "layers", "parameters")
+    )
+    return Estimates(seconds, flops, layers, parameters)
 
 
 def _is_decoder(space: Space) -> bool:
@@ -113,52 +168,6 @@ def _is_decoder(space: Space) -> bool:
     blocks = space.model.main.kinds
     alike = space.workload.p == 1 or len(blocks) == 1
     return "hidden" in space.candidates[0] and len(space.model.stacks) == 1 and alike
-
-
-def _figures(parts: _Parts | _Whole, keys: Sequence[Key], pricers: Sequence[Pricer]) -> Array:
-    owners: list[int] = []
-    found: list[Operator] = []
-    figures = np.zeros((len(pricers) + 2, len(keys)))
-    for index, key in enumerate(keys):
-        figures[-1, index] = parts.parameters(key)
-        for operator in parts.operators(key):
-            owners.append(index)
-            found.append(operator)
-    counts = np.array([operator.count for operator in found], dtype=np.float64)
-    for row, pricer in enumerate(pricers):
-        seconds = np.array([cost.seconds for cost in pricer.step(found).costs])
-        figures[row] = np.bincount(owners, seconds * counts, len(keys))
-    flops = np.array([operator.flops for operator in found], dtype=np.float64)
-    figures[-2] = np.bincount(owners, flops * counts, len(keys))
-    scale = np.array([parts.scale(key) for key in keys])
-    figures[:-1] *= scale
-    return figures
-
-
-class _Whole:
-    """Candidates one by one: every operator of each."""
-
-    def __init__(self, space: Space) -> None:
-        self._space = space
-        self._names = tuple(space.candidates[0])
-
-    def _change(self, key: Key) -> Change:
-        return dict(zip(self._names, key[1], strict=True))
-
-    def terms(self, change: Change) -> Sequence[tuple[int, Key]]:
-        return ((1, ("whole", tuple(change[name] for name in self._names))),)
-
-    def operators(self, key: Key) -> Sequence[Operator]:
-        return timed_operators(self._space, self._change(key))
-
-    def parameters(self, key: Key) -> int:
-        return self._space.parameters(rebuilt(self._space, self._change(key))[0])
-
-    def scale(self, key: Key) -> float:
-        return self._space.workload.tokens / rebuilt(self._space, self._change(key))[1].tokens
-
-    def rest_s(self, parameters: Array, pricers: Sequence[Pricer]) -> Array | float:
-        return 0.0
 
 
 #: A part of a decoder -> the dimensions it depends on, as far as a space changes them.
@@ -173,11 +182,12 @@ _DEPENDS = {
 class _Parts:
     """Attention, MLP or experts of each kind of layer, and ends, each once for the dimensions it depends on."""
 
-    def __init__(self, space: Space) -> None:
+    def __init__(self, space: Space, device: Device) -> None:
         assert all(name in DIMENSIONS for name in space.candidates[0])
         self._space = space
+        workload = space.workload if space.as_run is None else space.as_run(space.workload, device)
         #: A part is of one layer, which no pipeline cuts.
-        self._workload = replace(space.workload, p=1)
+        self._workload = replace(workload, p=1, vpp=1)
         changed = space.candidates[0]  # all of a space change the same dimensions
         self._names = {kind: [name for name in names if name in changed] for kind, names in _DEPENDS.items()}
         #: Of each layer count the parts that make it up, and how many of each.
@@ -195,8 +205,8 @@ class _Parts:
         own = self._space.model.main.blocks
         counts = Counter({part: 0 for block in own for part in self._parts(block)})  # all candidates have the same
         for block in resize(self._space.model, layers=layers).main.blocks:
-            counts.update(dict.fromkeys(self._parts(block), block.count // self._space.workload.p))
-        counts["ends 0"] = 1
+            counts.update(dict.fromkeys(self._parts(block), block.count))
+        counts[ENDS] = 1
         return [(count, part, self._names[part.split()[0]]) for part, count in counts.items()]
 
     def _parts(self, block: Block) -> Iterator[str]:
@@ -209,7 +219,7 @@ class _Parts:
         kind, decode = key[0].split()[0], self._workload.decode
         workload = self._workload if kind == "experts" or decode else replace(self._workload, e=1)
         for operator in operators(self._model(key), workload):
-            if _is_optimizer(operator) or operator.name.startswith("layers.") != (kind != "ends"):
+            if _once(operator) or operator.name.startswith("layers.") != (kind != "ends"):
                 continue
             # A decode step is of whole layers: the part is picked out of one.
             if not decode or kind == "ends" or _is_mlp(operator) == (kind != "attention"):
@@ -219,14 +229,12 @@ class _Parts:
         # Nothing of a decode step goes with them.
         return 0 if self._workload.decode else self._model(key).parameters
 
-    def scale(self, key: Key) -> float:
-        return 1.0
-
-    def rest_s(self, parameters: Array, pricers: Sequence[Pricer]) -> Array:
-        """The optimizer's seconds by device: it is memory-bound, and goes with the parameters."""
-        step = [operator for operator in timed_operators(self._space, self._space.baseline) if _is_optimizer(operator)]
-        seconds = np.array([pricer.step(step).seconds for pricer in pricers])
-        return seconds[:, None] * parameters / self._space.model.parameters
+    def once(self, parameters: Array, pricer: Pricer) -> Work:
+        """What a step does once: the optimizer and the gradients' collectives are bound by bytes, and go with the
+        parameters."""
+        step = pricer.step([one for one in timed_operators(self._space, self._space.baseline) if _once(one)])
+        share = parameters / self._space.model.parameters
+        return each_value(work(step.operators, step.costs), lambda value: value * share)
 
     def _model(self, key: Key) -> ModelShape:
         kind, place = key[0].split()
@@ -261,5 +269,6 @@ def _kind(block: Block) -> str:
     return "experts" if isinstance(block.mlp, MoeShape) else "mlp"
 
 
-def _is_optimizer(operator: Operator) -> bool:
-    return isinstance(operator, Elementwise) and operator.what == "optimizer"
+def _once(operator: Operator) -> bool:
+    """The update, and what data parallelism sends."""
+    return operator.phase == "optimizer" or (isinstance(operator, Collective) and group_of(operator) == "data")

@@ -8,6 +8,7 @@ from fractions import Fraction
 from math import lcm
 from typing import TYPE_CHECKING
 
+from shapes.device import Device
 from shapes.errors import InputError, positive_int
 from shapes.frozen import frozen
 from shapes.model import ModelShape
@@ -40,6 +41,8 @@ class Space:
 
     ``timed`` lists are timed (None: all), measured as ``measured_parts`` of the model (None: whole layers and the head;
     none: their matrix products one by one).
+    ``as_run``: a workload as a software stack runs it on a device, which then prices whole steps (None: kernels alone
+    are added up).
     ``parameters_of``: None: the whole model's. ``operators_of`` replaces the model's own operators (the book's single
     product). ``excluded``: constraint -> how many candidates it left out, in words a person can act on.
     """
@@ -51,10 +54,21 @@ class Space:
     baseline: Mapping[str, int]
     timed: Callable[[ModelShape, Workload], Iterable[Operator]] | None = None
     measured_parts: tuple[PartName, ...] | None = None
+    as_run: Callable[[Workload, Device], Workload] | None = None
     parameters_of: Callable[[ModelShape], int] | None = None
     operators_of: Callable[[ModelShape, Workload], tuple[Operator, ...]] | None = None
     excluded: Mapping[str, int] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+
+    @property
+    def whole_steps(self) -> bool:
+        """Whether what is timed is a whole step, not some of its kernels."""
+        return self.timed is None and self.operators_of is None
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of the baseline that every time is of: a microbatch's, or a global step's where a stack runs it."""
+        return self.workload.tokens * (self.workload.accumulation if self.as_run is not None else 1)
 
     def parameters(self, model: ModelShape) -> int:
         """Parameters of what is searched (an MLP, a model), of one candidate's ``model``."""

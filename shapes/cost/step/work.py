@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
+
+import numpy as np
 
 from shapes.cost.result import Cost
 from shapes.model import ModelShape
@@ -125,6 +127,39 @@ def work(operators: Iterable[Operator], costs: Iterable[Cost]) -> Work:
     return total
 
 
+def stacked(works: Sequence[Work]) -> Work:
+    """Many steps as one, whose values are arrays of their length."""
+
+    def columns(dicts: Sequence[Mapping[Any, Any]]) -> dict[Any, Any]:
+        keys = dict.fromkeys(key for one in dicts for key in one)
+        return {key: np.array([one.get(key, 0.0) for one in dicts], float) for key in keys}
+
+    def region(own: Sequence[Region]) -> Region:
+        return Region(
+            columns([one.seconds for one in own]), columns([one.runs for one in own]),
+            np.array([one.fallbacks for one in own], float),
+        )  # fmt: skip
+
+    return Work(
+        region([one.layers for one in works]), region([one.ends for one in works]),
+        columns([one.communication for one in works]), columns([one.messages for one in works]),
+        np.array([one.update_s for one in works], float),
+    )  # fmt: skip
+
+
+def each_value(one: Work, function: Callable[[Any], Any]) -> Work:
+    """``one`` with ``function`` of every value."""
+
+    def changed(values: Mapping[Any, Any]) -> dict[Any, Any]:
+        return {key: function(value) for key, value in values.items()}
+
+    layers, ends = (
+        Region(changed(region.seconds), changed(region.runs), function(region.fallbacks))
+        for region in (one.layers, one.ends)
+    )
+    return Work(layers, ends, changed(one.communication), changed(one.messages), function(one.update_s))
+
+
 def _falls_back(operator: Gemm) -> bool:
     return (
         operator.kind == "bmm"
@@ -154,17 +189,17 @@ def slowest_stage(last: Work, model: ModelShape, p: int) -> Work:
     own = min(range(layers - p + 2), key=slowest)
     others = -(-(layers - own) // (p - 1))
     if others * layer >= (own + predicting) * layer + ends:
-        return _with_layers(replace(last, ends=Region()), others / held)
-    return _with_layers(last, (own + predicting) / held)
+        return with_layers(replace(last, ends=Region()), others / held)
+    return with_layers(last, (own + predicting) / held)
 
 
-def _with_layers(stage: Work, share: float) -> Work:
+def with_layers(stage: Work, share: float) -> Work:
     """``share`` of the stage's layers, and of what they send each other."""
     communication, messages = dict(stage.communication), dict(stage.messages)
     for group in WITHIN:
         if group in communication:
-            messages[group] *= share
+            messages[group] = messages[group] * share
         for part in (group, *(part for part, whole in PARTS.items() if whole == group)):
             if part in communication:
-                communication[part] *= share
+                communication[part] = communication[part] * share
     return replace(stage, layers=stage.layers.scaled(share), communication=communication, messages=messages)

@@ -30,11 +30,14 @@ def space(baseline: Baseline, device: Device, limits: Limits) -> Space:
         if highest < wanted:
             excluded[f"memory of {device.name} (the largest that fits is {fits[s]} at s {s})"] = wanted - highest
         every = limits.values(1, highest, 1)
-        kept = [b for b in every if limits.misaligned or limits.step is not None or _is_round(b)]
+        whole = [b for b in every if workload.global_batch is None or workload.global_batch % (b * workload.d) == 0]
+        kept = [b for b in whole if limits.misaligned or limits.step is not None or _is_round(b)]
         found += [{key: {"b": b, "s": s}[key] for key in own} for b in kept]
-        if len(kept) < len(every):
+        if len(whole) < len(every):
+            excluded[f"--global-batch {workload.global_batch} in whole microbatches at s {s}"] = len(every) - len(whole)
+        if len(kept) < len(whole):
             reason = f"b of more than {BITS} significant bits at s {s} (--step 1 takes them all)"
-            excluded[reason] = len(every) - len(kept)
+            excluded[reason] = len(whole) - len(kept)
     candidates = tuple(change for change in found if change != own)
     if not candidates:
         raise nothing_left(NAME, excluded)
