@@ -132,7 +132,7 @@ def _quantise(model: Any) -> None:
             narrow = Linear4bit(
                 linear.in_features, linear.out_features, bias=linear.bias is not None, compute_dtype=torch.bfloat16,
                 compress_statistics=True, quant_type="nf4",
-            )  # fmt: skip
+            ).to(linear.weight.dtype)  # fmt: skip
             narrow.load_state_dict(linear.state_dict())
             setattr(module, name, narrow.to("cpu"))
     model.is_loaded_in_4bit = True

@@ -350,8 +350,11 @@ def _frozen(tape: Tape, linear: Linear, x: Tensor, sizes: Sizes, own: tuple[int,
             saves_bytes=product * n if sizes.adapter > product else 0, views_gradient=True,
         )  # fmt: skip
         tape.hold(*held)
-    scaled = _promoted(tape, tape.op("scaled", (inside,), y), out)
-    return tape.op("with the adapter", (out, scaled), out.bytes, shares_gradient=True)
+    scaled = tape.op("scaled", (inside,), y)
+    tape.hold(*held)
+    adapted = tape.op("with the adapter", (out, _promoted(tape, scaled, out)), out.bytes, shares_gradient=True)
+    tape.hold(*held)
+    return adapted
 
 
 def _adapters_input(
