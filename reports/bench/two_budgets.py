@@ -91,7 +91,8 @@ def heads_at_128k() -> tuple[float, float]:
 def main() -> None:
     prompt, decode = heads_at_128k()
     limits = Limits(step=512, vary=("mla-heads",))
-    found = search(CONFIG, what="model", limits=limits, e=32, d=32, serving=SERVING, training_budget=1.0)
+    stack = TRAINING["stack"]
+    found = search(CONFIG, what="model", limits=limits, e=32, d=32, serving=SERVING, training_budget=1.0, stack=stack)
     draw("search", found, str(PLOT))
     front = [
         [label(one), seconds_text(one.timing.seconds), f"{one.speedup:.2f}x",

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from functools import lru_cache
 
 from shapes.frozen import frozen
 from shapes.memory.saved import Loss, Sizes, alibi_in_fp32, layer_tape, masked, style_of, tail_tape
@@ -230,15 +231,29 @@ def _backward_moments(
 def _kinds(step: Step, gradients: Gradients) -> tuple[list[_Layer], tuple[tuple[int, int], ...]]:
     """The stage's kinds of layers, and its runs of equal layers in order: (which kind, so many)."""
     kinds, runs = stage_runs(step.model, step.workload.p, step.stage)
-    layers = []
-    for stack, block in kinds:
-        sizes = step.sizes(sequence_length(step.model, stack, step.workload))
-        layers.append(_layer(step, replace(block, count=1), stack.hidden, sizes, gradients))
+    workload = step.workload
+    # What a layer keeps knows no other ranks, stages or steps: a plan asks for it again and again.
+    alone = replace(
+        workload,
+        d=workload.e,
+        p=1,
+        vpp=1,
+        replicas=1,
+        zero=3 if workload.zero == 3 else 0,
+        gpus=None,
+        global_batch=None,
+    )
+    alike = replace(step, workload=alone, stage="last", in_flight=1)
+    layers = [
+        _layer(alike, replace(block, count=1), stack.hidden, sequence_length(step.model, stack, workload), gradients)
+        for stack, block in kinds
+    ]
     return layers, runs
 
 
-def _layer(step: Step, block: Block, hidden: int, sizes: Sizes, gradients: Gradients) -> _Layer:
-    workload = step.workload
+@lru_cache(maxsize=1024)
+def _layer(step: Step, block: Block, hidden: int, s: int, gradients: Gradients) -> _Layer:
+    workload, sizes = step.workload, step.sizes(s)
     tape = layer_tape(block, hidden, sizes)
     x = sizes.whole * hidden * sizes.element
     alone = workload.finetune == "frozen-base"  # then nothing runs backward here
