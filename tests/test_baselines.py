@@ -96,6 +96,14 @@ def test_quiet_leaves_out_what_has_no_finding(models: Path) -> None:
     assert run("check", "even", "-q", "--select", "SZ101").output == ""
 
 
+def test_statistics_of_refused_files_alone_are_not_written(models: Path, tmp_path: Path) -> None:
+    counts = tmp_path / "counts.txt"
+    result = run("check", ".", "--precision", "half", "--statistics", "-o", str(counts))
+    assert result.exit_code == 2
+    assert "--precision = 'half'" in result.stderr
+    assert not counts.exists()
+
+
 def test_statistics_count_findings_by_rule(models: Path) -> None:
     write(models / "third" / "config.json")
     result = run("check", ".", "--select", "SZ101", "--statistics")

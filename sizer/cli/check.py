@@ -175,9 +175,11 @@ def command(
         reports, accepted = [report for report, _ in pairs], sum(number for _, number in pairs)
     checked = Checked(tuple(reports), accepted, passed_over)
     shown = replace(checked, reports=tuple(one for one in reports if one.findings or not quiet))
+    if not shown.reports and refused:
+        sys.exit(2)  # all that is to be said was
     if statistics:
         write_answer("check --statistics", shown, None, output)
-    elif shown.reports or (format_ != "text" and not refused):
+    elif shown.reports or format_ != "text":
         write_answer("check", shown, format_, output, seen=_pages(overviews, shown) if overviews else None)
     if refused:
         sys.exit(2)
