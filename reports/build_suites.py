@@ -41,11 +41,12 @@ def page(path: Path, rows: list[Row]) -> str:
         f"{name} {version}" for name, version in [("driver", environment["driver"]), *known] if version
     )
     lines = [
-        f"# {path.stem} on {environment['device']}", "",
-        f"Generated from `{path.name}` by `python reports/build_suites.py`; "
-        f"{versions}.",
-        "", *outcomes(rows),
-    ]  # fmt: skip
+        f"# {path.stem} on {environment['device']}",
+        "",
+        f"Generated from `{path.name}` by `python reports/build_suites.py`; {versions}.",
+        "",
+        *outcomes(rows),
+    ]
     timed = [row for row in rows if row["status"] == "ok"]
     if path.stem == "misalignment":
         lines += misalignment(timed)
@@ -112,13 +113,33 @@ def parts(rows: list[Row]) -> list[str]:
         weights, description = weights_of(row["description"]), row["description"]
         attention = (description.get("block") or {}).get("attention") or {}
         table.append(
-            (row["label"], row["m"], row["k"], attention.get("heads", "-"), attention.get("head_dim", "-"), row["n"],
-             f"{weights / 1e6:.1f}", f"{row['seconds'] * 1e3:.4g}", f"{row['seconds'] / weights * 1e12:.4g}",
-             f"{row['tflops'] or 0:.4g}", f"{row['peak_bytes'] / 2**30:.2f}" if row["peak_bytes"] else "-")
-        )  # fmt: skip
+            (
+                row["label"],
+                row["m"],
+                row["k"],
+                attention.get("heads", "-"),
+                attention.get("head_dim", "-"),
+                row["n"],
+                f"{weights / 1e6:.1f}",
+                f"{row['seconds'] * 1e3:.4g}",
+                f"{row['seconds'] / weights * 1e12:.4g}",
+                f"{row['tflops'] or 0:.4g}",
+                f"{row['peak_bytes'] / 2**30:.2f}" if row["peak_bytes"] else "-",
+            )
+        )
     headers = (
-        "part", "tokens", "h", "a", "head_dim", "d_ff or v", "M weights", "ms", "ps per weight", "TFLOPS", "peak GiB",
-    )  # fmt: skip
+        "part",
+        "tokens",
+        "h",
+        "a",
+        "head_dim",
+        "d_ff or v",
+        "M weights",
+        "ms",
+        "ps per weight",
+        "TFLOPS",
+        "peak GiB",
+    )
     return ["", tabulate(table, headers, tablefmt="github", disable_numparse=True)]
 
 
@@ -143,11 +164,17 @@ def tables(rows: list[Row]) -> Iterator[str]:
     for label, group in groups.items():
         ranked = sorted(group, key=lambda row: -(row["tflops"] or 0))[:20]
         table = [
-            (row["m"], row["n"], row["k"], row["layout"] or "-", f"{row['seconds'] * 1e3:.4g}",
-             f"{row['tflops'] or 0:.4g}",
-             f"{row['peak_bytes'] / 2**30:.2f}" if row["peak_bytes"] else "-")
+            (
+                row["m"],
+                row["n"],
+                row["k"],
+                row["layout"] or "-",
+                f"{row['seconds'] * 1e3:.4g}",
+                f"{row['tflops'] or 0:.4g}",
+                f"{row['peak_bytes'] / 2**30:.2f}" if row["peak_bytes"] else "-",
+            )
             for row in ranked
-        ]  # fmt: skip
+        ]
         headers = ("m", "n", "k", "layout", "ms", "TFLOPS", "peak GiB")
         yield f"## {label}\n\nThe {len(ranked)} fastest of {len(group)}.\n"
         yield tabulate(table, headers, tablefmt="github", disable_numparse=True) + "\n"

@@ -30,9 +30,17 @@ _HOMES = {
 }
 
 __all__ = [
-    "Device", "InputError", "ModelShape", "Timing", "Workload", "list_devices", "load_device", "predict",
-    "predict_gemm", "predict_many",
-]  # fmt: skip
+    "Device",
+    "InputError",
+    "ModelShape",
+    "Timing",
+    "Workload",
+    "list_devices",
+    "load_device",
+    "predict",
+    "predict_gemm",
+    "predict_many",
+]
 
 
 def __getattr__(name: str) -> object:

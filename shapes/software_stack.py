@@ -33,8 +33,18 @@ DEFAULT_STACK = "transformers-eager"
 
 #: What an operator's seconds are multiplied by: products, attention, and the groups of memory-bound operators.
 PRODUCTS = ("gemm", "bmm", "grouped", "attention")
-ELEMENTWISE = ("norm", "rotary", "residual", "activation", "softmax", "dropout", "cross_entropy", "embedding", "moe",
-               "quantise")  # fmt: skip
+ELEMENTWISE = (
+    "norm",
+    "rotary",
+    "residual",
+    "activation",
+    "softmax",
+    "dropout",
+    "cross_entropy",
+    "embedding",
+    "moe",
+    "quantise",
+)
 CLASSES = (*PRODUCTS, *ELEMENTWISE)
 #: Of those, what a mixture of experts runs beside its routing's products.
 EXPERTS = ("grouped", "moe")
@@ -286,9 +296,11 @@ def _host(table: Table) -> Host:
     launches |= {key: kernels.number(key) if kernels.has(key) else everything for key in ELEMENTWISE}
     kernels.refuse_the_rest()
     host = Host(
-        table.zero_or_more("launch_s"), MappingProxyType(launches), table.zero_or_more("collective_s"),
+        table.zero_or_more("launch_s"),
+        MappingProxyType(launches),
+        table.zero_or_more("collective_s"),
         table.zero_or_more("softmax_fallback_s"),
-    )  # fmt: skip
+    )
     table.refuse_the_rest()
     return host
 

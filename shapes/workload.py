@@ -19,9 +19,17 @@ AttentionKernel = Literal["auto", "flash", "fa2", "fa3", "fa4", "cudnn", "flashi
 Checkpointing = Literal["none", "selective", "full"]
 #: Optimizers whose states are known (shapes.model.states), what a parameter is kept in, whose kernels save activations.
 Optimizer = Literal[
-    "adamw", "adamw-bf16", "adamw-8bit", "adamw-master", "sgd", "sgd-momentum", "lion", "adafactor",
-    "adafactor-momentum", "muon",
-]  # fmt: skip
+    "adamw",
+    "adamw-bf16",
+    "adamw-8bit",
+    "adamw-master",
+    "sgd",
+    "sgd-momentum",
+    "lion",
+    "adafactor",
+    "adafactor-momentum",
+    "muon",
+]
 PrecisionName = Literal["fp32", "mixed", "mixed-16", "amp", "bf16", "fp8", "fp8-weights"]
 Implementation = Literal["huggingface", "megatron"]
 #: Element types that serving software keeps a KV cache in.
@@ -219,8 +227,15 @@ class Workload:
     @property
     def exposed(self) -> tuple[str, ...]:
         """Communication that there is and that overlaps with nothing: ``no_overlap`` taken apart."""
-        ranks = {"data": self.d * self.cp, "gather": self.d * self.cp, "tensor": self.t, "tensor-forward": self.t,
-                 "expert": self.e, "context": self.cp, "pipeline": self.p}  # fmt: skip
+        ranks = {
+            "data": self.d * self.cp,
+            "gather": self.d * self.cp,
+            "tensor": self.t,
+            "tensor-forward": self.t,
+            "expert": self.e,
+            "context": self.cp,
+            "pipeline": self.p,
+        }
         return tuple(name for name in _words(self.no_overlap) if ranks[name] > 1)
 
     @property

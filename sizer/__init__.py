@@ -48,9 +48,22 @@ _HOMES = {
 }
 
 __all__ = [
-    "InputError", "ModelShape", "Reading", "Report", "Workload", "check", "deploy", "diff", "memory", "ops",
-    "pad_vocab", "read_config", "round_to_alignment", "search", "swiglu_width",
-]  # fmt: skip
+    "InputError",
+    "ModelShape",
+    "Reading",
+    "Report",
+    "Workload",
+    "check",
+    "deploy",
+    "diff",
+    "memory",
+    "ops",
+    "pad_vocab",
+    "read_config",
+    "round_to_alignment",
+    "search",
+    "swiglu_width",
+]
 
 
 def __getattr__(name: str) -> object:

@@ -43,9 +43,10 @@ def batch(
         positive_int(global_batch, "global_batch", maximum=2**40)
         if global_batch % (microbatch * d):
             raise InputError(
-                f"expected a multiple of MBS x DP = {microbatch} x {d} = {microbatch * d}", key="global_batch",
+                f"expected a multiple of MBS x DP = {microbatch} x {d} = {microbatch * d}",
+                key="global_batch",
                 value=global_batch,
-            )  # fmt: skip
+            )
         microbatches = global_batch // (microbatch * d)
     return Batch(gpus, t, p, d, microbatch, microbatches)
 

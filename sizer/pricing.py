@@ -181,9 +181,11 @@ class Pricer:
             raise InputError(expected, where=self.device.origin, key="cost and error") from None
         if wrong:
             raise InputError(
-                "expected constants that give finite times", where=self.device.origin, key="cost and error",
+                "expected constants that give finite times",
+                where=self.device.origin,
+                key="cost and error",
                 value=wrong[0].seconds,
-            )  # fmt: skip
+            )
         return costs
 
     def error_s(self, before: Step, after: Step) -> float:

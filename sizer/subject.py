@@ -37,9 +37,19 @@ AUTOCAST = ("bf16", "fp16")
 
 #: Fields of ``Workload`` that change the operators of a formula and not those of a trace.
 _NOT_TRACED = (
-    "p", "d", "e", "cp", "vpp", "replicas", "zero", "checkpointing", "sequence_parallel", "gpus",
-    "dispatcher", "ep_overlap",
-)  # fmt: skip
+    "p",
+    "d",
+    "e",
+    "cp",
+    "vpp",
+    "replicas",
+    "zero",
+    "checkpointing",
+    "sequence_parallel",
+    "gpus",
+    "dispatcher",
+    "ep_overlap",
+)
 
 
 @frozen
@@ -143,14 +153,26 @@ def read_subject(
     except InputError as error:
         raise error.at(reading.source) from None
     return Subject(
-        where=reading.source, model_type=model.model_type, parameters=model.parameters,
-        active_parameters=model.active_parameters, workload=runs, operators=found, model=model, reading=reading,
+        where=reading.source,
+        model_type=model.model_type,
+        parameters=model.parameters,
+        active_parameters=model.active_parameters,
+        workload=runs,
+        operators=found,
+        model=model,
+        reading=reading,
         dimensions=dimensions(model),
-        notes=(*reading.notes, *sentences(reading.unread), *_routing(model, runs), *_serving(reading, runs),
-               *_instead(problems, runs)),
-        given=frozenset({*reading.workload, *workload}), asked=settled if problems else None,
+        notes=(
+            *reading.notes,
+            *sentences(reading.unread),
+            *_routing(model, runs),
+            *_serving(reading, runs),
+            *_instead(problems, runs),
+        ),
+        given=frozenset({*reading.workload, *workload}),
+        asked=settled if problems else None,
         stack=load_stack(stack) if stack is not None else default_stack(reading.format),
-    )  # fmt: skip
+    )
 
 
 def _run_by(subject: Subject, stack: str | SoftwareStack | None) -> Subject:
@@ -272,10 +294,20 @@ def _traced_config(
         _check_adapters(asked)
         settled = Workload(**_with_data_parallelism(asked))
         traced = trace_config(
-            source, b=settled.b, s=settled.s, phase=settled.phase, attention=settled.attention, dtype=settled.dtype,
-            expert_load=settled.expert_load, t=settled.t, decoder_s=settled.decoder_s, fused_qkv=settled.fused_qkv,
-            fused_gate_up=settled.fused_gate_up, plan=plan, recipe=settled.recipe,
-        )  # fmt: skip
+            source,
+            b=settled.b,
+            s=settled.s,
+            phase=settled.phase,
+            attention=settled.attention,
+            dtype=settled.dtype,
+            expert_load=settled.expert_load,
+            t=settled.t,
+            decoder_s=settled.decoder_s,
+            fused_qkv=settled.fused_qkv,
+            fused_gate_up=settled.fused_gate_up,
+            plan=plan,
+            recipe=settled.recipe,
+        )
     except InputError as error:
         if because is not None and isinstance(error, MissingExtra):
             raise InputError(
@@ -345,9 +377,16 @@ def _traced_module(
         ran[key] = size
     settled = Workload(**{**workload, **ran})
     traced = trace(
-        module, *positional, phase=settled.phase, expert_load=settled.expert_load, fused_qkv=settled.fused_qkv,
-        fused_gate_up=settled.fused_gate_up, plan=plan, t=settled.t, **keywords,
-    )  # fmt: skip
+        module,
+        *positional,
+        phase=settled.phase,
+        expert_load=settled.expert_load,
+        fused_qkv=settled.fused_qkv,
+        fused_gate_up=settled.fused_gate_up,
+        plan=plan,
+        t=settled.t,
+        **keywords,
+    )
     runs_in = _main_dtype(traced.operators)
     asked, cast = workload.get("dtype", runs_in), ""
     if asked != runs_in:
@@ -407,14 +446,21 @@ def subject_of_trace(
     plain = Workload()
     unused = [key for key in _NOT_TRACED if getattr(workload, key) != getattr(plain, key)]
     return Subject(
-        where=where, model_type=traced.model_type, parameters=traced.parameters,
-        active_parameters=traced.active_parameters or traced.parameters, workload=workload,
-        operators=traced.operators, dimensions=dims or {}, given=given, notes=(
-            "operators traced on torch's meta device", *traced.notes,
+        where=where,
+        model_type=traced.model_type,
+        parameters=traced.parameters,
+        active_parameters=traced.active_parameters or traced.parameters,
+        workload=workload,
+        operators=traced.operators,
+        dimensions=dims or {},
+        given=given,
+        notes=(
+            "operators traced on torch's meta device",
+            *traced.notes,
             *(f"cannot see into {name}" for name in traced.opaque),
             *([f"the trace is of one whole pass: {', '.join(unused)} change none of its operators"] if unused else ()),
         ),
-    )  # fmt: skip
+    )
 
 
 def run_on(subject: Subject, device: Device) -> Subject:
@@ -450,6 +496,11 @@ def resized_subject(subject: Subject, model: ModelShape, workload: Workload) -> 
     if subject.asked is not None:
         workload = nearest_split(model, workload)
     return replace(
-        subject, model=model, workload=workload, operators=operators(model, workload), parameters=model.parameters,
-        active_parameters=model.active_parameters, dimensions=dimensions(model),
-    )  # fmt: skip
+        subject,
+        model=model,
+        workload=workload,
+        operators=operators(model, workload),
+        parameters=model.parameters,
+        active_parameters=model.active_parameters,
+        dimensions=dimensions(model),
+    )

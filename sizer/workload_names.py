@@ -14,8 +14,14 @@ from shapes.workload import Workload
 
 #: A field of ``Workload`` -> what people call it, as reports and options do; the others go by their own names.
 WORDS: dict[str, str] = {
-    "b": "microbatch", "s": "sequence", "t": "tp", "p": "pp", "d": "dp", "e": "ep", "decoder_s": "decoder_sequence",
-}  # fmt: skip
+    "b": "microbatch",
+    "s": "sequence",
+    "t": "tp",
+    "p": "pp",
+    "d": "dp",
+    "e": "ep",
+    "decoder_s": "decoder_sequence",
+}
 
 _LETTERS = {word: letter for letter, word in WORDS.items()}
 WORKLOAD_FIELDS = tuple(field.name for field in fields(Workload))

@@ -93,9 +93,14 @@ def track_adapted(
         fake = FakeTensorMode(allow_non_fake_inputs=True)
         _make_fake(model, fake)
     with (
-        warnings.catch_warnings(), fake, oracle._as_without_packing(), oracle._as_cuda_attends(),
-        _hooks_of_frozen_weights(), _no_hooks_of_modules(), _autocast_is_asked_of_the_cpu(),
-    ):  # fmt: skip
+        warnings.catch_warnings(),
+        fake,
+        oracle._as_without_packing(),
+        oracle._as_cuda_attends(),
+        _hooks_of_frozen_weights(),
+        _no_hooks_of_modules(),
+        _autocast_is_asked_of_the_cpu(),
+    ):
         warnings.simplefilter("ignore")
         update = torch.optim.AdamW([one for one in model.parameters() if one.requires_grad])
         autocast = partial(torch.autocast, "cpu", dtype=torch.bfloat16, enabled=tuning.autocast)
@@ -130,9 +135,13 @@ def _quantise(model: Any) -> None:
             if type(linear) is not torch.nn.Linear or name == "lm_head":
                 continue
             narrow = Linear4bit(
-                linear.in_features, linear.out_features, bias=linear.bias is not None, compute_dtype=torch.bfloat16,
-                compress_statistics=True, quant_type="nf4",
-            ).to(linear.weight.dtype)  # fmt: skip
+                linear.in_features,
+                linear.out_features,
+                bias=linear.bias is not None,
+                compute_dtype=torch.bfloat16,
+                compress_statistics=True,
+                quant_type="nf4",
+            ).to(linear.weight.dtype)
             narrow.load_state_dict(linear.state_dict())
             setattr(module, name, narrow.to("cpu"))
     model.is_loaded_in_4bit = True

@@ -86,9 +86,11 @@ class FakePool:
 
 
 def fleet(
-    pool: FakePool, names: Sequence[str] = ("H100/0", "H100/1"), environment: Environment = ENVIRONMENT,
+    pool: FakePool,
+    names: Sequence[str] = ("H100/0", "H100/1"),
+    environment: Environment = ENVIRONMENT,
     silent_s: float = 1e9,
-) -> tuple[Fleet, list[str]]:  # fmt: skip
+) -> tuple[Fleet, list[str]]:
     """A fleet over ``pool`` and the lines that it says."""
     said: list[str] = []
     members = [Member(name, name.partition("/")[0], state="stopped") for name in names]

@@ -169,10 +169,16 @@ def _sent(value: T) -> T:
 def measurement(job: Job, samples: NDArray[np.float64], **changes: object) -> Measurement:
     """What a sweep would record of ``job``."""
     values: dict[str, object] = {
-        "key": job.key, "description": job.describe(), "environment": ENVIRONMENT, "status": "ok",
+        "key": job.key,
+        "description": job.describe(),
+        "environment": ENVIRONMENT,
+        "status": "ok",
         "samples": samples,
         "stop": "precision",
-        "flops": job.work.flops, "bytes": getattr(job.work, "bytes", 1000), "created": time.time(),
-        **summary_fields(samples), **changes,
-    }  # fmt: skip
+        "flops": job.work.flops,
+        "bytes": getattr(job.work, "bytes", 1000),
+        "created": time.time(),
+        **summary_fields(samples),
+        **changes,
+    }
     return Measurement(**values)  # type: ignore[arg-type]

@@ -21,30 +21,60 @@ from torch.distributed._tools.mem_tracker import MemTracker
 #: Small and medium configurations of the six families; dropout off unless a case asks for it.
 CONFIGS: dict[str, dict[str, Any]] = {
     "llama": {
-        "hidden_size": 1024, "intermediate_size": 2816, "num_hidden_layers": 4, "num_attention_heads": 16,
-        "num_key_value_heads": 4, "vocab_size": 32000,
+        "hidden_size": 1024,
+        "intermediate_size": 2816,
+        "num_hidden_layers": 4,
+        "num_attention_heads": 16,
+        "num_key_value_heads": 4,
+        "vocab_size": 32000,
     },
     "gpt2": {
-        "n_embd": 768, "n_layer": 4, "n_head": 12, "vocab_size": 50257, "resid_pdrop": 0.0, "embd_pdrop": 0.0,
+        "n_embd": 768,
+        "n_layer": 4,
+        "n_head": 12,
+        "vocab_size": 50257,
+        "resid_pdrop": 0.0,
+        "embd_pdrop": 0.0,
         "attn_pdrop": 0.0,
     },
     "gpt_neox": {
-        "hidden_size": 1024, "intermediate_size": 4096, "num_hidden_layers": 4, "num_attention_heads": 16,
+        "hidden_size": 1024,
+        "intermediate_size": 4096,
+        "num_hidden_layers": 4,
+        "num_attention_heads": 16,
         "vocab_size": 50432,
     },
     "mixtral": {
-        "hidden_size": 1024, "intermediate_size": 1792, "num_hidden_layers": 4, "num_attention_heads": 16,
-        "num_key_value_heads": 4, "vocab_size": 32000, "num_local_experts": 8, "num_experts_per_tok": 2,
+        "hidden_size": 1024,
+        "intermediate_size": 1792,
+        "num_hidden_layers": 4,
+        "num_attention_heads": 16,
+        "num_key_value_heads": 4,
+        "vocab_size": 32000,
+        "num_local_experts": 8,
+        "num_experts_per_tok": 2,
     },
     "gemma2": {
-        "hidden_size": 1024, "intermediate_size": 4096, "num_hidden_layers": 4, "num_attention_heads": 8,
-        "num_key_value_heads": 4, "head_dim": 256, "vocab_size": 32000, "sliding_window": 256,
+        "hidden_size": 1024,
+        "intermediate_size": 4096,
+        "num_hidden_layers": 4,
+        "num_attention_heads": 8,
+        "num_key_value_heads": 4,
+        "head_dim": 256,
+        "vocab_size": 32000,
+        "sliding_window": 256,
     },
     "qwen3": {
-        "hidden_size": 1024, "intermediate_size": 3072, "num_hidden_layers": 4, "num_attention_heads": 16,
-        "num_key_value_heads": 8, "head_dim": 128, "vocab_size": 32000, "tie_word_embeddings": True,
+        "hidden_size": 1024,
+        "intermediate_size": 3072,
+        "num_hidden_layers": 4,
+        "num_attention_heads": 16,
+        "num_key_value_heads": 8,
+        "head_dim": 128,
+        "vocab_size": 32000,
+        "tie_word_embeddings": True,
     },
-}  # fmt: skip
+}
 
 
 #: transformers has no fused kernel for these.
@@ -108,8 +138,15 @@ def _as_cuda_attends() -> Iterator[None]:
     functional = torch.nn.functional
     original = functional.scaled_dot_product_attention
 
-    def attend(query: Any, key: Any, value: Any, attn_mask: Any = None, dropout_p: float = 0.0,
-               is_causal: bool = False, **options: Any) -> Any:  # fmt: skip
+    def attend(
+        query: Any,
+        key: Any,
+        value: Any,
+        attn_mask: Any = None,
+        dropout_p: float = 0.0,
+        is_causal: bool = False,
+        **options: Any,
+    ) -> Any:
         if value.shape[-1] == query.shape[-1] or attn_mask is not None:
             return original(query, key, value, attn_mask, dropout_p, is_causal, **options)
         kernel = torch.ops.aten._scaled_dot_product_efficient_attention

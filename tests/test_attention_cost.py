@@ -39,21 +39,34 @@ def test_a_head_dimension_off_8_costs_a_third_more_than_the_next_multiple() -> N
     assert ((off / padded > 1.25) & (off / padded < 1.47)).all()
 
 
-@pytest.mark.parametrize("row", [
-    # NVIDIA/cudnn-frontend, sdpa_benchmark_training: device, dtype, phase, b, s, heads, kv, d_qk, d_v, causal, us.
-    ("gb200", "bf16", "forward", 2, 16384, 64, 8, 128, 128, False, 10369),
-    ("gb200", "bf16", "dgrad", 2, 16384, 64, 8, 128, 128, False, 32014),
-    ("gb200", "fp8", "forward", 2, 8192, 128, 128, 192, 128, True, 2294),
-    ("gb200", "mxfp8", "dgrad", 2, 4096, 64, 8, 128, 128, False, 2046),
-    ("h200", "bf16", "forward", 1, 8192, 64, 8, 128, 128, True, 1708),
-    ("h200", "bf16", "dgrad", 1, 8192, 64, 8, 128, 128, True, 5083),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "row",
+    [
+        # NVIDIA/cudnn-frontend, sdpa_benchmark_training: device, dtype, phase, b, s, heads, kv, d_qk, d_v, causal, us.
+        ("gb200", "bf16", "forward", 2, 16384, 64, 8, 128, 128, False, 10369),
+        ("gb200", "bf16", "dgrad", 2, 16384, 64, 8, 128, 128, False, 32014),
+        ("gb200", "fp8", "forward", 2, 8192, 128, 128, 192, 128, True, 2294),
+        ("gb200", "mxfp8", "dgrad", 2, 4096, 64, 8, 128, 128, False, 2046),
+        ("h200", "bf16", "forward", 1, 8192, 64, 8, 128, 128, True, 1708),
+        ("h200", "bf16", "dgrad", 1, 8192, 64, 8, 128, 128, True, 5083),
+    ],
+)
 def test_cudnn_takes_what_its_own_benchmark_published(row: tuple) -> None:
     device, dtype, phase, b, s, heads, kv, d_qk, d_v, causal, us = row
     seconds = attention_seconds(
-        device, "cudnn", dtype, b=b, s_q=s, s_kv=s, heads=heads, kv_heads=kv, d_qk=d_qk, d_v=d_v, causal=causal,
+        device,
+        "cudnn",
+        dtype,
+        b=b,
+        s_q=s,
+        s_kv=s,
+        heads=heads,
+        kv_heads=kv,
+        d_qk=d_qk,
+        d_v=d_v,
+        causal=causal,
         phase=phase,
-    )  # fmt: skip
+    )
     assert float(seconds) * 1e6 == pytest.approx(us, rel=0.12)
 
 
@@ -68,29 +81,46 @@ def test_torchs_attention_on_h100_is_about_1_8_times_slower_than_flash_attention
     assert (two.source, two.tier) == ("predicted:h100-sxm", "published")
 
 
-@pytest.mark.parametrize("row", [
-    # Dao-AILab/flash-attention#1893, meta-pytorch/tritonbench#1254 and #1267, facebookexperimental/triton#3465: H100,
-    # bf16, which no fit has seen: phase, b, s, heads, causal, us.
-    ("forward", 2, 8192, 16, True, 833),
-    ("forward", 4, 2048, 48, False, 667.4),
-    ("forward", 4, 8192, 48, True, 4817),
-    ("dgrad", 2, 8192, 16, True, 2391),
-    ("dgrad", 4, 4096, 48, True, 4643),
-    ("dgrad", 4, 8192, 48, False, 29226),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "row",
+    [
+        # Dao-AILab/flash-attention#1893, meta-pytorch/tritonbench#1254 and #1267, facebookexperimental/triton#3465: H100,
+        # bf16, which no fit has seen: phase, b, s, heads, causal, us.
+        ("forward", 2, 8192, 16, True, 833),
+        ("forward", 4, 2048, 48, False, 667.4),
+        ("forward", 4, 8192, 48, True, 4817),
+        ("dgrad", 2, 8192, 16, True, 2391),
+        ("dgrad", 4, 4096, 48, True, 4643),
+        ("dgrad", 4, 8192, 48, False, 29226),
+    ],
+)
 def test_flash_attention_3_trains_as_fast_as_others_measured_since_its_paper(row: tuple) -> None:
     phase, b, s, heads, causal, us = row
     seconds = attention_seconds(
-        "h100-sxm", "fa3", "bf16", b=b, s_q=s, s_kv=s, heads=heads, kv_heads=heads, d_qk=128, d_v=128, causal=causal,
-        phase=phase, training=True,
-    )  # fmt: skip
+        "h100-sxm",
+        "fa3",
+        "bf16",
+        b=b,
+        s_q=s,
+        s_kv=s,
+        heads=heads,
+        kv_heads=heads,
+        d_qk=128,
+        d_v=128,
+        causal=causal,
+        phase=phase,
+        training=True,
+    )
     assert float(seconds) * 1e6 == pytest.approx(us, rel=0.12)
 
 
-@pytest.mark.parametrize(("dtype", "moved"), [
-    ("bf16", 2 * 4 * 1024 * 8 * 128 * (2 + 2)),  # K and V read and written
-    ("fp8", (2 * 4 * 1024 * 8 * 128 + 4 * 1024 * 32 * 128) * (2 + 1)),  # as 8 bits, to which Q is converted too
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("dtype", "moved"),
+    [
+        ("bf16", 2 * 4 * 1024 * 8 * 128 * (2 + 2)),  # K and V read and written
+        ("fp8", (2 * 4 * 1024 * 8 * 128 + 4 * 1024 * 32 * 128) * (2 + 1)),  # as 8 bits, to which Q is converted too
+    ],
+)
 def test_a_server_writes_keys_and_values_to_its_cache_and_training_does_not(dtype: str, moved: int) -> None:
     serving = Attention("a", "forward", 4, 32, 8, 1024, 1024, 128, 128, dtype=dtype, kernel="fa3")
     rate = constants_of("fa3", load_device("h100-sxm"), dtype).forward.cache_bytes_per_s
@@ -149,10 +179,16 @@ def test_no_fitted_rate_is_above_the_devices_peak_or_bandwidth(name: str) -> Non
 
 
 @given(
-    name=st.sampled_from(list_devices()), b=st.integers(1, 64), heads=st.integers(1, 128), s=st.integers(1, 65536),
-    d=st.integers(1, 320), phase=st.sampled_from(["forward", "dgrad"]), causal=st.booleans(),
-    window=st.sampled_from([None, 1, 100, 4096]), kernel=st.sampled_from(["auto", "sdpa", "eager"]),
-)  # fmt: skip
+    name=st.sampled_from(list_devices()),
+    b=st.integers(1, 64),
+    heads=st.integers(1, 128),
+    s=st.integers(1, 65536),
+    d=st.integers(1, 320),
+    phase=st.sampled_from(["forward", "dgrad"]),
+    causal=st.booleans(),
+    window=st.sampled_from([None, 1, 100, 4096]),
+    kernel=st.sampled_from(["auto", "sdpa", "eager"]),
+)
 def test_no_attention_is_faster_than_the_peak_allows_for_what_its_mask_leaves(
     name: str, b: int, heads: int, s: int, d: int, phase: str, causal: bool, window: int | None, kernel: str
 ) -> None:
@@ -172,9 +208,12 @@ def test_no_attention_is_faster_than_the_peak_allows_for_what_its_mask_leaves(
 
 
 @given(
-    name=st.sampled_from(["a100-sxm", "h100-sxm", "b200", "l40s"]), s=st.integers(64, 32768), heads=st.integers(1, 128),
-    d=st.sampled_from([32, 64, 96, 128, 256]), causal=st.booleans(),
-)  # fmt: skip
+    name=st.sampled_from(["a100-sxm", "h100-sxm", "b200", "l40s"]),
+    s=st.integers(64, 32768),
+    heads=st.integers(1, 128),
+    d=st.sampled_from([32, 64, 96, 128, 256]),
+    causal=st.booleans(),
+)
 def test_more_sequence_more_heads_and_more_batch_never_save(
     name: str, s: int, heads: int, d: int, causal: bool
 ) -> None:

@@ -30,10 +30,22 @@ def test_names_of_sources_are_ours() -> None:
 
 def test_a_row_of_evidence_is_the_operator_that_it_timed() -> None:
     written = dict.fromkeys(HEADER.strip().split(","), "") | {
-        "source": "own", "device": "gb200", "kernel": "cudnn 9.22.0", "dtype": "bf16", "b": "2", "s_q": "512",
-        "s_kv": "1024", "heads": "8", "kv_heads": "2", "d_qk": "192", "d_v": "128", "causal": "true", "window": "256",
-        "phase": "bwd", "note": "model; deterministic backward",
-    }  # fmt: skip
+        "source": "own",
+        "device": "gb200",
+        "kernel": "cudnn 9.22.0",
+        "dtype": "bf16",
+        "b": "2",
+        "s_q": "512",
+        "s_kv": "1024",
+        "heads": "8",
+        "kv_heads": "2",
+        "d_qk": "192",
+        "d_v": "128",
+        "causal": "true",
+        "window": "256",
+        "phase": "bwd",
+        "note": "model; deterministic backward",
+    }
     assert attention_of(written) == Attention(
         "own",
         "dgrad",
@@ -62,9 +74,10 @@ def test_evidence_is_grouped_by_kernel_device_dtype_and_phase(tmp_path: Path) ->
     )
     found = read_evidence(path)
     assert set(found) == {
-        ("cudnn", "gb200", "bf16", "forward"), ("cudnn", "gb200", "fp8", "dgrad"),
+        ("cudnn", "gb200", "bf16", "forward"),
+        ("cudnn", "gb200", "fp8", "dgrad"),
         ("sdpa", "a100-sxm", "fp16", "forward"),
-    }  # fmt: skip
+    }
     sweep = found["sdpa", "a100-sxm", "fp16", "forward"]
     assert (sweep.work.d_qk[0], sweep.work.c_qk[0], sweep.seconds[0]) == (72, 96, pytest.approx(30e-6))
 

@@ -95,11 +95,14 @@ def test_aliases_cost_what_they_stand_for(tmp_path: Path, bomb: str) -> None:
 
 
 YAML = st.recursive(
-    st.none() | st.booleans() | st.integers(-(10**20), 10**20) | st.floats(allow_nan=False)
+    st.none()
+    | st.booleans()
+    | st.integers(-(10**20), 10**20)
+    | st.floats(allow_nan=False)
     | st.text("abc:#&*!{}[],'\"\n -<>|%@`0123456789.é", max_size=12),
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text("ab:&* ", max_size=4), inner, max_size=4),
     max_leaves=20,
-)  # fmt: skip
+)
 
 
 @pytest.mark.slow

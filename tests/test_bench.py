@@ -45,13 +45,15 @@ def test_a_range_of_products_is_measured_and_the_second_call_comes_from_the_stor
 
 @pytest.mark.parametrize(
     "arguments",
-    [("--op", "swiglu", "--tokens", "64", "--hidden", "32", "--width", "96", "--phase", "backward"),
-     ("--op", "attention", "-s", "32", "--head-dim", "16,32", "--heads", "2", "--dtype", "bf16", "--kernel", "math"),
-     ("--op", "layer", "-s", "32", "--hidden", "64", "--heads", "2", "--width", "96"),
-     ("--op", "head", "--tokens", "64", "--hidden", "32", "--vocab", "100,128"),
-     ("--op", "norm", "--tokens", "64", "--hidden", "128", "--phase", "backward"),
-     ("--op", "bmm", "-b", "3", "-m", "16", "-n", "16", "-k", "16", "--phase", "all")],
-)  # fmt: skip
+    [
+        ("--op", "swiglu", "--tokens", "64", "--hidden", "32", "--width", "96", "--phase", "backward"),
+        ("--op", "attention", "-s", "32", "--head-dim", "16,32", "--heads", "2", "--dtype", "bf16", "--kernel", "math"),
+        ("--op", "layer", "-s", "32", "--hidden", "64", "--heads", "2", "--width", "96"),
+        ("--op", "head", "--tokens", "64", "--hidden", "32", "--vocab", "100,128"),
+        ("--op", "norm", "--tokens", "64", "--hidden", "128", "--phase", "backward"),
+        ("--op", "bmm", "-b", "3", "-m", "16", "-n", "16", "-k", "16", "--phase", "all"),
+    ],
+)
 def test_every_op_prints_a_table(bench, arguments) -> None:
     result = bench(*arguments, *FAST)
     assert result.exit_code == 0, result.output
@@ -69,9 +71,15 @@ def test_json_csv_and_jsonl_hold_the_same_rows(bench) -> None:
 
 def test_a_configuration_is_measured_operator_by_operator_beside_its_step(bench, tmp_path: Path) -> None:
     config = {
-        "model_type": "llama", "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2,
-        "num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 128, "torch_dtype": "float32",
-    }  # fmt: skip
+        "model_type": "llama",
+        "hidden_size": 64,
+        "intermediate_size": 96,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "vocab_size": 128,
+        "torch_dtype": "float32",
+    }
     path = tmp_path / "config.json"
     path.write_text(json.dumps(config))
     result = bench("--config", str(path), "-s", "32", *FAST)
@@ -119,13 +127,18 @@ def test_the_maximum_names_its_best_shape_and_how_many_were_tried(bench) -> None
 
 @pytest.mark.parametrize(
     ("arguments", "says"),
-    [(("-m", "0", "-n", "1", "-k", "1"), "-m = '0': expected sizes"), (("-m", "8"), "-n: expected a size"),
-     (("-m", "x", "-n", "1", "-k", "1"), "expected integers"), (("--op", "dance"), "expected one of gemm"),
-     (("--suite", "none.toml"), "none.toml: cannot be read"), (("--config", "none.json"), "none.json"),
-     (("mamf", "--config", "x.json"), "expected one of mamf"),
-     (("--op", "layer", "-s", "8", "--hidden", "64", "--heads", "3", "--width", "8"), "expected a divisor"),
-     (("-m", "8", "-n", "8", "-k", "8", "--device", "cuda:77"), "cuda:77")],
-)  # fmt: skip
+    [
+        (("-m", "0", "-n", "1", "-k", "1"), "-m = '0': expected sizes"),
+        (("-m", "8"), "-n: expected a size"),
+        (("-m", "x", "-n", "1", "-k", "1"), "expected integers"),
+        (("--op", "dance"), "expected one of gemm"),
+        (("--suite", "none.toml"), "none.toml: cannot be read"),
+        (("--config", "none.json"), "none.json"),
+        (("mamf", "--config", "x.json"), "expected one of mamf"),
+        (("--op", "layer", "-s", "8", "--hidden", "64", "--heads", "3", "--width", "8"), "expected a divisor"),
+        (("-m", "8", "-n", "8", "-k", "8", "--device", "cuda:77"), "cuda:77"),
+    ],
+)
 def test_bad_input_is_one_line_and_exit_code_2(bench, arguments, says: str) -> None:
     result = bench(*arguments)
     assert result.exit_code == 2

@@ -26,11 +26,25 @@ def pages() -> ModuleType:
 def row(m: int, n: int, k: int, seconds: float, **changes: object) -> dict:
     flops = 2 * m * n * k
     values = {
-        "m": m, "n": n, "k": k, "seconds": seconds, "low": 0.99 * seconds, "high": 1.01 * seconds, "flops": flops,
-        "tflops": flops / seconds / 1e12, "status": "ok", "layout": "tn", "dtype": "bf16", "label": "x", "kernel": "",
-        "phase": "forward", "kind": "gemm", "peak_bytes": None, "description": {"kind": "gemm"},
+        "m": m,
+        "n": n,
+        "k": k,
+        "seconds": seconds,
+        "low": 0.99 * seconds,
+        "high": 1.01 * seconds,
+        "flops": flops,
+        "tflops": flops / seconds / 1e12,
+        "status": "ok",
+        "layout": "tn",
+        "dtype": "bf16",
+        "label": "x",
+        "kernel": "",
+        "phase": "forward",
+        "kind": "gemm",
+        "peak_bytes": None,
+        "description": {"kind": "gemm"},
         "environment": {"device": "Fake 1", "driver": "555.1", "versions": {"torch": "2.11.0"}},
-    }  # fmt: skip
+    }
     return {**values, **changes}
 
 
@@ -68,8 +82,9 @@ def test_control_shapes_are_set_beside_each_framework(pages, tmp_path: Path, mon
 
 def test_layers_are_one_table_with_time_per_weight_and_peak_memory(pages, tmp_path: Path, monkeypatch) -> None:
     block = {
-        "attention": {"heads": 32, "kv_heads": 8, "head_dim": 128}, "mlp": {"width": 11008, "gated": True},
-    }  # fmt: skip
+        "attention": {"heads": 32, "kv_heads": 8, "head_dim": 128},
+        "mlp": {"width": 11008, "gated": True},
+    }
     layer = {"kind": "layer", "hidden": 4096, "block": block}
     head = {"kind": "head", "hidden": 2048, "vocab": 50304}
     rows = [

@@ -62,7 +62,7 @@ def test_known_constants_are_found_again_from_noisy_times() -> None:
     device = load_device("h100-sxm")
     truth = replace(
         first_guess(device, "bf16"), flops_per_s=8e14, launch_s=5e-6, prologue_steps=120.0, quantization=0.8
-    )  # fmt: skip
+    )
     seen, unseen = random_products(truth, 1000, noise=0.02), random_products(truth, 500, seed=1)
     found = fit_closed_form(seen, first_guess(device, "bf16"), bounds(device, "bf16"), (2, 2), starts=1)
     assert unseen.errors(found).mean() < 0.01
@@ -102,8 +102,13 @@ def test_a_sweep_over_misaligned_dimensions_gives_back_the_ceilings_of_its_kerne
     odd, narrow, _ = before.ceiling
     truth = replace(before, ceiling=(0.7 * odd, 0.8 * narrow, float("inf")), c_share=(0.2, 0.1, 0.0))
     sizes = (4096, 4097, 4098, 4100, 4104, 6144)
-    records = [timed(m, n, k, layout, constants, truth) for layout in ("tn", "nn", "nt")
-               for m in sizes for n in sizes for k in sizes]  # fmt: skip
+    records = [
+        timed(m, n, k, layout, constants, truth)
+        for layout in ("tn", "nn", "nt")
+        for m in sizes
+        for n in sizes
+        for k in sizes
+    ]
     found = fit_alignment(records, constants, before)
     assert found.ceiling[:2] == pytest.approx(truth.ceiling[:2], rel=0.02)
     # 16 bytes cost nothing in the sweep: its kernel is found to be no slower than the aligned ones.
@@ -128,8 +133,13 @@ def test_without_ceilings_a_sweep_gives_shares() -> None:
     constants, _ = gemm_constants(device, "bf16")
     before = alignment_constants(device, "bf16")
     truth = replace(before, share=(0.15, 0.05, 0.0))
-    records = [timed(m, n, k, layout, constants, truth) for layout in ("tn", "nn")
-               for m in (4096, 2048) for n in (4096, 4097, 4098) for k in (4096, 4097, 4098, 4104)]  # fmt: skip
+    records = [
+        timed(m, n, k, layout, constants, truth)
+        for layout in ("tn", "nn")
+        for m in (4096, 2048)
+        for n in (4096, 4097, 4098)
+        for k in (4096, 4097, 4098, 4104)
+    ]
     assert fit_alignment(records, constants, before).share == pytest.approx(truth.share, abs=0.02)
 
 

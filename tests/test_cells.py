@@ -24,9 +24,11 @@ DATA = Path(__file__).parent / "data" / "products"
 NAN = float("nan")
 #: Two values of m, two of n, of which one pair was not measured; twice as slow as predicted at k 512, half at 2048.
 CELLS = Cells.of(
-    np.array([33, 1024]), np.array([512, 4096]), (9.0, 11.0),
+    np.array([33, 1024]),
+    np.array([512, 4096]),
+    (9.0, 11.0),
     np.array([[[0.6931, -0.6931]] * 2, [[NAN, NAN], [0.6931, -0.6931]]]),
-)  # fmt: skip
+)
 
 
 def factor(m: int, n: int, k: int, batch: int = 1) -> float:
@@ -38,8 +40,16 @@ def test_a_cell_speaks_of_its_own_size_unbatched_and_of_whole_steps_of_k() -> No
     assert factor(1024, 4096, 512) == pytest.approx(2, rel=1e-3)
     assert factor(33, 512, 1024) == pytest.approx(1)  # half way in log2 k
     assert factor(1024, 4096, 65536) == pytest.approx(0.5, rel=1e-3)  # constant outside
-    for size in ((1024, 4096, 448), (1024, 4096, 520), (1023, 4096, 512), (1024, 4095, 512), (1024, 512, 512),
-                 (1024, 2**20, 512), (2**20, 4096, 512), (1, 1, 512)):  # fmt: skip
+    for size in (
+        (1024, 4096, 448),
+        (1024, 4096, 520),
+        (1023, 4096, 512),
+        (1024, 4095, 512),
+        (1024, 512, 512),
+        (1024, 2**20, 512),
+        (2**20, 4096, 512),
+        (1, 1, 512),
+    ):
         assert factor(*size) == 1, size
     assert factor(1024, 4096, 512, batch=2) == 1
 
@@ -80,8 +90,10 @@ def test_growth_from_and_to_every_cell_saves_no_more_than_the_constants_let_it(d
 
 def test_other_layouts_batches_groups_devices_and_calibrated_constants_have_no_cells() -> None:
     size = (4096, 4096, 4096)
-    regimes = {layout: predict(Gemm("one", "forward", *size, layout=layout), "h100-sxm").regime  # type: ignore[arg-type]
-               for layout in ("tn", "nn", "nt")}  # fmt: skip
+    regimes = {
+        layout: predict(Gemm("one", "forward", *size, layout=layout), "h100-sxm").regime  # type: ignore[arg-type]
+        for layout in ("tn", "nn", "nt")
+    }
     assert regimes == {"tn": "large_cell", "nn": "large", "nt": "large"}
     assert predict(Gemm("many", "forward", *size, batch=2), "h100-sxm").regime == "large"
     assert predict(Gemm("borrows", "forward", *size), "h100-pcie").regime == "large"
@@ -109,9 +121,10 @@ def test_what_a_cell_adds_is_a_part_of_its_own_and_its_error_is_smaller() -> Non
 def test_a_cell_that_is_served_oddly_is_learned_as_far_as_growth_allows() -> None:
     loaded = load_device("h100-sxm")
     bare = replace(gemm_constants(loaded, "bf16")[0], cells=None)
-    m, n, k = (dims.ravel().astype(float) for dims in np.meshgrid(
-        [2048, 4096], [1024, 3072], 64 * np.arange(8, 128, 8), indexing="ij"
-    ))  # fmt: skip
+    m, n, k = (
+        dims.ravel().astype(float)
+        for dims in np.meshgrid([2048, 4096], [1024, 3072], 64 * np.arange(8, 128, 8), indexing="ij")
+    )
     odd = (m == 4096) & (n == 3072)
     seconds = Products(m, n, k, m).predicted(bare)
     seen = Products(m, n, k, np.where(odd, 0.9, 1.0) * seconds)

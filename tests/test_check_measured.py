@@ -26,18 +26,41 @@ from sizer.cli import main
 pytestmark = pytest.mark.slow
 
 TINY = {
-    "model_type": "llama", "hidden_size": 64, "intermediate_size": 171, "num_hidden_layers": 2,
-    "num_attention_heads": 2, "vocab_size": 129, "max_position_embeddings": 32,
-}  # fmt: skip
+    "model_type": "llama",
+    "hidden_size": 64,
+    "intermediate_size": 171,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "vocab_size": 129,
+    "max_position_embeddings": 32,
+}
 GPT2 = Path(__file__).parent / "data" / "configs" / "gpt2.json"
 
 
 def test_suggestions_of_dimensions_are_measured_and_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path, store = tmp_path / "config.json", str(tmp_path / "store.db")
     path.write_text(json.dumps(TINY))
-    arguments = ["check", str(path), "-b", "1", "-s", "32", "--dtype", "fp32", "--measure", "--store", store,
-                 "--phase", "infer", "--select", "SZ101",
-                 "--fail-on", "never", "--format", "json"]  # fmt: skip
+    arguments = [
+        "check",
+        str(path),
+        "-b",
+        "1",
+        "-s",
+        "32",
+        "--dtype",
+        "fp32",
+        "--measure",
+        "--store",
+        store,
+        "--phase",
+        "infer",
+        "--select",
+        "SZ101",
+        "--fail-on",
+        "never",
+        "--format",
+        "json",
+    ]
     hasty = partial(measure, settings=Settings(time_s=0.01))
     monkeypatch.setattr(checking_measured, "measure", hasty)
     first = CliRunner().invoke(main, arguments, catch_exceptions=False)

@@ -33,10 +33,16 @@ def write(path: Path, **config: Any) -> str:
 
 def llama_config(**changes: Any) -> dict[str, Any]:
     return {
-        "model_type": "llama", "hidden_size": 4096, "intermediate_size": 11008, "num_hidden_layers": 32,
-        "num_attention_heads": 32, "num_key_value_heads": 32, "vocab_size": 32000, "max_position_embeddings": 4096,
+        "model_type": "llama",
+        "hidden_size": 4096,
+        "intermediate_size": 11008,
+        "num_hidden_layers": 32,
+        "num_attention_heads": 32,
+        "num_key_value_heads": 32,
+        "vocab_size": 32000,
+        "max_position_embeddings": 4096,
         "tie_word_embeddings": False,
-    } | changes  # fmt: skip
+    } | changes
 
 
 @pytest.mark.parametrize("command", [name for name, _, _ in COMMANDS])

@@ -73,9 +73,7 @@ def test_one_at_a_time_and_many_at_once_agree_in_order() -> None:
 def test_predict_and_predict_gemm_agree() -> None:
     for operator in OPERATORS[:6]:
         assert isinstance(operator, Gemm)
-        seconds = predict_gemm(
-            "h200", operator.m, operator.n, operator.k, batch=operator.batch, layout=operator.layout
-        )  # fmt: skip
+        seconds = predict_gemm("h200", operator.m, operator.n, operator.k, batch=operator.batch, layout=operator.layout)
         assert seconds.shape == ()
         assert float(seconds) == pytest.approx(predict(operator, "h200").seconds)
 
@@ -188,11 +186,18 @@ def test_products_without_matrix_units_know_no_alignment() -> None:
         assert odd <= whole
 
 
-@pytest.mark.parametrize(("device", "tflops"), [
-    # Best fp32 squares without TF32 that users sent in (zzc0721/torch-performance-test-data): 350 and 600 W over 92 and
-    # 126 TFLOPS do not feed their cores, 450 W over 83 do.
-    ("l40s", 46.88), ("rtx-pro-6000", 77.24), ("rtx-4090", 54.69), ("v100-sxm-16", 14.06), ("a100-sxm-40", 18.11),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("device", "tflops"),
+    [
+        # Best fp32 squares without TF32 that users sent in (zzc0721/torch-performance-test-data): 350 and 600 W over 92 and
+        # 126 TFLOPS do not feed their cores, 450 W over 83 do.
+        ("l40s", 46.88),
+        ("rtx-pro-6000", 77.24),
+        ("rtx-4090", 54.69),
+        ("v100-sxm-16", 14.06),
+        ("a100-sxm-40", 18.11),
+    ],
+)
 def test_fp32_on_plain_cores_reaches_what_power_feeds(device: str, tflops: float) -> None:
     sides = np.arange(1024, 10241, 1024)
     reached = 2.0 * sides**3 / predict_gemm(device, sides, sides, sides, dtype="fp32", layout="nn")
@@ -226,13 +231,16 @@ def test_few_tiles_on_plain_cores_are_split_along_a_long_k() -> None:
 @pytest.mark.parametrize(
     ("device", "k", "regime", "tier"),
     [
-        ("h100-sxm", 4096, "large_cell", "fitted"), ("h100-sxm", 4095, "misaligned, odd", "published"),
-        ("h100-sxm", 4104, "large", "fitted"), ("a100-sxm", 4104, "misaligned, vector", "published"),
+        ("h100-sxm", 4096, "large_cell", "fitted"),
+        ("h100-sxm", 4095, "misaligned, odd", "published"),
+        ("h100-sxm", 4104, "large", "fitted"),
+        ("a100-sxm", 4104, "misaligned, vector", "published"),
         # No sweep is of Ada: what it loses is extrapolated even where that is nothing.
-        ("l40s", 4095, "misaligned, odd", "extrapolated"), ("gb300", 4096, "large", "borrowed"),
+        ("l40s", 4095, "misaligned, odd", "extrapolated"),
+        ("gb300", 4096, "large", "borrowed"),
         ("mi300x", 4094, "misaligned, narrow", "extrapolated"),
     ],
-)  # fmt: skip
+)
 def test_a_products_error_is_of_its_device_size_and_alignment(device: str, k: int, regime: str, tier: str) -> None:
     cost = predict(Gemm("one", "forward", 4096, 4096, k), device)
     assert (cost.regime, cost.tier) == (regime, tier)
@@ -242,8 +250,12 @@ def test_a_products_error_is_of_its_device_size_and_alignment(device: str, k: in
 
 def test_borrowed_attention_is_as_uncertain_as_where_tables_judge_it() -> None:
     # reports/attention.md: flashinfer's B200 constants are 16.9% off on b300, fa2's L40S ones 20.6% on RTX PRO 6000.
-    errors = {(name, one.kernel): one.expected.error for name in ("b300", "rtx-pro-6000-server")
-              for one in expected_errors(load_device(name)) if one.regime == "forward"}  # fmt: skip
+    errors = {
+        (name, one.kernel): one.expected.error
+        for name in ("b300", "rtx-pro-6000-server")
+        for one in expected_errors(load_device(name))
+        if one.regime == "forward"
+    }
     assert errors["b300", "flashinfer"] > 0.165
     assert errors["rtx-pro-6000-server", "fa2"] > 0.205
 
@@ -299,9 +311,12 @@ def test_extrapolated_families_say_so() -> None:
 
 @settings(max_examples=200)
 @given(
-    st.sampled_from(FITTED), st.sampled_from(["tn", "nn", "nt", "tt"]), st.integers(0, 2),
-    st.lists(st.integers(8, 300), min_size=3, max_size=3), st.integers(1, 63),
-)  # fmt: skip
+    st.sampled_from(FITTED),
+    st.sampled_from(["tn", "nn", "nt", "tt"]),
+    st.integers(0, 2),
+    st.lists(st.integers(8, 300), min_size=3, max_size=3),
+    st.integers(1, 63),
+)
 def test_padding_a_dimension_up_to_64_costs_at_most_the_work_it_adds(
     device: str, layout: Layout, axis: int, blocks: list[int], missing: int
 ) -> None:
@@ -333,8 +348,11 @@ def test_doubling_a_dimension_takes_longer(device: str, blocks: list[int], axis:
 
 
 @settings(max_examples=300)
-@given(st.sampled_from(["v100-sxm", "mi300x", "rtx-pro-6000"]), st.lists(st.integers(3, 128), min_size=3, max_size=3),
-       st.integers(0, 2))  # fmt: skip
+@given(
+    st.sampled_from(["v100-sxm", "mi300x", "rtx-pro-6000"]),
+    st.lists(st.integers(3, 128), min_size=3, max_size=3),
+    st.integers(0, 2),
+)
 def test_borrowed_constants_of_another_architecture_never_fall_when_a_tile_is_added(
     device: str, blocks: list[int], axis: int
 ) -> None:
@@ -358,10 +376,13 @@ def test_attention_grows_with_what_the_mask_leaves_and_backward_costs_more() -> 
     seconds = {
         name: predict(operator, "h100-sxm").seconds
         for name, operator in {
-            "causal": base, "full": replace(base, causal=False), "window": replace(base, window=1024),
-            "backward": replace(base, phase="dgrad"), "longer": replace(base, q_len=16384, kv_len=16384),
+            "causal": base,
+            "full": replace(base, causal=False),
+            "window": replace(base, window=1024),
+            "backward": replace(base, phase="dgrad"),
+            "longer": replace(base, q_len=16384, kv_len=16384),
         }.items()
-    }  # fmt: skip
+    }
     assert 1.7 < seconds["full"] / seconds["causal"] < 2.1
     assert seconds["window"] < 0.5 * seconds["causal"]
     # Five products instead of two, at a lower rate: 2.5 to 4 times.

@@ -27,9 +27,13 @@ from sizer.cli import main
 pa = pytest.importorskip("pyarrow")
 
 H100 = Environment(
-    "NVIDIA H100 80GB HBM3", "b1f4-serial", "570.86.15", None, (("cuda", "12.8"), ("torch", "2.9.0")),
+    "NVIDIA H100 80GB HBM3",
+    "b1f4-serial",
+    "570.86.15",
+    None,
+    (("cuda", "12.8"), ("torch", "2.9.0")),
     host={"python": "3.12", "cpu": "x", "cores": 96, "node": "10.1.2.3", "system": "secret-host"},
-)  # fmt: skip
+)
 CONTROL_S = 2e-4
 
 
@@ -39,11 +43,21 @@ def row(work: Any, seconds: float, environment: Environment = H100, **changes: A
     noise = np.random.default_rng(zlib.crc32(job.key.encode())).standard_normal(40)
     samples = seconds * (1 + 1e-3 * (noise - np.median(noise)))
     values: dict[str, Any] = {
-        "key": job.key, "description": job.describe(), "environment": environment, "status": "ok", "samples": samples,
-        "stop": "precision", "flops": work.flops, "bytes": getattr(work, "bytes", 0), "control_s": CONTROL_S,
-        "clocks": {"sm_mhz": 1755, "power_w": 512.0, "power_limit_w": 700.0}, "label": job.label, "created": 1.7e9,
-        **summary_fields(samples), **changes,
-    }  # fmt: skip
+        "key": job.key,
+        "description": job.describe(),
+        "environment": environment,
+        "status": "ok",
+        "samples": samples,
+        "stop": "precision",
+        "flops": work.flops,
+        "bytes": getattr(work, "bytes", 0),
+        "control_s": CONTROL_S,
+        "clocks": {"sm_mhz": 1755, "power_w": 512.0, "power_limit_w": 700.0},
+        "label": job.label,
+        "created": 1.7e9,
+        **summary_fields(samples),
+        **changes,
+    }
     return Measurement(**values)
 
 
@@ -212,7 +226,8 @@ def negative_time(folder: Path) -> None:
     ("damage", "says"),
     [
         (broken_rows, "is not what dataset.json was written beside: their hashes differ"),
-        (other_rows, "expected Parquet"), (wrong_column, "row 1: expected the columns"),
+        (other_rows, "expected Parquet"),
+        (wrong_column, "row 1: expected the columns"),
         (negative_time, "row 1: seconds = -1.0: expected a positive number"),
         (lambda folder: rewritten(folder, format=9), "format = 9: expected format 1"),
         (lambda folder: rewritten(folder, driver="1.0"), "identity: does not follow"),
@@ -221,7 +236,7 @@ def negative_time(folder: Path) -> None:
         (lambda folder: (only(folder) / SIDECAR).write_text("{"), "expected a JSON object"),
         (lambda folder: (only(folder) / ROWS).unlink(), "cannot be read"),
     ],
-)  # fmt: skip
+)
 def test_a_damaged_dataset_is_one_line_and_adds_nothing(tmp_path: Path, damage: Any, says: str) -> None:
     export_dataset(ROWS_OF_ONE, tmp_path / "d")
     damage(tmp_path / "d")

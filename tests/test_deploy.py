@@ -143,8 +143,11 @@ def test_vllm_lets_merged_matrices_off_the_check_and_not_what_is_cut_by_rows() -
 def test_every_fact_names_its_source_and_asks_something(name: str) -> None:
     engine = load_engine(name)
     assert engine.name == name
-    known = {side.dimension for config in ("deepseek-v3", "qwen3-30b-a3b", "llama-3.1-8b")
-             for side in sides(read_config(str(CONFIGS / f"{config}.json")).model, 1, 1)}  # fmt: skip
+    known = {
+        side.dimension
+        for config in ("deepseek-v3", "qwen3-30b-a3b", "llama-3.1-8b")
+        for side in sides(read_config(str(CONFIGS / f"{config}.json")).model, 1, 1)
+    }
     for fact in engine.facts:
         assert fact.source.startswith("https://github.com/")
         # A file as it was read, not as it is today; what only a pull request or an issue says shows that itself.

@@ -15,13 +15,42 @@ ALL = list_devices()
 #: Dense tensor-core TFLOPS (fp16, or bf16 where there is no fp16 figure) as the vendors' sheets print them,
 #: with fp32 accumulation: independent of the clocks and rates in the device files.
 PUBLISHED_TFLOPS = {
-    "v100-sxm": 125, "v100-sxm-16": 125, "v100-pcie": 112, "v100-pcie-16": 112, "t4": 65, "a10": 125, "a30": 165,
-    "a40": 149.7, "a100-sxm": 312, "a100-sxm-40": 312, "a100-pcie": 312, "a100-pcie-40": 312, "rtx-3090": 71,
-    "rtx-4090": 165.2, "rtx-5090": 209.5, "rtx-pro-6000": 503.8, "rtx-pro-6000-server": 467.8, "l4": 242 / 2,
-    "l40s": 362.05, "h100-sxm": 1979 / 2, "h100-pcie": 1513 / 2, "h100-nvl": 1671 / 2, "h20": 148, "h200": 1979 /
-    2, "gh200": 1979 / 2, "b200": 4500 / 2, "b300": 4500 / 2, "gb200": 5000 / 2, "gb300": 5000 / 2, "mi250x": 383
-    / 2, "mi300x": 1307.4, "mi325x": 1307.4, "mi355x": 2516.6, "gaudi2": 432, "gaudi3": 1678,
-}  # fmt: skip
+    "v100-sxm": 125,
+    "v100-sxm-16": 125,
+    "v100-pcie": 112,
+    "v100-pcie-16": 112,
+    "t4": 65,
+    "a10": 125,
+    "a30": 165,
+    "a40": 149.7,
+    "a100-sxm": 312,
+    "a100-sxm-40": 312,
+    "a100-pcie": 312,
+    "a100-pcie-40": 312,
+    "rtx-3090": 71,
+    "rtx-4090": 165.2,
+    "rtx-5090": 209.5,
+    "rtx-pro-6000": 503.8,
+    "rtx-pro-6000-server": 467.8,
+    "l4": 242 / 2,
+    "l40s": 362.05,
+    "h100-sxm": 1979 / 2,
+    "h100-pcie": 1513 / 2,
+    "h100-nvl": 1671 / 2,
+    "h20": 148,
+    "h200": 1979 / 2,
+    "gh200": 1979 / 2,
+    "b200": 4500 / 2,
+    "b300": 4500 / 2,
+    "gb200": 5000 / 2,
+    "gb300": 5000 / 2,
+    "mi250x": 383 / 2,
+    "mi300x": 1307.4,
+    "mi325x": 1307.4,
+    "mi355x": 2516.6,
+    "gaudi2": 432,
+    "gaudi3": 1678,
+}
 
 
 @pytest.mark.parametrize("name", ALL)
@@ -140,12 +169,23 @@ def test_maximum_achievable_matmul_is_below_the_peak(name: str) -> None:
 @pytest.mark.parametrize(
     ("name", "dtype", "tflops"),
     [
-        ("a100-sxm", "bf16", 271.2), ("a100-pcie", "bf16", 252.9), ("h100-sxm", "bf16", 794.5), ("h200", "bf16", 794.5),
-        ("gh200", "bf16", 828.6), ("b200", "bf16", 1745), ("b300", "bf16", 1769), ("mi300x", "bf16", 668.4),
-        ("mi325x", "bf16", 784.9), ("mi355x", "bf16", 1565), ("gaudi2", "bf16", 418.7), ("gaudi3", "bf16", 1243),
-        ("h200", "fp8", 1453), ("h100-sxm", "fp8", 1403), ("b200", "fp8", 3433),
+        ("a100-sxm", "bf16", 271.2),
+        ("a100-pcie", "bf16", 252.9),
+        ("h100-sxm", "bf16", 794.5),
+        ("h200", "bf16", 794.5),
+        ("gh200", "bf16", 828.6),
+        ("b200", "bf16", 1745),
+        ("b300", "bf16", 1769),
+        ("mi300x", "bf16", 668.4),
+        ("mi325x", "bf16", 784.9),
+        ("mi355x", "bf16", 1565),
+        ("gaudi2", "bf16", 418.7),
+        ("gaudi3", "bf16", 1243),
+        ("h200", "fp8", 1453),
+        ("h100-sxm", "fp8", 1403),
+        ("b200", "fp8", 3433),
     ],
-)  # fmt: skip
+)
 def test_published_achievable_figures_are_carried(name: str, dtype: str, tflops: float) -> None:
     assert load_device(name).mamf_flops[dtype] == tflops * 1e12
 
@@ -154,10 +194,20 @@ def test_spec_figures_agree_with_aiconfigurators() -> None:
     core = pytest.importorskip("aiconfigurator_core", reason="the fit extra is not installed")
     yaml = pytest.importorskip("yaml")
     ours = {
-        "a100_sxm": "a100-sxm", "a100_pcie": "a100-pcie", "a30": "a30", "l4": "l4", "l40s": "l40s",
-        "h100_sxm": "h100-sxm", "h100_pcie": "h100-pcie", "h200_sxm": "h200", "b200_sxm": "b200", "b300_sxm": "b300",
-        "gb200": "gb200", "gb300": "gb300", "rtx_pro_6000_server": "rtx-pro-6000-server",
-    }  # fmt: skip
+        "a100_sxm": "a100-sxm",
+        "a100_pcie": "a100-pcie",
+        "a30": "a30",
+        "l4": "l4",
+        "l40s": "l40s",
+        "h100_sxm": "h100-sxm",
+        "h100_pcie": "h100-pcie",
+        "h200_sxm": "h200",
+        "b200_sxm": "b200",
+        "b300_sxm": "b300",
+        "gb200": "gb200",
+        "gb300": "gb300",
+        "rtx_pro_6000_server": "rtx-pro-6000-server",
+    }
     for theirs, name in ours.items():
         gpu = yaml.safe_load((Path(core.__file__).parent / "systems" / f"{theirs}.yaml").read_text())["gpu"]
         device = load_device(name)

@@ -131,8 +131,10 @@ def test_directories_are_paired_by_name_with_what_came_and_went(tmp_path: Path) 
     (tmp_path / "new" / "web.json").write_text('{"apiUrl": "https://example.org"}')
     answer = diff_json(str(tmp_path / "old"), str(tmp_path / "new"))
     assert {file["path"]: file["status"] for file in answer["files"]} == {
-        "gone.json": "removed", "same.json": "changed", "sub/came.json": "added",
-    }  # fmt: skip
+        "gone.json": "removed",
+        "same.json": "changed",
+        "sub/came.json": "added",
+    }
     assert len(answer["notes"]) == 1
     assert "web.json: no model configuration" in answer["notes"][0]
 

@@ -81,9 +81,14 @@ HUGE = [
 @pytest.mark.parametrize("command", ["check", "ops", "memory"])
 def test_sizes_past_64_bits_are_one_line(tmp_path: Path, change: dict[str, int], command: str) -> None:
     config = {
-        "model_type": "llama", "hidden_size": 64, "intermediate_size": 64, "num_hidden_layers": 1,
-        "num_attention_heads": 1, "vocab_size": 64, **change,
-    }  # fmt: skip
+        "model_type": "llama",
+        "hidden_size": 64,
+        "intermediate_size": 64,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 1,
+        "vocab_size": 64,
+        **change,
+    }
     file = tmp_path / "config.json"
     file.write_text(json.dumps(config))
     result = CliRunner().invoke(main, [command, str(file)], catch_exceptions=False)
@@ -169,9 +174,13 @@ def test_a_model_of_too_many_modules_is_left_while_it_is_built(monkeypatch: pyte
     from shapes.trace import bounds, trace_config
 
     config = {
-        "model_type": "bloom", "hidden_size": 64, "n_layer": 20, "n_head": 2, "vocab_size": 64,
+        "model_type": "bloom",
+        "hidden_size": 64,
+        "n_layer": 20,
+        "n_head": 2,
+        "vocab_size": 64,
         "architectures": ["BloomForCausalLM"],
-    }  # fmt: skip
+    }
     assert trace_config(config, b=1, s=8).operators
     monkeypatch.setattr(bounds, "MOST_MODULES", 50)
     with pytest.raises(InputError, match="expected a model of at most 50 modules to be traced"):

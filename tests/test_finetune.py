@@ -32,9 +32,14 @@ def model_of(name: str) -> Any:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "targets", "rank"),
-    [("qwen2.5-7b", None, 8), ("qwen2.5-7b", "all-linear", 16), ("gpt2", None, 8),
-     ("llama-3.1-8b", "q_proj,o_proj", 64), ("phi-3-mini", "qkv_proj,down_proj", 4)],
-)  # fmt: skip
+    [
+        ("qwen2.5-7b", None, 8),
+        ("qwen2.5-7b", "all-linear", 16),
+        ("gpt2", None, 8),
+        ("llama-3.1-8b", "q_proj,o_proj", 64),
+        ("phi-3-mini", "qkv_proj,down_proj", 4),
+    ],
+)
 def test_parameters_that_train_are_those_that_peft_counts(name: str, targets: str | None, rank: int) -> None:
     torch, peft = pytest.importorskip("torch"), pytest.importorskip("peft")
     transformers = pytest.importorskip("transformers")
@@ -106,11 +111,17 @@ def test_the_step_has_no_wgrad_of_frozen_matrices_and_adapters_as_products_of_ra
 def test_tensor_parallelism_cuts_the_adapter_that_meets_the_cut_side() -> None:
     model = model_of("llama-3.1-8b")
     w = Workload(b=1, t=4, finetune="lora", lora_targets="q_proj,o_proj")
-    shapes = {(one.name.split("attention.")[-1], one.n, one.k) for one in operators(model, w)
-              if isinstance(one, Gemm) and "lora" in one.name and one.phase == "forward"}  # fmt: skip
+    shapes = {
+        (one.name.split("attention.")[-1], one.n, one.k)
+        for one in operators(model, w)
+        if isinstance(one, Gemm) and "lora" in one.name and one.phase == "forward"
+    }
     assert shapes == {
-        ("q_proj.lora_A", 8, 4096), ("q_proj.lora_B", 1024, 8), ("o_proj.lora_A", 8, 1024), ("o_proj.lora_B", 4096, 8),
-    }  # fmt: skip
+        ("q_proj.lora_A", 8, 4096),
+        ("q_proj.lora_B", 1024, 8),
+        ("o_proj.lora_A", 8, 1024),
+        ("o_proj.lora_B", 4096, 8),
+    }
 
 
 def test_a_released_architecture_is_advised_on_its_workload_only() -> None:
@@ -121,14 +132,17 @@ def test_a_released_architecture_is_advised_on_its_workload_only() -> None:
         assert "SZ101" not in {finding.code for finding in found.findings}
 
 
-@pytest.mark.parametrize(("options", "said"), [
-    ({"finetune": "dora"}, "finetune = 'dora': expected one of full, lora, qlora, frozen-base"),
-    ({"finetune": "full", "base": "nf4"}, "base = 'nf4': expected it with --finetune lora or qlora"),
-    ({"finetune": "qlora", "base": "bf16"}, "expected nf4 or int8 with qlora"),
-    ({"finetune": "lora", "lora_rank": 0}, "lora_rank = 0: expected an integer between 1"),
-    ({"finetune": "lora", "phase": "infer"}, "expected no fine-tuning with a phase of inference"),
-    ({"lora_targets": "q_proj"}, "lora_targets = 'q_proj': expected it with"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"finetune": "dora"}, "finetune = 'dora': expected one of full, lora, qlora, frozen-base"),
+        ({"finetune": "full", "base": "nf4"}, "base = 'nf4': expected it with --finetune lora or qlora"),
+        ({"finetune": "qlora", "base": "bf16"}, "expected nf4 or int8 with qlora"),
+        ({"finetune": "lora", "lora_rank": 0}, "lora_rank = 0: expected an integer between 1"),
+        ({"finetune": "lora", "phase": "infer"}, "expected no fine-tuning with a phase of inference"),
+        ({"lora_targets": "q_proj"}, "lora_targets = 'q_proj': expected it with"),
+    ],
+)
 def test_choices_that_there_are_not_are_one_line(options: dict[str, Any], said: str) -> None:
     with pytest.raises(InputError, match=said.replace("(", r"\(")):
         Workload(**options)

@@ -61,9 +61,12 @@ def test_rows_say_on_which_node_they_were_made() -> None:
 
 @pytest.mark.slow
 @given(
-    seed=st.integers(0, 10**6), deaths=st.floats(0, 0.3), number=st.integers(1, 80), interleave=st.integers(1, 8),
+    seed=st.integers(0, 10**6),
+    deaths=st.floats(0, 0.3),
+    number=st.integers(1, 80),
+    interleave=st.integers(1, 8),
     devices=st.integers(1, 4),
-)  # fmt: skip
+)
 def test_whatever_dies_when_no_job_is_lost_or_done_twice(
     seed: int, deaths: float, number: int, interleave: int, devices: int
 ) -> None:

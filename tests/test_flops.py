@@ -20,9 +20,13 @@ from sizer.readers import read_config
 pytestmark = pytest.mark.slow
 
 SMALL: dict[str, Any] = {
-    "hidden_size": 256, "intermediate_size": 704, "num_hidden_layers": 3, "num_attention_heads": 8, "vocab_size": 1000,
+    "hidden_size": 256,
+    "intermediate_size": 704,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 8,
+    "vocab_size": 1000,
     "max_position_embeddings": 512,
-}  # fmt: skip
+}
 GPT2_NAMES: dict[str, Any] = {"n_embd": 256, "n_layer": 3, "n_head": 8, "vocab_size": 1000, "n_positions": 512}
 
 DENSE: list[tuple[str, dict[str, Any]]] = [

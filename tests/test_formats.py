@@ -17,10 +17,23 @@ from sizer.report.formats import FORMATS, formats, render
 
 #: Modules of sizer/report that render nothing themselves.
 SHARED = {
-    "alignment_classes", "annotations", "diff_rows", "document", "excerpt", "findings_markdown", "formats", "html_page",
-    "markdown", "measurements", "page", "picture",
-    "rule_page", "spreadsheet", "units", "vega",
-}  # fmt: skip
+    "alignment_classes",
+    "annotations",
+    "diff_rows",
+    "document",
+    "excerpt",
+    "findings_markdown",
+    "formats",
+    "html_page",
+    "markdown",
+    "measurements",
+    "page",
+    "picture",
+    "rule_page",
+    "spreadsheet",
+    "units",
+    "vega",
+}
 MODULES = {module.name for module in pkgutil.iter_modules(sizer.report.__path__)}
 REGISTERED = {module for known in FORMATS.values() for module in known.values()}
 PAGES = {known["html"] for known in FORMATS.values() if "html" in known}
@@ -91,11 +104,15 @@ def test_parquet_asks_for_a_file_instead_of_writing_bytes_to_a_terminal(tmp_path
 def test_every_json_document_carries_the_schema_s_version() -> None:
     config = "tests/data/configs/gpt2.json"
     calls = (
-        ["check", config], ["ops", config], ["memory", config], ["devices", "h200"], ["search", "--h", "1024"],
+        ["check", config],
+        ["ops", config],
+        ["memory", config],
+        ["devices", "h200"],
+        ["search", "--h", "1024"],
         ["mfu", config, "--step-time", "1", "--gpus", "8", "--global-batch", "64"],
         ["plan", config, "--gpus", "2", "--global-batch", "8"],
         ["deploy", config],
-    )  # fmt: skip
+    )
     for call in calls:
         result = CliRunner().invoke(main, [*call, "--format", "json"])
         assert result.exit_code in (0, 1), result.output

@@ -31,7 +31,7 @@ PAGES = {
     "plan": (("plan", GPT2, "--gpus", "8", "--global-batch", "64"), 2),
     "diff": (("diff", GPT2, QWEN, "--device", "h100-sxm", "--device", "b200", "--fail-on", "never"), 2),
     "bench": (("bench", "-m", "8", "-n", "8", "-k", "7:10:1", "--device", "cpu", "--max-time", "0.02"), 1),
-}  # fmt: skip
+}
 
 
 def write(path: Path, *call: str) -> Path:

@@ -115,9 +115,11 @@ def test_the_dry_run_says_what_fits_and_lists_the_most_telling_first() -> None:
 
 @pytest.mark.parametrize(
     ("arguments", "says"),
-    [(("-m", "8", "-n", "8", "-k", "8", "--budget", "9"), "--budget: expected --suite FILE with it"),
-     (("--suite", "x.toml", "--budget", "9", "--time-limit", "9"), "expected one of --budget and --time-limit")],
-)  # fmt: skip
+    [
+        (("-m", "8", "-n", "8", "-k", "8", "--budget", "9"), "--budget: expected --suite FILE with it"),
+        (("--suite", "x.toml", "--budget", "9", "--time-limit", "9"), "expected one of --budget and --time-limit"),
+    ],
+)
 def test_a_budget_wants_a_suite_and_no_other_limit(arguments: tuple[str, ...], says: str) -> None:
     result = CliRunner().invoke(main, ["bench", *arguments])
     assert result.exit_code == 2

@@ -24,8 +24,14 @@ from sizer.subject import read_subject
 
 CONFIGS = Path(__file__).parent / "data" / "configs"
 GPT2 = CONFIGS / "gpt2.json"
-LLAMA = {"model_type": "llama", "hidden_size": 512, "intermediate_size": 1408, "num_hidden_layers": 2,
-         "num_attention_heads": 8, "vocab_size": 32000}  # fmt: skip
+LLAMA = {
+    "model_type": "llama",
+    "hidden_size": 512,
+    "intermediate_size": 1408,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 8,
+    "vocab_size": 32000,
+}
 
 
 def run(*arguments: str) -> Any:
@@ -71,8 +77,12 @@ def test_one_unreadable_file_among_several_is_reported_and_the_others_go_on(tmp_
 
 def test_a_key_can_be_set_on_any_format(tmp_path: Path) -> None:
     neox = saved(tmp_path, "n.yml", "{num-layers: 2, hidden-size: 64, num-attention-heads: 4, pos-emb: none}")
-    script = saved(tmp_path, "t.sh", "python p.py --num-layers $L --hidden-size 64 --num-attention-heads 4 "
-                   "--max-position-embeddings 8 --vocab-size 128")  # fmt: skip
+    script = saved(
+        tmp_path,
+        "t.sh",
+        "python p.py --num-layers $L --hidden-size 64 --num-attention-heads 4 "
+        "--max-position-embeddings 8 --vocab-size 128",
+    )
     assert read_config(neox, settings={"num_layers": 3, "vocab_size": 128}).model.layers == 3
     assert read_config(neox, settings={"num-layers": 4}).model.layers == 4
     assert read_config(script, settings={"L": 5}).model.layers == 5
@@ -90,12 +100,36 @@ def test_setting_an_unknown_key_is_refused_with_what_there_is(key: str, guess: s
 
 
 def test_set_and_training_on_the_command_line(tmp_path: Path) -> None:
-    trainer = saved(tmp_path, "args.json", {"per_device_train_batch_size": 2, "gradient_accumulation_steps": 8,
-                                            "bf16": True, "optim": "adafactor", "learning_rate": 1e-4})  # fmt: skip
-    processes = saved(tmp_path, "accelerate.yaml", "distributed_type: FSDP\nnum_processes: 4\nmixed_precision: bf16\n"
-                      "fsdp_config: {fsdp_sharding_strategy: SHARD_GRAD_OP}\n")  # fmt: skip
-    answer = run(str(GPT2), "--set", "vocab_size=50304", "--training", processes, "--training", trainer,
-                 "--format", "json", "--fail-on", "never")  # fmt: skip
+    trainer = saved(
+        tmp_path,
+        "args.json",
+        {
+            "per_device_train_batch_size": 2,
+            "gradient_accumulation_steps": 8,
+            "bf16": True,
+            "optim": "adafactor",
+            "learning_rate": 1e-4,
+        },
+    )
+    processes = saved(
+        tmp_path,
+        "accelerate.yaml",
+        "distributed_type: FSDP\nnum_processes: 4\nmixed_precision: bf16\n"
+        "fsdp_config: {fsdp_sharding_strategy: SHARD_GRAD_OP}\n",
+    )
+    answer = run(
+        str(GPT2),
+        "--set",
+        "vocab_size=50304",
+        "--training",
+        processes,
+        "--training",
+        trainer,
+        "--format",
+        "json",
+        "--fail-on",
+        "never",
+    )
     assert answer.exit_code == 0, answer.output
     report = json.loads(answer.stdout)["reports"][0]
     assert report["model"]["dimensions"]["vocab"] == 50304
@@ -107,10 +141,18 @@ def test_set_and_training_on_the_command_line(tmp_path: Path) -> None:
 
 
 def test_a_deepspeed_file_gives_the_workload_and_auto_leaves_it(tmp_path: Path) -> None:
-    file = saved(tmp_path, "ds_config.json", {
-        "train_batch_size": "auto", "train_micro_batch_size_per_gpu": 8, "bf16": {"enabled": True},
-        "zero_optimization": {"stage": 3, "offload_optimizer": {"device": "cpu"}}, "gradient_accumulation_steps": 2,
-        "optimizer": {"type": "OneBitAdam", "params": {"lr": 1e-3}}})  # fmt: skip
+    file = saved(
+        tmp_path,
+        "ds_config.json",
+        {
+            "train_batch_size": "auto",
+            "train_micro_batch_size_per_gpu": 8,
+            "bf16": {"enabled": True},
+            "zero_optimization": {"stage": 3, "offload_optimizer": {"device": "cpu"}},
+            "gradient_accumulation_steps": 2,
+            "optimizer": {"type": "OneBitAdam", "params": {"lr": 1e-3}},
+        },
+    )
     reading = read_config(Source(LLAMA, training=(file,)))
     assert reading.workload == {"b": 8, "zero": 3, "dtype": "bf16"}
     assert {one.key for one in reading.unread} == {"zero_optimization.offload_optimizer", "optimizer.type"}

@@ -45,7 +45,7 @@ ARCHITECTURES = sorted({load_device(name).architecture for name in list_devices(
         ("auto", "cdna3", 72, 72, True, "sdpa", (80, 80)),
         ("auto", "gaudi3", 132, 132, True, "fused_sdpa", (132, 132)),
     ],
-)  # fmt: skip
+)
 def test_a_head_dimension_runs_in_what_the_kernels_own_checks_say(
     kernel: str, generation: str, d_qk: int, d_v: int, training: bool, runs: str, computed: tuple[int, int]
 ) -> None:
@@ -106,9 +106,13 @@ def test_every_file_names_its_kernel_and_a_source_for_every_clause(name: str) ->
 
 
 @given(
-    kernel=st.sampled_from(CHOICES), architecture=st.sampled_from(ARCHITECTURES), training=st.booleans(),
-    dtype=st.sampled_from(["bf16", "fp16", "fp32", "fp8"]), d_qk=st.integers(1, 600), d_v=st.integers(1, 600),
-)  # fmt: skip
+    kernel=st.sampled_from(CHOICES),
+    architecture=st.sampled_from(ARCHITECTURES),
+    training=st.booleans(),
+    dtype=st.sampled_from(["bf16", "fp16", "fp32", "fp8"]),
+    d_qk=st.integers(1, 600),
+    d_v=st.integers(1, 600),
+)
 def test_what_runs_computes_at_least_what_was_asked(
     kernel: str, architecture: str, training: bool, dtype: str, d_qk: int, d_v: int
 ) -> None:

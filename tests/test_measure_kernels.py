@@ -59,20 +59,39 @@ def eager(part: Part) -> Part:
 
 
 SUBJECTS = [
-    *(Job(Gemm("x", "forward", 24, 32, 40, b, d, lay)) for d in ("fp32", "bf16", "fp16", "fp64")
-      for lay in ("tn", "nn", "nt", "tt") for b in (1, 3)),
+    *(
+        Job(Gemm("x", "forward", 24, 32, 40, b, d, lay))
+        for d in ("fp32", "bf16", "fp16", "fp64")
+        for lay in ("tn", "nn", "nt", "tt")
+        for b in (1, 3)
+    ),
     *(Job(Gemm("x", "forward", 32, 32, 48, dtype=d, out_dtype=o)) for d, o in (("int8", None), ("fp8", "bf16"))),
-    *(Job(Attention("a", phase, 2, 4, kv, 48, 48, 16, 16, causal), kernel)
-      for phase in ("forward", "dgrad") for kv in (4, 2) for causal in (True, False) for kernel in ("flash", "math")),
-    *(Job(MemoryBound(what, 64, 96, phase)) for what in ("norm", "layer_norm", "softmax", "activation", "cross_entropy")
-      for phase in ("forward", "dgrad")),
-    *(Job(GroupedGemm("e", "forward", 4, 64, 32, 48, ragged, "bf16", lay, load=2.0), kernel)
-      for ragged, lay in (("m", "tn"), ("m", "nn"), ("k", "nt")) for kernel in ("loop", "")),
-    Job(swiglu(64, 48, 128)), Job(swiglu(64, 48, 128, gated=False, train=False)),
-    Job(layer()), Job(layer(qkv_bias=True, o_bias=True, fused_qkv=True, parallel=True, norm_weights=2)),
-    Job(Part("head", layer().model, Workload(b=2, s=32))), Job(eager(layer())), Job(eager(layer(window=5))),
+    *(
+        Job(Attention("a", phase, 2, 4, kv, 48, 48, 16, 16, causal), kernel)
+        for phase in ("forward", "dgrad")
+        for kv in (4, 2)
+        for causal in (True, False)
+        for kernel in ("flash", "math")
+    ),
+    *(
+        Job(MemoryBound(what, 64, 96, phase))
+        for what in ("norm", "layer_norm", "softmax", "activation", "cross_entropy")
+        for phase in ("forward", "dgrad")
+    ),
+    *(
+        Job(GroupedGemm("e", "forward", 4, 64, 32, 48, ragged, "bf16", lay, load=2.0), kernel)
+        for ragged, lay in (("m", "tn"), ("m", "nn"), ("k", "nt"))
+        for kernel in ("loop", "")
+    ),
+    Job(swiglu(64, 48, 128)),
+    Job(swiglu(64, 48, 128, gated=False, train=False)),
+    Job(layer()),
+    Job(layer(qkv_bias=True, o_bias=True, fused_qkv=True, parallel=True, norm_weights=2)),
+    Job(Part("head", layer().model, Workload(b=2, s=32))),
+    Job(eager(layer())),
+    Job(eager(layer(window=5))),
     *(Job(replace(layer(qk_norm=norm), part="self_attention")) for norm in ("none", "head", "full")),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize("job", SUBJECTS, ids=lambda job: job.title.replace(" ", "-"))
@@ -113,8 +132,14 @@ def test_self_attention_computes_what_transformers_classes_do(name: str, norm: s
     theirs = getattr(classes, f"{name}Attention")(config, 0)
     part = replace(layer(qk_norm=norm), part="self_attention")
     ours = module_of(eager(part) if attention == "eager" else part)
-    named = {"inputs.0": "q_proj", "inputs.1": "k_proj", "inputs.2": "v_proj", "out": "o_proj", "norms.0": "q_norm",
-             "norms.1": "k_norm"}  # fmt: skip
+    named = {
+        "inputs.0": "q_proj",
+        "inputs.1": "k_proj",
+        "inputs.2": "v_proj",
+        "out": "o_proj",
+        "norms.0": "q_norm",
+        "norms.1": "k_norm",
+    }
     ours.load_state_dict({f"{mine}.weight": theirs.get_parameter(f"{one}.weight") for mine, one in named.items()})
     x = torch.randn(2, 32, 64)
     angles = getattr(classes, f"{name}RotaryEmbedding")(config)(x, torch.arange(32)[None])
@@ -164,12 +189,15 @@ def test_attention_that_forgets_its_mask_is_found(backend: CpuBackend, monkeypat
 @pytest.mark.parametrize(
     "job",
     [
-        Job(Gemm("x", "forward", 8, 8, 8, kind="conv")), Job(Gemm("x", "forward", 8, 8, 8), "no such"),
+        Job(Gemm("x", "forward", 8, 8, 8, kind="conv")),
+        Job(Gemm("x", "forward", 8, 8, 8), "no such"),
         Job(Attention("a", "forward", 1, 2, 2, 64, 64, 16, 16, window=8), "flash"),
-        Job(Attention("a", "forward", 1, 2, 2, 1, 64, 16, 16)), Job(MemoryBound("rotary", 8, 8)),
-        Job(MemoryBound("residual", 8, 8, "dgrad")), Job(Attention("a", "forward", 1, 2, 2, 8, 8, 16, 16), "cudnn"),
+        Job(Attention("a", "forward", 1, 2, 2, 1, 64, 16, 16)),
+        Job(MemoryBound("rotary", 8, 8)),
+        Job(MemoryBound("residual", 8, 8, "dgrad")),
+        Job(Attention("a", "forward", 1, 2, 2, 8, 8, 16, 16), "cudnn"),
     ],
-)  # fmt: skip
+)
 def test_what_no_kernel_does_is_said_to_be_unsupported(job: Job) -> None:
     with pytest.raises(NotMeasured) as outcome:
         InProcess("cpu").prepare(job)
@@ -187,11 +215,13 @@ def test_flops_of_parts_are_those_of_their_products() -> None:
 
 @pytest.mark.parametrize(
     ("set_bytes", "cache", "free", "sets", "flush"),
-    [(10**9, 50 * 10**6, 10**11, 1, False),  # one set is many caches
-     (10**7, 50 * 10**6, 10**11, 11, False),  # ten sets are two caches, and one more
-     (10**7, 50 * 10**6, 10**8, 2, True),  # a quarter of the memory holds two: flush as well
-     (100, 50 * 10**6, 10**11, 512, True)],  # a million tiny sets would take longer to make than to time
-)  # fmt: skip
+    [
+        (10**9, 50 * 10**6, 10**11, 1, False),  # one set is many caches
+        (10**7, 50 * 10**6, 10**11, 11, False),  # ten sets are two caches, and one more
+        (10**7, 50 * 10**6, 10**8, 2, True),  # a quarter of the memory holds two: flush as well
+        (100, 50 * 10**6, 10**11, 512, True),
+    ],  # a million tiny sets would take longer to make than to time
+)
 def test_inputs_rotate_until_they_exceed_the_cache_or_it_is_flushed(set_bytes, cache, free, sets, flush) -> None:
     assert sets_needed(set_bytes, cache, free) == (sets, flush)
 
@@ -265,12 +295,17 @@ def test_the_book_experiment_is_the_books() -> None:
 
 @pytest.mark.parametrize(
     ("content", "says"),
-    [("title = 'x'\n[[sweep]]\nop = 'dance'\nlabel = 'x'", "expected one of gemm"),
-     ("title = 'x'\n[[sweep]]\nop = 'gemm'\nlabel = 'x'\nm = 1\nn = 1", "expected integers"),
-     ("title = 'x'\n[[sweep]]\nop = 'gemm'\nlabel = 'x'\nm = 1\nn = 1\nk = 1\nlayout = ['tn']", "did you mean layouts"),
-     ("title = 'x'\n[[sweep]]\nop = 'gemm'\nlabel = 'x'\nshapes = [[1, 2]]", "rows of m, n and k"),
-     ("title =", "expected TOML")],
-)  # fmt: skip
+    [
+        ("title = 'x'\n[[sweep]]\nop = 'dance'\nlabel = 'x'", "expected one of gemm"),
+        ("title = 'x'\n[[sweep]]\nop = 'gemm'\nlabel = 'x'\nm = 1\nn = 1", "expected integers"),
+        (
+            "title = 'x'\n[[sweep]]\nop = 'gemm'\nlabel = 'x'\nm = 1\nn = 1\nk = 1\nlayout = ['tn']",
+            "did you mean layouts",
+        ),
+        ("title = 'x'\n[[sweep]]\nop = 'gemm'\nlabel = 'x'\nshapes = [[1, 2]]", "rows of m, n and k"),
+        ("title =", "expected TOML"),
+    ],
+)
 def test_a_wrong_suite_names_its_file_and_key(tmp_path: Path, content: str, says: str) -> None:
     path = tmp_path / "wrong.toml"
     path.write_text(content)

@@ -244,12 +244,15 @@ def test_pipeline_stages_hold_the_whole_model_between_them() -> None:
     assert both == model.parameters
 
 
-@pytest.mark.parametrize(("zero", "divided"), [
-    (0, ()),
-    (1, ("master_weights", "optimizer_states")),
-    (2, ("master_weights", "optimizer_states", "gradients")),
-    (3, ("master_weights", "optimizer_states", "gradients", "weights")),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("zero", "divided"),
+    [
+        (0, ()),
+        (1, ("master_weights", "optimizer_states")),
+        (2, ("master_weights", "optimizer_states", "gradients")),
+        (3, ("master_weights", "optimizer_states", "gradients", "weights")),
+    ],
+)
 def test_zero_divides_states_then_gradients_then_weights(zero: int, divided: tuple[str, ...]) -> None:
     whole = memory(llama_8b(), Workload(d=8), microbatches=2).components
     parts = memory(llama_8b(), Workload(d=8, zero=zero), microbatches=2).components
@@ -282,10 +285,14 @@ def test_4_bit_weights_are_half_a_byte_and_a_scale_for_128_in_matrices_only() ->
 
 @settings(max_examples=60)
 @given(
-    h=st.sampled_from([256, 512]), layers=st.integers(1, 6), vocab=st.integers(100, 5000), s=st.integers(8, 512),
-    attention=st.sampled_from(["flash", "eager"]), checkpointing=st.sampled_from(["none", "selective", "full"]),
+    h=st.sampled_from([256, 512]),
+    layers=st.integers(1, 6),
+    vocab=st.integers(100, 5000),
+    s=st.integers(8, 512),
+    attention=st.sampled_from(["flash", "eager"]),
+    checkpointing=st.sampled_from(["none", "selective", "full"]),
     room=st.floats(1.001, 40),
-)  # fmt: skip
+)
 def test_the_largest_microbatch_fits_and_one_more_does_not(
     h: int, layers: int, vocab: int, s: int, attention: str, checkpointing: str, room: float
 ) -> None:

@@ -29,21 +29,35 @@ pytestmark = [
 #: Families that FURTHER has none of, as small as those there are.
 TOYS: dict[str, dict[str, Any]] = {
     "gpt2": {
-        "n_embd": 256, "n_layer": 2, "n_head": 8, "vocab_size": 1024, "resid_pdrop": 0.0, "embd_pdrop": 0.0,
+        "n_embd": 256,
+        "n_layer": 2,
+        "n_head": 8,
+        "vocab_size": 1024,
+        "resid_pdrop": 0.0,
+        "embd_pdrop": 0.0,
         "attn_pdrop": 0.0,
     },
     "gpt_neox": {
-        "hidden_size": 256, "intermediate_size": 1024, "num_hidden_layers": 2, "num_attention_heads": 8,
+        "hidden_size": 256,
+        "intermediate_size": 1024,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 8,
         "vocab_size": 1024,
     },
-}  # fmt: skip
+}
 
 
 def of_tuning(tuning: Tuning, b: int, s: int, attention: Any, checkpointing: Any) -> Workload:
     return Workload(
-        b=b, s=s, attention=attention, checkpointing=checkpointing, finetune="lora", lora_rank=tuning.rank,
-        lora_targets=",".join(tuning.targets), base=tuning.base,
-    )  # fmt: skip
+        b=b,
+        s=s,
+        attention=attention,
+        checkpointing=checkpointing,
+        finetune="lora",
+        lora_rank=tuning.rank,
+        lora_targets=",".join(tuning.targets),
+        base=tuning.base,
+    )
 
 
 def judge(config: Any, tuning: Tuning, attention: str, checkpointing: str, b: int = 2, s: int = 256) -> None:
@@ -52,9 +66,14 @@ def judge(config: Any, tuning: Tuning, attention: str, checkpointing: str, b: in
     workload = of_tuning(tuning, b, s, attention, checkpointing)
     for microbatches, truth in ((1, tracked.alone), (2, tracked.accumulated)):
         found = memory(
-            model_of(config), workload, context_bytes=0, microbatches=microbatches, update="loop",
-            precision=tuning.adapters, dropout_mask_bytes=2,
-        )  # fmt: skip
+            model_of(config),
+            workload,
+            context_bytes=0,
+            microbatches=microbatches,
+            update="loop",
+            precision=tuning.adapters,
+            dropout_mask_bytes=2,
+        )
         assert found.total_bytes == pytest.approx(truth, rel=TOLERANCE)
 
 

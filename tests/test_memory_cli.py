@@ -83,8 +83,11 @@ def test_a_chart_is_drawn(tmp_path: Path) -> None:
 def test_mfu_gives_every_count_with_its_convention() -> None:
     data = answer("mfu", GPT2, "--step-time", "0.5", "--gpus", "8", "--global-batch", "512", "-s", "1024")
     assert [count["method"] for count in data["counts"]] == [
-        "operators", "operators, causal", "Megatron equation 3", "6ND",
-    ]  # fmt: skip
+        "operators",
+        "operators, causal",
+        "Megatron equation 3",
+        "6ND",
+    ]
     for count in data["counts"]:
         assert count["mfu"] == pytest.approx(count["model_flops"] / 0.5 / 8 / data["peak_flops"])
         assert count["mfu_achievable"] > count["mfu"]
@@ -93,9 +96,23 @@ def test_mfu_gives_every_count_with_its_convention() -> None:
 
 def test_mfu_reads_a_log_from_standard_input() -> None:
     result = run(
-        "mfu", "--params", "52e9", "-s", "2048", "--log", "-", "--gpus", "64", "--global-batch", "1024",
-        "--checkpointing", "full", "--device", "a100-sxm", stdin="loading\n126\n127\n128\n",
-    )  # fmt: skip
+        "mfu",
+        "--params",
+        "52e9",
+        "-s",
+        "2048",
+        "--log",
+        "-",
+        "--gpus",
+        "64",
+        "--global-batch",
+        "1024",
+        "--checkpointing",
+        "full",
+        "--device",
+        "a100-sxm",
+        stdin="loading\n126\n127\n128\n",
+    )
     assert result.exit_code == 0
     # 52 x 8 x 2048 x 1024 / (127 x 64 x 1e3) = 107.3 TFLOPS, of 311.9: 34.4%.
     assert "3 steps, median 127 s" in result.stdout

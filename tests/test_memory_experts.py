@@ -34,24 +34,57 @@ MODELS: dict[str, dict[str, Any]] = {
     "Mixtral-8x7B": json.loads((CONFIGS / "mixtral-8x7b.json").read_text(encoding="utf-8")),
     "Qwen3-30B-A3B": json.loads((CONFIGS / "qwen3-30b-a3b.json").read_text(encoding="utf-8")),
     "DeepSeek-V2-Lite": {
-        "model_type": "deepseek_v2", "hidden_size": 2048, "intermediate_size": 10944, "num_hidden_layers": 27,
-        "num_attention_heads": 16, "num_key_value_heads": 16, "q_lora_rank": None, "kv_lora_rank": 512,
-        "qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "v_head_dim": 128, "n_routed_experts": 64,
-        "n_shared_experts": 2, "num_experts_per_tok": 6, "moe_intermediate_size": 1408, "first_k_dense_replace": 1,
-        "vocab_size": 102400, "n_group": 1, "topk_group": 1, "tie_word_embeddings": False,
+        "model_type": "deepseek_v2",
+        "hidden_size": 2048,
+        "intermediate_size": 10944,
+        "num_hidden_layers": 27,
+        "num_attention_heads": 16,
+        "num_key_value_heads": 16,
+        "q_lora_rank": None,
+        "kv_lora_rank": 512,
+        "qk_nope_head_dim": 128,
+        "qk_rope_head_dim": 64,
+        "v_head_dim": 128,
+        "n_routed_experts": 64,
+        "n_shared_experts": 2,
+        "num_experts_per_tok": 6,
+        "moe_intermediate_size": 1408,
+        "first_k_dense_replace": 1,
+        "vocab_size": 102400,
+        "n_group": 1,
+        "topk_group": 1,
+        "tie_word_embeddings": False,
     },
     "Llama-4-Scout": {
-        "model_type": "llama4_text", "hidden_size": 5120, "intermediate_size": 8192, "intermediate_size_mlp": 16384,
-        "num_hidden_layers": 48, "num_attention_heads": 40, "num_key_value_heads": 8, "head_dim": 128,
-        "num_local_experts": 16, "num_experts_per_tok": 1, "interleave_moe_layer_step": 1, "vocab_size": 202048,
+        "model_type": "llama4_text",
+        "hidden_size": 5120,
+        "intermediate_size": 8192,
+        "intermediate_size_mlp": 16384,
+        "num_hidden_layers": 48,
+        "num_attention_heads": 40,
+        "num_key_value_heads": 8,
+        "head_dim": 128,
+        "num_local_experts": 16,
+        "num_experts_per_tok": 1,
+        "interleave_moe_layer_step": 1,
+        "vocab_size": 202048,
         "tie_word_embeddings": False,
     },
     "gpt-oss-120b": {
-        "model_type": "gpt_oss", "hidden_size": 2880, "intermediate_size": 2880, "num_hidden_layers": 36,
-        "num_attention_heads": 64, "num_key_value_heads": 8, "head_dim": 64, "num_local_experts": 128,
-        "num_experts_per_tok": 4, "vocab_size": 201088, "sliding_window": 128, "tie_word_embeddings": False,
+        "model_type": "gpt_oss",
+        "hidden_size": 2880,
+        "intermediate_size": 2880,
+        "num_hidden_layers": 36,
+        "num_attention_heads": 64,
+        "num_key_value_heads": 8,
+        "head_dim": 64,
+        "num_local_experts": 128,
+        "num_experts_per_tok": 4,
+        "vocab_size": 201088,
+        "sliding_window": 128,
+        "tie_word_embeddings": False,
     },
-}  # fmt: skip
+}
 #: (t, p, d, e, ZeRO, b, checkpointing) of every plan looked at.
 GRID = tuple(product((1, 2, 8), (1, 2, 8), (1, 8, 32), (1, 4, 8), (0, 1, 3), (1, 4), ("none", "full")))
 MICROBATCHES, S = 16, 4096
@@ -78,12 +111,14 @@ def parameters(name: str) -> tuple[Parameter, ...]:
         model = transformers.AutoModelForCausalLM.from_config(config)
     return tuple(
         Parameter(
-            one.numel(), int(found[1]) if (found := re.search(r"layers\.(\d+)\.", path)) else None,
-            "embed_tokens" in path, ".experts." in path,
+            one.numel(),
+            int(found[1]) if (found := re.search(r"layers\.(\d+)\.", path)) else None,
+            "embed_tokens" in path,
+            ".experts." in path,
             1 if WHOLE.search(path) else heads if KEYS.search(path) else 64,
         )
         for path, one in model.named_parameters()
-    )  # fmt: skip
+    )
 
 
 def states(name: str, w: Workload, stages: tuple[range, ...]) -> Iterator[int]:
@@ -125,9 +160,17 @@ def test_no_layout_of_a_mixture_is_said_to_fit_that_does_not(name: str) -> None:
         if e > d or (zero and d == 1) or (zero == 3 and p > 1):
             continue
         w = Workload(
-            b=b, s=S, t=t, p=p, d=d, e=e, zero=zero, checkpointing=checkpointing, sequence_parallel=t > 1,
+            b=b,
+            s=S,
+            t=t,
+            p=p,
+            d=d,
+            e=e,
+            zero=zero,
+            checkpointing=checkpointing,
+            sequence_parallel=t > 1,
             attention="flash",
-        )  # fmt: skip
+        )
         try:
             ours = memory(
                 model, w, device=device, implementation="megatron", precision="mixed", microbatches=MICROBATCHES

@@ -44,9 +44,14 @@ OPTIMIZERS: dict[str, Any] = {
 def judge(config: Any, workload: Workload, optimizer: str = "adamw") -> None:
     """Weights, gradients and states to the byte; the total with one microbatch a step and with two within 1%."""
     tracked = oracle.track(
-        config, workload.b, workload.s, dtype=workload.dtype, attention=workload.attention,
-        checkpointing=workload.checkpointing == "full", optimizer=OPTIMIZERS[optimizer],
-    )  # fmt: skip
+        config,
+        workload.b,
+        workload.s,
+        dtype=workload.dtype,
+        attention=workload.attention,
+        checkpointing=workload.checkpointing == "full",
+        optimizer=OPTIMIZERS[optimizer],
+    )
     model = model_of(config)
     alone, accumulated = (predicted(model, workload, number, optimizer) for number in (1, 2))
     assert accumulated.components["weights"] == tracked.weights
@@ -61,9 +66,15 @@ def predicted(model: ModelShape, workload: Workload, microbatches: int = 2, opti
     """As the oracle runs it: one precision throughout, no CUDA context, CPU kernels' dropout masks."""
     precision = "fp32" if workload.dtype == "fp32" else "bf16"
     return memory(
-        model, workload, precision=precision, context_bytes=0, microbatches=microbatches, update="loop",
-        optimizer=optimizer, dropout_mask_bytes=4 if precision == "fp32" else 2,
-    )  # fmt: skip
+        model,
+        workload,
+        precision=precision,
+        context_bytes=0,
+        microbatches=microbatches,
+        update="loop",
+        optimizer=optimizer,
+        dropout_mask_bytes=4 if precision == "fp32" else 2,
+    )
 
 
 #: (family, b, s, dtype, attention, checkpointing, vocabulary): a small vocabulary puts the fullest moment into a
@@ -95,16 +106,31 @@ def test_totals_are_within_1_percent_of_memtracker(
 
 
 SMALL = {
-    "hidden_size": 256, "intermediate_size": 704, "num_hidden_layers": 2, "num_attention_heads": 8,
-    "num_key_value_heads": 4, "vocab_size": 1024, "max_position_embeddings": 512,
-}  # fmt: skip
+    "hidden_size": 256,
+    "intermediate_size": 704,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 4,
+    "vocab_size": 1024,
+    "max_position_embeddings": 512,
+}
 ROUTED = {
-    "n_routed_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 128, "first_k_dense_replace": 1,
-    "n_shared_experts": 1, "n_group": 1, "topk_group": 1, "pad_token_id": 0,
-}  # fmt: skip
+    "n_routed_experts": 8,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 128,
+    "first_k_dense_replace": 1,
+    "n_shared_experts": 1,
+    "n_group": 1,
+    "topk_group": 1,
+    "pad_token_id": 0,
+}
 LATENT = {
-    "num_key_value_heads": 8, "kv_lora_rank": 64, "qk_nope_head_dim": 32, "qk_rope_head_dim": 16, "v_head_dim": 32,
-}  # fmt: skip
+    "num_key_value_heads": 8,
+    "kv_lora_rank": 64,
+    "qk_nope_head_dim": 32,
+    "qk_rope_head_dim": 16,
+    "v_head_dim": 32,
+}
 #: What a family's configuration has beside or instead of SMALL.
 FURTHER: dict[str, dict[str, Any]] = {
     "mistral": SMALL,
@@ -118,46 +144,88 @@ FURTHER: dict[str, dict[str, Any]] = {
     "gemma": {**SMALL, "head_dim": 32},
     "gemma3_text": {**SMALL, "head_dim": 32},
     "qwen2_moe": {
-        **SMALL, "num_experts": 8, "moe_intermediate_size": 128, "shared_expert_intermediate_size": 256,
+        **SMALL,
+        "num_experts": 8,
+        "moe_intermediate_size": 128,
+        "shared_expert_intermediate_size": 256,
         "num_experts_per_tok": 2,
     },
     "qwen3_moe": {**SMALL, "num_experts": 8, "moe_intermediate_size": 128, "num_experts_per_tok": 2, "head_dim": 32},
     "gpt_bigcode": {
-        "n_embd": 256, "n_layer": 2, "n_head": 8, "vocab_size": 1024, "n_positions": 512, "resid_pdrop": 0.0,
-        "embd_pdrop": 0.0, "attn_pdrop": 0.0,
+        "n_embd": 256,
+        "n_layer": 2,
+        "n_head": 8,
+        "vocab_size": 1024,
+        "n_positions": 512,
+        "resid_pdrop": 0.0,
+        "embd_pdrop": 0.0,
+        "attn_pdrop": 0.0,
     },
     "falcon": {
-        "hidden_size": 256, "num_hidden_layers": 2, "num_attention_heads": 8, "vocab_size": 1024, "multi_query": True,
-        "new_decoder_architecture": False, "parallel_attn": True, "alibi": False, "bias": False, "hidden_dropout": 0.0,
+        "hidden_size": 256,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 8,
+        "vocab_size": 1024,
+        "multi_query": True,
+        "new_decoder_architecture": False,
+        "parallel_attn": True,
+        "alibi": False,
+        "bias": False,
+        "hidden_dropout": 0.0,
         "attention_dropout": 0.0,
     },
     "gpt_oss": {
-        **SMALL, "num_local_experts": 8, "num_experts_per_tok": 2, "head_dim": 32, "sliding_window": 128,
+        **SMALL,
+        "num_local_experts": 8,
+        "num_experts_per_tok": 2,
+        "head_dim": 32,
+        "sliding_window": 128,
         "intermediate_size": 256,
     },
     "gptj": {
-        "n_embd": 256, "n_layer": 2, "n_head": 8, "vocab_size": 1024, "n_positions": 512, "rotary_dim": 16,
-        "resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0,
+        "n_embd": 256,
+        "n_layer": 2,
+        "n_head": 8,
+        "vocab_size": 1024,
+        "n_positions": 512,
+        "rotary_dim": 16,
+        "resid_pdrop": 0.0,
+        "embd_pdrop": 0.0,
+        "attn_pdrop": 0.0,
     },
     "cohere2": {**SMALL, "sliding_window": 128, "pad_token_id": 0},
     "cohere": {**SMALL, "pad_token_id": 0, "use_qk_norm": True},
     "bloom": {
-        "hidden_size": 256, "n_layer": 2, "n_head": 8, "vocab_size": 1024, "hidden_dropout": 0.0,
+        "hidden_size": 256,
+        "n_layer": 2,
+        "n_head": 8,
+        "vocab_size": 1024,
+        "hidden_dropout": 0.0,
         "attention_dropout": 0.0,
     },
     "mpt": {"d_model": 256, "n_heads": 8, "n_layers": 2, "vocab_size": 1024, "max_seq_len": 512},
     "olmo": SMALL,
     "minimax_m2": {
-        **SMALL, "head_dim": 32, "num_local_experts": 8, "num_experts_per_tok": 2, "intermediate_size": 128,
+        **SMALL,
+        "head_dim": 32,
+        "num_local_experts": 8,
+        "num_experts_per_tok": 2,
+        "intermediate_size": 128,
     },
     "glm4_moe": {**SMALL, **ROUTED, "head_dim": 32},
     "deepseek_v2": {**SMALL, **ROUTED, **LATENT, "q_lora_rank": None, "topk_method": "greedy"},
     "deepseek_v3": {**SMALL, **ROUTED, **LATENT, "q_lora_rank": 96},
     "opt": {
-        "hidden_size": 256, "ffn_dim": 1024, "num_hidden_layers": 2, "num_attention_heads": 8, "vocab_size": 1024,
-        "word_embed_proj_dim": 256, "dropout": 0.0, "max_position_embeddings": 512,
+        "hidden_size": 256,
+        "ffn_dim": 1024,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 8,
+        "vocab_size": 1024,
+        "word_embed_proj_dim": 256,
+        "dropout": 0.0,
+        "max_position_embeddings": 512,
     },
-}  # fmt: skip
+}
 
 
 def test_every_family_said_to_be_checked_is_checked_here() -> None:

@@ -186,9 +186,7 @@ def test_mla_runs_five_projections_and_unequal_head_dims() -> None:
     widths = {
         name.rsplit(".", 1)[1]: op.n for name, op in forward.items() if ".attention." in name and op.kind == "gemm"
     }
-    assert widths == {
-        "q_a_proj": 1536, "q_b_proj": 128 * 192, "kv_a_proj": 576, "kv_b_proj": 128 * 256, "o_proj": 7168
-    }  # fmt: skip
+    assert widths == {"q_a_proj": 1536, "q_b_proj": 128 * 192, "kv_a_proj": 576, "kv_b_proj": 128 * 256, "o_proj": 7168}
     core = forward["layers.*.attention.core"]
     assert isinstance(core, Attention)
     assert (core.head_dim, core.v_head_dim) == (192, 128)
@@ -229,10 +227,15 @@ degrees = st.sampled_from([1, 2, 4, 8])
 
 @settings(max_examples=60)
 @given(
-    t=degrees, heads=st.sampled_from([8, 16, 32]), head_dim=st.sampled_from([64, 80, 128]),
-    d_ff=st.integers(1, 64).map(lambda x: x * 64), layers=st.integers(1, 5), b=st.integers(1, 3),
-    kv_share=degrees, train=st.booleans(),
-)  # fmt: skip
+    t=degrees,
+    heads=st.sampled_from([8, 16, 32]),
+    head_dim=st.sampled_from([64, 80, 128]),
+    d_ff=st.integers(1, 64).map(lambda x: x * 64),
+    layers=st.integers(1, 5),
+    b=st.integers(1, 3),
+    kv_share=degrees,
+    train=st.booleans(),
+)
 def test_shards_add_up_to_the_whole_model(
     t: int, heads: int, head_dim: int, d_ff: int, layers: int, b: int, kv_share: int, train: bool
 ) -> None:

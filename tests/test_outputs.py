@@ -262,8 +262,12 @@ def test_a_checkout_that_is_not_installed_runs_as_a_module(tmp_path: Path) -> No
     code += "sys.path[0] = sys.argv[1]; sys.argv[:] = ['-m', 'rules']; runpy._run_module_as_main('sizer')"
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     done = subprocess.run(
-        [sys.executable, "-c", code, str(tmp_path)], cwd=tmp_path, env=environment, capture_output=True, text=True,
+        [sys.executable, "-c", code, str(tmp_path)],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
         check=False,
-    )  # fmt: skip
+    )
     assert (done.returncode, done.stderr) == (0, "")
     assert "vocab-multiple" in done.stdout

@@ -125,8 +125,12 @@ def test_fewer_key_value_heads_than_shards_leave_each_a_whole_head_on_both_paths
 
     config = named("llama")  # 6 heads, 2 of keys and values, of 16
     model, workload = read_config(config).model, Workload(b=2, s=24, t=6)
-    formula = {op.name: (op.m, op.n, op.k) for op in operators(model, workload) if op.phase == "forward"  # type: ignore[union-attr]
-               if isinstance(op, Gemm)}  # fmt: skip
+    formula = {
+        op.name: (op.m, op.n, op.k)
+        for op in operators(model, workload)
+        if op.phase == "forward"  # type: ignore[union-attr]
+        if isinstance(op, Gemm)
+    }
     assert formula["layers.*.attention.k_proj"] == (48, 16, 96)
     whole = {op.name: op for op in trace_config(config, b=2, s=24, t=6).operators if op.phase == "forward"}
     for name in ("q_proj", "k_proj", "v_proj", "o_proj"):
@@ -252,8 +256,11 @@ def test_the_ends_of_a_pipeline_hold_the_embedding_first_and_the_head_last() -> 
         block = Block(AttentionShape(8, 8, 64), MlpShape(2048), count=4)
         model = ModelShape("m", (Stack("decoder", 512, (block,), positions=128),), vocab=1000, tied=tied)
         return {tensor.name for tensor in parameter_tensors(model, Workload(p=2), stage)} & {
-            "embedding", "positions", "lm_head", "final_norm"
-        }  # fmt: skip
+            "embedding",
+            "positions",
+            "lm_head",
+            "final_norm",
+        }
 
     assert roles(False, "first") == {"embedding", "positions"}
     assert roles(False, "last") == {"lm_head", "final_norm"}

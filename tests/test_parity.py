@@ -28,23 +28,48 @@ OLD = transformers.__version__.startswith("4.")
 #: Small where the class allows it, so that every dimension is told from every other: hidden 96,
 #: 6 heads of 16, MLP 160, vocabulary 320.
 LLAMA_LIKE = {
-    "hidden_size": 96, "intermediate_size": 160, "num_hidden_layers": 3, "num_attention_heads": 6,
-    "num_key_value_heads": 2, "vocab_size": 320,
-}  # fmt: skip
+    "hidden_size": 96,
+    "intermediate_size": 160,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 6,
+    "num_key_value_heads": 2,
+    "vocab_size": 320,
+}
 GPT2_LIKE = {"n_embd": 96, "n_layer": 3, "n_head": 6, "vocab_size": 320}
 MOE = LLAMA_LIKE | {"num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 48, "head_dim": 16}
 MLA = LLAMA_LIKE | {
-    "num_key_value_heads": 6, "kv_lora_rank": 32, "qk_nope_head_dim": 16, "qk_rope_head_dim": 8, "v_head_dim": 12,
-    "n_routed_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 48, "first_k_dense_replace": 1,
-    "n_shared_experts": 2, "n_group": 1, "topk_group": 1,
-}  # fmt: skip
+    "num_key_value_heads": 6,
+    "kv_lora_rank": 32,
+    "qk_nope_head_dim": 16,
+    "qk_rope_head_dim": 8,
+    "v_head_dim": 12,
+    "n_routed_experts": 8,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 48,
+    "first_k_dense_replace": 1,
+    "n_shared_experts": 2,
+    "n_group": 1,
+    "topk_group": 1,
+}
 T5 = {
-    "d_model": 96, "d_kv": 24, "d_ff": 160, "num_layers": 2, "num_decoder_layers": 3, "num_heads": 6, "vocab_size": 320,
-}  # fmt: skip
+    "d_model": 96,
+    "d_kv": 24,
+    "d_ff": 160,
+    "num_layers": 2,
+    "num_decoder_layers": 3,
+    "num_heads": 6,
+    "vocab_size": 320,
+}
 ENCODER_DECODER = {
-    "d_model": 96, "encoder_layers": 2, "decoder_layers": 3, "encoder_attention_heads": 6, "vocab_size": 320,
-    "decoder_attention_heads": 6, "encoder_ffn_dim": 160, "decoder_ffn_dim": 224,
-}  # fmt: skip
+    "d_model": 96,
+    "encoder_layers": 2,
+    "decoder_layers": 3,
+    "encoder_attention_heads": 6,
+    "vocab_size": 320,
+    "decoder_attention_heads": 6,
+    "encoder_ffn_dim": 160,
+    "decoder_ffn_dim": 224,
+}
 
 CONFIGS: dict[str, dict[str, Any]] = {
     "llama": LLAMA_LIKE,
@@ -86,7 +111,7 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "deepseek_v3": MLA | {"q_lora_rank": 40},
     "glm4_moe": MLA | {"num_key_value_heads": 2, "head_dim": 16},
     "gpt_oss": MOE | {"num_local_experts": 8},
-}  # fmt: skip
+}
 #: Only eager can be compared: transformers has no fused attention for the first two, whatever is asked for, and repeats
 #: falcon's key/value heads before the fused operator, which the formulas (and FlashAttention) do not.
 EAGER_ALONE = frozenset({"bloom", "mpt", "falcon new"}) | (
@@ -110,8 +135,14 @@ def traced(
     from shapes.trace import trace_config
 
     found = trace_config(
-        named(label), b=b, s=s, phase=phase, attention=attention, fused_qkv=fused, fused_gate_up=fused,  # type: ignore[arg-type]
-    )  # fmt: skip
+        named(label),
+        b=b,
+        s=s,
+        phase=phase,
+        attention=attention,
+        fused_qkv=fused,
+        fused_gate_up=fused,  # type: ignore[arg-type]
+    )
     return products(found.operators)
 
 
@@ -196,9 +227,14 @@ def test_parameters_are_the_module_s_own_count(label: str) -> None:
 
 
 SIGLIP = {
-    "model_type": "siglip_vision_model", "hidden_size": 96, "intermediate_size": 160, "num_hidden_layers": 2,
-    "num_attention_heads": 6, "image_size": 32, "patch_size": 8,
-}  # fmt: skip
+    "model_type": "siglip_vision_model",
+    "hidden_size": 96,
+    "intermediate_size": 160,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 6,
+    "image_size": 32,
+    "patch_size": 8,
+}
 
 
 @pytest.mark.parametrize("phase", ["train", "infer"])
@@ -209,8 +245,9 @@ def test_siglips_pooling_head_has_its_own_attention_products(phase: Any) -> None
         # One query over 16 patches in heads of 16: which of the three comes first depends on the layout.
         return sorted(
             (op.batch, *sorted((op.m, op.n, op.k)))
-            for op in found if isinstance(op, Gemm) and op.kind == "bmm" and op.name.startswith("head.")
-        )  # fmt: skip
+            for op in found
+            if isinstance(op, Gemm) and op.kind == "bmm" and op.name.startswith("head.")
+        )
 
     formula = operators(read_config(SIGLIP).model, Workload(b=2, s=16, phase=phase))
     whole = trace_config(SIGLIP, b=2, s=16, phase=phase).operators
@@ -223,9 +260,15 @@ def test_llama4_attends_within_chunks_on_both_paths_and_says_who_runs_which_expe
     from shapes.trace import trace_config
 
     config = {
-        "model_type": "llama4_text", **LLAMA_LIKE, "num_hidden_layers": 8, "head_dim": 16, "intermediate_size_mlp": 224,
-        "num_local_experts": 4, "attention_chunk_size": 16, "pad_token_id": 0,
-    }  # fmt: skip
+        "model_type": "llama4_text",
+        **LLAMA_LIKE,
+        "num_hidden_layers": 8,
+        "head_dim": 16,
+        "intermediate_size_mlp": 224,
+        "num_local_experts": 4,
+        "attention_chunk_size": 16,
+        "pad_token_id": 0,
+    }
     reading, whole = read_config(config), trace_config(config, b=2, s=48)
 
     def windows(found: Iterable[Operator]) -> Counter[int | None]:
@@ -253,12 +296,13 @@ WINDOWED: dict[str, dict[str, Any]] = {
     "gemma2": {"sliding_window": 8, "num_hidden_layers": 5},
     "gemma3_text": {"sliding_window": 8, "num_hidden_layers": 8},
     "gemma3_text listed": {
-        "model_type": "gemma3_text", "sliding_window": 8,
+        "model_type": "gemma3_text",
+        "sliding_window": 8,
         "layer_types": ["full_attention", "sliding_attention", "full_attention"],
     },
     "cohere2": {"sliding_window": 8, "num_hidden_layers": 6},
     "gpt_oss": {"sliding_window": 8, "num_hidden_layers": 5},
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("label", WINDOWED)
@@ -287,10 +331,24 @@ def built(config: dict[str, Any]) -> Any:
 @pytest.mark.parametrize(
     ("share", "nested"), [(None, {}), (0.25, {}), (0.75, {}), (0.25, {"partial_rotary_factor": 0.75})]
 )
-@pytest.mark.parametrize("label", [
-    "llama", "qwen3", "gemma2", "cohere", "olmo2", "phi", "phi3", "stablelm", "starcoder2", "gpt_neox", "falcon",
-    "mixtral", "glm4_moe",
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "label",
+    [
+        "llama",
+        "qwen3",
+        "gemma2",
+        "cohere",
+        "olmo2",
+        "phi",
+        "phi3",
+        "stablelm",
+        "starcoder2",
+        "gpt_neox",
+        "falcon",
+        "mixtral",
+        "glm4_moe",
+    ],
+)
 def test_the_rotated_share_of_each_head_is_the_classs_own(
     label: str, share: float | None, nested: dict[str, float]
 ) -> None:

@@ -47,10 +47,14 @@ def plan_of_gpt2() -> Plan:
 
 #: Every answer of a command that needs nothing measured.
 ALL = {
-    **ANSWERS, "diff": lambda: sizer.diff(GPT2, GPT2), "search": lambda: sizer.search(h=1024),
-    "memory": memory_of_gpt2, "plan": plan_of_gpt2, "devices": lambda: devices(["h200"]),
+    **ANSWERS,
+    "diff": lambda: sizer.diff(GPT2, GPT2),
+    "search": lambda: sizer.search(h=1024),
+    "memory": memory_of_gpt2,
+    "plan": plan_of_gpt2,
+    "devices": lambda: devices(["h200"]),
     "bench": lambda: Bench(()),
-}  # fmt: skip
+}
 
 
 def run(*arguments: str) -> str:
@@ -194,7 +198,10 @@ def test_rules_have_an_address_where_pip_wrote_down_the_repository(monkeypatch: 
     vcs = {"url": "https://git.example/us/sizer.git", "vcs_info": {"vcs": "git", "commit_id": "abc123"}}
     for origin, url in (
         (json.dumps(vcs), "https://git.example/us/sizer/blob/abc123/reports/rules.md#sz101-vocab-multiple"),
-        (json.dumps({"url": "file:///src/sizer", "dir_info": {}}), None), (None, None), ("[]", None), ("{", None),
-    ):  # fmt: skip
+        (json.dumps({"url": "file:///src/sizer", "dir_info": {}}), None),
+        (None, None),
+        ("[]", None),
+        ("{", None),
+    ):
         monkeypatch.setattr(rule_page, "distribution", lambda _name, origin=origin: Installed(origin))
         assert rule_page.rule_url("SZ101") == url

@@ -20,9 +20,11 @@ MODELS: dict[str, dict[str, Any]] = tomllib.loads(
 
 def shape(entry: dict[str, Any]) -> ModelShape:
     attention = AttentionShape(
-        entry["a"], entry.get("kv", entry["a"]), entry.get("d", entry["h"] // entry["a"]),
+        entry["a"],
+        entry.get("kv", entry["a"]),
+        entry.get("d", entry["h"] // entry["a"]),
         v_head_dim=entry.get("dv"),
-    )  # fmt: skip
+    )
     mlp: MlpShape | MoeShape = MlpShape(entry["f"], gated=entry.get("gated", True))
     if "experts" in entry:
         mlp = MoeShape(entry["experts"], entry["top_k"], entry["f"])

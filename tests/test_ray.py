@@ -37,8 +37,9 @@ def test_without_ray_one_line_says_how_to_install_it(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(executors, "find_spec", lambda name: None)
     result = CliRunner().invoke(main, ["bench", *PRODUCTS, "--ray", "auto"])
     assert (result.exit_code, result.output) == (
-        2, "sizer: --ray = 'auto': expected Ray to be installed: pip install sizer[ray]\n"
-    )  # fmt: skip
+        2,
+        "sizer: --ray = 'auto': expected Ray to be installed: pip install sizer[ray]\n",
+    )
 
 
 def test_on_and_another_device_are_refused_in_a_line() -> None:
@@ -52,9 +53,12 @@ def test_on_and_another_device_are_refused_in_a_line() -> None:
 
 @pytest.mark.parametrize(
     ("address", "says"),
-    [("127.0.0.1:1", "no Ray cluster: tried 127.0.0.1:1 for 5 s: Connection refused; start one with `ray start"),
-     ("nonsense", "expected auto or HOST:PORT"), ("ray://a:10001", "run sizer on a node of the cluster")],
-)  # fmt: skip
+    [
+        ("127.0.0.1:1", "no Ray cluster: tried 127.0.0.1:1 for 5 s: Connection refused; start one with `ray start"),
+        ("nonsense", "expected auto or HOST:PORT"),
+        ("ray://a:10001", "run sizer on a node of the cluster"),
+    ],
+)
 def test_without_a_cluster_one_line_says_what_was_tried(address: str, says: str) -> None:
     pytest.importorskip("ray")
     result = CliRunner().invoke(main, ["bench", *PRODUCTS, "--ray", address])
@@ -71,8 +75,9 @@ def test_auto_names_what_it_looked_at(monkeypatch: pytest.MonkeyPatch, tmp_path:
     monkeypatch.delenv("RAY_ADDRESS")
     monkeypatch.setenv("RAY_TMPDIR", str(tmp_path))
     assert ray_cluster._current() == (
-        None, f"RAY_ADDRESS (not set), {tmp_path}/ray/ray_current_cluster (not there) and this machine's processes"
-    )  # fmt: skip
+        None,
+        f"RAY_ADDRESS (not set), {tmp_path}/ray/ray_current_cluster (not there) and this machine's processes",
+    )
 
 
 @pytest.fixture(scope="module")
@@ -84,9 +89,11 @@ def cluster() -> Iterator[str]:
 
     def node(type_: str) -> dict[str, Any]:
         return {
-            "num_cpus": 1, "num_gpus": 1, "resources": {f"accelerator_type:{type_}": 1},
+            "num_cpus": 1,
+            "num_gpus": 1,
+            "resources": {f"accelerator_type:{type_}": 1},
             "object_store_memory": 80 * 2**20,
-        }  # fmt: skip
+        }
 
     made = Cluster(initialize_head=True, head_node_args={**node("H100"), "include_dashboard": False})
     made.add_node(**node("A100"))
@@ -130,8 +137,9 @@ def test_bench_measures_on_the_cluster_and_the_driver_alone_stores(cluster: str,
         assert {one.environment.host["node"] for one in store.measurements()}
     more = CliRunner().invoke(main, [*arguments, "--on", "H100:2"])
     assert (more.exit_code, more.output) == (
-        2, "sizer: --on = 'H100:2': expected what the cluster has: A100:1, H100:1\n"
-    )  # fmt: skip
+        2,
+        "sizer: --on = 'H100:2': expected what the cluster has: A100:1, H100:1\n",
+    )
 
 
 @pytest.mark.slow

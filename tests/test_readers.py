@@ -15,16 +15,29 @@ from sizer.readers.huggingface import BUILDERS, DEFAULTS_OF, NESTED
 
 TABLE = Path(__file__).parents[1] / "sizer" / "readers" / "hf_defaults.json"
 SMALL = {
-    "hidden_size": 96, "intermediate_size": 160, "num_hidden_layers": 3, "num_attention_heads": 6,
-    "num_key_value_heads": 2, "vocab_size": 320,
-}  # fmt: skip
+    "hidden_size": 96,
+    "intermediate_size": 160,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 6,
+    "num_key_value_heads": 2,
+    "vocab_size": 320,
+}
 GPT2 = {"n_embd": 96, "n_layer": 3, "n_head": 6, "vocab_size": 320}
 MOE = SMALL | {"num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 48, "head_dim": 24}
 MLA = SMALL | {
-    "num_key_value_heads": 6, "kv_lora_rank": 32, "qk_nope_head_dim": 16, "qk_rope_head_dim": 8, "v_head_dim": 12,
-    "n_routed_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 48, "first_k_dense_replace": 1,
-    "n_shared_experts": 2, "n_group": 1, "topk_group": 1,
-}  # fmt: skip
+    "num_key_value_heads": 6,
+    "kv_lora_rank": 32,
+    "qk_nope_head_dim": 16,
+    "qk_rope_head_dim": 8,
+    "v_head_dim": 12,
+    "n_routed_experts": 8,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 48,
+    "first_k_dense_replace": 1,
+    "n_shared_experts": 2,
+    "n_group": 1,
+    "topk_group": 1,
+}
 BIAS = {"attention_bias": True}
 TIED = {"tie_word_embeddings": True}
 UNTIED = {"tie_word_embeddings": False}
@@ -73,14 +86,36 @@ SETTINGS: list[tuple[str, dict[str, Any]]] = [
     ("roberta", SMALL),
     ("t5", {"d_model": 96, "d_kv": 24, "d_ff": 160, "num_layers": 2, "num_decoder_layers": 3, "num_heads": 6}),
     ("t5", {"d_model": 96, "d_ff": 160, "num_layers": 2, "feed_forward_proj": "gated-gelu"} | UNTIED),
-    ("bart", {"d_model": 96, "encoder_layers": 2, "decoder_layers": 3, "encoder_attention_heads": 6,
-              "decoder_attention_heads": 6, "encoder_ffn_dim": 160, "decoder_ffn_dim": 224, "vocab_size": 320}),
-    ("whisper", {"d_model": 96, "encoder_layers": 2, "decoder_layers": 3, "encoder_attention_heads": 6,
-                 "decoder_attention_heads": 6, "encoder_ffn_dim": 160, "decoder_ffn_dim": 224, "vocab_size": 320,
-                 "pad_token_id": 0}),
+    (
+        "bart",
+        {
+            "d_model": 96,
+            "encoder_layers": 2,
+            "decoder_layers": 3,
+            "encoder_attention_heads": 6,
+            "decoder_attention_heads": 6,
+            "encoder_ffn_dim": 160,
+            "decoder_ffn_dim": 224,
+            "vocab_size": 320,
+        },
+    ),
+    (
+        "whisper",
+        {
+            "d_model": 96,
+            "encoder_layers": 2,
+            "decoder_layers": 3,
+            "encoder_attention_heads": 6,
+            "decoder_attention_heads": 6,
+            "encoder_ffn_dim": 160,
+            "decoder_ffn_dim": 224,
+            "vocab_size": 320,
+            "pad_token_id": 0,
+        },
+    ),
     ("vit", VISION | {"qkv_bias": False}),
     ("siglip_vision_model", VISION),
-]  # fmt: skip
+]
 
 #: Real defaults, cut to a few layers where building hundreds of experts would take minutes.
 CUT = {"deepseek_v2": 2, "deepseek_v3": 4, "minimax_m2": 2, "llama4_text": 4, "glm4_moe": 2}
@@ -143,9 +178,10 @@ def test_parameters_under_the_class_defaults_are_exact(family: str, settings: di
 
 
 @pytest.mark.parametrize(
-    ("family", "settings"), [(f, s) for f, s in SETTINGS if isinstance(s.get("num_experts_per_tok"), int)],
+    ("family", "settings"),
+    [(f, s) for f, s in SETTINGS if isinstance(s.get("num_experts_per_tok"), int)],
     ids=lambda value: value if isinstance(value, str) else "",
-)  # fmt: skip
+)
 def test_active_parameters_leave_out_the_experts_a_token_does_not_meet(family: str, settings: dict[str, Any]) -> None:
     # The class's own expert tensors, found by name: each holds all experts, of which top_k are met.
     shape, model = read_config({"model_type": family, **settings}).model, built(family, settings)

@@ -155,17 +155,27 @@ def test_neox_flow_style_yaml_with_comments_is_yaml_though_it_begins_like_json()
 
 @pytest.mark.parametrize(
     ("more", "padded"),
-    [({"tokenizer_type": "HFTokenizer", "vocab-file": "data/20B_tokenizer.json"}, 50304),
-     ({"tokenizer_type": "SPMTokenizer"}, 32000), ({}, 50304)],
-)  # fmt: skip
+    [
+        ({"tokenizer_type": "HFTokenizer", "vocab-file": "data/20B_tokenizer.json"}, 50304),
+        ({"tokenizer_type": "SPMTokenizer"}, 32000),
+        ({}, 50304),
+    ],
+)
 def test_neox_without_a_vocabulary_takes_the_named_tokenizers(more: dict[str, Any], padded: int) -> None:
     reading = neox(**more)
     assert reading.model.vocab == padded
     assert "no vocab_size" in reading.notes[0]
 
 
-MISTRAL = {"dim": 4096, "n_layers": 32, "head_dim": 128, "hidden_dim": 14336, "n_heads": 32, "n_kv_heads": 8,
-           "vocab_size": 32000}  # fmt: skip
+MISTRAL = {
+    "dim": 4096,
+    "n_layers": 32,
+    "head_dim": 128,
+    "hidden_dim": 14336,
+    "n_heads": 32,
+    "n_kv_heads": 8,
+    "vocab_size": 32000,
+}
 
 
 def test_mistrals_experts_and_tied_embeddings_are_read() -> None:
@@ -176,15 +186,33 @@ def test_mistrals_experts_and_tied_embeddings_are_read() -> None:
 
 
 def test_llama_4s_parameters_are_those_of_its_class_in_transformers() -> None:
-    scout = {"dim": 5120, "ffn_dim_multiplier": 1.2, "multiple_of": 2048, "n_heads": 40, "n_kv_heads": 8,
-             "n_layers": 48, "vocab_size": 202048, "attention_chunk_size": 8192, "nope_layer_interval": 4,
-             "use_qk_norm": True,
-             "moe_args": {"auto_scale_F": True, "capacity_factor": 1.0, "interleave_moe_layer_step": 1,
-                          "num_experts": 16}}  # fmt: skip
-    theirs = {"model_type": "llama4_text", "hidden_size": 5120, "num_hidden_layers": 48, "intermediate_size": 8192,
-              "intermediate_size_mlp": 16384, "num_attention_heads": 40, "num_key_value_heads": 8, "head_dim": 128,
-              "num_local_experts": 16, "num_experts_per_tok": 1, "interleave_moe_layer_step": 1,
-              "vocab_size": 202048}  # fmt: skip
+    scout = {
+        "dim": 5120,
+        "ffn_dim_multiplier": 1.2,
+        "multiple_of": 2048,
+        "n_heads": 40,
+        "n_kv_heads": 8,
+        "n_layers": 48,
+        "vocab_size": 202048,
+        "attention_chunk_size": 8192,
+        "nope_layer_interval": 4,
+        "use_qk_norm": True,
+        "moe_args": {"auto_scale_F": True, "capacity_factor": 1.0, "interleave_moe_layer_step": 1, "num_experts": 16},
+    }
+    theirs = {
+        "model_type": "llama4_text",
+        "hidden_size": 5120,
+        "num_hidden_layers": 48,
+        "intermediate_size": 8192,
+        "intermediate_size_mlp": 16384,
+        "num_attention_heads": 40,
+        "num_key_value_heads": 8,
+        "head_dim": 128,
+        "num_local_experts": 16,
+        "num_experts_per_tok": 1,
+        "interleave_moe_layer_step": 1,
+        "vocab_size": 202048,
+    }
     assert read_config(scout).model.parameters == read_config(theirs).model.parameters
     maverick = {**scout, "moe_args": {**scout["moe_args"], "num_experts": 128, "interleave_moe_layer_step": 2}}
     halved = {**theirs, "num_local_experts": 128, "interleave_moe_layer_step": 2}
@@ -192,15 +220,32 @@ def test_llama_4s_parameters_are_those_of_its_class_in_transformers() -> None:
 
 
 def test_llama_3_2_is_tied_though_its_file_does_not_say_so() -> None:
-    reading = read_config({"dim": 2048, "n_layers": 16, "n_heads": 32, "n_kv_heads": 8, "vocab_size": 128256,
-                           "ffn_dim_multiplier": 1.5, "multiple_of": 256})  # fmt: skip
+    reading = read_config(
+        {
+            "dim": 2048,
+            "n_layers": 16,
+            "n_heads": 32,
+            "n_kv_heads": 8,
+            "vocab_size": 128256,
+            "ffn_dim_multiplier": 1.5,
+            "multiple_of": 256,
+        }
+    )
     assert reading.model.parameters == 1_235_814_400
     assert any("tied" in note for note in reading.notes)
 
 
 def test_litgpts_norms_without_weights_over_all_heads_or_left_out() -> None:
-    base = {"n_embd": 64, "n_layer": 2, "n_head": 4, "padded_vocab_size": 128, "intermediate_size": 256,
-            "mlp_class_name": "LLaMAMLP", "bias": False, "rotary_percentage": 1.0}  # fmt: skip
+    base = {
+        "n_embd": 64,
+        "n_layer": 2,
+        "n_head": 4,
+        "padded_vocab_size": 128,
+        "intermediate_size": 256,
+        "mlp_class_name": "LLaMAMLP",
+        "bias": False,
+        "rotary_percentage": 1.0,
+    }
     plain = read_config(base).model.parameters
     assert plain - read_config({**base, "name": "OLMo-1B"}).model.parameters == 2 * 64 * (2 * 2 + 1)
     assert plain - read_config({**base, "norm_1": False}).model.parameters == 2 * 64 * 2
@@ -313,9 +358,18 @@ def test_litgpts_recipe_names_a_model_its_adapters_and_its_layout() -> None:
     reading = read_text(RECIPE, where="qlora.yaml")
     assert (reading.format, reading.model.parameters) == ("litgpt_training", 6_738_415_616)
     assert reading.workload == {
-        "b": 2, "global_batch": 64, "s": 512, "gpus": 8, "zero": 3, "dtype": "bf16", "finetune": "qlora", "base": "nf4",
-        "lora_rank": 32, "lora_targets": "q_proj,v_proj", "checkpointing": "full",
-    }  # fmt: skip
+        "b": 2,
+        "global_batch": 64,
+        "s": 512,
+        "gpus": 8,
+        "zero": 3,
+        "dtype": "bf16",
+        "finetune": "qlora",
+        "base": "nf4",
+        "lora_rank": 32,
+        "lora_targets": "q_proj,v_proj",
+        "checkpointing": "full",
+    }
     assert [one.key for one in reading.unread] == ["lora_head"]
     # queries and values of 4096, 32 layers: A and B of rank 32 each
     assert trained_parameters(reading.model, Workload(finetune="qlora", lora_rank=32)) == 32 * 2 * 2 * 4096 * 32
@@ -332,9 +386,11 @@ def test_litgpts_recipe_of_pretraining_states_a_model_or_its_settings() -> None:
     assert "finetune" not in named.workload
 
 
-NEMO = "name: {name}\ntrainer: {{devices: 1, num_nodes: 1}}\nmodel:\n  num_layers: 4\n  hidden_size: 256\n" \
-       "  num_attention_heads: 4\n  encoder_seq_length: 512\n" \
-       "  max_position_embeddings: ${{.encoder_seq_length}}\n"  # fmt: skip
+NEMO = (
+    "name: {name}\ntrainer: {{devices: 1, num_nodes: 1}}\nmodel:\n  num_layers: 4\n  hidden_size: 256\n"
+    "  num_attention_heads: 4\n  encoder_seq_length: 512\n"
+    "  max_position_embeddings: ${{.encoder_seq_length}}\n"
+)
 
 
 def test_nemos_references_are_followed_and_its_mamba_is_read() -> None:
@@ -349,20 +405,30 @@ def test_nemos_references_are_followed_and_its_mamba_is_read() -> None:
 
 
 def test_accelerates_mesh_is_read_and_an_empty_section_is_nothing(tmp_path: Path) -> None:
-    mesh = {"parallelism_config_tp_size": 2, "parallelism_config_dp_replicate_size": 2,
-            "parallelism_config_dp_shard_size": 2, "parallelism_config_cp_size": 1}  # fmt: skip
+    mesh = {
+        "parallelism_config_tp_size": 2,
+        "parallelism_config_dp_replicate_size": 2,
+        "parallelism_config_dp_shard_size": 2,
+        "parallelism_config_cp_size": 1,
+    }
     file = tmp_path / "accelerate.yaml"
-    file.write_text(json.dumps({"distributed_type": "NO", "fsdp_config": {}, "num_processes": 8,
-                                "parallelism_config": mesh}))  # fmt: skip
+    file.write_text(
+        json.dumps({"distributed_type": "NO", "fsdp_config": {}, "num_processes": 8, "parallelism_config": mesh})
+    )
     reading = read_config(Source({"model_type": "gpt2"}, training=(str(file),)))
     assert reading.workload == {"gpus": 8, "t": 2, "replicas": 2, "d": 4}
 
 
 @pytest.mark.parametrize(
     ("zero", "expected"),
-    [({"stage": 2}, "data"), ({"stage": 2, "overlap_comm": True}, "none"), ({"stage": 3}, "none"),
-     ({"stage": 3, "overlap_comm": False}, "data"), ({"stage": "auto"}, "data")],
-)  # fmt: skip
+    [
+        ({"stage": 2}, "data"),
+        ({"stage": 2, "overlap_comm": True}, "none"),
+        ({"stage": 3}, "none"),
+        ({"stage": 3, "overlap_comm": False}, "data"),
+        ({"stage": "auto"}, "data"),
+    ],
+)
 def test_deepspeed_overlaps_the_reduction_with_stage_3_or_where_told(
     zero: dict[str, object], expected: str, tmp_path: Path
 ) -> None:
@@ -385,9 +451,16 @@ def test_deepspeed_overlaps_the_reduction_with_stage_3_or_where_told(
 
 def test_saved_training_arguments_are_told_from_accelerates_settings_and_give_adapters(tmp_path: Path) -> None:
     file = tmp_path / "training_args.json"
-    saved = {"per_device_train_batch_size": 2, "fsdp": "", "fsdp_config": {"min_num_params": 0, "xla": False},
-             "optim": "paged_adamw_32bit", "max_seq_length": 1024, "lora_rank": 64, "train_mode": "qlora",
-             "lora_target_modules": ["q_proj", "v_proj"]}  # fmt: skip
+    saved = {
+        "per_device_train_batch_size": 2,
+        "fsdp": "",
+        "fsdp_config": {"min_num_params": 0, "xla": False},
+        "optim": "paged_adamw_32bit",
+        "max_seq_length": 1024,
+        "lora_rank": 64,
+        "train_mode": "qlora",
+        "lora_target_modules": ["q_proj", "v_proj"],
+    }
     file.write_text(json.dumps(saved))
     reading = read_config(Source({"model_type": "gpt2"}, training=(str(file),)))
     assert reading.workload == {
@@ -405,14 +478,26 @@ def test_saved_training_arguments_are_told_from_accelerates_settings_and_give_ad
 def test_a_llama_factory_recipe_says_how_a_named_model_is_tuned(tmp_path: Path) -> None:
     """Its base is quantised without peft's preparation, and it recomputes layers unless told otherwise."""
     file = tmp_path / "lora_sft.yaml"
-    recipe = {"finetuning_type": "lora", "quantization_bit": 4, "lora_target": "all", "cutoff_len": 2048,
-              "per_device_train_batch_size": 1, "bf16": True}  # fmt: skip
+    recipe = {
+        "finetuning_type": "lora",
+        "quantization_bit": 4,
+        "lora_target": "all",
+        "cutoff_len": 2048,
+        "per_device_train_batch_size": 1,
+        "bf16": True,
+    }
     file.write_text(json.dumps(recipe))
     workload = read_config(Source({"model_type": "gpt2"}, training=(str(file),))).workload
     assert workload == {
-        "b": 1, "s": 2048, "dtype": "bf16", "finetune": "qlora", "base": "nf4-16", "lora_rank": 8,
-        "lora_targets": "all-linear", "checkpointing": "full",
-    }  # fmt: skip
+        "b": 1,
+        "s": 2048,
+        "dtype": "bf16",
+        "finetune": "qlora",
+        "base": "nf4-16",
+        "lora_rank": 8,
+        "lora_targets": "all-linear",
+        "checkpointing": "full",
+    }
     file.write_text(json.dumps({**recipe, "finetuning_type": "full", "disable_gradient_checkpointing": True}))
     whole = read_config(Source({"model_type": "gpt2"}, training=(str(file),))).workload
     assert not {"finetune", "checkpointing"} & set(whole)
@@ -427,12 +512,25 @@ def test_layers_that_attend_to_a_vision_encoder_are_refused_in_params_json() -> 
 
 @pytest.mark.parametrize(
     ("recipe", "said"),
-    [({"base_model": "a/b", "micro_batch_size": 2}, r"names a model \(base_model = 'a/b'\).*give that model's config"),
-     ({"model": {"_component_": "torchtune.models.x"}, "dataset": {"_component_": "d"}, "batch_size": 2, "seed": 1,
-       "gradient_accumulation_steps": 1}, "_component_ = 'torchtune.models.x'"),
-     ({"model": {"name": "mpt_causal_lm", "d_model": 64}}, "its section model states a model"),
-     ({"seed": 1}, "known formats")],
-)  # fmt: skip
+    [
+        (
+            {"base_model": "a/b", "micro_batch_size": 2},
+            r"names a model \(base_model = 'a/b'\).*give that model's config",
+        ),
+        (
+            {
+                "model": {"_component_": "torchtune.models.x"},
+                "dataset": {"_component_": "d"},
+                "batch_size": 2,
+                "seed": 1,
+                "gradient_accumulation_steps": 1,
+            },
+            "_component_ = 'torchtune.models.x'",
+        ),
+        ({"model": {"name": "mpt_causal_lm", "d_model": 64}}, "its section model states a model"),
+        ({"seed": 1}, "known formats"),
+    ],
+)
 def test_a_recipe_that_leaves_the_sizes_to_another_file_says_what_to_give(recipe: dict[str, object], said: str) -> None:
     with pytest.raises(InputError, match=said):
         read_config(recipe)

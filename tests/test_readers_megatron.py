@@ -92,10 +92,44 @@ IDIOMS = {"plain": PLAIN, "arrays": ARRAYS, "quoted": QUOTED, "function": FUNCTI
 
 #: Words that begin, end or join something in a shell script.
 SHELL = [
-    "if", "then", "fi", "for", "in", "do", "done", "case", "esac", ";;", ";", "&&", "||", "(", ")", "{",
-    "}", "[[", "]]",
-    "[", "A=1", "$A", "${A", '"', "'", "`", "$(", "((", "<<E", "E", "4", "f()", "\\", "#", "!", "--num-layers", "\n",
-]  # fmt: skip
+    "if",
+    "then",
+    "fi",
+    "for",
+    "in",
+    "do",
+    "done",
+    "case",
+    "esac",
+    ";;",
+    ";",
+    "&&",
+    "||",
+    "(",
+    ")",
+    "{",
+    "}",
+    "[[",
+    "]]",
+    "[",
+    "A=1",
+    "$A",
+    "${A",
+    '"',
+    "'",
+    "`",
+    "$(",
+    "((",
+    "<<E",
+    "E",
+    "4",
+    "f()",
+    "\\",
+    "#",
+    "!",
+    "--num-layers",
+    "\n",
+]
 
 
 def script(text: str, **options: Any) -> Reading:
@@ -239,9 +273,13 @@ def test_multi_token_prediction_adds_a_layer_its_projection_and_its_norms() -> N
 
 @pytest.mark.parametrize(
     "options",
-    ["--hybrid-layer-pattern M-D*-", "--experimental-attention-variant dsa", "--spec my.module my_spec",
-     "--heterogeneous-layers-config-path layers.json"],
-)  # fmt: skip
+    [
+        "--hybrid-layer-pattern M-D*-",
+        "--experimental-attention-variant dsa",
+        "--spec my.module my_spec",
+        "--heterogeneous-layers-config-path layers.json",
+    ],
+)
 def test_layers_without_a_formula_are_refused(options: str) -> None:
     with pytest.raises(InputError, match=options.split()[0].lstrip("-").replace("-", "_")):
         with_arguments(options)
@@ -333,9 +371,17 @@ def test_what_changes_the_step_and_is_not_read_is_named_and_a_typing_error_gets_
 
 @pytest.mark.parametrize(
     "text",
-    ["A=x\n" + "A=$A$A\n" * 60, "f() { f; f; }\nf\n", "for i in 1 2 3; do for j in 1 2 3; do :; done; done\n" * 2000,
-     "((" * 3000, "$(" * 3000, "if true; then " * 3000, "A=(" * 3000, "echo " + "${A:-" * 200],
-)  # fmt: skip
+    [
+        "A=x\n" + "A=$A$A\n" * 60,
+        "f() { f; f; }\nf\n",
+        "for i in 1 2 3; do for j in 1 2 3; do :; done; done\n" * 2000,
+        "((" * 3000,
+        "$(" * 3000,
+        "if true; then " * 3000,
+        "A=(" * 3000,
+        "echo " + "${A:-" * 200,
+    ],
+)
 def test_a_hostile_script_ends(text: str) -> None:
     assert "\n" not in followed(text)
 
@@ -347,16 +393,32 @@ def test_any_string_of_shell_words_is_followed_or_refused_in_one_line(words: lis
 
 
 def test_bert_and_t5_are_told_by_their_arguments() -> None:
-    bert = read_config({"num_layers": 24, "hidden_size": 1024, "num_attention_heads": 16, "seq_length": 512,
-                        "max_position_embeddings": 512, "tokenizer_type": "BertWordPieceLowerCase"})  # fmt: skip
+    bert = read_config(
+        {
+            "num_layers": 24,
+            "hidden_size": 1024,
+            "num_attention_heads": 16,
+            "seq_length": 512,
+            "max_position_embeddings": 512,
+            "tokenizer_type": "BertWordPieceLowerCase",
+        }
+    )
     h = 1024
     # 30522 padded to 30592; 512 positions, 2 kinds of token; 24 x (12h^2 + 13h); final norm; the masked-token head
     # (a transform, a norm, a bias a token) and the next-sentence head (a pooler, two classes)
     expected = (30592 + 512 + 2) * h + 24 * (12 * h * h + 13 * h) + 2 * h
     expected += h * h + h + 2 * h + 30592 + h * h + h + 2 * h + 2
     assert bert.model.parameters == expected
-    t5 = read_config({"encoder_num_layers": 2, "decoder_num_layers": 3, "hidden_size": 64, "num_attention_heads": 4,
-                      "max_position_embeddings": 128, "vocab_size": 1000})  # fmt: skip
+    t5 = read_config(
+        {
+            "encoder_num_layers": 2,
+            "decoder_num_layers": 3,
+            "hidden_size": 64,
+            "num_attention_heads": 4,
+            "max_position_embeddings": 128,
+            "vocab_size": 1000,
+        }
+    )
     assert [stack.layers for stack in t5.model.stacks] == [2, 3]
 
 

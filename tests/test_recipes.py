@@ -120,8 +120,11 @@ def test_lower_precision_is_faster_where_products_are_large_and_less_so_by_what_
         return sum(cost.seconds * op.count for op, cost in zip(listed, predict_many(listed, "b200"), strict=True))
 
     sixteen, delayed, current, four = (
-        seconds(), seconds(recipe="delayed"), seconds(recipe="tensorwise"), seconds(recipe="nvfp4"),
-    )  # fmt: skip
+        seconds(),
+        seconds(recipe="delayed"),
+        seconds(recipe="tensorwise"),
+        seconds(recipe="nvfp4"),
+    )
     assert four < delayed < current < sixteen
 
 

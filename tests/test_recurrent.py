@@ -20,29 +20,58 @@ from shapes.workload import Workload
 from sizer.readers import read_config
 
 SMALL = {
-    "hidden_size": 96, "intermediate_size": 160, "num_hidden_layers": 3, "num_attention_heads": 6,
-    "num_key_value_heads": 2, "vocab_size": 320,
-}  # fmt: skip
+    "hidden_size": 96,
+    "intermediate_size": 160,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 6,
+    "num_key_value_heads": 2,
+    "vocab_size": 320,
+}
 MAMBA = {
-    "mamba_n_heads": 12, "mamba_d_head": 16, "mamba_n_groups": 2, "mamba_d_state": 20, "mamba_chunk_size": 8,
-}  # fmt: skip
+    "mamba_n_heads": 12,
+    "mamba_d_head": 16,
+    "mamba_n_groups": 2,
+    "mamba_d_state": 20,
+    "mamba_chunk_size": 8,
+}
 EXPERTS = {"num_experts_per_tok": 2, "moe_intermediate_size": 48}
 HYBRIDS: dict[str, dict[str, Any]] = {
     "bamba": SMALL | MAMBA | {"attn_layer_indices": [1], "mamba_proj_bias": True},
-    "granitemoehybrid": SMALL | MAMBA | {
-        "layer_types": ["mamba", "attention", "mamba"], "num_local_experts": 8, "num_experts_per_tok": 2,
+    "granitemoehybrid": SMALL
+    | MAMBA
+    | {
+        "layer_types": ["mamba", "attention", "mamba"],
+        "num_local_experts": 8,
+        "num_experts_per_tok": 2,
         "shared_intermediate_size": 80,
     },
-    "nemotron_h": SMALL | EXPERTS | {
-        "hybrid_override_pattern": "M*-ME", "mamba_num_heads": 12, "mamba_head_dim": 16, "ssm_state_size": 20,
-        "n_groups": 2, "chunk_size": 8, "head_dim": 16, "n_routed_experts": 8, "moe_latent_size": 40,
+    "nemotron_h": SMALL
+    | EXPERTS
+    | {
+        "hybrid_override_pattern": "M*-ME",
+        "mamba_num_heads": 12,
+        "mamba_head_dim": 16,
+        "ssm_state_size": 20,
+        "n_groups": 2,
+        "chunk_size": 8,
+        "head_dim": 16,
+        "n_routed_experts": 8,
+        "moe_latent_size": 40,
         "moe_shared_expert_intermediate_size": 56,
     },
-    "qwen3_next": SMALL | EXPERTS | {
-        "num_hidden_layers": 4, "head_dim": 16, "num_experts": 8, "shared_expert_intermediate_size": 80,
-        "linear_num_value_heads": 6, "linear_num_key_heads": 2, "linear_key_head_dim": 20, "linear_value_head_dim": 24,
+    "qwen3_next": SMALL
+    | EXPERTS
+    | {
+        "num_hidden_layers": 4,
+        "head_dim": 16,
+        "num_experts": 8,
+        "shared_expert_intermediate_size": 80,
+        "linear_num_value_heads": 6,
+        "linear_num_key_heads": 2,
+        "linear_key_head_dim": 20,
+        "linear_value_head_dim": 24,
     },
-}  # fmt: skip
+}
 #: Llama-like sizes around a Mamba-2 layer of 8 heads of 32 in 2 groups: a model whose counts are derived in view.
 LAYER = RecurrentShape("mamba2", 8, 32, 2, 16, 64, conv_bias=True, norm=256)
 MODEL = ModelShape("test", (Stack("decoder", 128, (Block(None, None, mixer=LAYER, norms=1, count=3),)),), vocab=512)
@@ -103,10 +132,13 @@ def test_a_step_runs_the_products_that_torch_dispatches(family: str) -> None:
         batched = batched - shared
         batched.update({(key[0] * mixer.heads // mixer.groups, *key[1:]): n for key, n in shared.items()})
         carried = mixer.head_dim * mixer.state
-        seen -= Counter({
-            (b * mixer.heads, 4, carried, 4, True): layers, (b * mixer.heads, 4, carried, 4, False): layers,
-            (b * mixer.heads, 4, 4, carried, False): layers,
-        })  # fmt: skip
+        seen -= Counter(
+            {
+                (b * mixer.heads, 4, carried, 4, True): layers,
+                (b * mixer.heads, 4, carried, 4, False): layers,
+                (b * mixer.heads, 4, 4, carried, False): layers,
+            }
+        )
     else:
         # torch solves the triangular system by substitution, which is no product; fla's kernels invert and multiply.
         # Backward, torch leaves out what the state before the first chunk and the one after the last need.
@@ -172,10 +204,13 @@ def test_a_decode_step_reads_a_state_of_fixed_size_whatever_the_context() -> Non
 
 def test_memory_of_training_keeps_the_projection_and_the_scans_output() -> None:
     one, two = (
-        memory(replace(MODEL, stacks=(replace(MODEL.main, blocks=(replace(MODEL.main.blocks[0], count=count),)),)),
-               Workload(b=2, s=256), implementation="megatron").components["activations"]
+        memory(
+            replace(MODEL, stacks=(replace(MODEL.main, blocks=(replace(MODEL.main.blocks[0], count=count),)),)),
+            Workload(b=2, s=256),
+            implementation="megatron",
+        ).components["activations"]
         for count in (3, 4)
-    )  # fmt: skip
+    )
     rows = 512
     # bf16: the layer's input and its norm, the projection's 584, the scan's output, and the gated norm's output.
     least = rows * 2 * (2 * 128 + 584 + 256 + 256)

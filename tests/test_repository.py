@@ -138,11 +138,16 @@ def run_action(scratch: Path, tmp_path: Path, api: str, **inputs: str) -> int:
     event.write_text(json.dumps({"pull_request": {"number": 7}}))
     output.write_text("")
     runner = {
-        **environment(tmp_path), "GITHUB_ACTION_PATH": str(ACTION), "RUNNER_TEMP": str(tmp_path),
-        "GITHUB_OUTPUT": str(output), "GITHUB_STEP_SUMMARY": str(summary),
-        "GITHUB_EVENT_PATH": str(event), "GITHUB_API_URL": api,
-        "GITHUB_REPOSITORY": "someone/models", "GITHUB_ACTIONS": "true",
-    }  # fmt: skip
+        **environment(tmp_path),
+        "GITHUB_ACTION_PATH": str(ACTION),
+        "RUNNER_TEMP": str(tmp_path),
+        "GITHUB_OUTPUT": str(output),
+        "GITHUB_STEP_SUMMARY": str(summary),
+        "GITHUB_EVENT_PATH": str(event),
+        "GITHUB_API_URL": api,
+        "GITHUB_REPOSITORY": "someone/models",
+        "GITHUB_ACTIONS": "true",
+    }
     code = 0
     for step in action["runs"]["steps"]:
         if step["name"] == "Install" or (step["name"] == "Badge" and not values["badge"]):
@@ -153,9 +158,11 @@ def run_action(scratch: Path, tmp_path: Path, api: str, **inputs: str) -> int:
         variables = {key: filled[value[4:-3]] for key, value in step.get("env", {}).items()}
         assert "${{" not in step["run"]  # nothing of a pull request is ever pasted into a script
         ran = subprocess.run(
-            ["bash", "--noprofile", "--norc", "-eo", "pipefail", "-c", step["run"]], cwd=scratch, check=False,
+            ["bash", "--noprofile", "--norc", "-eo", "pipefail", "-c", step["run"]],
+            cwd=scratch,
+            check=False,
             env={**runner, **variables},
-        )  # fmt: skip
+        )
         code = ran.returncode
         assert code == 0 or step["name"] == "Result"
     return code

@@ -58,9 +58,15 @@ def keys_of(value: object, prefix: str = "") -> list[str]:
 
 KEYS = st.text("abcdefghijk_", min_size=1, max_size=5)
 TREES = st.dictionaries(
-    KEYS, st.recursive(st.integers() | st.text(max_size=5), lambda inner: st.dictionaries(KEYS, inner, max_size=4) |
-                       st.lists(inner, max_size=3), max_leaves=12), min_size=1, max_size=5,
-)  # fmt: skip
+    KEYS,
+    st.recursive(
+        st.integers() | st.text(max_size=5),
+        lambda inner: st.dictionaries(KEYS, inner, max_size=4) | st.lists(inner, max_size=3),
+        max_leaves=12,
+    ),
+    min_size=1,
+    max_size=5,
+)
 
 
 @pytest.mark.slow

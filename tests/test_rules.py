@@ -84,11 +84,23 @@ BAD: list[tuple[str, ModelShape, dict[str, Any], str, int | str, list[Change]]] 
     # 2560 = 20 x 128 = 40 x 64; 32 heads of 64 are 2048, a fifth away, of 128 4096: no neighbour.
     ("SZ102", model(hidden=2560, heads=32), {}, "head_dim", 80, [{"heads": 20}, {"heads": 40}]),
     # 2568 = 8 x 3 x 107; head_dim is not h/a here, so only the alignment counts: 40 x 64, 41 x 64 and 21 x 128.
-    ("SZ103", model(hidden=2568, heads=16, head_dim=128), {}, "hidden", 2568,
-     [{"hidden": 2560}, {"hidden": 2624}, {"hidden": 2688}]),
+    (
+        "SZ103",
+        model(hidden=2568, heads=16, head_dim=128),
+        {},
+        "hidden",
+        2568,
+        [{"hidden": 2560}, {"hidden": 2624}, {"hidden": 2688}],
+    ),
     # Halves of 2112 = 16 x 132 are 1056 = 32 x 33; 16 heads of 128 are 2048, and so are 32 of 64.
-    ("SZ103", model(hidden=2112, heads=16), {"t": 2}, "hidden", 2112,
-     [{"hidden": 2048}, {"hidden": 2048, "heads": 32}]),
+    (
+        "SZ103",
+        model(hidden=2112, heads=16),
+        {"t": 2},
+        "hidden",
+        2112,
+        [{"hidden": 2048}, {"hidden": 2048, "heads": 32}],
+    ),
     # 4090 lies between 63 x 64 and 64 x 64.
     ("SZ104", model(), {"b": 1, "s": 4090}, "s", 4090, [{"s": 4032}, {"s": 4096}]),
     # 2080 = 32 x 65.
@@ -97,8 +109,14 @@ BAD: list[tuple[str, ModelShape, dict[str, Any], str, int | str, list[Change]]] 
     ("SZ106", model(), {"t": 8, "b": 1}, "t", 8, [{"t": 1}]),
     ("SZ110", model(layers=30), {"p": 4}, "layers", 30, [{"p": 3}, {"p": 5}, {"layers": 32}]),
     # 8h/3 = 10922.67; 170 x 64 = 10880, 171 x 64 = 10944, 86 x 128 = 11008.
-    ("SZ108", model(hidden=4096, heads=32, d_ff=10922), {}, "d_ff", 10922,
-     [{"d_ff": 10944}, {"d_ff": 10880}, {"d_ff": 11008}, {"d_ff": 10752}]),  # 42 x 256 is as near as 10944 + 2 x 64
+    (
+        "SZ108",
+        model(hidden=4096, heads=32, d_ff=10922),
+        {},
+        "d_ff",
+        10922,
+        [{"d_ff": 10944}, {"d_ff": 10880}, {"d_ff": 11008}, {"d_ff": 10752}],
+    ),  # 42 x 256 is as near as 10944 + 2 x 64
     ("SZ109", model(d_ff=10230, gated=False), {}, "d_ff", 10230, [{"d_ff": 10176}, {"d_ff": 10240}]),  # 159, 160 x 64
     # 16 heads x 2 blocks of 128 queries = 32 of H100's 132; 132 / 32 = 4.1, so five sequences.
     ("SZ113", model(), {"b": 1, "s": 256}, "b", 1, [{"b": 5}]),
@@ -116,14 +134,26 @@ BAD: list[tuple[str, ModelShape, dict[str, Any], str, int | str, list[Change]]] 
     # 512 x 2048: at most 410 FLOPs a byte however many tokens, below Gaudi 3's ridge of 453.
     ("SZ118", model(hidden=512, heads=8, layers=6, vocab=50304), {"b": 4, "s": 4096, "device": "gaudi3"}, "b", 4, []),
     # Scores of 1024 x 1024 over 64: less than 128 FLOPs a byte in any batch, so the kernel is what helps.
-    ("SZ118", model(heads=32), {"b": 4, "s": 1024, "attention": "eager"}, "attention", "eager",
-     [{"attention": "auto"}]),
+    (
+        "SZ118",
+        model(heads=32),
+        {"b": 4, "s": 1024, "attention": "eager"},
+        "attention",
+        "eager",
+        [{"attention": "auto"}],
+    ),
     ("SZ120", model(), {"t": 4, "p": 2, "d": 7, "gpus": 64}, "d", 7, [{"d": 8}]),  # 64 / (4 x 2)
     ("SZ120", model(), {"b": 4, "d": 8, "global_batch": 1000}, "b", 4, [{"b": 1}]),  # 1000 / 8 = 125 is odd: 1, not 3
     ("SZ122", model(length=197), {}, "s", 197, []),
     # 1536 / 8 = 192 = 1.5 x 128: what vLLM and SGLang refuse of Qwen3-235B; at t 4 it is 384 = 3 x 128.
-    ("SZ124", experts(width=1536), {"t": 8, "recipe": "blockwise"}, "expert_d_ff", 1536,
-     [{"expert_d_ff": 1024}, {"expert_d_ff": 2048}, {"t": 4}]),
+    (
+        "SZ124",
+        experts(width=1536),
+        {"t": 8, "recipe": "blockwise"},
+        "expert_d_ff",
+        1536,
+        [{"expert_d_ff": 1024}, {"expert_d_ff": 2048}, {"t": 4}],
+    ),
     # 5640 = 176 x 32 + 8.
     ("SZ124", model(d_ff=5640), {"dtype": "mxfp8"}, "d_ff", 5640, [{"d_ff": 5632}, {"d_ff": 5664}]),
     # Four key/value heads of 64 over t 4 are 64 a shard: half a block.
@@ -138,7 +168,7 @@ BAD: list[tuple[str, ModelShape, dict[str, Any], str, int | str, list[Change]]] 
     ("SZ127", model(), {"t": 8, "sequence_parallel": True, "s": 4100}, "s", 4100, [{"s": 4096}, {"s": 4160}]),
     ("SZ127", model(), {"cp": 3, "s": 4096}, "s", 4096, [{"s": 4032}, {"s": 4224}, {"cp": 2}]),  # 21, 22 x 192
     ("SZ128", model(layers=8, vocab=256_000), {"p": 4}, "p", 4, []),
-]  # fmt: skip
+]
 
 GOOD: list[tuple[str, ModelShape, dict[str, Any]]] = [
     ("SZ101", model(vocab=50304), {}),
@@ -398,9 +428,11 @@ def test_a_vocabulary_is_padded_to_the_next_multiple_of_64_t_and_no_further(voca
 
 SHAPES = st.builds(
     lambda heads, dim, d_ff, vocab: model(hidden=heads * dim, heads=heads, d_ff=d_ff, vocab=vocab, layers=2),
-    heads=st.integers(2, 32), dim=st.sampled_from([40, 64, 72, 80, 96, 128]), d_ff=st.integers(1000, 12000),
+    heads=st.integers(2, 32),
+    dim=st.sampled_from([40, 64, 72, 80, 96, 128]),
+    d_ff=st.integers(1000, 12000),
     vocab=st.integers(1000, 100_000),
-)  # fmt: skip
+)
 
 #: Rules about alignment alone: what fixes a finding is known without pricing it.
 ALIGNMENT_RULES = ("SZ101", "SZ102", "SZ103", "SZ108")
@@ -420,9 +452,11 @@ def test_a_suggestion_applied_is_not_found_again_by_the_same_rule(shape: ModelSh
                 after = resize(shape, **sizes) if sizes else shape
                 degrees = {"t": suggestion.change["t"]} if "t" in suggestion.change else {}
                 again = replace(
-                    seen, model=after, dimensions=dimensions(after),
+                    seen,
+                    model=after,
+                    dimensions=dimensions(after),
                     workload=replace(seen.workload, **degrees),  # type: ignore[arg-type]  # t by name
-                )  # fmt: skip
+                )
                 assert list(find_rule(code).check(again)) == [], (code, suggestion)  # type: ignore[arg-type]
 
 

@@ -107,10 +107,14 @@ def test_memory_errors_and_wrong_results_are_outcomes_and_the_sweep_goes_on(monk
     import torch
 
     kernels = {
-        512: lambda: fake_kernel(1e-3), 1: lambda: fake_kernel(1e-3), 2: torch.OutOfMemoryError("out of memory"),
-        3: RuntimeError("CUBLAS_STATUS_NOT_SUPPORTED"), 4: lambda: fake_kernel(1e-3, error=0.5, check_each=True),
-        5: lambda: fake_kernel(1e-3, error=float("nan"), check_each=True), 6: lambda: fake_kernel(2e-3),
-    }  # fmt: skip
+        512: lambda: fake_kernel(1e-3),
+        1: lambda: fake_kernel(1e-3),
+        2: torch.OutOfMemoryError("out of memory"),
+        3: RuntimeError("CUBLAS_STATUS_NOT_SUPPORTED"),
+        4: lambda: fake_kernel(1e-3, error=0.5, check_each=True),
+        5: lambda: fake_kernel(1e-3, error=float("nan"), check_each=True),
+        6: lambda: fake_kernel(2e-3),
+    }
     sweep = measure([job(k) for k in range(1, 7)], executor=session_of(monkeypatch, kernels))
     status = {one.description["k"]: one.status for one in sweep.results.values()}
     assert status == {1: "ok", 2: "oom", 3: "error", 4: "wrong", 5: "wrong", 6: "ok"}

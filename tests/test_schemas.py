@@ -29,12 +29,16 @@ CALLS: dict[str, tuple[tuple[str, ...], ...]] = {
     "diff": (("diff", GPT2, QWEN, "--price", "2"),),
     "ops": (("ops", GPT2), ("ops", LLAMA, "--phase", "decode", "--context", "64")),
     "search": (
-        ("search", "--h", "1024"), ("search", GPT2, "--what", "model"), ("search", GPT2, "--what", "microbatch"),
+        ("search", "--h", "1024"),
+        ("search", GPT2, "--what", "model"),
+        ("search", GPT2, "--what", "microbatch"),
         ("search", "--h", "1024", "--device", "h100-sxm", "--device", "mi300x"),
     ),
     "memory": (
-        ("memory", GPT2), ("memory", QWEN, "--finetune", "qlora", "-b", "1"),
-        ("memory", LLAMA, "--pp", "4", "--tp", "2"), ("memory", LLAMA, "--phase", "decode", "--context", "128"),
+        ("memory", GPT2),
+        ("memory", QWEN, "--finetune", "qlora", "-b", "1"),
+        ("memory", LLAMA, "--pp", "4", "--tp", "2"),
+        ("memory", LLAMA, "--phase", "decode", "--context", "128"),
     ),
     "plan": (
         ("plan", GPT2, "--gpus", "2", "--global-batch", "8"),
@@ -45,7 +49,7 @@ CALLS: dict[str, tuple[tuple[str, ...], ...]] = {
     "deploy": (("deploy", LLAMA), ("deploy", QWEN, "--tp", "8", "--recipe", "fp8-block")),
     "rules": (("rules",),),
     "measurements": (BENCH,),
-}  # fmt: skip
+}
 CASES = [(name, call) for name, calls in CALLS.items() for call in calls]
 
 

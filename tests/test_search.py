@@ -150,8 +150,23 @@ def test_what_is_proposed_is_what_check_has_nothing_against() -> None:
 def test_what_breaks_a_rule_is_proposed_where_it_is_better_beyond_the_error_and_says_why() -> None:
     def candidate(value: float, breaks: tuple[str, ...] = ()) -> Ranked:
         timing = Timing(value, value * 0.9, value * 1.1, "x")
-        return Ranked({}, timing, 1.0, 1 / value, 0.9 / value, 1.1 / value, 1, 0, None, value, {}, 1 / value,
-                      0.9 / value, 1.1 / value, breaks)  # fmt: skip
+        return Ranked(
+            {},
+            timing,
+            1.0,
+            1 / value,
+            0.9 / value,
+            1.1 / value,
+            1,
+            0,
+            None,
+            value,
+            {},
+            1 / value,
+            0.9 / value,
+            1.1 / value,
+            breaks,
+        )
 
     passing = [candidate(1.0)]
     worth = worth_it([candidate(0.8, ("SZ102",)), candidate(0.95, ("SZ108",))], passing)
@@ -162,15 +177,34 @@ def test_what_breaks_a_rule_is_proposed_where_it_is_better_beyond_the_error_and_
 
 #: Dimensions as published; hidden sizes of which had no neighbour by default once.
 PUBLISHED = {
-    "llama-2-7b": {"model_type": "llama", "hidden_size": 4096, "intermediate_size": 11008, "num_attention_heads": 32,
-                   "num_hidden_layers": 32, "vocab_size": 32000},
-    "qwen2.5-0.5b": {"model_type": "qwen2", "hidden_size": 896, "intermediate_size": 4864, "num_attention_heads": 14,
-                     "num_key_value_heads": 2, "num_hidden_layers": 24, "vocab_size": 151936,
-                     "tie_word_embeddings": True},
+    "llama-2-7b": {
+        "model_type": "llama",
+        "hidden_size": 4096,
+        "intermediate_size": 11008,
+        "num_attention_heads": 32,
+        "num_hidden_layers": 32,
+        "vocab_size": 32000,
+    },
+    "qwen2.5-0.5b": {
+        "model_type": "qwen2",
+        "hidden_size": 896,
+        "intermediate_size": 4864,
+        "num_attention_heads": 14,
+        "num_key_value_heads": 2,
+        "num_hidden_layers": 24,
+        "vocab_size": 151936,
+        "tie_word_embeddings": True,
+    },
     "gpt2-xl": {"model_type": "gpt2", "n_embd": 1600, "n_head": 25, "n_layer": 48, "vocab_size": 50257},
-    "pythia-2.8b": {"model_type": "gpt_neox", "hidden_size": 2560, "intermediate_size": 10240, "vocab_size": 50304,
-                    "num_attention_heads": 32, "num_hidden_layers": 32},
-}  # fmt: skip
+    "pythia-2.8b": {
+        "model_type": "gpt_neox",
+        "hidden_size": 2560,
+        "intermediate_size": 10240,
+        "vocab_size": 50304,
+        "num_attention_heads": 32,
+        "num_hidden_layers": 32,
+    },
+}
 
 
 @pytest.mark.parametrize("keep", [None, ("layers",), ("head-dim", "kv-ratio", "layers")])
@@ -191,8 +225,10 @@ def test_what_is_to_be_ready_for_eight_shards_splits_over_eight() -> None:
     ready = search(PUBLISHED["llama-2-7b"], what="model", limits=Limits(tp_ready=8)).ranked[1:]
     assert all(one.change["heads"] % 8 == 0 and one.change["d_ff"] % (8 * 64) == 0 for one in ready)
     assert {one.change["d_ff"] % (8 * 8) for one in search(h=4096, limits=Limits(tp_ready=8)).ranked[1:]} == {0}
-    assert all(one.change["vocab"] % 512 == 0 for one in search(PUBLISHED["gpt2-xl"], what="vocab",
-               limits=Limits(0.02, tp_ready=8)).ranked[1:])  # fmt: skip
+    assert all(
+        one.change["vocab"] % 512 == 0
+        for one in search(PUBLISHED["gpt2-xl"], what="vocab", limits=Limits(0.02, tp_ready=8)).ranked[1:]
+    )
 
 
 def test_how_many_shards_a_candidate_splits_over_is_said_and_more_are_offered() -> None:
@@ -317,12 +353,14 @@ def test_parameters_of_a_model_search_equal_the_models_own(config: Any, layers: 
         (str(CONFIGS / "gemma-2-9b.json"), "model", Limits(vary=("window", "kv-ratio"))),
         (str(CONFIGS / "qwen3-30b-a3b.json"), "model", Limits()),
         pytest.param(
-            str(CONFIGS / "deepseek-v3.json"), "model", Limits(0.005, step=512, vary=("mla-heads", "mla-ranks")),
+            str(CONFIGS / "deepseek-v3.json"),
+            "model",
+            Limits(0.005, step=512, vary=("mla-heads", "mla-ranks")),
             marks=pytest.mark.slow,
         ),
         (str(CONFIGS / "qwen3-30b-a3b.json"), "microbatch", Limits(seq_lens=(512, 1024))),
     ],
-)  # fmt: skip
+)
 def test_estimates_equal_pricing_operator_by_operator(config: object, what: str, limits: Limits) -> None:
     baseline = Baseline.from_config(config, b=2, s=1024)
     pricers = [Pricer(load_device(name)) for name in ("h100-sxm", "b200")]
@@ -356,11 +394,12 @@ def test_estimates_of_steps_as_a_stack_runs_them_equal_pricing_them_one_by_one(
 @pytest.mark.parametrize(
     ("config", "asked"),
     [
-        ("gpt2", {}), ("gpt2", {"b": 1, "stack": "pytorch-ddp"}),
+        ("gpt2", {}),
+        ("gpt2", {"b": 1, "stack": "pytorch-ddp"}),
         ("llama-3.1-8b", {"b": 1, "s": 4096, "t": 2, "p": 2, "d": 4, "global_batch": 64, "stack": "megatron-core-te"}),
         ("llama-3.1-8b", {"b": 1, "s": 2048, "stack": "transformers-compile", "device": "b200"}),
     ],
-)  # fmt: skip
+)
 def test_a_search_of_whole_steps_starts_from_the_step_that_check_prices(config: str, asked: dict[str, Any]) -> None:
     file = str(CONFIGS / f"{config}.json")
     report, result = sizer.check(file, **asked), search(file, what="microbatch", **asked)
@@ -398,8 +437,12 @@ def test_the_shortlist_holds_what_the_objective_likes_best_of_all(
     objective: str, devices: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     words = {
-        "params": 1.3e9, "objective": objective, "device": devices, "limits": Limits(0.05, aspect=(16, 400)), "top": 1,
-    }  # fmt: skip
+        "params": 1.3e9,
+        "objective": objective,
+        "device": devices,
+        "limits": Limits(0.05, aspect=(16, 400)),
+        "top": 1,
+    }
     short = search(**words)
     monkeypatch.setattr("sizer.searching.shortlist.EXACT", 10_000)
     every = search(**words)
@@ -435,8 +478,18 @@ def test_json_csv_and_text_say_the_same(tmp_path: Path) -> None:
     document = json.loads(run("--h", "4096", "--format", "json").stdout)
     assert document["baseline"]["change"] == {"d_ff": 10922}
     assert document["best"] == document["candidates"][0]
-    keys = {"change", "seconds", "seconds_low", "seconds_high", "tflops", "speedup", "speedup_low", "speedup_high",
-            "parameters", "source"}  # fmt: skip
+    keys = {
+        "change",
+        "seconds",
+        "seconds_low",
+        "seconds_high",
+        "tflops",
+        "speedup",
+        "speedup_low",
+        "speedup_high",
+        "parameters",
+        "source",
+    }
     assert keys <= document["best"].keys()
     rows = list(csv.DictReader(io.StringIO(run("--h", "4096", "--format", "csv").stdout)))
     assert [int(row["d_ff"]) for row in rows] == [10922, *(one["change"]["d_ff"] for one in document["candidates"])]

@@ -30,10 +30,18 @@ from sizer.searching.spaces import make_space
 CONFIGS = Path(__file__).parent / "data" / "configs"
 MIXTURES = ("deepseek-v3", "qwen3-30b-a3b", "mixtral-8x7b")
 TINY = {
-    "model_type": "qwen3_moe", "hidden_size": 128, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 32,
-    "moe_intermediate_size": 128, "num_experts": 16, "num_experts_per_tok": 4, "num_hidden_layers": 2,
-    "vocab_size": 512, "intermediate_size": 256,
-}  # fmt: skip
+    "model_type": "qwen3_moe",
+    "hidden_size": 128,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 32,
+    "moe_intermediate_size": 128,
+    "num_experts": 16,
+    "num_experts_per_tok": 4,
+    "num_hidden_layers": 2,
+    "vocab_size": 512,
+    "intermediate_size": 256,
+}
 
 
 def config(name: str) -> str:
@@ -67,8 +75,10 @@ def test_finer_experts_take_longer_as_their_products_are_smaller() -> None:
 
 @pytest.mark.slow
 def test_shared_experts_are_searched_where_a_model_has_them() -> None:
-    shares = {one.change["shared_d_ff"] / one.change["expert_d_ff"]
-              for one in search(config("deepseek-v3"), what="experts", limits=Limits(0.02)).ranked}  # fmt: skip
+    shares = {
+        one.change["shared_d_ff"] / one.change["expert_d_ff"]
+        for one in search(config("deepseek-v3"), what="experts", limits=Limits(0.02)).ranked
+    }
     assert {0, 1, 2, 4} >= shares > {1}
     assert all("shared_d_ff" not in one.change for one in search(config("qwen3-30b-a3b"), what="experts").ranked)
 
@@ -91,9 +101,15 @@ def test_a_measured_search_finds_the_grouped_products_that_are_fastest(tmp_path:
         return 1e-3 * (job.work.groups if isinstance(job.work, GroupedGemm) else 1)
 
     result = search(
-        TINY, what="experts", b=1, s=512, limits=Limits(0.05), measure=FakeExecutor(seconds_of),
-        store=str(tmp_path / "store.db"), top=10,
-    )  # fmt: skip
+        TINY,
+        what="experts",
+        b=1,
+        s=512,
+        limits=Limits(0.05),
+        measure=FakeExecutor(seconds_of),
+        store=str(tmp_path / "store.db"),
+        top=10,
+    )
     assert result.source.startswith("measured:Fake")
     assert result.best.change == {"experts": 8, "top_k": 2, "expert_d_ff": 256}
     assert any("one by one" in note for note in result.notes)
@@ -103,8 +119,25 @@ def test_a_measured_search_finds_the_grouped_products_that_are_fastest(tmp_path:
 def test_experts_are_measured_on_this_cpu(tmp_path: Path) -> None:
     path = tmp_path / "config.json"
     path.write_text(json.dumps(TINY))
-    words = ("--what", "experts", "--tokens", "64", "--tolerance", "5%", "--step", "64", "--measure", "--regret", "50%",
-             "--time-limit", "20", "--store", str(tmp_path / "store.db"), "--format", "json")  # fmt: skip
+    words = (
+        "--what",
+        "experts",
+        "--tokens",
+        "64",
+        "--tolerance",
+        "5%",
+        "--step",
+        "64",
+        "--measure",
+        "--regret",
+        "50%",
+        "--time-limit",
+        "20",
+        "--store",
+        str(tmp_path / "store.db"),
+        "--format",
+        "json",
+    )
     found = json.loads(run(str(path), *words).stdout)
     assert found["source"].startswith("measured:CPU")
     assert found["measurements"] > 0
@@ -165,11 +198,14 @@ def test_windows_and_key_value_groups_vary_where_that_is_asked() -> None:
 @pytest.mark.parametrize(
     ("name", "limits", "named"),
     [
-        ("llama-3.1-8b", {"vary": ("window",)}, "--vary"), ("mistral-7b", {"vary": ("mla-heads",)}, "--vary"),
-        ("deepseek-v3", {"vary": ("kv-ratio",)}, "--vary"), ("deepseek-v3", {"head_dims": (128,)}, "--head-dim"),
-        ("gemma-2-9b", {"vary": ("depth",)}, "depth"), ("falcon-7b", {"vary": ("mla-ranks",)}, "--vary"),
+        ("llama-3.1-8b", {"vary": ("window",)}, "--vary"),
+        ("mistral-7b", {"vary": ("mla-heads",)}, "--vary"),
+        ("deepseek-v3", {"vary": ("kv-ratio",)}, "--vary"),
+        ("deepseek-v3", {"head_dims": (128,)}, "--head-dim"),
+        ("gemma-2-9b", {"vary": ("depth",)}, "depth"),
+        ("falcon-7b", {"vary": ("mla-ranks",)}, "--vary"),
     ],
-)  # fmt: skip
+)
 def test_what_a_model_has_not_is_not_searched(name: str, limits: dict[str, Any], named: str) -> None:
     with pytest.raises(InputError, match=named):
         search(config(name), what="model", limits=Limits(**limits))

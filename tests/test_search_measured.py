@@ -33,8 +33,21 @@ from sizer.searching.strategies.paired import Outcome
 
 pytestmark = pytest.mark.slow
 
-TINY = ["--h", "64", "--tokens", "64", "--dtype", "fp32", "--tolerance", "5%", "--step", "4", "--measure",
-        "--regret", "20%"]  # fmt: skip
+TINY = [
+    "--h",
+    "64",
+    "--tokens",
+    "64",
+    "--dtype",
+    "fp32",
+    "--tolerance",
+    "5%",
+    "--step",
+    "4",
+    "--measure",
+    "--regret",
+    "20%",
+]
 
 CONFIGS = Path(__file__).parent / "data" / "configs"
 
@@ -80,9 +93,15 @@ def test_the_strategy_minimises_the_objective_of_measured_times(
 
     monkeypatch.setitem(STRATEGIES, "racing", strategy)
     found = sizer.search(
-        h=64, tokens=64, dtype="fp32", limits=Limits(0.3, step=16), measure=True, objective=objective,
-        store=str(tmp_path / "store.db"), top=100,
-    )  # fmt: skip
+        h=64,
+        tokens=64,
+        dtype="fp32",
+        limits=Limits(0.3, step=16),
+        measure=True,
+        objective=objective,
+        store=str(tmp_path / "store.db"),
+        top=100,
+    )
     worth = [1.0 if objective == "step-time" else 1 / one.parameters for one in found.ranked]
     assert given == worth
     assert len(given) > 3
@@ -92,10 +111,12 @@ def test_the_strategy_minimises_the_objective_of_measured_times(
 @pytest.mark.parametrize(
     ("name", "whats"),
     [
-        ("gpt2", ("swiglu", "heads", "vocab", "microbatch")), ("phi-3-mini", ("swiglu", "heads", "vocab")),
-        ("gemma-2-9b", ("swiglu", "heads", "hidden", "microbatch")), ("qwen3-30b-a3b", ("heads", "vocab")),
+        ("gpt2", ("swiglu", "heads", "vocab", "microbatch")),
+        ("phi-3-mini", ("swiglu", "heads", "vocab")),
+        ("gemma-2-9b", ("swiglu", "heads", "hidden", "microbatch")),
+        ("qwen3-30b-a3b", ("heads", "vocab")),
     ],
-)  # fmt: skip
+)
 def test_what_is_timed_are_the_products_that_are_priced(
     name: str, whats: tuple[str, ...], attention: str, t: int
 ) -> None:
@@ -114,8 +135,25 @@ def test_what_is_timed_are_the_products_that_are_priced(
 
 
 def test_microbatches_are_timed_by_a_shards_layers_and_head_and_say_so(tmp_path: Path) -> None:
-    sizes = ("--h", "64", "--heads", "2", "--layers", "1", "--vocab", "128", "-b", "2", "-s", "16", "--dtype", "fp32",
-             "--tp", "2", "--sequence-parallel")  # fmt: skip
+    sizes = (
+        "--h",
+        "64",
+        "--heads",
+        "2",
+        "--layers",
+        "1",
+        "--vocab",
+        "128",
+        "-b",
+        "2",
+        "-s",
+        "16",
+        "--dtype",
+        "fp32",
+        "--tp",
+        "2",
+        "--sequence-parallel",
+    )
     limits = ("--measure", "--regret", "20%", "--time-limit", "5", "--store", str(tmp_path / "store.db"))
     result = run("--what", "microbatch", *sizes, *limits, "--format", "json")
     found = json.loads(result.stdout)
@@ -138,9 +176,16 @@ def test_the_interval_of_a_few_noisy_ratios_holds_their_median() -> None:
 
 def test_exhaustive_looks_at_every_candidate(tmp_path: Path) -> None:
     result = sizer.search(
-        h=64, tokens=64, dtype="fp32", limits=Limits(0.05, step=4), measure=True, strategy="exhaustive",
-        regret=0.3, store=str(tmp_path / "store.db"), top=100,
-    )  # fmt: skip
+        h=64,
+        tokens=64,
+        dtype="fp32",
+        limits=Limits(0.05, step=4),
+        measure=True,
+        strategy="exhaustive",
+        regret=0.3,
+        store=str(tmp_path / "store.db"),
+        top=100,
+    )
     # 170 within 5%: 162 to 178.
     assert {one.change["d_ff"] for one in result.candidates} == {164, 168, 172, 176}
     assert result.strategy == "exhaustive"
@@ -161,7 +206,7 @@ def test_a_killed_search_goes_on_from_what_it_had(tmp_path: Path) -> None:
     assert kept >= 20
     result = sizer.search(
         h=512, tokens=512, dtype="fp32", limits=Limits(0.02, step=4), measure=True, store=str(path), time_limit_s=0.01
-    )  # fmt: skip
+    )
     assert "timed before" in " ".join(result.notes)
     assert _samples(path) >= kept
 

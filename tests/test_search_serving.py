@@ -57,9 +57,12 @@ def test_no_candidate_beats_the_front_in_both() -> None:
     result = search(LLAMA, what="model", limits=Limits(0.02, vary=("kv-ratio",)), serving=SERVING)
     assert len(result.front) > 1
     for one in result.ranked:
-        better = [kept for kept in result.front
-                  if training_gain(kept) >= training_gain(one) * (1 - 2 * TIE)
-                  and decode_gain(kept) >= decode_gain(one) * (1 - 2 * TIE)]  # fmt: skip
+        better = [
+            kept
+            for kept in result.front
+            if training_gain(kept) >= training_gain(one) * (1 - 2 * TIE)
+            and decode_gain(kept) >= decode_gain(one) * (1 - 2 * TIE)
+        ]
         assert better, one.change
     # It is a front: what trains faster decodes slower.
     assert sorted(result.front, key=training_gain) == sorted(result.front, key=decode_gain, reverse=True)
@@ -78,8 +81,12 @@ def test_the_shortlist_keeps_what_decodes_best_of_a_large_space(monkeypatch: pyt
 
 @pytest.mark.slow
 def test_candidates_split_as_they_are_to_be_served() -> None:
-    result = search(str(CONFIGS / "deepseek-v3.json"), what="experts", limits=Limits(0.02),
-                    serving={"b": 64, "context": 4096, "ep": 64, "dp": 64})  # fmt: skip
+    result = search(
+        str(CONFIGS / "deepseek-v3.json"),
+        what="experts",
+        limits=Limits(0.02),
+        serving={"b": 64, "context": 4096, "ep": 64, "dp": 64},
+    )
     assert all(one.change["experts"] % 64 == 0 for one in result.ranked)
     heads = search(LLAMA, what="heads", serving=SERVING).ranked
     assert all(one.change["heads"] % 8 == 0 for one in heads)
@@ -96,8 +103,15 @@ def test_a_training_budget_leaves_out_what_takes_longer() -> None:
 
 @pytest.mark.slow
 def test_text_json_and_picture_have_the_front(tmp_path: Path) -> None:
-    words = (LLAMA, "--what", "heads", "--serving", "microbatch=64,context=8k,tp=8,kv-dtype=fp8", "--training-budget",
-             "120%")  # fmt: skip
+    words = (
+        LLAMA,
+        "--what",
+        "heads",
+        "--serving",
+        "microbatch=64,context=8k,tp=8,kv-dtype=fp8",
+        "--training-budget",
+        "120%",
+    )
     document = json.loads(run(*words, "--format", "json").stdout)
     assert document["serving"]["context"] == 8192
     assert document["serving"]["kv_dtype"] == "fp8"
@@ -167,8 +181,10 @@ def test_half_of_deepseek_v3s_heads_are_the_inference_flops_that_kimi_k2s_report
     flops = [
         sizer.check(
             Source(str(CONFIGS / "deepseek-v3.json"), {"n_routed_experts": 384, "num_attention_heads": heads}),
-            phase="prefill", b=1, s=131072,
+            phase="prefill",
+            b=1,
+            s=131072,
         ).step.flops
         for heads in (128, 64)
-    ]  # fmt: skip
+    ]
     assert flops[0] / flops[1] == pytest.approx(1.83, abs=0.05)

@@ -105,7 +105,7 @@ def slurm(tmp_path: Path, task: int, **more: str) -> str:
     command = ["bash", str(SUITES / "slurm-array.sh")]
     return subprocess.run(
         command, env=environment(tmp_path, **place, **more), cwd=ROOT, capture_output=True, text=True, check=True
-    ).stdout  # fmt: skip
+    ).stdout
 
 
 def skypilot(tmp_path: Path, rank: int, **more: str) -> str:
@@ -114,7 +114,7 @@ def skypilot(tmp_path: Path, rank: int, **more: str) -> str:
     variables = environment(tmp_path, **{**task["envs"], "OUT": str(tmp_path / "out"), **place, **more})
     return subprocess.run(
         ["bash", "-c", task["run"]], env=variables, cwd=ROOT, capture_output=True, text=True, check=True
-    ).stdout  # fmt: skip
+    ).stdout
 
 
 def jobs_of(listing: str) -> list[str]:
@@ -124,8 +124,10 @@ def jobs_of(listing: str) -> list[str]:
 @pytest.mark.slow
 def test_the_dry_runs_of_both_examples_are_the_whole_suite_once(suite: Path, tmp_path: Path) -> None:
     asked = {"SUITE": str(suite), "SIZER_ARGS": "--dry-run"}
-    for listings in ([slurm(tmp_path, 1, **asked), slurm(tmp_path, 2, **asked)],
-                     [skypilot(tmp_path, 0, **asked), skypilot(tmp_path, 1, **asked)]):  # fmt: skip
+    for listings in (
+        [slurm(tmp_path, 1, **asked), slurm(tmp_path, 2, **asked)],
+        [skypilot(tmp_path, 0, **asked), skypilot(tmp_path, 1, **asked)],
+    ):
         jobs = [job for listing in listings for job in jobs_of(listing)]
         assert len(jobs) == len(set(jobs)) == 43
     assert not list(tmp_path.glob("*.db"))

@@ -110,9 +110,12 @@ def test_the_nearest_split_divides_and_is_no_larger(config: Path, t: int, p: int
 
 @settings(max_examples=12)
 @given(
-    config=st.sampled_from([LLAMA, QWEN, FALCON, MOE]), t=st.integers(1, 80), p=st.integers(1, 80),
-    e=st.integers(1, 140), d=st.integers(1, 12),
-)  # fmt: skip
+    config=st.sampled_from([LLAMA, QWEN, FALCON, MOE]),
+    t=st.integers(1, 80),
+    p=st.integers(1, 80),
+    e=st.integers(1, 140),
+    d=st.integers(1, 12),
+)
 def test_whatever_does_not_divide_some_rule_calls_an_error(config: Path, t: int, p: int, e: int, d: int) -> None:
     model = read_config(str(config)).model
     asked = {"t": t, "p": p, "d": d, "e": e if model.moe else 1}

@@ -55,10 +55,24 @@ def long_states(random: np.random.Generator, n: int) -> tuple[np.ndarray, float]
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("noise", "n"),
-    [(heavy_tail, 12), (heavy_tail, 20), (heavy_tail, 60), (heavy_tail, 200), (bimodal, 12), (bimodal, 60),
-     (bimodal, 200), (drift, 30), (drift, 60), (drift, 200), (lasting_states, 60), (lasting_states, 120),
-     (lasting_states, 400), (long_states, 200), (long_states, 400)],
-)  # fmt: skip
+    [
+        (heavy_tail, 12),
+        (heavy_tail, 20),
+        (heavy_tail, 60),
+        (heavy_tail, 200),
+        (bimodal, 12),
+        (bimodal, 60),
+        (bimodal, 200),
+        (drift, 30),
+        (drift, 60),
+        (drift, 200),
+        (lasting_states, 60),
+        (lasting_states, 120),
+        (lasting_states, 400),
+        (long_states, 200),
+        (long_states, 400),
+    ],
+)
 def test_the_interval_covers_the_truth_at_its_nominal_rate(noise, n) -> None:
     random = np.random.default_rng(n)
     covered = 0

@@ -126,9 +126,14 @@ def price(workload: Workload, stack: SoftwareStack = CORE, accumulation: int = 1
 
 @pytest.mark.slow
 @given(
-    b=st.integers(1, 8), t=st.sampled_from([1, 2, 8]), p=st.sampled_from([1, 4, 5]), d=st.sampled_from([1, 8]),
-    zero=st.integers(0, 3), accumulation=st.integers(1, 64), name=st.sampled_from(list_stacks()),
-)  # fmt: skip
+    b=st.integers(1, 8),
+    t=st.sampled_from([1, 2, 8]),
+    p=st.sampled_from([1, 4, 5]),
+    d=st.sampled_from([1, 8]),
+    zero=st.integers(0, 3),
+    accumulation=st.integers(1, 64),
+    name=st.sampled_from(list_stacks()),
+)
 @settings(max_examples=30)
 def test_a_steps_parts_add_up_and_lie_in_its_interval(
     b: int, t: int, p: int, d: int, zero: int, accumulation: int, name: str
@@ -171,9 +176,15 @@ def test_a_stack_that_is_named_says_whose_kernels_save_activations() -> None:
     config = str(CONFIGS / "gpt2.json")
     subject = read_subject(config, s=1024, b=1, stack=CORE)
     listed = plan(
-        read_config(config).model, H100, gpus=2, global_batch=2, base=subject.workload, stack=CORE, loss=CORE.loss,
+        read_config(config).model,
+        H100,
+        gpus=2,
+        global_batch=2,
+        base=subject.workload,
+        stack=CORE,
+        loss=CORE.loss,
         implementation=subject.implementation,
-    )  # fmt: skip
+    )
     one = next(one for one in listed.candidates if (one.workload.p, one.workload.vpp) == (2, 1))
     run = {key: value for key, value in one.workload.to_dict().items() if value != getattr(Workload(), key)}
     found = memory_of(config, stack="megatron-core-te", **run)
@@ -322,8 +333,10 @@ def test_context_parallel_ranks_see_equal_shares_of_the_causal_triangle() -> Non
 def test_replicas_shard_over_fewer_ranks_and_add_up_between_them() -> None:
     found = collectives(Workload(b=1, d=64, zero=3, replicas=8), "data_parallel")
     assert {(one.what, one.ranks, one.stride) for one in found} == {
-        ("reduce_scatter", 8, 1), ("all_gather", 8, 1), ("all_reduce", 8, 8),
-    }  # fmt: skip
+        ("reduce_scatter", 8, 1),
+        ("all_gather", 8, 1),
+        ("all_reduce", 8, 8),
+    }
 
 
 def test_fsdp_sends_each_layer_by_itself_and_zero_1_all_at_once() -> None:
@@ -465,12 +478,32 @@ def test_a_count_above_100_percent_beside_a_possible_one_says_why() -> None:
 
 
 STEP = {
-    "id": "x-1", "source": "x", "stack": "torchtitan-2025-fsdp2", "year": "2025", "gpu": "h100-sxm", "gpus": "8",
-    "model_type_hint": "llama", "config": json.dumps(json.loads((CONFIGS / "llama-3.1-8b.json").read_text())),
-    "s": "8192", "micro_batch": "1", "global_batch": "8", "accumulation": "1", "dtype": "bf16", "t": "1", "p": "1",
-    "d": "8", "cp": "1", "ep": "1", "vpp": "", "zero": "3", "sequence_parallel": "false", "checkpointing": "selective",
-    "attention": "flash2", "step_s": "1.4", "notes": "",
-}  # fmt: skip
+    "id": "x-1",
+    "source": "x",
+    "stack": "torchtitan-2025-fsdp2",
+    "year": "2025",
+    "gpu": "h100-sxm",
+    "gpus": "8",
+    "model_type_hint": "llama",
+    "config": json.dumps(json.loads((CONFIGS / "llama-3.1-8b.json").read_text())),
+    "s": "8192",
+    "micro_batch": "1",
+    "global_batch": "8",
+    "accumulation": "1",
+    "dtype": "bf16",
+    "t": "1",
+    "p": "1",
+    "d": "8",
+    "cp": "1",
+    "ep": "1",
+    "vpp": "",
+    "zero": "3",
+    "sequence_parallel": "false",
+    "checkpointing": "selective",
+    "attention": "flash2",
+    "step_s": "1.4",
+    "notes": "",
+}
 
 
 def test_tensor_parallel_ranks_send_a_share_over_the_pipeline_and_gather_it_where_activations_are_whole() -> None:
@@ -555,11 +588,12 @@ def _moe_work(name: str) -> Work:
 @pytest.mark.parametrize(
     ("content", "said"),
     [
-        ("", "missing: id, stack"), ("a,b\n1,2\n", "missing: id, stack"),
+        ("", "missing: id, stack"),
+        ("a,b\n1,2\n", "missing: id, stack"),
         ("id,stack,gpu,config,s,micro_batch,accumulation,dtype,t,p,d,step_s\n", "expected at least one row"),
         (None, "cannot be read"),
     ],
-)  # fmt: skip
+)
 def test_steps_py_says_in_one_line_what_a_file_lacks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: str | None, said: str
 ) -> None:
@@ -588,8 +622,10 @@ def test_steps_py_judges_any_file_and_says_which_stack_stands_for_an_unknown_one
         )
     done = subprocess.run(
         [sys.executable, str(BENCH / "steps.py"), "--data", str(file), "--format", "json", "--rows"],
-        capture_output=True, text=True, check=True,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     found = json.loads(done.stdout)
     assert [row["id"] for row in found["rows"]] == ["x-1", "x-2"]
     assert [row["id"] for row in found["refused"]] == ["x-3", "x-4"]

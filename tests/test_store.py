@@ -222,9 +222,18 @@ def test_export_gives_the_flat_fields_that_calibration_reads(tmp_path: Path) -> 
     path = filled(tmp_path / "s.db", range(8, 9))
     row = json.loads(CliRunner().invoke(main, ["store", "--store", str(path), "export"]).output)
     wanted = {
-        "kind": "gemm", "phase": "forward", "layout": "tn", "dtype": "fp32", "batch": 1, "m": 64, "n": 64, "k": 8,
-        "seconds": 8e-6, "device": "Fake 1", "status": "ok",
-    }  # fmt: skip
+        "kind": "gemm",
+        "phase": "forward",
+        "layout": "tn",
+        "dtype": "fp32",
+        "batch": 1,
+        "m": 64,
+        "n": 64,
+        "k": 8,
+        "seconds": 8e-6,
+        "device": "Fake 1",
+        "status": "ok",
+    }
     assert {key: row[key] for key in wanted} == wanted
 
 

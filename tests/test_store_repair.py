@@ -237,9 +237,13 @@ def as_nobody(code: str, folder: Path) -> subprocess.CompletedProcess[str]:
     imports = "import shapes.measure.store, shapes.errors, sys\n"
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parent.parent), "SIZER_STORE": ""}
     return subprocess.run(
-        [sys.executable, "-c", imports + become + code], cwd=folder, capture_output=True, text=True, check=False,
+        [sys.executable, "-c", imports + become + code],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        check=False,
         env=environment,
-    )  # fmt: skip
+    )
 
 
 READ_AND_WRITE = """

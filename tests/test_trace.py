@@ -27,9 +27,16 @@ pytestmark = pytest.mark.slow
 grouped_experts = pytest.mark.skipif(transformers.__version__.startswith("4."), reason="no grouped experts there")
 
 MOE = {
-    "model_type": "mixtral", "hidden_size": 96, "intermediate_size": 160, "num_hidden_layers": 5, "vocab_size": 320,
-    "num_attention_heads": 6, "num_key_value_heads": 2, "num_local_experts": 8, "num_experts_per_tok": 2,
-}  # fmt: skip
+    "model_type": "mixtral",
+    "hidden_size": 96,
+    "intermediate_size": 160,
+    "num_hidden_layers": 5,
+    "vocab_size": 320,
+    "num_attention_heads": 6,
+    "num_key_value_heads": 2,
+    "num_local_experts": 8,
+    "num_experts_per_tok": 2,
+}
 LLAMA = {key: value for key, value in MOE.items() if "expert" not in key} | {"model_type": "llama"}
 
 
@@ -60,7 +67,7 @@ class Nano(nn.Module):
                 }
             )
             for _ in range(layers)
-        )  # fmt: skip
+        )
         self.lm_head = nn.Linear(h, v, bias=False)
         self.lm_head.weight = self.wte.weight
 
@@ -272,7 +279,7 @@ def test_a_forward_that_needs_values_is_refused_with_the_path(how: str) -> None:
         ([1], r"expected a mapping"),
         ("/nowhere/config.json", r"^/nowhere/config.json: cannot be read"),
     ],
-)  # fmt: skip
+)
 def test_a_configuration_that_cannot_be_built_is_one_line(config: Any, message: str) -> None:
     with pytest.raises(InputError, match=message) as caught:
         trace_config(config)
@@ -282,11 +289,13 @@ def test_a_configuration_that_cannot_be_built_is_one_line(config: Any, message: 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"b": 0}, "b = 0"), ({"t": 4}, "t = 4: expected a divisor of the 6"), ({"attention": "fast"}, "auto, flash"),
+        ({"b": 0}, "b = 0"),
+        ({"t": 4}, "t = 4: expected a divisor of the 6"),
+        ({"attention": "fast"}, "auto, flash"),
         ({"t": 2, "plan": {"*.nothing": "colwise"}}, "matches no module"),
         ({"t": 2, "plan": {"lm_head": "sideways"}}, "expected colwise or rowwise"),
     ],
-)  # fmt: skip
+)
 def test_an_option_that_makes_no_sense_is_one_line(options: dict[str, Any], message: str) -> None:
     with pytest.raises(InputError, match=message):
         trace_config(LLAMA, **options)
@@ -318,8 +327,13 @@ def test_an_operator_of_one_s_own_is_named_and_not_guessed_at() -> None:
         # As published for Llama-3.1-405B.
         (
             {
-                "model_type": "llama", "hidden_size": 16384, "num_hidden_layers": 126, "vocab_size": 128256,
-                "num_attention_heads": 128, "num_key_value_heads": 8, "intermediate_size": 53248,
+                "model_type": "llama",
+                "hidden_size": 16384,
+                "num_hidden_layers": 126,
+                "vocab_size": 128256,
+                "num_attention_heads": 128,
+                "num_key_value_heads": 8,
+                "intermediate_size": 53248,
             },
             405_853_388_800,
         ),
@@ -327,18 +341,29 @@ def test_an_operator_of_one_s_own_is_named_and_not_guessed_at() -> None:
         # one of an MLP of 18432, 61 of latent attention, two norms a layer, one more, two vocabularies.
         (
             {
-                "model_type": "deepseek_v3", "hidden_size": 7168, "intermediate_size": 18432, "vocab_size": 163840,
-                "moe_intermediate_size": 2048, "num_hidden_layers": 61, "num_attention_heads": 64, "n_group": 1,
-                "num_key_value_heads": 64, "n_routed_experts": 384, "num_experts_per_tok": 8, "topk_group": 1,
+                "model_type": "deepseek_v3",
+                "hidden_size": 7168,
+                "intermediate_size": 18432,
+                "vocab_size": 163840,
+                "moe_intermediate_size": 2048,
+                "num_hidden_layers": 61,
+                "num_attention_heads": 64,
+                "n_group": 1,
+                "num_key_value_heads": 64,
+                "n_routed_experts": 384,
+                "num_experts_per_tok": 8,
+                "topk_group": 1,
                 "first_k_dense_replace": 1,
             },
-            60 * (385 * 3 * 7168 * 2048 + 384 * 7168) + 3 * 7168 * 18432
+            60 * (385 * 3 * 7168 * 2048 + 384 * 7168)
+            + 3 * 7168 * 18432
             + 61 * (7168 * 1536 + 1536 + 1536 * 64 * 192 + 7168 * 576 + 512 + 512 * 64 * 256 + 64 * 128 * 7168)
-            + (2 * 61 + 1) * 7168 + 2 * 163840 * 7168,
+            + (2 * 61 + 1) * 7168
+            + 2 * 163840 * 7168,
         ),
     ],
     ids=["405B", "1T"],
-)  # fmt: skip
+)
 def test_the_largest_models_are_listed_within_ten_seconds_and_two_gib_whole_process(
     config: dict[str, Any], parameters: int, tmp_path: Path
 ) -> None:

@@ -24,13 +24,27 @@ pytestmark = pytest.mark.slow
 
 #: A type that no reader knows, with a vocabulary and a hidden size that tensor cores dislike.
 SMOLLM = {
-    "model_type": "smollm3", "hidden_size": 540, "intermediate_size": 1536, "num_hidden_layers": 2, "vocab_size": 50257,
-    "num_attention_heads": 6, "num_key_value_heads": 6, "pad_token_id": 0, "tie_word_embeddings": True,
-}  # fmt: skip
+    "model_type": "smollm3",
+    "hidden_size": 540,
+    "intermediate_size": 1536,
+    "num_hidden_layers": 2,
+    "vocab_size": 50257,
+    "num_attention_heads": 6,
+    "num_key_value_heads": 6,
+    "pad_token_id": 0,
+    "tie_word_embeddings": True,
+}
 MIXTRAL = {
-    "model_type": "mixtral", "hidden_size": 512, "intermediate_size": 1024, "num_hidden_layers": 2, "vocab_size": 1024,
-    "num_attention_heads": 8, "num_key_value_heads": 8, "num_local_experts": 8, "num_experts_per_tok": 2,
-}  # fmt: skip
+    "model_type": "mixtral",
+    "hidden_size": 512,
+    "intermediate_size": 1024,
+    "num_hidden_layers": 2,
+    "vocab_size": 1024,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 8,
+    "num_local_experts": 8,
+    "num_experts_per_tok": 2,
+}
 
 
 def run(*arguments: str) -> Result:
@@ -168,8 +182,10 @@ def test_a_module_of_one_s_own_is_checked_with_the_names_one_gives(dims: dict[st
 def test_a_module_s_gate_and_up_can_be_fused_too() -> None:
     subject = read_subject(Mlp(), example_inputs=torch.zeros(1, 8, dtype=torch.long), fused_gate_up=True)
     assert {op.name: op.n for op in subject.operators if op.kind == "gemm" and op.phase == "forward"} == {
-        "gate_up_proj": 512, "down_proj": 96, "head": 50257,
-    }  # fmt: skip
+        "gate_up_proj": 512,
+        "down_proj": 96,
+        "head": 50257,
+    }
 
 
 PLAN = {"gate_proj": "colwise", "up_proj": "colwise", "down_proj": "rowwise"}

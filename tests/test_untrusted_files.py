@@ -132,12 +132,19 @@ def test_the_hook_passes_no_name_that_is_an_option() -> None:
 
 GOOD_ROW = {"m": 64, "n": 64, "k": 64, "dtype": "bf16", "seconds": 1e-5}
 WRONG_PRODUCTS = [
-    ("a.jsonl", "[1]"), ("a.jsonl", "1"), ("a.jsonl", json.dumps({**GOOD_ROW, "seconds": None})),
-    ("a.jsonl", json.dumps({**GOOD_ROW, "m": 1e999})), ("a.jsonl", json.dumps({**GOOD_ROW, "m": {}})),
-    ("a.jsonl", json.dumps({**GOOD_ROW, "dtype": ["x"]})), ("a.jsonl", "{" * 100_000), ("a.jsonl", "\x00"),
-    ("a.csv", "m,n,k,dtype,seconds\n1,2," + "3" * 200_000 + ",bf16,1\n"), ("a.csv", "m,n,k,dtype,seconds\n1,2\n"),
-    ("a.csv", 'm,n,k,dtype,seconds\n"1,2,3\n'), ("a.db", "junk"),
-]  # fmt: skip
+    ("a.jsonl", "[1]"),
+    ("a.jsonl", "1"),
+    ("a.jsonl", json.dumps({**GOOD_ROW, "seconds": None})),
+    ("a.jsonl", json.dumps({**GOOD_ROW, "m": 1e999})),
+    ("a.jsonl", json.dumps({**GOOD_ROW, "m": {}})),
+    ("a.jsonl", json.dumps({**GOOD_ROW, "dtype": ["x"]})),
+    ("a.jsonl", "{" * 100_000),
+    ("a.jsonl", "\x00"),
+    ("a.csv", "m,n,k,dtype,seconds\n1,2," + "3" * 200_000 + ",bf16,1\n"),
+    ("a.csv", "m,n,k,dtype,seconds\n1,2\n"),
+    ("a.csv", 'm,n,k,dtype,seconds\n"1,2,3\n'),
+    ("a.db", "junk"),
+]
 
 
 @pytest.mark.parametrize(("name", "text"), WRONG_PRODUCTS, ids=range(len(WRONG_PRODUCTS)))

@@ -106,13 +106,30 @@ def errors_table(cases: list[Case], python: Path | None) -> tuple[str, list[str]
                     f"nvidia-matmul-heuristics on {case.name}: {answer[1]:,.0f} shapes a second of one core's time."
                 )
         base = mape(line, truth)
-        rows.append([
-            case.name, int(judged.sum()), verdict(own, TARGETS[case.name]), percent(base), percent(1 - own / base),
-            percent(mape(sheet, truth)), peer, percent(mape(learned, truth)),
-            percent(framework_noise(case.records, lambda one: min(one.m, one.n, one.k) >= 512)),
-        ])  # fmt: skip
-    headers = ["device", "shapes", "this (target)", "fitted roofline", "below it by", "spec roofline",
-               "nvidia-matmul-heuristics", "gradient boosting", "framework against framework"]  # fmt: skip
+        rows.append(
+            [
+                case.name,
+                int(judged.sum()),
+                verdict(own, TARGETS[case.name]),
+                percent(base),
+                percent(1 - own / base),
+                percent(mape(sheet, truth)),
+                peer,
+                percent(mape(learned, truth)),
+                percent(framework_noise(case.records, lambda one: min(one.m, one.n, one.k) >= 512)),
+            ]
+        )
+    headers = [
+        "device",
+        "shapes",
+        "this (target)",
+        "fitted roofline",
+        "below it by",
+        "spec roofline",
+        "nvidia-matmul-heuristics",
+        "gradient boosting",
+        "framework against framework",
+    ]
     return tabulate(rows, headers, tablefmt="github"), speeds
 
 
@@ -123,8 +140,15 @@ def files_table() -> str:
         error = load_device(name).errors["bf16"]
         keys = ("large_consensus", "large", "large_p95", "small_consensus", "small", "small_p95")
         rows.append([name, *(percent(error[key]) for key in keys)])
-    headers = ["device", "large: median of frameworks", "single frameworks", "95th percentile",
-               "small: median of frameworks", "single frameworks", "95th percentile"]  # fmt: skip
+    headers = [
+        "device",
+        "large: median of frameworks",
+        "single frameworks",
+        "95th percentile",
+        "small: median of frameworks",
+        "single frameworks",
+        "95th percentile",
+    ]
     return tabulate(rows, headers, tablefmt="github")
 
 
@@ -153,13 +177,28 @@ def ranks_table(cases: list[Case]) -> str:
         floor = by_framework(case.records, data)
         noise = [spearman(data, seconds) for seconds in floor.values()]
         pairs = [concordance(data, seconds, "n") for seconds in floor.values()]
-        rows.append([
-            case.name, f"{unseen:.3f}", at_least(whole, 0.92 if case.name == "a100-sxm" else 0.85), spread(noise),
-            at_least(agreed, 0.8 if case.name == "l40s" else 0.9), spread(pairs),
-            percent(concordance(data, predicted, "k")), percent(concordance(data, predicted, "m")),
-        ])  # fmt: skip
-    headers = ["device", "Spearman, unseen n", "all n (target)", "one framework's", "concordance n (target)",
-               "one framework's", "k", "m"]  # fmt: skip
+        rows.append(
+            [
+                case.name,
+                f"{unseen:.3f}",
+                at_least(whole, 0.92 if case.name == "a100-sxm" else 0.85),
+                spread(noise),
+                at_least(agreed, 0.8 if case.name == "l40s" else 0.9),
+                spread(pairs),
+                percent(concordance(data, predicted, "k")),
+                percent(concordance(data, predicted, "m")),
+            ]
+        )
+    headers = [
+        "device",
+        "Spearman, unseen n",
+        "all n (target)",
+        "one framework's",
+        "concordance n (target)",
+        "one framework's",
+        "k",
+        "m",
+    ]
     return tabulate(rows, headers, tablefmt="github")
 
 
@@ -185,8 +224,15 @@ def regret_table(cases: list[Case]) -> str:
             noise = [regret(data[keep], seconds[keep], axis) for seconds in floor.values()]
             row += [verdict(regret(data[keep], predicted[keep], axis), limit), spread([100 * x for x in noise])]
         rows.append(row)
-    headers = ["device", "over n", "by one framework, %", "over k", "by one framework, %", "over m in 1024..4352",
-               "by one framework, %"]  # fmt: skip
+    headers = [
+        "device",
+        "over n",
+        "by one framework, %",
+        "over k",
+        "by one framework, %",
+        "over m in 1024..4352",
+        "by one framework, %",
+    ]
     return tabulate(rows, headers, tablefmt="github")
 
 
@@ -202,8 +248,17 @@ def cells_table(cases: list[Case]) -> str:
         large = unseen & data.large
         row += [percent(regret(data[large], seconds[large], "n")) for seconds in (case.predicted, case.priced)]
         rows.append(row)
-    headers = ["device", "large, unseen k: without", "with", "unseen n and k: without", "with",
-               "small, unseen n and k: without", "with", "regret over n, unseen k: without", "with"]  # fmt: skip
+    headers = [
+        "device",
+        "large, unseen k: without",
+        "with",
+        "unseen n and k: without",
+        "with",
+        "small, unseen n and k: without",
+        "with",
+        "regret over n, unseen k: without",
+        "with",
+    ]
     return tabulate(rows, headers, tablefmt="github")
 
 
@@ -217,8 +272,15 @@ def small_table(cases: list[Case]) -> str:
         parts = [mape(case.predicted[part], data.seconds[part]) for part in (skinny, other)]
         decode = skinny & (data.m <= 32)
         noise = framework_noise(case.records, lambda one: one.m < 512 <= min(one.n, one.k))
-        rows.append([case.name, verdict(parts[0], 0.1), percent(noise),
-                     percent(mape(case.predicted[decode], data.seconds[decode])), percent(parts[1])])  # fmt: skip
+        rows.append(
+            [
+                case.name,
+                verdict(parts[0], 0.1),
+                percent(noise),
+                percent(mape(case.predicted[decode], data.seconds[decode])),
+                percent(parts[1]),
+            ]
+        )
     headers = ["device", "m < 512; n, k >= 512", "framework against framework", "of which m <= 32", "n or k < 512"]
     return tabulate(rows, headers, tablefmt="github")
 
@@ -234,10 +296,24 @@ def spec_table(root: Path) -> str:
         scale = rescaled(case.predicted[judged], case.data.seconds[judged])
         target = 0.10 if origin.device == "l40s" else 0.06
         quick = float(np.mean([quick_error(case, seed) for seed in range(3)]))
-        rows.append([name, origin.device, int(judged.sum()), verdict(error, SPEC_TARGETS[name]), percent(scale),
-                     verdict(quick, target)])  # fmt: skip
-    headers = ["device", "constants of", "shapes", "data sheet only (aim)", "after one global scale",
-               "after 50 measured shapes (target)"]  # fmt: skip
+        rows.append(
+            [
+                name,
+                origin.device,
+                int(judged.sum()),
+                verdict(error, SPEC_TARGETS[name]),
+                percent(scale),
+                verdict(quick, target),
+            ]
+        )
+    headers = [
+        "device",
+        "constants of",
+        "shapes",
+        "data sheet only (aim)",
+        "after one global scale",
+        "after 50 measured shapes (target)",
+    ]
     return tabulate(rows, headers, tablefmt="github")
 
 
@@ -256,9 +332,11 @@ def write_borrowed_errors(root: Path) -> None:
 
 #: Tables of ``[cost]`` and ``[error]``: our element type and recipe, aiconfigurator-core's name.
 LOW_PRECISION = (
-    ("bf16", "bf16", None, "bfloat16"), ("fp8", "fp8", None, "fp8"), ("fp8_blockwise", "fp8", "blockwise", "fp8_block"),
+    ("bf16", "bf16", None, "bfloat16"),
+    ("fp8", "fp8", None, "fp8"),
+    ("fp8_blockwise", "fp8", "blockwise", "fp8_block"),
     ("nvfp4", "nvfp4", None, "nvfp4"),
-)  # fmt: skip
+)
 
 
 def low_precision_table() -> str:
@@ -267,12 +345,20 @@ def low_precision_table() -> str:
     for name in (*FITTED.values(), *SPEC_ONLY.values()):
         device = load_device(name)
         for table, dtype, recipe, _ in LOW_PRECISION[1:]:
-            if dtype in device.peak_flops and table in device.errors and table in gemm_constants(
-                device, dtype, recipe
-            )[1].table:  # fmt: skip
+            if (
+                dtype in device.peak_flops
+                and table in device.errors
+                and table in gemm_constants(device, dtype, recipe)[1].table
+            ):
                 figures = (device.errors[table].get(key) for key in ("large", "large_p95", "small", "small_p95"))
-                rows.append([name, table, "fitted" if table in device.cost else "borrowed",
-                             *("-" if one is None else percent(one) for one in figures)])  # fmt: skip
+                rows.append(
+                    [
+                        name,
+                        table,
+                        "fitted" if table in device.cost else "borrowed",
+                        *("-" if one is None else percent(one) for one in figures),
+                    ]
+                )
     headers = ["device", "products", "tier", "large", "95th percentile", "small", "95th percentile"]
     return tabulate(rows, headers, tablefmt="github")
 
@@ -323,13 +409,19 @@ def main() -> None:
     text = (Path(__file__).parent / "accuracy_template.md").read_text(encoding="utf-8")
     values = {
         "files": files_table(),
-        "errors": compared, "ranks": ranks_table(cases), "regret": regret_table(cases), "small": small_table(cases),
-        "cells": cells_table(cases), "spec": spec_table(options.data), "fp8": low_precision_table(),
-        "speed": "\n".join([speed(), *speeds]), "seeds": seeds_table(cases, options.seeds),
+        "errors": compared,
+        "ranks": ranks_table(cases),
+        "regret": regret_table(cases),
+        "small": small_table(cases),
+        "cells": cells_table(cases),
+        "spec": spec_table(options.data),
+        "fp8": low_precision_table(),
+        "speed": "\n".join([speed(), *speeds]),
+        "seeds": seeds_table(cases, options.seeds),
         "plots": "\n".join(f"![{path.stem}](plots/{path.name})" for path in pictures),
         "held_out_k": ", ".join(str(k) for k in cases[0].device.provenance["bf16"]["held_out_k"]),
         "held_out": ", ".join(str(int(n)) for n in np.unique(cases[0].data.n[cases[0].hidden])),
-    }  # fmt: skip
+    }
     for key, value in values.items():
         text = text.replace("{{" + key + "}}", value)
     options.out.write_text(text, encoding="utf-8")

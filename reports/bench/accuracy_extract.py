@@ -18,9 +18,13 @@ from shapes.calibrate.products import products
 
 OUT = Path(__file__).resolve().parents[2] / "tests" / "data" / "products"
 DEVICES = {
-    "a100_sxm": "a100-sxm", "h100_sxm": "h100-sxm", "h200_sxm": "h200", "l40s": "l40s", "b200_sxm": "b200",
+    "a100_sxm": "a100-sxm",
+    "h100_sxm": "h100-sxm",
+    "h200_sxm": "h200",
+    "l40s": "l40s",
+    "b200_sxm": "b200",
     "gb200": "gb200",
-}  # fmt: skip
+}
 LARGE, SMALL = 250, 100
 
 
@@ -32,10 +36,12 @@ def main() -> None:
     for gpu, name in DEVICES.items():
         data = products(read_published(options.data / gpu), "bf16")
         hidden, random = held_out(data.n), np.random.default_rng(0)
-        rows = np.concatenate([
-            random.choice(np.flatnonzero(hidden & part), count, replace=False)
-            for part, count in ((data.large, LARGE), (~data.large, SMALL))
-        ])  # fmt: skip
+        rows = np.concatenate(
+            [
+                random.choice(np.flatnonzero(hidden & part), count, replace=False)
+                for part, count in ((data.large, LARGE), (~data.large, SMALL))
+            ]
+        )
         lines = [
             f"# Sampled from aiconfigurator-core {version('aiconfigurator-core')} (c) NVIDIA, Apache-2.0: median over "
             f"frameworks of systems/data/{gpu}/gemm,",

@@ -41,9 +41,12 @@ def heuristics(device: str, data: Products, python: Path) -> tuple[Array, float]
     """Seconds by nvidia-matmul-heuristics and its shapes a second, or None where it does not run."""
     shapes = np.stack([data.m, data.n, data.k], axis=1).astype(int).tolist()
     done = subprocess.run(
-        [str(python), "-c", _SCRIPT], input=json.dumps([HEURISTICS[device], shapes]), capture_output=True, text=True,
+        [str(python), "-c", _SCRIPT],
+        input=json.dumps([HEURISTICS[device], shapes]),
+        capture_output=True,
+        text=True,
         check=False,
-    )  # fmt: skip
+    )
     answers = [line for line in done.stdout.splitlines() if line.startswith("[[")]
     if not answers:
         return None
@@ -81,9 +84,7 @@ def boosting(data: Products, seen: Rows, units: int) -> Array:
 
     logs = [np.log(getattr(data, name)) for name in "mnk"]
     waves = [np.ceil(data.m / bm) * np.ceil(data.n / bn) / units for bm, bn in ((128, 256), (256, 128), (128, 128))]
-    features = np.stack(
-        [*logs, sum(logs), *(np.log(w) for w in waves), *(np.ceil(w) / w for w in waves)], axis=1
-    )  # fmt: skip
+    features = np.stack([*logs, sum(logs), *(np.log(w) for w in waves), *(np.ceil(w) / w for w in waves)], axis=1)
     flops = sum(logs)
     model = HistGradientBoostingRegressor(max_iter=500, learning_rate=0.05, max_leaf_nodes=31, random_state=0)
     model.fit(features[seen], (np.log(data.seconds) - flops)[seen])

@@ -39,9 +39,11 @@ TARGETS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
 PLAIN = (MATRICES, ("q_proj", "v_proj"))
 #: Random draws: families with their sizes.
 FAMILIES: dict[str, dict[str, Any]] = {
-    "llama": SMALL, **TOYS, **{name: FURTHER[name] for name in ("mistral", "qwen2", "phi3", "gemma", "olmo2")},
+    "llama": SMALL,
+    **TOYS,
+    **{name: FURTHER[name] for name in ("mistral", "qwen2", "phi3", "gemma", "olmo2")},
     "qwen3": {**SMALL, "head_dim": 32},
-}  # fmt: skip
+}
 
 
 @dataclass(frozen=True)
@@ -73,11 +75,16 @@ def measure(family: str, changes: dict[str, Any], tuning: Tuning, at: tuple[int,
     model = read_config(config.to_dict()).model
     alone, accumulated = (
         memory(
-            model, of_tuning(tuning, b, s, attention, checkpointing), precision=tuning.adapters, context_bytes=0,
-            dropout_mask_bytes=2, microbatches=n, update="loop",
+            model,
+            of_tuning(tuning, b, s, attention, checkpointing),
+            precision=tuning.adapters,
+            context_bytes=0,
+            dropout_mask_bytes=2,
+            microbatches=n,
+            update="loop",
         ).total_bytes
         for n in (1, 2)
-    )  # fmt: skip
+    )
     targets = "all" if len(tuning.targets) > 3 else "+".join(tuning.targets)
     what = " | ".join(
         (family, f"{b} x {s}", tuning.base, targets, str(tuning.rank), tuning.adapters, attention, checkpointing)
@@ -111,8 +118,12 @@ def drawn(number: int) -> list[Row]:
         if "num_hidden_layers" in changes:
             changes["num_hidden_layers"] = draw.choice((1, 2, 3))
         changes["vocab_size"] = draw.choice((512, 2048, 8192))
-        at = (draw.choice((1, 2, 4)), draw.choice((64, 128, 256)), draw.choice(("flash", "eager")),
-              draw.choice(("none", "full")))  # fmt: skip
+        at = (
+            draw.choice((1, 2, 4)),
+            draw.choice((64, 128, 256)),
+            draw.choice(("flash", "eager")),
+            draw.choice(("none", "full")),
+        )
         found.append(measure(family, changes, tuning, at))
     return found
 

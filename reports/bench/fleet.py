@@ -86,9 +86,16 @@ class Waiting:
             for job in [job for job, taken in open_.items() if len(taken) >= 4 * ROUNDS]:
                 samples = np.array(open_.pop(job))
                 yield Measurement(
-                    job.key, job.describe(), self.environment, "ok", samples, stop="samples", flops=job.work.flops,
-                    created=time.time(), **summary_fields(samples),
-                )  # fmt: skip
+                    job.key,
+                    job.describe(),
+                    self.environment,
+                    "ok",
+                    samples,
+                    stop="samples",
+                    flops=job.work.flops,
+                    created=time.time(),
+                    **summary_fields(samples),
+                )
 
     def _noise(self, job: Job, place: int) -> Any:
         return 0.01 * np.random.default_rng([zlib.crc32(job.key.encode()), place]).standard_normal(4)
@@ -360,10 +367,29 @@ def _sent(folder: Path) -> None:
 
 #: One width for two kinds of devices that are there and one that is not.
 SEARCH = (
-    "search", "--h", "128", "--tokens", "128", "--dtype", "fp32", "--tolerance", "20%", "--step", "16",
-    "--regret", "10%", "--time-limit", "60",
-    "--device", "h100-sxm", "--device", "a100-sxm", "--device", "l40s", "--ray",
-)  # fmt: skip
+    "search",
+    "--h",
+    "128",
+    "--tokens",
+    "128",
+    "--dtype",
+    "fp32",
+    "--tolerance",
+    "20%",
+    "--step",
+    "16",
+    "--regret",
+    "10%",
+    "--time-limit",
+    "60",
+    "--device",
+    "h100-sxm",
+    "--device",
+    "a100-sxm",
+    "--device",
+    "l40s",
+    "--ray",
+)
 
 
 def basket(folder: Path) -> str:

@@ -27,8 +27,10 @@ TEMPLATE = Path(__file__).parent / "kernels_template.md"
 
 
 def figures_table(figures: list[Figure]) -> str:
-    rows = [(one.device, one.what, one.rows, *(f"{100 * value:.1f}%" for value in (one.mape, one.bias, one.p95)))
-            for one in figures]  # fmt: skip
+    rows = [
+        (one.device, one.what, one.rows, *(f"{100 * value:.1f}%" for value in (one.mape, one.bias, one.p95)))
+        for one in figures
+    ]
     return tabulate(rows, ["device", "rows of", "rows", "MAPE", "bias", "95th percentile"], tablefmt="github")
 
 
@@ -42,8 +44,15 @@ def physics_table(counts: list[Counts]) -> str:
     broken = [one for one in counts if one.broken]
     numbers = zip(*(list(asdict(one).values())[2:] for one in counts), strict=True)
     rows = [["all", f"{len(counts)} pairs", *map(sum, numbers)], *(list(asdict(one).values()) for one in broken)]
-    headers = ["device", "dtype", "shapes", "above peak", "above bandwidth", "a tile more saves over 1%",
-               "doubling saves"]  # fmt: skip
+    headers = [
+        "device",
+        "dtype",
+        "shapes",
+        "above peak",
+        "above bandwidth",
+        "a tile more saves over 1%",
+        "doubling saves",
+    ]
     return tabulate(rows, headers, tablefmt="github")
 
 
@@ -85,10 +94,17 @@ def main() -> None:
         print(f"kernels.py: {error}", file=sys.stderr)  # noqa: T201  # a script's one line
         sys.exit(2)
     if options.format == "json":
-        print(json.dumps({  # noqa: T201  # a script whose output is its purpose
-            "figures": [asdict(one) for one in figures], "passed_over": lines,
-            "physics": [asdict(one) for one in counts], "cells": [asdict(one) for one in cells],
-        }, indent=2))  # fmt: skip
+        print(
+            json.dumps(
+                {  # noqa: T201  # a script whose output is its purpose
+                    "figures": [asdict(one) for one in figures],
+                    "passed_over": lines,
+                    "physics": [asdict(one) for one in counts],
+                    "cells": [asdict(one) for one in cells],
+                },
+                indent=2,
+            )
+        )
         return
     print("\n".join([sections(figures), "", *lines, "", physics_table(counts), "", cells_table(cells)]))  # noqa: T201  # the same
     options.out.write_text(report(figures, lines, counts, cells), encoding="utf-8")

@@ -22,8 +22,10 @@ def examples() -> str:
 
 
 def _vocabulary(device: str, stack: str) -> list[str]:
-    before, after = (sizer.check({**GPT2, "vocab_size": v}, device=device, b=4, s=1024, stack=stack).step.seconds
-                     for v in (50257, 50304))  # fmt: skip
+    before, after = (
+        sizer.check({**GPT2, "vocab_size": v}, device=device, b=4, s=1024, stack=stack).step.seconds
+        for v in (50257, 50304)
+    )
     return _row(device, f"GPT-2, a step of {stack}, vocabulary 50257", before, "50304", after)
 
 

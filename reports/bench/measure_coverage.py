@@ -35,9 +35,10 @@ NOISES: dict[str, tuple[Draw, float]] = {
     "two clocks, 5 samples each": (lambda random, n: states(random, n, 0.2), 1.005),
     "two clocks, 10 samples each": (lambda random, n: states(random, n, 0.1), 1.005),
     "drift of 2%, noise 0.4%": (
-        lambda random, n: 1 + np.linspace(-0.01, 0.01, n) + 0.004 * random.standard_normal(n), 1.0,
+        lambda random, n: 1 + np.linspace(-0.01, 0.01, n) + 0.004 * random.standard_normal(n),
+        1.0,
     ),
-}  # fmt: skip
+}
 
 
 def stopped(draw: Draw, truth: float, trials: int) -> tuple[str, str, str]:

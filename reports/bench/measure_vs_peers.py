@@ -87,9 +87,15 @@ def main() -> None:
         for name, seconds in taken.items():
             median, spread = float(np.median(seconds)), float(np.std(seconds) / np.mean(seconds))
             rows.append(
-                (f"{m} x {n} x {k}", name, f"{median * 1e3:.4g}", f"{median / reference:.3f}", f"{100 * spread:.2f}%",
-                 f"{wall[name] / arguments.repeats:.2f}")
-            )  # fmt: skip
+                (
+                    f"{m} x {n} x {k}",
+                    name,
+                    f"{median * 1e3:.4g}",
+                    f"{median / reference:.3f}",
+                    f"{100 * spread:.2f}%",
+                    f"{wall[name] / arguments.repeats:.2f}",
+                )
+            )
     print(f"{session.environment.source}, {dtype}, {arguments.repeats} repeats in turns\n")  # noqa: T201  # a script whose output is its purpose
     headers = ("shape", "tool", "median ms", "to sizer", "variation", "wall s a repeat")
     print(tabulate(rows, headers, tablefmt="github", disable_numparse=True))  # noqa: T201  # a script whose output is its purpose

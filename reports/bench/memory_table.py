@@ -34,16 +34,30 @@ _MAMBA = {"mamba_n_heads": 16, "mamba_d_head": 32, "mamba_d_state": 32}
 #: Families whose totals are not within 1%: what runs in torch alone is another algorithm than what sizer counts.
 UNCHECKED: dict[str, dict[str, Any]] = {
     "llama4_text": {
-        **SMALL, "head_dim": 32, "num_local_experts": 8, "num_experts_per_tok": 1, "intermediate_size": 128,
-        "intermediate_size_mlp": 512, "interleave_moe_layer_step": 1, "pad_token_id": 0,
+        **SMALL,
+        "head_dim": 32,
+        "num_local_experts": 8,
+        "num_experts_per_tok": 1,
+        "intermediate_size": 128,
+        "intermediate_size_mlp": 512,
+        "interleave_moe_layer_step": 1,
+        "pad_token_id": 0,
     },
     "qwen3_next": {
-        **SMALL, "num_hidden_layers": 4, "head_dim": 32, "linear_num_value_heads": 8, "linear_num_key_heads": 4,
-        "linear_key_head_dim": 32, "linear_value_head_dim": 32, "num_experts": 8, "num_experts_per_tok": 2,
-        "moe_intermediate_size": 128, "shared_expert_intermediate_size": 128,
+        **SMALL,
+        "num_hidden_layers": 4,
+        "head_dim": 32,
+        "linear_num_value_heads": 8,
+        "linear_num_key_heads": 4,
+        "linear_key_head_dim": 32,
+        "linear_value_head_dim": 32,
+        "num_experts": 8,
+        "num_experts_per_tok": 2,
+        "moe_intermediate_size": 128,
+        "shared_expert_intermediate_size": 128,
     },
     "bamba": {**SMALL, **_MAMBA, "attn_layer_indices": [1]},
-}  # fmt: skip
+}
 FAMILIES = {**{family: {"num_hidden_layers": 2} for family in oracle.CONFIGS}, **FURTHER}
 #: Sequences and tokens; windows are shorter than that.
 B, S = 2, 512
@@ -71,19 +85,37 @@ class Row:
 def measure(family: str, changes: dict[str, Any], workload: Workload, optimizer: str = "adamw", how: str = "") -> Row:
     config = oracle.config_of(family, **changes)
     tracked = oracle.track(
-        config, workload.b, workload.s, dtype=workload.dtype, attention=workload.attention,
-        checkpointing=workload.checkpointing == "full", optimizer=OPTIMIZERS[optimizer],
-    )  # fmt: skip
+        config,
+        workload.b,
+        workload.s,
+        dtype=workload.dtype,
+        attention=workload.attention,
+        checkpointing=workload.checkpointing == "full",
+        optimizer=OPTIMIZERS[optimizer],
+    )
     model = read_config(config.to_dict()).model
     alone, accumulated = (
-        memory(model, workload, precision=workload.dtype, optimizer=optimizer, context_bytes=0, microbatches=number,
-               dropout_mask_bytes=workload.activation_bytes, update="loop")
+        memory(
+            model,
+            workload,
+            precision=workload.dtype,
+            optimizer=optimizer,
+            context_bytes=0,
+            microbatches=number,
+            dropout_mask_bytes=workload.activation_bytes,
+            update="loop",
+        )
         for number in (1, 2)
-    )  # fmt: skip
+    )
     return Row(
-        family, workload.attention, workload.checkpointing, (alone.total_bytes, tracked.alone),
-        (accumulated.total_bytes, tracked.accumulated), alone.moment.split(":")[0], how,
-    )  # fmt: skip
+        family,
+        workload.attention,
+        workload.checkpointing,
+        (alone.total_bytes, tracked.alone),
+        (accumulated.total_bytes, tracked.accumulated),
+        alone.moment.split(":")[0],
+        how,
+    )
 
 
 def rows() -> list[Row]:
@@ -114,19 +146,23 @@ def draw(seed: int) -> Row:
         **dict.fromkeys(("num_experts", "num_local_experts", "n_routed_experts"), rng.choice((4, 8, 16))),
         "num_key_value_heads": heads if "kv_lora_rank" in base else rng.choice((1, 2, 4, heads)),
         "intermediate_size": rng.choice((128, hidden // 2, hidden) if experts else (2 * hidden, 4 * hidden)),
-        "moe_intermediate_size": rng.choice((128, hidden // 2)), "num_experts_per_tok": rng.choice((1, 2, 4)),
-        "head_dim": head_dim, "vocab_size": vocab, "sliding_window": rng.choice((100, 128, 4096)),
-    }  # fmt: skip
+        "moe_intermediate_size": rng.choice((128, hidden // 2)),
+        "num_experts_per_tok": rng.choice((1, 2, 4)),
+        "head_dim": head_dim,
+        "vocab_size": vocab,
+        "sliding_window": rng.choice((100, 128, 4096)),
+    }
     if family in oracle.CONFIGS:
         base |= {"max_position_embeddings": positions, "n_positions": positions}
     changes = {**base, **{key: size for key, size in sizes.items() if key in base}}
     changes["tie_word_embeddings"] = rng.random() < 0.5
     workload = Workload(
-        b=rng.choice((1, 1, 2, 3, 4)), s=rng.choice((64, 128, 255, 257, 384, 512, 777, 1024, 2048)),
+        b=rng.choice((1, 1, 2, 3, 4)),
+        s=rng.choice((64, 128, 255, 257, 384, 512, 777, 1024, 2048)),
         dtype="bf16" if experts else rng.choice(("bf16", "bf16", "fp32")),  # torch's grouped product is of bf16 alone
         attention="eager" if family in oracle.EAGER_ONLY else rng.choice(("flash", "eager")),
         checkpointing=rng.choice(("none", "full")),
-    )  # fmt: skip
+    )
     optimizer = rng.choice(("adamw", "adamw", "sgd", "sgd-momentum"))
     how = (
         f"h {hidden}, heads {heads}, L {layers}, v {vocab}{', tied' if changes['tie_word_embeddings'] else ''}; "

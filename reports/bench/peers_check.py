@@ -226,10 +226,16 @@ def collect(peers: str, repeat: int, kept: Answers) -> Answers:
             served[f"peer/config{index}"] = text.encode()
         with hub(served) as address:
             env = os.environ | {
-                "HF_ENDPOINT": address, "HF_HOME": f"{scratch}/hf", "HF_HUB_DISABLE_TELEMETRY": "1",
-                "OMP_NUM_THREADS": "1", "TERM": "dumb", "NO_COLOR": "1", "COLUMNS": "250",
-                "NO_PROXY": "127.0.0.1", "no_proxy": "127.0.0.1",
-            }  # fmt: skip
+                "HF_ENDPOINT": address,
+                "HF_HOME": f"{scratch}/hf",
+                "HF_HUB_DISABLE_TELEMETRY": "1",
+                "OMP_NUM_THREADS": "1",
+                "TERM": "dumb",
+                "NO_COLOR": "1",
+                "COLUMNS": "250",
+                "NO_PROXY": "127.0.0.1",
+                "no_proxy": "127.0.0.1",
+            }
 
             answers: Answers = {}
             for name, folder in folders.items():

@@ -122,8 +122,7 @@ def megatron_question(path: Path, reading: Reading) -> tuple[Mapping[str, Any], 
         reading = read_config(path, settings={"num_experts": FEW, "moe_router_topk": min(moe.top_k, FEW)})
     hybrid = any("hybrid_" in key for key in reading.config)
     kind = "hybrid" if hybrid else KINDS[reading.model.model_type]
-    asked = {"options": list(options(reading.config)), "vocab": reading.model.vocab,
-             "kind": kind}  # fmt: skip
+    asked = {"options": list(options(reading.config)), "vocab": reading.model.vocab, "kind": kind}
     return asked, reading
 
 
@@ -132,10 +131,13 @@ def neox_question(path: Path, reading: Reading) -> tuple[Mapping[str, Any], Read
 
 
 def tally(
-    name: str, clone: Path, files: list[Path], read: Callable[[Path], Reading],
+    name: str,
+    clone: Path,
+    files: list[Path],
+    read: Callable[[Path], Reading],
     question: Callable[[Path, Reading], tuple[Mapping[str, Any], Reading]] | None = None,
     judge: Callable[[Mapping[str, Any]], dict[str, Any]] | None = None,
-) -> Tally:  # fmt: skip
+) -> Tally:
     """Read every file; ask the judge about each that was read."""
     counted = Tally(name, commit_of(clone), len(files))
     for path in files:
@@ -209,8 +211,14 @@ def nanogpt_question(path: Path, reading: Reading) -> tuple[Mapping[str, Any], R
     }
     if values.get("init_from") in sizes:
         layers, heads, hidden = sizes[values["init_from"]]
-        known |= {"n_layer": layers, "n_head": heads, "n_embd": hidden, "bias": True, "vocab_size": 50257,
-                  "block_size": 1024}  # fmt: skip
+        known |= {
+            "n_layer": layers,
+            "n_head": heads,
+            "n_embd": hidden,
+            "bias": True,
+            "vocab_size": 50257,
+            "block_size": 1024,
+        }
     else:
         known["vocab_size"] = 65 if values.get("dataset") == "shakespeare_char" else 50304
     return known, reading
@@ -232,8 +240,14 @@ def litgpt_tallies(clone: Path) -> Iterator[Tally]:
         return {"parameters": sum(parameter.numel() for parameter in model.parameters())}
 
     names = [clone / one["name"] for one in configs]
-    yield tally("litgpt's named models (`model_config.yaml`)", clone, names, saved,
-                lambda path, reading: ({"name": path.name}, reading), judge)  # fmt: skip
+    yield tally(
+        "litgpt's named models (`model_config.yaml`)",
+        clone,
+        names,
+        saved,
+        lambda path, reading: ({"name": path.name}, reading),
+        judge,
+    )
     yield tally("litgpt's recipes", clone, stating(clone, r"(?m)^train:", "config_hub/**/*.yaml"), read_config)
 
 
@@ -245,8 +259,9 @@ def llama_tally(clone: Path) -> Tally:
     def question(path: Path, reading: Reading) -> tuple[Mapping[str, Any], Reading]:
         return {"params": found[path], "vocab": reading.model.vocab, "tied": reading.model.tied}, reading
 
-    return tally("Meta's params.json", clone, list(found), lambda path: read_config(found[path]), question,
-                 reference(clone))  # fmt: skip
+    return tally(
+        "Meta's params.json", clone, list(found), lambda path: read_config(found[path]), question, reference(clone)
+    )
 
 
 def beside_a_model(path: Path) -> Reading:
@@ -255,25 +270,33 @@ def beside_a_model(path: Path) -> Reading:
 
 def report(tallies: list[Tally], command: str) -> str:
     lines = [
-        "# Real files, read", "",
+        "# Real files, read",
+        "",
         "Files of public repositories as they are in a clone: how many state a model, how many of those are read, how",
         "many are refused for a stated reason, and whether the parameters of those read are what the framework's own",
         "classes count (Megatron-Core, GPT-NeoX's layers, nanoGPT's and litgpt's model.py; on the meta device,",
         f"the split left out, the vocabulary as read; mixtures of more than {FEW} experts with {FEW} on both sides).",
         "What a reader does not read and what would change the model, its split or its step is named in its output",
-        "(`unread`).", "",
-        "```sh", command, "```", "",
+        "(`unread`).",
+        "",
+        "```sh",
+        command,
+        "```",
+        "",
         "| files | commit | state a model | read | refused, and said why | judged | right |",
         "|---|---|---|---|---|---|---|",
-    ]  # fmt: skip
+    ]
     for one in tallies:
         judged = (str(one.judged), str(one.right)) if one.judged or one.unjudged else ("-", "-")
         cells = (one.name, one.commit, one.files, one.read, sum(one.refused.values()), *judged)
         lines.append(f"| {' | '.join(map(str, cells))} |")
     for one in tallies:
         lines += ["", f"## {one.name}"]
-        for title, found in (("Refused", one.refused), ("Not judged, since the framework itself says", one.unjudged),
-                             ("Keys named as not read", one.unread)):  # fmt: skip
+        for title, found in (
+            ("Refused", one.refused),
+            ("Not judged, since the framework itself says", one.unjudged),
+            ("Keys named as not read", one.unread),
+        ):
             if found:
                 lines += ["", f"{title}:", ""]
                 lines += [f"- {_escaped(what)} ({number})" for what, number in sorted(found.items(), key=_order)]

@@ -21,9 +21,12 @@ def listed(clone: Path) -> Iterator[tuple[str, dict[str, Any]]]:
     """(name, params) of each model of the list that states its sizes; the file is parsed, not run."""
     tree = ast.parse((clone / LISTED).read_text("utf-8"))
     names: dict[str, Any] = {
-        node.targets[0].id: node.value.value for node in tree.body if isinstance(node, ast.Assign)
-        and isinstance(node.targets[0], ast.Name) and isinstance(node.value, ast.Constant)
-    }  # fmt: skip
+        node.targets[0].id: node.value.value
+        for node in tree.body
+        if isinstance(node, ast.Assign)
+        and isinstance(node.targets[0], ast.Name)
+        and isinstance(node.value, ast.Constant)
+    }
     for node in tree.body:
         if isinstance(node, ast.FunctionDef) and isinstance(node.body[-1], ast.Return) and not node.args.args:
             returned = node.body[-1].value
@@ -39,8 +42,11 @@ def listed(clone: Path) -> Iterator[tuple[str, dict[str, Any]]]:
 
 def _value(node: ast.expr, names: Mapping[str, Any]) -> Any:
     if isinstance(node, ast.Dict):
-        return {ast.literal_eval(key): _value(value, names) for key, value in zip(node.keys, node.values, strict=True)
-                if key is not None}  # fmt: skip
+        return {
+            ast.literal_eval(key): _value(value, names)
+            for key, value in zip(node.keys, node.values, strict=True)
+            if key is not None
+        }
     if isinstance(node, ast.Name | ast.Call):
         return names[ast.unparse(node)]
     return ast.literal_eval(node) if isinstance(node, ast.Constant | ast.UnaryOp) else ast.unparse(node)
@@ -58,10 +64,13 @@ def reference(clone: Path) -> Callable[[Mapping[str, Any]], dict[str, Any]]:
 
     layers = {"ColumnParallelLinear": linear, "RowParallelLinear": linear, "VocabParallelEmbedding": embedding}
     for name, members in {
-        "fairscale": {}, "fairscale.nn": {}, "fairscale.nn.model_parallel": {},
+        "fairscale": {},
+        "fairscale.nn": {},
+        "fairscale.nn.model_parallel": {},
         "fairscale.nn.model_parallel.initialize": {"get_model_parallel_world_size": lambda: 1},
-        "fairscale.nn.model_parallel.layers": layers, "llama3": {"__path__": [str((clone / LISTED).parent / "llama3")]},
-    }.items():  # fmt: skip
+        "fairscale.nn.model_parallel.layers": layers,
+        "llama3": {"__path__": [str((clone / LISTED).parent / "llama3")]},
+    }.items():
         module = types.ModuleType(name)
         module.__dict__.update(members)
         sys.modules[name] = module

@@ -15,11 +15,36 @@ from types import ModuleType, SimpleNamespace
 from typing import Any
 
 ABSENT = (
-    "pkg_resources", "deepspeed", "lm_dataformat", "ftfy", "wandb", "best_download", "hjson", "mpi4py", "flash_attn",
-    "megatron.fused_kernels", "einops", "boto3", "hf_transfer", "zstandard", "jsonlines", "tiktoken", "sentencepiece",
-    "megablocks", "grouped_gemm", "transformer_engine", "triton", "mup", "apex", "amp_C", "comet_ml", "omegaconf",
-    "autopep8", "shortuuid", "toml",
-)  # fmt: skip
+    "pkg_resources",
+    "deepspeed",
+    "lm_dataformat",
+    "ftfy",
+    "wandb",
+    "best_download",
+    "hjson",
+    "mpi4py",
+    "flash_attn",
+    "megatron.fused_kernels",
+    "einops",
+    "boto3",
+    "hf_transfer",
+    "zstandard",
+    "jsonlines",
+    "tiktoken",
+    "sentencepiece",
+    "megablocks",
+    "grouped_gemm",
+    "transformer_engine",
+    "triton",
+    "mup",
+    "apex",
+    "amp_C",
+    "comet_ml",
+    "omegaconf",
+    "autopep8",
+    "shortuuid",
+    "toml",
+)
 
 
 class _Nothing(type):
@@ -103,10 +128,16 @@ def parameters(arguments: dict[str, Any], vocab: int) -> int:
     total = 0
     with torch.device("meta"):
         for layer in range(args.num_layers):
-            total += _count(transformer.ParallelTransformerLayer(
-                neox_args=args, attention_mask_func=None, init_method=leave, output_layer_init_method=leave,
-                layer_number=layer, rotary=args.pos_emb == "rotary",
-            ))  # fmt: skip
+            total += _count(
+                transformer.ParallelTransformerLayer(
+                    neox_args=args,
+                    attention_mask_func=None,
+                    init_method=leave,
+                    output_layer_init_method=leave,
+                    layer_number=layer,
+                    rotary=args.pos_emb == "rotary",
+                )
+            )
         norm, eps = get_norm(args)
         total += _count(norm(args.hidden_size, eps=eps))
     total += vocab * args.hidden_size * (2 if args.no_weight_tying else 1)
@@ -126,8 +157,11 @@ def settings(arguments: dict[str, Any]) -> SimpleNamespace:
     for module in (deepspeed_args, neox_args):
         for found in vars(module).values():
             if dataclasses.is_dataclass(found):
-                values |= {one.name: one.default for one in dataclasses.fields(found)  # type: ignore[arg-type]
-                           if one.default is not dataclasses.MISSING}  # fmt: skip
+                values |= {
+                    one.name: one.default
+                    for one in dataclasses.fields(found)  # type: ignore[arg-type]
+                    if one.default is not dataclasses.MISSING
+                }
     values |= arguments
     layers, listed = values["num_layers"], values.get("attention_config")
     kinds: list[str] = []
@@ -135,12 +169,26 @@ def settings(arguments: dict[str, Any]) -> SimpleNamespace:
         kinds += names * (layers // len(names) if times == "all" else times)
     # FlashAttention and sparse kernels have no parameters, and are not installed.
     values["attention_config"] = ["global"] * len(kinds)
-    values |= {"model_parallel_size": 1, "pipe_parallel_size": 0, "params_dtype": torch.float16, "sparsity_config": {},
-               "use_cpu_initialization": False, "te_layernorm_mlp": False, "te_mha": False, "te_fp8_mha": False,
-               "te_columnparallel": False, "te_rowparallel": False, "use_bnb_optimizer": False,
-               "sequence_parallel": False,
-               "rope_fusion": False, "layernorm_fusion": False, "rmsnorm_fusion": False, "is_pipe_parallel": False,
-               "scaled_upper_triang_masked_softmax_fusion": False, "scaled_masked_softmax_fusion": False}  # fmt: skip
+    values |= {
+        "model_parallel_size": 1,
+        "pipe_parallel_size": 0,
+        "params_dtype": torch.float16,
+        "sparsity_config": {},
+        "use_cpu_initialization": False,
+        "te_layernorm_mlp": False,
+        "te_mha": False,
+        "te_fp8_mha": False,
+        "te_columnparallel": False,
+        "te_rowparallel": False,
+        "use_bnb_optimizer": False,
+        "sequence_parallel": False,
+        "rope_fusion": False,
+        "layernorm_fusion": False,
+        "rmsnorm_fusion": False,
+        "is_pipe_parallel": False,
+        "scaled_upper_triang_masked_softmax_fusion": False,
+        "scaled_masked_softmax_fusion": False,
+    }
     values["norm"] = values["norm"].removeprefix("te_")
     return SimpleNamespace(**values)
 

@@ -26,14 +26,20 @@ def kernels() -> None:
 
     names: dict[str, dict[str, Any]] = {
         "mamba_ssm": {"__version__": "2.2.5"},
-        "mamba_ssm.ops": {}, "mamba_ssm.ops.triton": {}, "mamba_ssm.ops.triton.layernorm_gated": {"RMSNorm": Gated},
+        "mamba_ssm.ops": {},
+        "mamba_ssm.ops.triton": {},
+        "mamba_ssm.ops.triton.layernorm_gated": {"RMSNorm": Gated},
         "mamba_ssm.ops.triton.ssd_combined": {
-            "mamba_chunk_scan_combined": kernel, "mamba_split_conv1d_scan_combined": kernel,
+            "mamba_chunk_scan_combined": kernel,
+            "mamba_split_conv1d_scan_combined": kernel,
         },
-        "fla": {}, "fla.modules": {}, "fla.modules.convolution": {"causal_conv1d": kernel},
-        "fla.modules.l2norm": {"l2norm": kernel}, "fla.ops": {},
+        "fla": {},
+        "fla.modules": {},
+        "fla.modules.convolution": {"causal_conv1d": kernel},
+        "fla.modules.l2norm": {"l2norm": kernel},
+        "fla.ops": {},
         "fla.ops.gated_delta_rule": {"chunk_gated_delta_rule": kernel},
-    }  # fmt: skip
+    }
     for name, members in names.items():
         module = types.ModuleType(name)
         module.__dict__.update(members)
@@ -66,10 +72,14 @@ def layers() -> None:
             super().__init__(inward, outward, bias=bias, device="meta")
 
     own = {
-        "TEColumnParallelLinear": Column, "TERowParallelLinear": Row, "TELayerNormColumnParallelLinear": NormedColumn,
-        "TELinear": Whole, "TENorm": WrappedTorchNorm, "TEDotProductAttention": DotProductAttention,
+        "TEColumnParallelLinear": Column,
+        "TERowParallelLinear": Row,
+        "TELayerNormColumnParallelLinear": NormedColumn,
+        "TELinear": Whole,
+        "TENorm": WrappedTorchNorm,
+        "TEDotProductAttention": DotProductAttention,
         "te_checkpoint": None,
-    }  # fmt: skip
+    }
     for name, layer in own.items():
         setattr(engine, name, layer)
     from megatron.core.models.backends import LocalSpecProvider

@@ -121,9 +121,16 @@ def race(case: Case, seconds: float) -> None:
     """One measured search, with a store of its own."""
     with tempfile.TemporaryDirectory() as folder:
         found = search(
-            h=case.h, tokens=case.tokens, dtype="fp32", limits=case.limits, gemm_only=case.gemm_only, measure=True,
-            time_limit_s=seconds, store=f"{folder}/store.db", top=1000,
-        )  # fmt: skip
+            h=case.h,
+            tokens=case.tokens,
+            dtype="fp32",
+            limits=case.limits,
+            gemm_only=case.gemm_only,
+            measure=True,
+            time_limit_s=seconds,
+            store=f"{folder}/store.db",
+            top=1000,
+        )
     (DATA / f"{case.name}.race.json").write_text(str(render("search", "json", found)), encoding="utf-8")
 
 
@@ -165,14 +172,37 @@ def replayed(trials: int) -> str:
         replays = [_replay_row(case, next(everything), [next(outcomes) for _ in range(trials)]) for case in CASES]
     races = [_race_row(case) for case in CASES]
     source = recorded(CASES[0])[1][0].environment.source.removeprefix("measured:")
-    replay_headers = ["search", "candidates", "rounds", "one run's spread", "within 1%", "exhaustive's loss",
-                      "exhaustive, runs", "racing, runs", "time, mean", "time, 95th percentile",
-                      "stated certainty, mean"]  # fmt: skip
-    race_headers = ["search", "best by the record", "found by the race", "its loss by the record", "runs", "seconds",
-                    "what it said"]  # fmt: skip
+    replay_headers = [
+        "search",
+        "candidates",
+        "rounds",
+        "one run's spread",
+        "within 1%",
+        "exhaustive's loss",
+        "exhaustive, runs",
+        "racing, runs",
+        "time, mean",
+        "time, 95th percentile",
+        "stated certainty, mean",
+    ]
+    race_headers = [
+        "search",
+        "best by the record",
+        "found by the race",
+        "its loss by the record",
+        "runs",
+        "seconds",
+        "what it said",
+    ]
     table = partial(tabulate, tablefmt="github")
-    return TEXT.format(trials=trials, source=source, raced=RACED, replays=table(replays, replay_headers), burst=BURST,
-                       races=table(races, race_headers))  # fmt: skip
+    return TEXT.format(
+        trials=trials,
+        source=source,
+        raced=RACED,
+        replays=table(replays, replay_headers),
+        burst=BURST,
+        races=table(races, race_headers),
+    )
 
 
 def _exhaustive(case: Case) -> Outcome:
@@ -193,11 +223,18 @@ def _replay_row(case: Case, everything: Outcome, races: Sequence[Outcome]) -> li
     loss = np.array([truth[one.best] for one in races]) / truth.min() - 1
     share = np.array([one.spent_s for one in races]) / everything.spent_s
     return [
-        case.name, len(truth), len(landscape.bursts), f"{spread(landscape):.1%}", f"{np.mean(loss <= 0.01):.1%}",
-        f"{truth[everything.best] / truth.min() - 1:.1%}", everything.samples,
-        round(float(np.mean([one.samples for one in races]))), f"{share.mean():.1%}",
-        f"{np.quantile(share, 0.95):.1%}", f"{np.mean([one.sure for one in races]):.1%}",
-    ]  # fmt: skip
+        case.name,
+        len(truth),
+        len(landscape.bursts),
+        f"{spread(landscape):.1%}",
+        f"{np.mean(loss <= 0.01):.1%}",
+        f"{truth[everything.best] / truth.min() - 1:.1%}",
+        everything.samples,
+        round(float(np.mean([one.samples for one in races]))),
+        f"{share.mean():.1%}",
+        f"{np.quantile(share, 0.95):.1%}",
+        f"{np.mean([one.sure for one in races]):.1%}",
+    ]
 
 
 def _race_row(case: Case) -> list[object]:
@@ -210,9 +247,14 @@ def _race_row(case: Case) -> list[object]:
     loss = true[found] / min(true.values()) - 1
     said = next(note for note in race["notes"] if "sure" in note)
     return [
-        case.name, min(true, key=true.__getitem__), found, f"{loss:.1%}", race["measurements"],
-        f"{race['elapsed_s']:.0f}", said,
-    ]  # fmt: skip
+        case.name,
+        min(true, key=true.__getitem__),
+        found,
+        f"{loss:.1%}",
+        race["measurements"],
+        f"{race['elapsed_s']:.0f}",
+        said,
+    ]
 
 
 TEXT = """# Racing, judged on latencies measured on a CPU

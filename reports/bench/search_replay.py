@@ -56,9 +56,11 @@ class Noise:
 
 PLAIN = Noise("")
 HARDER = (
-    Noise("a class effect", classes_off=True), Noise("a class effect, classes unknown", classes_off=True, told=False),
-    Noise("a bias", bias=BIAS), Noise("both", classes_off=True, bias=BIAS),
-)  # fmt: skip
+    Noise("a class effect", classes_off=True),
+    Noise("a class effect, classes unknown", classes_off=True, told=False),
+    Noise("a bias", bias=BIAS),
+    Noise("both", classes_off=True, bias=BIAS),
+)
 
 
 @dataclass(frozen=True)
@@ -125,10 +127,14 @@ def trial(landscape: Landscape, seed: int, noise: Noise) -> Trial:
         told = landscape.classes.tolist() if noise.told else None
         outcomes.append(
             run(
-                predicted, landscape.error, device.sample, weights=list(landscape.weights), classes=told,
+                predicted,
+                landscape.error,
+                device.sample,
+                weights=list(landscape.weights),
+                classes=told,
                 renew=device.renew,
             )
-        )  # fmt: skip
+        )
     race, all_of_them = outcomes
     loss, other = (float(values[one.best] / values.min() - 1) for one in outcomes)
     return Trial(loss, race.spent_s / all_of_them.spent_s, devices[0].prepared / devices[1].prepared, race.sure, other)
@@ -190,12 +196,16 @@ def row(name: str, landscapes: Callable[[], Iterator[Landscape]], most: int, noi
     sizes = [len(found[index].truth) for index in order]
     share = np.array([one.share for one in trials])
     return [
-        f"{name}, {noise.name}" if noise.name else name, len(trials), f"{min(sizes)} to {max(sizes)}",
+        f"{name}, {noise.name}" if noise.name else name,
+        len(trials),
+        f"{min(sizes)} to {max(sizes)}",
         f"{np.mean([one.loss <= 0.01 for one in trials]):.1%}",
         f"{np.mean([one.exhaustive_loss <= 0.01 for one in trials]):.1%}",
-        f"{np.mean(share):.1%}", f"{np.quantile(share, 0.95):.1%}", f"{np.mean([one.prepared for one in trials]):.0%}",
+        f"{np.mean(share):.1%}",
+        f"{np.quantile(share, 0.95):.1%}",
+        f"{np.mean([one.prepared for one in trials]):.0%}",
         f"{np.mean([one.sure for one in trials]):.1%}",
-    ]  # fmt: skip
+    ]
 
 
 def missed(rows: Sequence[Sequence[object]], most: float) -> str:
@@ -223,9 +233,16 @@ def floor(name: str, landscapes: Callable[[], Iterator[Landscape]], most: int) -
 
 
 HEADERS = (
-    "landscapes", "trials", "candidates", "within 1%", "exhaustive within 1%", "time, mean", "time, 95th percentile",
-    "kernels prepared", "stated certainty, mean",
-)  # fmt: skip
+    "landscapes",
+    "trials",
+    "candidates",
+    "within 1%",
+    "exhaustive within 1%",
+    "time, mean",
+    "time, 95th percentile",
+    "kernels prepared",
+    "stated certainty, mean",
+)
 TEXT = """# Racing: how good, at what share of the time
 
     {command}
@@ -295,11 +312,17 @@ def replayed(data: Path, most: int) -> str:
     command = f"python reports/bench/search_replay.py --data .../aiconfigurator_core/systems/data --most {most}"
     prepared = ["landscapes", *(f"prepared {times}x" for times in PREPARED)]
     return TEXT.format(
-        missed=missed(rows, 0.10), missed_harder=missed(hard, 0.15),
-        command=command, noise=NOISE, table=tabulate(rows, HEADERS, tablefmt="github"), wrong=WRONG, off=OFF,
-        bias=BIAS, floor=tabulate(least, prepared, tablefmt="github"),
+        missed=missed(rows, 0.10),
+        missed_harder=missed(hard, 0.15),
+        command=command,
+        noise=NOISE,
+        table=tabulate(rows, HEADERS, tablefmt="github"),
+        wrong=WRONG,
+        off=OFF,
+        bias=BIAS,
+        floor=tabulate(least, prepared, tablefmt="github"),
         harder=tabulate(hard, HEADERS, tablefmt="github"),
-    )  # fmt: skip
+    )
 
 
 if __name__ == "__main__":

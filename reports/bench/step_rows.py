@@ -27,12 +27,33 @@ from sizer.readers.megatron.hybrid import predicting
 #: A word of an unknown stack's name -> the framework (a shipped stack's ``framework``) that it stands nearest to; the
 #: first that a name holds decides.
 FRAMEWORKS = {
-    "megatron": "megatron", "mcore": "megatron", "nemo": "megatron", "neox": "megatron", "ddp": "ddp", "llmc": "ddp",
-    "nanogpt": "ddp", "fsdp": "fsdp", "fsdp2": "fsdp", "torchtitan": "fsdp", "foundry": "fsdp", "composer": "fsdp",
-    "deepspeed": "fsdp", "zero": "fsdp", "zero3": "fsdp", "torchtune": "fsdp", "lightning": "fsdp", "jax": "fsdp",
-    "maxtext": "fsdp", "levanter": "fsdp", "hf": "transformers", "transformers": "transformers",
-    "huggingface": "transformers", "trainer": "transformers", "accelerate": "transformers", "axolotl": "transformers",
-}  # fmt: skip
+    "megatron": "megatron",
+    "mcore": "megatron",
+    "nemo": "megatron",
+    "neox": "megatron",
+    "ddp": "ddp",
+    "llmc": "ddp",
+    "nanogpt": "ddp",
+    "fsdp": "fsdp",
+    "fsdp2": "fsdp",
+    "torchtitan": "fsdp",
+    "foundry": "fsdp",
+    "composer": "fsdp",
+    "deepspeed": "fsdp",
+    "zero": "fsdp",
+    "zero3": "fsdp",
+    "torchtune": "fsdp",
+    "lightning": "fsdp",
+    "jax": "fsdp",
+    "maxtext": "fsdp",
+    "levanter": "fsdp",
+    "hf": "transformers",
+    "transformers": "transformers",
+    "huggingface": "transformers",
+    "trainer": "transformers",
+    "accelerate": "transformers",
+    "axolotl": "transformers",
+}
 
 
 #: A table of a hundred thousand runs.
@@ -138,20 +159,37 @@ def _row(line: dict[str, str]) -> Row:
     recipe = _recipe(line["stack"], device.name, model, number("ep"), number("gpus"))
     checkpointing = recipe.get("checkpointing", line.get("checkpointing"))
     workload = Workload(
-        b=number("micro_batch"), s=number("s"), dtype=priced_dtype(dtype, device), t=number("t"), p=number("p"),
-        d=number("d"), e=_experts(number("ep"), number("d")), cp=number("cp"), vpp=number("vpp", recipe.get("vpp", 1)),
-        zero=number("zero", 0), attention=KERNELS.get(line.get("attention") or "", "auto"),
+        b=number("micro_batch"),
+        s=number("s"),
+        dtype=priced_dtype(dtype, device),
+        t=number("t"),
+        p=number("p"),
+        d=number("d"),
+        e=_experts(number("ep"), number("d")),
+        cp=number("cp"),
+        vpp=number("vpp", recipe.get("vpp", 1)),
+        zero=number("zero", 0),
+        attention=KERNELS.get(line.get("attention") or "", "auto"),
         checkpointing=checkpointing if checkpointing in ("selective", "full") else "none",  # type: ignore[arg-type]  # of both
         sequence_parallel=(line.get("sequence_parallel") or "").lower() == "true",
         **{key: recipe[key] for key in ("dispatcher", "ep_overlap") if key in recipe},
-    )  # fmt: skip
+    )
     return Row(
-        id=line["id"], source=line.get("source") or "", stack_name=line["stack"],
-        config=line["config"], model=model, workload=workload,
+        id=line["id"],
+        source=line.get("source") or "",
+        stack_name=line["stack"],
+        config=line["config"],
+        model=model,
+        workload=workload,
         accumulation=number("accumulation"),
-        dtype=dtype, gpus=number("gpus"), device=device, stack=stack, known=known, step_s=step_s,
+        dtype=dtype,
+        gpus=number("gpus"),
+        device=device,
+        stack=stack,
+        known=known,
+        step_s=step_s,
         nearest_other=stack_of(*asked, stack.name)[0],
-    )  # fmt: skip
+    )
 
 
 def priced_dtype(dtype: str, device: Device) -> str:

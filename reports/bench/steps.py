@@ -124,11 +124,17 @@ def table(found: dict[str, dict[str, Any]], first: str) -> str:
         return "-" if value is None else f"{value:.1%}"
 
     rows = [
-        [name, own["rows"], "-" if own["bias"] is None else f"{own['bias']:+.1%}",
-         percent(own["mape"]), percent(own["coverage"]),
-         "-" if own["spearman"] is None else f"{own['spearman']:.3f}", percent(own["ratio_error"])]
+        [
+            name,
+            own["rows"],
+            "-" if own["bias"] is None else f"{own['bias']:+.1%}",
+            percent(own["mape"]),
+            percent(own["coverage"]),
+            "-" if own["spearman"] is None else f"{own['spearman']:.3f}",
+            percent(own["ratio_error"]),
+        ]
         for name, own in found.items()
-    ]  # fmt: skip
+    ]
     headers = [first, "rows", "bias", "MAPE", "coverage", "Spearman", "ratio error"]
     return tabulate(rows, headers, tablefmt="github", disable_numparse=True)
 

@@ -359,12 +359,9 @@ def record(fit: Fit, theta: np.ndarray, left: Mapping[str, np.ndarray]) -> None:
     sources = np.array([row.source for row in fit.rows])
     found[fit.name] = {
         source: {"rows": int((sources == source).sum())}
-        | {
-            way: _errors(own[sources == source])
-            for way, own in ways.items()
-        }
+        | {way: _errors(own[sources == source]) for way, own in ways.items()}
         for source in sorted(set(sources.tolist()))
-    }  # fmt: skip
+    }
     HELD_OUT.write_text(json.dumps(found, indent=1, sort_keys=True) + "\n", encoding="utf-8", newline="\n")
 
 

@@ -31,20 +31,32 @@ POOLED = "facts known, constants of the others"
 
 #: Why a row is far off, as far as is known, by (source, configuration's words).
 REASONS = (
-    (lambda one: one.row.source == "mt-nlg-530b",
-     "microbatch, recomputation and vocabulary are assumed in the row; Megatron 2021 on the same model is within 1%"),
-    (lambda one: one.row.model.moe is not None and one.row.workload.e > one.row.device.link.domain_devices,
-     "experts across nodes: the dispatcher (all-to-all, DeepEP, HybridEP) follows a recipe the table does not show"),
-    (lambda one: one.row.model.moe is not None,
-     "mixture of experts: routing kernels, CUDA graphs and recomputation follow recipes the table does not show"),
-    (lambda one: one.row.workload.p > 1 and one.row.workload.vpp == 1 and one.row.source == "megatron-bridge",
-     "the interleaving is not published, one chunk a stage is assumed"),
+    (
+        lambda one: one.row.source == "mt-nlg-530b",
+        "microbatch, recomputation and vocabulary are assumed in the row; Megatron 2021 on the same model is within 1%",
+    ),
+    (
+        lambda one: one.row.model.moe is not None and one.row.workload.e > one.row.device.link.domain_devices,
+        "experts across nodes: the dispatcher (all-to-all, DeepEP, HybridEP) follows a recipe the table does not show",
+    ),
+    (
+        lambda one: one.row.model.moe is not None,
+        "mixture of experts: routing kernels, CUDA graphs and recomputation follow recipes the table does not show",
+    ),
+    (
+        lambda one: one.row.workload.p > 1 and one.row.workload.vpp == 1 and one.row.source == "megatron-bridge",
+        "the interleaving is not published, one chunk a stage is assumed",
+    ),
     (lambda one: one.row.source == "megatron-bridge", "the recipe's recomputation and overlap are not published"),
-    (lambda one: one.row.source == "vtrain-single" and one.row.workload.t > 1,
-     "launch-bound or near it, with tensor parallelism: host time differs by 20% between runs of equal launches"),
-    (lambda one: one.row.source == "llm-foundry" and one.row.workload.b <= 3,
-     "memory nearly full: the allocator frees and asks again, which no kernel's time says"),
-)  # fmt: skip
+    (
+        lambda one: one.row.source == "vtrain-single" and one.row.workload.t > 1,
+        "launch-bound or near it, with tensor parallelism: host time differs by 20% between runs of equal launches",
+    ),
+    (
+        lambda one: one.row.source == "llm-foundry" and one.row.workload.b <= 3,
+        "memory nearly full: the allocator frees and asks again, which no kernel's time says",
+    ),
+)
 
 
 def write(done: Sequence[Judged], refused: Sequence[tuple[str, str]]) -> None:
@@ -77,12 +89,21 @@ def write(done: Sequence[Judged], refused: Sequence[tuple[str, str]]) -> None:
 
 #: Llama 3's pre-training as published (arXiv 2407.21783, table 4): devices, t, cp, p, d, tokens a sequence, TFLOPS a
 #: device and MFU. Chunks a stage are not stated. 16 Mi tokens a step.
-LLAMA = ((8192, 8, 1, 16, 64, 8192, 430, 0.43), (16384, 8, 1, 16, 128, 8192, 400, 0.41),
-         (16384, 8, 16, 16, 8, 131072, 380, 0.38))  # fmt: skip
+LLAMA = (
+    (8192, 8, 1, 16, 64, 8192, 430, 0.43),
+    (16384, 8, 1, 16, 128, 8192, 400, 0.41),
+    (16384, 8, 16, 16, 8, 131072, 380, 0.38),
+)
 LLAMA_405B = {
-    "model_type": "llama", "hidden_size": 16384, "num_hidden_layers": 126, "num_attention_heads": 128,
-    "num_key_value_heads": 8, "intermediate_size": 53248, "vocab_size": 128256, "tie_word_embeddings": False,
-}  # fmt: skip
+    "model_type": "llama",
+    "hidden_size": 16384,
+    "num_hidden_layers": 126,
+    "num_attention_heads": 128,
+    "num_key_value_heads": 8,
+    "intermediate_size": 53248,
+    "vocab_size": 128256,
+    "tie_word_embeddings": False,
+}
 
 
 def _llama() -> str:
@@ -203,11 +224,15 @@ def _noise(done: Sequence[Judged]) -> str:
 #: Runs whose published settings are equal but for what is said: (dearer, cheaper, what). Each is a fact of the rows.
 NEAR_IDENTICAL = (
     ("megatron-sc21-0010", "korthikanti-0007", "1T, t 8, p 64, 512 microbatches: 2021, d 6, against 2022, d 1"),
-    ("mtnlg-0001", "korthikanti-0010", "530B, t 8, p 35, d 8: a microbatch and its share of the bubble, 240 + 34 of "
-     "DeepSpeed's and 280 + 34/3 of Megatron's"),
+    (
+        "mtnlg-0001",
+        "korthikanti-0010",
+        "530B, t 8, p 35, d 8: a microbatch and its share of the bubble, 240 + 34 of "
+        "DeepSpeed's and 280 + 34/3 of Megatron's",
+    ),
     ("mbridge-gb200-0066", "mbridge-b200-0022", "Llama 3.1 405B, mxfp8, t 4, p 8, cp 2, release 25.09: GB200 and B200"),
     ("mbridge-h100-0030", "mbridge-h100-0025", "Qwen3 235B, one layout on H100: 25.09 and 25.11"),
-)  # fmt: skip
+)
 
 
 def _near_identical(done: Sequence[Judged]) -> list[str]:
@@ -216,8 +241,10 @@ def _near_identical(done: Sequence[Judged]) -> list[str]:
     for dear, cheap, what in NEAR_IDENTICAL:
         if dear in rows and cheap in rows:
             seconds = [_a_microbatch(rows[name]) for name in (dear, cheap)]
-            lines.append(f"- {what}: {rows[dear].step_s:g} and {rows[cheap].step_s:g} s, "
-                         f"{seconds[0] / seconds[1] - 1:+.0%} a microbatch.")  # fmt: skip
+            lines.append(
+                f"- {what}: {rows[dear].step_s:g} and {rows[cheap].step_s:g} s, "
+                f"{seconds[0] / seconds[1] - 1:+.0%} a microbatch."
+            )
     return lines
 
 
@@ -301,12 +328,25 @@ def _sums_of_a_layer(rows: Sequence[Row], cells: np.ndarray) -> tuple[int, float
         own = [row for row, name in zip(rows, cells, strict=True) if name == cell]
         if len(own) < 30:
             continue
-        terms = np.array([
-            [(row.accumulation + w.p - 1) * share, row.accumulation, w.p > 1, (w.p == 1) * row.accumulation, 1.0, share,
-             (w.p > 1) * (row.accumulation + w.p - 1), w.p == 4,
-             *(part for d in (2, 4, 8) for part in (share * (w.d == d), w.d == d))]
-            for row in own for w in (row.workload,) for share in (row.model.layers / w.p,)
-        ], float)  # fmt: skip
+        terms = np.array(
+            [
+                [
+                    (row.accumulation + w.p - 1) * share,
+                    row.accumulation,
+                    w.p > 1,
+                    (w.p == 1) * row.accumulation,
+                    1.0,
+                    share,
+                    (w.p > 1) * (row.accumulation + w.p - 1),
+                    w.p == 4,
+                    *(part for d in (2, 4, 8) for part in (share * (w.d == d), w.d == d)),
+                ]
+                for row in own
+                for w in (row.workload,)
+                for share in (row.model.layers / w.p,)
+            ],
+            float,
+        )
         terms /= np.array([row.step_s for row in own])[:, None]
         found = np.linalg.lstsq(terms, np.ones(len(own)), rcond=None)[0]
         off.extend(np.abs(terms @ found - 1))
@@ -316,10 +356,17 @@ def _sums_of_a_layer(rows: Sequence[Row], cells: np.ndarray) -> tuple[int, float
 def _worst(done: Sequence[Judged]) -> str:
     worst = sorted(done, key=lambda one: -abs(np.log1p(one.error)))[:10]
     rows = [
-        [one.row.id, one.row.stack_name, one.row.device.name, f"{one.row.step_s:.4g}", f"{one.cost.seconds:.4g}",
-         f"{one.error:+.0%}", next((why for applies, why in REASONS if applies(one)), "not known")]
+        [
+            one.row.id,
+            one.row.stack_name,
+            one.row.device.name,
+            f"{one.row.step_s:.4g}",
+            f"{one.cost.seconds:.4g}",
+            f"{one.error:+.0%}",
+            next((why for applies, why in REASONS if applies(one)), "not known"),
+        ]
         for one in worst
-    ]  # fmt: skip
+    ]
     headers = ["run", "stack", "device", "measured s", "predicted s", "off by", "reason, as far as known"]
     return tabulate(rows, headers, tablefmt="github", disable_numparse=True)
 

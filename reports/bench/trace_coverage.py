@@ -141,9 +141,11 @@ def one(model_type: str, kind: str) -> dict[str, Any]:
 
         # Products that this torch's FlopCounterMode has no formula for.
         known = hasattr(torch.ops.aten, "_grouped_mm") and torch.ops.aten._grouped_mm in flop_registry
-        answer["grouped_mm_uncounted"] = 0 if known else sum(
-            operator.flops * operator.count for operator in every.operators if operator.kind == "grouped_gemm"
-        )  # fmt: skip
+        answer["grouped_mm_uncounted"] = (
+            0
+            if known
+            else sum(operator.flops * operator.count for operator in every.operators if operator.kind == "grouped_gemm")
+        )
         step = "FlopCounterMode"
         answer["small_parameters"] = every.parameters
         answer["counted"], answer["module_parameters"] = counted(settings, name, dtype)

@@ -32,9 +32,16 @@ STEPS: dict[str, dict[str, int]] = {
 }
 #: The report's training: 16 stages, experts over 16 ranks, ZeRO-1, 67 million tokens a step of sequences of 4096.
 TRAINING: dict[str, Any] = {
-    "p": 16, "e": 16, "d": 128, "zero": 1, "b": 1, "s": 4096, "global_batch": 16384, "checkpointing": "selective",
+    "p": 16,
+    "e": 16,
+    "d": 128,
+    "zero": 1,
+    "b": 1,
+    "s": 4096,
+    "global_batch": 16384,
+    "checkpointing": "selective",
     "stack": "megatron-core-te",
-}  # fmt: skip
+}
 DECODING: dict[str, Any] = {"phase": "decode", "dtype": "fp8", "e": 32, "d": 32}
 CONTEXTS = {"4k": {"b": 128, "context": 4096}, "128k": {"b": 4, "context": 131072}}
 SERVING = {"b": 128, "context": 4096, "e": 32, "d": 32, "dtype": "fp8"}
@@ -95,15 +102,22 @@ def main() -> None:
     found = search(CONFIG, what="model", limits=limits, e=32, d=32, serving=SERVING, training_budget=1.0, stack=stack)
     draw("search", found, str(PLOT))
     front = [
-        [label(one), seconds_text(one.timing.seconds), f"{one.speedup:.2f}x",
-         seconds_text(one.decode.seconds) if one.decode else "", f"{one.decode_speedup:.2f}x"]
+        [
+            label(one),
+            seconds_text(one.timing.seconds),
+            f"{one.speedup:.2f}x",
+            seconds_text(one.decode.seconds) if one.decode else "",
+            f"{one.decode_speedup:.2f}x",
+        ]
         for one in (found.baseline, *found.front)
-    ]  # fmt: skip
+    ]
     heads = ["dimensions", "training step", "faster", "decode step", "faster"]
     text = Template((ROOT / "reports" / "bench" / "two_budgets_template.md").read_text("utf-8")).substitute(
-        steps=steps(), prompt=f"{prompt - 1:.0%}", decode=f"{decode - 1:.0%}",
+        steps=steps(),
+        prompt=f"{prompt - 1:.0%}",
+        decode=f"{decode - 1:.0%}",
         front=tabulate(front, heads, tablefmt="github"),
-    )  # fmt: skip
+    )
     (ROOT / "reports" / "two-budgets.md").write_text(text, encoding="utf-8")
     sys.stdout.write(text)
 

@@ -33,15 +33,19 @@ PARTS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
         "A step reads every key and value of 64 x 8,192 tokens: 20 GiB on each device in 16 bits, beside 8.5 GiB of "
         "weights in 8. The attention core is the largest operator, all of it the cache's bytes; a narrower "
         "cache (`--kv-dtype fp8`) halves it. Prices of decoding are extrapolated, and say so.",
-        (f"sizer memory {DECODE}", f"sizer ops {DECODE}", f"sizer ops {DECODE} --explain attention.core",
-         f"sizer check {DECODE} --kv-dtype fp8"),
+        (
+            f"sizer memory {DECODE}",
+            f"sizer ops {DECODE}",
+            f"sizer ops {DECODE} --explain attention.core",
+            f"sizer check {DECODE} --kv-dtype fp8",
+        ),
     ),
     (
         "The prompt before it",
         "The time to the first token, of one request; the head runs at the last position alone.",
         (f"sizer check {LLAMA} --phase prefill -b 1 -s 8k --tp 8 --dtype fp8",),
     ),
-)  # fmt: skip
+)
 
 
 def answer(command: str) -> str:

@@ -24,11 +24,41 @@ COMMANDS = (*((name,) for name, _, _ in ALL if name not in NOT_HERE), *(("store"
 #: Options that measure, and the one that asks for help.
 LEFT_OUT = ("measure", "ray", "on", "quick", "write", "trace", "help")
 WORDS = (
-    "", "0", "1", "-1", "2", "3", "8", "64", "4096", "1048576", "2147483648", "1e400", "nan", "inf", "-inf",
-    "0.5", "1%",
-    "1:2:3", "4096:8192", "64,128", "a=b", "*=colwise", "x" * 300, "\x1b[31m", "\udcff", "../..", "é", "--", "h100-sxm",
-    "SZ101", "bf16", "all", "text", "json",
-)  # fmt: skip
+    "",
+    "0",
+    "1",
+    "-1",
+    "2",
+    "3",
+    "8",
+    "64",
+    "4096",
+    "1048576",
+    "2147483648",
+    "1e400",
+    "nan",
+    "inf",
+    "-inf",
+    "0.5",
+    "1%",
+    "1:2:3",
+    "4096:8192",
+    "64,128",
+    "a=b",
+    "*=colwise",
+    "x" * 300,
+    "\x1b[31m",
+    "\udcff",
+    "../..",
+    "é",
+    "--",
+    "h100-sxm",
+    "SZ101",
+    "bf16",
+    "all",
+    "text",
+    "json",
+)
 CONFIGS = tuple(str(ROOT / "tests" / "data" / "configs" / f"{name}.json") for name in ("gpt2", "llama-3.1-8b"))
 
 

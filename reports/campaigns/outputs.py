@@ -27,20 +27,48 @@ from shapes.measure.store import Store
 
 GPT2, LLAMA = (str(ROOT / "tests" / "data" / "configs" / f"{name}.json") for name in ("gpt2", "llama-3.1-8b"))
 COMMANDS: tuple[tuple[str, ...], ...] = (
-    ("check", GPT2), ("check", GPT2, "--format", "json"), ("ops", GPT2), ("memory", GPT2), ("rules",), ("devices",),
-    ("explain", "SZ101"), ("search", "--h", "1024", "--predict"), ("plan", GPT2, "--gpus", "8", "--global-batch", "64"),
-    ("mfu", GPT2, "--step-time", "0.1", "--gpus", "8", "--global-batch", "64"), ("--help",), ("check", "--help"),
-    ("diff", GPT2, LLAMA), ("calibrate", "--from", "{folder}/rows.csv"), ("store", "--store", "{folder}/s.db", "list"),
+    ("check", GPT2),
+    ("check", GPT2, "--format", "json"),
+    ("ops", GPT2),
+    ("memory", GPT2),
+    ("rules",),
+    ("devices",),
+    ("explain", "SZ101"),
+    ("search", "--h", "1024", "--predict"),
+    ("plan", GPT2, "--gpus", "8", "--global-batch", "64"),
+    ("mfu", GPT2, "--step-time", "0.1", "--gpus", "8", "--global-batch", "64"),
+    ("--help",),
+    ("check", "--help"),
+    ("diff", GPT2, LLAMA),
+    ("calibrate", "--from", "{folder}/rows.csv"),
+    ("store", "--store", "{folder}/s.db", "list"),
     ("store", "--store", "{folder}/s.db", "export"),
-)  # fmt: skip
+)
 #: What is done to a store whose disk is full or read-only, and whether it only reads.
 STORED: tuple[tuple[tuple[str, ...], bool], ...] = (
-    (("store", "--store", "{store}", "list"), True), (("store", "--store", "{store}", "export"), True),
+    (("store", "--store", "{store}", "list"), True),
+    (("store", "--store", "{store}", "export"), True),
     (("store", "--store", "{store}", "import", "{folder}/rows.jsonl"), False),
     (("store", "--store", "{store}", "merge", "{folder}/s.db"), False),
-    (("bench", "-m", "64", "-n", "64", "-k", "8:80:8", "--max-time", "0.02", "--device", "cpu", "--store", "{store}"),
-     False),
-)  # fmt: skip
+    (
+        (
+            "bench",
+            "-m",
+            "64",
+            "-n",
+            "64",
+            "-k",
+            "8:80:8",
+            "--max-time",
+            "0.02",
+            "--device",
+            "cpu",
+            "--store",
+            "{store}",
+        ),
+        False,
+    ),
+)
 WITHOUT_OUTPUT = ("--help", "explain", "rules", "calibrate")
 LIMITED = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (10, 10)); from sizer.__main__ import run; run()"
 TO_A_FILE = ("limit", "folder", "null", "link", "disk", "read-only")

@@ -30,10 +30,24 @@ JOBS = 12
 COMMANDS = {
     "bench": ("bench", "-m", "64", "-n", "64", "-k", f"8:{8 * JOBS}:8", "--max-time", "0.05", "--device", "cpu"),
     "search": (
-        "search", "--h", "64", "--tokens", "64", "--dtype", "fp32", "--tolerance", "5%", "--step", "4", "--measure",
-        "--regret", "30%", "--time-limit", "15",
+        "search",
+        "--h",
+        "64",
+        "--tokens",
+        "64",
+        "--dtype",
+        "fp32",
+        "--tolerance",
+        "5%",
+        "--step",
+        "4",
+        "--measure",
+        "--regret",
+        "30%",
+        "--time-limit",
+        "15",
     ),
-}  # fmt: skip
+}
 #: After so many tries a command is left to come to its end.
 _PATIENCE = 40
 #: Seconds in which a program is to end, on a busy machine too.

@@ -84,9 +84,14 @@ def played(markdown: str) -> str:
         (bin_ / "sizer").chmod(0o755)
         who = {f"GIT_{role}_{key}": value for role in ("AUTHOR", "COMMITTER") for key, value in _WHO.items()}
         environment = {
-            **os.environ, **who, "PATH": f"{bin_}:{os.environ['PATH']}", "PYTHONPATH": str(ROOT), "COLUMNS": "100",
-            "GIT_CONFIG_GLOBAL": os.devnull, "HOME": scratch,
-        }  # fmt: skip
+            **os.environ,
+            **who,
+            "PATH": f"{bin_}:{os.environ['PATH']}",
+            "PYTHONPATH": str(ROOT),
+            "COLUMNS": "100",
+            "GIT_CONFIG_GLOBAL": os.devnull,
+            "HOME": scratch,
+        }
         environment.pop("GITHUB_ACTIONS", None)
         folder = Path(scratch) / "project"
         folder.mkdir()
@@ -102,9 +107,14 @@ def _played(step: re.Match[str], folder: Path, environment: dict[str, str]) -> s
         (folder / step["path"]).write_text(step["text"], encoding="utf-8")
         return step[0]
     done = subprocess.run(
-        ["bash", "-o", "pipefail", "-c", step["script"]], cwd=folder, env=environment, text=True, check=False,
-        stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-    )  # fmt: skip
+        ["bash", "-o", "pipefail", "-c", step["script"]],
+        cwd=folder,
+        env=environment,
+        text=True,
+        check=False,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+    )
     if done.returncode != int(step["code"]):
         raise SystemExit(f"tutorial.md: {step['script']}exits {done.returncode}, not {step['code']}:\n{done.stdout}")
     shown = f"\n```text\n{done.stdout.rstrip()}\n```" if done.stdout.strip() else ""

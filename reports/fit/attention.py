@@ -40,13 +40,16 @@ Array = NDArray[np.float64]
 #: Backward over forward where no row holds a backward. FlashAttention 2's speed: arXiv 2307.08691, figures 5 and 6 (196
 #: of 230 TFLOPS on A100); bandwidth: what its figures on H100 say of both. flashinfer has none of its own.
 BACKWARD: dict[str, dict[str, float]] = {
-    "fa2": {"speed": 0.85, "bandwidth": 0.65}, "fa3": {"speed": 0.76}, "flashinfer": {"speed": 0.76},
-}  # fmt: skip
+    "fa2": {"speed": 0.85, "bandwidth": 0.65},
+    "fa3": {"speed": 0.76},
+    "flashinfer": {"speed": 0.76},
+}
 #: How far off that may be: FlashAttention 2's on A100 was 15% off on H100's figures; else a guess.
 BACKWARD_ERROR = {
-    "fa2": {"backward": 0.2, "backward_p95": 0.3}, "fa3": {"backward": 0.41, "backward_p95": 0.75},
+    "fa2": {"backward": 0.2, "backward_p95": 0.3},
+    "fa3": {"backward": 0.41, "backward_p95": 0.75},
     "flashinfer": {"backward": 0.41, "backward_p95": 0.75},
-}  # fmt: skip
+}
 #: H200's die is H100's: measured 4% slower forward and 3.5% faster backward (Dao-AILab/flash-attention#1438).
 SAME_DIE = 0.04
 
@@ -115,9 +118,9 @@ def fit_rows(rows: Rows, device: Device, dtype: str, backward: bool, how: Plan, 
     random = np.random.default_rng(seed)
     seen = rows if len(rows) <= 3000 else rows[random.choice(len(rows), 3000, replace=False)]
     names, count = tuple(how.numbers), len(how.buckets)
-    low, guess, high = np.log(np.array(
-        [how.numbers[name][:3] for name in names] + [how.rate] * count + [(1.0, 60.0, 1000.0)] * count
-    )).T  # fmt: skip
+    low, guess, high = np.log(
+        np.array([how.numbers[name][:3] for name in names] + [how.rate] * count + [(1.0, 60.0, 1000.0)] * count)
+    ).T
     strays = np.array([how.numbers[name][3] for name in names])
     target, size = np.log(seen.seconds), float(BYTES[dtype])
     steps = np.zeros(count - 1) if backward else np.diff(np.log(how.expected))
@@ -127,18 +130,25 @@ def fit_rows(rows: Rows, device: Device, dtype: str, backward: bool, how: Plan, 
         numbers = dict(zip(names, values, strict=False))
         rates, prologues = values[len(names) : len(names) + count], values[len(names) + count :]
         numbers.setdefault("copy_bytes_per_s", 0.5 * device.memory.bandwidth_bytes_per_s)
-        tables = {"flops_per_s": tuple(zip(how.buckets, rates, strict=True)),
-                  "prologue_keys": tuple(zip(how.buckets, prologues, strict=True))}  # fmt: skip
-        return AttentionConstants(units=device.compute.units, throttle_width=THROTTLE_WIDTH,
-                                  **{**numbers, **tables, **how.fixed})  # fmt: skip
+        tables = {
+            "flops_per_s": tuple(zip(how.buckets, rates, strict=True)),
+            "prologue_keys": tuple(zip(how.buckets, prologues, strict=True)),
+        }
+        return AttentionConstants(
+            units=device.compute.units, throttle_width=THROTTLE_WIDTH, **{**numbers, **tables, **how.fixed}
+        )
 
     def residuals(theta: Array) -> Array:
         off = np.log(attention_times(seen.work, constants(theta), backward, size).seconds) - target
         n = len(names)
         rates, prologues = theta[n : n + count], theta[n + count :]
         # Neighbouring head dimensions run alike; one that few rows hold leans on the others.
-        priors = [(theta[:n] - guess[:n]) / strays, (np.diff(rates) - steps) / 0.15, np.diff(prologues) / 1.0,
-                  (prologues - guess[n + count :]) / 1.5]  # fmt: skip
+        priors = [
+            (theta[:n] - guess[:n]) / strays,
+            (np.diff(rates) - steps) / 0.15,
+            np.diff(prologues) / 1.0,
+            (prologues - guess[n + count :]) / 1.5,
+        ]
         return np.concatenate([off, *(0.1 * np.atleast_1d(prior) for prior in priors)])
 
     found = least_squares(residuals, guess, bounds=(low, high), loss="soft_l1", f_scale=0.1, max_nfev=80)
@@ -244,10 +254,15 @@ def fit_all(tables: Path, evidence: Path, say: Callable[[str], None]) -> dict[st
         }
         say(f"{kernel} {name} {dtype}: left-out models, forward {error['forward']:.1%}, {error['backward']:.1%}")
         sets[dtype] = {
-            **constants_table(c), "backward": constants_table(b), "error": error,
-            "provenance": {"data": "attention.csv: NVIDIA/cudnn-frontend @ 3929da2e", "rows": len(rows) + len(back),
-                           "held_out": "each model in turn"},
-        }  # fmt: skip
+            **constants_table(c),
+            "backward": constants_table(b),
+            "error": error,
+            "provenance": {
+                "data": "attention.csv: NVIDIA/cudnn-frontend @ 3929da2e",
+                "rows": len(rows) + len(back),
+                "held_out": "each model in turn",
+            },
+        }
     rates = result["fa2"]["a100-sxm"]["bf16"]
     rates["flops_per_s"]["64"] = float(f"{SIXTY_FOUR_ON_A100 * rates['flops_per_s']['128']:.4g}")
     rates["prologue_keys"]["64"] = rates["prologue_keys"]["128"]
@@ -263,10 +278,15 @@ def _figures(result: dict[str, dict[str, Any]], say: Callable[[str], None]) -> N
     data = "arXiv 2407.08608, figures 5 and 6 (H100); held out: each figure in turn"
     # Blocks of a causal mask are unevenly long to FlashAttention 2; the third starts the longest first.
     sets, error = _from_figures("fa2", device, {"uneven": result["fa2"]["a100-sxm"]["bf16"]["uneven"]}, say)
-    result["fa2"][device.name] = {"bf16": sets.pop("training") | sets | {
-        "tiers": dict.fromkeys(PHASES, "published"), "provenance": {"data": data},
-        "error": {key.replace("training", "forward"): value for key, value in error.items()},
-    }}  # fmt: skip
+    result["fa2"][device.name] = {
+        "bf16": sets.pop("training")
+        | sets
+        | {
+            "tiers": dict.fromkeys(PHASES, "published"),
+            "provenance": {"data": data},
+            "error": {key.replace("training", "forward"): value for key, value in error.items()},
+        }
+    }
     sets, error = _from_figures("fa3", device, {}, say)
     share = kin.memory.bandwidth_bytes_per_s / device.memory.bandwidth_bytes_per_s
     for name, scale, tier, off_by in ((device.name, 1.0, "published", 0.0), (kin.name, share, "borrowed", SAME_DIE)):
@@ -326,9 +346,14 @@ UNEVEN_FP8_HOPPER = 0.65
 
 
 def _fit_set(
-    result: dict[str, dict[str, Any]], kernel: str, device: Device, dtype: str, rows: Rows, also: Rows | None,
+    result: dict[str, dict[str, Any]],
+    kernel: str,
+    device: Device,
+    dtype: str,
+    rows: Rows,
+    also: Rows | None,
     say: Callable[[str], None],
-) -> None:  # fmt: skip
+) -> None:
     c, off = fit_phase(rows, device, dtype, False, {})
     unseen = {}
     if also is not None:
@@ -337,14 +362,18 @@ def _fit_set(
     error = stated("forward", off)
     say(f"{kernel} {device.name} {dtype}: {len(rows)} shapes, held-out lengths from 512 on {error['forward']:.1%}")
     result.setdefault(kernel, {}).setdefault(device.name, {})[dtype] = {
-        **constants_table(c), "backward": dict(BACKWARD[kernel]), "tiers": {"backward": "published"},
+        **constants_table(c),
+        "backward": dict(BACKWARD[kernel]),
+        "tiers": {"backward": "published"},
         "error": {**error, **BACKWARD_ERROR[kernel], **unseen},
-        "provenance": {"data": "aiconfigurator-core 0.12.0 (NVIDIA, Apache-2.0)"
-                       + ("; attention.csv: JihaoXin/GAC @ 2b0a2a41" if also is not None else ""),
-                       "rows": len(rows) + (0 if also is None else len(also)),
-                       "held_out": "30% of the sequence lengths",
-                       "backward": "published, see reports/fit/attention.py"},
-    }  # fmt: skip
+        "provenance": {
+            "data": "aiconfigurator-core 0.12.0 (NVIDIA, Apache-2.0)"
+            + ("; attention.csv: JihaoXin/GAC @ 2b0a2a41" if also is not None else ""),
+            "rows": len(rows) + (0 if also is None else len(also)),
+            "held_out": "30% of the sequence lengths",
+            "backward": "published, see reports/fit/attention.py",
+        },
+    }
 
 
 def _left_out(c: AttentionConstants, rows: Rows, sweep: Rows, device: Device) -> float:
@@ -359,8 +388,14 @@ def _left_out(c: AttentionConstants, rows: Rows, sweep: Rows, device: Device) ->
 def _with_sweep(c: AttentionConstants, rows: Rows, sweep: Rows, device: Device) -> AttentionConstants:
     """Rates by head dimension, part-filled heads and copies from a sweep; the rest stays the tables'."""
     kept = (
-        "launch_s", "throttle", "throttle_s", "quantization", "overlap", "bandwidth_bytes_per_s", "cache_bytes_per_s",
-    )  # fmt: skip
+        "launch_s",
+        "throttle",
+        "throttle_s",
+        "quantization",
+        "overlap",
+        "bandwidth_bytes_per_s",
+        "cache_bytes_per_s",
+    )
     fixed = {name: getattr(c, name) for name in kept}
     numbers: dict[str, tuple[float, float, float, float]] = {}
     bandwidth = device.memory.bandwidth_bytes_per_s

@@ -85,8 +85,18 @@ def read_tables(
         columns = parquet_columns(path)
         count = len(columns["isl"])
         window, step = (columns.get(name, [0] * count) for name in ("window_size", "step"))
-        names = ("batch_size", "isl", "num_heads", "num_key_value_heads", "head_dim", "attn_dtype", "kv_cache_dtype",
-                 "latency", "framework", "kernel_source")  # fmt: skip
+        names = (
+            "batch_size",
+            "isl",
+            "num_heads",
+            "num_key_value_heads",
+            "head_dim",
+            "attn_dtype",
+            "kv_cache_dtype",
+            "latency",
+            "framework",
+            "kernel_source",
+        )
         for b, s, h, kv, d, own, cache, ms, framework, ran, w, past in zip(
             *(columns[name] for name in names), window, step, strict=True
         ):
@@ -102,11 +112,16 @@ def read_tables(
                 values.append((key, str(framework), ms * 1e-3))
     truth = sorted(consensus(values).items())
     generation = load_device(device).architecture
-    operators = [Attention("", "forward", b, h, kv, s, s, d, d, True, w or None, dtype)
-                 for (b, s, h, kv, d, w), _ in truth]  # fmt: skip
+    operators = [
+        Attention("", "forward", b, h, kv, s, s, d, d, True, w or None, dtype) for (b, s, h, kv, d, w), _ in truth
+    ]
     runs = [run_of(kernel, generation, dtype, op.head_dim, op.v_head_dim) for op in operators]
-    return Rows(work_of(operators, runs), np.array([seconds for _, seconds in truth]),
-                np.array([op.q_len for op in operators]), "aiconfigurator-core")  # fmt: skip
+    return Rows(
+        work_of(operators, runs),
+        np.array([seconds for _, seconds in truth]),
+        np.array([op.q_len for op in operators]),
+        "aiconfigurator-core",
+    )
 
 
 def read_evidence(
@@ -126,9 +141,11 @@ def read_evidence(
         generation = load_device(device).architecture
         runs = [run_of(kernel, generation, dtype, op.head_dim, op.v_head_dim, op.trains) for op in operators]
         result[kernel, device, dtype, phase] = Rows(
-            work_of(operators, runs), np.array([seconds for _, seconds, _ in measured]),
-            np.array([group for _, _, group in measured]), "attention.csv",
-        )  # fmt: skip
+            work_of(operators, runs),
+            np.array([seconds for _, seconds, _ in measured]),
+            np.array([group for _, _, group in measured]),
+            "attention.csv",
+        )
     return result
 
 

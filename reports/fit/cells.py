@@ -53,9 +53,7 @@ class Pairs:
     least: Array
 
     def __getitem__(self, rows: NDArray[np.generic]) -> Pairs:
-        return Pairs(
-            self.before[:, rows], self.after[:, rows], (self.of[0][rows], self.of[1][rows]), self.least[rows]
-        )  # fmt: skip
+        return Pairs(self.before[:, rows], self.after[:, rows], (self.of[0][rows], self.of[1][rows]), self.least[rows])
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,8 +68,7 @@ class Neighbours:
     def cell(self, dims: Integers) -> Integers:
         """Index of each size's cell by m and n, -1 where none speaks of it."""
         m, n, k, batch = dims
-        row, column = (np.clip(np.searchsorted(own, one), 0, len(own) - 1)
-                       for own, one in ((self.m, m), (self.n, n)))  # fmt: skip
+        row, column = (np.clip(np.searchsorted(own, one), 0, len(own) - 1) for own, one in ((self.m, m), (self.n, n)))
         index = row * len(self.n) + column
         hit = (self.m[row] == m) & (self.n[column] == n) & (k >= LEAST_K) & (k % STEP_K == 0) & (batch == 1)
         return np.where(hit & self.measured[index], index, -1)
@@ -175,10 +172,16 @@ def _bound(design: sparse.csr_matrix, off: Array, around: Neighbours, progress: 
             break
         solver = osqp.OSQP()
         solver.setup(
-            sparse.triu(matrix, format="csc"), -(design.T @ off), growth.tocsc(), least,
-            np.concatenate([np.full(count, MOST), np.full(len(least) - count, np.inf)]), verbose=False,
-            eps_abs=1e-6, eps_rel=1e-6, max_iter=20_000,
-        )  # fmt: skip
+            sparse.triu(matrix, format="csc"),
+            -(design.T @ off),
+            growth.tocsc(),
+            least,
+            np.concatenate([np.full(count, MOST), np.full(len(least) - count, np.inf)]),
+            verbose=False,
+            eps_abs=1e-6,
+            eps_rel=1e-6,
+            max_iter=20_000,
+        )
         solver.warm_start(x=entries)
         entries = np.asarray(solver.solve().x)
     return entries.reshape(-1, len(LOG2_K))

@@ -17,8 +17,12 @@ from shapes.operators.types import Collective
 
 Array = NDArray[np.float64]
 
-_KINDS = {"all_reduce": "all_reduce", "all_gather": "all_gather", "reduce_scatter": "reduce_scatter",
-          "alltoall": "all_to_all"}  # fmt: skip
+_KINDS = {
+    "all_reduce": "all_reduce",
+    "all_gather": "all_gather",
+    "reduce_scatter": "reduce_scatter",
+    "alltoall": "all_to_all",
+}
 
 Messages = dict[tuple[str, int, int], float]
 Tables = dict[str, CollectiveConstants]

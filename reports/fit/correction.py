@@ -25,9 +25,32 @@ Dims = tuple[Array, Array, Array]
 
 #: Knots: dense around one and two waves, where kernel choice matters most.
 LOG2_WAVES = (
-    -7.0, -6.0, -5.0, -4.0, -3.0, -2.0, -1.5, -1.0, -0.75, -0.5, -0.25, 0.0, 0.25, 0.5, 0.75, 1.0, 1.25, 1.5, 1.75, 2.0,
-    2.5, 3.0, 4.0, 5.0, 8.0,
-)  # fmt: skip
+    -7.0,
+    -6.0,
+    -5.0,
+    -4.0,
+    -3.0,
+    -2.0,
+    -1.5,
+    -1.0,
+    -0.75,
+    -0.5,
+    -0.25,
+    0.0,
+    0.25,
+    0.5,
+    0.75,
+    1.0,
+    1.25,
+    1.5,
+    1.75,
+    2.0,
+    2.5,
+    3.0,
+    4.0,
+    5.0,
+    8.0,
+)
 LOG2_K = (5.0, 7.0, 8.0, 9.0, 10.0, 11.0, 12.0, 13.0, 14.0, 16.0)
 #: Tiles whose tails are looked at: which of them a library takes depends on how each would fill its last wave.
 TAIL_TILES = ((128, 256), (256, 128), (128, 128))
@@ -101,9 +124,14 @@ class Case:
 
 
 def fit_correction(
-    products: Products, case: Case, relatives: Sequence[Case] | None = (), *, architecture: str = "", seed: int = 0,
+    products: Products,
+    case: Case,
+    relatives: Sequence[Case] | None = (),
+    *,
+    architecture: str = "",
+    seed: int = 0,
     progress: Callable[[str], None] = lambda _: None,
-) -> GemmConstants:  # fmt: skip
+) -> GemmConstants:
     """The case's constants with the tables that ``products`` ask for, falling nowhere on it and its relatives.
 
     None for the relatives binds nothing.
@@ -123,9 +151,13 @@ def fit_correction(
 
 
 def fitted(
-    products: Products, case: Case, choice: Choice, bound: Sequence[Case] = (), seed: int = 0,
+    products: Products,
+    case: Case,
+    choice: Choice,
+    bound: Sequence[Case] = (),
+    seed: int = 0,
     progress: Callable[[str], None] = lambda _: None,
-) -> GemmConstants:  # fmt: skip
+) -> GemmConstants:
     """The tables with the tails and the ridge penalty of ``choice``, bound on the cases of ``bound``."""
     tiles, ridge = choice
     grids = _grid(products[products.large], case, tiles), _grid(products[~products.large], case, tiles)
@@ -135,9 +167,13 @@ def fitted(
 
 
 def polished(
-    products: Products, constants: GemmConstants, bound: Sequence[Case], *, seed: int = 0,
+    products: Products,
+    constants: GemmConstants,
+    bound: Sequence[Case],
+    *,
+    seed: int = 0,
     progress: Callable[[str], None] = lambda _: None,
-) -> GemmConstants:  # fmt: skip
+) -> GemmConstants:
     """``constants`` with tables moved as little as it takes that nothing falls on ``bound``, theirs the first."""
     large, small = constants.correction, (constants.small or constants).correction
     if large is None or small is None:
@@ -194,8 +230,14 @@ def _grid(products: Products, case: Case, tiles: tuple[tuple[int, int], ...]) ->
         return Grid(LOG2_WAVES[:2], LOG2_K[:2], (), 0, (), ())
     one = np.ones_like(products.m)
     log2_k, waves = np.log2(products.k), reference_waves(products.m, products.n, one, case.constants.units)
-    return Grid(_trim(LOG2_WAVES, np.log2(waves)), _trim(LOG2_K, log2_k), tiles, TAIL_WAVES, TAIL_IDLE,
-                _trim(TAIL_LOG2_K, log2_k))  # fmt: skip
+    return Grid(
+        _trim(LOG2_WAVES, np.log2(waves)),
+        _trim(LOG2_K, log2_k),
+        tiles,
+        TAIL_WAVES,
+        TAIL_IDLE,
+        _trim(TAIL_LOG2_K, log2_k),
+    )
 
 
 def _trim(knots: tuple[float, ...], values: Array) -> tuple[float, ...]:
@@ -262,9 +304,11 @@ class _Search:
         chunks = [slice(start, start + CHUNK) for start in range(0, len(m), CHUNK)]
         one = np.ones(CHUNK)
         sizes = (self.case.size, self.case.out)
-        return np.log(np.concatenate([
-            aligned_seconds(m[at], n[at], k[at], one[: len(m[at])], *sizes, constants) for at in chunks
-        ]))  # fmt: skip
+        return np.log(
+            np.concatenate(
+                [aligned_seconds(m[at], n[at], k[at], one[: len(m[at])], *sizes, constants) for at in chunks]
+            )
+        )
 
     def _drawn(self, count: int) -> Array:
         return np.exp(self.random.uniform(np.log(16), np.log(LARGEST), (count, 3)))
@@ -338,9 +382,16 @@ class _Program:
         matrix, right = self._normal()
         solver = osqp.OSQP()
         solver.setup(
-            csc_matrix(np.triu(matrix)), -right, self.growth.tocsc(), self.least + MARGIN,
-            np.full(len(self.least), np.inf), verbose=False, eps_abs=2e-5, eps_rel=1e-5, polishing=False,
-        )  # fmt: skip
+            csc_matrix(np.triu(matrix)),
+            -right,
+            self.growth.tocsc(),
+            self.least + MARGIN,
+            np.full(len(self.least), np.inf),
+            verbose=False,
+            eps_abs=2e-5,
+            eps_rel=1e-5,
+            polishing=False,
+        )
         solver.warm_start(x=self.coefficients)
         self.coefficients = np.asarray(solver.solve().x)
         near = self.growth @ self.coefficients - self.least < NEAR_BINDING

@@ -208,10 +208,22 @@ def attention_of(row: Row) -> Attention:
         int(row[name]) for name in ("b", "heads", "kv_heads", "s_q", "s_kv", "d_qk", "d_v")
     )
     return Attention(
-        row["source"], "forward" if row["phase"] == "fwd" else "dgrad", b, heads, kv_heads, s_q, s_kv, d_qk, d_v,
-        row["causal"].lower() in ("true", "1"), int(row["window"]) if row["window"] else None, row["dtype"],
-        kernel=kernel_of(row["kernel"]), training=True, deterministic="deterministic" in row["note"],
-    )  # fmt: skip
+        row["source"],
+        "forward" if row["phase"] == "fwd" else "dgrad",
+        b,
+        heads,
+        kv_heads,
+        s_q,
+        s_kv,
+        d_qk,
+        d_v,
+        row["causal"].lower() in ("true", "1"),
+        int(row["window"]) if row["window"] else None,
+        row["dtype"],
+        kernel=kernel_of(row["kernel"]),
+        training=True,
+        deterministic="deterministic" in row["note"],
+    )
 
 
 def kernel_of(name: str) -> str:

@@ -23,17 +23,36 @@ def first_guess(device: Device, dtype: str, tiles: tuple[tuple[int, int], ...] =
     """Where fits start: the data sheet and what such constants usually are."""
     peak, bandwidth = device.peak(dtype), device.memory.bandwidth_bytes_per_s
     return GemmConstants(
-        flops_per_s=0.85 * peak, bandwidth_bytes_per_s=0.85 * bandwidth, cache_bandwidth_bytes_per_s=2.5 * bandwidth,
-        cache_bytes=0.5 * device.memory.l2_bytes, overlap=3.0, launch_s=2.5e-6, load_steps=15.0, load_power=3.0,
-        prologue_steps=50.0, wave_s=1e-6, quantization=0.5, throttle=0.1, throttle_s=1e-3, throttle_width=0.5,
-        tiles=tiles, units=device.compute.units,
-    )  # fmt: skip
+        flops_per_s=0.85 * peak,
+        bandwidth_bytes_per_s=0.85 * bandwidth,
+        cache_bandwidth_bytes_per_s=2.5 * bandwidth,
+        cache_bytes=0.5 * device.memory.l2_bytes,
+        overlap=3.0,
+        launch_s=2.5e-6,
+        load_steps=15.0,
+        load_power=3.0,
+        prologue_steps=50.0,
+        wave_s=1e-6,
+        quantization=0.5,
+        throttle=0.1,
+        throttle_s=1e-3,
+        throttle_width=0.5,
+        tiles=tiles,
+        units=device.compute.units,
+    )
 
 
 def fit_products(
-    products: Products, device: Device, dtype: str, *, starts: int = 2, seed: int = 0,
-    tiles: tuple[tuple[int, int], ...] = TILES, bounded: bool = True, progress: Callable[[str], None] = lambda _: None,
-) -> GemmConstants:  # fmt: skip
+    products: Products,
+    device: Device,
+    dtype: str,
+    *,
+    starts: int = 2,
+    seed: int = 0,
+    tiles: tuple[tuple[int, int], ...] = TILES,
+    bounded: bool = True,
+    progress: Callable[[str], None] = lambda _: None,
+) -> GemmConstants:
     """Constants for large and small products of ``dtype``, with the correction tables of both.
 
     ``products`` are what may be seen: hold out before calling. ``bounded``: growth may save nothing, which is most of

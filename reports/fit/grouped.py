@@ -27,8 +27,20 @@ def read_layers(paths: Iterable[Path]) -> Array:
         columns = parquet_columns(path)
         if "moe_dtype" not in columns:
             continue
-        names = ("num_tokens", "hidden_size", "inter_size", "topk", "num_experts", "moe_tp_size", "moe_ep_size",
-                 "moe_dtype", "distribution", "kernel_source", "framework", "latency")  # fmt: skip
+        names = (
+            "num_tokens",
+            "hidden_size",
+            "inter_size",
+            "topk",
+            "num_experts",
+            "moe_tp_size",
+            "moe_ep_size",
+            "moe_dtype",
+            "distribution",
+            "kernel_source",
+            "framework",
+            "latency",
+        )
         for tokens, hidden, inter, topk, experts, tp, ep, dtype, routing, kernel, framework, latency in zip(
             *(columns[name] for name in names), strict=True
         ):

@@ -43,9 +43,13 @@ class Figure:
     @classmethod
     def of(cls, file: str, device: str, what: str, errors: Array) -> Figure:
         off = np.abs(errors)
-        return cls(file, device, what, len(errors), *(
-            round(float(value), 4) for value in (off.mean(), errors.mean(), np.quantile(off, 0.95))
-        ))  # fmt: skip
+        return cls(
+            file,
+            device,
+            what,
+            len(errors),
+            *(round(float(value), 4) for value in (off.mean(), errors.mean(), np.quantile(off, 0.95))),
+        )
 
 
 #: (device, class, relative errors) of a file's rows, and a line for each kind of row that has no prediction.
@@ -83,18 +87,23 @@ def _products(name: str, rows: list[Row]) -> Judged:
         judged += [(group.device, f"{group.dtype} {what}", errors[classes == what]) for what in np.unique(classes)]
         if group.dtype in PLAIN:
             off = group.classes() < len(CLASSES) - 2
-            judged += [(group.device, f"{group.dtype}{POOLED}{what}", errors[which])
-                       for what, which in (("aligned", ~off), ("misaligned", off)) if which.any()]  # fmt: skip
+            judged += [
+                (group.device, f"{group.dtype}{POOLED}{what}", errors[which])
+                for what, which in (("aligned", ~off), ("misaligned", off))
+                if which.any()
+            ]
     return judged, lines
 
 
 def _classes(group: Measured) -> np.ndarray:
     """Alignment of A and B (odd, narrow, vector, free), and large or small."""
     least = np.minimum(np.minimum(group.m, group.n), group.k)
-    return np.array([
-        f"{CLASSES[index]}, {'large' if large else 'small'}"
-        for index, large in zip(group.classes(), least >= LARGE, strict=True)
-    ])  # fmt: skip
+    return np.array(
+        [
+            f"{CLASSES[index]}, {'large' if large else 'small'}"
+            for index, large in zip(group.classes(), least >= LARGE, strict=True)
+        ]
+    )
 
 
 def _squares(name: str, rows: list[Row]) -> Judged:
@@ -171,12 +180,33 @@ def _attention(name: str, rows: list[Row]) -> Judged:
 
 _TIMED = ("source", "device", "dtype", "layout", "batch", "m", "n", "k", "us")
 _TUNED = ("device", "family", "dtype", "layout", "batch", "m", "n", "k", "efficiency_percent")
-_ATTENTION = ("source", "device", "kernel", "dtype", "b", "s_q", "s_kv", "heads", "kv_heads", "d_qk", "d_v", "causal",
-              "window", "phase", "us", "note")  # fmt: skip
+_ATTENTION = (
+    "source",
+    "device",
+    "kernel",
+    "dtype",
+    "b",
+    "s_q",
+    "s_kv",
+    "heads",
+    "kv_heads",
+    "d_qk",
+    "d_v",
+    "causal",
+    "window",
+    "phase",
+    "us",
+    "note",
+)
 
 #: File -> how its rows are judged, and the columns that are looked at.
 FILES: dict[str, tuple[Callable[[str, list[Row]], Judged], tuple[str, ...]]] = {
-    "gemm_misaligned.csv": (_products, _TIMED), "gemm_amd.csv": (_ratios, _TUNED), "gemm_fp32.csv": (_products, _TIMED),
-    "gemm_fp8.csv": (_products, _TIMED), "gemm_v100_t4.csv": (_products, _TIMED), "gemm_vidur.csv": (_products, _TIMED),
-    "gemm_squares.csv": (_squares, ("device", "dtype", "layout", "tflops")), "attention.csv": (_attention, _ATTENTION),
-}  # fmt: skip
+    "gemm_misaligned.csv": (_products, _TIMED),
+    "gemm_amd.csv": (_ratios, _TUNED),
+    "gemm_fp32.csv": (_products, _TIMED),
+    "gemm_fp8.csv": (_products, _TIMED),
+    "gemm_v100_t4.csv": (_products, _TIMED),
+    "gemm_vidur.csv": (_products, _TIMED),
+    "gemm_squares.csv": (_squares, ("device", "dtype", "layout", "tflops")),
+    "attention.csv": (_attention, _ATTENTION),
+}

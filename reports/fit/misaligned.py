@@ -39,9 +39,12 @@ def constants(device: str, theta: Array) -> AlignmentConstants:
     odd, narrow, vector, prologue, alone, share = theta.tolist()
     present = alignment_constants(target, "fp16")
     return replace(
-        present, ceiling=(odd * per_clock, narrow * per_clock, vector * per_clock), prologue_steps=prologue,
-        alone=alone, c_share=(share, share, 0.0),
-    )  # fmt: skip
+        present,
+        ceiling=(odd * per_clock, narrow * per_clock, vector * per_clock),
+        prologue_steps=prologue,
+        alone=alone,
+        c_share=(share, share, 0.0),
+    )
 
 
 def seconds(group: Measured, c: AlignmentConstants) -> Array:
@@ -70,9 +73,13 @@ def fit(groups: list[Measured], device: str) -> tuple[Array, float]:
         return [np.log(seconds(group, c) / group.seconds)[rows] for group, rows in zip(mine, off, strict=True)]
 
     found = least_squares(
-        lambda theta: np.concatenate([e * w for e, w in zip(errors(theta), weights, strict=True)]), np.log(GUESS),
-        bounds=np.log([LOW, HIGH]), loss="soft_l1", f_scale=0.02, diff_step=1e-3,
-    )  # fmt: skip
+        lambda theta: np.concatenate([e * w for e, w in zip(errors(theta), weights, strict=True)]),
+        np.log(GUESS),
+        bounds=np.log([LOW, HIGH]),
+        loss="soft_l1",
+        f_scale=0.02,
+        diff_step=1e-3,
+    )
     return np.exp(found.x), float(np.abs(np.expm1(np.concatenate(errors(found.x)))).mean())
 
 

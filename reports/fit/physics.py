@@ -144,6 +144,11 @@ def count(name: str, dtype: str, shapes: int, seed: int) -> Counts:
             else:
                 grown_faster += int((saved > TOLERANCE).sum())
     return Counts(
-        name, dtype, shapes, int((seconds * device.peak(dtype) < flops * rounding).sum()),
-        int((seconds * device.memory.bandwidth_bytes_per_s < beyond * rounding).sum()), grown_faster, doubled_faster,
-    )  # fmt: skip
+        name,
+        dtype,
+        shapes,
+        int((seconds * device.peak(dtype) < flops * rounding).sum()),
+        int((seconds * device.memory.bandwidth_bytes_per_s < beyond * rounding).sum()),
+        grown_faster,
+        doubled_faster,
+    )

@@ -62,9 +62,14 @@ def fit(groups: list[Measured], kin: str, seed: int = 0) -> GemmConstants:
     device = load_device(kin)
     names = (*NUMBERS, *SHORT_OF_POWER.get(kin, ()))
     guess = replace(
-        first_guess(device, "fp32", SMALL_TILES), flops_per_s=VECTOR * device.peak("fp32"), load_steps=20.0,
-        prologue_steps=5.0, split_steps=2000.0, throttle=0.5 if kin in SHORT_OF_POWER else 0.0, throttle_s=1e-3,
-    )  # fmt: skip
+        first_guess(device, "fp32", SMALL_TILES),
+        flops_per_s=VECTOR * device.peak("fp32"),
+        load_steps=20.0,
+        prologue_steps=5.0,
+        split_steps=2000.0,
+        throttle=0.5 if kin in SHORT_OF_POWER else 0.0,
+        throttle_s=1e-3,
+    )
     limits = {**bounds(device, "fp32"), "split_steps": (64.0, 65536.0), "throttle": (0.1, 2.0)}
     low, high = np.log([limits[name] for name in names]).T
     seen = [~held_out(group.n.astype(float), seed) for group in groups]
@@ -118,11 +123,14 @@ def main() -> None:
             constants = replace(constants, throttle_s=SUSTAINED_S)
         if options.write:
             source = {"sources": ["neusight"], "devices": list(devices)}
-            write_tables(Path(device.origin), {
-                "cost": {**_plain(device.cost), "fp32": gemm_table(constants)},
-                "error": {**_plain(device.errors), "fp32": means},
-                "provenance": {**_plain(device.provenance), "fp32": source},
-            })  # fmt: skip
+            write_tables(
+                Path(device.origin),
+                {
+                    "cost": {**_plain(device.cost), "fp32": gemm_table(constants)},
+                    "error": {**_plain(device.errors), "fp32": means},
+                    "provenance": {**_plain(device.provenance), "fp32": source},
+                },
+            )
 
 
 if __name__ == "__main__":

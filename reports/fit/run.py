@@ -86,9 +86,15 @@ def read_fp8(path: Path, device: Device) -> tuple[Record, ...]:
 
 
 def fit_device(
-    device: Device, folder: Path, *, seed: int = 0, starts: int = 2, fp8: Path | None = None, only: str | None = None,
+    device: Device,
+    folder: Path,
+    *,
+    seed: int = 0,
+    starts: int = 2,
+    fp8: Path | None = None,
+    only: str | None = None,
     progress: Progress = lambda _: None,
-) -> Calibration:  # fmt: skip
+) -> Calibration:
     """What `calibrate` finds from the tables below ``folder``, every constant fitted anew."""
 
     def anew(seen: Products, device: Device, dtype: str, seed: int) -> GemmConstants:

@@ -54,9 +54,16 @@ def main() -> None:
     lines = [
         "# Drawn by draw_control.py; control.reference.json holds NVIDIA's figures of these shapes.",
         'title = "300 aligned shapes of NVIDIA\'s own h200 data, to compare this harness with theirs"',
-        "precision = 0.01", "time_s = 0.2", "", "[[sweep]]", 'op = "gemm"', 'label = "control"', "shapes = [",
-        *(f"    {list(shape)}," for shape in chosen), "]",
-    ]  # fmt: skip
+        "precision = 0.01",
+        "time_s = 0.2",
+        "",
+        "[[sweep]]",
+        'op = "gemm"',
+        'label = "control"',
+        "shapes = [",
+        *(f"    {list(shape)}," for shape in chosen),
+        "]",
+    ]
     (HERE / "control.toml").write_text("\n".join(lines) + "\n", encoding="utf-8")
     reference = [{"m": m, "n": n, "k": k, "milliseconds": times[m, n, k]} for m, n, k in chosen]
     text = "[\n" + ",\n".join(json.dumps(row) for row in reference) + "\n]\n"

@@ -47,8 +47,10 @@ def fit_alignment(
 
     groups = [_Layout.of(list(group), constants) for group in _by(records, "layout")]
     ceilings = bool(np.isfinite(before.ceiling).any())
-    in_ab, in_c = (np.bincount(np.concatenate(own), minlength=4)[:3] >= ENOUGH for own in (
-        [group.worse for group in groups], [group.of_c for group in groups]))  # fmt: skip
+    in_ab, in_c = (
+        np.bincount(np.concatenate(own), minlength=4)[:3] >= ENOUGH
+        for own in ([group.worse for group in groups], [group.of_c for group in groups])
+    )
     present = before.ceiling if ceilings else before.share
     begin = np.where(np.isfinite(present), present, START * constants.flops_per_s) if ceilings else np.array(present)
     begin, scale = np.clip(begin, 0.01, None), begin if ceilings else np.ones(3)
@@ -74,8 +76,14 @@ def alignment_table(c: AlignmentConstants, device: Device) -> dict[str, Any]:
     """``[cost.alignment]`` of a device file: what `AlignmentConstants.from_table` reads back."""
     clock_mhz = device.compute.clock_mhz or 1000.0
     per_clock = clock_mhz * 1e6 * device.compute.units
-    table: dict[str, Any] = {"family": c.family, "tier": c.tier, "clock_mhz": clock_mhz, "alone": c.alone,
-                             "prologue_steps": c.prologue_steps, "both": c.both}  # fmt: skip
+    table: dict[str, Any] = {
+        "family": c.family,
+        "tier": c.tier,
+        "clock_mhz": clock_mhz,
+        "alone": c.alone,
+        "prologue_steps": c.prologue_steps,
+        "both": c.both,
+    }
     rates = [value / per_clock for value in c.ceiling]
     for key, values in (("flops_per_clock_per_unit", rates), ("share", c.share), ("c_share", c.c_share)):
         named = {name: round(value, 4) for name, value in zip(CLASSES[:3], values, strict=True) if np.isfinite(value)}

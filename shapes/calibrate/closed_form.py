@@ -46,9 +46,14 @@ def bounds(device: Device, dtype: str) -> dict[str, tuple[float, float]]:
 
 
 def fit_closed_form(
-    products: Products, guess: GemmConstants, limits: dict[str, tuple[float, float]], sizes: tuple[int, int],
-    starts: int = 3, seed: int = 0, prior: float | None = None,
-) -> GemmConstants:  # fmt: skip
+    products: Products,
+    guess: GemmConstants,
+    limits: dict[str, tuple[float, float]],
+    sizes: tuple[int, int],
+    starts: int = 3,
+    seed: int = 0,
+    prior: float | None = None,
+) -> GemmConstants:
     """The 14 numbers by least squares on log time; ``prior``: pull each towards ``guess`` by that many log units."""
     from scipy.optimize import least_squares
 

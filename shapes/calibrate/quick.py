@@ -36,9 +36,14 @@ def chosen(dtype: str = "bf16", count: int = COUNT, largest: int = 16384, seed: 
 
 
 def measure_quick(
-    dtype: str = "bf16", *, count: int = COUNT, largest: int = 16384, executor: Executor,
-    store: Store | None = None, progress: Callable[[str], None] = lambda _: None,
-) -> tuple[Record, ...]:  # fmt: skip
+    dtype: str = "bf16",
+    *,
+    count: int = COUNT,
+    largest: int = 16384,
+    executor: Executor,
+    store: Store | None = None,
+    progress: Callable[[str], None] = lambda _: None,
+) -> tuple[Record, ...]:
     """Records of `chosen` measured here, kept in ``store``; InputError when fewer than half could be measured."""
     from shapes.measure.jobs import Job
     from shapes.measure.runner import measure

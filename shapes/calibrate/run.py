@@ -48,9 +48,16 @@ class Calibration:
 
 
 def calibrate(
-    device: Device, paths: Iterable[str | Path] = (), *, records: Sequence[Record] = (), seed: int = 0,
-    fit: Fit | None = None, data: str | None = None, today: date | None = None, progress: Progress = lambda _: None,
-) -> Calibration:  # fmt: skip
+    device: Device,
+    paths: Iterable[str | Path] = (),
+    *,
+    records: Sequence[Record] = (),
+    seed: int = 0,
+    fit: Fit | None = None,
+    data: str | None = None,
+    today: date | None = None,
+    progress: Progress = lambda _: None,
+) -> Calibration:
     """Pull ``device``'s constants towards ``records`` and the measurements in ``paths``.
 
     Errors are those of constants that have not seen the held-out n, which are the constants returned. ``fit`` is what
@@ -106,10 +113,12 @@ def refine(measured: Products, device: Device, dtype: str, seed: int = 0) -> Gem
     present = replace(gemm_constants(device, dtype)[0], cells=None)
     sizes = (BYTES[dtype], max(2, BYTES[dtype]))
     limits = {
-        name: (low if low < getattr(present, name) or not getattr(present, name) else 0.5 * getattr(present, name),
-               high if high > getattr(present, name) else 2 * getattr(present, name))
+        name: (
+            low if low < getattr(present, name) or not getattr(present, name) else 0.5 * getattr(present, name),
+            high if high > getattr(present, name) else 2 * getattr(present, name),
+        )
         for name, (low, high) in bounds(device, dtype).items()
-    }  # fmt: skip
+    }
     refined = fit_closed_form(measured, present, limits, sizes, starts=1, seed=seed, prior=PRIOR)
     small = present.small
     if small is not None:

@@ -105,14 +105,24 @@ class AlignmentConstants:
         clock = clock_mhz * 1e6 * device.compute.units * 2 / size
         ceilings = table.get("flops_per_clock_per_unit", {})
         return cls(
-            str(table["family"]), str(table["tier"]),
-            (ceilings.get("odd", np.inf) * clock, ceilings.get("narrow", np.inf) * clock,
-             ceilings.get("vector", np.inf) * clock),
-            float(table.get("prologue_steps", 0.0)), float(table.get("alone", 1.0)), _by_class(table, "share"),
-            float(table.get("both", 0.0)), _by_class(table, "c_share"), device.compute.units,
-            device.peak(dtype), device.memory.bandwidth_bytes_per_s,
-            _by_class(table, "error"), _by_class(table, "error_p95"),
-        )  # fmt: skip
+            str(table["family"]),
+            str(table["tier"]),
+            (
+                ceilings.get("odd", np.inf) * clock,
+                ceilings.get("narrow", np.inf) * clock,
+                ceilings.get("vector", np.inf) * clock,
+            ),
+            float(table.get("prologue_steps", 0.0)),
+            float(table.get("alone", 1.0)),
+            _by_class(table, "share"),
+            float(table.get("both", 0.0)),
+            _by_class(table, "c_share"),
+            device.compute.units,
+            device.peak(dtype),
+            device.memory.bandwidth_bytes_per_s,
+            _by_class(table, "error"),
+            _by_class(table, "error_p95"),
+        )
 
 
 def _by_class(table: Mapping[str, Any], key: str) -> tuple[float, float, float]:
@@ -184,9 +194,13 @@ def kernel_seconds(
 
 
 def misaligned_seconds(
-    dimensions: tuple[Integers, Integers, Integers, Integers], sizes: tuple[int, int, int], layout: Layout,
-    aligned: Array, launch_s: float, c: AlignmentConstants,
-) -> tuple[Array, Array, Array]:  # fmt: skip
+    dimensions: tuple[Integers, Integers, Integers, Integers],
+    sizes: tuple[int, int, int],
+    layout: Layout,
+    aligned: Array,
+    launch_s: float,
+    c: AlignmentConstants,
+) -> tuple[Array, Array, Array]:
     """Seconds that A's, B's and C's leading dimension add to ``aligned``; m, n, k and batch are ``dimensions``."""
     of_a, of_b, of_c = operand_classes(*dimensions[:3], sizes, layout)
     worse = np.minimum(of_a, of_b)

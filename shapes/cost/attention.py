@@ -72,10 +72,24 @@ class Work:
 def work_of(operators: Sequence[Attention], runs: Sequence[Run]) -> Work:
     """The operators as arrays, each computed as its run says."""
     rows = [
-        (op.batch, op.heads, op.kv_heads, op.q_len, op.kv_len, op.head_dim, op.v_head_dim, run.d_qk, run.d_v,
-         op.causal, op.window or 0, run.copied or 0, op.deterministic, op.causal and not op.trains)
+        (
+            op.batch,
+            op.heads,
+            op.kv_heads,
+            op.q_len,
+            op.kv_len,
+            op.head_dim,
+            op.v_head_dim,
+            run.d_qk,
+            run.d_v,
+            op.causal,
+            op.window or 0,
+            run.copied or 0,
+            op.deterministic,
+            op.causal and not op.trains,
+        )
         for op, run in zip(operators, runs, strict=True)
-    ]  # fmt: skip
+    ]
     return Work(*np.array(rows, dtype=float).reshape(-1, 14).T)
 
 
@@ -139,7 +153,7 @@ def attention_times(work: Work, c: AttentionConstants, backward: bool, size: flo
     seconds = throttled(body, c) + c.launch_s + copies
     return AttentionTimes(
         seconds, flops / rate, padded, partial, in_blocks, started, compute, memory, body, copies, blocks, waves, flops
-    )  # fmt: skip
+    )
 
 
 def _walked(work: Work, keys: Array, c: AttentionConstants) -> Array:

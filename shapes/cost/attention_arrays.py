@@ -44,9 +44,17 @@ def attention_seconds(
     """
     target = load_device(device)
     named = {
-        "b": b, "heads": heads, "kv_heads": kv_heads, "s_q": s_q, "s_kv": s_kv, "d_qk": d_qk, "d_v": d_v,
-        "causal": causal, "window": window, "deterministic": deterministic,
-    }  # fmt: skip
+        "b": b,
+        "heads": heads,
+        "kv_heads": kv_heads,
+        "s_q": s_q,
+        "s_kv": s_kv,
+        "d_qk": d_qk,
+        "d_v": d_v,
+        "causal": causal,
+        "window": window,
+        "deterministic": deterministic,
+    }
     arrays = np.broadcast_arrays(*(np.asarray(value) for value in named.values()))
     columns = dict(zip(named, (array.ravel() for array in arrays), strict=True))
     for key in ("b", "heads", "kv_heads", "s_q", "s_kv", "d_qk", "d_v"):
@@ -64,11 +72,21 @@ def attention_seconds(
             continue
         rows = {key: column[which].astype(float) for key, column in columns.items()}
         work = Work(
-            batch=rows["b"], heads=rows["heads"], kv_heads=rows["kv_heads"], q_len=rows["s_q"], kv_len=rows["s_kv"],
-            d_qk=rows["d_qk"], d_v=rows["d_v"], c_qk=same * run.d_qk, c_v=same * run.d_v, causal=rows["causal"],
-            window=rows["window"], copied=same * (run.copied or 0), deterministic=rows["deterministic"],
+            batch=rows["b"],
+            heads=rows["heads"],
+            kv_heads=rows["kv_heads"],
+            q_len=rows["s_q"],
+            kv_len=rows["s_kv"],
+            d_qk=rows["d_qk"],
+            d_v=rows["d_v"],
+            c_qk=same * run.d_qk,
+            c_v=same * run.d_v,
+            causal=rows["causal"],
+            window=rows["window"],
+            copied=same * (run.copied or 0),
+            deterministic=rows["deterministic"],
             cached=rows["causal"] * (not trains),
-        )  # fmt: skip
+        )
         constants = constants_of(run.kernel, target, dtype).phases[phase_of(backward, trains)]
         seconds[which] = attention_times(work, constants, backward, BYTES[dtype]).seconds
     return seconds.reshape(arrays[0].shape)
@@ -92,6 +110,18 @@ def _operator(
         int(columns[key][row]) for key in ("b", "heads", "kv_heads", "s_q", "s_kv", "d_qk", "d_v", "window")
     )
     return Attention(
-        "attention", "forward" if phase == "forward" else "dgrad", b, heads, kv_heads, s_q, s_kv, d_qk, d_v,
-        bool(columns["causal"][row]), window or None, dtype, kernel=kernel, training=training,
-    )  # fmt: skip
+        "attention",
+        "forward" if phase == "forward" else "dgrad",
+        b,
+        heads,
+        kv_heads,
+        s_q,
+        s_kv,
+        d_qk,
+        d_v,
+        bool(columns["causal"][row]),
+        window or None,
+        dtype,
+        kernel=kernel,
+        training=training,
+    )

@@ -89,9 +89,18 @@ class AttentionConstants:
 
 #: Keys of one set in a constants file: single numbers, and tables by head dimension.
 NUMBERS = (
-    "bandwidth_bytes_per_s", "copy_bytes_per_s", "launch_s", "quantization", "overlap", "throttle", "throttle_s",
-    "throttle_width", "partial", "uneven", "cache_bytes_per_s",
-)  # fmt: skip
+    "bandwidth_bytes_per_s",
+    "copy_bytes_per_s",
+    "launch_s",
+    "quantization",
+    "overlap",
+    "throttle",
+    "throttle_s",
+    "throttle_width",
+    "partial",
+    "uneven",
+    "cache_bytes_per_s",
+)
 TABLES = ("flops_per_s", "prologue_keys", "deterministic")
 
 
@@ -228,10 +237,13 @@ def _highest_clock(device: Device) -> float:
 def _scaled(one: AttentionConstants, device: Device, speed: float, bandwidth: float, peak: float) -> AttentionConstants:
     rates = tuple((bucket, min(rate * speed, peak)) for bucket, rate in one.flops_per_s)
     return replace(
-        one, flops_per_s=rates, bandwidth_bytes_per_s=one.bandwidth_bytes_per_s * bandwidth,
-        copy_bytes_per_s=one.copy_bytes_per_s * bandwidth, cache_bytes_per_s=one.cache_bytes_per_s * bandwidth,
+        one,
+        flops_per_s=rates,
+        bandwidth_bytes_per_s=one.bandwidth_bytes_per_s * bandwidth,
+        copy_bytes_per_s=one.copy_bytes_per_s * bandwidth,
+        cache_bytes_per_s=one.cache_bytes_per_s * bandwidth,
         units=device.compute.units,
-    )  # fmt: skip
+    )
 
 
 def _distance(device: Device, kin: Device) -> float:

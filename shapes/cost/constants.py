@@ -117,7 +117,7 @@ class GemmConstants:
         cells = Cells.from_table(table["cells"]) if "cells" in table else None
         return cls(
             tiles=tiles, units=units, correction=correction, small=small, split_steps=split_steps, cells=cells, **values
-        )  # fmt: skip
+        )
 
     def uncorrected(self) -> GemmConstants:
         """The closed form alone."""
@@ -131,19 +131,22 @@ class GemmConstants:
     def scaled(self, speed: float, bandwidth: float, cache: float, elements: float, units: int) -> GemmConstants:
         """For ``speed`` x the FLOP/s, ``bandwidth`` x the bytes/s, ``cache`` x the L2, ``elements`` x the bytes."""
         return replace(
-            self, flops_per_s=self.flops_per_s * speed, bandwidth_bytes_per_s=self.bandwidth_bytes_per_s * bandwidth,
+            self,
+            flops_per_s=self.flops_per_s * speed,
+            bandwidth_bytes_per_s=self.bandwidth_bytes_per_s * bandwidth,
             # The cache's clock goes with the units'.
             cache_bandwidth_bytes_per_s=self.cache_bandwidth_bytes_per_s * max(speed, bandwidth),
             cache_bytes=self.cache_bytes * cache,
             # A tile's start and end wait for memory: in steps of k they grow with FLOP/s over elements/s.
             prologue_steps=self.prologue_steps * speed * elements / bandwidth,
-            wave_s=self.wave_s / speed * units / self.units, units=units,
+            wave_s=self.wave_s / speed * units / self.units,
+            units=units,
             # A slower unit is easier to feed, though its feed is slower too (H20's fp8 rows: reports/kernels.md).
             load_steps=self.load_steps * (speed * self.units / units) ** 0.25,
             small=self.small.scaled(speed, bandwidth, cache, elements, units) if self.small else None,
             # Another device's library takes other kernels at the same sizes.
             cells=None,
-        )  # fmt: skip
+        )
 
 
 #: Keys of one set of constants in a device file, besides ``tiles``, ``correction``, ``small``, ``split_steps`` and
@@ -251,9 +254,14 @@ def _of_recipe(device: Device, dtype: str, table: str) -> tuple[GemmConstants, O
 def origin_of(device: Device, kin: Device, dtype: str, base: str) -> Origin:
     """What ``device`` takes for ``dtype`` when it borrows ``kin``'s constants of ``base``."""
     return Origin(
-        kin.name, base, base, kin.name == device.name, dtype == base or _DTYPE_BASE.get(dtype) == base,
-        kin.architecture == device.architecture, kin.vendor == device.vendor,
-    )  # fmt: skip
+        kin.name,
+        base,
+        base,
+        kin.name == device.name,
+        dtype == base or _DTYPE_BASE.get(dtype) == base,
+        kin.architecture == device.architecture,
+        kin.vendor == device.vendor,
+    )
 
 
 def carries_corrections(device: Device, kin: Device, origin: Origin) -> bool:
@@ -310,11 +318,12 @@ def _without_tables(constants: GemmConstants) -> GemmConstants:
     if small is None:
         return form
     return replace(
-        form, small=replace(small.uncorrected(), split_steps=SPLIT_STEPS),
+        form,
+        small=replace(small.uncorrected(), split_steps=SPLIT_STEPS),
         bandwidth_bytes_per_s=min(constants.bandwidth_bytes_per_s, small.bandwidth_bytes_per_s),
         cache_bandwidth_bytes_per_s=min(constants.cache_bandwidth_bytes_per_s, small.cache_bandwidth_bytes_per_s),
         cache_bytes=min(constants.cache_bytes, small.cache_bytes),
-    )  # fmt: skip
+    )
 
 
 def _fed_share(device: Device, dtype: str) -> float:

@@ -89,9 +89,13 @@ class Correction:
         tiles = tuple((int(bm), int(bn)) for bm, bn in tail["tiles"])
         rows, tails = _rows(table["log_factor"]), _rows(tail["log_factor"])
         grid = Grid(
-            _numbers(table["log2_waves"]), _numbers(table["log2_k"]), tiles,
-            len(tails) // max(len(tiles), 1), _numbers(tail["idle"]), _numbers(tail["log2_k"]),
-        )  # fmt: skip
+            _numbers(table["log2_waves"]),
+            _numbers(table["log2_k"]),
+            tiles,
+            len(tails) // max(len(tiles), 1),
+            _numbers(tail["idle"]),
+            _numbers(tail["log2_k"]),
+        )
         for step, knots in ((WAVE_STEP, grid.log2_waves), (K_STEP, grid.log2_k), (K_STEP, grid.tail_log2_k)):
             if any(knot % step for knot in knots):
                 raise InputError(f"expected knots that are multiples of {step}", key="correction", value=list(knots))

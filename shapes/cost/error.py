@@ -80,8 +80,11 @@ def expected(device: Device, origin: Origin, regime: str, dtype: str) -> Expecte
     if regime.startswith(f"{GROUPED}, "):
         first = expected(device, origin, GROUPED, dtype)
         second = expected(device, origin, regime.removeprefix(f"{GROUPED}, "), dtype)
-        return Expected(hypot(first.error, second.error), hypot(first.p95, second.p95),
-                        max(first.tier, second.tier, key=TIERS.index))  # fmt: skip
+        return Expected(
+            hypot(first.error, second.error),
+            hypot(first.p95, second.p95),
+            max(first.tier, second.tier, key=TIERS.index),
+        )
     tier = _tier(device, origin, regime)
     if regime.startswith(MISALIGNED_AS):
         kernels, base = alignment_constants(device, dtype), expected(device, origin, "large", dtype)

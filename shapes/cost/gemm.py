@@ -146,9 +146,13 @@ def cells_of(constants: GemmConstants, layout: Layout) -> Cells | None:
 
 
 def bounded_seconds(
-    shape: tuple[Integers, Integers, Integers, Integers], size: float, out: float, layout: Layout, c: GemmConstants,
+    shape: tuple[Integers, Integers, Integers, Integers],
+    size: float,
+    out: float,
+    layout: Layout,
+    c: GemmConstants,
     limits: Limits,
-) -> Array:  # fmt: skip
+) -> Array:
     """`aligned_seconds` of products (m, n, k, batch) with what their cells add, never below what is possible."""
     m, n, k, batch = (array.astype(float) for array in shape)
     seconds, cells = aligned_seconds(m, n, k, batch, size, out, c), cells_of(c, layout)
@@ -172,9 +176,17 @@ class GemmTimes:
 
 
 def gemm_times(
-    m: Integers, n: Integers, k: Integers, batch: Integers, size: int, out: int, layout: Layout,
-    constants: GemmConstants, alignment: AlignmentConstants, limits: Limits,
-) -> GemmTimes:  # fmt: skip
+    m: Integers,
+    n: Integers,
+    k: Integers,
+    batch: Integers,
+    size: int,
+    out: int,
+    layout: Layout,
+    constants: GemmConstants,
+    alignment: AlignmentConstants,
+    limits: Limits,
+) -> GemmTimes:
     """As `aligned_seconds` with misalignment, keeping the tile chosen and what bounds it."""
     fm, fn, fk, fb = (array.astype(float) for array in (m, n, k, batch))
     aligned = bounded_seconds((m, n, k, batch), size, out, layout, constants, limits)
@@ -188,9 +200,18 @@ def gemm_times(
 
 
 def padded_times(
-    times: GemmTimes, m: Integers, n: Integers, k: Integers, batch: Integers, size: int, out: int, layout: Layout,
-    constants: GemmConstants, alignment: AlignmentConstants, limits: Limits,
-) -> GemmTimes:  # fmt: skip
+    times: GemmTimes,
+    m: Integers,
+    n: Integers,
+    k: Integers,
+    batch: Integers,
+    size: int,
+    out: int,
+    layout: Layout,
+    constants: GemmConstants,
+    alignment: AlignmentConstants,
+    limits: Limits,
+) -> GemmTimes:
     """``times`` where misaligned operands may be copied to padded ones first, as torch.compile does where it is faster.
 
     All three dimensions grow to 16 bytes' worth (torch._inductor.fx_passes.pad_mm); A and B are read and written where

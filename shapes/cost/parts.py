@@ -131,17 +131,26 @@ def _closed_form(
     return [
         Part("launch", c.launch_s, "kernel launch and first bytes"),
         Part("arithmetic", useful, f"{2 * batch * m * n * k / 1e9:.4g} GFLOP at {c.flops_per_s / 1e12:.0f} TFLOPS"),
-        Part("partial tiles", computed - useful,
-             f"{tiles:.0f} tiles of {bm}x{bn} keep {useful / computed:.1%} of what they compute"),
-        Part("unfilled waves", paid * k - computed,
-             f"{tiles:.0f} tiles on {c.units} units: {waves:.2f} waves paid for {tiles / c.units:.2f}"),
+        Part(
+            "partial tiles",
+            computed - useful,
+            f"{tiles:.0f} tiles of {bm}x{bn} keep {useful / computed:.1%} of what they compute",
+        ),
+        Part(
+            "unfilled waves",
+            paid * k - computed,
+            f"{tiles:.0f} tiles on {c.units} units: {waves:.2f} waves paid for {tiles / c.units:.2f}",
+        ),
         Part("operand loads", paid * k * (load - 1), f"feeding a {bm}x{bn} tile takes x{load:.3f} of its arithmetic"),
-        Part("tile start and end", started * c.units * step * c.prologue_steps,
-             f"{c.prologue_steps:.0f} steps of k a tile that nothing overlaps"),
+        Part(
+            "tile start and end",
+            started * c.units * step * c.prologue_steps,
+            f"{c.prologue_steps:.0f} steps of k a tile that nothing overlaps",
+        ),
         Part("wave overhead", started * c.wave_s, f"{c.wave_s * 1e6:.2f} us a wave"),
         Part("waiting for memory", together - compute, f"moving {moved / 1e6:.4g} MB takes {memory * 1e6:.1f} us"),
         Part("power limit", total - c.launch_s - together, "sustained work clocks lower"),
-    ]  # fmt: skip
+    ]
 
 
 def _attention(operator: Attention, device: Device) -> tuple[Part, ...]:
@@ -157,28 +166,49 @@ def _attention(operator: Attention, device: Device) -> tuple[Part, ...]:
     times = attention_times(work_of([operator], [run]), c, backward, BYTES[operator.dtype])
     ideal, padded, partial, walked, started, compute, memory, body, copies, seconds = (
         float(getattr(times, name)[0])
-        for name in ("ideal_s", "padded_s", "partial_s", "walked_s", "started_s", "compute_s", "memory_s", "body_s",
-                     "copies_s", "seconds")
-    )  # fmt: skip
+        for name in (
+            "ideal_s",
+            "padded_s",
+            "partial_s",
+            "walked_s",
+            "started_s",
+            "compute_s",
+            "memory_s",
+            "body_s",
+            "copies_s",
+            "seconds",
+        )
+    )
     seen = operator.kv_len * operator.visible_share
     blocks, waves = float(times.blocks[0]), float(times.waves[0])
     parts = (
         Part("launch", c.launch_s, f"{load_kernel(run.kernel).title}{why}"),
         Part("arithmetic", ideal, f"{operator.visible_flops / 1e9:.4g} GFLOP that the mask leaves"),
-        Part("head_dim padding", padded - ideal,
-             f"head_dim {operator.head_dim}, {operator.v_head_dim} runs as {run.d_qk}, {run.d_v}"),
+        Part(
+            "head_dim padding",
+            padded - ideal,
+            f"head_dim {operator.head_dim}, {operator.v_head_dim} runs as {run.d_qk}, {run.d_v}",
+        ),
         Part("head_dim checks", partial - padded, "a head that does not fill what it runs as is masked load by load"),
-        Part("partial blocks", walked - partial,
-             f"{operator.q_len} queries in blocks of {QUERIES}, whole blocks at the mask's edge of {seen:.0f} keys"),
+        Part(
+            "partial blocks",
+            walked - partial,
+            f"{operator.q_len} queries in blocks of {QUERIES}, whole blocks at the mask's edge of {seen:.0f} keys",
+        ),
         Part("block start and end", started - walked, "what a block does before and after its keys"),
-        Part("unfilled waves", compute - started,
-             f"{blocks:.0f} blocks on {c.units} units: {waves:.2f} waves paid for {blocks / c.units:.2f}"),
-        Part("waiting for memory", body - compute,
-             f"moving {operator.bytes / 1e6:.4g} MB takes {memory * 1e6:.1f} us"),
+        Part(
+            "unfilled waves",
+            compute - started,
+            f"{blocks:.0f} blocks on {c.units} units: {waves:.2f} waves paid for {blocks / c.units:.2f}",
+        ),
+        Part("waiting for memory", body - compute, f"moving {operator.bytes / 1e6:.4g} MB takes {memory * 1e6:.1f} us"),
         Part("power limit", seconds - c.launch_s - copies - body, "sustained work clocks lower"),
-        Part("copies", copies,
-             f"Q, K and V are padded to {run.copied} first" if run.copied else "K and V go to a server's cache first"),
-    )  # fmt: skip
+        Part(
+            "copies",
+            copies,
+            f"Q, K and V are padded to {run.copied} first" if run.copied else "K and V go to a server's cache first",
+        ),
+    )
     return tuple(part for part in parts if part.seconds or part.what not in ("copies", "head_dim checks"))
 
 

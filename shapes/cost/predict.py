@@ -164,20 +164,44 @@ def _products(products: Sequence[Product], key: tuple[Any, ...], device: Device)
     wide = 1 + np.array([of_regime[regime].error for regime in regimes])
     slots = times.tiles * np.array(tiles).prod(axis=1)[times.tile]
     columns = (
-        seconds, seconds / wide, seconds * wide, seconds - constants.launch_s, times.compute_s, times.memory_s,
-        times.tile, times.tiles.astype(np.int64), times.waves, 1.0 * batch * m * n / slots,
-        times.tiles / constants.units / times.waves, in_a * slower, in_b * slower, in_c * slower,
-    )  # fmt: skip
+        seconds,
+        seconds / wide,
+        seconds * wide,
+        seconds - constants.launch_s,
+        times.compute_s,
+        times.memory_s,
+        times.tile,
+        times.tiles.astype(np.int64),
+        times.waves,
+        1.0 * batch * m * n / slots,
+        times.tiles / constants.units / times.waves,
+        in_a * slower,
+        in_b * slower,
+        in_c * slower,
+    )
     return [
         Cost(
-            total, low, high, source, _bound(constants.launch_s, body, compute, memory), of_regime[regime].error,
-            regime, tiles[tile], count, waves, kept, filled, (("A", a), ("B", b), ("C", c)) if a or b or c else ALIGNED,
-            None, of_regime[regime].p95, of_regime[regime].tier,
+            total,
+            low,
+            high,
+            source,
+            _bound(constants.launch_s, body, compute, memory),
+            of_regime[regime].error,
+            regime,
+            tiles[tile],
+            count,
+            waves,
+            kept,
+            filled,
+            (("A", a), ("B", b), ("C", c)) if a or b or c else ALIGNED,
+            None,
+            of_regime[regime].p95,
+            of_regime[regime].tier,
         )
         for regime, total, low, high, body, compute, memory, tile, count, waves, kept, filled, a, b, c in zip(
             regimes, *(column.tolist() for column in columns), strict=True
         )
-    ]  # fmt: skip
+    ]
 
 
 def _skew(operator: Product) -> float:
@@ -226,13 +250,20 @@ def _attention(operators: Sequence[Attention], device: Device) -> list[Cost]:
         for at, row in enumerate(rows):
             seconds, run = float(times.seconds[at]), runs[row]
             costs[row] = _cost(
-                seconds, source, error, "attention_backward" if backward else "attention",
+                seconds,
+                source,
+                error,
+                "attention_backward" if backward else "attention",
                 bound=_bound(launch, seconds - launch, float(times.compute_s[at]), float(times.memory_s[at])),
-                tile=(QUERIES, max(run.d_qk, run.d_v)), tiles=int(times.blocks[at]), waves=float(times.waves[at]),
+                tile=(QUERIES, max(run.d_qk, run.d_v)),
+                tiles=int(times.blocks[at]),
+                waves=float(times.waves[at]),
                 tile_efficiency=float(times.ideal_s[at] / times.walked_s[at]),
                 wave_efficiency=float(times.blocks[at] / c.units / times.waves[at]),
-                kernel=kernel, p95=p95, tier=constants.tiers[phase],
-            )  # fmt: skip
+                kernel=kernel,
+                p95=p95,
+                tier=constants.tiers[phase],
+            )
     return [cost for cost in costs if cost is not None]
 
 
@@ -241,16 +272,21 @@ def _cached_attention(operator: CachedAttention, device: Device) -> Cost:
     launch, memory, compute = cached_attention_parts(operator, constants, device)
     body = max(memory, compute)
     return _cost(
-        launch + body, origin.source(device), DECODE_ERROR, "decode_attention", _bound(launch, body, compute, memory),
-        p95=P95_OVER_MEAN * DECODE_ERROR, tier="extrapolated",
-    )  # fmt: skip
+        launch + body,
+        origin.source(device),
+        DECODE_ERROR,
+        "decode_attention",
+        _bound(launch, body, compute, memory),
+        p95=P95_OVER_MEAN * DECODE_ERROR,
+        tier="extrapolated",
+    )
 
 
 def run_for(operator: Attention, device: Device) -> Run:
     """Which kernel runs the attention on this device, and in which head dimensions."""
     return run_of(
         operator.kernel, device.architecture, operator.dtype, operator.head_dim, operator.v_head_dim, operator.trains
-    )  # fmt: skip
+    )
 
 
 def attention_titles(operators: Iterable[Operator], device: Device) -> tuple[str, ...]:
@@ -281,6 +317,11 @@ def _moved(operator: Elementwise | Collective, device: Device) -> Cost:
         regime, bound = "collective", "communication"
     off = expected(device, origin, regime, origin.dtype)
     return _cost(
-        fixed + moving, origin.source(device), off.error, regime, p95=off.p95, tier=off.tier,
+        fixed + moving,
+        origin.source(device),
+        off.error,
+        regime,
+        p95=off.p95,
+        tier=off.tier,
         bound=bound if moving >= fixed else "overhead",
-    )  # fmt: skip
+    )

@@ -72,10 +72,13 @@ def load_engine(name: str) -> Engine:
         raise InputError(f"expected one of {', '.join(ENGINES)}", key="engine", value=name)
     top = Table(tomllib.loads((FOLDER / f"{name}.toml").read_text(encoding="utf-8")), f"{name}.toml")
     engine = Engine(
-        name=top.text("name"), title=top.text("title"), repository=top.text("repository"), version=top.text("version"),
+        name=top.text("name"),
+        title=top.text("title"),
+        repository=top.text("repository"),
+        version=top.text("version"),
         formats=_formats(top),
         facts=tuple(_fact(table, top.text("repository")) for table in top.tables("facts")),
-    )  # fmt: skip
+    )
     top.refuse_the_rest()
     return engine
 
@@ -87,14 +90,19 @@ def _fact(table: Table, repository: str) -> Fact:
             raise table.fail(key, f"expected one of {', '.join(known)}")
     source = table.text("source")
     fact = Fact(
-        topic=table.text("topic"), check=cast(Check, check), otherwise=cast(Verdict, otherwise),
+        topic=table.text("topic"),
+        check=cast(Check, check),
+        otherwise=cast(Verdict, otherwise),
         source=source if source.startswith("http") else f"{repository}/{source}",
         instead=table.text("instead") if table.has("instead") else "",
-        of=table.texts("of"), formats=_formats(table),
+        of=table.texts("of"),
+        formats=_formats(table),
         multiple=table.integer("multiple") if table.has("multiple") else 1,
-        cut=table.flag("cut") or False, padded=table.integer("padded") if table.has("padded") else 1,
-        needs=table.text("needs") if table.has("needs") else "", generations=table.texts("generations"),
-    )  # fmt: skip
+        cut=table.flag("cut") or False,
+        padded=table.integer("padded") if table.has("padded") else 1,
+        needs=table.text("needs") if table.has("needs") else "",
+        generations=table.texts("generations"),
+    )
     table.refuse_the_rest()
     return fact
 

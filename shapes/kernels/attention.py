@@ -163,8 +163,9 @@ def resolve(kernel: str, generation: str, training: bool) -> str:
         return _usual().get(generation, {}).get("train" if training else "infer", "sdpa")
     if generation in _usual() and not load_kernel(kernel).runs_on(generation):
         others = [name for name in KERNELS if load_kernel(name).runs_on(generation)]
-        raise InputError(f"expected a kernel that runs on {generation}: {', '.join(others)}", key="attention",
-                         value=kernel)  # fmt: skip
+        raise InputError(
+            f"expected a kernel that runs on {generation}: {', '.join(others)}", key="attention", value=kernel
+        )
     return kernel
 
 

@@ -40,13 +40,27 @@ OF_HOST = ("python", "cpu", "cores", "multiprocessors", "memory_bytes")
 _MAX_SIDECAR = 2**22
 #: Column -> (Parquet's type, unit). What is nested is JSON text.
 COLUMNS: dict[str, tuple[str, str]] = {
-    "uid": ("string", ""), "key": ("string", "JSON: what was measured"), "card": ("string", "hash of its serial"),
-    "status": ("string", ""), "seconds": ("float64", "s"), "low": ("float64", "s"), "high": ("float64", "s"),
-    "samples": ("list", "s"), "per_sample": ("int64", "calls"), "stop": ("string", ""), "flops": ("int64", "FLOP"),
-    "bytes": ("int64", "B"), "control_s": ("float64", "s"), "drift": ("float64", "relative"),
-    "correlation": ("float64", "samples"), "check_error": ("float64", "relative"), "peak_bytes": ("int64", "B"),
-    "clocks": ("string", "JSON: MHz, W, C"), "wall_s": ("float64", "s"), "created": ("float64", "s since 1970"),
-}  # fmt: skip
+    "uid": ("string", ""),
+    "key": ("string", "JSON: what was measured"),
+    "card": ("string", "hash of its serial"),
+    "status": ("string", ""),
+    "seconds": ("float64", "s"),
+    "low": ("float64", "s"),
+    "high": ("float64", "s"),
+    "samples": ("list", "s"),
+    "per_sample": ("int64", "calls"),
+    "stop": ("string", ""),
+    "flops": ("int64", "FLOP"),
+    "bytes": ("int64", "B"),
+    "control_s": ("float64", "s"),
+    "drift": ("float64", "relative"),
+    "correlation": ("float64", "samples"),
+    "check_error": ("float64", "relative"),
+    "peak_bytes": ("int64", "B"),
+    "clocks": ("string", "JSON: MHz, W, C"),
+    "wall_s": ("float64", "s"),
+    "created": ("float64", "s since 1970"),
+}
 
 
 @frozen
@@ -135,9 +149,12 @@ def _arrow() -> tuple[Any, Any]:
 def _parquet(rows: Sequence[Measurement]) -> bytes:
     pa, pq = _arrow()
     types = {"string": pa.string(), "float64": pa.float64(), "int64": pa.int64(), "list": pa.list_(pa.float64())}
-    schema = pa.schema([
-        pa.field(name, types[kind], metadata={"unit": unit} if unit else None) for name, (kind, unit) in COLUMNS.items()
-    ])  # fmt: skip
+    schema = pa.schema(
+        [
+            pa.field(name, types[kind], metadata={"unit": unit} if unit else None)
+            for name, (kind, unit) in COLUMNS.items()
+        ]
+    )
     out = io.BytesIO()
     pq.write_table(pa.Table.from_pylist([_row(one) for one in rows], schema=schema), out, compression="zstd")
     return out.getvalue()
@@ -146,8 +163,10 @@ def _parquet(rows: Sequence[Measurement]) -> bytes:
 def _row(one: Measurement) -> dict[str, Any]:
     row = one.row()
     return {name: row.get(name) for name in COLUMNS} | {
-        "key": one.key, "card": _card(one.environment), "clocks": json.dumps(dict(one.clocks), sort_keys=True)
-    }  # fmt: skip
+        "key": one.key,
+        "card": _card(one.environment),
+        "clocks": json.dumps(dict(one.clocks), sort_keys=True),
+    }
 
 
 def _card(environment: Environment) -> str | None:
@@ -162,20 +181,28 @@ def _sidecar(environment: Environment, rows: Sequence[Measurement]) -> dict[str,
     }
     controls = [one.control_s for one in rows if one.control_s is not None]
     return {
-        "format": FORMAT, "sku": environment.device, "known_as": known.name if known is not None else None,
-        "identity": environment.identity, "driver": environment.driver, "threads": environment.threads,
-        "libraries": dict(environment.versions), "harness": environment.harness,
+        "format": FORMAT,
+        "sku": environment.device,
+        "known_as": known.name if known is not None else None,
+        "identity": environment.identity,
+        "driver": environment.driver,
+        "threads": environment.threads,
+        "libraries": dict(environment.versions),
+        "harness": environment.harness,
         "host": {key: environment.host.get(key) for key in OF_HOST},
         "units": {name: unit for name, (_, unit) in COLUMNS.items() if unit},
         "clocks": {name: _spread(values) for name, values in clocks.items() if values},
         "throttled_rows": sum(bool(one.clocks.get("throttle")) for one in rows),
         "control": {
-            "shape": control_of(cpu=environment.cpu).describe(), "seconds": _spread(controls), "rows": len(controls)
+            "shape": control_of(cpu=environment.cpu).describe(),
+            "seconds": _spread(controls),
+            "rows": len(controls),
         },
-        "rows": len(rows), "by_status": dict(Counter(one.status for one in rows)),
+        "rows": len(rows),
+        "by_status": dict(Counter(one.status for one in rows)),
         "cards": sorted({card for one in rows if (card := _card(one.environment)) is not None}),
         "measured": [datetime.fromtimestamp(when(one.created for one in rows), UTC).isoformat() for when in (min, max)],
-    }  # fmt: skip
+    }
 
 
 def _spread(values: Sequence[float]) -> dict[str, float] | None:
@@ -222,10 +249,14 @@ def _read(folder: Path) -> Dataset:
 def _environment(sidecar: Mapping[str, Any], where: str) -> Environment:
     try:
         found = Environment(
-            device=str(sidecar["sku"]), uuid=None, driver=sidecar["driver"], threads=sidecar["threads"],
+            device=str(sidecar["sku"]),
+            uuid=None,
+            driver=sidecar["driver"],
+            threads=sidecar["threads"],
             versions=tuple(sorted((str(key), str(value)) for key, value in dict(sidecar["libraries"]).items())),
-            harness=int(sidecar["harness"]), host=dict(sidecar["host"]),
-        )  # fmt: skip
+            harness=int(sidecar["harness"]),
+            host=dict(sidecar["host"]),
+        )
     except (KeyError, TypeError, ValueError) as error:
         raise InputError(
             f"expected SKU, driver, libraries, threads, harness and host ({error!r})", where=where

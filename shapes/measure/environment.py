@@ -22,9 +22,11 @@ HARNESS_VERSION = 1
 
 #: NVML's clock-event bits that slow a device below what its power limit alone does (nvml.h).
 _THROTTLES = {
-    0x8: "hardware slowdown", 0x20: "software thermal slowdown", 0x40: "hardware thermal slowdown",
+    0x8: "hardware slowdown",
+    0x20: "software thermal slowdown",
+    0x40: "hardware thermal slowdown",
     0x80: "hardware power brake",
-}  # fmt: skip
+}
 
 
 @frozen
@@ -65,10 +67,14 @@ class Environment:
     @staticmethod
     def from_dict(data: dict[str, Any]) -> Environment:
         return Environment(
-            device=str(data["device"]), uuid=data.get("uuid"), driver=data.get("driver"), threads=data.get("threads"),
+            device=str(data["device"]),
+            uuid=data.get("uuid"),
+            driver=data.get("driver"),
+            threads=data.get("threads"),
             versions=tuple(sorted((str(key), str(value)) for key, value in dict(data["versions"]).items())),
-            harness=int(data["harness"]), host=dict(data.get("host") or {}),
-        )  # fmt: skip
+            harness=int(data["harness"]),
+            host=dict(data.get("host") or {}),
+        )
 
 
 def read_environment(backend: Backend) -> Environment:

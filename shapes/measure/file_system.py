@@ -5,10 +5,30 @@ from __future__ import annotations
 from pathlib import Path
 
 #: SQLite's write-ahead log needs shared memory and locks that these do not have between machines.
-NETWORK = frozenset({
-    "nfs", "nfs4", "cifs", "smb3", "smbfs", "lustre", "gpfs", "beegfs", "ceph", "afs", "9p", "glusterfs", "panfs",
-    "wekafs", "fuse.sshfs", "fuse.glusterfs", "fuse.s3fs", "fuse.gcsfuse", "fuse.juicefs", "fuse.ceph",
-})  # fmt: skip
+NETWORK = frozenset(
+    {
+        "nfs",
+        "nfs4",
+        "cifs",
+        "smb3",
+        "smbfs",
+        "lustre",
+        "gpfs",
+        "beegfs",
+        "ceph",
+        "afs",
+        "9p",
+        "glusterfs",
+        "panfs",
+        "wekafs",
+        "fuse.sshfs",
+        "fuse.glusterfs",
+        "fuse.s3fs",
+        "fuse.gcsfuse",
+        "fuse.juicefs",
+        "fuse.ceph",
+    }
+)
 
 
 def network_file_system(path: Path, mounts: Path = Path("/proc/self/mounts")) -> str | None:

@@ -46,14 +46,31 @@ SAMPLES: Check = (
 )
 
 _REQUIRED: dict[str, Check] = {
-    "status": (lambda value: value in get_args(Status), f"one of {', '.join(get_args(Status))}"), "uid": NAME,
-    "created": NUMBER, "flops": COUNT, "bytes": COUNT, "description": OBJECT, "environment": OBJECT,
-}  # fmt: skip
+    "status": (lambda value: value in get_args(Status), f"one of {', '.join(get_args(Status))}"),
+    "uid": NAME,
+    "created": NUMBER,
+    "flops": COUNT,
+    "bytes": COUNT,
+    "description": OBJECT,
+    "environment": OBJECT,
+}
 _OPTIONAL: dict[str, Check] = {
-    "seconds": TIME, "low": TIME, "high": TIME, "samples": SAMPLES, "stop": TEXT, "per_sample": COUNT,
-    "check_error": (lambda value: isinstance(value, int | float), "a number"), "control_s": TIME, "drift": NUMBER,
-    "correlation": NUMBER, "peak_bytes": COUNT, "clocks": OBJECT, "wall_s": NUMBER, "label": TEXT, "message": TEXT,
-}  # fmt: skip
+    "seconds": TIME,
+    "low": TIME,
+    "high": TIME,
+    "samples": SAMPLES,
+    "stop": TEXT,
+    "per_sample": COUNT,
+    "check_error": (lambda value: isinstance(value, int | float), "a number"),
+    "control_s": TIME,
+    "drift": NUMBER,
+    "correlation": NUMBER,
+    "peak_bytes": COUNT,
+    "clocks": OBJECT,
+    "wall_s": NUMBER,
+    "label": TEXT,
+    "message": TEXT,
+}
 _OF_ENVIRONMENT: dict[str, Check] = {"device": NAME, "versions": OBJECT, "harness": COUNT}
 _OF_ENVIRONMENT_OPTIONAL: dict[str, Check] = {"uuid": TEXT, "driver": TEXT, "threads": COUNT, "host": OBJECT}
 _OF_DESCRIPTION: dict[str, Check] = {"kind": NAME}

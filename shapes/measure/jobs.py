@@ -97,9 +97,15 @@ Work = Gemm | GroupedGemm | Attention | Elementwise | Collective | MemoryBound |
 
 
 def swiglu(
-    tokens: int, hidden: int, width: int, *, dtype: str = "bf16", gated: bool = True, train: bool = True,
+    tokens: int,
+    hidden: int,
+    width: int,
+    *,
+    dtype: str = "bf16",
+    gated: bool = True,
+    train: bool = True,
     compiled: bool = False,
-) -> Part:  # fmt: skip
+) -> Part:
     """The MLP of ``width`` d_ff over ``hidden``: gate, up, activation, down for ``tokens`` rows."""
     block = Block(None, MlpShape(width, gated), norms=0)
     model = ModelShape("mlp", (Stack("main", hidden, (block,), final_norm=0),), head=False)
@@ -184,9 +190,14 @@ def _part_title(part: Part) -> str:
 def _describe_part(part: Part) -> dict[str, Any]:
     model, workload = part.model, part.workload
     out: dict[str, Any] = {
-        "kind": part.part, "phase": part.direction, "dtype": workload.dtype, "compiled": part.compiled,
-        "hidden": model.hidden, "b": workload.b, "s": workload.s,
-    }  # fmt: skip
+        "kind": part.part,
+        "phase": part.direction,
+        "dtype": workload.dtype,
+        "compiled": part.compiled,
+        "hidden": model.hidden,
+        "b": workload.b,
+        "s": workload.s,
+    }
     if part.part == "head":
         return {**out, "vocab": model.vocab}
     block = asdict(replace(part.block, count=1))

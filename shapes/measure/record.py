@@ -80,16 +80,37 @@ class Measurement:
         description = dict(self.description)
         sizes = flat(description)
         out: dict[str, Any] = {
-            "kind": description["kind"], "phase": description.get("phase"), "dtype": description.get("dtype"),
-            "kernel": description.get("kernel", ""), **sizes, "status": self.status, "seconds": self.seconds,
-            "low": self.low, "high": self.high, "tflops": self.tflops, "flops": self.flops, "bytes": self.bytes,
-            "device": self.environment.device, "torch": dict(self.environment.versions).get("torch"),
-            "samples_taken": len(self.samples), "per_sample": self.per_sample, "stop": self.stop, "drift": self.drift,
-            "correlation": self.correlation, "check_error": self.check_error, "control_s": self.control_s,
-            "peak_bytes": self.peak_bytes, "wall_s": self.wall_s, "label": self.label, "message": self.message,
-            "created": self.created, "uid": self.uid, "description": description, "clocks": dict(self.clocks),
+            "kind": description["kind"],
+            "phase": description.get("phase"),
+            "dtype": description.get("dtype"),
+            "kernel": description.get("kernel", ""),
+            **sizes,
+            "status": self.status,
+            "seconds": self.seconds,
+            "low": self.low,
+            "high": self.high,
+            "tflops": self.tflops,
+            "flops": self.flops,
+            "bytes": self.bytes,
+            "device": self.environment.device,
+            "torch": dict(self.environment.versions).get("torch"),
+            "samples_taken": len(self.samples),
+            "per_sample": self.per_sample,
+            "stop": self.stop,
+            "drift": self.drift,
+            "correlation": self.correlation,
+            "check_error": self.check_error,
+            "control_s": self.control_s,
+            "peak_bytes": self.peak_bytes,
+            "wall_s": self.wall_s,
+            "label": self.label,
+            "message": self.message,
+            "created": self.created,
+            "uid": self.uid,
+            "description": description,
+            "clocks": dict(self.clocks),
             "environment": self.environment.to_dict(),
-        }  # fmt: skip
+        }
         return {**out, "samples": [float(value) for value in self.samples]} if samples else out
 
     @staticmethod
@@ -100,23 +121,43 @@ class Measurement:
         if status not in ("ok", "oom", "error", "unsupported", "wrong"):
             raise ValueError(f"unknown status {status!r}")
         return Measurement(
-            key=key_of(description), description=description, environment=Environment.from_dict(row["environment"]),
-            status=status, samples=np.array(row.get("samples") or [], dtype=np.float64), seconds=row["seconds"],
-            low=row["low"], high=row["high"], stop=row.get("stop"), flops=int(row["flops"]), bytes=int(row["bytes"]),
-            per_sample=int(row.get("per_sample", 1)), check_error=row.get("check_error"),
-            control_s=row.get("control_s"), drift=float(row.get("drift", 0.0)),
-            correlation=float(row.get("correlation", 1.0)), peak_bytes=row.get("peak_bytes"),
-            clocks=dict(row.get("clocks") or {}), wall_s=float(row.get("wall_s", 0.0)), label=str(row.get("label", "")),
-            message=str(row.get("message", "")), created=float(row["created"]), uid=str(row["uid"]),
-        )  # fmt: skip
+            key=key_of(description),
+            description=description,
+            environment=Environment.from_dict(row["environment"]),
+            status=status,
+            samples=np.array(row.get("samples") or [], dtype=np.float64),
+            seconds=row["seconds"],
+            low=row["low"],
+            high=row["high"],
+            stop=row.get("stop"),
+            flops=int(row["flops"]),
+            bytes=int(row["bytes"]),
+            per_sample=int(row.get("per_sample", 1)),
+            check_error=row.get("check_error"),
+            control_s=row.get("control_s"),
+            drift=float(row.get("drift", 0.0)),
+            correlation=float(row.get("correlation", 1.0)),
+            peak_bytes=row.get("peak_bytes"),
+            clocks=dict(row.get("clocks") or {}),
+            wall_s=float(row.get("wall_s", 0.0)),
+            label=str(row.get("label", "")),
+            message=str(row.get("message", "")),
+            created=float(row["created"]),
+            uid=str(row["uid"]),
+        )
 
 
 def without_time(job: Job, environment: Environment, status: Status, message: str) -> Measurement:
     """The outcome of a job that has no time."""
     return Measurement(
-        key=job.key, description=job.describe(), environment=environment, status=status, label=job.label,
-        message=message, created=time.time(),
-    )  # fmt: skip
+        key=job.key,
+        description=job.describe(),
+        environment=environment,
+        status=status,
+        label=job.label,
+        message=message,
+        created=time.time(),
+    )
 
 
 def key_of(description: Mapping[str, Any]) -> str:
@@ -130,6 +171,9 @@ def summary_fields(samples: NDArray[np.float64], confidence: float = CONFIDENCE)
     """The statistics of a measurement from its samples."""
     summary = summarise(samples, confidence)
     return {
-        "seconds": summary.seconds, "low": summary.low, "high": summary.high, "drift": summary.drift,
+        "seconds": summary.seconds,
+        "low": summary.low,
+        "high": summary.high,
+        "drift": summary.drift,
         "correlation": summary.correlation,
-    }  # fmt: skip
+    }

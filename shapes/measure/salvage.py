@@ -155,9 +155,14 @@ def _keep(out: Salvaged, row: dict[str, Any]) -> None:
     if environment is None:
         versions = (("torch", _text(row["torch"])),) if row["torch"] is not None else ()
         environment = Environment(
-            _text(row["device"]), None, _text(row["driver"]) if row["driver"] is not None else None, None, versions,
-            int(row["harness"]), {"rebuilt": "the environment of this measurement was lost from a damaged store"},
-        )  # fmt: skip
+            _text(row["device"]),
+            None,
+            _text(row["driver"]) if row["driver"] is not None else None,
+            None,
+            versions,
+            int(row["harness"]),
+            {"rebuilt": "the environment of this measurement was lost from a damaged store"},
+        )
     one = measurement_of(_text(row["data"]), row["samples"], environment)
     if one.uid not in out.measurements:
         out.measurements[one.uid] = one

@@ -201,9 +201,14 @@ class Store:
         return self._measurement(row) if row is not None else None
 
     def measurements(
-        self, *, kind: str | None = None, device: str | None = None, label: str | None = None,
-        status: str | None = None, newest: int | None = None,
-    ) -> Iterator[Measurement]:  # fmt: skip
+        self,
+        *,
+        kind: str | None = None,
+        device: str | None = None,
+        label: str | None = None,
+        status: str | None = None,
+        newest: int | None = None,
+    ) -> Iterator[Measurement]:
         """Measurements in the order they were made; ``device`` and ``label`` match any part of the text."""
         clauses, values = _where(kind=kind, device=device, label=label, status=status)
         order = "ORDER BY created, id"
@@ -264,9 +269,13 @@ class Store:
         return self.add(other.measurements())
 
     def prune(
-        self, *, older_than_s: float | None = None, failed: bool = False, superseded: bool = False,
+        self,
+        *,
+        older_than_s: float | None = None,
+        failed: bool = False,
+        superseded: bool = False,
         identity_other_than: str | None = None,
-    ) -> int:  # fmt: skip
+    ) -> int:
         """Delete measurements older than that many seconds, that failed, that a newer one of the same work and
 
         environment supersedes, or of another environment than the one named; returns how many rows went.
@@ -295,9 +304,32 @@ class Store:
 
 _SELECT = "SELECT measurement.data, samples, environment.data FROM measurement JOIN environment USING (identity)"
 COLUMNS = (
-    "uid", "key", "identity", "device", "uuid", "driver", "torch", "harness", "kind", "phase", "dtype", "layout",
-    "kernel", "batch", "m", "n", "k", "status", "seconds", "low", "high", "samples", "label", "created", "data",
-)  # fmt: skip
+    "uid",
+    "key",
+    "identity",
+    "device",
+    "uuid",
+    "driver",
+    "torch",
+    "harness",
+    "kind",
+    "phase",
+    "dtype",
+    "layout",
+    "kernel",
+    "batch",
+    "m",
+    "n",
+    "k",
+    "status",
+    "seconds",
+    "low",
+    "high",
+    "samples",
+    "label",
+    "created",
+    "data",
+)
 #: Ends a row's JSON: SQLite keeps no checksums, and a damaged figure must not pass for a measured one.
 _CHECKSUM = ', "checksum": '
 #: Of one work in one environment: rows whose samples begin with these and go on, and rows that these begin with.
@@ -314,10 +346,14 @@ def _values(one: Measurement) -> tuple[Any, ...]:
     text = json.dumps(row, sort_keys=True).removesuffix("}")
     columns = {
         **{name: row.get(name) for name in COLUMNS},
-        "key": one.key, "identity": environment.identity, "uuid": environment.uuid, "driver": environment.driver,
-        "harness": environment.harness, "samples": samples,
+        "key": one.key,
+        "identity": environment.identity,
+        "uuid": environment.uuid,
+        "driver": environment.driver,
+        "harness": environment.harness,
+        "samples": samples,
         "data": f"{text}{_CHECKSUM}{_checksum(text, samples)}}}",
-    }  # fmt: skip
+    }
     return tuple(columns[name] for name in COLUMNS)
 
 
@@ -392,9 +428,11 @@ def _prepare(connection: sqlite3.Connection, place: Path, write: bool) -> None:
     version = int(connection.execute("PRAGMA user_version").fetchone()[0])
     if SCHEMA_VERSION < version < _LARGEST_VERSION:
         raise InputError(
-            f"expected schema version {SCHEMA_VERSION} or older: a newer sizer made this store", where=str(place),
-            key="schema version", value=version,
-        )  # fmt: skip
+            f"expected schema version {SCHEMA_VERSION} or older: a newer sizer made this store",
+            where=str(place),
+            key="schema version",
+            value=version,
+        )
     problem = connection.execute("PRAGMA quick_check(1)").fetchone()[0]
     if problem != "ok" or not 0 < version < _LARGEST_VERSION:
         raise damaged(place, problem)

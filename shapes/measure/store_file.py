@@ -58,7 +58,7 @@ def create(place: Path, content: bytes) -> None:
             f"{log.name} holds measurements of a store that was moved away without it: move it along (under that "
             f"store's name + -wal), or keep what it holds with `{repair_command(place)}`",
             where=str(place),
-        )  # fmt: skip
+        )
     try:
         _create_unnamed(place, content)
     except FileExistsError:

@@ -137,9 +137,13 @@ class _Sweep:
 
     def jobs(self) -> Iterator[Job]:
         makers = {
-            "gemm": self._gemm, "mlp": self._mlp, "attention": self._attention, "layer": self._layer,
-            "head": self._head, "memory": self._memory,
-        }  # fmt: skip
+            "gemm": self._gemm,
+            "mlp": self._mlp,
+            "attention": self._attention,
+            "layer": self._layer,
+            "head": self._head,
+            "memory": self._memory,
+        }
         if self.op not in makers:
             raise self._table.fail("op", f"expected one of {', '.join((*makers, 'mamf'))}")
         return makers[self.op]()

@@ -101,9 +101,14 @@ class Stopwatch:
     """A kernel ready to be timed on one device."""
 
     def __init__(
-        self, kernel: Kernel, backend: Backend, *, warm_up_s: float = 0.01, most_warm_up_s: float = 0.05,
+        self,
+        kernel: Kernel,
+        backend: Backend,
+        *,
+        warm_up_s: float = 0.01,
+        most_warm_up_s: float = 0.05,
         check: bool = True,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.kernel = kernel
         self._backend = backend
         self._next = 0

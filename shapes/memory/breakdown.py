@@ -114,9 +114,7 @@ def memory(
     optimizer = optimizer or workload.optimizer or "adamw"
     implementation = implementation or workload.implementation or "huggingface"
     names = precision or workload.precision or ("fp32" if has_adapters(workload) else default_precision(workload))
-    recipe = Recipe(
-        precision_named(names), optimizer, implementation, microbatches, dropout_mask_bytes, update, loss
-    )  # fmt: skip
+    recipe = Recipe(precision_named(names), optimizer, implementation, microbatches, dropout_mask_bytes, update, loss)
     stages: tuple[Stage, ...] = ("last",) if workload.p == 1 else ("first", "last")
     best: Memory | None = None
     for stage in stages:
@@ -132,14 +130,20 @@ def memory(
             step = training(model, workload, stage, recipe)
             always = sum(part.bytes for part in overhead)
             found = Memory(
-                step.parts + overhead, stage, parameter_count(tensors), names, optimizer, implementation, limit,
-                step.moment, tuple((name, size + always) for name, size in step.moments), step.gradients,
-            )  # fmt: skip
+                step.parts + overhead,
+                stage,
+                parameter_count(tensors),
+                names,
+                optimizer,
+                implementation,
+                limit,
+                step.moment,
+                tuple((name, size + always) for name, size in step.moments),
+                step.gradients,
+            )
         else:
             parts = tuple(_inference(model, workload, stage, tensors, weight_dtype, implementation))
-            found = Memory(
-                parts + overhead, stage, parameter_count(tensors), names, optimizer, implementation, limit
-            )  # fmt: skip
+            found = Memory(parts + overhead, stage, parameter_count(tensors), names, optimizer, implementation, limit)
         if best is None or found.total_bytes > best.total_bytes:
             best = found
     assert best is not None
@@ -160,9 +164,13 @@ def _overhead(workload: Workload, context_bytes: int) -> Iterator[Component]:
 
 
 def _inference(
-    model: ModelShape, workload: Workload, stage: Stage, tensors: tuple[ParameterTensor, ...], weight_dtype: str | None,
+    model: ModelShape,
+    workload: Workload,
+    stage: Stage,
+    tensors: tuple[ParameterTensor, ...],
+    weight_dtype: str | None,
     implementation: Implementation,
-) -> Iterator[Component]:  # fmt: skip
+) -> Iterator[Component]:
     dtype = weight_dtype or ("bf16" if workload.dtype == "tf32" else workload.dtype)
     if dtype not in WEIGHT_DTYPES:
         raise InputError(f"expected one of {', '.join(WEIGHT_DTYPES)}", key="weight_dtype", value=dtype)

@@ -20,9 +20,13 @@ LARGEST_SEARCHED = 2**20
 
 
 def largest_microbatch(
-    model: ModelShape, workload: Workload, device: str | Device | None = None, *, limit_bytes: int | None = None,
+    model: ModelShape,
+    workload: Workload,
+    device: str | Device | None = None,
+    *,
+    limit_bytes: int | None = None,
     **options: Any,
-) -> int:  # fmt: skip
+) -> int:
     """The largest b that fits ``device`` (or ``limit_bytes``), any integer; 0 where not even one sequence does.
 
     ``options`` are those of ``memory``. Memory grows with b, so bisection finds it: b fits, b + 1 does not.
@@ -84,9 +88,13 @@ def possible_savings(workload: Workload, optimizer: str = "adamw") -> Iterator[S
 
 
 def savings(
-    model: ModelShape, workload: Workload, device: str | Device | None = None, *, limit_bytes: int | None = None,
+    model: ModelShape,
+    workload: Workload,
+    device: str | Device | None = None,
+    *,
+    limit_bytes: int | None = None,
     **options: Any,
-) -> tuple[Saved, ...]:  # fmt: skip
+) -> tuple[Saved, ...]:
     """Each possible saving by itself: what it leaves and the largest microbatch with it."""
     limit = _limit(device, limit_bytes)
     found = []
@@ -99,17 +107,27 @@ def savings(
 
 
 def smallest_tp(
-    model: ModelShape, workload: Workload, device: str | Device | None = None, *, limit_bytes: int | None = None,
-    largest: int = 64, **options: Any,
-) -> int | None:  # fmt: skip
+    model: ModelShape,
+    workload: Workload,
+    device: str | Device | None = None,
+    *,
+    limit_bytes: int | None = None,
+    largest: int = 64,
+    **options: Any,
+) -> int | None:
     """The smallest t that the model's heads divide by and that fits; None where none up to ``largest`` does."""
     return _smallest("t", model, workload, _limit(device, limit_bytes), largest, options)
 
 
 def smallest_pp(
-    model: ModelShape, workload: Workload, device: str | Device | None = None, *, limit_bytes: int | None = None,
-    largest: int | None = None, **options: Any,
-) -> int | None:  # fmt: skip
+    model: ModelShape,
+    workload: Workload,
+    device: str | Device | None = None,
+    *,
+    limit_bytes: int | None = None,
+    largest: int | None = None,
+    **options: Any,
+) -> int | None:
     """The smallest p that fits at the workload's t; None where not even one layer a stage does."""
     return _smallest("p", model, workload, _limit(device, limit_bytes), largest or model.layers, options)
 

@@ -145,9 +145,19 @@ class Step:
         stored = 1 if workload.dtype in ("fp8", "mxfp8", "nvfp4") else e
         wide = 4 if widened(workload) else e
         return Sizes(
-            style_of(self.model, self.implementation), workload, rows, whole, s, s, wide, self.mask,
-            wide if stored == e else stored, self.loss, self.trained_element, e,
-        )  # fmt: skip
+            style_of(self.model, self.implementation),
+            workload,
+            rows,
+            whole,
+            s,
+            s,
+            wide,
+            self.mask,
+            wide if stored == e else stored,
+            self.loss,
+            self.trained_element,
+            e,
+        )
 
 
 def moments(step: Step, gradients: Gradients, *, updated: int = 0) -> tuple[Moment, ...]:
@@ -187,9 +197,14 @@ def moments(step: Step, gradients: Gradients, *, updated: int = 0) -> tuple[Mome
 
 
 def _backward_moments(
-    step: Step, kinds: Sequence[_Layer], runs: Sequence[tuple[int, int]], saved: int, made: Elements,
-    ends: Elements | None, tied_head: int,
-) -> Iterator[Moment]:  # fmt: skip
+    step: Step,
+    kinds: Sequence[_Layer],
+    runs: Sequence[tuple[int, int]],
+    saved: int,
+    made: Elements,
+    ends: Elements | None,
+    tied_head: int,
+) -> Iterator[Moment]:
     """The fullest forward and backward of a layer of each kind: what is saved shrinks from layer to layer, gradients
 
     grow. ``made``: gradients that are there all the time; ``ends``: of what is behind the layers, where new ones stay
@@ -264,10 +279,14 @@ def _layer(step: Step, block: Block, hidden: int, s: int, gradients: Gradients) 
         # A checkpointed layer's input stays whether or not its own nodes save it.
         backward = max(backward + (0 if INPUT in tape.saved() else x), tape.recomputed_peak_bytes(x))
     return _Layer(
-        saved=x if full and not alone else sum(kept.values()), forward=tape.forward_peak_bytes(kept), backward=backward,
-        returned=tape.returned if full else 0, window=block.attention.window if block.attention else None,
-        gradients=elements(trained_block(block, hidden, workload)), unneeded=tape.unneeded_bytes(),
-    )  # fmt: skip
+        saved=x if full and not alone else sum(kept.values()),
+        forward=tape.forward_peak_bytes(kept),
+        backward=backward,
+        returned=tape.returned if full else 0,
+        window=block.attention.window if block.attention else None,
+        gradients=elements(trained_block(block, hidden, workload)),
+        unneeded=tape.unneeded_bytes(),
+    )
 
 
 def _backward(tape: Tape, seed: int, step: Step, gradients: Gradients, *, made: int | None = None) -> int:

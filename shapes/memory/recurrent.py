@@ -17,9 +17,15 @@ _WIDE = 4
 
 
 def recurrent(
-    tape: Tape, mixer: RecurrentShape, projections: tuple[Linear, ...], project: Callable[[Linear, Tensor], Tensor],
-    x: Tensor, rows: int, element: int, t: int,
-) -> Tensor:  # fmt: skip
+    tape: Tape,
+    mixer: RecurrentShape,
+    projections: tuple[Linear, ...],
+    project: Callable[[Linear, Tensor], Tensor],
+    x: Tensor,
+    rows: int,
+    element: int,
+    t: int,
+) -> Tensor:
     """The tape's ops of one layer over ``rows`` tokens of ``element`` bytes; ``project`` runs a linear layer."""
     heads, groups = mixer.on_shard(t)
     inner = rows * heads * mixer.head_dim * element

@@ -115,10 +115,41 @@ STYLES: dict[str, Style] = {
 }
 #: Families that were compared with MemTracker and whose totals are within 1% (tests/test_memory_tracker.py).
 CHECKED = frozenset(
-    ("llama", "mistral", "qwen2", "qwen3", "qwen3_moe", "mixtral", "gpt2", "gpt_bigcode", "gpt_neox", "gemma", "gemma2",
-     "gemma3_text", "glm4", "olmo2", "qwen2_moe", "phi3", "starcoder2", "stablelm", "opt", "phi", "falcon", "gpt_oss",
-     "gptj", "cohere", "cohere2", "bloom", "glm4_moe", "deepseek_v2", "deepseek_v3", "minimax_m2", "mpt", "olmo"),
-)  # fmt: skip
+    (
+        "llama",
+        "mistral",
+        "qwen2",
+        "qwen3",
+        "qwen3_moe",
+        "mixtral",
+        "gpt2",
+        "gpt_bigcode",
+        "gpt_neox",
+        "gemma",
+        "gemma2",
+        "gemma3_text",
+        "glm4",
+        "olmo2",
+        "qwen2_moe",
+        "phi3",
+        "starcoder2",
+        "stablelm",
+        "opt",
+        "phi",
+        "falcon",
+        "gpt_oss",
+        "gptj",
+        "cohere",
+        "cohere2",
+        "bloom",
+        "glm4_moe",
+        "deepseek_v2",
+        "deepseek_v3",
+        "minimax_m2",
+        "mpt",
+        "olmo",
+    ),
+)
 _DEFAULT = Style()
 #: Megatron-LM's fused kernels: every norm saves its input only, softmax stays in 16 bits (Korthikanti 2205.05198).
 MEGATRON = Style(norm="layer", softmax_fp32=False, fused_gate=True, fused_loss=True)
@@ -183,9 +214,15 @@ def layer_tape(block: Block, hidden: int, sizes: Sizes) -> Tape:
         mixer = block.mixer
         normed = _before(tape, x, hidden, sizes)
         branch = recurrent(
-            tape, mixer, mixer.linears(hidden), lambda linear, of: _linear(tape, linear, of, sizes), normed, sizes.rows,
-            sizes.element, sizes.workload.t,
-        )  # fmt: skip
+            tape,
+            mixer,
+            mixer.linears(hidden),
+            lambda linear, of: _linear(tape, linear, of, sizes),
+            normed,
+            sizes.rows,
+            sizes.element,
+            sizes.workload.t,
+        )
         x = _joined(tape, block, hidden, x, branch, sizes)
     for attention in (block.attention, block.cross):
         if attention is not None:
@@ -291,9 +328,7 @@ def _norm(tape: Tape, x: Tensor, elements: int, sizes: Sizes, width: int = 0) ->
         square = tape.op("norm square", (other,), 4 * n, (other,), work=8 * n)
     else:
         square = tape.op("norm square", (wide,), 4 * n, (wide,), work=8 * n)
-    inverse = tape.op(
-        "norm 1/rms", (tape.op("norm mean", (square,), rows),), rows, saves_output=True, work=2 * rows
-    )  # fmt: skip
+    inverse = tape.op("norm 1/rms", (tape.op("norm mean", (square,), rows),), rows, saves_output=True, work=2 * rows)
     scaled = tape.op("norm scaled", (wide, inverse), 4 * n, (wide, inverse), work=4 * n)
     if sizes.style.norm in ("gemma", "centred"):
         weighted = tape.op("norm weighted", (scaled,), 4 * n, (scaled,) if learned else (), work=4 * n)
@@ -303,9 +338,15 @@ def _norm(tape: Tape, x: Tensor, elements: int, sizes: Sizes, width: int = 0) ->
 
 
 def _linear(
-    tape: Tape, linear: Linear, x: Tensor, sizes: Sizes, *, rows: int | None = None, matrices: int = 1,
+    tape: Tape,
+    linear: Linear,
+    x: Tensor,
+    sizes: Sizes,
+    *,
+    rows: int | None = None,
+    matrices: int = 1,
     trains: bool = False,
-) -> Tensor:  # fmt: skip
+) -> Tensor:
     """y = x W^T: saves x; its backward holds the weight's gradient until it is accumulated."""
     own = linear.on_shard(sizes.workload.t)
     out, inner = own.out_features, own.in_features
@@ -346,9 +387,14 @@ def _frozen(tape: Tape, linear: Linear, x: Tensor, sizes: Sizes, own: tuple[int,
     for adapter in pair:
         n = adapter.out_features * adapter.in_features
         inside = tape.op(
-            adapter.name, (inside,), rows * adapter.out_features * product, (inside,), weights=n,
-            saves_bytes=product * n if sizes.adapter > product else 0, views_gradient=True,
-        )  # fmt: skip
+            adapter.name,
+            (inside,),
+            rows * adapter.out_features * product,
+            (inside,),
+            weights=n,
+            saves_bytes=product * n if sizes.adapter > product else 0,
+            views_gradient=True,
+        )
         tape.hold(*held)
     scaled = tape.op("scaled", (inside,), y)
     tape.hold(*held)
@@ -433,9 +479,13 @@ def _attention(tape: Tape, attention: AttentionShape | MlaShape, hidden: int, x:
 
 
 def _latent(
-    tape: Tape, attention: MlaShape, linears: tuple[Linear, ...], x: Tensor, sizes: Sizes,
+    tape: Tape,
+    attention: MlaShape,
+    linears: tuple[Linear, ...],
+    x: Tensor,
+    sizes: Sizes,
     part_bytes: tuple[int, int, int],
-) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+) -> tuple[Tensor, Tensor, Tensor]:
     """Multi-head latent attention: queries, keys and values through their low-rank projections."""
     by_name = {linear.name.rsplit(".", 1)[-1]: linear for linear in linears}
     e, rows = sizes.element, sizes.rows
@@ -454,9 +504,14 @@ def _latent(
 
 
 def _flash(
-    tape: Tape, attention: AttentionShape | MlaShape, q: Tensor, k: Tensor, v: Tensor, sizes: Sizes,
+    tape: Tape,
+    attention: AttentionShape | MlaShape,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    sizes: Sizes,
     heads: int,
-) -> Tensor:  # fmt: skip
+) -> Tensor:
     """One fused kernel: saves queries, keys, values, output and the log-sum-exp of each row."""
     hidden = masked(sizes.style, attention, sizes.kv_len)
     if hidden and k.bytes < q.bytes:
@@ -468,9 +523,13 @@ def _flash(
     cast = hidden and not alibi_in_fp32(sizes.style, attention)
     mask = sizes.workload.b * sizes.q_len * sizes.kv_len * sizes.element if cast else 0
     out = tape.op(
-        "attention", (q, k, v), sizes.rows * heads * attention.v_dim * sizes.element, (q, k, v), saves_output=True,
+        "attention",
+        (q, k, v),
+        sizes.rows * heads * attention.v_dim * sizes.element,
+        (q, k, v),
+        saves_output=True,
         saves_bytes=4 * sizes.rows * heads + mask,
-    )  # fmt: skip
+    )
     if sizes.style.contiguous_output:
         return tape.op("attention output, contiguous", (out,), out.bytes)
     return out
@@ -493,8 +552,14 @@ def _by_head(
 
 
 def _math(
-    tape: Tape, attention: AttentionShape | MlaShape, q: Tensor, k: Tensor, v: Tensor, sizes: Sizes, heads: int,
-) -> Tensor:  # fmt: skip
+    tape: Tape,
+    attention: AttentionShape | MlaShape,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    sizes: Sizes,
+    heads: int,
+) -> Tensor:
     """torch's math path of scaled_dot_product_attention: everything in fp32, keys and values expanded to all heads.
 
     ``_scaled_dot_product_attention_math`` in aten/src/ATen/native/transformers/attention.cpp.
@@ -515,9 +580,14 @@ def _math(
 
 
 def _eager(
-    tape: Tape, attention: AttentionShape | MlaShape, q: Tensor, k: Tensor, v: Tensor, sizes: Sizes,
+    tape: Tape,
+    attention: AttentionShape | MlaShape,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    sizes: Sizes,
     heads: int,
-) -> Tensor:  # fmt: skip
+) -> Tensor:
     """Scores, softmax and values written out: saves the probabilities, in fp32 and again in 16 bits."""
     style, e = sizes.style, sizes.element
     batch = sizes.workload.b * heads
@@ -587,9 +657,7 @@ def alibi_in_fp32(style: Style, attention: AttentionShape | MlaShape) -> bool:
     return style.joint_dropout and not attention.rotary_dim
 
 
-def _softmax(
-    tape: Tape, attention: AttentionShape | MlaShape, scores: Tensor, square: int, sizes: Sizes
-) -> Tensor:  # fmt: skip
+def _softmax(tape: Tape, attention: AttentionShape | MlaShape, scores: Tensor, square: int, sizes: Sizes) -> Tensor:
     style, e = sizes.style, sizes.element
     sinks = attention.sinks and style is not MEGATRON
     if sinks:
@@ -725,8 +793,11 @@ def _router(tape: Tape, moe: MoeShape, hidden: int, x: Tensor, sizes: Sizes) -> 
         x = tape.op("router's input in fp32", (x,), 4 * sizes.rows * hidden, saves_bytes=4 * moe.experts * hidden)
     logits = _linear(tape, linear, x, sizes)
     probabilities = tape.op(
-        "router probabilities", (logits,), 4 * sizes.rows * moe.experts, saves_output=True,
+        "router probabilities",
+        (logits,),
+        4 * sizes.rows * moe.experts,
+        saves_output=True,
         # Sorted expert ids, their inverse permutation and the gathered token ids, int64 each.
         saves_bytes=4 * 8 * sizes.rows * moe.top_k,
-    )  # fmt: skip
+    )
     return tape.op("router weights", (probabilities,), 4 * sizes.rows * moe.top_k, saves_output=True)

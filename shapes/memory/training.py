@@ -79,8 +79,11 @@ def training(model: ModelShape, workload: Workload, stage: Stage, recipe: Recipe
     """Components of one stage's step. Raises InputError for an unknown optimizer."""
     tensors = parameter_tensors(model, workload, stage)
     trained = trained_tensors(model, workload, stage)
-    states = tuple(_states(tensors, workload, recipe) if layers_train(workload)
-                   else _tuned_states(tensors, trained, workload, recipe))  # fmt: skip
+    states = tuple(
+        _states(tensors, workload, recipe)
+        if layers_train(workload)
+        else _tuned_states(tensors, trained, workload, recipe)
+    )
     in_flight = 1
     if workload.p > 1 and stage == "first":
         # Interleaved chunks keep (p - 1) / (p vpp) more of the stage in flight (Korthikanti et al. 2205.05198, 4.2.3).
@@ -88,9 +91,16 @@ def training(model: ModelShape, workload: Workload, stage: Stage, recipe: Recipe
         most = workload.p + interleaved
         in_flight = min(most, microbatches_of(workload, recipe.microbatches) or most)
     step = Step(
-        model, workload, recipe.implementation, stage, in_flight, recipe.mask, recipe.precision.gradients, recipe.loss,
+        model,
+        workload,
+        recipe.implementation,
+        stage,
+        in_flight,
+        recipe.mask,
+        recipe.precision.gradients,
+        recipe.loss,
         recipe.precision.weights,
-    )  # fmt: skip
+    )
     gradients = gradients_of(workload, recipe)
     packed = model.moe.experts // workload.e if model.moe is not None and recipe.implementation == "huggingface" else 1
     updated = _update_bytes(trained, trained_shard(model, workload, stage).updated(workload), recipe, packed)
@@ -159,10 +169,13 @@ def _tuned_states(
         for one in frozen
     ]
     sizes = [
-        sum(ceil(size * one.copies * one.elements) + (4 * one.copies * one.shape[0] if size == 1
-            else 0) for size, one in zip(each, frozen, strict=True) if one.expert is expert)
+        sum(
+            ceil(size * one.copies * one.elements) + (4 * one.copies * one.shape[0] if size == 1 else 0)
+            for size, one in zip(each, frozen, strict=True)
+            if one.expert is expert
+        )
         for expert in (False, True)
-    ]  # fmt: skip
+    ]
     total, text = _over_ranks(sizes, workload, zero=3)
     experts = "experts, " if any(one.expert for one in frozen) else ""
     kept = "fp32" if widened(workload) else "16 bits"
@@ -213,8 +226,11 @@ def _dummy_wgrads(step: Step) -> Iterator[Component]:
     for stack, block in ((stack, block) for stack, blocks in kinds for block in blocks):
         linears = block.linears(stack.hidden, fused_qkv=True, fused_gate_up=True)
         experts = block.mlp.expert_linears(stack.hidden, fused=True) if isinstance(block.mlp, MoeShape) else ()
-        found |= {(own.out_features, own.in_features) for linear in (*linears, *experts)
-                  if (own := linear.on_shard(workload.t))}  # fmt: skip
+        found |= {
+            (own.out_features, own.in_features)
+            for linear in (*linears, *experts)
+            if (own := linear.on_shard(workload.t))
+        }
     total = sum(rows * columns for rows, columns in found)
     text = f"one for each of {len(found)} shapes of matrices (Transformer Engine's get_dummy_wgrad)"
     yield Component("dummy_wgrads", total * workload.activation_bytes, text)
@@ -250,9 +266,10 @@ def _layers(model: ModelShape, workload: Workload, stage: Stage) -> str:
 
 #: What lies beside the logits while the loss runs, by shapes.memory.saved's LOSSES.
 _LOSS_NOTES = {
-    "fp32": "fp32 softmax and gradients", "in-place": "fp32 softmax that becomes the gradient in place",
+    "fp32": "fp32 softmax and gradients",
+    "in-place": "fp32 softmax that becomes the gradient in place",
     "fused": "fused: no fp32 copy, a gradient of the logits' type",
-}  # fmt: skip
+}
 
 
 def _logits_formula(model: ModelShape, workload: Workload, peak: Moment, recipe: Recipe) -> str:

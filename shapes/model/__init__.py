@@ -7,6 +7,16 @@ from shapes.model.recurrent import RecurrentShape
 from shapes.model.shape import ModelShape
 
 __all__ = [
-    "AttentionShape", "Block", "Linear", "MlaShape", "MlpShape", "ModelShape", "MoeShape", "ParameterTensor", "QkNorm",
-    "RecurrentShape", "Shard", "Stack",
-]  # fmt: skip
+    "AttentionShape",
+    "Block",
+    "Linear",
+    "MlaShape",
+    "MlpShape",
+    "ModelShape",
+    "MoeShape",
+    "ParameterTensor",
+    "QkNorm",
+    "RecurrentShape",
+    "Shard",
+    "Stack",
+]

@@ -13,10 +13,22 @@ USUAL_OF = {"phi": "q_proj,v_proj,up_proj,down_proj", "nemotron_h": "q_proj,k_pr
 ALL_LINEAR = "all-linear"
 #: Names that model classes give to the same matrices.
 _ALSO = {
-    "q": "q_proj", "query": "q_proj", "k": "k_proj", "key": "k_proj", "v": "v_proj", "value": "v_proj",
-    "query_key_value": "qkv_proj", "c_attn": "qkv_proj", "Wqkv": "qkv_proj", "out_proj": "o_proj", "fc1": "up_proj",
-    "c_fc": "up_proj", "dense_h_to_4h": "up_proj", "fc2": "down_proj", "dense_4h_to_h": "down_proj",
-}  # fmt: skip
+    "q": "q_proj",
+    "query": "q_proj",
+    "k": "k_proj",
+    "key": "k_proj",
+    "v": "v_proj",
+    "value": "v_proj",
+    "query_key_value": "qkv_proj",
+    "c_attn": "qkv_proj",
+    "Wqkv": "qkv_proj",
+    "out_proj": "o_proj",
+    "fc1": "up_proj",
+    "c_fc": "up_proj",
+    "dense_h_to_4h": "up_proj",
+    "fc2": "down_proj",
+    "dense_4h_to_h": "down_proj",
+}
 
 
 def base_of(workload: Workload) -> str:
@@ -61,7 +73,10 @@ def adapters(linear: Linear, workload: Workload) -> tuple[Linear, ...]:
     return (
         Linear(f"{linear.name}.lora_A", rank, linear.in_features, shard="row" if row else "none"),
         Linear(
-            f"{linear.name}.lora_B", linear.out_features, rank, shard="none" if row else linear.shard,
+            f"{linear.name}.lora_B",
+            linear.out_features,
+            rank,
+            shard="none" if row else linear.shard,
             units=() if row else linear.units,
         ),
-    )  # fmt: skip
+    )

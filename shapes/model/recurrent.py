@@ -53,9 +53,11 @@ class RecurrentShape:
         if self.kind == "mamba2":
             return {"state_heads": self.heads, "state_groups": self.groups, "chunk": self.chunk}
         return {
-            "linear_value_heads": self.heads, "linear_key_heads": self.groups, "linear_key_dim": self.state,
+            "linear_value_heads": self.heads,
+            "linear_key_heads": self.groups,
+            "linear_key_dim": self.state,
             "chunk": self.chunk,
-        }  # fmt: skip
+        }
 
     def conv_channels(self, t: int = 1) -> int:
         """Channels of one of ``t`` ranks that the convolution runs over: the scan's input, and what groups share."""
@@ -103,6 +105,12 @@ class RecurrentShape:
         if self.kind == "mamba2":
             return ("scores", True, q, q, n), inside, states, across
         return (
-            ("keys_by_keys", False, q, q, n), ("solved_values", False, q, p, q), ("solved_keys", False, q, n, q),
-            ("scores", False, q, q, n), ("read_by_keys", False, q, p, n), across, inside, states,
-        )  # fmt: skip
+            ("keys_by_keys", False, q, q, n),
+            ("solved_values", False, q, p, q),
+            ("solved_keys", False, q, n, q),
+            ("scores", False, q, q, n),
+            ("read_by_keys", False, q, p, n),
+            across,
+            inside,
+            states,
+        )

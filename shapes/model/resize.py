@@ -9,9 +9,21 @@ from shapes.model import AttentionShape, Block, Linear, MlaShape, MlpShape, Mode
 from shapes.model.layers import MOST_LAYERS
 
 DIMENSIONS = (
-    "vocab", "hidden", "layers", "heads", "kv_heads", "head_dim", "d_ff", "experts", "top_k", "expert_d_ff",
-    "shared_d_ff", "q_lora_rank", "kv_lora_rank", "window",
-)  # fmt: skip
+    "vocab",
+    "hidden",
+    "layers",
+    "heads",
+    "kv_heads",
+    "head_dim",
+    "d_ff",
+    "experts",
+    "top_k",
+    "expert_d_ff",
+    "shared_d_ff",
+    "q_lora_rank",
+    "kv_lora_rank",
+    "window",
+)
 
 
 def dimensions(model: ModelShape) -> dict[str, int]:
@@ -122,9 +134,11 @@ def _resized_block(block: Block, old: dict[str, int], new: dict[str, int]) -> Bl
     elif attention is not None:
         heads, ranks = new["heads"] if attention.heads == old.get("heads") else attention.heads, attention.q_lora_rank
         attention = replace(
-            attention, heads=heads, kv_lora_rank=new.get("kv_lora_rank", attention.kv_lora_rank),
+            attention,
+            heads=heads,
+            kv_lora_rank=new.get("kv_lora_rank", attention.kv_lora_rank),
             q_lora_rank=new.get("q_lora_rank", ranks) if ranks else None,
-        )  # fmt: skip
+        )
     if attention is not None and attention.window and attention.window == old.get("window"):
         attention = replace(attention, window=new["window"])
     cross = _resized_attention(block.cross, old, new) if block.cross else None
@@ -134,9 +148,7 @@ def _resized_block(block: Block, old: dict[str, int], new: dict[str, int]) -> Bl
         shared = _resized_mlp(mlp.shared, "shared_d_ff", old, new) if mlp.shared and new.get("shared_d_ff", 1) else None
         width = new["expert_d_ff"] if mlp.width == old.get("expert_d_ff") else mlp.width
         gate = mlp.shared_gate and shared is not None
-        mlp = replace(
-            mlp, experts=new["experts"], top_k=new["top_k"], width=width, shared=shared, shared_gate=gate
-        )  # fmt: skip
+        mlp = replace(mlp, experts=new["experts"], top_k=new["top_k"], width=width, shared=shared, shared_gate=gate)
     return replace(block, attention=attention, cross=cross, mlp=mlp)
 
 
@@ -146,9 +158,13 @@ def _resized_attention(attention: AttentionShape, old: dict[str, int], new: dict
     rotary = attention.rotary_dim * new["head_dim"] // old["head_dim"]
     kv_heads = new["kv_heads"] if attention.kv_heads == old["kv_heads"] else attention.kv_heads
     return replace(
-        attention, heads=new["heads"], kv_heads=kv_heads, head_dim=new["head_dim"], rotary_dim=rotary,
+        attention,
+        heads=new["heads"],
+        kv_heads=kv_heads,
+        head_dim=new["head_dim"],
+        rotary_dim=rotary,
         v_head_dim=None if attention.v_head_dim == old["head_dim"] else attention.v_head_dim,
-    )  # fmt: skip
+    )
 
 
 def _resized_mlp(mlp: MlpShape, name: str, old: dict[str, int], new: dict[str, int]) -> MlpShape:

@@ -32,13 +32,11 @@ PRECISIONS: dict[str, Precision] = {
     "mixed-16": Precision(2, 4, 2, 4, "16-bit weights and gradients, fp32 master weights (16 bytes with AdamW)"),
     "amp": Precision(4, 0, 4, 4, "torch.autocast: fp32 weights, cached 16-bit copies (18 bytes with AdamW)", 2),
     "bf16": Precision(2, 0, 2, 2, "everything in bf16, optimizer states too"),
-    "fp8": Precision(
-        2, 4, 4, 4, "Transformer Engine: 16-bit weights, matrices cached in fp8 (and transposed)", 0, 2
-    ),
+    "fp8": Precision(2, 4, 4, 4, "Transformer Engine: 16-bit weights, matrices cached in fp8 (and transposed)", 0, 2),
     "fp8-weights": Precision(
         0, 4, 4, 4, "Transformer Engine's fp8_model_init: matrices only in fp8, twice; fp32 master weights", 0, 2
     ),
-}  # fmt: skip
+}
 
 #: bitsandbytes: blocks of 256 share one fp32 absmax, and tensors under 4096 elements keep 32-bit states
 #: (`block_wise`, `min_8bit_size` in bitsandbytes/optim/optimizer.py).

@@ -23,9 +23,10 @@ def check_finetune(model: ModelShape, workload: Workload) -> None:
     if not any(adapters(linear, workload) for linear in linears):
         known = sorted({linear.name.rsplit(".", 1)[-1] for linear in linears if "router" not in linear.name})
         raise InputError(
-            f"expected some of {', '.join(known)} or all-linear: no matrix is called so", key="lora_targets",
+            f"expected some of {', '.join(known)} or all-linear: no matrix is called so",
+            key="lora_targets",
             value=workload.lora_targets,
-        )  # fmt: skip
+        )
 
 
 def trained_block(block: Block, hidden: int, workload: Workload) -> Iterator[ParameterTensor]:
@@ -75,7 +76,9 @@ def trained_parameters(model: ModelShape, workload: Workload) -> int:
     Source: as peft counts ``requires_grad`` parameters.
     """
     whole = Workload(
-        finetune=workload.finetune, lora_rank=workload.lora_rank, lora_targets=workload.lora_targets,
+        finetune=workload.finetune,
+        lora_rank=workload.lora_rank,
+        lora_targets=workload.lora_targets,
         base=workload.base,
-    )  # fmt: skip
+    )
     return parameter_count(trained_tensors(model, whole))

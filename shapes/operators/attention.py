@@ -36,15 +36,31 @@ def decode_operators(
         rank, tokens = attention.kv_lora_rank, workload.tokens
         for part, n, k in (("queries", rank, attention.qk_nope_head_dim), ("values", attention.v_dim, rank)):
             yield Gemm(
-                name=f"{name}.absorbed_{part}", phase="forward", m=tokens, n=n, k=k, batch=heads, dtype=dtype,
-                count=count, kind="bmm",
-            )  # fmt: skip
+                name=f"{name}.absorbed_{part}",
+                phase="forward",
+                m=tokens,
+                n=n,
+                k=k,
+                batch=heads,
+                dtype=dtype,
+                count=count,
+                kind="bmm",
+            )
         kv_heads, widths, latent = 1, (rank + attention.qk_rope_head_dim, rank), True
     yield CachedAttention(
-        name=f"{name}.core", batch=workload.b, heads=heads, kv_heads=kv_heads, q_len=workload.s, kv_len=kv_len,
-        head_dim=widths[0], v_head_dim=widths[1], latent=latent, dtype=dtype, kv_dtype=workload.cache_dtype,
+        name=f"{name}.core",
+        batch=workload.b,
+        heads=heads,
+        kv_heads=kv_heads,
+        q_len=workload.s,
+        kv_len=kv_len,
+        head_dim=widths[0],
+        v_head_dim=widths[1],
+        latent=latent,
+        dtype=dtype,
+        kv_dtype=workload.cache_dtype,
         count=count,
-    )  # fmt: skip
+    )
 
 
 def _fused(
@@ -58,12 +74,22 @@ def _fused(
     causal = attention.causal and not attention.cross
     for (queries, keys), (phase, times) in product(chunks(q_len, kv_len, workload.cp, causal), phases):
         yield Attention(
-            name=f"{name}.core", phase=phase, batch=workload.b, heads=heads, kv_heads=kv_heads, q_len=queries,
-            kv_len=keys, head_dim=attention.head_dim, v_head_dim=attention.v_dim,
-            causal=causal, window=attention.window,
-            dtype=_core_dtype(workload), count=times,
-            kernel="auto" if workload.attention == "flash" else workload.attention, training=workload.train,
-        )  # fmt: skip
+            name=f"{name}.core",
+            phase=phase,
+            batch=workload.b,
+            heads=heads,
+            kv_heads=kv_heads,
+            q_len=queries,
+            kv_len=keys,
+            head_dim=attention.head_dim,
+            v_head_dim=attention.v_dim,
+            causal=causal,
+            window=attention.window,
+            dtype=_core_dtype(workload),
+            count=times,
+            kernel="auto" if workload.attention == "flash" else workload.attention,
+            training=workload.train,
+        )
 
 
 def chunks(q_len: int, kv_len: int, cp: int, causal: bool) -> tuple[tuple[int, int], ...]:
@@ -89,9 +115,18 @@ def _eager(
     heads, kv_heads = attention.on_shard(workload.t)
     forwards = count * (2 if workload.train and workload.checkpointing != "none" else 1)
     core = Attention(
-        name=name, phase="forward", batch=workload.b, heads=heads, kv_heads=kv_heads, q_len=q_len, kv_len=kv_len,
-        head_dim=attention.head_dim, v_head_dim=attention.v_dim, dtype=_core_dtype(workload), count=forwards,
-    )  # fmt: skip
+        name=name,
+        phase="forward",
+        batch=workload.b,
+        heads=heads,
+        kv_heads=kv_heads,
+        q_len=q_len,
+        kv_len=kv_len,
+        head_dim=attention.head_dim,
+        v_head_dim=attention.v_dim,
+        dtype=_core_dtype(workload),
+        count=forwards,
+    )
     yield from _products(core)
     if workload.train:
         yield from _products(replace(core, phase="dgrad", count=count))
@@ -101,17 +136,32 @@ def _products(core: Attention) -> Iterator[Gemm]:
     """The batched products of an attention that is not fused, over the whole square."""
     q_len, kv_len, d, dv = core.q_len, core.kv_len, core.head_dim, core.v_head_dim
     # scores S = Q K^T, values O = P V; then dQ = dS K, dK = dS^T Q, dP = dO V^T, dV = P^T dO.
-    products: list[tuple[str, int, int, int, Layout]] = [
-        ("scores", q_len, kv_len, d, "tn"), ("values", q_len, dv, kv_len, "nn"),
-    ] if core.phase == "forward" else [
-        ("scores", q_len, d, kv_len, "nn"), ("scores", kv_len, d, q_len, "nt"),
-        ("values", q_len, kv_len, dv, "tn"), ("values", kv_len, dv, q_len, "nt"),
-    ]  # fmt: skip
+    products: list[tuple[str, int, int, int, Layout]] = (
+        [
+            ("scores", q_len, kv_len, d, "tn"),
+            ("values", q_len, dv, kv_len, "nn"),
+        ]
+        if core.phase == "forward"
+        else [
+            ("scores", q_len, d, kv_len, "nn"),
+            ("scores", kv_len, d, q_len, "nt"),
+            ("values", q_len, kv_len, dv, "tn"),
+            ("values", kv_len, dv, q_len, "nt"),
+        ]
+    )
     for part, m, n, k, layout in products:
         yield Gemm(
-            name=f"{core.name}.{part}", phase=core.phase, m=m, n=n, k=k, batch=core.batch * core.heads,
-            dtype=core.dtype, layout=layout, count=core.count, kind="bmm",
-        )  # fmt: skip
+            name=f"{core.name}.{part}",
+            phase=core.phase,
+            m=m,
+            n=n,
+            k=k,
+            batch=core.batch * core.heads,
+            dtype=core.dtype,
+            layout=layout,
+            count=core.count,
+            kind="bmm",
+        )
 
 
 def written_out(core: Attention) -> tuple[Gemm | Elementwise, ...]:

@@ -34,9 +34,16 @@ def block_collectives(
         copies = block.mlp.top_k if workload.dispatcher == "flex" else 1
         for phase, times in phases:
             yield Collective(
-                name, phase, "all_to_all", routed, workload.e, workload.dtype, 2 * block.count * times,
-                stride=workload.t, copies=copies,
-            )  # fmt: skip
+                name,
+                phase,
+                "all_to_all",
+                routed,
+                workload.e,
+                workload.dtype,
+                2 * block.count * times,
+                stride=workload.t,
+                copies=copies,
+            )
 
 
 def _tensor_parallel(name: str, elements: int, count: int, workload: Workload, forwards: int) -> Iterator[Collective]:
@@ -72,9 +79,15 @@ def _context_parallel(
         kinds += [("dgrad", "all_gather", count), ("dgrad", "reduce_scatter", count)]
     for phase, what, times in kinds:
         yield Collective(
-            f"{prefix}context_parallel.{what}", phase, what, buffer, workload.cp, workload.dtype, times,  # type: ignore[arg-type]  # of kinds
+            f"{prefix}context_parallel.{what}",
+            phase,
+            what,
+            buffer,
+            workload.cp,
+            workload.dtype,
+            times,  # type: ignore[arg-type]  # of kinds
             stride=workload.t,
-        )  # fmt: skip
+        )
 
 
 def end_collectives(model: ModelShape, workload: Workload, s: int, *, first: bool) -> Iterator[Collective]:
@@ -92,10 +105,14 @@ def end_collectives(model: ModelShape, workload: Workload, s: int, *, first: boo
     for phase, what in split if workload.sequence_parallel else plain:
         if workload.train or phase == "forward":
             yield Collective(
-                f"{'embedding' if first else 'lm_head'}.tensor_parallel.{what}", phase, what,  # type: ignore[arg-type]  # of the four above
-                elements * workload.activation_bytes, workload.t, workload.dtype,
+                f"{'embedding' if first else 'lm_head'}.tensor_parallel.{what}",
+                phase,
+                what,  # type: ignore[arg-type]  # of the four above
+                elements * workload.activation_bytes,
+                workload.t,
+                workload.dtype,
                 1 if first or not workload.train else model.head_passes,
-            )  # fmt: skip
+            )
 
 
 def pipeline_collectives(model: ModelShape, workload: Workload, s: int) -> Iterator[Collective]:
@@ -122,14 +139,22 @@ def frozen_collectives(
     """ZeRO 3's gathers of a frozen base, in the type it is kept in: each layer for the forward and for the backward."""
     pieces = max(1, layers)
     dense, experts = workload.d * workload.cp, workload.expert_d * workload.cp
-    for name, parameters, ranks, apart in (("frozen", frozen.dense, dense, 1),
-                                           ("frozen.experts", frozen.experts, experts, workload.e)):  # fmt: skip
+    for name, parameters, ranks, apart in (
+        ("frozen", frozen.dense, dense, 1),
+        ("frozen.experts", frozen.experts, experts, workload.e),
+    ):
         shard = ranks // workload.replicas if ranks % workload.replicas == 0 else ranks
         if workload.zero == 3 and shard > 1 and parameters:
             yield Collective(
-                f"data_parallel.{name}.all_gather", "forward", "all_gather", round(parameters * bytes_each / pieces),
-                shard, workload.dtype, 2 * pieces, stride=workload.t * apart,
-            )  # fmt: skip
+                f"data_parallel.{name}.all_gather",
+                "forward",
+                "all_gather",
+                round(parameters * bytes_each / pieces),
+                shard,
+                workload.dtype,
+                2 * pieces,
+                stride=workload.t * apart,
+            )
 
 
 def gradient_collectives(held: ShardParameters, workload: Workload, layers: int) -> Iterator[Collective]:

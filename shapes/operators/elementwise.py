@@ -33,9 +33,14 @@ def emit(
         phases.append(("dgrad", counts[2], counts[3], times))
     for phase, read, written, count in phases:
         yield Elementwise(
-            name=name, phase=phase, what=what, bytes_read=read * elements * size,
-            bytes_written=written * elements * size, dtype=workload.dtype, count=count,
-        )  # fmt: skip
+            name=name,
+            phase=phase,
+            what=what,
+            bytes_read=read * elements * size,
+            bytes_written=written * elements * size,
+            dtype=workload.dtype,
+            count=count,
+        )
 
 
 def block_elementwise(
@@ -58,9 +63,14 @@ def block_elementwise(
         )
     if block.dropout:
         yield from emit(
-            f"{prefix}dropout", "dropout", whole * hidden, (1, 2, 2, 1), workload, min(2, len(block.parts)) * count,
+            f"{prefix}dropout",
+            "dropout",
+            whole * hidden,
+            (1, 2, 2, 1),
+            workload,
+            min(2, len(block.parts)) * count,
             forwards,
-        )  # fmt: skip
+        )
     yield from _mlp_elementwise(block, hidden, tokens, workload, prefix, forwards)
 
 
@@ -136,9 +146,14 @@ def model_elementwise(model: ModelShape, workload: Workload, s: int) -> Iterator
         moved: tuple[tuple[Phase, int, int], ...] = (("forward", size + 4, 4), ("dgrad", 4, size))
         for phase, read, written in moved:
             yield Elementwise(
-                "cross_entropy", phase, "cross_entropy", logits * read, logits * written, workload.dtype,
+                "cross_entropy",
+                phase,
+                "cross_entropy",
+                logits * read,
+                logits * written,
+                workload.dtype,
                 model.head_passes,
-            )  # fmt: skip
+            )
 
 
 def optimizer_update(held: ShardParameters, workload: Workload, states: float | None = None) -> Elementwise:

@@ -90,8 +90,9 @@ def _merged(listed: Iterator[Operator], workload: Workload) -> tuple[Operator, .
         if operator.bytes > MAX_BYTES:
             raise InputError(
                 f"expected sizes that a device can hold: {operator.name} moves {operator.bytes:.3g} bytes at once",
-                key="operator", value=operator.name,
-            )  # fmt: skip
+                key="operator",
+                value=operator.name,
+            )
     found = [one if one.count == count else replace(one, count=count) for one, count in merged.values()]
     if not workload.compiled:
         return tuple(found)
@@ -116,9 +117,15 @@ def sequence_length(model: ModelShape, stack: Stack, workload: Workload) -> int:
 
 
 def linear_operators(
-    linear: Linear, tokens: int, workload: Workload, *, count: int = 1, name: str | None = None, forwards: int = 1,
+    linear: Linear,
+    tokens: int,
+    workload: Workload,
+    *,
+    count: int = 1,
+    name: str | None = None,
+    forwards: int = 1,
     trains: bool = False,
-) -> Iterator[Gemm]:  # fmt: skip
+) -> Iterator[Gemm]:
     """A linear layer's forward, dgrad and wgrad on one tensor-parallel shard (``tokens`` rows).
 
     Of a frozen layer there is no wgrad, unless this one ``trains``; its adapters are products of their own.
@@ -135,14 +142,27 @@ def linear_operators(
             products.append(("wgrad", out, inner, tokens, count))
     for phase, m, n, k, times in products:
         yield Gemm(
-            name=name or linear.name, phase=phase, m=m, n=n, k=k, dtype=dtype, out_dtype=out_dtype,
-            layout=LAYOUT_OF_PHASE[phase], count=times, kind=linear.kind,
-        )  # fmt: skip
+            name=name or linear.name,
+            phase=phase,
+            m=m,
+            n=n,
+            k=k,
+            dtype=dtype,
+            out_dtype=out_dtype,
+            layout=LAYOUT_OF_PHASE[phase],
+            count=times,
+            kind=linear.kind,
+        )
     for adapter in adapters(linear, workload) if not trains else ():
         yield from linear_operators(
-            adapter, tokens, workload, count=count, forwards=forwards, trains=True,
+            adapter,
+            tokens,
+            workload,
+            count=count,
+            forwards=forwards,
+            trains=True,
             name=(name or linear.name) + adapter.name[len(linear.name) :],
-        )  # fmt: skip
+        )
 
 
 def _layers(model: ModelShape, workload: Workload) -> Iterator[Operator]:
@@ -196,10 +216,12 @@ def _of_a_frozen_base(model: ModelShape, workload: Workload, held: ShardParamete
         return
     kept_whole = sum(
         block.count * adapter.out_features * adapter.in_features
-        for stack, blocks in stage_kinds(model, workload.p) for block in blocks
-        for linear in block.linears(stack.hidden) for adapter in adapters(linear, workload)
+        for stack, blocks in stage_kinds(model, workload.p)
+        for block in blocks
+        for linear in block.linears(stack.hidden)
+        for adapter in adapters(linear, workload)
         if linear.shard != "none" and adapter.shard == "none"
-    )  # fmt: skip
+    )
     if kept_whole:
         size = kept_whole * workload.activation_bytes
         yield Collective("adapters.tensor_parallel.all_reduce", "wgrad", "all_reduce", size, workload.t, workload.dtype)
@@ -223,9 +245,12 @@ def _ends(model: ModelShape, workload: Workload, *, first_stage: bool) -> Iterat
         rows = workload.b if linear in head and workload.phase == "prefill" else rows
         alone = workload.finetune == "frozen-base" and linear in head
         yield from linear_operators(
-            replace(linear, grad_input=False) if alone else linear, rows, workload, trains=alone,
+            replace(linear, grad_input=False) if alone else linear,
+            rows,
+            workload,
+            trains=alone,
             count=model.head_passes if linear in head and workload.train else 1,
-        )  # fmt: skip
+        )
     if model.pooling is not None:
         # torch.nn.MultiheadAttention, asked for its weights, writes the products out; the head is whole on each rank.
         plain = replace(workload, t=1, attention="eager", checkpointing="none")
@@ -279,9 +304,14 @@ def _dequantised(block: Block, hidden: int, workload: Workload, prefix: str, for
         runs: tuple[tuple[Phase, int], ...] = (("forward", forwards), ("dgrad", 1))
         for phase, times in runs:
             yield Elementwise(
-                f"{prefix}{linear.name}.dequantise", phase, "quantise", round(each * n), 2 * n, "bf16",
+                f"{prefix}{linear.name}.dequantise",
+                phase,
+                "quantise",
+                round(each * n),
+                2 * n,
+                "bf16",
                 block.count * times,
-            )  # fmt: skip
+            )
 
 
 def expert_operators(
@@ -302,6 +332,15 @@ def expert_operators(
                 products.append(("wgrad", out, inner, routed, "k", count))
         for phase, m, n, k, ragged, times in products:
             yield GroupedGemm(
-                name=prefix + linear.name, phase=phase, groups=groups, m=m, n=n, k=k, ragged=ragged,
-                dtype=workload.dtype, layout=LAYOUT_OF_PHASE[phase], count=times, load=workload.expert_load,
-            )  # fmt: skip
+                name=prefix + linear.name,
+                phase=phase,
+                groups=groups,
+                m=m,
+                n=n,
+                k=k,
+                ragged=ragged,
+                dtype=workload.dtype,
+                layout=LAYOUT_OF_PHASE[phase],
+                count=times,
+                load=workload.expert_load,
+            )

@@ -54,7 +54,11 @@ def _kernel(
     operator: Gemm | GroupedGemm, phase: Phase, elements: int, layouts: int, recipe: Recipe, what: str = ""
 ) -> Elementwise:
     return Elementwise(
-        name=f"{operator.name}{what}.quantise", phase=phase, what="quantise",
-        bytes_read=elements * WIDE * recipe.passes, bytes_written=ceil(elements * layouts * recipe.bytes_per_element),
-        dtype="bf16", count=operator.count,
-    )  # fmt: skip
+        name=f"{operator.name}{what}.quantise",
+        phase=phase,
+        what="quantise",
+        bytes_read=elements * WIDE * recipe.passes,
+        bytes_written=ceil(elements * layouts * recipe.bytes_per_element),
+        dtype="bf16",
+        count=operator.count,
+    )

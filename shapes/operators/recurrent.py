@@ -54,9 +54,16 @@ def _chunks(
             runs += [("dgrad", m, k, n, count), ("dgrad", k, n, m, count)]
         for phase, rows, columns, inner, times in runs:
             yield Gemm(
-                name=f"{name}.scan.{part}", phase=phase, m=rows, n=columns, k=inner, batch=batch, dtype=dtype,
-                count=times, kind="bmm",
-            )  # fmt: skip
+                name=f"{name}.scan.{part}",
+                phase=phase,
+                m=rows,
+                n=columns,
+                k=inner,
+                batch=batch,
+                dtype=dtype,
+                count=times,
+                kind="bmm",
+            )
     # The states of all chunks are read and written once more to be carried from chunk to chunk.
     heads, _ = mixer.on_shard(workload.t)
     states = workload.b * -(-s // mixer.chunk) * -(-heads // workload.cp) * mixer.head_dim * mixer.state
@@ -83,6 +90,12 @@ def _exchange(
     phases: list[tuple[Phase, int]] = [("forward", forwards), *([("dgrad", 1)] if workload.train else ())]
     for phase, times in phases:
         yield Collective(
-            f"{name}.context_parallel.all_to_all", phase, "all_to_all", tokens * width * workload.activation_bytes,
-            workload.cp, workload.dtype, count * times, stride=workload.t,
-        )  # fmt: skip
+            f"{name}.context_parallel.all_to_all",
+            phase,
+            "all_to_all",
+            tokens * width * workload.activation_bytes,
+            workload.cp,
+            workload.dtype,
+            count * times,
+            stride=workload.t,
+        )

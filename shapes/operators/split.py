@@ -59,9 +59,14 @@ def nearest_split(model: ModelShape, workload: Workload) -> Workload:
     p, cp = min(workload.p, model.layers), 1 if workload.attention == "eager" else workload.cp
     replicas = largest_divisor(workload.d * cp, workload.replicas) if workload.zero == 3 else workload.replicas
     return replace(
-        workload, p=p, t=nearest_t(model, workload.t), e=nearest_e(model, workload.e, workload.d), cp=cp,
-        vpp=min(workload.vpp, most_chunks(model, p)), replicas=replicas,
-    )  # fmt: skip
+        workload,
+        p=p,
+        t=nearest_t(model, workload.t),
+        e=nearest_e(model, workload.e, workload.d),
+        cp=cp,
+        vpp=min(workload.vpp, most_chunks(model, p)),
+        replicas=replicas,
+    )
 
 
 def most_chunks(model: ModelShape, p: int) -> int:

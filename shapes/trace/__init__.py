@@ -72,10 +72,15 @@ def trace(
             module = deepcopy(module)
             sharded = shard(module, plan, t, type(module).__name__)
         traced = run(
-            module, args, kwargs, train=phase == "train", config=native,
+            module,
+            args,
+            kwargs,
+            train=phase == "train",
+            config=native,
             model_type=getattr(native, "model_type", type(module).__name__),
-            answers=answers, expert_load=expert_load,
-        )  # fmt: skip
+            answers=answers,
+            expert_load=expert_load,
+        )
         operators, notes = regroup(traced.operators, module, qkv=fused_qkv, gate_up=fused_gate_up)
     return replace(traced, operators=operators, parameters=parameters, notes=(*traced.notes, *sharded, *notes))
 
@@ -105,10 +110,23 @@ def trace_config(
     from shapes.trace.config import trace_config as traced
 
     return traced(
-        config, b=b, s=s, phase=phase, attention=attention, dtype=dtype, expert_load=expert_load, plan=plan, t=t,
-        decoder_s=decoder_s, architecture=architecture, experts=experts, repeats=repeats,
-        fused_qkv=fused_qkv, fused_gate_up=fused_gate_up, recipe=recipe,
-    )  # fmt: skip
+        config,
+        b=b,
+        s=s,
+        phase=phase,
+        attention=attention,
+        dtype=dtype,
+        expert_load=expert_load,
+        plan=plan,
+        t=t,
+        decoder_s=decoder_s,
+        architecture=architecture,
+        experts=experts,
+        repeats=repeats,
+        fused_qkv=fused_qkv,
+        fused_gate_up=fused_gate_up,
+        recipe=recipe,
+    )
 
 
 def longest_sequence(config: Mapping[str, Any] | str | Path | Any) -> int | None:

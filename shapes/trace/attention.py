@@ -28,15 +28,31 @@ if TYPE_CHECKING:
 class _Core(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, recorder: Recorder, causal: bool, window: int | None, query: Tensor, key: Tensor, value: Tensor,
+        ctx: Any,
+        recorder: Recorder,
+        causal: bool,
+        window: int | None,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
         mask: Tensor | None,
-    ) -> Tensor:  # fmt: skip
+    ) -> Tensor:
         where, frame, _ = recorder.place()
         ctx.operator = Attention(
-            name=where, phase="forward", batch=prod(query.shape[:-3]), heads=query.shape[-3], kv_heads=key.shape[-3],
-            q_len=query.shape[-2], kv_len=key.shape[-2], head_dim=query.shape[-1], v_head_dim=value.shape[-1],
-            causal=causal, window=window, dtype=dtype_name(query.dtype), training=any(ctx.needs_input_grad),
-        )  # fmt: skip
+            name=where,
+            phase="forward",
+            batch=prod(query.shape[:-3]),
+            heads=query.shape[-3],
+            kv_heads=key.shape[-3],
+            q_len=query.shape[-2],
+            kv_len=key.shape[-2],
+            head_dim=query.shape[-1],
+            v_head_dim=value.shape[-1],
+            causal=causal,
+            window=window,
+            dtype=dtype_name(query.dtype),
+            training=any(ctx.needs_input_grad),
+        )
         ctx.recorder, ctx.frame = recorder, frame
         ctx.mask = None if mask is None else mask.shape
         recorder.add(ctx.operator, frame)
@@ -64,9 +80,16 @@ class FusedAttention(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
     def _scaled_dot_product(
-        self, query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None, dropout_p: float = 0.0,
-        is_causal: bool = False, scale: float | None = None, enable_gqa: bool = False,
-    ) -> Tensor:  # fmt: skip
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        attn_mask: Tensor | None = None,
+        dropout_p: float = 0.0,
+        is_causal: bool = False,
+        scale: float | None = None,
+        enable_gqa: bool = False,
+    ) -> Tensor:
         if query.dim() < 4:  # one head without its dimension
             query, key, value = (tensor.unsqueeze(-3) for tensor in (query, key, value))
             return self.core(query, key, value, attn_mask, causal=is_causal, window=None).squeeze(-3)
@@ -91,9 +114,13 @@ class FusedAttention(TorchFunctionMode):
             causal = kwargs.get("is_causal")
             causal = getattr(module, "is_causal", True) if causal is None else causal
             out = self.core(
-                query, key, value, attention_mask, causal=bool(causal) and query.shape[-2] > 1,
+                query,
+                key,
+                value,
+                attention_mask,
+                causal=bool(causal) and query.shape[-2] > 1,
                 window=kwargs.get("sliding_window") or _chunk(module),
-            )  # fmt: skip
+            )
             return out.transpose(1, 2).contiguous(), None
 
         registries: list[tuple[Any, Any]] = [(ALL_ATTENTION_FUNCTIONS, attention)]

@@ -33,14 +33,23 @@ from shapes.workload import routing_note
 
 #: What the model computes in; fp8 and int8 recipes quantise the linear layers of a bf16 model, tf32 is fp32 in memory.
 _TORCH_DTYPES = {
-    "fp64": torch.float64, "fp32": torch.float32, "tf32": torch.float32, "bf16": torch.bfloat16,
-    "fp16": torch.float16, **dict.fromkeys(QUANTISED, torch.bfloat16),
-}  # fmt: skip
+    "fp64": torch.float64,
+    "fp32": torch.float32,
+    "tf32": torch.float32,
+    "bf16": torch.bfloat16,
+    "fp16": torch.float16,
+    **dict.fromkeys(QUANTISED, torch.bfloat16),
+}
 #: Auto classes in the order in which a configuration without ``architectures`` is read.
 _AUTO_CLASSES = (
-    "AutoModelForCausalLM", "AutoModelForSeq2SeqLM", "AutoModelForSpeechSeq2Seq", "AutoModelForMaskedLM",
-    "AutoModelForImageClassification", "AutoModelForImageTextToText", "AutoModel",
-)  # fmt: skip
+    "AutoModelForCausalLM",
+    "AutoModelForSeq2SeqLM",
+    "AutoModelForSpeechSeq2Seq",
+    "AutoModelForMaskedLM",
+    "AutoModelForImageClassification",
+    "AutoModelForImageTextToText",
+    "AutoModel",
+)
 _TOP_K_KEYS = ("num_experts_per_tok", "num_experts_per_token", "moe_topk", "moe_k", "moe_top_k", "top_k_experts")
 _EXPERT_KEYS = ("num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts", "num_moe_experts")
 
@@ -63,10 +72,24 @@ EVERY_EXPERT = ("llama4", "llama4_text")
 @offline()
 @_quietly()
 def trace_config(
-    config: Any, *, b: int, s: int, phase: str, attention: str, dtype: str, expert_load: float,
-    plan: Mapping[str, str] | None, t: int, decoder_s: int | None, architecture: str | None, experts: str | None,
-    repeats: bool, fused_qkv: bool | None, fused_gate_up: bool | None, recipe: str | None = None,
-) -> Traced:  # fmt: skip
+    config: Any,
+    *,
+    b: int,
+    s: int,
+    phase: str,
+    attention: str,
+    dtype: str,
+    expert_load: float,
+    plan: Mapping[str, str] | None,
+    t: int,
+    decoder_s: int | None,
+    architecture: str | None,
+    experts: str | None,
+    repeats: bool,
+    fused_qkv: bool | None,
+    fused_gate_up: bool | None,
+    recipe: str | None = None,
+) -> Traced:
     """The operators of one step, b sequences of s tokens.
 
     ``config``: the content of a config.json, its path, or a PretrainedConfig. ``attention``: "eager" (batched
@@ -97,19 +120,36 @@ def trace_config(
         notes += shard(model, plan, t, where)
     inputs = example_inputs(model, b=b, s=s, decoder_s=decoder_s)
     options: dict[str, Any] = {
-        "train": phase == "train", "model_type": settings.model_type, "config": settings, "expert_load": expert_load,
-        "repeats": repeats, "where": where,
-    }  # fmt: skip
+        "train": phase == "train",
+        "model_type": settings.model_type,
+        "config": settings,
+        "expert_load": expert_load,
+        "repeats": repeats,
+        "where": where,
+    }
     try:
         traced = run(model, (), inputs, answers=answers_for(settings, b * s), **options)
     except InputError as error:
         if "to be multiple of 16 byte" in str(error.__cause__) and experts is None:
             # torch's grouped product refuses experts of such a width, on a GPU too.
             looped = trace_config(
-                config, b=b, s=s, phase=phase, attention=attention, dtype=dtype, expert_load=expert_load, plan=plan,
-                t=t, decoder_s=decoder_s, architecture=architecture, experts="eager", repeats=repeats,
-                fused_qkv=fused_qkv, fused_gate_up=fused_gate_up, recipe=recipe,
-            )  # fmt: skip
+                config,
+                b=b,
+                s=s,
+                phase=phase,
+                attention=attention,
+                dtype=dtype,
+                expert_load=expert_load,
+                plan=plan,
+                t=t,
+                decoder_s=decoder_s,
+                architecture=architecture,
+                experts="eager",
+                repeats=repeats,
+                fused_qkv=fused_qkv,
+                fused_gate_up=fused_gate_up,
+                recipe=recipe,
+            )
             said = (
                 "torch's grouped product wants expert rows in multiples of 16 bytes: the experts are traced as a loop"
             )
@@ -133,9 +173,14 @@ def trace_config(
         )
     sizes, keys = named_dimensions(settings)
     return replace(
-        traced, operators=operators, parameters=parameters, active_parameters=active, notes=(*traced.notes, *notes),
-        dimensions=sizes, keys=keys,
-    )  # fmt: skip
+        traced,
+        operators=operators,
+        parameters=parameters,
+        active_parameters=active,
+        notes=(*traced.notes, *notes),
+        dimensions=sizes,
+        keys=keys,
+    )
 
 
 def _recast(operator: Operator, dtype: str) -> Operator:
@@ -174,13 +219,17 @@ def load_config(config: Any) -> tuple[Any, str]:
         if "auto_map" in config:
             raise InputError(
                 "expected a model_type with a class in transformers: code that a configuration names is never run",
-                where=where, key="auto_map", value=config["auto_map"],
-            )  # fmt: skip
+                where=where,
+                key="auto_map",
+                value=config["auto_map"],
+            )
         raise InputError(
             f"expected a model_type that transformers {transformers.__version__} knows, or the nn.Module itself passed "
             "to sizer.check(module, example_inputs=...)",
-            where=where, key="model_type", value=model_type,
-        )  # fmt: skip
+            where=where,
+            key="model_type",
+            value=model_type,
+        )
     plain = {k: v for k, v in config.items() if k not in ("auto_map", "quantization_config", "model_type")}
     check_counts(plain, where)
     try:
@@ -189,8 +238,10 @@ def load_config(config: Any) -> tuple[Any, str]:
         if plain.get("backbone") is not None and plain.get("backbone_config") is None:
             raise InputError(
                 "expected backbone_config, the backbone's own keys: what a configuration names is never fetched",
-                where=where, key="backbone", value=plain["backbone"],
-            ) from error  # fmt: skip
+                where=where,
+                key="backbone",
+                value=plain["backbone"],
+            ) from error
         raise InputError(f"transformers {transformers.__version__} rejects it: {said(error)}", where=where) from error
 
 

@@ -20,8 +20,11 @@ from shapes.trace.names import Names
 
 #: What transformers' classes call the parts, in order, and then the whole.
 _QKV_PARTS = (
-    ("q_proj", "k_proj", "v_proj"), ("query", "key", "value"), ("q", "k", "v"), ("q_lin", "k_lin", "v_lin"),
-)  # fmt: skip
+    ("q_proj", "k_proj", "v_proj"),
+    ("query", "key", "value"),
+    ("q", "k", "v"),
+    ("q_lin", "k_lin", "v_lin"),
+)
 _QKV_WHOLE = ("qkv_proj", "query_key_value", "c_attn", "Wqkv", "qkv", "att_proj")
 _GATE_UP_PARTS = (("gate_proj", "up_proj"), ("w1", "w3"), ("wi_0", "wi_1"))
 _GATE_UP_WHOLE = ("gate_up_proj",)

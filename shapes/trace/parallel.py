@@ -77,9 +77,11 @@ def _check_heads(model: nn.Module, t: int, where: str) -> None:
         raise InputError(f"expected a divisor of the {heads} attention heads", where=where, key="t", value=t)
     if isinstance(kv_heads, int) and kv_heads and kv_heads % t and t % kv_heads:
         raise InputError(
-            f"expected a divisor or a multiple of the {kv_heads} key/value heads, which are not cut", where=where,
-            key="t", value=t,
-        )  # fmt: skip
+            f"expected a divisor or a multiple of the {kv_heads} key/value heads, which are not cut",
+            where=where,
+            key="t",
+            value=t,
+        )
 
 
 def _cut_module(model: nn.Module, path: str, module: Any, direction: str, style: str, t: int) -> None:

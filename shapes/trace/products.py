@@ -68,9 +68,7 @@ class Product:
 
     def transposed(self) -> Product:
         """C^T[n,m] = B^T[n,k] A^T[k,m]."""
-        return replace(
-            self, m=self.n, n=self.m, a=self.b, b=self.a, a_along_k=self.b_along_k, b_along_k=self.a_along_k
-        )  # fmt: skip
+        return replace(self, m=self.n, n=self.m, a=self.b, b=self.a, a_along_k=self.b_along_k, b_along_k=self.a_along_k)
 
 
 def _along_last(tensor: Tensor) -> bool:
@@ -84,10 +82,18 @@ def _along_last(tensor: Tensor) -> bool:
 def matrix_product(a: Tensor, b: Tensor, out: Tensor) -> Product:
     """mm and bmm alike: A[..., m, k] B[..., k, n]."""
     return Product(
-        m=a.shape[-2], n=b.shape[-1], k=a.shape[-1], batch=a.shape[0] if a.dim() == 3 else 1, a=identity(a),
-        b=identity(b), a_along_k=_along_last(a), b_along_k=not _along_last(b), dtype=dtype_name(a.dtype),
-        out_dtype=dtype_name(out.dtype), kind="bmm" if a.dim() == 3 else "gemm",
-    )  # fmt: skip
+        m=a.shape[-2],
+        n=b.shape[-1],
+        k=a.shape[-1],
+        batch=a.shape[0] if a.dim() == 3 else 1,
+        a=identity(a),
+        b=identity(b),
+        a_along_k=_along_last(a),
+        b_along_k=not _along_last(b),
+        dtype=dtype_name(a.dtype),
+        out_dtype=dtype_name(out.dtype),
+        kind="bmm" if a.dim() == 3 else "gemm",
+    )
 
 
 def matrix_vector(a: Tensor, b: Tensor, out: Tensor) -> Product:
@@ -101,9 +107,18 @@ def vector_vector(a: Tensor, b: Tensor, out: Tensor) -> Product:
 def grouped_product(a: Tensor, b: Tensor, out: Tensor) -> Product:
     """``_grouped_mm``: 2D x 3D has ragged rows, 2D x 2D a ragged k (its result is 3D), 3D x 2D ragged columns."""
     base = Product(
-        m=a.shape[-2], n=b.shape[-1], k=a.shape[-1], batch=1, a=identity(a), b=identity(b), a_along_k=_along_last(a),
-        b_along_k=not _along_last(b), dtype=dtype_name(a.dtype), out_dtype=dtype_name(out.dtype), kind="grouped",
-    )  # fmt: skip
+        m=a.shape[-2],
+        n=b.shape[-1],
+        k=a.shape[-1],
+        batch=1,
+        a=identity(a),
+        b=identity(b),
+        a_along_k=_along_last(a),
+        b_along_k=not _along_last(b),
+        dtype=dtype_name(a.dtype),
+        out_dtype=dtype_name(out.dtype),
+        kind="grouped",
+    )
     if a.dim() == 2 and b.dim() == 3:
         return replace(base, batch=b.shape[0])
     if a.dim() == 2:
@@ -122,25 +137,32 @@ def convolution_product(
     position with the kernel. Layout: as a linear layer over the unfolded patches.
     """
     positions = inputs if transposed else out
-    rows = positions.shape[0] * prod(positions.shape[2:]) if positions.dim() == weight.dim() else prod(
-        positions.shape[1:]
-    )  # fmt: skip
+    rows = (
+        positions.shape[0] * prod(positions.shape[2:]) if positions.dim() == weight.dim() else prod(positions.shape[1:])
+    )
     kernel = prod(weight.shape[2:])
     if transposed:
         n, k = weight.shape[1] * kernel, weight.shape[0] // groups
     else:
         n, k = weight.shape[0] // groups, weight.shape[1] * kernel
     return Product(
-        m=rows, n=n, k=k, batch=groups, a=identity(inputs), b=identity(weight), a_along_k=True, b_along_k=True,
-        dtype=dtype_name(weight.dtype), out_dtype=dtype_name(out.dtype), kind="conv",
-    )  # fmt: skip
+        m=rows,
+        n=n,
+        k=k,
+        batch=groups,
+        a=identity(inputs),
+        b=identity(weight),
+        a_along_k=True,
+        b_along_k=True,
+        dtype=dtype_name(weight.dtype),
+        out_dtype=dtype_name(out.dtype),
+        kind="conv",
+    )
 
 
 def data_gradient(forward: Product) -> Product:
     """dA = dC B^T of a product in canonical orientation: (m, k, n), tokens in the rows."""
-    return replace(
-        forward, n=forward.k, k=forward.n, a_along_k=True, b_along_k=not forward.b_along_k, ragged="m"
-    )  # fmt: skip
+    return replace(forward, n=forward.k, k=forward.n, a_along_k=True, b_along_k=not forward.b_along_k, ragged="m")
 
 
 def weight_gradient(forward: Product) -> Product:

@@ -186,9 +186,11 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call] # torch has 
             )
         # Now dA = dC B^T, or dB = A^T dC; a gradient lies as what it is the gradient of.
         product = product.transposed() if turned else product
-        lies_turned = not canonical.a_along_k if of_a and not forward.weight else not of_a and (
-            forward.weight or canonical.b_along_k
-        )  # fmt: skip
+        lies_turned = (
+            not canonical.a_along_k
+            if of_a and not forward.weight
+            else not of_a and (forward.weight or canonical.b_along_k)
+        )
         product = product.transposed() if lies_turned else product
         self._emit(forward.name, "wgrad" if forward.weight and not of_a else "dgrad", product, forward.frame)
 
@@ -218,20 +220,35 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call] # torch has 
         if product.kind == "grouped":
             self.add(
                 GroupedGemm(
-                    name=name, phase=phase, groups=product.batch, m=product.m, n=product.n, k=product.k,
-                    ragged=product.ragged, dtype=product.dtype, layout=product.layout, load=self.expert_load,
+                    name=name,
+                    phase=phase,
+                    groups=product.batch,
+                    m=product.m,
+                    n=product.n,
+                    k=product.k,
+                    ragged=product.ragged,
+                    dtype=product.dtype,
+                    layout=product.layout,
+                    load=self.expert_load,
                 ),
                 frame,
-            )  # fmt: skip
+            )
             return
         self.add(
             Gemm(
-                name=name, phase=phase, m=product.m, n=product.n, k=product.k, batch=product.batch,
-                dtype=product.dtype, layout=product.layout, kind=product.kind,
+                name=name,
+                phase=phase,
+                m=product.m,
+                n=product.n,
+                k=product.k,
+                batch=product.batch,
+                dtype=product.dtype,
+                layout=product.layout,
+                kind=product.kind,
                 out_dtype=product.out_dtype if product.out_dtype != product.dtype else None,
             ),
             frame,
-        )  # fmt: skip
+        )
 
     def _other(self, func: Any, args: Any, kwargs: Any, out: Any) -> None:
         if func.namespace not in _SEEN_THROUGH:
@@ -243,11 +260,15 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call] # torch has 
         read, written, dtype = moved
         self.add(
             Elementwise(
-                name=where, phase="forward" if number is None else "dgrad", what=func._schema.name.split("::")[-1],
-                bytes_read=read, bytes_written=written, dtype=dtype,
+                name=where,
+                phase="forward" if number is None else "dgrad",
+                what=func._schema.name.split("::")[-1],
+                bytes_read=read,
+                bytes_written=written,
+                dtype=dtype,
             ),
             frame,
-        )  # fmt: skip
+        )
 
     def _taint(self, func: Any, args: Any, kwargs: Any, out: Any) -> None:
         if not isinstance(out, (Tensor, tuple, list)) or self._differentiating():

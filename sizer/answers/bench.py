@@ -25,17 +25,28 @@ from sizer.subject import Subject
 
 #: What ``--op`` knows, and the sizes each needs.
 OPS: dict[str, tuple[str, ...]] = {
-    "gemm": ("m", "n", "k"), "bmm": ("m", "n", "k"), "swiglu": ("tokens", "hidden", "width"),
-    "mlp": ("tokens", "hidden", "width"), "attention": ("sequence", "head_dim", "heads"),
-    "layer": ("sequence", "hidden", "heads", "width"), "head": ("tokens", "hidden", "vocab"),
-    "norm": ("tokens", "hidden"), "layer_norm": ("tokens", "hidden"), "softmax": ("tokens", "hidden"),
-    "activation": ("tokens", "hidden"), "residual": ("tokens", "hidden"), "cross_entropy": ("tokens", "vocab"),
-}  # fmt: skip
+    "gemm": ("m", "n", "k"),
+    "bmm": ("m", "n", "k"),
+    "swiglu": ("tokens", "hidden", "width"),
+    "mlp": ("tokens", "hidden", "width"),
+    "attention": ("sequence", "head_dim", "heads"),
+    "layer": ("sequence", "hidden", "heads", "width"),
+    "head": ("tokens", "hidden", "vocab"),
+    "norm": ("tokens", "hidden"),
+    "layer_norm": ("tokens", "hidden"),
+    "softmax": ("tokens", "hidden"),
+    "activation": ("tokens", "hidden"),
+    "residual": ("tokens", "hidden"),
+    "cross_entropy": ("tokens", "vocab"),
+}
 
 PHASES: dict[str, tuple[Phase, ...]] = {
-    "forward": ("forward",), "dgrad": ("dgrad",), "wgrad": ("wgrad",), "backward": ("dgrad", "wgrad"),
+    "forward": ("forward",),
+    "dgrad": ("dgrad",),
+    "wgrad": ("wgrad",),
+    "backward": ("dgrad", "wgrad"),
     "all": ("forward", "dgrad", "wgrad"),
-}  # fmt: skip
+}
 
 
 def option_of(size: str) -> str:
@@ -48,9 +59,17 @@ MOST_JOBS = 1_000_000
 
 
 def jobs_of_op(
-    op: str, sizes: Mapping[str, Sequence[int]], *, dtypes: Sequence[str], batch: int, phase: str,
-    layouts: Sequence[str], kernels: Sequence[str], kv_heads: int | None = None, compiled: bool = False,
-) -> list[Job]:  # fmt: skip
+    op: str,
+    sizes: Mapping[str, Sequence[int]],
+    *,
+    dtypes: Sequence[str],
+    batch: int,
+    phase: str,
+    layouts: Sequence[str],
+    kernels: Sequence[str],
+    kv_heads: int | None = None,
+    compiled: bool = False,
+) -> list[Job]:
     """Jobs for every combination of ``sizes`` of ``op``; InputError names the size that is missing."""
     for size in OPS[op]:
         if not sizes.get(size):
@@ -69,9 +88,15 @@ def jobs_of_op(
 
 
 def _one_op(
-    op: str, values: Sequence[int], dtype: str, batch: int, phase: str, layouts: Sequence[str], kv_heads: int | None,
+    op: str,
+    values: Sequence[int],
+    dtype: str,
+    batch: int,
+    phase: str,
+    layouts: Sequence[str],
+    kv_heads: int | None,
     compiled: bool,
-) -> list[Any]:  # fmt: skip
+) -> list[Any]:
     out_dtype = "bf16" if dtype == "fp8" else None
     if op in ("gemm", "bmm"):
         m, n, k = values

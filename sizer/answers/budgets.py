@@ -10,8 +10,17 @@ from shapes.errors import InputError
 from shapes.frozen import frozen
 
 _UNITS = {
-    "": 1, "b": 1, "kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40, "kb": 1e3, "mb": 1e6, "gb": 1e9, "tb": 1e12,
-}  # fmt: skip
+    "": 1,
+    "b": 1,
+    "kib": 2**10,
+    "mib": 2**20,
+    "gib": 2**30,
+    "tib": 2**40,
+    "kb": 1e3,
+    "mb": 1e6,
+    "gb": 1e9,
+    "tb": 1e12,
+}
 _SIZE = re.compile(r"([0-9]+(?:\.[0-9]*)?) ?([a-z]*|%)", re.IGNORECASE)
 
 #: What [tool.sizer.budgets] may hold.
@@ -43,9 +52,12 @@ class Budgets:
             within = ratio - 1 <= error
             text = f"{ratio - 1:+.1%} time a token on {device}, at most {limit:+.1%} allowed"
             yield Violation(
-                path, device, "max-step-regression", text + (f" (within the error of {error:.1%})" if within else ""),
+                path,
+                device,
+                "max-step-regression",
+                text + (f" (within the error of {error:.1%})" if within else ""),
                 within,
-            )  # fmt: skip
+            )
 
     def of_memory(self, path: str, device: str, needed: int, held: int) -> Iterator[Violation]:
         shares = (self.max_memory_share * held,) if self.max_memory_share is not None else ()

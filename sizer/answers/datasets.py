@@ -98,10 +98,18 @@ def _compared(name: str, first: list[Dataset], second: list[Dataset], folders: t
         if len(keys) >= LEAST:
             agree = abs(middle - 1) <= MEDIAN_ROOM and float(np.quantile(np.abs(off), 0.9)) <= ROW_ROOM
     return Compared(
-        name, folders, (len(rows[0]), len(rows[1])), len(keys), ratio,
-        controls[1] / controls[0] if controls[0] and controls[1] else None, overlap,
-        bool(cards[0] & cards[1]), _differences(first[0], second[0]), farthest, agree,
-    )  # fmt: skip
+        name,
+        folders,
+        (len(rows[0]), len(rows[1])),
+        len(keys),
+        ratio,
+        controls[1] / controls[0] if controls[0] and controls[1] else None,
+        overlap,
+        bool(cards[0] & cards[1]),
+        _differences(first[0], second[0]),
+        farthest,
+        agree,
+    )
 
 
 def _newest(datasets: Sequence[Dataset]) -> dict[str, Measurement]:

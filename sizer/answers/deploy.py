@@ -65,20 +65,32 @@ class Deployment(Printable):
     def to_dict(self) -> dict[str, Any]:
         """The JSON output (sizer/report/deploy.schema.json)."""
         return {
-            "path": self.path, "model_type": self.model_type, "tp": self.tp, "ep": self.ep, "recipe": self.recipe,
+            "path": self.path,
+            "model_type": self.model_type,
+            "tp": self.tp,
+            "ep": self.ep,
+            "recipe": self.recipe,
             "device": self.device,
             "engines": [
                 {
-                    "engine": one.engine, "title": one.title, "version": one.version, "verdict": one.verdict,
+                    "engine": one.engine,
+                    "title": one.title,
+                    "version": one.version,
+                    "verdict": one.verdict,
                     "facts": [
-                        {"topic": fact.topic, "verdict": fact.verdict, "message": fact.message,
-                         "padded_share": fact.padded_share, "source": fact.source}
+                        {
+                            "topic": fact.topic,
+                            "verdict": fact.verdict,
+                            "message": fact.message,
+                            "padded_share": fact.padded_share,
+                            "source": fact.source,
+                        }
                         for fact in one.outcomes
                     ],
                 }
                 for one in self.engines
             ],
-        }  # fmt: skip
+        }
 
 
 def deploy(

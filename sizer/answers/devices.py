@@ -26,10 +26,16 @@ class Devices(Printable):
 
 def _errors(device: Device) -> list[dict[str, Any]]:
     return [
-        {"kernel": one.kernel, "dtype": one.dtype, "class": one.regime, "tier": one.expected.tier,
-         "error": one.expected.error, "error_p95": one.expected.p95}
+        {
+            "kernel": one.kernel,
+            "dtype": one.dtype,
+            "class": one.regime,
+            "tier": one.expected.tier,
+            "error": one.expected.error,
+            "error_p95": one.expected.p95,
+        }
         for one in expected_errors(device)
-    ]  # fmt: skip
+    ]
 
 
 def devices(names: Sequence[str] = ()) -> Devices:

@@ -100,10 +100,13 @@ class FileDiff:
 
     def to_dict(self) -> dict[str, Any]:
         return {
-            "path": self.path, "status": self.status, "model_type": self.model_type, "stack": self.stack,
+            "path": self.path,
+            "status": self.status,
+            "model_type": self.model_type,
+            "stack": self.stack,
             "changes": {key: {"old": old, "new": new} for key, (old, new) in self.changes.items()},
             "devices": [one.to_dict() for one in self.devices],
-        }  # fmt: skip
+        }
 
 
 @frozen
@@ -209,9 +212,12 @@ def compare(
         for device in devices
     ]
     return FileDiff(
-        there.where, there.model_type, there.stack.name, _changes(old, new),
+        there.where,
+        there.model_type,
+        there.stack.name,
+        _changes(old, new),
         tuple(_device_diff(device.name, *pair) for device, pair in zip(devices, sides, strict=True)),
-    )  # fmt: skip
+    )
 
 
 class _Priced:
@@ -233,10 +239,18 @@ def _figures(proposals: Proposals, report: Report, tokens: float, price: float |
     rate = step_tokens / shared_by / step.seconds
     hours = tokens / rate / 3600
     return Figures(
-        subject.parameters, subject.active_parameters, step.flops * shared_by / step_tokens, step.seconds, step.low,
-        step.high, step.mfu, rate, _memory_bytes(subject, device), hours * device.power_w / 1000,
+        subject.parameters,
+        subject.active_parameters,
+        step.flops * shared_by / step_tokens,
+        step.seconds,
+        step.low,
+        step.high,
+        step.mfu,
+        rate,
+        _memory_bytes(subject, device),
+        hours * device.power_w / 1000,
         None if price is None else hours * price,
-    )  # fmt: skip
+    )
 
 
 def _memory_bytes(subject: Subject, device: Device) -> int | None:

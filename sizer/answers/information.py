@@ -141,11 +141,26 @@ def uses_of(device: Device) -> Mapping[Cell, float]:
 def _config(model: tuple[int, int, int, int, int, int, bool, int]) -> dict[str, Any]:
     h, a, kv, d_ff, layers, v, gated, _ = model
     if not gated:
-        return {"model_type": "gpt_neox", "hidden_size": h, "num_attention_heads": a, "intermediate_size": d_ff,
-                "num_hidden_layers": layers, "vocab_size": v, "max_position_embeddings": 2048}  # fmt: skip
-    return {"model_type": "llama", "hidden_size": h, "num_attention_heads": a, "num_key_value_heads": kv,
-            "intermediate_size": d_ff, "num_hidden_layers": layers, "vocab_size": v, "max_position_embeddings": 4096,
-            "tie_word_embeddings": False}  # fmt: skip
+        return {
+            "model_type": "gpt_neox",
+            "hidden_size": h,
+            "num_attention_heads": a,
+            "intermediate_size": d_ff,
+            "num_hidden_layers": layers,
+            "vocab_size": v,
+            "max_position_embeddings": 2048,
+        }
+    return {
+        "model_type": "llama",
+        "hidden_size": h,
+        "num_attention_heads": a,
+        "num_key_value_heads": kv,
+        "intermediate_size": d_ff,
+        "num_hidden_layers": layers,
+        "vocab_size": v,
+        "max_position_embeddings": 4096,
+        "tie_word_embeddings": False,
+    }
 
 
 def cell_of(job: Job) -> Cell:

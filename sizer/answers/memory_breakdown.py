@@ -91,13 +91,19 @@ def memory_breakdown(
 ) -> MemoryBreakdown:
     """Memory of ``model`` on ``device`` with what fits; ``options`` are those of ``shapes.memory.memory``."""
     return MemoryBreakdown(
-        path=path, model_type=model.model_type, parameters=model.parameters, workload=workload, device=device.name,
-        device_bytes=device.memory.bytes, memory=bytes_by_component(model, workload, device=device, **options),
+        path=path,
+        model_type=model.model_type,
+        parameters=model.parameters,
+        workload=workload,
+        device=device.name,
+        device_bytes=device.memory.bytes,
+        memory=bytes_by_component(model, workload, device=device, **options),
         largest_microbatch=largest_microbatch(model, workload, device, **options),
         smallest_tp=smallest_tp(model, workload, device, **options),
         smallest_pp=smallest_pp(model, workload, device, **options),
-        savings=savings(model, workload, device, **options), trained=trained_parameters(model, workload),
-    )  # fmt: skip
+        savings=savings(model, workload, device, **options),
+        trained=trained_parameters(model, workload),
+    )
 
 
 def memory(

@@ -75,9 +75,14 @@ def _operator_count(
     one = Workload(b=1, s=s)
     if base is not None:
         one = replace(
-            one, phase=base.phase, decoder_s=base.decoder_s, finetune=base.finetune, lora_rank=base.lora_rank,
-            lora_targets=base.lora_targets, base=base.base,
-        )  # fmt: skip
+            one,
+            phase=base.phase,
+            decoder_s=base.decoder_s,
+            finetune=base.finetune,
+            lora_rank=base.lora_rank,
+            lora_targets=base.lora_targets,
+            base=base.base,
+        )
     needed = needed_flops(operators(model, one), causal=causal)
     run = needed_flops(operators(model, replace(one, checkpointing=checkpointing)), causal=causal)
     square = "masked part of the attention square only" if causal else "whole attention square"
@@ -194,9 +199,14 @@ def utilization(count: Count, step_s: float, gpus: int, device: Device, dtype: s
     peak, achievable = device.peak(dtype), device.mamf_flops.get(dtype)
     needed, run = (flops / step_s / gpus for flops in (count.model_flops, count.hardware_flops))
     return Utilization(
-        count, needed / 1e12, run / 1e12, needed / peak, run / peak,
-        needed / achievable if achievable else None, run / achievable if achievable else None,
-    )  # fmt: skip
+        count,
+        needed / 1e12,
+        run / 1e12,
+        needed / peak,
+        run / peak,
+        needed / achievable if achievable else None,
+        run / achievable if achievable else None,
+    )
 
 
 def check_possible(rows: Iterable[Utilization], step_s: float, gpus: int, device: Device, dtype: str) -> None:
@@ -212,8 +222,9 @@ def check_possible(rows: Iterable[Utilization], step_s: float, gpus: int, device
         f"expected at least {at_peak:.4g} s: HFU would be {least.hfu:.0%}, for {least.count.hardware_flops:.4g} FLOPs "
         f"on {gpus} x {device.name} at its {dtype} peak of {device.peak(dtype) / 1e12:.0f} TFLOPS; look at --gpus, "
         "--global-batch, --sequence, --dtype, --device and whether the time is of one optimizer step",
-        key="step_time", value=step_s,
-    )  # fmt: skip
+        key="step_time",
+        value=step_s,
+    )
 
 
 def check_step_time(step_s: float) -> float:
@@ -259,8 +270,12 @@ _PATTERNS: tuple[tuple[re.Pattern[str], float], ...] = (
 MAX_LOG_BYTES = 64 * 2**20
 _LONGEST_LINE = 10_000
 _KEYS: tuple[tuple[str, float], ...] = (
-    ("step_time", 1.0), ("step_time_s", 1.0), ("step_time_ms", 1e-3), ("iter_time", 1.0), ("time_per_step", 1.0),
-)  # fmt: skip
+    ("step_time", 1.0),
+    ("step_time_s", 1.0),
+    ("step_time_ms", 1e-3),
+    ("iter_time", 1.0),
+    ("time_per_step", 1.0),
+)
 
 
 def read_step_times(text: str, where: str = "<log>") -> StepTimes:

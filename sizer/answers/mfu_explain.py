@@ -107,9 +107,10 @@ def _alternatives(subject: Subject, device: Device) -> Iterator[tuple[str, StepC
     for what, other in _stacks(stack):
         yield what, _priced(subject, device, other, workload)
     link = replace(
-        device.link, inter_node_bytes_per_s=device.link.inter_node_bytes_per_s * SLOWER_LINK,
+        device.link,
+        inter_node_bytes_per_s=device.link.inter_node_bytes_per_s * SLOWER_LINK,
         intra_node_bytes_per_s=device.link.intra_node_bytes_per_s * SLOWER_LINK,
-    )  # fmt: skip
+    )
     yield (
         "links at half their rate (a slower network, PCIe instead of NVLink)",
         _priced(subject, replace(device, link=link), stack, workload),

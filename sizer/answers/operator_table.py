@@ -87,9 +87,15 @@ def ops_of_subject(subject: Subject, device: Device) -> OperatorTable:
     subject = run_on(subject, device)
     step = Pricer(device, stack=subject.stack).step(subject.operators, subject.workload, subject.model)
     return OperatorTable(
-        subject.where, summary(subject), subject.workload, device, step_time(subject, step, device), step.operators,
-        step.costs, subject.stack.name if step.cost is not None else "",
-    )  # fmt: skip
+        subject.where,
+        summary(subject),
+        subject.workload,
+        device,
+        step_time(subject, step, device),
+        step.operators,
+        step.costs,
+        subject.stack.name if step.cost is not None else "",
+    )
 
 
 def _row(operator: Operator, cost: Cost) -> dict[str, Any]:

@@ -101,9 +101,12 @@ class Training:
 
     def to_dict(self) -> dict[str, Any]:
         return {
-            "tokens": self.tokens, "days": self.days, "device_hours": self.device_hours, "kwh": self.kwh,
+            "tokens": self.tokens,
+            "days": self.days,
+            "device_hours": self.device_hours,
+            "kwh": self.kwh,
             "cost": self.cost,
-        }  # fmt: skip
+        }
 
 
 @frozen
@@ -182,9 +185,17 @@ class Plan(Printable):
 
 
 def plan(
-    model: ModelShape, device: Device, *, gpus: int, global_batch: int, base: Workload,
-    stack: str | SoftwareStack = PLAN_STACK, tokens: float | None = None, price: float | None = None, **options: Any,
-) -> Plan:  # fmt: skip
+    model: ModelShape,
+    device: Device,
+    *,
+    gpus: int,
+    global_batch: int,
+    base: Workload,
+    stack: str | SoftwareStack = PLAN_STACK,
+    tokens: float | None = None,
+    price: float | None = None,
+    **options: Any,
+) -> Plan:
     """Every split of one step over ``gpus`` that fits, from the fastest.
 
     ``base`` gives s, dtype and the attention kernel; ``options`` are those of ``shapes.memory.memory``. ``tokens`` asks
@@ -208,18 +219,32 @@ def plan(
         raise InputError(f"expected a number of devices that some split of the model fits{why}", key="gpus", value=gpus)
     found.sort(key=lambda pair: pair[0].seconds)
     return Plan(
-        gpus, global_batch, device.name, device.memory.bytes, tuple(candidate for candidate, _ in found),
-        tuple(dropped.most_common()), ASSUMPTIONS, f"predicted:{device.name}",
+        gpus,
+        global_batch,
+        device.name,
+        device.memory.bytes,
+        tuple(candidate for candidate, _ in found),
+        tuple(dropped.most_common()),
+        ASSUMPTIONS,
+        f"predicted:{device.name}",
         implementation=options.get("implementation") or base.implementation or "huggingface",
         stack=load_stack(stack).name,
-        ratio_error=found[0][1], power_w=device.power_w, tokens=tokens, price=price,
-    )  # fmt: skip
+        ratio_error=found[0][1],
+        power_w=device.power_w,
+        tokens=tokens,
+        price=price,
+    )
 
 
 def _fitting(
-    model: ModelShape, device: Device, gpus: int, global_batch: int, base: Workload, options: dict[str, Any],
+    model: ModelShape,
+    device: Device,
+    gpus: int,
+    global_batch: int,
+    base: Workload,
+    options: dict[str, Any],
     dropped: Counter[str],
-) -> Iterator[tuple[Workload, int]]:  # fmt: skip
+) -> Iterator[tuple[Workload, int]]:
     for split in _splits(model, device, gpus, base, dropped):
         if global_batch % split.d:
             dropped[f"the global batch is no multiple of DP = {split.d}"] += 1
@@ -296,9 +321,14 @@ def _priced(
     peak = pricer.device.peak_flops.get(workload.dtype)
     gpus = workload.t * workload.p * workload.d * workload.cp
     candidate = Candidate(
-        workload, step.accumulation, step.seconds, step.low, step.high,
+        workload,
+        step.accumulation,
+        step.seconds,
+        step.low,
+        step.high,
         communication_s=sum(seconds for name, seconds in parts.items() if name.endswith(("parallelism", "sends"))),
-        bubble_s=parts.get("pipeline bubble", 0.0), memory_bytes=used,
+        bubble_s=parts.get("pipeline bubble", 0.0),
+        memory_bytes=used,
         mfu=needed_flops / (step.seconds * gpus * peak) if peak else None,
-    )  # fmt: skip
+    )
     return candidate, step.cost.ratio_error

@@ -42,6 +42,4 @@ def named_change(change: Mapping[str, int | str], before: Subject, after: Subjec
         old, new = dimensions(before.model), dimensions(after.model)
         full |= {key: value for key, value in new.items() if value != old.get(key)}
     keys = before.reading.keys if before.reading is not None else {}
-    return {
-        before.name_of(key): value for key, value in full.items() if key in change or not keys or key in keys
-    }  # fmt: skip
+    return {before.name_of(key): value for key, value in full.items() if key in change or not keys or key in keys}

@@ -51,9 +51,14 @@ def report_of(proposals: Proposals, measured: CostSource | None = None) -> Repor
 
 def summary(subject: Subject) -> ModelSummary:
     return ModelSummary(
-        subject.model_type, subject.parameters, subject.active_parameters, dict(subject.dimensions), subject.path,
-        subject.notes, subject.unread,
-    )  # fmt: skip
+        subject.model_type,
+        subject.parameters,
+        subject.active_parameters,
+        dict(subject.dimensions),
+        subject.path,
+        subject.notes,
+        subject.unread,
+    )
 
 
 def step_time(subject: Subject, step: Step, device: Device) -> StepTime:
@@ -72,12 +77,21 @@ def step_time(subject: Subject, step: Step, device: Device) -> StepTime:
     per_request = 1 if workload.decode else workload.s
     tokens = 0 if workload.train else step.accumulation * workload.b * workload.d * per_request
     found = StepTime(
-        step.seconds, step.low, step.high, mfu, flops, step.source, step.accumulation,
+        step.seconds,
+        step.low,
+        step.high,
+        mfu,
+        flops,
+        step.source,
+        step.accumulation,
         *((cost.tier, cost.coverage, dict(cost.parts)) if cost is not None else ()),
-    )  # fmt: skip
+    )
     if not step.seconds:
         return found
     return replace(
-        found, mbu=moved / step.seconds / device.memory.bandwidth_bytes_per_s, tokens_per_s=tokens / step.seconds,
-        phase=workload.phase, tier="extrapolated" if workload.serving else found.tier,
-    )  # fmt: skip
+        found,
+        mbu=moved / step.seconds / device.memory.bandwidth_bytes_per_s,
+        tokens_per_s=tokens / step.seconds,
+        phase=workload.phase,
+        tier="extrapolated" if workload.serving else found.tier,
+    )

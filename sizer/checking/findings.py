@@ -204,7 +204,11 @@ def finding_dict(finding: PricedFinding) -> dict[str, Any]:
         for suggestion in finding.suggestions
     ]
     return {
-        **values, "step_seconds": finding.step_seconds, "suggestions": suggestions,
-        "codes": list(finding.codes or (finding.code,)), "violated": finding.violated,
-        "within_error": finding.within_error, "tier": finding.tier,
-    }  # fmt: skip
+        **values,
+        "step_seconds": finding.step_seconds,
+        "suggestions": suggestions,
+        "codes": list(finding.codes or (finding.code,)),
+        "violated": finding.violated,
+        "within_error": finding.within_error,
+        "tier": finding.tier,
+    }

@@ -139,11 +139,13 @@ def price_offer(
         note = "; ".join(filter(None, (note, "the times here are of it")))
     less_work = step.seconds * (1 - after.flops * scale / step.flops) if step.flops else 0.0
     priced = PricedSuggestion(
-        change=named_change(suggestion.change, subject, changed), step_seconds_change=-gain,
+        change=named_change(suggestion.change, subject, changed),
+        step_seconds_change=-gain,
         parameters_change=changed.parameters - subject.parameters,
         flops_change=round(after.flops * scale) - step.flops,
-        within_error=gain - max(0.0, less_work) <= pricer.error_s(step, after), note=note,
-    )  # fmt: skip
+        within_error=gain - max(0.0, less_work) <= pricer.error_s(step, after),
+        note=note,
+    )
     return Offer(priced, step, frozenset(broken.keys() - left.keys()), suggestion, _tier(by, subject, suggestion))
 
 

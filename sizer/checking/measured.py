@@ -83,15 +83,24 @@ class MeasuredCosts:
         assert found.low is not None
         assert found.high is not None
         return replace(
-            cost, seconds=found.seconds, low=found.low, high=found.high, source=self.source, regime="measured",
+            cost,
+            seconds=found.seconds,
+            low=found.low,
+            high=found.high,
+            source=self.source,
+            regime="measured",
             error=(found.high - found.low) / 2 / found.seconds,
-        )  # fmt: skip
+        )
 
 
 def measured_costs(
-    baseline: Subject, changed: Sequence[Subject], executor: Executor, *, time_limit_s: float | None = None,
+    baseline: Subject,
+    changed: Sequence[Subject],
+    executor: Executor,
+    *,
+    time_limit_s: float | None = None,
     store: str | None = None,
-) -> MeasuredCosts:  # fmt: skip
+) -> MeasuredCosts:
     """Time every operator of ``baseline`` and of the ``changed`` subjects, in the same rounds as what it would replace.
 
     Communication and what has no kernel of its own stay predicted; a note says so.

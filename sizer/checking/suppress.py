@@ -76,9 +76,11 @@ def _per_file(rule: Mapping[str, Any], where: str, prefix: str) -> tuple[str, tu
     for key in ("path", "reason") if "ignore" in rule or "reason" in rule or len(rule) < 2 else ("path",):
         if not isinstance(rule.get(key), str) or not rule[key].strip():
             raise InputError(
-                "expected a text" + (": say why" if key == "reason" else ""), where=where,
-                key=f"{parent}.{key}", value=rule.get(key),
-            )  # fmt: skip
+                "expected a text" + (": say why" if key == "reason" else ""),
+                where=where,
+                key=f"{parent}.{key}",
+                value=rule.get(key),
+            )
     return rule["path"].strip(), _codes(rule, "ignore", where, f"{parent}.")
 
 
@@ -99,6 +101,8 @@ def _known(name: str, key: str, where: str | None = None) -> str:
     if not name or not any(rule.CODE.startswith(name) for rule in RULES):
         raise InputError(
             f"expected a rule's code, a prefix of one or a slug{nearest(name)}; `sizer rules` lists them",
-            where=where, key=key, value=name,
-        )  # fmt: skip
+            where=where,
+            key=key,
+            value=name,
+        )
     return name

@@ -17,9 +17,25 @@ Objections = Mapping[tuple[str, str], bool]
 #: Rules on shapes and splits: the rows of the catalogue that a source asks outright, and small heads, slow by
 #: their shape alone.
 _OF_SHAPES = (
-    "SZ101", "SZ102", "SZ103", "SZ104", "SZ105", "SZ108", "SZ109", "SZ110", "SZ114", "SZ115", "SZ116", "SZ117", "SZ119",
-    "SZ120", "SZ124", "SZ126", "SZ127", "SZ129",
-)  # fmt: skip
+    "SZ101",
+    "SZ102",
+    "SZ103",
+    "SZ104",
+    "SZ105",
+    "SZ108",
+    "SZ109",
+    "SZ110",
+    "SZ114",
+    "SZ115",
+    "SZ116",
+    "SZ117",
+    "SZ119",
+    "SZ120",
+    "SZ124",
+    "SZ126",
+    "SZ127",
+    "SZ129",
+)
 
 
 def context_of(subject: Subject, device: Device, step: Step) -> Context:

@@ -58,10 +58,12 @@ _SIZES = ("m", "n", "k", "tokens", "hidden", "width", "vocab", "heads", "head_di
     "--layout", "layouts", multiple=True, type=click.Choice(["tn", "nn", "nt", "tt"]), help="[default: by phase]"
 )
 @click.option(
-    "--phase", default="forward", show_default=True,
+    "--phase",
+    default="forward",
+    show_default=True,
     type=click.Choice(["forward", "dgrad", "wgrad", "backward", "all"]),
     help="Which products; whole parts run forward, or forward and backward.",
-)  # fmt: skip
+)
 @click.option("--kernel", "kernels", multiple=True, help="Attention: flash, cudnn, efficient, math, flash_attn.")
 @click.option("--compile", "compiled", is_flag=True, help="Whole parts through torch.compile.")
 @click.option(
@@ -70,9 +72,11 @@ _SIZES = ("m", "n", "k", "tokens", "hidden", "width", "vocab", "heads", "head_di
 @click.option("--suite", "suites", multiple=True, type=click.Path(), help="Run a suite file; may be repeated.")
 @click.option("--shard", metavar="I/N", help="With --suite: the I-th of N parts, equal shares of every priority.")
 @click.option(
-    "--budget", type=click.FloatRange(0, min_open=True), metavar="SECONDS",
+    "--budget",
+    type=click.FloatRange(0, min_open=True),
+    metavar="SECONDS",
     help="With --suite: as --time-limit, but first what tells most: the cost model's error times its use in rules.",
-)  # fmt: skip
+)
 @click.option("--dry-run", is_flag=True, help="With --suite: list the jobs in their order and measure nothing.")
 @click.option("--out", type=click.Path(file_okay=False), help="Write each suite's JSONL and summary into this folder.")
 @click.option("--scale", type=float, default=1.0, show_default=True, help="Multiply a suite's sizes (a dry run).")
@@ -91,9 +95,17 @@ _SIZES = ("m", "n", "k", "tokens", "hidden", "width", "vocab", "heads", "head_di
 @ray_options
 @output_options("bench")
 def command(
-    what: str | None, suites: tuple[str, ...], config: str | None, device: str | None, store_path: str | None,
-    ray: str | None, on: str | None, format_: str, output: str | None, **options: Any,
-) -> None:  # fmt: skip
+    what: str | None,
+    suites: tuple[str, ...],
+    config: str | None,
+    device: str | None,
+    store_path: str | None,
+    ray: str | None,
+    on: str | None,
+    format_: str,
+    output: str | None,
+    **options: Any,
+) -> None:
     """Measure operators, a configuration's operators or a suite on the device at hand.
 
     `sizer bench -m 1024 -n 1024 -k 1000:1030:1` times products; `sizer bench mamf` searches the maximum achievable
@@ -214,9 +226,14 @@ class _Run:
 
         limit = time_limit_s if time_limit_s is not None else self.options["time_limit"]
         return measure(
-            jobs, executor=self.session, store=self.store, settings=settings or self.settings, time_limit_s=limit,
-            fresh=self.options["fresh"], progress=self._progress,
-        )  # fmt: skip
+            jobs,
+            executor=self.session,
+            store=self.store,
+            settings=settings or self.settings,
+            time_limit_s=limit,
+            fresh=self.options["fresh"],
+            progress=self._progress,
+        )
 
     def _dtypes(self) -> tuple[str, ...]:
         """As asked, else what the device trains in."""
@@ -239,10 +256,16 @@ class _Run:
                     expected = str(error) if "invalid literal" not in str(error) else "expected integers and ranges"
                     raise InputError(expected, key=option_of(name), value=options[name]) from None
         jobs = jobs_of_op(
-            options["op"], sizes, dtypes=self._dtypes(), batch=options["batch"], phase=options["phase"],
-            layouts=options["layouts"], kernels=options["kernels"], kv_heads=options["kv_heads"],
+            options["op"],
+            sizes,
+            dtypes=self._dtypes(),
+            batch=options["batch"],
+            phase=options["phase"],
+            layouts=options["layouts"],
+            kernels=options["kernels"],
+            kv_heads=options["kv_heads"],
             compiled=options["compiled"],
-        )  # fmt: skip
+        )
         sweep = self._measure(jobs)
         rows = rows_of(jobs, sweep, device_of(self.session.environment))
         return Table(rows, sweep, self.session.environment, self._by_device())
@@ -276,9 +299,15 @@ class _Run:
 
         device = device_of(self.session.environment)
         found = find_maximum(
-            dtype, executor=self.session, device=device, store=self.store, settings=self.settings,
-            time_limit_s=time_limit_s, scale=self.options["scale"], progress=self._progress,
-        )  # fmt: skip
+            dtype,
+            executor=self.session,
+            device=device,
+            store=self.store,
+            settings=self.settings,
+            time_limit_s=time_limit_s,
+            scale=self.options["scale"],
+            progress=self._progress,
+        )
         published = device.mamf_flops.get(dtype) if device is not None else None
         return Peak(found, self.session.environment, published)
 
@@ -336,13 +365,16 @@ class _Run:
         make_folder(str(folder))
         write_rows(results, folder / f"{suite.name}.jsonl")
         summary = {
-            "suite": suite.name, "title": suite.title, "scale": self.options["scale"],
+            "suite": suite.name,
+            "title": suite.title,
+            "scale": self.options["scale"],
             "jobs": len({job.key for job in suite.jobs}),
-            "environment": self.session.environment.to_dict(), "results": len(results),
+            "environment": self.session.environment.to_dict(),
+            "results": len(results),
             "left": None if sweep is None else len(sweep.left),
             "drift": None if sweep is None else asdict(sweep.drift),
             "elapsed_s": None if sweep is None else sweep.elapsed_s,
-        }  # fmt: skip
+        }
         write_whole(folder / f"{suite.name}.summary.json", (json.dumps(summary, indent=2) + "\n").encode())
 
 

@@ -18,9 +18,12 @@ if TYPE_CHECKING:
 @click.command("calibrate")
 @click.option("--device", metavar="NAME", help="Whose constants. [default: h100-sxm; with --quick what is here]")
 @click.option(
-    "--from", "sources", multiple=True, metavar="PATH",
+    "--from",
+    "sources",
+    multiple=True,
+    metavar="PATH",
     help="Measurements: parquet, CSV, JSONL or sizer's database. Repeatable.",
-)  # fmt: skip
+)
 @click.option("--quick", is_flag=True, help="Measure about 50 chosen products on the device at hand, and refine.")
 @click.option(
     "--largest", type=click.IntRange(128), default=16384, show_default=True, help="Largest side with --quick."
@@ -56,8 +59,9 @@ def command(
         if here is None:
             raise InputError(
                 f"measuring is on {session.environment.device}: expected a .toml file of it",
-                key="--device", value=device or "none",
-            )  # fmt: skip
+                key="--device",
+                value=device or "none",
+            )
         target = here
         dtype = "bf16" if "bf16" in target.peak_flops else "fp16"
         with Store.open(store) as kept:

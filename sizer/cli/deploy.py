@@ -40,8 +40,13 @@ def command(
     from sizer.answers.deploy import deploy
 
     found = deploy(
-        config_argument(config), tp=tp, ep=ep, recipe=recipe, device=device, engines=engines,
+        config_argument(config),
+        tp=tp,
+        ep=ep,
+        recipe=recipe,
+        device=device,
+        engines=engines,
         config_format=config_format,
-    )  # fmt: skip
+    )
     write_answer("deploy", found, format_, output)
     context.exit(0 if found.ok else 1)

@@ -32,9 +32,12 @@ if TYPE_CHECKING:
 @click.argument("paths", nargs=-1, metavar="[OLD NEW | --git REV [PATH...]]")
 @click.option("--git", "revision", metavar="REV", help="Old is what this git revision holds, new what is here.")
 @click.option(
-    "--device", "devices", multiple=True, metavar="NAME", help="Target (`sizer devices`); several allowed. "
-    f"[default: {DEFAULT_DEVICE}]",
-)  # fmt: skip
+    "--device",
+    "devices",
+    multiple=True,
+    metavar="NAME",
+    help=f"Target (`sizer devices`); several allowed. [default: {DEFAULT_DEVICE}]",
+)
 @stack_option
 @workload_options
 @click.option("--select", multiple=True, metavar="CODES", help="Only these rules (codes, prefixes or slugs).")
@@ -50,9 +53,12 @@ if TYPE_CHECKING:
 @click.option("--max-step-regression", metavar="PERCENT", help="Exit 1 where a token takes longer by more: 1%.")
 @click.option("--max-memory", metavar="BYTES", help="Exit 1 where a device needs more: 72GiB, or 90% of what it has.")
 @click.option(
-    "--fail-on", type=click.Choice(["warning", "error", "info", "never"]), default="warning", show_default=True,
+    "--fail-on",
+    type=click.Choice(["warning", "error", "info", "never"]),
+    default="warning",
+    show_default=True,
     help="Exit 1 on findings added at or above this severity.",
-)  # fmt: skip
+)
 @click.option("--models-only", is_flag=True, help="Pass over files that are no model configuration, with a note.")
 @output_options("diff")
 def command(
@@ -90,9 +96,15 @@ def command(
     for pair in _pairs(paths, revision, models_only):
         try:
             read = partial(
-                settle, _of(pair), device=devices[0] if devices else None, stack=stack, select=codes(select),
-                ignore=codes(ignore), extend_select=codes(extend_select), workload=given(workload),
-            )  # fmt: skip
+                settle,
+                _of(pair),
+                device=devices[0] if devices else None,
+                stack=stack,
+                select=codes(select),
+                ignore=codes(ignore),
+                extend_select=codes(extend_select),
+                workload=given(workload),
+            )
             sides = _read(pair, read, notes)
             if sides is None:
                 continue

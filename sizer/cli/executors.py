@@ -25,9 +25,10 @@ def ray_options(function: F) -> F:
         "--on", metavar="TYPES", help="With --ray: types of accelerators, how many: H100:2,A100:1. [default: all]"
     )(function)
     return click.option(
-        "--ray", metavar="ADDRESS",
+        "--ray",
+        metavar="ADDRESS",
         help="Measure on a Ray cluster's accelerators: auto, or HOST:PORT of its head (needs sizer[ray]).",
-    )(function)  # fmt: skip
+    )(function)
 
 
 def executors(

@@ -42,7 +42,7 @@ def command(
     format_: str,
     output: str | None,
     **workload: Any,
-) -> None:  # fmt: skip
+) -> None:
     """Say what takes memory on one device, what fits it and the largest microbatch, any integer.
 
     Exit code 1: the workload does not fit the device.
@@ -51,9 +51,14 @@ def command(
 
     try:
         found = memory(
-            config_argument(config), device=device, config_format=config_format, stack=stack, loss=loss,
-            weight_dtype=weight_dtype, **given(workload),
-        )  # fmt: skip
+            config_argument(config),
+            device=device,
+            config_format=config_format,
+            stack=stack,
+            loss=loss,
+            weight_dtype=weight_dtype,
+            **given(workload),
+        )
     except InputError as error:
         raise option_error(error) from None
     write_answer("memory", found, format_, output)

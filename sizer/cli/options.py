@@ -67,7 +67,10 @@ def workload_options(function: F) -> F:
     options = (
         click.option("-b", "--microbatch", "b", type=COUNT, help="Sequences a microbatch. [default: the file's, or 4]"),
         click.option(
-            "-s", "--sequence", "s", type=COUNT,
+            "-s",
+            "--sequence",
+            "s",
+            type=COUNT,
             help="Tokens a sequence. [default: the file's, or 4096, at most the model's longest]",
         ),
         click.option("--decoder-sequence", "decoder_s", type=int, help="Target tokens of an encoder-decoder."),
@@ -81,20 +84,24 @@ def workload_options(function: F) -> F:
         click.option("--replicas", type=int, help="HSDP: groups of ranks that each shard the model. [default: 1]"),
         click.option("--gpus", type=COUNT, help="Devices; --dp follows as GPUs / (TP x PP x CP)."),
         click.option(
-            "--no-overlap", metavar="NAMES",
+            "--no-overlap",
+            metavar="NAMES",
             help=f"Communication beside no computing, of {', '.join(NOT_OVERLAPPED)}, or none. [default: the file's]",
         ),
         click.option("--global-batch", type=COUNT, help="Sequences a step; gradient accumulation follows."),
         click.option("--zero", type=click.IntRange(0, 3), help="ZeRO stage. [default: 0]"),
         click.option(
-            "--attention", type=click.Choice(CHOICES), metavar="KERNEL",
+            "--attention",
+            type=click.Choice(CHOICES),
+            metavar="KERNEL",
             help=f"Attention kernel: {', '.join(CHOICES)}. [default: auto, the device's usual one]",
         ),
         click.option(
             "--recipe", type=click.Choice(RECIPES), help="Low-precision recipe of the products. [default: by --dtype]"
         ),
         click.option(
-            "--phase", type=click.Choice(get_args(RunPhase)),
+            "--phase",
+            type=click.Choice(get_args(RunPhase)),
             help="What is run: training, a prompt (infer, prefill) or a step of generating. [default: train]",
         ),
         click.option(
@@ -107,13 +114,15 @@ def workload_options(function: F) -> F:
             "--speculative", type=click.IntRange(0), help="Decoding: drafted tokens a request and step. [default: 0]"
         ),
         click.option(
-            "--checkpointing", type=click.Choice(["none", "selective", "full"]),
+            "--checkpointing",
+            type=click.Choice(["none", "selective", "full"]),
             help="Activation checkpointing. [default: none]",
         ),
         click.option("--sequence-parallel/--no-sequence-parallel", default=None, help="Split norms over the TP group."),
         click.option("--fused-qkv/--no-fused-qkv", default=None, help="One QKV product. [default: as the model class]"),
         click.option(
-            "--fused-gate-up/--no-fused-gate-up", default=None,
+            "--fused-gate-up/--no-fused-gate-up",
+            default=None,
             help="One gate and up product. [default: as the model class]",
         ),
         click.option(
@@ -125,29 +134,34 @@ def workload_options(function: F) -> F:
         ),
         click.option("--base", metavar="TYPE", help=f"LoRA's frozen weights: {', '.join(BASES)}. [default: by method]"),
         click.option(
-            "--frozen-architecture", is_flag=True, default=None,
+            "--frozen-architecture",
+            is_flag=True,
+            default=None,
             help="A released model: advise the workload only (--finetune implies it).",
         ),
         click.option(
             "--optimizer", metavar="NAME", help="Whose states are kept (a wrong name lists them). [default: adamw]"
         ),
         click.option(
-            "--precision", metavar="NAME",
+            "--precision",
+            metavar="NAME",
             help="What parameters are kept in (a wrong name lists them). [default: by --dtype]",
         ),
         click.option(
-            "--implementation", type=click.Choice(get_args(Implementation)),
+            "--implementation",
+            type=click.Choice(get_args(Implementation)),
             help="Whose kernels save activations: transformers' modules or Megatron's. [default: the file's]",
         ),
         click.option(
             "--expert-load", type=float, help="Fullest expert's tokens over the mean. [default: 1.0, even routing]"
         ),
         click.option(
-            "--dispatcher", type=click.Choice(get_args(Dispatcher)),
+            "--dispatcher",
+            type=click.Choice(get_args(Dispatcher)),
             help="Experts' tokens: flex (DeepEP, HybridEP: once a node) or alltoall (every copy). [default: flex]",
         ),
         click.option("--ep-overlap", is_flag=True, default=None, help="Dispatch beside another batch's computing."),
-    )  # fmt: skip
+    )
     for option in reversed(options):
         function = option(function)
     return function
@@ -156,9 +170,13 @@ def workload_options(function: F) -> F:
 def trace_options(function: F) -> F:
     """``--trace`` and ``--tp-plan``, passed on as ``trace`` and ``plan`` (a mapping, or None where not given)."""
     function = click.option(
-        "--tp-plan", "plan", multiple=True, metavar="GLOB=STYLE", callback=_plan,
+        "--tp-plan",
+        "plan",
+        multiple=True,
+        metavar="GLOB=STYLE",
+        callback=_plan,
         help="With --trace: how modules are split over --tp, colwise or rowwise. [default: transformers' own plan]",
-    )(function)  # fmt: skip
+    )(function)
     return click.option(
         "--trace", is_flag=True, help="List operators by tracing the model class (needs sizer[trace])."
     )(function)
@@ -195,9 +213,12 @@ def output_options(command: str) -> Callable[[F], F]:
     def decorate(function: F) -> F:
         if drawn(command):
             function = click.option(
-                "--plot", metavar="FILE", expose_value=False, callback=_picture,
+                "--plot",
+                metavar="FILE",
+                expose_value=False,
+                callback=_picture,
                 help="Draw the page's charts too: .png, .svg or .pdf (needs sizer[plot]).",
-            )(function)  # fmt: skip
+            )(function)
         function = click.option(
             "-o", "--output", type=click.Path(dir_okay=False), metavar="FILE", help="Write here, not to the terminal."
         )(function)
@@ -318,14 +339,22 @@ def config_options(function: F) -> F:
     options = (
         click.option("--config-format", metavar="NAME", help="The file's format. [default: detected]"),
         click.option(
-            "--set", multiple=True, metavar="KEY=VALUE", expose_value=False, callback=_kept,
+            "--set",
+            multiple=True,
+            metavar="KEY=VALUE",
+            expose_value=False,
+            callback=_kept,
             help="Replace or add a key of the file (a script's variable too); several allowed.",
         ),
         click.option(
-            "--training", multiple=True, metavar="FILE", expose_value=False, callback=_kept,
+            "--training",
+            multiple=True,
+            metavar="FILE",
+            expose_value=False,
+            callback=_kept,
             help="A trainer's settings for the workload: ds_config.json, accelerate's YAML, TrainingArguments' JSON.",
         ),
-    )  # fmt: skip
+    )
     for option in reversed(options):
         function = option(function)
     return function

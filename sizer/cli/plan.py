@@ -66,7 +66,7 @@ def command(
     config_format: str | None,
     format_: str,
     output: str | None,
-) -> None:  # fmt: skip
+) -> None:
     """List the fastest ways to spread a training step over N devices, as far as the cost model can tell."""
     from shapes.device import load_device
     from shapes.software_stack import load_stack
@@ -85,9 +85,17 @@ def command(
     if subject.model is None:
         raise InputError("expected a model type that sizer reads: a plan needs named sizes", where=config)
     found = plan(
-        subject.model, load_device(device), gpus=gpus, global_batch=global_batch, base=subject.workload,
-        stack=stack if stack is not None else PLAN_STACK, tokens=tokens, price=price, optimizer=optimizer,
-        precision=precision, implementation=implementation or subject.implementation,
+        subject.model,
+        load_device(device),
+        gpus=gpus,
+        global_batch=global_batch,
+        base=subject.workload,
+        stack=stack if stack is not None else PLAN_STACK,
+        tokens=tokens,
+        price=price,
+        optimizer=optimizer,
+        precision=precision,
+        implementation=implementation or subject.implementation,
         loss=None if stack is None else load_stack(stack).loss,
-    )  # fmt: skip
+    )
     write_answer("plan", replace(found, top=top), format_, output)

@@ -126,11 +126,18 @@ def command(
     low, high = _bounds(range_, "--range", int)
     ends = _bounds(aspect, "--aspect", float)
     limits = Limits(
-        _share(tolerance, "--tolerance"), low, high, step, misaligned,
+        _share(tolerance, "--tolerance"),
+        low,
+        high,
+        step,
+        misaligned,
         aspect=(ends[0] or 1e-9, ends[1] or 1e9) if aspect is not None else None,
-        head_dims=_list(head_dims, "--head-dim"), seq_lens=_list(seq_lens, "--seq-lens"), tp_ready=tp_ready,
-        keep=_names(keep), vary=_names(vary),
-    )  # fmt: skip
+        head_dims=_list(head_dims, "--head-dim"),
+        seq_lens=_list(seq_lens, "--seq-lens"),
+        tp_ready=tp_ready,
+        keep=_names(keep),
+        vary=_names(vary),
+    )
     if ray is not None and source == "predict":
         raise InputError("expected --measure with it", key="--ray", value=ray)
     measure: Any = source == "measure" or ray is not None or (source is None and not device and accelerator_here())
@@ -140,12 +147,16 @@ def command(
         reading = None if named is None else read_config(config_argument(named), config_format=config_format)
         with resumable() as may_stop, _progress("measuring" if measure else "pricing", may_stop) as progress:
             result = search(
-                reading, device=device or None, limits=limits, measure=measure,
-                regret=_share(regret, "--regret") if regret is not None else None, progress=progress,
+                reading,
+                device=device or None,
+                limits=limits,
+                measure=measure,
+                regret=_share(regret, "--regret") if regret is not None else None,
+                progress=progress,
                 serving=_fields(serving, "--serving") if serving is not None else None,
                 training_budget=_share(training_budget, "--training-budget") if training_budget is not None else None,
                 **given(options),
-            )  # fmt: skip
+            )
     except InputError as error:
         raise option_error(error) from None
     if emit and format_ not in ("text", "json"):

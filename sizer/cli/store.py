@@ -21,9 +21,12 @@ MAX_IMPORT = 2**29
 
 @click.group()
 @click.option(
-    "--store", "path", type=click.Path(dir_okay=False), metavar="PATH",
+    "--store",
+    "path",
+    type=click.Path(dir_okay=False),
+    metavar="PATH",
     help="The store. [default: SIZER_STORE, else the user's cache folder]",
-)  # fmt: skip
+)
 @click.pass_context
 def command(context: click.Context, path: str | None) -> None:
     """List, export, import, compare, merge, prune or repair stored measurements."""

@@ -95,6 +95,7 @@ def _git(*arguments: str, of: str | None = None) -> str:
         said = ran.stderr.decode("utf-8", "replace").strip().splitlines()
         raise InputError(
             "expected a revision that git knows" if of is not None else f"git: {said[-1] if said else 'failed'}",
-            key="--git", value=of,
-        )  # fmt: skip
+            key="--git",
+            value=of,
+        )
     return ran.stdout.decode("utf-8", "surrogateescape")

@@ -19,9 +19,15 @@ class Fields:
     """
 
     def __init__(
-        self, config: Mapping[str, Any], where: str, *, defaults: Mapping[str, Any] | None = None, prefix: str = "",
-        asked: set[str] | None = None, present: frozenset[str] = frozenset(),
-    ) -> None:  # fmt: skip
+        self,
+        config: Mapping[str, Any],
+        where: str,
+        *,
+        defaults: Mapping[str, Any] | None = None,
+        prefix: str = "",
+        asked: set[str] | None = None,
+        present: frozenset[str] = frozenset(),
+    ) -> None:
         self.config = config
         self.where = where
         self.prefix = prefix

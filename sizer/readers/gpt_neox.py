@@ -26,9 +26,20 @@ KEYS = {
     "top_k": "moe_top_k",
 }
 #: Keys that GPT-NeoX has and Megatron has not.
-OWN = ("mlp_type", "no_weight_tying", "pos_emb", "model_parallel_size", "pipe_parallel_size", "gpt_j_residual",
-       "train_micro_batch_size_per_gpu", "mlp_multiple_of", "rotary_pct", "gpt_j_tied", "attention_config",
-       "zero_optimization")  # fmt: skip
+OWN = (
+    "mlp_type",
+    "no_weight_tying",
+    "pos_emb",
+    "model_parallel_size",
+    "pipe_parallel_size",
+    "gpt_j_residual",
+    "train_micro_batch_size_per_gpu",
+    "mlp_multiple_of",
+    "rotary_pct",
+    "gpt_j_tied",
+    "attention_config",
+    "zero_optimization",
+)
 GATED = ("swiglu", "geglu", "reglu", "bilinear", "glu")
 #: Parameters per channel of each norm; scalenorm has one in all.
 NORMS = {"layernorm": 2, "te_layernorm": 2, "rmsnorm": 1, "te_rmsnorm": 1, "non_parametric_layernorm": 0}
@@ -62,11 +73,19 @@ def read(config: Mapping[str, Any], where: str) -> Reading:
     attention, extra = _attention(fields, hidden, heads, weights)
     dense, moe = _mlp(fields, hidden), _mixture(fields, hidden)
     every = fields.integer("moe_expert_interval", default=1)
-    blocks = run_lengths([
-        Block(attention, moe if moe is not None and layer % every == 0 else dense, norm_weights=weights, extra=extra,
-              parallel=parallel, dropout=fields.number("hidden_dropout", default=0.0))
-        for layer in range(len(kinds))
-    ])  # fmt: skip
+    blocks = run_lengths(
+        [
+            Block(
+                attention,
+                moe if moe is not None and layer % every == 0 else dense,
+                norm_weights=weights,
+                extra=extra,
+                parallel=parallel,
+                dropout=fields.number("hidden_dropout", default=0.0),
+            )
+            for layer in range(len(kinds))
+        ]
+    )
     learned = fields.text("pos_emb", default="learned") == "learned"
     rows = fields.integer("max_position_embeddings", "seq_length") if learned else 0
     rows += fields.count("opt_pos_emb_offset") if learned else 0
@@ -81,10 +100,17 @@ def read(config: Mapping[str, Any], where: str) -> Reading:
         notes += ("GPT-NeoX rounds the products of this MLP to widths that do not fit each other: set mlp_multiple_of",)
     workload = _workload(fields)
     return Reading(
-        model, NAME, where, keys=_keys(config, model), workload=workload, config=config,
-        asked=frozenset(fields.asked), longest=fields.optional("seq_length"), notes=notes,
+        model,
+        NAME,
+        where,
+        keys=_keys(config, model),
+        workload=workload,
+        config=config,
+        asked=frozenset(fields.asked),
+        longest=fields.optional("seq_length"),
+        notes=notes,
         unread=left,
-    )  # fmt: skip
+    )
 
 
 def _attention_kinds(fields: Fields, layers: int) -> tuple[list[str], tuple[Unread, ...]]:
@@ -123,9 +149,16 @@ def _attention(
     bias = fields.flag("use_bias_in_attn_linear", default=True)
     window = fields.optional("sliding_window_width")
     attention = AttentionShape(
-        heads, kv, hidden // heads, qkv_bias=bias, o_bias=bias, fused_qkv=True, rotary_dim=rotary, window=window,
+        heads,
+        kv,
+        hidden // heads,
+        qkv_bias=bias,
+        o_bias=bias,
+        fused_qkv=True,
+        rotary_dim=rotary,
+        window=window,
         dropout=fields.number("attention_dropout", default=0.0),
-    )  # fmt: skip
+    )
     return attention, (("attention.qk_norm", weights * hidden),) if fields.flag("use_qk_layernorm") else ()
 
 
@@ -183,17 +216,21 @@ def _vocab(fields: Fields) -> tuple[int, tuple[str, ...]]:
     names = (file.rpartition("/")[2], file, kind, "gpt-neox-20b" if kind == "HFTokenizer" else "")
     name, size = next(((one, found) for one in names if (found := tokenizer_size(one))), (kind, None))
     if size is None:
-        raise fields.error(f"expected this key: {kind} decides it and its size is not known; --set vocab_size=N",
-                           "vocab_size")  # fmt: skip
+        raise fields.error(
+            f"expected this key: {kind} decides it and its size is not known; --set vocab_size=N", "vocab_size"
+        )
     padded = -(-size // step) * step
     return padded, (f"no vocab_size: {size:,} tokens of {name} are taken, padded to {padded:,}",)
 
 
 def _workload(fields: Fields) -> dict[str, Any]:
     names = {
-        "s": "seq_length", "b": "train_micro_batch_size_per_gpu", "t": "model_parallel_size",
-        "p": "pipe_parallel_size", "global_batch": "train_batch_size",
-    }  # fmt: skip
+        "s": "seq_length",
+        "b": "train_micro_batch_size_per_gpu",
+        "t": "model_parallel_size",
+        "p": "pipe_parallel_size",
+        "global_batch": "train_batch_size",
+    }
     # A pipeline of 0 stages is DeepSpeed's way of saying none.
     found: dict[str, Any] = {key: value for key, name in names.items() if (value := fields.count(name))}
     found |= zero_optimization(fields.nested("zero_optimization"))

@@ -94,19 +94,32 @@ def decoder(
     dropout = fields.number("resid_pdrop", "hidden_dropout", "dropout", "residual_dropout", default=0.0)
     blocks = run_lengths(
         [
-            Block(attention_of(layer), mlp_of(layer), norms=norms, norm_weights=norm_weights, parallel=parallel,
-                  dropout=dropout)
+            Block(
+                attention_of(layer),
+                mlp_of(layer),
+                norms=norms,
+                norm_weights=norm_weights,
+                parallel=parallel,
+                dropout=dropout,
+            )
             for layer in range(layer_count(fields, *layer_names))
         ]
-    )  # fmt: skip
+    )
     stack = Stack(
-        "decoder", fields.integer(*HIDDEN), blocks, positions=positions, embedding_norm=embedding_norm,
+        "decoder",
+        fields.integer(*HIDDEN),
+        blocks,
+        positions=positions,
+        embedding_norm=embedding_norm,
         final_norm=norm_weights if final_norm is None else final_norm,
-    )  # fmt: skip
+    )
     return ModelShape(
-        fields.text("model_type"), (stack,), vocab=fields.integer("vocab_size"),
-        tied=fields.flag("tie_word_embeddings"), **model,
-    )  # fmt: skip
+        fields.text("model_type"),
+        (stack,),
+        vocab=fields.integer("vocab_size"),
+        tied=fields.flag("tie_word_embeddings"),
+        **model,
+    )
 
 
 def windows(fields: Fields, *, sliding: Callable[[int], bool]) -> Callable[[int], int | None]:

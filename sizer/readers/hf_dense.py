@@ -32,11 +32,10 @@ def qwen3(fields: Fields) -> ModelShape:
     bias, window = fields.flag("attention_bias"), _qwen_windows(fields)
     mlp = MlpShape(fields.integer("intermediate_size"))
     return decoder(
-        fields, mlp_of=lambda _: mlp,
-        attention_of=lambda layer: attention(
-            fields, qkv_bias=bias, o_bias=bias, qk_norm="head", window=window(layer)
-        ),
-    )  # fmt: skip
+        fields,
+        mlp_of=lambda _: mlp,
+        attention_of=lambda layer: attention(fields, qkv_bias=bias, o_bias=bias, qk_norm="head", window=window(layer)),
+    )
 
 
 def _qwen_windows(fields: Fields) -> Callable[[int], int | None]:
@@ -60,11 +59,13 @@ def gemma2(fields: Fields) -> ModelShape:
     window = windows(fields, sliding=lambda layer: (layer + 1) % every != 0)
     mlp = MlpShape(fields.integer("intermediate_size"))
     return decoder(
-        fields, norms=4, mlp_of=lambda _: mlp,
+        fields,
+        norms=4,
+        mlp_of=lambda _: mlp,
         attention_of=lambda layer: attention(
             fields, qkv_bias=bias, o_bias=bias, qk_norm="head" if third else "none", window=window(layer)
         ),
-    )  # fmt: skip
+    )
 
 
 def phi(fields: Fields) -> ModelShape:
@@ -73,9 +74,14 @@ def phi(fields: Fields) -> ModelShape:
     core = attention(fields, qkv_bias=True, o_bias=True, qk_norm=norm, qk_norm_weights=2, rotary_share=share)
     mlp = MlpShape(fields.integer("intermediate_size"), gated=False, bias=True)
     return decoder(
-        fields, attention_of=lambda _: core, mlp_of=lambda _: mlp, norms=1, norm_weights=2, parallel=True,
+        fields,
+        attention_of=lambda _: core,
+        mlp_of=lambda _: mlp,
+        norms=1,
+        norm_weights=2,
+        parallel=True,
         head_bias=True,
-    )  # fmt: skip
+    )
 
 
 def phi3(fields: Fields) -> ModelShape:
@@ -92,18 +98,28 @@ def gpt2(fields: Fields) -> ModelShape:
     core = attention(fields, qkv_bias=True, o_bias=True, fused_qkv=True, kv_heads=shared, rotary_share=0.0)
     positions = fields.integer(*POSITIONS)
     return decoder(
-        fields, attention_of=lambda _: core, mlp_of=lambda _: _four_h(fields), norm_weights=2, positions=positions,
+        fields,
+        attention_of=lambda _: core,
+        mlp_of=lambda _: _four_h(fields),
+        norm_weights=2,
+        positions=positions,
         max_positions=positions,
-    )  # fmt: skip
+    )
 
 
 def gptj(fields: Fields) -> ModelShape:
     rotary = fields.count("rotary_dim") / head_dim(fields)
     core = attention(fields, kv_heads=fields.integer(*HEADS), rotary_share=min(rotary, 1.0) or 1.0)
     return decoder(
-        fields, attention_of=lambda _: core, mlp_of=lambda _: _four_h(fields), norms=1, norm_weights=2, parallel=True,
-        head_bias=True, max_positions=fields.optional(*POSITIONS),
-    )  # fmt: skip
+        fields,
+        attention_of=lambda _: core,
+        mlp_of=lambda _: _four_h(fields),
+        norms=1,
+        norm_weights=2,
+        parallel=True,
+        head_bias=True,
+        max_positions=fields.optional(*POSITIONS),
+    )
 
 
 def _four_h(fields: Fields) -> MlpShape:
@@ -123,9 +139,12 @@ def gpt_neox(fields: Fields) -> ModelShape:
     )
     mlp = MlpShape(fields.integer("intermediate_size"), gated=False, bias=True)
     return decoder(
-        fields, attention_of=lambda _: core, mlp_of=lambda _: mlp, norm_weights=2,
+        fields,
+        attention_of=lambda _: core,
+        mlp_of=lambda _: mlp,
+        norm_weights=2,
         parallel=fields.flag("use_parallel_residual", default=True),
-    )  # fmt: skip
+    )
 
 
 def opt(fields: Fields) -> ModelShape:
@@ -140,10 +159,17 @@ def opt(fields: Fields) -> ModelShape:
     into = (Linear("project_in", hidden, width),) if width != hidden else ()
     out = (Linear("project_out", width, hidden),) if width != hidden else ()
     return decoder(
-        fields, attention_of=lambda _: core, mlp_of=lambda _: mlp, norm_weights=affine,
-        final_norm=affine if before else 0, positions=positions + 2, max_positions=positions,
-        embedding_dim=None if width == hidden else width, after_embedding=into, before_head=out,
-    )  # fmt: skip
+        fields,
+        attention_of=lambda _: core,
+        mlp_of=lambda _: mlp,
+        norm_weights=affine,
+        final_norm=affine if before else 0,
+        positions=positions + 2,
+        max_positions=positions,
+        embedding_dim=None if width == hidden else width,
+        after_embedding=into,
+        before_head=out,
+    )
 
 
 def bloom(fields: Fields) -> ModelShape:
@@ -164,17 +190,25 @@ def falcon(fields: Fields) -> ModelShape:
     bias, parallel = fields.flag("bias"), fields.flag("parallel_attn", default=True)
     two_norms = not parallel or (fields.optional("num_ln_in_parallel_attn") or (2 if new else 1)) == 2
     core = attention(
-        fields, qkv_bias=bias, o_bias=bias, fused_qkv=True, kv_heads=shared,
+        fields,
+        qkv_bias=bias,
+        o_bias=bias,
+        fused_qkv=True,
+        kv_heads=shared,
         rotary_share=0.0 if fields.flag("alibi") else 1.0,
-    )  # fmt: skip
+    )
     if not fields.flag("alibi"):
         core = replace(core, dropout=0.0)  # the class drops out probabilities beside alibi alone
     width = fields.optional("ffn_hidden_size") or 4 * fields.integer(*HIDDEN)
     mlp = MlpShape(width, gated=False, bias=bias)
     return decoder(
-        fields, attention_of=lambda _: core, mlp_of=lambda _: mlp, norms=2 if two_norms else 1, norm_weights=2,
+        fields,
+        attention_of=lambda _: core,
+        mlp_of=lambda _: mlp,
+        norms=2 if two_norms else 1,
+        norm_weights=2,
         parallel=parallel,
-    )  # fmt: skip
+    )
 
 
 def mpt(fields: Fields) -> ModelShape:
@@ -191,9 +225,13 @@ def stablelm(fields: Fields) -> ModelShape:
     core = attention(fields, qkv_bias=fields.flag("use_qkv_bias"), qk_norm=norm, rotary_share=share)
     mlp = MlpShape(fields.integer("intermediate_size"))
     return decoder(
-        fields, attention_of=lambda _: core, mlp_of=lambda _: mlp, norms=1 if parallel else 2, norm_weights=2,
+        fields,
+        attention_of=lambda _: core,
+        mlp_of=lambda _: mlp,
+        norms=1 if parallel else 2,
+        norm_weights=2,
         parallel=parallel,
-    )  # fmt: skip
+    )
 
 
 def starcoder2(fields: Fields) -> ModelShape:

@@ -22,9 +22,7 @@ def bert(fields: Fields) -> ModelShape:
     dropout = fields.number("hidden_dropout_prob", default=0.1)
     block = Block(core, mlp, norm_weights=2, count=layer_count(fields), dropout=dropout)
     types = (("token_type_embeddings", fields.count("type_vocab_size") * hidden),)
-    stack = Stack(
-        "encoder", hidden, (block,), positions=rows, embedding_norm=2, final_norm=0, extra=types
-    )  # fmt: skip
+    stack = Stack("encoder", hidden, (block,), positions=rows, embedding_norm=2, final_norm=0, extra=types)
     named = fields.raw("architectures", default=None)
     architecture = named[0] if isinstance(named, list) and named and isinstance(named[0], str) else ""
     pooler = Linear("pooler", hidden, hidden, True, rows=1)
@@ -35,10 +33,16 @@ def bert(fields: Fields) -> ModelShape:
     if pretraining:
         before += (Linear("next_sentence", 2, hidden, True, rows=1),)
     return ModelShape(
-        fields.text("model_type"), (stack,), vocab=fields.integer("vocab_size"),
-        tied=fields.flag("tie_word_embeddings", default=True), head=has_head, head_bias=has_head, before_head=before,
-        max_positions=rows - offset, extra=(("head_norm", 2 * hidden),) if has_head else (),
-    )  # fmt: skip
+        fields.text("model_type"),
+        (stack,),
+        vocab=fields.integer("vocab_size"),
+        tied=fields.flag("tie_word_embeddings", default=True),
+        head=has_head,
+        head_bias=has_head,
+        before_head=before,
+        max_positions=rows - offset,
+        extra=(("head_norm", 2 * hidden),) if has_head else (),
+    )
 
 
 def t5(fields: Fields) -> ModelShape:
@@ -66,10 +70,12 @@ def t5(fields: Fields) -> ModelShape:
         core(causal=True), mlp, cross=core(causal=False, cross=True), norms=3, count=decoder_layers, dropout=dropout
     )
     return ModelShape(
-        "t5", (Stack("encoder", hidden, (encoder,), extra=biases), Stack("decoder", hidden, (decoder,), extra=biases)),
+        "t5",
+        (Stack("encoder", hidden, (encoder,), extra=biases), Stack("decoder", hidden, (decoder,), extra=biases)),
         # transformers 5's T5Config sets tie_word_embeddings to True whatever the file says; it scales the output by it.
-        vocab=fields.integer("vocab_size"), tied=True,
-    )  # fmt: skip
+        vocab=fields.integer("vocab_size"),
+        tied=True,
+    )
 
 
 def bart(fields: Fields) -> ModelShape:
@@ -77,17 +83,25 @@ def bart(fields: Fields) -> ModelShape:
     positions = fields.integer(*POSITIONS)
     stacks = tuple(
         Stack(
-            side, fields.integer(*HIDDEN), (_bart_block(fields, side),), positions=positions + 2, embedding_norm=2,
+            side,
+            fields.integer(*HIDDEN),
+            (_bart_block(fields, side),),
+            positions=positions + 2,
+            embedding_norm=2,
             final_norm=0,
         )
         for side in ("encoder", "decoder")
-    )  # fmt: skip
+    )
     tied = fields.flag("tie_word_embeddings", default=True)
     # Untied, the class keeps a table for each side beside the shared one, which then nothing reads.
     return ModelShape(
-        "bart", stacks, vocab=fields.integer("vocab_size"), tied=tied, max_positions=positions,
+        "bart",
+        stacks,
+        vocab=fields.integer("vocab_size"),
+        tied=tied,
+        max_positions=positions,
         embedding_tables=1 if tied else 3,
-    )  # fmt: skip
+    )
 
 
 def whisper(fields: Fields) -> ModelShape:
@@ -99,16 +113,22 @@ def whisper(fields: Fields) -> ModelShape:
         Linear("conv2", hidden, 3 * hidden, True, kind="conv", rows=frames),
     )
     encoder = Stack(
-        "encoder", hidden, (_bart_block(fields, "encoder", k_bias=False),), length=frames, front=front,
-        positions=frames, final_norm=2,
-    )  # fmt: skip
-    decoder = Stack(
-        "decoder", hidden, (_bart_block(fields, "decoder", k_bias=False),), positions=targets, final_norm=2
-    )  # fmt: skip
+        "encoder",
+        hidden,
+        (_bart_block(fields, "encoder", k_bias=False),),
+        length=frames,
+        front=front,
+        positions=frames,
+        final_norm=2,
+    )
+    decoder = Stack("decoder", hidden, (_bart_block(fields, "decoder", k_bias=False),), positions=targets, final_norm=2)
     return ModelShape(
-        "whisper", (encoder, decoder), vocab=fields.integer("vocab_size"),
-        tied=fields.flag("tie_word_embeddings", default=True), max_positions=targets,
-    )  # fmt: skip
+        "whisper",
+        (encoder, decoder),
+        vocab=fields.integer("vocab_size"),
+        tied=fields.flag("tie_word_embeddings", default=True),
+        max_positions=targets,
+    )
 
 
 def _bart_block(fields: Fields, side: str, *, k_bias: bool = True) -> Block:
@@ -123,15 +143,26 @@ def _bart_block(fields: Fields, side: str, *, k_bias: bool = True) -> Block:
 
     def core(*, causal: bool, cross: bool = False) -> AttentionShape:
         return AttentionShape(
-            heads, heads, hidden // heads, qkv_bias=True, k_bias=k_bias, o_bias=True, causal=causal, cross=cross,
+            heads,
+            heads,
+            hidden // heads,
+            qkv_bias=True,
+            k_bias=k_bias,
+            o_bias=True,
+            causal=causal,
+            cross=cross,
             dropout=dropout,
-        )  # fmt: skip
+        )
 
     return Block(
-        core(causal=decoder), MlpShape(fields.integer(f"{side}_ffn_dim"), gated=False, bias=True),
-        cross=core(causal=False, cross=True) if decoder else None, norms=3 if decoder else 2, norm_weights=2,
-        count=layer_count(fields, *layer_names), dropout=fields.number("dropout", default=0.1),
-    )  # fmt: skip
+        core(causal=decoder),
+        MlpShape(fields.integer(f"{side}_ffn_dim"), gated=False, bias=True),
+        cross=core(causal=False, cross=True) if decoder else None,
+        norms=3 if decoder else 2,
+        norm_weights=2,
+        count=layer_count(fields, *layer_names),
+        dropout=fields.number("dropout", default=0.1),
+    )
 
 
 def vit(fields: Fields) -> ModelShape:
@@ -182,9 +213,14 @@ def _patches(fields: Fields) -> tuple[int, int, int]:
 def _vision_stack(fields: Fields, tokens: int, patch: int, *, qkv_bias: bool, class_token: bool) -> Stack:
     hidden = fields.integer(*HIDDEN)
     core = attention(
-        fields, head_dim=head_dim(fields), kv_heads=fields.integer(*HEADS), qkv_bias=qkv_bias, o_bias=True,
-        causal=False, rotary_share=0.0,
-    )  # fmt: skip
+        fields,
+        head_dim=head_dim(fields),
+        kv_heads=fields.integer(*HEADS),
+        qkv_bias=qkv_bias,
+        o_bias=True,
+        causal=False,
+        rotary_share=0.0,
+    )
     mlp = MlpShape(fields.integer("intermediate_size"), gated=False, bias=True)
     block = Block(core, mlp, norm_weights=2, count=layer_count(fields))
     inputs = fields.integer("num_channels", default=3) * patch * patch

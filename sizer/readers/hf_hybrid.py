@@ -11,9 +11,17 @@ from sizer.readers.hf_moe import sparse_qwen, with_experts
 
 #: Names of layers, of transformers 5 and before; the letters are nemotron_h's.
 _KINDS = {
-    "linear_attention": "recurrent", "mamba": "recurrent", "M": "recurrent", "full_attention": "attention",
-    "attention": "attention", "*": "attention", "mlp": "mlp", "-": "mlp", "moe": "moe", "E": "moe",
-}  # fmt: skip
+    "linear_attention": "recurrent",
+    "mamba": "recurrent",
+    "M": "recurrent",
+    "full_attention": "attention",
+    "attention": "attention",
+    "*": "attention",
+    "mlp": "mlp",
+    "-": "mlp",
+    "moe": "moe",
+    "E": "moe",
+}
 #: Tokens of a chunk in transformers' ``chunk_gated_delta_rule`` and in fla's.
 DELTA_CHUNK = 64
 
@@ -36,9 +44,11 @@ def _layer_types(fields: Fields, usual: Callable[[int], str]) -> list[str]:
 def _model(fields: Fields, blocks: list[Block]) -> ModelShape:
     stack = Stack("decoder", fields.integer(*HIDDEN), run_lengths(blocks))
     return ModelShape(
-        fields.text("model_type"), (stack,), vocab=fields.integer("vocab_size"),
+        fields.text("model_type"),
+        (stack,),
+        vocab=fields.integer("vocab_size"),
         tied=fields.flag("tie_word_embeddings"),
-    )  # fmt: skip
+    )
 
 
 def _both(
@@ -59,9 +69,16 @@ def _mamba(
     if heads % shared:
         raise fields.error(f"expected a divisor of the {heads} Mamba heads", groups)
     return RecurrentShape(
-        "mamba2", heads, dim, shared, fields.integer(state), fields.integer(chunk), conv=fields.integer(conv),
-        norm=heads * dim, **traits,
-    )  # fmt: skip
+        "mamba2",
+        heads,
+        dim,
+        shared,
+        fields.integer(state),
+        fields.integer(chunk),
+        conv=fields.integer(conv),
+        norm=heads * dim,
+        **traits,
+    )
 
 
 def nemotron_h(fields: Fields) -> ModelShape:
@@ -74,22 +91,36 @@ def nemotron_h(fields: Fields) -> ModelShape:
     kinds = _kinds(fields, listed or ["linear_attention", "moe", "full_attention", "mlp"], "hybrid_override_pattern")
     core = attention(fields, rotary_share=0.0)
     mixer = _mamba(
-        fields, fields.integer("mamba_num_heads"), fields.integer("mamba_head_dim"), "n_groups", "ssm_state_size",
-        "conv_kernel", "chunk_size", bias=fields.flag("use_bias"), conv_bias=fields.flag("use_conv_bias", default=True),
-    )  # fmt: skip
+        fields,
+        fields.integer("mamba_num_heads"),
+        fields.integer("mamba_head_dim"),
+        "n_groups",
+        "ssm_state_size",
+        "conv_kernel",
+        "chunk_size",
+        bias=fields.flag("use_bias"),
+        conv_bias=fields.flag("use_conv_bias", default=True),
+    )
     bias = fields.flag("mlp_bias")
     dense = MlpShape(fields.integer("intermediate_size"), False, bias)
     moe: MoeShape | None = None
     if "moe" in kinds:
         beside = MlpShape(fields.integer("moe_shared_expert_intermediate_size"), False, bias)
         moe = with_experts(
-            fields, fields.integer("moe_intermediate_size"), gated=False, latent=fields.optional("moe_latent_size"),
-            bias=bias, router_dtype="fp32", shared=beside,
-        )  # fmt: skip
+            fields,
+            fields.integer("moe_intermediate_size"),
+            gated=False,
+            latent=fields.optional("moe_latent_size"),
+            bias=bias,
+            router_dtype="fp32",
+            shared=beside,
+        )
     parts = {
-        "recurrent": Block(None, None, mixer=mixer, norms=1), "attention": Block(core, None, norms=1),
-        "mlp": Block(None, dense, norms=1), "moe": Block(None, moe, norms=1),
-    }  # fmt: skip
+        "recurrent": Block(None, None, mixer=mixer, norms=1),
+        "attention": Block(core, None, norms=1),
+        "mlp": Block(None, dense, norms=1),
+        "moe": Block(None, moe, norms=1),
+    }
     return _model(fields, [parts[kind] for kind in kinds])
 
 
@@ -123,9 +154,16 @@ def _named_mamba(fields: Fields) -> RecurrentShape:
     if heads * dim != inside:
         raise fields.error(f"expected mamba_n_heads x mamba_d_head = {inside}", "mamba_n_heads")
     return _mamba(
-        fields, heads, dim, "mamba_n_groups", "mamba_d_state", "mamba_d_conv", "mamba_chunk_size",
-        bias=fields.flag("mamba_proj_bias"), conv_bias=fields.flag("mamba_conv_bias", default=True),
-    )  # fmt: skip
+        fields,
+        heads,
+        dim,
+        "mamba_n_groups",
+        "mamba_d_state",
+        "mamba_d_conv",
+        "mamba_chunk_size",
+        bias=fields.flag("mamba_proj_bias"),
+        conv_bias=fields.flag("mamba_conv_bias", default=True),
+    )
 
 
 def qwen3_next(fields: Fields) -> ModelShape:
@@ -135,13 +173,20 @@ def qwen3_next(fields: Fields) -> ModelShape:
     bias = fields.flag("attention_bias")
     core = attention(
         fields, qkv_bias=bias, o_bias=bias, qk_norm="head", gated=True, rotary_share=rotary_share(fields, 0.25)
-    )  # fmt: skip
+    )
     values, keys = fields.integer("linear_num_value_heads"), fields.integer("linear_num_key_heads")
     if values % keys:
         raise fields.error(f"expected a divisor of the {values} value heads", "linear_num_key_heads")
     dim = fields.integer("linear_value_head_dim")
     mixer = RecurrentShape(
-        "gated_delta", values, dim, keys, fields.integer("linear_key_head_dim"), DELTA_CHUNK,
-        conv=fields.integer("linear_conv_kernel_dim"), norm=dim, gates_apart=True,
-    )  # fmt: skip
+        "gated_delta",
+        values,
+        dim,
+        keys,
+        fields.integer("linear_key_head_dim"),
+        DELTA_CHUNK,
+        conv=fields.integer("linear_conv_kernel_dim"),
+        norm=dim,
+        gates_apart=True,
+    )
     return _both(fields, kinds, core, mixer, sparse_qwen(fields, shared=True))

@@ -62,10 +62,15 @@ def deepseek(fields: Fields) -> ModelShape:
     """deepseek_v2, deepseek_v3 and kimi_k2: latent attention, leading dense layers, shared experts as one MLP."""
     fields.ignore("num_key_value_heads", "head_dim")
     core = MlaShape(
-        fields.integer(*HEADS), fields.integer("kv_lora_rank"), fields.integer("qk_nope_head_dim"),
-        fields.integer("qk_rope_head_dim"), fields.integer("v_head_dim"), fields.optional("q_lora_rank"),
-        bias=fields.flag("attention_bias"), dropout=fields.number("attention_dropout"),
-    )  # fmt: skip
+        fields.integer(*HEADS),
+        fields.integer("kv_lora_rank"),
+        fields.integer("qk_nope_head_dim"),
+        fields.integer("qk_rope_head_dim"),
+        fields.integer("v_head_dim"),
+        fields.optional("q_lora_rank"),
+        bias=fields.flag("attention_bias"),
+        dropout=fields.number("attention_dropout"),
+    )
     return decoder(fields, attention_of=lambda _: core, mlp_of=_leading_dense(fields, router_dtype="fp32"))
 
 

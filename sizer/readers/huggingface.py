@@ -137,8 +137,10 @@ def read(config: Mapping[str, Any], where: str) -> Reading:
     if builder is None:
         raise UnknownModelType(
             f"no reader for this model type (known: {', '.join(sorted({*BUILDERS, *NESTED}))})",
-            where=where, key=fields.key_of("model_type"), value=model_type,
-        )  # fmt: skip
+            where=where,
+            key=fields.key_of("model_type"),
+            value=model_type,
+        )
     filled = {**_defaults()[DEFAULTS_OF.get(model_type, model_type)], "model_type": model_type}
     given = {key: value for key, value in fields.config.items() if key != "model_type"}
     if part and "tie_word_embeddings" not in given and "tie_word_embeddings" in config:
@@ -149,9 +151,15 @@ def read(config: Mapping[str, Any], where: str) -> Reading:
     except InputError as error:
         raise _in_file_terms(error, fields, where) from None
     return Reading(
-        model, NAME, where, keys=_keys(fields, model), longest=_longest(fields, model), config=config,
-        notes=_notes(config, model_type, part), asked=frozenset(outer.asked),
-    )  # fmt: skip
+        model,
+        NAME,
+        where,
+        keys=_keys(fields, model),
+        longest=_longest(fields, model),
+        config=config,
+        notes=_notes(config, model_type, part),
+        asked=frozenset(outer.asked),
+    )
 
 
 def _in_file_terms(error: InputError, fields: Fields, where: str) -> InputError:

@@ -14,9 +14,14 @@ from sizer.readers.reading import Reading
 NAME = "litgpt"
 
 KEYS = {
-    "vocab": "padded_vocab_size", "hidden": "n_embd", "layers": "n_layer", "heads": "n_head",
-    "kv_heads": "n_query_groups", "head_dim": "head_size", "d_ff": "intermediate_size",
-}  # fmt: skip
+    "vocab": "padded_vocab_size",
+    "hidden": "n_embd",
+    "layers": "n_layer",
+    "heads": "n_head",
+    "kv_heads": "n_query_groups",
+    "head_dim": "head_size",
+    "d_ff": "intermediate_size",
+}
 GATED = ("LLaMAMLP", "GemmaMLP", "LLaMAMoE")
 
 
@@ -38,13 +43,20 @@ def read(config: Mapping[str, Any], where: str) -> Reading:
     norms = fields.flag("norm_1", default=True) + second
     norms += fields.flag("post_attention_norm") + fields.flag("post_mlp_norm")
     block = Block(
-        _attention(fields, hidden, heads), _mlp(fields, hidden), norms=norms, norm_weights=norm,
-        parallel=fields.flag("parallel_residual", default=True), count=layers,
-    )  # fmt: skip
+        _attention(fields, hidden, heads),
+        _mlp(fields, hidden),
+        norms=norms,
+        norm_weights=norm,
+        parallel=fields.flag("parallel_residual", default=True),
+        count=layers,
+    )
     stack = Stack("decoder", hidden, (block,), final_norm=norm)
     model = ModelShape(
-        "litgpt", (stack,), vocab=_vocab(fields), head_bias=fields.flag("lm_head_bias"),
-    )  # fmt: skip
+        "litgpt",
+        (stack,),
+        vocab=_vocab(fields),
+        head_bias=fields.flag("lm_head_bias"),
+    )
     longest = fields.optional("block_size")
     return Reading(model, NAME, where, keys=KEYS, config=config, asked=frozenset(fields.asked), longest=longest)
 
@@ -61,9 +73,16 @@ def _attention(fields: Fields, hidden: int, heads: int) -> AttentionShape:
     kind = fields.text("norm_qk_type", default="default")
     normed: QkNorm = ("full" if kind == "olmo2" else "head") if fields.flag("norm_qk") else "none"
     return AttentionShape(
-        heads, groups, dim, qkv_bias=bias or fields.flag("attn_bias"), o_bias=bias, fused_qkv=True,
-        rotary_dim=int(dim * share), window=window, qk_norm=normed,
-    )  # fmt: skip
+        heads,
+        groups,
+        dim,
+        qkv_bias=bias or fields.flag("attn_bias"),
+        o_bias=bias,
+        fused_qkv=True,
+        rotary_dim=int(dim * share),
+        window=window,
+        qk_norm=normed,
+    )
 
 
 def _mlp(fields: Fields, hidden: int) -> MlpShape | MoeShape:

@@ -24,14 +24,19 @@ NAME = "litgpt_training"
 
 #: Adapters that a recipe switches on -> the matrices they stand beside.
 _TARGETS = {
-    "lora_query": "q_proj", "lora_key": "k_proj", "lora_value": "v_proj", "lora_projection": "o_proj",
+    "lora_query": "q_proj",
+    "lora_key": "k_proj",
+    "lora_value": "v_proj",
+    "lora_projection": "o_proj",
     "lora_mlp": "gate_proj,up_proj,down_proj",
-}  # fmt: skip
+}
 #: Fabric's precisions -> what parameters are kept in, and the products' element type.
 _PRECISIONS = {
-    "bf16-true": {"dtype": "bf16", "precision": "bf16"}, "bf16-mixed": {"dtype": "bf16", "precision": "amp"},
-    "16-mixed": {"dtype": "fp16", "precision": "amp"}, "32-true": {"dtype": "fp32"},
-}  # fmt: skip
+    "bf16-true": {"dtype": "bf16", "precision": "bf16"},
+    "bf16-mixed": {"dtype": "bf16", "precision": "amp"},
+    "16-mixed": {"dtype": "fp16", "precision": "amp"},
+    "32-true": {"dtype": "fp32"},
+}
 _BASES = {"bnb.nf4": "nf4", "bnb.nf4-dq": "nf4", "bnb.int8": "int8", "bnb.int8-training": "int8"}
 
 
@@ -65,9 +70,16 @@ def read(config: Mapping[str, Any], where: str) -> Reading:
     own = Fields({"optimizer": str(kind).rpartition(".")[2]}, where, asked=fields.asked)
     workload |= optimizer(own, "optimizer")
     return replace(
-        reading, model=model, format=NAME, workload=workload, config=config, keys={}, asked=frozenset(fields.asked),
-        unread=(), longest=train.optional("max_seq_length") or reading.longest,
-    )  # fmt: skip
+        reading,
+        model=model,
+        format=NAME,
+        workload=workload,
+        config=config,
+        keys={},
+        asked=frozenset(fields.asked),
+        unread=(),
+        longest=train.optional("max_seq_length") or reading.longest,
+    )
 
 
 def _sizes(fields: Fields) -> dict[str, Any]:
@@ -106,8 +118,10 @@ def _apart(model: ModelShape) -> ModelShape:
     (stack,) = model.stacks
     blocks = tuple(
         replace(block, attention=replace(block.attention, fused_qkv=False))
-        if isinstance(block.attention, AttentionShape) else block for block in stack.blocks
-    )  # fmt: skip
+        if isinstance(block.attention, AttentionShape)
+        else block
+        for block in stack.blocks
+    )
     return replace(model, stacks=(replace(stack, blocks=blocks),))
 
 

@@ -72,8 +72,11 @@ def expand(argument: str) -> list[str]:
 def _inside(directory: Path) -> list[str]:
     """The configurations anywhere in a directory by their usual names; else its own files that speak of a model."""
     hidden = len(directory.parts)
-    every = [one for one in islice(directory.rglob("*"), MAX_FOUND)
-             if not any(part.startswith(".") for part in one.parts[hidden:])]  # fmt: skip
+    every = [
+        one
+        for one in islice(directory.rglob("*"), MAX_FOUND)
+        if not any(part.startswith(".") for part in one.parts[hidden:])
+    ]
     usual = sorted(str(one) for one in every if one.name in CONFIG_NAMES and one.is_file())
     own = (one for one in every if one.parent == directory and one.suffix in _SUFFIXES and one.is_file())
     return usual or sorted(str(one) for one in own if _states_a_model(one))

@@ -18,12 +18,27 @@ KEYS = {"vocab": "vocab_size", "hidden": "n_embd", "layers": "n_layer", "heads":
 #: train.py's own defaults, which a file of config/ overrides.
 TRAINING = {"batch_size": 12, "bias": False}
 #: Names that only train.py has: a file that sets one is laid over its defaults.
-TRAINER = ("dataset", "init_from", "out_dir", "max_iters", "learning_rate", "eval_interval", "eval_iters",
-           "gradient_accumulation_steps", "wandb_log", "lr_decay_iters", "always_save_checkpoint",
-           "eval_only")  # fmt: skip
+TRAINER = (
+    "dataset",
+    "init_from",
+    "out_dir",
+    "max_iters",
+    "learning_rate",
+    "eval_interval",
+    "eval_iters",
+    "gradient_accumulation_steps",
+    "wandb_log",
+    "lr_decay_iters",
+    "always_save_checkpoint",
+    "eval_only",
+)
 #: from_pretrained's sizes (model.py): layers, heads, hidden; GPT-2's vocabulary as it is, and biases.
-PRETRAINED = {"gpt2": (12, 12, 768), "gpt2-medium": (24, 16, 1024), "gpt2-large": (36, 20, 1280),
-              "gpt2-xl": (48, 25, 1600)}  # fmt: skip
+PRETRAINED = {
+    "gpt2": (12, 12, 768),
+    "gpt2-medium": (24, 16, 1024),
+    "gpt2-large": (36, 20, 1280),
+    "gpt2-xl": (48, 25, 1600),
+}
 #: Vocabularies that a data set's own meta.pkl holds.
 VOCABULARIES = {"shakespeare_char": 65}
 
@@ -93,6 +108,13 @@ def read(config: Mapping[str, Any], where: str) -> Reading:
         # train.py divides the accumulation by the processes, so that the global batch is as the file says.
         workload["global_batch"] = steps * batch
     return Reading(
-        model, NAME, where, keys=KEYS, workload=workload, config=config, asked=frozenset(fields.asked),
-        longest=positions, notes=notes,
-    )  # fmt: skip
+        model,
+        NAME,
+        where,
+        keys=KEYS,
+        workload=workload,
+        config=config,
+        asked=frozenset(fields.asked),
+        longest=positions,
+        notes=notes,
+    )

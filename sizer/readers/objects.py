@@ -13,7 +13,7 @@ _LLAMA = {
     "num_hidden_layers": ("num_hidden_layers", "num_layers", "n_layers", "n_layer"),
     "num_key_value_heads": ("num_key_value_heads", "num_kv_heads", "n_kv_heads"),
     "max_position_embeddings": ("max_position_embeddings", "max_seq_len", "seq_length"),
-}  # fmt: skip
+}
 
 
 def as_llama(found: Mapping[str, Any]) -> dict[str, Any] | None:
@@ -51,5 +51,6 @@ def plain_mapping(source: object) -> tuple[Mapping[str, Any], str]:
         return {key: value for key, value in held.items() if not key.startswith("_")}, named
     raise InputError(
         "expected a path, a mapping, a PretrainedConfig, an nn.Module, a dataclass or a namespace, or a ModelShape, "
-        f"found {named}", key="config",
-    )  # fmt: skip
+        f"found {named}",
+        key="config",
+    )

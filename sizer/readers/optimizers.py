@@ -9,13 +9,30 @@ from sizer.readers.fields import Fields
 #: Lower case, without underscores and a suffix that says only which kernel runs. Those whose states are not known are
 #: not here: their key is named as not read.
 NAMES = {
-    "adam": "adamw", "adamw": "adamw", "fusedadam": "adamw", "distributedfusedadam": "adamw", "cpuadam": "adamw",
-    "deepspeedcpuadam": "adamw", "mcoredistributedoptim": "adamw", "adamwtorch": "adamw", "adamwhf": "adamw",
-    "adamwapex": "adamw", "pagedadamw": "adamw", "pagedadamw32bit": "adamw", "stableadamw": "adamw",
-    "adamwanyprecision": "adamw-bf16", "adamwbnb8bit": "adamw-8bit", "adamw8bit": "adamw-8bit",
-    "pagedadamw8bit": "adamw-8bit", "adafactor": "adafactor", "lion": "lion", "lion32bit": "lion", "muon": "muon",
-    "distmuon": "muon", "sgd": "sgd",
-}  # fmt: skip
+    "adam": "adamw",
+    "adamw": "adamw",
+    "fusedadam": "adamw",
+    "distributedfusedadam": "adamw",
+    "cpuadam": "adamw",
+    "deepspeedcpuadam": "adamw",
+    "mcoredistributedoptim": "adamw",
+    "adamwtorch": "adamw",
+    "adamwhf": "adamw",
+    "adamwapex": "adamw",
+    "pagedadamw": "adamw",
+    "pagedadamw32bit": "adamw",
+    "stableadamw": "adamw",
+    "adamwanyprecision": "adamw-bf16",
+    "adamwbnb8bit": "adamw-8bit",
+    "adamw8bit": "adamw-8bit",
+    "pagedadamw8bit": "adamw-8bit",
+    "adafactor": "adafactor",
+    "lion": "lion",
+    "lion32bit": "lion",
+    "muon": "muon",
+    "distmuon": "muon",
+    "sgd": "sgd",
+}
 
 
 def optimizer(fields: Fields, name: str, *, momentum: bool = False, default: str = "") -> dict[str, Any]:

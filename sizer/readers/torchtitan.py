@@ -18,8 +18,12 @@ from sizer.readers.unread import did_you_mean
 
 NAME = "torchtitan"
 
-_DEGREES = {"t": "tensor_parallel_degree", "p": "pipeline_parallel_degree", "cp": "context_parallel_degree",
-            "e": "expert_parallel_degree"}  # fmt: skip
+_DEGREES = {
+    "t": "tensor_parallel_degree",
+    "p": "pipeline_parallel_degree",
+    "cp": "context_parallel_degree",
+    "e": "expert_parallel_degree",
+}
 
 
 def matches(config: Mapping[str, Any]) -> bool:
@@ -50,9 +54,16 @@ def read(config: Mapping[str, Any], where: str) -> Reading:
         workload["dtype"] = "fp8"
     notes = ("bf16 by FSDP's mixed precision",) if "dtype" not in workload else ()
     return replace(
-        reading, format=NAME, workload=workload, notes=(*reading.notes, *notes), config=config, keys={}, unread=(),
-        asked=frozenset(fields.asked), longest=None,
-    )  # fmt: skip
+        reading,
+        format=NAME,
+        workload=workload,
+        notes=(*reading.notes, *notes),
+        config=config,
+        keys={},
+        unread=(),
+        asked=frozenset(fields.asked),
+        longest=None,
+    )
 
 
 def _layout(fields: Fields) -> dict[str, Any]:
@@ -79,8 +90,9 @@ def _sizes(model: Fields) -> dict[str, Any]:
     if base not in flavors:
         near = did_you_mean(flavor, flavors)
         guess = f": did you mean {near}?" if near else f": expected one of {', '.join(flavors)}"
-        raise InputError(f"is not a flavor of {name} that is known{guess}", where=model.where,
-                         key="model.flavor", value=flavor)  # fmt: skip
+        raise InputError(
+            f"is not a flavor of {name} that is known{guess}", where=model.where, key="model.flavor", value=flavor
+        )
     return dict(flavors[base])
 
 

@@ -31,9 +31,11 @@ def with_training(reading: Reading, files: tuple[str, ...]) -> Reading:
         workload = {**reading.workload, **said}
         notes = (f"workload from {Path(file).name} ({name})", *_accumulated(workload))
         reading = replace(
-            reading, workload=workload, notes=(*reading.notes, *notes),
+            reading,
+            workload=workload,
+            notes=(*reading.notes, *notes),
             unread=(*reading.unread, *unread(config, fields.asked, name)),
-        )  # fmt: skip
+        )
     return reading
 
 
@@ -63,8 +65,12 @@ def _reader(config: Mapping[str, Any], where: str) -> tuple[str, Callable[[Field
 
 def deepspeed(fields: Fields) -> dict[str, Any]:
     """DeepSpeed's ds_config.json; "auto" leaves a value to the trainer's own settings."""
-    found = _counts(fields, b="train_micro_batch_size_per_gpu", global_batch="train_batch_size",
-                    accumulated="gradient_accumulation_steps")  # fmt: skip
+    found = _counts(
+        fields,
+        b="train_micro_batch_size_per_gpu",
+        global_batch="train_batch_size",
+        accumulated="gradient_accumulation_steps",
+    )
     section = fields.nested("optimizer")
     momentum = isinstance(params := section.config.get("params"), Mapping) and bool(params.get("momentum"))
     found |= optimizer(section, "type", momentum=momentum)
@@ -83,8 +89,18 @@ def accelerate(fields: Fields) -> dict[str, Any]:
     fsdp = _section(fields, "fsdp_config")
     if fsdp is not None:
         strategy = str(fsdp.raw("fsdp_sharding_strategy", "fsdp_reshard_after_forward", default="FULL_SHARD")).upper()
-        stages = {"FULL_SHARD": 3, "1": 3, "SHARD_GRAD_OP": 2, "2": 2, "NO_SHARD": 0, "3": 0, "HYBRID_SHARD": 3, "4": 3,
-                  "TRUE": 3, "FALSE": 2}  # fmt: skip
+        stages = {
+            "FULL_SHARD": 3,
+            "1": 3,
+            "SHARD_GRAD_OP": 2,
+            "2": 2,
+            "NO_SHARD": 0,
+            "3": 0,
+            "HYBRID_SHARD": 3,
+            "4": 3,
+            "TRUE": 3,
+            "FALSE": 2,
+        }
         if strategy not in stages:
             raise fsdp.error(f"expected one of {', '.join(stages)}", "fsdp_sharding_strategy")
         found["zero"] = stages[strategy]
@@ -99,8 +115,13 @@ def accelerate(fields: Fields) -> dict[str, Any]:
     if mesh is None:
         return found
     prefix = "parallelism_config_"
-    sizes = _counts(mesh, t=f"{prefix}tp_size", cp=f"{prefix}cp_size", replicas=f"{prefix}dp_replicate_size",
-                    shard=f"{prefix}dp_shard_size")  # fmt: skip
+    sizes = _counts(
+        mesh,
+        t=f"{prefix}tp_size",
+        cp=f"{prefix}cp_size",
+        replicas=f"{prefix}dp_replicate_size",
+        shard=f"{prefix}dp_shard_size",
+    )
     ranks = sizes.pop("shard", 1) * sizes.get("replicas", 1)
     return found | {key: size for key, size in sizes.items() if size > 1} | ({"d": ranks} if ranks > 1 else {})
 
@@ -172,4 +193,4 @@ READERS: tuple[tuple[str, tuple[str, ...], Callable[[Fields], dict[str, Any]]], 
     ("training_arguments", ("per_device_train_batch_size",), huggingface),  # has an fsdp_config of its own
     ("accelerate", ("distributed_type", "fsdp_config", "num_processes"), accelerate),
     ("training_arguments", ("gradient_checkpointing", "gradient_accumulation_steps"), huggingface),
-)  # fmt: skip
+)

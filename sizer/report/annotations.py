@@ -71,6 +71,13 @@ def _of_finding(path: str, device: str, finding: PricedFinding, step_s: float, t
         best = finding.suggestions[0]
         parts.append("try " + ", ".join(f"{key} {value}" for key, value in best.change.items()))
     return Annotation(
-        path, place_of(finding, path, text), finding.severity, finding.code, finding.slug, device, finding.field,
-        "; ".join(parts), finding.codes or (finding.code,),
-    )  # fmt: skip
+        path,
+        place_of(finding, path, text),
+        finding.severity,
+        finding.code,
+        finding.slug,
+        device,
+        finding.field,
+        "; ".join(parts),
+        finding.codes or (finding.code,),
+    )

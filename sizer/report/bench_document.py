@@ -40,10 +40,14 @@ def _sweep(table: Measured) -> list[Part]:
     parts: list[Part] = [*_landscape([one for _, one in timed], timed), *_beside(timed)]
     parts += [Table("Measurements", head, rows)]
     failed = [
-        [cell(row.title), cell(row.measurement.status if row.measurement else "not reached in time"),
-         cell(row.measurement.message if row.measurement else "")]
-        for row in table.rows if row.measurement is None or not row.measurement.seconds
-    ]  # fmt: skip
+        [
+            cell(row.title),
+            cell(row.measurement.status if row.measurement else "not reached in time"),
+            cell(row.measurement.message if row.measurement else ""),
+        ]
+        for row in table.rows
+        if row.measurement is None or not row.measurement.seconds
+    ]
     parts += [Table("Not measured", ("what", "outcome", "why"), failed)] if failed else []
     return parts + [Text(f"Note: {note}", quiet=True) for note in table.notes]
 
@@ -54,9 +58,10 @@ HEAD = ("time", "+-", "TFLOPS")
 def _times(one: Measurement) -> list[Cell]:
     width = one.half_width
     return [
-        cell(one.seconds, seconds_text(one.seconds or 0.0)), cell(width, None if width is None else width_text(width)),
+        cell(one.seconds, seconds_text(one.seconds or 0.0)),
+        cell(width, None if width is None else width_text(width)),
         cell(one.tflops, f"{one.tflops:.4g}") if one.tflops else cell(None),
-    ]  # fmt: skip
+    ]
 
 
 def _predicted(row: Row, one: Measurement) -> list[Cell]:
@@ -88,10 +93,14 @@ def _landscape(found: Sequence[Measurement], timed: Sequence[tuple[Row, Measurem
     return [
         Chart(
             f"Rate over {size} with its interval, coloured by the power of two that divides it.{line}",
-            Axis(size, zero=False, whole=True), Axis("TFLOPS", zero=False), layers, height=380, colours=COLOURS,
+            Axis(size, zero=False, whole=True),
+            Axis("TFLOPS", zero=False),
+            layers,
+            height=380,
+            colours=COLOURS,
             legend=("divisible by", ""),
         )
-    ]  # fmt: skip
+    ]
 
 
 def _beside(timed: Sequence[tuple[Row, Measurement]]) -> list[Chart]:
@@ -100,21 +109,31 @@ def _beside(timed: Sequence[tuple[Row, Measurement]]) -> list[Chart]:
     if not pairs:
         return []
     points = [
-        {"x": row.predicted_s, "y": one.seconds, "group": str(one.description.get("kind")),
-         "what": f"{row.title}: {seconds_text(one.seconds or 0.0)}, predicted {seconds_text(row.predicted_s or 0.0)}"}
+        {
+            "x": row.predicted_s,
+            "y": one.seconds,
+            "group": str(one.description.get("kind")),
+            "what": f"{row.title}: {seconds_text(one.seconds or 0.0)}, predicted {seconds_text(row.predicted_s or 0.0)}",
+        }
         for row, one in pairs
-    ]  # fmt: skip
+    ]
     errors = [{"x": row.predicted_s, "y": one.low, "y2": one.high} for row, one in pairs if one.low and one.high]
     known = [seconds for row, one in pairs for seconds in (row.predicted_s or 0.0, one.seconds or 0.0)]
     diagonal = [{"x": end, "y": end} for end in (min(known), max(known))]
     layers = [
-        Layer("line", diagonal, {"color": "#888888"}), *([Layer("rule", errors)] if errors else []),
+        Layer("line", diagonal, {"color": "#888888"}),
+        *([Layer("rule", errors)] if errors else []),
         Layer("point", points),
-    ]  # fmt: skip
+    ]
     return [
-        Chart("Measured over predicted times with their intervals; on the line they are the same.",
-              Axis("predicted, s", log=True), Axis("measured, s", log=True), layers, height=380)
-    ]  # fmt: skip
+        Chart(
+            "Measured over predicted times with their intervals; on the line they are the same.",
+            Axis("predicted, s", log=True),
+            Axis("measured, s", log=True),
+            layers,
+            height=380,
+        )
+    ]
 
 
 def _peak(peak: Peak) -> list[Part]:
@@ -124,13 +143,16 @@ def _peak(peak: Peak) -> list[Part]:
     bars = [
         {"x": 0.0, "x2": one.tflops or 0.0, "y": name, "what": f"{name}: {one.tflops or 0.0:.4g} TFLOPS"}
         for name, one in shown
-    ]  # fmt: skip
+    ]
     published = peak.published_flops
     layers = [Layer("bar", bars)]
     layers += limit(published / 1e12, f"published {published / 1e12:.4g}", along="x") if published else []
     rows = [[cell(name), *_times(one)] for name, one in zip(names, peak.maximum.tried, strict=True)]
     chart = Chart(
-        f"The fastest {peak.maximum.dtype} products of {len(rows)} tried.", Axis("TFLOPS"),
-        Axis("m x n x k", order=tuple(dict.fromkeys(name for name, _ in shown))), layers, height=60 + 22 * len(bars),
-    )  # fmt: skip
+        f"The fastest {peak.maximum.dtype} products of {len(rows)} tried.",
+        Axis("TFLOPS"),
+        Axis("m x n x k", order=tuple(dict.fromkeys(name for name, _ in shown))),
+        layers,
+        height=60 + 22 * len(bars),
+    )
     return [*([chart] if bars else []), Table("Products tried", ("m x n x k", *HEAD), rows)]

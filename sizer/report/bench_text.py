@@ -96,14 +96,22 @@ def _peak(peak: Peak) -> str:
     maximum = peak.maximum
     headers = ("m", "n", "k", "time", "+-", "TFLOPS")
     table = [
-        (one.description["m"], one.description["n"], one.description["k"], seconds_text(one.seconds or 0.0),
-         width_text(one.half_width or 0.0), f"{one.tflops:.4g}")
+        (
+            one.description["m"],
+            one.description["n"],
+            one.description["k"],
+            seconds_text(one.seconds or 0.0),
+            width_text(one.half_width or 0.0),
+            f"{one.tflops:.4g}",
+        )
         for one in maximum.tried[:TOP]
-    ]  # fmt: skip
+    ]
     lines = [
-        f"maximum achievable matmul, {maximum.dtype}, on {peak.environment.source.removeprefix('measured:')}", "",
-        tabulate(table, headers, disable_numparse=True, colalign=("right",) * len(headers)), "",
-    ]  # fmt: skip
+        f"maximum achievable matmul, {maximum.dtype}, on {peak.environment.source.removeprefix('measured:')}",
+        "",
+        tabulate(table, headers, disable_numparse=True, colalign=("right",) * len(headers)),
+        "",
+    ]
     best = maximum.best
     if best is not None and peak.published_flops:
         lines.append(f"published maximum (mamf-finder): {peak.published_flops / 1e12:.4g} TFLOPS")

@@ -27,23 +27,37 @@ def _compared(reports: list[Report]) -> Section:
     longest = max(report.step.high for report in reports)
     factor, unit = seconds_scale(longest)
     bars = [
-        {"x": 0.0, "x2": report.step.seconds * factor, "y": report.path, "group": report.worst() or "no findings",
-         "what": f"{report.path}: {ops_document.step_fact(report.step)}, MFU {percent_text(report.step.mfu)}"}
+        {
+            "x": 0.0,
+            "x2": report.step.seconds * factor,
+            "y": report.path,
+            "group": report.worst() or "no findings",
+            "what": f"{report.path}: {ops_document.step_fact(report.step)}, MFU {percent_text(report.step.mfu)}",
+        }
         for report in reports
-    ]  # fmt: skip
+    ]
     within = [{"x": report.step.low * factor, "x2": report.step.high * factor, "y": report.path} for report in reports]
     colours = {"error": "#bb5566", "warning": "#ddaa33", "info": "#4477aa", "no findings": "#228833"}
     chart = Chart(
         "Steps beside each other with their intervals, coloured by the worst finding.",
-        Axis(f"step, {unit}"), Axis("", order=tuple(dict.fromkeys(names))),
-        [Layer("bar", bars), Layer("rule", within, {"strokeWidth": 2})], height=40 + 26 * len(names), colours=colours,
-    )  # fmt: skip
+        Axis(f"step, {unit}"),
+        Axis("", order=tuple(dict.fromkeys(names))),
+        [Layer("bar", bars), Layer("rule", within, {"strokeWidth": 2})],
+        height=40 + 26 * len(names),
+        colours=colours,
+    )
     rows = [
-        [cell(report.path), cell(report.device), cell(report.model.parameters, count_text(report.model.parameters)),
-         cell(report.step.seconds, seconds_text(report.step.seconds)),
-         cell(report.step.mfu, percent_text(report.step.mfu)), cell(len(report.findings)), _severity(report.worst())]
+        [
+            cell(report.path),
+            cell(report.device),
+            cell(report.model.parameters, count_text(report.model.parameters)),
+            cell(report.step.seconds, seconds_text(report.step.seconds)),
+            cell(report.step.mfu, percent_text(report.step.mfu)),
+            cell(len(report.findings)),
+            _severity(report.worst()),
+        ]
         for report in reports
-    ]  # fmt: skip
+    ]
     head = ("configuration", "device", "parameters", "step", "MFU", "findings", "worst")
     return Section("Side by side", (chart, Table("Configurations", head, rows)))
 
@@ -51,10 +65,15 @@ def _compared(reports: list[Report]) -> Section:
 def _section(report: Report, seen: Overview | None) -> Section:
     step, workload = report.step, report.workload
     facts = {
-        "model": report.model.model_type, "parameters": count_text(report.model.parameters), "device": report.device,
-        "stack": report.stack or "-", "microbatch x sequence": f"{workload.b} x {workload.s}", "type": workload.dtype,
-        "step": ops_document.step_fact(step), "MFU": percent_text(step.mfu),
-    }  # fmt: skip
+        "model": report.model.model_type,
+        "parameters": count_text(report.model.parameters),
+        "device": report.device,
+        "stack": report.stack or "-",
+        "microbatch x sequence": f"{workload.b} x {workload.s}",
+        "type": workload.dtype,
+        "step": ops_document.step_fact(step),
+        "MFU": percent_text(step.mfu),
+    }
     parts: list[Part] = [Facts(facts), ops_document.source_line(step)]
     parts += [Text(f"Note: {note}", quiet=True) for note in report.model.notes]
     parts.append(findings(report.findings) if report.findings else Text("No findings."))
@@ -76,11 +95,16 @@ def findings(found: tuple[PricedFinding, ...], caption: str = "Findings") -> Tab
             + (" (within the error)" if one.within_error else "")
             for one in finding.suggestions
         )
-        rows.append([
-            _severity(finding.severity), Cell(f"{finding.code} {finding.slug}", link=rule_url(finding.code)),
-            cell(f"{finding.field} = {finding.value}"), cell(finding.message),
-            cell(finding.step_seconds, seconds_text(finding.step_seconds)), cell(changes),
-        ])  # fmt: skip
+        rows.append(
+            [
+                _severity(finding.severity),
+                Cell(f"{finding.code} {finding.slug}", link=rule_url(finding.code)),
+                cell(f"{finding.field} = {finding.value}"),
+                cell(finding.message),
+                cell(finding.step_seconds, seconds_text(finding.step_seconds)),
+                cell(changes),
+            ]
+        )
     return Table(caption, ("severity", "rule", "key", "what", "costs a step", "instead"), rows)
 
 

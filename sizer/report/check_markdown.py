@@ -33,9 +33,13 @@ def _row(report: Report) -> list[str]:
     ]
     step = f"{seconds_text(report.step.seconds)} ({seconds_text(report.step.low)} to {seconds_text(report.step.high)})"
     return [
-        code(report.path), inline(report.device), count_text(report.model.parameters), step,
-        percent_text(report.step.mfu), ", ".join(counts) or "-",
-    ]  # fmt: skip
+        code(report.path),
+        inline(report.device),
+        count_text(report.model.parameters),
+        step,
+        percent_text(report.step.mfu),
+        ", ".join(counts) or "-",
+    ]
 
 
 def _findings(report: Report) -> list[str]:

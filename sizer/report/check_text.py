@@ -52,12 +52,18 @@ def _header(report: Report, style: Style) -> list[str]:
     recipe = workload.low_precision
     by = f" ({recipe.name} recipe)" if recipe is not None and recipe.name != workload.dtype else ""
     parts = [
-        report.device, workload.dtype + by, workload.phase, f"b {workload.b}", f"s {workload.s}",
-        *((f"context {workload.context}", f"{workload.cache_dtype} KV cache") if workload.decode else ()), *split,
-        f"{workload.attention} attention{kernels}", f"{report.implementation} kernels",
+        report.device,
+        workload.dtype + by,
+        workload.phase,
+        f"b {workload.b}",
+        f"s {workload.s}",
+        *((f"context {workload.context}", f"{workload.cache_dtype} KV cache") if workload.decode else ()),
+        *split,
+        f"{workload.attention} attention{kernels}",
+        f"{report.implementation} kernels",
         *filter(None, (workload.optimizer, workload.precision and f"{workload.precision} precision")),
         *((f"stack {report.stack}",) if report.stack else ()),
-    ]  # fmt: skip
+    ]
     lines = [style(f"{printable(report.path)}: {model.model_type}, {size}", "head"), "  " + ", ".join(parts)]
     warnings = set(sentences(model.unread))
     return lines + [f"  {'warning' if note in warnings else 'note'}: {note}" for note in model.notes]

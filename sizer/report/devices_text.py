@@ -77,10 +77,16 @@ def _details(device: Device) -> str:
 def _errors(device: Device) -> str:
     """Mean error and 95th percentile of each class of kernels, with what they rest on."""
     rows = [
-        (one.kernel, one.dtype, one.regime.replace("_", "-"), one.expected.tier,
-         f"+-{percent_text(one.expected.error)}", percent_text(one.expected.p95))
+        (
+            one.kernel,
+            one.dtype,
+            one.regime.replace("_", "-"),
+            one.expected.tier,
+            f"+-{percent_text(one.expected.error)}",
+            percent_text(one.expected.p95),
+        )
         for one in expected_errors(device)
-    ]  # fmt: skip
+    ]
     headers = ("kernel", "dtype", "class", "tier", "mean error", "95% within")
     return tabulate(rows, headers, disable_numparse=True, colalign=(*("left",) * 4, "right", "right"))
 

@@ -52,31 +52,57 @@ def _time(file: FileDiff) -> Chart:
         within.append({"x": low, "x2": high, "y": name, "what": what})
     return Chart(
         "Steps with their intervals; what the change itself may be off by is less, and is in the table.",
-        Axis(f"step, {unit}"), Axis("", order=tuple(str(bar["y"]) for bar in bars)),
-        [Layer("bar", bars), Layer("rule", within, {"strokeWidth": 2})], height=30 + 26 * len(bars), colours=COLOURS,
-    )  # fmt: skip
+        Axis(f"step, {unit}"),
+        Axis("", order=tuple(str(bar["y"]) for bar in bars)),
+        [Layer("bar", bars), Layer("rule", within, {"strokeWidth": 2})],
+        height=30 + 26 * len(bars),
+        colours=COLOURS,
+    )
 
 
 def _memory(file: FileDiff) -> Chart | None:
     bars = [
-        {"x": 0.0, "x2": one.memory_bytes / GIB, "y": f"{device} {version}", "group": version,
-         "what": f"{device} {version}: {one.memory_bytes / GIB:.2f} GiB"}
-        for device, version, one in _versions(file) if one.memory_bytes is not None
-    ]  # fmt: skip
+        {
+            "x": 0.0,
+            "x2": one.memory_bytes / GIB,
+            "y": f"{device} {version}",
+            "group": version,
+            "what": f"{device} {version}: {one.memory_bytes / GIB:.2f} GiB",
+        }
+        for device, version, one in _versions(file)
+        if one.memory_bytes is not None
+    ]
     if not bars:
         return None
     has = {one.device: load_device(one.device).memory.bytes / GIB for one in file.devices}
-    limits = [{"x": has[device], "y": f"{device} {version}", "what": f"{device} has {has[device]:.1f} GiB"}
-              for device, version, _ in _versions(file)]  # fmt: skip
+    limits = [
+        {"x": has[device], "y": f"{device} {version}", "what": f"{device} has {has[device]:.1f} GiB"}
+        for device, version, _ in _versions(file)
+    ]
     totals = [{"x": bar["x2"], "y": bar["y"], "text": f"{bar['x2']:.1f} GiB"} for bar in bars]
     return Chart(
-        "Memory of one device; the strokes are what each device has.", Axis("GiB"),
+        "Memory of one device; the strokes are what each device has.",
+        Axis("GiB"),
         Axis("", order=tuple(str(bar["y"]) for bar in bars)),
-        [Layer("bar", bars), Layer("text", totals, {"align": "left", "dx": 4}),
-         Layer("point", limits, {"shape": "stroke", "angle": 90, "size": 300, "color": "currentColor", "filled": False,
-                                 "strokeWidth": 2})],
-        height=30 + 26 * len(bars), colours=COLOURS,
-    )  # fmt: skip
+        [
+            Layer("bar", bars),
+            Layer("text", totals, {"align": "left", "dx": 4}),
+            Layer(
+                "point",
+                limits,
+                {
+                    "shape": "stroke",
+                    "angle": 90,
+                    "size": 300,
+                    "color": "currentColor",
+                    "filled": False,
+                    "strokeWidth": 2,
+                },
+            ),
+        ],
+        height=30 + 26 * len(bars),
+        colours=COLOURS,
+    )
 
 
 def _versions(file: FileDiff) -> Iterator[tuple[str, str, Figures]]:

@@ -56,9 +56,13 @@ def _summary(file: FileDiff, one: DeviceDiff, answer: Diff) -> list[str]:
         filter(None, (f"+{len(one.added)}" if one.added else "", f"-{len(one.fixed)}" if one.fixed else ""))
     )
     return [
-        code(file.path), inline(one.device), time, memory.change or memory.new or memory.old,
-        size.change or size.new or size.old, findings or "-",
-    ]  # fmt: skip
+        code(file.path),
+        inline(one.device),
+        time,
+        memory.change or memory.new or memory.old,
+        size.change or size.new or size.old,
+        findings or "-",
+    ]
 
 
 def _details(file: FileDiff, one: DeviceDiff, answer: Diff) -> list[str]:

@@ -40,8 +40,10 @@ def _explained(operator: Operator, cost: Cost, device: Device) -> str:
         facts.append(f"{percent_text(cost.wave_efficiency)} of the waves' slots filled")
     facts.append(f"{operator.bytes / 1e6:.1f} MB")
     # A difference of two sums that agree but for rounding is none.
-    parts = [(part, part.seconds if abs(part.seconds) > ROUNDING * cost.seconds else 0.0)
-             for part in explain(operator, cost, device)]  # fmt: skip
+    parts = [
+        (part, part.seconds if abs(part.seconds) > ROUNDING * cost.seconds else 0.0)
+        for part in explain(operator, cost, device)
+    ]
     rows = [(part.what, seconds_text(seconds), part.why) for part, seconds in parts]
     table = tabulate(rows, tablefmt="plain", disable_numparse=True, colalign=("left", "right", "left"))
     return (

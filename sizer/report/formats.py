@@ -21,14 +21,25 @@ Renderer = Callable[[Any, Page], "str | bytes"]
 #: A command, or a command and the option or subcommand that asks for another view -> format -> module.
 FORMATS: dict[str, dict[str, str]] = {
     "check": {
-        "text": "check_text", "json": "json_document", "csv": "check_csv", "markdown": "check_markdown",
-        "sarif": "sarif", "github": "github", "junit": "junit", "badge": "badge",
+        "text": "check_text",
+        "json": "json_document",
+        "csv": "check_csv",
+        "markdown": "check_markdown",
+        "sarif": "sarif",
+        "github": "github",
+        "junit": "junit",
+        "badge": "badge",
         "html": "check_document",
     },
     "check --statistics": {"text": "statistics_text"},
     "diff": {
-        "text": "diff_text", "json": "json_document", "csv": "diff_csv", "markdown": "diff_markdown",
-        "sarif": "sarif", "github": "github", "junit": "junit",
+        "text": "diff_text",
+        "json": "json_document",
+        "csv": "diff_csv",
+        "markdown": "diff_markdown",
+        "sarif": "sarif",
+        "github": "github",
+        "junit": "junit",
         "html": "diff_document",
     },
     "ops": {"text": "ops_text", "json": "json_document", "html": "ops_document"},
@@ -40,14 +51,19 @@ FORMATS: dict[str, dict[str, str]] = {
     "plan": {"text": "plan_text", "json": "json_document", "html": "plan_document"},
     "deploy": {"text": "deploy_text", "json": "json_document"},
     "bench": {
-        "text": "bench_text", "json": "measurements_json", "jsonl": "measurements_jsonl", "csv": "measurements_csv",
+        "text": "bench_text",
+        "json": "measurements_json",
+        "jsonl": "measurements_jsonl",
+        "csv": "measurements_csv",
         "html": "bench_document",
     },
     "bench --dry-run": {"text": "planned_text"},
     "calibrate": {"text": "calibrate_text"},
     "store list": {"text": "store_text"},
     "store export": {
-        "jsonl": "measurements_jsonl", "json": "measurements_json", "csv": "measurements_csv",
+        "jsonl": "measurements_jsonl",
+        "json": "measurements_json",
+        "csv": "measurements_csv",
         "parquet": "measurements_parquet",
     },
     "store compare": {"text": "datasets_text", "json": "json_document"},
@@ -55,7 +71,7 @@ FORMATS: dict[str, dict[str, str]] = {
     "devices": {"text": "devices_text", "json": "json_document"},
     "rules": {"text": "rules_text", "markdown": "rules_markdown", "json": "rules_json"},
     "explain": {"markdown": "rules_markdown"},
-}  # fmt: skip
+}
 
 
 def formats(command: str) -> tuple[str, ...]:

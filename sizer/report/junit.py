@@ -41,9 +41,13 @@ def render(answer: Checked | Diff, page: Page) -> str:
 
 
 def _suite(
-    root: ElementTree.Element, path: str, device: str, cases: Mapping[str, str], skipped: set[str],
+    root: ElementTree.Element,
+    path: str,
+    device: str,
+    cases: Mapping[str, str],
+    skipped: set[str],
     found: Iterable[Annotation],
-) -> None:  # fmt: skip
+) -> None:
     by_code: dict[str, list[Annotation]] = {}
     for one in found:
         for code in one.codes:

@@ -9,10 +9,38 @@ from shapes.measure.record import Measurement
 
 #: Columns of CSV and Parquet: the flat fields, then the environment's.
 COLUMNS = (
-    "kind", "phase", "dtype", "layout", "kernel", "batch", "m", "n", "k", "status", "seconds", "low", "high", "tflops",
-    "flops", "bytes", "device", "torch", "samples_taken", "per_sample", "stop", "drift", "correlation", "check_error",
-    "control_s", "peak_bytes", "wall_s", "label", "message", "created", "uid",
-)  # fmt: skip
+    "kind",
+    "phase",
+    "dtype",
+    "layout",
+    "kernel",
+    "batch",
+    "m",
+    "n",
+    "k",
+    "status",
+    "seconds",
+    "low",
+    "high",
+    "tflops",
+    "flops",
+    "bytes",
+    "device",
+    "torch",
+    "samples_taken",
+    "per_sample",
+    "stop",
+    "drift",
+    "correlation",
+    "check_error",
+    "control_s",
+    "peak_bytes",
+    "wall_s",
+    "label",
+    "message",
+    "created",
+    "uid",
+)
 
 
 class Measurements(Protocol):

@@ -19,15 +19,25 @@ def render(answer: Measurements, page: Page) -> bytes:
         raise InputError("expected pyarrow to be installed: pip install sizer[parquet]", key="--format") from None
     rows = [
         {
-            **flat(one), "samples": [float(value) for value in one.samples],
+            **flat(one),
+            "samples": [float(value) for value in one.samples],
             "environment": json.dumps(one.environment.to_dict(), sort_keys=True),
         }
         for one in answer.measurements
-    ]  # fmt: skip
+    ]
     integers = {"batch", "m", "n", "k", "flops", "bytes", "samples_taken", "per_sample", "peak_bytes"}
     numbers = {
-        "seconds", "low", "high", "tflops", "drift", "correlation", "check_error", "control_s", "wall_s", "created",
-    }  # fmt: skip
+        "seconds",
+        "low",
+        "high",
+        "tflops",
+        "drift",
+        "correlation",
+        "check_error",
+        "control_s",
+        "wall_s",
+        "created",
+    }
     fields = [
         (name, pa.int64() if name in integers else pa.float64() if name in numbers else pa.string()) for name in COLUMNS
     ]

@@ -30,10 +30,16 @@ def render(answer: MfuAnswer, page: Page) -> str:
             f"{times.unread} lines without a time"
         )
     table = [
-        [row.count.method, f"{row.model_tflops:.1f}", f"{row.mfu:.1%}", f"{row.hfu:.1%}", _share(row.mfu_achievable),
-         _share(row.hfu_achievable)]
+        [
+            row.count.method,
+            f"{row.model_tflops:.1f}",
+            f"{row.mfu:.1%}",
+            f"{row.hfu:.1%}",
+            _share(row.mfu_achievable),
+            _share(row.hfu_achievable),
+        ]
         for row in answer.rows
-    ]  # fmt: skip
+    ]
     headers = ["count", "TFLOPS/GPU", "MFU", "HFU", "MFU of achievable", "HFU of achievable"]
     lines += ["", tabulate(table, headers, disable_numparse=True), ""]
     lines += [f"{row.count.method}: {row.count.convention}" for row in answer.rows]

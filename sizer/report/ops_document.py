@@ -13,19 +13,29 @@ PHASES = ("forward", "dgrad", "wgrad", "optimizer")
 WHOLE = "whole step"
 #: Parts of a step and families of operators; what both have is of one colour.
 COLOURS = {
-    "products": "#004488", "MLP, experts": "#4477aa", "attention projections": "#66ccee", "head, embedding": "#99ddff",
-    "attention": "#ee6677", "elementwise": "#228833", "optimizer": "#ccbb44", "communication": "#aa3377",
-}  # fmt: skip
+    "products": "#004488",
+    "MLP, experts": "#4477aa",
+    "attention projections": "#66ccee",
+    "head, embedding": "#99ddff",
+    "attention": "#ee6677",
+    "elementwise": "#228833",
+    "optimizer": "#ccbb44",
+    "communication": "#aa3377",
+}
 
 
 def document(answer: OperatorTable) -> Document:
     step, workload = answer.step, answer.workload
     facts = {
-        "model": answer.model.model_type, "parameters": count_text(answer.model.parameters),
-        "device": answer.device.name, "stack": answer.stack or "-",
-        "microbatch x sequence": f"{workload.b} x {workload.s}", "type": workload.dtype, "step": step_fact(step),
+        "model": answer.model.model_type,
+        "parameters": count_text(answer.model.parameters),
+        "device": answer.device.name,
+        "stack": answer.stack or "-",
+        "microbatch x sequence": f"{workload.b} x {workload.s}",
+        "type": workload.dtype,
+        "step": step_fact(step),
         "MFU": percent_text(step.mfu),
-    }  # fmt: skip
+    }
     notes = [Text(f"Note: {note}", quiet=True) for note in answer.model.notes]
     parts = (Facts(facts), source_line(step), *notes, *charts(answer), operators(answer))
     return Document(f"sizer ops: {answer.path}", (Section(answer.path, parts),))
@@ -54,8 +64,15 @@ def step_stack(table: OperatorTable) -> Chart:
     for phase, group, name, seconds in listed:
         start, ends[phase] = ends[phase], ends[phase] + seconds * factor
         share = percent_text(seconds / step.seconds)
-        bars.append({"x": start, "x2": ends[phase], "y": phase, "group": group,
-                     "what": f"{name}, {phase}: {seconds_text(seconds)}, {share} of the step"})  # fmt: skip
+        bars.append(
+            {
+                "x": start,
+                "x2": ends[phase],
+                "y": phase,
+                "group": group,
+                "what": f"{name}, {phase}: {seconds_text(seconds)}, {share} of the step",
+            }
+        )
     within = {"x": step.low * factor, "x2": step.high * factor, "y": WHOLE, "what": f"step {step_fact(step)}"}
     layers = [
         Layer("bar", bars, {"stroke": "#88888880", "strokeWidth": 0.5}),
@@ -66,9 +83,12 @@ def step_stack(table: OperatorTable) -> Chart:
     many = f" of {step.accumulation} microbatches" if step.accumulation > 1 else ""
     return Chart(
         f"The step{many} by its parts, and one microbatch as a stack of operators by phase; {cover}.",
-        Axis(unit), Axis("", order=tuple(name for name, end in ends.items() if end)), layers, colours=COLOURS,
+        Axis(unit),
+        Axis("", order=tuple(name for name, end in ends.items() if end)),
+        layers,
+        colours=COLOURS,
         height=50 * sum(end > 0 for end in ends.values()),
-    )  # fmt: skip
+    )
 
 
 def family(row: dict[str, Any]) -> str:
@@ -97,34 +117,67 @@ def roofline(table: OperatorTable) -> list[Chart]:
     points, errors = [], []
     for row, x in zip(rows, where, strict=True):
         total = row["seconds"] * row["count"]
-        what = (f"{row['name']}, {row['phase']}: {row['tflops']:.0f} TFLOPS at {x:.0f} FLOPs a byte, "
-                f"{seconds_text(row['seconds'])} x {row['count']}, {row['bound']}-bound")  # fmt: skip
-        points.append({"x": x, "y": row["tflops"], "group": family(row), "kind": row["phase"],
-                       "size": total / longest, "what": what})  # fmt: skip
+        what = (
+            f"{row['name']}, {row['phase']}: {row['tflops']:.0f} TFLOPS at {x:.0f} FLOPs a byte, "
+            f"{seconds_text(row['seconds'])} x {row['count']}, {row['bound']}-bound"
+        )
+        points.append(
+            {
+                "x": x,
+                "y": row["tflops"],
+                "group": family(row),
+                "kind": row["phase"],
+                "size": total / longest,
+                "what": what,
+            }
+        )
         error = min(row["error"], 0.99)
         errors.append(
             {"x": x, "y": row["tflops"] / (1 + error), "y2": row["tflops"] / (1 - error), "group": family(row)}
         )
     roof = f"{device.name}: {peak:.0f} TFLOPS, {bandwidth:.2f} TB/s"
     layers = [
-        Layer("line", [{"x": x, "y": min(peak, x * bandwidth), "what": roof} for x in (ends[0], ridge, ends[1])],
-              {"color": "#888888", "strokeWidth": 2}),
+        Layer(
+            "line",
+            [{"x": x, "y": min(peak, x * bandwidth), "what": roof} for x in (ends[0], ridge, ends[1])],
+            {"color": "#888888", "strokeWidth": 2},
+        ),
         Layer("text", [{"x": ends[1], "y": peak, "text": roof}], {"align": "right", "dy": -8}),
         Layer("rule", errors, {"opacity": 0.6}),
         Layer("point", points, {"opacity": 0.8}),
-    ]  # fmt: skip
+    ]
     left = len(table.operators) - len(rows)
     rest = f" {left} operators that only move memory have no FLOPs: they are in the table." if left else ""
     return [
         Chart(
             f"Roofline: every operator with FLOPs, its area by its share of the step, its line its error.{rest}",
-            Axis("FLOPs a byte", log=True), Axis("TFLOPS", log=True), layers, height=420, colours=COLOURS,
+            Axis("FLOPs a byte", log=True),
+            Axis("TFLOPS", log=True),
+            layers,
+            height=420,
+            colours=COLOURS,
         )
-    ]  # fmt: skip
+    ]
 
 
-HEAD = ("operator", "phase", "kind", "count", "batch", "m", "n", "k", "GFLOP", "time", "x count", "TFLOPS", "bound",
-        "tile", "wave", "tier")  # fmt: skip
+HEAD = (
+    "operator",
+    "phase",
+    "kind",
+    "count",
+    "batch",
+    "m",
+    "n",
+    "k",
+    "GFLOP",
+    "time",
+    "x count",
+    "TFLOPS",
+    "bound",
+    "tile",
+    "wave",
+    "tier",
+)
 
 
 def operators(table: OperatorTable) -> Table:
@@ -138,10 +191,16 @@ def _cells(row: dict[str, Any]) -> list[Cell]:
         return cell(value, None if value is None else percent_text(value))
 
     return [
-        cell(row["name"]), cell(row["phase"]), cell(row["kind"]),
+        cell(row["name"]),
+        cell(row["phase"]),
+        cell(row["kind"]),
         *(cell(row[key]) for key in ("count", "batch", "m", "n", "k")),
         cell(row["visible_flops"] / 1e9, f"{row['visible_flops'] / 1e9:,.1f}") if counted else cell(None),
-        cell(row["seconds"], seconds_text(row["seconds"])), cell(total, seconds_text(total)),
-        cell(row["tflops"], f"{row['tflops']:.0f}") if counted else cell(None), cell(row["bound"]),
-        share(row["tile_efficiency"]), share(row["wave_efficiency"]), cell(row["tier"]),
-    ]  # fmt: skip
+        cell(row["seconds"], seconds_text(row["seconds"])),
+        cell(total, seconds_text(total)),
+        cell(row["tflops"], f"{row['tflops']:.0f}") if counted else cell(None),
+        cell(row["bound"]),
+        share(row["tile_efficiency"]),
+        share(row["wave_efficiency"]),
+        cell(row["tier"]),
+    ]

@@ -12,8 +12,23 @@ from sizer.answers.operator_table import OperatorTable
 from sizer.report.page import Page
 from sizer.report.units import count_text, percent_text, seconds_text, step_text
 
-HEADERS = ("operator", "phase", "kind", "count", "batch", "m", "n", "k", "GFLOP", "time", "TFLOPS", "peak", "bound",
-           "tile", "wave")  # fmt: skip
+HEADERS = (
+    "operator",
+    "phase",
+    "kind",
+    "count",
+    "batch",
+    "m",
+    "n",
+    "k",
+    "GFLOP",
+    "time",
+    "TFLOPS",
+    "peak",
+    "bound",
+    "tile",
+    "wave",
+)
 
 
 def render(table: OperatorTable, page: Page) -> str:
@@ -52,8 +67,19 @@ def _cells(row: dict[str, Any], peak: float | None) -> list[str]:
         return "" if row[key] is None else percent_text(row[key])
 
     return [
-        row["name"], row["phase"], row["kind"], number("count"), number("batch"), number("m"), number("n"), number("k"),
-        f"{row['visible_flops'] / 1e9:.1f}" if counted else "", seconds_text(row["seconds"]),
-        f"{row['tflops']:.0f}" if counted else "", of_peak, row["bound"],
-        share("tile_efficiency"), share("wave_efficiency"),
-    ]  # fmt: skip
+        row["name"],
+        row["phase"],
+        row["kind"],
+        number("count"),
+        number("batch"),
+        number("m"),
+        number("n"),
+        number("k"),
+        f"{row['visible_flops'] / 1e9:.1f}" if counted else "",
+        seconds_text(row["seconds"]),
+        f"{row['tflops']:.0f}" if counted else "",
+        of_peak,
+        row["bound"],
+        share("tile_efficiency"),
+        share("wave_efficiency"),
+    ]

@@ -18,21 +18,34 @@ SHOWN = 12
 def document(answer: Plan) -> Document:
     best = answer.recommended
     facts = {
-        "devices": f"{answer.gpus} x {answer.device}", "global batch": f"{answer.global_batch:,}",
-        "stack": answer.stack, "splits that fit": f"{len(answer.candidates):,}",
-        "alike with the fastest": str(answer.indistinguishable), "recommended": split_text(best),
+        "devices": f"{answer.gpus} x {answer.device}",
+        "global batch": f"{answer.global_batch:,}",
+        "stack": answer.stack,
+        "splits that fit": f"{len(answer.candidates):,}",
+        "alike with the fastest": str(answer.indistinguishable),
+        "recommended": split_text(best),
         "step": f"{seconds_text(best.seconds)} ({seconds_text(best.low_s)} to {seconds_text(best.high_s)})",
-        "memory": f"{best.memory_bytes / GIB:.1f} GiB", "MFU": "-" if best.mfu is None else percent_text(best.mfu),
-    }  # fmt: skip
+        "memory": f"{best.memory_bytes / GIB:.1f} GiB",
+        "MFU": "-" if best.mfu is None else percent_text(best.mfu),
+    }
     training = answer.training(best)
     if training is not None:
-        facts |= {"days": f"{training.days:,.1f}", "device hours": f"{training.device_hours:,.0f}",
-                  "kWh": f"{training.kwh:,.0f}"}  # fmt: skip
+        facts |= {
+            "days": f"{training.days:,.1f}",
+            "device hours": f"{training.device_hours:,.0f}",
+            "kWh": f"{training.kwh:,.0f}",
+        }
         facts |= {} if training.cost is None else {"cost": f"{training.cost:,.0f}"}
     dropped = Table("Not listed", ("splits", "why"), [[cell(number), cell(why)] for why, number in answer.dropped])
-    parts = (Facts(facts), Text(f"Times: {answer.source}; stack {answer.stack}", quiet=True), _frontier(answer),
-             _parts(answer), _table(answer), *([dropped] if answer.dropped else []),
-             *(Text(f"Assumed: {one}", quiet=True) for one in answer.assumptions))  # fmt: skip
+    parts = (
+        Facts(facts),
+        Text(f"Times: {answer.source}; stack {answer.stack}", quiet=True),
+        _frontier(answer),
+        _parts(answer),
+        _table(answer),
+        *([dropped] if answer.dropped else []),
+        *(Text(f"Assumed: {one}", quiet=True) for one in answer.assumptions),
+    )
     return Document("sizer plan", (Section(f"{answer.gpus} x {answer.device}", parts),))
 
 
@@ -61,10 +74,16 @@ def _frontier(answer: Plan) -> Chart:
         if not edge or one.seconds < edge[-1].seconds:
             edge.append(one)
     rows = [
-        {"x": one.memory_bytes / GIB, "y": one.seconds, "group": _kinds(one), "kind": one.workload.checkpointing,
-         "size": 0.08, "what": f"{split_text(one)}: {seconds_text(one.seconds)}, {one.memory_bytes / GIB:.1f} GiB"}
+        {
+            "x": one.memory_bytes / GIB,
+            "y": one.seconds,
+            "group": _kinds(one),
+            "kind": one.workload.checkpointing,
+            "size": 0.08,
+            "what": f"{split_text(one)}: {seconds_text(one.seconds)}, {one.memory_bytes / GIB:.1f} GiB",
+        }
         for one in drawn
-    ]  # fmt: skip
+    ]
     line = [{"x": one.memory_bytes / GIB, "y": one.seconds, "what": split_text(one)} for one in edge]
     best = answer.recommended
     at = {"x": best.memory_bytes / GIB}
@@ -72,19 +91,28 @@ def _frontier(answer: Plan) -> Chart:
         Layer("point", rows, {"opacity": 0.55}),
         Layer("line", line, {"color": "currentColor", "interpolate": "step-after"}),
         Layer("rule", [{**at, "y": best.low_s, "y2": best.high_s}], {"strokeWidth": 2}),
-        Layer("point", [{**at, "y": best.seconds, "size": 0.6, "what": split_text(best)}],
-              {"filled": False, "color": "currentColor", "strokeWidth": 2}),
-        Layer("text", [{**at, "y": best.seconds, "text": "recommended"}],
-              {"dx": 12, "align": "left", "fontWeight": "bold"}),
+        Layer(
+            "point",
+            [{**at, "y": best.seconds, "size": 0.6, "what": split_text(best)}],
+            {"filled": False, "color": "currentColor", "strokeWidth": 2},
+        ),
+        Layer(
+            "text",
+            [{**at, "y": best.seconds, "text": "recommended"}],
+            {"dx": 12, "align": "left", "fontWeight": "bold"},
+        ),
         *limit(answer.device_bytes / GIB, f"{answer.device} {answer.device_bytes / GIB:.1f} GiB", along="x"),
-    ]  # fmt: skip
+    ]
     left = len(answer.candidates) - len(drawn)
     slower = f" {left} that take more than {SLOWEST:g} times the fastest are not drawn." if left else ""
     return Chart(
         f"Step time over memory of every split that fits; the line is the frontier of both.{slower}",
-        Axis("GiB a device"), Axis("step, s", zero=False), layers, height=420,
+        Axis("GiB a device"),
+        Axis("step, s", zero=False),
+        layers,
+        height=420,
         legend=("parallelism", "checkpointing"),
-    )  # fmt: skip
+    )
 
 
 def _parts(answer: Plan) -> Chart:
@@ -102,21 +130,28 @@ def _parts(answer: Plan) -> Chart:
         within.append({"x": one.low_s, "x2": one.high_s, "y": name})
     return Chart(
         "The fastest splits by what their step is spent on, with intervals; communication: what is not hidden.",
-        Axis("step, s"), Axis("", order=tuple(names.values())), [Layer("bar", bars), Layer("rule", within)],
+        Axis("step, s"),
+        Axis("", order=tuple(names.values())),
+        [Layer("bar", bars), Layer("rule", within)],
         height=40 + 24 * len(shown),
-    )  # fmt: skip
+    )
 
 
 def _table(answer: Plan) -> Table:
     rows = [
-        [cell(split_text(one)), cell(one.microbatches), cell(one.seconds, f"{one.seconds:.3f}"),
-         cell(one.low_s, f"{one.low_s:.3f}"), cell(one.high_s, f"{one.high_s:.3f}"),
-         cell(one.communication_s / one.seconds, f"{one.communication_s / one.seconds:.0%}"),
-         cell(one.bubble_s / one.seconds, f"{one.bubble_s / one.seconds:.0%}"),
-         cell(one.memory_bytes, f"{one.memory_bytes / GIB:.1f}"),
-         cell(one.mfu, None if one.mfu is None else f"{one.mfu:.1%}")]
+        [
+            cell(split_text(one)),
+            cell(one.microbatches),
+            cell(one.seconds, f"{one.seconds:.3f}"),
+            cell(one.low_s, f"{one.low_s:.3f}"),
+            cell(one.high_s, f"{one.high_s:.3f}"),
+            cell(one.communication_s / one.seconds, f"{one.communication_s / one.seconds:.0%}"),
+            cell(one.bubble_s / one.seconds, f"{one.bubble_s / one.seconds:.0%}"),
+            cell(one.memory_bytes, f"{one.memory_bytes / GIB:.1f}"),
+            cell(one.mfu, None if one.mfu is None else f"{one.mfu:.1%}"),
+        ]
         for one in answer.candidates[:LISTED]
-    ]  # fmt: skip
+    ]
     left = len(answer.candidates) - len(rows)
     head = ("split", "microbatches", "step s", "low", "high", "communication", "bubble", "GiB", "MFU")
     return Table(f"The fastest {len(rows)} splits; {left} more fit" if left else "Splits", head, rows)

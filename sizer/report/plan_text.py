@@ -7,8 +7,23 @@ from tabulate import tabulate
 from sizer.answers.plan import Candidate, Plan
 from sizer.report.page import Page
 
-HEADERS = ("t", "p", "vpp", "cp", "d", "e", "ZeRO", "b", "microbatches", "checkpointing", "step s", "comm.", "bubble",
-           "GiB", "MFU")  # fmt: skip
+HEADERS = (
+    "t",
+    "p",
+    "vpp",
+    "cp",
+    "d",
+    "e",
+    "ZeRO",
+    "b",
+    "microbatches",
+    "checkpointing",
+    "step s",
+    "comm.",
+    "bubble",
+    "GiB",
+    "MFU",
+)
 
 
 def render(found: Plan, page: Page) -> str:
@@ -48,9 +63,11 @@ def _row(candidate: Candidate) -> list[str]:
     zero = str(w.zero) if w.replicas == 1 else f"{w.zero}, HSDP over {w.d // w.replicas}"
     degrees = (w.t, w.p, w.vpp, w.cp, w.d, w.e, zero, w.b, candidate.microbatches)
     return [
-        *map(str, degrees), w.checkpointing,
+        *map(str, degrees),
+        w.checkpointing,
         f"{candidate.seconds:.3f} ({candidate.low_s:.3f} to {candidate.high_s:.3f})",
         f"{candidate.communication_s / candidate.seconds:.0%}",
-        f"{candidate.bubble_s / candidate.seconds:.0%}", f"{candidate.memory_bytes / 2**30:.1f}",
+        f"{candidate.bubble_s / candidate.seconds:.0%}",
+        f"{candidate.memory_bytes / 2**30:.1f}",
         "-" if candidate.mfu is None else f"{candidate.mfu:.1%}",
-    ]  # fmt: skip
+    ]

@@ -22,28 +22,41 @@ SHAPES = {
     "best": "cross",
     "baseline": "square",
 }
-ROLE_COLOURS = {"candidate": "#999999", "on the front": "#66ccee", "listed": "#4477aa", "best": "#228833",
-                "baseline": "#ee6677"}  # fmt: skip
+ROLE_COLOURS = {
+    "candidate": "#999999",
+    "on the front": "#66ccee",
+    "listed": "#4477aa",
+    "best": "#228833",
+    "baseline": "#ee6677",
+}
 SIZES = {"candidate": 0.06, "on the front": 0.14, "listed": 0.2, "best": 0.7, "baseline": 0.35}
 
 
 def document(answer: SearchResult) -> Document:
     best = answer.candidates[0] if answer.candidates else answer.baseline
     facts = {
-        "searched": answer.what, "by": answer.objective, "tokens": f"{answer.tokens:,}",
+        "searched": answer.what,
+        "by": answer.objective,
+        "tokens": f"{answer.tokens:,}",
         "candidates": f"{answer.considered:,}",
         "speed-up": f"{best.speedup:.3f}x ({best.speedup_low:.2f} to {best.speedup_high:.2f})",
-    }  # fmt: skip
+    }
     notes = [Text(f"Note: {note}", quiet=True) for note in answer.notes]
     excluded = ", ".join(f"{number} by {why}" for why, number in answer.excluded.items() if number)
     notes += [Text(f"Excluded: {excluded}", quiet=True)] if excluded else []
     single = len(answer.baseline.change) == 1
     charts = [served(answer)] if answer.front else [landscape(answer)] if single else [front(answer)]
     charts += [losses(answer)] if answer.baseline.losses else []
-    parts = (Text(answer.verdict), Facts(facts), Text(f"Times: {answer.source}", quiet=True), *notes, *charts,
-             _table("Listed", (answer.baseline, *answer.candidates), answer),
-             *([_table("Pareto front", shown, answer)] if (shown := answer.front or answer.pareto) else []),
-             _table("Every candidate", answer.ranked, answer))  # fmt: skip
+    parts = (
+        Text(answer.verdict),
+        Facts(facts),
+        Text(f"Times: {answer.source}", quiet=True),
+        *notes,
+        *charts,
+        _table("Listed", (answer.baseline, *answer.candidates), answer),
+        *([_table("Pareto front", shown, answer)] if (shown := answer.front or answer.pareto) else []),
+        _table("Every candidate", answer.ranked, answer),
+    )
     return Document(f"sizer search: {answer.what}", (Section(f"{answer.what}, {answer.source}", parts),))
 
 
@@ -75,8 +88,11 @@ def landscape(answer: SearchResult) -> Chart:
         rows.append({"x": value, "y": one.tflops, "group": group, "kind": role, "size": SIZES[role], "what": what})
         slow, fast = (one.tflops * time.seconds / max(bound, 1e-12) for bound in (time.high, time.low))
         errors.append({"x": value, "y": slow, "y2": fast, "group": group})
-    named = [{"x": row["x"], "y": row["y"], "text": f"{row['kind']} {row['x']}"}
-             for row in rows if row["kind"] in ("best", "baseline")]  # fmt: skip
+    named = [
+        {"x": row["x"], "y": row["y"], "text": f"{row['kind']} {row['x']}"}
+        for row in rows
+        if row["kind"] in ("best", "baseline")
+    ]
     low, high = (pick(row["x"] for row in rows) for pick in (min, max))
     tiles = range(-(-low // answer.tile) * answer.tile, high + 1, answer.tile) if answer.tile else range(0)
     curve = sorted(({key: row[key] for key in ("x", "y", "group")} for row in rows), key=lambda row: row["x"])
@@ -92,9 +108,14 @@ def landscape(answer: SearchResult) -> Chart:
     edges = f" Grey lines: tiles of {answer.tile} end; dotted: a wave is full." if answer.tile else ""
     return Chart(
         f"{answer.what}: rate over {field} with its interval, coloured by the power of two that divides it.{edges}",
-        Axis(field, zero=False, whole=True), Axis("TFLOPS", zero=False), layers, height=380, colours=COLOURS,
-        shapes=SHAPES, legend=("divisible by", ""),
-    )  # fmt: skip
+        Axis(field, zero=False, whole=True),
+        Axis("TFLOPS", zero=False),
+        layers,
+        height=380,
+        colours=COLOURS,
+        shapes=SHAPES,
+        legend=("divisible by", ""),
+    )
 
 
 def _edges(values: Iterable[int], what: str, look: dict[str, Any]) -> list[Layer]:
@@ -108,17 +129,25 @@ def front(answer: SearchResult) -> Chart:
     unit, scale = ("billions", 1e9) if several else ("millions", 1e6)
     factor, time = seconds_scale(max(one.timing.seconds for one in answer.ranked))
     rows = [
-        {"x": one.parameters / scale, "y": one.timing.seconds * factor, "group": role,
-         "size": SIZES[role], "what": f"{label(one)}\n{role}: {seconds_text(one.timing.seconds)}, {one.speedup:.3f}x"}
+        {
+            "x": one.parameters / scale,
+            "y": one.timing.seconds * factor,
+            "group": role,
+            "size": SIZES[role],
+            "what": f"{label(one)}\n{role}: {seconds_text(one.timing.seconds)}, {one.speedup:.3f}x",
+        }
         for one, role in _roles(answer)
-    ]  # fmt: skip
+    ]
     marked = [(one, role) for one, role in _roles(answer) if role != "candidate"]
     errors = [
         {"x": one.parameters / scale, "y": one.timing.low * factor, "y2": one.timing.high * factor, "group": role}
-        for one, role in marked if role in ("best", "baseline")
-    ]  # fmt: skip
-    line = sorted(({"x": one.parameters / scale, "y": one.timing.seconds * factor} for one in answer.pareto),
-                  key=lambda row: row["x"])  # fmt: skip
+        for one, role in marked
+        if role in ("best", "baseline")
+    ]
+    line = sorted(
+        ({"x": one.parameters / scale, "y": one.timing.seconds * factor} for one in answer.pareto),
+        key=lambda row: row["x"],
+    )
     layers = [
         *([Layer("line", line, {"color": ROLE_COLOURS["on the front"], "interpolate": "step-after"})] if line else []),
         Layer("rule", errors, {"opacity": 0.6}),
@@ -127,22 +156,34 @@ def front(answer: SearchResult) -> Chart:
     return Chart(
         f"{answer.what}: time over parameters of every candidate; those on the front are faster than all that have "
         "more parameters. Lines at baseline and best: their intervals.",
-        Axis(f"parameters, {unit}", zero=False), Axis(f"time, {time}", zero=False), layers, height=380,
-        colours=ROLE_COLOURS, shapes=SHAPES,
-    )  # fmt: skip
+        Axis(f"parameters, {unit}", zero=False),
+        Axis(f"time, {time}", zero=False),
+        layers,
+        height=380,
+        colours=ROLE_COLOURS,
+        shapes=SHAPES,
+    )
 
 
 def served(answer: SearchResult) -> Chart:
     """The decode step over the training step, each over the baseline's and by the objective."""
     rows = [
-        {"x": 1 / training_gain(one), "y": 1 / decode_gain(one), "group": role, "size": SIZES[role],
-         "what": f"{label(one)}\n{role}: {one.speedup:.3f}x to train, {one.decode_speedup:.3f}x to decode"}
+        {
+            "x": 1 / training_gain(one),
+            "y": 1 / decode_gain(one),
+            "group": role,
+            "size": SIZES[role],
+            "what": f"{label(one)}\n{role}: {one.speedup:.3f}x to train, {one.decode_speedup:.3f}x to decode",
+        }
         for one, role in _roles(answer)
-    ]  # fmt: skip
-    line = sorted(({"x": 1 / training_gain(one), "y": 1 / decode_gain(one)} for one in answer.front),
-                  key=lambda row: row["x"])  # fmt: skip
-    ends = [{"x": 1 / training_gain(one), "y": 1 / decode_gain(one), "text": _differs(one, answer)}
-            for one in {id(one): one for one in (answer.front[0], answer.front[-1])}.values()]  # fmt: skip
+    ]
+    line = sorted(
+        ({"x": 1 / training_gain(one), "y": 1 / decode_gain(one)} for one in answer.front), key=lambda row: row["x"]
+    )
+    ends = [
+        {"x": 1 / training_gain(one), "y": 1 / decode_gain(one), "text": _differs(one, answer)}
+        for one in {id(one): one for one in (answer.front[0], answer.front[-1])}.values()
+    ]
     layers = [
         Layer("line", line, {"color": ROLE_COLOURS["on the front"], "interpolate": "step-after"}),
         Layer("point", rows, {"opacity": 0.85}),
@@ -151,9 +192,13 @@ def served(answer: SearchResult) -> Chart:
     return Chart(
         f"{answer.what}: the decode step over the training step, both over the baseline's, by {answer.objective}; none "
         "is faster in both than what is on the front.",
-        Axis("training step, over the baseline's", zero=False), Axis("decode step, over the baseline's", zero=False),
-        layers, height=380, colours=ROLE_COLOURS, shapes=SHAPES,
-    )  # fmt: skip
+        Axis("training step, over the baseline's", zero=False),
+        Axis("decode step, over the baseline's", zero=False),
+        layers,
+        height=380,
+        colours=ROLE_COLOURS,
+        shapes=SHAPES,
+    )
 
 
 def _differs(one: Ranked, answer: SearchResult) -> str:
@@ -165,28 +210,42 @@ def losses(answer: SearchResult) -> Chart:
     """What each listed candidate loses on each device against the best of that device."""
     shown = (answer.baseline, *answer.candidates)
     rows = [
-        {"x": 100 * loss, "y": label(one), "group": device, "kind": device, "size": 0.2,
-         "what": f"{label(one)} on {device}: {percent_text(loss)} slower than its best"}
-        for one in shown for device, loss in one.losses.items()
-    ]  # fmt: skip
+        {
+            "x": 100 * loss,
+            "y": label(one),
+            "group": device,
+            "kind": device,
+            "size": 0.2,
+            "what": f"{label(one)} on {device}: {percent_text(loss)} slower than its best",
+        }
+        for one in shown
+        for device, loss in one.losses.items()
+    ]
     return Chart(
         "Devices side by side: how much slower each candidate is than the best one of that device.",
-        Axis("% slower"), Axis("", order=tuple(dict.fromkeys(label(one) for one in shown))), [Layer("point", rows)],
+        Axis("% slower"),
+        Axis("", order=tuple(dict.fromkeys(label(one) for one in shown))),
+        [Layer("point", rows)],
         height=40 + 26 * len(shown),
-    )  # fmt: skip
+    )
 
 
 def _table(caption: str, ranked: Sequence[Ranked], answer: SearchResult) -> Table:
     rows = [
-        [cell(label(one) + objected(one)),
-         cell(one.timing.seconds, seconds_text(one.timing.seconds)), cell(one.timing.low, seconds_text(one.timing.low)),
-         cell(one.timing.high, seconds_text(one.timing.high)), cell(one.tflops, f"{one.tflops:.4g}"),
-         cell(one.speedup, f"{one.speedup:.3f}x"), cell(one.parameters),
-         cell(one.parameters_change, signed_count_text(one.parameters_change) if one.parameters_change else "0"),
-         *(cell(step.seconds, seconds_text(step.seconds)) for step in (one.decode,) if step is not None),
-         *(cell(loss, percent_text(loss)) for loss in one.losses.values())]
+        [
+            cell(label(one) + objected(one)),
+            cell(one.timing.seconds, seconds_text(one.timing.seconds)),
+            cell(one.timing.low, seconds_text(one.timing.low)),
+            cell(one.timing.high, seconds_text(one.timing.high)),
+            cell(one.tflops, f"{one.tflops:.4g}"),
+            cell(one.speedup, f"{one.speedup:.3f}x"),
+            cell(one.parameters),
+            cell(one.parameters_change, signed_count_text(one.parameters_change) if one.parameters_change else "0"),
+            *(cell(step.seconds, seconds_text(step.seconds)) for step in (one.decode,) if step is not None),
+            *(cell(loss, percent_text(loss)) for loss in one.losses.values()),
+        ]
         for one in ranked
-    ]  # fmt: skip
+    ]
     head = [answer.what, "time", "low", "high", "TFLOPS", "speed-up", "parameters", "change"]
     head += ["decode step"] if answer.serving is not None else []
     return Table(caption, [*head, *(f"loss on {name}" for name in answer.device_labels)], rows)

@@ -70,11 +70,17 @@ def _row(name: str, one: Ranked, result: SearchResult) -> list[str]:
     half = (timing.high - timing.low) / 2 / timing.seconds
     interval = "" if one is result.baseline else f"{one.speedup_low:.2f}..{one.speedup_high:.2f}"
     cells = [
-        name, _named(one), seconds_text(timing.seconds), f"{half:.1%}" if half <= 1 else ">100%", _tflops(one.tflops),
-        f"{one.speedup:.3f}x", interval,
+        name,
+        _named(one),
+        seconds_text(timing.seconds),
+        f"{half:.1%}" if half <= 1 else ">100%",
+        _tflops(one.tflops),
+        f"{one.speedup:.3f}x",
+        interval,
         signed_count_text(one.parameters_change) if one.parameters_change else "0",
-        _signed_bytes(one.memory_change_bytes), f"{one.shards}" if one.shards else "",
-    ]  # fmt: skip
+        _signed_bytes(one.memory_change_bytes),
+        f"{one.shards}" if one.shards else "",
+    ]
     if one.decode is not None:
         cells += [seconds_text(one.decode.seconds), f"{one.decode_speedup:.3f}x"]
     return cells + [f"{loss:.1%}" for loss in one.losses.values()]

@@ -15,11 +15,16 @@ HEADERS = ("what", "time", "+-", "TFLOPS", "device", "label")
 
 def render(answer: Stored, page: Page) -> str:
     rows = [
-        (_what(one), seconds_text(one.seconds) if one.seconds else one.status,
-         width_text(one.half_width) if one.half_width is not None else "-",
-         f"{one.tflops:.4g}" if one.tflops else "-", printable(one.environment.device), printable(one.label))
+        (
+            _what(one),
+            seconds_text(one.seconds) if one.seconds else one.status,
+            width_text(one.half_width) if one.half_width is not None else "-",
+            f"{one.tflops:.4g}" if one.tflops else "-",
+            printable(one.environment.device),
+            printable(one.label),
+        )
         for one in answer.measurements
-    ]  # fmt: skip
+    ]
     return f"{tabulate(rows, HEADERS, disable_numparse=True)}\n\n{len(rows)} of {answer.total} measurements"
 
 

@@ -100,12 +100,23 @@ def _position(key: str, axis: Axis, mark: str) -> dict[str, Any]:
     title = axis.title or None
     if axis.order:
         order = [_lines(name) for name in axis.order]
-        return {"field": key, "type": "nominal", "sort": order, "title": title, "scale": {"domain": order},
-                "axis": {"labelAngle": 0, "labelExpr": "split(datum.label, '\\n')"}}  # fmt: skip
+        return {
+            "field": key,
+            "type": "nominal",
+            "sort": order,
+            "title": title,
+            "scale": {"domain": order},
+            "axis": {"labelAngle": 0, "labelExpr": "split(datum.label, '\\n')"},
+        }
     scale: dict[str, Any] = {"type": "log", "nice": False} if axis.log else {"zero": axis.zero}
-    return {"field": key, "type": "quantitative", "title": title, "scale": scale,
-            **({"stack": None} if mark == "bar" else {}),
-            **({"axis": {"tickMinStep": 1}} if axis.whole else {})}  # fmt: skip
+    return {
+        "field": key,
+        "type": "quantitative",
+        "title": title,
+        "scale": scale,
+        **({"stack": None} if mark == "bar" else {}),
+        **({"axis": {"tickMinStep": 1}} if axis.whole else {}),
+    }
 
 
 def _lines(name: str) -> str:
@@ -116,6 +127,8 @@ def _lines(name: str) -> str:
 def _scale(field: str, looks: Mapping[str, str], title: str) -> dict[str, Any]:
     """A legend of more than one name; colours and shapes in the order that rows have them."""
     return {
-        "field": field, "type": "nominal", "scale": {"domain": list(looks), "range": list(looks.values())},
+        "field": field,
+        "type": "nominal",
+        "scale": {"domain": list(looks), "range": list(looks.values())},
         "legend": {"title": title or None} if len(looks) > 1 else None,
-    }  # fmt: skip
+    }

@@ -92,9 +92,8 @@ def heads_that_keep_hidden(
     fitting = [
         candidate
         for candidate in range(multiple, WIDEST_HEAD + 1, multiple)
-        if candidate != dim and fits(candidate) and hidden % candidate == 0
-        and _divides(context, hidden // candidate)
-    ]  # fmt: skip
+        if candidate != dim and fits(candidate) and hidden % candidate == 0 and _divides(context, hidden // candidate)
+    ]
     larger = [candidate for candidate in fitting if candidate > dim][:1]
     smaller = [candidate for candidate in fitting if candidate < dim][-1:]
     return tuple(

@@ -46,7 +46,11 @@ def check(context: Context) -> Answer:
         )
     return [
         Finding(
-            "hidden", hidden, message, suggestions, violated=hidden % min(step, RECOMMENDED) != 0,
+            "hidden",
+            hidden,
+            message,
+            suggestions,
+            violated=hidden % min(step, RECOMMENDED) != 0,
             cause="head_dim" if whole else "hidden",
         )
-    ]  # fmt: skip
+    ]

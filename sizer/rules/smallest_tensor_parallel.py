@@ -41,7 +41,9 @@ def check(context: Context) -> Answer:
     change = {"t": smallest} if smallest > 1 or not workload.sequence_parallel else {"t": 1, "sequence_parallel": 0}
     return [
         Finding(
-            "t", workload.t, f"tensor parallelism of {workload.t} where {smallest} fits in memory",
+            "t",
+            workload.t,
+            f"tensor parallelism of {workload.t} where {smallest} fits in memory",
             (Suggestion(change, note),),
         )
-    ]  # fmt: skip
+    ]

@@ -22,9 +22,13 @@ Scope = Literal["model", "mlp", "product"]
 
 #: Dimension -> the command line's option of it.
 OPTIONS = {
-    "hidden": "--h", "d_ff": "--d-ff", "heads": "--heads", "kv_heads": "--kv-heads", "layers": "--layers",
+    "hidden": "--h",
+    "d_ff": "--d-ff",
+    "heads": "--heads",
+    "kv_heads": "--kv-heads",
+    "layers": "--layers",
     "vocab": "--vocab",
-}  # fmt: skip
+}
 
 
 @frozen
@@ -44,9 +48,15 @@ class Baseline:
 
     @classmethod
     def from_config(
-        cls, config: object, *, dimensions: Mapping[str, int | None] | None = None, parameters: float | None = None,
-        scope: Scope = "model", stack: str | SoftwareStack | None = None, **workload: Any,
-    ) -> Baseline:  # fmt: skip
+        cls,
+        config: object,
+        *,
+        dimensions: Mapping[str, int | None] | None = None,
+        parameters: float | None = None,
+        scope: Scope = "model",
+        stack: str | SoftwareStack | None = None,
+        **workload: Any,
+    ) -> Baseline:
         """``config`` as for ``sizer.check``, with some dimensions changed. InputError for a model that only a trace
         knows."""
         subject = read_subject(config, stack=stack, **workload)
@@ -57,10 +67,18 @@ class Baseline:
 
     @classmethod
     def from_dimensions(
-        cls, h: int, *, d_ff: int | None = None, heads: int | None = None, kv_heads: int | None = None,
-        layers: int | None = None, vocab: int | None = None, parameters: float | None = None, scope: Scope = "mlp",
+        cls,
+        h: int,
+        *,
+        d_ff: int | None = None,
+        heads: int | None = None,
+        kv_heads: int | None = None,
+        layers: int | None = None,
+        vocab: int | None = None,
+        parameters: float | None = None,
+        scope: Scope = "mlp",
         **workload: Any,
-    ) -> Baseline:  # fmt: skip
+    ) -> Baseline:
         """A plain gated decoder of hidden size ``h``: d_ff 8h/3, heads of 128, 32 layers where nothing is said."""
         sizes = {"hidden": h, "d_ff": d_ff, "heads": heads, "kv_heads": kv_heads, "layers": layers, "vocab": vocab}
         given = _given(sizes)
@@ -69,17 +87,19 @@ class Baseline:
             raise InputError(f"expected a divisor of h = {h}", key="--heads", value=heads)
         dim = max(1, h // count)
         attention = AttentionShape(count, given.get("kv_heads") or count, dim, rotary_dim=dim)
-        block = Block(
-            attention, MlpShape(given.get("d_ff") or max(1, 8 * h // 3)), count=given.get("layers") or 32
-        )  # fmt: skip
+        block = Block(attention, MlpShape(given.get("d_ff") or max(1, 8 * h // 3)), count=given.get("layers") or 32)
         model = ModelShape("llama", (Stack("decoder", h, (block,)),), vocab=given.get("vocab") or 50304)
         return cls(model, _workload(workload, scope), parameters, scope)
 
     @classmethod
     def from_budget(
-        cls, parameters: float, *, dimensions: Mapping[str, int | None] | None = None, scope: Scope = "mlp",
+        cls,
+        parameters: float,
+        *,
+        dimensions: Mapping[str, int | None] | None = None,
+        scope: Scope = "mlp",
         **workload: Any,
-    ) -> Baseline:  # fmt: skip
+    ) -> Baseline:
         """A plain gated decoder of about so many parameters, with some dimensions changed."""
         given = _given(dimensions)
         vocab = given.pop("vocab", None)
@@ -98,9 +118,7 @@ def sequences(tokens: int, workload: Mapping[str, Any]) -> dict[str, int]:
 
 
 def _given(dimensions: Mapping[str, int | None] | None) -> dict[str, int]:
-    return {
-        key: positive_int(value, OPTIONS[key]) for key, value in (dimensions or {}).items() if value is not None
-    }  # fmt: skip
+    return {key: positive_int(value, OPTIONS[key]) for key, value in (dimensions or {}).items() if value is not None}
 
 
 def _workload(asked: Mapping[str, Any], scope: Scope) -> Workload:

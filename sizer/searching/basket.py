@@ -46,8 +46,9 @@ class Basket:
 
     def __post_init__(self) -> None:
         if not self.measured:
-            raise InputError("expected one of the devices to be here: several can only be predicted (--predict)",
-                             key="--measure")  # fmt: skip
+            raise InputError(
+                "expected one of the devices to be here: several can only be predicted (--predict)", key="--measure"
+            )
 
     @property
     def strategy(self) -> str:
@@ -133,9 +134,13 @@ class _Table:
             how = source if wanted is None else replace(source, strategy="exhaustive")
             chosen = row if wanted is None else [row[0], *(row[place] for place in missing)]
             told = self._progress.of(device.name) if wanted is None else self._progress.silent()
-            tasks.append((device.name, missing, partial(
-                replace(how, time_limit_s=limit_s).times, space, [chosen], self._objective, told
-            )))  # fmt: skip
+            tasks.append(
+                (
+                    device.name,
+                    missing,
+                    partial(replace(how, time_limit_s=limit_s).times, space, [chosen], self._objective, told),
+                )
+            )
         if not tasks:
             return
         with ThreadPoolExecutor(len(tasks)) as threads:

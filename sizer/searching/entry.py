@@ -128,14 +128,18 @@ def _decode(serving: Mapping[str, Any] | None, start: Baseline) -> Workload | No
 def _used(what: str, config: object, params: float | None, dimensions: dict[str, int | None]) -> None:
     """InputError for what a search would take no notice of."""
     if config is not None and params is not None and what != "model":
-        raise InputError("expected --what model with it: a configuration has its own parameters", key="--params",
-                         value=params)  # fmt: skip
+        raise InputError(
+            "expected --what model with it: a configuration has its own parameters", key="--params", value=params
+        )
     if config is None and params is None and what == "swiglu":
         # Of a bare hidden size one MLP is timed.
         for name in ("heads", "kv_heads", "layers", "vocab"):
             if dimensions[name] is not None:
-                raise InputError("expected a configuration or another --what with it: one MLP is timed",
-                                 key=OPTIONS[name], value=dimensions[name])  # fmt: skip
+                raise InputError(
+                    "expected a configuration or another --what with it: one MLP is timed",
+                    key=OPTIONS[name],
+                    value=dimensions[name],
+                )
 
 
 def _source(

@@ -38,9 +38,13 @@ def shared_widths(moe: MoeShape, width: int) -> tuple[int, ...]:
 
 
 def mixtures(
-    moe: MoeShape, total: float, active: float, widths: Iterable[int], multiple: int,
+    moe: MoeShape,
+    total: float,
+    active: float,
+    widths: Iterable[int],
+    multiple: int,
     shared_of: Callable[[int], Iterable[int]],
-) -> Iterator[dict[str, int]]:  # fmt: skip
+) -> Iterator[dict[str, int]]:
     """Experts, top_k, width and shared width that are ``total`` wide together, ``active`` of it for a token.
 
     As near as whole experts come, above and below; how near is for the caller to judge. ``shared_of``: an expert's
@@ -111,10 +115,13 @@ class MixtureCount:
         """(total, active) parameters of one layer's mixture."""
         hidden, shared = self.model.hidden, change.get("shared_d_ff", 0)
         moe = replace(
-            self.moe, experts=change["experts"], top_k=change["top_k"], width=change["expert_d_ff"],
+            self.moe,
+            experts=change["experts"],
+            top_k=change["top_k"],
+            width=change["expert_d_ff"],
             shared=replace(self.moe.shared, width=shared) if self.moe.shared and shared else None,
             shared_gate=self.moe.shared_gate and bool(shared),
-        )  # fmt: skip
+        )
         always = sum(parameter_count(linear_tensors(linear)) for linear in moe.linears(hidden)) + moe.router_parameters
         expert = sum(parameter_count(linear_tensors(linear)) for linear in moe.expert_linears(hidden))
         return always + moe.experts * expert, always + moe.top_k * expert

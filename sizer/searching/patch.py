@@ -37,6 +37,7 @@ def of_file(result: SearchResult, reading: Reading) -> SearchResult:
     if wrong:
         raise InputError(
             f"expected a file whose keys can say {', '.join(wrong)}: {', '.join(map(str, changed))} cannot",
-            where=reading.source, key="--emit",
-        )  # fmt: skip
+            where=reading.source,
+            key="--emit",
+        )
     return named

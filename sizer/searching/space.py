@@ -30,9 +30,11 @@ KEEPABLE: Mapping[str, Callable[[Mapping[str, int]], object]] = {
 }
 #: What ``--vary`` lets change besides, which is otherwise as in the baseline -> the dimensions it is of.
 VARIABLE: Mapping[str, tuple[str, ...]] = {
-    "kv-ratio": ("kv_heads",), "mla-ranks": ("q_lora_rank", "kv_lora_rank"), "mla-heads": ("heads",),
+    "kv-ratio": ("kv_heads",),
+    "mla-ranks": ("q_lora_rank", "kv_lora_rank"),
+    "mla-heads": ("heads",),
     "window": ("window",),
-}  # fmt: skip
+}
 
 
 @frozen
@@ -105,15 +107,19 @@ class Limits:
 
     def __post_init__(self) -> None:
         if not 0 <= self.tolerance <= 1:
-            raise InputError("expected a share between 0 and 1 (or a percentage up to 100%)", key="--tolerance",
-                             value=self.tolerance)  # fmt: skip
+            raise InputError(
+                "expected a share between 0 and 1 (or a percentage up to 100%)", key="--tolerance", value=self.tolerance
+            )
         if self.low is not None and self.high is not None and self.low > self.high:
             raise InputError("expected LOW:HIGH with LOW at most HIGH", key="--range", value=f"{self.low}:{self.high}")
         if self.step is not None and self.step < 1:
             raise InputError("expected a positive integer", key="--step", value=self.step)
         if self.aspect is not None and not 0 < self.aspect[0] <= self.aspect[1]:
-            raise InputError("expected LOW:HIGH, positive, LOW at most HIGH", key="--aspect",
-                             value=f"{self.aspect[0]:g}:{self.aspect[1]:g}")  # fmt: skip
+            raise InputError(
+                "expected LOW:HIGH, positive, LOW at most HIGH",
+                key="--aspect",
+                value=f"{self.aspect[0]:g}:{self.aspect[1]:g}",
+            )
         for dim in self.head_dims or ():
             positive_int(dim, "--head-dim")
         for length in self.seq_lens or ():

@@ -63,10 +63,15 @@ def whole_steps(space: Space, baseline: Baseline, serving: Workload) -> Space:
     if not kept:
         raise nothing_left(space.what, excluded)
     return replace(
-        space, model=baseline.model, timed=None, measured_parts=None, parameters_of=None, candidates=kept,
+        space,
+        model=baseline.model,
+        timed=None,
+        measured_parts=None,
+        parameters_of=None,
+        candidates=kept,
         excluded={reason: number for reason, number in excluded.items() if number},
         notes=(*space.notes, "to be served, whole steps are priced, in training too"),
-    )  # fmt: skip
+    )
 
 
 def decode_step(space: Space, change: Mapping[str, int], serving: Workload, pricer: Pricer) -> Step | None:
@@ -113,12 +118,15 @@ def _served(space: Space, ranked: Sequence[Ranked], serving: Workload, pricer: P
         error = max((each.high - each.low) / 2 / each.seconds for each in (own, step)) if one is not ranked[0] else 0.0
         found.append(
             replace(
-                one, decode=timing, decode_speedup=faster, gain=sqrt(one.gain * faster * worth),
+                one,
+                decode=timing,
+                decode_speedup=faster,
+                gain=sqrt(one.gain * faster * worth),
                 gain_low=sqrt(one.gain_low * faster * max(0.0, 1 - error) * worth),
                 gain_high=sqrt(one.gain_high * faster * (1 + error) * worth),
                 value=1 / sqrt(one.gain * faster * worth),
             )
-        )  # fmt: skip
+        )
     return found
 
 

@@ -18,10 +18,28 @@ TYPES = sorted({DEFAULTS_OF.get(model_type, model_type) for model_type in BUILDE
 DRIVERS = {"hidden_size": 2, "n_embd": 2, "num_attention_heads": 4, "n_head": 4, "num_hidden_layers": 3, "n_layer": 3}
 TARGET = Path(__file__).parents[2] / "sizer" / "readers" / "hf_defaults.json"
 #: Keys that say nothing about shapes.
-NOISE = ("_name_or_path", "transformers_version", "id2label", "label2id", "architectures", "chunk_size_feed_forward",
-         "output_attentions", "output_hidden_states", "return_dict", "problem_type", "rope_parameters",
-         "begin_suppress_tokens", "suppress_tokens", "initializer_range", "initializer_factor", "use_cache",
-         "layer_types", "layers_block_type", "dtype", "rope_scaling")  # fmt: skip
+NOISE = (
+    "_name_or_path",
+    "transformers_version",
+    "id2label",
+    "label2id",
+    "architectures",
+    "chunk_size_feed_forward",
+    "output_attentions",
+    "output_hidden_states",
+    "return_dict",
+    "problem_type",
+    "rope_parameters",
+    "begin_suppress_tokens",
+    "suppress_tokens",
+    "initializer_range",
+    "initializer_factor",
+    "use_cache",
+    "layer_types",
+    "layers_block_type",
+    "dtype",
+    "rope_scaling",
+)
 
 
 def defaults(model_type: str) -> dict[str, Any]:

@@ -40,9 +40,14 @@ class StepCost:
 
 
 def step_cost(
-    stage: Work, whole: Work, schedule: Schedule, stack: SoftwareStack, device: Device, operator_error: float = 0.0,
+    stage: Work,
+    whole: Work,
+    schedule: Schedule,
+    stack: SoftwareStack,
+    device: Device,
+    operator_error: float = 0.0,
     tier: str | None = None,
-) -> StepCost:  # fmt: skip
+) -> StepCost:
     """The step of ``stage`` (slowest pipeline stage) and ``whole`` (all stages') as ``stack`` runs it on ``device``.
 
     ``operator_error``: mean relative error of the operators' own prices. ``tier``: how the stack is known, where it
@@ -55,9 +60,14 @@ def step_cost(
     wider = max(0.0, operator_error - CALIBRATED_ERROR)
     low, high = (exp(sign * hypot(log(edge), wider)) for sign, edge in ((-1, interval.low), (1, interval.high)))
     return StepCost(
-        seconds, seconds * low, seconds * high, stack.coverage, interval.ratio, tier,
+        seconds,
+        seconds * low,
+        seconds * high,
+        stack.coverage,
+        interval.ratio,
+        tier,
         {name: value for name, value in parts.items() if value},
-    )  # fmt: skip
+    )
 
 
 def interval_of(stack: SoftwareStack, tier: str) -> Interval:
@@ -69,9 +79,13 @@ def interval_of(stack: SoftwareStack, tier: str) -> Interval:
 
 
 def price_step(
-    model: ModelShape, workload: Workload, device: Device, stack: SoftwareStack, accumulation: int | None = None,
+    model: ModelShape,
+    workload: Workload,
+    device: Device,
+    stack: SoftwareStack,
+    accumulation: int | None = None,
     tier: str | None = None,
-) -> StepCost:  # fmt: skip
+) -> StepCost:
     """One global step of ``model``: ``accumulation`` microbatches (None: the workload's) and the update."""
     listed = operators(model, workload)
     costs = predict_many(listed, device)

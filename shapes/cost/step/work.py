@@ -45,8 +45,9 @@ class Region:
         """``share`` of the layers."""
         return Region(
             {kind: seconds * share for kind, seconds in self.seconds.items()},
-            {kind: runs * share for kind, runs in self.runs.items()}, self.fallbacks * share,
-        )  # fmt: skip
+            {kind: runs * share for kind, runs in self.runs.items()},
+            self.fallbacks * share,
+        )
 
     def add(self, kind: Kind, seconds: float, runs: int) -> None:
         self.seconds[kind] = self.seconds.get(kind, 0.0) + seconds
@@ -74,9 +75,14 @@ WITHIN = ("tensor", "expert", OVERLAPPED, "context")
 #: A collective's group by the first word of its name. Adapters' gradients are summed over tensor-parallel ranks where
 #: all gradients are reduced: once a step.
 _GROUP_OF = {
-    "tensor_parallel": "tensor", "moe": "expert", "overlapped_moe": OVERLAPPED, "context_parallel": "context",
-    "pipeline": "pipeline", "data_parallel": "data", "adapters": "data",
-}  # fmt: skip
+    "tensor_parallel": "tensor",
+    "moe": "expert",
+    "overlapped_moe": OVERLAPPED,
+    "context_parallel": "context",
+    "pipeline": "pipeline",
+    "data_parallel": "data",
+    "adapters": "data",
+}
 
 
 def group_of(operator: Collective) -> str:
@@ -136,15 +142,18 @@ def stacked(works: Sequence[Work]) -> Work:
 
     def region(own: Sequence[Region]) -> Region:
         return Region(
-            columns([one.seconds for one in own]), columns([one.runs for one in own]),
+            columns([one.seconds for one in own]),
+            columns([one.runs for one in own]),
             np.array([one.fallbacks for one in own], float),
-        )  # fmt: skip
+        )
 
     return Work(
-        region([one.layers for one in works]), region([one.ends for one in works]),
-        columns([one.communication for one in works]), columns([one.messages for one in works]),
+        region([one.layers for one in works]),
+        region([one.ends for one in works]),
+        columns([one.communication for one in works]),
+        columns([one.messages for one in works]),
         np.array([one.update_s for one in works], float),
-    )  # fmt: skip
+    )
 
 
 def each_value(one: Work, function: Callable[[Any], Any]) -> Work:

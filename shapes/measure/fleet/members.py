@@ -152,7 +152,10 @@ def differences(found: Environment, expected: Environment) -> str:
     """What of one environment is not as in another: "driver 550.54 where others have 570.86"."""
     mine = {"device": found.device, "driver": found.driver, "threads": found.threads, **dict(found.versions)}
     theirs = {
-        "device": expected.device, "driver": expected.driver, "threads": expected.threads, **dict(expected.versions)
-    }  # fmt: skip
+        "device": expected.device,
+        "driver": expected.driver,
+        "threads": expected.threads,
+        **dict(expected.versions),
+    }
     names = [name for name in {**theirs, **mine} if mine.get(name) != theirs.get(name)]
     return ", ".join(f"{name} {mine.get(name) or 'missing'}, not {theirs.get(name) or 'missing'}" for name in names)

@@ -53,9 +53,13 @@ def connect(address: str, sent: str | None = None) -> bool:
     with _own_signals():
         try:
             ray.init(
-                address=found or "auto", namespace="sizer", log_to_driver=False, logging_level=logging.ERROR,
-                configure_logging=True, runtime_env={"py_modules": [sent]} if sent is not None else None,
-            )  # fmt: skip
+                address=found or "auto",
+                namespace="sizer",
+                log_to_driver=False,
+                logging_level=logging.ERROR,
+                configure_logging=True,
+                runtime_env={"py_modules": [sent]} if sent is not None else None,
+            )
         except (ConnectionError, RuntimeError, ValueError) as error:
             reason = str(error).strip().splitlines()[0][:200]
             raise InputError(

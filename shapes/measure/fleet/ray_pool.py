@@ -47,9 +47,12 @@ class RayPool:
 
     def start(self, name: str, type_: str) -> None:
         actor = self._class.options(
-            num_gpus=1, num_cpus=1, max_restarts=0, max_task_retries=0,
+            num_gpus=1,
+            num_cpus=1,
+            max_restarts=0,
+            max_task_retries=0,
             resources={} if type_ == UNNAMED else {f"accelerator_type:{type_}": _TYPE_SHARE},
-        ).remote(self._device, self._make)  # fmt: skip
+        ).remote(self._device, self._make)
         self._seats[name] = _Seat(actor, actor.greet.remote())
 
     def stop(self, name: str) -> None:

@@ -19,8 +19,11 @@ from shapes.operators import Attention
 
 #: Our names -> torch.nn.attention.SDPBackend's.
 SDPA_KERNELS = {
-    "flash": "FLASH_ATTENTION", "cudnn": "CUDNN_ATTENTION", "efficient": "EFFICIENT_ATTENTION", "math": "MATH",
-}  # fmt: skip
+    "flash": "FLASH_ATTENTION",
+    "cudnn": "CUDNN_ATTENTION",
+    "efficient": "EFFICIENT_ATTENTION",
+    "math": "MATH",
+}
 KERNELS = (*SDPA_KERNELS, "flash_attn")
 
 #: Gradients sum over a whole row of rounded probabilities: twice the forward's bound.
@@ -46,19 +49,26 @@ def attention(operator: Attention, kernel: str, backend: Backend, seed: int) -> 
         calls = tuple(_backward_call(core, each) for each in tensors)
     slack = 1.0 if operator.phase == "forward" else BACKWARD_SLACK
     return Kernel(
-        calls=calls, check=lambda: _check(operator, core, tensors[0]), bound=slack * ERROR_BOUNDS[operator.dtype],
-        set_bytes=operator.bytes, name=f"attention {kernel or 'default'} {operator.phase} {operator.dtype}",
-        capturable=operator.phase == "forward", needs_flush=flush, holds=(tensors,),
-    )  # fmt: skip
+        calls=calls,
+        check=lambda: _check(operator, core, tensors[0]),
+        bound=slack * ERROR_BOUNDS[operator.dtype],
+        set_bytes=operator.bytes,
+        name=f"attention {kernel or 'default'} {operator.phase} {operator.dtype}",
+        capturable=operator.phase == "forward",
+        needs_flush=flush,
+        holds=(tensors,),
+    )
 
 
 def _inputs(operator: Attention, source: Any) -> tuple[Any, Any, Any, Any]:
     """Q, K, V and the output's gradient, as [batch, heads, s, d] views of [batch, s, heads, d]."""
     b, d, dv = operator.batch, operator.head_dim, operator.v_head_dim
     shapes = (
-        (b, operator.q_len, operator.heads, d), (b, operator.kv_len, operator.kv_heads, d),
-        (b, operator.kv_len, operator.kv_heads, dv), (b, operator.q_len, operator.heads, dv),
-    )  # fmt: skip
+        (b, operator.q_len, operator.heads, d),
+        (b, operator.kv_len, operator.kv_heads, d),
+        (b, operator.kv_len, operator.kv_heads, dv),
+        (b, operator.q_len, operator.heads, dv),
+    )
     q, k, v, gradient = (normal(shape, operator.dtype, source).transpose(1, 2) for shape in shapes)
     if operator.phase != "forward":
         for tensor in (q, k, v):

@@ -18,8 +18,14 @@ class UnsupportedError(RuntimeError):
 #: 2**-12 fp16, 2**-12 tf32), well under what a wrong element or a skipped tile leaves. fp8's inputs are compared after
 #: their rounding, so its bound holds bf16 output and Hopper's 14-bit accumulation. int8 products are exact.
 ERROR_BOUNDS: dict[str, float] = {
-    "fp64": 1e-5, "fp32": 1e-5, "tf32": 3e-3, "bf16": 1e-2, "fp16": 2e-3, "fp8": 2e-2, "int8": 1e-6,
-}  # fmt: skip
+    "fp64": 1e-5,
+    "fp32": 1e-5,
+    "tf32": 3e-3,
+    "bf16": 1e-2,
+    "fp16": 2e-3,
+    "fp8": 2e-2,
+    "int8": 1e-6,
+}
 
 
 def torch_dtype(name: str) -> Any:
@@ -27,9 +33,14 @@ def torch_dtype(name: str) -> Any:
     import torch
 
     types = {
-        "fp64": torch.float64, "fp32": torch.float32, "tf32": torch.float32, "bf16": torch.bfloat16,
-        "fp16": torch.float16, "fp8": torch.float8_e4m3fn, "int8": torch.int8,
-    }  # fmt: skip
+        "fp64": torch.float64,
+        "fp32": torch.float32,
+        "tf32": torch.float32,
+        "bf16": torch.bfloat16,
+        "fp16": torch.float16,
+        "fp8": torch.float8_e4m3fn,
+        "int8": torch.int8,
+    }
     if name not in types:
         raise UnsupportedError(f"torch has no plain type for {name}")
     return types[name]

@@ -58,11 +58,14 @@ def grouped_gemm(operator: GroupedGemm, kernel: str, backend: Backend, seed: int
         return lambda: native(a, b, offs=ends)  # type: ignore[misc]  # None was refused above
 
     return Kernel(
-        calls=tuple(call(a, b) for a, b in pairs), check=lambda: _check(operator, sizes, call(*pairs[0])(), *pairs[0]),
-        bound=ERROR_BOUNDS[operator.dtype], set_bytes=operator.bytes,
-        name=f"grouped {kernel} ragged {operator.ragged} {operator.layout} {operator.dtype}", needs_flush=flush,
+        calls=tuple(call(a, b) for a, b in pairs),
+        check=lambda: _check(operator, sizes, call(*pairs[0])(), *pairs[0]),
+        bound=ERROR_BOUNDS[operator.dtype],
+        set_bytes=operator.bytes,
+        name=f"grouped {kernel} ragged {operator.ragged} {operator.layout} {operator.dtype}",
+        needs_flush=flush,
         holds=(pairs, ends),
-    )  # fmt: skip
+    )
 
 
 def _operands(operator: GroupedGemm, source: Any) -> tuple[Any, Any]:

@@ -26,10 +26,14 @@ def memory_bound(subject: MemoryBound, backend: Backend, seed: int) -> Kernel:
     make = _forward if subject.phase == "forward" else _backward
     return Kernel(
         calls=tuple(make(function, *group) for group in groups),
-        check=lambda: _check(function, *groups[0]), bound=ERROR_BOUNDS[subject.dtype], set_bytes=subject.bytes,
-        name=f"{subject.what} {subject.phase} {subject.dtype}", capturable=subject.phase == "forward",
-        needs_flush=flush, holds=(groups,),
-    )  # fmt: skip
+        check=lambda: _check(function, *groups[0]),
+        bound=ERROR_BOUNDS[subject.dtype],
+        set_bytes=subject.bytes,
+        name=f"{subject.what} {subject.phase} {subject.dtype}",
+        capturable=subject.phase == "forward",
+        needs_flush=flush,
+        holds=(groups,),
+    )
 
 
 def _functions(subject: MemoryBound) -> tuple[Function, int]:

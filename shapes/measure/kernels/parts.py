@@ -51,11 +51,16 @@ def part(subject: Part, backend: Backend, seed: int) -> Kernel:
     train = subject.direction != "forward"
     calls = tuple(in_precision(dtype, _call(module, run, x, gradient, train)) for x, gradient in inputs)
     return Kernel(
-        calls=calls, check=lambda: _check(module, run, shape, dtype, source, train),
+        calls=calls,
+        check=lambda: _check(module, run, shape, dtype, source, train),
         bound=CHAIN_SLACK * ERROR_BOUNDS[dtype],
-        set_bytes=_bytes(module, shape), name=f"{subject.part} {subject.direction} {dtype}", capturable=False,
-        needs_flush=flush and sets == 1, check_each=True, holds=(module, inputs),
-    )  # fmt: skip
+        set_bytes=_bytes(module, shape),
+        name=f"{subject.part} {subject.direction} {dtype}",
+        capturable=False,
+        needs_flush=flush and sets == 1,
+        check_each=True,
+        holds=(module, inputs),
+    )
 
 
 def _bytes(module: Any, shape: tuple[int, int, int]) -> int:

@@ -74,16 +74,23 @@ def read(config: Mapping[str, Any], where: str) -> Reading:
         raise
     lacks = "the layout or the model, and the file does not hold its value"
     left = [
-        Unread(key, value, changes=lacks) for key, value in unknown.items()
+        Unread(key, value, changes=lacks)
+        for key, value in unknown.items()
         if key in fields.asked and key not in fields.flags and not is_harmless(key, NAME)
-    ]  # fmt: skip
+    ]
     left += [Unread(f"${name}", "further options", changes=lacks) for name in flat.get("_further", ())]
     return Reading(
-        model, NAME, where, keys=_keys(flat, model), workload=settled, config=config,
+        model,
+        NAME,
+        where,
+        keys=_keys(flat, model),
+        workload=settled,
+        config=config,
         longest=fields.optional("seq_length", "encoder_seq_length"),
-        notes=(*notes, *layout_notes, *flat.get("_notes", ())), asked=frozenset(fields.asked),
+        notes=(*notes, *layout_notes, *flat.get("_notes", ())),
+        asked=frozenset(fields.asked),
         unread=tuple(left),
-    )  # fmt: skip
+    )
 
 
 def _keys(flat: Mapping[str, Any], model: ModelShape) -> dict[str, str]:

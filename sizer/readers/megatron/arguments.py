@@ -10,8 +10,7 @@ from shapes.errors import InputError
 from sizer.readers.shell import Script, follow, unknown_in
 
 #: What parse_script adds to a script's arguments for the reader: not arguments themselves.
-SCRIPT_KEYS = ("_unknown", "_notes", "_program", "_devices", "_tokenizer", "_variables", "_tested",
-               "_further")  # fmt: skip
+SCRIPT_KEYS = ("_unknown", "_notes", "_program", "_devices", "_tokenizer", "_variables", "_tested", "_further")
 
 _STATES_MODEL = re.compile(
     r"--(?:num[-_]layers|hidden[-_]size|encoder[-_]num[-_]layers|hybrid[-_](?:layer|override)[-_]pattern)(?:=|$)"
@@ -54,12 +53,15 @@ def parse_script(text: str, where: str, settings: Mapping[str, Any] | None = Non
     tokenizer = script.variables.get("TOKENIZER_MODEL")
     return {
         **{key: value for key, value in arguments.items() if key not in unknown},
-        "_unknown": unknown, "_notes": tuple(notes),
+        "_unknown": unknown,
+        "_notes": tuple(notes),
         "_program": words[program] if words[program].endswith(".py") else "",
-        "_devices": _devices(script, text, words), "_tokenizer": tokenizer if isinstance(tokenizer, str) else "",
-        "_further": further, "_variables": script.used & preset.keys(),
+        "_devices": _devices(script, text, words),
+        "_tokenizer": tokenizer if isinstance(tokenizer, str) else "",
+        "_further": further,
+        "_variables": script.used & preset.keys(),
         "_tested": _tested(script, text) if script.undecided else (),
-    }  # fmt: skip
+    }
 
 
 def _without_further(words: list[str]) -> tuple[list[str], tuple[str, ...]]:
@@ -81,8 +83,11 @@ def _without_further(words: list[str]) -> tuple[list[str], tuple[str, ...]]:
 
 def _tested(script: Script, text: str) -> tuple[str, ...]:
     """Variables that the script takes from its arguments and decides branches by."""
-    given = [name for name, value in script.variables.items()
-             if isinstance(value, str) and re.fullmatch(r"\$\{?\d+\}?", unknown_in(value) or "")]  # fmt: skip
+    given = [
+        name
+        for name, value in script.variables.items()
+        if isinstance(value, str) and re.fullmatch(r"\$\{?\d+\}?", unknown_in(value) or "")
+    ]
     return tuple(name for name in given if re.search(rf"(?:\[|case)\s+\"?\$\{{?{re.escape(name)}\b", text))
 
 
@@ -158,7 +163,7 @@ def _devices(script: Script, text: str, words: list[str]) -> int | None:
     nodes, each = (
         next((str(options[key]).split()[0] for key in keys if key in options), default)
         for keys, default in ((_NODES, "1"), (_PER_NODE, ""))
-    )  # fmt: skip
+    )
     if not (nodes.isdecimal() and each.isdecimal() and len(nodes + each) < 12):
         return None
     return int(each) * int(nodes) or None

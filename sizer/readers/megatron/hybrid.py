@@ -72,9 +72,15 @@ def mamba(fields: Fields) -> RecurrentShape:
     if heads % groups:
         raise fields.error(f"expected a divisor of the {heads} Mamba heads", "mamba_num_groups")
     return RecurrentShape(
-        "mamba2", heads, dim, groups, fields.integer("mamba_state_dim", default=128), MAMBA_CHUNK, conv_bias=True,
+        "mamba2",
+        heads,
+        dim,
+        groups,
+        fields.integer("mamba_state_dim", default=128),
+        MAMBA_CHUNK,
+        conv_bias=True,
         norm=heads * dim,
-    )  # fmt: skip
+    )
 
 
 def delta_net(fields: Fields, norm_weights: int) -> RecurrentShape:
@@ -84,9 +90,15 @@ def delta_net(fields: Fields, norm_weights: int) -> RecurrentShape:
         raise fields.error(f"expected a divisor of the {values} value heads", "linear_num_key_heads")
     dim = fields.integer("linear_value_head_dim", default=128)
     return RecurrentShape(
-        "gated_delta", values, dim, keys, fields.integer("linear_key_head_dim", default=128), DELTA_CHUNK,
-        conv=fields.integer("linear_conv_kernel_dim", default=4), norm=norm_weights * dim,
-    )  # fmt: skip
+        "gated_delta",
+        values,
+        dim,
+        keys,
+        fields.integer("linear_key_head_dim", default=128),
+        DELTA_CHUNK,
+        conv=fields.integer("linear_conv_kernel_dim", default=4),
+        norm=norm_weights * dim,
+    )
 
 
 def predicting(blocks: list[Block], hidden: int) -> list[Block]:
@@ -96,6 +108,6 @@ def predicting(blocks: list[Block], hidden: int) -> list[Block]:
     """
     first = replace(
         blocks[0], norms=blocks[0].norms + 2, before=(Linear("mtp.eh_proj", hidden, 2 * hidden, shard="column"),)
-    )  # fmt: skip
+    )
     made = [first, *blocks[1:]]
     return [*made[:-1], replace(made[-1], norms=made[-1].norms + 1)]

@@ -13,9 +13,11 @@ from sizer.readers.fields import Fields
 from sizer.readers.optimizers import optimizer
 
 _DEGREES = {
-    "t": "tensor_model_parallel_size", "p": "pipeline_model_parallel_size", "cp": "context_parallel_size",
+    "t": "tensor_model_parallel_size",
+    "p": "pipeline_model_parallel_size",
+    "cp": "context_parallel_size",
     "e": "expert_model_parallel_size",
-}  # fmt: skip
+}
 #: Shards of --data-parallel-sharding-strategy (Megatron-FSDP) as ZeRO stages.
 _STRATEGIES = {"no_shard": 0, "optim": 1, "optim_grads": 2, "optim_grads_params": 3}
 
@@ -87,10 +89,11 @@ def _not_overlapped(fields: Fields, *, sharded: bool) -> dict[str, Any]:
     data, gather = (prefetches or fields.flag(f"overlap_{what}") for what in ("grad_reduce", "param_gather"))
     fields.flag("moe_shared_expert_overlap")  # the stacks' constant is of runs with it; the other flag: _dispatch
     off = {
-        "tensor-forward": not fields.flag("tp_comm_overlap"), "data": not data,
+        "tensor-forward": not fields.flag("tp_comm_overlap"),
+        "data": not data,
         "gather": data and sharded and not gather,
         "pipeline": fields.flag("no_overlap_p2p_communication") or not fields.flag("overlap_p2p_comm", default=True),
-    }  # fmt: skip
+    }
     names = [group for group, alone in off.items() if alone]
     return {"no_overlap": ",".join(names)} if names else {}
 
@@ -151,5 +154,4 @@ def _known(found: dict[str, Any], notes: list[str]) -> tuple[dict[str, Any], tup
     return found, tuple(notes)
 
 
-_SAID = {
-         "unknown_recipe": "fp8 recipe", "etp": "the experts' own tensor parallelism"}  # fmt: skip
+_SAID = {"unknown_recipe": "fp8 recipe", "etp": "the experts' own tensor parallelism"}

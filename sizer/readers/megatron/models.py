@@ -94,9 +94,13 @@ def _gpt(fields: Fields, flat: Mapping[str, Any]) -> tuple[ModelShape, tuple[str
     layers = run_lengths([*blocks, *(block for depth in predicted for block in depth)])
     stack = Stack("decoder", hidden, layers, positions=positions, final_norm=weights)
     model = ModelShape(
-        "megatron", (stack,), vocab=vocab, tied=not fields.flag("untie_embeddings_and_output_weights"),
-        max_positions=positions or None, head_passes=passes,
-    )  # fmt: skip
+        "megatron",
+        (stack,),
+        vocab=vocab,
+        tied=not fields.flag("untie_embeddings_and_output_weights"),
+        max_positions=positions or None,
+        head_passes=passes,
+    )
     return model, (*notes, *said)
 
 
@@ -108,19 +112,22 @@ def _layers(fields: Fields, hidden: int, weights: int, dropout: float) -> list[B
     if fields.text("experimental_attention_variant") == "gated_delta_net":
         if fields.raw("linear_attention_freq", default=None) is None:
             raise fields.error("expected which layers are gated delta nets", "linear_attention_freq")
-        recurrent = _layer_flags(
-            fields, "linear_attention_freq", layers, lambda layer, every: (layer + 1) % every != 0
-        )  # fmt: skip
+        recurrent = _layer_flags(fields, "linear_attention_freq", layers, lambda layer, every: (layer + 1) % every != 0)
         mixer = delta_net(fields, weights)
     cores = {flag: attention(fields, windowed=flag) for flag in sorted(set(windowed))}
     moe = mixture(fields)
     mlps = {flag: (moe if flag else None) or mlp(fields) for flag in set(sparse)}
     return [
-        Block(None if recurrent[layer] else cores[windowed[layer]], mlps[sparse[layer]], norm_weights=weights,
-              dropout=dropout, extra=() if recurrent[layer] else _latent_bias(fields, hidden),
-              mixer=mixer if recurrent[layer] else None)
+        Block(
+            None if recurrent[layer] else cores[windowed[layer]],
+            mlps[sparse[layer]],
+            norm_weights=weights,
+            dropout=dropout,
+            extra=() if recurrent[layer] else _latent_bias(fields, hidden),
+            mixer=mixer if recurrent[layer] else None,
+        )
         for layer in range(layers)
-    ]  # fmt: skip
+    ]
 
 
 def attention(fields: Fields, *, causal: bool = True, cross: bool = False, windowed: bool = True) -> Any:
@@ -130,11 +137,15 @@ def attention(fields: Fields, *, causal: bool = True, cross: bool = False, windo
     if fields.flag("multi_latent_attention"):
         normed = fields.flag("qk_layernorm")
         return MlaShape(
-            heads, fields.integer("kv_lora_rank", default=32), fields.integer("qk_head_dim", default=128),
-            fields.integer("qk_pos_emb_head_dim", default=64), fields.integer("v_head_dim", default=128),
-            fields.optional("q_lora_rank"), dropout=fields.number("attention_dropout", default=0.1),
+            heads,
+            fields.integer("kv_lora_rank", default=32),
+            fields.integer("qk_head_dim", default=128),
+            fields.integer("qk_pos_emb_head_dim", default=64),
+            fields.integer("v_head_dim", default=128),
+            fields.optional("q_lora_rank"),
+            dropout=fields.number("attention_dropout", default=0.1),
             latent_norm=norm_weights(fields) if normed else 0,
-        )  # fmt: skip
+        )
     fields.ignore("group_query_attention")  # num_query_groups says it
     groups = fields.kv_heads(fields.optional("num_query_groups"), heads, "num_query_groups")
     if channels is None and hidden % heads:
@@ -143,14 +154,22 @@ def attention(fields: Fields, *, causal: bool = True, cross: bool = False, windo
     rotary = position_embedding(fields) in ("rope", "mrope", "yarn")
     share = min(fields.number("rotary_percent", default=1.0), 1.0)
     return AttentionShape(
-        heads, groups, dim, qkv_bias=bias or fields.flag("add_qkv_bias"), o_bias=bias, fused_qkv=not cross,
-        rotary_dim=int(dim * share) if rotary and not cross else 0, causal=causal, cross=cross,
-        dropout=fields.number("attention_dropout", default=0.1), window=_window(fields) if windowed else None,
+        heads,
+        groups,
+        dim,
+        qkv_bias=bias or fields.flag("add_qkv_bias"),
+        o_bias=bias,
+        fused_qkv=not cross,
+        rotary_dim=int(dim * share) if rotary and not cross else 0,
+        causal=causal,
+        cross=cross,
+        dropout=fields.number("attention_dropout", default=0.1),
+        window=_window(fields) if windowed else None,
         qk_norm="head" if fields.flag("qk_layernorm") or fields.flag("qk_l2_norm") else "none",
         qk_norm_weights=norm_weights(fields) if not fields.flag("qk_l2_norm") else 0,
         sinks=fields.text("softmax_type", default="vanilla") == "learnable",
         gated=fields.flag("attention_output_gate") and not cross,
-    )  # fmt: skip
+    )
 
 
 def _sparse(fields: Fields, layers: int) -> list[bool]:
@@ -186,12 +205,17 @@ def mixture(fields: Fields) -> MoeShape | None:
     if top_k > experts:
         raise fields.error(f"expected at most the {experts} experts there are", "moe_router_topk")
     return MoeShape(
-        experts, top_k, fields.optional("moe_ffn_hidden_size") or dense, gated, bias, router_bias=bias,
+        experts,
+        top_k,
+        fields.optional("moe_ffn_hidden_size") or dense,
+        gated,
+        bias,
+        router_bias=bias,
         router_dtype=fields.text("moe_router_dtype") or None,
         shared=MlpShape(shared, gated, bias, fused_gate_up=True) if shared else None,
         shared_gate=bool(shared) and fields.flag("moe_shared_expert_gate"),
         latent=fields.optional("moe_latent_size"),
-    )  # fmt: skip
+    )
 
 
 def bias_linear(fields: Fields) -> bool:
@@ -294,9 +318,12 @@ def _bert(fields: Fields, flat: Mapping[str, Any]) -> tuple[ModelShape, tuple[st
     hidden, positions = fields.integer("hidden_size"), fields.integer("max_position_embeddings", "seq_length")
     weights = norm_weights(fields)
     block = Block(
-        attention(fields, causal=False), mlp(fields), norm_weights=weights, count=layer_count(fields, "num_layers"),
+        attention(fields, causal=False),
+        mlp(fields),
+        norm_weights=weights,
+        count=layer_count(fields, "num_layers"),
         dropout=fields.number("hidden_dropout", default=0.1),
-    )  # fmt: skip
+    )
     types = (("token_type_embeddings", 2 * hidden),)
     stack = Stack("encoder", hidden, (block,), positions=positions, final_norm=weights, extra=types)
     before: tuple[Linear, ...] = (Linear("head_transform", hidden, hidden, True),)
@@ -304,9 +331,15 @@ def _bert(fields: Fields, flat: Mapping[str, Any]) -> tuple[ModelShape, tuple[st
         before += (Linear("pooler", hidden, hidden, True, rows=1), Linear("next_sentence", 2, hidden, True, rows=1))
     vocab, said = vocabulary(fields, flat, usual="BertWordPieceLowerCase")
     model = ModelShape(
-        "megatron-bert", (stack,), vocab=vocab, tied=not fields.flag("untie_embeddings_and_output_weights"),
-        head_bias=True, before_head=before, max_positions=positions, extra=(("head_norm", weights * hidden),),
-    )  # fmt: skip
+        "megatron-bert",
+        (stack,),
+        vocab=vocab,
+        tied=not fields.flag("untie_embeddings_and_output_weights"),
+        head_bias=True,
+        before_head=before,
+        max_positions=positions,
+        extra=(("head_norm", weights * hidden),),
+    )
     return model, ("read as BERT", *said)
 
 
@@ -318,17 +351,26 @@ def _t5(fields: Fields, flat: Mapping[str, Any]) -> tuple[ModelShape, tuple[str,
     two = layer_count(fields, "decoder_num_layers", "num_layers", "encoder_num_layers")
     encoder = Block(attention(fields, causal=False), mlp(fields), norm_weights=weights, count=one, dropout=dropout)
     decoder = Block(
-        attention(fields), mlp(fields), cross=attention(fields, causal=False, cross=True), norms=3,
-        norm_weights=weights, count=two, dropout=dropout,
-    )  # fmt: skip
+        attention(fields),
+        mlp(fields),
+        cross=attention(fields, causal=False, cross=True),
+        norms=3,
+        norm_weights=weights,
+        count=two,
+        dropout=dropout,
+    )
     learned = position_embedding(fields) == "learned_absolute"
     positions = fields.integer("max_position_embeddings") if learned else 0
     vocab, said = vocabulary(fields, flat, usual="BertWordPieceCase")
     model = ModelShape(
         "megatron-t5",
-        (Stack("encoder", hidden, (encoder,), positions=positions, final_norm=weights),
-         Stack("decoder", hidden, (decoder,), final_norm=weights)),
-        vocab=vocab, tied=not fields.flag("untie_embeddings_and_output_weights"), head_bias=True,
+        (
+            Stack("encoder", hidden, (encoder,), positions=positions, final_norm=weights),
+            Stack("decoder", hidden, (decoder,), final_norm=weights),
+        ),
+        vocab=vocab,
+        tied=not fields.flag("untie_embeddings_and_output_weights"),
+        head_bias=True,
         max_positions=positions or None,
-    )  # fmt: skip
+    )
     return model, ("read as T5", *said)

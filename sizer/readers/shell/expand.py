@@ -174,9 +174,12 @@ class Variables:
 
 
 _ARITHMETIC: dict[type[ast.operator], Callable[[int, int], int]] = {
-    ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul,
-    ast.Div: lambda a, b: int(a / b) if abs(a) < 2**52 else a // b, ast.Mod: operator.mod,
-}  # fmt: skip
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Div: lambda a, b: int(a / b) if abs(a) < 2**52 else a // b,
+    ast.Mod: operator.mod,
+}
 
 
 def _evaluate(node: ast.expr, integer: Callable[[str], int]) -> int:

@@ -47,9 +47,12 @@ def follow(text: str, where: str, preset: dict[str, str] | None = None) -> Scrip
     state = _State(Variables(where, preset), where)
     _Follower(Scanner(text, where).tokens(), state).all()
     return Script(
-        tuple(state.commands), state.variables.values, tuple(sorted(state.undecided)), tuple(state.sourced),
+        tuple(state.commands),
+        state.variables.values,
+        tuple(sorted(state.undecided)),
+        tuple(state.sourced),
         frozenset(state.variables.used),
-    )  # fmt: skip
+    )
 
 
 @dataclass(slots=True)
@@ -121,8 +124,14 @@ class _Follower:
         if live:
             self.state.step()
         token, word = self.tokens[self.at], self._plain()
-        compound = {"if": self._if, "for": self._for, "while": self._while, "until": self._while, "case": self._case,
-                    "select": self._for}.get(word or "")  # fmt: skip
+        compound = {
+            "if": self._if,
+            "for": self._for,
+            "while": self._while,
+            "until": self._while,
+            "case": self._case,
+            "select": self._for,
+        }.get(word or "")
         if compound is not None and token.kind == "word":
             self.at += 1
             compound(live=live)

@@ -29,9 +29,14 @@ SPACES: Mapping[str, SpaceMaker] = {
 }
 #: Limits that not every space takes -> the command line's option.
 OPTIONS = {
-    "misaligned": "--misaligned", "aspect": "--aspect", "head_dims": "--head-dim", "seq_lens": "--seq-lens",
-    "tp_ready": "--tp-ready", "keep": "--keep", "vary": "--vary",
-}  # fmt: skip
+    "misaligned": "--misaligned",
+    "aspect": "--aspect",
+    "head_dims": "--head-dim",
+    "seq_lens": "--seq-lens",
+    "tp_ready": "--tp-ready",
+    "keep": "--keep",
+    "vary": "--vary",
+}
 
 
 def make_space(what: str, baseline: Baseline, device: Device, limits: Limits) -> Space:

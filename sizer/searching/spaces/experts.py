@@ -39,6 +39,13 @@ def space(baseline: Baseline, device: Device, limits: Limits) -> Space:
         f"experts in multiples of {multiple}; router, experts, shared and dense MLPs are timed",
     )
     return Space(
-        NAME, model, workload, tuple(candidates), own, timed=partial(layers_named, (".moe.", ".mlp.")),
-        measured_parts=(), excluded=excluded, notes=notes,
-    )  # fmt: skip
+        NAME,
+        model,
+        workload,
+        tuple(candidates),
+        own,
+        timed=partial(layers_named, (".moe.", ".mlp.")),
+        measured_parts=(),
+        excluded=excluded,
+        notes=notes,
+    )

@@ -59,9 +59,13 @@ def space(baseline: Baseline, device: Device, limits: Limits) -> Space:
     if not candidates:
         raise nothing_left(NAME, excluded)
     own = {
-        "hidden": model.hidden, "heads": attention.heads, "head_dim": attention.head_dim,
-        "kv_heads": attention.kv_heads, "d_ff": mlp.width, "layers": model.layers,
-    }  # fmt: skip
+        "hidden": model.hidden,
+        "heads": attention.heads,
+        "head_dim": attention.head_dim,
+        "kv_heads": attention.kv_heads,
+        "d_ff": mlp.width,
+        "layers": model.layers,
+    }
     note = f"layers and d_ff (d_ff/h within a factor {factor} of the baseline's) follow, to keep the parameters"
     return Space(NAME, model, workload, candidates, own, excluded=excluded, notes=(note,))
 
@@ -88,9 +92,15 @@ def _even(attention: AttentionShape) -> int:
 
 
 def _layers_and_widths(
-    model: ModelShape, fixed: dict[str, int], step: int, p: int, tolerance: float, aspect: tuple[float, float],
-    factor: float, excluded: Counter[str],
-) -> Iterator[dict[str, int]]:  # fmt: skip
+    model: ModelShape,
+    fixed: dict[str, int],
+    step: int,
+    p: int,
+    tolerance: float,
+    aspect: tuple[float, float],
+    factor: float,
+    excluded: Counter[str],
+) -> Iterator[dict[str, int]]:
     """Layers about as many as the baseline's, each with the width that makes up its parameters."""
     count, target, value = parameters_by(model, fixed), model.parameters, fixed["hidden"]
     assert model.dense_mlp is not None

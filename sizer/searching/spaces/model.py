@@ -58,10 +58,14 @@ def space(baseline: Baseline, device: Device, limits: Limits, *, bounds: Bounds 
     sizes = {**dimensions(model), **(baseline_of(model.moe) if model.moe else {})}
     own = {name: sizes[name] for name in candidates[0]}
     low, high = aspect_bounds(model, limits, bounds)
-    widths = [f"d_ff/h within a factor {bounds.width_factor} of the baseline's"] if model.moe is None else [
-        f"experts' width and top_k within a factor {bounds.expert_factor:g} of the baseline's, active parameters "
-        "within the tolerance too"
-    ]  # fmt: skip
+    widths = (
+        [f"d_ff/h within a factor {bounds.width_factor} of the baseline's"]
+        if model.moe is None
+        else [
+            f"experts' width and top_k within a factor {bounds.expert_factor:g} of the baseline's, active parameters "
+            "within the tolerance too"
+        ]
+    )
     if isinstance(model.attention, AttentionShape):
         widths.append(f"head_dim in {', '.join(map(str, _head_dims(model.attention, limits, bounds)))} (--head-dim)")
     bounded = ", ".join((f"h/L from {low:.0f} to {high:.0f} (--aspect)", *widths))
@@ -90,9 +94,14 @@ def _head_dims(attention: AttentionShape, limits: Limits, bounds: Bounds) -> tup
 
 
 def _candidates(
-    model: ModelShape, workload: Workload, step: int, limits: Limits, target: float, bounds: Bounds,
+    model: ModelShape,
+    workload: Workload,
+    step: int,
+    limits: Limits,
+    target: float,
+    bounds: Bounds,
     excluded: Counter[str],
-) -> Iterator[dict[str, int]]:  # fmt: skip
+) -> Iterator[dict[str, int]]:
     """Dense models: an MLP's width, then the layers that come nearest."""
     mlp = model.dense_mlp
     assert mlp is not None
@@ -102,8 +111,9 @@ def _candidates(
         hidden, count = fixed["hidden"], parameters_by(model, fixed)
         widths = range(
             max(-(-int(hidden * ratio / bounds.width_factor) // step) * step, step),
-            int(hidden * ratio * bounds.width_factor) + 1, limits.step or step,
-        )  # fmt: skip
+            int(hidden * ratio * bounds.width_factor) + 1,
+            limits.step or step,
+        )
         for width in widths:
             for layers, parameters in _layers(count, width, target, limits.tolerance):
                 if layers % workload.p or layers < 1:
@@ -117,9 +127,14 @@ def _candidates(
 
 
 def _mixtures(
-    model: ModelShape, workload: Workload, step: int, limits: Limits, target: float, bounds: Bounds,
+    model: ModelShape,
+    workload: Workload,
+    step: int,
+    limits: Limits,
+    target: float,
+    bounds: Bounds,
     excluded: Counter[str],
-) -> Iterator[dict[str, int]]:  # fmt: skip
+) -> Iterator[dict[str, int]]:
     """Mixtures of experts: layers and an expert's width, then as many experts, and a token's, as come nearest."""
     moe, mlp, (low, high) = model.moe, model.dense_mlp, aspect_bounds(model, limits, bounds)
     assert moe is not None
@@ -128,8 +143,9 @@ def _mixtures(
     shared = moe.shared.width if moe.shared else 0
     widths = range(
         -(-int(moe.width / bounds.expert_factor) // coarse) * coarse or coarse,
-        int(moe.width * bounds.expert_factor) + 1, coarse,
-    )  # fmt: skip
+        int(moe.width * bounds.expert_factor) + 1,
+        coarse,
+    )
     kinds_of = cache(partial(kinds_by_layers, model))
     for fixed in _around(model, workload, step, coarse, limits, bounds, excluded):
         hidden = fixed["hidden"]
@@ -144,9 +160,13 @@ def _mixtures(
             total, active = (target - outside) / room, (active_target - outside) / room
             # Shared experts stay as many as they are; where they are no whole number, as wide.
             for change in mixtures(
-                moe, total, active, widths, multiple,
+                moe,
+                total,
+                active,
+                widths,
+                multiple,
                 lambda width: (shared // moe.width * width if shared % moe.width == 0 else shared,),
-            ):  # fmt: skip
+            ):
                 wide = change["top_k"] * change["expert_d_ff"] + change.get("shared_d_ff", 0)
                 like = 1 / bounds.expert_factor <= change["top_k"] / moe.top_k <= bounds.expert_factor
                 near = abs(wide - active) * room <= 2 * limits.tolerance * active_target
@@ -163,9 +183,14 @@ def aspect_bounds(model: ModelShape, limits: Limits, bounds: Bounds = NEAR) -> t
 
 
 def _around(
-    model: ModelShape, workload: Workload, step: int, coarse: int, limits: Limits, bounds: Bounds,
+    model: ModelShape,
+    workload: Workload,
+    step: int,
+    coarse: int,
+    limits: Limits,
+    bounds: Bounds,
     excluded: Counter[str],
-) -> Iterator[dict[str, int]]:  # fmt: skip
+) -> Iterator[dict[str, int]]:
     """Hidden sizes around the baseline's with their heads, padded vocabulary and what is to vary."""
     reach = bounds.aspect_factor ** (2 / 3)  # h moves by less than h/L: L gives way
     shards, vocab = limits.shards(workload.t), -(-model.vocab // step) * step

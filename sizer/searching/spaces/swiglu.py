@@ -74,7 +74,14 @@ def _single_product(model: ModelShape, workload: Workload) -> tuple[Operator, ..
     assert mlp is not None
     return (
         Gemm(
-            "layers.*.mlp.down_proj", "forward", m=workload.s, n=model.hidden, k=mlp.width, batch=workload.b,
-            dtype=workload.dtype, layout="nn", kind="bmm",
+            "layers.*.mlp.down_proj",
+            "forward",
+            m=workload.s,
+            n=model.hidden,
+            k=mlp.width,
+            batch=workload.b,
+            dtype=workload.dtype,
+            layout="nn",
+            kind="bmm",
         ),
-    )  # fmt: skip
+    )

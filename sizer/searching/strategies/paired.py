@@ -102,10 +102,16 @@ class PairedSamples:
     """
 
     def __init__(
-        self, sample: Sample, predicted_s: Sequence[float], error: float, weights: Sequence[float] | None,
-        regret: float, progress: Callable[[int, int], None] | None, out_of_time: Callable[[], bool],
+        self,
+        sample: Sample,
+        predicted_s: Sequence[float],
+        error: float,
+        weights: Sequence[float] | None,
+        regret: float,
+        progress: Callable[[int, int], None] | None,
+        out_of_time: Callable[[], bool],
         classes: Sequence[Hashable] | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._sample, self._progress, self._out_of_time = sample, progress, out_of_time
         self._error, self._regret = error, regret
         count = len(predicted_s)
@@ -340,9 +346,16 @@ class PairedSamples:
     def outcome(self, *, finished: bool) -> Outcome:
         errors = self.errors()
         return Outcome(
-            self.best, self.ratios, {index: float(errors[index]) for index in self.ratios}, np.asarray(self.baseline_s),
-            self.samples, self.spent_s, 1 - any_of(self.chances()), finished, dict(sorted(self.failed.items())),
-        )  # fmt: skip
+            self.best,
+            self.ratios,
+            {index: float(errors[index]) for index in self.ratios},
+            np.asarray(self.baseline_s),
+            self.samples,
+            self.spent_s,
+            1 - any_of(self.chances()),
+            finished,
+            dict(sorted(self.failed.items())),
+        )
 
     def rounds(self, indices: Sequence[int]) -> int:
         """How many rounds to take before judging anew: a GROWTH-th of those that the least known one had."""

@@ -29,7 +29,7 @@ from sizer.searching.strategies.paired import (
     Renew,
     Sample,
     any_of,
-)  # fmt: skip
+)
 
 NAME = "racing"
 #: Of what may go wrong, the part that is left to candidates never looked at; the rest to those that were.
