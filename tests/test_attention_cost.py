@@ -84,8 +84,8 @@ def test_torchs_attention_on_h100_is_about_1_8_times_slower_than_flash_attention
 @pytest.mark.parametrize(
     "row",
     [
-        # Dao-AILab/flash-attention#1893, meta-pytorch/tritonbench#1254 and #1267, facebookexperimental/triton#3465: H100,
-        # bf16, which no fit has seen: phase, b, s, heads, causal, us.
+        # Dao-AILab/flash-attention#1893, meta-pytorch/tritonbench#1254 and #1267, facebookexperimental/triton#3465:
+        # H100, bf16, which no fit has seen: phase, b, s, heads, causal, us.
         ("forward", 2, 8192, 16, True, 833),
         ("forward", 4, 2048, 48, False, 667.4),
         ("forward", 4, 8192, 48, True, 4817),

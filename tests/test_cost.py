@@ -189,8 +189,8 @@ def test_products_without_matrix_units_know_no_alignment() -> None:
 @pytest.mark.parametrize(
     ("device", "tflops"),
     [
-        # Best fp32 squares without TF32 that users sent in (zzc0721/torch-performance-test-data): 350 and 600 W over 92 and
-        # 126 TFLOPS do not feed their cores, 450 W over 83 do.
+        # Best fp32 squares without TF32 that users sent in (zzc0721/torch-performance-test-data): 350 and 600 W over 92
+        # and 126 TFLOPS do not feed their cores, 450 W over 83 do.
         ("l40s", 46.88),
         ("rtx-pro-6000", 77.24),
         ("rtx-4090", 54.69),

@@ -81,11 +81,11 @@ def _context_parallel(
         yield Collective(
             f"{prefix}context_parallel.{what}",
             phase,
-            what,
+            what,  # type: ignore[arg-type]  # of kinds
             buffer,
             workload.cp,
             workload.dtype,
-            times,  # type: ignore[arg-type]  # of kinds
+            times,
             stride=workload.t,
         )
 

@@ -113,7 +113,8 @@ def _beside(timed: Sequence[tuple[Row, Measurement]]) -> list[Chart]:
             "x": row.predicted_s,
             "y": one.seconds,
             "group": str(one.description.get("kind")),
-            "what": f"{row.title}: {seconds_text(one.seconds or 0.0)}, predicted {seconds_text(row.predicted_s or 0.0)}",
+            "what": f"{row.title}: {seconds_text(one.seconds or 0.0)}, "
+            f"predicted {seconds_text(row.predicted_s or 0.0)}",
         }
         for row, one in pairs
     ]
