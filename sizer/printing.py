@@ -21,7 +21,7 @@ class Printable:
         return self
 
     def _rendered(self, format_: str) -> str:
-        return str(import_module("sizer.report.formats").render(self.COMMAND, format_, self._answer()))
+        return str(import_module("sizer.render").render(self.COMMAND, format_, self._answer()))
 
     def __str__(self) -> str:
         return self._rendered("text").rstrip("\n")
@@ -30,7 +30,7 @@ class Printable:
         """The page of its command without charts and scripts, as notebooks show it; its text where there is no page."""
         from html import escape  # only a notebook pays for it
 
-        shown = import_module("sizer.report.formats").fragment(self.COMMAND, self._answer())
+        shown = import_module("sizer.render").fragment(self.COMMAND, self._answer())
         return f"<pre>{escape(str(self))}</pre>" if shown is None else str(shown)
 
     @property

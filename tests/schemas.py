@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-FOLDER = Path(__file__).parents[1] / "sizer" / "report"
+FOLDER = Path(__file__).parents[1] / "sizer" / "render" / "schemas"
 
 
 def load_schema(name: str) -> dict[str, Any]:

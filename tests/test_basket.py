@@ -17,7 +17,7 @@ from shapes.measure import Job, Measurement, NotMeasured
 from shapes.measure.executor import Prepared, Settings
 from sizer.cli import main
 from sizer.pricing import Pricer
-from sizer.report.formats import render
+from sizer.render import render
 from sizer.searching.ranked import SearchResult
 from sizer.searching.space import Limits
 

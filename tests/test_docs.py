@@ -11,7 +11,7 @@ from types import ModuleType
 
 import pytest
 
-from sizer.report.rule_page import RULES_URL_VARIABLE, rule_url
+from sizer.documents.rule_page import RULES_URL_VARIABLE, rule_url
 from sizer.rules import RULES
 
 DOCS = Path(__file__).parents[1] / "reports" / "docs"
@@ -84,7 +84,9 @@ def test_a_link_to_what_is_no_page_is_its_name_and_one_that_leads_nowhere_stays(
         return str(hook.on_page_markdown(text, Page, Config, Files()))
 
     assert shown("[steps](reports/steps.md)") == "[steps](reports/steps.md)"
-    assert shown("[schema](sizer/report/check.schema.json)") == "schema (`sizer/report/check.schema.json`)"
+    assert (
+        shown("[schema](sizer/render/schemas/check.schema.json)") == "schema (`sizer/render/schemas/check.schema.json`)"
+    )
     assert shown("[gone](reports/gone.md)") == "[gone](reports/gone.md)"
     Config.repo_url = "https://git.example/sizer/"
     assert shown("[it](LICENSE)") == "[it](https://git.example/sizer/blob/main/LICENSE)"

@@ -13,8 +13,7 @@ from browser import browser, missing
 from click.testing import CliRunner
 
 from sizer.cli import main
-from sizer.report import html_page
-from sizer.report.formats import FORMATS
+from sizer.render import FORMATS, html_page
 
 CONFIGS = Path(__file__).parent / "data" / "configs"
 LLAMA, GPT2, QWEN = (str(CONFIGS / f"{name}.json") for name in ("llama-3.1-8b", "gpt2", "qwen2.5-7b"))

@@ -25,7 +25,7 @@ from sizer.answers.devices import devices
 from sizer.answers.memory_breakdown import MemoryBreakdown, memory_breakdown
 from sizer.answers.plan import Plan, plan
 from sizer.cli import COMMANDS, GROUPS, main
-from sizer.report.formats import render
+from sizer.render import render
 from sizer.subject import read_subject
 
 ROOT = Path(__file__).parents[1]
@@ -183,7 +183,7 @@ def test_the_version_has_a_short_option() -> None:
 
 
 def test_rules_have_an_address_where_pip_wrote_down_the_repository(monkeypatch: pytest.MonkeyPatch) -> None:
-    from sizer.report import rule_page
+    from sizer.documents import rule_page
 
     class Installed:
         metadata = Message()

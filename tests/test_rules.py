@@ -19,7 +19,7 @@ from shapes.model.resize import dimensions, resize
 from shapes.operators import operators
 from shapes.workload import Workload
 from sizer.checking.findings import PricedFinding, Report
-from sizer.report.formats import render
+from sizer.render import render
 from sizer.rules import RULES, find_rule
 from sizer.rules.arithmetic import largest_power_of_two, next_multiple, shard_text
 from sizer.rules.base import Context, Finding, NotApplicable

@@ -16,7 +16,7 @@ from schemas import FOLDER, load_schema
 from sizer.answers.datasets import Compared, Pair
 from sizer.answers.stored import Comparison
 from sizer.cli import main
-from sizer.report.formats import FORMATS, render
+from sizer.render import FORMATS, render
 
 CONFIGS = Path(__file__).parent / "data" / "configs"
 GPT2, LLAMA, QWEN = (str(CONFIGS / f"{name}.json") for name in ("gpt2", "llama-3.1-8b", "qwen2.5-7b"))

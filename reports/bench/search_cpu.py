@@ -31,7 +31,7 @@ from shapes.measure import InProcess
 from shapes.measure.record import Measurement
 from sizer.answers.bench import write_rows
 from sizer.pricing import Pricer
-from sizer.report.formats import render
+from sizer.render import render
 from sizer.searching import search
 from sizer.searching.baseline import Baseline, Scope
 from sizer.searching.jobs import weighted_jobs

@@ -14,9 +14,9 @@ from tabulate import tabulate
 
 import sizer
 from sizer.answers.diff import DeviceDiff, diff
+from sizer.documents.units import seconds_text
 from sizer.readers import Source
-from sizer.report.formats import draw
-from sizer.report.units import seconds_text
+from sizer.render import draw
 from sizer.searching import search
 from sizer.searching.space import Limits
 from sizer.searching.verdict import label

@@ -63,7 +63,7 @@ class Deployment(Printable):
         return all(one.verdict != "refused" for one in self.engines)
 
     def to_dict(self) -> dict[str, Any]:
-        """The JSON output (sizer/report/deploy.schema.json)."""
+        """The JSON output (sizer/render/schemas/deploy.schema.json)."""
         return {
             "path": self.path,
             "model_type": self.model_type,

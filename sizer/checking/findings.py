@@ -135,7 +135,7 @@ class Report(Printable):
         return next((level for level in SEVERITIES if any(f.severity == level for f in self.findings)), None)
 
     def to_dict(self) -> dict[str, Any]:
-        """One entry of ``reports`` in the JSON output (sizer/report/check.schema.json)."""
+        """One entry of ``reports`` in the JSON output (sizer/render/schemas/check.schema.json)."""
         model = asdict(self.model)
         return {
             "path": self.path,
@@ -190,7 +190,7 @@ class Checked(Printable):
 
 
 def finding_dict(finding: PricedFinding) -> dict[str, Any]:
-    """A finding as in the JSON output (sizer/report/check.schema.json)."""
+    """A finding as in the JSON output (sizer/render/schemas/check.schema.json)."""
     values = {name: getattr(finding, name) for name in ("code", "slug", "severity", "field", "value", "message")}
     suggestions = [
         {

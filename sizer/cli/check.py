@@ -99,7 +99,7 @@ def command(
     from sizer.checking.findings import SEVERITIES, Checked
     from sizer.checking.project import settle
     from sizer.readers import NoModel
-    from sizer.report.formats import formats
+    from sizer.render import formats
 
     if not configs:
         raise InputError(_nothing_named())

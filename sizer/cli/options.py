@@ -21,8 +21,8 @@ from shapes.recipes import RECIPES
 from shapes.workload import NOT_OVERLAPPED, Dispatcher, Implementation, KvDtype, RunPhase
 from sizer.cli.numbers import COUNT
 from sizer.ending import give_up_output
-from sizer.report.formats import draw, drawn, formats, render
-from sizer.report.page import Page, plain, unlinked
+from sizer.render import draw, drawn, formats, render
+from sizer.render.page import Page, plain, unlinked
 from sizer.workload_names import WORKLOAD_FIELDS, option_of
 
 #: All but the line feed, the tab and the colours of ``_coloured``: what could forge or hide a line on a terminal.
@@ -232,7 +232,7 @@ def output_options(command: str) -> Callable[[F], F]:
 def _picture(context: click.Context, _parameter: click.Parameter, path: str | None) -> None:
     """Kept for ``write_answer``; an ending that cannot be drawn is refused before anything is worked out."""
     if path is not None:
-        from sizer.report.picture import ending
+        from sizer.render.picture import ending
 
         ending(path)
     context.meta["sizer.plot"] = path

@@ -19,14 +19,14 @@ from sizer.checking.checks import report_of
 from sizer.checking.findings import PricedFinding, Report, Severity
 from sizer.checking.project import settle
 from sizer.checking.proposals import Proposals
+from sizer.documents.rule_page import rule_url
+from sizer.documents.units import percent_text, seconds_text
 from sizer.readers import NoModel, Source, UnknownModelType, read_config
 from sizer.readers.locate import Place, key_at, locate
-from sizer.report.check_text import suggestion_line
-from sizer.report.excerpt import place_of
-from sizer.report.findings_markdown import finding_markdown
-from sizer.report.markdown import code, inline
-from sizer.report.rule_page import rule_url
-from sizer.report.units import percent_text, seconds_text
+from sizer.render.check_text import suggestion_line
+from sizer.render.excerpt import place_of
+from sizer.render.findings_markdown import finding_markdown
+from sizer.render.markdown import code, inline
 
 #: Seconds without a keystroke before a text is checked again.
 QUIET_S = 0.3

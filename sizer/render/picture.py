@@ -1,0 +1,67 @@
+"""A picture's file: the charts of a page, drawn without a browser, whole before they replace anything."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from shapes.errors import InputError
+from shapes.files import write_whole
+from sizer.documents.document import Chart, Document
+from sizer.render.vega import CONFIG, titled
+
+WIDTH = 620
+#: Sections beside each other before a new row begins.
+BESIDE = 4
+#: Each chart has its own colours and shapes, and so its own legend.
+APART = {"scale": {"color": "independent", "shape": "independent", "size": "independent"}}
+ENDINGS = (".png", ".svg", ".pdf")
+
+
+def save(document: Document, path: str) -> int:
+    """Draw every chart of ``document``, its sections beside each other, as the ending of ``path`` says; how many."""
+    wanted, drawn = ending(path), len(document.charts)
+    if not drawn:
+        raise InputError("there is nothing to draw", key="--plot", value=path)
+    try:
+        import vl_convert
+    except ImportError:
+        raise InputError(
+            "drawing needs vl-convert-python: pip install 'sizer[plot]'", key="--plot", value=path
+        ) from None
+    whole = json.dumps(_spec(document))
+    if wanted == ".svg":
+        content = vl_convert.vegalite_to_svg(whole).encode()
+    else:
+        content = vl_convert.vegalite_to_png(whole, scale=2) if wanted == ".png" else vl_convert.vegalite_to_pdf(whole)
+    write_whole(path, content)
+    return drawn
+
+
+def ending(path: str) -> str:
+    """Which kind of picture the name of a file asks for; InputError for one that cannot be drawn."""
+    found = Path(path).suffix.lower()
+    if found not in ENDINGS:
+        raise InputError(f"expected a file name ending in {', '.join(ENDINGS)}", key="--plot", value=path)
+    return found
+
+
+def _spec(document: Document) -> dict[str, Any]:
+    """A section's charts below each other, sections beside each other; no deeper, for PDF takes no deep nesting."""
+    columns = [
+        (section.title, charts)
+        for section in document.sections
+        if (charts := [titled(part, WIDTH) for part in section.parts if isinstance(part, Chart)])
+    ]
+    if len(columns) == 1:
+        title, charts = columns[0]
+        whole: dict[str, Any] = {"title": _heading(document.title, [title]), "vconcat": charts}
+    else:
+        beside = [{"title": _heading(title), "vconcat": charts, "resolve": APART} for title, charts in columns]
+        whole = {"title": _heading(document.title), "concat": beside, "columns": BESIDE}
+    return {"background": "white", "padding": 16, "config": CONFIG, "resolve": APART, **whole}
+
+
+def _heading(title: str, below: list[str] | None = None) -> dict[str, Any]:
+    return {"text": title, "fontSize": 15, **({"subtitle": below, "subtitleFontSize": 13} if below else {})}

@@ -1,0 +1,134 @@
+"""Charts in the words of Vega-Lite (https://vega.github.io/vega-lite): what a browser draws and what becomes a picture.
+
+Colours of text and lines are the page's own (``currentColor``), so that one chart is read on light, dark and paper.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import cycle
+from textwrap import wrap
+from typing import Any
+
+from sizer.documents.document import Axis, Chart, Layer
+
+#: Paul Tol's bright scheme, and two of his muted one: told apart by people who see few colours, on light and dark.
+PALETTE = ("#4477aa", "#ee6677", "#228833", "#ccbb44", "#66ccee", "#aa3377", "#bbbbbb", "#ddcc77", "#882255")
+SHAPES = ("circle", "square", "diamond", "triangle-up", "cross", "triangle-down")
+LARGEST_AREA = 500
+_INK = {"labelColor": "currentColor", "titleColor": "currentColor", "titleFontWeight": "normal"}
+CONFIG: Mapping[str, Any] = {
+    "background": "transparent",
+    "axis": {**_INK, "gridColor": "#88888840", "domainColor": "#888888", "tickColor": "#888888", "labelLimit": 360},
+    "legend": {
+        **_INK,
+        "orient": "bottom",
+        "direction": "horizontal",
+        "columns": 4,
+        "labelLimit": 320,
+        "symbolBaseFillColor": "currentColor",
+        "symbolBaseStrokeColor": "currentColor",
+    },
+    "title": {"color": "currentColor", "anchor": "start", "fontWeight": "normal", "subtitleColor": "currentColor"},
+    "rule": {"color": "currentColor"},
+    "text": {"color": "currentColor"},
+    "line": {"strokeWidth": 1.5},
+    "view": {"stroke": None},
+}
+
+
+def spec(chart: Chart, width: int | str) -> dict[str, Any]:
+    """``chart`` as Vega-Lite's specification; ``width`` in pixels, or "container" in a page."""
+    colours = _looks(chart.layers, "group", chart.colours, PALETTE)
+    shapes = _looks(chart.layers, "kind", chart.shapes, SHAPES)
+    return {
+        "width": width,
+        "height": chart.height,
+        "description": chart.caption,
+        "padding": {"left": 5, "right": 56, "top": 5, "bottom": 5},
+        "layer": [_layer(layer, chart, colours, shapes) for layer in chart.layers],
+    }
+
+
+def titled(chart: Chart, width: int) -> dict[str, Any]:
+    """``chart`` with its caption above it, as it stands where no page surrounds it."""
+    body = {key: value for key, value in spec(chart, width).items() if key != "padding"}
+    return {**body, "title": {"text": wrap(chart.caption, width // 6), "fontSize": 12, "offset": 12}}
+
+
+def _looks(layers: Iterable[Layer], key: str, named: Mapping[str, str], others: Sequence[str]) -> dict[str, str]:
+    """How each value of ``key`` that a row has looks: those with a look of their own first, in their order."""
+    seen = dict.fromkeys(row[key] for layer in layers for row in layer.rows if key in row)
+    looks = {name: look for name, look in named.items() if name in seen}
+    spare = cycle([look for look in others if look not in looks.values()] or others)
+    return looks | {name: next(spare) for name in seen if name not in looks}
+
+
+def _layer(layer: Layer, chart: Chart, colours: Mapping[str, str], shapes: Mapping[str, str]) -> dict[str, Any]:
+    keys = {key for row in layer.rows for key in row}
+    look, rows = dict(layer.look), layer.rows
+    encoding: dict[str, Any] = {}
+    for key, axis in (("x", chart.x), ("y", chart.y)):
+        if key in keys:
+            encoding[key] = _position(key, axis, layer.mark)
+            rows = [{**row, key: _lines(row[key])} for row in rows] if axis.order else rows
+        elif "at" in look:
+            # A label of a line across the chart: at the end of the other axis.
+            encoding[key] = {"value": 0}
+        if f"{key}2" in keys:
+            encoding[f"{key}2"] = {"field": f"{key}2"}
+    look.pop("at", None)
+    if "group" in keys:
+        encoding["color"] = _scale("group", colours, chart.legend[0])
+    if "kind" in keys:
+        encoding["shape"] = _scale("kind", shapes, chart.legend[1])
+    elif chart.shapes and "group" in keys and layer.mark == "point":
+        # One legend for both: Vega-Lite joins those of one field and one domain.
+        encoding["shape"] = _scale("group", {name: chart.shapes[name] for name in colours}, chart.legend[0])
+    if "size" in keys:
+        scale = {"type": "linear", "domain": [0, 1], "range": [20, LARGEST_AREA]}
+        encoding["size"] = {"field": "size", "type": "quantitative", "scale": scale, "legend": None}
+    if "text" in keys:
+        encoding["text"] = {"field": "text", "type": "nominal"}
+    if "what" in keys:
+        encoding |= {name: {"field": "what", "type": "nominal"} for name in ("tooltip", "description")}
+    mark = {"type": layer.mark, "clip": False, **({"filled": True} if layer.mark == "point" else {}), **look}
+    return {"data": {"values": list(rows)}, "mark": mark, "encoding": encoding}
+
+
+def _position(key: str, axis: Axis, mark: str) -> dict[str, Any]:
+    title = axis.title or None
+    if axis.order:
+        order = [_lines(name) for name in axis.order]
+        return {
+            "field": key,
+            "type": "nominal",
+            "sort": order,
+            "title": title,
+            "scale": {"domain": order},
+            "axis": {"labelAngle": 0, "labelExpr": "split(datum.label, '\\n')"},
+        }
+    scale: dict[str, Any] = {"type": "log", "nice": False} if axis.log else {"zero": axis.zero}
+    return {
+        "field": key,
+        "type": "quantitative",
+        "title": title,
+        "scale": scale,
+        **({"stack": None} if mark == "bar" else {}),
+        **({"axis": {"tickMinStep": 1}} if axis.whole else {}),
+    }
+
+
+def _lines(name: str) -> str:
+    """A category's name on lines short enough to leave the chart its room."""
+    return "\n".join(wrap(name, 34))
+
+
+def _scale(field: str, looks: Mapping[str, str], title: str) -> dict[str, Any]:
+    """A legend of more than one name; colours and shapes in the order that rows have them."""
+    return {
+        "field": field,
+        "type": "nominal",
+        "scale": {"domain": list(looks), "range": list(looks.values())},
+        "legend": {"title": title or None} if len(looks) > 1 else None,
+    }
