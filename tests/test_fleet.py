@@ -19,13 +19,12 @@ from shapes.errors import InputError
 from shapes.measure import DeviceLostError, Job, NotMeasured, Settings, measure
 from shapes.measure.environment import Environment
 from shapes.measure.executor import Event, Round
-from shapes.measure.file_system import network_file_system
 from shapes.measure.fleet import messages, sweep
 from shapes.measure.fleet.leases import Leases
 from shapes.measure.fleet.messages import Burst, Joined, bursts
 from shapes.measure.fleet.placement import Node, parse_on, places
 from shapes.measure.fleet.watch import WINDOW, Watch
-from shapes.measure.store import Store
+from shapes.measure.store import Store, network_file_system
 from shapes.operators import Gemm
 
 

@@ -90,13 +90,13 @@ def test_a_store_of_the_first_schema_is_migrated_and_keeps_its_rows(tmp_path: Pa
     with monkeypatch.context() as patch:
         patch.setattr(store_module, "MIGRATIONS", MIGRATIONS[:1])
         patch.setattr(store_module, "SCHEMA_VERSION", 1)
-        store_module.store_file.create(path, store_module._empty())
+        store_module._create(path)
         with closing(sqlite3.connect(path)) as old:
             assert old.execute("PRAGMA user_version").fetchone() == (1,)
             one = measurement(job(8), np.full(12, 1e-3))
             data = json.dumps(ENVIRONMENT.to_dict())
             old.execute("INSERT INTO environment VALUES (?, ?, ?)", (ENVIRONMENT.identity, "Fake 1", data))
-            old.execute(store_module._INSERT, store_module._values(one))
+            store_module._insert(old, one)
             old.commit()
     with Store.open(path) as store:
         assert store.find(one.key, ENVIRONMENT) == one

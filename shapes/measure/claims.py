@@ -18,7 +18,6 @@ from shapes.errors import InputError
 from shapes.measure.environment import Environment
 from shapes.measure.jobs import Job
 from shapes.measure.store import Store
-from shapes.measure.store_file import alive
 
 #: Longer than a sweep at work ever says nothing; a process that died on this host does not keep anyone so long.
 LASTS_S = 300.0
@@ -77,4 +76,15 @@ class Claims:
 
     def _is_held(self, owner: str, host: str, process: int, until: float) -> bool:
         mine, over = owner == self._owner, until < time.time()
-        return not (mine or over or (host == self._host and not alive(process)))
+        return not (mine or over or (host == self._host and not _alive(process)))
+
+
+def _alive(process: int) -> bool:
+    """Whether a process of this host has that number."""
+    try:
+        os.kill(process, 0)
+    except (ProcessLookupError, OverflowError):
+        return False
+    except OSError:
+        pass
+    return True

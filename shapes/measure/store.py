@@ -1,6 +1,7 @@
 """The measurement database: SQLite in WAL mode, one row a measurement, safe under kills and several writers.
 
-``Store.open(path)`` creates or opens it; a file that is not a store of this program is refused and left untouched.
+``Store.open(path)`` creates or opens it; a file that is not a store of this program is refused and left untouched. A
+damaged store is set aside by those who measure, who go on with a new one: what it holds can be measured again.
 Results are found by the work's key and the environment's identity (device name, driver, library versions, harness), so
 a figure from another driver never stands for one from this. ``part`` holds the samples of what is being timed, so that
 a kill loses at most the round in flight; ``claim`` (``claims.py``) says who is at work on what.
@@ -9,27 +10,39 @@ a kill loses at most the round in flight; ``claim`` (``claims.py``) says who is 
 from __future__ import annotations
 
 import json
+import logging
 import os
+import shlex
+import shutil
 import sqlite3
 import time
+import uuid
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from types import TracebackType
 from typing import Any
+from urllib.parse import quote
 
 import numpy as np
 from numpy.typing import NDArray
 
 from shapes.errors import InputError
-from shapes.measure import store_file
 from shapes.measure.environment import Environment
 from shapes.measure.record import Measurement
-from shapes.measure.store_file import APPLICATION_ID, DamagedStoreError, copied, damaged, log_is_damaged, refuse_foreign
 
 Array = NDArray[np.float64]
+LOG = logging.getLogger(__name__)
+
+#: In the database's header: "SIZR". Files of other programs have another number or none.
+APPLICATION_ID = 0x53495A52
+#: The database, its write-ahead log, the log's index: they only mean something together.
+_SUFFIXES = ("", "-wal", "-shm", "-journal")
+#: Bytes of a database's header; a shorter file is none.
+_SMALLEST = 100
 
 #: How long a writer waits for another's transaction; each lasts about a millisecond.
 _BUSY_S = 60.0
@@ -58,6 +71,31 @@ MIGRATIONS: tuple[str, ...] = (
     """,
 )
 SCHEMA_VERSION = len(MIGRATIONS)
+#: SQLite's write-ahead log needs shared memory and locks that these do not have between machines.
+_NETWORK = frozenset(
+    {
+        "nfs",
+        "nfs4",
+        "cifs",
+        "smb3",
+        "smbfs",
+        "lustre",
+        "gpfs",
+        "beegfs",
+        "ceph",
+        "afs",
+        "9p",
+        "glusterfs",
+        "panfs",
+        "wekafs",
+        "fuse.sshfs",
+        "fuse.glusterfs",
+        "fuse.s3fs",
+        "fuse.gcsfuse",
+        "fuse.juicefs",
+        "fuse.ceph",
+    }
+)
 _NOT_WRITABLE = (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM)
 #: How a limit on the size of files (EFBIG) or a quota shows.
 _NO_ROOM = (sqlite3.SQLITE_IOERR_WRITE, sqlite3.SQLITE_IOERR_SHMSIZE, sqlite3.SQLITE_IOERR_SHMOPEN)
@@ -77,6 +115,10 @@ def default_path() -> Path:
     return user_cache_path("sizer") / "measurements.db"
 
 
+class DamagedStoreError(InputError):
+    """A store of this program that cannot be read."""
+
+
 class Store:
     """An open database. Use it as a context manager; every method commits before it returns.
 
@@ -90,37 +132,61 @@ class Store:
         self.path = path
 
     @classmethod
-    def open(cls, path: str | os.PathLike[str] | None = None, *, create: bool = True, write: bool = True) -> Store:
+    def open(
+        cls,
+        path: str | os.PathLike[str] | None = None,
+        *,
+        create: bool = True,
+        write: bool = True,
+        set_aside: bool = False,
+    ) -> Store:
         """The store at ``path`` (None: ``default_path()``), created if missing and brought to the newest schema.
 
-        ``write=False`` reads only, also where nothing can be written. InputError for what is no store, damaged, of a
-        newer schema, not readable, (``write``) not writable, or (``create=False``) missing.
+        ``write=False`` reads only, also where nothing can be written. ``set_aside``: a damaged store is renamed, which
+        is logged, and a new one is opened. InputError for what is no store, damaged, of a newer schema, not readable,
+        (``write``) not writable, or (``create=False``) missing.
         """
         place = Path(path) if path is not None else default_path()
-        where = str(place)
+        try:
+            return cls._open(place, create, write)
+        except DamagedStoreError:
+            if not set_aside:
+                raise
+            moved = _move_aside(place)
+            LOG.warning(
+                "sizer: the store was damaged and is now %s: measuring goes on with a new one; `sqlite3 %s .recover` "
+                "writes what can be read of the old one",
+                moved,
+                shlex.quote(str(moved)),
+            )
+            return cls._open(place, create, write)
+        except InputError:
+            raise
+        except (OSError, ValueError) as error:
+            raise InputError(f"cannot open the store ({error})", where=str(place)) from None
+
+    @classmethod
+    def _open(cls, place: Path, create: bool, write: bool) -> Store:
         try:
             if not place.exists():
                 if not create:
-                    raise InputError("expected an existing store", where=where)
-                store_file.create(place, _empty())
-            refuse_foreign(place)
-            if log_is_damaged(place):
-                raise damaged(place, "its log")
+                    raise InputError("expected an existing store", where=str(place))
+                _create(place)
+            _refuse_foreign(place)
             return cls._connect(place, place, ExitStack(), write)
         except sqlite3.Error as error:
             code = getattr(error, "sqlite_errorcode", 0)
             if write or (code & 0xFF not in _READ_ASIDE and code not in _NO_ROOM):
                 raise _trouble(error, place) from None
-        except (OSError, ValueError) as error:
-            if isinstance(error, InputError):
-                raise
-            raise InputError(f"cannot open the store ({error})", where=where) from None
-        held = ExitStack()
-        try:
-            return cls._connect(held.enter_context(copied(place)), place, held, write)
-        except (OSError, sqlite3.Error) as error:
-            held.close()
-            raise InputError(f"cannot open the store ({error})", where=where) from None
+        with ExitStack() as held:  # SQLite cannot read a log where it cannot write: a copy is read
+            copy = Path(held.enter_context(TemporaryDirectory(prefix="sizer-"))) / "store.db"
+            for suffix in ("", "-wal"):
+                with suppress(FileNotFoundError):
+                    shutil.copyfile(_companion(place, suffix), _companion(copy, suffix))
+            try:
+                return cls._connect(copy, place, held.pop_all(), write)
+            except sqlite3.Error as error:
+                raise InputError(f"cannot open the store ({error})", where=str(place)) from None
 
     @classmethod
     def _connect(cls, place: Path, named: Path, held: ExitStack, write: bool) -> Store:
@@ -129,6 +195,7 @@ class Store:
             _prepare(connection, named, write)
         except BaseException:
             connection.close()
+            held.close()
             raise
         return cls(connection, named, held)
 
@@ -181,7 +248,7 @@ class Store:
                 work = (one.key, environment.identity, _blob(one.samples))
                 if connection.execute(_GOES_ON, work).fetchone() is None:
                     connection.execute(_BEGINS, work)
-                    added += connection.execute(_INSERT, _values(one)).rowcount
+                    added += _insert(connection, one)
                 for table in ("part", "claim"):
                     connection.execute(f"DELETE FROM {table} WHERE key = ? AND identity = ?", work[:2])
         return added
@@ -192,13 +259,16 @@ class Store:
             connection.execute(statement, values)
 
     def find(self, key: str, environment: Environment) -> Measurement | None:
-        """The newest measurement of this work in this environment, if any (whatever its outcome)."""
+        """The newest measurement of this work in this environment, if any (whatever its outcome).
+
+        One that cannot be read is as if it were not there: it is made again.
+        """
         with self._guarded() as connection:
             row = connection.execute(
                 f"{_SELECT} WHERE key = ? AND identity = ? ORDER BY created DESC, id DESC LIMIT 1",
                 (key, environment.identity),
             ).fetchone()
-        return self._measurement(row) if row is not None else None
+        return _readable(row) if row is not None else None
 
     def measurements(
         self,
@@ -219,31 +289,16 @@ class Store:
             values = (*values, newest)
         with self._guarded() as connection:
             for row in connection.execute(query, values):
-                yield self._measurement(row)
+                one = _readable(row)
+                if one is None:
+                    raise InputError(
+                        "a measurement was damaged: `sizer store prune --failed` deletes it", where=str(self.path)
+                    )
+                yield one
 
     def count(self) -> int:
         with self._guarded() as connection:
             return int(connection.execute("SELECT count(*) FROM measurement").fetchone()[0])
-
-    def is_whole(self) -> bool:
-        """Whether every page and every row is as it was written."""
-        try:
-            with self._guarded() as connection:
-                problem = connection.execute("PRAGMA integrity_check(1)").fetchone()[0]
-                for row in connection.execute("SELECT samples, controls FROM part"):
-                    samples_of(row[0]), samples_of(row[1])
-                orphans = connection.execute(
-                    "SELECT count(*) FROM measurement WHERE identity NOT IN (SELECT identity FROM environment)"
-                ).fetchone()[0]
-            return problem == "ok" and orphans == 0 and sum(1 for _ in self.measurements()) == self.count()
-        except (DamagedStoreError, ValueError, TypeError):
-            return False
-
-    def _measurement(self, row: tuple[str, bytes, str]) -> Measurement:
-        try:
-            return measurement_of(row[0], row[1], Environment.from_dict(json.loads(row[2])))
-        except (KeyError, TypeError, ValueError, AttributeError, OverflowError, RecursionError) as error:
-            raise damaged(self.path, f"a measurement of it: {type(error).__name__}") from None
 
     def save_unfinished(self, unfinished: Mapping[str, tuple[Array, Array]], environment: Environment) -> None:
         """Keep (samples, control samples) taken so far, by the key of what is being timed."""
@@ -260,7 +315,7 @@ class Store:
                 "SELECT samples, controls FROM part WHERE key = ? AND identity = ?", (key, environment.identity)
             ).fetchone()
         try:
-            return (samples_of(row[0]), samples_of(row[1])) if row is not None else None
+            return (_samples_of(row[0]), _samples_of(row[1])) if row is not None else None
         except (TypeError, ValueError):
             return None  # damaged: it is taken anew
 
@@ -268,96 +323,72 @@ class Store:
         """Add what ``other`` has and this has not; returns how many. Doing it twice adds nothing."""
         return self.add(other.measurements())
 
-    def prune(
-        self,
-        *,
-        older_than_s: float | None = None,
-        failed: bool = False,
-        superseded: bool = False,
-        identity_other_than: str | None = None,
-    ) -> int:
-        """Delete measurements older than that many seconds, that failed, that a newer one of the same work and
+    def prune(self, *, older_than_s: float | None = None, failed: bool = False, superseded: bool = False) -> int:
+        """Delete measurements older than that many seconds, that failed or cannot be read, or that a newer one of the
 
-        environment supersedes, or of another environment than the one named; returns how many rows went.
+        same work and environment supersedes; returns how many rows went.
         """
         removed = 0
         with self.transaction() as connection:
+
+            def delete(condition: str, *values: object) -> int:
+                return connection.execute(f"DELETE FROM measurement WHERE {condition}", values).rowcount
+
             if older_than_s is not None:
-                removed += connection.execute(
-                    "DELETE FROM measurement WHERE created < ?", (time.time() - older_than_s,)
-                ).rowcount
+                removed += delete("created < ?", time.time() - older_than_s)
             if failed:
-                removed += connection.execute("DELETE FROM measurement WHERE status != 'ok'").rowcount
+                rows = connection.execute(_SELECT.replace("SELECT", "SELECT id,", 1)).fetchall()
+                removed += sum(delete("id = ?", id_) for id_, *row in rows if _readable(row) is None)
+                removed += delete("status != 'ok'")
             if superseded:
-                removed += connection.execute(
-                    "DELETE FROM measurement WHERE id NOT IN (SELECT id FROM (SELECT id, row_number() OVER "
+                removed += delete(
+                    "id NOT IN (SELECT id FROM (SELECT id, row_number() OVER "
                     "(PARTITION BY key, identity ORDER BY created DESC, id DESC) AS place FROM measurement) "
                     "WHERE place = 1)"
-                ).rowcount
-            if identity_other_than is not None:
-                removed += connection.execute(
-                    "DELETE FROM measurement WHERE identity != ?", (identity_other_than,)
-                ).rowcount
+                )
             connection.execute("DELETE FROM environment WHERE identity NOT IN (SELECT identity FROM measurement)")
         return removed
 
 
 _SELECT = "SELECT measurement.data, samples, environment.data FROM measurement JOIN environment USING (identity)"
-COLUMNS = (
-    "uid",
-    "key",
-    "identity",
-    "device",
-    "uuid",
-    "driver",
-    "torch",
-    "harness",
-    "kind",
-    "phase",
-    "dtype",
-    "layout",
-    "kernel",
-    "batch",
-    "m",
-    "n",
-    "k",
-    "status",
-    "seconds",
-    "low",
-    "high",
-    "samples",
-    "label",
-    "created",
-    "data",
-)
 #: Ends a row's JSON: SQLite keeps no checksums, and a damaged figure must not pass for a measured one.
 _CHECKSUM = ', "checksum": '
 #: Of one work in one environment: rows whose samples begin with these and go on, and rows that these begin with.
 _OTHERS = "FROM measurement WHERE key = ?1 AND identity = ?2 AND length(samples) > 0 AND length(?3) > 0"
 _GOES_ON = f"SELECT 1 {_OTHERS} AND length(samples) > length(?3) AND substr(samples, 1, length(?3)) = ?3"
 _BEGINS = f"DELETE {_OTHERS} AND length(samples) < length(?3) AND samples = substr(?3, 1, length(samples))"
-_INSERT = f"INSERT OR IGNORE INTO measurement ({', '.join(COLUMNS)}) VALUES ({', '.join('?' * len(COLUMNS))})"
 
 
-def _values(one: Measurement) -> tuple[Any, ...]:
+def _insert(connection: sqlite3.Connection, one: Measurement) -> int:
+    """Write ``one`` unless it is there; returns how many rows that made."""
     environment, samples = one.environment, _blob(one.samples)
     row = {**one.row(samples=False), "uuid": environment.uuid}
     row.pop("environment")
     text = json.dumps(row, sort_keys=True).removesuffix("}")
-    columns = {
-        **{name: row.get(name) for name in COLUMNS},
+    values = {
+        **row,
         "key": one.key,
         "identity": environment.identity,
-        "uuid": environment.uuid,
         "driver": environment.driver,
         "harness": environment.harness,
         "samples": samples,
         "data": f"{text}{_CHECKSUM}{_checksum(text, samples)}}}",
     }
-    return tuple(columns[name] for name in COLUMNS)
+    _, *columns = (column[1] for column in connection.execute("PRAGMA table_info(measurement)"))
+    named = ", ".join(f":{name}" for name in columns)
+    statement = f"INSERT OR IGNORE INTO measurement ({', '.join(columns)}) VALUES ({named})"
+    return connection.execute(statement, {name: values[name] for name in columns}).rowcount
 
 
-def measurement_of(data: str, samples: bytes, environment: Environment) -> Measurement:
+def _readable(row: Iterable[Any]) -> Measurement | None:
+    """The measurement of a row of _SELECT; None where it is not as it was written."""
+    data, samples, environment = row
+    with suppress(KeyError, TypeError, ValueError, AttributeError, OverflowError, RecursionError):
+        return _measurement_of(data, samples, Environment.from_dict(json.loads(environment)))
+    return None
+
+
+def _measurement_of(data: str, samples: bytes, environment: Environment) -> Measurement:
     """A measurement from its row; KeyError, TypeError, ValueError … where that is not as it was written."""
     text, mark, checksum = data.rpartition(_CHECKSUM)
     if mark and int(checksum.removesuffix("}")) != _checksum(text, samples):
@@ -365,7 +396,7 @@ def measurement_of(data: str, samples: bytes, environment: Environment) -> Measu
     row = json.loads(f"{text}}}" if mark else data)  # rows of before 0.2 have none
     # The identity leaves out which card it was; the row has it.
     environment = replace(environment, uuid=row.pop("uuid", environment.uuid))
-    return Measurement.from_row({**row, "environment": environment.to_dict(), "samples": samples_of(samples).tolist()})
+    return Measurement.from_row({**row, "environment": environment.to_dict(), "samples": _samples_of(samples).tolist()})
 
 
 def _checksum(text: str, samples: bytes) -> int:
@@ -376,28 +407,110 @@ def _blob(values: NDArray[np.float64]) -> bytes:
     return np.asarray(values, dtype="<f8").tobytes()
 
 
-def samples_of(blob: Any) -> Array:
+def _samples_of(blob: Any) -> Array:
     """Samples from how they are stored; ValueError or TypeError where they are damaged."""
     return np.frombuffer(blob, dtype="<f8").astype(np.float64)
 
 
-def _where(
-    *, kind: str | None, device: str | None, label: str | None, status: str | None
-) -> tuple[str, tuple[object, ...]]:
+def _where(**columns: str | None) -> tuple[str, tuple[object, ...]]:
     clauses: list[str] = []
     values: list[object] = []
-    for column, value in (("kind", kind), ("status", status), ("device", device), ("label", label)):
-        if value is not None and not value.isprintable():
+    for column, value in columns.items():
+        if value is None:
+            continue
+        if not value.isprintable():
             raise InputError("expected printable text", key=column, value=value)
-    for column, value in (("kind", kind), ("status", status)):
-        if value is not None:
-            clauses.append(f"{column} = ?")
-            values.append(value)
-    for column, value in (("device", device), ("label", label)):
-        if value is not None:
-            clauses.append(f"instr(lower(measurement.{column}), lower(?)) > 0")
-            values.append(value)
+        exact = column in ("kind", "status")
+        clauses.append(f"{column} = ?" if exact else f"instr(lower(measurement.{column}), lower(?)) > 0")
+        values.append(value)
     return (f"WHERE {' AND '.join(clauses)}" if clauses else ""), tuple(values)
+
+
+def network_file_system(path: Path, mounts: Path = Path("/proc/self/mounts")) -> str | None:
+    """The name of the network file system that ``path`` lies on; None on a local one, or where nobody can tell."""
+    try:
+        lines = mounts.read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return None
+    place = path.absolute().resolve()
+    found = ("", "")
+    for line in lines:
+        fields = line.split()
+        if len(fields) < 3:
+            continue
+        point = fields[1].replace("\\040", " ")
+        if (place == Path(point) or Path(point) in place.parents) and len(point) >= len(found[0]):
+            found = point, fields[2]
+    return found[1] if found[1] in _NETWORK else None
+
+
+def _companion(place: Path, suffix: str) -> Path:
+    return place.with_name(place.name + suffix)
+
+
+def _create(place: Path) -> None:
+    """Put a new database into place, whole or not at all; another process that is faster wins.
+
+    InputError beside the log of a database that is gone: SQLite would take it for the new one's.
+    """
+    place.parent.mkdir(parents=True, exist_ok=True)
+    log = _companion(place, "-wal")
+    if log.exists() and log.stat().st_size and not place.exists():
+        raise InputError(
+            f"{log.name} holds measurements of a store that was moved away without it: move it along (under that "
+            "store's name + -wal), or away",
+            where=str(place),
+        )
+    aside = place.with_name(f".{place.name}.{uuid.uuid4().hex}.new")
+    try:
+        aside.write_bytes(_empty())
+        try:
+            os.link(aside, place)
+        except FileExistsError:
+            pass  # another process was faster; its store is as good
+        except OSError:  # a file system without hard links
+            if not place.exists():
+                os.replace(aside, place)
+    finally:
+        aside.unlink(missing_ok=True)
+
+
+def _move_aside(place: Path) -> Path:
+    """Rename a damaged database with its log, so that SQLite's shell finds both; returns the database's new name."""
+    mark = f".damaged-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}"
+    for suffix in _SUFFIXES:
+        with suppress(FileNotFoundError):
+            os.replace(_companion(place, suffix), _companion(place, mark + suffix))
+    return _companion(place, mark)
+
+
+def _damaged(place: Path, why: object) -> DamagedStoreError:
+    named = shlex.quote(str(place))
+    return DamagedStoreError(
+        f"the store is damaged ({why}): `sqlite3 {named} .recover` writes what can be read; measuring sets it aside",
+        where=str(place),
+    )
+
+
+def _refuse_foreign(place: Path) -> None:
+    """InputError unless the header is SQLite's with this program's number. Takes no lock and changes nothing."""
+    where = str(place)
+    if not place.is_file():
+        raise InputError("expected a file", where=where)
+    wrong = "expected a measurement store of sizer, found another"
+    # Through SQLite, immutable: closing the file by hand would drop the locks that this process holds on it.
+    uri = f"file:{'//' if place.is_absolute() else ''}{quote(os.fsencode(place))}?immutable=1&mode=ro"
+    try:
+        with closing(sqlite3.connect(uri, uri=True)) as connection:
+            number = connection.execute("PRAGMA application_id").fetchone()[0]
+    except sqlite3.DatabaseError as error:
+        if getattr(error, "sqlite_errorcode", 0) & 0xFF not in (sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CORRUPT):
+            raise
+        number = None
+    if number is None or place.stat().st_size < _SMALLEST:
+        raise InputError(f"{wrong} kind of file: name another with --store or SIZER_STORE", where=where)
+    if number != APPLICATION_ID:
+        raise InputError(f"{wrong} program's database", where=where)
 
 
 def _empty() -> bytes:
@@ -420,7 +533,7 @@ def _trouble(error: sqlite3.Error, place: Path) -> InputError:
     elif code == sqlite3.SQLITE_IOERR:
         say = f"the disk does not answer ({error}): what was stored is kept"
     else:
-        return damaged(place, error)
+        return _damaged(place, error)
     return InputError(say, where=str(place))
 
 
@@ -435,7 +548,7 @@ def _prepare(connection: sqlite3.Connection, place: Path, write: bool) -> None:
         )
     problem = connection.execute("PRAGMA quick_check(1)").fetchone()[0]
     if problem != "ok" or not 0 < version < _LARGEST_VERSION:
-        raise damaged(place, problem)
+        raise _damaged(place, problem)
     if not write:
         connection.execute("PRAGMA query_only = ON")
         return

@@ -115,7 +115,7 @@ def measured_costs(
             # Equal priority: an operator and what would replace it are timed in the same rounds: drift cancels.
             place = places.setdefault((operator.name, operator.phase), len(places))
             jobs.setdefault(counted_once(operator), replace(job, priority=place))
-    with Store.open(store) as kept:
+    with Store.open(store, set_aside=True) as kept:
         sweep = measure(jobs.values(), executor=executor, store=kept, time_limit_s=time_limit_s)
     known = {
         operator: result

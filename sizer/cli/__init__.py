@@ -21,7 +21,7 @@ COMMANDS: tuple[tuple[str, str, str], ...] = (
     ("deploy", "sizer.cli.deploy", "Say which engines load a configuration, pad it, fall back or refuse it."),
     ("bench", "sizer.cli.bench", "Measure operators, a configuration or a suite on the device at hand."),
     ("calibrate", "sizer.cli.calibrate", "Fit a device's cost constants from measurements."),
-    ("store", "sizer.cli.store", "List, export, import, merge, prune or repair stored measurements."),
+    ("store", "sizer.cli.store", "List, export, import, merge or prune stored measurements."),
     ("devices", "sizer.cli.devices", "List the known accelerators."),
     ("rules", "sizer.cli.rules", "List the rules."),
     ("explain", "sizer.cli.explain", "Print one rule's page."),

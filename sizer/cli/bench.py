@@ -134,13 +134,13 @@ def command(
         answer = Planned(listed, tuple(note for _, notes in plans for note in notes))
         write_answer("bench --dry-run", answer, None, output)
         return
-    with Store.open(store_path) as store:  # what is wrong with it is said before anything starts
+    with Store.open(store_path, set_aside=True) as store:  # what is wrong with it is said before anything starts
         if ray is not None or options["shard"] is not None:
             refuse_network(store.path)
     found = executors(ray, on, device, settings)  # loads torch
 
     def run(executor: Executor, may_stop: Callable[[], None], bar: _Bar) -> list[Group]:
-        with Store.open(store_path) as store:
+        with Store.open(store_path, set_aside=True) as store:
             one = _Run(executor, store, settings, options, bar.of(executor, may_stop), alone=len(found) == 1)
             return one.groups(what, config, [Path(suite) for suite in suites], given(chosen))
 

@@ -64,7 +64,7 @@ def command(
             )
         target = here
         dtype = "bf16" if "bf16" in target.peak_flops else "fp16"
-        with Store.open(store) as kept:
+        with Store.open(store, set_aside=True) as kept:
             records = measure_quick(dtype, largest=largest, executor=session, store=kept, progress=tell)
     else:
         target = load_device(device or DEFAULT_DEVICE)

@@ -76,7 +76,7 @@ def one_executor(found: Sequence[Executor], named: str | Device | None) -> Execu
 
 def refuse_network(path: Path) -> None:
     """InputError where a store that several machines might open lies on a network file system."""
-    from shapes.measure.file_system import network_file_system
+    from shapes.measure.store import network_file_system
 
     found = network_file_system(path)
     if found is not None:

@@ -29,7 +29,7 @@ MAX_IMPORT = 2**29
 )
 @click.pass_context
 def command(context: click.Context, path: str | None) -> None:
-    """List, export, import, compare, merge, prune or repair stored measurements."""
+    """List, export, import, compare, merge or prune stored measurements."""
     context.obj = path
 
 
@@ -164,7 +164,7 @@ def merge(path: str | None, others: tuple[str, ...]) -> None:
 
 @command.command()
 @click.option("--older-than", type=click.FloatRange(0, min_open=True), metavar="DAYS", help="Older than so many days.")
-@click.option("--failed", is_flag=True, help="Outcomes that are no times: out of memory, errors, unsupported.")
+@click.option("--failed", is_flag=True, help="Outcomes that are no times, and damaged rows.")
 @click.option("--superseded", is_flag=True, help="All but the newest of the same work and environment.")
 @click.pass_obj
 def prune(path: str | None, older_than: float | None, failed: bool, superseded: bool) -> None:
@@ -176,13 +176,3 @@ def prune(path: str | None, older_than: float | None, failed: bool, superseded: 
             older_than_s=older_than * _DAY_S if older_than is not None else None, failed=failed, superseded=superseded
         )
         say(f"{removed} deleted, {store.count()} left")
-
-
-@command.command()
-@click.pass_obj
-def repair(path: str | None) -> None:
-    """Keep what can be read of a damaged store, put its files aside and say what was lost."""
-    from shapes.measure.salvage import repair
-    from shapes.measure.store import default_path
-
-    write_answer("store repair", repair(Path(path) if path is not None else default_path()))

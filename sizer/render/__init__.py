@@ -70,7 +70,6 @@ FORMATS: dict[str, dict[str, str]] = {
         "parquet": "measurements_parquet",
     },
     "store compare": {"text": "datasets_text", "json": "json_document"},
-    "store repair": {"text": "repair_text"},
     "devices": {"text": "devices_text", "json": "json_document"},
     "rules": {"text": "rules_text", "markdown": "rules_markdown", "json": "rules_json"},
     "explain": {"markdown": "rules_markdown"},

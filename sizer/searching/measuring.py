@@ -80,7 +80,7 @@ class Measured:
             return self.time_limit_s is not None and time.perf_counter() - started >= self.time_limit_s
 
         error = max((one.timing.high - one.timing.low) / 2 / one.timing.seconds for one in row[1:])
-        with Store.open(self.store) as store:
+        with Store.open(self.store, set_aside=True) as store:
             sampler = Sampler(space, [one.change for one in row], self.executor, store)
             try:
                 outcome = STRATEGIES[self.strategy](
