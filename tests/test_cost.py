@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from shapes.calibrate.products import Products
 from shapes.cost import explain, predict, predict_gemm, predict_many
-from shapes.cost.alignment import LEADING, LEVELS, level
+from shapes.cost.alignment import LEADING, LEVELS, level, paid_tiles
 from shapes.cost.constants import SPLIT_STEPS, alignment_constants, collective_constants, gemm_constants
 from shapes.cost.error import Expected
 from shapes.cost.expected_errors import expected_errors
@@ -277,6 +277,13 @@ def test_misaligned_products_bound_by_memory_or_launches_lose_at_most_half_and_o
         slower.append(seconds[-1] / (cost.seconds - sum(lost.values())))
     assert max(slower) <= 0.5 + 1e-9
     assert slower[1] <= 1.05 * slower[0] + 0.05
+
+
+def test_a_unit_works_two_misaligned_tiles_at_once_and_pays_a_lone_one_in_part() -> None:
+    constants = replace(alignment_constants(load_device("h100-sxm"), "bf16"), units=10, alone=1.35)
+    # On ten units: one tile each; a pair each; a pair and one more; two pairs.
+    paid = paid_tiles(np.array([3.0, 10.0, 11.0, 20.0, 25.0, 40.0]), constants)
+    assert paid.tolist() == pytest.approx([1.35, 1.35, 2.0, 2.0, 3.35, 4.0])
 
 
 def test_rows_of_the_left_operand_have_no_alignment_of_their_own_forward() -> None:

@@ -344,6 +344,13 @@ def test_experts_in_a_latent_space_are_smaller_and_projected_to() -> None:
         ("--sequence-parallel", {"sequence_parallel": True}),
         ("--attention-backend unfused", {"attention": "eager"}),
         ("", {"no_overlap": "tensor-forward,data"}),
+        # Gathers of updated weights overlap where the reduction does; without sharded states there are none.
+        ("--use-distributed-optimizer --overlap-param-gather", {"no_overlap": "tensor-forward,data"}),
+        ("--overlap-grad-reduce", {"no_overlap": "tensor-forward"}),
+        (
+            "--overlap-grad-reduce --overlap-param-gather --use-distributed-optimizer",
+            {"no_overlap": "tensor-forward"},
+        ),
         (
             "--overlap-grad-reduce --use-distributed-optimizer --tp-comm-overlap --moe-shared-expert-overlap",
             {"no_overlap": "gather"},

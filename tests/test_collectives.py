@@ -1,0 +1,191 @@
+"""Which collectives a step runs, over whom, and how often; and what one takes, worked out by hand."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import log2
+from typing import Any
+
+import pytest
+
+from shapes.cost import predict
+from shapes.cost.constants import collective_constants
+from shapes.device import load_device
+from shapes.model import AttentionShape, Block, MlpShape, ModelShape, MoeShape, Stack
+from shapes.operators import Collective, Elementwise, operators
+from shapes.workload import Workload
+
+H100 = load_device("h100-sxm")
+B, S, H, LAYERS = 2, 1024, 512, 4
+
+
+def dense(**block: Any) -> ModelShape:
+    one = Block(AttentionShape(8, 4, 64), MlpShape(1024), count=LAYERS, **block)
+    return ModelShape("m", (Stack("decoder", H, (one,)),), vocab=1024)
+
+
+def mixture() -> ModelShape:
+    one = Block(AttentionShape(8, 4, 64), MoeShape(16, 2, 256), count=LAYERS)
+    return ModelShape("m", (Stack("decoder", H, (one,)),), vocab=1024)
+
+
+def sent(model: ModelShape, word: str, **asked: Any) -> list[tuple[str, str, int, int, int, int]]:
+    """(phase, what, bytes, ranks, stride, count) of the collectives whose names hold ``word``."""
+    return [
+        (one.phase, one.what, one.bytes, one.ranks, one.stride, one.count)
+        for one in operators(model, Workload(**({"b": B, "s": S} | asked)))
+        if isinstance(one, Collective) and word in one.name
+    ]
+
+
+ACTIVATIONS = B * S * H * 2
+
+
+def test_a_layer_all_reduces_behind_attention_and_mlp_and_as_often_backward() -> None:
+    assert sent(dense(), "layers.*.tensor_parallel", t=4) == [
+        ("forward", "all_reduce", ACTIVATIONS, 4, 1, 2 * LAYERS),
+        ("dgrad", "all_reduce", ACTIVATIONS, 4, 1, 2 * LAYERS),
+    ]
+    # Parts that run in parallel are added up before; a checkpointed forward sends again; inference has no backward.
+    assert [one[-1] for one in sent(dense(parallel=True), "layers.*.tensor_parallel", t=4)] == [LAYERS, LAYERS]
+    full = sent(dense(), "layers.*.tensor_parallel", t=4, checkpointing="full")
+    assert [one[-1] for one in full] == [4 * LAYERS, 2 * LAYERS]
+    assert len(sent(dense(), "layers.*.tensor_parallel", t=4, phase="infer")) == 1
+    assert sent(dense(), "tensor_parallel") == []
+
+
+def test_embedding_and_head_send_what_their_splits_leave_to_add_up() -> None:
+    assert sent(dense(), "embedding", t=4) == [("forward", "all_reduce", ACTIVATIONS, 4, 1, 1)]
+    assert sent(dense(), "lm_head", t=4) == [("dgrad", "all_reduce", ACTIVATIONS, 4, 1, 1)]
+    split = {"t": 4, "sequence_parallel": True}
+    assert [one[:2] for one in sent(dense(), "embedding", **split)] == [
+        ("forward", "reduce_scatter"),
+        ("dgrad", "all_gather"),
+    ]
+    assert [one[:2] for one in sent(dense(), "lm_head", **split)] == [
+        ("forward", "all_gather"),
+        ("dgrad", "reduce_scatter"),
+        ("wgrad", "all_gather"),
+    ]
+    predicting = sent(replace(dense(), head_passes=3), "lm_head", t=4)
+    assert [one[-1] for one in predicting] == [3]
+
+
+def test_context_parallel_ranks_meet_all_keys_and_values_and_send_their_gradients_back() -> None:
+    # 2 of 4 key/value heads a rank, 64 wide, keys and values, 2 bytes each; tensor parallelism's ranks are neighbours.
+    buffer = B * S * 2 * (64 + 64) * 2
+    assert sent(dense(), "context_parallel", t=2, cp=4) == [
+        ("forward", "all_gather", buffer, 4, 2, LAYERS),
+        ("dgrad", "all_gather", buffer, 4, 2, LAYERS),
+        ("dgrad", "reduce_scatter", buffer, 4, 2, LAYERS),
+    ]
+
+
+def test_gradients_are_reduced_over_data_and_context_parallel_ranks() -> None:
+    held = 2 * dense().parameters // 2  # bytes of a half in 16 bits
+    (plain,) = sent(dense(), "data_parallel", t=2, d=4, cp=2)
+    assert plain[1:2] + plain[3:] == ("all_reduce", 8, 2, 1)
+    assert plain[2] == pytest.approx(held, rel=0.01)  # norms are whole
+    # Context parallelism alone: each rank has gradients of its part of the sequence.
+    assert [one[3:5] for one in sent(dense(), "data_parallel", cp=2)] == [(2, 1)]
+    assert sent(dense(), "data_parallel", t=2) == []
+
+
+def test_experts_gradients_are_reduced_over_those_that_hold_the_same_ones() -> None:
+    found = sent(mixture(), "data_parallel", t=2, d=8, cp=2, e=4)
+    assert [one[3:5] for one in found] == [(16, 2), (4, 8)]
+    experts = LAYERS * 16 * 3 * H * 256 // (4 * 2) * 2
+    assert found[1][2] == experts
+    # Where as many ranks hold the same experts as the same of the rest they are reduced together.
+    assert len(sent(mixture(), "data_parallel", t=2, d=8)) == 1
+
+
+def test_replicas_of_a_sharded_model_add_up_their_shards() -> None:
+    found = sent(dense(), "data_parallel", t=2, d=16, zero=3, replicas=2)
+    weights = found[0][2] * LAYERS
+    assert [(what, ranks, stride, count) for _, what, _, ranks, stride, count in found] == [
+        ("reduce_scatter", 8, 2, LAYERS),
+        ("all_gather", 8, 2, 2 * LAYERS),
+        ("all_reduce", 2, 16, 1),
+    ]
+    assert found[2][2] == pytest.approx(weights / 8, rel=1e-3)
+
+
+def test_a_stages_neighbour_is_all_ranks_of_a_stage_away() -> None:
+    found = sent(dense(), "pipeline", t=2, cp=2, d=4, p=2, sequence_parallel=True)
+    boundary = ACTIVATIONS // 2 // 2
+    assert found == [
+        ("forward", "send_recv", boundary, 2, 2 * 2 * 4, 1),
+        ("dgrad", "send_recv", boundary, 2, 2 * 2 * 4, 1),
+    ]
+    assert [one[0] for one in sent(dense(), "pipeline", p=2, phase="infer")] == ["forward"]
+
+
+def test_experts_are_sent_what_is_routed_to_them_and_send_it_back() -> None:
+    routed = B * S // 2 * H * 2 * 2  # a half of the tokens a tensor-parallel rank, two copies, two bytes
+    found = sent(mixture(), "moe.all_to_all", t=2, d=8, e=4, sequence_parallel=True)
+    assert found == [
+        ("forward", "all_to_all", routed, 4, 2, 2 * LAYERS),
+        ("dgrad", "all_to_all", routed, 4, 2, 2 * LAYERS),
+    ]
+    full = sent(mixture(), "moe.all_to_all", t=2, d=8, e=4, sequence_parallel=True, checkpointing="full")
+    assert [one[-1] for one in full] == [4 * LAYERS, 2 * LAYERS]
+
+
+def test_a_rank_sorts_its_share_of_the_routed_rows() -> None:
+    def moved(t: int) -> int:
+        listed = operators(mixture(), Workload(b=B, s=S, t=t, sequence_parallel=t > 1))
+        return next(one.bytes for one in listed if isinstance(one, Elementwise) and "permute" in one.name)
+
+    # Rows of two experts a token, read and written before the products and behind them.
+    assert moved(1) == 4 * B * S * 2 * H * 2
+    assert moved(4) == moved(1) // 4
+
+
+def test_adapters_that_ranks_hold_whole_are_added_up_over_them_once() -> None:
+    (found,) = sent(dense(), "adapters", t=2, finetune="lora", lora_targets="q_proj,v_proj", lora_rank=8)
+    # A of 8 x 512 for q and v, whose outputs alone are split.
+    assert found == ("wgrad", "all_reduce", LAYERS * 2 * 8 * H * 2, 2, 1, 1)
+
+
+def test_zero_3_gathers_a_frozen_base_in_its_own_type_for_both_directions() -> None:
+    found = sent(dense(), "frozen", d=4, zero=3, finetune="qlora", base="nf4")
+    assert [(phase, what, ranks, count) for phase, what, _, ranks, _, count in found] == [
+        ("forward", "all_gather", 4, 2 * LAYERS)
+    ]
+    assert found[0][2] * LAYERS == pytest.approx(dense().parameters * (0.5 + 1 / 64 + 4 / 16384), rel=1e-3)
+
+
+def seconds(what: Any, size: int, ranks: int, stride: int = 1) -> float:
+    return predict(Collective("data_parallel.x", "wgrad", what, size, ranks, stride=stride), H100).seconds
+
+
+def test_long_messages_move_at_the_slower_of_a_nodes_links_and_its_cards() -> None:
+    long, link = 1 << 36, H100.link
+    share = collective_constants(H100, "all_gather").among(8)[1]
+    inside = 7 / 8 * long / (share * link.intra_node_bytes_per_s)
+    assert seconds("all_gather", long, 8) == pytest.approx(inside, rel=0.01)
+    # 16 ranks of two nodes: eight cards each; with a stride of 8 one rank a node and its card alone.
+    cards = 0.88 * link.inter_node_bytes_per_s
+    assert seconds("all_gather", long, 16) == pytest.approx(
+        15 / 16 * long / min(8 * cards, share * link.intra_node_bytes_per_s), rel=0.01
+    )
+    assert seconds("all_gather", long, 16, stride=8) == pytest.approx(15 / 16 * long / cards, rel=0.01)
+    assert seconds("all_gather", long, 16, stride=2) == pytest.approx(15 / 16 * long / (4 * cards), rel=0.01)
+    # Of two nodes' peers 8 of 15 are on the other, each reached by a card of one's own.
+    assert seconds("all_to_all", long, 16) == pytest.approx(8 / 16 * long / cards, rel=0.02)
+
+
+def test_short_messages_take_latency_that_grows_with_ranks_and_nodes() -> None:
+    latency = {what: collective_constants(H100, what).among(8)[0] for what in ("all_reduce", "all_gather")}
+    assert seconds("all_reduce", 1, 8) == pytest.approx(latency["all_reduce"], rel=1e-3)
+    assert seconds("all_reduce", 1, 64) == pytest.approx(latency["all_reduce"] + 10e-6 * log2(8), rel=1e-3)
+    assert seconds("all_gather", 1, 64) == pytest.approx(latency["all_gather"] + 7 * 14e-6 + 49 * 3.4e-6, rel=1e-3)
+    assert seconds("all_gather", 1, 1) == 0
+
+
+def test_half_of_the_rate_is_reached_at_half_bytes() -> None:
+    latency, share, half = collective_constants(H100, "all_gather").among(8)
+    moved = half * 8 / 7
+    taken = seconds("all_gather", round(moved), 8) - latency
+    assert taken == pytest.approx(1.5 * half / (share * H100.link.intra_node_bytes_per_s), rel=1e-3)

@@ -1,0 +1,266 @@
+"""A step's arithmetic on work small enough to add up by hand."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import exp, hypot, log
+from typing import Any
+
+import pytest
+
+from shapes.cost import Cost
+from shapes.cost.step import (
+    Kind,
+    Region,
+    Schedule,
+    Work,
+    mean_error,
+    microbatch,
+    schedule_of,
+    slowest_stage,
+    step_cost,
+    step_parts,
+    with_layers,
+    work,
+)
+from shapes.device import load_device
+from shapes.model import AttentionShape, Block, MlpShape, ModelShape, Stack
+from shapes.operators import Attention, Collective, Elementwise, Gemm, GroupedGemm, Operator
+from shapes.software_stack import CLASSES, GROUPS, Host, Interval, Overlap, SoftwareStack, load_stack
+from shapes.workload import Workload
+
+H100 = load_device("h100-sxm")
+CORE = load_stack("megatron-core-te")
+GEMM, NORM = Kind("gemm"), Kind("norm")
+#: Nothing overlaps, the host takes no time, every factor is 1.
+BARE = replace(
+    CORE,
+    kernels=dict.fromkeys(CLASSES, 1.0),
+    by_dtype={},
+    by_device={},
+    attention={},
+    host=Host(0.0, dict.fromkeys(CLASSES, 1.0), 0.0, 0.0),
+    overlap=dict.fromkeys(GROUPS, Overlap(0.0, 0.0, 1.0)),
+    optimizer=1.0,
+    fixed_s=0.0,
+)
+
+
+def stage(layers: float = 1.0, ends: float = 0.0, update: float = 0.0, **communication: float) -> Work:
+    """A stage of products alone, a message a group."""
+    return Work(
+        Region({GEMM: layers}, {GEMM: 10}),
+        Region({GEMM: ends}, {GEMM: 2}) if ends else Region(),
+        dict(communication),
+        dict.fromkeys(communication, 1),
+        update,
+    )
+
+
+def parts(one: Work, stack: SoftwareStack = BARE, whole: Work | None = None, **schedule: Any) -> dict[str, float]:
+    found = step_parts(one, whole or one, Schedule(**schedule), stack, H100)
+    return {name: float(seconds) for name, seconds in found.items() if seconds}
+
+
+def cost(seconds: float, error: float = 0.0) -> Cost:
+    return Cost(seconds, seconds, seconds, "test", "compute", error, "large")
+
+
+def model(layers: int, head_passes: int = 1) -> ModelShape:
+    block = Block(AttentionShape(8, 8, 64), MlpShape(1024), count=layers)
+    return ModelShape("m", (Stack("decoder", 512, (block,)),), vocab=1024, head_passes=head_passes)
+
+
+def test_the_host_takes_its_time_for_every_kernel_and_every_collective_of_the_layers() -> None:
+    host = Host(1e-3, BARE.host.kernels | {"norm": 3.0}, 1e-2, 0.5)  # type: ignore[operator]  # of dicts here
+    one = stage(1.0, 1.0, tensor=0.0, data=0.0)
+    one.messages.update(tensor=4, expert=2, overlapped_expert=1, context=1, pipeline=7, data=9)
+    one.layers.add(NORM, 0.0, 5)
+    one.layers.fallbacks = 2
+    # Layers: 10 products, 5 norms of 3 launches, 8 collectives within, 2 fallbacks; ends: 2 products.
+    in_layers = 1e-3 * (10 + 3 * 5) + 1e-2 * 8 + 0.5 * 2
+    found = microbatch(one, replace(BARE, host=host), H100)
+    assert found.host == pytest.approx(in_layers + 2e-3)
+    # Near the balance both are partly paid, each region by itself.
+    waiting = (1 + in_layers**4) ** 0.25 - 1 + (1 + 2e-3**4) ** 0.25 - 1
+    assert found.waiting_for_host == pytest.approx(waiting)
+
+
+def test_what_a_stack_says_of_a_class_a_type_and_a_device_multiplies() -> None:
+    stack = replace(
+        BARE,
+        kernels=BARE.kernels | {"gemm": 2.0, "attention": 7.0, "norm": 3.0, "moe": 11.0},  # type: ignore[operator]
+        by_dtype={"fp8": 5.0},
+        by_device={"h100-sxm": 13.0},
+        attention={"hopper": {64: 17.0, 128: 19.0}},
+    )
+
+    def seconds(kind: Kind, stack: SoftwareStack = stack) -> float:
+        return float(microbatch(Work(Region({kind: 1.0}, {kind: 1})), stack, H100).computing)
+
+    assert seconds(GEMM) == 2 * 13
+    assert seconds(Kind("gemm", "fp8")) == 2 * 5 * 13
+    assert seconds(Kind("attention", 80)) == 17 * 13
+    assert seconds(Kind("attention", 80), replace(stack, attention={})) == 7 * 13
+    # Memory-bound operators do not care for the device's products; one that no stack names costs as a norm.
+    assert (seconds(Kind("moe")), seconds(Kind("scan"))) == (11, 3)
+
+
+def test_communication_shows_beyond_what_computing_hides_and_slows_computing_by_contention() -> None:
+    stack = replace(BARE, overlap={**BARE.overlap, "tensor": Overlap(0.5, 0.25, 0.5), "data": Overlap(0.1, 0.0, 1.0)})
+    # 0.4 s at half the speed is 0.8; half of one second covers 0.5, a quarter of which is paid by computing.
+    assert parts(stage(tensor=0.4), stack)["tensor parallelism"] == pytest.approx(0.3 + 0.25 * 0.5)
+    assert parts(stage(tensor=0.1), stack)["tensor parallelism"] == pytest.approx(0.25 * 0.2)
+    # The ends' computing hides nothing of what layers send, but the whole microbatch hides data parallelism's.
+    assert parts(stage(0.0, 1.0, tensor=0.1), stack)["tensor parallelism"] == pytest.approx(0.2)
+    assert parts(stage(1.0, 1.0, data=1.0), stack)["data parallelism"] == pytest.approx(1 - 0.1 * 2)
+    # A part that the stack overlaps otherwise shows by itself.
+    apart = replace(stack, overlap={**stack.overlap, "tensor-forward": Overlap(0.0, 0.0, 0.5)})
+    one = stage(tensor=0.4, **{"tensor-forward": 0.3})
+    assert parts(one, apart)["tensor parallelism"] == pytest.approx(0.25 * 0.2 + 0.3 / 0.5)
+
+
+def test_microbatches_gather_and_reduce_as_often_as_their_sharding_needs() -> None:
+    one = stage(1.0, 0.0, 0.5, tensor=0.1, data=0.3, gather=0.1)
+    once = parts(one, accumulation=4)
+    assert once == pytest.approx(
+        {"products": 4.0, "tensor parallelism": 0.4, "data parallelism": 0.3, "optimizer": 0.5}
+    )
+    zero_2 = parts(one, accumulation=4, reduces_every_microbatch=True)["data parallelism"]
+    assert zero_2 == pytest.approx(0.3 + 3 * 0.2)
+    assert parts(one, accumulation=4, every_microbatch=True)["data parallelism"] == pytest.approx(4 * 0.3)
+    assert schedule_of(Workload(b=2, d=4, p=2, vpp=2, zero=3, global_batch=64)) == Schedule(8, 2, 2, True, False)
+    assert schedule_of(Workload(zero=2), 5) == Schedule(5, 1, 1, False, True)
+
+
+def test_a_pipeline_pays_the_other_stages_once_and_its_sends_with_every_chunk() -> None:
+    one, whole = stage(2.0, pipeline=0.1), stage(6.0, 1.0)
+    found = parts(one, whole=whole, accumulation=8, p=4, vpp=2)
+    assert found["pipeline bubble"] == pytest.approx((7.0 - 2.0) / 2)
+    assert found["pipeline sends"] == pytest.approx((8 + 4 - 1) * 2 * 0.1)
+    assert "pipeline bubble" not in parts(one, accumulation=8, p=4)
+    assert "pipeline bubble" not in parts(one, whole=stage(1.0), accumulation=8, p=4)
+
+
+def test_an_update_is_paid_once_with_what_surrounds_it_and_inference_has_none() -> None:
+    stack = replace(BARE, optimizer=3.0, fixed_s=0.25)
+    trained = parts(stage(update=0.5), stack, accumulation=4)
+    assert (trained["optimizer"], trained["once a step"]) == (1.5, 0.25)
+    assert set(parts(stage(), stack)) == {"products"}
+
+
+def test_an_error_of_operators_beyond_the_calibrated_one_widens_the_interval() -> None:
+    stack = replace(BARE, intervals={"fitted": Interval(0.8, 1.3, 0.05)})
+
+    def priced(error: float, tier: str | None = None) -> tuple[float, float]:
+        found = step_cost(stage(), stage(), Schedule(), stack, H100, error, tier)
+        return found.low / found.seconds, found.high / found.seconds
+
+    assert priced(0.05) == priced(0.10) == pytest.approx((0.8, 1.3))
+    wide = exp(-hypot(log(0.8), 0.2)), exp(hypot(log(1.3), 0.2))
+    assert priced(0.30) == pytest.approx(wide)
+    # Where a tier has no interval of its own, the next wider one's, else the widest there is.
+    assert priced(0.0, "extrapolated") == pytest.approx((0.8, 1.3))
+    wider = replace(stack, intervals={**stack.intervals, "extrapolated": Interval(0.5, 2.0, 0.3)})
+    found = step_cost(stage(), stage(), Schedule(), wider, H100, 0.0, "borrowed")
+    assert (found.low, found.high, found.ratio_error, found.tier) == (0.5, 2.0, 0.3, "borrowed")
+
+
+def test_the_error_of_operators_is_weighted_by_the_seconds_of_all_their_runs() -> None:
+    listed = [Gemm("a", "forward", 8, 8, 8, count=3), Gemm("b", "forward", 8, 8, 8)]
+    assert mean_error(listed, [cost(1.0, 0.1), cost(2.0, 0.5)]) == pytest.approx((3 * 0.1 + 2 * 0.5) / 5)
+    assert mean_error([], []) == 0
+
+
+@pytest.mark.parametrize(
+    ("layers", "predicting", "p", "ends", "slowest"),
+    [
+        # 10 layers over 4 stages, head of 1.5: 3, 3, 3 and a last one of 1 and its head.
+        (10, 0, 4, 1.5, 3.0),
+        # The head alone is slower than every stage of layers: it stays, with no layer beside it.
+        (10, 0, 4, 5.0, 5.0),
+        # 9 and one that predicts: 3, 3 and 3 layers, and on the last the predicting one with the head.
+        (10, 1, 4, 1.5, 3.0),
+        # 10 and two that predict over 4: the last holds these two, a layer at most, and the head.
+        (12, 2, 4, 1.5, 4.0),
+        # A predicting layer and a head of 2.5 are slower than the 3, 3 and 3 of the others.
+        (10, 1, 4, 2.5, 3.5),
+    ],
+)
+def test_the_slowest_stage_is_as_fast_as_layers_can_be_spread(
+    layers: int, predicting: int, p: int, ends: float, slowest: float
+) -> None:
+    held = -(-layers // p)
+    last = stage(float(held), ends, tensor=1.0, data=1.0)
+    found = slowest_stage(last, model(layers, 1 + predicting), p)
+    assert sum((*found.layers.seconds.values(), *found.ends.seconds.values())) == pytest.approx(slowest)
+
+
+def test_stages_that_hold_equal_numbers_of_layers_stay_as_they_are_prediction_aside() -> None:
+    last = stage(3.0, 1.0)
+    assert slowest_stage(last, model(12), 4) is last
+    assert slowest_stage(last, model(13, head_passes=2), 4) is last
+
+
+def test_a_share_of_a_stages_layers_sends_its_share_within_them_and_all_of_the_rest() -> None:
+    one = stage(4.0, 1.0, 0.5, tensor=0.2, expert=0.1, context=0.3, data=0.4, pipeline=0.5, **{"tensor-forward": 0.1})
+    one.layers.fallbacks = 8
+    half = with_layers(one, 0.5)
+    assert half.layers == Region({GEMM: 2.0}, {GEMM: 5.0}, 4.0)
+    assert half.ends == one.ends
+    assert half.communication == pytest.approx(
+        {"tensor": 0.1, "expert": 0.05, "context": 0.15, "data": 0.4, "pipeline": 0.5, "tensor-forward": 0.05}
+    )
+    assert (half.messages["tensor"], half.messages["data"], half.update_s) == (0.5, 1, 0.5)
+
+
+def test_operators_are_added_up_by_where_they_run_and_what_they_serve() -> None:
+    def sent(name: str, what: Any = "all_reduce", phase: Any = "forward", count: int = 1) -> Collective:
+        return Collective(name, phase, what, 8, 2, count=count)
+
+    listed: list[Operator] = [
+        Gemm("layers.*.up", "forward", 8, 8, 8, count=3),
+        Gemm("layers.*.up", "dgrad", 8, 8, 8, dtype="fp8"),
+        Gemm("lm_head", "forward", 8, 8, 8),
+        Gemm("layers.*.attention.scores", "forward", 8, 8, 8, batch=6, kind="bmm", count=2),
+        Gemm("layers.*.attention.scores", "dgrad", 8, 8, 8, batch=6, kind="bmm"),
+        Gemm("layers.*.attention.scores", "forward", 8, 8, 8, batch=8, kind="bmm"),
+        GroupedGemm("layers.*.experts", "forward", 4, 8, 8, 8, count=2),
+        Attention("layers.*.core", "forward", 1, 8, 8, 64, 64, 128, 64),
+        Elementwise("layers.*.norm", "forward", "norm", 8, 8, count=5),
+        Elementwise("optimizer", "optimizer", "optimizer", 8, 8),
+        sent("layers.*.tensor_parallel.all_reduce", count=7),
+        sent("layers.*.tensor_parallel.all_reduce", phase="dgrad"),
+        sent("layers.*.moe.all_to_all", "all_to_all"),
+        sent("layers.*.overlapped_moe.all_to_all", "all_to_all"),
+        sent("layers.*.context_parallel.all_gather", "all_gather"),
+        sent("pipeline.receive", "send_recv"),
+        sent("data_parallel.reduce_scatter", "reduce_scatter", "wgrad"),
+        sent("data_parallel.all_gather", "all_gather", count=2),
+        sent("adapters.tensor_parallel.all_reduce", phase="wgrad"),
+    ]
+    found = work(listed, [cost(1.0)] * len(listed))
+    assert found.layers.seconds == {
+        GEMM: 3.0,
+        Kind("gemm", "fp8"): 1.0,
+        Kind("bmm"): 4.0,
+        Kind("grouped"): 2.0,
+        Kind("attention", 128): 1.0,
+        NORM: 5.0,
+    }
+    # Each group of a grouped product is launched on its own.
+    assert found.layers.runs[Kind("grouped")] == 8
+    assert found.layers.fallbacks == 2  # 6 sequences x heads are no multiple of 4
+    assert found.ends.seconds == {GEMM: 1.0}
+    assert found.update_s == 1.0
+    assert found.communication == {
+        "tensor": 8.0,
+        "tensor-forward": 7.0,
+        "expert": 1.0,
+        "overlapped_expert": 1.0,
+        "context": 1.0,
+        "pipeline": 1.0,
+        "data": 4.0,
+        "gather": 2.0,
+    }
+    assert (found.messages["tensor"], found.messages["data"]) == (8, 4)
