@@ -151,7 +151,7 @@ def _states(tensors: tuple[ParameterTensor, ...], workload: Workload, recipe: Re
         total, text = _over_ranks(sizes, workload, zero=zero)
         what = f" ({recipe.optimizer}: {OPTIMIZER_NOTES[recipe.optimizer]})" if name == "optimizer_states" else ""
         each = "parameters x" if name == "weights" else "x"
-        yield Component(name, total, f"{n:,} {each} {sum(sizes) / n:.4g} bytes{text}{what}")
+        yield Component(name, total, f"{n:,} {each} {sum(sizes) / max(n, 1):.4g} bytes{text}{what}")
 
 
 def _tuned_states(
@@ -201,7 +201,7 @@ def _update_bytes(tensors: Sequence[ParameterTensor], updated: int, recipe: Reci
     roles = ("embedding", "block", "other", "head")
     ordered = sorted(tensors, key=lambda one: (roles.index(one.role), one.name == "positions"))
     sizes = [one.elements * (packed if one.expert else 1) for one in ordered]
-    return each * max(2 * own + before for before, own in pairwise([0, *sizes]))
+    return each * max((2 * own + before for before, own in pairwise([0, *sizes])), default=0)
 
 
 def _ddp_buckets(tensors: tuple[ParameterTensor, ...], workload: Workload, recipe: Recipe) -> int:

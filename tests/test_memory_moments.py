@@ -1,0 +1,357 @@
+"""The tape's rules, a step's moments and what goes with them, each expectation worked out in view."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from shapes.memory import Memory, memory
+from shapes.memory.moments import Elements, Gradients, Moment, Step, moments
+from shapes.memory.saved import layer_tape
+from shapes.memory.tape import Tape
+from shapes.model import AttentionShape, Block, MlpShape, ModelShape, MoeShape, Stack
+from shapes.workload import Workload
+
+STAY, NEW = Gradients(True, "", 4), Gradients(False, "", 4)
+GIB = 2**30
+
+
+def llama(layers: int = 4, *, tied: bool = False, vocab: int = 1000) -> ModelShape:
+    block = Block(AttentionShape(8, 8, 32, rotary_dim=32), MlpShape(1024), count=layers)
+    return ModelShape("llama", (Stack("decoder", 256, (block,)),), vocab=vocab, tied=tied)
+
+
+def mixture() -> ModelShape:
+    block = Block(AttentionShape(8, 8, 32), MoeShape(8, 2, 512), count=2)
+    return ModelShape("qwen3_moe", (Stack("decoder", 256, (block,)),), vocab=1000)
+
+
+def moments_of(step: Step, gradients: Gradients, start: str) -> list[Moment]:
+    return [moment for moment in moments(step, gradients) if moment.name.startswith(start)]
+
+
+def bytes_of(found: Memory, name: str) -> int:
+    return found.components[name]
+
+
+# The tape.
+
+
+@pytest.mark.parametrize(("views", "peak"), [(False, 210), (True, 300)])
+def test_gradients_that_meet_need_a_third_tensor_where_the_first_is_a_view(views: bool, peak: int) -> None:
+    tape = Tape()
+    x = tape.tensor(100)
+    parts = tuple(tape.op("product", (x,), 10, views_gradient=views) for _ in range(2))
+    tape.op("sum", parts, 10, shares_gradient=True)
+    # Backward: the seed of 10 goes to both products; each makes 100 of x's gradient. Added in place: 210. Out of place:
+    # the seed is gone by then, and the two are there with their sum.
+    assert tape.backward_peak_bytes(10) == peak
+
+
+def test_a_gradient_of_a_weight_is_there_while_it_is_made_and_stays_where_nothing_is_added_to() -> None:
+    tape = Tape()
+    x = tape.op("input", (tape.tensor(10),), 10)
+    y = tape.op("product", (x,), 20, (x,), weights=100, work=7)
+    tape.op("loss", (y,), 4, (y,))
+    # Saved 10 + 20; the loss makes y's gradient (20) from its seed (4); y goes. The product makes 10 for x, 7 of work.
+    assert tape.backward_peak_bytes(4, made_bytes=2, kept_bytes=0) == 10 + 20 + 10 + 7 + 2 * 100
+    assert tape.backward_peak_bytes(4, made_bytes=2, kept_bytes=4) == 10 + 20 + 10 + 7 + (2 + 4) * 100
+    assert tape.backward_peak_bytes(4, made_bytes=4, kept_bytes=4) == 10 + 20 + 10 + 7 + 4 * 100
+
+
+def test_selective_checkpointing_keeps_what_the_recomputed_part_starts_from() -> None:
+    tape = Tape()
+    x = tape.op("projection", (tape.tensor(1),), 10)
+    tape.recomputing = True
+    scores = tape.op("scores", (x,), 1000, (x,))
+    out = tape.op("softmax", (scores,), 1000, saves_output=True)
+    tape.recomputing = False
+    tape.op("product", (out,), 20, (out,))
+    # x is read by the part that runs again; its scores go, its output stays, since the product saves it.
+    assert tape.saved_bytes() == 10 + 1000
+    x_alone = Tape()
+    x = x_alone.op("projection", (x_alone.tensor(1),), 10)
+    x_alone.recomputing = True
+    x_alone.op("softmax", (x,), 1000, saves_output=True)
+    assert x_alone.saved_bytes() == 1000
+    assert x_alone.saved_bytes(selective=True) == 10
+
+
+def test_a_tensor_of_the_forward_dies_at_its_last_use_unless_saved_or_named() -> None:
+    def tape(*, held: bool = False, named: bool = False) -> Tape:
+        made = Tape()
+        a = made.op("a", (made.tensor(1),), 100)
+        if named:
+            made.named = (a,)
+        b = made.op("b", (a,), 10)
+        c = made.op("c", (b,), 100)
+        if held:
+            made.hold(a)
+        made.op("d", (c,), 1)
+        return made
+
+    # a and b while b runs, b and c while c does; and a with them where c still finds it, by a name or saved.
+    assert tape().forward_peak_bytes() == 110
+    assert tape(held=True).forward_peak_bytes() == 210
+    assert tape(named=True).forward_peak_bytes() == 210
+    assert tape().forward_peak_bytes({1}) == 210  # a's storage is the second
+
+
+def test_a_forward_that_runs_again_stops_at_the_last_thing_it_saves() -> None:
+    tape = Tape()
+    x = tape.tensor(10)
+    y = tape.op("square", (x,), 10, (x,))
+    z = tape.op("root", (y,), 10, saves_output=True)
+    tape.op("widened", (z,), 1000)
+    # The last operator saves nothing, so it does not run again; its gradient of 10 is there, the seed is gone.
+    assert tape.recomputed_peak_bytes(1000) == 10 + (10 + 10 + 10)
+    nothing = Tape()
+    nothing.op("widened", (nothing.tensor(1),), 5)
+    assert nothing.recomputed_peak_bytes(5) == 0
+
+
+def test_nothing_before_the_first_trained_weight_is_saved() -> None:
+    tape = Tape()
+    x = tape.op("norm", (tape.tensor(1),), 100, saves_output=True)  # frozen, of an input without a gradient
+    y = tape.op("adapter", (x,), 10, (x,), weights=5, saves_bytes=3)  # needs x for its gradient, not its weight's copy
+    tape.op("times", (x, y), 7, (x, y))  # x for y's gradient; y would be for x's
+    assert tape.saved_bytes() == 100 + 3 + 10
+    assert tape.unneeded_bytes() == 3 + 10
+
+
+# Moments.
+
+
+def test_a_layers_backward_finds_what_the_layers_before_it_saved() -> None:
+    model, w = llama(4), Workload(b=2, s=512)
+    step = Step(model, w, gradient_element=4)
+    hidden = 2 * 512 * 256 * 2
+    tape = layer_tape(model.main.blocks[0], 256, step.sizes(512))
+    (backward,) = moments_of(step, STAY, "backward of a layer")
+    rotary = 2 * 512 * 32 * 2
+    # The last layer's, which comes first: its own and three more layers' tensors.
+    assert backward.bytes == 3 * tape.saved_bytes() + tape.backward_peak_bytes(hidden) + rotary
+    (end,) = moments_of(step, STAY, "end of the forward")
+    assert end.bytes == 4 * tape.saved_bytes() + rotary
+
+
+def test_new_gradients_grow_from_layer_to_layer_while_activations_go() -> None:
+    # 16 tokens beside matrices of 256 x 1024: gradients are what there is most of, so the first layer's is the fullest.
+    model, w = llama(4), Workload(b=1, s=16)
+    (backward,) = moments_of(Step(model, w), NEW, "backward of a layer")
+    layer = 4 * 256 * 256 + 3 * 256 * 1024 + 2 * 256
+    assert backward.gradients == Elements(1000 * 256 + 3 * layer)  # the head's and three layers'
+    (last,) = moments_of(Step(model, w), NEW, "optimizer's step")
+    assert last.gradients.dense == model.parameters
+    assert moments_of(Step(model, w), NEW, "at the loss")[0].gradients == Elements()
+    assert moments_of(Step(model, w), STAY, "at the loss")[0].gradients.dense == model.parameters
+
+
+def test_a_tied_embedding_meets_its_heads_gradient_and_their_sum() -> None:
+    w = Workload(b=1, s=16)
+    for tied, times in ((False, 1), (True, 3)):
+        step = Step(llama(2, tied=tied, vocab=50000), w)
+        (moment,) = moments_of(step, NEW, "gradient of the embedding")
+        assert moment.bytes == times * 50000 * 256 * 2
+    # The head's gradient is there through the layers' backward too.
+    alone, both = (
+        moments_of(Step(llama(2, tied=tied, vocab=50000), w), STAY, "backward of a layer")[0] for tied in (False, True)
+    )
+    assert both.bytes - alone.bytes == 50000 * 256 * 2
+
+
+def test_a_mask_goes_when_the_last_layer_that_reads_it_has_run_backward() -> None:
+    attention, mlp = AttentionShape(8, 8, 32), MlpShape(1024)
+    local = Block(replace(attention, window=64), mlp)
+    model = ModelShape("mistral", (Stack("decoder", 256, (local, Block(attention, mlp))),), vocab=1000)
+    w = Workload(b=2, s=256, attention="eager", checkpointing="full")
+    (end,) = moments_of(Step(model, w), STAY, "end of the forward")
+    hidden, mask = 2 * 256 * 256 * 2, 2 * 256 * 256 * 2
+    assert end.bytes == 2 * hidden + 2 * mask  # without rotary tables
+    first, second = moments_of(Step(model, w), STAY, "backward of a layer")  # the last layer is the first
+    assert first.bytes - second.bytes == hidden + mask
+
+
+def test_masks_that_nothing_saves_are_there_in_the_forward_alone() -> None:
+    block = Block(AttentionShape(8, 8, 32), MlpShape(1024), count=2)
+    model = ModelShape("llama", (Stack("decoder", 256, (block,)),), vocab=1000)
+    step = Step(model, Workload(b=2, s=256, attention="eager"))
+    tape = layer_tape(block, 256, step.sizes(256))
+    (end,) = moments_of(step, STAY, "end of the forward")
+    assert end.bytes == 2 * tape.saved_bytes()
+    (forward,) = moments_of(step, STAY, "forward of a layer")
+    assert forward.bytes == tape.saved_bytes() + tape.forward_peak_bytes(tape.saved()) + 2 * 256 * 256 * 2
+
+
+def test_a_layer_that_returns_its_probabilities_leaves_them_to_the_next_ones_forward() -> None:
+    # gpt-j's class hands them on; checkpointed, autograd keeps none of them.
+    block = Block(AttentionShape(8, 8, 32), MlpShape(1024, gated=False), count=2)
+    w = Workload(b=2, s=256, attention="eager", checkpointing="full")
+    peaks = {}
+    for layers in (1, 2):
+        model = ModelShape("gptj", (Stack("decoder", 256, (replace(block, count=layers),)),), vocab=1000)
+        (forward,) = moments_of(Step(model, w), STAY, "forward of a layer")
+        peaks[layers] = forward.bytes
+    hidden, probabilities = 2 * 256 * 256 * 2, 2 * 8 * 256 * 256 * 2
+    assert peaks[2] - peaks[1] == hidden + probabilities
+
+
+@pytest.mark.parametrize("fuller", ["backward", "forward run again"])
+def test_a_checkpointed_layer_is_as_full_as_its_forward_run_again_or_its_backward(fuller: str) -> None:
+    if fuller == "backward":
+        model, rotary = llama(4), 2 * 512 * 32 * 2
+        step = Step(model, Workload(b=2, s=512, checkpointing="full"))
+        masks = 0
+    else:  # falcon's eager core without rotary positions holds scores in fp32, of which it saves none
+        block = Block(AttentionShape(8, 8, 32), MlpShape(256, gated=False), count=4)
+        model, rotary = ModelShape("falcon", (Stack("decoder", 256, (block,)),), vocab=1000), 0
+        step = Step(model, Workload(b=2, s=512, checkpointing="full", attention="eager"))
+        masks = 2 * 8 * 512 * 512 * 2  # a bias of every head's own
+    tape, hidden = layer_tape(model.main.blocks[0], 256, step.sizes(512)), 2 * 512 * 256 * 2
+    (moment,) = moments_of(step, STAY, "backward of a layer, its forward run again")
+    # Its input stays for it, whether or not its nodes save it: llama's norm saves its fp32 copy, falcon's the input.
+    backward = tape.backward_peak_bytes(hidden) + (hidden if fuller == "backward" else 0)
+    again = tape.recomputed_peak_bytes(hidden)
+    assert moment.bytes == 3 * hidden + rotary + masks + (backward if fuller == "backward" else again)
+    assert (again > backward) is (fuller != "backward")
+
+
+def test_the_embeddings_norm_and_dropout_are_saved_on_the_first_stage() -> None:
+    model, w = llama(2), Workload(b=2, s=512)
+    normed = replace(model, stacks=(replace(model.main, embedding_norm=1),))
+    dropped = replace(model, stacks=(replace(model.main, blocks=(replace(model.main.blocks[0], dropout=0.1),)),))
+    plain, norm, dropout = (moments_of(Step(one, w), STAY, "end")[0].bytes for one in (model, normed, dropped))
+    channels = 2 * 512 * 256
+    assert norm - plain == 2 * channels
+    assert dropout - plain == channels + 2 * 2 * channels  # a byte each: the embedding's and two of each layer
+    later = [moments_of(Step(one, replace(w, p=2), stage="last"), STAY, "end")[0].bytes for one in (model, normed)]
+    assert later[0] == later[1]
+
+
+def test_zero_2_divides_gradients_of_experts_over_the_ranks_that_hold_them() -> None:
+    w = Workload(d=8, e=4, zero=2)
+    # 100 x 4 bytes over 8 ranks, 80 x 4 over the 8 / 4 that hold the same experts.
+    assert Step(mixture(), w).gradient_bytes(Elements(100, 80)) == 50 + 160
+    assert Step(mixture(), replace(w, zero=1)).gradient_bytes(Elements(100, 80)) == 400 + 320
+
+
+# A step's components.
+
+
+@pytest.mark.parametrize(("p", "vpp", "in_flight"), [(4, 1, 4), (4, 2, 6), (4, 3, 5), (2, 2, 3)])
+def test_interleaved_chunks_keep_more_microbatches_in_flight(p: int, vpp: int, in_flight: int) -> None:
+    # Korthikanti et al. 2205.05198, 4.2.3: (p - 1) / (p vpp) more than p stages' worth, whole microbatches here.
+    model, w = replace(llama(24), head=False), Workload(b=8, s=512, p=p, vpp=vpp)
+    found = memory(model, w, implementation="megatron", microbatches=32)
+    (end,) = moments_of(Step(model, w, "megatron", "first", in_flight), STAY, "end of the forward")
+    assert (found.stage, bytes_of(found, "activations")) == ("first", end.saved)
+    few = memory(model, w, implementation="megatron", microbatches=2)
+    assert 3 * bytes_of(few, "activations") == pytest.approx(2 * 3 * end.saved / in_flight, rel=0.01)
+
+
+def test_experts_states_are_divided_over_the_ranks_that_hold_them() -> None:
+    model = mixture()
+    experts = sum(one.copies * one.elements for one in model.tensors() if one.expert)
+    dense = model.parameters - experts
+    found = memory(model, Workload(b=1, s=64, d=8, e=4, zero=1))
+    assert bytes_of(found, "optimizer_states") == 8 * dense // 8 + 8 * (experts // 4) // 2
+    assert bytes_of(found, "weights") == 2 * dense + 2 * (experts // 4)
+
+
+def test_fp8_weights_alone_leave_what_is_no_matrix_of_a_layer_in_16_bits() -> None:
+    model = llama(2)
+    matrices = 2 * (4 * 256 * 256 + 3 * 256 * 1024)
+    for precision, expected in (
+        ("fp8-weights", 2 * matrices + 2 * (model.parameters - matrices)),
+        ("fp8", 2 * model.parameters + 2 * matrices),
+    ):
+        found = memory(model, Workload(b=1, s=64, dtype="fp8"), precision=precision)
+        assert bytes_of(found, "weights") == expected
+
+
+def test_buffers_of_communication() -> None:
+    model, w = llama(4), Workload(b=2, s=512)
+    hidden = 2 * 512 * 256 * 2
+    layer = 4 * 256 * 256 + 3 * 256 * 1024 + 2 * 256
+    for split, expected in (
+        ({}, 0),
+        ({"p": 2}, 2 * hidden),
+        ({"t": 2, "sequence_parallel": True}, hidden),
+        ({"d": 2, "zero": 1}, model.parameters * (4 + 2)),  # fewer than a bucket's 5e8
+        ({"d": 2, "zero": 3}, 2 * 2 * layer),
+    ):
+        found = memory(model, replace(w, **split))  # type: ignore[arg-type]
+        if split.get("p"):
+            own = memory(model, replace(w, **split), microbatches=1)  # type: ignore[arg-type]
+            assert bytes_of(own, "communication") == expected
+        assert bytes_of(found, "communication") == expected, split
+    # Megatron's distributed optimizer exchanges where gradients and parameters lie.
+    assert bytes_of(memory(model, replace(w, d=2, zero=1), implementation="megatron"), "communication") == 0
+
+
+def test_megatron_keeps_a_dummy_gradient_of_each_shape_of_matrix() -> None:
+    model, w = llama(4), Workload(b=2, s=512)
+    found = memory(model, w, implementation="megatron")
+    shapes = {(3 * 256, 256), (256, 256), (2 * 1024, 256), (256, 1024)}
+    assert bytes_of(found, "dummy_wgrads") == 2 * sum(rows * columns for rows, columns in shapes)
+    assert "dummy_wgrads" not in memory(model, replace(w, d=2, zero=3), implementation="megatron").components
+    assert "dummy_wgrads" not in memory(model, w).components
+
+
+def test_the_optimizers_step_takes_what_its_way_of_running_takes() -> None:
+    model, w = llama(2, vocab=50000), Workload(b=1, s=16)
+    took = {}
+    for update in ("fused", "foreach", "loop"):
+        found = memory(model, w, precision="mixed", update=update, context_bytes=0)  # type: ignore[arg-type]
+        took[update] = dict(found.moments)["optimizer's step"]
+    assert took["foreach"] - took["fused"] == 4 * model.parameters
+    # The loop's two temporaries of the head (the last) and the quotient of the norm before it.
+    assert took["loop"] - took["fused"] == 4 * (2 * 50000 * 256 + 256)
+
+
+def test_a_stage_that_trains_nothing_has_neither_gradients_nor_states() -> None:
+    model = llama(4, vocab=100)
+    for update in ("fused", "loop"):
+        w = Workload(b=1, s=64, p=2, finetune="frozen-base")
+        found = memory(model, w, update=update, microbatches=1)  # type: ignore[arg-type]
+        assert found.stage == "last" or bytes_of(found, "optimizer_states") == 0
+
+
+def test_inference_holds_logits_of_the_last_position_and_decode_of_the_steps() -> None:
+    model = llama(2)
+    prefill = memory(model, Workload(b=4, s=512, phase="prefill"))
+    assert bytes_of(prefill, "logits") == 4 * 1000 * (2 + 4)
+    decode = memory(model, Workload(b=4, s=512, phase="decode", speculative=2, context=512))
+    assert bytes_of(decode, "logits") == 4 * 3 * 1000 * (2 + 4)
+
+
+def test_nccl_takes_its_share_only_where_there_is_more_than_one_device() -> None:
+    model, w = mixture(), Workload(b=1, s=64)
+    for split, context, expected in (
+        ({}, GIB, GIB),
+        ({"d": 2}, GIB, 2 * GIB),
+        ({"e": 2}, GIB, 2 * GIB),
+        ({"t": 2}, GIB, 2 * GIB),
+        ({"d": 2}, 0, 0),
+    ):
+        found = memory(model, replace(w, **split), context_bytes=context)  # type: ignore[arg-type]
+        assert bytes_of(found, "framework") == expected
+        assert found.allocated_bytes == found.total_bytes - expected - found.components.get("allocator", 0)
+
+
+def test_the_fuller_of_a_pipelines_ends_is_the_answer() -> None:
+    # Many tokens of few layers: the loss fills the last; a long pipeline's activations the first.
+    w = Workload(b=4, s=1024, p=4)
+    wide, deep = llama(4, vocab=200000), llama(64, vocab=100)
+    assert memory(wide, w, microbatches=8).stage == "last"
+    assert memory(deep, w, microbatches=8).stage == "first"
+    assert max(size for _, size in memory(wide, w, microbatches=8).moments) == memory(wide, w).total_bytes
+
+
+def test_an_int8_base_has_an_fp32_scale_a_row() -> None:
+    model = llama(2)
+    w = Workload(b=1, s=64, finetune="qlora", base="int8")
+    matrices = 2 * (4 * 256 * 256 + 3 * 256 * 1024)
+    rows = 2 * (4 * 256 + 2 * 1024 + 256)
+    assert bytes_of(memory(model, w), "weights") == matrices + 4 * rows + 4 * (model.parameters - matrices)
