@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import fields, replace
+from dataclasses import replace
 from typing import Literal, get_args
 
 from shapes.dtypes import dtype_bytes
 from shapes.errors import InputError, positive_int
 from shapes.finetune import check_choices
 from shapes.frozen import frozen
+from shapes.json_form import AsJson
 from shapes.recipes import DEFAULT, Recipe, load_recipe
 
 #: "infer" is one forward pass over whole sequences; "prefill" that of a serving engine, which needs the last position's
@@ -46,7 +47,7 @@ MOST_RANKS = 2**20
 
 
 @frozen
-class Workload:
+class Workload(AsJson):
     """One microbatch's work. Symbols as in the literature: b microbatch, s tokens a sequence, t/p/d/e parallel degrees.
 
     ``cp``: context parallelism, ranks that share a sequence. ``vpp``: chunks of layers a pipeline stage holds
@@ -264,9 +265,6 @@ class Workload:
     def cache_dtype(self) -> str:
         """The KV cache's element type."""
         return self.kv_dtype or ("bf16" if dtype_bytes(self.dtype) == 1 else self.dtype)
-
-    def to_dict(self) -> dict[str, object]:
-        return {field.name: getattr(self, field.name) for field in fields(self)}
 
 
 def _words(text: str | None) -> tuple[str, ...]:

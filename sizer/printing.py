@@ -6,8 +6,10 @@ import json
 from importlib import import_module
 from typing import Any, ClassVar
 
+from shapes.json_form import AsJson
 
-class Printable:
+
+class Printable(AsJson):
     """An answer of a command: ``str`` is that command's text, a notebook shows it, ``to_json`` is its document.
 
     Renderers are found by name, as the command line finds them: answers know nothing of formats.

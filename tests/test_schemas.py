@@ -12,6 +12,7 @@ import jsonschema
 import pytest
 from click.testing import CliRunner
 from schemas import FOLDER, load_schema
+from tools.make_schemas import WRITTEN, made
 
 from sizer.answers.datasets import Compared, Pair
 from sizer.answers.stored import Comparison
@@ -103,6 +104,12 @@ def test_a_schema_is_a_valid_one_of_a_version_that_closes_its_objects(name: str)
     assert {where for where, one in objects(schema) if one.get("additionalProperties") is not False} <= open_
     for _, one in objects(schema):
         assert set(one.get("required", ())) <= set(one["properties"])
+
+
+@pytest.mark.parametrize("name", WRITTEN)
+def test_a_schema_follows_from_the_classes_that_are_written(name: str) -> None:
+    text = (FOLDER / f"{name}.schema.json").read_text(encoding="utf-8")
+    assert text == made(name, WRITTEN[name]), "run python tests/tools/make_schemas.py"
 
 
 @pytest.mark.parametrize("name", [name for name in CALLS if name not in ("measurements", "rules")])

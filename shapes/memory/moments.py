@@ -13,6 +13,7 @@ from dataclasses import replace
 from functools import lru_cache
 
 from shapes.frozen import frozen
+from shapes.json_form import shown
 from shapes.memory.saved import Loss, Sizes, alibi_in_fp32, layer_tape, masked, style_of, tail_tape
 from shapes.memory.tape import INPUT, Tape
 from shapes.model import Block, ModelShape
@@ -81,6 +82,8 @@ class Gradients:
     stay: bool
     why: str
     bytes: int
+
+    JSON = shown(hidden=("bytes",))
 
 
 @frozen

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from shapes.errors import InputError
 from shapes.frozen import frozen
+from shapes.json_form import AsJson
 from shapes.measure.dataset import Dataset, read_datasets, slug
 from shapes.measure.physics import control_median
 from shapes.measure.record import Measurement
@@ -35,7 +34,7 @@ class Pair:
 
 
 @frozen
-class Compared:
+class Compared(AsJson):
     """Two submissions of one device. ``ratio``: second over first, median and 5th to 95th percentile over the rows.
 
     ``control``: the control shape's ratio, None where one lacks it. ``overlap``: share of rows whose intervals overlap.
@@ -53,9 +52,6 @@ class Compared:
     differences: Mapping[str, tuple[str, str]]
     farthest: tuple[Pair, ...]
     agree: bool | None
-
-    def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 def compare_datasets(first: Path, second: Path) -> tuple[Compared, ...]:

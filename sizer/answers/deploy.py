@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any, get_args
+from typing import get_args
 
 from shapes.device import DEFAULT_DEVICE, Device, load_device
 from shapes.engines import ALIASES, ENGINES, FORMATS, Engine, Fact, Verdict, load_engine
 from shapes.errors import InputError, positive_int
 from shapes.frozen import frozen
+from shapes.json_form import shown
 from shapes.model import AttentionShape, MlaShape, ModelShape
 from shapes.model.matrices import sides
 from shapes.model.resize import dimensions
@@ -38,6 +39,8 @@ class Deployed:
     version: str
     outcomes: tuple[Outcome, ...]
 
+    JSON = shown("verdict", facts="outcomes")
+
     @property
     def verdict(self) -> Verdict:
         return max((one.verdict for one in self.outcomes), key=VERDICTS.index, default="unknown")
@@ -61,36 +64,6 @@ class Deployment(Printable):
     def ok(self) -> bool:
         """Whether no engine refuses the model."""
         return all(one.verdict != "refused" for one in self.engines)
-
-    def to_dict(self) -> dict[str, Any]:
-        """The JSON output (sizer/render/schemas/deploy.schema.json)."""
-        return {
-            "path": self.path,
-            "model_type": self.model_type,
-            "tp": self.tp,
-            "ep": self.ep,
-            "recipe": self.recipe,
-            "device": self.device,
-            "engines": [
-                {
-                    "engine": one.engine,
-                    "title": one.title,
-                    "version": one.version,
-                    "verdict": one.verdict,
-                    "facts": [
-                        {
-                            "topic": fact.topic,
-                            "verdict": fact.verdict,
-                            "message": fact.message,
-                            "padded_share": fact.padded_share,
-                            "source": fact.source,
-                        }
-                        for fact in one.outcomes
-                    ],
-                }
-                for one in self.engines
-            ],
-        }
 
 
 def deploy(

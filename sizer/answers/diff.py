@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict
 from math import exp, hypot, log
-from typing import Any
+from typing import Any, NamedTuple
 
 from shapes.device import DEFAULT_DEVICE, Device, load_device
 from shapes.errors import InputError
 from shapes.frozen import frozen
+from shapes.json_form import shown
 from shapes.memory import memory
 from sizer.answers.budgets import Budgets, Violation
 from sizer.checking.checks import report_of
-from sizer.checking.findings import SEVERITIES, PricedFinding, Report, Severity, finding_dict
+from sizer.checking.findings import SEVERITIES, PricedFinding, Report, Severity
 from sizer.checking.proposals import Proposals, propose
 from sizer.checking.suppress import Suppression
 from sizer.printing import Printable
@@ -65,22 +65,19 @@ class DeviceDiff:
     added: tuple[PricedFinding, ...]
     fixed: tuple[PricedFinding, ...]
 
+    JSON = shown("exceeds_error", findings_added="added", findings_fixed="fixed")
+
     @property
     def exceeds_error(self) -> bool:
         """Whether the change in time is larger than the ratio may be off by."""
         return self.ratio is not None and abs(self.ratio - 1) > self.ratio_error
 
-    def to_dict(self) -> dict[str, Any]:
-        return {
-            "device": self.device,
-            "old": asdict(self.old) if self.old is not None else None,
-            "new": asdict(self.new) if self.new is not None else None,
-            "ratio": self.ratio,
-            "ratio_error": self.ratio_error,
-            "exceeds_error": self.exceeds_error,
-            "findings_added": [finding_dict(finding) for finding in self.added],
-            "findings_fixed": [finding_dict(finding) for finding in self.fixed],
-        }
+
+class Change(NamedTuple):
+    """A value of both versions."""
+
+    old: int | str | None
+    new: int | str | None
 
 
 @frozen
@@ -90,23 +87,15 @@ class FileDiff:
     path: str
     model_type: str
     stack: str
-    changes: Mapping[str, tuple[int | str | None, int | str | None]]
+    changes: Mapping[str, Change]
     devices: tuple[DeviceDiff, ...]
+
+    JSON = shown("status")
 
     @property
     def status(self) -> str:
         first = self.devices[0]
         return "added" if first.old is None else "removed" if first.new is None else "changed"
-
-    def to_dict(self) -> dict[str, Any]:
-        return {
-            "path": self.path,
-            "status": self.status,
-            "model_type": self.model_type,
-            "stack": self.stack,
-            "changes": {key: {"old": old, "new": new} for key, (old, new) in self.changes.items()},
-            "devices": [one.to_dict() for one in self.devices],
-        }
 
 
 @frozen
@@ -130,15 +119,6 @@ class Diff(Printable):
         """The worst severity among the findings added; None if there are none."""
         found = {finding.severity for file in self.files for one in file.devices for finding in one.added}
         return next((level for level in SEVERITIES if level in found), None)
-
-    def to_dict(self) -> dict[str, Any]:
-        return {
-            "tokens": self.tokens,
-            "price": self.price,
-            "files": [file.to_dict() for file in self.files],
-            "violations": [asdict(violation) for violation in self.violations],
-            "notes": list(self.notes),
-        }
 
 
 def diff(
@@ -294,21 +274,21 @@ def _ratio(old: _Priced, new: _Priced) -> tuple[float, float]:
     return ratio, exp(hypot(*wide)) - 1
 
 
-def _changes(old: Subject | None, new: Subject | None) -> dict[str, tuple[int | str | None, int | str | None]]:
+def _changes(old: Subject | None, new: Subject | None) -> dict[str, Change]:
     """Dimensions and workload fields that differ, under the file's own names."""
     if old is None or new is None:
         return {}
-    changed: dict[str, tuple[int | str | None, int | str | None]] = {}
+    changed: dict[str, Change] = {}
     if old.model_type != new.model_type:
-        changed["model_type"] = (old.model_type, new.model_type)
+        changed["model_type"] = Change(old.model_type, new.model_type)
     for key in dict.fromkeys((*old.dimensions, *new.dimensions)):
         before, after = old.dimensions.get(key), new.dimensions.get(key)
         if before != after:
-            changed[(new if after is not None else old).name_of(key)] = (before, after)
+            changed[(new if after is not None else old).name_of(key)] = Change(before, after)
     was, now = old.asked or old.workload, new.asked or new.workload
     for field in WORKLOAD_FIELDS:
         if getattr(was, field) != getattr(now, field):
-            changed[WORDS.get(field, field)] = (_shown(getattr(was, field)), _shown(getattr(now, field)))
+            changed[WORDS.get(field, field)] = Change(_shown(getattr(was, field)), _shown(getattr(now, field)))
     return changed
 
 

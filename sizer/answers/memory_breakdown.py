@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 from shapes.device import DEFAULT_DEVICE, Device, load_device
 from shapes.errors import InputError
 from shapes.frozen import frozen
+from shapes.json_form import shown
 from shapes.memory import CHECKED, Memory, Saved, largest_microbatch, savings, smallest_pp, smallest_tp
 from shapes.memory import memory as bytes_by_component
 from shapes.model import ModelShape
@@ -16,6 +18,23 @@ from shapes.workload import Workload
 from sizer.batch import batch_of
 from sizer.printing import Printable
 from sizer.subject import read_subject
+
+
+class Moment(NamedTuple):
+    """The bytes in use at one moment of a step."""
+
+    name: str
+    total_bytes: int
+
+
+class SavedHere(NamedTuple):
+    """A saving on the device at hand. ``change``: option -> value."""
+
+    name: str
+    change: Mapping[str, Any]
+    total_bytes: int
+    fits: bool
+    largest_microbatch: int
 
 
 @frozen
@@ -37,6 +56,39 @@ class MemoryBreakdown(Printable):
     savings: tuple[Saved, ...]
     trained: int = 0
 
+    JSON = shown(
+        *(f"memory.{name}" for name in ("precision", "optimizer", "implementation", "stage", "components")),
+        *(f"memory.{name}" for name in ("total_bytes", "allocated_bytes", "moment", "gradients", "fits")),
+        "formulas",
+        "moments",
+        "notes",
+        model=shown("model_type", "parameters", trained_parameters="trained"),
+        savings="saved",
+    )
+
+    @property
+    def formulas(self) -> dict[str, str]:
+        """Component -> how it is counted."""
+        return {part.name: part.formula for part in self.memory.parts}
+
+    @property
+    def moments(self) -> tuple[Moment, ...]:
+        return tuple(Moment(*one) for one in self.memory.moments)
+
+    @property
+    def saved(self) -> tuple[SavedHere, ...]:
+        """The savings, and whether each makes it fit."""
+        return tuple(
+            SavedHere(
+                one.saving.name,
+                {**one.saving.workload, **one.saving.options},
+                one.total_bytes,
+                one.total_bytes <= self.device_bytes,
+                one.largest_microbatch,
+            )
+            for one in self.savings
+        )
+
     @property
     def ok(self) -> bool:
         """Whether it fits."""
@@ -48,42 +100,6 @@ class MemoryBreakdown(Printable):
         if not self.workload.train or self.memory.implementation == "megatron" or self.model_type in CHECKED:
             return ()
         return (f"activations as the closest checked family saves them: {self.model_type} was not compared with torch",)
-
-    def to_dict(self) -> dict[str, Any]:
-        gradients = self.memory.gradients
-        return {
-            "path": self.path,
-            "model": {"model_type": self.model_type, "parameters": self.parameters, "trained_parameters": self.trained},
-            "workload": self.workload.to_dict(),
-            "device": self.device,
-            "precision": self.memory.precision,
-            "optimizer": self.memory.optimizer,
-            "implementation": self.memory.implementation,
-            "stage": self.memory.stage,
-            "notes": list(self.notes),
-            "components": dict(self.memory.components),
-            "formulas": {part.name: part.formula for part in self.memory.parts},
-            "total_bytes": self.memory.total_bytes,
-            "allocated_bytes": self.memory.allocated_bytes,
-            "moment": self.memory.moment,
-            "moments": [{"name": name, "total_bytes": size} for name, size in self.memory.moments],
-            "gradients": None if gradients is None else {"stay": gradients.stay, "why": gradients.why},
-            "device_bytes": self.device_bytes,
-            "fits": self.memory.fits,
-            "largest_microbatch": self.largest_microbatch,
-            "smallest_tp": self.smallest_tp,
-            "smallest_pp": self.smallest_pp,
-            "savings": [
-                {
-                    "name": saved.saving.name,
-                    "change": {**saved.saving.workload, **saved.saving.options},
-                    "total_bytes": saved.total_bytes,
-                    "fits": saved.total_bytes <= self.device_bytes,
-                    "largest_microbatch": saved.largest_microbatch,
-                }
-                for saved in self.savings
-            ],
-        }
 
 
 def memory_breakdown(

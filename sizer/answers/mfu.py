@@ -12,11 +12,12 @@ import re
 from collections.abc import Iterable
 from dataclasses import replace
 from statistics import fmean, median
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from shapes.device import Device
 from shapes.errors import InputError, positive_int
 from shapes.frozen import frozen
+from shapes.json_form import shown
 from shapes.model import ModelShape
 from shapes.operators import needed_flops, operators
 from shapes.workload import Checkpointing, Workload
@@ -50,6 +51,12 @@ class Utilization:
     hfu: float
     mfu_achievable: float | None
     hfu_achievable: float | None
+
+    JSON = shown(
+        *(f"count.{name}" for name in ("method", "convention", "model_flops", "hardware_flops")),
+        tflops_per_gpu="model_tflops",
+        hardware_tflops_per_gpu="hardware_tflops",
+    )
 
 
 def exact_count(
@@ -157,39 +164,25 @@ class MfuAnswer(Printable):
     log: StepTimes | None = None
     explanation: Explanation | None = None
 
-    def to_dict(self) -> dict[str, Any]:
-        times = self.log
-        return {
-            "step_seconds": self.seconds,
-            "gpus": self.gpus,
-            "global_batch": self.global_batch,
-            "sequence": self.s,
-            "device": self.device.name,
-            "dtype": self.dtype,
-            "checkpointing": self.checkpointing,
-            "peak_flops": self.device.peak(self.dtype),
-            "achievable_flops": self.device.mamf_flops.get(self.dtype),
-            "log": None
-            if times is None
-            else {"steps": len(times.seconds), "mean_seconds": times.mean_s, "unread": times.unread},
-            "counts": [_count_dict(row) for row in self.rows],
-            **({} if self.explanation is None else {"explanation": self.explanation.to_dict()}),
-        }
+    JSON = shown(
+        "peak_flops",
+        "achievable_flops",
+        "explanation?",
+        step_seconds="seconds",
+        sequence="s",
+        device="device.name",
+        counts="rows",
+    )
 
+    @property
+    def peak_flops(self) -> float:
+        """FLOP/s of one device."""
+        return self.device.peak(self.dtype)
 
-def _count_dict(row: Utilization) -> dict[str, Any]:
-    return {
-        "method": row.count.method,
-        "convention": row.count.convention,
-        "model_flops": row.count.model_flops,
-        "hardware_flops": row.count.hardware_flops,
-        "tflops_per_gpu": row.model_tflops,
-        "hardware_tflops_per_gpu": row.hardware_tflops,
-        "mfu": row.mfu,
-        "hfu": row.hfu,
-        "mfu_achievable": row.mfu_achievable,
-        "hfu_achievable": row.hfu_achievable,
-    }
+    @property
+    def achievable_flops(self) -> float | None:
+        """The published maximum of matrix products (MAMF)."""
+        return self.device.mamf_flops.get(self.dtype)
 
 
 def utilization(count: Count, step_s: float, gpus: int, device: Device, dtype: str = "bf16") -> Utilization:
@@ -240,6 +233,12 @@ class StepTimes:
 
     seconds: tuple[float, ...]
     unread: int
+
+    JSON = shown("steps", mean_seconds="mean_s", hidden=("seconds",))
+
+    @property
+    def steps(self) -> int:
+        return len(self.seconds)
 
     @property
     def median_s(self) -> float:

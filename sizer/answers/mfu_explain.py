@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from typing import Any
 
 from shapes.cost.step import StepCost
 from shapes.device import Device
 from shapes.errors import InputError
 from shapes.frozen import frozen
+from shapes.json_form import shown
 from shapes.operators import operators
 from shapes.software_stack import ELEMENTWISE, SoftwareStack, load_stack
 from shapes.workload import Dispatcher, Workload
@@ -47,26 +47,24 @@ class Explanation:
     accumulation: int
     causes: tuple[Cause, ...]
 
+    JSON = shown(
+        *(f"predicted.{name}" for name in ("tier", "coverage", "parts")),
+        "expected",
+        predicted_seconds="predicted.seconds",
+        predicted_low="predicted.low",
+        predicted_high="predicted.high",
+        unexplained_seconds="unexplained_s",
+        hidden=("measured_s",),
+    )
+
+    @property
+    def unexplained_s(self) -> float:
+        return self.measured_s - self.predicted.seconds
+
     @property
     def expected(self) -> bool:
         """Whether the measurement lies in the prediction's interval: then there is nothing to explain."""
         return self.predicted.low <= self.measured_s <= self.predicted.high
-
-    def to_dict(self) -> dict[str, Any]:
-        predicted = self.predicted
-        return {
-            "stack": self.stack,
-            "tier": predicted.tier,
-            "predicted_seconds": predicted.seconds,
-            "predicted_low": predicted.low,
-            "predicted_high": predicted.high,
-            "coverage": predicted.coverage,
-            "accumulation": self.accumulation,
-            "parts": dict(predicted.parts),
-            "unexplained_seconds": self.measured_s - predicted.seconds,
-            "expected": self.expected,
-            "causes": [{"what": cause.what, "seconds": cause.seconds} for cause in self.causes],
-        }
 
 
 def explain_step(subject: Subject, device: Device, measured_s: float) -> Explanation:

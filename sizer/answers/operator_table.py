@@ -9,6 +9,7 @@ from shapes.cost import Cost
 from shapes.device import DEFAULT_DEVICE, Device, load_device
 from shapes.errors import InputError
 from shapes.frozen import frozen
+from shapes.json_form import shown
 from shapes.operators import Attention, CachedAttention, Operator
 from shapes.software_stack import SoftwareStack
 from shapes.workload import Workload
@@ -34,6 +35,20 @@ class OperatorTable(Printable):
     costs: tuple[Cost, ...]
     stack: str = ""
 
+    JSON = shown(
+        *(f"model.{name}" for name in ("parameters", "active_parameters", "notes")),
+        *(f"step.{name}" for name in ("mbu", "tokens_per_s", "accumulation")),
+        device="device.name",
+        operator_path="model.path",
+        step_seconds="step.seconds",
+        step_seconds_low="step.low",
+        step_seconds_high="step.high",
+        step_parts="step.parts",
+        operators="rows",
+        hidden=("costs",),
+    )
+
+    @property
     def rows(self) -> list[dict[str, Any]]:
         """One mapping an operator, as in the JSON output: seconds and FLOPs are of one run, x ``count`` a step."""
         return [_row(operator, cost) for operator, cost in zip(self.operators, self.costs, strict=True)]
@@ -46,26 +61,6 @@ class OperatorTable(Printable):
             known = ", ".join(dict.fromkeys(operator.name for operator in self.operators))
             raise InputError(f"expected a part of an operator's name: {known}", key="--explain", value=name)
         return replace(self, operators=tuple(op for op, _ in chosen), costs=tuple(cost for _, cost in chosen))
-
-    def to_dict(self) -> dict[str, Any]:
-        return {
-            "path": self.path,
-            "device": self.device.name,
-            "workload": self.workload.to_dict(),
-            "parameters": self.model.parameters,
-            "active_parameters": self.model.active_parameters,
-            "operator_path": self.model.path,
-            "notes": list(self.model.notes),
-            "stack": self.stack,
-            "step_seconds": self.step.seconds,
-            "step_seconds_low": self.step.low,
-            "step_seconds_high": self.step.high,
-            "step_parts": dict(self.step.parts),
-            "mbu": self.step.mbu,
-            "tokens_per_s": self.step.tokens_per_s,
-            "accumulation": self.step.accumulation,
-            "operators": self.rows(),
-        }
 
 
 def ops(

@@ -14,6 +14,7 @@ from typing import Any
 from shapes.device import Device
 from shapes.errors import InputError, positive_int
 from shapes.frozen import frozen
+from shapes.json_form import shown
 from shapes.memory import memory
 from shapes.model import ModelShape
 from shapes.operators import operators
@@ -64,6 +65,16 @@ class Candidate:
     bubble_s: float
     memory_bytes: int
     mfu: float | None
+    training: Training | None = None
+
+    JSON = shown(
+        "training?",
+        step_seconds="seconds",
+        step_seconds_low="low_s",
+        step_seconds_high="high_s",
+        communication_seconds="communication_s",
+        bubble_seconds="bubble_s",
+    )
 
     @property
     def complexity(self) -> tuple[int, int]:
@@ -74,19 +85,6 @@ class Candidate:
         w = self.workload
         kinds = sum(degree > 1 for degree in (w.t, w.p, w.cp, w.e, w.replicas))
         return kinds + (w.zero > 1) + (w.checkpointing != "none"), w.t * w.p * w.cp
-
-    def to_dict(self) -> dict[str, Any]:
-        return {
-            "workload": self.workload.to_dict(),
-            "microbatches": self.microbatches,
-            "step_seconds": self.seconds,
-            "step_seconds_low": self.low_s,
-            "step_seconds_high": self.high_s,
-            "communication_seconds": self.communication_s,
-            "bubble_seconds": self.bubble_s,
-            "memory_bytes": self.memory_bytes,
-            "mfu": self.mfu,
-        }
 
 
 @frozen
@@ -99,14 +97,13 @@ class Training:
     kwh: float
     cost: float | None
 
-    def to_dict(self) -> dict[str, Any]:
-        return {
-            "tokens": self.tokens,
-            "days": self.days,
-            "device_hours": self.device_hours,
-            "kwh": self.kwh,
-            "cost": self.cost,
-        }
+
+@frozen
+class Dropped:
+    """How many splits are not listed for one reason."""
+
+    reason: str
+    count: int
 
 
 @frozen
@@ -124,7 +121,7 @@ class Plan(Printable):
     device: str
     device_bytes: int
     candidates: tuple[Candidate, ...]
-    dropped: tuple[tuple[str, int], ...]
+    dropped: tuple[Dropped, ...]
     assumptions: tuple[str, ...]
     source: str
     top: int = 8
@@ -134,6 +131,20 @@ class Plan(Printable):
     power_w: float = 0.0
     tokens: float | None = None
     price: float | None = None
+
+    JSON = shown(
+        "fitting", "indistinguishable", "recommended", candidates="shown", hidden=("top", "power_w", "tokens", "price")
+    )
+
+    @property
+    def fitting(self) -> int:
+        """Splits that fit."""
+        return len(self.candidates)
+
+    @property
+    def shown(self) -> tuple[Candidate, ...]:
+        """The first ``top`` candidates."""
+        return self.candidates[: self.top]
 
     @property
     def indistinguishable(self) -> int:
@@ -160,28 +171,6 @@ class Plan(Printable):
         hours = seconds / 3600 * self.gpus
         cost = None if self.price is None else hours * self.price
         return Training(self.tokens, seconds / 86400, hours, hours * self.power_w / 1000, cost)
-
-    def to_dict(self) -> dict[str, Any]:
-        return {
-            "gpus": self.gpus,
-            "global_batch": self.global_batch,
-            "device": self.device,
-            "device_bytes": self.device_bytes,
-            "source": self.source,
-            "implementation": self.implementation,
-            "fitting": len(self.candidates),
-            "indistinguishable": self.indistinguishable,
-            "stack": self.stack,
-            "ratio_error": self.ratio_error,
-            "recommended": self._with_training(self.recommended),
-            "candidates": [self._with_training(candidate) for candidate in self.candidates[: self.top]],
-            "dropped": [{"reason": reason, "count": number} for reason, number in self.dropped],
-            "assumptions": list(self.assumptions),
-        }
-
-    def _with_training(self, candidate: Candidate) -> dict[str, Any]:
-        training = self.training(candidate)
-        return candidate.to_dict() | ({} if training is None else {"training": training.to_dict()})
 
 
 def plan(
@@ -218,13 +207,13 @@ def plan(
         why = f"; most often: {dropped.most_common(1)[0][0]}" if dropped else ""
         raise InputError(f"expected a number of devices that some split of the model fits{why}", key="gpus", value=gpus)
     found.sort(key=lambda pair: pair[0].seconds)
-    return Plan(
+    answer = Plan(
         gpus,
         global_batch,
         device.name,
         device.memory.bytes,
         tuple(candidate for candidate, _ in found),
-        tuple(dropped.most_common()),
+        tuple(Dropped(*one) for one in dropped.most_common()),
         ASSUMPTIONS,
         f"predicted:{device.name}",
         implementation=options.get("implementation") or base.implementation or "huggingface",
@@ -234,6 +223,8 @@ def plan(
         tokens=tokens,
         price=price,
     )
+    trained = tuple(replace(one, training=answer.training(one)) for one in answer.candidates)
+    return replace(answer, candidates=trained)
 
 
 def _fitting(

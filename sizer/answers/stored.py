@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from shapes.frozen import frozen
+from shapes.json_form import AsJson
 from shapes.measure.record import Measurement
 from sizer.answers.datasets import Compared
 
@@ -18,10 +17,7 @@ class Stored:
 
 
 @frozen
-class Comparison:
+class Comparison(AsJson):
     """What `sizer store compare` answers, a device each."""
 
     devices: tuple[Compared, ...]
-
-    def to_dict(self) -> dict[str, Any]:
-        return {"devices": [one.to_dict() for one in self.devices]}

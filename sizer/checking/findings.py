@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, field
-from typing import Any, Literal
+from dataclasses import field
+from typing import Literal
 
 from shapes.frozen import frozen
+from shapes.json_form import shown
 from shapes.workload import RunPhase, Workload
 from sizer.printing import Printable
 from sizer.readers.unread import Unread
@@ -134,28 +135,6 @@ class Report(Printable):
         """The worst severity among the findings; None if there are none."""
         return next((level for level in SEVERITIES if any(f.severity == level for f in self.findings)), None)
 
-    def to_dict(self) -> dict[str, Any]:
-        """One entry of ``reports`` in the JSON output (sizer/render/schemas/check.schema.json)."""
-        model = asdict(self.model)
-        return {
-            "path": self.path,
-            "model": {
-                **model,
-                "dimensions": dict(self.model.dimensions),
-                "notes": list(self.model.notes),
-                "unread": list(model["unread"]),
-            },
-            "workload": self.workload.to_dict(),
-            "device": self.device,
-            "implementation": self.implementation,
-            "attention": list(self.attention),
-            "stack": self.stack,
-            "step": asdict(self.step),
-            "findings": [finding_dict(finding) for finding in self.findings],
-            "not_applicable": list(self.not_applicable),
-            "suppressed": list(self.suppressed),
-        }
-
 
 @frozen
 class Checked(Printable):
@@ -169,6 +148,8 @@ class Checked(Printable):
     reports: tuple[Report, ...]
     accepted: int = 0
     passed_over: int = 0
+
+    JSON = shown(hidden=("accepted", "passed_over"))
 
     def tally(self) -> dict[Severity, int]:
         """Severity -> findings of it, over all reports."""
@@ -184,31 +165,3 @@ class Checked(Printable):
         """The worst severity of all reports; None if none has a finding."""
         found = {report.worst() for report in self.reports}
         return next((level for level in SEVERITIES if level in found), None)
-
-    def to_dict(self) -> dict[str, Any]:
-        return {"reports": [report.to_dict() for report in self.reports]}
-
-
-def finding_dict(finding: PricedFinding) -> dict[str, Any]:
-    """A finding as in the JSON output (sizer/render/schemas/check.schema.json)."""
-    values = {name: getattr(finding, name) for name in ("code", "slug", "severity", "field", "value", "message")}
-    suggestions = [
-        {
-            "change": dict(suggestion.change),
-            "step_seconds_change": suggestion.step_seconds_change,
-            "parameters_change": suggestion.parameters_change,
-            "flops_change": suggestion.flops_change,
-            "within_error": suggestion.within_error,
-            "note": suggestion.note,
-        }
-        for suggestion in finding.suggestions
-    ]
-    return {
-        **values,
-        "step_seconds": finding.step_seconds,
-        "suggestions": suggestions,
-        "codes": list(finding.codes or (finding.code,)),
-        "violated": finding.violated,
-        "within_error": finding.within_error,
-        "tier": finding.tier,
-    }

@@ -55,7 +55,7 @@ def charts(table: OperatorTable) -> list[Chart]:
 
 def step_stack(table: OperatorTable) -> Chart:
     """A bar a phase, stacked of its operators; above them the step's parts with its interval."""
-    rows, step = sorted(table.rows(), key=lambda row: (family(row), -row["seconds"] * row["count"])), table.step
+    rows, step = sorted(table.rows, key=lambda row: (family(row), -row["seconds"] * row["count"])), table.step
     parts = sorted(step.parts.items(), key=lambda part: -part[1])
     listed = [(WHOLE, name, name, seconds) for name, seconds in parts]
     listed += [(row["phase"], family(row), row["name"], row["seconds"] * row["count"]) for row in rows]
@@ -106,7 +106,7 @@ def family(row: dict[str, Any]) -> str:
 def roofline(table: OperatorTable) -> list[Chart]:
     """TFLOPS over FLOPs a byte of every operator, under what the memory and the matrix units allow."""
     device, dtype = table.device, table.workload.dtype
-    rows = [row for row in table.rows() if row["visible_flops"] and row["bytes"] and row["seconds"]]
+    rows = [row for row in table.rows if row["visible_flops"] and row["bytes"] and row["seconds"]]
     bandwidth, peak = device.memory.bandwidth_bytes_per_s / 1e12, device.peak_flops.get(dtype, 0.0) / 1e12
     if not rows or not peak:
         return []
@@ -181,7 +181,7 @@ HEAD = (
 
 
 def operators(table: OperatorTable) -> Table:
-    return Table("Operators", HEAD, [_cells(row) for row in table.rows()])
+    return Table("Operators", HEAD, [_cells(row) for row in table.rows])
 
 
 def _cells(row: dict[str, Any]) -> list[Cell]:

@@ -36,7 +36,7 @@ def document(answer: Plan) -> Document:
             "kWh": f"{training.kwh:,.0f}",
         }
         facts |= {} if training.cost is None else {"cost": f"{training.cost:,.0f}"}
-    dropped = Table("Not listed", ("splits", "why"), [[cell(number), cell(why)] for why, number in answer.dropped])
+    dropped = Table("Not listed", ("splits", "why"), [[cell(one.count), cell(one.reason)] for one in answer.dropped])
     parts = (
         Facts(facts),
         Text(f"Times: {answer.source}; stack {answer.stack}", quiet=True),

@@ -36,7 +36,7 @@ def render(table: OperatorTable, page: Page) -> str:
 
     FLOPs are those that the attention's mask leaves.
     """
-    rows = table.rows()
+    rows = table.rows
     peak = table.device.peak_flops
     body = [_cells(row, peak.get(row["dtype"])) for row in rows]
     head = (

@@ -42,7 +42,7 @@ def render(found: Plan, page: Page) -> str:
         tabulate([_row(candidate) for candidate in shown], HEADERS, disable_numparse=True),
     ]
     if found.dropped:
-        lines += ["", "not listed:"] + [f"  {number:4d}  {reason}" for reason, number in found.dropped[:12]]
+        lines += ["", "not listed:"] + [f"  {one.count:4d}  {one.reason}" for one in found.dropped[:12]]
     lines += ["", "assumed:"] + [f"  {text}" for text in found.assumptions]
     return "\n".join(lines)
 

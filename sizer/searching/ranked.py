@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import field
-from typing import Any
 
 from shapes.frozen import frozen
+from shapes.json_form import AsJson, shown
 from shapes.timing import Timing
 from shapes.workload import Workload
 from sizer.printing import Printable
 
 
 @frozen
-class Ranked:
+class Ranked(AsJson):
     """One candidate. ``speedup`` > 1: faster than the baseline at equal tokens; its bounds hold the source's error.
 
     ``parameters`` are of what was searched (an MLP, a model); ``losses``: device -> how much slower it is there than
@@ -47,37 +47,20 @@ class Ranked:
     decode: Timing | None = None
     decode_speedup: float = 1.0
 
+    JSON = shown(
+        "timing.seconds",
+        "timing.source",
+        "timing.tier",
+        seconds_low="timing.low",
+        seconds_high="timing.high",
+        decode_seconds="decode.seconds",
+        hidden=("value",),
+    )
+
     @property
     def different(self) -> bool:
         """Whether the candidate differs from the baseline by more than the error, by the objective."""
         return self.gain_low > 1 or self.gain_high < 1
-
-    def to_dict(self) -> dict[str, Any]:
-        return {
-            "change": dict(self.change),
-            "seconds": self.timing.seconds,
-            "seconds_low": self.timing.low,
-            "seconds_high": self.timing.high,
-            "tflops": self.tflops,
-            "speedup": self.speedup,
-            "speedup_low": self.speedup_low,
-            "speedup_high": self.speedup_high,
-            "parameters": self.parameters,
-            "parameters_change": self.parameters_change,
-            "memory_change_bytes": self.memory_change_bytes,
-            "losses": dict(self.losses),
-            "gain": self.gain,
-            "gain_low": self.gain_low,
-            "gain_high": self.gain_high,
-            "breaks": list(self.breaks),
-            "why": self.why,
-            "warns": list(self.warns),
-            "shards": self.shards,
-            "decode_seconds": self.decode.seconds if self.decode is not None else None,
-            "decode_speedup": self.decode_speedup,
-            "source": self.timing.source,
-            "tier": self.timing.tier,
-        }
 
 
 @frozen
@@ -121,6 +104,8 @@ class SearchResult(Printable):
     front: tuple[Ranked, ...] = ()
     stack: str | None = None
 
+    JSON = shown("best", hidden=("ranked", "tile", "waves", "keys"))
+
     @property
     def device_labels(self) -> list[str]:
         """The devices of several; where some are measured each says whether it is: "a100-sxm (predicted)"."""
@@ -132,27 +117,3 @@ class SearchResult(Printable):
     def best(self) -> Ranked:
         """The first candidate; the baseline where none was timed."""
         return self.candidates[0] if self.candidates else self.baseline
-
-    def to_dict(self) -> dict[str, Any]:
-        return {
-            "what": self.what,
-            "objective": self.objective,
-            "tokens": self.tokens,
-            "source": self.source,
-            "stack": self.stack,
-            "baseline": self.baseline.to_dict(),
-            "candidates": [candidate.to_dict() for candidate in self.candidates],
-            "best": self.best.to_dict(),
-            "verdict": self.verdict,
-            "keep": self.keep,
-            "strategy": self.strategy,
-            "considered": self.considered,
-            "excluded": dict(self.excluded),
-            "measurements": self.measurements,
-            "elapsed_s": self.elapsed_s,
-            "pareto": [candidate.to_dict() for candidate in self.pareto],
-            "serving": self.serving.to_dict() if self.serving is not None else None,
-            "front": [candidate.to_dict() for candidate in self.front],
-            "devices": dict(self.devices),
-            "notes": list(self.notes),
-        }

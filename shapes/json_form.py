@@ -1,0 +1,81 @@
+"""A frozen dataclass as JSON: one walker, which the published schemas follow too (tests/tools/make_schemas.py)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import fields, is_dataclass
+from functools import cache
+from typing import Any, ClassVar
+
+
+class AsJson:
+    """``to_dict`` of a frozen dataclass: its fields in order, each under its own name, unless ``JSON`` says otherwise.
+
+    ``JSON``: what ``shown`` makes. A field that begins a path of it is shown there alone.
+    """
+
+    __slots__ = ()
+    JSON: ClassVar[Mapping[str, Any]] = {}
+
+    def to_dict(self) -> dict[str, Any]:
+        """What ``--format json`` writes of it."""
+        found: dict[str, Any] = plain(self)
+        return found
+
+
+def shown(*paths: str, hidden: Sequence[str] = (), **named: Any) -> Mapping[str, Any]:
+    """Key -> path of attributes ("timing.seconds"; null where one of them is None), or such a mapping for an object.
+
+    ``paths`` are shown under their last name, ``named`` under that given; one that ends with "?" is left out where it
+    is None. ``hidden``: fields that are not shown.
+    """
+    return {path.rpartition(".")[2].removesuffix("?"): path for path in paths} | named | dict.fromkeys(hidden)
+
+
+@cache
+def members(cls: Any) -> dict[str, Any]:
+    """Key -> path of what JSON shows of a dataclass or named tuple, in order."""
+    names = [field.name for field in fields(cls)] if is_dataclass(cls) else list(getattr(cls, "_fields", ()))
+    asked: Mapping[str, Any] = getattr(cls, "JSON", {})
+    roots = {key: [path.partition(".")[0].removesuffix("?") for path in _paths(value)] for key, value in asked.items()}
+    used = {root for found in roots.values() for root in found}
+    listed: dict[str, Any] = {}
+    for name in names:
+        here = [key for key, found in roots.items() if found[:1] == [name]]
+        listed |= {key: asked[key] for key in here}
+        if name not in used and name not in asked:
+            listed[name] = name
+    return listed | {key: value for key, value in asked.items() if value is not None}
+
+
+def plain(value: Any) -> Any:
+    """``value`` as JSON has it: dataclasses and named tuples as objects, other tuples as lists."""
+    if is_dataclass(value) or hasattr(value, "_fields"):
+        return _object(value, members(value.__class__))
+    if isinstance(value, Mapping):
+        return {key: plain(item) for key, item in value.items()}
+    return [plain(item) for item in value] if isinstance(value, (tuple, list)) else value
+
+
+def _object(value: Any, listed: Mapping[str, Any]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for key, path in listed.items():
+        if isinstance(path, Mapping):
+            found[key] = _object(value, path)
+        elif (inner := plain(_at(value, path.removesuffix("?")))) is not None or not path.endswith("?"):
+            found[key] = inner
+    return found
+
+
+def _at(value: Any, path: str) -> Any:
+    for name in path.split("."):
+        value = None if value is None else getattr(value, name)
+    return value
+
+
+def _paths(value: Any) -> Iterator[str]:
+    if isinstance(value, Mapping):
+        for inner in value.values():
+            yield from _paths(inner)
+    elif value is not None:
+        yield value
