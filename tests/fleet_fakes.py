@@ -6,16 +6,12 @@ import random
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
-import numpy as np
 from measure_fakes import ENVIRONMENT, FakeExecutor, _sent
 
 from shapes.measure.environment import Environment
-from shapes.measure.executor import Event, Executor, NotMeasured, Round, Samples, Settings
-from shapes.measure.fleet.device_process import DeviceProcess
-from shapes.measure.fleet.fleet import Fleet
-from shapes.measure.fleet.members import Member, Members
-from shapes.measure.fleet.messages import Gone, Message, Over
-from shapes.measure.fleet.pool import LostError
+from shapes.measure.executor import Executor, NotMeasured, Samples, Settings
+from shapes.measure.fleet.device import DeviceProcess, Gone, LostError, Message, Over
+from shapes.measure.fleet.fleet import Fleet, Member
 from shapes.measure.jobs import Job
 
 
@@ -80,8 +76,8 @@ class FakePool:
         if fate:
             raise LostError("its process died" if fate == "dies" else "answered nothing", silent=fate == "hangs")
         answer = _sent(getattr(self.processes[name], method)(*_sent(arguments)))
-        if isinstance(answer, tuple) and isinstance(answer[0], str):
-            raise NotMeasured(*answer)
+        if isinstance(answer, NotMeasured):
+            raise answer
         return answer
 
 
@@ -93,26 +89,11 @@ def fleet(
 ) -> tuple[Fleet, list[str]]:
     """A fleet over ``pool`` and the lines that it says."""
     said: list[str] = []
-    members = [Member(name, name.partition("/")[0], state="stopped") for name in names]
-    kind = Members(pool, members, environment, say=said.append, silent_s=silent_s, start_s=1e9)
-    return Fleet(pool, kind, 10**9), said
+    members = [Member(name, name.partition("/")[0]) for name in names]
+    made = Fleet(pool, members, environment, room_bytes=10**9, say=said.append, silent_s=silent_s, start_s=1e9)
+    return made, said
 
 
-class Drifting(FakeExecutor):
-    """Takes k milliseconds for depth k; from its ``turn``-th job on its control shape takes half as long again."""
-
-    def __init__(self, turn: float = float("inf"), wall_s: float = 0.0) -> None:
-        super().__init__(lambda job: 1e-3 * job.work.k, wall_s)  # type: ignore[union-attr]
-        self._turn = turn
-
-    def run(self, jobs: Sequence[Job], settings: Settings, **rest: Any) -> Iterator[Event]:
-        for event in super().run(jobs, settings, **rest):
-            if isinstance(event, Round):
-                slow = 1.5 if len(self.asked) > self._turn else 1.0
-                yield Round(event.samples, np.full(12, 1e-3 * slow))
-            else:
-                yield event
-
-
-def steady(name: str) -> Drifting:
-    return Drifting()
+def steady(name: str, wall_s: float = 0.0) -> FakeExecutor:
+    """Takes k milliseconds for depth k."""
+    return FakeExecutor(lambda job: 1e-3 * job.work.k, wall_s)  # type: ignore[union-attr]

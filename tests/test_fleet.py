@@ -10,20 +10,19 @@ from typing import Any
 
 import numpy as np
 import pytest
-from fleet_fakes import Drifting, FakePool, fleet, steady
+from fleet_fakes import FakePool, fleet, steady
 from hypothesis import given
 from hypothesis import strategies as st
-from measure_fakes import ENVIRONMENT, measurement
+from measure_fakes import ENVIRONMENT, FakeExecutor, measurement
 
 from shapes.errors import InputError
 from shapes.measure import DeviceLostError, Job, NotMeasured, Settings, measure
 from shapes.measure.environment import Environment
 from shapes.measure.executor import Event, Round
-from shapes.measure.fleet import messages, sweep
-from shapes.measure.fleet.leases import Leases
-from shapes.measure.fleet.messages import Burst, Joined, bursts
-from shapes.measure.fleet.placement import Node, parse_on, places
-from shapes.measure.fleet.watch import WINDOW, Watch
+from shapes.measure.fleet import device
+from shapes.measure.fleet import fleet as fleet_module
+from shapes.measure.fleet.device import bursts
+from shapes.measure.fleet.leases import Leases, Node, parse_on, places
 from shapes.measure.store import Store, network_file_system
 from shapes.operators import Gemm
 
@@ -34,8 +33,8 @@ def job(k: int, priority: int = 0) -> Job:
 
 @pytest.fixture(autouse=True)
 def every_event_is_a_message(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(messages, "MESSAGE_S", 0.0)
-    monkeypatch.setattr(sweep, "WAIT_S", 0.0)
+    monkeypatch.setattr(device, "MESSAGE_S", 0.0)
+    monkeypatch.setattr(fleet_module, "WAIT_S", 0.0)
 
 
 def test_a_sweep_over_two_devices_gives_each_job_once_and_uses_both() -> None:
@@ -116,65 +115,21 @@ def test_a_device_that_falls_silent_is_replaced_and_its_jobs_are_done_by_others(
 
 
 def test_processes_that_leave_their_work_undone_are_given_up_and_the_sweep_ends() -> None:
-    class Idle(Drifting):
+    class Idle(FakeExecutor):
         def run(self, jobs: Sequence[Job], settings: Settings, **rest: Any) -> Iterator[Event]:
             return iter(())
 
-    executor, said = fleet(FakePool(lambda name: Idle()))
+    executor, said = fleet(FakePool(lambda name: Idle(lambda one: 1e-3)))
     with pytest.raises(DeviceLostError, match="no device is left"):
         measure([job(k) for k in range(1, 30)], executor=executor)
     assert all(member.state == "aside" for member in executor.members)
     assert "left a lease unfinished" in said[0]
 
 
-def test_a_device_whose_control_shape_drifts_is_set_aside_with_a_line() -> None:
-    pool = FakePool(lambda name: Drifting(30 if name == "H100/1" else 10**9))
-    executor, said = fleet(pool)
-    result = measure([job(k) for k in range(1, 301)], executor=executor)
-    assert len(result.results) == 300
-    assert [member.state for member in executor.members] == ["ready", "aside"]
-    (line,) = said
-    assert line.startswith("H100/1 at node of H100/1: its control shape takes ")
-    assert "longer than the kind's 1000 us: set aside" in line
-
-
-def test_the_last_device_is_not_set_aside_but_a_line_says_how_it_is() -> None:
-    executor, said = fleet(FakePool(lambda name: Drifting(30)), ["H100/0"])
-    result = measure([job(k) for k in range(1, 101)], executor=executor)
-    assert len(result.results) == 100
-    assert len(said) == 1
-    assert "kept, no other is at work" in said[0]
-
-
-def test_what_a_drifting_device_had_begun_is_taken_back_from_the_store(tmp_path: Path) -> None:
-    kinds = {"H100/0": 10**9, "H100/1": 0}
-    pool = FakePool(lambda name: Drifting(kinds[name]))
-    executor, _ = fleet(pool)
-    jobs = [job(k) for k in range(1, 121)]
-    with Store.open(tmp_path / "s.db") as store:
-        sweep_ = measure(jobs, executor=executor, store=store)
-        assert len(sweep_.results) == store.count() == 120
-        assert all(store.unfinished(one.key, ENVIRONMENT) is None for one in jobs)
-
-
-def test_a_throttle_reason_sets_aside_and_the_power_limit_does_not() -> None:
-    watch = Watch(None)
-    assert watch.throttle("a", []) is None
-    assert [watch.throttle("a", ["hardware slowdown"]) for _ in range(3)][-1] == "throttled (hardware slowdown)"
-    assert watch.control("a", [1.0] * 100 + [9.0] * 100) is None  # not judged
-
-
-def test_a_worse_card_than_its_peers_is_found_from_the_start() -> None:
-    watch = Watch(0.1)
-    assert watch.control("good", [1.0] * WINDOW) is None
-    assert watch.control("fair", [1.09] * WINDOW) is None
-    assert "20% longer" in str(watch.control("bad", [1.2] * WINDOW))
-
-
 def test_another_driver_than_the_fleet_s_is_set_aside_by_name() -> None:
     older = Environment("Fake 1", "fake-uuid", "0.9", None, (("torch", "0.0"),))
 
-    def make(name: str) -> Drifting:
+    def make(name: str) -> FakeExecutor:
         made = steady(name)
         made.environment = older if name == "H100/1" else ENVIRONMENT
         return made
@@ -185,7 +140,7 @@ def test_another_driver_than_the_fleet_s_is_set_aside_by_name() -> None:
 
 
 def test_a_time_limit_leaves_the_least_wanted() -> None:
-    executor, _ = fleet(FakePool(lambda name: Drifting(wall_s=0.02)))
+    executor, _ = fleet(FakePool(lambda name: steady(name, wall_s=0.02)))
     result = measure([job(k, priority=k) for k in range(1, 200)], executor=executor, time_limit_s=0.3)
     done = sorted(one.description["k"] for one in result.results.values())
     assert 1 <= len(done) < 150
@@ -282,35 +237,37 @@ def test_a_result_from_a_lease_that_was_taken_back_does_not_count() -> None:
 
 
 @given(st.lists(st.integers(1, 5), min_size=1, max_size=30), st.integers(0, 3))
-def test_bursts_joined_again_are_the_samples_that_were_sent(counts: list[int], before: int) -> None:
+def test_the_last_burst_has_every_sample_that_was_taken(counts: list[int], before: int) -> None:
     taken, made = np.arange(before, dtype=float), []
-    unfinished = {job(1).key: (taken, taken)} if before else {}
     for count in counts:
         taken = np.concatenate((taken, np.arange(count) + len(taken)))
         made.append(Round({job(1).key: (taken, taken)}, np.ones(2)))
-    joined = Joined(dict(unfinished))
-    for burst in bursts(made, unfinished):
-        now = joined.take(burst)
-    assert now is not None
-    assert now.samples[job(1).key][0].tolist() == list(range(before + sum(counts)))
+    *_, (last,) = bursts(made)
+    assert isinstance(last, Round)
+    assert last.samples[job(1).key][0].tolist() == list(range(before + sum(counts)))
 
 
 def test_the_samples_of_a_burst_are_one_message(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(messages, "MESSAGE_S", 0.25)
+    monkeypatch.setattr(device, "MESSAGE_S", 0.25)
     clock = iter(np.arange(0.0, 100.0, 0.036))  # a round takes 36 ms
     row = np.ones(10)
     rounds = [Round({job(k).key: (row * n, row * n) for k in range(8)}, row) for n in range(1, 15)]
-    sent = list(bursts(rounds, {}, now=lambda: float(next(clock))))
+    sent = list(bursts(rounds, now=lambda: float(next(clock))))
     assert len(sent) == 2
-    assert all(isinstance(one, Burst) and len(one.control) == 7 for one in sent)
+    assert all(isinstance(one, Round) and len(one.control) == 7 for (one,) in sent)
 
 
-def test_a_job_that_is_done_leaves_no_samples_behind_it() -> None:
+def test_a_job_that_is_done_leaves_no_samples_behind_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(device, "MESSAGE_S", 0.25)
     row = np.ones(6)
-    joined = Joined()
-    joined.take(Burst({job(1).key: (row, row)}, row, ()))
-    joined.take(Burst({}, np.empty(0), (measurement(job(1), row),)))
-    assert joined.samples == {}
+    (first,), (second, done) = bursts(
+        [Round({job(1).key: (row, row)}, row), Round({job(1).key: (row, row)}, row), measurement(job(1), row)],
+        now=iter([0.0, 1.0, 1.0, 1.0, 2.0, 2.0]).__next__,
+    )
+    assert isinstance(first, Round)
+    assert list(first.samples) == [job(1).key]
+    assert isinstance(second, Round)
+    assert (second.samples, done) == ({}, measurement(job(1), row, uid=done.uid, created=done.created))
 
 
 @pytest.mark.parametrize("text", ["H100:0.5", "H100:0", "H100:-1", "H100,H100", "", "H100:2:1", "a b"])

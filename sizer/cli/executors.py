@@ -48,8 +48,8 @@ def executors(
         raise InputError("expected no device beside --ray, which places them: use --on", key="--device", value=device)
     if find_spec("ray") is None:
         raise InputError("expected Ray to be installed: pip install sizer[ray]", key="--ray", value=ray)
-    from shapes.measure.fleet.device_process import accelerator_or_cpu
-    from shapes.measure.fleet.placement import parse_on
+    from shapes.measure.fleet.device import accelerator_or_cpu
+    from shapes.measure.fleet.leases import parse_on
     from shapes.measure.fleet.ray_cluster import fleets
 
     wanted = parse_on(on) if on is not None else None

@@ -1,4 +1,4 @@
-"""Who measures which jobs: leases of the driver, given back when a device is lost.
+"""Who measures which jobs: leases of the driver, given back when a device is lost; and on which devices (``--on``).
 
 Jobs go out in the order they were given, the most wanted first, in leases of several so that a device can time them in
 turn. Each job is done once: a result counts only from the lease that holds the job. Of a lost device's jobs those that
@@ -9,9 +9,13 @@ convicted: it is not tried a sixth time (a third, where the device fell silent).
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable, Sequence
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from shapes.errors import InputError
+from shapes.frozen import frozen
 from shapes.measure.executor import Claim, unclaimed
 from shapes.measure.jobs import Job
 
@@ -21,6 +25,11 @@ ROUNDS_OF_JOBS = 4
 #: too, so that a few times say nothing of the job (of 50 kills in a minute's work, three convicted four innocent ones:
 #: reports/fleet.md). A device that falls silent does so of itself.
 MOST_DEATHS, MOST_SILENCES = 5, 2
+
+#: A type of accelerator as its cluster names it.
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
+#: What devices are called whose node does not name their type.
+UNNAMED = "GPU"
 
 
 @dataclass(slots=True, eq=False)
@@ -47,11 +56,6 @@ class Leases:
         self._interleave, self._claim = interleave, claim
         self._losses: dict[str, int] = {}
         self._out: list[Lease] = []
-
-    @property
-    def waiting(self) -> int:
-        """Jobs that no device has."""
-        return len(self._waiting)
 
     @property
     def over(self) -> bool:
@@ -89,7 +93,9 @@ class Leases:
 
     def end(self, lease: Lease) -> None:
         """The device is through with ``lease``; what it did not reach waits again."""
-        self._back(lease)
+        self._out.remove(lease)
+        for key in lease.left:
+            heapq.heappush(self._waiting, (self._place[key], key))
 
     def lost(self, lease: Lease, *, silent: bool) -> tuple[Job, ...]:
         """The device was lost while it worked on ``lease``: its jobs wait again, but those convicted, which it returns.
@@ -103,17 +109,54 @@ class Leases:
             self._losses[key] = self._losses.get(key, 0) + 1
             if alone and self._losses[key] >= (MOST_SILENCES if silent else MOST_DEATHS):
                 convicted.append(lease.left.pop(key))
-        self._back(lease)
+        self.end(lease)
         return tuple(convicted)
 
     def drop(self) -> None:
         """Nothing more is wanted: what waits is left."""
         self._waiting.clear()
 
-    def _back(self, lease: Lease) -> None:
-        self._out.remove(lease)
-        self._wait(lease.left)
 
-    def _wait(self, keys: Iterable[str]) -> None:
-        for key in keys:
-            heapq.heappush(self._waiting, (self._place[key], key))
+@frozen
+class Node:
+    """One node: its accelerators of ``type``, of which ``devices`` whole ones."""
+
+    id: str
+    address: str
+    type: str
+    devices: int
+
+
+def parse_on(text: str) -> dict[str, int | None]:
+    """``--on``: type -> how many devices of it (None: as many as there are).
+
+    >>> parse_on("H100:2,A100")
+    {'H100': 2, 'A100': None}
+    """
+    wanted: dict[str, int | None] = {}
+    for part in text.split(","):
+        name, colon, count = part.strip().partition(":")
+        if not _NAME.fullmatch(name) or name in wanted:
+            raise InputError("expected types of accelerators, each once: H100:2,A100:1", key="--on", value=text)
+        if colon and not (count.isdigit() and int(count)):
+            raise InputError("expected whole devices: a figure of a shared one says nothing", key="--on", value=text)
+        wanted[name] = int(count) if colon else None
+    return wanted
+
+
+def places(wanted: Mapping[str, int | None] | None, nodes: Iterable[Node]) -> dict[str, int]:
+    """Type -> devices to use, of what ``nodes`` have (``wanted`` None: all). InputError says what there is."""
+    there: Counter[str] = Counter()
+    for node in nodes:
+        there[node.type] += node.devices
+    there = +there
+    listed = ", ".join(f"{name}:{count}" for name, count in sorted(there.items())) or "no accelerator"
+    if not there:
+        raise InputError("expected a node with accelerators: the cluster has none", key="--ray")
+    if wanted is None:
+        return dict(there)
+    for name, count in wanted.items():
+        if not there[name] or (count or 0) > there[name]:
+            asked = name if count is None else f"{name}:{count}"
+            raise InputError(f"expected what the cluster has: {listed}", key="--on", value=asked)
+    return {name: count or there[name] for name, count in wanted.items()}

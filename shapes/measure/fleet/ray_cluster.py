@@ -1,4 +1,7 @@
-"""A Ray cluster's accelerators as fleets: connect, see what is there, start processes, check what runs in them."""
+"""A Ray cluster's accelerators as fleets: connect, see what is there, start an actor on each.
+
+Ray places the actors and hears of their deaths; it sends this package to them, so that no node needs one of its own.
+"""
 
 from __future__ import annotations
 
@@ -9,38 +12,40 @@ import socket
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import ray
-from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 import shapes
 from shapes.errors import InputError
-from shapes.measure.environment import Environment
-from shapes.measure.executor import Settings
-from shapes.measure.fleet.device_process import Make
-from shapes.measure.fleet.fleet import Fleet
-from shapes.measure.fleet.members import Member, Members, differences
-from shapes.measure.fleet.messages import Gone, Greeting
-from shapes.measure.fleet.placement import UNNAMED, Node, places
-from shapes.measure.fleet.ray_pool import RayPool
+from shapes.measure.executor import NotMeasured, Samples, Settings
+from shapes.measure.fleet.device import DeviceProcess, Gone, Greeting, LostError, Make, Message, Over
+from shapes.measure.fleet.fleet import Fleet, Member, differences
+from shapes.measure.fleet.leases import UNNAMED, Node, places
+from shapes.measure.jobs import Job
 
 #: A head node that does not take a connection within this is not there; Ray itself tries for minutes.
 CONNECT_S = 5.0
+#: Ray has what is asked for by then: it said so.
+READY_S = 30.0
 #: Where `ray start` writes the address of the cluster it started.
 _CURRENT = "ray/ray_current_cluster"
 _TYPE = "accelerator_type:"
+#: What an actor takes of its node's resource for the accelerator's type: any share, the device itself is its GPU.
+_TYPE_SHARE = 0.001
 
 
-def connect(address: str, sent: str | None = None) -> bool:
-    """Join the cluster at ``address`` ("auto": this machine's); False where this program has joined one already.
+def connect(address: str) -> None:
+    """Join the cluster at ``address`` ("auto": this machine's), unless this program has joined one already.
 
-    ``sent``: a package's folder that every worker gets. InputError in one line of what was tried.
+    InputError in one line of what was tried.
     """
     if ray.is_initialized():
-        return False
+        return
     if address.startswith("ray://"):
         expected = "expected auto or HOST:PORT of the head node: run sizer on a node of the cluster"
         raise InputError(expected, key="--ray", value=address)
@@ -58,14 +63,13 @@ def connect(address: str, sent: str | None = None) -> bool:
                 log_to_driver=False,
                 logging_level=logging.ERROR,
                 configure_logging=True,
-                runtime_env={"py_modules": [sent]} if sent is not None else None,
+                runtime_env={"py_modules": [str(Path(shapes.__file__).parent)]},
             )
         except (ConnectionError, RuntimeError, ValueError) as error:
             reason = str(error).strip().splitlines()[0][:200]
             raise InputError(
                 f"no Ray cluster ({reason}); tried {tried}: start one with `ray start --head`", key="--ray"
             ) from None
-    return True
 
 
 def _current() -> tuple[str | None, str]:
@@ -136,147 +140,183 @@ def fleets(
     """A fleet for every kind of accelerator at ``address``: devices with the same name, driver and libraries.
 
     ``on``: type -> how many (None: all that are there). ``make`` and ``device``: see ``DeviceProcess``. ``say`` is told
-    what happens to devices. InputError where there is no cluster, not what was asked for, or another sizer on a node.
+    what happens to devices. InputError where there is no cluster, or not what was asked for.
     """
-    ours = connect(address)
-    nodes = nodes_of_cluster()
-    wanted = places(on, nodes)
-    sent = _code_on([node for node in nodes if node.type in wanted])
-    if sent is not None:
-        _send(address, sent, ours)
+    connect(address)
     pool = RayPool(device, make)
     members = {
-        name: Member(name, type_) for type_, count in wanted.items() for name in (f"{type_}/{i}" for i in range(count))
+        f"{type_}/{number}": Member(f"{type_}/{number}", type_, "ready", starts=1)
+        for type_, count in places(on, nodes_of_cluster()).items()
+        for number in range(count)
     }
     for member in members.values():
         pool.start(member.name, member.type)
-    greetings, gone = _greetings(pool, members, start_s)
-    if not greetings:
-        reasons = "; ".join(dict.fromkeys(gone.values())) or f"none was ready within {start_s:.0f} s: are they in use?"
-        raise InputError(f"no device of the cluster can be used: {reasons}", key="--ray")
-    for name, reason in gone.items():
-        say(f"{members.pop(name).label}: {reason}: not used")
+    greetings = _greetings(pool, members, say, start_s)
     made = []
-    for environment, names in _kinds(members, greetings, say).items():
-        own = pool.split(names)
-        kind = Members(own, [members[name] for name in names], environment, say=say, silent_s=silent_s, start_s=start_s)
+    for names in _kinds(members, greetings, say):
         for name in names:
-            if name in greetings:
-                kind.greeted(members[name], greetings[name])
-        made.append(Fleet(own, kind, min(greetings[name].room_bytes for name in names if name in greetings), settings))
+            members[name].node, members[name].pid = greetings[name].node, greetings[name].pid
+        made.append(
+            Fleet(
+                pool.split(names),
+                [members[name] for name in names],
+                greetings[names[0]].environment,
+                room_bytes=min(greetings[name].room_bytes for name in names),
+                say=say,
+                silent_s=silent_s,
+                start_s=start_s,
+                settings=settings,
+            )
+        )
     return tuple(made)
 
 
-def _send(address: str, folder: str, ours: bool) -> None:
-    """Join anew, now with the code that nodes lack: Ray sends folders with a whole job only."""
-    if not ours:
-        raise InputError(
-            "sizer is not installed on every node: install it, or join with "
-            f"ray.init(runtime_env={{'py_modules': [{folder!r}]}})",
-            key="--ray",
-        )
-    ray.shutdown()
-    connect(address, folder)
-
-
 def _greetings(
-    pool: RayPool, members: Mapping[str, Member], start_s: float
-) -> tuple[dict[str, Greeting], dict[str, str]]:
-    """(who is ready, who cannot be and why); those that are neither after ``start_s`` may come later."""
+    pool: RayPool, members: Mapping[str, Member], say: Callable[[str], None], start_s: float
+) -> dict[str, Greeting]:
+    """Who is ready within ``start_s``; a line for every other, and one while they are waited for."""
     ready: dict[str, Greeting] = {}
     gone: dict[str, str] = {}
-    until = time.monotonic() + start_s
-    while len(ready) + len(gone) < len(members) and time.monotonic() < until:
+    start, told = time.monotonic(), False
+    while len(ready) + len(gone) < len(members) and time.monotonic() < start + start_s:
         for name, message in pool.wait(0.5):
             if isinstance(message, Greeting):
                 ready[name] = message
             elif isinstance(message, Gone):
                 gone[name] = message.reason
-                pool.stop(name)
-    return ready, gone
+        if not told and time.monotonic() > start + 0.1 * start_s:
+            told = True
+            say(f"{len(ready)} of {len(members)} devices are ready: waiting for the others, {start_s:.0f} s at most")
+    for name in members:
+        if name not in ready:
+            gone.setdefault(name, f"not ready after {start_s:.0f} s: is it in use?")
+            pool.stop(name)
+    if not ready:
+        reasons = "; ".join(dict.fromkeys(gone.values()))
+        raise InputError(f"no device of the cluster can be used: {reasons}", key="--ray")
+    for name, reason in gone.items():
+        say(f"{name}: {reason}: not used")
+    return ready
 
 
 def _kinds(
     members: Mapping[str, Member], greetings: Mapping[str, Greeting], say: Callable[[str], None]
-) -> dict[Environment, list[str]]:
-    """Environment -> its devices. Of one type those with other versions than most are not used: their figures would be
+) -> list[list[str]]:
+    """Devices whose figures stand for each other. Of one type those with other versions than most are not used: their
 
-    another kind's. A device that has not greeted yet belongs to its type's.
+    figures would be another kind's.
     """
-    of_type: dict[str, Environment] = {}
     kinds: dict[str, list[str]] = {}
     for type_ in dict.fromkeys(member.type for member in members.values()):
-        here = {name: greetings[name].environment for name in greetings if members[name].type == type_}
-        if not here:
-            waited = [name for name in members if members[name].type == type_]
-            say(f"{', '.join(waited)}: not ready: not used")
-            continue
-        most = Counter(one.identity for one in here.values()).most_common(1)[0][0]
-        of_type[type_] = next(one for one in here.values() if one.identity == most)
-        kinds.setdefault(most, [])
-        for name, member in members.items():
-            if member.type != type_:
+        here = {name: greeting for name, greeting in greetings.items() if members[name].type == type_}
+        counts = Counter(one.environment.identity for one in here.values())
+        for name, one in here.items():
+            most = counts.most_common(1)[0][0]
+            if one.environment.identity == most:
+                kinds.setdefault(most, []).append(name)
                 continue
-            if name in here and here[name].identity != most:
-                say(f"{member.name} at {greetings[name].node}: {differences(here[name], of_type[type_])}: not used")
-            else:
-                kinds[most].append(name)
-    by_identity = {one.identity: one for one in of_type.values()}
-    return {by_identity[identity]: names for identity, names in kinds.items()}
+            usual = next(other.environment for other in here.values() if other.environment.identity == most)
+            say(f"{name} at {one.node}: {differences(one.environment, usual)}: not used")
+    return list(kinds.values())
 
 
-def _code_on(nodes: Iterable[Node]) -> str | None:
-    """The folder of this package where a node has none and is to be sent it, else None. InputError: another version."""
-    folder = Path(shapes.__file__).parent
-    look = _look_at_code()
-    here, _ = look(str(folder))
-    there = ray.remote(look)
-    answers = {
-        node.id: there.options(
-            num_cpus=0, scheduling_strategy=NodeAffinitySchedulingStrategy(node.id, soft=False)
-        ).remote(None)
-        for node in nodes
-    }
-    missing = False
-    for node in nodes:
-        digest, torch = ray.get(answers[node.id])
-        if torch is None:
-            raise InputError("expected torch to be installed there: pip install sizer[torch]", where=node.address)
-        if digest is None:
-            missing = True
-        elif digest != here:
-            raise InputError(
-                f"another sizer is installed there (its shapes package is {digest}, this one's {here}): install the "
-                "same, or none, so that this one is sent",
-                where=node.address,
-            )
-    return str(folder) if missing else None
+@dataclass(slots=True)
+class _Seat:
+    """An actor and what is awaited of it: a greeting, then a lease's messages, one after the other."""
+
+    actor: Any
+    greeting: Any
+    messages: Any = None
 
 
-def _look_at_code() -> Callable[[str | None], tuple[str | None, str | None]]:
-    """A function that needs nothing of this package where it runs: nested ones are sent whole."""
+class RayPool:
+    """See ``Pool``: one actor an accelerator, placed by its type. ``device``: torch's; ``make``: its executor."""
 
-    def look(folder: str | None) -> tuple[str | None, str | None]:
-        """(hash of the shapes package's files or None, torch's version or None)."""
-        import hashlib
-        from importlib import metadata, util
-        from pathlib import Path
+    def __init__(self, device: str | None, make: Make) -> None:
+        self._device, self._make = device, make
+        self._class = ray.remote(_Actor)
+        self._seats: dict[str, _Seat] = {}
 
-        place = folder
-        if place is None:
-            spec = util.find_spec("shapes")
-            place = next(iter(spec.submodule_search_locations or ()), None) if spec is not None else None
-        digest = None
-        if place is not None:
-            whole = hashlib.sha256()
-            for path in sorted(Path(place).rglob("*")):
-                if path.suffix in (".py", ".toml"):
-                    whole.update(path.relative_to(place).as_posix().encode())
-                    whole.update(path.read_bytes())
-            digest = whole.hexdigest()[:12]
+    def split(self, names: Iterable[str]) -> RayPool:
+        """A pool of these processes alone, taken out of this one."""
+        other = RayPool(self._device, self._make)
+        other._seats = {name: self._seats.pop(name) for name in names}
+        return other
+
+    def start(self, name: str, type_: str) -> None:
+        actor = self._class.options(
+            num_gpus=1,
+            num_cpus=1,
+            max_restarts=0,
+            max_task_retries=0,
+            resources={} if type_ == UNNAMED else {f"{_TYPE}{type_}": _TYPE_SHARE},
+        ).remote(self._device, self._make)
+        self._seats[name] = _Seat(actor, actor.greet.remote())
+
+    def stop(self, name: str) -> None:
+        seat = self._seats.pop(name, None)
+        if seat is not None:
+            ray.kill(seat.actor)
+
+    def lease(
+        self, name: str, jobs: Sequence[Job], settings: Settings, unfinished: Samples, left_s: float | None
+    ) -> None:
+        run = self._seats[name].actor.run.options(num_returns="streaming")
+        self._seats[name].messages = run.remote(list(jobs), settings, dict(unfinished), left_s)
+
+    def wait(self, timeout_s: float) -> Iterable[tuple[str, Message]]:
+        awaited = {seat.greeting or seat.messages: name for name, seat in self._seats.items()}
+        awaited.pop(None, None)
+        if not awaited:
+            time.sleep(timeout_s)
+            return []
+        ready, _ = ray.wait(list(awaited), num_returns=len(awaited), timeout=0)
+        if not ready:
+            ready, _ = ray.wait(list(awaited), num_returns=1, timeout=timeout_s)
+        return [(awaited[one], self._message(self._seats[awaited[one]])) for one in ready]
+
+    def _message(self, seat: _Seat) -> Message:
+        message: Message
         try:
-            return digest, metadata.version("torch")
-        except metadata.PackageNotFoundError:
-            return digest, None
+            if seat.greeting is not None:
+                message = ray.get(seat.greeting, timeout=READY_S)
+                seat.greeting = None
+            else:
+                message = ray.get(next(seat.messages), timeout=READY_S)
+        except StopIteration:
+            seat.messages = None
+            return Over()
+        except ray.exceptions.RayError as error:
+            seat.greeting = seat.messages = None  # asked no more: whoever hears of it stops it
+            return Gone(_reason(error))
+        return message
 
-    return look
+    def call(self, name: str, method: str, *arguments: Any, timeout_s: float) -> Any:
+        try:
+            answer = ray.get(getattr(self._seats[name].actor, method).remote(*arguments), timeout=timeout_s)
+        except ray.exceptions.GetTimeoutError:
+            raise LostError(f"answered nothing for {timeout_s:.0f} s", silent=True) from None
+        except ray.exceptions.RayError as error:
+            raise LostError(_reason(error), silent=False) from None
+        if isinstance(answer, NotMeasured):
+            raise answer
+        return answer
+
+
+class _Actor(DeviceProcess):
+    """A device process that knows its node by Ray's address of it."""
+
+    def __init__(self, device: str | None, make: Make) -> None:
+        super().__init__(device, make, ray.util.get_node_ip_address())
+
+
+def _reason(error: Exception) -> str:
+    """One line of what Ray says over many."""
+    cause = getattr(error, "cause", None)
+    if cause is not None:
+        return f"{type(cause).__name__}: {cause}".splitlines()[0][:300]
+    text = str(error).strip()
+    if isinstance(error, ray.exceptions.RayActorError) and "creation task" not in text:
+        return "its node died" if "node failure" in text or "node was terminated" in text else "its process died"
+    # A traceback comes before what it is about.
+    return text.splitlines()[-1][:300] if text else type(error).__name__
