@@ -124,6 +124,8 @@ BAD: list[tuple[str, ModelShape, dict[str, Any], str, int | str, list[Change]]] 
     ("SZ114", model(head_dim=132), {}, "head_dim", 132, [{"head_dim": 128}]),
     ("SZ115", model(kv=4), {"t": 8}, "kv_heads", 4, [{"t": 4}]),
     ("SZ115", model(hidden=1536, heads=12, kv=6), {"t": 4}, "kv_heads", 6, [{"t": 3}]),
+    # 6 divides the 24 heads, but not the 4 key/value heads.
+    ("SZ115", model(hidden=3072, heads=24, kv=4), {"t": 8}, "kv_heads", 4, [{"t": 4}]),
     ("SZ116", model(heads=64), {}, "heads", 64, [{"heads": 32}]),  # 2048 / 64
     ("SZ117", experts(width=1400), {}, "expert_d_ff", 1400, [{"expert_d_ff": 1344}, {"expert_d_ff": 1408}]),
     # 256 tokens x 2 of 8 experts = 64 each; a tile's 128 want twice the batch.
