@@ -22,6 +22,7 @@ from shapes.measure.runner import measure
 from shapes.operators import Gemm, Operator
 from sizer.checking import measured as checking_measured
 from sizer.cli import main
+from sizer.rules import RULES, find_rule
 
 pytestmark = pytest.mark.slow
 
@@ -104,11 +105,13 @@ def test_another_device_than_the_one_at_hand_is_refused(monkeypatch: pytest.Monk
 
 
 def test_measuring_runs_each_rule_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from sizer.rules import vocab_multiple
+    from sizer.checking import proposals, vetting
 
     runs = []
-    check = vocab_multiple.check
-    monkeypatch.setattr(vocab_multiple, "check", lambda context: runs.append(context) or check(context))
+    vocabulary = find_rule("SZ101")
+    counted = replace(vocabulary, check=lambda context: runs.append(context) or vocabulary.check(context))
+    for module in (proposals, vetting):
+        monkeypatch.setattr(module, "RULES", tuple(counted if rule is vocabulary else rule for rule in RULES))
     executor = FakeExecutor(lambda job: 1e-3)
     report = sizer.check(GPT2, measure=executor, store=str(tmp_path / "store.db"))
     # Once for what is there; what is suggested is looked at by the rules too.

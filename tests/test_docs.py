@@ -44,8 +44,8 @@ def test_the_site_builds_without_a_broken_link_and_rules_are_where_their_address
     rules = (tmp_path / "reports" / "rules" / "index.html").read_text()
     monkeypatch.setenv(RULES_URL_VARIABLE, "https://docs.example/reports/rules/")
     for rule in RULES:
-        anchor = str(rule_url(rule.CODE)).partition("#")[2]
-        assert f'id="{anchor}"' in rules, rule.CODE
+        anchor = str(rule_url(rule.code)).partition("#")[2]
+        assert f'id="{anchor}"' in rules, rule.code
 
 
 @pytest.mark.slow

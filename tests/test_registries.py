@@ -15,7 +15,7 @@ from shapes.kernels import KERNELS
 from shapes.recipes import RECIPES
 from sizer.cli import COMMANDS
 from sizer.readers import READERS
-from sizer.rules import RULES
+from sizer.rules import RULES, TOPICS
 from sizer.searching.spaces import SPACES
 from sizer.searching.strategies import STRATEGIES
 
@@ -28,7 +28,7 @@ def has(*names: str) -> Callable[[ModuleType], bool]:
 
 #: Package -> (what makes a module of it one of its kind, the modules registered).
 REGISTRIES: dict[str, tuple[Callable[[ModuleType], bool], set[str]]] = {
-    "sizer.rules": (has("CODE", "check"), {rule.__name__ for rule in RULES}),  # type: ignore[attr-defined]
+    "sizer.rules": (has("rule"), {"sizer.rules.base", *(topic.__name__ for topic in TOPICS)}),
     "sizer.readers": (has("NAME", "matches", "read"), {f"sizer.readers.{name}" for name in READERS}),
     "sizer.searching.spaces": (has("NAME", "space"), {space.__name__ for space in SPACES.values()}),  # type: ignore[attr-defined]
     "sizer.searching.strategies": (has("NAME", "run"), {run.__module__ for run in STRATEGIES.values()}),
@@ -50,6 +50,16 @@ def test_every_file_of_a_kind_is_in_its_registry_and_nothing_else_is(package: st
 )
 def test_every_data_file_of_a_kind_is_in_its_registry_and_nothing_else_is(folder: str, names: tuple[str, ...]) -> None:
     assert {path.stem for path in (SHAPES / folder).glob("*.toml")} == set(names)
+
+
+def test_every_function_of_a_topic_that_answers_as_a_rule_is_one() -> None:
+    answering = {
+        function
+        for topic in TOPICS
+        for function in vars(topic).values()
+        if getattr(function, "__annotations__", {}).get("return") == "Answer"
+    }
+    assert answering == {rule.check for rule in RULES}
 
 
 @pytest.mark.parametrize("name", READERS)

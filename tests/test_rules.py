@@ -240,21 +240,21 @@ def found(code: str, seen: Context) -> list[Finding]:
 
 def test_codes_run_on_from_sz101_in_order_and_slugs_are_unique() -> None:
     assert len(RULES) >= 22
-    assert [rule.CODE for rule in RULES] == [f"SZ{101 + place}" for place in range(len(RULES))]
-    assert len({rule.SLUG for rule in RULES}) == len(RULES)
-    assert all(re.fullmatch(r"[a-z]+(-[a-z]+)*", rule.SLUG) for rule in RULES)
+    assert [rule.code for rule in RULES] == [f"SZ{101 + place}" for place in range(len(RULES))]
+    assert len({rule.slug for rule in RULES}) == len(RULES)
+    assert all(re.fullmatch(r"[a-z]+(-[a-z]+)*", rule.slug) for rule in RULES)
 
 
-@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.CODE)
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.code)
 def test_a_rules_page_says_what_it_asks_with_a_bad_and_a_good_example_and_a_source(rule: Any) -> None:
     text = str(render("explain", None, rule))
-    assert rule.__name__.rsplit(".", 1)[-1] == rule.SLUG.replace("-", "_")
-    assert text.startswith(f"## {rule.CODE} {rule.SLUG}\n")
-    assert rule.__doc__.splitlines()[0].endswith(".")
+    assert rule.check.__name__ == rule.slug.replace("-", "_")
+    assert text.startswith(f"## {rule.code} {rule.slug}\n")
+    assert rule.summary.endswith(".")
     for part in ("\nBad: ", "\nGood: ", "\nSource: "):
         assert part in text
-    assert rule.SOURCE.strip()
-    assert find_rule(rule.CODE.lower()) is find_rule(rule.SLUG) is rule
+    assert rule.source.strip()
+    assert find_rule(rule.code.lower()) is find_rule(rule.slug) is rule
 
 
 def test_the_report_of_the_rules_is_generated_from_their_docstrings() -> None:
@@ -367,7 +367,7 @@ def test_every_rule_has_a_bad_example() -> None:
         "SZ129",
         "SZ130",
     }  # the tests above, and test_steps.py
-    assert {code for code, *_ in BAD} | alone == {rule.CODE for rule in RULES}
+    assert {code for code, *_ in BAD} | alone == {rule.code for rule in RULES}
 
 
 NAMED = ("vocab", "hidden", "heads", "kv_heads", "head_dim", "d_ff")

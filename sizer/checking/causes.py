@@ -40,7 +40,7 @@ def _merged(
     alike: Sequence[Graded], subject: Subject, measured: bool
 ) -> tuple[PricedFinding, tuple[Offer, ...]] | None:
     """The findings of one cause as one, the outright one first; None where nothing is left to say."""
-    ordered = sorted(alike, key=lambda one: (not one.finding.error, not one.finding.violated, one.rule.CODE))
+    ordered = sorted(alike, key=lambda one: (not one.finding.error, not one.finding.violated, one.rule.code))
     first, violated = ordered[0], any(one.finding.violated for one in ordered)
     outright = violated or first.finding.error
     everything = {frozenset(offer.priced.change.items()): offer for one in reversed(ordered) for offer in one.offers}
@@ -54,15 +54,15 @@ def _merged(
     known = [one.finding.at_most_s for one in ordered if one.finding.at_most_s is not None and not proposed]
     seconds = max(0.0, best.saving) if best is not None else max(known, default=0.0)
     return PricedFinding(
-        code=first.rule.CODE,
-        slug=first.rule.SLUG,
+        code=first.rule.code,
+        slug=first.rule.slug,
         severity=min((one.severity for one in ordered), key=SEVERITIES.index),
         field=subject.name_of(first.finding.field),
         value=first.finding.value,
         message="; ".join(dict.fromkeys(one.finding.message for one in ordered)),
         step_seconds=seconds,
         suggestions=tuple(offer.priced for offer in offers),
-        codes=tuple(dict.fromkeys(one.rule.CODE for one in ordered)),
+        codes=tuple(dict.fromkeys(one.rule.code for one in ordered)),
         violated=violated,
         within_error=best is not None and best.priced.within_error,
         tier=max((offer.tier for offer in offers), key=TIERS.index, default="") if seconds else "",

@@ -17,8 +17,9 @@ from sizer.checking.changes import changed_subject, of_dimensions
 from sizer.checking.suppress import Suppression
 from sizer.checking.vetting import Objections, context_of, objections_in
 from sizer.pricing import Pricer, Step
-from sizer.rules import RULES, dtype_on_device
+from sizer.rules import RULES
 from sizer.rules.base import Answer, Finding, NotApplicable, Rule
+from sizer.rules.element_types import ALTERNATIVES
 from sizer.subject import Subject, resized_subject, run_on
 
 
@@ -65,7 +66,7 @@ def propose(subject: Subject, device: Device, suppression: Suppression | None = 
     context = context_of(subject, device, step)
     context = replace(context, workload=asked)  # in the type that was asked for, which is SZ119's to judge
     answered = [(rule, _of_workload(_settled(rule.check(context)), asked)) for rule in RULES]
-    answers = tuple((rule, one if suppression.keeps(rule.CODE, subject.where) else None) for rule, one in answered)
+    answers = tuple((rule, one if suppression.keeps(rule.code, subject.where) else None) for rule, one in answered)
     return Proposals(subject, asked, device, pricer, step, objections_in(answered), answers)
 
 
@@ -97,7 +98,7 @@ def _on_device(subject: Subject, device: Device) -> Subject:
     dtype = subject.workload.dtype
     if dtype in device.peak_flops:
         return subject
-    instead = next((other for other in dtype_on_device.ALTERNATIVES[dtype] if other in device.peak_flops), None)
+    instead = next((other for other in ALTERNATIVES[dtype] if other in device.peak_flops), None)
     if subject.model is None or instead is None:
         raise InputError(
             f"{device.name} has no figures for it; it has {', '.join(device.peak_flops)}", key="dtype", value=dtype

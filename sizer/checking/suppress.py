@@ -96,9 +96,9 @@ def _known(name: str, key: str, where: str | None = None) -> str:
     if name == ALL:
         return PREFIX
     for rule in RULES:
-        if name == rule.SLUG:
-            return rule.CODE
-    if not name or not any(rule.CODE.startswith(name) for rule in RULES):
+        if name == rule.slug:
+            return rule.code
+    if not name or not any(rule.code.startswith(name) for rule in RULES):
         raise InputError(
             f"expected a rule's code, a prefix of one or a slug{nearest(name)}; `sizer rules` lists them",
             where=where,

@@ -14,29 +14,6 @@ from sizer.subject import Subject
 #: (a head dimension of 96 on an alignment of 64).
 Objections = Mapping[tuple[str, str], bool]
 
-#: Rules on shapes and splits: the rows of the catalogue that a source asks outright, and small heads, slow by
-#: their shape alone.
-_OF_SHAPES = (
-    "SZ101",
-    "SZ102",
-    "SZ103",
-    "SZ104",
-    "SZ105",
-    "SZ108",
-    "SZ109",
-    "SZ110",
-    "SZ114",
-    "SZ115",
-    "SZ116",
-    "SZ117",
-    "SZ119",
-    "SZ120",
-    "SZ124",
-    "SZ126",
-    "SZ127",
-    "SZ129",
-)
-
 
 def context_of(subject: Subject, device: Device, step: Step) -> Context:
     """What the rules may look at: ``subject`` with the workload that was asked for, its operators as in ``step``."""
@@ -57,16 +34,16 @@ def context_of(subject: Subject, device: Device, step: Step) -> Context:
 
 def objections(context: Context) -> Objections:
     """What the rules on shapes and splits have against ``context``; prices are not asked."""
-    return objections_in((rule, rule.check(context)) for rule in RULES if rule.CODE in _OF_SHAPES)
+    return objections_in((rule, rule.check(context)) for rule in RULES if not rule.of_costs)
 
 
 def objections_in(answers: Iterable[tuple[Rule, Answer]]) -> Objections:
     """What the ``answers`` of the rules on shapes and splits object to."""
     found: dict[tuple[str, str], bool] = {}
     for rule, answer in answers:
-        if rule.CODE in _OF_SHAPES and not isinstance(answer, NotApplicable):
+        if not rule.of_costs and not isinstance(answer, NotApplicable):
             for finding in answer:
-                key = rule.CODE, finding.field
+                key = rule.code, finding.field
                 found[key] = found.get(key, False) or finding.error or finding.violated
     return found
 

@@ -6,8 +6,6 @@ import json
 import os
 from importlib.metadata import Distribution, PackageNotFoundError, distribution
 from pathlib import Path
-from types import ModuleType
-from typing import cast
 
 from sizer.rules import find_rule
 
@@ -41,10 +39,10 @@ def _of_origin(package: Distribution) -> str | None:
 
 def rule_address(code: str) -> str:
     """The page of one rule, else the file of the rule here, whose docstring is that page."""
-    return rule_url(code) or Path(str(cast(ModuleType, find_rule(code)).__file__)).as_uri()
+    return rule_url(code) or Path(find_rule(code).file).as_uri()
 
 
 def rule_url(code: str) -> str | None:
     """The page of one rule: the anchor that its heading has on the rules' page."""
     base, rule = rules_url(), find_rule(code)
-    return f"{base}#{rule.CODE.lower()}-{rule.SLUG}" if base else None
+    return f"{base}#{rule.code.lower()}-{rule.slug}" if base else None

@@ -11,7 +11,7 @@ from sizer.checking.findings import Checked, PricedFinding, Severity
 from sizer.documents.units import percent_text, seconds_text
 from sizer.readers.locate import Place
 from sizer.render.excerpt import place_of, text_of
-from sizer.rules import find_rule, summary_line
+from sizer.rules import find_rule
 
 #: Budgets of `diff` beside the rules: name -> one line.
 BUDGETS = {
@@ -59,7 +59,7 @@ def annotate(answer: Checked | Diff) -> Iterator[Annotation]:
 
 def title(code: str) -> str:
     """One line on a rule or a budget."""
-    return BUDGETS[code] if code in BUDGETS else summary_line(find_rule(code))
+    return BUDGETS[code] if code in BUDGETS else find_rule(code).summary
 
 
 def _of_finding(path: str, device: str, finding: PricedFinding, step_s: float, text: str | None) -> Annotation:

@@ -24,7 +24,7 @@ def render(answer: Checked | Diff, page: Page) -> str:
     root = ElementTree.Element("testsuites")
     if isinstance(answer, Checked):
         for report in answer.reports:
-            cases = {rule.CODE: f"{rule.CODE} {rule.SLUG}" for rule in RULES}
+            cases = {rule.code: f"{rule.code} {rule.slug}" for rule in RULES}
             skipped = {*report.not_applicable, *report.suppressed}
             own = [one for one in found if (one.path, one.device) == (report.path, report.device)]
             _suite(root, report.path, report.device, cases, skipped, own)

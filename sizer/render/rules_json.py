@@ -6,10 +6,8 @@ import json
 from collections.abc import Sequence
 
 from sizer.render.page import Page
-from sizer.rules import Rule, summary_line
+from sizer.rules import Rule
 
 
 def render(rules: Sequence[Rule], page: Page) -> str:
-    return json.dumps(
-        [{"code": rule.CODE, "slug": rule.SLUG, "summary": summary_line(rule)} for rule in rules], indent=2
-    )
+    return json.dumps([{"code": rule.code, "slug": rule.slug, "summary": rule.summary} for rule in rules], indent=2)

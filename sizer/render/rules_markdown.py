@@ -17,5 +17,4 @@ def render(rules: Rule | Sequence[Rule], page: Page) -> str:
 
 
 def _page(rule: Rule) -> str:
-    body = (rule.__doc__ or "").strip()
-    return f"## {rule.CODE} {rule.SLUG}\n\n{body}\n\nSource: {rule.SOURCE}\n"
+    return f"## {rule.code} {rule.slug}\n\n{rule.page}\n"

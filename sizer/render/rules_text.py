@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from tabulate import tabulate
 
 from sizer.render.page import Page
-from sizer.rules import Rule, summary_line
+from sizer.rules import Rule
 
 
 def render(rules: Sequence[Rule], page: Page) -> str:
-    lines = [(rule.CODE, rule.SLUG, summary_line(rule)) for rule in rules]
+    lines = [(rule.code, rule.slug, rule.summary) for rule in rules]
     return tabulate(lines, ("code", "slug", "asks that"), tablefmt="simple")

@@ -43,13 +43,11 @@ def _rule(code: str) -> dict[str, Any]:
     described = {"id": code, "shortDescription": {"text": title(code)}}
     if code in BUDGETS:
         return {**described, "name": code}
-    rule = find_rule(code)
-    body, url = (rule.__doc__ or "").strip(), rule_url(code)
-    text = f"{body}\n\nSource: {rule.SOURCE}"
+    rule, url = find_rule(code), rule_url(code)
     return {
         **described,
-        "name": rule.SLUG,
-        "help": {"text": text, "markdown": text},
+        "name": rule.slug,
+        "help": {"text": rule.page, "markdown": rule.page},
         **({"helpUri": url} if url else {}),
     }
 

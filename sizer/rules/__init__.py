@@ -1,56 +1,22 @@
-"""The rule catalogue. Adding a rule is a file of this folder and its line in ``_FILES``."""
+"""The rule catalogue: a file a topic, so that a check enters few of them; a rule is a function declared by ``rule``."""
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import cast
-
 from shapes.errors import InputError
-from sizer.rules.base import Rule
+from sizer.rules import device_memory, dimensions, element_types, experts, heads, splits, tiles, tokens
+from sizer.rules.base import DECLARED, Rule
 
-__all__ = ["RULES", "Rule", "find_rule", "summary_line"]
+__all__ = ["RULES", "TOPICS", "Rule", "find_rule", "nearest"]
 
-#: The files of this folder that are rules, by code.
-_FILES = (
-    "vocab_multiple",
-    "head_dim_power_of_two",
-    "hidden_per_shard",
-    "tokens_power_of_two",
-    "batch_heads_per_shard",
-    "smallest_tensor_parallel",
-    "largest_microbatch",
-    "swiglu_width",
-    "tensor_core_alignment",
-    "layers_per_stage",
-    "tile_quantization",
-    "wave_quantization",
-    "attention_occupancy",
-    "flash_head_dim",
-    "kv_heads_per_shard",
-    "heads_large_enough",
-    "expert_shapes",
-    "memory_bound_gemm",
-    "dtype_on_device",
-    "batch_arithmetic",
-    "fits_in_memory",
-    "odd_sequence",
-    "launch_bound",
-    "low_precision_shards",
-    "expert_group_padding",
-    "mla_shape",
-    "sequence_shards",
-    "pipeline_ends",
-    "recurrence_shape",
-    "device_variants",
-)
+TOPICS = (dimensions, heads, tokens, splits, experts, tiles, device_memory, element_types)
 
-RULES: tuple[Rule, ...] = tuple(cast(Rule, import_module(f"sizer.rules.{name}")) for name in _FILES)
+RULES: tuple[Rule, ...] = tuple(DECLARED[code] for code in sorted(DECLARED))
 
 
 def find_rule(name: str) -> Rule:
     """The rule with this code or slug; an unknown one is an InputError naming the nearest."""
     for rule in RULES:
-        if name.upper() == rule.CODE or name.lower() == rule.SLUG:
+        if name.upper() == rule.code or name.lower() == rule.slug:
             return rule
     raise InputError(f"expected a rule's code or slug{nearest(name)}; `sizer rules` lists them", key="rule", value=name)
 
@@ -59,10 +25,5 @@ def nearest(name: str) -> str:
     """The codes and slugs that ``name`` resembles, in brackets after a blank; nothing where there is none."""
     from difflib import get_close_matches  # only an unknown name pays for it
 
-    near = get_close_matches(name, [rule.CODE for rule in RULES] + [rule.SLUG for rule in RULES], n=3, cutoff=0.4)
+    near = get_close_matches(name, [rule.code for rule in RULES] + [rule.slug for rule in RULES], n=3, cutoff=0.4)
     return f" (nearest: {', '.join(near)})" if near else ""
-
-
-def summary_line(rule: Rule) -> str:
-    """What a rule asks, in its docstring's first line."""
-    return (rule.__doc__ or "").strip().splitlines()[0]

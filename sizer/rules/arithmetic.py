@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from math import gcd
+from collections.abc import Callable, Iterable
+from math import lcm
 
-from shapes.dtypes import BYTES
 from shapes.memory import largest_microbatch
 from shapes.model import AttentionShape
-from sizer.rules.base import Context, Suggestion
-
-#: What a kernel loads at once. NVIDIA's guide asks it of leading dimensions (8 elements of fp16), Hopper's TMA of
-#: strides, CUTLASS of its align8 kernels; AMD's and Intel's libraries load vectors of 16 bytes as well.
-VECTOR_BYTES = 16
+from sizer.rules.base import Context, Finding, Suggestion, suggest
 
 
 def largest_power_of_two(value: int) -> int:
@@ -30,10 +25,14 @@ def neighbours(value: int, step: int) -> tuple[int, ...]:
     return tuple(multiple for multiple in (below, below + step) if multiple > 0)
 
 
-def degrees_beside(degree: int, divides: Callable[[int], bool]) -> tuple[int, ...]:
+def nearest_first(values: Iterable[int], value: int) -> list[int]:
+    return sorted(values, key=lambda other: abs(other - value))
+
+
+def powers_near(degree: int, divides: Callable[[int], bool]) -> tuple[int, ...]:
     """The powers of two that divide, nearest below ``degree`` and above it to its double: nodes hold so many devices.
 
-    >>> degrees_beside(3, lambda ranks: 28 % ranks == 0)
+    >>> powers_near(3, lambda ranks: 28 % ranks == 0)
     (2, 4)
     """
     whole = [1 << power for power in range(degree.bit_length() + 1) if divides(1 << power)]
@@ -41,23 +40,10 @@ def degrees_beside(degree: int, divides: Callable[[int], bool]) -> tuple[int, ..
     return (max(one for one in whole if one < degree), *((above,) if above is not None else ()))
 
 
-def lcm(a: int, b: int) -> int:
-    return a // gcd(a, b) * b
-
-
-def alignment(context: Context) -> int:
-    """Elements that dimensions should be multiples of, on this device in this dtype."""
-    return context.device.alignment_elements(context.priced_dtype or context.workload.dtype)
-
-
-def vector(context: Context) -> int:
-    """Elements that the tensor cores' loads require of a leading dimension, on every device alike: 16 bytes."""
-    return min(VECTOR_BYTES // BYTES[context.priced_dtype or context.workload.dtype] or 1, alignment(context))
-
-
-def off_vector(context: Context, value: int, t: int = 1) -> bool:
-    """Whether a shard of ``value`` is off what the loads require, or ``value`` is not cut into whole ones."""
-    return value % (vector(context) * t) != 0
+def power_text(value: int) -> str:
+    """How aligned a size is: "odd", "divisible by 32"."""
+    power = largest_power_of_two(value)
+    return "odd" if power == 1 else f"divisible by {power}"
 
 
 def shard_text(symbol: str, value: int, t: int, step: int) -> str:
@@ -65,9 +51,23 @@ def shard_text(symbol: str, value: int, t: int, step: int) -> str:
     if value % t:
         return f"{symbol} = {value} does not divide over t {t}"
     name = f"{symbol}/t = {value // t}" if t > 1 else symbol
-    power = largest_power_of_two(value // t)
-    is_now = "is odd" if power == 1 else f"is divisible by {power}"
-    return f"{name} {is_now}, not by {step}" if power > 1 else f"{name} {is_now}, not a multiple of {step}"
+    is_now = power_text(value // t)
+    return f"{name} is {is_now}, not {'a multiple of' if is_now == 'odd' else 'by'} {step}"
+
+
+def unaligned_shards(
+    context: Context, name: str, symbol: str, value: int, said: str, near: Callable[[int, int], Iterable[int]]
+) -> list[Finding]:
+    """The finding that the shards over t of a dimension are off the device's alignment; none where they are not.
+
+    ``said``: the message around the shard's text. ``near``: (value, what it should be a multiple of) -> proposals.
+    """
+    step, t = context.alignment, context.workload.t
+    if value % (step * t) == 0:
+        return []
+    message = said.format(shard_text(symbol, value, t, step))
+    changes = suggest(name, near(value, step * t))
+    return [Finding(name, value, message, changes, violated=context.off_vector(value, t))]
 
 
 def square(context: Context) -> bool:
@@ -75,6 +75,14 @@ def square(context: Context) -> bool:
     dims = context.dimensions
     known = {"heads", "head_dim", "hidden"} <= dims.keys()
     return known and dims["heads"] * dims["head_dim"] == dims["hidden"]
+
+
+#: Head dimensions that every fused kernel takes, the widest first, and the widest that any takes in training.
+COMMON_HEADS, WIDEST_HEAD = (128, 64), 256
+#: Tensor-parallel degrees of one node, which numbers of heads are best ready for.
+NODE = 8
+#: A hidden size farther away than this share is another model, not a neighbour.
+NEIGHBOURHOOD = 0.1
 
 
 def heads_that_keep_hidden(
@@ -85,10 +93,9 @@ def heads_that_keep_hidden(
     The next larger and the next smaller head dimension that ``fits``; both divide the hidden size. As many query heads
     share a key/value head as before, and the heads divide by t and by 2: a prime number of them could never be split.
     """
-    dims = context.dimensions
-    if context.model is None or not isinstance(context.model.attention, AttentionShape) or not square(context):
+    if not _resizable(context):
         return ()
-    dim, hidden = dims["head_dim"], dims["hidden"]
+    dim, hidden = context.dimensions["head_dim"], context.dimensions["hidden"]
     fitting = [
         candidate
         for candidate in range(multiple, WIDEST_HEAD + 1, multiple)
@@ -97,40 +104,35 @@ def heads_that_keep_hidden(
     larger = [candidate for candidate in fitting if candidate > dim][:1]
     smaller = [candidate for candidate in fitting if candidate < dim][-1:]
     return tuple(
-        Suggestion(_with_groups(context, {"heads": hidden // candidate}), f"head_dim {candidate}")
+        Suggestion(_with_groups(context, hidden // candidate), f"head_dim {candidate}")
         for candidate in (*larger, *smaller)
     )
 
 
-#: Head dimensions that every fused kernel takes, the widest first, and the widest that any takes in training.
-COMMON_HEADS, WIDEST_HEAD = (128, 64), 256
-#: Tensor-parallel degrees of one node, which numbers of heads are best ready for.
-NODE = 8
-
-
-def whole_heads_near(context: Context, neighbourhood: float) -> tuple[Suggestion, ...]:
+def whole_heads_near(context: Context) -> tuple[Suggestion, ...]:
     """The nearest hidden sizes that are whole heads of 128 or 64, as many as divide over t and a node's degrees."""
-    dims, t = context.dimensions, context.workload.t
-    if context.model is None or not isinstance(context.model.attention, AttentionShape) or not square(context):
+    if not _resizable(context):
         return ()
-    hidden, found = dims["hidden"], []
+    hidden, now = context.dimensions["hidden"], context.dimensions["heads"]
+    found = []
     for dim in COMMON_HEADS:
-        near = {heads * dim: heads for heads in neighbours(hidden // dim, lcm(NODE, t))}
-        if dims["heads"] * dim <= hidden * (1 + neighbourhood):
-            near[dims["heads"] * dim] = dims["heads"]
+        near = {heads * dim: heads for heads in neighbours(hidden // dim, lcm(NODE, context.workload.t))}
+        if now * dim <= hidden * (1 + NEIGHBOURHOOD):
+            near[now * dim] = now
         found += [
             (abs(size - hidden), size, heads, dim)
             for size, heads in near.items()
-            if abs(size - hidden) <= neighbourhood * hidden and _divides(context, heads)
+            if 0 < abs(size - hidden) <= NEIGHBOURHOOD * hidden and _divides(context, heads)
         ]
     return tuple(
-        Suggestion(
-            {"hidden": size, **(_with_groups(context, {"heads": heads}) if heads != dims["heads"] else {})},
-            f"head_dim {dim}",
-        )
+        Suggestion({"hidden": size, **(_with_groups(context, heads) if heads != now else {})}, f"head_dim {dim}")
         for _, size, heads, dim in sorted(found)
-        if size != hidden
     )
+
+
+def _resizable(context: Context) -> bool:
+    """Whether other heads can be proposed: plain attention, whose heads add up to the hidden size."""
+    return context.model is not None and isinstance(context.model.attention, AttentionShape) and square(context)
 
 
 def _divides(context: Context, heads: int) -> bool:
@@ -139,33 +141,30 @@ def _divides(context: Context, heads: int) -> bool:
     return heads % lcm(context.workload.t, 2) == 0 and heads * dims["kv_heads"] % dims["heads"] == 0
 
 
-def _with_groups(context: Context, change: dict[str, int]) -> dict[str, int]:
-    """``change`` with the key/value heads that keep as many query heads to each."""
-    dims = context.dimensions
-    if dims["kv_heads"] == dims["heads"]:
-        return change
-    return {**change, "kv_heads": change["heads"] * dims["kv_heads"] // dims["heads"]}
+def _with_groups(context: Context, heads: int) -> dict[str, int]:
+    """So many heads, with the key/value heads that keep as many query heads to each."""
+    now, kv = context.dimensions["heads"], context.dimensions["kv_heads"]
+    return {"heads": heads} if kv == now else {"heads": heads, "kv_heads": heads * kv // now}
 
 
-def larger_microbatch(context: Context, wanted: int) -> tuple[Suggestion, ...]:
+def larger_microbatch(context: Context, wanted: int, note: str = "") -> tuple[Suggestion, ...]:
     """The smallest microbatch of at least ``wanted`` sequences that memory holds and the global batch is made of.
 
     None in inference, where a batch is as large as the requests that wait; where ``wanted`` does not fit, the largest
     that does. Where what runs now does not fit either, memory is asked only if the layout was said.
     """
-    workload = context.workload
+    workload, most = context.workload, None
     if not workload.train:
         return ()
-    most = None
     if context.model is not None and context.divides:
         fits = largest_microbatch(context.model, workload, context.device, implementation=context.implementation)
         if fits < workload.b and context.sets_any("gpus", "d"):
             return ()
         most = fits if fits >= workload.b else None
-    rank = workload.global_batch // workload.d if workload.global_batch is not None else None
-    if rank is not None:
+    if workload.global_batch is not None:
+        rank = workload.global_batch // workload.d
         whole = [b for b in range(workload.b + 1, (min(most, rank) if most else rank) + 1) if rank % b == 0]
-        chosen = next((b for b in whole if b >= wanted), whole[-1] if whole else None)
+        chosen = next((b for b in whole if b >= wanted), whole[-1] if whole else workload.b)
     else:
         chosen = wanted if most is None else min(wanted, most)
-    return (Suggestion({"b": chosen}),) if chosen is not None and chosen > workload.b else ()
+    return suggest("b", [chosen] if chosen > workload.b else [], note)

@@ -1,24 +1,29 @@
 """What a rule is, what it sees and what it answers.
 
-A rule is one module of ``sizer/rules/``: its docstring is its page (``sizer explain``, reports/rules.md), ``CODE`` and
-``SLUG`` name it, ``SOURCE`` says where it comes from, ``check(context)`` answers ``NotApplicable`` or the findings
-(none: pass). Rules do no I/O, parse nothing and assert no speed-up: they propose, ``sizer.check`` prices.
+A rule is one function of a topic's file, declared by ``rule``: its docstring is its page (``sizer explain``,
+reports/rules.md), its name is its slug, ``source`` says where it comes from. It answers ``NotApplicable`` or the
+findings (none: pass). Rules do no I/O, parse nothing and assert no speed-up: they propose, ``sizer.check`` prices.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import field
-from typing import Protocol
+from inspect import cleandoc
 
 from shapes.cost import Cost
 from shapes.cost.step import StepCost
 from shapes.device import Device
+from shapes.dtypes import BYTES
 from shapes.frozen import frozen
 from shapes.memory import Implementation
 from shapes.model import ModelShape
 from shapes.operators import Operator, split_problems
 from shapes.workload import Workload
+
+#: What a kernel loads at once. NVIDIA's guide asks it of leading dimensions (8 elements of fp16), Hopper's TMA of
+#: strides, CUTLASS of its align8 kernels; AMD's and Intel's libraries load vectors of 16 bytes as well.
+VECTOR_BYTES = 16
 
 
 @frozen
@@ -27,6 +32,11 @@ class Suggestion:
 
     change: Mapping[str, int | str]
     note: str = ""
+
+
+def suggest(name: str, values: Iterable[int], note: str = "") -> tuple[Suggestion, ...]:
+    """Each of ``values`` for the one dimension or field of ``Workload``."""
+    return tuple(Suggestion({name: value}, note) for value in values)
 
 
 @frozen
@@ -89,20 +99,77 @@ class Context:
         """Whether one of these workload fields was set, so that advice on it is asked for."""
         return self.given is None or not self.given.isdisjoint(fields)
 
+    def timed(self) -> Iterator[tuple[Operator, Cost, float]]:
+        """Each operator with its cost and the seconds that all its runs in a microbatch take."""
+        for operator, cost in zip(self.operators, self.costs, strict=True):
+            yield operator, cost, operator.count * cost.seconds
+
     @property
     def step_s(self) -> float:
-        return sum(cost.seconds * operator.count for operator, cost in zip(self.operators, self.costs, strict=True))
+        return sum(seconds for _, _, seconds in self.timed())
+
+    @property
+    def dtype(self) -> str:
+        """The element type that products are priced in."""
+        return self.priced_dtype or self.workload.dtype
+
+    @property
+    def alignment(self) -> int:
+        """Elements that dimensions should be multiples of, on this device in this dtype."""
+        return self.device.alignment_elements(self.dtype)
+
+    @property
+    def vector(self) -> int:
+        """Elements that the tensor cores' loads require of a leading dimension, on every device alike: 16 bytes."""
+        return min(VECTOR_BYTES // BYTES[self.dtype] or 1, self.alignment)
+
+    def off_vector(self, value: int, t: int = 1) -> bool:
+        """Whether a shard of ``value`` is off what the loads require, or ``value`` is not cut into whole ones."""
+        return value % (self.vector * t) != 0
 
 
 Answer = NotApplicable | Iterable[Finding]
+Check = Callable[[Context], Answer]
 
 
-class Rule(Protocol):
-    """The module of one rule."""
+@frozen
+class Rule:
+    """A row of the catalogue. ``of_costs``: it judges seconds or bytes alone, and so forbids no suggestion."""
 
-    __doc__: str | None
-    CODE: str
-    SLUG: str
-    SOURCE: str
+    code: str
+    slug: str
+    source: str
+    check: Check
+    of_costs: bool
 
-    def check(self, context: Context) -> Answer: ...
+    @property
+    def body(self) -> str:
+        """The page without its heading and source: what the rule asks, a bad and a good example, what it suggests."""
+        return cleandoc(self.check.__doc__ or "")
+
+    @property
+    def page(self) -> str:
+        return f"{self.body}\n\nSource: {self.source}"
+
+    @property
+    def summary(self) -> str:
+        """What a rule asks, in its docstring's first line."""
+        return self.body.partition("\n")[0]
+
+    @property
+    def file(self) -> str:
+        return self.check.__code__.co_filename
+
+
+#: Code -> rule, as the topics' files are imported.
+DECLARED: dict[str, Rule] = {}
+
+
+def rule(code: str, *, source: str, of_costs: bool = False) -> Callable[[Check], Check]:
+    """Declare the decorated function as the rule ``code``, with its own name as its slug."""
+
+    def declared(check: Check) -> Check:
+        DECLARED[code] = Rule(code, check.__name__.replace("_", "-"), source, check, of_costs)
+        return check
+
+    return declared

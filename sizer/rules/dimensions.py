@@ -1,0 +1,203 @@
+"""Rules on widths: vocabulary, hidden size, MLP, and whatever else a product's leading dimension is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from shapes.model import AttentionShape
+from shapes.operators import Product
+from sizer.rules.arithmetic import (
+    NEIGHBOURHOOD,
+    nearest_first,
+    neighbours,
+    next_multiple,
+    power_text,
+    shard_text,
+    square,
+    unaligned_shards,
+    whole_heads_near,
+)
+from sizer.rules.base import Answer, Context, Finding, NotApplicable, Suggestion, rule, suggest
+
+
+@rule(
+    "SZ101",
+    source="ML Engineering book, shape recommendation 1; arXiv 2401.14489, section VI; Megatron-LM pads to 128 t.",
+)
+def vocab_multiple(context: Context) -> Answer:
+    """The vocabulary of one shard is a multiple of the device's alignment.
+
+    The LM-head is one of the largest products of a step, and the vocabulary is its n forward, its k in dgrad and its m
+    in wgrad. Off the tensor cores' requirement (128 bytes on A100 and later: 64 elements of bf16) the rows of the
+    logits and of their gradient start at addresses that wide vector loads cannot use. Off 16 bytes it is a warning
+    whatever the price; a multiple of 32 (GPT-J's 50400) costs what it is predicted to.
+
+    Bad: vocab_size 50257 (GPT-2): odd.
+    Good: vocab_size 50304 = 786 x 64.
+
+    Suggestion: pad the embedding and the head to the next multiple of the alignment times t; the tokenizer does not
+    change.
+    """
+    vocab = context.dimensions.get("vocab")
+    if vocab is None or (context.model is not None and not context.model.head):
+        return NotApplicable("no LM-head")
+    said = "the vocabulary: {}; the head's products lose aligned rows"
+    return unaligned_shards(context, "vocab", "v", vocab, said, lambda value, step: [next_multiple(value, step)])
+
+
+#: Elements that the sources ask h to be a multiple of, whatever the device asks beyond (Gaudi: 128).
+RECOMMENDED_HIDDEN = 64
+
+
+@rule("SZ103", source="ML Engineering book, shape recommendation 3; arXiv 2401.14489, section VI.")
+def hidden_per_shard(context: Context) -> Answer:
+    """
+    The hidden size, and the heads' share of it on one tensor-parallel shard, are multiples of the device's alignment.
+
+    h is the n or k of every projection; h/t, where the heads add up to h, that of the split ones, which a head
+    dimension off the alignment spoils. The sources ask for a multiple of 64, which nearly every published model keeps:
+    another h is a warning whatever its price.
+
+    Bad: h 2568 at t 1: divisible by 8 only. h 4160 of 40 heads (104) at t 8: h/t = 520, divisible by 8 only.
+    Good: h 4096 at t 8: h/t = 512.
+
+    Suggestion: the nearest hidden size with whole heads of 64 or 128, or a smaller t.
+    """
+    dims, t = context.dimensions, context.workload.t
+    if "hidden" not in dims:
+        return NotApplicable("no hidden size known")
+    hidden, step = dims["hidden"], context.alignment
+    # Heads that are cut are SZ105's; heads that do not add up to h leave it whole on every shard.
+    shards = t if square(context) and dims["heads"] % t == 0 else 1
+    if hidden % (step * shards) == 0:
+        return ()
+    if square(context):
+        suggestions = whole_heads_near(context)
+    else:
+        near = {*neighbours(hidden, step), *neighbours(hidden, 2 * step)}
+        close = sorted(value for value in near if abs(value - hidden) <= NEIGHBOURHOOD * hidden)
+        suggestions = suggest("hidden", nearest_first(close, hidden))
+    violated = hidden % min(step, RECOMMENDED_HIDDEN) != 0
+    cause = "hidden" if hidden % step else "head_dim"
+    message = shard_text("h", hidden, shards, step)
+    return [Finding("hidden", hidden, message, suggestions, violated=violated, cause=cause)]
+
+
+@rule("SZ108", source="ML Engineering book, shape recommendation 6 and the SwiGLU search.")
+def swiglu_width(context: Context) -> Answer:
+    """A gated MLP's width, per shard, is a multiple of the device's alignment.
+
+    A gated MLP has three matrices instead of two, so its width is cut to two thirds of 4h, and 8h/3 is rarely a good
+    number: it is n of gate and up, k of down, forward; and the reverse in both gradients.
+
+    Bad: h 4096, d_ff 10922 = 8h/3 rounded: divisible by 2 only.
+    Good: 10944, 11008 (Llama 2): multiples of 64 and of 256.
+
+    Suggestion: the neighbouring multiples of the alignment times t, of twice and of four times that; `sizer search --h
+    H` looks wider.
+    """
+    mlp = context.model.dense_mlp if context.model is not None else None
+    if mlp is None or not mlp.gated:
+        return NotApplicable("no gated dense MLP")
+
+    def near(width: int, step: int) -> list[int]:
+        multiples = {value for times in (1, 2, 4) for value in neighbours(width, times * step)}
+        return nearest_first(multiples, width)[:4]
+
+    origin = " (8h/3 rounded)" if abs(mlp.width - 8 * context.dimensions["hidden"] / 3) <= 1 else ""
+    return unaligned_shards(context, "d_ff", "d_ff", mlp.width, f"the width{origin}: {{}}", near)
+
+
+#: Below this share of the step a product is not worth a line.
+NOTABLE_PRODUCT = 0.001
+
+
+@rule("SZ109", source="NVIDIA Matrix Multiplication Background User's Guide, tensor-core requirements.")
+def tensor_core_alignment(context: Context) -> Answer:
+    """
+    Every leading dimension of every product meets the tensor cores' requirement: forward, dgrad and wgrad, per shard.
+
+    16 bytes on V100 and T4 (8 elements of fp16), 128 bytes on A100 and later (64 of bf16, 32 of tf32, 128 of fp8).
+    Which of m, n, k is a leading dimension depends on the layout: k of both operands forward, k and n in dgrad, m and n
+    in wgrad, n of the result always. Dimensions that another rule covers (vocabulary, head_dim, hidden size, tokens,
+    gated width, experts) are handled there; what remains here are plain MLP widths, latent ranks and whatever a trace
+    finds.
+
+    Bad: a plain MLP of width 10230: divisible by 2 only.
+    Good: 10240.
+
+    Suggestion: the nearest aligned value of the dimension, where it is one that a configuration sets.
+    """
+    if not any(isinstance(op, Product) for op in context.operators):
+        return NotApplicable("no matrix products")
+    return list(_misaligned(context))
+
+
+def _misaligned(context: Context) -> Iterator[Finding]:
+    """One finding a dimension, however many products have it: fixing it fixes them all."""
+    step_s = context.step_s
+    lost = _lost_seconds(context)
+    for value, by_name in sorted(lost.items(), key=lambda item: -sum(item[1].values())):
+        seconds = sum(by_name.values())
+        if seconds < NOTABLE_PRODUCT * step_s:
+            continue
+        names = sorted(by_name, key=lambda name: -by_name[name])
+        more = f" and {len(names) - 2} more" if len(names) > 2 else ""
+        message = (
+            f"{' and '.join(names[:2])}{more}: a dimension of {value} is {power_text(value)}, not a multiple of "
+            f"{context.alignment}: misaligned operands take {seconds / step_s:.1%} of the step"
+        )
+        field, whole, suggestions = _configured(context, names[0], value)
+        violated, at_most_s = context.off_vector(value), seconds * context.workload.accumulation
+        yield Finding(field, whole, message, suggestions, violated=violated, at_most_s=at_most_s)
+
+
+def _lost_seconds(context: Context) -> dict[int, dict[str, float]]:
+    """Misaligned dimension that no other rule covers -> product -> seconds of a step that misalignment takes."""
+    step, covered = context.alignment, _covered(context)
+    lost: dict[int, dict[str, float]] = {}
+    for op, cost, _ in context.timed():
+        seconds = op.count * sum(penalty for _, penalty in cost.alignment_s)
+        if isinstance(op, Product) and seconds:
+            name = op.name.removeprefix("layers.*.")
+            for value in {op.m, op.n, op.k} - covered:
+                if value % step:
+                    by_name = lost.setdefault(value, {})
+                    by_name[name] = by_name.get(name, 0.0) + seconds
+    return lost
+
+
+def _covered(context: Context) -> set[int]:
+    """Sizes that other rules judge, whole and as shards hold them."""
+    dims, workload, model = context.dimensions, context.workload, context.model
+    names = ["vocab", "hidden", "head_dim", "experts", "expert_d_ff", "shared_d_ff"]
+    if model is not None and model.dense_mlp is not None and model.dense_mlp.gated:
+        names.append("d_ff")
+    values = {dims[name] for name in names if name in dims}
+    if model is not None:
+        # What heads of a misaligned head_dim add up to is SZ102's to say.
+        values |= {
+            own.out_features if linear.shard == "column" else own.in_features
+            for stack, block in model.all_blocks()
+            if isinstance(block.attention, AttentionShape)
+            for linear in block.attention.linears(stack.hidden, fused=workload.fused_qkv)
+            for own in (linear, linear.on_shard(workload.t))
+        }
+    # Gate and up may be one product of twice the width.
+    values |= {-(-value // workload.t) for value in values}
+    values |= {2 * value for value in values}
+    if model is not None:
+        values |= {workload.tokens, workload.s}
+        values |= {length * scale for stack in model.stacks if (length := stack.length) for scale in (1, workload.b)}
+    return values
+
+
+def _configured(context: Context, name: str, value: int) -> tuple[str, int, tuple[Suggestion, ...]]:
+    """The configuration's field behind ``value`` with its whole value and its neighbours; else the product's name."""
+    t, width = context.workload.t, context.dimensions.get("d_ff")
+    if width is not None and value in (width, -(-width // t)):
+        return "d_ff", width, suggest("d_ff", neighbours(width, context.alignment * t))
+    if ".lora_" in name and value == context.workload.lora_rank:
+        # What loads require; wider steps are not worth the parameters of a rank.
+        return "lora_rank", value, suggest("lora_rank", [next_multiple(value, context.vector)])
+    return name, value, ()

@@ -1,0 +1,293 @@
+"""Rules on heads: their dimension and number, latent attention's ranks, recurrences' heads and chunks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from math import gcd
+
+from shapes.cost.predict import run_for
+from shapes.kernels import Run, load_kernel, resolve, run_of
+from shapes.model import MlaShape
+from shapes.operators import Attention, Gemm, Operator
+from shapes.operators.split import largest_divisor
+from sizer.rules.arithmetic import (
+    heads_that_keep_hidden,
+    nearest_first,
+    neighbours,
+    next_multiple,
+    shard_text,
+    square,
+    whole_heads_near,
+)
+from sizer.rules.base import Answer, Context, Finding, NotApplicable, Suggestion, rule, suggest
+
+#: Elements below which a head dimension's largest power of two is a warning: 64 bytes of bf16, half a cache line. The
+#: paper's curves of score and value products by that power lie apart below it and together from it on.
+RECOMMENDED_HEAD = 32
+
+
+@rule("SZ102", source="ML Engineering book, shape recommendation 3; arXiv 2401.14489, section VI.")
+def head_dim_power_of_two(context: Context) -> Answer:
+    """The head dimension h/a is a multiple of the device's alignment.
+
+    Scores have k = head_dim, values n = head_dim, in every head of every layer. The grade is the largest power of two
+    that divides the head dimension, up to the alignment (64 elements of bf16 on A100 and later) in the type that the
+    attention core runs in: bf16 where the projections around it are fp8. Off a multiple of 32 (80, 100, 125) it is a
+    warning whatever the price, on every device; 96 is judged by its kernel (SZ114), which is mostly built for it.
+
+    Bad: h 2560, a 32: h/a = 80, divisible by 16 only.
+    Good: h 2560, a 20: h/a = 128; or a 40: 64.
+
+    Suggestion: the nearest numbers of heads that keep the hidden size, or the nearest hidden sizes of heads of 128 or
+    64.
+    """
+    dims = context.dimensions
+    if "head_dim" not in dims:
+        return NotApplicable("no attention heads known")
+    dim, step = dims["head_dim"], _core_alignment(context)
+    if dim % step == 0 or _built_for(context, dim):
+        return ()
+    if square(context):
+        suggestions = (*heads_that_keep_hidden(context, step), *whole_heads_near(context))
+    else:
+        suggestions = suggest("head_dim", neighbours(dim, step)[-1:])
+    violated = dim % min(step, RECOMMENDED_HEAD) != 0
+    return [Finding("head_dim", dim, shard_text("head_dim", dim, 1, step), suggestions, violated=violated)]
+
+
+def _built_for(context: Context, dim: int) -> bool:
+    """Whether ``dim`` keeps what is recommended and the attention kernel is built for it, as most are for 96."""
+    cores = (op for op in context.operators if isinstance(op, Attention) and op.head_dim == dim)
+    return dim % RECOMMENDED_HEAD == 0 and any(dim in run_for(core, context.device).built for core in cores)
+
+
+def _core_alignment(context: Context) -> int:
+    """The alignment in the attention core's own element type, as its operators have it."""
+    core = next((op.dtype for op in context.operators if _is_core(op)), None)
+    return context.device.alignment_elements(core) if core is not None else context.alignment
+
+
+def _is_core(op: Operator) -> bool:
+    return isinstance(op, Attention) or (isinstance(op, Gemm) and op.kind == "bmm")
+
+
+SMALLEST_HEAD = 64
+
+
+@rule("SZ116", source="ML Engineering book, number and size of attention heads; arXiv 2401.14489.")
+def heads_large_enough(context: Context) -> Answer:
+    """Heads are large enough: h/a is at least 64.
+
+    At the same FLOPs many small heads cost time: softmax and masking work grows with a x s^2 while the products shrink.
+    What fewer heads do to quality is yours to judge; this rule covers time only.
+
+    Bad: h 2048, a 64: h/a = 32.
+    Good: h 2048, a 16: h/a = 128.
+
+    Suggestion: fewer heads at the same hidden size.
+    """
+    dims = context.dimensions
+    if not {"heads", "head_dim"} <= dims.keys():
+        return NotApplicable("no attention heads known")
+    heads, dim = dims["heads"], dims["head_dim"]
+    if dim >= SMALLEST_HEAD:
+        return ()
+    message = f"{heads} heads of {dim}: small heads cost time at the same FLOPs (quality is your call)"
+    near = heads_that_keep_hidden(context, SMALLEST_HEAD)
+    larger = tuple(suggestion for suggestion in near if int(suggestion.change["heads"]) < heads)
+    return [Finding("heads", heads, message, larger, cause="head_dim")]
+
+
+#: Head dimensions that are suggested: both FlashAttention 2 and 3 are built for them (160, which torch still carries,
+#: is computed as 192 there).
+PORTABLE = (64, 96, 128, 192, 256)
+
+
+@rule("SZ114", source="The kernels' own checks, named in shapes/kernels; flash-attention issue 1141.")
+def flash_head_dim(context: Context) -> Answer:
+    """The head dimension is one that the device's attention kernel is built for.
+
+    Fused attention kernels are compiled for some head dimensions. FlashAttention 2 and 3 run another one in the next
+    larger kernel (160 as 192 on H100), padded; FlashAttention 4, cuDNN and FlashInfer refuse what they are not built
+    for (192 on B200), and a slower kernel runs instead; above 256 there is mostly none. Off a multiple of 8 the
+    queries, keys and values are padded with a copy first, or refused. Which kernel runs follows the device and
+    --attention.
+
+    Bad: head_dim 132: FlashAttention 2 runs it as 192, a third of it wasted; on B200 it is refused in training.
+    Good: head_dim 128.
+
+    Suggestion: the nearest that the kernel takes as it is, keeping the hidden size where the heads allow it.
+    """
+    cores = {(op.head_dim, op.v_head_dim): op for op in context.operators if isinstance(op, Attention)}
+    if not cores:
+        return NotApplicable("no fused attention")
+    findings, known = [], False
+    for (dim, v_dim), core in sorted(cores.items()):
+        run = run_for(core, context.device)
+        known = known or bool(run.refused or run.built or run.verified)
+        if not _as_it_is(run, dim, v_dim):
+            message = _padding_text(run, core, context.device.architecture)
+            # Narrower values run in the kernel for the queries' dimension (MLA's 192 and 128): a cost, and no fault.
+            violated = not _as_it_is(run, dim, dim if v_dim < dim and run.d_v == dim else v_dim)
+            findings.append(Finding("head_dim", dim, message, _taken_whole(context, core), violated=violated))
+    if not known:
+        kernel = resolve(core.kernel, context.device.architecture, core.trains)
+        return NotApplicable(f"which head dimensions {load_kernel(kernel).title} is built for is not known here")
+    return findings
+
+
+def _as_it_is(run: Run, dim: int, v_dim: int) -> bool:
+    return not run.refused and run.copied is None and (run.d_qk, run.d_v) == (dim, v_dim)
+
+
+def _padding_text(run: Run, core: Attention, generation: str) -> str:
+    dim, v_dim = core.head_dim, core.v_head_dim
+    name = f"head_dim {dim}" if dim == v_dim else f"head_dim {dim} with values of {v_dim}"
+    parts = [f"{load_kernel(kernel).title} {reason}" for kernel, reason in run.refused]
+    kernel = load_kernel(run.kernel)
+    if run.kernel == "eager":
+        return f"{name}: {'; '.join(parts)}: attention falls back to scores and softmax written out"
+    waste = 1 - (dim + v_dim) / (run.d_qk + run.d_v)
+    runs = f"{name} runs as {run.d_qk}{'' if run.d_qk == run.d_v else f', {run.d_v}'} in {kernel.title}"
+    if waste:
+        runs += f": {waste:.0%} of it is padding"
+    if run.copied is not None:
+        runs += f"{'; ' if waste else ': '}it is no multiple of 8, so that Q, K and V are padded with a copy first"
+    earlier = [one for one in kernel.earlier if dim in one.built and dim not in run.built]
+    if earlier and generation in kernel.takes[0].generations:
+        runs += f"; until {earlier[0].until} there was a kernel for {dim}"
+    return "; ".join([*parts, runs])
+
+
+def _taken_whole(context: Context, core: Attention) -> tuple[Suggestion, ...]:
+    """Head dimensions that the kernel takes as they are."""
+    dim = core.head_dim
+    if context.dimensions.get("head_dim") != dim or dim != core.v_head_dim:
+        return ()
+
+    def fits(candidate: int) -> bool:
+        architecture = context.device.architecture
+        run = run_of(core.kernel, architecture, core.dtype, candidate, candidate, core.trains)
+        return candidate in PORTABLE and _as_it_is(run, candidate, candidate)
+
+    if square(context):
+        return heads_that_keep_hidden(context, PORTABLE[0] // 2, fits)
+    return suggest("head_dim", nearest_first(filter(fits, PORTABLE), dim)[:1])
+
+
+#: (kv_lora_rank, rope) that public decode kernels are built for.
+LATENT_DECODE = ((512, 64), (256, 64))
+#: Query heads that a decode kernel computes at once.
+HEAD_TILE = 64
+
+
+@rule(
+    "SZ126",
+    source="FlashMLA (head_dim 576, values 512); FlashInfer, mla/_core.py (supported_mla_head_dimensions); DeepSpeed "
+    "issue 8276 (kv_lora_rank 68).",
+)
+def mla_shape(context: Context) -> Answer:
+    """Multi-head latent attention has the ranks and head dimensions that its kernels are built for.
+
+    Decoding attends to the latents themselves: queries and keys of kv_lora_rank + rope, values of kv_lora_rank. The
+    kernels (FlashMLA, FlashInfer's, TensorRT-LLM's) are built for 512 + 64 = 576 and 512, DeepSeek's; TensorRT-LLM's
+    generated ones for 256 + 64 as well. Another model is served by a slower, generic kernel or by none. Training and
+    prompts run heads of nope + rope and values, (192, 128) for DeepSeek, which SZ114 judges. Ranks off 16 bytes shift
+    what lies behind them in a flat buffer of parameters off the alignment that grouped products ask for. A rank with
+    fewer than 64 heads computes tiles of 64 rows all the same, and tensor parallelism copies the whole latent cache to
+    every rank.
+
+    Bad: kv_lora_rank 384 and rope 32: no decode kernel. kv_lora_rank 68: grouped products fail under ZeRO's flat
+    buffers.
+    Good: kv_lora_rank 512, rope 64, as DeepSeek-V2, V3, Kimi K2.
+
+    Suggestion: none, since a rank is the model's affair; DeepSeek's dimensions are named.
+    """
+    attention = context.model.attention if context.model is not None else None
+    if not isinstance(attention, MlaShape):
+        return NotApplicable("no multi-head latent attention")
+    return list(_latent(context, attention))
+
+
+def _latent(context: Context, mla: MlaShape) -> Iterator[Finding]:
+    rank, rope, t, step = mla.kv_lora_rank, mla.qk_rope_head_dim, context.workload.t, context.vector
+    if (rank, rope) not in LATENT_DECODE:
+        built = " or ".join(f"{one} + {other}" for one, other in LATENT_DECODE)
+        message = f"kv_lora_rank {rank} with rope {rope}: MLA's decode kernels are built for {built}, others run slowly"
+        yield Finding("kv_lora_rank", rank, message, violated=True)
+    for name, value in (("q_lora_rank", mla.q_lora_rank or step), ("kv_lora_rank", rank)):
+        if value % step:
+            message = f"{name} {value} is no multiple of {step}: what lies behind it in a flat buffer is off 16 bytes"
+            yield Finding(name, value, message, violated=True)
+    if context.workload.decode and t > 1 and mla.heads // t < HEAD_TILE:
+        message = (
+            f"{mla.heads // t} query heads a rank in tiles of {HEAD_TILE}, and the whole latent cache on each of {t} "
+            "ranks: data-parallel attention computes whole tiles and holds each request's cache once"
+        )
+        yield Finding("t", t, message)
+
+
+#: Keys that the state's kernel takes, and the pieces that it works in.
+WIDEST_KEY, PIECE = 256, 64
+#: A smaller share of padding in the last chunk is not worth a line.
+NOTABLE_CHUNK = 0.05
+#: (heads, what they share in whole numbers).
+_SHARED = (("linear_value_heads", "linear_key_heads"), ("state_heads", "state_groups"))
+
+
+@rule(
+    "SZ129",
+    source="Megatron-LM, core/ssm/mamba_mixer.py:250-274 and core/ssm/gated_delta_net/common.py:207; "
+    "flash-linear-attention, ops/common/chunk_delta_h.py (K <= 256).",
+)
+def recurrence_shape(context: Context) -> Answer:
+    """A recurrence's heads, groups and head dimensions are ones that its kernels take and that the split divides.
+
+    Gated delta nets (Qwen3-Next, Kimi Linear) and Mamba-2 layers (Nemotron-H, Granite 4) work on chunks of a sequence:
+    products within a chunk, a state of key x value dimension between chunks. Value heads share key heads, and Mamba's
+    heads groups, in whole numbers; tensor parallelism cuts both. Flash-linear-attention's kernel for the state takes
+    keys of up to 256 and works in pieces of 64. A last chunk that is not full is computed whole.
+
+    Bad: 32 value heads over 12 key heads; key heads of 320; 8 groups at t 16; s 257 in chunks of 256.
+    Good: Qwen3-Next's 32 value heads over 16 key heads of 128 at t 8; s 4096 in chunks of 256.
+
+    Suggestion: a t that divides heads and groups, a sequence of whole chunks.
+    """
+    if not any(heads in context.dimensions for heads, _ in _SHARED):
+        return NotApplicable("no recurrence known")
+    return [*_recurrent_heads(context), *_recurrent_pieces(context)]
+
+
+def _recurrent_heads(context: Context) -> Iterator[Finding]:
+    """Heads and groups that share no whole number, or that t does not cut."""
+    dims, t = context.dimensions, context.workload.t
+    for heads, groups in _SHARED:
+        held = [dims[name] for name in (heads, groups) if name in dims]
+        if len(held) == 2 and held[0] % held[1]:
+            words = f"{held[0]} {_words(heads)} over {held[1]} {_words(groups)}: no whole number shares one"
+            yield Finding(heads, held[0], words, error=True)
+        # Engines copy Mamba's groups where they are fewer than the ranks; in training they are cut.
+        cut = [name for name in (heads, groups) if name in dims and (context.workload.train or name != "state_groups")]
+        common = gcd(*(dims[name] for name in cut))
+        if t > 1 and common % t:
+            names = " and ".join(f"{dims[name]} {_words(name)}" for name in cut)
+            message = f"{names} do not divide over t {t}: tensor parallelism cannot shard the recurrence"
+            yield Finding("t", t, message, suggest("t", [largest_divisor(common, t)]), error=True)
+
+
+def _recurrent_pieces(context: Context) -> Iterator[Finding]:
+    """Keys that the kernel pads or refuses, and a last chunk that is mostly padding."""
+    workload, key, chunk = context.workload, context.dimensions.get("linear_key_dim"), context.dimensions.get("chunk")
+    if key is not None and (key > WIDEST_KEY or key % PIECE):
+        runs = f"none above {WIDEST_KEY}" if key > WIDEST_KEY else f"it as {next_multiple(key, PIECE)}"
+        message = f"key heads of {key}: the state's kernel works in pieces of {PIECE} and runs {runs}"
+        yield Finding("linear_key_dim", key, message, violated=True)
+    if chunk is not None and workload.train and workload.s % chunk:
+        share = 1 - workload.s / next_multiple(workload.s, chunk)
+        if share >= NOTABLE_CHUNK:
+            message = f"the last chunk of {chunk} holds {workload.s % chunk} tokens: {share:.0%} of the scan is padding"
+            yield Finding("s", workload.s, message, suggest("s", neighbours(workload.s, chunk)))
+
+
+def _words(name: str) -> str:
+    return name.removeprefix("linear_").removeprefix("state_").replace("_", " ")

@@ -1,0 +1,182 @@
+"""Rules on splits: heads over tensor parallelism, layers and ends over pipeline stages."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from math import gcd
+
+from shapes.memory import memory
+from shapes.model import ModelShape
+from shapes.model.stages import layers_of_stages
+from shapes.operators.split import head_counts, nearest_t
+from sizer.rules.arithmetic import NEIGHBOURHOOD, neighbours, next_multiple, powers_near
+from sizer.rules.base import Answer, Context, Finding, NotApplicable, Suggestion, rule, suggest
+
+
+@rule("SZ105", source="ML Engineering book, shape recommendation 4; arXiv 2401.14489.")
+def batch_heads_per_shard(context: Context) -> Answer:
+    """(b x a)/t is an integer, and so is a/t: every tensor-parallel shard holds whole heads.
+
+    Bad: a 20 at t 8: two and a half heads a device.
+    Good: a 32 at t 8: four heads a device.
+
+    Suggestion: the nearest powers of two that divide the heads as t, or the nearest number of heads that t divides.
+    """
+    t, dims, model = context.workload.t, context.dimensions, context.model
+    if t == 1:
+        return NotApplicable("no tensor parallelism")
+    known = head_counts(model) if model else tuple({dims["heads"]} if "heads" in dims else ())
+    if not known:
+        return NotApplicable("no attention heads known")
+    cut = [heads for heads in known if heads % t]
+    if not cut:
+        return ()
+
+    def divides(degree: int) -> bool:
+        return gcd(*known) % degree == 0 and (model is None or nearest_t(model, degree) == degree)
+
+    suggestions = suggest("t", powers_near(t, divides))
+    if cut == [dims.get("heads")]:
+        suggestions += tuple(change for value in neighbours(cut[0], t) for change in _with_heads(dims, value, t))
+    heads = " and ".join(map(str, cut))
+    message = f"{heads} heads do not divide over t {t}: Megatron-style tensor parallelism cannot shard them"
+    return [Finding("t", t, message, suggestions, error=True)]
+
+
+def _with_heads(dims: Mapping[str, int], heads: int, t: int) -> Iterator[Suggestion]:
+    """So many heads of the same hidden size, else of the same head dimension where that is no other model."""
+    hidden, dim, now = dims.get("hidden"), dims.get("head_dim"), dims["heads"]
+    if hidden is None or hidden % heads == 0:
+        yield Suggestion({"heads": heads})
+        return
+    plain = dims.get("kv_heads", now) == now and t & (t - 1) == 0
+    if plain and dim is not None and now * dim == hidden and abs(heads * dim - hidden) <= NEIGHBOURHOOD * hidden:
+        yield Suggestion({"hidden": heads * dim, "heads": heads})
+
+
+@rule("SZ115", source="Megatron-LM (num-query-groups); GQA, arXiv 2305.13245.")
+def kv_heads_per_shard(context: Context) -> Answer:
+    """Key/value heads divide over tensor parallelism, or t divides over them.
+
+    With fewer key/value heads than t each is copied to several devices, whose projections then compute the same thing.
+
+    Bad: kv 6 at t 4: neither divides the other. kv 4 at t 8: every key/value head twice.
+    Good: kv 8 at t 8.
+
+    Suggestion: a t that divides them. As many key/value heads as t would do, but how many share one is the model's
+    affair.
+    """
+    t, dims = context.workload.t, context.dimensions
+    if t == 1:
+        return NotApplicable("no tensor parallelism")
+    if not {"kv_heads", "heads"} <= dims.keys() or dims["kv_heads"] == dims["heads"]:
+        return NotApplicable("no shared key/value heads")
+    kv = dims["kv_heads"]
+    if kv % t == 0:
+        return ()
+    copied = t % kv == 0
+    what = (
+        f" at t {t}: each is copied to {t // kv} devices"
+        if copied
+        else f" and t {t}: neither divides the other, so they cannot be sharded"
+    )
+    smaller = next(degree for degree in range(t - 1, 0, -1) if kv % degree == 0 and dims["heads"] % degree == 0)
+    message = f"{kv} key/value heads{what}"
+    return [Finding("kv_heads", kv, message, suggest("t", [smaller]), error=not copied, violated=copied, cause="t")]
+
+
+@rule("SZ110", source="arXiv 2401.14489, section VI.")
+def layers_per_stage(context: Context) -> Answer:
+    """The layers divide evenly over the pipeline's stages.
+
+    Where they do not, the fullest stage holds one layer more and every other stage waits for it.
+
+    Bad: 30 layers at p 4: stages of 8, 8, 7, 7.
+    Good: 32 layers at p 4.
+
+    Suggestion: a p that divides them and fits in memory, or the next number of layers that p divides: none fewer, since
+    depth is worth more than a stage's balance.
+    """
+    p, model = context.workload.p, context.model
+    if p == 1:
+        return NotApplicable("no pipeline parallelism")
+    if model is None or len(model.stacks) > 1:
+        return NotApplicable("no single stack of layers")
+    layers = model.layers
+    if layers % p == 0:
+        return ()
+    what = (
+        "a stage without a layer cannot run"
+        if p > layers
+        else f"the fullest stage holds {-(-layers // p)}, the others wait for it"
+    )
+    suggestions = suggest("p", _even_stages(context, model)) + suggest("layers", [next_multiple(layers, p)])
+    message = f"{layers} layers over p {p}: {what}"
+    return [Finding("layers", layers, message, suggestions, error=p > layers, violated=p <= layers)]
+
+
+def _even_stages(context: Context, model: ModelShape) -> list[int]:
+    """The nearest p that divides the layers, below and above, less smaller ones whose step does not fit."""
+    workload, layers = context.workload, model.layers
+    p = min(workload.p, layers)
+    even = [degree for degree in range(1, layers + 1) if layers % degree == 0]
+    below = max((degree for degree in even if degree < workload.p), default=1)
+    found = [below, *[degree for degree in even if p < degree <= 2 * p][:1]]
+    if workload.p > layers or not context.divides:
+        return found
+
+    def fits(degree: int) -> bool:
+        changed = replace(workload, p=degree, gpus=None)
+        return bool(memory(model, changed, device=context.device, implementation=context.implementation).fits)
+
+    # Where what was asked for does not fit either, memory is SZ121's to speak of.
+    return [degree for degree in found if degree > p or fits(degree) or (2 * degree >= p and not fits(p))]
+
+
+#: What runs on the last stage after its layers.
+ENDS = ("lm_head", "final_norm", "cross_entropy")
+#: A smaller share of the stage's time is not worth a layout of its own.
+NOTABLE_END = 0.05
+
+
+@rule(
+    "SZ128",
+    source="Megatron-LM, core/transformer/transformer_config.py:2385 (account_for_loss_in_pipeline_split); Moonlight "
+    "issue 1 (27 layers and a head); The Llama 3 Herd of Models, 3.3.2.",
+    of_costs=True,
+)
+def pipeline_ends(context: Context) -> Answer:
+    """The last pipeline stage's head, and what else is not a layer, is balanced by fewer layers.
+
+    A pipeline is as fast as its slowest stage. The output projection (and with it the loss) runs on the last stage
+    beside its layers, multi-token-prediction modules as well, each as long as a layer and a head: with a large
+    vocabulary over few layers that is one or two layers' time, for which every other stage waits. The embedding at the
+    front is a lookup.
+
+    Bad: a vocabulary of 256,000 over 8 layers of h 2048 at p 4: the last stage's head is ten layers' time.
+    Good: Llama-3 405B's 126 layers over p 16: eight a stage, seven on the first and the last.
+
+    Suggestion: none that a configuration sets; frameworks count the head as a layer or take a layout of stages.
+    """
+    model, p = context.model, context.workload.p
+    if p == 1:
+        return NotApplicable("no pipeline parallelism")
+    if model is None or len(model.stacks) > 1 or not context.operators or p > model.layers:
+        return NotApplicable("no stages of a single stack are priced")
+    layers_s = sum(seconds for op, _, seconds in context.timed() if op.name.startswith("layers."))
+    heads_s = sum(seconds for op, _, seconds in context.timed() if op.name in ENDS)
+    held = layers_of_stages(model.layers, p)
+    layer_s, stage_s = layers_s / max(held), heads_s + layers_s
+    # Spread over all stages it would take a p-th of the time; the last stage may hold fewer layers already.
+    over = heads_s * (p - 1) / p - (max(held) - held[-1]) * layer_s
+    if not layer_s or over < NOTABLE_END * stage_s:
+        return ()
+    predicted = model.head_passes - 1 if context.workload.train else 0
+    what = "the head" if not predicted else f"the head, once more for each of {predicted} predicted tokens,"
+    message = (
+        f"{what} on the last of {p} stages takes {heads_s / layer_s:.1f} layers' time beside {held[-1]} layers: "
+        f"the other stages wait {over / stage_s:.0%} of a microbatch. Count it as a layer "
+        "(Megatron-LM: --account-for-loss-in-pipeline-split, --decoder-last-pipeline-num-layers)"
+    )
+    return [Finding("p", p, message, at_most_s=over * context.workload.accumulation)]

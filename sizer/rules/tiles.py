@@ -1,0 +1,300 @@
+"""Rules on how kernels fill a device: tiles, waves, thread blocks, memory-bound products, launches."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from math import ceil
+
+from shapes.cost import Cost
+from shapes.operators import Attention, Gemm, Operator, Product
+from sizer.rules.arithmetic import larger_microbatch, nearest_first, neighbours, next_multiple
+from sizer.rules.base import Answer, Context, Finding, NotApplicable, Suggestion, rule, suggest
+
+LARGEST_WASTE = 0.05
+#: Operators below this share of the step are not worth a line, of tiles and of waves.
+NOTABLE_TILED, NOTABLE_WAVES = 0.01, 0.02
+
+
+def _notable_products(context: Context, share: float) -> Iterator[tuple[Gemm, Cost, float]]:
+    """Plain products that take ``share`` of the step or more, with their cost and that share."""
+    step_s = context.step_s
+    for op, cost, seconds in context.timed():
+        if isinstance(op, Gemm) and seconds >= share * step_s:
+            yield op, cost, seconds / step_s
+
+
+@rule(
+    "SZ111",
+    source="NVIDIA Matrix Multiplication Background User's Guide, dimension quantization; ML Engineering book.",
+    of_costs=True,
+)
+def tile_quantization(context: Context) -> Answer:
+    """Partial tiles throw away at most 5% of the computed output.
+
+    A product is computed in tiles (128 x 128, 128 x 256 …). Where m or n is not a multiple of the tile, the last row or
+    column of tiles computes values that nobody keeps: time goes with whole tiles.
+
+    Bad: m = n = 257 in tiles of 128: 9 tiles computed, 4.03 kept.
+    Good: m = n = 256: 4 tiles, all kept.
+
+    Suggestion: the dimension at the tile's edge. How much of this costs time differs by device, so the price decides.
+    The head dimension is left to SZ102 and SZ114.
+    """
+    if not any(cost.tile_efficiency is not None for cost in context.costs):
+        return NotApplicable("no tiled products")
+    worst: dict[int, tuple[float, str, str]] = {}
+    for op, cost, share in _notable_products(context, NOTABLE_TILED):
+        if cost.tile is None or cost.tile_efficiency is None or cost.tile_efficiency >= 1 - LARGEST_WASTE:
+            continue
+        if context.dimensions.get("head_dim") in (op.m, op.n):
+            continue
+        # The dimension of whose whole tiles the least is kept.
+        value, edge = min(zip((op.m, op.n), cost.tile, strict=True), key=lambda pair: pair[0] / next_multiple(*pair))
+        # Without a dimension to move, an edge is how the model is built and no advice.
+        if context.model is not None and not _at_the_edge(context, value, op.name):
+            continue
+        text = (
+            f"{op.name} {op.phase} ({op.m} x {op.n} x {op.k}) in tiles of {cost.tile[0]} x {cost.tile[1]} keeps "
+            f"{cost.tile_efficiency:.0%} of what it computes; the edge is at multiples of {edge}"
+        )
+        waste = share * (1 - cost.tile_efficiency)
+        worst[value] = max(worst.get(value, (0.0, "", "")), (waste, op.name.removeprefix("layers.*."), text))
+    return [
+        Finding(*_behind(context, value, name), text, _at_the_edge(context, value, name))
+        for value, (_, name, text) in worst.items()
+    ]
+
+
+def _behind(context: Context, value: int, operator: str) -> tuple[str, int]:
+    """The configuration's field behind ``value``; the operator itself where there is none."""
+    workload, dims = context.workload, context.dimensions
+    for name in ("vocab", "d_ff", "hidden"):
+        if name in dims and value in (dims[name], -(-dims[name] // workload.t)):
+            return name, dims[name]
+    return ("s", workload.s) if value in (workload.s, workload.tokens) else (operator, value)
+
+
+def _at_the_edge(context: Context, value: int, operator: str) -> tuple[Suggestion, ...]:
+    """The neighbouring widths that fill their tiles; a smaller vocabulary would lose tokens."""
+    name, now = _behind(context, value, operator)
+    if name not in ("vocab", "d_ff"):
+        return ()
+    near = neighbours(now, 128 * context.workload.t)
+    return suggest(name, (other for other in near if other > now or (other < now and name != "vocab")))
+
+
+LARGEST_IDLE = 0.10
+#: Architectures whose matrix kernels are persistent: a block goes on to the next tile.
+PERSISTENT = ("hopper", "blackwell")
+
+
+@rule(
+    "SZ112",
+    source="NVIDIA Matrix Multiplication Background User's Guide, wave quantization; ML Engineering book.",
+    of_costs=True,
+)
+def wave_quantization(context: Context) -> Answer:
+    """The last wave of thread blocks leaves at most 10% of a product's time idle.
+
+    Tiles are spread over the multiprocessors in waves. One tile more than fits costs a whole further wave: 8192 x 14336
+    in tiles of 128 x 256 is 3,584 tiles, 27.2 waves on 132 multiprocessors. This holds where a kernel gives each tile a
+    thread block of its own (Ampere, Ada and older). Hopper's and Blackwell's persistent kernels pay little of it (going
+    from one wave to two costs 1.7x on A100, 1.05x on H100), so there the rule does not apply.
+
+    Bad: 110 tiles on A100's 108 multiprocessors: two waves, the second all but empty.
+    Good: 108 tiles: one full wave.
+
+    Suggestion: the neighbouring width on the crest of a wave, as the cost model sees it.
+    """
+    if context.device.architecture in PERSISTENT:
+        return NotApplicable("persistent kernels on this architecture pay little for a partial wave")
+    if context.model is None or "d_ff" not in context.dimensions:
+        return NotApplicable("no MLP width known to move")
+    width, t = context.dimensions["d_ff"], context.workload.t
+    idle = [
+        (1 - cost.wave_efficiency, op, cost)
+        for op, cost, _ in _notable_products(context, NOTABLE_WAVES)
+        if -(-width // t) in (op.m, op.n) and cost.wave_efficiency is not None
+    ]
+    share, op, cost = max(idle, key=lambda one: one[0], default=(0.0, None, None))
+    if op is None or cost is None or share <= LARGEST_IDLE:
+        return ()
+    message = (
+        f"{op.name} {op.phase} ({op.m} x {op.n} x {op.k}) is {cost.tiles} tiles on {context.device.compute.units} "
+        f"multiprocessors: {cost.waves:.1f} waves, {share:.0%} of their slots idle"
+    )
+    step = max(context.alignment, 128) * t
+    values = {value for base in (width - step, width, width + step) for value in neighbours(max(base, step), step)}
+    return [Finding("d_ff", width, message, suggest("d_ff", nearest_first(values - {width}, width)[:4]))]
+
+
+#: Waves that differ by less than this, beyond what the units themselves do, are not worth a line.
+NOTABLE_VARIANT = 0.10
+
+
+@rule(
+    "SZ130",
+    source="Machine Learning Engineering book, training/performance, 'Do more SMs give more TFLOPS?'",
+    of_costs=True,
+)
+def device_variants(context: Context) -> Answer:
+    """Products of few waves run alike on every variant that the device is sold as.
+
+    Some accelerators are sold under one name with different numbers of multiprocessors (B300: 148 and 152). Tiles that
+    fill two waves on one take three on the other: what a search measured on the machine at hand, or a prediction for
+    the one in the data sheet, does not hold for the other. With many waves the difference is that of the peak.
+
+    Bad: 304 tiles on B300: two waves on 152 multiprocessors, three on 148.
+    Good: 3,584 tiles: 24 or 25 waves.
+
+    Suggestion: none; measure on the variant that will train (`sizer search --measure`).
+    """
+    units, others = context.device.compute.units, context.device.compute.other_units
+    if not others:
+        return NotApplicable(f"{context.device.name} is sold with one number of multiprocessors")
+    worst = (0.0, "")
+    for op, cost, _ in _notable_products(context, NOTABLE_WAVES):
+        for other in others:
+            waves, elsewhere = (ceil((cost.tiles or 1) / on) for on in (units, other))
+            off = max(waves, elsewhere) / min(waves, elsewhere) - max(units, other) / min(units, other)
+            if off >= NOTABLE_VARIANT and off > worst[0]:
+                worst = (
+                    off,
+                    f"{op.name} {op.phase} is {cost.tiles} tiles: {waves} waves on the {context.device.title} with "
+                    f"{units} multiprocessors, {elsewhere} on the one with {other}: what is measured on one need not "
+                    "hold on the other",
+                )
+    return [Finding("device", context.device.name, worst[1])] if worst[1] else []
+
+
+#: Queries a thread block works on in FlashAttention 2 and 3 forward (most head dimensions).
+QUERY_TILE = 128
+
+
+@rule("SZ113", source="ML Engineering book, FlashAttention; arXiv 2401.14489.", of_costs=True)
+def attention_occupancy(context: Context) -> Answer:
+    """Attention's thread blocks fill the device.
+
+    A fused attention kernel gives one thread block to 128 queries of one head of one sequence. With fewer blocks than
+    the device has multiprocessors, some of them idle through the whole kernel.
+
+    Bad: b 1, a 32 at t 8 (4 heads a device), s 2048: 64 blocks on 132 multiprocessors.
+    Good: b 4, a 32 at t 1, s 4096: 4,096 blocks.
+
+    Suggestion: a larger microbatch, or a smaller t.
+    """
+    workload, units = context.workload, context.device.compute.units
+    if workload.decode:
+        return NotApplicable("decode kernels split the keys too, and fill the device with few requests")
+    cores = [op for op in context.operators if isinstance(op, Attention) and op.phase == "forward"]
+    if not cores:
+        return NotApplicable("no fused attention")
+    core = min(cores, key=lambda op: op.batch * op.heads * op.q_len)
+    blocks = core.batch * core.heads * -(-core.q_len // QUERY_TILE)
+    if blocks >= units:
+        return ()
+    message = (
+        f"attention has {blocks} thread blocks (b x a/t = {core.batch * core.heads}, s {core.q_len}) "
+        f"for {units} multiprocessors"
+    )
+    suggestions = larger_microbatch(context, workload.b * -(-units // blocks))
+    if workload.t > 1:
+        divisor = next(d for d in range(2, workload.t + 1) if workload.t % d == 0)
+        suggestions += suggest("t", [workload.t // divisor])
+    return [Finding("b", workload.b, message, suggestions)]
+
+
+#: Times the tokens at which a projection's FLOPs a byte no longer grow.
+MANY = 1 << 20
+#: Share of the step that all memory-bound products together must take before the rule speaks.
+NOTABLE_BOUND = 0.05
+
+
+@rule("SZ118", source="NVIDIA Matrix Multiplication Background User's Guide, math and memory bounds.", of_costs=True)
+def memory_bound_gemm(context: Context) -> Answer:
+    """No product that takes a notable share of the step is bound by memory instead of arithmetic.
+
+    A product below the ridge point (FLOPs per byte under peak FLOPs over bandwidth: 295 for bf16 on an H100) waits for
+    its operands; the tensor cores idle. Small m (few tokens), small experts and narrow projections are the usual
+    causes.
+
+    Bad: 256 tokens through 4096 x 4096 on H100: 228 FLOPs a byte.
+    Good: 16,384 tokens: 1,820 FLOPs a byte.
+
+    Suggestion: more tokens a microbatch, where that brings the product past the ridge point; for eager attention's
+    scores and values, which are as narrow in any batch, the fused kernel.
+    """
+    workload, step_s = context.workload, context.step_s
+    products = [one for one in context.timed() if isinstance(one[0], Product)]
+    if not products:
+        return NotApplicable("no matrix products")
+    if workload.decode or (not workload.train and workload.s == 1):
+        return NotApplicable("decoding reads every weight for a token a request: it is bound by memory by nature")
+    slow = [one for one in products if one[1].bound == "memory"]
+    spent = sum(seconds for _, _, seconds in slow)
+    if spent < NOTABLE_BOUND * step_s:
+        return ()
+    worst, _, _ = max(slow, key=lambda one: one[2])
+    message = (
+        f"memory-bound products take {spent / step_s:.0%} of the step; the largest is {worst.name} "
+        f"{worst.phase} at {worst.flops / worst.bytes:.0f} FLOPs a byte"
+    )
+    if isinstance(worst, Gemm) and worst.kind == "bmm" and workload.attention == "eager":
+        # A larger batch is more such products, not larger ones: what helps is to keep the scores on chip.
+        return [Finding("attention", workload.attention, message, (Suggestion({"attention": "auto"}),))]
+    most = _in_long_batches(worst)
+    if most is not None and most < context.device.peak(worst.dtype) / context.device.memory.bandwidth_bytes_per_s:
+        return [Finding("b", workload.b, f"{message}, and {most:.0f} in any batch: it is narrow")]
+    return [Finding("b", workload.b, message, larger_microbatch(context, 2 * workload.b))]
+
+
+def _in_long_batches(operator: Operator) -> float | None:
+    """FLOPs a byte that a projection comes to with ever more tokens; None where more tokens are more products."""
+    if not isinstance(operator, Gemm) or operator.kind != "gemm":
+        return None
+    tokens = "k" if operator.phase == "wgrad" else "m"
+    longer = replace(operator, **{tokens: MANY * getattr(operator, tokens)})
+    return longer.flops / longer.bytes
+
+
+#: The part of a step that a `StepCost` gives to waiting.
+WAITING = "waiting for the host"
+#: A smaller share of the step is below what a prediction can tell.
+NOTABLE_WAITING = 0.1
+
+
+@rule(
+    "SZ123",
+    source="Machine Learning Engineering book, 'Kernel launch'; pytorch.org/blog/accelerating-pytorch-with-cuda-graphs",
+    of_costs=True,
+)
+def launch_bound(context: Context) -> Answer:
+    """The device should not wait for the host: a step is no shorter than its kernels take to be launched.
+
+    Every kernel costs the host some microseconds. Where a layer's kernels run in less than that, the device idles,
+    whatever the shapes. What helps: a larger microbatch (as many launches for more work), fewer kernels (torch.compile,
+    fused norms and rotary embedding, grouped products for experts), or none (CUDA graphs).
+
+    Bad: a model of 0.1 B parameters at a microbatch of 1, run eagerly on an H100.
+    Good: the same at a microbatch of 16, or compiled with CUDA graphs.
+
+    Suggestion: the microbatch, doubled until the device hardly waits.
+    """
+    b = context.workload.b
+    if context.workload.serving:
+        return NotApplicable("serving engines replay CUDA graphs: nothing waits for the host")
+    if context.step is None:
+        return NotApplicable("operators were timed one by one, without the host between them")
+    waiting, seconds = context.step.parts.get(WAITING, 0.0), context.step.seconds
+    if waiting < NOTABLE_WAITING * seconds:
+        return ()
+    message = (
+        f"the device waits {waiting / seconds:.0%} of the step for {context.stack} to launch its kernels: they are too "
+        "short. A larger microbatch, torch.compile or CUDA graphs, and grouped products for experts help"
+    )
+    # Twice the work for as many launches leaves less than half of the waiting.
+    times = 2
+    while waiting / seconds / times > NOTABLE_WAITING / 2:
+        times *= 2
+    return [Finding("b", b, message, larger_microbatch(context, times * b, "as many launches for more work"))]
