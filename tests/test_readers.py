@@ -222,3 +222,37 @@ def test_layers_follow_the_network_dense_first_then_experts() -> None:
 def test_a_config_object_reads_as_its_mapping() -> None:
     config = pytest.importorskip("transformers").LlamaConfig(**SMALL)
     assert read_config(config).model == read_config({"model_type": "llama", **SMALL}).model
+
+
+def windows_of(settings: dict[str, Any]) -> list[int | None]:
+    """The attention window of each layer."""
+    blocks = read_config({**SMALL, "num_hidden_layers": 4, "sliding_window": 64, **settings}).model.main.blocks
+    return [block.attention.window for block in blocks for _ in range(block.count)]  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("family", ["qwen2", "qwen3"])
+def test_qwens_layers_slide_from_max_window_layers_on_and_only_where_it_is_switched_on(family: str) -> None:
+    switched = {"model_type": family, "use_sliding_window": True}
+    assert windows_of(switched | {"max_window_layers": 3}) == [None, None, None, 64]
+    assert windows_of(switched | {"max_window_layers": 0}) == [64] * 4
+    assert windows_of({"model_type": family, "max_window_layers": 0}) == [None] * 4
+    listed = ["sliding_attention", "full_attention", "full_attention", "sliding_attention"]
+    assert windows_of(switched | {"max_window_layers": 3, "layer_types": listed}) == [64, None, None, 64]
+
+
+@pytest.mark.parametrize(
+    ("family", "settings", "expected"),
+    [
+        ("mistral", {}, [64, 64, 64, 64]),
+        ("gemma2", {}, [64, None, 64, None]),
+        ("gemma3_text", {}, [64, 64, 64, 64]),  # the sixth of six is whole
+        ("gemma3_text", {"sliding_window_pattern": 2}, [64, None, 64, None]),
+        ("cohere2", {}, [64, 64, 64, None]),
+        ("cohere", {}, [None] * 4),
+        ("gpt_oss", {"num_local_experts": 4, "num_experts_per_tok": 2}, [64, None, 64, None]),
+        ("qwen2_moe", {"num_experts": 4, "moe_intermediate_size": 48}, [None] * 4),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_which_layers_slide(family: str, settings: dict[str, Any], expected: list[int | None]) -> None:
+    assert windows_of({"model_type": family, **settings}) == expected

@@ -420,6 +420,36 @@ def test_accelerates_mesh_is_read_and_an_empty_section_is_nothing(tmp_path: Path
 
 
 @pytest.mark.parametrize(
+    ("fsdp", "zero"),
+    [
+        ({"fsdp_sharding_strategy": "FULL_SHARD"}, 3),
+        ({"fsdp_sharding_strategy": "SHARD_GRAD_OP"}, 2),
+        ({"fsdp_sharding_strategy": "NO_SHARD"}, 0),
+        ({"fsdp_sharding_strategy": "HYBRID_SHARD"}, 3),
+        ({"fsdp_sharding_strategy": 1}, 3),
+        ({"fsdp_sharding_strategy": 2}, 2),
+        ({"fsdp_sharding_strategy": 3}, 0),
+        ({"fsdp_sharding_strategy": 4}, 3),
+        ({"fsdp_version": 2, "fsdp_reshard_after_forward": True}, 3),
+        ({"fsdp_version": 2, "fsdp_reshard_after_forward": False}, 2),
+        ({"fsdp_version": 1}, 3),
+    ],
+)
+def test_accelerates_fsdp_strategy_says_what_is_sharded(tmp_path: Path, fsdp: dict[str, Any], zero: int) -> None:
+    """Gradients and optimizer states alone (SHARD_GRAD_OP, or no resharding after the forward) are ZeRO 2."""
+    file = tmp_path / "accelerate.yaml"
+    file.write_text(json.dumps({"distributed_type": "FSDP", "num_processes": 8, "fsdp_config": fsdp}))
+    assert read_config(Source({"model_type": "gpt2"}, training=(str(file),))).workload["zero"] == zero
+
+
+@pytest.mark.parametrize(("fsdp", "zero"), [("full_shard auto_wrap", 3), ("hybrid_shard", 3), ("shard_grad_op", 2)])
+def test_the_trainers_fsdp_words_say_what_is_sharded(tmp_path: Path, fsdp: str, zero: int) -> None:
+    file = tmp_path / "args.json"
+    file.write_text(json.dumps({"per_device_train_batch_size": 1, "fsdp": fsdp}))
+    assert read_config(Source({"model_type": "gpt2"}, training=(str(file),))).workload["zero"] == zero
+
+
+@pytest.mark.parametrize(
     ("zero", "expected"),
     [
         ({"stage": 2}, "data"),
