@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from shapes.errors import InputError, positive_int
 
+#: More layers than any model has; the pattern of layers is walked, so it must end.
+MAX_LAYERS = 10_000
 _MISSING = object()
 
 
@@ -34,7 +36,7 @@ class Fields:
         self.asked: set[str] = set() if asked is None else asked
         self.present = present
         self.flags: set[str] = set()
-        self._defaults = defaults or {}
+        self.defaults = defaults or {}
 
     def key_of(self, *names: str) -> str:
         """The name under which the first of ``names`` stands in the file, dotted if nested; else the first name."""
@@ -42,7 +44,7 @@ class Fields:
 
     def raw(self, *names: str, default: Any = _MISSING) -> Any:
         self.asked.update(self.prefix + name for name in names)
-        for source in (self.config, self._defaults):
+        for source in (self.config, self.defaults):
             for name in names:
                 if name in source:
                     return source[name]
@@ -54,6 +56,10 @@ class Fields:
         """Names that the model's class has no use for here, whatever they say: nothing is lost by not reading them."""
         self.asked.update(self.prefix + name for name in names)
 
+    def error(self, expected: str, *names: str) -> InputError:
+        """An error about the named field's value."""
+        return InputError(expected, where=self.where, key=self.key_of(*names), value=self.raw(*names, default=None))
+
     def integer(self, *names: str, default: Any = _MISSING) -> int:
         """A positive integer."""
         value = self.raw(*names, default=default)
@@ -64,13 +70,6 @@ class Fields:
         value = self.raw(*names, default=None)
         return None if value is None else positive_int(value, self.key_of(*names), where=self.where)
 
-    def kv_heads(self, found: int | None, heads: int, *names: str) -> int:
-        """Key/value heads ``found`` under ``names``: one for every head where there are none; they divide the heads."""
-        kv_heads = found or heads
-        if heads % kv_heads:
-            raise self.error(f"expected a divisor of the {heads} attention heads", *names)
-        return kv_heads
-
     def count(self, *names: str, default: int = 0) -> int:
         """An integer of zero or more; null is ``default``."""
         value = self.raw(*names, default=default)
@@ -78,16 +77,41 @@ class Fields:
             return default if value is None else 0
         return positive_int(value, self.key_of(*names), where=self.where)
 
+    def layers(self, *names: str) -> int:
+        """A number of layers, within what any model has."""
+        layers = self.integer(*names)
+        if layers > MAX_LAYERS:
+            raise self.error(f"expected at most {MAX_LAYERS} layers", *names)
+        return layers
+
+    def quotient(self, whole: int, number: int, what: str, *names: str) -> int:
+        """``whole / number``; an error about the field that says ``number`` unless that divides ``what``."""
+        if whole % number:
+            raise self.error(f"expected a divisor of {what}", *names)
+        return whole // number
+
+    def kv_heads(self, heads: int, *names: str) -> int:
+        """Key/value heads: one for every head where there are none; they divide the heads."""
+        kv_heads = self.optional(*names) or heads
+        self.quotient(heads, kv_heads, f"the {heads} attention heads", *names)
+        return kv_heads
+
+    def top_k(self, experts: int, *names: str, default: Any = _MISSING) -> int:
+        """The experts that a token meets, of so many."""
+        top_k = self.integer(*names, default=default)
+        if top_k > experts:
+            raise self.error(f"expected at most the {experts} experts there are", *names)
+        return top_k
+
     def flag(self, *names: str, default: bool = False) -> bool:
         value = self.raw(*names, default=default)
         if found := self.present.intersection(names):
             self.flags |= found
             return True
-        if value is None:
-            return default
-        if not isinstance(value, bool):
-            raise InputError("expected true or false", where=self.where, key=self.key_of(*names), value=value)
-        return value
+        return bool(self._checked(value, bool, "expected true or false", default, *names))
+
+    def text(self, *names: str, default: str = "") -> str:
+        return str(self._checked(self.raw(*names, default=default), str, "expected a string", default, *names))
 
     def number(self, *names: str, default: float = 0.0) -> float:
         """A finite number of zero or more."""
@@ -95,16 +119,8 @@ class Fields:
         if value is None:
             return default
         if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < 1e18:
-            raise InputError("expected a number of at least 0", where=self.where, key=self.key_of(*names), value=value)
+            raise self.error("expected a number of at least 0", *names)
         return float(value)
-
-    def text(self, *names: str, default: str = "") -> str:
-        value = self.raw(*names, default=default)
-        if value is None:
-            return default
-        if not isinstance(value, str):
-            raise InputError("expected a string", where=self.where, key=self.key_of(*names), value=value)
-        return value
 
     def strings(self, name: str, length: int) -> list[str] | None:
         """A list of ``length`` strings, or None where absent."""
@@ -112,29 +128,36 @@ class Fields:
         if value is None:
             return None
         if not isinstance(value, list) or len(value) != length or not all(isinstance(item, str) for item in value):
-            raise InputError(
-                f"expected a list of {length} strings", where=self.where, key=self.key_of(name), value=value
-            )
+            raise self.error(f"expected a list of {length} strings", name)
         return value
 
     def integers(self, name: str) -> list[int]:
         """A list of integers of zero or more (at most a million); absent: empty."""
         value = self.raw(name, default=None) or []
-        if (
-            not isinstance(value, list)
-            or len(value) > 1_000_000
-            or not all(isinstance(item, int) and not isinstance(item, bool) and item >= 0 for item in value)
-        ):
-            raise InputError("expected a list of integers", where=self.where, key=self.key_of(name), value=value)
-        return value
+        few = isinstance(value, list) and len(value) <= 1_000_000
+        if not few or not all(isinstance(item, int) and not isinstance(item, bool) and item >= 0 for item in value):
+            raise self.error("expected a list of integers", name)
+        return list(value)
 
-    def nested(self, *names: str, defaults: Mapping[str, Any] | None = None) -> Fields:
+    def nested(self, *names: str) -> Fields:
         """The mapping under the first of ``names`` that is present."""
-        value = self.raw(*names, default={})
-        if not isinstance(value, Mapping):
-            raise InputError("expected an object", where=self.where, key=self.key_of(*names), value=value)
-        return Fields(value, self.where, defaults=defaults, prefix=self.key_of(*names) + ".", asked=self.asked)
+        value = self._checked(self.raw(*names, default={}), Mapping, "expected an object", None, *names)
+        if value is None:
+            raise self.error("expected an object", *names)
+        return Fields(value, self.where, prefix=self.key_of(*names) + ".", asked=self.asked)
 
-    def error(self, expected: str, *names: str) -> InputError:
-        """An error about the named field's value."""
-        return InputError(expected, where=self.where, key=self.key_of(*names), value=self.raw(*names, default=None))
+    def automatic(self, *names: str) -> int | None:
+        """A count; None where it is absent, zero or "auto", which leaves it to another file."""
+        return None if self.raw(*names, default=None) == "auto" else self.count(*names) or None
+
+    def given(self, read: Callable[..., int | None], **names: str | tuple[str, ...]) -> dict[str, Any]:
+        """Workload fields -> what ``read`` finds under these names, of those that the file gives."""
+        spelled = {key: (name,) if isinstance(name, str) else name for key, name in names.items()}
+        return {key: value for key, each in spelled.items() if (value := read(*each))}
+
+    def _checked(self, value: Any, kind: Any, expected: str, default: Any, *names: str) -> Any:
+        if value is None:
+            return default
+        if not isinstance(value, kind):
+            raise self.error(expected, *names)
+        return value

@@ -9,7 +9,7 @@ from shapes.errors import InputError, shorten
 from shapes.model import AttentionShape, Block, MlpShape, ModelShape, MoeShape, Stack
 from sizer.readers.deepspeed import zero_optimization
 from sizer.readers.fields import Fields
-from sizer.readers.hf_blocks import layer_count, run_lengths
+from sizer.readers.hf_blocks import run_lengths
 from sizer.readers.optimizers import optimizer
 from sizer.readers.reading import Reading
 from sizer.readers.tokenizers import tokenizer_size
@@ -62,7 +62,7 @@ def normalised(config: Mapping[str, Any]) -> dict[str, Any]:
 def read(config: Mapping[str, Any], where: str) -> Reading:
     """Without vocab_size the named tokenizer's is taken, else GPT-2's, and padded; a note says so."""
     fields = Fields(normalised(config), where)
-    kinds, left = _attention_kinds(fields, layer_count(fields, "num_layers"))
+    kinds, left = _attention_kinds(fields, fields.layers("num_layers"))
     hidden, heads = fields.integer("hidden_size"), fields.integer("num_attention_heads")
     if hidden % heads:
         raise fields.error(f"expected a divisor of hidden_size = {hidden}", "num_attention_heads")
@@ -143,7 +143,7 @@ def _attention(
     fields: Fields, hidden: int, heads: int, weights: int
 ) -> tuple[AttentionShape, tuple[tuple[str, int], ...]]:
     """Attention, and the norm that its queries and keys share (a weight for every head's every channel)."""
-    kv = fields.kv_heads(fields.optional("num_kv_heads"), heads, "num_kv_heads")
+    kv = fields.kv_heads(heads, "num_kv_heads")
     share = min(fields.number("rotary_pct", default=1.0), 1.0)
     rotary = int(hidden // heads * share) if fields.text("pos_emb", default="learned") == "rotary" else 0
     bias = fields.flag("use_bias_in_attn_linear", default=True)

@@ -3,11 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
-from shapes.model import AttentionShape, Block, MlpShape, ModelShape, MoeShape, RecurrentShape, Stack
+from shapes.model import Block, MlpShape, ModelShape, MoeShape, RecurrentShape, Stack
 from sizer.readers.fields import Fields
-from sizer.readers.hf_blocks import HIDDEN, Mlp, attention, layer_count, rotary_share, run_lengths
-from sizer.readers.hf_moe import sparse_qwen, with_experts
+from sizer.readers.hf_blocks import (
+    Attention,
+    Builder,
+    Mlp,
+    attention,
+    flag,
+    hidden_size,
+    layer_count,
+    mlp,
+    model_of,
+    rotary_share,
+    run_lengths,
+    with_experts,
+)
+from sizer.readers.hf_decoders import sparse_qwen
 
 #: Names of layers, of transformers 5 and before; the letters are nemotron_h's.
 _KINDS = {
@@ -24,6 +38,7 @@ _KINDS = {
 }
 #: Tokens of a chunk in transformers' ``chunk_gated_delta_rule`` and in fla's.
 DELTA_CHUNK = 64
+_BIAS = flag("attention_bias")
 
 
 def _kinds(fields: Fields, listed: list[str], *names: str) -> list[str]:
@@ -34,25 +49,17 @@ def _kinds(fields: Fields, listed: list[str], *names: str) -> list[str]:
 
 
 def _layer_types(fields: Fields, usual: Callable[[int], str]) -> list[str]:
-    layers = layer_count(fields)
-    listed = next(
-        (found for name in ("layer_types", "layers_block_type") if (found := fields.strings(name, layers))), None
-    )
-    return _kinds(fields, listed or [usual(layer) for layer in range(layers)], "layer_types", "layers_block_type")
+    layers, names = layer_count(fields), ("layer_types", "layers_block_type")
+    listed = next((found for name in names if (found := fields.strings(name, layers))), None)
+    return _kinds(fields, listed or [usual(layer) for layer in range(layers)], *names)
 
 
 def _model(fields: Fields, blocks: list[Block]) -> ModelShape:
-    stack = Stack("decoder", fields.integer(*HIDDEN), run_lengths(blocks))
-    return ModelShape(
-        fields.text("model_type"),
-        (stack,),
-        vocab=fields.integer("vocab_size"),
-        tied=fields.flag("tie_word_embeddings"),
-    )
+    return model_of(fields, Stack("decoder", hidden_size(fields), run_lengths(blocks)))
 
 
 def _both(
-    fields: Fields, kinds: list[str], core: AttentionShape, mixer: RecurrentShape, mlps: Callable[[int], Mlp]
+    fields: Fields, kinds: list[str], core: Attention, mixer: RecurrentShape, mlps: Callable[[int], Mlp]
 ) -> ModelShape:
     """Layers of a mixer, attention or recurrent, and an MLP each."""
     blocks = [
@@ -62,21 +69,27 @@ def _both(
     return _model(fields, blocks)
 
 
-def _mamba(
-    fields: Fields, heads: int, dim: int, groups: str, state: str, conv: str, chunk: str, **traits: bool
+def mamba(
+    fields: Fields, heads: int, dim: int, groups: int, name: str, state: int, chunk: int, **traits: Any
 ) -> RecurrentShape:
-    shared = fields.integer(groups)
-    if heads % shared:
-        raise fields.error(f"expected a divisor of the {heads} Mamba heads", groups)
+    """Mamba-2 of so many heads and groups of them, which the key ``name`` says."""
+    fields.quotient(heads, groups, f"the {heads} Mamba heads", name)
+    return RecurrentShape("mamba2", heads, dim, groups, state, chunk, norm=heads * dim, **traits)
+
+
+def delta_net(fields: Fields, read: Callable[[str], int], norm_weights: int = 1, **traits: Any) -> RecurrentShape:
+    """A gated delta net by its ``linear_`` keys, which ``read`` reads."""
+    values, keys, dim = (read(f"linear_{name}") for name in ("num_value_heads", "num_key_heads", "value_head_dim"))
+    fields.quotient(values, keys, f"the {values} value heads", "linear_num_key_heads")
     return RecurrentShape(
-        "mamba2",
-        heads,
+        "gated_delta",
+        values,
         dim,
-        shared,
-        fields.integer(state),
-        fields.integer(chunk),
-        conv=fields.integer(conv),
-        norm=heads * dim,
+        keys,
+        read("linear_key_head_dim"),
+        DELTA_CHUNK,
+        conv=read("linear_conv_kernel_dim"),
+        norm=norm_weights * dim,
         **traits,
     )
 
@@ -89,15 +102,15 @@ def nemotron_h(fields: Fields) -> ModelShape:
         raise fields.error("expected a list of layer types", "layers_block_type", "layer_types")
     fields.ignore("num_hidden_layers", "expand", "mamba_expand", "mtp_hybrid_override_pattern", "mtp_layers_block_type")
     kinds = _kinds(fields, listed or ["linear_attention", "moe", "full_attention", "mlp"], "hybrid_override_pattern")
-    core = attention(fields, rotary_share=0.0)
-    mixer = _mamba(
+    mixer = mamba(
         fields,
         fields.integer("mamba_num_heads"),
         fields.integer("mamba_head_dim"),
+        fields.integer("n_groups"),
         "n_groups",
-        "ssm_state_size",
-        "conv_kernel",
-        "chunk_size",
+        fields.integer("ssm_state_size"),
+        fields.integer("chunk_size"),
+        conv=fields.integer("conv_kernel"),
         bias=fields.flag("use_bias"),
         conv_bias=fields.flag("use_conv_bias", default=True),
     )
@@ -105,7 +118,6 @@ def nemotron_h(fields: Fields) -> ModelShape:
     dense = MlpShape(fields.integer("intermediate_size"), False, bias)
     moe: MoeShape | None = None
     if "moe" in kinds:
-        beside = MlpShape(fields.integer("moe_shared_expert_intermediate_size"), False, bias)
         moe = with_experts(
             fields,
             fields.integer("moe_intermediate_size"),
@@ -113,11 +125,11 @@ def nemotron_h(fields: Fields) -> ModelShape:
             latent=fields.optional("moe_latent_size"),
             bias=bias,
             router_dtype="fp32",
-            shared=beside,
+            shared=MlpShape(fields.integer("moe_shared_expert_intermediate_size"), False, bias),
         )
     parts = {
         "recurrent": Block(None, None, mixer=mixer, norms=1),
-        "attention": Block(core, None, norms=1),
+        "attention": Block(attention(rotary=0.0)(fields)(0), None, norms=1),
         "mlp": Block(None, dense, norms=1),
         "moe": Block(None, moe, norms=1),
     }
@@ -126,41 +138,40 @@ def nemotron_h(fields: Fields) -> ModelShape:
 
 def bamba(fields: Fields) -> ModelShape:
     """Mamba-2 layers but where ``attn_layer_indices`` say attention, each with an MLP; half of a head is rotated."""
-    indices = set(fields.integers("attn_layer_indices"))
+    indices = fields.integers("attn_layer_indices")
     kinds = ["attention" if layer in indices else "recurrent" for layer in range(layer_count(fields))]
-    core = attention(fields, qkv_bias=(bias := fields.flag("attention_bias")), o_bias=bias, rotary_share=0.5)
-    mlp = MlpShape(fields.integer("intermediate_size"), bias=fields.flag("mlp_bias"))
-    return _both(fields, kinds, core, _named_mamba(fields), lambda _: mlp)
+    core = attention(bias=_BIAS, rotary=0.5)(fields)(0)
+    return _both(fields, kinds, core, _named_mamba(fields), mlp(bias=flag("mlp_bias"))(fields))
 
 
 def granite_hybrid(fields: Fields) -> ModelShape:
     """Mamba-2 or attention, then experts (none where there are 0) beside a shared MLP."""
     kinds = _layer_types(fields, lambda _: "linear_attention")
     rotated = fields.text("position_embedding_type") == "rope"
-    bias = fields.flag("attention_bias")
-    core = attention(fields, qkv_bias=bias, o_bias=bias, rotary_share=1.0 if rotated else 0.0)
+    core = attention(bias=_BIAS, rotary=1.0 if rotated else 0.0)(fields)(0)
     shared = MlpShape(fields.integer("shared_intermediate_size"), fused_gate_up=True)
-    mlp: Mlp = shared
+    part: Mlp = shared
     if fields.count("num_local_experts"):
-        mlp = with_experts(fields, fields.integer("intermediate_size"), shared=shared)
-    return _both(fields, kinds, core, _named_mamba(fields), lambda _: mlp)
+        part = with_experts(fields, fields.integer("intermediate_size"), shared=shared)
+    return _both(fields, kinds, core, _named_mamba(fields), lambda _: part)
 
 
 def _named_mamba(fields: Fields) -> RecurrentShape:
     heads = fields.integer("mamba_n_heads")
-    inside = fields.integer("mamba_expand") * fields.integer(*HIDDEN)
+    inside = fields.integer("mamba_expand") * hidden_size(fields)
     given = fields.raw("mamba_d_head", default="auto")
     dim = inside // heads if given == "auto" else fields.integer("mamba_d_head")
     if heads * dim != inside:
         raise fields.error(f"expected mamba_n_heads x mamba_d_head = {inside}", "mamba_n_heads")
-    return _mamba(
+    return mamba(
         fields,
         heads,
         dim,
+        fields.integer("mamba_n_groups"),
         "mamba_n_groups",
-        "mamba_d_state",
-        "mamba_d_conv",
-        "mamba_chunk_size",
+        fields.integer("mamba_d_state"),
+        fields.integer("mamba_chunk_size"),
+        conv=fields.integer("mamba_d_conv"),
         bias=fields.flag("mamba_proj_bias"),
         conv_bias=fields.flag("mamba_conv_bias", default=True),
     )
@@ -170,23 +181,14 @@ def qwen3_next(fields: Fields) -> ModelShape:
     """Three gated delta nets for each layer of gated attention, experts beside a gated shared one."""
     every = fields.count("full_attention_interval", default=4) or 4
     kinds = _layer_types(fields, lambda layer: "linear_attention" if (layer + 1) % every else "full_attention")
-    bias = fields.flag("attention_bias")
-    core = attention(
-        fields, qkv_bias=bias, o_bias=bias, qk_norm="head", gated=True, rotary_share=rotary_share(fields, 0.25)
-    )
-    values, keys = fields.integer("linear_num_value_heads"), fields.integer("linear_num_key_heads")
-    if values % keys:
-        raise fields.error(f"expected a divisor of the {values} value heads", "linear_num_key_heads")
-    dim = fields.integer("linear_value_head_dim")
-    mixer = RecurrentShape(
-        "gated_delta",
-        values,
-        dim,
-        keys,
-        fields.integer("linear_key_head_dim"),
-        DELTA_CHUNK,
-        conv=fields.integer("linear_conv_kernel_dim"),
-        norm=dim,
-        gates_apart=True,
-    )
-    return _both(fields, kinds, core, mixer, sparse_qwen(fields, shared=True))
+    core = attention(bias=_BIAS, qk_norm="head", gated=True, rotary=rotary_share(0.25))(fields)(0)
+    mixer = delta_net(fields, fields.integer, gates_apart=True)
+    return _both(fields, kinds, core, mixer, sparse_qwen(shared=True)(fields))
+
+
+HYBRIDS: dict[str, Builder] = {
+    "bamba": bamba,
+    "granitemoehybrid": granite_hybrid,
+    "nemotron_h": nemotron_h,
+    "qwen3_next": qwen3_next,
+}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -11,66 +11,17 @@ from typing import Any
 
 from shapes.errors import InputError
 from shapes.model import ModelShape
-from sizer.readers import hf_dense, hf_encoder, hf_hybrid, hf_moe
 from sizer.readers.fields import Fields
-from sizer.readers.hf_blocks import HEADS, HIDDEN, LAYERS, POSITIONS
+from sizer.readers.hf_blocks import EXPERTS, HEADS, HIDDEN, LAYERS, POSITIONS, TOP_K
+from sizer.readers.hf_decoders import DENSE, MIXTURES
+from sizer.readers.hf_encoder import ENCODERS
+from sizer.readers.hf_hybrid import HYBRIDS
 from sizer.readers.reading import Reading, UnknownModelType
 
 NAME = "huggingface"
-Builder = Callable[[Fields], ModelShape]
 
-BUILDERS: dict[str, Builder] = {
-    "bamba": hf_hybrid.bamba,
-    "bart": hf_encoder.bart,
-    "bert": hf_encoder.bert,
-    "bloom": hf_dense.bloom,
-    "cohere": hf_dense.cohere,
-    "cohere2": hf_dense.cohere,
-    "deepseek_v2": hf_moe.deepseek,
-    "deepseek_v3": hf_moe.deepseek,
-    "falcon": hf_dense.falcon,
-    "gemma": hf_dense.gemma,
-    "gemma2": hf_dense.gemma2,
-    "gemma3_text": hf_dense.gemma2,
-    "glm4": hf_dense.glm4,
-    "glm4_moe": hf_moe.glm4_moe,
-    "gpt2": hf_dense.gpt2,
-    "gpt_bigcode": hf_dense.gpt2,
-    "gpt_neox": hf_dense.gpt_neox,
-    "gpt_oss": hf_moe.gpt_oss,
-    "gptj": hf_dense.gptj,
-    "granitemoehybrid": hf_hybrid.granite_hybrid,
-    "kimi_k2": hf_moe.deepseek,
-    "llama": hf_dense.llama,
-    "llama4_text": hf_moe.llama4,
-    "minimax_m2": hf_moe.minimax_m2,
-    "mistral": hf_dense.llama,
-    "mixtral": hf_moe.mixtral,
-    "mpt": hf_dense.mpt,
-    "nemotron_h": hf_hybrid.nemotron_h,
-    "olmo": hf_dense.olmo,
-    "olmo2": hf_dense.olmo,
-    "opt": hf_dense.opt,
-    "phi": hf_dense.phi,
-    "phi3": hf_dense.phi3,
-    "qwen2": hf_dense.qwen2,
-    "qwen2_5_vl_text": hf_dense.qwen2,
-    "qwen2_moe": hf_moe.qwen_moe,
-    "qwen2_vl_text": hf_dense.qwen2,
-    "qwen3": hf_dense.qwen3,
-    "qwen3_moe": hf_moe.qwen_moe,
-    "qwen3_next": hf_hybrid.qwen3_next,
-    "qwen3_vl_text": hf_dense.qwen3,
-    "roberta": hf_encoder.bert,
-    "siglip_vision_model": hf_encoder.siglip,
-    "stablelm": hf_dense.stablelm,
-    "starcoder2": hf_dense.starcoder2,
-    "t5": hf_encoder.t5,
-    "vit": hf_encoder.vit,
-    "whisper": hf_encoder.whisper,
-}
-
-HYBRID = frozenset(name for name, builder in BUILDERS.items() if builder.__module__ == hf_hybrid.__name__)
+#: model_type -> how its fields become a ModelShape.
+BUILDERS = {**DENSE, **MIXTURES, **HYBRIDS, **ENCODERS}
 
 #: Types that hold the part we size under a key: type -> (key, that part's type where it does not say, the part).
 NESTED: dict[str, tuple[str, str, str]] = {
@@ -97,8 +48,8 @@ KEYS: dict[str, tuple[str, ...]] = {
     "kv_heads": ("num_key_value_heads", "num_kv_heads"),
     "head_dim": ("head_dim", "d_kv"),
     "d_ff": ("intermediate_size", "n_inner", "ffn_dim", "ffn_hidden_size", "d_ff"),
-    "experts": hf_moe.EXPERTS,
-    "top_k": hf_moe.TOP_K,
+    "experts": EXPERTS,
+    "top_k": TOP_K,
     "expert_d_ff": ("moe_intermediate_size", "intermediate_size"),
     "shared_d_ff": ("shared_expert_intermediate_size",),
     "linear_value_heads": ("linear_num_value_heads",),
@@ -170,7 +121,7 @@ def _in_file_terms(error: InputError, fields: Fields, where: str) -> InputError:
 
 
 def _keys(fields: Fields, model: ModelShape) -> dict[str, str]:
-    known = {**fields._defaults, **fields.config}
+    known = {**fields.defaults, **fields.config}
     keys = {
         dimension: fields.prefix + next(name for name in names if name in known)
         for dimension, names in KEYS.items()
@@ -198,7 +149,7 @@ def _notes(config: Mapping[str, Any], model_type: str, part: str | None) -> tupl
         notes.append("quantization_config is not read: --dtype decides")
     if config.get("num_nextn_predict_layers"):
         notes.append("multi-token-prediction layers (num_nextn_predict_layers) are left out, as transformers does")
-    if model_type in HYBRID:
+    if model_type in HYBRIDS:
         notes.append("recurrent layers as their fused kernels run (mamba-ssm, fla); no scan kernel was measured")
     if model_type == "llama4_text":
         notes.append(

@@ -8,7 +8,6 @@ from typing import Any
 from shapes.model import AttentionShape, Block, MlpShape, ModelShape, MoeShape, Stack
 from shapes.model.layers import QkNorm
 from sizer.readers.fields import Fields
-from sizer.readers.hf_blocks import layer_count
 from sizer.readers.reading import Reading
 
 NAME = "litgpt"
@@ -35,7 +34,7 @@ def matches(config: Mapping[str, Any]) -> bool:
 def read(config: Mapping[str, Any], where: str) -> Reading:
     """Absent keys take ``litgpt.Config``'s defaults."""
     fields = Fields(config, where)
-    hidden, heads, layers = fields.integer("n_embd"), fields.integer("n_head"), layer_count(fields, "n_layer")
+    hidden, heads, layers = fields.integer("n_embd"), fields.integer("n_head"), fields.layers("n_layer")
     norm = 1 if "RMSNorm" in fields.text("norm_class_name", default="LayerNorm") else 2
     if norm == 2 and "OLMo" in fields.text("name"):
         norm = 0  # OLMo's layer norms learn nothing
@@ -62,7 +61,7 @@ def read(config: Mapping[str, Any], where: str) -> Reading:
 
 
 def _attention(fields: Fields, hidden: int, heads: int) -> AttentionShape:
-    groups = fields.kv_heads(fields.optional("n_query_groups"), heads, "n_query_groups")
+    groups = fields.kv_heads(heads, "n_query_groups")
     size = fields.optional("head_size")
     if size is None and hidden % heads:
         raise fields.error(f"expected a divisor of n_embd = {hidden}, or a head_size", "n_head")

@@ -8,7 +8,7 @@ from typing import Any
 from shapes.errors import InputError
 from shapes.model import AttentionShape, Block, MlpShape, ModelShape, MoeShape, Stack
 from sizer.readers.fields import Fields
-from sizer.readers.hf_blocks import layer_count, run_lengths
+from sizer.readers.hf_blocks import run_lengths
 from sizer.readers.reading import Reading
 
 NAME = "meta"
@@ -35,8 +35,8 @@ def matches(config: Mapping[str, Any]) -> bool:
 def read(config: Mapping[str, Any], where: str) -> Reading:
     """d_ff is ``hidden_dim`` if given, else multiple_of * ceil(multiplier * floor(8 dim / 3) / multiple_of)."""
     fields = Fields(config, where)
-    dim, heads, layers = fields.integer("dim"), fields.integer("n_heads"), layer_count(fields, "n_layers")
-    kv = fields.kv_heads(fields.optional("n_kv_heads"), heads, "n_kv_heads")
+    dim, heads, layers = fields.integer("dim"), fields.integer("n_heads"), fields.layers("n_layers")
+    kv = fields.kv_heads(heads, "n_kv_heads")
     for key, what in REFUSED.items():
         if fields.raw(key, default=None) not in (None, "transformer", -1, 0):
             raise fields.error(f"has no formula here: {what}", key)

@@ -9,7 +9,6 @@ from typing import Any
 from shapes.errors import InputError
 from shapes.model import AttentionShape, Block, MlpShape, ModelShape, Stack
 from sizer.readers.fields import Fields
-from sizer.readers.hf_blocks import layer_count
 from sizer.readers.reading import Reading
 
 NAME = "nanogpt"
@@ -88,7 +87,7 @@ def read(config: Mapping[str, Any], where: str) -> Reading:
     fields = Fields(config, where, defaults=defaults)
     for name in ("dataset", "init_from"):
         fields.text(name)
-    hidden, heads, layers = fields.integer("n_embd"), fields.integer("n_head"), layer_count(fields, "n_layer")
+    hidden, heads, layers = fields.integer("n_embd"), fields.integer("n_head"), fields.layers("n_layer")
     if hidden % heads:
         raise fields.error(f"expected a divisor of n_embd = {hidden}", "n_head")
     bias, positions = fields.flag("bias"), fields.integer("block_size")

@@ -6,8 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from sizer.readers.fields import Fields
-from sizer.readers.hf_blocks import MAX_LAYERS
+from sizer.readers.fields import MAX_LAYERS, Fields
 from sizer.readers.megatron.layout import workload
 from sizer.readers.megatron.models import build
 from sizer.readers.optimizers import optimizer

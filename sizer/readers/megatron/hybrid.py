@@ -9,8 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from shapes.model import Block, Linear, MlpShape, MoeShape, RecurrentShape
-from sizer.readers.fields import Fields
-from sizer.readers.hf_blocks import MAX_LAYERS
+from sizer.readers.fields import MAX_LAYERS, Fields
 
 NAMES = ("hybrid_layer_pattern", "hybrid_override_pattern")
 #: Chunks of tokens in which the scans run: MambaMixer's default, and fla's for a delta rule.

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from shapes.model import AttentionShape, Block, Linear, MlaShape, MlpShape, ModelShape, MoeShape, Stack
-from sizer.readers.fields import Fields
-from sizer.readers.hf_blocks import MAX_LAYERS, layer_count, run_lengths
+from sizer.readers.fields import MAX_LAYERS, Fields
+from sizer.readers.hf_blocks import run_lengths
 from sizer.readers.megatron.hybrid import HybridParts, delta_net, pattern_of, predicting
 from sizer.readers.megatron.vocabulary import vocabulary
 
@@ -105,7 +105,7 @@ def _gpt(fields: Fields, flat: Mapping[str, Any]) -> tuple[ModelShape, tuple[str
 
 
 def _layers(fields: Fields, hidden: int, weights: int, dropout: float) -> list[Block]:
-    layers = layer_count(fields, "num_layers")
+    layers = fields.layers("num_layers")
     sparse = _sparse(fields, layers)
     windowed = _layer_flags(fields, "window_attn_skip_freq", layers, lambda layer, every: (layer + 1) % every != 0)
     recurrent, mixer = [False] * layers, None
@@ -147,7 +147,7 @@ def attention(fields: Fields, *, causal: bool = True, cross: bool = False, windo
             latent_norm=norm_weights(fields) if normed else 0,
         )
     fields.ignore("group_query_attention")  # num_query_groups says it
-    groups = fields.kv_heads(fields.optional("num_query_groups"), heads, "num_query_groups")
+    groups = fields.kv_heads(heads, "num_query_groups")
     if channels is None and hidden % heads:
         raise fields.error(f"expected a divisor of hidden_size = {hidden}, or kv_channels", "num_attention_heads")
     dim = channels or hidden // heads
@@ -321,7 +321,7 @@ def _bert(fields: Fields, flat: Mapping[str, Any]) -> tuple[ModelShape, tuple[st
         attention(fields, causal=False),
         mlp(fields),
         norm_weights=weights,
-        count=layer_count(fields, "num_layers"),
+        count=fields.layers("num_layers"),
         dropout=fields.number("hidden_dropout", default=0.1),
     )
     types = (("token_type_embeddings", 2 * hidden),)
@@ -347,8 +347,8 @@ def _t5(fields: Fields, flat: Mapping[str, Any]) -> tuple[ModelShape, tuple[str,
     """T5: learned positions that encoder and decoder share, and a bias in the head."""
     hidden, weights = fields.integer("hidden_size"), norm_weights(fields)
     dropout = fields.number("hidden_dropout", default=0.1)
-    one = layer_count(fields, "encoder_num_layers", "num_layers")
-    two = layer_count(fields, "decoder_num_layers", "num_layers", "encoder_num_layers")
+    one = fields.layers("encoder_num_layers", "num_layers")
+    two = fields.layers("decoder_num_layers", "num_layers", "encoder_num_layers")
     encoder = Block(attention(fields, causal=False), mlp(fields), norm_weights=weights, count=one, dropout=dropout)
     decoder = Block(
         attention(fields),
