@@ -355,14 +355,6 @@ def test_experts_in_a_latent_space_are_smaller_and_projected_to() -> None:
             "--overlap-grad-reduce --use-distributed-optimizer --tp-comm-overlap --moe-shared-expert-overlap",
             {"no_overlap": "gather"},
         ),
-        # Gathers of updated weights are late only where the gradients' reduction is early, and only with sharded states.
-        ("--use-distributed-optimizer", {"no_overlap": "tensor-forward,data"}),
-        ("--overlap-grad-reduce", {"no_overlap": "tensor-forward"}),
-        ("--overlap-param-gather --use-distributed-optimizer", {"no_overlap": "tensor-forward,data"}),
-        (
-            "--overlap-grad-reduce --overlap-param-gather --use-distributed-optimizer",
-            {"no_overlap": "tensor-forward"},
-        ),
         (
             "--overlap-grad-reduce --use-torch-fsdp2 --no-overlap-p2p-communication --overlap-moe-expert-parallel-comm",
             {"no_overlap": "tensor-forward,pipeline"},
