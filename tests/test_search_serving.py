@@ -53,6 +53,15 @@ def test_each_candidate_is_decoded_as_check_prices_a_decode_step(what: str) -> N
         assert training_gain(one) * decode_gain(one) == pytest.approx(one.gain**2)
 
 
+def test_the_gain_of_serving_is_the_geometric_mean_of_both_speedups() -> None:
+    # Twice as fast in one and half as fast in the other is no gain; an arithmetic mean would have it at 1.25.
+    result = search(LLAMA, what="vocab", limits=Limits(0.02), serving=SERVING, objective="step-time", top=2)
+    for one in result.candidates:
+        assert one.decode_speedup != pytest.approx(one.speedup, rel=1e-4)
+        assert one.gain == pytest.approx((one.speedup * one.decode_speedup) ** 0.5, rel=1e-12)
+        assert one.value == pytest.approx(1 / one.gain, rel=1e-12)
+
+
 def test_no_candidate_beats_the_front_in_both() -> None:
     result = search(LLAMA, what="model", limits=Limits(0.02, vary=("kv-ratio",)), serving=SERVING)
     assert len(result.front) > 1
