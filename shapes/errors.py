@@ -41,9 +41,15 @@ class InputError(ValueError):
         return ": ".join(parts)
 
 
+class ManyIntegers:
+    """What runs through formulas as an integer and is many: a column of `shapes.columns`, which needs numpy."""
+
+    __slots__ = ()
+
+
 def positive_int(value: object, key: str, *, where: str | None = None, maximum: int = 2**48) -> int:
     """``value`` if it is an integer of 1..maximum, else an InputError. Booleans and floats are refused."""
-    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= maximum:
+    if isinstance(value, bool) or not isinstance(value, int | ManyIntegers) or not 1 <= value <= maximum:
         raise InputError(f"expected an integer between 1 and {maximum}", where=where, key=key, value=value)
     return value
 

@@ -281,15 +281,27 @@ def predict_gemm(
     except ValueError:
         shapes = " and ".join(str(array.shape) for array in dimensions)
         raise InputError(f"expected arrays that broadcast, found shapes {shapes}", key="m, n, k, batch") from None
-    flat = [array.ravel() for array in arrays]
-    seconds = np.empty(flat[0].size)
+    sizes = np.array([array.ravel() for array in arrays])
+    return gemm_seconds(sizes, size, out, layout, constants, alignment, limits).reshape(arrays[0].shape)
+
+
+def gemm_seconds(
+    sizes: Integers,
+    size: int,
+    out: int,
+    layout: Layout,
+    constants: GemmConstants,
+    alignment: AlignmentConstants,
+    limits: Limits,
+) -> Array:
+    """The seconds of `gemm_times` alone, of products whose m, n, k and batch are the rows of ``sizes``."""
+    seconds = np.empty(sizes.shape[1])
     for start in range(0, seconds.size, CHUNK):
-        ints = [array[start : start + CHUNK] for array in flat]
-        shape = (ints[0], ints[1], ints[2], ints[3])
-        aligned = bounded_seconds(shape, size, out, layout, constants, limits)
+        m, n, k, batch = shape = tuple(sizes[:, start : start + CHUNK])
+        aligned = bounded_seconds((m, n, k, batch), size, out, layout, constants, limits)
         a, b, c = misaligned_seconds(shape, (size, size, out), layout, aligned, constants.launch_s, alignment)
         seconds[start : start + CHUNK] = aligned + a + b + c
-    return seconds.reshape(arrays[0].shape)
+    return seconds
 
 
 def output_bytes(dtype: str, out_dtype: str | None = None) -> int:

@@ -61,7 +61,7 @@ def predict_many(operators: Iterable[Operator], device: str | Device) -> tuple[C
     for index, operator in enumerate(listed):
         try:
             if isinstance(operator, Product):
-                groups.setdefault(_group_key(operator, target), []).append(index)
+                groups.setdefault(group_key(operator, target), []).append(index)
             elif isinstance(operator, Attention):
                 target.peak(operator.dtype)
                 run_for(operator, target)
@@ -82,7 +82,11 @@ def predict_many(operators: Iterable[Operator], device: str | Device) -> tuple[C
     return tuple(cost for cost in costs if cost is not None)
 
 
-def _group_key(operator: Product, device: Device) -> tuple[Any, ...]:
+def group_key(operator: Product, device: Device) -> tuple[Any, ...]:
+    """What products share that are priced in one go: grouped, dtype, bytes of C, layout, recipe, padded.
+
+    InputError: a dtype the device lacks.
+    """
     device.peak(operator.dtype)
     out = output_bytes(operator.dtype, getattr(operator, "out_dtype", None))
     return (
@@ -101,9 +105,9 @@ def per_group(operator: Product) -> tuple[int, int, int, int]:
         return operator.m, operator.n, operator.k, operator.batch
     m, k = operator.m, operator.k
     if operator.ragged == "m":
-        m = max(1, round(m / operator.groups))
+        m = np.maximum(round(m / operator.groups), 1)
     else:
-        k = max(1, round(k / operator.groups))
+        k = np.maximum(round(k / operator.groups), 1)
     return m, operator.n, k, operator.groups
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
+from itertools import groupby
 
 from shapes.errors import InputError, positive_int
 from shapes.model import AttentionShape, Block, Linear, MlaShape, MlpShape, ModelShape, Stack
@@ -108,19 +110,20 @@ def _resized_stack(stack: Stack, old: dict[str, int], new: dict[str, int], *, ma
 
 def _with_layers(blocks: tuple[Block, ...], layers: int) -> tuple[Block, ...]:
     """The pattern of ``blocks`` cut or repeated to ``layers`` layers."""
-    pattern = [one for block in blocks for one in [replace(block, count=1)] * block.count]
     positive_int(layers, "layers", maximum=MOST_LAYERS)
-    runs: list[Block] = []
-    counts: list[int] = []
-    for index in range(layers):
-        # Longer than the old model: go on with the last quarter's pattern, where the leading dense layers are behind.
-        block = pattern[index] if index < len(pattern) else pattern[-1 - (index - len(pattern)) % -(-len(pattern) // 4)]
-        if runs and (runs[-1] is block or runs[-1] == block):
-            counts[-1] += 1
-        else:
-            runs.append(block)
-            counts.append(1)
-    return tuple(replace(block, count=count) for block, count in zip(runs, counts, strict=True))
+    pattern = [one for block in blocks for one in [replace(block, count=1)] * block.count]
+    # Longer than the old model: go on with the last quarter's pattern, where the leading dense layers are behind.
+    repeated = -(-len(pattern) // 4)
+    leading = len(pattern) - blocks[-1].count
+    if leading <= len(pattern) - repeated and layers > leading:
+        return (*_runs(pattern[:leading]), replace(blocks[-1], count=layers - leading))
+    more = max(0, -(-(int(layers) - len(pattern)) // repeated))
+    return _runs((pattern + pattern[::-1][:repeated] * more)[: int(layers)])
+
+
+def _runs(pattern: Sequence[Block]) -> tuple[Block, ...]:
+    """Layers of one each as blocks of equal ones."""
+    return tuple(replace(block, count=len(list(run))) for block, run in groupby(pattern))
 
 
 def _window(block: Block) -> int:

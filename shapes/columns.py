@@ -1,0 +1,217 @@
+"""Many models at once: a dimension of each as one column, which runs through formulas as a number does.
+
+A column holds a value for each distinct combination of the dimensions it depends on, not for each row: of a hundred
+thousand models an attention layer's sizes take a few dozen values. Where a formula branches, the rows have to agree;
+those that do not are told apart (`Split`) and run by themselves (`each_part`), so that what is found is what each row
+by itself would give.
+
+>>> table = Table({"hidden": np.array([1024, 2048, 2048]), "layers": np.array([4, 4, 8])})
+>>> table.rows_of(table["hidden"] * table["layers"] // 3).tolist()
+[1365, 2730, 5461]
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.lib.mixins import NDArrayOperatorsMixin
+from numpy.typing import NDArray
+
+from shapes.errors import ManyIntegers
+
+T = TypeVar("T")
+Array = NDArray[Any]
+#: A product of integers that might pass it is worked out for each row alone: Python's integers have no bound.
+LARGEST = 2**60
+
+
+class Split(Exception):  # noqa: N818  # no error: how the rows part
+    """Rows go different ways: those whose ``column`` has the same value stay together."""
+
+    def __init__(self, column: Column) -> None:
+        super().__init__("rows go different ways")
+        self.column = column
+
+
+class Table:
+    """Rows of named integers. ``rows``: which rows of the first table these are."""
+
+    def __init__(self, columns: Mapping[str, Array], rows: Array | None = None) -> None:
+        self.columns = columns
+        self.size = len(next(iter(columns.values())))
+        self.rows = np.arange(self.size) if rows is None else rows
+        self._codes: dict[frozenset[str], tuple[Array, Array]] = {}
+        self._lifted: dict[tuple[frozenset[str], frozenset[str]], Array] = {}
+
+    def __getitem__(self, name: str) -> Any:
+        """A column; a plain integer where all rows have the same."""
+        values = self.columns[name]
+        if self.size and (values == values[0]).all():
+            return int(values[0])
+        names = frozenset((name,))
+        return Column(self, names, values[self.codes(names)[1]])
+
+    def codes(self, names: frozenset[str]) -> tuple[Array, Array]:
+        """(each row's combination of the columns ``names``, the first row of each combination)."""
+        if names not in self._codes:
+            first, *others = sorted(names)
+            code, count = self._single(first)
+            for name in others:
+                own, many = self._single(name)
+                code, count = _renumbered(code * many + own, count * many)
+            place = np.empty(count, np.intp)
+            place[code[::-1]] = np.arange(self.size)[::-1]
+            self._codes[names] = code, place
+        return self._codes[names]
+
+    def _single(self, name: str) -> tuple[Array, int]:
+        values = self.columns[name]
+        low = int(values.min())
+        return _renumbered(values - low, int(values.max()) - low + 1)
+
+    def lifted(self, names: frozenset[str], among: frozenset[str]) -> Array:
+        """Of each combination of the columns ``among`` the combination of the fewer columns ``names``."""
+        key = names, among
+        if key not in self._lifted:
+            self._lifted[key] = self.codes(names)[0][self.codes(among)[1]]
+        return self._lifted[key]
+
+    def rows_of(self, value: Any) -> Array:
+        """A column's or a number's value for each row."""
+        if isinstance(value, Column):
+            return np.asarray(value.values[self.codes(value.names)[0]])
+        return np.full(self.size, value)
+
+    def parts(self, column: Column) -> Iterator[Table]:
+        """The rows apart by what they have in ``column``."""
+        values = self.rows_of(column)
+        order = np.argsort(values, kind="stable")
+        for chosen in np.split(order, np.flatnonzero(np.diff(values[order])) + 1):
+            yield Table({name: own[chosen] for name, own in self.columns.items()}, self.rows[chosen])
+
+
+def _renumbered(code: Array, count: int) -> tuple[Array, int]:
+    """Codes below ``count`` as consecutive numbers of those that occur, and how many do."""
+    if count <= 8 * len(code) + 1024:
+        used = np.zeros(count, np.intp)
+        used[code] = 1
+        places = np.cumsum(used)
+        return places[code] - 1, int(places[-1])
+    found, inverse = np.unique(code, return_inverse=True)
+    return inverse, len(found)
+
+
+class Column(NDArrayOperatorsMixin, ManyIntegers):
+    """One value for each combination of the ``table``'s columns ``names``: ``values``. Arithmetic as of a number."""
+
+    __slots__ = ("_hash", "names", "table", "values")
+
+    def __init__(self, table: Table, names: frozenset[str], values: Array) -> None:
+        self.table, self.names, self.values = table, names, values
+        self._hash: int | None = None
+
+    def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **kwargs: Any) -> Any:
+        if method != "__call__" or kwargs.keys() - {"out"}:  # what adds in place gets a column of its own
+            return NotImplemented
+        names = frozenset().union(*(one.names for one in inputs if isinstance(one, Column)))
+        values = [self._among(one, names) for one in inputs]
+        if ufunc is np.multiply and all(_whole(one) for one in values):
+            largest = 1.0
+            for one in values:
+                largest *= float(np.abs(one).max())
+            if largest > LARGEST:
+                every = frozenset(self.table.columns)
+                raise Split(Column(self.table, every, np.arange(len(self.table.codes(every)[1]))))
+        found = ufunc(*values)
+        if isinstance(found, tuple):
+            return tuple(Column(self.table, names, one) for one in found)
+        return Column(self.table, names, found)
+
+    def _among(self, one: Any, names: frozenset[str]) -> Any:
+        if not isinstance(one, Column):
+            return one
+        return one.values if one.names == names else one.values[self.table.lifted(one.names, names)]
+
+    def __bool__(self) -> bool:
+        """What all rows agree on."""
+        if self.values.all():
+            return True
+        if not self.values.any():
+            return False
+        raise Split(self if self.values.dtype == bool else self != 0)
+
+    def __index__(self) -> int:
+        """The one value that all rows have."""
+        return int(self._only())
+
+    __int__ = __index__
+
+    def __float__(self) -> float:
+        return float(self._only())
+
+    def _only(self) -> Any:
+        if (self.values == self.values[0]).all():
+            return self.values[0]
+        raise Split(self)
+
+    def __eq__(self, other: object) -> Any:
+        if isinstance(other, Column):
+            if other is self:
+                return True
+            if other.table is not self.table:
+                return False
+        elif not isinstance(other, int | float):
+            return False
+        return np.equal(self, other)
+
+    def __ne__(self, other: object) -> Any:
+        found = self == other
+        return not found if isinstance(found, bool) else np.logical_not(found)
+
+    def __hash__(self) -> int:
+        if self._hash is None:
+            self._hash = hash((id(self.table), self.names, self.values.tobytes()))
+        return self._hash
+
+    def __round__(self) -> Column:
+        return self if _whole(self.values) else Column(self.table, self.names, np.rint(self.values).astype(np.int64))
+
+    def __ceil__(self) -> Column:
+        return self if _whole(self.values) else Column(self.table, self.names, np.ceil(self.values).astype(np.int64))
+
+    def __repr__(self) -> str:
+        return f"Column({', '.join(sorted(self.names))}: {self.values})"
+
+
+def spread(*values: Any) -> tuple[Callable[[Array], Any], Array]:
+    """Columns and numbers as the rows of one array of integers, and what makes a column of a value for each of its
+
+    columns; a number where there is no column.
+    """
+    columns = [one for one in values if isinstance(one, Column)]
+    if not columns:
+        return lambda found: found[0], np.array(values, np.int64)[:, None]
+    table, names = columns[0].table, frozenset().union(*(one.names for one in columns))
+    arrays = [
+        one.values[table.lifted(one.names, names)] if isinstance(one, Column) else one for one in values
+    ]
+    return lambda found: Column(table, names, found), np.array(np.broadcast_arrays(*arrays), np.int64)
+
+
+def _whole(values: Any) -> bool:
+    return isinstance(values, int) or getattr(values, "dtype", None) == np.int64
+
+
+def each_part(table: Table, function: Callable[[Table], T]) -> Iterator[tuple[Table, T]]:
+    """``function`` of the table, or of as many parts of it as rows go different ways in."""
+    waiting = [table]
+    while waiting:
+        part = waiting.pop()
+        try:
+            found = function(part)
+        except Split as split:
+            waiting.extend(part.parts(split.column))
+        else:
+            yield part, found
