@@ -164,7 +164,7 @@ class Column(NDArrayOperatorsMixin, ManyIntegers):
                 return False
         elif not isinstance(other, int | float):
             return False
-        return np.equal(self, other)
+        return self.__array_ufunc__(np.equal, "__call__", self, other)
 
     def __ne__(self, other: object) -> Any:
         found = self == other
@@ -194,9 +194,7 @@ def spread(*values: Any) -> tuple[Callable[[Array], Any], Array]:
     if not columns:
         return lambda found: found[0], np.array(values, np.int64)[:, None]
     table, names = columns[0].table, frozenset().union(*(one.names for one in columns))
-    arrays = [
-        one.values[table.lifted(one.names, names)] if isinstance(one, Column) else one for one in values
-    ]
+    arrays = [one.values[table.lifted(one.names, names)] if isinstance(one, Column) else one for one in values]
     return lambda found: Column(table, names, found), np.array(np.broadcast_arrays(*arrays), np.int64)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import reprlib
+from typing import Any
 
 #: A value from a file may be nested or long without bound; what is shown of it is not.
 _SHORT = reprlib.Repr()
@@ -47,11 +48,15 @@ class ManyIntegers:
     __slots__ = ()
 
 
-def positive_int(value: object, key: str, *, where: str | None = None, maximum: int = 2**48) -> int:
+#: What counts as an integer.
+INTEGERS: Any = (int, ManyIntegers)
+
+
+def positive_int(value: Any, key: str, *, where: str | None = None, maximum: int = 2**48) -> int:
     """``value`` if it is an integer of 1..maximum, else an InputError. Booleans and floats are refused."""
-    if isinstance(value, bool) or not isinstance(value, int | ManyIntegers) or not 1 <= value <= maximum:
+    if isinstance(value, bool) or not isinstance(value, INTEGERS) or not 1 <= value <= maximum:
         raise InputError(f"expected an integer between 1 and {maximum}", where=where, key=key, value=value)
-    return value
+    return value  # type: ignore[no-any-return]  # an integer, as far as formulas go
 
 
 def printable(text: str) -> str:

@@ -53,12 +53,12 @@ def _products(sizes: NDArray[np.int64], key: tuple[Any, ...], device: Device) ->
     """Seconds of products that share what ``key`` says (`group_key`, and the fullest group's load)."""
     grouped, dtype, out, layout, recipe, pads, load = key
     constants, _ = gemm_constants(device, dtype, recipe)
+    compute: Any = 0.0
     if not pads and load == 1.0:
         if grouped:
             constants = replace(constants, cells=None)
         kernels, limits = alignment_constants(device, dtype), Limits.of(device, dtype)
         seconds = gemm_seconds(sizes, BYTES[dtype], out, layout, constants, kernels, limits)
-        compute = 0.0
     else:
         starts = range(0, sizes.shape[1], CHUNK)
         times = [

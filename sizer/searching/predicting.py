@@ -48,10 +48,11 @@ def rebuilt(space: Space, change: Mapping[str, int]) -> tuple[ModelShape, Worklo
 
 def timed_operators(space: Space, change: Mapping[str, int]) -> tuple[Operator, ...]:
     """The operators that a candidate's time consists of."""
-    return _timed(space, *rebuilt(space, change))
+    return timed(space, *rebuilt(space, change))
 
 
-def _timed(space: Space, model: ModelShape, workload: Workload) -> tuple[Operator, ...]:
+def timed(space: Space, model: ModelShape, workload: Workload) -> tuple[Operator, ...]:
+    """The operators that the time of ``model`` consists of."""
     listed = space.operators_of or space.timed or operators
     return tuple(listed(model, workload))
 
@@ -64,20 +65,21 @@ def price(space: Space, changes: Sequence[Mapping[str, int]], pricer: Pricer) ->
 
 
 def _priced(space: Space, changes: Sequence[Mapping[str, int]], pricer: Pricer) -> list[TimedCandidate]:
-    made = [_as_run(space, change, pricer.device) for change in changes]
-    steps = pricer.steps([_timed(space, *one) for one in made], made if space.as_run is not None else None)
+    made = [as_run(space, change, pricer.device) for change in changes]
+    steps = pricer.steps([timed(space, *one) for one in made], made if space.as_run is not None else None)
     found = [_candidate(space, change, *one, step) for change, one, step in zip(changes, made, steps, strict=True)]
     if space.as_run is None:
         return found
-    model, workload = _as_run(space, space.baseline, pricer.device)
-    own = pricer.step(_timed(space, model, workload), workload, model)
+    model, workload = as_run(space, space.baseline, pricer.device)
+    own = pricer.step(timed(space, model, workload), workload, model)
     return [
         replace(one, ratio_error=pricer.error_s(own, step) / own.seconds)
         for one, step in zip(found, steps, strict=True)
     ]
 
 
-def _as_run(space: Space, change: Mapping[str, int], device: Device) -> tuple[ModelShape, Workload]:
+def as_run(space: Space, change: Mapping[str, int], device: Device) -> tuple[ModelShape, Workload]:
+    """A candidate's model, and its workload as the space's stack runs it on ``device``."""
     model, workload = rebuilt(space, change)
     return model, workload if space.as_run is None else space.as_run(workload, device)
 
