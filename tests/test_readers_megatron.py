@@ -345,6 +345,7 @@ def test_experts_in_a_latent_space_are_smaller_and_projected_to() -> None:
         ("--attention-backend unfused", {"attention": "eager"}),
         ("", {"no_overlap": "tensor-forward,data"}),
         # Gathers of updated weights overlap where the reduction does; without sharded states there are none.
+        ("--use-distributed-optimizer", {"no_overlap": "tensor-forward,data"}),
         ("--use-distributed-optimizer --overlap-param-gather", {"no_overlap": "tensor-forward,data"}),
         ("--overlap-grad-reduce", {"no_overlap": "tensor-forward"}),
         (
