@@ -1,6 +1,6 @@
 """Accelerators: what their data sheets say, and room for what was fitted to measurements of them.
 
-One file each in ``devices/<name>.toml``; a user's own file is given by its path. Adding one touches nothing else.
+One file each in ``data/devices/<name>.toml``; a user's own file is given by its path. Adding one touches nothing else.
 """
 
 from __future__ import annotations
@@ -17,18 +17,13 @@ from typing import Any
 from shapes.dtypes import BYTES, dtype_bytes
 from shapes.errors import InputError
 from shapes.frozen import frozen
-from shapes.toml_table import Table
-
-DEVICES_DIR = Path(__file__).parent / "devices"
+from shapes.toml_table import Table, load, names, nearest, shipped
 
 #: What is spoken of where no device is named.
 DEFAULT_DEVICE = "h100-sxm"
 
 #: Words that vendors and torch put before a product's name; they tell no two devices apart.
 _VENDOR_WORDS = frozenset({"nvidia", "amd", "intel", "habana", "tesla", "geforce", "instinct", "graphics"})
-
-#: Characters of an unknown name that are compared with the known ones: comparing is quadratic.
-_LONGEST_NAME = 100
 
 
 @frozen
@@ -153,9 +148,7 @@ class Device:
 
 def list_devices() -> tuple[str, ...]:
     """Names of the devices that ship with the package, sorted. Reads the folder, no file."""
-    return tuple(
-        sorted(entry.name[: -len(".toml")] for entry in os.scandir(DEVICES_DIR) if entry.name.endswith(".toml"))
-    )
+    return names("devices")
 
 
 def load_device(device: str | os.PathLike[str] | Device) -> Device:
@@ -171,59 +164,31 @@ def load_device(device: str | os.PathLike[str] | Device) -> Device:
     if not isinstance(device, (str, os.PathLike)):
         raise InputError("expected a device name or a .toml path", key="device", value=device)
     text = os.fspath(device)
-    if text.lower().endswith(".toml"):
-        return _load_file(Path(text))
-    return _load_file(DEVICES_DIR / f"{_resolve(text)}.toml")
+    path = Path(text) if text.lower().endswith(".toml") else shipped("devices", _resolve(text))
+    return load(path, device_from_mapping)
 
 
 def device_from_mapping(data: Mapping[str, Any], where: str) -> Device:
     """A validated Device from a device file's content; InputError names ``where`` and the key."""
     top = Table(data, where)
-    name = top.text("name")
+    top.text("name")  # the first thing that a file of another kind lacks
     compute, memory, link = top.table("compute"), top.table("memory"), top.table("link")
     peak_flops = top.numbers_by_dtype("peak_flops")
     if not peak_flops:
         raise top.fail("peak_flops", "expected at least one dtype")
-    result = Device(
-        name=name,
-        title=top.text("title"),
-        vendor=top.text("vendor"),
-        architecture=top.text("architecture"),
-        compute_capability=top.text("compute_capability") if top.has("compute_capability") else None,
-        power_w=top.number("power_w"),
-        aliases=top.texts("aliases"),
-        torch_names=top.texts("torch_names"),
-        compute=Compute(
-            units=compute.integer("units"),
-            clock_mhz=compute.number("clock_mhz") if compute.has("clock_mhz") else None,
-            clock_mhz_of=compute.numbers_by_dtype("clock_mhz_of"),
-            flops_per_clock_per_unit=compute.numbers_by_dtype("flops_per_clock_per_unit"),
-            vector_dtypes=compute.texts("vector_dtypes"),
-            other_units=compute.integers("other_units"),
-        ),
+    by_dtype = {key: compute.numbers_by_dtype(key) for key in ("clock_mhz_of", "flops_per_clock_per_unit")}
+    result = top.record(
+        Device,
+        compute=compute.record(Compute, **by_dtype),
         peak_flops=peak_flops,
-        memory=Memory(
-            bytes=memory.integer("bytes"),
-            bandwidth_bytes_per_s=memory.number("bandwidth_bytes_per_s"),
-            l2_bytes=memory.integer("l2_bytes"),
-            l3_bytes=memory.integer("l3_bytes") if memory.has("l3_bytes") else None,
-        ),
+        memory=memory.record(Memory),
         alignment_bytes=top.integers_by_dtype("alignment_bytes"),
-        link=Link(
-            intra_node=link.text("intra_node"),
-            domain_devices=link.integer("domain_devices"),
-            intra_node_bytes_per_s=link.number("intra_node_bytes_per_s"),
-            inter_node_bytes_per_s=link.number("inter_node_bytes_per_s"),
-        ),
+        link=link.record(Link),
         mamf_flops=top.numbers_by_dtype("mamf_flops"),
         sources=top.documents(),
-        cost=top.read_only("cost"),
         errors=top.read_only("error"),
-        provenance=top.read_only("provenance"),
         origin=where,
     )
-    for table in (top, compute, memory, link):
-        table.refuse_the_rest()
     _check_dtypes_agree(result)
     return result
 
@@ -262,29 +227,6 @@ def _plain(value: Any) -> Any:
     return [_plain(item) for item in value] if isinstance(value, tuple) else value
 
 
-def _load_file(path: Path) -> Device:
-    try:
-        status = path.stat()
-    except (OSError, ValueError) as error:  # ValueError: a NUL in the path
-        reason = error.strerror if isinstance(error, OSError) else error
-        raise InputError(f"cannot read the device file ({reason})", where=str(path)) from None
-    # The time stamp is in the key so that a file written by calibration is seen by the process that wrote it.
-    return _parse_file(str(path), status.st_mtime_ns, status.st_size)
-
-
-@lru_cache(maxsize=128)
-def _parse_file(path: str, mtime_ns: int, size: int) -> Device:
-    if size > 1 << 20:
-        raise InputError("expected a device file, of less than 1 MiB", where=path, key="size", value=size)
-    try:
-        data = tomllib.loads(Path(path).read_text(encoding="utf-8"))
-    except OSError as error:
-        raise InputError(f"cannot read the device file ({error.strerror})", where=path) from None
-    except (UnicodeDecodeError, RecursionError, ValueError) as error:
-        raise InputError(f"expected TOML: {error}", where=path) from None
-    return device_from_mapping(data, path)
-
-
 def _normalise(name: str) -> str:
     words = re.findall(r"[a-z0-9]+", name.lower())
     return "".join(word for word in words if word not in _VENDOR_WORDS)
@@ -302,20 +244,17 @@ def _resolve(name: str) -> str:
         # The first test is cheap and passes for a file or two; only those are parsed.
         if wanted in _normalise(head) and wanted in map(_normalise, _spellings(head)):
             return known
-    import difflib  # only an unknown name pays for it
-
     by_spelling = {
         _normalise(spelling): known for known, head in heads.items() for spelling in _spellings(head)
     } | by_name
-    near = difflib.get_close_matches(wanted[:_LONGEST_NAME], by_spelling, n=8, cutoff=0.5)
-    nearest = list(dict.fromkeys(by_spelling[spelling] for spelling in near))[:4]
-    hint = f"nearest: {', '.join(nearest)}" if nearest else f"known: {', '.join(by_name.values())}"
+    near = list(dict.fromkeys(by_spelling[spelling] for spelling in nearest(wanted, by_spelling, 8)))[:4]
+    hint = f"nearest: {', '.join(near)}" if near else f"known: {', '.join(by_name.values())}"
     raise InputError(f"expected a known device or a path to a .toml file; {hint}", key="device", value=name)
 
 
 def _head(name: str) -> str:
     """What stands before the file's first table: its names are there, and the rest need not be parsed for them."""
-    return (DEVICES_DIR / f"{name}.toml").read_text(encoding="utf-8").partition("\n[")[0]
+    return shipped("devices", name).read_text(encoding="utf-8").partition("\n[")[0]
 
 
 def _spellings(head: str) -> tuple[str, ...]:

@@ -1,32 +1,26 @@
 """Software stacks: which kernels run, what the host costs and what overlaps, as data beside devices and kernels.
 
-One file each in ``stacks/<name>.toml``; a user's own file is given by its path. Adding one touches nothing else. The
-form that these constants enter is ``shapes.cost.step``.
+One file each in ``data/stacks/<name>.toml``; a user's own file is given by its path. Adding one touches nothing else.
+The form that these constants enter is ``shapes.cost.step``.
 """
 
 from __future__ import annotations
 
 import os
-import tomllib
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from fnmatch import fnmatchcase
-from functools import lru_cache
 from pathlib import Path
 from types import MappingProxyType
-from typing import get_args
+from typing import Any, get_args
 
-from shapes.dtypes import DTYPES
 from shapes.errors import InputError
-from shapes.files import read_text
 from shapes.frozen import frozen
-from shapes.toml_table import Table
+from shapes.toml_table import Amount, Share, Table, load, names, shipped
 from shapes.workload import AttentionKernel
 
-STACKS_DIR = Path(__file__).parent / "stacks"
-
-#: A stack's file is a page or two.
-MAX_BYTES = 1 << 20
+#: How a stack runs the cross-entropy, of shapes.memory; transformers' own where a file does not say.
+LOSSES = ("fp32", "in-place", "fused")
 
 #: Whose runs a configuration is likely to become, where nobody says.
 DEFAULT_STACK = "transformers-eager"
@@ -68,10 +62,10 @@ class Host:
     where Megatron's fused softmax does not take the shape (sequences x heads a rank no multiple of 4).
     """
 
-    launch_s: float
+    launch_s: Amount
     kernels: Mapping[str, float]
-    collective_s: float
-    softmax_fallback_s: float
+    collective_s: Amount
+    softmax_fallback_s: Amount
 
 
 @frozen
@@ -82,8 +76,8 @@ class Overlap:
     by which they slow the computing down, ``speed`` the bandwidth it reaches over what NCCL's own test reaches.
     """
 
-    hidden: float
-    contention: float
+    hidden: Share
+    contention: Share
     speed: float
 
 
@@ -138,7 +132,7 @@ class SoftwareStack:
     overlap: Mapping[str, Overlap]
     optimizer: float
     fixed_s: float
-    coverage: float
+    coverage: Share
     intervals: Mapping[str, Interval]
     tiers: Mapping[str, str]
     sources: Mapping[str, str]
@@ -193,7 +187,7 @@ class SoftwareStack:
 
 def list_stacks() -> tuple[str, ...]:
     """Names of the stacks that ship with the package, sorted. Reads the folder, no file."""
-    return tuple(sorted(entry.name[:-5] for entry in os.scandir(STACKS_DIR) if entry.name.endswith(".toml")))
+    return names("stacks")
 
 
 def load_stack(stack: str | os.PathLike[str] | SoftwareStack) -> SoftwareStack:
@@ -204,13 +198,13 @@ def load_stack(stack: str | os.PathLike[str] | SoftwareStack) -> SoftwareStack:
         raise InputError("expected a stack's name or a .toml path", key="stack", value=stack)
     text = os.fspath(stack)
     if text.lower().endswith(".toml"):
-        return _load_file(Path(text))
+        return load(Path(text), stack_from_mapping)
     name = text.strip().lower()
     if name in list_stacks():
-        return _load_file(STACKS_DIR / f"{name}.toml")
-    for known in list_stacks():
-        if any(fnmatchcase(name, alias) for alias in _load_file(STACKS_DIR / f"{known}.toml").aliases):
-            return _load_file(STACKS_DIR / f"{known}.toml").of_release(name)
+        return load(shipped("stacks", name), stack_from_mapping)
+    for known in map(load_stack, list_stacks()):
+        if any(fnmatchcase(name, alias) for alias in known.aliases):
+            return known.of_release(name)
     raise InputError(f"expected one of {', '.join(list_stacks())}, or a .toml path", key="stack", value=stack)
 
 
@@ -220,150 +214,68 @@ def default_stack(config_format: str | None) -> SoftwareStack:
     # One file where one will do: `check` reads a Hugging Face configuration in a blink.
     if config_format is None or config_format in usual.formats:
         return usual
-    return load_stack(_stack_of_format().get(config_format, DEFAULT_STACK))
+    return next((one for one in map(load_stack, list_stacks()) if config_format in one.formats), usual)
 
 
-@lru_cache(maxsize=1)
-def _stack_of_format() -> Mapping[str, str]:
-    return {known: name for name in list_stacks() for known in load_stack(name).formats}
-
-
-def stack_from_mapping(data: Mapping[str, object], where: str) -> SoftwareStack:
+def stack_from_mapping(data: Mapping[str, Any], where: str) -> SoftwareStack:
     """A validated stack from a stack file's content; InputError names ``where`` and the key."""
     top = Table(data, where)
-    kernels, optimizer = top.table("kernels"), top.table("optimizer")
-    kernels_of = top.table("attention_kernel")
-    for key, kernel in kernels_of.data.items():
-        if kernel not in get_args(AttentionKernel):
-            raise kernels_of.fail(key, f"expected one of {', '.join(get_args(AttentionKernel))}")
-    everything = kernels.number("elementwise")
-    factors = {key: kernels.number(key) for key in PRODUCTS}
-    factors |= {key: kernels.number(key) if kernels.has(key) else everything for key in ELEMENTWISE}
-    result = SoftwareStack(
-        name=top.text("name"),
-        title=top.text("title"),
-        framework=top.text("framework"),
-        year=top.integer("year"),
-        aliases=top.texts("aliases"),
-        formats=top.texts("formats"),
-        architectures=top.texts("architectures"),
-        kernels=MappingProxyType(factors),
-        compiles=top.flag("compiles") or False,
-        by_dtype=_numbers(top.table("by_dtype"), DTYPES),
-        by_device=_numbers(top.table("by_device")),
-        attention=_attention(top.table("attention")),
-        attention_kernels=MappingProxyType({key: kernels_of.text(key) for key in kernels_of.data}),
-        host=_host(top.table("host")),
+    kernels, optimizer, host = top.table("kernels"), top.table("optimizer"), top.table("host")
+    kernels_of, loss = top.table("attention_kernel"), "fp32"
+    if top.has("loss"):
+        loss = top.choice("loss", LOSSES)
+    result = top.record(
+        SoftwareStack,
+        kernels=_by_class(kernels),
+        by_dtype=top.numbers_by_dtype("by_dtype"),
+        by_device=top.table("by_device").keyed(Table.number),
+        attention=top.table("attention").keyed(_by_head_dim),
+        attention_kernels=kernels_of.keyed(lambda table, key: table.choice(key, get_args(AttentionKernel))),
+        host=host.record(Host, kernels=_by_class(host.table("kernels"))),
         overlap=_overlaps(top.table("communication")),
         optimizer=optimizer.number("update"),
         fixed_s=optimizer.zero_or_more("fixed_s"),
-        coverage=top.share("coverage"),
-        intervals=_intervals(top.table("interval")),
-        tiers=_tiers(top),
+        intervals=top.table("interval").keyed(_interval, STEP_TIERS),
+        tiers=top.table("tiers").keyed(lambda table, key: table.choice(key, TIERS)),
         sources=top.documents(),
-        rows=top.text("rows"),
-        loss=_loss(top),
-        releases=_releases(top.table("release")),
+        loss=loss,
+        releases=tuple(top.table("release").keyed(lambda table, key: table.table(key).record(Release)).values()),
         origin=where,
     )
-    for table in (top, kernels, optimizer):
-        table.refuse_the_rest()
+    optimizer.refuse_the_rest()
     return result
 
 
-def _numbers(table: Table, known: Collection[str] | None = None) -> Mapping[str, float]:
-    for key in table.data:
-        if known is not None and key not in known:
-            raise table.fail(key, f"expected keys out of {', '.join(known)}")
-    return MappingProxyType({key: table.number(key) for key in table.data})
-
-
-def _attention(table: Table) -> Mapping[str, Mapping[int, float]]:
-    found = {}
-    for architecture in table.data:
-        by_head_dim = table.table(architecture)
-        for key in by_head_dim.data:
-            if not key.isdecimal():
-                raise by_head_dim.fail(key, "expected head dimensions as keys")
-        found[architecture] = MappingProxyType({int(key): by_head_dim.number(key) for key in by_head_dim.data})
+def _by_class(table: Table) -> Mapping[str, float]:
+    """A figure for each of CLASSES; of memory-bound ones that have none, "elementwise"."""
+    everything = table.number("elementwise")
+    found = {key: table.number(key) for key in PRODUCTS}
+    found |= {key: table.number(key) if table.has(key) else everything for key in ELEMENTWISE}
+    table.refuse_the_rest()
     return MappingProxyType(found)
 
 
-def _host(table: Table) -> Host:
-    kernels = table.table("kernels")
-    everything = kernels.number("elementwise")
-    launches = {key: kernels.number(key) for key in PRODUCTS}
-    launches |= {key: kernels.number(key) if kernels.has(key) else everything for key in ELEMENTWISE}
-    kernels.refuse_the_rest()
-    host = Host(
-        table.zero_or_more("launch_s"),
-        MappingProxyType(launches),
-        table.zero_or_more("collective_s"),
-        table.zero_or_more("softmax_fallback_s"),
-    )
-    table.refuse_the_rest()
-    return host
+def _by_head_dim(table: Table, architecture: str) -> Mapping[int, float]:
+    own = table.table(architecture)
+    for key in own.data:
+        if not key.isdecimal():
+            raise own.fail(key, "expected head dimensions as keys")
+    return MappingProxyType({int(key): value for key, value in own.keyed(Table.number).items()})
 
 
 def _overlaps(communication: Table) -> Mapping[str, Overlap]:
-    found = {group: _overlap(communication.table(group)) for group in GROUPS if group not in ("expert", OVERLAPPED)}
     expert = communication.table("expert")
     # What a stack does not say that it can run costs as without it.
     overlapped = expert.share("overlapped" if expert.has("overlapped") else "hidden")
-    plain = _overlap(expert)
+    found = {
+        group: communication.table(group).record(Overlap) for group in GROUPS if group not in ("expert", OVERLAPPED)
+    }
+    plain = expert.record(Overlap)
     return MappingProxyType(found | {"expert": plain, OVERLAPPED: replace(plain, hidden=overlapped)})
 
 
-def _overlap(table: Table) -> Overlap:
-    result = Overlap(table.share("hidden"), table.share("contention"), table.number("speed"))
-    table.refuse_the_rest()
-    return result
-
-
-def _intervals(table: Table) -> Mapping[str, Interval]:
-    found = {}
-    for tier in table.data:
-        if tier not in STEP_TIERS:
-            raise table.fail(tier, f"expected keys out of {', '.join(STEP_TIERS)}")
-        own = table.table(tier)
-        found[tier] = Interval(own.number("low"), own.number("high"), own.number("ratio"))
-        if not found[tier].low <= 1 <= found[tier].high:
-            raise table.fail(tier, "expected low <= 1 <= high: both times the prediction")
-        own.refuse_the_rest()
-    return MappingProxyType(found)
-
-
-def _loss(top: Table) -> str:
-    """Of shapes.memory's LOSSES; a file that does not say runs transformers' own."""
-    loss = top.text("loss") if top.has("loss") else "fp32"
-    if loss not in ("fp32", "in-place", "fused"):
-        raise top.fail("loss", "expected one of fp32, in-place, fused")
-    return loss
-
-
-def _releases(table: Table) -> tuple[Release, ...]:
-    found = []
-    for key in table.data:
-        own = table.table(key)
-        found.append(Release(own.text("match"), own.number("kernels"), own.number("experts")))
-        own.refuse_the_rest()
-    return tuple(found)
-
-
-def _tiers(top: Table) -> Mapping[str, str]:
-    table = top.table("tiers")
-    tiers = {key: table.text(key) for key in table.data}
-    for key, tier in tiers.items():
-        if tier not in TIERS:
-            raise table.fail(key, f"expected one of {', '.join(TIERS)}")
-    return MappingProxyType(tiers)
-
-
-@lru_cache(maxsize=64)
-def _load_file(path: Path) -> SoftwareStack:
-    text = read_text(path, MAX_BYTES)
-    try:
-        data = tomllib.loads(text)
-    except (RecursionError, ValueError) as error:
-        raise InputError(f"expected TOML: {error}", where=str(path)) from None
-    return stack_from_mapping(data, str(path))
+def _interval(table: Table, tier: str) -> Interval:
+    found = table.table(tier).record(Interval)
+    if not found.low <= 1 <= found.high:
+        raise table.fail(tier, "expected low <= 1 <= high: both times the prediction")
+    return found

@@ -1,14 +1,96 @@
-"""A table from a TOML file that hands out typed values, and names file and key when it cannot."""
+"""Files of facts: the TOML that ships in ``shapes/data``, or a user's own, read into typed values.
+
+A `Table` names file and key where a value is not what it should be; `load` reads a file once while it stays as it is.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+import os
+import tomllib
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import MISSING, fields
+from functools import lru_cache
+from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, TypeAlias, TypeVar
 
 from shapes.dtypes import DTYPES
 from shapes.errors import InputError
+from shapes.files import read_bounded
+
+T = TypeVar("T")
+
+#: Annotations of a record's fields: a number of 0 or more, and one of 0 to 1; plain ``float`` and ``int`` are positive.
+Amount: TypeAlias = float
+Share: TypeAlias = float
+
+DATA = Path(__file__).parent / "data"
+
+#: A file of facts is a few pages.
+MAX_BYTES = 1 << 20
+#: Characters of an unknown name that are compared with the known ones: comparing is quadratic.
+_LONGEST_NAME = 100
+
+
+def names(kind: str) -> tuple[str, ...]:
+    """Names of the ``kind`` ("devices", "stacks") that ship with the package, sorted. Reads the folder, no file."""
+    return tuple(sorted(entry.name[:-5] for entry in os.scandir(DATA / kind) if entry.name.endswith(".toml")))
+
+
+def shipped(kind: str, name: str) -> Path:
+    """The file of one of `names`."""
+    return DATA / kind / f"{name}.toml"
+
+
+def named(kind: str, name: object, key: str, known: Collection[str]) -> Path:
+    """`shipped`, where ``name`` is one of ``known``; else an InputError that lists them."""
+    if name not in known:
+        raise InputError(f"expected one of {', '.join(known)}", key=key, value=name)
+    return shipped(kind, str(name))
+
+
+def nearest(name: str, known: Collection[str], most: int = 1) -> list[str]:
+    """What a misspelt ``name`` may have meant, the likeliest first."""
+    import difflib  # only a mistake pays for it
+
+    return difflib.get_close_matches(name[:_LONGEST_NAME], known, n=most, cutoff=0.5 if most > 1 else 0.6)
+
+
+def load(path: Path, build: Callable[[Mapping[str, Any], str], T]) -> T:
+    """What ``build`` makes of a file's content and path, remembered while the file stays as it is.
+
+    InputError where the file cannot be read, is larger than MAX_BYTES or is no TOML.
+    """
+    try:
+        status = path.stat()
+    except (OSError, ValueError) as error:  # ValueError: a NUL in the path
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise InputError(f"cannot be read: {reason}", where=str(path)) from None
+    # The time stamp is in the key so that a file written by calibration is seen by the process that wrote it.
+    found: T = _built(build, str(path), status.st_mtime_ns, status.st_size)
+    return found
+
+
+@lru_cache(maxsize=256)
+def _built(build: Callable[[Mapping[str, Any], str], Any], path: str, mtime_ns: int, size: int) -> Any:
+    text = read_bounded(path, MAX_BYTES)
+    if len(text) > MAX_BYTES:
+        raise InputError(f"expected less than {MAX_BYTES >> 20} MiB", where=path, key="size", value=size)
+    try:
+        data = tomllib.loads(text.decode("utf-8-sig"))
+    except (RecursionError, ValueError) as error:
+        raise InputError(f"expected TOML: {error}", where=path) from None
+    return build(data, path)
+
+
+def content(path: Path) -> Mapping[str, Any]:
+    """A file's tables as they are, unvalidated."""
+    return load(path, _as_it_is)
+
+
+def _as_it_is(data: Mapping[str, Any], where: str) -> Mapping[str, Any]:
+    return data
 
 
 class Table:
@@ -109,6 +191,30 @@ class Table:
         for index, item in enumerate(value):
             yield Table(item, self.where, f"{self.prefix}{key}[{index}].")
 
+    def record(self, cls: type[T], **given: Any) -> T:
+        """A dataclass from this table, each field read as its annotation says; ``given`` were read otherwise.
+
+        An absent key leaves its field's default; a key that is no field is refused.
+        """
+        for field in fields(cls):  # type: ignore[arg-type]  # a dataclass
+            if field.name not in given and (self.has(field.name) or field.default is MISSING):
+                given[field.name] = _READERS[str(field.type)](self, field.name)
+        self.refuse_the_rest()
+        return cls(**given)
+
+    def keyed(self, read: Callable[[Table, str], T], known: Collection[str] | None = None) -> Mapping[str, T]:
+        """What ``read`` says of each key, which has to be one of ``known``."""
+        for key in self.data:
+            if known is not None and key not in known:
+                raise self.fail(key, f"expected keys out of {', '.join(known)}")
+        return MappingProxyType({key: read(self, key) for key in self.data})
+
+    def choice(self, key: str, known: Collection[str]) -> str:
+        value = self.text(key)
+        if value not in known:
+            raise self.fail(key, f"expected one of {', '.join(known)}")
+        return value
+
     def documents(self) -> Mapping[str, str]:
         """Dotted field or table -> document, from the file's [[sources]], which lists the fields of each document."""
         source_of: dict[str, str] = {}
@@ -119,19 +225,10 @@ class Table:
         return MappingProxyType(source_of)
 
     def numbers_by_dtype(self, key: str) -> Mapping[str, float]:
-        table = self._by_dtype(key)
-        return MappingProxyType({dtype: table.number(dtype) for dtype in table.data})
+        return self.table(key).keyed(Table.number, DTYPES)
 
     def integers_by_dtype(self, key: str) -> Mapping[str, int]:
-        table = self._by_dtype(key)
-        return MappingProxyType({dtype: table.integer(dtype) for dtype in table.data})
-
-    def _by_dtype(self, key: str) -> Table:
-        table = self.table(key)
-        for dtype in table.data:
-            if dtype not in DTYPES:
-                raise table.fail(dtype, f"expected keys out of {', '.join(DTYPES)}")
-        return table
+        return self.table(key).keyed(Table.integer, DTYPES)
 
     def read_only(self, key: str) -> Mapping[str, Any]:
         """The table below as it is, unvalidated, in read-only mappings and tuples all the way down."""
@@ -141,9 +238,7 @@ class Table:
     def refuse_the_rest(self) -> None:
         for key in self.data:
             if key not in self._asked:
-                import difflib  # only a wrong file pays for it
-
-                near = difflib.get_close_matches(key, self._asked, n=1)
+                near = nearest(key, self._asked)
                 raise self.fail(key, f"expected a known key{f' (did you mean {near[0]}?)' if near else ''}")
 
 
@@ -151,3 +246,26 @@ def _read_only(value: Any) -> Any:
     if isinstance(value, Mapping):
         return MappingProxyType({key: _read_only(item) for key, item in value.items()})
     return tuple(_read_only(item) for item in value) if isinstance(value, (list, tuple)) else value
+
+
+def _optional(read: Callable[[Table, str], Any]) -> Callable[[Table, str], Any]:
+    return lambda table, key: read(table, key) if table.has(key) else None
+
+
+#: Annotation of a record's field -> what reads it.
+_READERS: dict[str, Callable[[Table, str], Any]] = {
+    "str": Table.text,
+    "int": Table.integer,
+    "float": Table.number,
+    "Amount": Table.zero_or_more,
+    "Share": Table.share,
+    "bool": lambda table, key: bool(table.flag(key)),
+    "bool | None": Table.flag,
+    "str | None": _optional(Table.text),
+    "int | None": _optional(Table.integer),
+    "float | None": _optional(Table.number),
+    "tuple[str, ...]": Table.texts,
+    "tuple[int, ...]": Table.integers,
+    "tuple[tuple[int, int], ...]": lambda table, key: tuple((one, two) for one, two in table._get(key)),
+    "Mapping[str, Any]": Table.read_only,
+}

@@ -14,12 +14,13 @@ import numpy as np
 from shapes.cost import Cost, predict_many
 from shapes.cost.error import TIERS
 from shapes.cost.step import StepCost, Work, mean_error, schedule_of, slowest_stage, step_cost, work
-from shapes.device import DEVICES_DIR, Device
+from shapes.device import Device
 from shapes.errors import InputError
 from shapes.frozen import frozen
 from shapes.model import ModelShape
 from shapes.operators import Operator, counted_once, operators
 from shapes.software_stack import SoftwareStack
+from shapes.toml_table import DATA
 from shapes.workload import Workload
 
 #: Operators -> one cost each: the one seam between advice and where seconds come from.
@@ -175,7 +176,7 @@ class Pricer:
         except InputError:
             raise
         except (TypeError, KeyError, IndexError, AttributeError, ArithmeticError, ValueError) as error:
-            if Path(self.device.origin).parent == DEVICES_DIR:
+            if Path(self.device.origin).is_relative_to(DATA):
                 raise  # not the user's mistake
             expected = f"expected tables as `sizer calibrate` writes them ({type(error).__name__})"
             raise InputError(expected, where=self.device.origin, key="cost and error") from None

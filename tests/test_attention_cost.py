@@ -12,12 +12,13 @@ from hypothesis import strategies as st
 
 from shapes.cost import explain, predict, predict_many
 from shapes.cost.attention_arrays import attention_seconds
-from shapes.cost.attention_constants import FOLDER, constants_of, fitted_devices
+from shapes.cost.attention_constants import constants_of, fitted_devices
 from shapes.cost.expected_errors import expected_errors
 from shapes.device import list_devices, load_device
 from shapes.errors import InputError
 from shapes.kernels import KERNELS
 from shapes.operators import Attention
+from shapes.toml_table import names
 
 GAC = {"b": 4, "s_q": 2048, "s_kv": 2048, "heads": 32, "kv_heads": 32, "causal": False}
 
@@ -163,7 +164,7 @@ def test_a_reproducible_backward_costs_more_where_it_was_seen_to() -> None:
     assert 1.1 < predict(again, "gb200").seconds / predict(plain, "gb200").seconds < 1.35
 
 
-@pytest.mark.parametrize("name", [path.stem for path in sorted(FOLDER.glob("*.toml"))])
+@pytest.mark.parametrize("name", names("attention"))
 def test_no_fitted_rate_is_above_the_devices_peak_or_bandwidth(name: str) -> None:
     assert name in KERNELS
     for fitted in fitted_devices(name):

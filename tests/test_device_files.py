@@ -15,8 +15,9 @@ from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shapes.device import DEVICES_DIR, _normalise, device_from_mapping, list_devices, load_device
+from shapes.device import _normalise, device_from_mapping, list_devices, load_device
 from shapes.errors import InputError
+from shapes.toml_table import DATA
 from sizer.cli.devices import command as devices_command
 
 ALL = list_devices()
@@ -127,7 +128,7 @@ def test_a_device_is_itself() -> None:
 
 def test_a_users_own_file_is_loaded_by_its_path(tmp_path: Path) -> None:
     mine = tmp_path / "My GPU.toml"
-    mine.write_text((DEVICES_DIR / "h100-sxm.toml").read_text().replace('name = "h100-sxm"', 'name = "my-gpu"'))
+    mine.write_text((DATA / "devices" / "h100-sxm.toml").read_text().replace('name = "h100-sxm"', 'name = "my-gpu"'))
     for path in (mine, str(mine)):
         assert load_device(path).name == "my-gpu"
         assert load_device(path).origin == str(mine)
@@ -135,7 +136,7 @@ def test_a_users_own_file_is_loaded_by_its_path(tmp_path: Path) -> None:
 
 def test_a_file_that_changes_is_read_again(tmp_path: Path) -> None:
     mine = tmp_path / "mine.toml"
-    text = (DEVICES_DIR / "h20.toml").read_text()
+    text = (DATA / "devices" / "h20.toml").read_text()
     mine.write_text(text)
     assert load_device(mine).cost == {}
     mine.write_text(text + "\n[cost.bf16]\nf_tflops = 857.0\ntiles = [[128, 256]]\n[error.bf16]\nheld_out = 0.04\n")
@@ -191,7 +192,7 @@ def test_a_file_that_is_no_device_is_refused(tmp_path: Path, content: bytes, mes
 def test_a_missing_file_a_folder_and_a_nul_are_refused(tmp_path: Path) -> None:
     (tmp_path / "folder.toml").mkdir()
     for path in (tmp_path / "none.toml", tmp_path / "folder.toml", "a\0b.toml"):
-        with pytest.raises(InputError, match="cannot read the device file"):
+        with pytest.raises(InputError, match=r"cannot be read|found a directory"):
             load_device(path)
 
 
@@ -220,7 +221,7 @@ def test_loading_one_device_parses_no_other() -> None:
         "import shapes.device as d\n"
         "for name in ('h100', 'NVIDIA A100-SXM4-80GB', 'b200', 'mi300x', 'Tesla T4'):\n"
         "    d.load_device(name)\n"
-        "print(d._parse_file.cache_info().misses)\n"
+        "from shapes.toml_table import _built; print(_built.cache_info().misses)\n"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert int(done.stdout) == 5

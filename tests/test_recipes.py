@@ -37,7 +37,7 @@ def quantising(model: ModelShape, workload: Workload, name: str) -> dict[tuple[s
 def test_every_file_names_its_recipe_with_sources_and_generations_that_exist(name: str) -> None:
     recipe = load_recipe(name)
     assert recipe.name == name
-    assert recipe.source
+    assert recipe.quantise.source
     assert recipe.alignment.source
     assert set(recipe.products) <= {"forward", "dgrad", "wgrad"}
     assert set(recipe.generations) <= {load_device(device).architecture for device in list_devices()}

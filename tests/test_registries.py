@@ -5,7 +5,6 @@ from __future__ import annotations
 import pkgutil
 from collections.abc import Callable
 from importlib import import_module
-from pathlib import Path
 from types import ModuleType
 
 import pytest
@@ -13,13 +12,12 @@ import pytest
 from shapes.engines import ENGINES
 from shapes.kernels import KERNELS
 from shapes.recipes import RECIPES
+from shapes.toml_table import DATA
 from sizer.cli import COMMANDS
 from sizer.readers import READERS
 from sizer.rules import RULES, TOPICS
 from sizer.searching.spaces import SPACES
 from sizer.searching.strategies import STRATEGIES
-
-SHAPES = Path(__file__).parents[1] / "shapes"
 
 
 def has(*names: str) -> Callable[[ModuleType], bool]:
@@ -45,11 +43,9 @@ def test_every_file_of_a_kind_is_in_its_registry_and_nothing_else_is(package: st
     assert {module.__name__ for module in modules if is_one(module)} == registered
 
 
-@pytest.mark.parametrize(
-    ("folder", "names"), [("engines", ENGINES), ("kernels", (*KERNELS, "auto")), ("recipes", RECIPES)]
-)
+@pytest.mark.parametrize(("folder", "names"), [("engines", ENGINES), ("kernels", KERNELS), ("recipes", RECIPES)])
 def test_every_data_file_of_a_kind_is_in_its_registry_and_nothing_else_is(folder: str, names: tuple[str, ...]) -> None:
-    assert {path.stem for path in (SHAPES / folder).glob("*.toml")} == set(names)
+    assert {path.stem for path in (DATA / folder).glob("*.toml")} == set(names)
 
 
 def test_every_function_of_a_topic_that_answers_as_a_rule_is_one() -> None:

@@ -17,17 +17,18 @@ from measure_fakes import measurement
 
 import shapes
 from shapes.calibrate.device_file import replaced
-from shapes.device import DEVICES_DIR, load_device
+from shapes.device import load_device
 from shapes.errors import InputError
 from shapes.measure.jobs import Job
 from shapes.measure.store import Store
 from shapes.measure.suite import load_suite
 from shapes.operators import Gemm
+from shapes.toml_table import DATA
 from sizer.cli import main
 
 ROOT = Path(__file__).parent.parent
 GPT2 = ROOT / "tests" / "data" / "configs" / "gpt2.json"
-H200 = (DEVICES_DIR / "h200.toml").read_text()
+H200 = (DATA / "devices" / "h200.toml").read_text()
 WRONG: tuple[Any, ...] = (None, "x", [], [1.0], {}, -1.0, 0, 1e308, 2**31, True, [[1.0], [1.0, 2.0]], float("inf"))
 
 

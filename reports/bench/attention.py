@@ -6,7 +6,6 @@ python reports/bench/attention.py --tables .../aiconfigurator_core/systems/data 
 from __future__ import annotations
 
 import argparse
-import tomllib
 from pathlib import Path
 
 import numpy as np
@@ -19,9 +18,10 @@ from tabulate import tabulate
 from shapes.calibrate.hold_out import held_out
 from shapes.cost import predict
 from shapes.cost.attention_arrays import attention_seconds
-from shapes.cost.attention_constants import FOLDER, constants_of, phase_of
+from shapes.cost.attention_constants import constants_of, phase_of
 from shapes.device import load_device
 from shapes.kernels import KERNELS, load_kernel, resolve
+from shapes.toml_table import content, shipped
 
 REPORT = Path(__file__).parents[1] / "attention.md"
 #: Devices whose tables no fit has seen: what a data sheet and a relative's constants give.
@@ -38,7 +38,7 @@ def figure(off: np.ndarray) -> list[str]:
 
 def errors_of(kernel: str, device: str, dtype: str) -> dict[str, float]:
     """Errors on rows left out of the fit, as the fit wrote them beside its constants."""
-    constants = tomllib.loads((FOLDER / f"{kernel}.toml").read_text(encoding="utf-8"))
+    constants = content(shipped("attention", kernel))
     found: dict[str, float] = constants[device][dtype]["error"]
     return found
 
@@ -142,8 +142,8 @@ TEMPLATE = """# Attention by kernel
 
     python reports/bench/attention.py --tables .../aiconfigurator_core/systems/data --evidence attention.csv
 
-Which head dimensions each kernel is built for is in shapes/kernels/*.toml, with the lines of its sources; what it
-reaches in shapes/kernels/constants/*.toml, fitted by reports/fit/attention.py. Nothing here was measured by this
+Which head dimensions each kernel is built for is in shapes/data/kernels/*.toml, with the lines of its sources; what it
+reaches in shapes/data/attention/*.toml, fitted by reports/fit/attention.py. Nothing here was measured by this
 project.
 
 ## Published rows

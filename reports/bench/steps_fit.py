@@ -1,4 +1,4 @@
-"""Fits the constants of shapes/stacks/*.toml on published steps: two minutes.
+"""Fits the constants of shapes/data/stacks/*.toml on published steps: two minutes.
 
     python reports/bench/steps_fit.py --data ../shared/evidence/steps.csv            # cross-validated errors
     python reports/bench/steps_fit.py --data ../shared/evidence/steps.csv --write    # written into the files, too
@@ -28,7 +28,8 @@ from steps_priors import FITTED
 from shapes.calibrate.device_file import replaced
 from shapes.cost.step import Schedule, Work, schedule_of, stacked, step_parts, works
 from shapes.device import Device
-from shapes.software_stack import STACKS_DIR, SoftwareStack, list_stacks, load_stack, stack_from_mapping
+from shapes.software_stack import SoftwareStack, list_stacks, load_stack, stack_from_mapping
+from shapes.toml_table import shipped
 
 #: Stacks that no row was run on -> what they take over from one that was, when that is written: its tables, and of
 #: the classes of ``kernels`` those that its runs say something of.
@@ -124,7 +125,7 @@ class Fit:
 
     def __init__(self, name: str, rows: Sequence[Row]) -> None:
         self.name, self.rows = name, list(rows)
-        self.path = STACKS_DIR / f"{name}.toml"
+        self.path = shipped("stacks", name)
         self.data = tomllib.loads(self.path.read_text(encoding="utf-8"))
         self.spec = FITTED[name]
         self.measured = np.log([row.step_s for row in self.rows])
@@ -222,7 +223,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--stack", action="append", choices=sorted(FITTED), help="only these")
-    parser.add_argument("--write", action="store_true", help="write the constants into shapes/stacks")
+    parser.add_argument("--write", action="store_true", help="write the constants into shapes/data/stacks")
     parser.add_argument("--nested", action="store_true", help="choose the priors' width within the folds, record that")
     options = parser.parse_args()
     rows = [row for row in read_rows(options.data) if row.known]
@@ -272,7 +273,7 @@ def unknown(rows: Sequence[Row]) -> None:
     }
     HELD_OUT.write_text(json.dumps(found, indent=1, sort_keys=True) + "\n", encoding="utf-8", newline="\n")
     for name in list_stacks():
-        path = STACKS_DIR / f"{name}.toml"
+        path = shipped("stacks", name)
         text = path.read_text(encoding="utf-8")
         data = tomllib.loads(text)
         # What no row was run on keeps the ratio's error that its file states.
@@ -333,7 +334,7 @@ def write(fit: Fit, theta: np.ndarray, new: np.ndarray, alike: np.ndarray) -> No
     fit.path.write_text(text, encoding="utf-8", newline="\n")
 
     for name, keys in BORROWED.get(fit.name, {}).items():
-        _lend(data, STACKS_DIR / f"{name}.toml", keys)
+        _lend(data, shipped("stacks", name), keys)
 
 
 def _lend(data: Mapping[str, Any], path: Path, keys: Sequence[str]) -> None:

@@ -1,4 +1,4 @@
-"""Which constants of shapes/stacks are fitted, and what is thought of each before the rows: steps_fit.py."""
+"""Which constants of shapes/data/stacks are fitted, and what is thought of each before the rows: steps_fit.py."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Measured fused attention, by kernel -> shapes/kernels/constants/<kernel>.toml.
+"""Measured fused attention, by kernel -> shapes/data/attention/<kernel>.toml.
 
     python reports/fit/attention.py --tables .../aiconfigurator_core/systems/data --evidence attention.csv --write
 
@@ -31,9 +31,10 @@ from fit.attention_rows import FIGURES, TABLES_OF, Rows, by_authors, read_eviden
 from shapes.calibrate.device_file import sections
 from shapes.calibrate.hold_out import held_out
 from shapes.cost.attention import attention_times
-from shapes.cost.attention_constants import FOLDER, NUMBERS, PHASES, TABLES, AttentionConstants
+from shapes.cost.attention_constants import NUMBERS, PHASES, TABLES, AttentionConstants
 from shapes.device import Device, load_device
 from shapes.dtypes import BYTES
+from shapes.toml_table import DATA
 
 Array = NDArray[np.float64]
 
@@ -416,10 +417,10 @@ def _with_sweep(c: AttentionConstants, rows: Rows, sweep: Rows, device: Device) 
     )
 
 
-def write(found: Mapping[str, Mapping[str, Any]], folder: Path = FOLDER) -> None:
+def write(found: Mapping[str, Mapping[str, Any]], folder: Path = DATA / "attention") -> None:
     """One file a kernel."""
     for kernel, devices in found.items():
-        head = "# Written by reports/fit/attention.py; facts of the kernel are in ../" + kernel + ".toml.\n"
+        head = "# Written by reports/fit/attention.py; facts of the kernel are in ../kernels/" + kernel + ".toml.\n"
         text = "".join("\n" + section for name, sets in devices.items() for section in sections(name, sets))
         (folder / f"{kernel}.toml").write_text(head + text, encoding="utf-8", newline="\n")
 

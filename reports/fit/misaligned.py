@@ -1,4 +1,4 @@
-"""Ceilings of the kernels that serve misaligned products: shapes/cost/misaligned.toml's figures.
+"""Ceilings of the kernels that serve misaligned products: shapes/data/misaligned.toml's figures.
 
     python reports/fit/misaligned.py --data FOLDER        # of gemm_misaligned.csv
 

@@ -18,15 +18,13 @@ takes at most 1 + BOUND times the aligned one, odd ones no longer than narrow on
     seconds <= (1 + BOUND) aligned + room,  odd <= narrow + room
 
 Two tiles run on a unit at once and hide each other's loads; one left over takes ``alone`` times its half of the pair's.
-Which kernels, at which FLOP per clock and unit, is data by family of devices: misaligned.toml beside this file.
+Which kernels, at which FLOP per clock and unit, is data by family of devices: shapes/data/misaligned.toml.
 """
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Mapping
 from functools import lru_cache
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -36,11 +34,10 @@ from shapes.device import Device
 from shapes.dtypes import BYTES
 from shapes.frozen import frozen
 from shapes.operators.types import Layout
+from shapes.toml_table import DATA, content
 
 Array = NDArray[np.float64]
 Integers = NDArray[np.int64]
-
-FILE = Path(__file__).parent / "misaligned.toml"
 
 OPERANDS = ("A", "B", "C")
 #: Bytes to which a leading dimension can be aligned, as far as a kernel cares: beyond 32 nothing is won.
@@ -147,7 +144,7 @@ def family_table(device: Device) -> Mapping[str, Any]:
 @lru_cache(maxsize=1)
 def _families() -> dict[str | None, dict[str, Any]]:
     """Compute capability, architecture or vendor -> its family's table, with the family's name in it."""
-    families = tomllib.loads(FILE.read_text(encoding="utf-8"))
+    families = content(DATA / "misaligned.toml")
     return {key: {"family": name, **table} for name, table in families.items() for key in table["serves"]}
 
 

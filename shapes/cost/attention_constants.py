@@ -1,17 +1,15 @@
 """What a fused attention kernel reaches on a device: its own fitted constants, or the nearest device's, scaled.
 
-``shapes/kernels/constants/<kernel>.toml`` holds them by device and element type, forward and backward; reports/fit
+``shapes/data/attention/<kernel>.toml`` holds them by device and element type, forward and backward; reports/fit
 writes the files.
 """
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import lru_cache
 from math import hypot
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -22,11 +20,10 @@ from shapes.cost.error import OTHER_DTYPE, OTHER_VENDOR, P95_OVER_MEAN, TIERS
 from shapes.device import Device, load_device
 from shapes.frozen import frozen
 from shapes.kernels import load_kernel
+from shapes.toml_table import content, names, shipped
 
 Array = NDArray[np.float64]
 ByBucket = tuple[tuple[float, float], ...]
-
-FOLDER = Path(__file__).parents[1] / "kernels" / "constants"
 
 #: Added (in quadrature) where another device's constants stand in: B200's are 12 to 17% off on its architecture's
 #: others, L40S's 21% on RTX PRO 6000 Server (reports/attention.md), of 8 and 11% at home.
@@ -157,10 +154,8 @@ class KernelConstants:
         return f"predicted:{device.name} ({self.kernel} constants of {self.device}, scaled)"
 
 
-@lru_cache(maxsize=32)
 def _file(kernel: str) -> Mapping[str, Any]:
-    data: dict[str, Any] = tomllib.loads((FOLDER / f"{kernel}.toml").read_text(encoding="utf-8"))
-    return data
+    return content(shipped("attention", kernel))
 
 
 def fitted_devices(kernel: str) -> tuple[str, ...]:
@@ -200,7 +195,7 @@ def constants_of(kernel: str, device: Device, dtype: str) -> KernelConstants:
 def _priced_as(kernel: str, device: Device) -> str:
     """Whose constants price it: its own, or those its file names; a kernel nobody measured is priced as fa2."""
     named = load_kernel(kernel).costs
-    return named if (FOLDER / f"{named}.toml").exists() else "fa2"
+    return named if named in names("attention") else "fa2"
 
 
 def _kin(kernel: str, device: Device) -> Device:

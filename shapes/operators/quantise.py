@@ -57,8 +57,8 @@ def _kernel(
         name=f"{operator.name}{what}.quantise",
         phase=phase,
         what="quantise",
-        bytes_read=elements * WIDE * recipe.passes,
-        bytes_written=ceil(elements * layouts * recipe.bytes_per_element),
+        bytes_read=elements * WIDE * recipe.quantise.passes,
+        bytes_written=ceil(elements * layouts * recipe.quantise.bytes_per_element),
         dtype="bf16",
         count=operator.count,
     )

@@ -6,16 +6,11 @@ evaluates them; nothing here knows an engine by name.
 
 from __future__ import annotations
 
-import tomllib
-from functools import lru_cache
-from pathlib import Path
-from typing import Literal, cast, get_args
+from collections.abc import Mapping
+from typing import Any, Literal, get_args
 
-from shapes.errors import InputError
 from shapes.frozen import frozen
-from shapes.toml_table import Table
-
-FOLDER = Path(__file__).parent
+from shapes.toml_table import Table, load, named
 
 ENGINES = ("vllm", "tensorrt-llm", "sglang", "transformer-engine", "torchao")
 #: Formats that weights are deployed in.
@@ -65,46 +60,26 @@ class Engine:
     facts: tuple[Fact, ...]
 
 
-@lru_cache(maxsize=16)
 def load_engine(name: str) -> Engine:
     """The engine's file; InputError lists the known names."""
-    if name not in ENGINES:
-        raise InputError(f"expected one of {', '.join(ENGINES)}", key="engine", value=name)
-    top = Table(tomllib.loads((FOLDER / f"{name}.toml").read_text(encoding="utf-8")), f"{name}.toml")
-    engine = Engine(
-        name=top.text("name"),
-        title=top.text("title"),
-        repository=top.text("repository"),
-        version=top.text("version"),
-        formats=_formats(top),
-        facts=tuple(_fact(table, top.text("repository")) for table in top.tables("facts")),
-    )
-    top.refuse_the_rest()
-    return engine
+    return load(named("engines", name, "engine", ENGINES), _engine)
+
+
+def _engine(data: Mapping[str, Any], where: str) -> Engine:
+    top = Table(data, where)
+    facts = tuple(_fact(table, top.text("repository")) for table in top.tables("facts"))
+    return top.record(Engine, formats=_formats(top), facts=facts)
 
 
 def _fact(table: Table, repository: str) -> Fact:
-    check, otherwise = table.text("check"), table.text("otherwise")
-    for key, value, known in (("check", check, get_args(Check)), ("otherwise", otherwise, get_args(Verdict))):
-        if value not in known:
-            raise table.fail(key, f"expected one of {', '.join(known)}")
     source = table.text("source")
-    fact = Fact(
-        topic=table.text("topic"),
-        check=cast(Check, check),
-        otherwise=cast(Verdict, otherwise),
+    return table.record(
+        Fact,
+        check=table.choice("check", get_args(Check)),
+        otherwise=table.choice("otherwise", get_args(Verdict)),
         source=source if source.startswith("http") else f"{repository}/{source}",
-        instead=table.text("instead") if table.has("instead") else "",
-        of=table.texts("of"),
         formats=_formats(table),
-        multiple=table.integer("multiple") if table.has("multiple") else 1,
-        cut=table.flag("cut") or False,
-        padded=table.integer("padded") if table.has("padded") else 1,
-        needs=table.text("needs") if table.has("needs") else "",
-        generations=table.texts("generations"),
     )
-    table.refuse_the_rest()
-    return fact
 
 
 def _formats(table: Table) -> tuple[str, ...]:

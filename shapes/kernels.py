@@ -1,22 +1,19 @@
 """Fused attention kernels: which head dimensions each is built for, by generation, and what runs where it refuses.
 
-One sourced file a kernel, ``<name>.toml``; ``auto.toml`` says which of them a device's usual stack runs. Facts only:
-what they cost is fitted beside them (``constants/<name>.toml``) and priced by shapes.cost.attention.
+One sourced file a kernel, ``data/kernels/<name>.toml``; ``data/usual-kernels.toml`` says which of them a device's usual
+stack runs. Facts only: what they cost is fitted (``data/attention/<name>.toml``) and priced by shapes.cost.attention.
 """
 
 from __future__ import annotations
 
-import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import lru_cache
-from pathlib import Path
+from typing import Any
 
 from shapes.errors import InputError
 from shapes.frozen import frozen
-from shapes.toml_table import Table
-
-FOLDER = Path(__file__).parent
+from shapes.toml_table import DATA, Table, content, load, named
 
 #: Kernels by the names that ``--attention`` takes; "flash" is what "auto" was called first.
 KERNELS = ("fa2", "fa3", "fa4", "cudnn", "flashinfer", "sdpa", "fused_sdpa", "eager")
@@ -30,20 +27,21 @@ class Takes:
     ``training``: holds where a backward follows (True), where none does (False), or either way (None).
     ``built``: head dimensions that it is compiled for; another one is padded up to the next, or refused if ``exact``.
     ``multiple``: what both dimensions must be multiples of; ``copies``: others are padded there with a copy of Q, K, V.
-    ``largest`` bounds both dimensions; ``pairs`` (d_qk, d_v) are taken besides, as they are.
+    ``largest`` bounds both dimensions; ``pairs`` (d_qk, d_v) are taken besides, as they are. ``since``: a date.
     """
 
-    generations: tuple[str, ...]
-    dtypes: tuple[str, ...]
-    training: bool | None
-    built: tuple[int, ...]
-    exact: bool
-    multiple: int
-    copies: bool
-    largest: int | None
-    pairs: tuple[tuple[int, int], ...]
     source: str
-    verified: bool
+    generations: tuple[str, ...] = ()
+    dtypes: tuple[str, ...] = ()
+    training: bool | None = None
+    built: tuple[int, ...] = ()
+    exact: bool = False
+    multiple: int = 1
+    copies: bool = False
+    largest: int | None = None
+    pairs: tuple[tuple[int, int], ...] = ()
+    verified: bool = False
+    since: str | None = None
 
     def covers(self, generation: str, dtype: str, training: bool) -> bool:
         return (
@@ -100,55 +98,25 @@ class Run:
     verified: bool
 
 
-@lru_cache(maxsize=32)
 def load_kernel(name: str) -> Kernel:
     """The kernel's file; InputError lists the known names."""
-    if name not in KERNELS:
-        raise InputError(f"expected one of {', '.join(KERNELS)}", key="attention", value=name)
-    top = Table(tomllib.loads((FOLDER / f"{name}.toml").read_text(encoding="utf-8")), f"{name}.toml")
-    kernel = Kernel(
-        name=top.text("name"),
-        title=top.text("title"),
-        costs=top.text("costs") if top.has("costs") else name,
-        fallback=top.text("fallback") if top.has("fallback") else None,
+    return load(named("kernels", name, "attention", KERNELS), _kernel)
+
+
+def _kernel(data: Mapping[str, Any], where: str) -> Kernel:
+    top = Table(data, where)
+    return top.record(
+        Kernel,
+        costs=top.text("costs") if top.has("costs") else top.text("name"),
         first=top.read_only("first"),
-        takes=tuple(_takes(table) for table in top.tables("takes")),
-        earlier=tuple(_earlier(top)),
+        takes=tuple(table.record(Takes) for table in top.tables("takes")),
+        earlier=tuple(table.record(Earlier) for table in top.tables("earlier")) if top.has("earlier") else (),
     )
-    top.refuse_the_rest()
-    return kernel
 
 
-def _takes(table: Table) -> Takes:
-    result = Takes(
-        generations=table.texts("generations"),
-        dtypes=table.texts("dtypes"),
-        training=table.flag("training"),
-        built=table.integers("built"),
-        exact=table.flag("exact") or False,
-        multiple=table.integer("multiple") if table.has("multiple") else 1,
-        copies=table.flag("copies") or False,
-        largest=table.integer("largest") if table.has("largest") else None,
-        pairs=tuple((qk, v) for qk, v in table.data.get("pairs", ()) if table.has("pairs")),
-        source=table.text("source"),
-        verified=table.flag("verified") or False,
-    )
-    table.has("since")
-    table.refuse_the_rest()
-    return result
-
-
-def _earlier(top: Table) -> Iterator[Earlier]:
-    if top.has("earlier"):
-        for table in top.tables("earlier"):
-            yield Earlier(table.text("until"), table.integers("built"), table.text("source"))
-            table.refuse_the_rest()
-
-
-@lru_cache(maxsize=1)
-def _usual() -> dict[str, dict[str, str]]:
-    usual: dict[str, dict[str, str]] = tomllib.loads((FOLDER / "auto.toml").read_text(encoding="utf-8"))
-    return usual
+def _usual() -> Mapping[str, Any]:
+    """Generation -> what "auto" runs there."""
+    return content(DATA / "usual-kernels.toml")
 
 
 def resolve(kernel: str, generation: str, training: bool) -> str:
@@ -160,7 +128,7 @@ def resolve(kernel: str, generation: str, training: bool) -> str:
         raise InputError(f"expected one of {', '.join(CHOICES)}", key="attention", value=kernel)
     if kernel in ("auto", "flash"):
         # A generation that no file knows is a user's own device: torch's dispatcher runs wherever torch does.
-        return _usual().get(generation, {}).get("train" if training else "infer", "sdpa")
+        return str(_usual().get(generation, {}).get("train" if training else "infer", "sdpa"))
     if generation in _usual() and not load_kernel(kernel).runs_on(generation):
         others = [name for name in KERNELS if load_kernel(name).runs_on(generation)]
         raise InputError(

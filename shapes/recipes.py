@@ -1,0 +1,76 @@
+"""Low-precision recipes: which products run in fewer bits, what quantising moves, and what shapes they take.
+
+One sourced file a recipe; the names are Megatron-Core's and Transformer Engine's (``--fp8-recipe``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from shapes.frozen import frozen
+from shapes.toml_table import Table, load, named
+
+RECIPES = ("delayed", "tensorwise", "blockwise", "mxfp8", "nvfp4", "int8")
+#: The recipe that an element type alone stands for.
+DEFAULT = {"fp8": "delayed", "mxfp8": "mxfp8", "nvfp4": "nvfp4", "int8": "int8"}
+
+
+@frozen
+class Alignment:
+    """What dimensions must be multiples of, in elements.
+
+    ``features`` (k and n), ``rows`` (tokens), ``per_shard``: a tensor-parallel shard's features, ``expert_rows``: each
+    expert's rows, ``overlap``: of products that overlap with communication.
+    """
+
+    otherwise: str
+    source: str
+    features: int = 1
+    rows: int = 1
+    per_shard: int = 1
+    expert_rows: int = 1
+    overlap: int = 1
+    verified: bool = False
+
+
+@frozen
+class Quantise:
+    """``passes`` over a 16-bit tensor quantise it, writing ``bytes_per_element`` (scales included) for each layout in
+    which it is read."""
+
+    passes: int
+    bytes_per_element: float
+    source: str
+    verified: bool = False
+
+
+@frozen
+class Recipe:
+    """One recipe. ``products``: phases whose products run in ``dtype``, others in 16 bits; ``keeps``: layers that do.
+
+    ``generations``: of devices that have the kernels.
+    """
+
+    name: str
+    title: str
+    dtype: str
+    generations: tuple[str, ...]
+    products: tuple[str, ...]
+    keeps: tuple[str, ...]
+    quantise: Quantise
+    alignment: Alignment
+
+
+def load_recipe(name: str) -> Recipe:
+    """The recipe's file; InputError lists the known names."""
+    return load(named("recipes", name, "recipe", RECIPES), _recipe)
+
+
+def _recipe(data: Mapping[str, Any], where: str) -> Recipe:
+    top = Table(data, where)
+    return top.record(
+        Recipe,
+        alignment=top.table("alignment").record(Alignment),
+        quantise=top.table("quantise").record(Quantise),
+    )
