@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 from shapes.errors import InputError
-from sizer.checking.defaults import load_defaults
+from sizer.checking.project import load_defaults
 from sizer.cli import main
 
 GPT2 = '{"model_type": "gpt2"}'

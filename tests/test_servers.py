@@ -16,7 +16,7 @@ from pygls.lsp.client import LanguageClient
 
 import sizer
 from sizer.answers.neighbours import neighbours
-from sizer.checking.project import settle
+from sizer.checking.checks import Request
 from sizer.readers.locate import key_at
 
 pytestmark = pytest.mark.slow
@@ -169,7 +169,7 @@ def test_an_agents_mistake_is_one_line() -> None:
 
 @pytest.mark.parametrize(("dimension", "multiple"), [("d_ff", 128), ("vocab", 64), ("layers", 1)])
 def test_neighbours_are_the_nearest_multiples_on_both_sides(dimension: str, multiple: int) -> None:
-    proposals = settle(str(CONFIGS / "llama-3.1-8b.json")).propose()
+    proposals = Request().settle(str(CONFIGS / "llama-3.1-8b.json")).propose()
     value = proposals.subject.dimensions[dimension]
     key = proposals.subject.name_of(dimension)
     found = [int(one.change[key]) for one in neighbours(proposals, dimension)]
@@ -177,7 +177,7 @@ def test_neighbours_are_the_nearest_multiples_on_both_sides(dimension: str, mult
 
 
 def test_no_neighbour_is_no_model() -> None:
-    proposals = settle(str(CONFIGS / "llama-3.1-8b.json")).propose()
+    proposals = Request().settle(str(CONFIGS / "llama-3.1-8b.json")).propose()
     heads = [int(one.change["num_attention_heads"]) for one in neighbours(proposals, "heads")]
     assert heads
     assert all(4096 % one == 0 and one % 8 == 0 for one in heads)

@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 from shapes.errors import InputError
-from sizer.checking.suppress import Suppression, load_suppression
+from sizer.checking.project import Suppression, load_suppression
 from sizer.cli import main
 
 GPT2 = Path(__file__).parent / "data" / "configs" / "gpt2.json"

@@ -14,8 +14,8 @@ from shapes.memory import memory
 from sizer.answers.budgets import Budgets, Violation
 from sizer.checking.checks import report_of
 from sizer.checking.findings import SEVERITIES, PricedFinding, Report, Severity
+from sizer.checking.project import Suppression
 from sizer.checking.proposals import Proposals, propose
-from sizer.checking.suppress import Suppression
 from sizer.printing import Printable
 from sizer.subject import Subject, read_subject
 from sizer.workload_names import WORDS, WORKLOAD_FIELDS

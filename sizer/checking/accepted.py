@@ -12,7 +12,7 @@ from typing import Any
 from shapes.errors import InputError
 from shapes.files import read_bounded, write_whole
 from shapes.frozen import frozen
-from sizer.checking.findings import SEVERITIES, PricedFinding, Report
+from sizer.checking.findings import SEVERITIES, PricedFinding, Report, Severity
 
 VERSION = 1
 MAX_BYTES = 64 * 2**20
@@ -23,7 +23,7 @@ _KEYS = ("path", "device", "code", "field", "severity")
 class Accepted:
     """(path below the file's folder, device, code, field) -> the severity accepted. A worse one is new again."""
 
-    severities: dict[tuple[str, str, str, str], str]
+    severities: dict[tuple[str, str, str, str], Severity]
     folder: Path
 
     def new_in(self, report: Report) -> tuple[Report, int]:
@@ -33,7 +33,7 @@ class Accepted:
 
     def _has(self, report: Report, finding: PricedFinding) -> bool:
         known = self.severities.get(_identity(report, finding, self.folder))
-        return known is not None and SEVERITIES.index(finding.severity) >= _rank(known)
+        return known is not None and SEVERITIES.index(finding.severity) >= SEVERITIES.index(known)
 
 
 def load_accepted(file: str) -> Accepted:
@@ -79,7 +79,3 @@ def _is_entry(one: Any) -> bool:
     return (
         isinstance(one, dict) and all(isinstance(one.get(key), str) for key in _KEYS) and one["severity"] in SEVERITIES
     )
-
-
-def _rank(severity: str) -> int:
-    return [str(level) for level in SEVERITIES].index(severity)

@@ -1,20 +1,117 @@
-"""The rules run on a resolved input, and what they propose priced."""
+"""`check`: a configuration read as its project says, its findings priced, graded and reported."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Iterable, Mapping
+from dataclasses import field, replace
+from typing import TYPE_CHECKING, Any
 
 from shapes.cost.predict import attention_titles
-from shapes.device import Device
+from shapes.device import DEFAULT_DEVICE, Device, load_device
+from shapes.frozen import frozen
 from shapes.operators import Collective, Elementwise, needed_flops
-from sizer.checking.causes import findings_by_cause
+from shapes.software_stack import SoftwareStack
 from sizer.checking.findings import ModelSummary, Report, StepTime
-from sizer.checking.grading import PricedStep, grade
+from sizer.checking.grading import PricedStep, findings_by_cause, grade
+from sizer.checking.project import Suppression, load_defaults, load_suppression
 from sizer.checking.proposals import Proposals, propose
-from sizer.checking.suppress import Suppression
 from sizer.pricing import CostSource, Pricer, Step
 from sizer.rules.base import NotApplicable
-from sizer.subject import Subject, resized_subject
+from sizer.subject import Subject, read_subject, resized_subject
+
+if TYPE_CHECKING:
+    from shapes.measure.executor import Executor
+
+
+def check(
+    config: object,
+    *,
+    device: str | Device | None = None,
+    select: Iterable[str] = (),
+    ignore: Iterable[str] = (),
+    trace: bool = False,
+    config_format: str | None = None,
+    example_inputs: object = None,
+    dims: Mapping[str, int] | None = None,
+    measure: bool | Executor = False,
+    time_limit_s: float | None = None,
+    store: str | None = None,
+    stack: str | SoftwareStack | None = None,
+    **workload: Any,
+) -> Report:
+    """Every finding of the rule catalogue on ``config``, each priced in step seconds on ``device`` (h100-sxm).
+
+    ``config``: a path, a mapping, a transformers ``PretrainedConfig``, a ``shapes.ModelShape`` or an ``nn.Module`` with
+    its ``example_inputs`` (and ``dims``, the dimensions of it worth naming: ``{"vocab": 50257}``). ``workload``: fields
+    of ``shapes.Workload`` (b, s, dtype, phase, attention, gpus, global_batch …; t or tp, p or pp, d or dp, e or ep). A
+    split that does not divide is a finding, and the times are those of the nearest that does. ``measure``: operators
+    are timed on the device at hand, or by an executor of its own (``shapes.measure.Executor``), for at most
+    ``time_limit_s``, samples kept in ``store``. ``stack``: the software that runs it (``shapes/stacks``; None: the
+    one that the configuration's format is run by). Raises ``InputError`` for what it cannot read.
+    """
+    subject = read_subject(
+        config,
+        nearest=True,
+        trace=trace,
+        config_format=config_format,
+        example_inputs=example_inputs,
+        dims=dims,
+        stack=stack,
+        **workload,
+    )
+    suppression = Suppression(tuple(select), tuple(ignore))
+    if measure is False:
+        return check_subject(subject, load_device(device or DEFAULT_DEVICE), suppression)
+    from shapes.measure import InProcess
+    from sizer.checking.measured import check_measured
+
+    executor = InProcess() if measure is True else measure
+    return check_measured(subject, executor, device, suppression, time_limit_s=time_limit_s, store=store)
+
+
+@frozen
+class Settled:
+    """What to check: the resolved input, the device it is priced on and the rules that are kept."""
+
+    subject: Subject
+    device: Device
+    suppression: Suppression
+
+    def check(self) -> Report:
+        return report_of(self.propose())
+
+    def propose(self) -> Proposals:
+        """What the rules propose, which an editor shows with neighbouring values."""
+        return propose(self.subject, self.device, self.suppression)
+
+
+@frozen
+class Request:
+    """What one call asks of every configuration that it names; what is said here comes before what a project says.
+
+    ``workload``: fields of ``Workload``; ``reading``: further keywords of ``read_subject``.
+    """
+
+    device: str | None = None
+    stack: str | None = None
+    select: tuple[str, ...] = ()
+    ignore: tuple[str, ...] = ()
+    extend_select: tuple[str, ...] = ()
+    workload: Mapping[str, Any] = field(default_factory=dict)
+    reading: Mapping[str, Any] = field(default_factory=dict)
+
+    def settle(self, config: str, source: object = None) -> Settled:
+        """``config``, a path or "-", with what its project says of it.
+
+        ``source``: what is read in its place (standard input, an editor's text). InputError for what cannot be read.
+        """
+        project = load_defaults(config)
+        target = load_device(self.device or project.device or DEFAULT_DEVICE)
+        suppression = load_suppression(config, select=self.select, ignore=self.ignore, extend_select=self.extend_select)
+        workload = {**project.workload, **self.workload}
+        read = config if source is None else source
+        subject = read_subject(read, nearest=True, stack=self.stack or project.stack, **self.reading, **workload)
+        return Settled(subject, target, suppression)
 
 
 def check_subject(subject: Subject, device: Device, suppression: Suppression | None = None) -> Report:

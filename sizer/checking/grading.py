@@ -1,4 +1,4 @@
-"""What a suggestion is worth, by one source of seconds, and how severe a finding is.
+"""What a suggestion is worth, how severe a finding is, and findings of one cause as one.
 
 A severity has two sources (the paragraph "Grading" of the catalogue): what a kernel requires or a source recommends
 outright is a warning when it is broken, whatever its price; a cost alone is one when fixing it saves enough of a step.
@@ -6,17 +6,26 @@ outright is a warning when it is broken, whatever its price; a cost alone is one
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 from shapes.cost.alignment import family_table
 from shapes.cost.constants import gemm_constants
 from shapes.device import Device
 from shapes.errors import InputError
 from shapes.frozen import frozen
-from sizer.checking.changes import changed_subject, named_change, of_dimensions
-from sizer.checking.findings import PricedSuggestion, Severity
-from sizer.checking.vetting import Objections, context_of, objections, worse
+from shapes.model.resize import DIMENSIONS
+from sizer.checking.findings import SEVERITIES, PricedFinding, PricedSuggestion, Severity
+from sizer.checking.proposals import (
+    Objections,
+    changed_subject,
+    context_of,
+    named_change,
+    objections,
+    of_dimensions,
+    worse,
+)
 from sizer.pricing import Pricer, Step
 from sizer.rules.base import Finding, Rule, Suggestion
 from sizer.subject import Subject
@@ -175,3 +184,165 @@ def _tokens(subject: Subject, step: Step) -> int:
 def _devices(subject: Subject) -> int:
     """Devices that share those tokens."""
     return subject.workload.t * subject.workload.p * subject.workload.cp
+
+
+#: Suggestions that a finding lists.
+MOST = 3
+#: Models whose parameters differ by no more than this share are the same size.
+SAME_SIZE = 0.02
+#: Savings that differ by less than this share of the step are a tie, which alignment decides.
+TIE = 0.005
+#: Elements whose multiples are preferred in a tie: two cache lines of bf16, and what halves over 2, 4 and 8 shards.
+PREFERRED = 256
+SHARDS = 8
+
+
+@frozen
+class _Cause:
+    """One cause's finding with what is offered against it."""
+
+    finding: PricedFinding
+    offers: tuple[Offer, ...]
+
+    @property
+    def changes(self) -> list[Mapping[str, int | str]]:
+        return [offer.change.change for offer in self.offers]
+
+    def mended_by(self, offer: Offer) -> bool:
+        return any(code in self.finding.codes for code, _ in offer.fixes)
+
+    def left(self, own: tuple[Offer, ...], there: PricedFinding | None) -> _Cause:
+        """This cause with what fixes it ``own``, and where else it is fixed."""
+        message = self.finding.message
+        if not own and there is not None:
+            message += f"; what fixes {there.code} fixes it, priced there"
+        tier = self.finding.tier if own else ""
+        return _Cause(replace(self.finding, message=message, tier=tier, **_price_of(own)), own)
+
+
+def _price_of(offers: tuple[Offer, ...], otherwise_s: float = 0.0) -> dict[str, Any]:
+    """The fields of a finding that its best offer sets; ``otherwise_s``: the seconds known without one."""
+    best = max(offers, key=lambda offer: offer.saving, default=None)
+    return {
+        "suggestions": tuple(offer.priced for offer in offers),
+        "step_seconds": otherwise_s if best is None else max(0.0, best.saving),
+        "within_error": best is not None and best.priced.within_error,
+    }
+
+
+def findings_by_cause(graded: Sequence[Graded], subject: Subject, *, measured: bool = False) -> list[PricedFinding]:
+    """One finding a cause, the worst first. A cost alone that nothing saves is left out, unless it was ``measured``."""
+    by_cause: dict[str, list[Graded]] = {}
+    for one in graded:
+        by_cause.setdefault(one.cause, []).append(one)
+    causes = [cause for alike in by_cause.values() if (cause := _merged(alike, subject, measured)) is not None]
+    causes.sort(key=lambda one: (SEVERITIES.index(one.finding.severity), -one.finding.step_seconds, one.finding.code))
+    done: list[_Cause] = []
+    for cause in causes:
+        done.append(_priced_once(cause, done))
+    return [cause.finding for cause in done]
+
+
+def _merged(alike: Sequence[Graded], subject: Subject, measured: bool) -> _Cause | None:
+    """The findings of one cause as one, the outright one first; None where nothing is left to say."""
+    ordered = sorted(alike, key=lambda one: (not one.finding.error, not one.finding.violated, one.rule.code))
+    first, violated = ordered[0], any(one.finding.violated for one in ordered)
+    outright = violated or first.finding.error
+    everything = {frozenset(offer.priced.change.items()): offer for one in reversed(ordered) for offer in one.offers}
+    offers = _worth_a_line(tuple(everything.values()), subject, outright=outright, error=first.finding.error)
+    proposed = any(one.finding.suggestions for one in ordered)
+    if not offers and proposed and not outright and not measured:
+        return None
+    if measured and not offers:
+        offers = tuple(everything.values())[:MOST]
+    known = [one.finding.at_most_s for one in ordered if one.finding.at_most_s is not None and not proposed]
+    price = _price_of(offers, max(known, default=0.0))
+    finding = PricedFinding(
+        code=first.rule.code,
+        slug=first.rule.slug,
+        severity=min((one.severity for one in ordered), key=SEVERITIES.index),
+        field=subject.name_of(first.finding.field),
+        value=first.finding.value,
+        message="; ".join(dict.fromkeys(one.finding.message for one in ordered)),
+        codes=tuple(dict.fromkeys(one.rule.code for one in ordered)),
+        violated=violated,
+        tier=max((offer.tier for offer in offers), key=TIERS.index, default="") if price["step_seconds"] else "",
+        **price,
+    )
+    return _Cause(finding, offers)
+
+
+def _worth_a_line(offers: tuple[Offer, ...], subject: Subject, *, outright: bool, error: bool) -> tuple[Offer, ...]:
+    """At most ``MOST``: those that save; for a breach also the least dear, where nothing that fixes it saves."""
+    offers = tuple(sorted(offers, key=lambda offer: _rank(offer, subject)))
+    if error:  # what cannot run has no time that another could be slower than; another split is no other model
+        return tuple(sorted(offers, key=lambda offer: bool(set(offer.change.change) & set(DIMENSIONS))))[:MOST]
+    useful = tuple(
+        offer
+        for offer in offers
+        if offer.priced.step_seconds_change <= 0 and (offer.saving > 0 or (outright and _same_size(offer, subject)))
+    )
+    if useful or not outright or not offers:
+        return useful[:MOST]
+    first = offers[0]
+    if first.priced.step_seconds_change <= 0:
+        return (first,)
+    # Where another split stands in, that is no judgement of what is for the one asked for.
+    stands_in = "for the split asked for, not the one priced"
+    slower = stands_in if subject.asked is not None else "slower, but nothing faster fixes it"
+    note = "; ".join(filter(None, (first.priced.note, slower)))
+    return (replace(first, priced=replace(first.priced, note=note)),)
+
+
+def _same_size(offer: Offer, subject: Subject) -> bool:
+    return abs(offer.priced.parameters_change) <= SAME_SIZE * subject.parameters
+
+
+def _gain_per_work(offer: Offer) -> float:
+    """Seconds saved at equal FLOPs: a smaller model's lesser work taken off, a larger one's put in."""
+    step, flops = offer.step, offer.priced.flops_change
+    return -offer.priced.step_seconds_change + (step.seconds * flops / step.flops if step.flops else 0.0)
+
+
+def _rank(offer: Offer, subject: Subject) -> tuple[bool, int, int, int, float]:
+    """Equal parameters first, then what saves; in a tie what is aligned best, then what divides over a node."""
+    sizes = [value for key, value in offer.change.change.items() if isinstance(value, int) and key != "heads"]
+    aligned = min((min(size & -size, PREFERRED) for size in sizes), default=PREFERRED)
+    heads = int(offer.change.change.get("heads", SHARDS))
+    return (
+        not _same_size(offer, subject),
+        -round(_gain_per_work(offer) / (TIE * offer.step.seconds)) if offer.step.seconds else 0,
+        -aligned,
+        -min(heads & -heads, SHARDS),
+        offer.priced.step_seconds_change,
+    )
+
+
+def _priced_once(cause: _Cause, done: Sequence[_Cause]) -> _Cause:
+    """``cause`` without what fixes one of those ``done`` as well: it is priced there alone, so that costs add up.
+
+    So is what the first way out of an error fixes: what cannot run is changed whatever else is.
+    """
+    if cause.finding.severity != "error":
+        errors = (one for one in done if one.finding.severity == "error" and one.offers)
+        if (first := next((one for one in errors if cause.mended_by(one.offers[0])), None)) is not None:
+            return cause.left((), first.finding)
+    above = [
+        one
+        for one in done
+        if any(one.mended_by(offer) for offer in cause.offers) or any(change in cause.changes for change in one.changes)
+    ]
+    own = tuple(
+        offer
+        for offer in cause.offers
+        if not any(offer.change.change in one.changes or one.mended_by(offer) for one in above)
+    )
+    fixed_by = (
+        one.finding
+        for one in above
+        if any(offer.change.change in cause.changes or cause.mended_by(offer) for offer in one.offers)
+    )
+    there = next(fixed_by, None)
+    if own == cause.offers or (not own and there is None):
+        return cause
+    return cause.left(own, there)

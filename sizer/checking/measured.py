@@ -17,8 +17,8 @@ from shapes.measure.store import Store
 from shapes.operators import Operator, counted_once
 from sizer.checking.checks import report_of
 from sizer.checking.findings import PricedFinding, Report
+from sizer.checking.project import Suppression
 from sizer.checking.proposals import propose
-from sizer.checking.suppress import Suppression
 from sizer.measuring import device_at_hand, jobs_of_subject
 from sizer.subject import Subject
 

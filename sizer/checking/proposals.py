@@ -1,26 +1,106 @@
-"""What the rules say of a subject, before anything is priced. This is the one place that runs them."""
+"""What the rules say of a subject, before anything is priced, and of what a suggestion would make of it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
+from typing import Any
 
 from shapes.device import Device
 from shapes.errors import InputError
 from shapes.frozen import frozen
-from shapes.model.resize import DIMENSIONS
-from shapes.operators import Attention
+from shapes.model.resize import DIMENSIONS, dimensions, resize
+from shapes.operators import Attention, split_problems
 from shapes.software_stack import SoftwareStack
 from shapes.workload import Workload
-from sizer.checking.changes import changed_subject, of_dimensions
-from sizer.checking.suppress import Suppression
-from sizer.checking.vetting import Objections, context_of, objections_in
+from sizer.checking.project import Suppression
 from sizer.pricing import Pricer, Step
 from sizer.rules import RULES
-from sizer.rules.base import Answer, Finding, NotApplicable, Rule
+from sizer.rules.base import Answer, Context, Finding, NotApplicable, Rule
 from sizer.rules.element_types import ALTERNATIVES
 from sizer.subject import Subject, resized_subject, run_on
+
+
+def of_dimensions(change: Mapping[str, int | str]) -> bool:
+    """Whether a change is of the model's dimensions alone, and not of its workload."""
+    return set(change) <= set(DIMENSIONS)
+
+
+def changed_subject(subject: Subject, change: Mapping[str, int | str]) -> Subject:
+    """``subject`` with dimensions and workload fields changed; InputError where that is no model or cannot be split."""
+    if subject.model is None:
+        if subject.retrace is None:
+            raise InputError("a module's dimensions are its own code's", where=subject.where)
+        return subject.retrace(change)
+    dims = {key: value for key, value in change.items() if key in DIMENSIONS}
+    asked: dict[str, Any] = {key: value for key, value in change.items() if key not in DIMENSIONS}
+    model = resize(subject.model, **dims) if dims else subject.model  # type: ignore[arg-type]
+    workload: Workload = replace(subject.asked or subject.workload, **asked)
+    changed = resized_subject(subject, model, workload)
+    if subject.asked is None:
+        return changed
+    # What is judged is the split that the change asks for, not the one that it replaces.
+    return replace(changed, asked=workload if split_problems(model, workload) else None)
+
+
+def named_change(change: Mapping[str, int | str], before: Subject, after: Subject) -> dict[str, int | str]:
+    """The change under the names of the person's file, with the dimensions that follow and have a key there."""
+    full = dict(change)
+    if before.model is not None and after.model is not None:
+        old, new = dimensions(before.model), dimensions(after.model)
+        full |= {key: value for key, value in new.items() if value != old.get(key)}
+    keys = before.reading.keys if before.reading is not None else {}
+    return {before.name_of(key): value for key, value in full.items() if key in change or not keys or key in keys}
+
+
+#: A rule's code and the field that it points at -> whether what it asks is broken outright, or is only not met whole
+#: (a head dimension of 96 on an alignment of 64).
+Objections = Mapping[tuple[str, str], bool]
+
+
+def context_of(subject: Subject, device: Device, step: Step) -> Context:
+    """What the rules may look at: ``subject`` with the workload that was asked for, its operators as in ``step``."""
+    return Context(
+        model=subject.model,
+        workload=subject.asked or subject.workload,
+        device=device,
+        operators=step.operators,
+        costs=step.costs,
+        dimensions=subject.dimensions,
+        given=subject.given,
+        priced_dtype=subject.workload.dtype,
+        implementation=subject.implementation,
+        step=step.cost,
+        stack=subject.stack.name,
+    )
+
+
+def objections(context: Context) -> Objections:
+    """What the rules on shapes and splits have against ``context``; prices are not asked."""
+    return objections_in((rule, rule.check(context)) for rule in RULES if not rule.of_costs)
+
+
+def objections_in(answers: Iterable[tuple[Rule, Answer]]) -> Objections:
+    """What the ``answers`` of the rules on shapes and splits object to."""
+    found: dict[tuple[str, str], bool] = {}
+    for rule, answer in answers:
+        if not rule.of_costs and not isinstance(answer, NotApplicable):
+            for finding in answer:
+                key = rule.code, finding.field
+                found[key] = found.get(key, False) or finding.error or finding.violated
+    return found
+
+
+def worse(after: Objections, before: Objections) -> tuple[str, ...]:
+    """Codes of the rules that object to ``after`` and did not to ``before``, or not outright."""
+    return tuple(
+        dict.fromkeys(
+            code
+            for (code, field), outright in after.items()
+            if outright > before.get((code, field), False) or (code, field) not in before
+        )
+    )
 
 
 @frozen

@@ -95,9 +95,9 @@ def command(
     Exit code: 0 clean, 1 findings at or above --fail-on, 2 bad input (the other files are checked all the same).
     """
     from shapes.device import load_device
-    from sizer.checking.defaults import load_defaults
+    from sizer.checking.checks import Request
     from sizer.checking.findings import SEVERITIES, Checked
-    from sizer.checking.project import settle
+    from sizer.checking.project import load_defaults
     from sizer.readers import NoModel
     from sizer.render import formats
 
@@ -123,19 +123,16 @@ def command(
         try:
             if unread is not None:
                 raise unread
-            settled = settle(
-                config,
-                config_argument(config),
-                device=device,
-                stack=stack,
-                select=codes(select),
-                ignore=codes(ignore),
-                extend_select=codes(extend_select),
-                workload=given(workload),
-                trace=trace,
-                plan=plan,
-                config_format=config_format,
+            request = Request(
+                device,
+                stack,
+                codes(select),
+                codes(ignore),
+                codes(extend_select),
+                given(workload),
+                {"trace": trace, "plan": plan, "config_format": config_format},
             )
+            settled = request.settle(config, config_argument(config))
             if measure:
                 from sizer.checking.measured import check_measured
 

@@ -25,7 +25,7 @@ from sizer.cli.options import (
 from sizer.cli.versions import Pair, Version, of_git, of_paths
 
 if TYPE_CHECKING:
-    from sizer.checking.project import Settled
+    from sizer.checking.checks import Settled
 
 
 @click.command()
@@ -86,8 +86,8 @@ def command(
     from shapes.device import load_device
     from sizer.answers.budgets import budgets_of
     from sizer.answers.diff import Diff, compare, diff_of, tokens_of
+    from sizer.checking.checks import Request
     from sizer.checking.findings import SEVERITIES
-    from sizer.checking.project import settle
 
     amount = tokens_of(tokens, given(workload))
     parts: list[Diff] = []
@@ -95,16 +95,9 @@ def command(
     refused = False
     for pair in _pairs(paths, revision, models_only):
         try:
-            read = partial(
-                settle,
-                _of(pair),
-                device=devices[0] if devices else None,
-                stack=stack,
-                select=codes(select),
-                ignore=codes(ignore),
-                extend_select=codes(extend_select),
-                workload=given(workload),
-            )
+            device = devices[0] if devices else None
+            request = Request(device, stack, codes(select), codes(ignore), codes(extend_select), given(workload))
+            read = partial(request.settle, _of(pair))
             sides = _read(pair, read, notes)
             if sides is None:
                 continue
@@ -168,7 +161,7 @@ def _read(
 
 
 def _budget_table(config: str) -> tuple[dict[str, Any], str]:
-    from sizer.checking.defaults import nearest_table
+    from sizer.checking.project import nearest_table
 
     found = nearest_table(config)
     table = found[1].get("budgets", {}) if found is not None else {}

@@ -19,7 +19,7 @@ from shapes.model.resize import dimensions
 from shapes.operators import operators
 from shapes.software_stack import SoftwareStack
 from sizer.checking.checks import check_subject
-from sizer.checking.vetting import Objections, objections, worse
+from sizer.checking.proposals import Objections, objections, worse
 from sizer.pricing import Pricer
 from sizer.rules.base import Context
 from sizer.searching.objective import TIE

@@ -15,9 +15,8 @@ from pygls.workspace import TextDocument
 from shapes.errors import InputError
 from shapes.frozen import frozen
 from sizer.answers.neighbours import neighbours
-from sizer.checking.checks import report_of
+from sizer.checking.checks import Request, report_of
 from sizer.checking.findings import PricedFinding, Report, Severity
-from sizer.checking.project import settle
 from sizer.checking.proposals import Proposals
 from sizer.documents.rule_page import rule_url
 from sizer.documents.units import percent_text, seconds_text
@@ -50,7 +49,7 @@ class Checked:
 def check_text(text: str, path: str) -> Checked:
     """The text of the file ``path`` checked as its project says."""
     try:
-        settled = settle(path, read_config(Source(path, text=text)))
+        settled = Request().settle(path, read_config(Source(path, text=text)))
     except (NoModel, UnknownModelType):
         return Checked()
     except InputError as error:
