@@ -317,3 +317,10 @@ def test_no_other_error_is_taken_for_a_baseline_that_cannot_run(error: ValueErro
     with pytest.raises(type(error)) as caught:
         sizer.search(**SMALL, measure=Broken(time_of_a_width), store=str(tmp_path / "store.db"))
     assert caught.value is error
+
+
+def test_several_devices_are_predicted_and_never_measured() -> None:
+    for words in ({"device": ["h100-sxm", "l40s"]}, {}):
+        measure = [FakeExecutor(lambda job: 1e-3)] * (1 if words else 2)
+        with pytest.raises(InputError, match=r"several can only be predicted \(--predict\)"):
+            sizer.search(h=1024, measure=measure, **words)

@@ -1,6 +1,6 @@
 """What measuring through Ray costs and survives: two nodes on this machine, one simulated accelerator each.
 
-    python reports/bench/fleet.py [throughput sent silence node workers drivers basket]
+    python reports/bench/fleet.py [throughput sent silence node workers drivers]
 
 Prints a line of Markdown for each part; the committed lines are in reports/fleet.md. "Waiting" jobs sleep as long as a
 device would be at work, then answer from a formula of their key: rows are then equal wherever they were made, and the
@@ -31,7 +31,6 @@ from typing import Any
 
 import numpy as np
 import ray
-from click.testing import CliRunner
 from ray.cluster_utils import Cluster
 
 from shapes.measure import InProcess, Job, Measurement, Settings, measure
@@ -42,8 +41,6 @@ from shapes.measure.fleet.ray_cluster import fleets
 from shapes.measure.record import summary_fields
 from shapes.measure.store import Store
 from shapes.operators import Gemm
-from sizer.cli import main as main_command
-from sizer.cli import search as search_command
 
 ROUND_S, ROUNDS, INTERLEAVE = 0.018, 2, 4
 SETTINGS = Settings(precision=0.05, time_s=0.02, interleave=INTERLEAVE)
@@ -360,52 +357,7 @@ def _sent(folder: Path) -> None:
     made.shutdown()
 
 
-#: One width for two kinds of devices that are there and one that is not.
-SEARCH = (
-    "search",
-    "--h",
-    "128",
-    "--tokens",
-    "128",
-    "--dtype",
-    "fp32",
-    "--tolerance",
-    "20%",
-    "--step",
-    "16",
-    "--regret",
-    "10%",
-    "--time-limit",
-    "60",
-    "--device",
-    "h100-sxm",
-    "--device",
-    "a100-sxm",
-    "--device",
-    "l40s",
-    "--ray",
-)
-
-
-def basket(folder: Path) -> str:
-    """The command of a measured basket: `sizer search` on two kinds of devices, a third predicted."""
-    made = cluster(("H100", "A100"))
-    search_command.executors = lambda address, on: fleets(address, make=named, device="cpu", say=print)  # type: ignore[attr-defined]
-    words = [*SEARCH, made.address, "--store", str(folder / "basket.db")]
-    result = CliRunner().invoke(main_command, words, catch_exceptions=False)
-    with Store.open(folder / "basket.db") as store:
-        kernels = Counter(one.environment.device for one in store.measurements())
-    ray.shutdown()
-    made.shutdown()
-    text = f"`sizer {' '.join(SEARCH)} auto`, kernels measured: "
-    text += ", ".join(f"{count} on {name}" for name, count in sorted(kernels.items()))
-    text += f"\n\n```\n{result.output.strip()}\n```"
-    for name in SIMULATED.values():  # nobody is to take these for the accelerator's
-        text = text.replace(name, f"CPU core in place of {name}")
-    return text
-
-
-PARTS = ("throughput", "sent", "silence", "workers", "drivers", "node", "basket")
+PARTS = ("throughput", "sent", "silence", "workers", "drivers", "node")
 
 
 def main(asked: Sequence[str]) -> None:
@@ -419,9 +371,7 @@ def main(asked: Sequence[str]) -> None:
         folder = Path(name)
         if "sent" in (asked or PARTS):
             sys.stdout.write(sent(folder) + "\n")
-        if "basket" in (asked or PARTS):
-            sys.stdout.write(basket(folder) + "\n")
-        rest = [part for part in PARTS if part in (asked or PARTS) and part not in ("sent", "basket")]
+        rest = [part for part in PARTS if part in (asked or PARTS) and part != "sent"]
         if not rest:
             return
         made = cluster()

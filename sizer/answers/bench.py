@@ -206,13 +206,9 @@ class Bench(Printable):
 
 @frozen
 class Planned:
-    """What `sizer bench --dry-run` answers: the jobs of each suite in the order in which they would be measured.
-
-    ``notes``: a line a suite on what is behind the order.
-    """
+    """What `sizer bench --dry-run` answers: the jobs of each suite in the order in which they would be measured."""
 
     suites: Mapping[str, Sequence[Job]]
-    notes: tuple[str, ...] = ()
 
 
 def rows_of(jobs: Iterable[Job], sweep: Sweep, device: Device | None) -> list[Row]:

@@ -71,12 +71,6 @@ _SIZES = ("m", "n", "k", "tokens", "hidden", "width", "vocab", "heads", "head_di
 )
 @click.option("--suite", "suites", multiple=True, type=click.Path(), help="Run a suite file; may be repeated.")
 @click.option("--shard", metavar="I/N", help="With --suite: the I-th of N parts, equal shares of every priority.")
-@click.option(
-    "--budget",
-    type=click.FloatRange(0, min_open=True),
-    metavar="SECONDS",
-    help="With --suite: as --time-limit, but first what tells most: the cost model's error times its use in rules.",
-)
 @click.option("--dry-run", is_flag=True, help="With --suite: list the jobs in their order and measure nothing.")
 @click.option("--out", type=click.Path(file_okay=False), help="Write each suite's JSONL and summary into this folder.")
 @click.option("--scale", type=float, default=1.0, show_default=True, help="Multiply a suite's sizes (a dry run).")
@@ -113,11 +107,7 @@ def command(
     """
     if sum((what is not None, bool(suites), config is not None)) > 1:
         raise InputError("expected one of mamf, --config and --suite", key="bench")
-    if options["budget"] is not None:
-        if options["time_limit"] is not None:
-            raise InputError("expected one of --budget and --time-limit", key="--budget", value=options["budget"])
-        options["time_limit"] = options["budget"]
-    for option in ("budget", "shard", "dry_run"):
+    for option in ("shard", "dry_run"):
         if options[option] and not suites:
             raise InputError("expected --suite FILE with it", key=f"--{option.replace('_', '-')}")
     from shapes.measure import Settings
@@ -129,9 +119,8 @@ def command(
     settings = Settings(**given(chosen))
     options["shard"] = Shard.parse(options["shard"]) if options["shard"] else None
     if options["dry_run"]:
-        plans = [_planned(Path(suite), options, settings) for suite in suites]
-        listed = {suite.name: ordered(list(suite.jobs), settings.seed) for suite, _ in plans}
-        answer = Planned(listed, tuple(note for _, notes in plans for note in notes))
+        plans = [_planned(Path(suite), options) for suite in suites]
+        answer = Planned({suite.name: ordered(list(suite.jobs), settings.seed) for suite in plans})
         write_answer("bench --dry-run", answer, None, output)
         return
     with Store.open(store_path, set_aside=True) as store:  # what is wrong with it is said before anything starts
@@ -151,45 +140,16 @@ def command(
     write_answer("bench", Bench(tuple(itertools.chain.from_iterable(groups))), format_, output)
 
 
-def _planned(
-    path: Path, options: Mapping[str, Any], settings: Settings, run: _Run | None = None
-) -> tuple[Suite, tuple[str, ...]]:
-    """The suite in ``path``, with --budget by information, or the shard of it that is asked for, named so; notes."""
+def _planned(path: Path, options: Mapping[str, Any]) -> Suite:
+    """The suite in ``path``, or the shard of it that is asked for, named so."""
     from shapes.measure.suite import load_suite
 
     suite, shard = load_suite(path, options["scale"]), options["shard"]
-    notes: tuple[str, ...] = ()
-    if options["budget"] is not None:
-        suite, notes = _by_information(suite, options["budget"], settings, run)
     if shard is None:
-        return suite, notes
+        return suite
     # A search for the maximum cannot be split.
     mamf = suite.mamf if shard.number == 1 else ()
-    name = f"{suite.name}.{shard.name}"
-    return replace(suite, name=name, jobs=tuple(shard.jobs(suite.jobs)), mamf=mamf), notes
-
-
-def _by_information(
-    suite: Suite, budget_s: float, settings: Settings, run: _Run | None
-) -> tuple[Suite, tuple[str, ...]]:
-    """The most telling jobs first, by the predictions for the device at hand (h100-sxm where it is unknown)."""
-    from shapes.device import DEFAULT_DEVICE, load_device
-    from sizer.answers.information import by_information
-    from sizer.measuring import device_of
-
-    here = device_of(run.session.environment) if run is not None else None
-    device = here or load_device(DEFAULT_DEVICE)
-    known = (
-        {job.key for job in suite.jobs if run.store.find(job.key, run.session.environment) is not None}
-        if run is not None
-        else set()
-    )
-    plan = by_information(suite.jobs, device, replace(settings, **suite.settings), budget_s, known)
-    note = (
-        f"{suite.name}: by expected information on {device.name}; about {plan.within} of {len(plan.jobs)} jobs fit in "
-        f"{budget_s:g} s"
-    )
-    return replace(suite, jobs=plan.jobs), (note,)
+    return replace(suite, name=f"{suite.name}.{shard.name}", jobs=tuple(shard.jobs(suite.jobs)), mamf=mamf)
 
 
 class _Run:
@@ -210,7 +170,6 @@ class _Run:
     ) -> None:
         self.session, self.store, self.settings, self.options = session, store, settings, options
         self._progress, self._alone = progress, alone
-        self._notes: dict[str, tuple[str, ...]] = {}
 
     def groups(self, what: str | None, config: str | None, suites: list[Path], asked: dict[str, Any]) -> list[Group]:
         from sizer.answers.bench import Group
@@ -313,8 +272,7 @@ class _Run:
 
     def suites(self, paths: list[Path], asked: dict[str, Any]) -> list[Group]:
         """Each suite in turn, sharing the time limit: what one leaves is the next one's."""
-        plans = [_planned(path, self.options, self.settings, self) for path in paths]
-        loaded, self._notes = [suite for suite, _ in plans], {suite.name: notes for suite, notes in plans}
+        loaded = [_planned(path, self.options) for path in paths]
         start, limit, groups = time.monotonic(), self.options["time_limit"], []
         for place, suite in enumerate(loaded):
             share = (limit - (time.monotonic() - start)) / (len(loaded) - place) if limit is not None else None
@@ -344,8 +302,7 @@ class _Run:
             raise
         if suite.jobs:
             rows = rows_of(suite.jobs, sweep, device_of(self.session.environment))
-            notes = (*self._notes[suite.name], *self._by_device())
-            parts.append(Table(rows, sweep, self.session.environment, notes))
+            parts.append(Table(rows, sweep, self.session.environment, self._by_device()))
         self._write(suite, [*extra, *_labelled(suite.jobs, sweep.results)], sweep)
         return Group(tuple(parts), f"{suite.name}: {suite.title}")
 

@@ -248,4 +248,4 @@ def _table(caption: str, ranked: Sequence[Ranked], answer: SearchResult) -> Tabl
     ]
     head = [answer.what, "time", "low", "high", "TFLOPS", "speed-up", "parameters", "change"]
     head += ["decode step"] if answer.serving is not None else []
-    return Table(caption, [*head, *(f"loss on {name}" for name in answer.device_labels)], rows)
+    return Table(caption, [*head, *(f"loss on {name}" for name in answer.devices)], rows)

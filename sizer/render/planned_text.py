@@ -10,4 +10,4 @@ def render(answer: Planned, page: Page) -> str:
     lines = []
     for suite, jobs in answer.suites.items():
         lines += [f"{suite}: {len(jobs)} jobs", *(f"{job.priority} {job.title} ({job.label})" for job in jobs)]
-    return "\n".join([*lines, *answer.notes])
+    return "\n".join(lines)

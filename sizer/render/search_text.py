@@ -12,11 +12,7 @@ from sizer.searching.verdict import label, objected
 
 
 def render(result: SearchResult, page: Page) -> str:
-    measured = [name for name, source in result.devices.items() if source.startswith("measured:")]
-    if measured:
-        rest = [name for name in result.devices if name not in measured]
-        first = f"measured on {', '.join(measured)}" + (f", predicted for {', '.join(rest)}" if rest else "")
-    elif result.source.startswith("measured:"):
+    if result.source.startswith("measured:"):
         first = f"measured here ({result.source.removeprefix('measured:')})"
     else:
         run_by = f"stack {result.stack}" if result.stack is not None else "kernels alone, no stack"
@@ -33,7 +29,7 @@ def render(result: SearchResult, page: Page) -> str:
     if result.serving is not None:
         headers += ["decode", "speed-up"]
     if result.baseline.losses:
-        headers += [f"loss on {name}" for name in result.device_labels]
+        headers += [f"loss on {name}" for name in result.devices]
     aligned = ("left", "left", *("right",) * (len(headers) - 2))
     lines += [
         "",

@@ -56,12 +56,11 @@ def search(
     ``params`` a whole model. Predicting, for ``device`` (default h100-sxm), every candidate is priced. Several devices:
     each candidate counts with its worst loss against the best on that device. Measuring, the prediction for the device
     at hand (for h100-sxm where that is not known, as a CPU) orders the candidates; ``measure`` may be an executor of
-    its own (``shapes.measure.Executor``), or several of different devices: those of ``device`` that none of them is are
-    predicted. ``stack``: the software that runs whole steps (None: that of the configuration's format; of plain
-    dimensions kernels alone are added up, as of parts of a model and of what is measured).
-    ``progress(done, of)``. ``serving``: fields of the decode
-    step that is priced beside each candidate's step ({"b": 64, "context": 8192, "tp": 8}); ``training_budget``: the
-    longest step, over the baseline's. ``options`` are of three groups:
+    its own (``shapes.measure.Executor``). ``stack``: the software that runs whole steps (None: that of the
+    configuration's format; of plain dimensions kernels alone are added up, as of parts of a model and of what is
+    measured). ``progress(done, of)``. ``serving``: fields of the decode step that is priced beside each candidate's
+    step ({"b": 64, "context": 8192, "tp": 8}); ``training_budget``: the longest step, over the baseline's. ``options``
+    are of three groups:
 
     * dimensions of the baseline: ``d_ff``, ``heads``, ``kv_heads``, ``layers``, ``vocab``; ``gemm_only=True`` is the
       single product of the ML Engineering book instead of an MLP;
@@ -164,9 +163,7 @@ def _source(
         measure = InProcess()
     executors = tuple(measure) if isinstance(measure, (list, tuple)) else (measure,)
     if len(named) > 1 or len(executors) > 1:
-        from sizer.searching.basket import basket
-
-        return basket(executors, [one for one in named if one is not None], measuring)
+        raise InputError("expected one device with it: several can only be predicted (--predict)", key="--measure")
     return Measured(executors[0], device_to_measure(executors[0], named[0]), **measuring)
 
 

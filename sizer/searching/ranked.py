@@ -107,13 +107,6 @@ class SearchResult(Printable):
     JSON = shown("best", hidden=("ranked", "tile", "waves", "keys"))
 
     @property
-    def device_labels(self) -> list[str]:
-        """The devices of several; where some are measured each says whether it is: "a100-sxm (predicted)"."""
-        kinds = {name: source.partition(":")[0] for name, source in self.devices.items()}
-        mixed = "measured" in kinds.values()
-        return [f"{name} ({kind})" if mixed else name for name, kind in kinds.items()]
-
-    @property
     def best(self) -> Ranked:
         """The first candidate; the baseline where none was timed."""
         return self.candidates[0] if self.candidates else self.baseline
