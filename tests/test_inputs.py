@@ -19,7 +19,7 @@ from shapes.model.states import OPTIMIZERS, PRECISIONS
 from shapes.workload import Optimizer, PrecisionName
 from sizer.cli import main
 from sizer.readers import Source, read_config
-from sizer.readers.optimizers import NAMES
+from sizer.readers.training import OPTIMIZER_NAMES
 from sizer.subject import read_subject
 
 CONFIGS = Path(__file__).parent / "data" / "configs"
@@ -188,7 +188,7 @@ def test_check_counts_memory_with_the_optimizer_precision_and_kernels_that_it_is
 def test_names_of_optimizers_and_precisions_are_those_whose_states_are_known() -> None:
     assert set(get_args(Optimizer)) == OPTIMIZERS.keys()
     assert set(get_args(PrecisionName)) == PRECISIONS.keys()
-    assert set(NAMES.values()) <= OPTIMIZERS.keys()
+    assert set(OPTIMIZER_NAMES.values()) <= OPTIMIZERS.keys()
 
 
 @dataclass

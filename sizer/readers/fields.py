@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
+from functools import cache
+from pathlib import Path
 from typing import Any
 
 from shapes.errors import InputError, positive_int
@@ -10,6 +13,15 @@ from shapes.errors import InputError, positive_int
 #: More layers than any model has; the pattern of layers is walked, so it must end.
 MAX_LAYERS = 10_000
 _MISSING = object()
+
+
+@cache
+def table(name: str) -> Any:
+    """A data file beside the readers: ``formats`` (what each calls the dimensions, what it takes absent keys to be),
+
+    ``known_keys``, ``hf_defaults``, ``tokenizers``, and sizes of models that a file may name.
+    """
+    return json.loads((Path(__file__).parent / f"{name}.json").read_text("utf-8"))
 
 
 class Fields:

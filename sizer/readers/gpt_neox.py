@@ -5,53 +5,26 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from shapes.errors import InputError, shorten
+from shapes.errors import shorten
 from shapes.model import AttentionShape, Block, MlpShape, ModelShape, MoeShape, Stack
-from sizer.readers.deepspeed import zero_optimization
-from sizer.readers.fields import Fields
+from sizer.readers.fields import Fields, table
 from sizer.readers.hf_blocks import run_lengths
-from sizer.readers.optimizers import optimizer
-from sizer.readers.reading import Reading
+from sizer.readers.reading import Reading, reading
 from sizer.readers.tokenizers import tokenizer_size
+from sizer.readers.training import optimizer, zero_optimization
 from sizer.readers.unread import Unread
 
 NAME = "gpt_neox"
 
-KEYS = {
-    "hidden": "hidden_size",
-    "layers": "num_layers",
-    "heads": "num_attention_heads",
-    "kv_heads": "num_kv_heads",
-    "experts": "moe_num_experts",
-    "top_k": "moe_top_k",
-}
-#: Keys that GPT-NeoX has and Megatron has not.
-OWN = (
-    "mlp_type",
-    "no_weight_tying",
-    "pos_emb",
-    "model_parallel_size",
-    "pipe_parallel_size",
-    "gpt_j_residual",
-    "train_micro_batch_size_per_gpu",
-    "mlp_multiple_of",
-    "rotary_pct",
-    "gpt_j_tied",
-    "attention_config",
-    "zero_optimization",
-)
-GATED = ("swiglu", "geglu", "reglu", "bilinear", "glu")
-#: Parameters per channel of each norm; scalenorm has one in all.
-NORMS = {"layernorm": 2, "te_layernorm": 2, "rmsnorm": 1, "te_rmsnorm": 1, "non_parametric_layernorm": 0}
-#: Kinds of layers that are no attention, and have no formula here.
-NO_ATTENTION = ("mamba", "rwkv", "gmlp", "amlp")
+_TABLE = table("formats")[NAME]
+#: Kinds of attention in which a query sees all keys before it.
 DENSE = ("global", "flash")
 
 
 def matches(config: Mapping[str, Any]) -> bool:
     """num_layers with at least one key of GPT-NeoX's own."""
     keys = normalised(config)
-    return "num_layers" in keys and "hidden_size" in keys and any(key in keys for key in OWN)
+    return "num_layers" in keys and "hidden_size" in keys and any(key in keys for key in _TABLE["own"])
 
 
 def normalised(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -64,13 +37,15 @@ def read(config: Mapping[str, Any], where: str) -> Reading:
     fields = Fields(normalised(config), where)
     kinds, left = _attention_kinds(fields, fields.layers("num_layers"))
     hidden, heads = fields.integer("hidden_size"), fields.integer("num_attention_heads")
-    if hidden % heads:
-        raise fields.error(f"expected a divisor of hidden_size = {hidden}", "num_attention_heads")
+    dim = fields.quotient(hidden, heads, f"hidden_size = {hidden}", "num_attention_heads")
     kind = fields.text("norm", default="layernorm")
-    if kind not in NORMS:
-        raise fields.error(f"has no formula here; expected one of {', '.join(NORMS)}", "norm")
-    weights, parallel = NORMS[kind], fields.flag("gpt_j_residual")
-    attention, extra = _attention(fields, hidden, heads, weights)
+    norms: Mapping[str, int] = _TABLE["norms"]
+    if kind not in norms:
+        raise fields.error(f"has no formula here; expected one of {', '.join(norms)}", "norm")
+    weights, parallel = norms[kind], fields.flag("gpt_j_residual")
+    attention = _attention(fields, heads, dim)
+    # The norm that queries and keys share has a weight for every head's every channel.
+    extra = (("attention.qk_norm", weights * hidden),) if fields.flag("use_qk_layernorm") else ()
     dense, moe = _mlp(fields, hidden), _mixture(fields, hidden)
     every = fields.integer("moe_expert_interval", default=1)
     blocks = run_lengths(
@@ -98,15 +73,12 @@ def read(config: Mapping[str, Any], where: str) -> Reading:
         notes += (f"gated: gate and up share two thirds of the width, as GPT-NeoX builds it: {dense.width} each",)
     if fields.text("mlp_type") != "llama" and not _fits(fields, hidden, dense):
         notes += ("GPT-NeoX rounds the products of this MLP to widths that do not fit each other: set mlp_multiple_of",)
-    workload = _workload(fields)
-    return Reading(
-        model,
+    return reading(
+        fields,
         NAME,
-        where,
+        model,
         keys=_keys(config, model),
-        workload=workload,
-        config=config,
-        asked=frozenset(fields.asked),
+        workload=_workload(fields),
         longest=fields.optional("seq_length"),
         notes=notes,
         unread=left,
@@ -127,11 +99,9 @@ def _attention_kinds(fields: Fields, layers: int) -> tuple[list[str], tuple[Unre
         kinds += names * times
     if listed is None:
         return ["global"] * layers, ()
-    for kind in kinds:
-        if kind in NO_ATTENTION:
-            raise InputError(
-                f"has no formula here: {kind} layers", where=fields.where, key="attention_config", value=listed
-            )
+    strange = next((kind for kind in kinds if kind in _TABLE["no_attention"]), None)
+    if strange is not None:
+        raise fields.error(f"has no formula here: {strange} layers", "attention_config")
     if len(kinds) != layers:
         raise fields.error(f"expected the attention of {layers} layers", "attention_config")
     sparse = sorted({kind for kind in kinds if kind not in DENSE})
@@ -139,27 +109,20 @@ def _attention_kinds(fields: Fields, layers: int) -> tuple[list[str], tuple[Unre
     return kinds, tuple(left) if sparse else ()
 
 
-def _attention(
-    fields: Fields, hidden: int, heads: int, weights: int
-) -> tuple[AttentionShape, tuple[tuple[str, int], ...]]:
-    """Attention, and the norm that its queries and keys share (a weight for every head's every channel)."""
-    kv = fields.kv_heads(heads, "num_kv_heads")
+def _attention(fields: Fields, heads: int, dim: int) -> AttentionShape:
     share = min(fields.number("rotary_pct", default=1.0), 1.0)
-    rotary = int(hidden // heads * share) if fields.text("pos_emb", default="learned") == "rotary" else 0
     bias = fields.flag("use_bias_in_attn_linear", default=True)
-    window = fields.optional("sliding_window_width")
-    attention = AttentionShape(
+    return AttentionShape(
         heads,
-        kv,
-        hidden // heads,
+        fields.kv_heads(heads, "num_kv_heads"),
+        dim,
         qkv_bias=bias,
         o_bias=bias,
         fused_qkv=True,
-        rotary_dim=rotary,
-        window=window,
-        dropout=fields.number("attention_dropout", default=0.0),
+        rotary_dim=int(dim * share) if fields.text("pos_emb", default="learned") == "rotary" else 0,
+        window=fields.optional("sliding_window_width"),
+        dropout=fields.number("attention_dropout"),
     )
-    return attention, (("attention.qk_norm", weights * hidden),) if fields.flag("use_qk_layernorm") else ()
 
 
 def _width(fields: Fields, hidden: int) -> int:
@@ -176,7 +139,7 @@ def _mlp(fields: Fields, hidden: int) -> MlpShape:
         # GPT-NeoX before 2.0: three matrices of their own width, 8h/3 rounded up.
         width = fields.optional("intermediate_size") or -(-(8 * hidden // 3) // step) * step
         return MlpShape(width, bias=bias, fused_gate_up=True)
-    width, gated = _width(fields, hidden), activation in GATED
+    width, gated = _width(fields, hidden), activation in _TABLE["gated"]
     if gated:
         # gate and up together are two thirds of the width, so that gated and plain MLPs have as many parameters.
         width = int(width * 2 / 3) // 2
@@ -224,15 +187,8 @@ def _vocab(fields: Fields) -> tuple[int, tuple[str, ...]]:
 
 
 def _workload(fields: Fields) -> dict[str, Any]:
-    names = {
-        "s": "seq_length",
-        "b": "train_micro_batch_size_per_gpu",
-        "t": "model_parallel_size",
-        "p": "pipe_parallel_size",
-        "global_batch": "train_batch_size",
-    }
     # A pipeline of 0 stages is DeepSpeed's way of saying none.
-    found: dict[str, Any] = {key: value for key, name in names.items() if (value := fields.count(name))}
+    found = fields.given(fields.count, **_TABLE["workload"])
     found |= zero_optimization(fields.nested("zero_optimization"))
     found |= optimizer(fields.nested("optimizer"), "type", momentum=True)
     if fields.flag("sequence_parallel"):
@@ -242,19 +198,19 @@ def _workload(fields: Fields) -> dict[str, Any]:
         found["checkpointing"] = "full"
     precision = fields.text("precision")
     for dtype, name in (("bf16", "bfloat16"), ("fp16", "fp16")):
-        section = fields.raw("bf16" if dtype == "bf16" else "fp16", default=None)
+        section = fields.raw(dtype, default=None)
         on = isinstance(section, Mapping) and section.get("enabled", dtype == "bf16") is True
         if precision == name or (on and not precision):
-            found["dtype"] = dtype
-            break
+            return {**found, "dtype": dtype}
     return found
 
 
 def _keys(config: Mapping[str, Any], model: ModelShape) -> dict[str, str]:
     """Each dimension under the file's own spelling; a gated width is no key of the file, which holds another number."""
     spelled = {str(key).replace("-", "_"): str(key) for key in config}
-    mlp = model.dense_mlp
-    keys = {**KEYS, **({"d_ff": "intermediate_size"} if mlp is not None and not mlp.gated else {})}
+    keys = {**_TABLE["dimensions"]}
+    if model.dense_mlp is not None and not model.dense_mlp.gated:
+        keys["d_ff"] = "intermediate_size"
     if model.moe is None:
-        keys = {dimension: key for dimension, key in keys.items() if dimension not in ("experts", "top_k")}
+        del keys["experts"], keys["top_k"]
     return {dimension: spelled.get(key, key) for dimension, key in keys.items()}

@@ -11,14 +11,12 @@ from dataclasses import replace
 from typing import Any
 
 from shapes.model import AttentionShape, Block, MlaShape, MlpShape, ModelShape, MoeShape, Stack
-from sizer.readers.fields import Fields
+from sizer.readers.fields import Fields, table
 
-HIDDEN = ("hidden_size", "n_embd", "d_model")
-LAYERS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers")
-HEADS = ("num_attention_heads", "n_head", "n_heads", "num_heads")
+_NAMES = table("formats")["huggingface"]["dimensions"]
+HIDDEN, LAYERS, HEADS = _NAMES["hidden"], _NAMES["layers"], _NAMES["heads"]
+EXPERTS, TOP_K = _NAMES["experts"], _NAMES["top_k"]
 POSITIONS = ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length")
-EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts")
-TOP_K = ("num_experts_per_tok", "num_experts_per_token", "moe_topk")
 DROPOUT = ("resid_pdrop", "hidden_dropout", "dropout", "residual_dropout")
 
 Attention = AttentionShape | MlaShape

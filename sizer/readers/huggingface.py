@@ -2,68 +2,31 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import replace
-from functools import cache
-from pathlib import Path
 from typing import Any
 
 from shapes.errors import InputError
 from shapes.model import ModelShape
-from sizer.readers.fields import Fields
-from sizer.readers.hf_blocks import EXPERTS, HEADS, HIDDEN, LAYERS, POSITIONS, TOP_K
+from sizer.readers.fields import Fields, table
+from sizer.readers.hf_blocks import POSITIONS
 from sizer.readers.hf_decoders import DENSE, MIXTURES
 from sizer.readers.hf_encoder import ENCODERS
 from sizer.readers.hf_hybrid import HYBRIDS
-from sizer.readers.reading import Reading, UnknownModelType
+from sizer.readers.reading import Reading, UnknownModelType, reading
 
 NAME = "huggingface"
 
 #: model_type -> how its fields become a ModelShape.
 BUILDERS = {**DENSE, **MIXTURES, **HYBRIDS, **ENCODERS}
 
+_TABLE = table("formats")[NAME]
 #: Types that hold the part we size under a key: type -> (key, that part's type where it does not say, the part).
-NESTED: dict[str, tuple[str, str, str]] = {
-    "gemma3": ("text_config", "gemma3_text", "text tower"),
-    "llama4": ("text_config", "llama4_text", "text tower"),
-    "llava": ("text_config", "llama", "text tower"),
-    "llava_next": ("text_config", "llama", "text tower"),
-    "mistral3": ("text_config", "mistral", "text tower"),
-    "qwen2_5_vl": ("text_config", "qwen2_5_vl_text", "text tower"),
-    "qwen2_vl": ("text_config", "qwen2_vl_text", "text tower"),
-    "qwen3_vl": ("text_config", "qwen3_vl_text", "text tower"),
-    "siglip": ("vision_config", "siglip_vision_model", "vision tower"),
-}
-
+NESTED: dict[str, tuple[str, str, str]] = _TABLE["nested"]
 #: Types whose absent keys another type's class fills in.
-DEFAULTS_OF = {"kimi_k2": "deepseek_v3"}
-
+DEFAULTS_OF: dict[str, str] = _TABLE["defaults_of"]
 #: Dimension -> the names it may have in a file.
-KEYS: dict[str, tuple[str, ...]] = {
-    "vocab": ("vocab_size",),
-    "hidden": HIDDEN,
-    "layers": LAYERS,
-    "heads": HEADS,
-    "kv_heads": ("num_key_value_heads", "num_kv_heads"),
-    "head_dim": ("head_dim", "d_kv"),
-    "d_ff": ("intermediate_size", "n_inner", "ffn_dim", "ffn_hidden_size", "d_ff"),
-    "experts": EXPERTS,
-    "top_k": TOP_K,
-    "expert_d_ff": ("moe_intermediate_size", "intermediate_size"),
-    "shared_d_ff": ("shared_expert_intermediate_size",),
-    "linear_value_heads": ("linear_num_value_heads",),
-    "linear_key_heads": ("linear_num_key_heads",),
-    "linear_key_dim": ("linear_key_head_dim",),
-    "state_heads": ("mamba_n_heads", "mamba_num_heads"),
-    "state_groups": ("mamba_n_groups", "n_groups"),
-    "chunk": ("mamba_chunk_size", "chunk_size"),
-    # Not a dimension but a count of experts' widths, where a file has that.
-    "shared_experts": ("n_shared_experts",),
-    "q_lora_rank": ("q_lora_rank",),
-    "kv_lora_rank": ("kv_lora_rank",),
-    "window": ("sliding_window",),
-}
+KEYS: dict[str, list[str]] = _TABLE["dimensions"]
 
 
 def matches(config: Mapping[str, Any]) -> bool:
@@ -92,7 +55,7 @@ def read(config: Mapping[str, Any], where: str) -> Reading:
             key=fields.key_of("model_type"),
             value=model_type,
         )
-    filled = {**_defaults()[DEFAULTS_OF.get(model_type, model_type)], "model_type": model_type}
+    filled = {**table("hf_defaults")[DEFAULTS_OF.get(model_type, model_type)], "model_type": model_type}
     given = {key: value for key, value in fields.config.items() if key != "model_type"}
     if part and "tie_word_embeddings" not in given and "tie_word_embeddings" in config:
         given["tie_word_embeddings"] = config["tie_word_embeddings"]
@@ -101,15 +64,13 @@ def read(config: Mapping[str, Any], where: str) -> Reading:
         model = replace(builder(fields), model_type=model_type, part=part)
     except InputError as error:
         raise _in_file_terms(error, fields, where) from None
-    return Reading(
-        model,
+    return reading(
+        outer,
         NAME,
-        where,
+        model,
         keys=_keys(fields, model),
         longest=_longest(fields, model),
-        config=config,
         notes=_notes(config, model_type, part),
-        asked=frozenset(outer.asked),
     )
 
 
@@ -158,9 +119,3 @@ def _notes(config: Mapping[str, Any], model_type: str, part: str | None) -> tupl
         )
         notes.append("attention within chunks is priced as a sliding window of a chunk's length, which sees more keys")
     return tuple(notes)
-
-
-@cache
-def _defaults() -> dict[str, dict[str, Any]]:
-    table: dict[str, dict[str, Any]] = json.loads((Path(__file__).parent / "hf_defaults.json").read_text("utf-8"))
-    return table

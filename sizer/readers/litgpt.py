@@ -7,21 +7,12 @@ from typing import Any
 
 from shapes.model import AttentionShape, Block, MlpShape, ModelShape, MoeShape, Stack
 from shapes.model.layers import QkNorm
-from sizer.readers.fields import Fields
-from sizer.readers.reading import Reading
+from sizer.readers.fields import Fields, table
+from sizer.readers.reading import Reading, reading
 
 NAME = "litgpt"
 
-KEYS = {
-    "vocab": "padded_vocab_size",
-    "hidden": "n_embd",
-    "layers": "n_layer",
-    "heads": "n_head",
-    "kv_heads": "n_query_groups",
-    "head_dim": "head_size",
-    "d_ff": "intermediate_size",
-}
-GATED = ("LLaMAMLP", "GemmaMLP", "LLaMAMoE")
+_TABLE = table("formats")[NAME]
 
 
 def matches(config: Mapping[str, Any]) -> bool:
@@ -56,19 +47,15 @@ def read(config: Mapping[str, Any], where: str) -> Reading:
         vocab=_vocab(fields),
         head_bias=fields.flag("lm_head_bias"),
     )
-    longest = fields.optional("block_size")
-    return Reading(model, NAME, where, keys=KEYS, config=config, asked=frozenset(fields.asked), longest=longest)
+    return reading(fields, NAME, model, keys=_TABLE["dimensions"], longest=fields.optional("block_size"))
 
 
 def _attention(fields: Fields, hidden: int, heads: int) -> AttentionShape:
     groups = fields.kv_heads(heads, "n_query_groups")
-    size = fields.optional("head_size")
-    if size is None and hidden % heads:
-        raise fields.error(f"expected a divisor of n_embd = {hidden}, or a head_size", "n_head")
-    dim = size or hidden // heads
+    dim = fields.optional("head_size")
+    dim = dim or fields.quotient(hidden, heads, f"n_embd = {hidden}, or a head_size", "n_head")
     bias = fields.flag("bias", default=True)
     share = min(fields.number("rotary_percentage", default=0.25), 1.0)
-    window = fields.optional("sliding_window_size")
     kind = fields.text("norm_qk_type", default="default")
     normed: QkNorm = ("full" if kind == "olmo2" else "head") if fields.flag("norm_qk") else "none"
     return AttentionShape(
@@ -79,20 +66,19 @@ def _attention(fields: Fields, hidden: int, heads: int) -> AttentionShape:
         o_bias=bias,
         fused_qkv=True,
         rotary_dim=int(dim * share),
-        window=window,
+        window=fields.optional("sliding_window_size"),
         qk_norm=normed,
     )
 
 
 def _mlp(fields: Fields, hidden: int) -> MlpShape | MoeShape:
     kind, bias = fields.text("mlp_class_name", default="GptNeoxMLP"), fields.flag("bias", default=True)
-    gated = kind in GATED
+    gated = kind in _TABLE["gated"]
     width = fields.integer("intermediate_size") if gated else fields.optional("intermediate_size") or 4 * hidden
     if kind != "LLaMAMoE":
         return MlpShape(width, gated=gated, bias=bias)
-    experts, top_k = fields.integer("n_expert"), fields.integer("n_expert_per_token")
-    if top_k > experts:
-        raise fields.error(f"expected at most the {experts} experts there are", "n_expert_per_token")
+    experts = fields.integer("n_expert")
+    top_k = fields.top_k(experts, "n_expert_per_token")
     return MoeShape(experts, top_k, fields.optional("moe_intermediate_size") or width, bias=bias, fused_gate_up=False)
 
 

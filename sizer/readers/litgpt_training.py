@@ -5,39 +5,21 @@ Sizes of the named models are in litgpt_models.json.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import replace
-from functools import cache
-from pathlib import Path
 from typing import Any
 
 from shapes.errors import InputError
 from shapes.model import AttentionShape, ModelShape
 from sizer.readers import litgpt
-from sizer.readers.fields import Fields
-from sizer.readers.optimizers import optimizer
+from sizer.readers.fields import Fields, table
 from sizer.readers.reading import Reading
+from sizer.readers.training import optimizer
 from sizer.readers.unread import did_you_mean
 
 NAME = "litgpt_training"
 
-#: Adapters that a recipe switches on -> the matrices they stand beside.
-_TARGETS = {
-    "lora_query": "q_proj",
-    "lora_key": "k_proj",
-    "lora_value": "v_proj",
-    "lora_projection": "o_proj",
-    "lora_mlp": "gate_proj,up_proj,down_proj",
-}
-#: Fabric's precisions -> what parameters are kept in, and the products' element type.
-_PRECISIONS = {
-    "bf16-true": {"dtype": "bf16", "precision": "bf16"},
-    "bf16-mixed": {"dtype": "bf16", "precision": "amp"},
-    "16-mixed": {"dtype": "fp16", "precision": "amp"},
-    "32-true": {"dtype": "fp32"},
-}
-_BASES = {"bnb.nf4": "nf4", "bnb.nf4-dq": "nf4", "bnb.int8": "int8", "bnb.int8-training": "int8"}
+_TABLE = table("formats")[NAME]
 
 
 def matches(config: Mapping[str, Any]) -> bool:
@@ -52,11 +34,8 @@ def read(config: Mapping[str, Any], where: str) -> Reading:
     fields.ignore("model_config")
     reading = litgpt.read(settings.config if settings is not None else _sizes(fields), where)
     train, model = fields.nested("train"), reading.model
-    workload: dict[str, Any] = {}
-    for key, name in (("b", "micro_batch_size"), ("global_batch", "global_batch_size"), ("s", "max_seq_length")):
-        value = train.optional(name)
-        workload |= {key: value} if value is not None else {}
-    workload |= _devices(fields) | _PRECISIONS.get(fields.text("precision"), {})
+    workload = train.given(train.optional, **_TABLE["workload"])
+    workload |= _devices(fields) | _TABLE["precisions"].get(fields.text("precision"), {})
     if fields.optional("lora_r") is not None:
         workload |= _adapters(fields)
         workload.pop("precision", None)  # of the base, which is frozen
@@ -74,7 +53,6 @@ def read(config: Mapping[str, Any], where: str) -> Reading:
         model=model,
         format=NAME,
         workload=workload,
-        config=config,
         keys={},
         asked=frozenset(fields.asked),
         unread=(),
@@ -86,7 +64,7 @@ def _sizes(fields: Fields) -> dict[str, Any]:
     """The settings of the model named, or of the checkpoint whose folder is called as the model is."""
     key = "model_name" if fields.text("model_name") else "checkpoint_dir"
     name = fields.text(key).rstrip("/").rpartition("/")[2].lower()
-    models = _models()
+    models = {one: settings for names, settings in table("litgpt_models")["models"] for one in names}
     if name not in models:
         near = did_you_mean(name, models)
         guess = f": did you mean {near}?" if near else "; give model_config"
@@ -103,13 +81,18 @@ def _devices(fields: Fields) -> dict[str, Any]:
 
 
 def _adapters(fields: Fields) -> dict[str, Any]:
-    chosen = [names for key, names in _TARGETS.items() if fields.flag(key, default=key in ("lora_query", "lora_value"))]
+    chosen = [
+        names
+        for key, names in _TABLE["targets"].items()
+        if fields.flag(key, default=key in ("lora_query", "lora_value"))
+    ]
     if not chosen:
         raise fields.error("expected an adapter that is on", "lora_query")
     quantised = fields.text("quantize")
-    if quantised and quantised not in _BASES:
-        raise fields.error(f"expected one of {', '.join(_BASES)}", "quantize")
-    method = {"finetune": "qlora", "base": _BASES[quantised]} if quantised else {"finetune": "lora"}
+    bases = _TABLE["bases"]
+    if quantised and quantised not in bases:
+        raise fields.error(f"expected one of {', '.join(bases)}", "quantize")
+    method = {"finetune": "qlora", "base": bases[quantised]} if quantised else {"finetune": "lora"}
     return {**method, "lora_rank": fields.integer("lora_r"), "lora_targets": ",".join(chosen)}
 
 
@@ -123,9 +106,3 @@ def _apart(model: ModelShape) -> ModelShape:
         for block in stack.blocks
     )
     return replace(model, stacks=(replace(stack, blocks=blocks),))
-
-
-@cache
-def _models() -> dict[str, dict[str, Any]]:
-    found = json.loads((Path(__file__).parent / "litgpt_models.json").read_text("utf-8"))
-    return {name: settings for names, settings in found["models"] for name in names}

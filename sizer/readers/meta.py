@@ -7,25 +7,17 @@ from typing import Any
 
 from shapes.errors import InputError
 from shapes.model import AttentionShape, Block, MlpShape, ModelShape, MoeShape, Stack
-from sizer.readers.fields import Fields
+from sizer.readers.fields import Fields, table
 from sizer.readers.hf_blocks import run_lengths
-from sizer.readers.reading import Reading
+from sizer.readers.reading import Reading, reading
 
 NAME = "meta"
 
-KEYS = {"vocab": "vocab_size", "hidden": "dim", "layers": "n_layers", "heads": "n_heads", "kv_heads": "n_kv_heads"}
+_TABLE = table("formats")[NAME]
 #: Llama 1 and 2 ship vocab_size -1, "the tokenizer's": their tokenizer has 32,000 tokens.
 LLAMA_VOCAB = 32000
 #: Llama 3.2's small models, (dim, n_layers), whose embeddings are tied though their files do not say so.
 TIED = ((2048, 16), (3072, 28))
-#: Keys of models whose layers have no formula here.
-REFUSED = {
-    "q_lora_rank": "latent attention",
-    "kv_lora_rank": "latent attention",
-    "model_type": "layers of another kind",
-    "vision_num_cross_attention_layers": "layers that attend to a vision encoder; give the model's config.json",
-    "vision_model": "layers that attend to a vision encoder; give the model's config.json",
-}
 
 
 def matches(config: Mapping[str, Any]) -> bool:
@@ -37,13 +29,10 @@ def read(config: Mapping[str, Any], where: str) -> Reading:
     fields = Fields(config, where)
     dim, heads, layers = fields.integer("dim"), fields.integer("n_heads"), fields.layers("n_layers")
     kv = fields.kv_heads(heads, "n_kv_heads")
-    for key, what in REFUSED.items():
+    for key, what in _TABLE["refused"].items():
         if fields.raw(key, default=None) not in (None, "transformer", -1, 0):
             raise fields.error(f"has no formula here: {what}", key)
-    declared = fields.optional("head_dim")
-    if declared is None and dim % heads:
-        raise fields.error(f"expected a divisor of dim = {dim}", "n_heads")
-    head = declared or dim // heads
+    head = fields.optional("head_dim") or fields.quotient(dim, heads, f"dim = {dim}", "n_heads")
     bare, chunk = fields.count("nope_layer_interval"), fields.count("attention_chunk_size", "sliding_window") or None
     dense, moe, every = MlpShape(_width(fields, dim)), *_mixture(fields, dim)
 
@@ -60,11 +49,8 @@ def read(config: Mapping[str, Any], where: str) -> Reading:
     if any(fields.raw(key, default=None) for key in ("vision_encoder", "vision_args")):
         notes = (*notes, "language model only: the vision encoder is not counted")
     model = ModelShape("llama", (Stack("decoder", dim, blocks),), vocab=vocab, tied=tied)
-    keys = {**KEYS, **({"d_ff": "hidden_dim"} if "hidden_dim" in config else {})}
-    longest = fields.optional("max_seq_len")
-    return Reading(
-        model, NAME, where, keys=keys, config=config, asked=frozenset(fields.asked), longest=longest, notes=notes
-    )
+    keys = _TABLE["dimensions"] | ({"d_ff": "hidden_dim"} if "hidden_dim" in config else {})
+    return reading(fields, NAME, model, keys=keys, longest=fields.optional("max_seq_len"), notes=notes)
 
 
 def _mixture(fields: Fields, dim: int) -> tuple[MoeShape | None, int]:

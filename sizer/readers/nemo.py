@@ -6,69 +6,17 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from sizer.readers.fields import MAX_LAYERS, Fields
+from sizer.readers.fields import MAX_LAYERS, Fields, table
 from sizer.readers.megatron.layout import workload
 from sizer.readers.megatron.models import build
-from sizer.readers.optimizers import optimizer
-from sizer.readers.reading import Reading
+from sizer.readers.reading import Reading, reading
+from sizer.readers.training import optimizer
 
 NAME = "nemo"
 
-#: Megatron's argument -> NeMo's key, where the value is the same.
-SAME = {
-    "num_layers": "num_layers",
-    "hidden_size": "hidden_size",
-    "ffn_hidden_size": "ffn_hidden_size",
-    "num_attention_heads": "num_attention_heads",
-    "num_query_groups": "num_query_groups",
-    "kv_channels": "kv_channels",
-    "max_position_embeddings": "max_position_embeddings",
-    "seq_length": "encoder_seq_length",
-    "micro_batch_size": "micro_batch_size",
-    "global_batch_size": "global_batch_size",
-    "tensor_model_parallel_size": "tensor_model_parallel_size",
-    "qk_layernorm": "qk_layernorm",
-    "pipeline_model_parallel_size": "pipeline_model_parallel_size",
-    "context_parallel_size": "context_parallel_size",
-    "expert_model_parallel_size": "expert_model_parallel_size",
-    "sequence_parallel": "sequence_parallel",
-    "num_virtual_stages_per_pipeline_rank": "virtual_pipeline_model_parallel_size",
-    "rotary_percent": "rotary_percentage",
-    "make_vocab_size_divisible_by": "make_vocab_size_divisible_by",
-    "num_experts": "num_moe_experts",
-    "moe_router_topk": "moe_router_topk",
-    "moe_ffn_hidden_size": "moe_ffn_hidden_size",
-    "moe_shared_expert_intermediate_size": "moe_shared_expert_intermediate_size",
-    "position_embedding_type": "position_embedding_type",
-    "vocab_size": "override_vocab_size",
-    "hidden_dropout": "hidden_dropout",
-    "attention_dropout": "attention_dropout",
-    "window_size": "window_size",
-    "mtp_num_layers": "mtp_num_layers",
-    "recompute_granularity": "activations_checkpoint_granularity",
-    "add_qkv_bias": "qkv_bias",
-    "bert_binary_head": "bert_binary_head",
-    "hybrid_override_pattern": "hybrid_override_pattern",
-    "mamba_num_groups": "mamba_ssm_ngroups",
-    "tp_comm_overlap": "ub_tp_comm_overlap",
-    "moe_shared_expert_overlap": "moe_shared_expert_overlap",
-}
-#: Architectures that a file names at its top and that are built of other layers.
-OTHERS = {"griffin": "gated linear recurrences", "hyena": "Hyena's convolutions", "retro": "retrieval"}
+_TABLE = table("formats")[NAME]
 #: A reference to a key beside it, or in the model's section (OmegaConf's).
 _REFERENCE = re.compile(r"\$\{(?:model)?\.(\w+)\}")
-#: Dimension -> its key in the file.
-DIMENSIONS = {
-    "hidden": "hidden_size",
-    "layers": "num_layers",
-    "heads": "num_attention_heads",
-    "kv_heads": "num_query_groups",
-    "head_dim": "kv_channels",
-    "d_ff": "ffn_hidden_size",
-    "experts": "num_moe_experts",
-    "top_k": "moe_router_topk",
-    "expert_d_ff": "moe_ffn_hidden_size",
-}
 
 
 def matches(config: Mapping[str, Any]) -> bool:
@@ -95,12 +43,14 @@ def read(config: Mapping[str, Any], where: str) -> Reading:
     """Absent keys take NeMo's defaults: biases, tied embeddings, layer norms."""
     config = {**config, "model": _resolved(config["model"])}
     outer = Fields(config, where)
-    other = next((what for name, what in OTHERS.items() if name in outer.text("name")), None)
+    other = next((what for name, what in _TABLE["refused"].items() if name in outer.text("name")), None)
     if other is not None:
         raise outer.error(f"has no formula here: {other}", "name")
     section, trainer = outer.nested("model"), outer.nested("trainer")
     arguments = {
-        ours: value for ours, theirs in SAME.items() if (value := section.raw(theirs, default=None)) is not None
+        ours: value
+        for ours, theirs in _TABLE["same"].items()
+        if (value := section.raw(theirs, default=None)) is not None
     }
     if section.raw("vocab_size", default=None) is not None:
         arguments.setdefault("vocab_size", section.raw("vocab_size"))
@@ -138,16 +88,13 @@ def read(config: Mapping[str, Any], where: str) -> Reading:
     model, notes = build(fields, flat)
     settled, layout_notes = workload(fields, model, flat)
     settled |= optimizer(optim, "name")
-    keys = {dimension: f"model.{key}" for dimension, key in DIMENSIONS.items()}
     drop = ("experts", "top_k", "expert_d_ff") if model.moe is None else ("d_ff",)
-    return Reading(
-        model,
+    return reading(
+        outer,
         NAME,
-        where,
-        keys={name: key for name, key in keys.items() if name not in drop},
+        model,
+        keys={name: f"model.{key}" for name, key in _TABLE["dimensions"].items() if name not in drop},
         workload=settled,
-        config=config,
         longest=section.optional("encoder_seq_length"),
         notes=(*notes, *layout_notes),
-        asked=frozenset(outer.asked),
     )

@@ -9,6 +9,7 @@ from typing import Any
 from shapes.errors import InputError
 from shapes.frozen import frozen
 from shapes.model import ModelShape
+from sizer.readers.fields import Fields
 from sizer.readers.unread import Unread
 
 
@@ -32,6 +33,11 @@ class Reading:
     notes: tuple[str, ...] = ()
     unread: tuple[Unread, ...] = ()
     asked: frozenset[str] = frozenset()
+
+
+def reading(fields: Fields, format_name: str, model: ModelShape, **said: Any) -> Reading:
+    """What ``fields`` were read as; ``said`` are further fields of Reading."""
+    return Reading(model, format_name, fields.where, asked=frozenset(fields.asked), **said)
 
 
 @frozen

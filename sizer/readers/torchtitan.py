@@ -2,28 +2,19 @@
 
 from __future__ import annotations
 
-import json
+import re
 from collections.abc import Mapping
 from dataclasses import replace
-from functools import cache
-from pathlib import Path
 from typing import Any
 
 from shapes.errors import InputError
 from sizer.readers import huggingface
-from sizer.readers.fields import Fields
-from sizer.readers.optimizers import optimizer
+from sizer.readers.fields import Fields, table
 from sizer.readers.reading import Reading
+from sizer.readers.training import optimizer
 from sizer.readers.unread import did_you_mean
 
 NAME = "torchtitan"
-
-_DEGREES = {
-    "t": "tensor_parallel_degree",
-    "p": "pipeline_parallel_degree",
-    "cp": "context_parallel_degree",
-    "e": "expert_parallel_degree",
-}
 
 
 def matches(config: Mapping[str, Any]) -> bool:
@@ -36,16 +27,13 @@ def read(config: Mapping[str, Any], where: str) -> Reading:
     fields = Fields(config, where)
     model, training = fields.nested("model"), fields.nested("training")
     reading = huggingface.read(_sizes(model), where)
-    workload: dict[str, Any] = {}
-    for key, names in {"b": ("local_batch_size", "batch_size"), "s": ("seq_len",)}.items():
-        value = training.optional(*names)
-        workload |= {key: value} if value else {}
+    workload = training.given(training.optional, b=("local_batch_size", "batch_size"), s="seq_len")
     total = training.raw("global_batch_size", default=-1)
     workload |= {"global_batch": total} if type(total) is int and total > 0 else {}
     workload |= _layout(fields)
     workload |= optimizer(fields.nested("optimizer"), "name")
-    if fields.nested("training").config.get("mixed_precision_param") in (None, "bfloat16"):
-        fields.ignore("training.mixed_precision_param")
+    if training.config.get("mixed_precision_param") in (None, "bfloat16"):
+        training.ignore("mixed_precision_param")
     recomputed = fields.nested("activation_checkpoint").text("mode", default="selective")
     if recomputed in ("selective", "full"):
         workload["checkpointing"] = recomputed
@@ -58,7 +46,6 @@ def read(config: Mapping[str, Any], where: str) -> Reading:
         format=NAME,
         workload=workload,
         notes=(*reading.notes, *notes),
-        config=config,
         keys={},
         unread=(),
         asked=frozenset(fields.asked),
@@ -69,7 +56,8 @@ def read(config: Mapping[str, Any], where: str) -> Reading:
 def _layout(fields: Fields) -> dict[str, Any]:
     """Degrees; parameters are sharded over the shard degree (-1: over all devices that are left)."""
     section = fields.nested("parallelism", "experimental")
-    found = {key: value for key, name in _DEGREES.items() if (value := section.count(name)) > 1}
+    degrees = section.given(section.count, **table("formats")[NAME]["degrees"])
+    found = {key: value for key, value in degrees.items() if value > 1}
     shard = section.raw("data_parallel_shard_degree", default=-1)
     replicas = section.count("data_parallel_replicate_degree", default=1)
     if shard != 1:
@@ -82,11 +70,11 @@ def _layout(fields: Fields) -> dict[str, Any]:
 
 def _sizes(model: Fields) -> dict[str, Any]:
     name, flavor = model.text("name"), model.text("flavor")
-    table = _flavors()
-    flavors = table.get(name)
+    models = table("torchtitan")["models"]
+    flavors = models.get(name)
     if flavors is None:
-        raise model.error(f"expected one of {', '.join(table)}", "name")
-    base = flavor.removesuffix("_flex").removesuffix("_varlen").removesuffix("_flex_attn").removesuffix("_varlen_attn")
+        raise model.error(f"expected one of {', '.join(models)}", "name")
+    base = re.sub("(_(flex|varlen)(_attn)?)+$", "", flavor)
     if base not in flavors:
         near = did_you_mean(flavor, flavors)
         guess = f": did you mean {near}?" if near else f": expected one of {', '.join(flavors)}"
@@ -94,10 +82,3 @@ def _sizes(model: Fields) -> dict[str, Any]:
             f"is not a flavor of {name} that is known{guess}", where=model.where, key="model.flavor", value=flavor
         )
     return dict(flavors[base])
-
-
-@cache
-def _flavors() -> dict[str, dict[str, dict[str, Any]]]:
-    found = json.loads((Path(__file__).parent / "torchtitan.json").read_text("utf-8"))
-    models: dict[str, dict[str, dict[str, Any]]] = found["models"]
-    return models

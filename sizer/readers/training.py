@@ -9,12 +9,38 @@ from typing import Any
 
 from shapes.errors import InputError
 from shapes.model.adapters import ALL_LINEAR
-from sizer.readers.deepspeed import zero_optimization
-from sizer.readers.fields import Fields
+from sizer.readers.fields import Fields, table
 from sizer.readers.loading import load_text, parse_mapping
-from sizer.readers.optimizers import optimizer
 from sizer.readers.reading import Reading
 from sizer.readers.unread import unread
+
+#: Optimizers as files call them (lower case, without underscores and a suffix that says only which kernel runs) -> our
+#: name. Those whose states are not known are not here: their key is named as not read.
+OPTIMIZER_NAMES: Mapping[str, str] = table("formats")["optimizers"]
+
+
+def optimizer(fields: Fields, name: str, *, momentum: bool = False, default: str = "") -> dict[str, Any]:
+    """The workload's ``optimizer`` as ``fields`` say it under ``name``; empty where it is the usual one or unknown.
+
+    ``momentum``: the framework's sgd has a moment. An unknown name leaves the key unread.
+    """
+    said = fields.config.get(name, default)
+    known = OPTIMIZER_NAMES.get(str(said).lower().replace("_", "").removesuffix("fused"))
+    if known is not None:
+        fields.ignore(name)
+    known = "sgd-momentum" if known == "sgd" and momentum else known
+    return {"optimizer": known} if known not in (None, "adamw") else {}
+
+
+def zero_optimization(section: Fields, stage_name: str = "stage") -> dict[str, Any]:
+    """DeepSpeed's ZeRO stage, and whether the gradients' reduction runs at the same time as the backward.
+
+    ``overlap_comm`` is on with stage 3 and off with the others unless told (deepspeed/runtime/zero/config.py).
+    """
+    stage = section.automatic(stage_name) or 0
+    said = section.raw("overlap_comm", default=None)
+    overlaps = said if isinstance(said, bool) else stage >= 3
+    return {**({"zero": min(stage, 3)} if stage else {}), **({} if overlaps else {"no_overlap": "data"})}
 
 
 def with_training(reading: Reading, files: tuple[str, ...]) -> Reading:
@@ -65,8 +91,8 @@ def _reader(config: Mapping[str, Any], where: str) -> tuple[str, Callable[[Field
 
 def deepspeed(fields: Fields) -> dict[str, Any]:
     """DeepSpeed's ds_config.json; "auto" leaves a value to the trainer's own settings."""
-    found = _counts(
-        fields,
+    found = fields.given(
+        fields.automatic,
         b="train_micro_batch_size_per_gpu",
         global_batch="train_batch_size",
         accumulated="gradient_accumulation_steps",
@@ -83,24 +109,13 @@ def deepspeed(fields: Fields) -> dict[str, Any]:
 
 def accelerate(fields: Fields) -> dict[str, Any]:
     """accelerate's configuration: processes, precision and FSDP's sharding."""
-    found = _counts(fields, gpus="num_processes")
+    found = fields.given(fields.automatic, gpus="num_processes")
     precision = fields.text("mixed_precision", default="no")
     found |= {"dtype": precision} if precision in ("bf16", "fp16", "fp8") else {}
     fsdp = _section(fields, "fsdp_config")
     if fsdp is not None:
         strategy = str(fsdp.raw("fsdp_sharding_strategy", "fsdp_reshard_after_forward", default="FULL_SHARD")).upper()
-        stages = {
-            "FULL_SHARD": 3,
-            "1": 3,
-            "SHARD_GRAD_OP": 2,
-            "2": 2,
-            "NO_SHARD": 0,
-            "3": 0,
-            "HYBRID_SHARD": 3,
-            "4": 3,
-            "TRUE": 3,
-            "FALSE": 2,
-        }
+        stages = table("formats")["accelerate"]["sharding"]
         if strategy not in stages:
             raise fsdp.error(f"expected one of {', '.join(stages)}", "fsdp_sharding_strategy")
         found["zero"] = stages[strategy]
@@ -110,13 +125,13 @@ def accelerate(fields: Fields) -> dict[str, Any]:
     found |= zero_optimization(deep, "zero_stage") if deep is not None and "zero_stage" in deep.config else {}
     megatron = _section(fields, "megatron_lm_config")
     if megatron is not None:
-        found |= _counts(megatron, t="megatron_lm_tp_degree", p="megatron_lm_pp_degree")
+        found |= megatron.given(megatron.automatic, t="megatron_lm_tp_degree", p="megatron_lm_pp_degree")
     mesh = _section(fields, "parallelism_config")
     if mesh is None:
         return found
     prefix = "parallelism_config_"
-    sizes = _counts(
-        mesh,
+    sizes = mesh.given(
+        mesh.automatic,
         t=f"{prefix}tp_size",
         cp=f"{prefix}cp_size",
         replicas=f"{prefix}dp_replicate_size",
@@ -133,7 +148,7 @@ def _section(fields: Fields, name: str) -> Fields | None:
 
 def huggingface(fields: Fields) -> dict[str, Any]:
     """transformers' TrainingArguments, saved as JSON."""
-    found = _counts(fields, b="per_device_train_batch_size", accumulated="gradient_accumulation_steps")
+    found = fields.given(fields.automatic, b="per_device_train_batch_size", accumulated="gradient_accumulation_steps")
     found |= optimizer(fields, "optim", default="adamw_torch")
     for dtype in ("fp16", "bf16"):
         if fields.flag(dtype):
@@ -142,10 +157,10 @@ def huggingface(fields: Fields) -> dict[str, Any]:
         found["checkpointing"] = "full"
     fsdp = fields.raw("fsdp", default="")
     words = str(" ".join(map(str, fsdp)) if isinstance(fsdp, list) else fsdp)
-    found |= _counts(fields, s="max_seq_length") or _counts(fields, s="max_length")
+    found |= fields.given(fields.automatic, s="max_seq_length") or fields.given(fields.automatic, s="max_length")
     found |= _adapters(fields)
     if "finetuning_type" in fields.config:  # LLaMA-Factory's own beside them
-        found |= _counts(fields, s="cutoff_len")
+        found |= fields.given(fields.automatic, s="cutoff_len")
         found |= {} if fields.flag("disable_gradient_checkpointing") else {"checkpointing": "full"}
     if not words:
         fields.ignore("fsdp_config")  # saved arguments have one in any case
@@ -158,9 +173,9 @@ def huggingface(fields: Fields) -> dict[str, Any]:
 
 def _adapters(fields: Fields) -> dict[str, Any]:
     """LoRA as trainers' scripts take it beside TrainingArguments (trl's ModelConfig, Firefly, LLaMA-Factory)."""
-    rank = _number(fields, "lora_r") or _number(fields, "lora_rank")
+    rank = fields.automatic("lora_r") or fields.automatic("lora_rank")
     mode, used = fields.text("train_mode"), fields.flag("use_peft", default=True)
-    kind, bits = fields.text("finetuning_type"), _number(fields, "quantization_bit")
+    kind, bits = fields.text("finetuning_type"), fields.automatic("quantization_bit")
     rank = rank or (8 if kind == "lora" else None)
     four, eight = fields.flag("load_in_4bit") or mode == "qlora", fields.flag("load_in_8bit")
     four, eight = four or bits == 4, eight or bits == 8
@@ -175,16 +190,6 @@ def _adapters(fields: Fields) -> dict[str, Any]:
     if isinstance(names, list) and names and all(isinstance(name, str) and name for name in names):
         found["lora_targets"] = ALL_LINEAR if names == ["all"] else ",".join(names)
     return found
-
-
-def _counts(fields: Fields, **names: str) -> dict[str, Any]:
-    return {key: value for key, name in names.items() if (value := _number(fields, name))}
-
-
-def _number(fields: Fields, name: str) -> int | None:
-    """A count; None where it is absent or "auto"."""
-    value = fields.raw(name, default=None)
-    return None if value == "auto" else fields.count(name) or None
 
 
 #: (name, keys of which one tells it apart, its reader), the most telling first.

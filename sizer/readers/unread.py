@@ -6,16 +6,15 @@ typing errors, which are harmless. One mechanism for every format: ``Fields`` re
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable, Iterable, Mapping
 from fnmatch import fnmatchcase
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 from shapes.errors import InputError, shorten
 from shapes.frozen import frozen
+from sizer.readers.fields import table
 
 
 @frozen
@@ -37,11 +36,10 @@ class Unread:
         return f"{self.key} = {self.value} is not a key that is known here{guess}"
 
 
-@cache
 def known_keys() -> dict[str, dict[str, Any]]:
     """Format -> ``harmless`` (globs) and ``matters`` (glob -> what the key changes)."""
-    table: dict[str, dict[str, Any]] = json.loads((Path(__file__).parent / "known_keys.json").read_text("utf-8"))
-    return table
+    known: dict[str, dict[str, Any]] = table("known_keys")
+    return known
 
 
 def unread(config: Mapping[str, Any], asked: Iterable[str], format_name: str) -> tuple[Unread, ...]:

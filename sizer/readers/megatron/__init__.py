@@ -11,32 +11,17 @@ from typing import Any
 from shapes.errors import InputError
 from shapes.model import ModelShape
 from shapes.model.resize import dimensions
-from sizer.readers.fields import Fields
+from sizer.readers.fields import Fields, table
 from sizer.readers.megatron.arguments import SCRIPT_KEYS, flat_arguments, is_script, parse_script
 from sizer.readers.megatron.layout import workload
 from sizer.readers.megatron.models import build
-from sizer.readers.reading import Reading
+from sizer.readers.reading import Reading, reading
 from sizer.readers.unread import Unread, is_harmless
 
 NAME = "megatron"
 
-KEYS = {
-    "hidden": ("hidden_size",),
-    "layers": ("num_layers",),
-    "heads": ("num_attention_heads",),
-    "kv_heads": ("num_query_groups",),
-    "head_dim": ("kv_channels",),
-    "d_ff": ("ffn_hidden_size",),
-    "experts": ("num_experts",),
-    "top_k": ("moe_router_topk",),
-    "expert_d_ff": ("moe_ffn_hidden_size", "ffn_hidden_size"),
-    "shared_d_ff": ("moe_shared_expert_intermediate_size",),
-    "linear_value_heads": ("linear_num_value_heads",),
-    "linear_key_heads": ("linear_num_key_heads",),
-    "linear_key_dim": ("linear_key_head_dim",),
-    "state_heads": ("mamba_num_heads",),
-    "state_groups": ("mamba_num_groups",),
-}
+#: Dimension -> the arguments it may have.
+KEYS: dict[str, list[str]] = table("formats")[NAME]["dimensions"]
 
 __all__ = ["KEYS", "NAME", "is_script", "matches", "normalised", "parse_script", "read"]
 
@@ -79,16 +64,14 @@ def read(config: Mapping[str, Any], where: str) -> Reading:
         if key in fields.asked and key not in fields.flags and not is_harmless(key, NAME)
     ]
     left += [Unread(f"${name}", "further options", changes=lacks) for name in flat.get("_further", ())]
-    return Reading(
-        model,
+    return reading(
+        fields,
         NAME,
-        where,
+        model,
         keys=_keys(flat, model),
         workload=settled,
-        config=config,
         longest=fields.optional("seq_length", "encoder_seq_length"),
         notes=(*notes, *layout_notes, *flat.get("_notes", ())),
-        asked=frozenset(fields.asked),
         unread=tuple(left),
     )
 

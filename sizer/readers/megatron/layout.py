@@ -9,33 +9,21 @@ from typing import Any
 from shapes.model import ModelShape
 from shapes.recipes import RECIPES
 from shapes.workload import Workload
-from sizer.readers.fields import Fields
-from sizer.readers.optimizers import optimizer
+from sizer.readers.fields import Fields, table
+from sizer.readers.training import optimizer
 
-_DEGREES = {
-    "t": "tensor_model_parallel_size",
-    "p": "pipeline_model_parallel_size",
-    "cp": "context_parallel_size",
-    "e": "expert_model_parallel_size",
-}
-#: Shards of --data-parallel-sharding-strategy (Megatron-FSDP) as ZeRO stages.
-_STRATEGIES = {"no_shard": 0, "optim": 1, "optim_grads": 2, "optim_grads_params": 3}
+_TABLE = table("formats")["megatron"]
 
 
 def workload(fields: Fields, model: ModelShape, flat: Mapping[str, Any]) -> tuple[dict[str, Any], tuple[str, ...]]:
     """(fields of Workload that the arguments give, notes on the rest)."""
-    found: dict[str, Any] = {}
-    for key, name in _DEGREES.items():
-        # Megatron-DeepSpeed has a name of its own for the experts' ranks.
-        value = fields.optional(name, "moe_expert_parallel_size") if key == "e" else fields.optional(name)
-        if value is not None:
-            found[key] = value
+    found = fields.given(fields.optional, **_TABLE["degrees"])
     sequence, target = fields.optional("seq_length", "encoder_seq_length"), fields.optional("decoder_seq_length")
     if len(model.stacks) == 1 and target:
         sequence, target = target, None  # a vision-language model's: what its language model sees, images included
     found |= {"s": sequence} if sequence else {}
     found |= {"decoder_s": target} if target else {}
-    found |= _given(fields, b="micro_batch_size", global_batch="global_batch_size")
+    found |= fields.given(fields.optional, b="micro_batch_size", global_batch="global_batch_size")
     for dtype in ("bf16", "fp16"):
         if fields.flag(dtype):
             found["dtype"] = dtype
@@ -60,10 +48,6 @@ def workload(fields: Fields, model: ModelShape, flat: Mapping[str, Any]) -> tupl
     return _known(found, notes)
 
 
-def _given(fields: Fields, **names: str) -> dict[str, Any]:
-    return {key: value for key, name in names.items() if (value := fields.optional(name)) is not None}
-
-
 def _sharding(fields: Fields) -> dict[str, Any]:
     """The distributed optimizer shards states alone (ZeRO 1); Megatron-FSDP as its strategy says; FSDP 2 everything."""
     distributed = fields.flag("use_distributed_optimizer")
@@ -73,9 +57,10 @@ def _sharding(fields: Fields) -> dict[str, Any]:
         return {"zero": 3}
     strategy = fields.text("data_parallel_sharding_strategy", default="no_shard")
     if fields.flag("use_megatron_fsdp") or fields.flag("use_custom_fsdp"):
-        if strategy not in _STRATEGIES:
-            raise fields.error(f"expected one of {', '.join(_STRATEGIES)}", "data_parallel_sharding_strategy")
-        return {"zero": _STRATEGIES[strategy]}
+        stages = _TABLE["sharding"]
+        if strategy not in stages:
+            raise fields.error(f"expected one of {', '.join(stages)}", "data_parallel_sharding_strategy")
+        return {"zero": stages[strategy]}
     return {"zero": 1} if distributed else {}
 
 

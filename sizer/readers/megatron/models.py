@@ -3,26 +3,15 @@
 from __future__ import annotations
 
 import ast
-import json
 from collections.abc import Mapping
-from functools import cache
-from pathlib import Path
 from typing import Any
 
 from shapes.model import AttentionShape, Block, Linear, MlaShape, MlpShape, ModelShape, MoeShape, Stack
-from sizer.readers.fields import MAX_LAYERS, Fields
+from sizer.readers.fields import MAX_LAYERS, Fields, table
 from sizer.readers.hf_blocks import run_lengths
 from sizer.readers.megatron.hybrid import HybridParts, delta_net, pattern_of, predicting
-from sizer.readers.megatron.vocabulary import vocabulary
+from sizer.readers.tokenizers import vocabulary
 
-#: Arguments under which Megatron builds layers that have no formula here.
-REFUSED = {
-    "experimental_attention_variant": "layers of another kind of attention (sparse attention)",
-    "heterogeneous_layers_config_path": "layers that differ, told in another file",
-    "heterogeneous_layers_config_encoded_json": "layers that differ",
-    "enable_hyper_connections": "hyper-connections between layers",
-    "spec": "a layer specification of its own (Python code, which is not run)",
-}
 #: Model specifications that are Megatron's own GPT, whatever they are called.
 _USUAL_SPECS = ("local", "gpt_layer_specs", "mamba_layer_specs", "hybrid_layer_specs")
 
@@ -30,7 +19,7 @@ _USUAL_SPECS = ("local", "gpt_layer_specs", "mamba_layer_specs", "hybrid_layer_s
 def build(fields: Fields, flat: Mapping[str, Any]) -> tuple[ModelShape, tuple[str, ...]]:
     """The model of the arguments, and what a person should know of how it was read."""
     fields, notes = _with_language_model(fields)
-    for key, what in REFUSED.items():
+    for key, what in table("formats")["megatron"]["refused"].items():
         value = fields.raw(key, default=None)
         usual = key == "spec" and any(name in str(value) for name in _USUAL_SPECS)
         usual = usual or (key == "experimental_attention_variant" and value == "gated_delta_net")
@@ -50,7 +39,7 @@ def _with_language_model(fields: Fields) -> tuple[Fields, tuple[str, ...]]:
     kind = fields.raw("language_model_type", default=None)
     sees = any(key in fields.config for key in ("language_model_type", "vision_model_type", "img_h"))
     notes = ("language model only: the vision tower and its projection are not counted",) if sees else ()
-    settings = _language_models().get(str(kind)) if kind is not None else None
+    settings = table("language_models")["language_models"].get(str(kind)) if kind is not None else None
     if kind is not None and settings is None and "ffn_hidden_size" not in fields.config:
         raise fields.error("decides sizes in code that is not read; give ffn_hidden_size", "language_model_type")
     if settings is None:
@@ -60,13 +49,6 @@ def _with_language_model(fields: Fields) -> tuple[Fields, tuple[str, ...]]:
         *notes,
         f"MLP and biases are those of {kind}",
     )
-
-
-@cache
-def _language_models() -> dict[str, dict[str, Any]]:
-    found = json.loads((Path(__file__).parent / "language_models.json").read_text("utf-8"))
-    models: dict[str, dict[str, Any]] = found["language_models"]
-    return models
 
 
 def _gpt(fields: Fields, flat: Mapping[str, Any]) -> tuple[ModelShape, tuple[str, ...]]:
