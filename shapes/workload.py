@@ -40,7 +40,7 @@ KvDtype = Literal["bf16", "fp16", "fp8", "int8"]
 Dispatcher = Literal["flex", "alltoall"]
 
 
-#: Communication that a trainer may not overlap with anything: groups and parts of them, of shapes.software_stack.
+#: Communication that a trainer may not overlap with anything: groups and parts of them, of shapes.step.stack.
 NOT_OVERLAPPED = ("data", "gather", "tensor", "tensor-forward", "expert", "context", "pipeline")
 #: Largest degree of any parallelism: some rules go through all smaller ones.
 MOST_RANKS = 2**20

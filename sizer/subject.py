@@ -17,7 +17,7 @@ from shapes.model import ModelShape
 from shapes.model.adapters import USUAL_OF
 from shapes.model.resize import DIMENSIONS, dimensions
 from shapes.operators import Attention, Gemm, GroupedGemm, Operator, nearest_split, operators, split_problems
-from shapes.software_stack import SoftwareStack, default_stack, load_stack
+from shapes.step.stack import SoftwareStack, default_stack, load_stack
 from shapes.workload import Workload, routing_note
 from sizer.readers import Reading, Source, UnknownModelType, load_mapping, read_config
 from sizer.readers.unread import Unread, sentences
@@ -124,7 +124,7 @@ def read_subject(
     default: its transformers class's own). ``workload`` are fields of ``Workload``, in either spelling (t or tp); what
     is not given comes from the file, else from the defaults. Degrees that the model does not divide over are an
     InputError, or with ``nearest`` give the operators of the nearest ones that it does (``Subject.asked``).
-    ``stack``: the software stack (``shapes.software_stack``; None: the one that the file's format is run by).
+    ``stack``: the software stack (``shapes.step.stack``; None: the one that the file's format is run by).
     ``settings`` replace or add keys of the configuration and ``training`` names files of a trainer's settings (as a
     ``Source`` does). A transformers model without ``example_inputs`` is read by its ``config``.
     """

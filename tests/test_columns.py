@@ -17,8 +17,8 @@ from shapes.columns import Column, Split, Table, each_part
 from shapes.device import load_device
 from shapes.errors import InputError
 from shapes.model.resize import dimensions
-from shapes.software_stack import load_stack
-from sizer.pricing import Pricer
+from shapes.step import Pricer
+from shapes.step.stack import load_stack
 from sizer.searching.baseline import Baseline
 from sizer.searching.predicting import price
 from sizer.searching.shortlist import estimates

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from shapes.device import load_device
+from shapes.step import Pricer, Step
 from sizer.checking.findings import PricedSuggestion
 from sizer.checking.grading import Offer, PricedStep, price_offer, saving, severity
-from sizer.pricing import Pricer, Step
 from sizer.rules.base import Finding, Suggestion
 from sizer.subject import read_subject
 

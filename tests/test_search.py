@@ -20,10 +20,10 @@ import sizer
 from shapes.device import load_device
 from shapes.errors import InputError
 from shapes.model.resize import resize
-from shapes.software_stack import load_stack
+from shapes.step import Pricer
+from shapes.step.stack import load_stack
 from shapes.timing import Timing
 from sizer.cli import main
-from sizer.pricing import Pricer
 from sizer.readers import read_config
 from sizer.searching import OBJECTIVES, search, spaces, strategies
 from sizer.searching.baseline import Baseline

@@ -16,8 +16,8 @@ from shapes.errors import InputError
 from shapes.measure import Job
 from shapes.model.resize import dimensions, resize
 from shapes.operators import GroupedGemm
+from shapes.step import Pricer
 from sizer.cli import main
-from sizer.pricing import Pricer
 from sizer.readers import read_config
 from sizer.searching import search
 from sizer.searching.baseline import Baseline

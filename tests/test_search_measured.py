@@ -20,8 +20,8 @@ from shapes.device import load_device
 from shapes.errors import InputError
 from shapes.measure import InProcess, Job, NotMeasured, Prepared, Settings
 from shapes.measure.store import Store
+from shapes.step import Pricer
 from sizer.cli import main
-from sizer.pricing import Pricer
 from sizer.searching.baseline import Baseline
 from sizer.searching.jobs import weighted_jobs
 from sizer.searching.measuring import _timing

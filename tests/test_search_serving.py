@@ -15,10 +15,10 @@ import sizer
 from shapes.device import load_device
 from shapes.errors import InputError
 from shapes.operators import operators
-from shapes.software_stack import load_stack
+from shapes.step import Pricer
+from shapes.step.stack import load_stack
 from shapes.workload import Workload
 from sizer.cli import main
-from sizer.pricing import Pricer
 from sizer.readers import Source
 from sizer.searching import search
 from sizer.searching.baseline import Baseline

@@ -9,7 +9,10 @@ from typing import Any
 import pytest
 
 from shapes.cost import Cost
-from shapes.cost.step import (
+from shapes.device import load_device
+from shapes.model import AttentionShape, Block, MlpShape, ModelShape, Stack
+from shapes.operators import Attention, Collective, Elementwise, Gemm, GroupedGemm, Operator
+from shapes.step import (
     Kind,
     Region,
     Schedule,
@@ -23,10 +26,7 @@ from shapes.cost.step import (
     with_layers,
     work,
 )
-from shapes.device import load_device
-from shapes.model import AttentionShape, Block, MlpShape, ModelShape, Stack
-from shapes.operators import Attention, Collective, Elementwise, Gemm, GroupedGemm, Operator
-from shapes.software_stack import CLASSES, GROUPS, Host, Interval, Overlap, SoftwareStack, load_stack
+from shapes.step.stack import CLASSES, GROUPS, Host, Interval, Overlap, SoftwareStack, load_stack
 from shapes.workload import Workload
 
 H100 = load_device("h100-sxm")

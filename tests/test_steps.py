@@ -18,13 +18,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shapes.cost import predict_many
-from shapes.cost.step import Schedule, StepCost, Work, price_step, slowest_stage, step_parts, work, works
 from shapes.device import load_device
 from shapes.errors import InputError
 from shapes.memory import memory
 from shapes.operators import Collective, operators
 from shapes.operators.attention import chunks
-from shapes.software_stack import (
+from shapes.step import Pricer, Schedule, StepCost, Work, price_step, slowest_stage, step_parts, work
+from shapes.step.stack import (
     CLASSES,
     STEP_TIERS,
     TIERS,
@@ -221,7 +221,7 @@ def test_a_1f1b_bubble_is_the_other_stages_microbatch_and_interleaving_divides_i
     bubbles = [cost.parts["pipeline bubble"] for cost in costs]
     assert bubbles[0] == pytest.approx(bubbles[1])
     assert bubbles[2] == pytest.approx(bubbles[1] / 4)
-    stage, whole = works(LLAMA, workload, H100)
+    stage, whole = Pricer(H100).works(LLAMA, workload)
     assert whole.layers.runs[next(iter(whole.layers.runs))] == 4 * stage.layers.runs[next(iter(stage.layers.runs))]
 
 

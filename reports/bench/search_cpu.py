@@ -29,8 +29,8 @@ from tabulate import tabulate
 from shapes.device import DEFAULT_DEVICE, load_device
 from shapes.measure import InProcess
 from shapes.measure.record import Measurement
+from shapes.step import Pricer
 from sizer.answers.bench import write_rows
-from sizer.pricing import Pricer
 from sizer.render import render
 from sizer.searching import search
 from sizer.searching.baseline import Baseline, Scope

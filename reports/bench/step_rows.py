@@ -19,7 +19,7 @@ from shapes.device import Device, load_device
 from shapes.errors import InputError
 from shapes.files import read_text
 from shapes.model import ModelShape
-from shapes.software_stack import SoftwareStack, list_stacks, load_stack
+from shapes.step.stack import SoftwareStack, list_stacks, load_stack
 from shapes.workload import AttentionKernel, Workload
 from sizer.readers import read_config
 from sizer.readers.megatron.hybrid import predicting

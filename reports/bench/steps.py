@@ -20,8 +20,8 @@ from scipy.stats import spearmanr
 from step_rows import Row, read_rows
 from tabulate import tabulate
 
-from shapes.cost.step import StepCost, price_step
 from shapes.errors import InputError
+from shapes.step import StepCost, price_step
 
 
 @dataclass(frozen=True)

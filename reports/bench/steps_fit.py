@@ -26,9 +26,9 @@ from step_rows import Row, read_rows
 from steps_priors import FITTED
 
 from shapes.calibrate.device_file import replaced
-from shapes.cost.step import Schedule, Work, schedule_of, stacked, step_parts, works
 from shapes.device import Device
-from shapes.software_stack import SoftwareStack, list_stacks, load_stack, stack_from_mapping
+from shapes.step import Pricer, Region, Schedule, Work, schedule_of, step_parts
+from shapes.step.stack import SoftwareStack, list_stacks, load_stack, stack_from_mapping
 from shapes.toml_table import shipped
 
 #: Stacks that no row was run on -> what they take over from one that was, when that is written: its tables, and of
@@ -62,6 +62,29 @@ WIDTHS = (0.5, 1.0, 2.0)
 NESTED = "priors chosen by folds within"
 
 
+def stacked(works: Sequence[Work]) -> Work:
+    """Many steps as one, whose values are arrays of their length."""
+
+    def columns(dicts: Sequence[Mapping[Any, Any]]) -> dict[Any, Any]:
+        keys = dict.fromkeys(key for one in dicts for key in one)
+        return {key: np.array([one.get(key, 0.0) for one in dicts], float) for key in keys}
+
+    def region(own: Sequence[Region]) -> Region:
+        return Region(
+            columns([one.seconds for one in own]),
+            columns([one.runs for one in own]),
+            np.array([one.fallbacks for one in own], float),
+        )
+
+    return Work(
+        region([one.layers for one in works]),
+        region([one.ends for one in works]),
+        columns([one.communication for one in works]),
+        columns([one.messages for one in works]),
+        np.array([one.update_s for one in works], float),
+    )
+
+
 @dataclass(frozen=True)
 class Batch:
     """Rows of one device and release as arrays: ``order`` are their places among the stack's rows."""
@@ -77,7 +100,7 @@ class Batch:
 def batches(rows: Sequence[Row]) -> list[Batch]:
     """The rows' work as arrays, by device."""
     found = []
-    done = [works(row.model, row.workload, row.device) for row in rows]
+    done = [Pricer(row.device).works(row.model, row.workload) for row in rows]
     keys = [(row.device.name, _release(row)) for row in rows]
     for key in dict.fromkeys(keys):
         order = np.array([i for i, own in enumerate(keys) if own == key])
@@ -259,7 +282,7 @@ def unknown(rows: Sequence[Row]) -> None:
     residuals: dict[str, list[float]] = {}
     others: dict[str, set[str]] = {}
     for row in rows:
-        stage, whole = works(row.model, row.workload, row.device)
+        stage, whole = Pricer(row.device).works(row.model, row.workload)
         schedule = schedule_of(row.workload, row.accumulation)
         seconds = sum(step_parts(stage, whole, schedule, row.nearest_other, row.device).values())
         residuals.setdefault(row.stack.name, []).append(float(np.log(seconds / row.step_s)))

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from tabulate import tabulate
 
-from shapes.cost.step import price_step
 from shapes.device import load_device
-from shapes.software_stack import list_stacks, load_stack
+from shapes.step import price_step
+from shapes.step.stack import list_stacks, load_stack
 from shapes.workload import Workload
 from sizer.readers import read_config
 

@@ -13,7 +13,7 @@ from shapes.memory import CHECKED, Memory, Saved, largest_microbatch, savings, s
 from shapes.memory import memory as bytes_by_component
 from shapes.model import ModelShape
 from shapes.model.trainable import trained_parameters
-from shapes.software_stack import SoftwareStack
+from shapes.step.stack import SoftwareStack
 from shapes.workload import Workload
 from sizer.batch import batch_of
 from sizer.printing import Printable

@@ -8,16 +8,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
-from shapes.cost.step import StepCost
 from shapes.device import Device
 from shapes.errors import InputError
 from shapes.frozen import frozen
 from shapes.json_form import shown
 from shapes.operators import operators
-from shapes.software_stack import ELEMENTWISE, SoftwareStack, load_stack
+from shapes.step import Pricer, StepCost
+from shapes.step.stack import ELEMENTWISE, SoftwareStack, load_stack
 from shapes.workload import Dispatcher, Workload
 from sizer.batch import batch_of
-from sizer.pricing import Pricer
 from sizer.subject import Subject, run_on
 
 #: A cause that changes the step by less explains nothing.

@@ -11,11 +11,11 @@ from shapes.errors import InputError
 from shapes.frozen import frozen
 from shapes.json_form import shown
 from shapes.operators import Attention, CachedAttention, Operator
-from shapes.software_stack import SoftwareStack
+from shapes.step import Pricer
+from shapes.step.stack import SoftwareStack
 from shapes.workload import Workload
 from sizer.checking.checks import step_time, summary
 from sizer.checking.findings import ModelSummary, StepTime
-from sizer.pricing import Pricer
 from sizer.printing import Printable
 from sizer.subject import Subject, read_subject, run_on
 

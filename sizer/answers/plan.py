@@ -19,10 +19,10 @@ from shapes.memory import memory
 from shapes.model import ModelShape
 from shapes.operators import operators
 from shapes.operators.split import split_problems
-from shapes.software_stack import SoftwareStack, load_stack
+from shapes.step import Pricer
+from shapes.step.stack import SoftwareStack, load_stack
 from shapes.workload import Checkpointing, Workload
 from sizer.answers.mfu import exact_count
-from sizer.pricing import Pricer
 from sizer.printing import Printable
 
 CHECKPOINTING: tuple[Checkpointing, ...] = ("none", "selective", "full")

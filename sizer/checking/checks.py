@@ -10,12 +10,12 @@ from shapes.cost.predict import attention_titles
 from shapes.device import DEFAULT_DEVICE, Device, load_device
 from shapes.frozen import frozen
 from shapes.operators import Collective, Elementwise, needed_flops
-from shapes.software_stack import SoftwareStack
+from shapes.step import CostSource, Pricer, Step
+from shapes.step.stack import SoftwareStack
 from sizer.checking.findings import ModelSummary, Report, StepTime
 from sizer.checking.grading import PricedStep, findings_by_cause, grade
 from sizer.checking.project import Suppression, load_defaults, load_suppression
 from sizer.checking.proposals import Proposals, propose
-from sizer.pricing import CostSource, Pricer, Step
 from sizer.rules.base import NotApplicable
 from sizer.subject import Subject, read_subject, resized_subject
 

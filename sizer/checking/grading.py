@@ -16,6 +16,7 @@ from shapes.device import Device
 from shapes.errors import InputError
 from shapes.frozen import frozen
 from shapes.model.resize import DIMENSIONS
+from shapes.step import Pricer, Step
 from sizer.checking.findings import SEVERITIES, PricedFinding, PricedSuggestion, Severity
 from sizer.checking.proposals import (
     Objections,
@@ -26,7 +27,6 @@ from sizer.checking.proposals import (
     of_dimensions,
     worse,
 )
-from sizer.pricing import Pricer, Step
 from sizer.rules.base import Finding, Rule, Suggestion
 from sizer.subject import Subject
 from sizer.workload_names import WORKLOAD_FIELDS

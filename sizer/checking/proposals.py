@@ -12,10 +12,10 @@ from shapes.errors import InputError
 from shapes.frozen import frozen
 from shapes.model.resize import DIMENSIONS, dimensions, resize
 from shapes.operators import Attention, split_problems
-from shapes.software_stack import SoftwareStack
+from shapes.step import Pricer, Step
+from shapes.step.stack import SoftwareStack
 from shapes.workload import Workload
 from sizer.checking.project import Suppression
-from sizer.pricing import Pricer, Step
 from sizer.rules import RULES
 from sizer.rules.base import Answer, Context, Finding, NotApplicable, Rule
 from sizer.rules.element_types import ALTERNATIVES

@@ -69,7 +69,7 @@ def command(
 ) -> None:
     """List the fastest ways to spread a training step over N devices, as far as the cost model can tell."""
     from shapes.device import load_device
-    from shapes.software_stack import load_stack
+    from shapes.step.stack import load_stack
     from sizer.answers.plan import PLAN_STACK, plan
     from sizer.subject import read_subject
 

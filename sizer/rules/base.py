@@ -12,13 +12,13 @@ from dataclasses import field
 from inspect import cleandoc
 
 from shapes.cost import Cost
-from shapes.cost.step import StepCost
 from shapes.device import Device
 from shapes.dtypes import BYTES
 from shapes.frozen import frozen
 from shapes.memory import Implementation
 from shapes.model import ModelShape
 from shapes.operators import Operator, split_problems
+from shapes.step import StepCost
 from shapes.workload import Workload
 
 #: What a kernel loads at once. NVIDIA's guide asks it of leading dimensions (8 elements of fp16), Hopper's TMA of

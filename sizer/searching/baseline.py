@@ -9,7 +9,7 @@ from shapes.errors import InputError, positive_int
 from shapes.frozen import frozen
 from shapes.model import AttentionShape, Block, MlpShape, ModelShape, Stack
 from shapes.model.resize import resize
-from shapes.software_stack import SoftwareStack
+from shapes.step.stack import SoftwareStack
 from shapes.workload import Workload
 from sizer.searching.budget import plain_model
 from sizer.subject import read_subject

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from shapes.device import DEFAULT_DEVICE, Device, load_device
 from shapes.errors import InputError, positive_int
-from shapes.software_stack import SoftwareStack, load_stack
+from shapes.step.stack import SoftwareStack, load_stack
 from shapes.workload import Workload
 from sizer.searching.baseline import DEFAULT_B, DEFAULT_S, OPTIONS, Baseline, Scope, sequences
 from sizer.searching.objective import DEFAULT_OBJECTIVE, find_objective

@@ -17,10 +17,10 @@ from shapes.errors import InputError
 from shapes.frozen import frozen
 from shapes.model.resize import dimensions
 from shapes.operators import operators
-from shapes.software_stack import SoftwareStack
+from shapes.step import Pricer
+from shapes.step.stack import SoftwareStack
 from sizer.checking.checks import check_subject
 from sizer.checking.proposals import Objections, objections, worse
-from sizer.pricing import Pricer
 from sizer.rules.base import Context
 from sizer.searching.objective import TIE
 from sizer.searching.predicting import rebuilt

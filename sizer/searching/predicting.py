@@ -12,9 +12,9 @@ from shapes.frozen import frozen
 from shapes.model import ModelShape
 from shapes.model.resize import DIMENSIONS, resize
 from shapes.operators import Gemm, GroupedGemm, Operator, operators
+from shapes.step import Pricer, Step
 from shapes.timing import Timing
 from shapes.workload import Workload
-from sizer.pricing import Pricer, Step
 from sizer.searching.space import Space
 
 #: Candidates whose operators are priced in one go: few enough to stay in a core's caches.

@@ -10,7 +10,7 @@ from functools import partial
 from shapes.device import Device
 from shapes.errors import InputError, positive_int
 from shapes.memory import memory
-from sizer.pricing import Pricer
+from shapes.step import Pricer
 from sizer.searching.baseline import Baseline
 from sizer.searching.listing import listing, ready
 from sizer.searching.objective import Objective

@@ -17,13 +17,12 @@ from numpy.typing import NDArray
 from shapes.columns import Table, each_part
 from shapes.cost import Cost
 from shapes.cost.columns import seconds_of
-from shapes.cost.step import Work, each_value, schedule_of, slowest_stage, step_parts, work
 from shapes.errors import InputError
 from shapes.frozen import frozen
 from shapes.model import ModelShape
 from shapes.operators import Operator, operators
+from shapes.step import Pricer, Work, each_value, schedule_of, slowest_stage, step_parts, work
 from shapes.workload import Workload
-from sizer.pricing import Pricer
 from sizer.searching.objective import Objective
 from sizer.searching.predicting import as_run, timed
 from sizer.searching.space import Space

@@ -9,9 +9,9 @@ from math import sqrt
 from shapes.device import Device
 from shapes.errors import InputError
 from shapes.operators import operators
+from shapes.step import Pricer, Step
 from shapes.timing import Timing
 from shapes.workload import Workload
-from sizer.pricing import Pricer, Step
 from sizer.searching.baseline import Baseline
 from sizer.searching.objective import TIE
 from sizer.searching.predicting import rebuilt

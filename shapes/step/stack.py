@@ -1,7 +1,7 @@
 """Software stacks: which kernels run, what the host costs and what overlaps, as data beside devices and kernels.
 
 One file each in ``data/stacks/<name>.toml``; a user's own file is given by its path. Adding one touches nothing else.
-The form that these constants enter is ``shapes.cost.step``.
+The form that these constants enter is ``shapes.step.seconds``.
 """
 
 from __future__ import annotations

@@ -1,10 +1,14 @@
-"""Step times: operators priced by one cost source, each distinct operator once, and a step as its stack runs them."""
+"""Step times: operators priced by one cost source, each distinct operator once, and a step as its stack runs them.
+
+`Pricer` is the one way to price a step: a global step with the interval it lies in, and how that is known.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
+from math import exp, hypot, log
 from operator import attrgetter, mul
 from pathlib import Path
 from typing import Literal
@@ -13,15 +17,92 @@ import numpy as np
 
 from shapes.cost import Cost, predict_many
 from shapes.cost.error import TIERS
-from shapes.cost.step import StepCost, Work, mean_error, schedule_of, slowest_stage, step_cost, work
 from shapes.device import Device
 from shapes.errors import InputError
 from shapes.frozen import frozen
 from shapes.model import ModelShape
 from shapes.operators import Operator, counted_once, operators
-from shapes.software_stack import SoftwareStack
+from shapes.step.seconds import Schedule, step_parts
+from shapes.step.stack import STEP_TIERS, Interval, SoftwareStack
+from shapes.step.work import Work, slowest_stage, work
 from shapes.toml_table import DATA
 from shapes.workload import Workload
+
+#: Relative error of operators that a stack's interval was calibrated with: beyond it, operators priced by another
+#: device's or element type's constants widen the interval.
+CALIBRATED_ERROR = 0.10
+
+
+@frozen
+class StepCost:
+    """One global step: ``parts`` add up to ``seconds``; it lies in ``low`` to ``high`` in ``coverage`` of cases.
+
+    ``tier``: "fitted" on runs of this stack and kind of device, "borrowed" from this stack on other devices,
+    "extrapolated" from other stacks. ``ratio_error`` is that of the ratio to another step of the stack and device.
+    """
+
+    seconds: float
+    low: float
+    high: float
+    coverage: float
+    ratio_error: float
+    tier: str
+    parts: Mapping[str, float]
+
+
+def step_cost(
+    stage: Work,
+    whole: Work,
+    schedule: Schedule,
+    stack: SoftwareStack,
+    device: Device,
+    operator_error: float = 0.0,
+    tier: str | None = None,
+) -> StepCost:
+    """The step of ``stage`` (slowest pipeline stage) and ``whole`` (all stages') as ``stack`` runs it on ``device``.
+
+    ``operator_error``: mean relative error of the operators' own prices. ``tier``: how the stack is known, where it
+    stands for another one (None: as its file says).
+    """
+    parts = {name: float(value) for name, value in step_parts(stage, whole, schedule, stack, device).items()}
+    seconds = sum(parts.values())
+    tier = tier or stack.tier(device.architecture)
+    interval = interval_of(stack, tier)
+    wider = max(0.0, operator_error - CALIBRATED_ERROR)
+    low, high = (exp(sign * hypot(log(edge), wider)) for sign, edge in ((-1, interval.low), (1, interval.high)))
+    return StepCost(
+        seconds,
+        seconds * low,
+        seconds * high,
+        stack.coverage,
+        interval.ratio,
+        tier,
+        {name: value for name, value in parts.items() if value},
+    )
+
+
+def interval_of(stack: SoftwareStack, tier: str) -> Interval:
+    """The interval of ``tier``, or the stack's next wider one where it has none of its own."""
+    for known in (*STEP_TIERS[STEP_TIERS.index(tier) :], *reversed(STEP_TIERS)):
+        if known in stack.intervals:
+            return stack.intervals[known]
+    return Interval(0.5, 2.0, 0.5)
+
+
+def schedule_of(workload: Workload, accumulation: int | None = None) -> Schedule:
+    """How ``workload`` cuts a global step (``accumulation`` None: as its global batch says)."""
+    times = accumulation or workload.accumulation
+    return Schedule(times, workload.p, workload.vpp, workload.zero == 3, workload.zero == 2)
+
+
+def mean_error(listed: Iterable[Operator], costs: Iterable[Cost]) -> float:
+    """Relative error of the operators' prices, weighted by their seconds."""
+    total = error = 0.0
+    for operator, cost in zip(listed, costs, strict=True):
+        total += cost.seconds * operator.count
+        error += cost.error * cost.seconds * operator.count
+    return error / total if total else 0.0
+
 
 #: Operators -> one cost each: the one seam between advice and where seconds come from.
 CostSource = Callable[[Sequence[Operator], Device], Sequence[Cost]]
@@ -94,12 +175,20 @@ LONGEST_S = 1e30
 class Pricer:
     """Prices operators on one device and remembers each, since a suggestion changes only a few of them.
 
-    ``stack``: the software that runs whole steps (None: operators are added up).
+    ``stack``: the software that runs whole steps (None: operators are added up); ``stack_tier``: how it is known where
+    it stands for another one (None: as its file says).
     """
 
-    def __init__(self, device: Device, source: CostSource = predict_many, stack: SoftwareStack | None = None) -> None:
+    def __init__(
+        self,
+        device: Device,
+        source: CostSource = predict_many,
+        stack: SoftwareStack | None = None,
+        stack_tier: str | None = None,
+    ) -> None:
         self.device = device
         self.stack = stack
+        self._stack_tier = stack_tier
         self._source = source
         self._known: dict[Operator, Cost] = {}
         self._whole_model: ModelShape | None = None
@@ -122,16 +211,25 @@ class Pricer:
             return Step(listed, costs, stages=workload.p)
         if self.stack is None or workload is None:
             return Step(listed, costs)
-        stage = whole = work(listed, costs)
         if model is None:
             # A trace is of one whole pass, whatever the stages.
             workload = replace(workload, p=1, vpp=1)
-        if workload.p > 1 and model is not None:
-            stage = slowest_stage(stage, model, workload.p)
-            whole = self._all_stages(model, workload)
+        stage, whole = self._works(work(listed, costs), workload, model)
         stack = self.stack.without_overlap(workload.exposed)
-        cost = step_cost(stage, whole, schedule_of(workload), stack, self.device, mean_error(listed, costs))
+        cost = step_cost(
+            stage, whole, schedule_of(workload), stack, self.device, mean_error(listed, costs), self._stack_tier
+        )
         return Step(listed, costs, cost, workload.accumulation)
+
+    def works(self, model: ModelShape, workload: Workload) -> tuple[Work, Work]:
+        """The work of the slowest pipeline stage and of all stages, the same object where there is one."""
+        listed = operators(model, workload)
+        return self._works(work(listed, self._costs(listed)), workload, model)
+
+    def _works(self, stage: Work, workload: Workload, model: ModelShape | None) -> tuple[Work, Work]:
+        if workload.p == 1 or model is None:
+            return stage, stage
+        return slowest_stage(stage, model, workload.p), self._all_stages(model, workload)
 
     def _all_stages(self, model: ModelShape, workload: Workload) -> Work:
         """The work of one microbatch over all pipeline stages; a plan asks for it again and again."""
@@ -206,3 +304,19 @@ class Pricer:
     def ratio_error(self, step: Step) -> float:
         """Relative error of the ratio of another step on the same stack and device to ``step``; without a stack 1."""
         return step.cost.ratio_error if step.cost is not None else 1.0
+
+
+def price_step(
+    model: ModelShape,
+    workload: Workload,
+    device: Device,
+    stack: SoftwareStack,
+    accumulation: int | None = None,
+    tier: str | None = None,
+) -> StepCost:
+    """One global step of ``model``: ``accumulation`` microbatches (None: the workload's) and the update."""
+    if accumulation is not None:
+        workload = replace(workload, gpus=None, global_batch=accumulation * workload.b * workload.d)
+    cost = Pricer(device, stack=stack, stack_tier=tier).step(operators(model, workload), workload, model).cost
+    assert cost is not None, "of training"
+    return cost

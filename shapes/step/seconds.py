@@ -20,10 +20,10 @@ from typing import Any
 
 import numpy as np
 
-from shapes.cost.step.work import WITHIN, Kind, Region, Work
 from shapes.device import Device
 from shapes.frozen import frozen
-from shapes.software_stack import ELEMENTWISE, PARTS, PRODUCTS, Overlap, SoftwareStack
+from shapes.step.stack import ELEMENTWISE, PARTS, PRODUCTS, Overlap, SoftwareStack
+from shapes.step.work import WITHIN, Kind, Region, Work
 
 #: How sharply a region turns from device-bound to launch-bound: kernels of one layer differ in length, so that both are
 #: partly paid near the balance. Chosen on the runs of one node; 1 would add, infinity take the longer.

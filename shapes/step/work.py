@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
-
-import numpy as np
 
 from shapes.cost.result import Cost
 from shapes.model import ModelShape
 from shapes.operators.types import Attention, CachedAttention, Collective, Elementwise, Gemm, GroupedGemm, Operator
-from shapes.software_stack import OVERLAPPED, PARTS
+from shapes.step.stack import OVERLAPPED, PARTS
 
 #: Element types whose products a stack's ``kernels.gemm`` and ``kernels.grouped`` speak of; others have their own.
 SIXTEEN_BITS = ("bf16", "fp16")
@@ -21,7 +19,7 @@ FUSED_SOFTMAX_MULTIPLE = 4
 
 
 class Kind(NamedTuple):
-    """A class of operators (``CLASSES`` of ``shapes.software_stack``) and what tells its kernels apart.
+    """A class of operators (``CLASSES`` of ``shapes.step.stack``) and what tells its kernels apart.
 
     ``detail``: a product's element type where it is not 16 bits, attention's head dimension.
     """
@@ -131,29 +129,6 @@ def work(operators: Iterable[Operator], costs: Iterable[Cost]) -> Work:
             if isinstance(operator, Gemm) and _falls_back(operator):
                 region.fallbacks += count
     return total
-
-
-def stacked(works: Sequence[Work]) -> Work:
-    """Many steps as one, whose values are arrays of their length."""
-
-    def columns(dicts: Sequence[Mapping[Any, Any]]) -> dict[Any, Any]:
-        keys = dict.fromkeys(key for one in dicts for key in one)
-        return {key: np.array([one.get(key, 0.0) for one in dicts], float) for key in keys}
-
-    def region(own: Sequence[Region]) -> Region:
-        return Region(
-            columns([one.seconds for one in own]),
-            columns([one.runs for one in own]),
-            np.array([one.fallbacks for one in own], float),
-        )
-
-    return Work(
-        region([one.layers for one in works]),
-        region([one.ends for one in works]),
-        columns([one.communication for one in works]),
-        columns([one.messages for one in works]),
-        np.array([one.update_s for one in works], float),
-    )
 
 
 def each_value(one: Work, function: Callable[[Any], Any]) -> Work:
