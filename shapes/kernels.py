@@ -1,7 +1,8 @@
 """Fused attention kernels: which head dimensions each is built for, by generation, and what runs where it refuses.
 
 One sourced file a kernel, ``data/kernels/<name>.toml``; ``data/usual-kernels.toml`` says which of them a device's usual
-stack runs. Facts only: what they cost is fitted (``data/attention/<name>.toml``) and priced by shapes.cost.attention.
+stack runs. Facts only: what they cost is fitted (``data/attention/<name>.toml``) and priced by
+shapes.cost.fused_attention.
 """
 
 from __future__ import annotations

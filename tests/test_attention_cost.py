@@ -7,13 +7,13 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
+from fit.attention_arrays import attention_seconds
 from hypothesis import given
 from hypothesis import strategies as st
 
 from shapes.cost import explain, predict, predict_many
-from shapes.cost.attention_arrays import attention_seconds
-from shapes.cost.attention_constants import constants_of, fitted_devices
 from shapes.cost.expected_errors import expected_errors
+from shapes.cost.fused_attention import constants_of, fitted_devices
 from shapes.device import list_devices, load_device
 from shapes.errors import InputError
 from shapes.kernels import KERNELS

@@ -10,8 +10,7 @@ from fit.attention import constants_table, errors, fit_rows, plan, write
 from fit.attention_rows import read_evidence
 from fit.evidence import attention_of, kernel_of
 
-from shapes.cost.attention import attention_times, work_of
-from shapes.cost.attention_constants import AttentionConstants, constants_of
+from shapes.cost.fused_attention import AttentionConstants, attention_times, constants_of, work_of
 from shapes.device import load_device
 from shapes.kernels import run_of
 from shapes.operators import Attention

@@ -13,9 +13,9 @@ from fit.physics import around_cells
 
 from shapes.calibrate.products import Products
 from shapes.cost import explain, predict, predict_gemm
-from shapes.cost.cells import Cells
+from shapes.cost.bounds import Limits
 from shapes.cost.constants import FITTED, GemmConstants, gemm_constants
-from shapes.cost.limits import Limits
+from shapes.cost.corrections import Cells
 from shapes.device import load_device
 from shapes.errors import InputError
 from shapes.operators.types import Gemm, GroupedGemm

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from shapes.calibrate.products import Products
 from shapes.cost.constants import FITTED, gemm_constants
-from shapes.cost.correction import Correction, Grid, waves_of
+from shapes.cost.corrections import Correction, Grid, waves_of
 from shapes.cost.gemm import aligned_seconds
 from shapes.device import load_device
 

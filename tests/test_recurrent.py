@@ -14,7 +14,7 @@ from shapes.memory import memory
 from shapes.model import AttentionShape, Block, MlpShape, ModelShape, MoeShape, RecurrentShape, Stack
 from shapes.model.stages import shard_parameters
 from shapes.operators import operators
-from shapes.operators.recurrent import chunk_products
+from shapes.operators.cores import chunk_products
 from shapes.operators.types import Collective, Elementwise, Gemm, GroupedGemm, Operator
 from shapes.workload import Workload
 from sizer.readers import read_config

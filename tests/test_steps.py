@@ -22,7 +22,7 @@ from shapes.device import load_device
 from shapes.errors import InputError
 from shapes.memory import memory
 from shapes.operators import Collective, operators
-from shapes.operators.attention import chunks
+from shapes.operators.cores import chunks
 from shapes.step import Pricer, Schedule, StepCost, Work, price_step, slowest_stage, step_parts, work
 from shapes.step.stack import (
     CLASSES,

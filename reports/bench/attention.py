@@ -11,14 +11,14 @@ from pathlib import Path
 import numpy as np
 import on_path  # noqa: F401  # reports/fit
 from fit.attention import errors
+from fit.attention_arrays import attention_seconds
 from fit.attention_rows import FIGURES, TABLES_OF, Rows, by_authors, read_evidence, read_tables
 from fit.evidence import attention_of, read_rows
 from tabulate import tabulate
 
 from shapes.calibrate.hold_out import held_out
 from shapes.cost import predict
-from shapes.cost.attention_arrays import attention_seconds
-from shapes.cost.attention_constants import constants_of, phase_of
+from shapes.cost.fused_attention import constants_of, phase_of
 from shapes.device import load_device
 from shapes.kernels import KERNELS, load_kernel, resolve
 from shapes.toml_table import content, shipped

@@ -30,8 +30,7 @@ if __name__ == "__main__":
 from fit.attention_rows import FIGURES, TABLES_OF, Rows, by_authors, read_evidence, read_tables
 from shapes.calibrate.device_file import sections
 from shapes.calibrate.hold_out import held_out
-from shapes.cost.attention import attention_times
-from shapes.cost.attention_constants import NUMBERS, PHASES, TABLES, AttentionConstants
+from shapes.cost.fused_attention import NUMBERS, PHASES, TABLES, AttentionConstants, attention_times
 from shapes.device import Device, load_device
 from shapes.dtypes import BYTES
 from shapes.toml_table import DATA

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from fit.evidence import attention_of, read_rows
 from shapes.calibrate.data import parquet_columns
 from shapes.calibrate.products import consensus
-from shapes.cost.attention import Work, work_of
+from shapes.cost.fused_attention import AttentionBatch, work_of
 from shapes.device import load_device
 from shapes.kernels import run_of
 from shapes.operators.types import Attention
@@ -55,7 +55,7 @@ _DTYPES = {"bfloat16": "bf16", "float16": "fp16", "fp8": "fp8"}
 class Rows:
     """Measured attentions of one kernel, device, dtype and phase; ``groups`` are what is held out whole."""
 
-    work: Work
+    work: AttentionBatch
     seconds: Array
     groups: NDArray[np.generic]
     source: str
@@ -67,7 +67,9 @@ class Rows:
         return Rows(self.work[rows], self.seconds[rows], self.groups[rows], self.source)
 
     def joined(self, other: Rows) -> Rows:
-        work = Work(*(np.concatenate([getattr(self.work, f.name), getattr(other.work, f.name)]) for f in fields(Work)))
+        work = AttentionBatch(
+            *(np.concatenate([getattr(self.work, f.name), getattr(other.work, f.name)]) for f in fields(self.work))
+        )
         groups = np.concatenate([self.groups.astype(str), other.groups.astype(str)])
         return Rows(work, np.concatenate([self.seconds, other.seconds]), groups, f"{self.source}; {other.source}")
 

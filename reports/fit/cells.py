@@ -18,11 +18,10 @@ from scipy.sparse.linalg import spsolve
 
 from fit.physics import LARGEST_K, TILES, TOLERANCE
 from shapes.calibrate.products import Products
-from shapes.cost.cells import LAYOUT, LEAST_K, STEP_K, UNIT, Cells
+from shapes.cost.bounds import Limits
 from shapes.cost.constants import GemmConstants
-from shapes.cost.correction import sides
+from shapes.cost.corrections import LAYOUT, LEAST_K, STEP_K, UNIT, Cells, sides
 from shapes.cost.gemm import bounded_seconds
-from shapes.cost.limits import Limits
 
 Array = NDArray[np.float64]
 Integers = NDArray[np.int64]

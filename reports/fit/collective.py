@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 from shapes.calibrate.data import parquet_columns
 from shapes.calibrate.products import consensus
-from shapes.cost.collective import collective_parts
 from shapes.cost.constants import CollectiveConstants
+from shapes.cost.moving import collective_parts
 from shapes.device import Device
 from shapes.operators.types import Collective
 

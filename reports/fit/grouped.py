@@ -12,7 +12,7 @@ from shapes.calibrate.data import parquet_columns
 from shapes.calibrate.products import consensus
 from shapes.cost.constants import GemmConstants
 from shapes.cost.gemm import aligned_seconds
-from shapes.cost.memory_bound import achieved_bandwidth
+from shapes.cost.moving import achieved_bandwidth
 
 Array = NDArray[np.float64]
 

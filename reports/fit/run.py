@@ -38,10 +38,10 @@ from shapes.calibrate.hold_out import held_out
 from shapes.calibrate.products import Products, products
 from shapes.calibrate.run import Progress, _plain
 from shapes.calibrate.tables import gemm_table
-from shapes.cost.cells import LEAST_K, STEP_K
+from shapes.cost.bounds import Limits
 from shapes.cost.constants import GemmConstants
+from shapes.cost.corrections import LEAST_K, STEP_K
 from shapes.cost.error import IN_CELL
-from shapes.cost.limits import Limits
 from shapes.device import Device, load_device
 from shapes.dtypes import BYTES
 

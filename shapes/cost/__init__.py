@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from shapes.cost.gemm import predict_gemm
 from shapes.cost.parts import explain
-from shapes.cost.predict import predict, predict_many
-from shapes.cost.result import Cost, Part
+from shapes.cost.predict import Cost, Term, predict, predict_many
 
-__all__ = ["Cost", "Part", "explain", "predict", "predict_gemm", "predict_many"]
+__all__ = ["Cost", "Term", "explain", "predict", "predict_gemm", "predict_many"]

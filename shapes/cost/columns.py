@@ -10,18 +10,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shapes.columns import spread
-from shapes.cost.attention import attention_times, work_of
-from shapes.cost.attention_constants import constants_of, phase_of
-from shapes.cost.collective import collective_parts
+from shapes.cost.bounds import Limits
 from shapes.cost.constants import alignment_constants, collective_constants, gemm_constants, number
+from shapes.cost.fused_attention import attention_times, constants_of, phase_of, work_of
 from shapes.cost.gemm import CHUNK, gemm_seconds
-from shapes.cost.limits import Limits
-from shapes.cost.memory_bound import cached_attention_parts, elementwise_parts
+from shapes.cost.moving import cached_attention_parts, collective_parts, elementwise_parts
 from shapes.cost.predict import group_key, per_group, product_times, run_for
 from shapes.device import Device
 from shapes.dtypes import BYTES
 from shapes.errors import InputError
-from shapes.operators.attention import written_out
+from shapes.operators.cores import written_out
 from shapes.operators.types import Attention, CachedAttention, Collective, Elementwise, Gemm, Operator, Product
 
 Array = NDArray[np.float64]

@@ -9,8 +9,7 @@ from math import inf, log2
 from typing import Any
 
 from shapes.cost.alignment import NO_FAMILY, AlignmentConstants, family_table
-from shapes.cost.cells import Cells
-from shapes.cost.correction import Correction
+from shapes.cost.corrections import Cells, Correction
 from shapes.device import Device, list_devices, load_device
 from shapes.dtypes import BYTES, QUANTISED
 from shapes.errors import InputError

@@ -36,7 +36,7 @@ MISALIGNED_AS = "misaligned, "
 #: The regime of grouped products; a misaligned one's class follows it.
 GROUPED = "grouped"
 
-#: Ends the regimes of products whose m and n are a cell of the tables (shapes.cost.cells).
+#: Ends the regimes of products whose m and n are a cell of the tables (shapes.cost.corrections).
 IN_CELL = "_cell"
 #: What is known of a figure, the best first: measured here, fitted on this device's published
 #: tables, published by others for this kind of device, borrowed from a relative, extrapolated to what nobody measured.
@@ -59,7 +59,7 @@ def gemm_regimes(
 ) -> list[str]:
     """Names of the regimes that products belong to: by their ``least`` dimension and the class of A and B's worse.
 
-    ``hit``: the products that a cell speaks of (shapes.cost.cells).
+    ``hit``: the products that a cell speaks of (shapes.cost.corrections).
     """
     names = np.where(least >= LARGE, "large", "small").astype(object)
     names[hit] += IN_CELL

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from shapes.cost.alignment import CLASSES
-from shapes.cost.attention_constants import PHASES, constants_of
 from shapes.cost.constants import Origin, alignment_constants, gemm_constants
 from shapes.cost.error import IN_CELL, MISALIGNED_AS, Expected, expected
+from shapes.cost.fused_attention import PHASES, constants_of
 from shapes.device import Device
 from shapes.frozen import frozen
 from shapes.kernels import KERNELS, load_kernel

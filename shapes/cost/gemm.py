@@ -13,7 +13,7 @@ For a tile (bm, bn) on S units, with T = batch ceil(m/bm) ceil(n/bn) tiles and x
                   least the peak and the memory allow)
 
 Two sets of constants, one for products whose least dimension is at least 512, one below 256, blended in between:
-small and skinny products run other kernels. Cells are of sizes that the published tables hold (shapes.cost.cells).
+small and skinny products run other kernels. Cells are of sizes that the tables hold (shapes.cost.corrections).
 Misalignment is added by `shapes.cost.alignment`.
 """
 
@@ -25,10 +25,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from shapes.cost.alignment import AlignmentConstants, misaligned_seconds
-from shapes.cost.cells import LAYOUT, Cells
+from shapes.cost.bounds import Limits, least_seconds, overlapped, paid_waves, throttled
 from shapes.cost.constants import GemmConstants, alignment_constants, gemm_constants
-from shapes.cost.limits import Limits, least_seconds
-from shapes.cost.waves import overlapped, paid_waves, throttled
+from shapes.cost.corrections import LAYOUT, Cells
 from shapes.device import Device, load_device
 from shapes.dtypes import BYTES
 from shapes.errors import InputError

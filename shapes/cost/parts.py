@@ -7,10 +7,9 @@ from dataclasses import replace
 import numpy as np
 
 from shapes.cost.alignment import LEADING, LEVELS, OPERANDS, AlignmentConstants, level
-from shapes.cost.attention import QUERIES, attention_times, work_of
-from shapes.cost.attention_constants import constants_of, phase_of
-from shapes.cost.collective import bus_factor, collective_parts, link_bytes_per_s
+from shapes.cost.bounds import Limits, overlapped
 from shapes.cost.constants import GemmConstants, alignment_constants, collective_constants, gemm_constants
+from shapes.cost.fused_attention import QUERIES, attention_times, constants_of, phase_of, work_of
 from shapes.cost.gemm import (
     LARGE,
     GemmTimes,
@@ -20,19 +19,23 @@ from shapes.cost.gemm import (
     tile_load,
     uncorrected_seconds,
 )
-from shapes.cost.limits import Limits
-from shapes.cost.memory_bound import achieved_bandwidth, cached_attention_parts, elementwise_parts
-from shapes.cost.predict import per_group, predict, product_times, run_for, sizes_of
-from shapes.cost.result import Cost, Part
-from shapes.cost.waves import overlapped
+from shapes.cost.moving import (
+    achieved_bandwidth,
+    bus_factor,
+    cached_attention_parts,
+    collective_parts,
+    elementwise_parts,
+    link_bytes_per_s,
+)
+from shapes.cost.predict import Cost, Term, per_group, predict, product_times, run_for, sizes_of
 from shapes.device import Device, load_device
 from shapes.dtypes import BYTES
 from shapes.kernels import load_kernel
-from shapes.operators.attention import written_out
+from shapes.operators.cores import written_out
 from shapes.operators.types import Attention, CachedAttention, Collective, Elementwise, Gemm, GroupedGemm, Operator
 
 
-def explain(operator: Operator, cost: Cost, device: str | Device) -> tuple[Part, ...]:
+def explain(operator: Operator, cost: Cost, device: str | Device) -> tuple[Term, ...]:
     """Parts of ``cost``, predicted for ``operator`` on ``device``, in order; their seconds add up to the cost's."""
     device = load_device(device)
     if isinstance(operator, Gemm | GroupedGemm):
@@ -46,7 +49,7 @@ def explain(operator: Operator, cost: Cost, device: str | Device) -> tuple[Part,
     return _elementwise(operator, device)
 
 
-def _cached_attention(operator: CachedAttention, device: Device) -> tuple[Part, ...]:
+def _cached_attention(operator: CachedAttention, device: Device) -> tuple[Term, ...]:
     constants, _ = gemm_constants(device, operator.dtype)
     launch, memory, compute = cached_attention_parts(operator, constants, device)
     share = operator.cache_bytes / operator.bytes
@@ -54,13 +57,13 @@ def _cached_attention(operator: CachedAttention, device: Device) -> tuple[Part, 
     read = f"{operator.bytes / 1e6:.1f} MB at {reached:.2f} TB/s, {share:.0%} of it KV cache"
     over = "arithmetic at the dense peak, beyond what moving hides"
     return (
-        Part("launch", launch, "fixed cost of a kernel"),
-        Part("KV cache", memory, read),
-        Part("arithmetic", max(0.0, compute - memory), over),
+        Term("launch", launch, "fixed cost of a kernel"),
+        Term("KV cache", memory, read),
+        Term("arithmetic", max(0.0, compute - memory), over),
     )
 
 
-def _product(cost: Cost, operator: Gemm | GroupedGemm, device: Device) -> tuple[Part, ...]:
+def _product(cost: Cost, operator: Gemm | GroupedGemm, device: Device) -> tuple[Term, ...]:
     out = output_bytes(operator.dtype, getattr(operator, "out_dtype", None))
     how = (sizes_of([operator]), operator.dtype, out, operator.layout, operator.recipe, device)
     grouped = isinstance(operator, GroupedGemm)
@@ -80,10 +83,10 @@ def _product(cost: Cost, operator: Gemm | GroupedGemm, device: Device) -> tuple[
         bare, limits = replace(constants, cells=None), Limits.of(device, operator.dtype)
         chosen = float(bounded_seconds(shape, size, out, operator.layout, bare, limits)[0])
     factor = f"measured products of these waves, tails and this k take x{chosen / closed:.3f} of the above"
-    parts.append(Part("kernel choice", chosen - closed, factor))
+    parts.append(Term("kernel choice", chosen - closed, factor))
     if chosen != aligned:
         factor = f"measured products of m = {m}, n = {n} take x{aligned / chosen:.3f} of what others of their waves do"
-        parts.append(Part("kernel choice for m and n", aligned - chosen, factor))
+        parts.append(Term("kernel choice for m and n", aligned - chosen, factor))
     sizes = (size, size, out)
     for which, name, bytes_each, (_, seconds) in zip(
         LEADING[operator.layout], OPERANDS, sizes, cost.alignment_s, strict=True
@@ -94,11 +97,11 @@ def _product(cost: Cost, operator: Gemm | GroupedGemm, device: Device) -> tuple[
         why = f"leading dimension {leading} is a multiple of {aligned}{more} bytes"
         if seconds > 0:
             why += f"; {served}"
-        parts.append(Part(f"alignment of {name}", seconds, why))
+        parts.append(Term(f"alignment of {name}", seconds, why))
     if isinstance(operator, GroupedGemm):
         spent = sum(part.seconds for part in parts)
         parts.append(
-            Part("grouping", cost.seconds - spent, f"{operator.groups} groups in one launch, load {operator.load:g}")
+            Term("grouping", cost.seconds - spent, f"{operator.groups} groups in one launch, load {operator.load:g}")
         )
     return tuple(parts)
 
@@ -111,7 +114,7 @@ def _served_by(c: AlignmentConstants, times: GemmTimes, unpadded: GemmTimes) -> 
 
 def _closed_form(
     times: GemmTimes, constants: GemmConstants, shape: tuple[int, int, int, int], size: int, out: int
-) -> list[Part]:
+) -> list[Term]:
     """The closed form's parts, by the set of constants that weighs more for this shape."""
     m, n, k, batch = shape
     dimensions = (np.array([float(value)]) for value in shape)
@@ -129,36 +132,36 @@ def _closed_form(
     started = max(waves, 1.0)
     moved = batch * ((m + n) * k * size + m * n * out)
     return [
-        Part("launch", c.launch_s, "kernel launch and first bytes"),
-        Part("arithmetic", useful, f"{2 * batch * m * n * k / 1e9:.4g} GFLOP at {c.flops_per_s / 1e12:.0f} TFLOPS"),
-        Part(
+        Term("launch", c.launch_s, "kernel launch and first bytes"),
+        Term("arithmetic", useful, f"{2 * batch * m * n * k / 1e9:.4g} GFLOP at {c.flops_per_s / 1e12:.0f} TFLOPS"),
+        Term(
             "partial tiles",
             computed - useful,
             f"{tiles:.0f} tiles of {bm}x{bn} keep {useful / computed:.1%} of what they compute",
         ),
-        Part(
+        Term(
             "unfilled waves",
             paid * k - computed,
             f"{tiles:.0f} tiles on {c.units} units: {waves:.2f} waves paid for {tiles / c.units:.2f}",
         ),
-        Part("operand loads", paid * k * (load - 1), f"feeding a {bm}x{bn} tile takes x{load:.3f} of its arithmetic"),
-        Part(
+        Term("operand loads", paid * k * (load - 1), f"feeding a {bm}x{bn} tile takes x{load:.3f} of its arithmetic"),
+        Term(
             "tile start and end",
             started * c.units * step * c.prologue_steps,
             f"{c.prologue_steps:.0f} steps of k a tile that nothing overlaps",
         ),
-        Part("wave overhead", started * c.wave_s, f"{c.wave_s * 1e6:.2f} us a wave"),
-        Part("waiting for memory", together - compute, f"moving {moved / 1e6:.4g} MB takes {memory * 1e6:.1f} us"),
-        Part("power limit", total - c.launch_s - together, "sustained work clocks lower"),
+        Term("wave overhead", started * c.wave_s, f"{c.wave_s * 1e6:.2f} us a wave"),
+        Term("waiting for memory", together - compute, f"moving {moved / 1e6:.4g} MB takes {memory * 1e6:.1f} us"),
+        Term("power limit", total - c.launch_s - together, "sustained work clocks lower"),
     ]
 
 
-def _attention(operator: Attention, device: Device) -> tuple[Part, ...]:
+def _attention(operator: Attention, device: Device) -> tuple[Term, ...]:
     run = run_for(operator, device)
     why = "".join(f"; {name} {reason}" for name, reason in run.refused)
     if run.kernel == "eager":
         return tuple(
-            Part(one.name, predict(one, device).seconds, f"not fused: a kernel of its own{why}")
+            Term(one.name, predict(one, device).seconds, f"not fused: a kernel of its own{why}")
             for one in written_out(operator)
         )
     backward = operator.phase != "forward"
@@ -182,28 +185,28 @@ def _attention(operator: Attention, device: Device) -> tuple[Part, ...]:
     seen = operator.kv_len * operator.visible_share
     blocks, waves = float(times.blocks[0]), float(times.waves[0])
     parts = (
-        Part("launch", c.launch_s, f"{load_kernel(run.kernel).title}{why}"),
-        Part("arithmetic", ideal, f"{operator.visible_flops / 1e9:.4g} GFLOP that the mask leaves"),
-        Part(
+        Term("launch", c.launch_s, f"{load_kernel(run.kernel).title}{why}"),
+        Term("arithmetic", ideal, f"{operator.visible_flops / 1e9:.4g} GFLOP that the mask leaves"),
+        Term(
             "head_dim padding",
             padded - ideal,
             f"head_dim {operator.head_dim}, {operator.v_head_dim} runs as {run.d_qk}, {run.d_v}",
         ),
-        Part("head_dim checks", partial - padded, "a head that does not fill what it runs as is masked load by load"),
-        Part(
+        Term("head_dim checks", partial - padded, "a head that does not fill what it runs as is masked load by load"),
+        Term(
             "partial blocks",
             walked - partial,
             f"{operator.q_len} queries in blocks of {QUERIES}, whole blocks at the mask's edge of {seen:.0f} keys",
         ),
-        Part("block start and end", started - walked, "what a block does before and after its keys"),
-        Part(
+        Term("block start and end", started - walked, "what a block does before and after its keys"),
+        Term(
             "unfilled waves",
             compute - started,
             f"{blocks:.0f} blocks on {c.units} units: {waves:.2f} waves paid for {blocks / c.units:.2f}",
         ),
-        Part("waiting for memory", body - compute, f"moving {operator.bytes / 1e6:.4g} MB takes {memory * 1e6:.1f} us"),
-        Part("power limit", seconds - c.launch_s - copies - body, "sustained work clocks lower"),
-        Part(
+        Term("waiting for memory", body - compute, f"moving {operator.bytes / 1e6:.4g} MB takes {memory * 1e6:.1f} us"),
+        Term("power limit", seconds - c.launch_s - copies - body, "sustained work clocks lower"),
+        Term(
             "copies",
             copies,
             f"Q, K and V are padded to {run.copied} first" if run.copied else "K and V go to a server's cache first",
@@ -212,21 +215,21 @@ def _attention(operator: Attention, device: Device) -> tuple[Part, ...]:
     return tuple(part for part in parts if part.seconds or part.what not in ("copies", "head_dim checks"))
 
 
-def _collective(operator: Collective, device: Device) -> tuple[Part, ...]:
+def _collective(operator: Collective, device: Device) -> tuple[Term, ...]:
     latency, transfer = collective_parts(operator, device, collective_constants(device, operator.what))
     moved = bus_factor(operator) * operator.bytes / 1e6
     link = link_bytes_per_s(device, operator) / 1e9
     return (
-        Part("latency", latency, f"{operator.what} over {operator.ranks} ranks"),
-        Part("transfer", transfer, f"{moved:.4g} MB a rank over a {link:.0f} GB/s link"),
+        Term("latency", latency, f"{operator.what} over {operator.ranks} ranks"),
+        Term("transfer", transfer, f"{moved:.4g} MB a rank over a {link:.0f} GB/s link"),
     )
 
 
-def _elementwise(operator: Elementwise, device: Device) -> tuple[Part, ...]:
+def _elementwise(operator: Elementwise, device: Device) -> tuple[Term, ...]:
     constants, _ = gemm_constants(device, "bf16" if "bf16" in device.peak_flops else "fp16")
     launch, moving = elementwise_parts(operator, constants)
     reached = achieved_bandwidth(constants) / 1e12
     return (
-        Part("launch", launch, "kernel launch and first bytes"),
-        Part("bytes", moving, f"{operator.bytes / 1e6:.4g} MB at {reached:.2f} TB/s"),
+        Term("launch", launch, "kernel launch and first bytes"),
+        Term("bytes", moving, f"{operator.bytes / 1e6:.4g} MB at {reached:.2f} TB/s"),
     )

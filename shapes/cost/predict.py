@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from shapes.cost.alignment import operand_classes
-from shapes.cost.attention import QUERIES, attention_times, work_of
-from shapes.cost.attention_constants import constants_of, phase_of
-from shapes.cost.collective import collective_parts
+from shapes.cost.bounds import Limits
 from shapes.cost.constants import (
     Origin,
     alignment_constants,
@@ -21,15 +19,15 @@ from shapes.cost.constants import (
     number,
 )
 from shapes.cost.error import P95_OVER_MEAN, TIERS, expected, gemm_regimes, grouped_regime
+from shapes.cost.fused_attention import QUERIES, attention_times, constants_of, phase_of, work_of
 from shapes.cost.gemm import GemmTimes, cells_of, gemm_times, output_bytes, padded_times
-from shapes.cost.limits import Limits
-from shapes.cost.memory_bound import DECODE_ERROR, cached_attention_parts, elementwise_parts
-from shapes.cost.result import Cost
+from shapes.cost.moving import DECODE_ERROR, cached_attention_parts, collective_parts, elementwise_parts
 from shapes.device import Device, load_device
 from shapes.dtypes import BYTES
 from shapes.errors import InputError
+from shapes.frozen import frozen
 from shapes.kernels import Run, load_kernel, run_of
-from shapes.operators.attention import written_out
+from shapes.operators.cores import written_out
 from shapes.operators.types import (
     Attention,
     CachedAttention,
@@ -41,6 +39,51 @@ from shapes.operators.types import (
     Operator,
     Product,
 )
+from shapes.timing import Timing
+
+
+class Term(NamedTuple):
+    """One contribution to an operator's time; the seconds of all parts add up to the total."""
+
+    what: str
+    seconds: float
+    why: str
+
+
+@frozen
+class Cost:
+    """Predicted seconds of ONE run of an operator (multiply by ``operator.count``), sustained as in training.
+
+    ``low`` and ``high`` widen the prediction by ``error``, the mean absolute relative error on held-out measurements
+    of this ``regime``. ``bound`` is what the time is made of: "compute", "memory", "overhead" or "communication".
+    ``tile`` to ``wave_efficiency`` are of matrix products and attention, None elsewhere: output (or query) elements a
+    thread block works on, blocks, waves of blocks over the device, share of the computed output that is kept, and
+    share of the waves' slots that is filled. ``alignment_s``: seconds each operand's leading dimension costs, by
+    operand ("A", "B", "C"). ``kernel``: of attention, what runs it in the end. ``p95``: 95th percentile of the same
+    error, None where nobody judged it. ``tier``: what the price rests on, one of `shapes.cost.error.TIERS`.
+    """
+
+    seconds: float
+    low: float
+    high: float
+    source: str
+    bound: str
+    error: float
+    regime: str
+    tile: tuple[int, int] | None = None
+    tiles: int | None = None
+    waves: float | None = None
+    tile_efficiency: float | None = None
+    wave_efficiency: float | None = None
+    alignment_s: tuple[tuple[str, float], ...] = ()
+    kernel: str | None = None
+    p95: float | None = None
+    tier: str = "fitted"
+
+    @property
+    def timing(self) -> Timing:
+        """The same seconds as measured times have them."""
+        return Timing(self.seconds, self.low, self.high, self.source, self.tier)
 
 
 def predict(operator: Operator, device: str | Device) -> Cost:

@@ -20,9 +20,9 @@ from shapes.model.parameters import ParameterTensor, parameter_count
 from shapes.model.stages import Stage, parameter_tensors, stage_kinds
 from shapes.model.states import default_precision, precision_named
 from shapes.model.trainable import check_finetune
+from shapes.operators.cores import state_elements
 from shapes.operators.lower import sequence_length
-from shapes.operators.recurrent import state_elements
-from shapes.operators.split import check_split
+from shapes.operators.parallel import check_split
 from shapes.workload import Implementation, Workload
 
 GIB = 2**30

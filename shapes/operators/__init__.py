@@ -1,7 +1,7 @@
 """Operators: what a model runs, forward and backward (see ``shapes.operators.types`` for the conventions)."""
 
 from shapes.operators.lower import layer_operators, operators
-from shapes.operators.split import check_split, nearest_split, split_problems
+from shapes.operators.parallel import check_split, nearest_split, split_problems
 from shapes.operators.types import (
     LAYOUT_OF_PHASE,
     Attention,

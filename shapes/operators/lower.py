@@ -33,18 +33,23 @@ from shapes.model.parameters import parameter_count
 from shapes.model.stages import ShardParameters, shard_parameters, stage_kinds
 from shapes.model.states import optimizer_state_bytes, precision_named
 from shapes.model.trainable import check_finetune, trained_shard, trained_tensors
-from shapes.operators.attention import attention_operators, decode_operators
-from shapes.operators.communication import (
+from shapes.operators.cores import (
+    attention_operators,
+    block_elementwise,
+    decode_operators,
+    model_elementwise,
+    optimizer_update,
+    recurrent_operators,
+)
+from shapes.operators.parallel import (
     block_collectives,
+    check_split,
     end_collectives,
     frozen_collectives,
     gradient_collectives,
     pipeline_collectives,
 )
-from shapes.operators.elementwise import block_elementwise, model_elementwise, optimizer_update
 from shapes.operators.quantise import apply_recipe
-from shapes.operators.recurrent import recurrent_operators
-from shapes.operators.split import check_split
 from shapes.operators.types import (
     LAYOUT_OF_PHASE,
     Collective,

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
-from shapes.cost.result import Cost
+from shapes.cost.predict import Cost
 from shapes.model import ModelShape
 from shapes.operators.types import Attention, CachedAttention, Collective, Elementwise, Gemm, GroupedGemm, Operator
 from shapes.step.stack import OVERLAPPED, PARTS

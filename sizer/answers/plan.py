@@ -18,7 +18,7 @@ from shapes.json_form import shown
 from shapes.memory import memory
 from shapes.model import ModelShape
 from shapes.operators import operators
-from shapes.operators.split import split_problems
+from shapes.operators.parallel import split_problems
 from shapes.step import Pricer
 from shapes.step.stack import SoftwareStack, load_stack
 from shapes.workload import Checkpointing, Workload

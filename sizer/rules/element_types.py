@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from shapes.model import ModelShape
 from shapes.model.matrices import Side, sides
-from shapes.operators.split import nearest_t
+from shapes.operators.parallel import nearest_t
 from shapes.recipes import RECIPES, Recipe, load_recipe
 from sizer.rules.arithmetic import neighbours, next_multiple
 from sizer.rules.base import Answer, Context, Finding, NotApplicable, Suggestion, rule, suggest

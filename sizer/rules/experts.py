@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from shapes.model import ModelShape, MoeShape
 from shapes.operators import GroupedGemm
-from shapes.operators.split import expert_counts, nearest_e
+from shapes.operators.parallel import expert_counts, nearest_e
 from shapes.workload import Workload
 from sizer.rules.arithmetic import larger_microbatch, neighbours, next_multiple, powers_near, unaligned_shards
 from sizer.rules.base import Answer, Context, Finding, NotApplicable, Suggestion, rule, suggest

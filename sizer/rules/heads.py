@@ -9,7 +9,7 @@ from shapes.cost.predict import run_for
 from shapes.kernels import Run, load_kernel, resolve, run_of
 from shapes.model import MlaShape
 from shapes.operators import Attention, Gemm, Operator
-from shapes.operators.split import largest_divisor
+from shapes.operators.parallel import largest_divisor
 from sizer.rules.arithmetic import (
     heads_that_keep_hidden,
     nearest_first,

@@ -9,7 +9,7 @@ from math import gcd
 from shapes.memory import memory
 from shapes.model import ModelShape
 from shapes.model.stages import layers_of_stages
-from shapes.operators.split import head_counts, nearest_t
+from shapes.operators.parallel import head_counts, nearest_t
 from sizer.rules.arithmetic import NEIGHBOURHOOD, neighbours, next_multiple, powers_near
 from sizer.rules.base import Answer, Context, Finding, NotApplicable, Suggestion, rule, suggest
 

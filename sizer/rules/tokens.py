@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from math import lcm
 
 from shapes.operators import Product
-from shapes.operators.split import largest_divisor
+from shapes.operators.parallel import largest_divisor
 from shapes.workload import Workload
 from sizer.rules.arithmetic import largest_power_of_two, neighbours, next_multiple
 from sizer.rules.base import Answer, Context, Finding, NotApplicable, Suggestion, rule, suggest

@@ -1,4 +1,7 @@
-"""Collectives by kind, message size, group and link, as NCCL's tests count bytes.
+"""What only moves bytes: memory-bound operators, a decode step's attention as a roofline, and collectives.
+
+Memory-bound operators take their bytes over the achieved bandwidth, and a launch; collectives, by kind, message size,
+group and link, bytes as NCCL's tests count them:
 
     seconds = latency + factor (bytes + half_bytes) / (bandwidth_share x link)
 
@@ -17,9 +20,40 @@ from __future__ import annotations
 
 from math import log2
 
-from shapes.cost.constants import CollectiveConstants
+from shapes.cost.constants import CollectiveConstants, GemmConstants
 from shapes.device import Device
-from shapes.operators.types import Collective
+from shapes.operators.types import CachedAttention, Collective, Elementwise
+
+#: Rows of the smallest matrix instruction (mma.m16n8k16, PTX ISA), which the query heads that share a key fill.
+ROWS = 16
+#: What the roofline of a decode step's attention may be off by. No decode kernel was judged here: half is a guess, wide
+#: enough for kernels that reach two thirds of the bandwidth that products do.
+DECODE_ERROR = 0.5
+
+
+def elementwise_parts(operator: Elementwise, constants: GemmConstants) -> tuple[float, float]:
+    """Seconds of the launch and of moving the bytes, of one run."""
+    return constants.launch_s, operator.bytes / achieved_bandwidth(constants)
+
+
+def cached_attention_parts(
+    operator: CachedAttention, constants: GemmConstants, device: Device
+) -> tuple[float, float, float]:
+    """Seconds of the launch, of moving the cache and of its arithmetic at the dense peak, which overlap, of one run.
+
+    Split over the keys (flash-decoding), so that few requests fill the device too; query heads of one key/value head
+    share its read, in whole instructions.
+    """
+    queries = operator.q_len * operator.heads // operator.kv_heads
+    padded = -(-queries // ROWS) * ROWS / queries
+    compute = operator.flops * padded / device.peak(operator.dtype)
+    return constants.launch_s, operator.bytes / achieved_bandwidth(constants), compute
+
+
+def achieved_bandwidth(constants: GemmConstants) -> float:
+    """Bytes/s that skinny products reach, which do nothing but move: large ones do not identify it."""
+    return (constants.small or constants).bandwidth_bytes_per_s
+
 
 #: Seconds that one doubling of the nodes adds to a collective's latency: NCCL's trees over InfiniBand or Ethernet take
 #: 10 to 20 us a hop (aiconfigurator-core states 10 us of point-to-point latency, systems/*.yaml, p2p_latency).

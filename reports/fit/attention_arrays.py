@@ -7,8 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from shapes.cost.attention import Array, Work, attention_times
-from shapes.cost.attention_constants import constants_of, phase_of
+from shapes.cost.fused_attention import Array, AttentionBatch, attention_times, constants_of, phase_of
 from shapes.cost.gemm import CHUNK
 from shapes.cost.predict import predict_many
 from shapes.device import Device, load_device
@@ -71,7 +70,7 @@ def attention_seconds(
             seconds[which] = [cost.seconds for cost in predict_many(operators, target)]
             continue
         rows = {key: column[which].astype(float) for key, column in columns.items()}
-        work = Work(
+        work = AttentionBatch(
             batch=rows["b"],
             heads=rows["heads"],
             kv_heads=rows["kv_heads"],

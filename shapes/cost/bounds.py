@@ -1,7 +1,9 @@
 """What every kernel does with its blocks of work: waves over the units, loads that hide, a power limit that is felt.
 
-One set of formulas for matrix products (shapes.cost.gemm) and fused attention (shapes.cost.attention); each brings its
-own constants.
+One set of formulas for matrix products (shapes.cost.gemm) and fused attention (shapes.cost.fused_attention), each with
+its own constants.
+
+`Limits` are what no kernel can beat: the device's peak, and its memory for all that no cache holds.
 """
 
 from __future__ import annotations
@@ -10,6 +12,9 @@ from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
+
+from shapes.device import Device
+from shapes.frozen import frozen
 
 Array = NDArray[np.float64]
 #: One value or many; all of them come back as numpy has them.
@@ -61,3 +66,25 @@ def throttled(seconds: Values, c: WaveConstants) -> Array:
     onset = np.exp(np.minimum(np.log(c.throttle_s / seconds) / c.throttle_width, 50.0))
     longer: Array = seconds * (1 + c.throttle / (1 + onset))
     return longer
+
+
+@frozen
+class Limits:
+    """The data sheet's figures for one element type."""
+
+    peak_flops_per_s: float
+    bandwidth_bytes_per_s: float
+    cache_bytes: float
+
+    @classmethod
+    def of(cls, device: Device, dtype: str) -> Limits:
+        memory = device.memory
+        return cls(device.peak(dtype), memory.bandwidth_bytes_per_s, memory.last_level_cache_bytes)
+
+
+def least_seconds(m: Array, n: Array, k: Array, batch: Array, size: float, out: float, limits: Limits) -> Array:
+    """Seconds that a product takes at the least; it grows with every dimension."""
+    moved = batch * ((m + n) * k * size + m * n * out)
+    beyond = np.maximum(moved - limits.cache_bytes, 0.0) / limits.bandwidth_bytes_per_s
+    seconds: Array = np.maximum(2 * batch * m * n * k / limits.peak_flops_per_s, beyond)
+    return seconds
