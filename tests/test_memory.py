@@ -22,8 +22,8 @@ from shapes.memory import (
     weight_bytes,
 )
 from shapes.memory.allocator import lost
+from shapes.memory.modules import layer_tape
 from shapes.memory.moments import Gradients, Moment, Step, moments
-from shapes.memory.saved import MEGATRON, Sizes, layer_tape
 from shapes.memory.tape import Tape
 from shapes.model import AttentionShape, Block, MlaShape, MlpShape, ModelShape, MoeShape, Stack
 from shapes.model.stages import Stage
@@ -59,7 +59,7 @@ def layer_bytes(model: ModelShape, workload: Workload, *, selective: bool = Fals
     """What Megatron saves of one layer, without the norms' means and deviations, which the paper leaves out."""
     rows = workload.tokens
     whole = rows // workload.t if workload.sequence_parallel else rows
-    sizes = Sizes(MEGATRON, workload, rows, whole, workload.s, workload.s, 2, 1, 2)
+    sizes = Step(model, workload, "megatron").sizes(workload.s)
     tape = layer_tape(model.main.blocks[0], model.hidden, sizes)
     return tape.saved_bytes(selective=selective) - 2 * (2 * 2 * whole)
 

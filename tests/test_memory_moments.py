@@ -7,8 +7,9 @@ from dataclasses import replace
 import pytest
 
 from shapes.memory import Memory, memory
+from shapes.memory.listing import declared, line_of, listing
+from shapes.memory.modules import layer_tape
 from shapes.memory.moments import Elements, Gradients, Moment, Step, moments
-from shapes.memory.saved import layer_tape
 from shapes.memory.tape import Tape
 from shapes.model import AttentionShape, Block, MlpShape, ModelShape, MoeShape, Stack
 from shapes.workload import Workload
@@ -118,6 +119,25 @@ def test_nothing_before_the_first_trained_weight_is_saved() -> None:
     tape.op("times", (x, y), 7, (x, y))  # x for y's gradient; y would be for x's
     assert tape.saved_bytes() == 100 + 3 + 10
     assert tape.unneeded_bytes() == 3 + 10
+
+
+# modules.toml.
+
+
+def test_every_module_declared_is_understood_and_every_word_of_a_family_means_something() -> None:
+    lines = [line for module in declared()["modules"] for line in listing(module)]
+    conditions = {word for line in lines for word in (*line.when, *line.unless)}
+    # Words that modules.py and moments.py ask for themselves.
+    asked = {"megatron", "layer", "wide-layer", "gelu_new", "no-pre-norms", "post-norms", "softmax-narrow"}
+    asked |= {"returns-scores", "fills-mask", "clamped-gate", "fused-gate", "router-wide", "shared-last", "gemma"}
+    asked |= {"logit-softcap", "fused-loss", "no-embedding-dropout", "joint-dropout", "buffer-mask", "buffer-table"}
+    families = {**declared()["families"], **declared()["implementations"]}
+    assert {word for words in families.values() for word in words.split()} <= conditions | asked
+
+
+def test_a_clause_that_there_is_not_is_refused_with_its_line() -> None:
+    with pytest.raises(ValueError, match=r"'y <- x \| 2 x \| saved x': 'saved' is no clause"):
+        line_of("y <- x | 2 x | saved x")
 
 
 # Moments.

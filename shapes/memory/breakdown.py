@@ -11,8 +11,8 @@ from shapes.errors import InputError
 from shapes.frozen import frozen
 from shapes.memory.allocator import allocator
 from shapes.memory.component import Component
+from shapes.memory.modules import LOSSES, Loss, buffer_bytes, layer_tape, style_of
 from shapes.memory.moments import Gradients, Step
-from shapes.memory.saved import LOSSES, Loss, buffer_bytes, layer_tape, style_of
 from shapes.memory.training import Recipe, Update, communication, microbatches_of, training
 from shapes.model import AttentionShape, MlaShape, ModelShape
 from shapes.model.adapters import has_adapters

@@ -14,7 +14,7 @@ from functools import lru_cache
 
 from shapes.frozen import frozen
 from shapes.json_form import shown
-from shapes.memory.saved import Loss, Sizes, alibi_in_fp32, layer_tape, masked, style_of, tail_tape
+from shapes.memory.modules import Loss, Sizes, alibi_in_fp32, layer_tape, masked, style_of, tail_tape
 from shapes.memory.tape import INPUT, Tape
 from shapes.model import Block, ModelShape
 from shapes.model.adapters import has_adapters, layers_train, widened
@@ -152,7 +152,6 @@ class Step:
             workload,
             rows,
             whole,
-            s,
             s,
             wide,
             self.mask,
@@ -314,7 +313,7 @@ def _embedding(step: Step) -> int:
     leaf = has_adapters(workload) and workload.checkpointing == "full"
     for stack in step.model.stacks:
         channels = workload.b * sequence_length(step.model, stack, workload) * stack.hidden
-        if stack.blocks[0].dropout and style_of(step.model, step.implementation).embedding_dropout:
+        if stack.blocks[0].dropout and "no-embedding-dropout" not in style_of(step.model, step.implementation):
             total += channels * step.mask
         total += channels * workload.activation_bytes if stack.embedding_norm else 0
         total += channels * workload.activation_bytes if leaf and (stack.positions or stack.blocks[0].dropout) else 0
@@ -340,7 +339,7 @@ def _keeps_masks(step: Step) -> bool:
     if step.workload.checkpointing == "full" or attention is None:
         return True
     if step.workload.attention == "eager":
-        return style.fills_mask
+        return "fills-mask" in style
     return (
         alibi_in_fp32(style, attention) and attention.on_shard(step.workload.t)[1] > 1
     )  # one head's has no fused core
@@ -355,7 +354,7 @@ def _masks(step: Step) -> dict[int | None, int]:
     cores = [block.attention for _, block in step.model.all_blocks() if block.attention]
     windows = {core.window for core in cores if eager or masked(style, core, workload.s)}
     # The fused core's is one for all sequences.
-    element = workload.b * (1 if style.fills_mask else workload.activation_bytes) if eager else 1
+    element = workload.b * (1 if "fills-mask" in style else workload.activation_bytes) if eager else 1
     if cores and alibi_in_fp32(style, cores[0]):
         element = workload.b * cores[0].on_shard(workload.t)[0] * workload.activation_bytes
     return dict.fromkeys(windows, workload.s**2 * element)

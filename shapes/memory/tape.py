@@ -56,16 +56,13 @@ class Tape:
     nodes: list[_Node] = field(default_factory=list)
     keys: int = 0
     recomputing: bool = False
-    names: dict[int, str] = field(default_factory=dict)
     named: tuple[Tensor, ...] = ()
     returned: int = 0
 
-    def tensor(self, size: int, name: str = "") -> Tensor:
+    def tensor(self, size: int) -> Tensor:
         """A tensor that no node of this tape makes (the module's input)."""
         self.storages.append(size)
         self.keys += 1
-        if name:
-            self.names[len(self.storages) - 1] = name
         return Tensor(len(self.storages) - 1, size, self.keys)
 
     def op(
@@ -90,12 +87,12 @@ class Tape:
         ``shares_gradient``: its backward hands on the gradient it was given (an addition). ``views_gradient``: a
         product over tokens with a weight, which is saved, too; the gradient that it returns is a view of another shape.
         """
-        output = self.tensor(size, name)
+        output = self.tensor(size)
         saved = [tensor.storage for tensor in saves]
         if saves_output:
             saved.append(output.storage)
         if saves_bytes:
-            saved.append(self.tensor(saves_bytes, f"{name} (for its backward)").storage)
+            saved.append(self.tensor(saves_bytes).storage)
         own = tuple(saved)
         self.nodes.append(
             _Node(inputs, output, own, work, shares_gradient, self.recomputing, weights, self.named, views_gradient)

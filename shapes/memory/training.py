@@ -11,8 +11,8 @@ from typing import Literal
 from shapes.finetune import BASES
 from shapes.frozen import frozen
 from shapes.memory.component import Component
+from shapes.memory.modules import Loss
 from shapes.memory.moments import Gradients, Moment, Step, moments
-from shapes.memory.saved import Loss
 from shapes.model import ModelShape, MoeShape
 from shapes.model.adapters import base_of, layers_train, widened
 from shapes.model.parameters import ParameterTensor, block_tensors, parameter_count
@@ -264,7 +264,7 @@ def _layers(model: ModelShape, workload: Workload, stage: Stage) -> str:
     return f"{count} layers x b {workload.b} x s {workload.s}, {workload.attention} attention{how}"
 
 
-#: What lies beside the logits while the loss runs, by shapes.memory.saved's LOSSES.
+#: What lies beside the logits while the loss runs, by shapes.memory.modules' LOSSES.
 _LOSS_NOTES = {
     "fp32": "fp32 softmax and gradients",
     "in-place": "fp32 softmax that becomes the gradient in place",
