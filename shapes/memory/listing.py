@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Collection, Mapping
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 from shapes.frozen import frozen
 from shapes.memory.tape import Tape, Tensor
+from shapes.toml_table import DATA, load
 
 #: Products to be added up: of each the number in front, the factors' names, and what divides it.
 _Sum = tuple[tuple[int, tuple[str, ...], int | str], ...]
@@ -39,9 +38,8 @@ class Line:
 
 @cache
 def declared() -> Mapping[str, Any]:
-    """modules.toml as it is."""
-    found: Mapping[str, Any] = tomllib.loads(Path(__file__).with_name("modules.toml").read_text(encoding="utf-8"))
-    return found
+    """shapes/data/modules.toml as it is."""
+    return load(DATA / "modules.toml", lambda data, where: data)
 
 
 @cache
