@@ -113,6 +113,15 @@ def swiglu(
     return Part("mlp", model, workload, "forward+backward" if train else "forward", compiled)
 
 
+def head(
+    tokens: int, hidden: int, vocab: int, *, dtype: str = "bf16", train: bool = True, compiled: bool = False
+) -> Part:
+    """The last norm, the head of ``vocab`` words and the loss over ``tokens`` rows."""
+    model = ModelShape("head", (Stack("main", hidden, (Block(None, None, norms=0),)),), vocab)
+    workload = Workload(b=1, s=tokens, dtype=dtype)
+    return Part("head", model, workload, "forward+backward" if train else "forward", compiled)
+
+
 @dataclass(frozen=True)  # no slots: the key is kept
 class Job:
     """One thing to measure. ``kernel``: which implementation ("" is the default: what the framework would choose).

@@ -1,25 +1,34 @@
-"""What `sizer bench` measures: options, a configuration or a suite turned into jobs, and results into rows."""
+"""What `sizer bench` measures: options, a configuration or a suite turned into jobs, measured, and put into rows."""
 
 from __future__ import annotations
 
 import contextlib
 import itertools
 import json
-from collections.abc import Iterable, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, replace
 from math import prod
 from pathlib import Path
 from typing import Any, Literal
 
+from shapes.cost import predict
 from shapes.device import Device
 from shapes.errors import InputError
-from shapes.files import write_whole
+from shapes.files import make_folder, write_whole
 from shapes.frozen import frozen
 from shapes.measure.environment import Environment
-from shapes.measure.jobs import Job, MemoryBound, swiglu
-from shapes.measure.mamf import Maximum
+from shapes.measure.executor import Executor, Settings
+from shapes.measure.jobs import Direction, Job, MemoryBound, Part, Work, head, swiglu
+from shapes.measure.mamf import Maximum, find_maximum
 from shapes.measure.record import Measurement
-from shapes.measure.runner import Sweep
+from shapes.measure.runner import Progress, Sweep, measure
+from shapes.measure.store import Store
+from shapes.measure.suite import Suite
+from shapes.model import AttentionShape, Block, MlpShape, ModelShape, Stack
 from shapes.operators import LAYOUT_OF_PHASE, Attention, Gemm, Operator, Phase
+from shapes.workload import Workload
+from sizer.measuring import device_of, jobs_of_subject
 from sizer.printing import Printable
 from sizer.subject import Subject
 
@@ -56,6 +65,8 @@ def option_of(size: str) -> str:
 
 #: Combinations of sizes of one sweep, half a second each: six days.
 MOST_JOBS = 1_000_000
+#: Seconds of a search for the maximum rate of a dtype where nobody says how long.
+MAXIMUM_S = 120.0
 
 
 def jobs_of_op(
@@ -63,14 +74,16 @@ def jobs_of_op(
     sizes: Mapping[str, Sequence[int]],
     *,
     dtypes: Sequence[str],
-    batch: int,
-    phase: str,
-    layouts: Sequence[str],
-    kernels: Sequence[str],
+    batch: int = 1,
+    phase: str = "forward",
+    layouts: Sequence[str] = (),
+    kernels: Sequence[str] = (),
     kv_heads: int | None = None,
     compiled: bool = False,
 ) -> list[Job]:
     """Jobs for every combination of ``sizes`` of ``op``; InputError names the size that is missing."""
+    if op not in OPS:
+        raise InputError(f"expected one of {', '.join(OPS)}", key="--op", value=op)
     for size in OPS[op]:
         if not sizes.get(size):
             raise InputError(
@@ -79,68 +92,50 @@ def jobs_of_op(
     wanted = prod(len(sizes[size]) for size in OPS[op])
     if wanted > MOST_JOBS:
         raise InputError(f"expected at most {MOST_JOBS} combinations of sizes, found {wanted}", key="--op", value=op)
-    jobs: list[Job] = []
-    for values in itertools.product(*(sizes[size] for size in OPS[op])):
-        for dtype in dtypes:
-            made = _one_op(op, values, dtype, batch, phase, layouts, kv_heads, compiled)
-            jobs += [Job(subject, kernel) for subject in made for kernel in kernels or ("",)]
-    return jobs
+    train = phase != "forward"
+    directions: list[Literal["forward", "dgrad"]] = ["forward", "dgrad"] if train else ["forward"]
+    # dgrad's n is forward's k and so on: the sizes are the product's own, as given, whatever the phase.
+    products: list[tuple[Phase, Any]] = [("forward", layout) for layout in layouts]
+    products = products or [(one, LAYOUT_OF_PHASE[one]) for one in PHASES[phase]]
+
+    def works(dtype: str, *values: int) -> list[Work]:
+        if op in ("gemm", "bmm"):
+            m, n, k = values
+            kind: Any = op
+            out = "bf16" if dtype == "fp8" else None
+            return [
+                Gemm("bench", one, m, n, k, batch, dtype, layout, kind=kind, out_dtype=out) for one, layout in products
+            ]
+        if op in ("swiglu", "mlp"):
+            return [swiglu(*values, dtype=dtype, gated=op == "swiglu", train=train, compiled=compiled)]
+        if op == "attention":
+            s, d, heads = values
+            kv = kv_heads or heads
+            return [Attention("bench", one, batch, heads, kv, s, s, d, d, dtype=dtype) for one in directions]
+        if op == "head":
+            return [head(*values, dtype=dtype, train=train, compiled=compiled)]
+        if op == "layer":
+            s, hidden, heads, width = values
+            model = _layer(hidden, heads, kv_heads or heads, width)
+            direction: Direction = "forward+backward" if train else "forward"
+            return [Part("layer", model, Workload(b=batch, s=s, dtype=dtype), direction, compiled)]
+        return [MemoryBound(op, values[0], values[1], one, dtype) for one in directions]
+
+    return [
+        Job(work, kernel)
+        for values in itertools.product(*(sizes[size] for size in OPS[op]))
+        for dtype in dtypes
+        for work in works(dtype, *values)
+        for kernel in kernels or ("",)
+    ]
 
 
-def _one_op(
-    op: str,
-    values: Sequence[int],
-    dtype: str,
-    batch: int,
-    phase: str,
-    layouts: Sequence[str],
-    kv_heads: int | None,
-    compiled: bool,
-) -> list[Any]:
-    out_dtype = "bf16" if dtype == "fp8" else None
-    if op in ("gemm", "bmm"):
-        m, n, k = values
-        kind: Literal["gemm", "bmm"] = "bmm" if op == "bmm" else "gemm"
-        # dgrad's n is forward's k and so on: the sizes are the product's own, as given, whatever the phase.
-        chosen: list[tuple[Phase, Any]] = [(one, LAYOUT_OF_PHASE[one]) for one in PHASES[phase]]
-        if layouts:
-            chosen = [("forward", layout) for layout in layouts]
-        return [
-            Gemm("bench", one, m, n, k, batch, dtype, layout, kind=kind, out_dtype=out_dtype) for one, layout in chosen
-        ]
-    if op in ("swiglu", "mlp"):
-        tokens, hidden, width = values
-        train = phase != "forward"
-        return [swiglu(tokens, hidden, width, dtype=dtype, gated=op == "swiglu", train=train, compiled=compiled)]
-    if op == "attention":
-        s, d, heads = values
-        phases: list[Phase] = ["forward"] if phase == "forward" else ["forward", "dgrad"]
-        return [Attention("bench", one, batch, heads, kv_heads or heads, s, s, d, d, dtype=dtype) for one in phases]
-    if op in ("layer", "head"):
-        return [_part(op, values, dtype, batch, phase, kv_heads, compiled)]
-    directions: list[Literal["forward", "dgrad"]] = ["forward"] if phase == "forward" else ["forward", "dgrad"]
-    return [MemoryBound(op, values[0], values[1], one, dtype) for one in directions]
-
-
-def _part(
-    op: str, values: Sequence[int], dtype: str, batch: int, phase: str, kv_heads: int | None, compiled: bool
-) -> Any:
-    from shapes.measure.jobs import Part
-    from shapes.model import AttentionShape, Block, MlpShape, ModelShape, Stack
-    from shapes.workload import Workload
-
-    direction: Literal["forward", "forward+backward"] = "forward" if phase == "forward" else "forward+backward"
-    if op == "head":
-        tokens, hidden, vocab = values
-        model = ModelShape("head", (Stack("main", hidden, (Block(None, None, norms=0),)),), vocab)
-        return Part("head", model, Workload(b=1, s=tokens, dtype=dtype), direction, compiled)
-    s, hidden, heads, width = values
+def _layer(hidden: int, heads: int, kv_heads: int, width: int) -> ModelShape:
     if hidden % heads:
         raise InputError(f"expected a divisor of the hidden size {hidden}", key="--heads", value=heads)
     d = hidden // heads
-    block = Block(AttentionShape(heads, kv_heads or heads, d, rotary_dim=d // 2 * 2), MlpShape(width))
-    model = ModelShape("layer", (Stack("main", hidden, (block,)),), head=False)
-    return Part("layer", model, Workload(b=batch, s=s, dtype=dtype), direction, compiled)
+    block = Block(AttentionShape(heads, kv_heads, d, rotary_dim=d // 2 * 2), MlpShape(width))
+    return ModelShape("layer", (Stack("main", hidden, (block,)),), head=False)
 
 
 @frozen
@@ -211,32 +206,135 @@ class Planned:
     suites: Mapping[str, Sequence[Job]]
 
 
-def rows_of(jobs: Iterable[Job], sweep: Sweep, device: Device | None) -> list[Row]:
-    """A row for every job, with its prediction where the device is known and the cost model covers it."""
-    from shapes.cost import predict
+@frozen
+class Bencher:
+    """One call of `sizer bench` on one kind of device: where it measures, what it keeps and how it says how far it is.
 
-    rows = []
-    for job in jobs:
-        predicted = None
-        if device is not None and isinstance(job.work, Gemm | Attention) and not job.kernel:
-            with contextlib.suppress(InputError):  # a dtype that the device's file has no figures for
-                predicted = predict(job.work, device).seconds
-        rows.append(Row(job.title, sweep.results.get(job.key), predicted))
-    return rows
+    ``asked``: the settings that a person gave, which overrule a suite's. ``out``: the folder of suites' files.
+    """
 
+    executor: Executor
+    store: Store
+    asked: Mapping[str, Any]
+    progress: Callable[[Progress], None]
+    time_limit_s: float | None = None
+    fresh: bool = False
+    out: Path | None = None
 
-def rows_of_subject(subject: Subject, jobs: Mapping[Operator, Job], sweep: Sweep, device: Device | None) -> list[Row]:
-    """A row for every operator of a step."""
-    from shapes.cost import predict_many
+    @property
+    def device(self) -> Device | None:
+        return device_of(self.executor.environment)
 
-    operators = list(jobs)
-    costs = (
-        [cost.seconds for cost in predict_many(operators, device)] if device is not None else [None] * len(operators)
-    )
-    return [
-        Row(f"{operator.name} {operator.phase}", sweep.results.get(jobs[operator].key), cost, operator.count)
-        for operator, cost in zip(operators, costs, strict=True)
-    ]
+    def dtypes(self, named: Sequence[str]) -> Sequence[str]:
+        """Those named, else what the device trains in."""
+        return named or (("fp32",) if self.executor.environment.cpu else ("bf16",))
+
+    def operators(self, jobs: Sequence[Job]) -> Group:
+        sweep = self._measure(jobs, self.time_limit_s)
+        return Group((self._table([(job, None) for job in jobs], sweep),))
+
+    def configuration(self, subject: Subject) -> Group:
+        jobs, notes = jobs_of_subject(subject)
+        sweep = self._measure(jobs.values(), self.time_limit_s)
+        return Group((self._table([(job, operator) for operator, job in jobs.items()], sweep, notes),))
+
+    def maximum(self, dtype: str, scale: float, time_limit_s: float | None = None) -> Peak:
+        device = self.device
+        found = find_maximum(
+            dtype,
+            executor=self.executor,
+            device=device,
+            store=self.store,
+            settings=Settings(**self.asked),
+            time_limit_s=time_limit_s or self.time_limit_s or MAXIMUM_S,
+            scale=scale,
+            progress=self.progress,
+        )
+        return Peak(found, self.executor.environment, device.mamf_flops.get(dtype) if device is not None else None)
+
+    def suites(self, suites: Sequence[Suite], scale: float) -> list[Group]:
+        """Each suite in turn, sharing the time limit: what one leaves is the next one's."""
+        start, limit_s, groups = time.monotonic(), self.time_limit_s, []
+        for place, suite in enumerate(suites):
+            share_s = (limit_s - (time.monotonic() - start)) / (len(suites) - place) if limit_s is not None else None
+            groups.append(self._suite(suite, scale, share_s))
+        return groups
+
+    def _suite(self, suite: Suite, scale: float, limit_s: float | None) -> Group:
+        start = time.monotonic()
+        share_s = limit_s / (len(suite.mamf) + bool(suite.jobs)) if limit_s is not None and suite.mamf else None
+        parts: list[Table | Peak] = [self.maximum(dtype, scale, share_s) for dtype in suite.mamf]
+        extra = [one for part in parts for one in part.measurements]
+        left_s = max(0.0, limit_s - (time.monotonic() - start)) if limit_s is not None else None
+        try:
+            sweep = self._measure(suite.jobs, left_s, suite.settings)
+        except KeyboardInterrupt:
+            stored = {job.key: self.store.find(job.key, self.executor.environment) for job in suite.jobs}
+            self._write(suite, scale, extra, stored, None)
+            raise
+        if suite.jobs:
+            parts.append(self._table([(job, None) for job in suite.jobs], sweep))
+        self._write(suite, scale, extra, sweep.results, sweep)
+        return Group(tuple(parts), f"{suite.name}: {suite.title}")
+
+    def _measure(
+        self, jobs: Iterable[Job], time_limit_s: float | None, settings: Mapping[str, Any] | None = None
+    ) -> Sweep:
+        return measure(
+            jobs,
+            executor=self.executor,
+            store=self.store,
+            settings=Settings(**{**(settings or {}), **self.asked}),
+            time_limit_s=time_limit_s,
+            fresh=self.fresh,
+            progress=self.progress,
+        )
+
+    def _table(self, listed: Iterable[tuple[Job, Operator | None]], sweep: Sweep, notes: tuple[str, ...] = ()) -> Table:
+        """A row for every job, or for a step's every operator; a note on what each device of a fleet has done."""
+        device, rows = self.device, []
+        for job, operator in listed:
+            predicted = None
+            work = operator or (job.work if isinstance(job.work, Gemm | Attention) and not job.kernel else None)
+            if device is not None and work is not None:
+                with contextlib.suppress(InputError):  # a dtype that the device's file has no figures for
+                    predicted = predict(work, device).seconds
+            title = f"{operator.name} {operator.phase}" if operator is not None else job.title
+            count = operator.count if operator is not None else 1
+            rows.append(Row(title, sweep.results.get(job.key), predicted, count))
+        status = getattr(self.executor, "status", "")
+        by_device = (f"by device: {status}",) if status else ()
+        return Table(rows, sweep, self.executor.environment, (*notes, *by_device))
+
+    def _write(
+        self,
+        suite: Suite,
+        scale: float,
+        extra: Sequence[Measurement],
+        known: Mapping[str, Measurement | None],
+        sweep: Sweep | None,
+    ) -> None:
+        """``<suite>.jsonl`` and ``<suite>.summary.json`` in ``out``."""
+        if self.out is None:
+            return
+        folder = self.out
+        # One that came from the store was measured under another label.
+        own = [replace(one, label=job.label) for job in suite.jobs if (one := known.get(job.key)) is not None]
+        results = [*extra, *own]
+        make_folder(str(folder))
+        write_rows(results, folder / f"{suite.name}.jsonl")
+        summary = {
+            "suite": suite.name,
+            "title": suite.title,
+            "scale": scale,
+            "jobs": len({job.key for job in suite.jobs}),
+            "environment": self.executor.environment.to_dict(),
+            "results": len(results),
+            "left": None if sweep is None else len(sweep.left),
+            "drift": None if sweep is None else asdict(sweep.drift),
+            "elapsed_s": None if sweep is None else sweep.elapsed_s,
+        }
+        write_whole(folder / f"{suite.name}.summary.json", (json.dumps(summary, indent=2) + "\n").encode())
 
 
 def write_rows(results: Iterable[Measurement], path: Path) -> None:

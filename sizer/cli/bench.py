@@ -17,16 +17,14 @@ import click
 
 from shapes.dtypes import DTYPES
 from shapes.errors import InputError
-from shapes.files import make_folder, write_whole
 from sizer.cli.executors import executors, ray_options, refuse_network, say_line
 from sizer.cli.options import given, output_options, write_answer
 from sizer.ending import resumable
 
 if TYPE_CHECKING:
     from shapes.measure import Executor, Progress, Settings
-    from shapes.measure.store import Store
     from shapes.measure.suite import Suite
-    from sizer.answers.bench import Group, Peak, Table
+    from sizer.answers.bench import Bencher, Group
 
 _SIZES = ("m", "n", "k", "tokens", "hidden", "width", "vocab", "heads", "head_dim", "sequence")
 
@@ -89,16 +87,7 @@ _SIZES = ("m", "n", "k", "tokens", "hidden", "width", "vocab", "heads", "head_di
 @ray_options
 @output_options("bench")
 def command(
-    what: str | None,
-    suites: tuple[str, ...],
-    config: str | None,
-    device: str | None,
-    store_path: str | None,
-    ray: str | None,
-    on: str | None,
-    format_: str,
-    output: str | None,
-    **options: Any,
+    what: str | None, suites: tuple[str, ...], config: str | None, format_: str, output: str | None, **options: Any
 ) -> None:
     """Measure operators, a configuration's operators or a suite on the device at hand.
 
@@ -111,27 +100,32 @@ def command(
         if options[option] and not suites:
             raise InputError("expected --suite FILE with it", key=f"--{option.replace('_', '-')}")
     from shapes.measure import Settings
+    from shapes.measure.dataset import slug
     from shapes.measure.runner import Shard, ordered
     from shapes.measure.store import Store
-    from sizer.answers.bench import Bench, Planned
+    from sizer.answers.bench import Bench, Bencher, Planned
 
-    chosen = {key: options[key] for key in ("precision", "time_s", "interleave")}
-    settings = Settings(**given(chosen))
     options["shard"] = Shard.parse(options["shard"]) if options["shard"] else None
+    asked = given({key: options[key] for key in ("precision", "time_s", "interleave")})
+    paths, settings = [Path(suite) for suite in suites], Settings(**asked)
     if options["dry_run"]:
-        plans = [_planned(Path(suite), options) for suite in suites]
-        answer = Planned({suite.name: ordered(list(suite.jobs), settings.seed) for suite in plans})
-        write_answer("bench --dry-run", answer, None, output)
+        planned = {suite.name: ordered(list(suite.jobs), settings.seed) for suite in _suites(paths, options)}
+        write_answer("bench --dry-run", Planned(planned), None, output)
         return
-    with Store.open(store_path, set_aside=True) as store:  # what is wrong with it is said before anything starts
-        if ray is not None or options["shard"] is not None:
+    with Store.open(options["store_path"], set_aside=True) as store:  # what is wrong with it is said first
+        if options["ray"] is not None or options["shard"] is not None:
             refuse_network(store.path)
-    found = executors(ray, on, device, settings)  # loads torch
+    found = executors(options["ray"], options["on"], options["device"], settings)  # loads torch
 
     def run(executor: Executor, may_stop: Callable[[], None], bar: _Bar) -> list[Group]:
-        with Store.open(store_path, set_aside=True) as store:
-            one = _Run(executor, store, settings, options, bar.of(executor, may_stop), alone=len(found) == 1)
-            return one.groups(what, config, [Path(suite) for suite in suites], given(chosen))
+        with Store.open(options["store_path"], set_aside=True) as store:
+            out = Path(options["out"]) if options["out"] is not None else None
+            if out is not None and len(found) > 1:
+                out /= slug(executor.environment)
+            bencher = Bencher(
+                executor, store, asked, bar.of(executor, may_stop), options["time_limit"], options["fresh"], out
+            )
+            return _groups(bencher, what, config, paths, options)
 
     with resumable() as may_stop, _bar() as bar, ThreadPoolExecutor(len(found)) as threads:
         # A thread a kind: each waits for its devices most of the time.
@@ -140,213 +134,58 @@ def command(
     write_answer("bench", Bench(tuple(itertools.chain.from_iterable(groups))), format_, output)
 
 
-def _planned(path: Path, options: Mapping[str, Any]) -> Suite:
-    """The suite in ``path``, or the shard of it that is asked for, named so."""
+def _groups(
+    bencher: Bencher, what: str | None, config: str | None, suites: list[Path], options: Mapping[str, Any]
+) -> list[Group]:
+    from sizer.answers.bench import Group, jobs_of_op
+    from sizer.subject import read_subject
+
+    if suites:
+        return bencher.suites(_suites(suites, options), options["scale"])
+    dtypes = bencher.dtypes(options["dtypes"])
+    if what == "mamf":
+        return [Group((bencher.maximum(dtype, options["scale"]),)) for dtype in dtypes]
+    if config is not None:
+        dtype = options["dtypes"][0] if options["dtypes"] else None
+        s = _sizes(options, "sequence")
+        if s is not None and len(s) > 1:
+            raise InputError("expected one integer", key="--sequence", value=options["sequence"])
+        asked = given({"dtype": dtype, "s": s[0] if s is not None else None, "b": options["batch"]})
+        return [bencher.configuration(read_subject(config, **asked))]
+    sizes = given({name: _sizes(options, name) for name in _SIZES})
+    more = {key: options[key] for key in ("batch", "phase", "layouts", "kernels", "kv_heads", "compiled")}
+    return [bencher.operators(jobs_of_op(options["op"], sizes, dtypes=dtypes, **more))]
+
+
+def _sizes(options: Mapping[str, Any], name: str) -> tuple[int, ...] | None:
+    from shapes.measure.suite import values_of
+    from sizer.answers.bench import option_of
+
+    if options[name] is None:
+        return None
+    try:
+        return values_of(options[name])
+    except ValueError as error:
+        expected = str(error) if "invalid literal" not in str(error) else "expected integers and ranges"
+        raise InputError(expected, key=option_of(name), value=options[name]) from None
+
+
+def _suites(paths: list[Path], options: Mapping[str, Any]) -> list[Suite]:
+    """The suites in ``paths``, or the shards of them that are asked for, named so."""
     from shapes.measure.suite import load_suite
 
-    suite, shard = load_suite(path, options["scale"]), options["shard"]
+    loaded, shard = [load_suite(path, options["scale"]) for path in paths], options["shard"]
     if shard is None:
-        return suite
-    # A search for the maximum cannot be split.
-    mamf = suite.mamf if shard.number == 1 else ()
-    return replace(suite, name=f"{suite.name}.{shard.name}", jobs=tuple(shard.jobs(suite.jobs)), mamf=mamf)
-
-
-class _Run:
-    """One call of `sizer bench` on one kind of device: where it measures, what it keeps and how it says so.
-
-    ``alone``: the call measures on no other kind.
-    """
-
-    def __init__(
-        self,
-        session: Executor,
-        store: Store,
-        settings: Settings,
-        options: dict[str, Any],
-        progress: Callable[[Progress], None],
-        *,
-        alone: bool,
-    ) -> None:
-        self.session, self.store, self.settings, self.options = session, store, settings, options
-        self._progress, self._alone = progress, alone
-
-    def groups(self, what: str | None, config: str | None, suites: list[Path], asked: dict[str, Any]) -> list[Group]:
-        from sizer.answers.bench import Group
-
-        if suites:
-            return self.suites(suites, asked)
-        if what == "mamf":
-            return [Group((peak,)) for peak in self.maximum()]
-        return [Group((self.configuration(config) if config is not None else self.operators(),))]
-
-    def _measure(self, jobs: Any, settings: Settings | None = None, time_limit_s: float | None = None) -> Any:
-        from shapes.measure import measure
-
-        limit = time_limit_s if time_limit_s is not None else self.options["time_limit"]
-        return measure(
-            jobs,
-            executor=self.session,
-            store=self.store,
-            settings=settings or self.settings,
-            time_limit_s=limit,
-            fresh=self.options["fresh"],
-            progress=self._progress,
+        return loaded
+    return [
+        replace(
+            suite,
+            name=f"{suite.name}.{shard.name}",
+            jobs=tuple(shard.jobs(suite.jobs)),
+            mamf=suite.mamf if shard.number == 1 else (),  # a search for the maximum cannot be split
         )
-
-    def _dtypes(self) -> tuple[str, ...]:
-        """As asked, else what the device trains in."""
-        return self.options["dtypes"] or (("fp32",) if self.session.environment.cpu else ("bf16",))
-
-    def operators(self) -> Table:
-        from shapes.measure.suite import values_of
-        from sizer.answers.bench import OPS, Table, jobs_of_op, option_of, rows_of
-        from sizer.measuring import device_of
-
-        options = self.options
-        if options["op"] not in OPS:
-            raise InputError(f"expected one of {', '.join(OPS)}", key="--op", value=options["op"])
-        sizes = {}
-        for name in _SIZES:
-            if options[name] is not None:
-                try:
-                    sizes[name] = values_of(options[name])
-                except ValueError as error:
-                    expected = str(error) if "invalid literal" not in str(error) else "expected integers and ranges"
-                    raise InputError(expected, key=option_of(name), value=options[name]) from None
-        jobs = jobs_of_op(
-            options["op"],
-            sizes,
-            dtypes=self._dtypes(),
-            batch=options["batch"],
-            phase=options["phase"],
-            layouts=options["layouts"],
-            kernels=options["kernels"],
-            kv_heads=options["kv_heads"],
-            compiled=options["compiled"],
-        )
-        sweep = self._measure(jobs)
-        rows = rows_of(jobs, sweep, device_of(self.session.environment))
-        return Table(rows, sweep, self.session.environment, self._by_device())
-
-    def configuration(self, config: str) -> Table:
-        from sizer.answers.bench import Table, rows_of_subject
-        from sizer.measuring import device_of, jobs_of_subject
-        from sizer.subject import read_subject
-
-        asked = {"dtype": self.options["dtypes"][0] if self.options["dtypes"] else None}
-        if self.options["sequence"] is not None:
-            asked["s"] = _one(self.options["sequence"], "--sequence")
-        subject = read_subject(config, **given({**asked, "b": self.options["batch"]}))
-        jobs, notes = jobs_of_subject(subject)
-        sweep = self._measure(jobs.values())
-        rows = rows_of_subject(subject, jobs, sweep, device_of(self.session.environment))
-        return Table(rows, sweep, self.session.environment, (*notes, *self._by_device()))
-
-    def _by_device(self) -> tuple[str, ...]:
-        """How many jobs each device of a fleet has done."""
-        status = getattr(self.session, "status", "")
-        return (f"by device: {status}",) if status else ()
-
-    def maximum(self) -> list[Peak]:
-        return [self._maximum(dtype, self.options["time_limit"] or 120.0) for dtype in self._dtypes()]
-
-    def _maximum(self, dtype: str, time_limit_s: float) -> Peak:
-        from shapes.measure.mamf import find_maximum
-        from sizer.answers.bench import Peak
-        from sizer.measuring import device_of
-
-        device = device_of(self.session.environment)
-        found = find_maximum(
-            dtype,
-            executor=self.session,
-            device=device,
-            store=self.store,
-            settings=self.settings,
-            time_limit_s=time_limit_s,
-            scale=self.options["scale"],
-            progress=self._progress,
-        )
-        published = device.mamf_flops.get(dtype) if device is not None else None
-        return Peak(found, self.session.environment, published)
-
-    def suites(self, paths: list[Path], asked: dict[str, Any]) -> list[Group]:
-        """Each suite in turn, sharing the time limit: what one leaves is the next one's."""
-        loaded = [_planned(path, self.options) for path in paths]
-        start, limit, groups = time.monotonic(), self.options["time_limit"], []
-        for place, suite in enumerate(loaded):
-            share = (limit - (time.monotonic() - start)) / (len(loaded) - place) if limit is not None else None
-            groups.append(self._suite(suite, asked, share))
-        return groups
-
-    def _suite(self, suite: Any, asked: dict[str, Any], limit_s: float | None) -> Group:
-
-        from sizer.answers.bench import Group, Table, rows_of
-        from sizer.measuring import device_of
-
-        start = time.monotonic()
-        parts: list[Table | Peak] = []
-        extra: list[Any] = []
-        if suite.mamf:
-            share = (limit_s if limit_s is not None else 120.0 * len(suite.mamf)) / (len(suite.mamf) + bool(suite.jobs))
-            for dtype in suite.mamf:
-                peak = self._maximum(dtype, share)
-                parts.append(peak)
-                extra += peak.measurements
-        left = max(0.0, limit_s - (time.monotonic() - start)) if limit_s is not None else None
-        try:
-            sweep = self._measure(suite.jobs, replace(self.settings, **{**suite.settings, **asked}), left)
-        except KeyboardInterrupt:
-            stored = {job.key: self.store.find(job.key, self.session.environment) for job in suite.jobs}
-            self._write(suite, [*extra, *_labelled(suite.jobs, stored)], None)
-            raise
-        if suite.jobs:
-            rows = rows_of(suite.jobs, sweep, device_of(self.session.environment))
-            parts.append(Table(rows, sweep, self.session.environment, self._by_device()))
-        self._write(suite, [*extra, *_labelled(suite.jobs, sweep.results)], sweep)
-        return Group(tuple(parts), f"{suite.name}: {suite.title}")
-
-    def _write(self, suite: Any, results: list[Any], sweep: Any) -> None:
-        """``<suite>.jsonl`` and ``<suite>.summary.json`` in --out."""
-        if self.options["out"] is None:
-            return
-        import json
-        from dataclasses import asdict
-
-        from shapes.measure.dataset import slug
-        from sizer.answers.bench import write_rows
-
-        folder = Path(self.options["out"])
-        if not self._alone:
-            folder /= slug(self.session.environment)
-        make_folder(str(folder))
-        write_rows(results, folder / f"{suite.name}.jsonl")
-        summary = {
-            "suite": suite.name,
-            "title": suite.title,
-            "scale": self.options["scale"],
-            "jobs": len({job.key for job in suite.jobs}),
-            "environment": self.session.environment.to_dict(),
-            "results": len(results),
-            "left": None if sweep is None else len(sweep.left),
-            "drift": None if sweep is None else asdict(sweep.drift),
-            "elapsed_s": None if sweep is None else sweep.elapsed_s,
-        }
-        write_whole(folder / f"{suite.name}.summary.json", (json.dumps(summary, indent=2) + "\n").encode())
-
-
-def _labelled(jobs: Any, results: Any) -> list[Any]:
-    """Each job's result under its own label: one that came from the store was measured under another's."""
-    from dataclasses import replace
-
-    known = ((job, results.get(job.key)) for job in jobs)
-    return [replace(one, label=job.label) for job, one in known if one is not None]
-
-
-def _one(value: str, option: str) -> int:
-    if not value.isdigit():
-        raise InputError("expected one integer", key=option, value=value)
-    return int(value)
+        for suite in loaded
+    ]
 
 
 class _Bar:
