@@ -12,9 +12,8 @@ from shapes.errors import InputError
 from shapes.measure import InProcess, Job, MemoryBound, NotMeasured, Part, Settings, measure, swiglu
 from shapes.measure.backend import CpuBackend, cpu_cache_bytes, open_backend
 from shapes.measure.kernels import build
-from shapes.measure.kernels.gemm import _operands
-from shapes.measure.kernels.grouped import group_sizes
-from shapes.measure.kernels.modules import _eager, module_of
+from shapes.measure.kernels.parts import _eager, module_of
+from shapes.measure.kernels.products import _operands, group_sizes
 from shapes.measure.mamf import find_maximum, grid, neighbours, spread
 from shapes.measure.suite import load_suite, values_of
 from shapes.measure.timer import sets_needed, verify

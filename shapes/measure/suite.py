@@ -237,7 +237,7 @@ class _Sweep:
             yield self._job(swiglu(tokens, hidden, width, dtype=dtype, gated=gated, train=train, compiled=compiled))
 
     def _attention(self) -> Iterator[Job]:
-        from shapes.measure.kernels.attention import KERNELS
+        from shapes.measure.kernels.functions import KERNELS
 
         kernels = self._choices("kernels", ("", *KERNELS), ("",))
         phases: Any = self._choices("phases", ("forward", "dgrad"), ("forward", "dgrad"))

@@ -1,14 +1,32 @@
-"""Operators turned into callables on a device, in their real layouts (see ``build``). torch is imported inside."""
+"""Operators turned into callables on a device, in their real layouts (see ``build``). torch is imported inside.
+
+``PLANS``: kind of work -> how it is run. A new kind needs a plan here and a class in ``shapes.measure.jobs``.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 from shapes.measure.backend import Backend
 from shapes.measure.jobs import Job, MemoryBound, Part
-from shapes.measure.kernels.common import UnsupportedError
-from shapes.measure.timer import Kernel
+from shapes.measure.kernels.common import Plan, UnsupportedError, generator
+from shapes.measure.kernels.functions import attention, memory_bound
+from shapes.measure.kernels.parts import part
+from shapes.measure.kernels.products import gemm, grouped_gemm
+from shapes.measure.timer import Kernel, sets_needed
 from shapes.operators import Attention, Gemm, GroupedGemm
 
-__all__ = ["UnsupportedError", "build"]
+__all__ = ["PLANS", "UnsupportedError", "build"]
+
+#: (the work, the kernel's name, a source of random numbers on the device) -> how it is run.
+PLANS: dict[type, Callable[[Any, str, Any], Plan]] = {
+    Gemm: gemm,
+    GroupedGemm: grouped_gemm,
+    Attention: attention,
+    MemoryBound: memory_bound,
+    Part: part,
+}
 
 
 def build(job: Job, backend: Backend, seed: int = 0) -> Kernel:
@@ -18,24 +36,23 @@ def build(job: Job, backend: Backend, seed: int = 0) -> Kernel:
     pass through.
     """
     work = job.work
-    if isinstance(work, Gemm):
-        from shapes.measure.kernels.gemm import gemm
-
-        return gemm(work, job.kernel, backend, seed)
-    if isinstance(work, GroupedGemm):
-        from shapes.measure.kernels.grouped import grouped_gemm
-
-        return grouped_gemm(work, job.kernel, backend, seed)
-    if isinstance(work, Attention):
-        from shapes.measure.kernels.attention import attention
-
-        return attention(work, job.kernel, backend, seed)
-    if isinstance(work, MemoryBound):
-        from shapes.measure.kernels.memory_bound import memory_bound
-
-        return memory_bound(work, backend, seed)
-    if isinstance(work, Part):
-        from shapes.measure.kernels.parts import part
-
-        return part(work, backend, seed)
-    raise UnsupportedError(f"{work.kind} {work.name}: needs its shapes or several devices, which are not known here")
+    if type(work) not in PLANS:
+        named = getattr(work, "name", "")
+        raise UnsupportedError(f"{work.kind} {named}: needs its shapes or several devices, which are not known here")
+    source = generator(backend, seed)
+    plan = PLANS[type(work)](work, job.kernel, source)
+    sets, flush = sets_needed(plan.set_bytes, backend.cache_bytes, backend.free_bytes)
+    if plan.most_sets is not None:
+        flush, sets = flush and sets == 1, min(sets, plan.most_sets)
+    groups = tuple(plan.inputs() for _ in range(sets))
+    return Kernel(
+        calls=tuple(plan.call(*group) for group in groups),
+        check=lambda: plan.check(*groups[0]),
+        bound=plan.bound,
+        set_bytes=plan.set_bytes,
+        name=plan.name,
+        capturable=plan.capturable,
+        needs_flush=flush,
+        check_each=plan.check_each,
+        holds=groups,
+    )

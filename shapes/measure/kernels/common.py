@@ -6,12 +6,32 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from shapes.measure.backend import Backend
-from shapes.measure.timer import sets_needed
+from shapes.frozen import frozen
+from shapes.measure.backend import Backend, Call
 
 
 class UnsupportedError(RuntimeError):
     """No kernel here does this work: a recorded outcome, not a failure."""
+
+
+@frozen
+class Plan:
+    """How one piece of work is run. ``inputs`` makes the tensors of one call; ``call`` makes a callable over them.
+
+    ``check`` runs it on them and returns the relative error against a wider type, at most ``bound`` of a right kernel.
+    ``set_bytes``: what one call touches. ``most_sets``: of inputs, where most of what a call reads is the same in each.
+    ``capturable``: may be replayed from a graph. ``check_each``: so cheap that every shape is checked.
+    """
+
+    name: str
+    inputs: Callable[[], tuple[Any, ...]]
+    call: Callable[..., Call]
+    check: Callable[..., float]
+    bound: float
+    set_bytes: int
+    capturable: bool = True
+    check_each: bool = False
+    most_sets: int | None = None
 
 
 #: Largest ‖out - fp32‖ / ‖fp32‖ of a right kernel by dtype: several times its rounding error (2**-9 for bf16's 8 bits,
@@ -68,11 +88,6 @@ def relative_error(out: Any, reference: Any) -> float:
     """‖out - reference‖ / ‖reference‖ in fp64; not a number where either holds one."""
     wide = reference.double()
     return float((out.double() - wide).norm() / wide.norm())
-
-
-def rotation(set_bytes: int, backend: Backend) -> tuple[int, bool]:
-    """How many input sets of ``set_bytes`` to make on ``backend``, and whether caches must be flushed besides."""
-    return sets_needed(set_bytes, backend.cache_bytes, backend.free_bytes)
 
 
 @contextmanager

@@ -1,0 +1,175 @@
+"""Matrix products in their real layouts: mm, bmm, fp8 _scaled_mm, int8 _int_mm.
+
+A layer's experts run as one grouped product (torch._grouped_mm) or as a loop of plain ones.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from shapes.measure.backend import Call
+from shapes.measure.kernels.common import (
+    ERROR_BOUNDS,
+    Plan,
+    UnsupportedError,
+    fp32_products,
+    in_precision,
+    normal,
+    relative_error,
+    torch_dtype,
+)
+from shapes.operators import Gemm, GroupedGemm
+
+#: Rows of C that are compared with fp32: enough to meet every column and k, cheap at any m.
+CHECKED_ROWS = 32
+#: Rows of a group, in elements, are rounded to this, as routers pad them: 16-byte strides of 2-byte elements.
+GROUP_MULTIPLE = 8
+
+
+def gemm(operator: Gemm, kernel: str, source: Any) -> Plan:
+    """C = A B with A and B stored as ``operator.layout`` says and C along n (see shapes.operators.types)."""
+    import torch
+
+    if operator.kind == "conv":
+        raise UnsupportedError("a convolution's implicit product does not run as a matrix product")
+    if kernel not in (("", "fast_accum", "precise_accum") if operator.dtype == "fp8" else ("",)):
+        raise UnsupportedError(f"no kernel {kernel!r} for a {operator.dtype} product")
+    if operator.batch > 1 and operator.dtype in ("fp8", "int8"):
+        raise UnsupportedError(f"torch has no batched {operator.dtype} product")
+    out_dtype = torch_dtype(operator.out_dtype or {"fp8": "bf16"}.get(operator.dtype, operator.dtype))
+    if operator.dtype == "int8":
+        out_dtype = torch.int32
+    return Plan(
+        f"{operator.kind} {operator.layout} {operator.dtype}",
+        lambda: _operands(operator, source, out_dtype),
+        lambda *operands: _call(operator, kernel, *operands),
+        lambda *operands: _check(operator, kernel, *operands),
+        ERROR_BOUNDS[operator.dtype] if out_dtype.itemsize > 1 else ERROR_BOUNDS["fp8"],
+        operator.bytes,
+        check_each=True,
+    )
+
+
+def _stored(operator: Gemm | GroupedGemm, source: Any, *, batch_a: tuple[int, ...], batch_b: tuple[int, ...]) -> Any:
+    """A [m, k] and B [k, n] under their leading dimensions, lying in memory as the layout says."""
+    b_layout, a_layout = operator.layout
+    # cuBLAS's first letter is B's: "t" stores it [n, k], along k. A's "n" stores it [m, k], along k.
+    pairs = (
+        (a_layout, (*batch_a, operator.m, operator.k)),
+        (b_layout, (*batch_b, operator.k, operator.n)),
+    )
+    for layout, (*lead, rows, columns) in pairs:
+        if layout == "n":
+            yield normal((*lead, rows, columns), operator.dtype, source)
+        else:
+            yield normal((*lead, columns, rows), operator.dtype, source).mT
+
+
+def _operands(operator: Gemm, source: Any, out_dtype: Any) -> tuple[Any, Any, Any]:
+    import torch
+
+    lead = (operator.batch,) if operator.batch > 1 or operator.kind == "bmm" else ()
+    a, b = _stored(operator, source, batch_a=lead, batch_b=lead)
+    return a, b, torch.empty((*lead, operator.m, operator.n), dtype=out_dtype, device=source.device)
+
+
+def _call(operator: Gemm, kernel: str, a: Any, b: Any, c: Any) -> Call:
+    import torch
+
+    if operator.dtype == "fp8":
+        one = torch.ones((), dtype=torch.float32, device=a.device)
+        # Training's recipes accumulate fast in the forward product and precisely in the gradients.
+        fast = operator.phase == "forward" if not kernel else kernel == "fast_accum"
+        return lambda: torch._scaled_mm(a, b, scale_a=one, scale_b=one, out_dtype=c.dtype, use_fast_accum=fast, out=c)
+    if operator.dtype == "int8":
+        return lambda: torch._int_mm(a, b, out=c)
+    product: Any = torch.bmm if a.dim() == 3 else torch.mm
+    return in_precision(operator.dtype, lambda: product(a, b, out=c))
+
+
+def _check(operator: Gemm, kernel: str, a: Any, b: Any, c: Any) -> float:
+    """Relative error of a spread of rows; the whole output must have been written."""
+    import torch
+
+    c.fill_(float("nan") if c.dtype.is_floating_point else -(2**31))
+    _call(operator, kernel, a, b, c)()
+    unwritten = c.isnan() if c.dtype.is_floating_point else c == -(2**31)
+    if bool(unwritten.any()):
+        return float("nan")
+    # Evenly spread whole numbers; in fp64, since fp32 cannot count beyond 16 million rows, and so made on the host.
+    rows: Any = (
+        torch.linspace(0, operator.m - 1, min(operator.m, CHECKED_ROWS), dtype=torch.float64).long().to(a.device)
+    )
+    # One step wider than the kernel; on a device without fp64 units this is 32 rows only.
+    wide = torch.float32 if operator.dtype in ("bf16", "fp16", "fp8") else torch.float64
+    # index_select is not written for fp8: bytes are picked instead.
+    picked = a.view(torch.uint8)[..., rows, :].view(a.dtype) if operator.dtype == "fp8" else a[..., rows, :]
+    with fp32_products(allow_tf32=False):
+        reference = picked.to(wide) @ b.to(wide)
+    return relative_error(c[..., rows, :], reference)
+
+
+def group_sizes(total: int, groups: int, load: float) -> tuple[int, ...]:
+    """How many of ``total`` rows each group gets: the first ``load`` times the mean, the rest evenly.
+
+    Sizes are multiples of 8 as far as ``total`` allows; the last group takes what remains.
+
+    >>> group_sizes(64, 4, 1.0)
+    (16, 16, 16, 16)
+    >>> group_sizes(64, 4, 2.0)
+    (32, 8, 8, 16)
+    """
+    if groups == 1:
+        return (total,)
+    first = min(total, int(total / groups * load) // GROUP_MULTIPLE * GROUP_MULTIPLE)
+    rest = (total - first) // (groups - 1) // GROUP_MULTIPLE * GROUP_MULTIPLE
+    sizes = [first] + [rest] * (groups - 1)
+    sizes[-1] += total - sum(sizes)
+    return tuple(sizes)
+
+
+def grouped_gemm(operator: GroupedGemm, kernel: str, source: Any) -> Plan:
+    """Each group's product in the operator's layout. ``kernel``: grouped_mm (default where torch has it) or loop.
+
+    ragged m: A [m, k], B [groups, k, n]; ragged k: A [m, k] and B [k, n], both over all groups' k.
+    """
+    import torch
+
+    if operator.dtype not in ("bf16", "fp16", "fp32"):
+        raise UnsupportedError(f"no grouped product for {operator.dtype}")
+    native: Any = getattr(torch, "_grouped_mm", None)
+    kernel = kernel or ("grouped_mm" if native is not None else "loop")
+    if kernel not in ("grouped_mm", "loop"):
+        raise UnsupportedError(f"no grouped kernel {kernel!r}: expected grouped_mm or loop")
+    if kernel == "grouped_mm" and native is None:
+        raise UnsupportedError("this torch has no grouped product")
+    rows = operator.ragged == "m"
+    sizes = group_sizes(operator.m if rows else operator.k, operator.groups, operator.load)
+    ends = torch.tensor(sizes, device=source.device).cumsum(0).to(torch.int32)
+
+    def call(a: Any, b: Any) -> Call:
+        if kernel == "loop":
+            return lambda: _loop(operator, sizes, a, b)
+        return lambda: native(a, b, offs=ends)
+
+    def check(a: Any, b: Any) -> float:
+        out: Any = call(a, b)()
+        wide = torch.float64 if operator.dtype == "fp32" else torch.float32
+        parts = out.split(sizes) if rows and kernel != "loop" else out
+        pairs = zip(parts, _loop(operator, sizes, a.to(wide), b.to(wide)), strict=True)
+        return max(relative_error(one, two) for one, two in pairs if two.numel())
+
+    return Plan(
+        f"grouped {kernel} ragged {operator.ragged} {operator.layout} {operator.dtype}",
+        lambda: tuple(_stored(operator, source, batch_a=(), batch_b=(operator.groups,) if rows else ())),
+        call,
+        check,
+        ERROR_BOUNDS[operator.dtype],
+        operator.bytes,
+    )
+
+
+def _loop(operator: GroupedGemm, sizes: tuple[int, ...], a: Any, b: Any) -> list[Any]:
+    if operator.ragged == "m":
+        return [rows @ b[group] for group, rows in enumerate(a.split(sizes))]
+    return [left @ right for left, right in zip(a.split(sizes, dim=1), b.split(sizes), strict=True)]
