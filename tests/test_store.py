@@ -16,8 +16,8 @@ from measure_fakes import ENVIRONMENT, measurement
 
 from shapes.errors import InputError
 from shapes.measure import store as store_module
-from shapes.measure.imported import read_export
 from shapes.measure.jobs import Job, swiglu
+from shapes.measure.record import read_export
 from shapes.measure.store import MIGRATIONS, SCHEMA_VERSION, Store, default_path
 from shapes.operators import Gemm
 from sizer.cli import main

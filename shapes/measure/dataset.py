@@ -4,7 +4,7 @@
     DIR/<device>/<identity>/dataset.json   SKU, units, clocks, power limit, driver, libraries, harness, control, hashes
 
 What names a person's machines stays at home: hosts, labels and messages are left out, cards are numbered by a hash.
-Rows are checked whole (``imported``), against the sidecar's hash and against what a device can do (``physics``).
+Rows are checked whole (``record``), against the sidecar's hash and against what a device can do (``physics``).
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -25,11 +26,11 @@ from shapes.device import Device, load_device
 from shapes.errors import InputError
 from shapes.files import make_folder, read_text, write_whole
 from shapes.frozen import frozen
+from shapes.measure import record
 from shapes.measure.environment import Environment
-from shapes.measure.imported import checked_row
 from shapes.measure.in_process import control_of
 from shapes.measure.physics import CONTROL_ROOM, control_median, objection
-from shapes.measure.record import Measurement
+from shapes.measure.record import Measurement, checked_row
 from shapes.measure.store import Store
 
 FORMAT = 1
@@ -38,28 +39,16 @@ ROWS, SIDECAR = "rows.parquet", "dataset.json"
 OF_HOST = ("python", "cpu", "cores", "multiprocessors", "memory_bytes")
 #: Bytes of a sidecar: it grows with nothing but the number of cards.
 _MAX_SIDECAR = 2**22
-#: Column -> (Parquet's type, unit). What is nested is JSON text.
+_PARQUET = {"str": "string", "Status": "string", "Mapping": "string", "float": "float64", "int": "int64"}
+#: Column -> (Parquet's type, unit), of what is shared. What is nested is JSON text.
 COLUMNS: dict[str, tuple[str, str]] = {
-    "uid": ("string", ""),
     "key": ("string", "JSON: what was measured"),
     "card": ("string", "hash of its serial"),
-    "status": ("string", ""),
-    "seconds": ("float64", "s"),
-    "low": ("float64", "s"),
-    "high": ("float64", "s"),
-    "samples": ("list", "s"),
-    "per_sample": ("int64", "calls"),
-    "stop": ("string", ""),
-    "flops": ("int64", "FLOP"),
-    "bytes": ("int64", "B"),
-    "control_s": ("float64", "s"),
-    "drift": ("float64", "relative"),
-    "correlation": ("float64", "samples"),
-    "check_error": ("float64", "relative"),
-    "peak_bytes": ("int64", "B"),
-    "clocks": ("string", "JSON: MHz, W, C"),
-    "wall_s": ("float64", "s"),
-    "created": ("float64", "s since 1970"),
+    **{
+        name: (_PARQUET.get(re.split(r"\W", str(column.type))[0], "list"), column.metadata["unit"])
+        for name, column in record.COLUMNS.items()
+        if name not in ("description", "environment", "label", "message")
+    },
 }
 
 

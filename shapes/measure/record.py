@@ -1,16 +1,24 @@
-"""One measurement: what was timed, where, the raw samples and what they say."""
+"""One measurement: what was timed, where, the raw samples and what they say.
+
+A field of ``Measurement`` declares its check and its unit once: rows, their checks when they come from a file, and the
+columns of datasets follow. An imported row is checked whole: a wrong field would break every later reading.
+"""
 
 from __future__ import annotations
 
+import json
+import math
 import time
 import uuid
-from collections.abc import Mapping
-from dataclasses import field
-from typing import Any, Literal
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import field, fields
+from typing import Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
+from shapes.errors import InputError
 from shapes.frozen import frozen
 from shapes.measure.environment import Environment
 from shapes.measure.jobs import Job, flat
@@ -19,6 +27,48 @@ from shapes.timing import Timing
 
 #: "wrong": the result differs from fp32; "unsupported": no kernel here does this work.
 Status = Literal["ok", "oom", "error", "unsupported", "wrong"]
+
+
+#: Bounds of one row: a suite's longest have a few thousand samples and labels of a line.
+MAX_LINE, MAX_TEXT, MAX_SAMPLES = 2**24, 10_000, 1_000_000
+_LARGEST = 2**63 - 1
+
+Check = tuple[Callable[[Any], bool], str]
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str) and len(value) <= MAX_TEXT and "\0" not in value
+
+
+def _is_count(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= _LARGEST
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < math.inf
+
+
+def _is_time(value: Any) -> bool:
+    return _is_number(value) and value > 0
+
+
+def _column(check: Check, unit: str = "", **default: Any) -> Any:
+    """A field that is a column of every row."""
+    return field(metadata={"check": check, "unit": unit}, **default)
+
+
+TEXT: Check = _is_text, f"text of at most {MAX_TEXT} characters"
+NAME: Check = lambda value: _is_text(value) and bool(value), "text that is not empty"
+COUNT: Check = _is_count, "a whole number"
+NUMBER: Check = _is_number, "a finite number"
+TIME: Check = _is_time, "a positive number of seconds"
+OBJECT: Check = lambda value: isinstance(value, Mapping), "an object"
+STATUS: Check = (lambda value: value in get_args(Status), f"one of {', '.join(get_args(Status))}")
+ERROR: Check = (lambda value: isinstance(value, int | float), "a number")
+SAMPLES: Check = (
+    lambda value: isinstance(value, list) and len(value) <= MAX_SAMPLES and all(map(_is_time, value)),
+    f"a list of at most {MAX_SAMPLES} positive seconds",
+)
 
 
 @frozen
@@ -30,28 +80,28 @@ class Measurement:
     """
 
     key: str
-    description: Mapping[str, Any]
-    environment: Environment
-    status: Status
-    samples: NDArray[np.float64] = field(default_factory=lambda: np.empty(0), compare=False)
-    seconds: float | None = None
-    low: float | None = None
-    high: float | None = None
-    stop: str | None = None
-    flops: int = 0
-    bytes: int = 0
-    per_sample: int = 1
-    check_error: float | None = None
-    control_s: float | None = None
-    drift: float = 0.0
-    correlation: float = 1.0
-    peak_bytes: int | None = None
-    clocks: Mapping[str, Any] = field(default_factory=dict)
-    wall_s: float = 0.0
-    label: str = ""
-    message: str = ""
-    created: float = 0.0
-    uid: str = field(default_factory=lambda: uuid.uuid4().hex)
+    description: Mapping[str, Any] = _column(OBJECT)
+    environment: Environment = _column(OBJECT)
+    status: Status = _column(STATUS)
+    samples: NDArray[np.float64] = _column(SAMPLES, "s", default_factory=lambda: np.empty(0), compare=False)
+    seconds: float | None = _column(TIME, "s", default=None)
+    low: float | None = _column(TIME, "s", default=None)
+    high: float | None = _column(TIME, "s", default=None)
+    stop: str | None = _column(TEXT, default=None)
+    flops: int = _column(COUNT, "FLOP", default=0)
+    bytes: int = _column(COUNT, "B", default=0)
+    per_sample: int = _column(COUNT, "calls", default=1)
+    check_error: float | None = _column(ERROR, "relative", default=None)
+    control_s: float | None = _column(TIME, "s", default=None)
+    drift: float = _column(NUMBER, "relative", default=0.0)
+    correlation: float = _column(NUMBER, "samples", default=1.0)
+    peak_bytes: int | None = _column(COUNT, "B", default=None)
+    clocks: Mapping[str, Any] = _column(OBJECT, "JSON: MHz, W, C", default_factory=dict)
+    wall_s: float = _column(NUMBER, "s", default=0.0)
+    label: str = _column(TEXT, default="")
+    message: str = _column(TEXT, default="")
+    created: float = _column(NUMBER, "s since 1970", default=0.0)
+    uid: str = _column(NAME, default_factory=lambda: uuid.uuid4().hex)
 
     @property
     def ok(self) -> bool:
@@ -78,35 +128,17 @@ class Measurement:
     def row(self, *, samples: bool = True) -> dict[str, Any]:
         """Flat fields for exports and calibration: kind, phase, layout, dtype, batch, m, n, k, seconds, device …"""
         description = dict(self.description)
-        sizes = flat(description)
         out: dict[str, Any] = {
             "kind": description["kind"],
             "phase": description.get("phase"),
             "dtype": description.get("dtype"),
             "kernel": description.get("kernel", ""),
-            **sizes,
-            "status": self.status,
-            "seconds": self.seconds,
-            "low": self.low,
-            "high": self.high,
+            **flat(description),
+            **{name: getattr(self, name) for name in COLUMNS if name not in _NESTED},
             "tflops": self.tflops,
-            "flops": self.flops,
-            "bytes": self.bytes,
             "device": self.environment.device,
             "torch": dict(self.environment.versions).get("torch"),
             "samples_taken": len(self.samples),
-            "per_sample": self.per_sample,
-            "stop": self.stop,
-            "drift": self.drift,
-            "correlation": self.correlation,
-            "check_error": self.check_error,
-            "control_s": self.control_s,
-            "peak_bytes": self.peak_bytes,
-            "wall_s": self.wall_s,
-            "label": self.label,
-            "message": self.message,
-            "created": self.created,
-            "uid": self.uid,
             "description": description,
             "clocks": dict(self.clocks),
             "environment": self.environment.to_dict(),
@@ -117,34 +149,28 @@ class Measurement:
     def from_row(row: Mapping[str, Any]) -> Measurement:
         """A measurement from what ``row`` wrote; KeyError, TypeError or ValueError where a field is wrong."""
         description = dict(row["description"])
-        status: Any = row["status"]
-        if status not in ("ok", "oom", "error", "unsupported", "wrong"):
-            raise ValueError(f"unknown status {status!r}")
+        if row["status"] not in get_args(Status):
+            raise ValueError(f"unknown status {row['status']!r}")
+        plain = {name: row[name] for name in COLUMNS if name not in _NESTED and row.get(name) is not None}
         return Measurement(
             key=key_of(description),
             description=description,
             environment=Environment.from_dict(row["environment"]),
-            status=status,
             samples=np.array(row.get("samples") or [], dtype=np.float64),
-            seconds=row["seconds"],
-            low=row["low"],
-            high=row["high"],
-            stop=row.get("stop"),
-            flops=int(row["flops"]),
-            bytes=int(row["bytes"]),
-            per_sample=int(row.get("per_sample", 1)),
-            check_error=row.get("check_error"),
-            control_s=row.get("control_s"),
-            drift=float(row.get("drift", 0.0)),
-            correlation=float(row.get("correlation", 1.0)),
-            peak_bytes=row.get("peak_bytes"),
             clocks=dict(row.get("clocks") or {}),
-            wall_s=float(row.get("wall_s", 0.0)),
-            label=str(row.get("label", "")),
-            message=str(row.get("message", "")),
-            created=float(row["created"]),
-            uid=str(row["uid"]),
+            **plain,
         )
+
+
+#: What a row holds, and those of it that are no plain values.
+COLUMNS = {one.name: one for one in fields(Measurement) if one.metadata}  # type: ignore[arg-type]  # it is a dataclass
+_NESTED = ("description", "environment", "samples", "clocks")
+_REQUIRED = ("status", "uid", "created", "flops", "bytes", "description", "environment")
+#: Key -> what it must be, of the nested ones; the first must be there.
+_ENVIRONMENT = {"device": NAME, "versions": OBJECT, "harness": COUNT}
+_ENVIRONMENT_OPTIONAL = {"uuid": TEXT, "driver": TEXT, "threads": COUNT, "host": OBJECT}
+_DESCRIPTION = {"kind": NAME}
+_DESCRIPTION_OPTIONAL = {"phase": TEXT, "dtype": TEXT, "kernel": TEXT, "layout": TEXT}
 
 
 def without_time(job: Job, environment: Environment, status: Status, message: str) -> Measurement:
@@ -162,8 +188,6 @@ def without_time(job: Job, environment: Environment, status: Status, message: st
 
 def key_of(description: Mapping[str, Any]) -> str:
     """The store's key of a description, as ``Job.key`` writes it."""
-    import json
-
     return json.dumps(dict(description), sort_keys=True, separators=(",", ":"))
 
 
@@ -177,3 +201,55 @@ def summary_fields(samples: NDArray[np.float64], confidence: float = CONFIDENCE)
         "drift": summary.drift,
         "correlation": summary.correlation,
     }
+
+
+def read_export(lines: Iterable[str], where: str) -> Iterator[Measurement]:
+    """Measurements from the JSON lines of ``sizer store export``; InputError naming the line and key that is wrong."""
+    for number, line in enumerate(lines, 1):
+        if line.strip():
+            yield _measurement(line, f"{where}, line {number}")
+
+
+def _measurement(line: str, where: str) -> Measurement:
+    if len(line) > MAX_LINE:
+        raise InputError(f"expected lines of at most {MAX_LINE // 2**20} MiB", where=where)
+    row = None
+    with suppress(ValueError, RecursionError):
+        row = json.loads(line)
+    if not isinstance(row, dict):
+        raise InputError("expected a JSON object, as `sizer store export` writes", where=where)
+    return checked_row(row, where)
+
+
+def checked_row(row: Mapping[str, Any], where: str) -> Measurement:
+    """The measurement that ``row`` holds; InputError naming the field that is wrong."""
+    for name, column in COLUMNS.items():
+        _check(row, {name: column.metadata["check"]}, where, required=name in _REQUIRED)
+    _check(row["environment"], _ENVIRONMENT, where, "environment.", required=True)
+    _check(row["environment"], _ENVIRONMENT_OPTIONAL, where, "environment.")
+    _check(row["description"], _DESCRIPTION, where, "description.", required=True)
+    _check(row["description"], _DESCRIPTION_OPTIONAL, where, "description.")
+    if row["status"] == "ok":
+        low, seconds, high = (row.get(name) or 0.0 for name in ("low", "seconds", "high"))
+        if not 0 < low <= seconds <= high or not row.get("samples"):
+            raise InputError("expected samples, and low <= seconds <= high", where=where, key="seconds", value=seconds)
+    try:
+        sizes = flat(row["description"])
+        one = Measurement.from_row(row)
+        one.row(samples=False)
+        json.dumps(row).encode()
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError, RecursionError) as error:
+        raise InputError(f"expected a measurement exported by `sizer store export` ({error!r})", where=where) from None
+    for name in ("batch", "m", "n", "k"):
+        if sizes[name] is not None and not _is_count(sizes[name]):
+            raise InputError("expected a whole number", where=where, key=f"description.{name}", value=sizes[name])
+    return one
+
+
+def _check(
+    row: Mapping[str, Any], checks: dict[str, Check], where: str, prefix: str = "", *, required: bool = False
+) -> None:
+    for key, (holds, expected) in checks.items():
+        value = row.get(key)
+        if (required or value is not None) and not holds(value):
+            raise InputError(f"expected {expected}", where=where, key=prefix + key, value=value)

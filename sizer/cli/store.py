@@ -128,7 +128,7 @@ def _import_datasets(path: str | None, datasets: tuple[str, ...]) -> None:
 
 def _import_lines(path: str | None, files: tuple[str, ...]) -> None:
     from shapes.files import read_text
-    from shapes.measure.imported import read_export
+    from shapes.measure.record import read_export
 
     found = [(name, list(read_export(read_text(name, MAX_IMPORT).split("\n"), name))) for name in files]
     with _open(path, create=True, write=True) as store:

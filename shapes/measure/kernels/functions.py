@@ -1,6 +1,6 @@
-"""Functions of tensors, forward and backward: the attention core through torch's kernels and flash-attn; norms, softmax,
+"""Functions of tensors, forward and backward: the attention core through torch's kernels and flash-attn.
 
-cross-entropy, activations and residual additions as torch runs them.
+Also norms, softmax, cross-entropy, activations and residual additions as torch runs them.
 """
 
 from __future__ import annotations
@@ -53,7 +53,8 @@ def _check(function: Function, reference: Function, backward: bool, tensors: Ten
     *wide, wide_gradient = (tensor.detach().to(dtype) for tensor in narrow)
     for tensor in wide:
         tensor.requires_grad_(backward)
-    got, want = (function(*inputs),), (reference(*wide),)
+    got: Tensors = (function(*inputs),)
+    want: Tensors = (reference(*wide),)
     if backward:
         got = torch.autograd.grad(got[0], inputs, gradient)
         want = torch.autograd.grad(want[0], wide, wide_gradient)
