@@ -163,7 +163,7 @@ class Measurement:
 
 
 #: What a row holds, and those of it that are no plain values.
-COLUMNS = {one.name: one for one in fields(Measurement) if one.metadata}  # type: ignore[arg-type]  # it is a dataclass
+COLUMNS = {one.name: one for one in fields(Measurement) if one.metadata}
 _NESTED = ("description", "environment", "samples", "clocks")
 _REQUIRED = ("status", "uid", "created", "flops", "bytes", "description", "environment")
 #: Key -> what it must be, of the nested ones; the first must be there.
