@@ -13,7 +13,6 @@ import yaml
 from click.testing import CliRunner
 
 from shapes.errors import InputError
-from shapes.measure import Settings
 from shapes.measure.runner import Shard
 from shapes.measure.store import Store
 from shapes.measure.suite import load_suite
@@ -80,11 +79,11 @@ def test_what_needs_a_suite_says_so(option: tuple[str, ...]) -> None:
 
 
 def test_the_search_for_a_maximum_is_one_shard_s() -> None:
-    from sizer.cli.bench import _planned
+    from sizer.cli.bench import _suites
 
-    options = {"scale": 1.0, "budget": None}
+    options: dict[str, object] = {"scale": 1.0}
     shards = [{**options, "shard": Shard(number, 3)} for number in (1, 2, 3)]
-    mamf = [_planned(SUITES / "mamf.toml", one, Settings())[0].mamf for one in shards]
+    mamf = [_suites([SUITES / "mamf.toml"], one)[0].mamf for one in shards]
     assert mamf == [("bf16", "fp8"), (), ()]
 
 

@@ -22,7 +22,7 @@ from sizer.cli.options import given, output_options, write_answer
 from sizer.ending import resumable
 
 if TYPE_CHECKING:
-    from shapes.measure import Executor, Progress, Settings
+    from shapes.measure import Executor, Progress
     from shapes.measure.suite import Suite
     from sizer.answers.bench import Bencher, Group
 
