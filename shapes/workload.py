@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import Literal, get_args
+from collections.abc import Mapping
+from dataclasses import field, fields, replace
+from typing import Any, Literal, NamedTuple, TypedDict, get_args, get_type_hints
 
-from shapes.dtypes import dtype_bytes
+from shapes.dtypes import DTYPES, dtype_bytes
 from shapes.errors import InputError, positive_int
-from shapes.finetune import check_choices
+from shapes.finetune import BASES, METHODS, check_choices
 from shapes.frozen import frozen
 from shapes.json_form import AsJson
-from shapes.recipes import DEFAULT, Recipe, load_recipe
+from shapes.recipes import DEFAULT, RECIPES, Recipe, load_recipe
 
 #: "infer" is one forward pass over whole sequences; "prefill" that of a serving engine, which needs the last position's
 #: logits alone; "decode" is one step of generating.
@@ -46,6 +47,35 @@ NOT_OVERLAPPED = ("data", "gather", "tensor", "tensor-forward", "expert", "conte
 MOST_RANKS = 2**20
 
 
+#: Titles that help lists the options under.
+_WORK, _SPLIT, _MEMORY, _SERVING, _TUNING = "Workload", "Parallelism", "Memory", "Serving", "Fine-tuning"
+_LARGEST = 2**31
+
+
+class Option(NamedTuple):
+    """How people say a field of ``Workload``: on the command line, as a keyword, in a file.
+
+    ``word``: its other name, for people, as reports and options use it (t: tp). ``most``: the largest value, from 1 on.
+    ``choices``: the values known. ``rare``: listed by ``--help-all`` alone. ``kind``: its type.
+    """
+
+    default: Any
+    help: str
+    group: str
+    word: str | None = None
+    short: str | None = None
+    most: int | None = None
+    choices: tuple[Any, ...] = ()
+    metavar: str | None = None
+    rare: bool = False
+    kind: type = str
+
+
+def option(default: Any, help: str, group: str, **said: Any) -> Any:
+    """A field that people set by an option."""
+    return field(default=default, metadata={"option": Option(default, help, group, **said)})
+
+
 @frozen
 class Workload(AsJson):
     """One microbatch's work. Symbols as in the literature: b microbatch, s tokens a sequence, t/p/d/e parallel degrees.
@@ -72,68 +102,115 @@ class Workload(AsJson):
     1 + speculative, the tokens of a request that run. ``kv_dtype``: of the cache (None: 16 bits, as the activations).
     """
 
-    b: int = 4
-    s: int = 4096
-    dtype: str = "bf16"
-    phase: RunPhase = "train"
-    t: int = 1
-    p: int = 1
-    d: int = 1
-    e: int = 1
-    zero: int = 0
-    attention: AttentionKernel = "auto"
-    checkpointing: Checkpointing = "none"
-    sequence_parallel: bool = False
-    fused_qkv: bool | None = None
-    fused_gate_up: bool | None = None
-    expert_load: float = 1.0
-    decoder_s: int | None = None
-    gpus: int | None = None
-    global_batch: int | None = None
-    cp: int = 1
-    vpp: int = 1
-    replicas: int = 1
-    recipe: str | None = None
-    finetune: str | None = None
-    lora_rank: int = 8
-    lora_targets: str | None = None
-    base: str | None = None
-    frozen_architecture: bool = False
-    context: int | None = None
-    kv_dtype: KvDtype | None = None
-    speculative: int = 0
-    optimizer: Optimizer | None = None
-    precision: PrecisionName | None = None
-    implementation: Implementation | None = None
+    b: int = option(
+        4, "Sequences a microbatch. [default: the file's, or 4]", _WORK, word="microbatch", short="-b", most=_LARGEST
+    )
+    s: int = option(
+        4096,
+        "Tokens a sequence. [default: the file's, or 4096, at most the model's longest]",
+        _WORK,
+        word="sequence",
+        short="-s",
+        most=_LARGEST,
+    )
+    dtype: str = option("bf16", "Element type. [default: the file's, or bf16]", _WORK, choices=DTYPES)
+    phase: RunPhase = option(
+        "train", "Training, a prompt (infer, prefill) or a step of generating. [default: train]", _WORK
+    )
+    t: int = option(1, "Tensor-parallel degree. [default: 1]", _SPLIT, word="tp", most=MOST_RANKS)
+    p: int = option(1, "Pipeline-parallel degree. [default: 1]", _SPLIT, word="pp", most=MOST_RANKS)
+    d: int = option(1, "Data-parallel degree. [default: 1]", _SPLIT, word="dp", most=MOST_RANKS)
+    e: int = option(1, "Expert-parallel degree. [default: 1]", _SPLIT, word="ep", most=MOST_RANKS)
+    zero: int = option(0, "ZeRO stage, 0 to 3. [default: 0]", _SPLIT, choices=(0, 1, 2, 3))
+    attention: AttentionKernel = option(
+        "auto",
+        "Attention kernel (a wrong name lists them). [default: auto, the device's usual one]",
+        _WORK,
+        metavar="KERNEL",
+    )
+    checkpointing: Checkpointing = option("none", "Activation checkpointing. [default: none]", _MEMORY)
+    sequence_parallel: bool = option(False, "Split norms over the TP group.", _SPLIT)
+    fused_qkv: bool | None = option(None, "One QKV product. [default: as the model class]", _WORK, rare=True)
+    fused_gate_up: bool | None = option(
+        None, "One gate and up product. [default: as the model class]", _WORK, rare=True
+    )
+    expert_load: float = option(
+        1.0, "Fullest expert's tokens over the mean. [default: 1.0, even routing]", _WORK, rare=True
+    )
+    decoder_s: int | None = option(
+        None, "Target tokens of an encoder-decoder.", _WORK, word="decoder_sequence", most=_LARGEST, rare=True
+    )
+    gpus: int | None = option(None, "Devices; --dp follows as GPUs / (TP x PP x CP).", _SPLIT, most=_LARGEST)
+    global_batch: int | None = option(None, "Sequences a step; gradient accumulation follows.", _WORK, most=_LARGEST)
+    cp: int = option(1, "Context-parallel degree: ranks that share a sequence. [default: 1]", _SPLIT, most=MOST_RANKS)
+    vpp: int = option(
+        1, "Chunks of layers a pipeline stage (interleaved schedule). [default: 1]", _SPLIT, most=MOST_RANKS, rare=True
+    )
+    replicas: int = option(
+        1, "HSDP: groups of ranks that each shard the model. [default: 1]", _SPLIT, most=MOST_RANKS, rare=True
+    )
+    recipe: str | None = option(
+        None, "Low-precision recipe of the products. [default: by --dtype]", _WORK, choices=RECIPES, metavar="NAME"
+    )
+    finetune: str | None = option(
+        None, f"Fine-tuning: {', '.join(METHODS)}. [default: training from scratch]", _TUNING, metavar="METHOD"
+    )
+    lora_rank: int = option(8, "Rank of LoRA's adapters. [default: 8]", _TUNING, most=MOST_RANKS, rare=True)
+    lora_targets: str | None = option(
+        None, "Matrices with adapters (commas), or all-linear. [default: peft's]", _TUNING, metavar="NAMES", rare=True
+    )
+    base: str | None = option(
+        None, f"LoRA's frozen weights: {', '.join(BASES)}. [default: by method]", _TUNING, metavar="TYPE", rare=True
+    )
+    frozen_architecture: bool = option(
+        False, "A released model: advise the workload only (--finetune implies it).", _TUNING, rare=True
+    )
+    context: int | None = option(
+        None, "Decoding: keys a request has in its cache. [default: the sequence]", _SERVING, most=_LARGEST
+    )
+    kv_dtype: KvDtype | None = option(None, "Inference: KV cache's type. [default: 16 bits]", _SERVING, rare=True)
+    speculative: int = option(0, "Decoding: drafted tokens a request and step. [default: 0]", _SERVING, rare=True)
+    optimizer: Optimizer | None = option(
+        None, "Whose states are kept (a wrong name lists them). [default: adamw]", _MEMORY, metavar="NAME"
+    )
+    precision: PrecisionName | None = option(
+        None,
+        "What parameters are kept in (a wrong name lists them). [default: by --dtype]",
+        _MEMORY,
+        metavar="NAME",
+    )
+    implementation: Implementation | None = option(
+        None,
+        "Whose kernels save activations: transformers' modules or Megatron's. [default: the file's]",
+        _MEMORY,
+        rare=True,
+    )
     compiled: bool = False
-    no_overlap: str | None = None
-    dispatcher: Dispatcher = "flex"
-    ep_overlap: bool = False
+    no_overlap: str | None = option(
+        None,
+        f"Communication not overlapped with compute: {', '.join(NOT_OVERLAPPED)}, or none. [default: the file's]",
+        _SPLIT,
+        metavar="NAMES",
+        rare=True,
+    )
+    dispatcher: Dispatcher = option(
+        "flex",
+        "Experts' tokens: flex (DeepEP, HybridEP: once a node) or alltoall (every copy). [default: flex]",
+        _SPLIT,
+        rare=True,
+    )
+    ep_overlap: bool = option(False, "Dispatch during another microbatch's compute.", _SPLIT, rare=True)
 
     def __post_init__(self) -> None:
-        for key in ("b", "s"):
-            positive_int(getattr(self, key), key, maximum=2**31)
-        for key in ("t", "p", "d", "e", "cp", "vpp", "replicas"):
-            positive_int(getattr(self, key), key, maximum=MOST_RANKS)
-        positive_int(self.lora_rank, "lora_rank", maximum=2**20)
-        for key in ("decoder_s", "gpus", "global_batch", "context"):
-            if getattr(self, key) is not None:
-                positive_int(getattr(self, key), key, maximum=2**31)
-        dtype_bytes(self.dtype)
-        for key, choices in (
-            ("phase", get_args(RunPhase)),
-            ("attention", get_args(AttentionKernel)),
-            ("checkpointing", get_args(Checkpointing)),
-            ("zero", (0, 1, 2, 3)),
-            ("kv_dtype", (None, *get_args(KvDtype))),
-            ("optimizer", (None, *get_args(Optimizer))),
-            ("precision", (None, *get_args(PrecisionName))),
-            ("implementation", (None, *get_args(Implementation))),
-            ("dispatcher", get_args(Dispatcher)),
-        ):
-            if getattr(self, key) not in choices:
-                known = ", ".join(str(choice) for choice in choices if choice is not None)
-                raise InputError(f"expected one of {known}", key=key, value=getattr(self, key))
+        for key, one in OPTIONS.items():
+            value = getattr(self, key)
+            if value is None and one.default is None:
+                continue
+            if one.most:
+                positive_int(value, key, maximum=one.most)
+            elif one.choices and value not in one.choices:
+                known = ", ".join(map(str, one.choices))
+                raise InputError(f"expected one of {known}", key=key, value=value)
         check_choices(self.finetune, self.base, self.lora_targets, train=self.train)
         if self.recipe is not None:
             self._take_the_recipes_dtype(self.recipe)
@@ -265,6 +342,98 @@ class Workload(AsJson):
     def cache_dtype(self) -> str:
         """The KV cache's element type."""
         return self.kv_dtype or ("bf16" if dtype_bytes(self.dtype) == 1 else self.dtype)
+
+
+class WorkloadKeywords(TypedDict, total=False):
+    """The fields of ``Workload`` under both their names: keywords of ``sizer.check`` and the like."""
+
+    b: int
+    microbatch: int
+    s: int
+    sequence: int
+    dtype: str
+    phase: RunPhase
+    t: int
+    tp: int
+    p: int
+    pp: int
+    d: int
+    dp: int
+    e: int
+    ep: int
+    zero: int
+    attention: AttentionKernel
+    checkpointing: Checkpointing
+    sequence_parallel: bool
+    fused_qkv: bool | None
+    fused_gate_up: bool | None
+    expert_load: float
+    decoder_s: int | None
+    decoder_sequence: int | None
+    gpus: int | None
+    global_batch: int | None
+    cp: int
+    vpp: int
+    replicas: int
+    recipe: str | None
+    finetune: str | None
+    lora_rank: int
+    lora_targets: str | None
+    base: str | None
+    frozen_architecture: bool
+    context: int | None
+    kv_dtype: KvDtype | None
+    speculative: int
+    optimizer: Optimizer | None
+    precision: PrecisionName | None
+    implementation: Implementation | None
+    compiled: bool
+    no_overlap: str | None
+    dispatcher: Dispatcher
+    ep_overlap: bool
+
+
+def _options() -> Mapping[str, Option]:
+    """Field -> its option, with the kind and the choices that its annotation has."""
+    found, hints = {}, get_type_hints(Workload)
+    for one in fields(Workload):
+        if "option" in one.metadata:
+            said: Option = one.metadata["option"]
+            parts = get_args(hints[one.name])
+            kind = parts[0] if type(None) in parts else hints[one.name]
+            literal = get_args(kind)
+            found[one.name] = said._replace(choices=said.choices or literal, kind=str if literal else kind)
+    return found
+
+
+OPTIONS = _options()
+WORKLOAD_FIELDS = tuple(one.name for one in fields(Workload))
+#: A field -> what people call it, as reports and options do; the others go by their own names.
+WORDS: dict[str, str] = {key: one.word for key, one in OPTIONS.items() if one.word is not None}
+_LETTERS = {word: letter for letter, word in WORDS.items()}
+
+
+def option_of(field: str) -> str:
+    """The command-line option of a field: t -> --tp, zero -> --zero."""
+    return "--" + WORDS.get(field, field).replace("_", "-")
+
+
+def workload_fields(asked: Mapping[str, Any]) -> dict[str, Any]:
+    """``asked`` under the fields' own names. InputError for a name that is none, and for one given in both spellings.
+
+    >>> workload_fields({"tp": 8, "b": 1})
+    {'t': 8, 'b': 1}
+    """
+    found: dict[str, Any] = {}
+    for name, value in asked.items():
+        field = _LETTERS.get(name, name)
+        if field not in WORKLOAD_FIELDS:
+            known = (f"{one} ({WORDS[one]})" if one in WORDS else one for one in sorted(WORKLOAD_FIELDS))
+            raise InputError(f"expected one of {', '.join(known)}", key=name, value=value)
+        if field in found:
+            raise InputError(f"expected {field} or {WORDS[field]}, not both", key=name, value=value)
+        found[field] = value
+    return found
 
 
 def _words(text: str | None) -> tuple[str, ...]:

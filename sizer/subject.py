@@ -18,10 +18,9 @@ from shapes.model.adapters import USUAL_OF
 from shapes.model.resize import DIMENSIONS, dimensions
 from shapes.operators import Attention, Gemm, GroupedGemm, Operator, nearest_split, operators, split_problems
 from shapes.step.stack import SoftwareStack, default_stack, load_stack
-from shapes.workload import Workload, routing_note
+from shapes.workload import WORDS, Workload, routing_note, workload_fields
 from sizer.readers import Reading, Source, UnknownModelType, load_mapping, read_config
 from sizer.readers.unread import Unread, sentences
-from sizer.workload_names import WORDS, workload_fields
 
 if TYPE_CHECKING:
     from shapes.trace import Traced

@@ -111,9 +111,9 @@ def test_statistics_count_findings_by_rule(models: Path) -> None:
     assert result.output == "    2  warning SZ101 vocab-multiple\n"
 
 
-def test_exit_zero_hides_findings_and_not_bad_input(models: Path) -> None:
-    assert run("check", ".", "--exit-zero").exit_code == 0
-    assert run("check", ".", "nowhere.json", "--exit-zero").exit_code == 2
+def test_fail_on_never_hides_findings_and_not_bad_input(models: Path) -> None:
+    assert run("check", ".", "--fail-on", "never").exit_code == 0
+    assert run("check", ".", "nowhere.json", "--fail-on", "never").exit_code == 2
 
 
 def test_slugs_go_wherever_codes_go(models: Path) -> None:
@@ -132,7 +132,7 @@ def test_extend_select_adds_to_what_the_project_selects(models: Path) -> None:
     assert codes(run("check", "odd", "--format", "json")) == []
     assert codes(run("check", "odd", "--extend-select", "SZ101", "--format", "json")) == [("odd/config.json", "SZ101")]
     extended = ("check", "odd", "--format", "json", "--extend-select")
-    assert codes(run(*extended, "SZ101", "--extend-ignore", "SZ101")) == []
+    assert codes(run(*extended, "SZ101", "--ignore", "SZ101")) == []
     assert codes(run(*extended, "SZ1", "--ignore", "SZ1")) == []
     assert codes(run(*extended, "SZ101", "--ignore", "SZ1")) == [("odd/config.json", "SZ101")]  # the longer decides
     (models / "pyproject.toml").write_text('[tool.sizer]\nselect = ["SZ104"]\nextend-select = ["SZ101"]\n')

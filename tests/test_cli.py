@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
+import click
 import jsonschema
 import pytest
 from click.testing import CliRunner, Result
 from schemas import load_schema
 
+from shapes.workload import WORDS, WORKLOAD_FIELDS, Workload, WorkloadKeywords, option_of
 from sizer.cli import COMMANDS, main
 
 CONFIGS = Path(__file__).parent / "data" / "configs"
@@ -154,6 +158,55 @@ def test_ops_explain_adds_up_to_the_operators_time() -> None:
     missing = run("ops", str(CONFIGS / "llama-3.1-8b.json"), "--explain", "nonesuch")
     assert missing.exit_code == 2
     assert "nonesuch" in missing.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "now"),
+    [
+        (("search", "--h", "1024", "--infer"), "--infer is now --phase infer"),
+        (("search", "--h", "1024", "--train"), "--train is now --phase train"),
+        (("search", "--h", "1024", "--tokens", "4096"), "--tokens is now -b and -s"),
+        (("search", "--config", str(CONFIGS / "gpt2.json")), "--config is now the CONFIG argument"),
+        (("search", "--h", "1024", "--misaligned"), "--misaligned is now --step 1"),
+        (("check", str(CONFIGS / "gpt2.json"), "--exit-zero"), "--exit-zero is now --fail-on never"),
+        (("diff", "a.json", "b.json", "--extend-ignore", "SZ101"), "--extend-ignore is now --ignore"),
+    ],
+)
+def test_a_spelling_that_went_says_the_new_one(arguments: tuple[str, ...], now: str) -> None:
+    result = run(*arguments)
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert now in result.stderr
+    assert len(result.stderr.strip().splitlines()) == 1
+
+
+def options_of(command: click.Command, path: str = "") -> Iterator[tuple[str, str]]:
+    """(command, option) of every command there is."""
+    if isinstance(command, click.Group):
+        for name in command.list_commands(context := click.Context(command)):
+            inner = command.get_command(context, name)
+            assert inner is not None
+            yield from options_of(inner, f"{path} {name}".strip())
+    yield from ((path, one.opts[-1]) for one in command.params if isinstance(one, click.Option))
+
+
+def test_help_shows_45_options_at_most_under_headings_and_help_all_the_rest() -> None:
+    of = Counter(command for command, _ in options_of(main))
+    for command in ("search", "check", "diff", "ops", "memory", "mfu"):
+        brief, whole = (run(command, word).output.partition("\nOptions:\n")[2] for word in ("--help", "--help-all"))
+        shown, listed = (sum(line.startswith("  -") for line in text.splitlines()) for text in (brief, whole))
+        assert shown <= 45
+        assert listed == of[command] + 2  # and --help, --help-all
+        assert "--dispatcher" in whole
+        assert "--dispatcher" not in brief
+        assert all(f"\n{title}:\n" in brief for title in ("Workload", "Parallelism", "Memory", "Output"))
+
+
+def test_every_field_of_a_workload_is_an_option_and_a_typed_keyword() -> None:
+    hints = get_type_hints(Workload)
+    typed = {name: hints[name] for name in WORKLOAD_FIELDS} | {word: hints[name] for name, word in WORDS.items()}
+    assert get_type_hints(WorkloadKeywords) == typed
+    offered = {option for command, option in options_of(main) if command == "check"}
+    assert {option_of(name) for name in WORKLOAD_FIELDS} - offered == {"--compiled"}  # a stack's, not a person's
 
 
 BAD: list[tuple[str, tuple[str, ...], tuple[str, ...]]] = [

@@ -24,7 +24,7 @@ PAGES = {
     "check": (("check", LLAMA, "--fail-on", "never"), 3),
     "check-several": (("check", GPT2, QWEN, "--fail-on", "never"), 7),
     "ops": (("ops", GPT2, "--phase", "decode", "--context", "512"), 2),
-    "search": (("search", "--h", "1024", "--misaligned"), 1),
+    "search": (("search", "--h", "1024", "--step", "1"), 1),
     "search-model": (("search", GPT2, "--what", "model", "--device", "h100-sxm", "--device", "mi300x"), 2),
     "memory": (("memory", GPT2, "--dp", "8", "--zero", "3"), 1),
     "plan": (("plan", GPT2, "--gpus", "8", "--global-batch", "64"), 2),

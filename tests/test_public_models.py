@@ -10,8 +10,8 @@ import pytest
 
 import sizer
 from shapes.model import AttentionShape, Block, MlpShape, ModelShape, MoeShape, Stack
+from shapes.workload import WORDS
 from sizer.checking.findings import Report
-from sizer.workload_names import WORDS
 
 MODELS: dict[str, dict[str, Any]] = tomllib.loads(
     (Path(__file__).parent / "data" / "public_models.toml").read_text(encoding="utf-8")

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from math import exp, hypot, log
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Unpack
 
 from shapes.device import DEFAULT_DEVICE, Device, load_device
 from shapes.errors import InputError
 from shapes.frozen import frozen
 from shapes.json_form import shown
 from shapes.memory import memory
+from shapes.workload import WORDS, WORKLOAD_FIELDS, WorkloadKeywords
 from sizer.answers.budgets import Budgets, Violation
 from sizer.checking.checks import report_of
 from sizer.checking.findings import SEVERITIES, PricedFinding, Report, Severity
@@ -18,7 +19,6 @@ from sizer.checking.project import Suppression
 from sizer.checking.proposals import Proposals, propose
 from sizer.printing import Printable
 from sizer.subject import Subject, read_subject
-from sizer.workload_names import WORDS, WORKLOAD_FIELDS
 
 #: Tokens that energy and cost are given for where nobody says how many: of the order that small models train on.
 DEFAULT_TOKENS = 1e12
@@ -132,7 +132,7 @@ def diff(
     price: float | None = None,
     budgets: Budgets | None = None,
     stack: str | None = None,
-    **workload: Any,
+    **workload: Unpack[WorkloadKeywords],
 ) -> Diff:
     """``old`` and ``new`` (each as for ``check``) priced beside each other on ``device``, one or several.
 

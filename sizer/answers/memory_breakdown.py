@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Unpack
 
 from shapes.device import DEFAULT_DEVICE, Device, load_device
 from shapes.errors import InputError
@@ -14,7 +14,7 @@ from shapes.memory import memory as bytes_by_component
 from shapes.model import ModelShape
 from shapes.model.trainable import trained_parameters
 from shapes.step.stack import SoftwareStack
-from shapes.workload import Workload
+from shapes.workload import Workload, WorkloadKeywords
 from sizer.batch import batch_of
 from sizer.printing import Printable
 from sizer.subject import read_subject
@@ -130,7 +130,7 @@ def memory(
     stack: str | SoftwareStack | None = None,
     loss: str | None = None,
     weight_dtype: str | None = None,
-    **workload: Any,
+    **workload: Unpack[WorkloadKeywords],
 ) -> MemoryBreakdown:
     """What takes memory of ``config`` (as for ``check``) on one device, and what fits it.
 

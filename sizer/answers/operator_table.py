@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, Unpack
 
 from shapes.cost import Cost
 from shapes.device import DEFAULT_DEVICE, Device, load_device
@@ -13,7 +14,7 @@ from shapes.json_form import shown
 from shapes.operators import Attention, CachedAttention, Operator
 from shapes.step import Pricer
 from shapes.step.stack import SoftwareStack
-from shapes.workload import Workload
+from shapes.workload import Workload, WorkloadKeywords
 from sizer.checking.checks import step_time, summary
 from sizer.checking.findings import ModelSummary, StepTime
 from sizer.printing import Printable
@@ -68,12 +69,13 @@ def ops(
     *,
     device: str | Device = DEFAULT_DEVICE,
     trace: bool = False,
+    plan: Mapping[str, str] | None = None,
     config_format: str | None = None,
     stack: str | SoftwareStack | None = None,
-    **workload: Any,
+    **workload: Unpack[WorkloadKeywords],
 ) -> OperatorTable:
     """The operators of ``config`` (as for ``check``), what each costs on ``device``, and the step of ``stack``."""
-    subject = read_subject(config, trace=trace, config_format=config_format, stack=stack, **workload)
+    subject = read_subject(config, trace=trace, plan=plan, config_format=config_format, stack=stack, **workload)
     return ops_of_subject(subject, load_device(device))
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 from shapes.cost.predict import attention_titles
 from shapes.device import DEFAULT_DEVICE, Device, load_device
@@ -12,6 +12,7 @@ from shapes.frozen import frozen
 from shapes.operators import Collective, Elementwise, needed_flops
 from shapes.step import CostSource, Pricer, Step
 from shapes.step.stack import SoftwareStack
+from shapes.workload import WorkloadKeywords
 from sizer.checking.findings import ModelSummary, Report, StepTime
 from sizer.checking.grading import PricedStep, findings_by_cause, grade
 from sizer.checking.project import Suppression, load_defaults, load_suppression
@@ -37,7 +38,7 @@ def check(
     time_limit_s: float | None = None,
     store: str | None = None,
     stack: str | SoftwareStack | None = None,
-    **workload: Any,
+    **workload: Unpack[WorkloadKeywords],
 ) -> Report:
     """Every finding of the rule catalogue on ``config``, each priced in step seconds on ``device`` (h100-sxm).
 

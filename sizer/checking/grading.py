@@ -17,6 +17,7 @@ from shapes.errors import InputError
 from shapes.frozen import frozen
 from shapes.model.resize import DIMENSIONS
 from shapes.step import Pricer, Step
+from shapes.workload import WORKLOAD_FIELDS
 from sizer.checking.findings import SEVERITIES, PricedFinding, PricedSuggestion, Severity
 from sizer.checking.proposals import (
     Objections,
@@ -29,7 +30,6 @@ from sizer.checking.proposals import (
 )
 from sizer.rules.base import Finding, Rule, Suggestion
 from sizer.subject import Subject
-from sizer.workload_names import WORKLOAD_FIELDS
 
 #: A cost alone is a warning when fixing it saves at least this share of the step.
 NOTABLE_SHARE = 0.01

@@ -24,8 +24,8 @@ from typing import Any
 from shapes.errors import InputError
 from shapes.files import read_text
 from shapes.frozen import frozen
+from shapes.workload import workload_fields
 from sizer.rules import RULES, nearest
-from sizer.workload_names import workload_fields
 
 #: Keys of the table, and of each per-file table.
 KEYS = (

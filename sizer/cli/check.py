@@ -5,185 +5,172 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
 from shapes.errors import InputError
 from sizer.cli.executors import executors, one_executor, ray_options
 from sizer.cli.options import (
-    codes,
-    config_argument,
+    Asked,
     config_options,
-    given,
+    exceeds,
+    measuring_options,
+    option,
     option_error,
     output_options,
     plot_wanted,
+    rules_options,
     stack_option,
+    subcommand,
     trace_options,
     workload_options,
     write_answer,
 )
 
 if TYPE_CHECKING:
+    from shapes.measure import Executor
     from sizer.answers.overview import Overview, Overviews
     from sizer.checking.findings import Checked, Report
 
 
-@click.command(epilog="For example: sizer check config.json --device b200 --tp 8 -b 2 -s 8192")
+@dataclass
+class _Found:
+    """What was found in the configurations so far; ``refused``: one could not be read."""
+
+    reports: list[Report] = field(default_factory=list)
+    overviews: list[Overview] = field(default_factory=list)
+    refused: bool = False
+    passed_over: int = 0
+
+
+@subcommand(epilog="For example: sizer check config.json --device b200 --tp 8 -b 2 -s 8192")
 @click.argument("configs", nargs=-1, metavar="CONFIG...")
-@click.option("--device", metavar="NAME", help="Target (`sizer devices`). [default: h100-sxm; measuring: what is here]")
+@option("--device", metavar="NAME", help="Target (`sizer devices`). [default: h100-sxm; measuring: what is here]")
 @stack_option
 @workload_options
 @config_options
 @trace_options
-@click.option("--measure", is_flag=True, help="Price by timing the operators here (needs sizer[torch]).")
-@click.option("--time-limit", type=click.FloatRange(0, min_open=True), help="Measuring: seconds a configuration.")
-@click.option("--store", metavar="FILE", help="Measuring: the database. [default: SIZER_STORE, else the user's cache]")
+@measuring_options
 @ray_options
-@click.option("--select", multiple=True, metavar="CODES", help="Only these rules (codes, prefixes or slugs; commas).")
-@click.option("--extend-select", multiple=True, metavar="CODES", help="These rules too, beside those selected.")
-@click.option("--ignore", "--extend-ignore", multiple=True, metavar="CODES", help="Not these rules.")
-@click.option("--baseline", metavar="FILE", help="Leave out the findings that this file accepts.")
-@click.option(
+@rules_options
+@option("--baseline", metavar="FILE", group="Rules", help="Leave out the findings that this file accepts.")
+@option(
     "--write-baseline",
     metavar="FILE",
+    group="Rules",
     help="Accept every finding, into this file; exit 0 (2 unwritten: bad input).",
 )
-@click.option("--models-only", is_flag=True, help="Pass over files that are no model configuration, with a note.")
-@click.option("--statistics", is_flag=True, help="Count findings by rule instead of listing them.")
-@click.option("-q", "--quiet", is_flag=True, help="Only configurations with findings; no notes.")
-@click.option("--exit-zero", is_flag=True, help="Exit 0 whatever is found (2 for bad input).")
-@click.option(
-    "--fail-on",
-    type=click.Choice(["warning", "error", "info", "never"]),
-    default="warning",
-    show_default=True,
-    help="Exit 1 on findings at or above this severity.",
-)
+@option("--statistics", is_flag=True, group="Output", help="Count findings by rule instead of listing them.")
+@option("-q", "--quiet", is_flag=True, group="Output", help="Only configurations with findings; no notes.")
 @output_options("check")
-def command(
-    configs: tuple[str, ...],
-    device: str | None,
-    stack: str | None,
-    config_format: str | None,
-    trace: bool,
-    plan: dict[str, str] | None,
-    measure: bool,
-    time_limit: float | None,
-    store: str | None,
-    ray: str | None,
-    on: str | None,
-    select: tuple[str, ...],
-    extend_select: tuple[str, ...],
-    ignore: tuple[str, ...],
-    baseline: str | None,
-    write_baseline: str | None,
-    models_only: bool,
-    statistics: bool,
-    quiet: bool,
-    exit_zero: bool,
-    fail_on: str,
-    format_: str,
-    output: str | None,
-    **workload: Any,
-) -> None:
+def command(asked: Asked) -> None:
     """Check configurations (files, directories, globs, or - for standard input) and price each finding in step time.
 
     Exit code: 0 clean, 1 findings at or above --fail-on, 2 bad input (the other files are checked all the same).
     """
-    from shapes.device import load_device
-    from sizer.checking.checks import Request
-    from sizer.checking.findings import SEVERITIES, Checked
+    from sizer.checking.findings import Checked
     from sizer.checking.project import load_defaults
-    from sizer.readers import NoModel
     from sizer.render import formats
 
-    if not configs:
+    if not asked.configs:
         raise InputError(_nothing_named())
-    if ray is not None and not measure:
-        raise InputError("expected --measure with it", key="--ray", value=ray)
+    if asked.ray is not None and not asked.measure:
+        raise InputError("expected --measure with it", key="--ray", value=asked.ray)
     known = None
-    if baseline is not None:
+    if asked.baseline is not None:
         from sizer.checking.accepted import load_accepted
 
-        known = load_accepted(baseline)
-    reports: list[Report] = []
-    overviews: list[Overview] = []
-    executor = one_executor(executors(ray, on), device) if ray is not None else None
-    refused, passed_over = False, 0
-    project = load_defaults(configs[0])
-    fail_on = _unless_given("fail_on", fail_on, project.fail_on)
-    format_ = _unless_given("format_", format_, project.format)
-    if format_ not in formats("check"):
-        raise InputError(f"expected one of {', '.join(formats('check'))}", key="format", value=format_)
-    for config, unread in _expanded(configs):
-        try:
-            if unread is not None:
-                raise unread
-            request = Request(
-                device,
-                stack,
-                codes(select),
-                codes(ignore),
-                codes(extend_select),
-                given(workload),
-                {"trace": trace, "plan": plan, "config_format": config_format},
-            )
-            settled = request.settle(config, config_argument(config))
-            if measure:
-                from sizer.checking.measured import check_measured
-
-                executor = executor or one_executor(executors(None, on), device)
-                reports.append(
-                    check_measured(
-                        settled.subject, executor, device, settled.suppression, time_limit_s=time_limit, store=store
-                    )
-                )
-            else:
-                reports.append(settled.check())
-            if format_ == "html" or plot_wanted():
-                from sizer.answers.overview import overview
-
-                overviews.append(overview(settled.subject, load_device(reports[-1].device), reports[-1]))
-        except NoModel as error:
-            passed_over += models_only
-            refused |= not models_only
-            if not (quiet and models_only):
-                note = f"{error.where}: no model configuration, passed over" if models_only else option_error(error)
-                click.echo(f"sizer: {note}", err=True)
-        except InputError as error:
-            # One file that cannot be read hides nothing of the others.
-            click.echo(f"sizer: {option_error(error)}", err=True)
-            refused = True
-    if write_baseline is not None:
-        if refused:
-            sys.exit(2)  # half a baseline would accept half of what is there
-        from sizer.checking.accepted import write_accepted
-
-        number = write_accepted(reports, write_baseline)
-        click.echo(f"{number} finding{'s' if number != 1 else ''} accepted in {write_baseline}", err=True)
-        sys.exit(0)
-    accepted = 0
+        known = load_accepted(asked.baseline)
+    executor = one_executor(executors(asked.ray, asked.on), asked.device) if asked.ray is not None else None
+    project = load_defaults(asked.configs[0])
+    asked.fail_on = _unless_given("fail_on", asked.fail_on, project.fail_on)
+    asked.format_ = _unless_given("format_", asked.format_, project.format)
+    if asked.format_ not in formats("check"):
+        raise InputError(f"expected one of {', '.join(formats('check'))}", key="format", value=asked.format_)
+    found = _checked(asked, executor)
+    if asked.write_baseline is not None:
+        _accept(found, asked.write_baseline)
+    reports, accepted = found.reports, 0
     if known is not None:
         pairs = [known.new_in(report) for report in reports]
         reports, accepted = [report for report, _ in pairs], sum(number for _, number in pairs)
-    checked = Checked(tuple(reports), accepted, passed_over)
-    shown = replace(checked, reports=tuple(one for one in reports if one.findings or not quiet))
-    if not shown.reports and refused:
-        sys.exit(2)  # all that is to be said was
-    if statistics:
-        write_answer("check --statistics", shown, None, output)
-    elif shown.reports or format_ != "text":
-        write_answer("check", shown, format_, output, seen=_pages(overviews, shown) if overviews else None)
-    if refused:
+    checked = Checked(tuple(reports), accepted, found.passed_over)
+    _show(asked, found, checked)
+    if found.refused:
         sys.exit(2)
-    worst = checked.worst()
-    above = worst is not None and fail_on != "never" and SEVERITIES.index(worst) <= SEVERITIES.index(fail_on)
-    if above and not exit_zero:
+    if exceeds(checked.worst(), asked.fail_on):
         sys.exit(1)
+
+
+def _checked(asked: Asked, executor: Executor | None) -> _Found:
+    """Every configuration named, checked; one that cannot be read is said, and hides nothing of the others."""
+    from sizer.readers import NoModel
+
+    found = _Found()
+    for config, unread in _expanded(asked.configs):
+        try:
+            if unread is not None:
+                raise unread
+            executor = _check_one(asked, config, executor, found)
+        except NoModel as error:
+            found.passed_over += asked.models_only
+            found.refused |= not asked.models_only
+            if not (asked.quiet and asked.models_only):
+                passed = f"{error.where}: no model configuration, passed over"
+                click.echo(f"sizer: {passed if asked.models_only else option_error(error)}", err=True)
+        except InputError as error:
+            click.echo(f"sizer: {option_error(error)}", err=True)
+            found.refused = True
+    return found
+
+
+def _check_one(asked: Asked, config: str, executor: Executor | None, found: _Found) -> Executor | None:
+    """Add the report of one configuration; what measured it measures the next one too."""
+    from sizer.checking.checks import Request
+
+    reading = {name: getattr(asked, name) for name in ("trace", "plan", "config_format")}
+    request = Request(asked.device, asked.stack, workload=asked.workload, reading=reading, **asked.suppression())
+    settled = request.settle(config, asked.source(config))
+    if asked.measure:
+        from sizer.checking.measured import check_measured
+
+        executor = executor or one_executor(executors(None, asked.on), asked.device)
+        limits = {"time_limit_s": asked.time_limit_s, "store": asked.store}
+        report = check_measured(settled.subject, executor, asked.device, settled.suppression, **limits)
+    else:
+        report = settled.check()
+    found.reports.append(report)
+    if asked.format_ == "html" or plot_wanted():
+        from shapes.device import load_device
+        from sizer.answers.overview import overview
+
+        found.overviews.append(overview(settled.subject, load_device(report.device), report))
+    return executor
+
+
+def _accept(found: _Found, path: str) -> None:
+    """Write a baseline and end: half a one would accept half of what there is."""
+    from sizer.checking.accepted import write_accepted
+
+    if found.refused:
+        sys.exit(2)
+    number = write_accepted(found.reports, path)
+    click.echo(f"{number} finding{'s' if number != 1 else ''} accepted in {path}", err=True)
+    sys.exit(0)
+
+
+def _show(asked: Asked, found: _Found, checked: Checked) -> None:
+    shown = replace(checked, reports=tuple(one for one in checked.reports if one.findings or not asked.quiet))
+    if not shown.reports and found.refused:
+        return  # all that is to be said was
+    if asked.statistics:
+        write_answer("check --statistics", shown, None, asked.output)
+    elif shown.reports or asked.format_ != "text":
+        seen = _pages(found.overviews, shown) if found.overviews else None
+        write_answer("check", shown, asked.format_, asked.output, seen=seen)
 
 
 def _pages(overviews: list[Overview], shown: Checked) -> Overviews:

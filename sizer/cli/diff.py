@@ -14,24 +14,29 @@ from shapes.device import DEFAULT_DEVICE
 from shapes.errors import InputError
 from sizer.cli.numbers import QUANTITY
 from sizer.cli.options import (
-    codes,
-    given,
+    Asked,
+    exceeds,
+    option,
     option_error,
     output_options,
+    price_option,
+    rules_options,
     stack_option,
+    subcommand,
     workload_options,
     write_answer,
 )
 from sizer.cli.versions import Pair, Version, of_git, of_paths
 
 if TYPE_CHECKING:
+    from sizer.answers.diff import Diff
     from sizer.checking.checks import Settled
 
 
-@click.command()
+@subcommand()
 @click.argument("paths", nargs=-1, metavar="[OLD NEW | --git REV [PATH...]]")
-@click.option("--git", "revision", metavar="REV", help="Old is what this git revision holds, new what is here.")
-@click.option(
+@option("--git", "revision", metavar="REV", help="Old is what this git revision holds, new what is here.")
+@option(
     "--device",
     "devices",
     multiple=True,
@@ -39,91 +44,68 @@ if TYPE_CHECKING:
     help=f"Target (`sizer devices`); several allowed. [default: {DEFAULT_DEVICE}]",
 )
 @stack_option
-@workload_options
-@click.option("--select", multiple=True, metavar="CODES", help="Only these rules (codes, prefixes or slugs).")
-@click.option("--extend-select", multiple=True, metavar="CODES", help="These rules too, beside those selected.")
-@click.option("--ignore", "--extend-ignore", multiple=True, metavar="CODES", help="Not these rules.")
-@click.option(
+@option(
     "--tokens",
     type=QUANTITY,
     metavar="N",
     help="Give kWh (and cost) of this many tokens. [default: 1e12; serving: 1e6]",
 )
-@click.option("--price", type=float, metavar="AMOUNT", help="The price of a device hour: give the tokens' cost.")
-@click.option("--max-step-regression", metavar="PERCENT", help="Exit 1 where a token takes longer by more: 1%.")
-@click.option("--max-memory", metavar="BYTES", help="Exit 1 where a device needs more: 72GiB, or 90% of what it has.")
-@click.option(
-    "--fail-on",
-    type=click.Choice(["warning", "error", "info", "never"]),
-    default="warning",
-    show_default=True,
-    help="Exit 1 on findings added at or above this severity.",
-)
-@click.option("--models-only", is_flag=True, help="Pass over files that are no model configuration, with a note.")
+@price_option
+@option("--max-step-regression", metavar="PERCENT", help="Exit 1 where a token takes longer by more: 1%.")
+@option("--max-memory", metavar="BYTES", help="Exit 1 where a device needs more: 72GiB, or 90% of what it has.")
+@workload_options
+@rules_options
 @output_options("diff")
-def command(
-    paths: tuple[str, ...],
-    revision: str | None,
-    devices: tuple[str, ...],
-    stack: str | None,
-    select: tuple[str, ...],
-    extend_select: tuple[str, ...],
-    ignore: tuple[str, ...],
-    tokens: float | None,
-    price: float | None,
-    max_step_regression: str | None,
-    max_memory: str | None,
-    fail_on: str,
-    models_only: bool,
-    format_: str,
-    output: str | None,
-    **workload: Any,
-) -> None:
+def command(asked: Asked) -> None:
     """Price a change of configurations: step, MFU, memory, energy and cost, findings added and fixed.
 
     Exit code: 0, 1 for a broken budget (options, or [tool.sizer.budgets]) or findings added, 2 bad input.
     """
-    from shapes.device import load_device
-    from sizer.answers.budgets import budgets_of
-    from sizer.answers.diff import Diff, compare, diff_of, tokens_of
-    from sizer.checking.checks import Request
-    from sizer.checking.findings import SEVERITIES
+    from sizer.answers.diff import Diff, tokens_of
 
-    amount = tokens_of(tokens, given(workload))
+    amount = tokens_of(asked.tokens, asked.workload)
     parts: list[Diff] = []
     notes: list[str] = []
     refused = False
-    for pair in _pairs(paths, revision, models_only):
+    for pair in _pairs(asked.paths, asked.revision, asked.models_only):
         try:
-            device = devices[0] if devices else None
-            request = Request(device, stack, codes(select), codes(ignore), codes(extend_select), given(workload))
-            read = partial(request.settle, _of(pair))
-            sides = _read(pair, read, notes)
-            if sides is None:
-                continue
-            table, where = _budget_table(_of(pair))
-            budgets = budgets_of(table, max_step_regression=max_step_regression, max_memory=max_memory, where=where)
-            old, new = (replace(side.subject, where=pair.path) if side is not None else None for side in sides)
-            one = next(side for side in sides if side)  # either's device and rules: the project's are one
-            targets = [one.device, *(load_device(name) for name in devices[1:])]
-            found = compare(old, new, targets, (one.suppression, one.suppression), amount, price)
-            parts.append(diff_of([found], budgets, amount, price))
+            found = _compared(asked, pair, amount, notes)
+            parts += [found] if found is not None else []
         except InputError as error:
             click.echo(f"sizer: {option_error(error)}", err=True)
             refused = True
-    if not parts and revision is not None and not refused:
-        notes.append(f"no model configuration differs from {revision}")
+    if not parts and asked.revision is not None and not refused:
+        notes.append(f"no model configuration differs from {asked.revision}")
     files, violations = ([one for part in parts for one in getattr(part, name)] for name in ("files", "violations"))
-    answer = Diff(tuple(files), amount, price, tuple(violations), tuple(notes))
+    answer = Diff(tuple(files), amount, asked.price, tuple(violations), tuple(notes))
     if files or not refused:
-        write_answer("diff", answer, format_, output)
+        write_answer("diff", answer, asked.format_, asked.output)
     if refused:
         sys.exit(2)
-    worst = answer.worst_added()
-    if violations or (
-        fail_on != "never" and worst is not None and SEVERITIES.index(worst) <= SEVERITIES.index(fail_on)
-    ):
+    if violations or exceeds(answer.worst_added(), asked.fail_on):
         sys.exit(1)
+
+
+def _compared(asked: Asked, pair: Pair, amount: float, notes: list[str]) -> Diff | None:
+    """One configuration's comparison; None, with a note, for what nobody named and that is no configuration."""
+    from shapes.device import load_device
+    from sizer.answers.budgets import budgets_of
+    from sizer.answers.diff import compare, diff_of
+    from sizer.checking.checks import Request
+
+    devices = asked.devices
+    request = Request(devices[0] if devices else None, asked.stack, workload=asked.workload, **asked.suppression())
+    sides = _read(pair, partial(request.settle, _of(pair)), notes)
+    if sides is None:
+        return None
+    table, where = _budget_table(_of(pair))
+    limits = {name: getattr(asked, name) for name in ("max_step_regression", "max_memory")}
+    budgets = budgets_of(table, where=where, **limits)
+    old, new = (replace(side.subject, where=pair.path) if side is not None else None for side in sides)
+    one = next(side for side in sides if side)  # either's device and rules: the project's are one
+    targets = [one.device, *(load_device(name) for name in devices[1:])]
+    found = compare(old, new, targets, (one.suppression, one.suppression), amount, asked.price)
+    return diff_of([found], budgets, amount, asked.price)
 
 
 def _pairs(paths: tuple[str, ...], revision: str | None, models_only: bool) -> Iterator[Pair]:

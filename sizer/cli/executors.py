@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from shapes.errors import InputError
+from sizer.cli.options import option, several
 
 if TYPE_CHECKING:
     from shapes.device import Device
@@ -19,16 +20,23 @@ if TYPE_CHECKING:
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-def ray_options(function: F) -> F:
-    """``--ray`` and ``--on``, passed on as ``ray`` and ``on``; None where not given."""
-    function = click.option(
-        "--on", metavar="TYPES", help="With --ray: types of accelerators, how many: H100:2,A100:1. [default: all]"
-    )(function)
-    return click.option(
+#: ``--ray`` and ``--on``, passed on as ``ray`` and ``on``; None where not given.
+ray_options = several(
+    option(
         "--ray",
         metavar="ADDRESS",
+        group="Measuring",
+        rare=True,
         help="Measure on a Ray cluster's accelerators: auto, or HOST:PORT of its head (needs sizer[ray]).",
-    )(function)
+    ),
+    option(
+        "--on",
+        metavar="TYPES",
+        group="Measuring",
+        rare=True,
+        help="With --ray: types of accelerators, how many: H100:2,A100:1. [default: all]",
+    ),
+)
 
 
 def executors(

@@ -2,65 +2,52 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import click
 
-from shapes.errors import InputError
 from sizer.cli.options import (
-    config_argument,
+    Asked,
     config_options,
     device_option,
-    given,
-    option_error,
+    option,
     output_options,
     stack_option,
+    subcommand,
     workload_options,
     write_answer,
 )
 
 
-@click.command()
+@subcommand()
 @click.argument("config")
 @device_option
+@stack_option
 @workload_options
-@click.option(
+@option(
     "--loss",
+    group="Memory",
     help="Cross-entropy: fp32 (transformers'), in-place (Megatron's), fused (16-bit). [default: as --stack or kernels]",
 )
-@stack_option
-@click.option("--weights", "weight_dtype", metavar="DTYPE", help="Weights' type with --phase infer (int4 too).")
+@option(
+    "--weights", "weight_dtype", metavar="DTYPE", group="Memory", help="Weights' type with --phase infer (int4 too)."
+)
 @config_options
 @output_options("memory")
-def command(
-    config: str,
-    device: str,
-    loss: str | None,
-    stack: str | None,
-    weight_dtype: str | None,
-    config_format: str | None,
-    format_: str,
-    output: str | None,
-    **workload: Any,
-) -> None:
+def command(asked: Asked) -> None:
     """Say what takes memory on one device, what fits it and the largest microbatch, any integer.
 
     Exit code 1: the workload does not fit the device.
     """
     from sizer.answers.memory_breakdown import memory
 
-    try:
-        found = memory(
-            config_argument(config),
-            device=device,
-            config_format=config_format,
-            stack=stack,
-            loss=loss,
-            weight_dtype=weight_dtype,
-            **given(workload),
-        )
-    except InputError as error:
-        raise option_error(error) from None
-    write_answer("memory", found, format_, output)
+    found = memory(
+        asked.source(asked.config),
+        device=asked.device,
+        config_format=asked.config_format,
+        stack=asked.stack,
+        loss=asked.loss,
+        weight_dtype=asked.weight_dtype,
+        **asked.workload,
+    )
+    write_answer("memory", found, asked.format_, asked.output)
     if not found.memory.fits:
         raise SystemExit(1)

@@ -1,4 +1,4 @@
-"""Options that several commands share: the device, the workload and where output goes."""
+"""Options that several commands share, how help lists them, and where output goes."""
 
 from __future__ import annotations
 
@@ -7,23 +7,20 @@ import re
 import shutil
 import sys
 from collections.abc import Callable
-from typing import Any, TypeVar, get_args
+from functools import wraps
+from types import SimpleNamespace
+from typing import Any, TypeVar
 
 import click
 
 from shapes.device import DEFAULT_DEVICE
-from shapes.dtypes import DTYPES
 from shapes.errors import InputError
 from shapes.files import write_whole
-from shapes.finetune import BASES, METHODS
-from shapes.kernels import CHOICES
-from shapes.recipes import RECIPES
-from shapes.workload import NOT_OVERLAPPED, Dispatcher, Implementation, KvDtype, RunPhase
+from shapes.workload import OPTIONS, WORKLOAD_FIELDS, option_of
 from sizer.cli.numbers import COUNT
 from sizer.ending import give_up_output
 from sizer.render import draw, drawn, formats, render
 from sizer.render.page import Page, plain, unlinked
-from sizer.workload_names import WORKLOAD_FIELDS, option_of
 
 #: All but the line feed, the tab and the colours of ``_coloured``: what could forge or hide a line on a terminal.
 _CONTROL = re.compile(
@@ -42,161 +39,288 @@ _PROGRAMS = ("iTerm.app", "vscode", "WezTerm", "ghostty", "Hyper")
 COLOURS = {"error": "red", "warning": "yellow", "info": "cyan"}
 
 
-def device_option(function: F) -> F:
-    """``--device``: a device's name or alias, passed on as ``device``."""
-    return click.option(
-        "--device",
-        default=DEFAULT_DEVICE,
-        show_default=True,
-        metavar="NAME",
-        help="Target accelerator (`sizer devices`).",
-    )(function)
+#: How help groups options; those without a group are of the command alone, and come first.
+HEADINGS = (
+    "Options",
+    "Model",
+    "Limits",
+    "Workload",
+    "Parallelism",
+    "Memory",
+    "Serving",
+    "Fine-tuning",
+    "Rules",
+    "Measuring",
+    "Output",
+)
+#: Spellings that went -> what says the same.
+REMOVED = {
+    "--config": "the CONFIG argument",
+    "--train": "--phase train",
+    "--infer": "--phase infer",
+    "--tokens": "-b and -s",
+    "--misaligned": "--step 1",
+    "--exit-zero": "--fail-on never",
+    "--extend-ignore": "--ignore",
+}
 
 
-def stack_option(function: F) -> F:
-    """``--stack``: a software stack's name, passed on as ``stack``; None where not given."""
-    return click.option(
-        "--stack",
-        metavar="NAME",
-        help="Software stack that runs the step (a name of shapes/stacks or a .toml). [default: by the file's format]",
-    )(function)
+class Option(click.Option):
+    """An option that help lists under ``group``; a ``rare`` one is listed by ``--help-all`` alone."""
+
+    def __init__(self, *names: Any, group: str = HEADINGS[0], rare: bool = False, **said: Any) -> None:
+        super().__init__(*names, **said)
+        self.group, self.rare = group, rare
 
 
-def workload_options(function: F) -> F:
-    """The workload: every option a field of ``Workload``, passed on under that name; None where not given."""
-    options = (
-        click.option("-b", "--microbatch", "b", type=COUNT, help="Sequences a microbatch. [default: the file's, or 4]"),
-        click.option(
-            "-s",
-            "--sequence",
-            "s",
-            type=COUNT,
-            help="Tokens a sequence. [default: the file's, or 4096, at most the model's longest]",
-        ),
-        click.option("--decoder-sequence", "decoder_s", type=int, help="Target tokens of an encoder-decoder."),
-        click.option("--dtype", type=click.Choice(DTYPES), help="Element type. [default: the file's, or bf16]"),
-        click.option("--tp", "t", type=int, help="Tensor-parallel degree. [default: 1]"),
-        click.option("--pp", "p", type=int, help="Pipeline-parallel degree. [default: 1]"),
-        click.option("--dp", "d", type=int, help="Data-parallel degree. [default: 1]"),
-        click.option("--ep", "e", type=int, help="Expert-parallel degree. [default: 1]"),
-        click.option("--cp", type=int, help="Context-parallel degree: ranks that share a sequence. [default: 1]"),
-        click.option("--vpp", type=int, help="Chunks of layers a pipeline stage (interleaved schedule). [default: 1]"),
-        click.option("--replicas", type=int, help="HSDP: groups of ranks that each shard the model. [default: 1]"),
-        click.option("--gpus", type=COUNT, help="Devices; --dp follows as GPUs / (TP x PP x CP)."),
-        click.option(
-            "--no-overlap",
-            metavar="NAMES",
-            help=f"Communication beside no computing, of {', '.join(NOT_OVERLAPPED)}, or none. [default: the file's]",
-        ),
-        click.option("--global-batch", type=COUNT, help="Sequences a step; gradient accumulation follows."),
-        click.option("--zero", type=click.IntRange(0, 3), help="ZeRO stage. [default: 0]"),
-        click.option(
-            "--attention",
-            type=click.Choice(CHOICES),
-            metavar="KERNEL",
-            help=f"Attention kernel: {', '.join(CHOICES)}. [default: auto, the device's usual one]",
-        ),
-        click.option(
-            "--recipe", type=click.Choice(RECIPES), help="Low-precision recipe of the products. [default: by --dtype]"
-        ),
-        click.option(
-            "--phase",
-            type=click.Choice(get_args(RunPhase)),
-            help="What is run: training, a prompt (infer, prefill) or a step of generating. [default: train]",
-        ),
-        click.option(
-            "--context", type=COUNT, help="Decoding: keys a request has in its cache. [default: the sequence]"
-        ),
-        click.option(
-            "--kv-dtype", type=click.Choice(get_args(KvDtype)), help="Inference: KV cache's type. [default: 16 bits]"
-        ),
-        click.option(
-            "--speculative", type=click.IntRange(0), help="Decoding: drafted tokens a request and step. [default: 0]"
-        ),
-        click.option(
-            "--checkpointing",
-            type=click.Choice(["none", "selective", "full"]),
-            help="Activation checkpointing. [default: none]",
-        ),
-        click.option("--sequence-parallel/--no-sequence-parallel", default=None, help="Split norms over the TP group."),
-        click.option("--fused-qkv/--no-fused-qkv", default=None, help="One QKV product. [default: as the model class]"),
-        click.option(
-            "--fused-gate-up/--no-fused-gate-up",
-            default=None,
-            help="One gate and up product. [default: as the model class]",
-        ),
-        click.option(
-            "--finetune", metavar="METHOD", help=f"Fine-tuning: {', '.join(METHODS)}. [default: training from scratch]"
-        ),
-        click.option("--lora-rank", type=int, help="Rank of LoRA's adapters. [default: 8]"),
-        click.option(
-            "--lora-targets", metavar="NAMES", help="Matrices with adapters (commas), or all-linear. [default: peft's]"
-        ),
-        click.option("--base", metavar="TYPE", help=f"LoRA's frozen weights: {', '.join(BASES)}. [default: by method]"),
-        click.option(
-            "--frozen-architecture",
-            is_flag=True,
-            default=None,
-            help="A released model: advise the workload only (--finetune implies it).",
-        ),
-        click.option(
-            "--optimizer", metavar="NAME", help="Whose states are kept (a wrong name lists them). [default: adamw]"
-        ),
-        click.option(
-            "--precision",
-            metavar="NAME",
-            help="What parameters are kept in (a wrong name lists them). [default: by --dtype]",
-        ),
-        click.option(
-            "--implementation",
-            type=click.Choice(get_args(Implementation)),
-            help="Whose kernels save activations: transformers' modules or Megatron's. [default: the file's]",
-        ),
-        click.option(
-            "--expert-load", type=float, help="Fullest expert's tokens over the mean. [default: 1.0, even routing]"
-        ),
-        click.option(
-            "--dispatcher",
-            type=click.Choice(get_args(Dispatcher)),
-            help="Experts' tokens: flex (DeepEP, HybridEP: once a node) or alltoall (every copy). [default: flex]",
-        ),
-        click.option("--ep-overlap", is_flag=True, default=None, help="Dispatch beside another batch's computing."),
-    )
-    for option in reversed(options):
-        function = option(function)
-    return function
+def option(*names: str, **said: Any) -> Callable[[F], F]:
+    """An option of a command, as ``click.option`` has it, under ``group`` and perhaps ``rare``."""
+    return click.option(*names, cls=Option, **said)
 
 
-def trace_options(function: F) -> F:
-    """``--trace`` and ``--tp-plan``, passed on as ``trace`` and ``plan`` (a mapping, or None where not given)."""
-    function = click.option(
+def several(*options: Callable[[F], F]) -> Callable[[F], F]:
+    """Options that belong together, as one decorator."""
+
+    def decorate(function: F) -> F:
+        for one in reversed(options):
+            function = one(function)
+        return function
+
+    return decorate
+
+
+def _help_all(context: click.Context, _parameter: click.Parameter, asked: bool) -> None:
+    if asked and not context.resilient_parsing:
+        context.meta["sizer.help_all"] = True
+        click.echo(context.get_help())
+        context.exit()
+
+
+_HELP_ALL = Option(
+    ["--help-all"],
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_help_all,
+    help="Show the rarer options too.",
+    group="Output",
+)
+
+
+class Command(click.Command):
+    """A command whose help groups its options, and which says what a spelling that went is called now."""
+
+    def get_params(self, ctx: click.Context) -> list[click.Parameter]:
+        found = super().get_params(ctx)
+        return [*found, _HELP_ALL] if any(getattr(one, "rare", False) for one in found) else found
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        try:
+            return super().parse_args(ctx, args)
+        except click.NoSuchOption as error:
+            if error.option_name not in REMOVED:
+                raise
+            raise click.UsageError(f"{error.option_name} is now {REMOVED[error.option_name]}", ctx) from None
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        listed: dict[str, list[tuple[str, str]]] = {title: [] for title in HEADINGS}
+        for one in self.get_params(ctx):
+            record = one.get_help_record(ctx) if isinstance(one, click.Option) else None
+            if record is not None and (ctx.meta.get("sizer.help_all") or not getattr(one, "rare", False)):
+                listed["Output" if "--help" in one.opts else getattr(one, "group", HEADINGS[0])].append(record)
+        for title, records in listed.items():
+            if records:
+                with formatter.section(title):
+                    formatter.write_dl(records)
+
+
+class Asked(SimpleNamespace):
+    """A command's options by name. ``workload``: those that were given of the fields of ``Workload``."""
+
+    workload: dict[str, Any]
+
+    def source(self, config: str) -> object:
+        """What a CONFIG argument names, with ``--set`` and ``--training``: its path, or standard input of "-"."""
+        from sizer.readers import Source
+        from sizer.readers.settings import parse_setting
+
+        settings = dict(parse_setting(text) for text in self.set)
+        if config == "-":
+            return Source("<stdin>", settings, self.training, read_standard_input())
+        return Source(config, settings, self.training) if settings or self.training else config
+
+    def suppression(self) -> dict[str, Any]:
+        """Rules' codes as people type them, several an option with commas between."""
+        return {
+            name: tuple(code.strip() for value in getattr(self, name) for code in value.split(",") if code.strip())
+            for name in ("select", "extend_select", "ignore")
+        }
+
+
+def subcommand(**said: Any) -> Callable[[Callable[[Asked], None]], Command]:
+    """A command of a function that takes its options as one object; its errors name options, not fields."""
+
+    def decorate(function: Callable[[Asked], None]) -> Command:
+        @wraps(function)
+        def called(**options: Any) -> None:
+            workload = {name: options.pop(name) for name in OPTIONS if name in options}
+            try:
+                function(Asked(workload=given(workload), **options))
+            except InputError as error:
+                raise option_error(error) from None
+
+        return click.command("command", cls=Command, **said)(called)
+
+    return decorate
+
+
+class Known(click.Choice):  # type: ignore[type-arg] # generic from click 8.2 on
+    """A choice that a completion offers, whose refusal is this program's own line."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if value not in self.choices:
+            key = param.opts[-1] if param is not None else None
+            raise InputError(f"expected one of {', '.join(self.choices)}", key=key, value=value)
+        return value
+
+
+def workload_option(field: str, **other: Any) -> Callable[[F], F]:
+    """The option of one field of ``Workload``; ``other`` replaces what its declaration says."""
+    one, name = OPTIONS[field], option_of(field)
+    said: dict[str, Any] = {"default": None, "help": one.help, "group": one.group, "rare": one.rare}
+    if one.kind is bool:
+        name = f"{name}/--no-{name[2:]}"
+    else:
+        choice = one.choices and one.kind is str
+        said["type"] = Known(one.choices) if choice else COUNT if one.kind is int else one.kind
+        said["metavar"] = one.metavar
+    return option(*([one.short] if one.short else []), name, field, **said | other)
+
+
+#: Every option a field of ``Workload``, passed on under that name; None where not given.
+workload_options = several(*(workload_option(field) for field in OPTIONS))
+device_option = option(
+    "--device",
+    default=DEFAULT_DEVICE,
+    show_default=True,
+    metavar="NAME",
+    help="Target accelerator (`sizer devices`).",
+)
+#: A software stack's name; None where not given.
+stack_option = option(
+    "--stack",
+    metavar="NAME",
+    help="Software stack that runs the step (a name of shapes/stacks or a .toml). [default: by the file's format]",
+)
+trace_options = several(
+    option(
+        "--trace", is_flag=True, group="Model", help="List operators by tracing the model class (needs sizer[trace])."
+    ),
+    option(
         "--tp-plan",
         "plan",
         multiple=True,
         metavar="GLOB=STYLE",
-        callback=_plan,
+        callback=lambda context, parameter, values: _plan(values),
+        group="Model",
+        rare=True,
         help="With --trace: how modules are split over --tp, colwise or rowwise. [default: transformers' own plan]",
-    )(function)
-    return click.option(
-        "--trace", is_flag=True, help="List operators by tracing the model class (needs sizer[trace])."
-    )(function)
+    ),
+)
+config_options = several(
+    option("--config-format", metavar="NAME", group="Model", rare=True, help="The file's format. [default: detected]"),
+    option(
+        "--set",
+        multiple=True,
+        metavar="KEY=VALUE",
+        group="Model",
+        help="Replace or add a key of the file (a script's variable too); several allowed.",
+    ),
+    option(
+        "--training",
+        multiple=True,
+        metavar="FILE",
+        group="Model",
+        help="A trainer's settings for the workload: ds_config.json, accelerate's YAML, TrainingArguments' JSON.",
+    ),
+)
+rules_options = several(
+    option(
+        "--select",
+        multiple=True,
+        metavar="CODES",
+        group="Rules",
+        help="Only these rules (codes, prefixes or slugs; commas).",
+    ),
+    option(
+        "--extend-select",
+        multiple=True,
+        metavar="CODES",
+        group="Rules",
+        rare=True,
+        help="These rules too, with those selected.",
+    ),
+    option("--ignore", multiple=True, metavar="CODES", group="Rules", help="Not these rules."),
+    option(
+        "--fail-on",
+        type=click.Choice(["warning", "error", "info", "never"]),
+        default="warning",
+        show_default=True,
+        group="Rules",
+        help="Exit 1 on findings (of a comparison: added) at or above this severity.",
+    ),
+    option(
+        "--models-only",
+        is_flag=True,
+        group="Output",
+        help="Pass over files that are no model configuration, with a note.",
+    ),
+)
+measuring_options = several(
+    option(
+        "--measure/--predict",
+        default=None,
+        group="Measuring",
+        help="Time it here (needs sizer[torch]), or predict whatever hardware is here.",
+    ),
+    option(
+        "--time-limit",
+        "time_limit_s",
+        type=click.FloatRange(0, min_open=True),
+        group="Measuring",
+        help="Seconds to measure a configuration for.",
+    ),
+    option(
+        "--store",
+        metavar="FILE",
+        group="Measuring",
+        rare=True,
+        help="Measurements' database. [default: SIZER_STORE, else the user's cache folder]",
+    ),
+)
+price_option = option(
+    "--price", type=float, metavar="AMOUNT", help="The price of a device hour: gives the tokens' cost."
+)
 
 
-def _plan(_context: click.Context, _parameter: click.Parameter, values: tuple[str, ...]) -> dict[str, str] | None:
+def _plan(values: tuple[str, ...]) -> dict[str, str] | None:
     for value in values:
         if "=" not in value:
             raise InputError("expected GLOB=colwise or GLOB=rowwise", key="--tp-plan", value=value)
     return {glob: style for glob, _, style in (value.rpartition("=") for value in values)} or None
 
 
+def exceeds(worst: str | None, fail_on: str) -> bool:
+    """Whether a finding at ``worst`` severity is one that ``--fail-on`` fails on."""
+    from sizer.checking.findings import SEVERITIES
+
+    levels: tuple[str, ...] = SEVERITIES
+    return worst is not None and fail_on != "never" and levels.index(worst) <= levels.index(fail_on)
+
+
 def given(values: dict[str, Any]) -> dict[str, Any]:
     """The options a person gave: those that are not None."""
     return {key: value for key, value in values.items() if value is not None}
-
-
-def codes(values: tuple[str, ...]) -> tuple[str, ...]:
-    """Rules' codes as people type them, several an option with commas between."""
-    return tuple(code.strip() for value in values for code in value.split(",") if code.strip())
 
 
 def option_error(error: InputError) -> InputError:
@@ -210,23 +334,37 @@ def output_options(command: str) -> Callable[[F], F]:
     """``--format``, of which the registry holds the names (the first is the default), and ``--output``."""
     names = formats(command)
 
-    def decorate(function: F) -> F:
-        if drawn(command):
-            function = click.option(
+    shown = [
+        option(
+            "--format",
+            "format_",
+            type=click.Choice(names),
+            default=names[0],
+            show_default=True,
+            group="Output",
+            help="Format.",
+        ),
+        option(
+            "-o",
+            "--output",
+            type=click.Path(dir_okay=False),
+            metavar="FILE",
+            group="Output",
+            help="Write here, not to the terminal.",
+        ),
+    ]
+    if drawn(command):
+        shown.append(
+            option(
                 "--plot",
                 metavar="FILE",
                 expose_value=False,
                 callback=_picture,
+                group="Output",
                 help="Draw the page's charts too: .png, .svg or .pdf (needs sizer[plot]).",
-            )(function)
-        function = click.option(
-            "-o", "--output", type=click.Path(dir_okay=False), metavar="FILE", help="Write here, not to the terminal."
-        )(function)
-        return click.option(
-            "--format", "format_", type=click.Choice(names), default=names[0], show_default=True, help="Format."
-        )(function)
-
-    return decorate
+            )
+        )
+    return several(*shown)
 
 
 def _picture(context: click.Context, _parameter: click.Parameter, path: str | None) -> None:
@@ -332,46 +470,3 @@ def read_standard_input() -> str:
     if sys.stdin is None:
         raise InputError("standard input is closed", where="<stdin>")
     return decode(sys.stdin.buffer.read(MAX_BYTES + 1), "<stdin>")
-
-
-def config_options(function: F) -> F:
-    """``--config-format`` (passed on), and ``--set`` and ``--training``, which ``config_argument`` reads."""
-    options = (
-        click.option("--config-format", metavar="NAME", help="The file's format. [default: detected]"),
-        click.option(
-            "--set",
-            multiple=True,
-            metavar="KEY=VALUE",
-            expose_value=False,
-            callback=_kept,
-            help="Replace or add a key of the file (a script's variable too); several allowed.",
-        ),
-        click.option(
-            "--training",
-            multiple=True,
-            metavar="FILE",
-            expose_value=False,
-            callback=_kept,
-            help="A trainer's settings for the workload: ds_config.json, accelerate's YAML, TrainingArguments' JSON.",
-        ),
-    )
-    for option in reversed(options):
-        function = option(function)
-    return function
-
-
-def _kept(context: click.Context, parameter: click.Parameter, values: tuple[str, ...]) -> None:
-    context.meta[f"sizer.{parameter.name}"] = values
-
-
-def config_argument(config: str) -> object:
-    """What the CONFIG argument names, with ``--set`` and ``--training``: its path, or standard input when it is "-"."""
-    from sizer.readers import Source
-    from sizer.readers.settings import parse_setting
-
-    meta = click.get_current_context().meta
-    settings = dict(parse_setting(text) for text in meta.get("sizer.set", ()))
-    training = meta.get("sizer.training", ())
-    if config == "-":
-        return Source("<stdin>", settings, training, read_standard_input())
-    return Source(config, settings, training) if settings or training else config

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 from shapes.device import DEFAULT_DEVICE, Device, load_device
 from shapes.errors import InputError, positive_int
 from shapes.step.stack import SoftwareStack, load_stack
-from shapes.workload import Workload
+from shapes.workload import Workload, WorkloadKeywords, workload_fields
 from sizer.searching.baseline import DEFAULT_B, DEFAULT_S, OPTIONS, Baseline, Scope, sequences
 from sizer.searching.objective import DEFAULT_OBJECTIVE, find_objective
 from sizer.searching.ranked import SearchResult
@@ -17,7 +17,6 @@ from sizer.searching.run import find
 from sizer.searching.source import Predicted, Source
 from sizer.searching.space import Limits
 from sizer.searching.two_budgets import Budgets
-from sizer.workload_names import workload_fields
 
 if TYPE_CHECKING:
     from shapes.measure.executor import Executor
@@ -31,6 +30,23 @@ _MEASURING = ("strategy", "regret", "confidence", "time_limit_s", "store")
 _SCHEDULES = {"vpp": 1, "no_overlap": None, "ep_overlap": False}
 #: A budget past this is a typing error.
 MOST_PARAMETERS = 1e18
+
+
+class SearchKeywords(WorkloadKeywords, total=False):
+    """Further keywords of ``search``: the baseline's dimensions, those of measuring, the workload's fields."""
+
+    d_ff: int | None
+    heads: int | None
+    kv_heads: int | None
+    layers: int | None
+    vocab: int | None
+    gemm_only: bool
+    tokens: int
+    strategy: str | None
+    regret: float | None
+    confidence: float | None
+    time_limit_s: float | None
+    store: str | None
 
 
 def search(
@@ -48,7 +64,7 @@ def search(
     stack: str | SoftwareStack | None = None,
     serving: Mapping[str, Any] | None = None,
     training_budget: float | None = None,
-    **options: Any,
+    **options: Unpack[SearchKeywords],
 ) -> SearchResult:
     """The fastest neighbours of a baseline, predicted, or with ``measure`` measured on the device at hand.
 
@@ -73,13 +89,14 @@ def search(
     >>> search(h=4096).best.change["d_ff"] % 32
     0
     """
-    dimensions = {name: options.pop(name, None) for name in _DIMENSIONS}
-    measuring = {name: value for name in _MEASURING if (value := options.pop(name, None)) is not None}
+    rest: dict[str, Any] = {**options}
+    dimensions = {name: rest.pop(name, None) for name in _DIMENSIONS}
+    measuring = {name: value for name in _MEASURING if (value := rest.pop(name, None)) is not None}
     what = what or ("model" if params is not None else "swiglu")
     _used(what, config, params, dimensions)
-    scope: Scope = "product" if options.pop("gemm_only", False) else ("model" if config is not None else "mlp")
-    tokens = options.pop("tokens", None)
-    workload = workload_fields(options)
+    scope: Scope = "product" if rest.pop("gemm_only", False) else ("model" if config is not None else "mlp")
+    tokens = rest.pop("tokens", None)
+    workload = workload_fields(rest)
     if workload.get("phase") == "decode":
         raise InputError("expected train or prefill: `sizer check` prices a decode step", key="phase", value="decode")
     if tokens is not None:
@@ -168,7 +185,7 @@ def _source(
 
 
 def swiglu_width(
-    hidden: int, *, device: str | Device = DEFAULT_DEVICE, tolerance: float = 0.01, **workload: Any
+    hidden: int, *, device: str | Device = DEFAULT_DEVICE, tolerance: float = 0.01, **workload: Unpack[WorkloadKeywords]
 ) -> int:
     """The fastest width of a gated MLP within ``tolerance`` of 8h/3's parameters, predicted on ``device``.
 
@@ -179,8 +196,7 @@ def swiglu_width(
     11008
     """
     target, width = load_device(device), 8 * positive_int(hidden, "hidden") // 3
-    workload = workload_fields(workload)
-    settled = Workload(**{"b": DEFAULT_B, "s": DEFAULT_S, **workload})
+    settled = Workload(**{"b": DEFAULT_B, "s": DEFAULT_S, **workload_fields(workload)})
     aligned, slack = target.alignment_elements(settled.dtype) * settled.t, int(width * tolerance)
     steps = [aligned * shards for shards in (8, 4, 2, 1)]
     reached = [step for step in steps if (width + slack) // step * step >= max(1, width - slack)]

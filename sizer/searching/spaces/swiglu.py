@@ -49,7 +49,7 @@ def _alone(baseline: Baseline, device: Device, limits: Limits, note: str) -> Spa
     misaligned = sum(value % step != 0 for value in range(low, high + 1))
     excluded = {
         f"--tolerance {limits.tolerance:.2%}": len(found) - len(near) - (width in found),
-        f"multiples of {step}" + ("" if limits.step else " (--misaligned takes every integer)"): misaligned,
+        f"multiples of {step}" + ("" if limits.step else " (--step 1 takes every integer)"): misaligned,
     }
     if not near:
         if not len(found):
