@@ -21,10 +21,10 @@ from shapes.memory import (
     smallest_tp,
     weight_bytes,
 )
-from shapes.memory.allocator import lost
 from shapes.memory.modules import layer_tape
 from shapes.memory.moments import Gradients, Moment, Step, moments
 from shapes.memory.tape import Tape
+from shapes.memory.training import lost
 from shapes.model import AttentionShape, Block, MlaShape, MlpShape, ModelShape, MoeShape, Stack
 from shapes.model.stages import Stage
 from shapes.workload import Workload

@@ -9,9 +9,10 @@ import pytest
 from shapes.memory import Memory, memory
 from shapes.memory.listing import declared, line_of, listing
 from shapes.memory.modules import layer_tape
-from shapes.memory.moments import Elements, Gradients, Moment, Step, moments
+from shapes.memory.moments import Gradients, Moment, Step, moments
 from shapes.memory.tape import Tape
 from shapes.model import AttentionShape, Block, MlpShape, ModelShape, MoeShape, Stack
+from shapes.model.stages import ShardParameters
 from shapes.workload import Workload
 
 STAY, NEW = Gradients(True, "", 4), Gradients(False, "", 4)
@@ -161,10 +162,10 @@ def test_new_gradients_grow_from_layer_to_layer_while_activations_go() -> None:
     model, w = llama(4), Workload(b=1, s=16)
     (backward,) = moments_of(Step(model, w), NEW, "backward of a layer")
     layer = 4 * 256 * 256 + 3 * 256 * 1024 + 2 * 256
-    assert backward.gradients == Elements(1000 * 256 + 3 * layer)  # the head's and three layers'
+    assert backward.gradients == ShardParameters(1000 * 256 + 3 * layer)  # the head's and three layers'
     (last,) = moments_of(Step(model, w), NEW, "optimizer's step")
     assert last.gradients.dense == model.parameters
-    assert moments_of(Step(model, w), NEW, "at the loss")[0].gradients == Elements()
+    assert moments_of(Step(model, w), NEW, "at the loss")[0].gradients == ShardParameters()
     assert moments_of(Step(model, w), STAY, "at the loss")[0].gradients.dense == model.parameters
 
 
@@ -252,8 +253,8 @@ def test_the_embeddings_norm_and_dropout_are_saved_on_the_first_stage() -> None:
 def test_zero_2_divides_gradients_of_experts_over_the_ranks_that_hold_them() -> None:
     w = Workload(d=8, e=4, zero=2)
     # 100 x 4 bytes over 8 ranks, 80 x 4 over the 8 / 4 that hold the same experts.
-    assert Step(mixture(), w).gradient_bytes(Elements(100, 80)) == 50 + 160
-    assert Step(mixture(), replace(w, zero=1)).gradient_bytes(Elements(100, 80)) == 400 + 320
+    assert Step(mixture(), w).gradient_bytes(ShardParameters(100, 80)) == 50 + 160
+    assert Step(mixture(), replace(w, zero=1)).gradient_bytes(ShardParameters(100, 80)) == 400 + 320
 
 
 # A step's components.

@@ -8,10 +8,10 @@ from shapes.memory.breakdown import (
     memory,
     weight_bytes,
 )
-from shapes.memory.component import Component
 from shapes.memory.fitting import Saved, Saving, largest_microbatch, possible_savings, savings, smallest_pp, smallest_tp
 from shapes.memory.modules import CHECKED
 from shapes.memory.moments import Gradients, Moment
+from shapes.memory.training import Component
 from shapes.model.parameters import ParameterTensor
 from shapes.model.stages import parameter_tensors
 from shapes.model.states import OPTIMIZERS, PRECISIONS, default_precision, optimizer_state_bytes, precision_named

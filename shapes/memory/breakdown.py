@@ -9,11 +9,9 @@ from shapes.device import Device, load_device
 from shapes.dtypes import BYTES
 from shapes.errors import InputError
 from shapes.frozen import frozen
-from shapes.memory.allocator import allocator
-from shapes.memory.component import Component
 from shapes.memory.modules import LOSSES, Loss, buffer_bytes, layer_tape, style_of
 from shapes.memory.moments import Gradients, Step
-from shapes.memory.training import Recipe, Update, communication, microbatches_of, training
+from shapes.memory.training import Component, Recipe, Update, allocator, communication, microbatches_of, training
 from shapes.model import AttentionShape, MlaShape, ModelShape
 from shapes.model.adapters import has_adapters
 from shapes.model.parameters import ParameterTensor, parameter_count
@@ -109,75 +107,66 @@ def memory(
     workload = workload.without_context_parallelism()
     if loss is not None and loss not in LOSSES:
         raise InputError(f"expected one of {', '.join(LOSSES)}", key="loss", value=loss)
-    limit = _device_bytes(device)
     # Adapters are kept in fp32 and run under autocast (peft's autocast_adapter_dtype).
-    optimizer = optimizer or workload.optimizer or "adamw"
-    implementation = implementation or workload.implementation or "huggingface"
     names = precision or workload.precision or ("fp32" if has_adapters(workload) else default_precision(workload))
-    recipe = Recipe(precision_named(names), optimizer, implementation, microbatches, dropout_mask_bytes, update, loss)
+    recipe = Recipe(
+        precision_named(names),
+        optimizer or workload.optimizer or "adamw",
+        implementation or workload.implementation or "huggingface",
+        microbatches,
+        dropout_mask_bytes,
+        update,
+        loss,
+    )
+    limit = None if device is None else device_bytes(device)
     stages: tuple[Stage, ...] = ("last",) if workload.p == 1 else ("first", "last")
-    best: Memory | None = None
+    found = []
     for stage in stages:
         tensors = parameter_tensors(model, workload, stage)
-        flat = implementation == "megatron" or workload.zero > 0 or not workload.train
-        overhead = tuple(_overhead(workload, context_bytes))
-        layers = sum(block.count for _, blocks in stage_kinds(model, workload.p, stage) for block in blocks)
-        if buffers := buffer_bytes(model, style_of(model, implementation), layers):
-            overhead += (Component("buffers", buffers, f"the class's own, of {model.max_positions} positions"),)
-        if context_bytes:  # without a device there is no caching allocator
-            overhead += (allocator(tensors, precision_named(names), flat=flat),)
+        overhead = tuple(_overhead(model, workload, stage, recipe, context_bytes))
+        named = (parameter_count(tensors), names, recipe.optimizer, recipe.implementation, limit)
         if workload.train:
             step = training(model, workload, stage, recipe)
             always = sum(part.bytes for part in overhead)
-            found = Memory(
-                step.parts + overhead,
-                stage,
-                parameter_count(tensors),
-                names,
-                optimizer,
-                implementation,
-                limit,
-                step.moment,
-                tuple((name, size + always) for name, size in step.moments),
-                step.gradients,
-            )
+            totals = tuple((name, size + always) for name, size in step.moments)
+            found.append(Memory(step.parts + overhead, stage, *named, step.moment, totals, step.gradients))
         else:
-            parts = tuple(_inference(model, workload, stage, tensors, weight_dtype, implementation))
-            found = Memory(parts + overhead, stage, parameter_count(tensors), names, optimizer, implementation, limit)
-        if best is None or found.total_bytes > best.total_bytes:
-            best = found
-    assert best is not None
-    return best
+            parts = tuple(_inference(model, workload, stage, recipe, weight_dtype))
+            found.append(Memory(parts + overhead, stage, *named))
+    return max(found, key=lambda one: one.total_bytes)
 
 
-def _device_bytes(device: str | Device | None) -> int | None:
-    if device is None:
-        return None
+def device_bytes(device: str | Device) -> int:
     return (load_device(device) if isinstance(device, str) else device).memory.bytes
 
 
-def _overhead(workload: Workload, context_bytes: int) -> Iterator[Component]:
+def _overhead(
+    model: ModelShape, workload: Workload, stage: Stage, recipe: Recipe, context_bytes: int
+) -> Iterator[Component]:
+    """What is there beside a step's own tensors."""
     devices = workload.t * workload.p * max(workload.d, workload.e)
     distributed = DISTRIBUTED_BYTES if devices > 1 and context_bytes else 0
     text = "CUDA context and kernels (0.5 to 2 GiB)" + (" and torch.distributed (1 to 2 GiB)" if distributed else "")
     yield Component("framework", context_bytes + distributed, text)
+    layers = sum(block.count for _, blocks in stage_kinds(model, workload.p, stage) for block in blocks)
+    if buffers := buffer_bytes(model, style_of(model, recipe.implementation), layers):
+        yield Component("buffers", buffers, f"the class's own, of {model.max_positions} positions")
+    if context_bytes:  # without a device there is no caching allocator
+        flat = recipe.implementation == "megatron" or workload.zero > 0 or not workload.train
+        yield allocator(parameter_tensors(model, workload, stage), recipe.precision, flat=flat)
 
 
 def _inference(
-    model: ModelShape,
-    workload: Workload,
-    stage: Stage,
-    tensors: tuple[ParameterTensor, ...],
-    weight_dtype: str | None,
-    implementation: Implementation,
+    model: ModelShape, workload: Workload, stage: Stage, recipe: Recipe, weight_dtype: str | None
 ) -> Iterator[Component]:
     dtype = weight_dtype or ("bf16" if workload.dtype == "tf32" else workload.dtype)
     if dtype not in WEIGHT_DTYPES:
         raise InputError(f"expected one of {', '.join(WEIGHT_DTYPES)}", key="weight_dtype", value=dtype)
+    tensors = parameter_tensors(model, workload, stage)
     n = parameter_count(tensors)
     yield Component("weights", weight_bytes(tensors, dtype), f"{n:,} parameters in {dtype}")
     yield Component("kv_cache", *_kv_cache(model, workload, stage))
-    e, step = workload.activation_bytes, Step(model, workload, implementation)
+    e, step = workload.activation_bytes, Step(model, workload, recipe.implementation)
     forward = 0
     for stack, blocks in stage_kinds(model, workload.p, stage):
         sizes = step.sizes(sequence_length(model, stack, workload))
@@ -187,7 +176,7 @@ def _inference(
     rows = positions * -(-model.vocab // workload.t) if model.head else 0
     which = "the step's" if workload.decode else "the last position's"
     yield Component("logits", rows * (e + 4), f"{which}, b x v, and their fp32 copy")
-    yield Component("communication", *communication(model, replace(workload, zero=0, d=1), precision_named("bf16"), n))
+    yield Component("communication", *communication(model, replace(workload, zero=0, d=1), recipe, n))
 
 
 def weight_bytes(tensors: tuple[ParameterTensor, ...], dtype: str) -> int:

@@ -7,10 +7,10 @@ from dataclasses import field, replace
 from math import gcd, isqrt
 from typing import Any
 
-from shapes.device import Device, load_device
+from shapes.device import Device
 from shapes.errors import InputError
 from shapes.frozen import frozen
-from shapes.memory.breakdown import memory
+from shapes.memory.breakdown import device_bytes, memory
 from shapes.memory.training import microbatches_of
 from shapes.model import ModelShape
 from shapes.workload import Workload
@@ -164,4 +164,4 @@ def _limit(device: str | Device | None, limit_bytes: int | None) -> int:
         return limit_bytes
     if device is None:
         raise InputError("expected a device or a limit in bytes", key="device")
-    return (load_device(device) if isinstance(device, str) else device).memory.bytes
+    return device_bytes(device)

@@ -8,49 +8,20 @@ activation is.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import lru_cache
 
 from shapes.frozen import frozen
 from shapes.json_form import shown
-from shapes.memory.modules import Loss, Sizes, alibi_in_fp32, layer_tape, masked, style_of, tail_tape
+from shapes.memory.modules import Loss, Sizes, Style, alibi_in_fp32, layer_tape, masked, style_of, tail_tape
 from shapes.memory.tape import INPUT, Tape
 from shapes.model import Block, ModelShape
 from shapes.model.adapters import has_adapters, layers_train, widened
-from shapes.model.parameters import ParameterTensor
-from shapes.model.stages import Stage, stage_runs
+from shapes.model.stages import ShardParameters, Stage, counted, stage_runs
 from shapes.model.trainable import trained_block, trained_ends, trained_tensors
 from shapes.operators.lower import sequence_length
 from shapes.workload import Implementation, Workload
-
-
-@frozen
-class Elements:
-    """Parameters, experts apart: under ZeRO those are divided over other ranks than the rest."""
-
-    dense: int = 0
-    experts: int = 0
-
-    def __add__(self, other: Elements) -> Elements:
-        return Elements(self.dense + other.dense, self.experts + other.experts)
-
-    def __sub__(self, other: Elements) -> Elements:
-        return Elements(self.dense - other.dense, self.experts - other.experts)
-
-    def times(self, number: int) -> Elements:
-        return Elements(self.dense * number, self.experts * number)
-
-
-def elements(tensors: Iterable[ParameterTensor]) -> Elements:
-    """Parameters of ``tensors``, ZeRO not applied."""
-    dense = experts = 0
-    for tensor in tensors:
-        if tensor.expert:
-            experts += tensor.copies * tensor.elements
-        else:
-            dense += tensor.copies * tensor.elements
-    return Elements(dense, experts)
 
 
 @frozen
@@ -64,7 +35,7 @@ class Moment:
     saved: int
     logits: int
     temporary: int
-    gradients: Elements
+    gradients: ShardParameters
 
     @property
     def bytes(self) -> int:
@@ -99,7 +70,7 @@ class _Layer:
     backward: int
     returned: int
     window: int | None
-    gradients: Elements
+    gradients: ShardParameters
     unneeded: int
 
 
@@ -121,7 +92,7 @@ class Step:
     loss: Loss | None = None
     trained_element: int = 4
 
-    def gradient_bytes(self, there: Elements) -> int:
+    def gradient_bytes(self, there: ShardParameters) -> int:
         """One rank's bytes of these parameters' gradients, which ZeRO shards from stage 2 on."""
         workload, each = self.workload, self.gradient_element
         d, expert_d = (workload.d, workload.expert_d) if workload.zero >= 2 else (1, 1)
@@ -131,6 +102,10 @@ class Step:
     def fused_wgrad(self) -> bool:
         """Whether a layer's product adds its weight's gradient to the buffer itself (gradient accumulation fusion)."""
         return self.implementation == "megatron" and self.workload.zero < 3 and layers_train(self.workload)
+
+    @property
+    def style(self) -> Style:
+        return style_of(self.model, self.implementation)
 
     @property
     def first(self) -> bool:
@@ -148,7 +123,7 @@ class Step:
         stored = 1 if workload.dtype in ("fp8", "mxfp8", "nvfp4") else e
         wide = 4 if widened(workload) else e
         return Sizes(
-            style_of(self.model, self.implementation),
+            self.style,
             workload,
             rows,
             whole,
@@ -175,97 +150,112 @@ def moments(step: Step, gradients: Gradients, *, updated: int = 0) -> tuple[Mome
         # Checkpointing would ask for the embedding's gradient (enable_input_require_grads).
         saved -= step.in_flight * kinds[runs[0][0]].unneeded
     model, workload = step.model, step.workload
-    everything = elements(trained_tensors(model, workload, step.stage))
-    made = everything if gradients.stay else Elements()
+    everything = counted(trained_tensors(model, workload, step.stage))
+    made = everything if gradients.stay else ShardParameters()
     found = [Moment("end of the forward", saved, 0, 0, made)]
     if step.last and model.head:
-        tape = tail_tape(model, step.sizes(sequence_length(model, model.main, workload)), loss=True)
-        found.append(Moment("at the loss", saved, _backward(tape, 4, step, gradients), 0, made))
-    ends = elements(trained_ends(model, workload, step.stage))
-    e = workload.activation_bytes
-    embedding = -(-model.vocab // workload.t) * (model.embedding_dim or model.hidden) * e
-    tied_head = embedding if model.tied and model.head and step.last and layers_train(workload) else 0
+        found.append(Moment("at the loss", saved, _tail(_alone(step), gradients), 0, made))
+    update = Moment("optimizer's step", 0, 0, updated, everything)
     if workload.finetune == "frozen-base":
-        return (*found, Moment("optimizer's step", 0, 0, updated, everything))
-    found += _backward_moments(step, kinds, runs, saved, made, None if gradients.stay else ends, tied_head)
+        return (*found, update)
+    embedding = -(-model.vocab // workload.t) * (model.embedding_dim or model.hidden) * workload.activation_bytes
+    tied_head = embedding if model.tied and model.head and step.last and layers_train(workload) else 0
+    found += _of_layers(step, kinds, runs, saved, made, gradients, tied_head)
     if step.first and model.vocab and layers_train(workload):
         # A tied matrix meets its head's gradient here: both and their sum, which is the one that stays.
-        front = elements(model.front_tensors(workload.t))
         total = embedding * (3 if tied_head else 1)
-        there = made if gradients.stay else everything - front
-        found.append(Moment("gradient of the embedding", min(saved, total), 0, max(0, total - saved), there))
-    found.append(Moment("optimizer's step", 0, 0, updated, everything))
-    return tuple(found)
+        there = made if gradients.stay else everything - counted(model.front_tensors(workload.t))
+        found.append(_moment("gradient of the embedding", total, saved, there))
+    return (*found, update)
 
 
-def _backward_moments(
+def _moment(name: str, alive: int, saved: int, there: ShardParameters) -> Moment:
+    """Of the bytes ``alive``, no more than the forward ``saved`` are said to be saved."""
+    return Moment(name, min(alive, saved), 0, max(0, alive - saved), there)
+
+
+def _of_layers(
     step: Step,
     kinds: Sequence[_Layer],
     runs: Sequence[tuple[int, int]],
     saved: int,
-    made: Elements,
-    ends: Elements | None,
+    made: ShardParameters,
+    gradients: Gradients,
     tied_head: int,
 ) -> Iterator[Moment]:
     """The fullest forward and backward of a layer of each kind: what is saved shrinks from layer to layer, gradients
 
-    grow. ``made``: gradients that are there all the time; ``ends``: of what is behind the layers, where new ones stay
-    (None: they are added to ``made``).
+    grow, unless they are added to those that are there all the time, ``made``. ``tied_head``: bytes of a tied matrix's
+    gradient of the head.
     """
-    workload, masks = step.workload, _masks(step)
-    again = ", its forward run again" if workload.checkpointing != "none" else ""
+    masks, keeps = _masks(step), _keeps_masks(step)
+    again = ", its forward run again" if step.workload.checkpointing != "none" else ""
     name = f"backward of a layer{again}: gradients of activations and of one weight"
-    below, grown = saved, ends or Elements()
-    fullest: dict[tuple[str, int], tuple[int, int, Elements]] = {}
+    below, none = saved, ShardParameters()
+    grown = none if gradients.stay else counted(trained_ends(step.model, step.workload, step.stage))
+    fullest: dict[tuple[str, int], tuple[int, int, ShardParameters]] = {}
 
-    def look(name: str, place: int, alive: int, there: Elements) -> None:
+    def look(name: str, place: int, alive: int, there: ShardParameters) -> None:
         size = alive + step.gradient_bytes(there)
         if (name, place) not in fullest or size > fullest[name, place][0]:
             fullest[name, place] = size, alive, there
 
     for index, (place, count) in reversed(list(enumerate(runs))):
         layer = kinds[place]
-        # A mask goes when the last layer has read it.
-        if _keeps_masks(step):
-            read = {kinds[one].window for one, _ in runs[: index + 1]}
-            gone = sum(size for window, size in masks.items() if window not in read)
-        else:
-            gone = 0
+        new = none if gradients.stay else layer.gradients
+        # A mask goes when the last layer has read it: those that outlive the forward in the backward.
+        read = {kinds[one].window for one, _ in runs[: index + 1]} if keeps else masks
+        gone = sum(size for window, size in masks.items() if window not in read)
         # Within a run of equal layers both change evenly: its ends are the extremes.
-        for done in {0, count - 1} if ends is not None else {0}:
-            there = grown + layer.gradients.times(done)
-            look(name, place, below - gone - (done + 1) * layer.saved + layer.backward + tied_head, there)
+        for done in sorted({0, count - 1}):
+            alive = below - gone - (done + 1) * layer.saved + layer.backward + tied_head
+            look(name, place, alive, grown + new.times(done))
         before = kinds[runs[index - 1][0] if count == 1 else place].returned if index or count > 1 else 0
-        held = 0 if _keeps_masks(step) else sum(masks.values())
-        look("forward of a layer", place, below - layer.saved + layer.forward + before + held, Elements())
+        held = 0 if keeps else sum(masks.values())
+        look("forward of a layer", place, below - layer.saved + layer.forward + before + held, none)
         below -= layer.saved * count
-        if ends is not None:
-            grown += layer.gradients.times(count)
+        grown += new.times(count)
     for (name, _), (_, alive, there) in fullest.items():
-        yield Moment(name, min(alive, saved), 0, max(0, alive - saved), made + there)
+        yield _moment(name, alive, saved, made + there)
 
 
 def _kinds(step: Step, gradients: Gradients) -> tuple[list[_Layer], tuple[tuple[int, int], ...]]:
     """The stage's kinds of layers, and its runs of equal layers in order: (which kind, so many)."""
     kinds, runs = stage_runs(step.model, step.workload.p, step.stage)
-    workload = step.workload
-    # What a layer keeps knows no other ranks, stages or steps: a plan asks for it again and again.
-    alone = replace(
-        workload,
-        d=workload.e,
-        p=1,
-        vpp=1,
-        replicas=1,
-        zero=3 if workload.zero == 3 else 0,
-        gpus=None,
-        global_batch=None,
-    )
-    alike = replace(step, workload=alone, stage="last", in_flight=1)
+    alone = _alone(step)
     layers = [
-        _layer(alike, replace(block, count=1), stack.hidden, sequence_length(step.model, stack, workload), gradients)
+        _layer(
+            alone, replace(block, count=1), stack.hidden, sequence_length(step.model, stack, step.workload), gradients
+        )
         for stack, block in kinds
     ]
     return layers, runs
+
+
+def _alone(step: Step) -> Step:
+    """The step as its layers see it, without other ranks, stages and steps: a plan asks for those again and again."""
+    return replace(
+        step,
+        workload=replace(
+            step.workload,
+            d=step.workload.e,
+            p=1,
+            vpp=1,
+            replicas=1,
+            zero=3 if step.workload.zero == 3 else 0,
+            gpus=None,
+            global_batch=None,
+        ),
+        stage="last",
+        in_flight=1,
+    )
+
+
+@lru_cache(maxsize=256)
+def _tail(step: Step, gradients: Gradients) -> int:
+    """The fullest moment of the final norm, head and loss."""
+    sizes = step.sizes(sequence_length(step.model, step.model.main, step.workload))
+    return _backward(tail_tape(step.model, sizes, loss=True), 4, step, gradients)
 
 
 @lru_cache(maxsize=1024)
@@ -286,7 +276,7 @@ def _layer(step: Step, block: Block, hidden: int, s: int, gradients: Gradients) 
         backward=backward,
         returned=tape.returned if full else 0,
         window=block.attention.window if block.attention else None,
-        gradients=elements(trained_block(block, hidden, workload)),
+        gradients=counted(trained_block(block, hidden, workload)),
         unneeded=tape.unneeded_bytes(),
     )
 
@@ -313,7 +303,7 @@ def _embedding(step: Step) -> int:
     leaf = has_adapters(workload) and workload.checkpointing == "full"
     for stack in step.model.stacks:
         channels = workload.b * sequence_length(step.model, stack, workload) * stack.hidden
-        if stack.blocks[0].dropout and "no-embedding-dropout" not in style_of(step.model, step.implementation):
+        if stack.blocks[0].dropout and "no-embedding-dropout" not in step.style:
             total += channels * step.mask
         total += channels * workload.activation_bytes if stack.embedding_norm else 0
         total += channels * workload.activation_bytes if leaf and (stack.positions or stack.blocks[0].dropout) else 0
@@ -335,7 +325,7 @@ def _keeps_masks(step: Step) -> bool:
 
     fused core given a bias save them.
     """
-    style, attention = style_of(step.model, step.implementation), step.model.attention
+    style, attention = step.style, step.model.attention
     if step.workload.checkpointing == "full" or attention is None:
         return True
     if step.workload.attention == "eager":
@@ -350,7 +340,7 @@ def _masks(step: Step) -> dict[int | None, int]:
     if step.implementation == "megatron":
         return {}
     workload, eager = step.workload, step.workload.attention == "eager"
-    style = style_of(step.model, step.implementation)
+    style = step.style
     cores = [block.attention for _, block in step.model.all_blocks() if block.attention]
     windows = {core.window for core in cores if eager or masked(style, core, workload.s)}
     # The fused core's is one for all sequences.

@@ -10,15 +10,14 @@ from typing import Literal
 
 from shapes.finetune import BASES
 from shapes.frozen import frozen
-from shapes.memory.component import Component
 from shapes.memory.modules import Loss
 from shapes.memory.moments import Gradients, Moment, Step, moments
 from shapes.model import ModelShape, MoeShape
 from shapes.model.adapters import base_of, layers_train, widened
 from shapes.model.parameters import ParameterTensor, block_tensors, parameter_count
-from shapes.model.stages import Stage, parameter_tensors, stage_kinds
+from shapes.model.stages import ShardParameters, Stage, counted, parameter_tensors, stage_kinds
 from shapes.model.states import OPTIMIZER_NOTES, Precision, optimizer_state_bytes
-from shapes.model.trainable import trained_shard, trained_tensors
+from shapes.model.trainable import trained_tensors
 from shapes.workload import Implementation, Workload
 
 #: DeepSpeed ZeRO's reduce and gather buckets, elements (deepspeed.ai/docs/config-json, reduce_bucket_size).
@@ -29,6 +28,15 @@ ZERO_BUCKET_ELEMENTS = 5 * 10**8
 #: temporary of all of them; a loop over tensors, two of the largest (the square root and the quotient) and the quotient
 #: of the one before, whose name is bound until the next is there (torch/optim/adam.py, _single_tensor_adam).
 Update = Literal["fused", "foreach", "loop"]
+
+
+@frozen
+class Component:
+    """Bytes of one component of a device's memory, and the formula with its numbers."""
+
+    name: str
+    bytes: int
+    formula: str
 
 
 @frozen
@@ -77,19 +85,10 @@ class Training:
 
 def training(model: ModelShape, workload: Workload, stage: Stage, recipe: Recipe) -> Training:
     """Components of one stage's step. Raises InputError for an unknown optimizer."""
-    tensors = parameter_tensors(model, workload, stage)
-    trained = trained_tensors(model, workload, stage)
-    states = tuple(
-        _states(tensors, workload, recipe)
-        if layers_train(workload)
-        else _tuned_states(tensors, trained, workload, recipe)
-    )
-    in_flight = 1
-    if workload.p > 1 and stage == "first":
-        # Interleaved chunks keep (p - 1) / (p vpp) more of the stage in flight (Korthikanti et al. 2205.05198, 4.2.3).
-        interleaved = -(-(workload.p - 1) // workload.vpp) if workload.vpp > 1 else 0
-        most = workload.p + interleaved
-        in_flight = min(most, microbatches_of(workload, recipe.microbatches) or most)
+    tensors, trained = (of(model, workload, stage) for of in (parameter_tensors, trained_tensors))
+    states = (_states if layers_train(workload) else _tuned_states)(tensors, trained, workload, recipe)
+    precision, gradients = recipe.precision, gradients_of(workload, recipe)
+    in_flight = _in_flight(workload, stage, recipe)
     step = Step(
         model,
         workload,
@@ -97,50 +96,60 @@ def training(model: ModelShape, workload: Workload, stage: Stage, recipe: Recipe
         stage,
         in_flight,
         recipe.mask,
-        recipe.precision.gradients,
+        precision.gradients,
         recipe.loss,
-        recipe.precision.weights,
+        precision.weights,
     )
-    gradients = gradients_of(workload, recipe)
-    packed = model.moe.experts // workload.e if model.moe is not None and recipe.implementation == "huggingface" else 1
-    updated = _update_bytes(trained, trained_shard(model, workload, stage).updated(workload), recipe, packed)
-    # Megatron's distributed optimizer reduces and gathers where gradients and parameters lie: it has no buckets.
-    exchanging = replace(workload, zero=0) if recipe.implementation == "megatron" and workload.zero == 1 else workload
-    buffers, buffers_text = communication(model, exchanging, recipe.precision, parameter_count(tensors))
-    buckets = _ddp_buckets(trained, workload, recipe)
-    looked_at: list[tuple[int, Moment, int]] = []
-    for moment in moments(step, gradients, updated=updated):
-        kept = step.gradient_bytes(moment.gradients)
-        looked_at.append((moment.bytes + kept, moment, kept))
+    looked_at = [
+        (moment.bytes + kept, moment, kept)
+        for moment in moments(step, gradients, updated=_update_bytes(model, trained, workload, recipe))
+        for kept in [step.gradient_bytes(moment.gradients)]
+    ]
     _, fullest, kept = max(looked_at, key=lambda one: one[0])
-    _, text = _over_ranks((0, 0), workload, zero=2)
-    there = f"{fullest.gradients.dense + fullest.gradients.experts:,} x {gradients.bytes} bytes{text}"
-    how = f"{there} ({gradients.why})" if fullest.gradients.dense or fullest.gradients.experts else gradients.why
-    gradient, exchanged = kept, buffers
+    exchanged, text = communication(model, workload, recipe, parameter_count(tensors))
+    buckets = _ddp_buckets(trained, workload, recipe)
+    dummies = tuple(_dummy_wgrads(step))
+    always = sum(part.bytes for part in (*states, *dummies)) + exchanged + buckets
+    how = _gradients_formula(fullest.gradients, workload, gradients)
     if buckets:
-        gradient, exchanged = buckets, buffers + kept
-        buffers_text = f"gradients outside DDP's buckets (gradient_as_bucket_view=False), {how}"
+        text, exchanged = f"gradients outside DDP's buckets (gradient_as_bucket_view=False), {how}", exchanged + kept
         how = f"{parameter_count(trained):,} x {gradients.bytes} bytes: DistributedDataParallel's buckets, always there"
     many = f" x {in_flight} microbatches in flight" if in_flight > 1 else ""
-    dummies = tuple(_dummy_wgrads(step))
     parts = (
         *states[:-1],
-        Component("gradients", gradient, how),
+        Component("gradients", buckets or kept, how),
         *dummies,
         states[-1],
         Component("activations", fullest.saved, f"{_layers(model, workload, stage)}: what autograd saves{many}"),
         Component("logits_and_loss", fullest.logits, _logits_formula(model, workload, fullest, recipe)),
         Component("temporary", fullest.temporary, fullest.name),
-        Component("communication", exchanged, buffers_text),
+        Component("communication", exchanged, text),
     )
-    always = sum(part.bytes for part in (*states, *dummies)) + buffers + buckets
     totals = tuple((moment.name, always + size) for size, moment, _ in looked_at)
     return Training(parts, fullest.name, totals, gradients)
 
 
-def _states(tensors: tuple[ParameterTensor, ...], workload: Workload, recipe: Recipe) -> Iterator[Component]:
-    """Weights, master weights where there are some, and last the optimizer's states."""
-    n = parameter_count(tensors)
+def _in_flight(workload: Workload, stage: Stage, recipe: Recipe) -> int:
+    """Microbatches whose activations the stage holds at once."""
+    if workload.p == 1 or stage == "last":
+        return 1
+    # Interleaved chunks keep (p - 1) / (p vpp) more of the stage in flight (Korthikanti et al. 2205.05198, 4.2.3).
+    most = workload.p + (-(-(workload.p - 1) // workload.vpp) if workload.vpp > 1 else 0)
+    return min(most, microbatches_of(workload, recipe.microbatches) or most)
+
+
+def _gradients_formula(there: ShardParameters, workload: Workload, gradients: Gradients) -> str:
+    if not there.total:
+        return gradients.why
+    _, text = _over_ranks((0, 0), workload, zero=2)
+    return f"{there.total:,} x {gradients.bytes} bytes{text} ({gradients.why})"
+
+
+def _states(
+    tensors: Sequence[ParameterTensor], trained: Sequence[ParameterTensor], workload: Workload, recipe: Recipe
+) -> list[Component]:
+    """Weights, master weights where there are some, and last the optimizer's states: of all ``tensors``."""
+    n, found = parameter_count(tensors), []
     for name, zero in (("weights", 3), ("master_weights", 1), ("optimizer_states", 1)):
         sizes = [
             _state_bytes(name, [tensor for tensor in tensors if tensor.expert is expert], recipe)
@@ -151,12 +160,13 @@ def _states(tensors: tuple[ParameterTensor, ...], workload: Workload, recipe: Re
         total, text = _over_ranks(sizes, workload, zero=zero)
         what = f" ({recipe.optimizer}: {OPTIMIZER_NOTES[recipe.optimizer]})" if name == "optimizer_states" else ""
         each = "parameters x" if name == "weights" else "x"
-        yield Component(name, total, f"{n:,} {each} {sum(sizes) / max(n, 1):.4g} bytes{text}{what}")
+        found.append(Component(name, total, f"{n:,} {each} {sum(sizes) / max(n, 1):.4g} bytes{text}{what}"))
+    return found
 
 
 def _tuned_states(
     tensors: Sequence[ParameterTensor], trained: Sequence[ParameterTensor], workload: Workload, recipe: Recipe
-) -> Iterator[Component]:
+) -> list[Component]:
     """The frozen base and what trains beside it; as ``_states``, the optimizer's states last.
 
     bitsandbytes quantises the layers' matrices that are nn.Linear, which transformers 5's packed experts are not;
@@ -164,47 +174,41 @@ def _tuned_states(
     """
     base = base_of(workload)
     frozen = [tensor for tensor in tensors if tensor not in trained]
-    each = [
-        BASES[base] if one.is_matrix and one.role == "block" and not one.expert else 4 if widened(workload) else 2
-        for one in frozen
-    ]
-    sizes = [
-        sum(
-            ceil(size * one.copies * one.elements) + (4 * one.copies * one.shape[0] if size == 1 else 0)
-            for size, one in zip(each, frozen, strict=True)
-            if one.expert is expert
-        )
-        for expert in (False, True)
-    ]
+    rest = 4 if widened(workload) else 2
+    sizes = [0, 0]
+    for one in frozen:
+        each = BASES[base] if one.is_matrix and one.role == "block" and not one.expert else rest
+        scales = 4 * one.copies * one.shape[0] if each == 1 else 0
+        sizes[one.expert] += ceil(each * one.copies * one.elements) + scales
     total, text = _over_ranks(sizes, workload, zero=3)
     experts = "experts, " if any(one.expert for one in frozen) else ""
     kept = "fp32" if widened(workload) else "16 bits"
-    rest = "" if base == "bf16" else f", {experts}embeddings, head and vectors in {kept}"
+    note = "" if base == "bf16" else f", {experts}embeddings, head and vectors in {kept}"
     if base.startswith("int8"):
         text += " (LLM.int8()'s activations are not compared with torch's tracker)"
-    yield Component("weights", total, f"{parameter_count(frozen):,} frozen parameters in {base}{rest}{text}")
-    for part in _states(tuple(trained), workload, recipe):
-        yield replace(part, name="trained_weights") if part.name == "weights" else part
+    weights = Component("weights", total, f"{parameter_count(frozen):,} frozen parameters in {base}{note}{text}")
+    own, *others = _states(trained, trained, workload, recipe)
+    return [weights, replace(own, name="trained_weights"), *others]
 
 
-def _update_bytes(tensors: Sequence[ParameterTensor], updated: int, recipe: Recipe, packed: int) -> int:
-    """What the optimizer's step takes beside the states of the ``updated`` parameters.
-
-    ``packed``: experts in one parameter, as transformers 5 keeps a layer's.
-    """
+def _update_bytes(model: ModelShape, trained: Sequence[ParameterTensor], workload: Workload, recipe: Recipe) -> int:
+    """What the optimizer's step takes beside the states of the parameters that a rank updates."""
     if recipe.update == "fused" or recipe.optimizer in ("sgd", "sgd-momentum"):  # both add in place
         return 0
     each = recipe.precision.moments
     if recipe.update == "foreach":
-        return each * updated
+        return each * counted(trained).updated(workload)
     # Parameters in their order: the embedding's before the layers', the head's behind them.
     roles = ("embedding", "block", "other", "head")
-    ordered = sorted(tensors, key=lambda one: (roles.index(one.role), one.name == "positions"))
+    # transformers 5 keeps a layer's experts in one parameter.
+    moe = model.moe if recipe.implementation == "huggingface" else None
+    packed = moe.experts // workload.e if moe else 1
+    ordered = sorted(trained, key=lambda one: (roles.index(one.role), one.name == "positions"))
     sizes = [one.elements * (packed if one.expert else 1) for one in ordered]
     return each * max((2 * own + before for before, own in pairwise([0, *sizes])), default=0)
 
 
-def _ddp_buckets(tensors: tuple[ParameterTensor, ...], workload: Workload, recipe: Recipe) -> int:
+def _ddp_buckets(tensors: Sequence[ParameterTensor], workload: Workload, recipe: Recipe) -> int:
     """DistributedDataParallel's buckets: as large as all gradients together.
 
     torch's documentation of ``gradient_as_bucket_view``: False, the default, keeps gradients beside them.
@@ -281,14 +285,17 @@ def _logits_formula(model: ModelShape, workload: Workload, peak: Moment, recipe:
     return f"b x s x v = {elements:,} x {peak.logits / elements:.3g} bytes ({_LOSS_NOTES[kind]}{head})"
 
 
-def communication(model: ModelShape, workload: Workload, precision: Precision, n: int) -> tuple[int, str]:
-    e = workload.activation_bytes
+def communication(model: ModelShape, workload: Workload, recipe: Recipe, n: int) -> tuple[int, str]:
+    """Bytes of the buffers that devices exchange through, ``n`` parameters on each, and which they are."""
+    e, precision = workload.activation_bytes, recipe.precision
     parts: list[tuple[int, str]] = []
     if workload.t > 1 and workload.sequence_parallel:
         parts.append((workload.tokens * model.hidden * e, "gathered activations b x s x h"))
     if workload.p > 1:
         parts.append((2 * workload.tokens * model.hidden * e, "pipeline receive and send b x s x h"))
-    if workload.d > 1 and workload.zero in (1, 2):
+    # Megatron's distributed optimizer reduces and gathers where gradients and parameters lie: it has no buckets.
+    buckets = (2,) if recipe.implementation == "megatron" else (1, 2)
+    if workload.d > 1 and workload.zero in buckets:
         bucket = min(ZERO_BUCKET_ELEMENTS, n) * (precision.gradients + precision.weights)
         parts.append((bucket, "ZeRO's reduce and gather buckets"))
     if workload.d > 1 and workload.zero == 3:
@@ -301,3 +308,40 @@ def communication(model: ModelShape, workload: Workload, precision: Precision, n
     if not parts:
         return 0, "one device"
     return sum(size for size, _ in parts), "; ".join(text for _, text in parts)
+
+
+# What torch's caching allocator takes beyond the tensors in it, by pytorch's c10/cuda/CUDACachingAllocator.cpp:
+# allocations of 10 MiB and more are segments of their own, rounded up to 2 MiB (kMinLargeAlloc, kRoundLarge), of whose
+# rest what is under 1 MiB is no block that another tensor gets (should_split: kSmallSize); smaller ones share segments
+# of 20 MiB, those of 1 MiB and less segments of 2 MiB.
+MIB = 2**20
+#: kMinLargeAlloc, kRoundLarge, kSmallSize, kLargeBuffer and kSmallBuffer.
+LARGE, ROUNDED_TO, SPLIT_FROM, LARGE_SEGMENT, SMALL_SEGMENT = 10 * MIB, 2 * MIB, MIB, 20 * MIB, 2 * MIB
+#: Of the last segment of either pool half is free, as likely as not.
+OPEN_SEGMENTS = (LARGE_SEGMENT + SMALL_SEGMENT) // 2
+
+
+def lost(size: int) -> int:
+    """Bytes that one allocation of ``size`` keeps from all others.
+
+    >>> lost(10 * MIB + 1)
+    0
+    >>> lost(11 * MIB + 1)
+    1048575
+    """
+    rest = -size % ROUNDED_TO if size >= LARGE else 0
+    return rest if rest < SPLIT_FROM else 0
+
+
+def allocator(tensors: Sequence[ParameterTensor], precision: Precision, *, flat: bool) -> Component:
+    """Rounding of weights, master weights, gradients and two moments of ``tensors``, and of the segments half used.
+
+    ``flat``: they lie in a few long buffers (Megatron's, ZeRO's), whose rounding is nothing. How activations of
+    changing sizes fragment a segment is not known beforehand, and not in it.
+    """
+    each = () if flat else (precision.weights, precision.master, precision.gradients, *2 * (precision.moments,))
+    rounding = sum(tensor.copies * lost(tensor.elements * size) for tensor in tensors for size in each)
+    text = "segments half used" if flat else "weights, gradients and states rounded to 2 MiB, and segments half used"
+    return Component(
+        "allocator", rounding + OPEN_SEGMENTS, f"{text} (torch's caching allocator; fragmentation unknown)"
+    )

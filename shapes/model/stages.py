@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 from functools import lru_cache
 from typing import Literal
 
 from shapes.frozen import frozen
 from shapes.model.layers import Block, Stack, kinds_of
-from shapes.model.parameters import ParameterTensor, block_tensors, parameter_count, stack_end, stack_front
+from shapes.model.parameters import ParameterTensor, block_tensors, stack_end, stack_front
 from shapes.model.shape import ModelShape
 from shapes.workload import Workload
 
@@ -121,8 +122,17 @@ class ShardParameters:
     everything else, by all d.
     """
 
-    dense: int
-    experts: int
+    dense: int = 0
+    experts: int = 0
+
+    def __add__(self, other: ShardParameters) -> ShardParameters:
+        return ShardParameters(self.dense + other.dense, self.experts + other.experts)
+
+    def __sub__(self, other: ShardParameters) -> ShardParameters:
+        return self + other.times(-1)
+
+    def times(self, number: int) -> ShardParameters:
+        return ShardParameters(self.dense * number, self.experts * number)
 
     @property
     def total(self) -> int:
@@ -135,8 +145,17 @@ class ShardParameters:
         return -(-self.dense // workload.d) + -(-self.experts // workload.expert_d)
 
 
+def counted(tensors: Iterable[ParameterTensor]) -> ShardParameters:
+    """``tensors``' elements, ZeRO not applied."""
+    dense = experts = 0
+    for tensor in tensors:
+        if tensor.expert:
+            experts += tensor.copies * tensor.elements
+        else:
+            dense += tensor.copies * tensor.elements
+    return ShardParameters(dense, experts)
+
+
 def shard_parameters(model: ModelShape, workload: Workload, stage: Stage = "last") -> ShardParameters:
     """A stage's parameters on one rank, counted."""
-    tensors = parameter_tensors(model, workload, stage)
-    experts = parameter_count(tensor for tensor in tensors if tensor.expert)
-    return ShardParameters(parameter_count(tensors) - experts, experts)
+    return counted(parameter_tensors(model, workload, stage))

@@ -9,7 +9,7 @@ from shapes.model.adapters import adapters, has_adapters, layers_train
 from shapes.model.layers import Block
 from shapes.model.parameters import ParameterTensor, block_tensors, linear_tensors, parameter_count
 from shapes.model.shape import ModelShape
-from shapes.model.stages import ShardParameters, Stage, parameter_tensors, stage_kinds
+from shapes.model.stages import ShardParameters, Stage, counted, parameter_tensors, stage_kinds
 from shapes.workload import Workload
 
 
@@ -65,9 +65,7 @@ def trained_ends(model: ModelShape, workload: Workload, stage: Stage = "last") -
 
 def trained_shard(model: ModelShape, workload: Workload, stage: Stage = "last") -> ShardParameters:
     """As ``shard_parameters``, of what trains."""
-    tensors = trained_tensors(model, workload, stage)
-    experts = parameter_count(tensor for tensor in tensors if tensor.expert)
-    return ShardParameters(parameter_count(tensors) - experts, experts)
+    return counted(trained_tensors(model, workload, stage))
 
 
 def trained_parameters(model: ModelShape, workload: Workload) -> int:
