@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from shapes.calibrate.products import Products
 from shapes.cost import explain, predict, predict_gemm, predict_many
 from shapes.cost.alignment import LEADING, LEVELS, level, paid_tiles
-from shapes.cost.constants import SPLIT_STEPS, alignment_constants, collective_constants, gemm_constants
+from shapes.cost.constants import CARRY, alignment_constants, collective_constants, gemm_constants
 from shapes.cost.error import Expected
 from shapes.cost.expected_errors import expected_errors
 from shapes.cost.gemm import aligned_seconds, cells_of
@@ -208,7 +208,7 @@ def test_fp32_on_plain_cores_reaches_what_power_feeds(device: str, tflops: float
 def test_where_no_table_of_kernel_choice_carries_over_few_tiles_are_split_along_a_long_k(device: str) -> None:
     constants, _ = gemm_constants(load_device(device), "fp16")
     assert constants.correction is None
-    assert constants.split_steps == constants.small.split_steps == SPLIT_STEPS
+    assert constants.split_steps == constants.small.split_steps == CARRY.split_steps
     whole = replace(constants, split_steps=np.inf, small=replace(constants.small, split_steps=np.inf))
     m, n, k, one = (np.array([float(size)]) for size in (16, 128, 65536, 1))
     assert aligned_seconds(m, n, k, one, 2, 2, constants) < 0.5 * aligned_seconds(m, n, k, one, 2, 2, whole)

@@ -6,12 +6,17 @@ import pkgutil
 from collections.abc import Callable
 from importlib import import_module
 from types import ModuleType
+from typing import get_args, get_type_hints
 
 import pytest
 
 from shapes.engines import ENGINES
 from shapes.kernels import KERNELS
+from shapes.measure.kernels import PLANS
+from shapes.operators import Operator
+from shapes.operators.types import KINDS
 from shapes.recipes import RECIPES
+from shapes.step.stack import CLASSES
 from shapes.toml_table import DATA
 from sizer.cli import COMMANDS
 from sizer.readers import READERS
@@ -56,6 +61,22 @@ def test_every_function_of_a_topic_that_answers_as_a_rule_is_one() -> None:
         if getattr(function, "__annotations__", {}).get("return") == "Answer"
     }
     assert answering == {rule.check for rule in RULES}
+
+
+def test_every_operator_kind_says_who_lowers_prices_explains_and_measures_it() -> None:
+    types = get_args(Operator)
+    declared = {(one.type, one.kind) for one in KINDS}
+    missing = {(cls, kind) for cls in types for kind in get_args(get_type_hints(cls)["kind"])} ^ declared
+    assert not missing, f"add an OperatorKind to KINDS in shapes/operators/types.py (or take it out): {missing}"
+    for one in KINDS:
+        named = f"KINDS of shapes/operators/types.py, {one.type.__name__} {one.kind}"
+        assert one.work_class in (None, "", *CLASSES), f"{named}: work_class is none of CLASSES in shapes/step/stack.py"
+        for path in filter(None, (one.lowered, one.priced, one.explained, one.measured)):
+            module, _, name = path.partition(":")
+            assert hasattr(import_module(module), name), f"{named}: write {name} in {module.replace('.', '/')}.py"
+        plan = PLANS.get(one.type)
+        path = plan and f"{plan.__module__}:{plan.__name__}"
+        assert path == one.measured, f"{named}: measured is not its plan in shapes/measure/kernels/__init__.py"
 
 
 @pytest.mark.parametrize("name", READERS)

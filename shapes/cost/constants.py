@@ -14,61 +14,56 @@ from shapes.device import Device, list_devices, load_device
 from shapes.dtypes import BYTES, QUANTISED
 from shapes.errors import InputError
 from shapes.frozen import frozen
-
-#: Devices whose constants were fitted to measurements of their own: the only ones that others borrow from.
-FITTED = ("a100-sxm", "h100-sxm", "h200", "l40s", "b200")
-
-#: Which fitted device stands nearest to an architecture that has none of its own, by how its matrix units are fed:
-#: warp-level instructions from graphics memory (Ada) or from stacked memory (Ampere), or asynchronous ones (Hopper).
-_RELATIVE = {
-    "volta": "a100-sxm",
-    "turing": "l40s",
-    "rtx-blackwell": "l40s",
-    "cdna2": "a100-sxm",
-    "cdna3": "h100-sxm",
-    "cdna4": "b200",
-    "gaudi2": "a100-sxm",
-    "gaudi3": "h100-sxm",
-}
+from shapes.toml_table import DATA, Table, load
 
 #: How a dtype that was not fitted is derived: from this one, its speed scaled by the two peaks.
 _DTYPE_BASE = {"fp16": "bf16", "bf16": "fp16"}
 
 
-#: Watts per peak FLOP/s of 16-bit products over the relative's from which power is no limit; see `_by_power` below it.
-AMPLE = 1.15
-#: Share of a relative's units from which its tables carry over.
-ALIKE_UNITS = 0.8
-#: Rows and columns of a tile at the least where kernels have no smaller one: CUTLASS's fp8 kernels on SM120, as vLLM
-#: and SGLang build them (csrc, scaled_mm_sm120_fp8_dispatch.cuh: 128 x 128 x 128); those of blocks of 128 have.
-LEAST_TILE = {("rtx-blackwell", "fp8"): 128}
-#: Least steps of k of a slice where 16-bit products are split along k and no table says so: chosen on L40S, A100, H100
-#: and B200 with their tables left out (small products are 10 to 22% off by it, 17 to 52% without); A40 and RTX PRO 6000
-#: Server judge.
-SPLIT_STEPS = 2048.0
-#: Share of the peak that the inside of a long tile reaches where power is ample. RTX PRO 6000 Server and A40, which
-#: nothing was fitted on, are off by 5.5% and 8% with it (reports/accuracy.md, reports/kernels.md).
-ASYMPTOTE = 0.90
-#: With this many watts per peak TFLOPS and more (GeForce, H20) clocks stay above the rated one.
-BOOSTING_W_PER_TFLOPS, BOOSTED = 2.5, 0.97
-#: Whose constants of products on plain cores (fp32 without TF32) all others of its vendor borrow, but for architectures
-#: with one of their own.
-PLAIN_CORES, PLAIN_CORES_OF = "a100-sxm", {"volta": "v100-pcie", "turing": "t4"}
-#: Share of the peak that plain cores reach: less where half of an SM's cores also do integers (0.56 to 0.70 on GeForce
-#: and workstation cards, 0.78 to 0.93 in data centers: reports/kernels.md, squares).
-VECTOR, VECTOR_SHARED, SHARED_CORES = 0.95, 0.78, ("8.6", "8.9", "12.0")
-#: Share of the peak that power feeds inside the tiles of plain cores, by watts per peak TFLOPS: L40S (3.8), RTX PRO
-#: 6000 (4.8) and its server's (5.1) reach 0.51, 0.61 and 0.66 of their peaks and lie within 1% of this, each left out
-#: too; RTX 4090 (5.5) and what has more are not short. Ada and RTX Blackwell are of one process; others are not known.
-FED_SHARE, FED_POWER, FED_CORES = 0.2025, 0.84, ("8.9", "12.0")
-#: From which duration on plain cores feel it: in sustained work all do.
-SUSTAINED_S = 1e-5
-#: A published maximum is reached by whole products; inside their tiles they are this much faster.
-OVER_PUBLISHED = 1.08
-#: Of what one element type has more of than the others, power leaves this root: chosen on b300, gb300 judges.
-MORE_OF = 0.25
-#: Watts per peak TFLOPS below which a device is limited by power throughout (Hopper, Blackwell, L40S).
-POWER_LIMITED_W_PER_TFLOPS = 1.0
+@frozen
+class PlainCores:
+    """How constants of products without matrix units carry over."""
+
+    usual: str
+    of: Mapping[str, Any]
+    reached: float
+    reached_shared: float
+    shared: tuple[str, ...]
+    fed_share: float
+    fed_power: float
+    fed: tuple[str, ...]
+    sustained_s: float
+
+
+@frozen
+class Carrying:
+    """How fitted constants carry over to other devices: ``shapes/data/carrying.toml``, which says what each is for."""
+
+    fitted: tuple[str, ...]
+    ample: float
+    alike_units: float
+    split_steps: float
+    asymptote: float
+    boosting_w_per_tflops: float
+    boosted: float
+    power_limited_w_per_tflops: float
+    over_published: float
+    more_of: float
+    unpublished: float
+    relative: Mapping[str, Any]
+    built_like: Mapping[str, Any]
+    least_tile: Mapping[str, Any]
+    plain_cores: PlainCores
+
+
+def _carrying(data: Mapping[str, Any], where: str) -> Carrying:
+    top = Table(data, where)
+    return top.record(Carrying, plain_cores=top.table("plain_cores").record(PlainCores))
+
+
+CARRY = load(DATA / "carrying.toml", _carrying)
+#: Devices whose constants were fitted to measurements of their own.
+FITTED = CARRY.fitted
 
 
 @frozen
@@ -191,11 +186,10 @@ def relative(device: Device, table: str = "bf16") -> Device:
     fitted = [load_device(name) for name in FITTED if name in list_devices()]
     kin = [other for other in fitted if other.architecture == device.architecture]
     kin = [other for other in kin if table in other.cost] or kin
-    # Compute capability 8.6 (GA102) is built like 8.9 (Ada), not like 8.0: graphics memory, small shared memory.
-    if device.compute_capability == "8.6":
-        kin = [other for other in fitted if other.compute_capability == "8.9"]
+    if (alike := CARRY.built_like.get(device.compute_capability or "")) is not None:
+        kin = [other for other in fitted if other.compute_capability == alike]
     if not kin:
-        name = _RELATIVE.get(device.architecture, "h100-sxm")
+        name = CARRY.relative.get(device.architecture, "h100-sxm")
         kin = [other for other in fitted if other.name == name] or fitted
     return min(kin, key=lambda other: abs(_balance(other) / _balance(device) - 1))
 
@@ -214,10 +208,10 @@ def gemm_constants(device: Device, dtype: str, recipe: str | None = None) -> tup
     peak = device.peak(dtype)
     if recipe is not None and (found := _of_recipe(device, dtype, f"{dtype}_{recipe}")) is not None:
         return found
-    kin = device if dtype in device.cost else relative(device)
+    kin, plain = device if dtype in device.cost else relative(device), CARRY.plain_cores
     if dtype in device.compute.vector_dtypes and device.vendor == "nvidia" and dtype not in device.cost:
-        kin = load_device(PLAIN_CORES_OF.get(device.architecture, PLAIN_CORES))
-        kin = kin if dtype in kin.cost else load_device(PLAIN_CORES)
+        kin = load_device(plain.of.get(device.architecture, plain.usual))
+        kin = kin if dtype in kin.cost else load_device(plain.usual)
     base = dtype
     if base not in kin.cost:
         base = _DTYPE_BASE.get(dtype, "fp8" if dtype in QUANTISED else "bf16")
@@ -230,7 +224,7 @@ def gemm_constants(device: Device, dtype: str, recipe: str | None = None) -> tup
     if origin.own_device and peak == kin.peak(base) and BYTES[dtype] == BYTES[base]:
         return constants, origin
     borrowed = carried(constants, device, kin, dtype, origin)
-    least = LEAST_TILE.get((device.architecture, dtype)) if recipe != "blockwise" else None
+    least = CARRY.least_tile.get(device.architecture, {}).get(dtype) if recipe != "blockwise" else None
     return (borrowed.with_tiles(least) if least else borrowed), origin
 
 
@@ -269,7 +263,7 @@ def carries_corrections(device: Device, kin: Device, origin: Origin) -> bool:
     Nor to a device that the power limit, which they were fitted under, does not slow, nor to one with half the units
     (A30), where the same tails are of other sizes.
     """
-    alike = device.compute.units > ALIKE_UNITS * kin.compute.units
+    alike = device.compute.units > CARRY.alike_units * kin.compute.units
     return origin.same_architecture and origin.own_dtype and alike and not power_is_ample(device, kin)
 
 
@@ -287,18 +281,19 @@ def carried(constants: GemmConstants, device: Device, kin: Device, dtype: str, o
         return scaled
     most = asymptote(device, dtype) * device.peak(dtype)
     if dtype in device.compute.vector_dtypes:
+        plain = CARRY.plain_cores
         short = max(0.0, most / device.peak(dtype) / _fed_share(device, dtype) - 1)
         # Plain cores are fed from registers more than matrix units are: half of what `scaled` adds, in log, by the best
         # squares of seven devices (reports/kernels.md).
         fed = (constants.load_steps * scaled.load_steps) ** 0.5
-        return replace(scaled, flops_per_s=most, throttle=short, throttle_s=SUSTAINED_S, load_steps=fed)
+        return replace(scaled, flops_per_s=most, throttle=short, throttle_s=plain.sustained_s, load_steps=fed)
     if origin.own_device:
         return scaled
     if power_is_ample(device, kin):
         return replace(scaled, flops_per_s=most, throttle=0.0)
     if not origin.own_dtype:
         return replace(scaled, flops_per_s=min(most, scaled.flops_per_s))
-    by_power = constants.flops_per_s * _by_power(device, kin) * _more_of(device, kin, dtype) ** MORE_OF
+    by_power = constants.flops_per_s * _by_power(device, kin) * _more_of(device, kin, dtype) ** CARRY.more_of
     if most < by_power:
         return replace(scaled, flops_per_s=most, throttle=0.0)
     return replace(scaled, flops_per_s=by_power)
@@ -313,12 +308,12 @@ def _without_tables(constants: GemmConstants) -> GemmConstants:
     form, small = constants.uncorrected(), constants.small
     if constants.correction is None:
         return form
-    form = replace(form, split_steps=SPLIT_STEPS)
+    form = replace(form, split_steps=CARRY.split_steps)
     if small is None:
         return form
     return replace(
         form,
-        small=replace(small.uncorrected(), split_steps=SPLIT_STEPS),
+        small=replace(small.uncorrected(), split_steps=CARRY.split_steps),
         bandwidth_bytes_per_s=min(constants.bandwidth_bytes_per_s, small.bandwidth_bytes_per_s),
         cache_bandwidth_bytes_per_s=min(constants.cache_bandwidth_bytes_per_s, small.cache_bandwidth_bytes_per_s),
         cache_bytes=min(constants.cache_bytes, small.cache_bytes),
@@ -327,25 +322,27 @@ def _without_tables(constants: GemmConstants) -> GemmConstants:
 
 def _fed_share(device: Device, dtype: str) -> float:
     """Share of its plain cores' peak that a device's power feeds; inf where nothing says that it is short."""
-    if device.compute_capability not in FED_CORES:
+    plain = CARRY.plain_cores
+    if device.compute_capability not in plain.fed:
         return inf
-    return float(FED_SHARE * (device.power_w / (device.peak(dtype) * 1e-12)) ** FED_POWER)
+    return float(plain.fed_share * (device.power_w / (device.peak(dtype) * 1e-12)) ** plain.fed_power)
 
 
 def asymptote(device: Device, dtype: str) -> float:
     """Share of the peak that a long product's tiles reach where nothing else slows them; never more than all of it."""
+    plain = CARRY.plain_cores
     if dtype in device.compute.vector_dtypes:
-        return VECTOR_SHARED if device.compute_capability in SHARED_CORES else VECTOR
+        return plain.reached_shared if device.compute_capability in plain.shared else plain.reached
     published = next((name for name in (dtype, "bf16", "fp16") if name in device.mamf_flops), None)
     if published is not None and device.has_matrix_units(dtype):
-        return min(1.0, OVER_PUBLISHED * device.mamf_flops[published] / device.peak_flops[published])
-    return BOOSTED if _watts_per_flops(device) >= BOOSTING_W_PER_TFLOPS * 1e-12 else ASYMPTOTE
+        return min(1.0, CARRY.over_published * device.mamf_flops[published] / device.peak_flops[published])
+    return CARRY.boosted if _watts_per_flops(device) >= CARRY.boosting_w_per_tflops * 1e-12 else CARRY.asymptote
 
 
 def power_is_ample(device: Device, kin: Device) -> bool:
     """Whether the power limit that slows ``kin`` does not slow the device."""
     own = _watts_per_flops(device)
-    return own >= max(AMPLE * _watts_per_flops(kin), POWER_LIMITED_W_PER_TFLOPS * 1e-12)
+    return own >= max(CARRY.ample * _watts_per_flops(kin), CARRY.power_limited_w_per_tflops * 1e-12)
 
 
 def _watts_per_flops(device: Device) -> float:
@@ -363,7 +360,7 @@ def _by_power(device: Device, kin: Device) -> float:
     """
     per_clock = [one.compute.flops_per_clock_per_unit.get("fp16", 0.0) for one in (device, kin)]
     silicon = device.compute.units / kin.compute.units * (per_clock[0] / per_clock[1] if all(per_clock) else 1.0)
-    if _watts_per_flops(kin) < POWER_LIMITED_W_PER_TFLOPS * 1e-12:
+    if _watts_per_flops(kin) < CARRY.power_limited_w_per_tflops * 1e-12:
         return float((device.power_w / kin.power_w * silicon) ** 0.5)
     return float((device.power_w / kin.power_w / silicon) ** 0.25 * silicon)
 
@@ -379,7 +376,7 @@ def achievable(device: Device) -> float:
     for dtype in ("bf16", "fp16"):
         if dtype in device.mamf_flops and dtype in device.peak_flops:
             return device.mamf_flops[dtype] / device.peak_flops[dtype]
-    return 2 / 3
+    return CARRY.unpublished
 
 
 @lru_cache(maxsize=256)
@@ -437,6 +434,11 @@ def collective_constants(device: Device, what: str) -> CollectiveConstants:
             "expected a table for each kind of collective", where=kin.origin, key=f"cost.collective.{what}"
         )
     return CollectiveConstants.from_table(table)
+
+
+def moving_constants(device: Device) -> tuple[GemmConstants, Origin]:
+    """Of what only moves: bytes do not care for the matrix units, nor whether they can multiply an element type."""
+    return gemm_constants(device, "bf16" if "bf16" in device.peak_flops else "fp16")
 
 
 def number(device: Device, table: str, key: str) -> float:

@@ -8,7 +8,13 @@ import numpy as np
 
 from shapes.cost.alignment import LEADING, LEVELS, OPERANDS, AlignmentConstants, level
 from shapes.cost.bounds import Limits, overlapped
-from shapes.cost.constants import GemmConstants, alignment_constants, collective_constants, gemm_constants
+from shapes.cost.constants import (
+    GemmConstants,
+    alignment_constants,
+    collective_constants,
+    gemm_constants,
+    moving_constants,
+)
 from shapes.cost.fused_attention import QUERIES, attention_times, constants_of, phase_of, work_of
 from shapes.cost.gemm import (
     LARGE,
@@ -32,24 +38,27 @@ from shapes.device import Device, load_device
 from shapes.dtypes import BYTES
 from shapes.kernels import load_kernel
 from shapes.operators.cores import written_out
-from shapes.operators.types import Attention, CachedAttention, Collective, Elementwise, Gemm, GroupedGemm, Operator
+from shapes.operators.types import (
+    Attention,
+    CachedAttention,
+    Collective,
+    Elementwise,
+    GroupedGemm,
+    Operator,
+    Product,
+    kind_of,
+    named_function,
+)
 
 
 def explain(operator: Operator, cost: Cost, device: str | Device) -> tuple[Term, ...]:
     """Parts of ``cost``, predicted for ``operator`` on ``device``, in order; their seconds add up to the cost's."""
     device = load_device(device)
-    if isinstance(operator, Gemm | GroupedGemm):
-        return _product(cost, operator, device)
-    if isinstance(operator, Attention):
-        return _attention(operator, device)
-    if isinstance(operator, Collective):
-        return _collective(operator, device)
-    if isinstance(operator, CachedAttention):
-        return _cached_attention(operator, device)
-    return _elementwise(operator, device)
+    terms: tuple[Term, ...] = named_function(kind_of(operator).explained)(operator, cost, device)
+    return terms
 
 
-def _cached_attention(operator: CachedAttention, device: Device) -> tuple[Term, ...]:
+def cached_attention_terms(operator: CachedAttention, cost: Cost, device: Device) -> tuple[Term, ...]:
     constants, _ = gemm_constants(device, operator.dtype)
     launch, memory, compute = cached_attention_parts(operator, constants, device)
     share = operator.cache_bytes / operator.bytes
@@ -63,7 +72,7 @@ def _cached_attention(operator: CachedAttention, device: Device) -> tuple[Term, 
     )
 
 
-def _product(cost: Cost, operator: Gemm | GroupedGemm, device: Device) -> tuple[Term, ...]:
+def product_terms(operator: Product, cost: Cost, device: Device) -> tuple[Term, ...]:
     out = output_bytes(operator.dtype, getattr(operator, "out_dtype", None))
     how = (sizes_of([operator]), operator.dtype, out, operator.layout, operator.recipe, device)
     grouped = isinstance(operator, GroupedGemm)
@@ -156,7 +165,7 @@ def _closed_form(
     ]
 
 
-def _attention(operator: Attention, device: Device) -> tuple[Term, ...]:
+def attention_terms(operator: Attention, cost: Cost, device: Device) -> tuple[Term, ...]:
     run = run_for(operator, device)
     why = "".join(f"; {name} {reason}" for name, reason in run.refused)
     if run.kernel == "eager":
@@ -215,7 +224,7 @@ def _attention(operator: Attention, device: Device) -> tuple[Term, ...]:
     return tuple(part for part in parts if part.seconds or part.what not in ("copies", "head_dim checks"))
 
 
-def _collective(operator: Collective, device: Device) -> tuple[Term, ...]:
+def collective_terms(operator: Collective, cost: Cost, device: Device) -> tuple[Term, ...]:
     latency, transfer = collective_parts(operator, device, collective_constants(device, operator.what))
     moved = bus_factor(operator) * operator.bytes / 1e6
     link = link_bytes_per_s(device, operator) / 1e9
@@ -225,8 +234,8 @@ def _collective(operator: Collective, device: Device) -> tuple[Term, ...]:
     )
 
 
-def _elementwise(operator: Elementwise, device: Device) -> tuple[Term, ...]:
-    constants, _ = gemm_constants(device, "bf16" if "bf16" in device.peak_flops else "fp16")
+def elementwise_terms(operator: Elementwise, cost: Cost, device: Device) -> tuple[Term, ...]:
+    constants, _ = moving_constants(device)
     launch, moving = elementwise_parts(operator, constants)
     reached = achieved_bandwidth(constants) / 1e12
     return (

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -16,6 +16,7 @@ from shapes.cost.constants import (
     alignment_constants,
     collective_constants,
     gemm_constants,
+    moving_constants,
     number,
 )
 from shapes.cost.error import P95_OVER_MEAN, TIERS, expected, gemm_regimes, grouped_regime
@@ -38,6 +39,8 @@ from shapes.operators.types import (
     Layout,
     Operator,
     Product,
+    kind_of,
+    named_function,
 )
 from shapes.timing import Timing
 
@@ -97,32 +100,41 @@ def predict_many(operators: Iterable[Operator], device: str | Device) -> tuple[C
     InputError naming the operator: a dtype the device lacks, or a kind that has no cost. Nothing is skipped.
     """
     target = load_device(device)
-    listed = list(operators)
-    costs: list[Cost | None] = [None] * len(listed)
-    groups: dict[tuple[Any, ...], list[int]] = {}
-    attentions: dict[tuple[str, str, str], list[int]] = {}
-    for index, operator in enumerate(listed):
+
+    def priced(listed: Sequence[Operator], path: str) -> Sequence[Cost]:
+        costs: Sequence[Cost] = named_function(path)(listed, target)
+        return costs
+
+    return tuple(_by_group(list(operators), lambda operator: kind_of(operator).priced, priced))
+
+
+def _by_group(
+    operators: Sequence[Any], key: Callable[[Any], Any], price: Callable[[list[Any], Any], Iterable[Cost]]
+) -> list[Cost]:
+    """The costs of operators, in their order, those of one ``key`` priced together; errors name the operator."""
+    groups: dict[Any, list[int]] = {}
+    for index, operator in enumerate(operators):
         try:
-            if isinstance(operator, Product):
-                groups.setdefault(group_key(operator, target), []).append(index)
-            elif isinstance(operator, Attention):
-                target.peak(operator.dtype)
-                run_for(operator, target)
-                key = (operator.kernel, operator.dtype, operator.phase)
-                attentions.setdefault(key, []).append(index)
-            else:
-                costs[index] = _single(operator, target)
+            groups.setdefault(key(operator), []).append(index)
         except InputError as error:
             raise error.at(operator.name) from None
-    for key, indices in groups.items():
-        products = [listed[index] for index in indices]
-        for index, cost in zip(indices, _products(products, key, target), strict=True):  # type: ignore[arg-type]  # grouped by kind
-            costs[index] = cost
-    for indices in attentions.values():
-        fused = [listed[index] for index in indices]
-        for index, cost in zip(indices, _attention(fused, target), strict=True):  # type: ignore[arg-type]  # as above
-            costs[index] = cost
-    return tuple(cost for cost in costs if cost is not None)
+    costs: dict[int, Cost] = {}
+    for own, indices in groups.items():
+        costs.update(zip(indices, price([operators[index] for index in indices], own), strict=True))
+    return [costs[index] for index in range(len(operators))]
+
+
+def product_costs(products: Sequence[Product], device: Device) -> list[Cost]:
+    """Costs of matrix products."""
+    return _by_group(
+        products, lambda product: group_key(product, device), lambda alike, key: _products(alike, key, device)
+    )
+
+
+def _dtype(operator: Operator, device: Device) -> str:
+    """The operator's element type; InputError where the device lacks it."""
+    device.peak(operator.dtype)
+    return operator.dtype
 
 
 def group_key(operator: Product, device: Device) -> tuple[Any, ...]:
@@ -130,11 +142,11 @@ def group_key(operator: Product, device: Device) -> tuple[Any, ...]:
 
     InputError: a dtype the device lacks.
     """
-    device.peak(operator.dtype)
+    dtype = _dtype(operator, device)
     out = output_bytes(operator.dtype, getattr(operator, "out_dtype", None))
     return (
         operator.kind == "grouped_gemm",
-        operator.dtype,
+        dtype,
         out,
         operator.layout,
         operator.recipe,
@@ -268,50 +280,51 @@ def _cost(seconds: float, source: str, error: float, regime: str, bound: str, **
     return Cost(seconds, seconds / (1 + error), seconds * (1 + error), source, bound, error, regime, **rest)
 
 
-def _single(operator: Operator, device: Device) -> Cost:
-    if isinstance(operator, Elementwise | Collective):
-        return _moved(operator, device)
-    if isinstance(operator, CachedAttention):
-        return _cached_attention(operator, device)
-    raise InputError("expected an operator of shapes.operators.types; no cost is known", key="kind", value=operator)
+def attention_costs(operators: Sequence[Attention], device: Device) -> list[Cost]:
+    """Costs of fused attentions, or of what runs in their place."""
+
+    def asked(operator: Attention) -> tuple[Any, ...]:
+        dtype = _dtype(operator, device)
+        return run_for(operator, device).kernel, dtype, operator.phase != "forward", operator.trains
+
+    return _by_group(operators, asked, lambda alike, key: _attention(alike, key, device))
 
 
-def _attention(operators: Sequence[Attention], device: Device) -> list[Cost]:
-    """Costs of attentions that ask for the same kernel, dtype and phase."""
-    first = operators[0]
-    backward, dtype = first.phase != "forward", first.dtype
+def _attention(operators: Sequence[Attention], key: tuple[Any, ...], device: Device) -> Iterator[Cost]:
+    kernel, dtype, backward, trains = key
+    if kernel == "eager":
+        yield from (_written_out(operator, device) for operator in operators)
+        return
+    constants, phase = constants_of(kernel, device, dtype), phase_of(backward, trains)
+    c, source = constants.phases[phase], constants.source(device)
     runs = [run_for(operator, device) for operator in operators]
-    costs: list[Cost | None] = [None] * len(runs)
-    for kernel in {run.kernel for run in runs}:
-        rows = [row for row, run in enumerate(runs) if run.kernel == kernel]
-        if kernel == "eager":
-            for row in rows:
-                costs[row] = _written_out(operators[row], device)
-            continue
-        constants = constants_of(kernel, device, dtype)
-        phase = phase_of(backward, first.trains)
-        c, error, p95 = constants.phases[phase], constants.errors[phase], constants.p95s[phase]
-        work = work_of([operators[row] for row in rows], [runs[row] for row in rows])
-        times = attention_times(work, c, backward, BYTES[dtype])
-        launch, source = c.launch_s, constants.source(device)
-        for at, row in enumerate(rows):
-            seconds, run = float(times.seconds[at]), runs[row]
-            costs[row] = _cost(
-                seconds,
-                source,
-                error,
-                "attention_backward" if backward else "attention",
-                bound=_bound(launch, seconds - launch, float(times.compute_s[at]), float(times.memory_s[at])),
-                tile=(QUERIES, max(run.d_qk, run.d_v)),
-                tiles=int(times.blocks[at]),
-                waves=float(times.waves[at]),
-                tile_efficiency=float(times.ideal_s[at] / times.walked_s[at]),
-                wave_efficiency=float(times.blocks[at] / c.units / times.waves[at]),
-                kernel=kernel,
-                p95=p95,
-                tier=constants.tiers[phase],
-            )
-    return [cost for cost in costs if cost is not None]
+    times = attention_times(work_of(operators, runs), c, backward, BYTES[dtype])
+    for at, run in enumerate(runs):
+        seconds = float(times.seconds[at])
+        yield _cost(
+            seconds,
+            source,
+            constants.errors[phase],
+            "attention_backward" if backward else "attention",
+            bound=_bound(c.launch_s, seconds - c.launch_s, float(times.compute_s[at]), float(times.memory_s[at])),
+            tile=(QUERIES, max(run.d_qk, run.d_v)),
+            tiles=int(times.blocks[at]),
+            waves=float(times.waves[at]),
+            tile_efficiency=float(times.ideal_s[at] / times.walked_s[at]),
+            wave_efficiency=float(times.blocks[at] / c.units / times.waves[at]),
+            kernel=kernel,
+            p95=constants.p95s[phase],
+            tier=constants.tiers[phase],
+        )
+
+
+def cached_attention_costs(operators: Sequence[CachedAttention], device: Device) -> list[Cost]:
+    """Costs of decode steps' attentions."""
+    return _by_group(
+        operators,
+        lambda operator: _dtype(operator, device),
+        lambda alike, dtype: [_cached_attention(one, device) for one in alike],
+    )
 
 
 def _cached_attention(operator: CachedAttention, device: Device) -> Cost:
@@ -353,15 +366,26 @@ def _written_out(operator: Attention, device: Device) -> Cost:
     return _cost(seconds, parts[0].source, error, regime, bound, kernel="eager", p95=p95, tier=tier)
 
 
-def _moved(operator: Elementwise | Collective, device: Device) -> Cost:
-    # Bytes do not care for the matrix units: a dtype the device cannot multiply is still moved.
-    constants, origin = gemm_constants(device, "bf16" if "bf16" in device.peak_flops else "fp16")
-    if isinstance(operator, Elementwise):
-        fixed, moving = elementwise_parts(operator, constants)
-        regime, bound = "memory_bound", "memory"
-    else:
-        fixed, moving = collective_parts(operator, device, collective_constants(device, operator.what))
-        regime, bound = "collective", "communication"
+def elementwise_costs(operators: Sequence[Elementwise], device: Device) -> list[Cost]:
+    """Costs of memory-bound operators."""
+    constants, origin = moving_constants(device)
+    return [_moved(elementwise_parts(one, constants), origin, device, "memory_bound", "memory") for one in operators]
+
+
+def collective_costs(operators: Sequence[Collective], device: Device) -> list[Cost]:
+    """Costs of collectives."""
+    _, origin = moving_constants(device)
+    return _by_group(
+        operators,
+        lambda operator: collective_constants(device, operator.what),
+        lambda alike, own: [
+            _moved(collective_parts(one, device, own), origin, device, "collective", "communication") for one in alike
+        ],
+    )
+
+
+def _moved(parts: tuple[float, float], origin: Origin, device: Device, regime: str, bound: str) -> Cost:
+    fixed, moving = parts
     off = expected(device, origin, regime, origin.dtype)
     return _cost(
         fixed + moving,

@@ -26,11 +26,14 @@ C is always contiguous along n (ld = n).
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
-from typing import Literal
+from functools import lru_cache
+from importlib import import_module
+from typing import Any, Literal
 
 from shapes.dtypes import BYTES
+from shapes.errors import InputError
 from shapes.frozen import frozen
 
 #: ``dgrad`` is every gradient of an activation (attention's whole backward too), ``wgrad`` of a weight.
@@ -286,9 +289,101 @@ class Collective:
         return 0
 
 
+@frozen
+class OperatorKind:
+    """What is done with operators of a ``type`` and ``kind``; functions are named by module and name.
+
+    ``work_class``: which of a software stack's classes they run as ("": what they say themselves; None: none, but
+    communication or the update). ``lowered`` makes a rank's share of them, ``priced`` gives many costs on a device,
+    ``explained`` a cost's terms, ``measured`` a callable that runs one (None: nothing here runs them).
+    """
+
+    type: type
+    kind: str
+    work_class: str | None
+    lowered: str
+    priced: str
+    explained: str
+    measured: str | None
+
+
 #: Matrix products: what has m, n, k and a layout.
 Product = Gemm | GroupedGemm
 Operator = Product | Attention | CachedAttention | Elementwise | Collective
+
+_LINEAR = ("shapes.operators.lower:linear_operators", "shapes.cost.predict:product_costs")
+_PRODUCT = ("shapes.cost.parts:product_terms", "shapes.measure.kernels.products:gemm")
+#: Every kind of operator, and who lowers, prices, explains and measures it.
+KINDS = (
+    OperatorKind(Gemm, "gemm", "gemm", *_LINEAR, *_PRODUCT),
+    OperatorKind(Gemm, "conv", "gemm", *_LINEAR, *_PRODUCT),
+    OperatorKind(
+        Gemm, "bmm", "bmm", "shapes.operators.cores:attention_operators", "shapes.cost.predict:product_costs", *_PRODUCT
+    ),
+    OperatorKind(
+        GroupedGemm,
+        "grouped_gemm",
+        "grouped",
+        "shapes.operators.lower:expert_operators",
+        "shapes.cost.predict:product_costs",
+        "shapes.cost.parts:product_terms",
+        "shapes.measure.kernels.products:grouped_gemm",
+    ),
+    OperatorKind(
+        Attention,
+        "attention",
+        "attention",
+        "shapes.operators.cores:attention_operators",
+        "shapes.cost.predict:attention_costs",
+        "shapes.cost.parts:attention_terms",
+        "shapes.measure.kernels.functions:attention",
+    ),
+    OperatorKind(
+        CachedAttention,
+        "attention",
+        "attention",
+        "shapes.operators.cores:decode_operators",
+        "shapes.cost.predict:cached_attention_costs",
+        "shapes.cost.parts:cached_attention_terms",
+        None,
+    ),
+    OperatorKind(
+        Elementwise,
+        "elementwise",
+        "",
+        "shapes.operators.cores:emit",
+        "shapes.cost.predict:elementwise_costs",
+        "shapes.cost.parts:elementwise_terms",
+        None,
+    ),
+    OperatorKind(
+        Collective,
+        "collective",
+        None,
+        "shapes.operators.parallel:block_collectives",
+        "shapes.cost.predict:collective_costs",
+        "shapes.cost.parts:collective_terms",
+        None,
+    ),
+)
+_KNOWN = {(one.type, one.kind): one for one in KINDS}
+
+
+def kind_of(operator: Operator) -> OperatorKind:
+    """The entry of KINDS; InputError for what has none."""
+    known = _KNOWN.get((type(operator), getattr(operator, "kind", "")))
+    if known is None:
+        expected = "expected an operator of a kind in KINDS of shapes/operators/types.py; no cost is known"
+        raise InputError(expected, key="kind", value=operator)
+    return known
+
+
+@lru_cache(maxsize=64)
+def named_function(path: str) -> Callable[..., Any]:
+    """What "module:name" names."""
+    module, _, name = path.partition(":")
+    found: Callable[..., Any] = getattr(import_module(module), name)
+    return found
 
 
 def needed_flops(listed: Iterable[Operator], *, causal: bool = False) -> float:

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from shapes.cost.predict import Cost
 from shapes.model import ModelShape
-from shapes.operators.types import Attention, CachedAttention, Collective, Elementwise, Gemm, GroupedGemm, Operator
+from shapes.operators.types import Attention, CachedAttention, Collective, Gemm, GroupedGemm, Operator, Product, kind_of
 from shapes.step.stack import OVERLAPPED, PARTS
 
 #: Element types whose products a stack's ``kernels.gemm`` and ``kernels.grouped`` speak of; others have their own.
@@ -98,14 +98,14 @@ def _part_of(group: str, operator: Collective) -> str | None:
     return "tensor-forward" if group == "tensor" and operator.phase == "forward" else None
 
 
-def kind_of(operator: Operator) -> Kind:
+def class_of(operator: Operator) -> Kind:
     """The class that a stack's constants speak of."""
-    if isinstance(operator, Elementwise):
-        return Kind(operator.what)
+    known = kind_of(operator).work_class
     if isinstance(operator, Attention | CachedAttention):
-        return Kind("attention", operator.head_dim)
-    name = {"gemm": "gemm", "conv": "gemm", "bmm": "bmm", "grouped_gemm": "grouped"}[operator.kind]
-    return Kind(name, "" if operator.dtype in SIXTEEN_BITS else operator.dtype)
+        return Kind(str(known), operator.head_dim)
+    if isinstance(operator, Product):
+        return Kind(str(known), "" if operator.dtype in SIXTEEN_BITS else operator.dtype)
+    return Kind(known or str(getattr(operator, "what", "")))
 
 
 def work(operators: Iterable[Operator], costs: Iterable[Cost]) -> Work:
@@ -125,7 +125,7 @@ def work(operators: Iterable[Operator], costs: Iterable[Cost]) -> Work:
             region = total.layers if "layers" in operator.name else total.ends
             # Each group of a grouped product is launched, or at least quantised and described, on its own.
             launches = count * operator.groups if isinstance(operator, GroupedGemm) else count
-            region.add(kind_of(operator), seconds, launches)
+            region.add(class_of(operator), seconds, launches)
             if isinstance(operator, Gemm) and _falls_back(operator):
                 region.fallbacks += count
     return total
