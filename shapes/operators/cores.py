@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from itertools import product
 
 from shapes.dtypes import BYTES, QUANTISED
 from shapes.model import AttentionShape, Block, MlaShape, ModelShape, MoeShape
@@ -22,6 +21,7 @@ from shapes.model.adapters import layers_train
 from shapes.model.recurrent import RecurrentShape
 from shapes.model.stages import ShardParameters
 from shapes.model.states import PRECISIONS
+from shapes.operators.parallel import sent
 from shapes.operators.types import Attention, CachedAttention, Collective, Elementwise, Gemm, Layout, Operator, Phase
 from shapes.workload import Workload
 
@@ -230,33 +230,40 @@ def decode_operators(
     )
 
 
+def _core(attention: AttentionShape | MlaShape, workload: Workload, q_len: int, kv_len: int, name: str) -> Attention:
+    """One layer's whole attention, forward."""
+    heads, kv_heads = attention.on_shard(workload.t)
+    return Attention(
+        name=name,
+        phase="forward",
+        batch=workload.b,
+        heads=heads,
+        kv_heads=kv_heads,
+        q_len=q_len,
+        kv_len=kv_len,
+        head_dim=attention.head_dim,
+        v_head_dim=attention.v_dim,
+        causal=attention.causal and not attention.cross,
+        window=attention.window,
+        dtype=_core_dtype(workload),
+        kernel="auto" if workload.attention == "flash" else workload.attention,
+        training=workload.train,
+    )
+
+
+def _runs(core: Attention, workload: Workload, count: int) -> Iterator[Attention]:
+    """``count`` layers' ``core``, forward (checkpointed: twice) and backward."""
+    yield replace(core, count=count * (2 if workload.train and workload.checkpointing != "none" else 1))
+    if workload.train:
+        yield replace(core, phase="dgrad", count=count)
+
+
 def _fused(
     attention: AttentionShape | MlaShape, workload: Workload, q_len: int, kv_len: int, name: str, count: int
 ) -> Iterator[Operator]:
-    heads, kv_heads = attention.on_shard(workload.t)
-    forwards = count * (2 if workload.train and workload.checkpointing != "none" else 1)
-    phases: list[tuple[Phase, int]] = [("forward", forwards)]
-    if workload.train:
-        phases.append(("dgrad", count))
-    causal = attention.causal and not attention.cross
-    for (queries, keys), (phase, times) in product(chunks(q_len, kv_len, workload.cp, causal), phases):
-        yield Attention(
-            name=f"{name}.core",
-            phase=phase,
-            batch=workload.b,
-            heads=heads,
-            kv_heads=kv_heads,
-            q_len=queries,
-            kv_len=keys,
-            head_dim=attention.head_dim,
-            v_head_dim=attention.v_dim,
-            causal=causal,
-            window=attention.window,
-            dtype=_core_dtype(workload),
-            count=times,
-            kernel="auto" if workload.attention == "flash" else workload.attention,
-            training=workload.train,
-        )
+    core = _core(attention, workload, q_len, kv_len, f"{name}.core")
+    for queries, keys in chunks(q_len, kv_len, workload.cp, core.causal):
+        yield from _runs(replace(core, q_len=queries, kv_len=keys), workload, count)
 
 
 def chunks(q_len: int, kv_len: int, cp: int, causal: bool) -> tuple[tuple[int, int], ...]:
@@ -279,24 +286,8 @@ def chunks(q_len: int, kv_len: int, cp: int, causal: bool) -> tuple[tuple[int, i
 def _eager(
     attention: AttentionShape | MlaShape, workload: Workload, q_len: int, kv_len: int, name: str, count: int
 ) -> Iterator[Operator]:
-    heads, kv_heads = attention.on_shard(workload.t)
-    forwards = count * (2 if workload.train and workload.checkpointing != "none" else 1)
-    core = Attention(
-        name=name,
-        phase="forward",
-        batch=workload.b,
-        heads=heads,
-        kv_heads=kv_heads,
-        q_len=q_len,
-        kv_len=kv_len,
-        head_dim=attention.head_dim,
-        v_head_dim=attention.v_dim,
-        dtype=_core_dtype(workload),
-        count=forwards,
-    )
-    yield from _products(core)
-    if workload.train:
-        yield from _products(replace(core, phase="dgrad", count=count))
+    for core in _runs(_core(attention, workload, q_len, kv_len, name), workload, count):
+        yield from _products(core)
 
 
 def _products(core: Attention) -> Iterator[Gemm]:
@@ -416,15 +407,11 @@ def _exchange(
     heads, _ = mixer.on_shard(workload.t)
     inner = heads * mixer.head_dim
     width = 2 * inner + mixer.conv_channels(workload.t) + mixer.gates * heads
-    phases: list[tuple[Phase, int]] = [("forward", forwards), *([("dgrad", 1)] if workload.train else ())]
-    for phase, times in phases:
-        yield Collective(
-            f"{name}.context_parallel.all_to_all",
-            phase,
-            "all_to_all",
-            tokens * width * workload.activation_bytes,
-            workload.cp,
-            workload.dtype,
-            count * times,
-            stride=workload.t,
-        )
+    yield from sent(
+        workload,
+        f"{name}.context_parallel",
+        tokens * width * workload.activation_bytes,
+        workload.cp,
+        (("forward", "all_to_all", count * forwards), ("dgrad", "all_to_all", count)),
+        stride=workload.t,
+    )

@@ -7,13 +7,13 @@ neighbours of a group.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 
 from shapes.errors import InputError
 from shapes.model import AttentionShape, Block, MlaShape, ModelShape, MoeShape, RecurrentShape
 from shapes.model.stages import ShardParameters
-from shapes.operators.types import Collective, Phase
+from shapes.operators.types import Collective, CollectiveName, Phase
 from shapes.workload import Workload
 
 
@@ -134,36 +134,46 @@ def _largest(limit: int, divides: Callable[[int], bool]) -> int:
     return next(degree for degree in range(limit, 0, -1) if divides(degree))
 
 
+def sent(
+    workload: Workload,
+    name: str,
+    buffer: int,
+    ranks: int,
+    runs: Iterable[tuple[Phase, CollectiveName, int]],
+    stride: int = 1,
+    copies: int = 1,
+) -> Iterator[Collective]:
+    """A collective for each of ``runs`` (phase, which, times) that the workload has: inference runs forward alone."""
+    for phase, what, times in runs:
+        if workload.train or phase == "forward":
+            yield Collective(
+                f"{name}.{what}", phase, what, buffer, ranks, workload.dtype, times, stride=stride, copies=copies
+            )
+
+
 def block_collectives(
     block: Block, hidden: int, s: int, workload: Workload, prefix: str, forwards: int
 ) -> Iterator[Collective]:
     """One layer's collectives, x ``block.count``: of tensor, context and expert parallelism."""
     tokens = workload.own_tokens(s)
-    parts = len(block.parts)
-    yield from _tensor_parallel(
-        f"{prefix}tensor_parallel", tokens * hidden, block.count * (1 if block.parallel else parts), workload, forwards
-    )
+    times = block.count * (1 if block.parallel else len(block.parts))
+    if workload.t > 1 and times:
+        yield from _tensor_parallel(f"{prefix}tensor_parallel", tokens * hidden, times, workload, forwards)
     for attention in (block.attention, block.cross):
         if attention is not None and workload.cp > 1:
             yield from _context_parallel(attention, s, workload, prefix, block.count, forwards)
     if workload.e > 1 and isinstance(block.mlp, MoeShape):
         # A rank routes 1/t of the tokens: Megatron-LM asks for sequence parallelism where t and e meet.
         routed = -(-tokens // workload.t) * block.mlp.routed_width(hidden) * workload.activation_bytes * block.mlp.top_k
-        phases: list[tuple[Phase, int]] = [("forward", forwards), *([("dgrad", 1)] if workload.train else ())]
-        name = f"{prefix}{'overlapped_moe' if workload.ep_overlap else 'moe'}.all_to_all"
-        copies = block.mlp.top_k if workload.dispatcher == "flex" else 1
-        for phase, times in phases:
-            yield Collective(
-                name,
-                phase,
-                "all_to_all",
-                routed,
-                workload.e,
-                workload.dtype,
-                2 * block.count * times,
-                stride=workload.t,
-                copies=copies,
-            )
+        yield from sent(
+            workload,
+            f"{prefix}{'overlapped_moe' if workload.ep_overlap else 'moe'}",
+            routed,
+            workload.e,
+            (("forward", "all_to_all", 2 * block.count * forwards), ("dgrad", "all_to_all", 2 * block.count)),
+            stride=workload.t,
+            copies=block.mlp.top_k if workload.dispatcher == "flex" else 1,
+        )
 
 
 def _tensor_parallel(name: str, elements: int, count: int, workload: Workload, forwards: int) -> Iterator[Collective]:
@@ -172,16 +182,13 @@ def _tensor_parallel(name: str, elements: int, count: int, workload: Workload, f
     Sequence parallelism splits it in a reduce-scatter and an all-gather, and gathers the input again for wgrad
     (Korthikanti et al. 2205.05198, section 4.2.2).
     """
-    if workload.t == 1 or not count:
-        return
-    buffer = elements * workload.activation_bytes
-    kinds = ("reduce_scatter", "all_gather") if workload.sequence_parallel else ("all_reduce",)
-    phases: list[tuple[Phase, int, tuple[str, ...]]] = [("forward", forwards, kinds)]
-    if workload.train:
-        phases += [("dgrad", 1, kinds), *([("wgrad", 1, ("all_gather",))] if workload.sequence_parallel else ())]
-    for phase, times, wanted in phases:
-        for what in wanted:
-            yield Collective(f"{name}.{what}", phase, what, buffer, workload.t, workload.dtype, count * times)  # type: ignore[arg-type]  # of kinds
+    split: tuple[CollectiveName, ...] = ("reduce_scatter", "all_gather")
+    kinds = split if workload.sequence_parallel else ("all_reduce",)
+    runs: list[tuple[Phase, CollectiveName, int]] = [("forward", what, count * forwards) for what in kinds]
+    runs += [("dgrad", what, count) for what in kinds]
+    if workload.sequence_parallel:
+        runs.append(("wgrad", "all_gather", count))
+    yield from sent(workload, name, elements * workload.activation_bytes, workload.t, runs)
 
 
 def _context_parallel(
@@ -192,22 +199,19 @@ def _context_parallel(
     Backward they go round again, and their gradients back to where they belong.
     """
     _, kv_heads = attention.on_shard(workload.t)
-    width = kv_heads * (attention.head_dim + attention.v_dim)
-    buffer = workload.b * s * width * workload.activation_bytes
-    kinds: list[tuple[Phase, str, int]] = [("forward", "all_gather", count * forwards)]
-    if workload.train:
-        kinds += [("dgrad", "all_gather", count), ("dgrad", "reduce_scatter", count)]
-    for phase, what, times in kinds:
-        yield Collective(
-            f"{prefix}context_parallel.{what}",
-            phase,
-            what,  # type: ignore[arg-type]  # of kinds
-            buffer,
-            workload.cp,
-            workload.dtype,
-            times,
-            stride=workload.t,
-        )
+    buffer = workload.b * s * kv_heads * (attention.head_dim + attention.v_dim) * workload.activation_bytes
+    yield from sent(
+        workload,
+        f"{prefix}context_parallel",
+        buffer,
+        workload.cp,
+        (
+            ("forward", "all_gather", count * forwards),
+            ("dgrad", "all_gather", count),
+            ("dgrad", "reduce_scatter", count),
+        ),
+        stride=workload.t,
+    )
 
 
 def end_collectives(model: ModelShape, workload: Workload, s: int, *, first: bool) -> Iterator[Collective]:
@@ -217,22 +221,17 @@ def end_collectives(model: ModelShape, workload: Workload, s: int, *, first: boo
     """
     if workload.t == 1 or not (model.vocab if first else model.head):
         return
-    elements = workload.own_tokens(s) * ((model.embedding_dim or model.hidden) if first else model.hidden)
-    plain: tuple[tuple[Phase, str], ...] = (("forward", "all_reduce"),) if first else (("dgrad", "all_reduce"),)
-    split: tuple[tuple[Phase, str], ...] = (("forward", "reduce_scatter"), ("dgrad", "all_gather"))
-    if not first:
-        split = (("forward", "all_gather"), ("dgrad", "reduce_scatter"), ("wgrad", "all_gather"))
-    for phase, what in split if workload.sequence_parallel else plain:
-        if workload.train or phase == "forward":
-            yield Collective(
-                f"{'embedding' if first else 'lm_head'}.tensor_parallel.{what}",
-                phase,
-                what,  # type: ignore[arg-type]  # of the four above
-                elements * workload.activation_bytes,
-                workload.t,
-                workload.dtype,
-                1 if first or not workload.train else model.head_passes,
-            )
+    width = (model.embedding_dim or model.hidden) if first else model.hidden
+    times = 1 if first or not workload.train else model.head_passes
+    runs: tuple[tuple[Phase, CollectiveName, int], ...]
+    if not workload.sequence_parallel:
+        runs = (("forward" if first else "dgrad", "all_reduce", times),)
+    elif first:
+        runs = (("forward", "reduce_scatter", times), ("dgrad", "all_gather", times))
+    else:
+        runs = (("forward", "all_gather", times), ("dgrad", "reduce_scatter", times), ("wgrad", "all_gather", times))
+    buffer = workload.own_tokens(s) * width * workload.activation_bytes
+    yield from sent(workload, f"{'embedding' if first else 'lm_head'}.tensor_parallel", buffer, workload.t, runs)
 
 
 def pipeline_collectives(model: ModelShape, workload: Workload, s: int) -> Iterator[Collective]:
@@ -241,16 +240,16 @@ def pipeline_collectives(model: ModelShape, workload: Workload, s: int) -> Itera
     Each tensor-parallel rank sends its share; where activations are not split anyway (sequence parallelism), the
     receiving ranks gather them (Narayanan et al. 2104.04473, section 4.1, the scatter-gather optimization).
     """
-    if workload.p > 1:
-        whole = workload.own_tokens(s) * model.hidden * workload.activation_bytes
-        boundary = -(-whole // workload.t)
-        if workload.t > 1 and not workload.sequence_parallel:
-            for phase in ("forward", "dgrad") if workload.train else ("forward",):
-                yield Collective("pipeline.all_gather", phase, "all_gather", whole, workload.t, workload.dtype)
-        stride = workload.t * workload.cp * workload.d
-        yield Collective("pipeline.receive", "forward", "send_recv", boundary, 2, workload.dtype, stride=stride)
-        if workload.train:
-            yield Collective("pipeline.send", "dgrad", "send_recv", boundary, 2, workload.dtype, stride=stride)
+    if workload.p == 1:
+        return
+    whole = workload.own_tokens(s) * model.hidden * workload.activation_bytes
+    if workload.t > 1 and not workload.sequence_parallel:
+        runs: tuple[tuple[Phase, CollectiveName, int], ...] = (("forward", "all_gather", 1), ("dgrad", "all_gather", 1))
+        yield from sent(workload, "pipeline", whole, workload.t, runs)
+    boundary, stride = -(-whole // workload.t), workload.t * workload.cp * workload.d
+    yield Collective("pipeline.receive", "forward", "send_recv", boundary, 2, workload.dtype, stride=stride)
+    if workload.train:
+        yield Collective("pipeline.send", "dgrad", "send_recv", boundary, 2, workload.dtype, stride=stride)
 
 
 def frozen_collectives(
@@ -265,16 +264,9 @@ def frozen_collectives(
     ):
         shard = ranks // workload.replicas if ranks % workload.replicas == 0 else ranks
         if workload.zero == 3 and shard > 1 and parameters:
-            yield Collective(
-                f"data_parallel.{name}.all_gather",
-                "forward",
-                "all_gather",
-                round(parameters * bytes_each / pieces),
-                shard,
-                workload.dtype,
-                2 * pieces,
-                stride=workload.t * apart,
-            )
+            buffer, stride = round(parameters * bytes_each / pieces), workload.t * apart
+            runs: tuple[tuple[Phase, CollectiveName, int], ...] = (("forward", "all_gather", 2 * pieces),)
+            yield from sent(workload, f"data_parallel.{name}", buffer, shard, runs, stride)
 
 
 def gradient_collectives(held: ShardParameters, workload: Workload, layers: int) -> Iterator[Collective]:
@@ -289,31 +281,24 @@ def gradient_collectives(held: ShardParameters, workload: Workload, layers: int)
     if dense == experts:
         groups = [("data_parallel", held.total, dense, 1)]
     for name, parameters, ranks, apart in groups:
-        stride = workload.t * apart
+        stride, weights = workload.t * apart, parameters * workload.activation_bytes
         if ranks == 1 or not parameters:
             continue
-        weights, dtype = parameters * workload.activation_bytes, workload.dtype
-        if workload.zero == 0:
-            yield Collective(f"{name}.all_reduce", "wgrad", "all_reduce", weights, ranks, dtype, stride=stride)
-            continue
-        replicas = workload.replicas if workload.zero == 3 and ranks % workload.replicas == 0 else 1
+        # Without ZeRO every rank is a replica of all the weights.
+        replicas = ranks if workload.zero == 0 else 1
+        if workload.zero == 3 and ranks % workload.replicas == 0:
+            replicas = workload.replicas
         shard = ranks // replicas
         pieces = max(1, layers) if workload.zero == 3 else 1
+        # ZeRO-1 and -2 gather the updated weights once; ZeRO-3 gathers them for the forward and for the backward.
+        gathers = pieces * (2 if workload.zero == 3 else 1)
         if shard > 1:
-            piece = -(-weights // pieces)
-            yield Collective(
-                f"{name}.reduce_scatter", "wgrad", "reduce_scatter", piece, shard, dtype, pieces, stride=stride
+            runs: tuple[tuple[Phase, CollectiveName, int], ...] = (
+                ("wgrad", "reduce_scatter", pieces),
+                ("forward", "all_gather", gathers),
             )
-            # ZeRO-1 and -2 gather the updated weights once; ZeRO-3 gathers them for the forward and for the backward.
-            gathers = pieces * (2 if workload.zero == 3 else 1)
-            yield Collective(f"{name}.all_gather", "forward", "all_gather", piece, shard, dtype, gathers, stride=stride)
+            yield from sent(workload, name, -(-weights // pieces), shard, runs, stride)
         if replicas > 1:
-            yield Collective(
-                f"{name}.all_reduce",
-                "wgrad",
-                "all_reduce",
-                -(-weights // shard),
-                replicas,
-                dtype,
-                stride=stride * shard,
+            yield from sent(
+                workload, name, -(-weights // shard), replicas, (("wgrad", "all_reduce", 1),), stride * shard
             )

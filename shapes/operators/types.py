@@ -39,6 +39,7 @@ from shapes.frozen import frozen
 #: ``dgrad`` is every gradient of an activation (attention's whole backward too), ``wgrad`` of a weight.
 Phase = Literal["forward", "dgrad", "wgrad", "optimizer"]
 Layout = Literal["tn", "nn", "nt", "tt"]
+CollectiveName = Literal["all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send_recv"]
 LAYOUT_OF_PHASE: dict[str, Layout] = {"forward": "tn", "dgrad": "nn", "wgrad": "nt"}
 
 
@@ -275,7 +276,7 @@ class Collective:
 
     name: str
     phase: Phase
-    what: Literal["all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send_recv"]
+    what: CollectiveName
     bytes: int
     ranks: int
     dtype: str = "bf16"
