@@ -23,17 +23,17 @@ from __future__ import annotations
 
 import itertools
 import tomllib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from math import prod
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args
 
 from shapes.dtypes import DTYPES
 from shapes.errors import InputError
 from shapes.frozen import frozen
-from shapes.measure.jobs import Job, MemoryBound, Part, by_key, swiglu
+from shapes.measure.jobs import Direction, Job, MemoryBound, Part, by_key, head, swiglu
 from shapes.model import AttentionShape, Block, MlpShape, ModelShape, Stack
-from shapes.operators import Attention, Gemm
+from shapes.operators import Attention, Gemm, Phase
 from shapes.toml_table import Table
 from shapes.workload import Workload
 
@@ -121,6 +121,10 @@ def _range(text: str) -> range:
     return range(first, last + 1, step)
 
 
+#: What is timed, and the kernel where it is named.
+_Made = Any | tuple[Any, str]
+
+
 class _Sweep:
     """One ``[[sweep]]`` table as jobs."""
 
@@ -130,10 +134,7 @@ class _Sweep:
         self.op = table.text("op")
         self.label = table.text("label")
         self.priority = table.integer("priority") if table.has("priority") else place + 1
-        self.dtypes = table.texts("dtypes") or ("bf16",)
-        for dtype in self.dtypes:
-            if dtype not in DTYPES:
-                raise table.fail("dtypes", f"expected dtypes out of {', '.join(DTYPES)}")
+        self.dtypes = self._choices("dtypes", DTYPES, ("bf16",))
 
     def jobs(self) -> Iterator[Job]:
         makers = {
@@ -146,10 +147,11 @@ class _Sweep:
         }
         if self.op not in makers:
             raise self._table.fail("op", f"expected one of {', '.join((*makers, 'mamf'))}")
-        return makers[self.op]()
-
-    def _job(self, subject: Any, kernel: str = "") -> Job:
-        return Job(subject, kernel, self.priority, self.label)
+        for made in makers[self.op]():
+            work, kernel = made if isinstance(made, tuple) else (made, "")
+            # A layer's name tells it from the sweep's others.
+            name = f" {work.model.model_type}" if self.op == "layer" else ""
+            yield Job(work, kernel, self.priority, self.label + name)
 
     def _sizes(self, key: str, *, scaled: bool = True, default: int | None = None) -> tuple[int, ...]:
         if not self._table.has(key) and default is not None:
@@ -158,7 +160,7 @@ class _Sweep:
             found = values_of(self._table.data.get(key))
         except ValueError as error:
             raise self._table.fail(key, str(error)) from None
-        return tuple(self._scaled(value) for value in found) if scaled else found
+        return tuple(map(self._scaled, found)) if scaled else found
 
     def _scaled(self, value: int) -> int:
         """``value`` times the scale, keeping its distance to the multiple of 128 below it."""
@@ -169,18 +171,13 @@ class _Sweep:
         return smaller * SCALE_MULTIPLE + rest
 
     def _flag(self, key: str, default: bool) -> bool:
-        if not self._table.has(key):
-            return default
-        value = self._table.data[key]
-        if not isinstance(value, bool):
-            raise self._table.fail(key, "expected true or false")
-        return value
+        value = self._table.flag(key)
+        return default if value is None else value
 
-    def _choices(self, key: str, known: tuple[str, ...], default: tuple[str, ...]) -> tuple[str, ...]:
+    def _choices(self, key: str, known: Sequence[str], default: tuple[str, ...]) -> tuple[Any, ...]:
         chosen = self._table.texts(key) or default
-        for value in chosen:
-            if value not in known:
-                raise self._table.fail(key, f"expected some of {', '.join(filter(None, known))}")
+        if not set(chosen) <= {*known, *default}:
+            raise self._table.fail(key, f"expected some of {', '.join(known)}")
         return chosen
 
     def _combined(self, *choices: Iterable[Any]) -> Iterator[tuple[Any, ...]]:
@@ -191,106 +188,97 @@ class _Sweep:
             raise InputError(f"expected at most {MOST_VALUES} jobs", where=self._table.where, key=key)
         return itertools.product(*lists)
 
-    def _shapes(self) -> tuple[tuple[int, int, int], ...]:
+    def _shapes(self) -> Iterator[tuple[int, ...]]:
         if not self._table.has("shapes"):
-            return tuple(self._combined(self._sizes("m"), self._sizes("n"), self._sizes("k")))
-        rows = self._table.data["shapes"]
+            yield from self._combined(*(self._sizes(axis) for axis in "mnk"))
+            return
         try:
-            shapes = [values_of(row) for row in rows]
+            shapes = [values_of(row) for row in self._table.data["shapes"]]
         except (TypeError, ValueError):
             shapes = [()]
         if any(len(shape) != 3 for shape in shapes):
             raise self._table.fail("shapes", "expected rows of m, n and k")
-        return tuple((self._scaled(m), self._scaled(n), self._scaled(k)) for m, n, k in shapes)
+        for shape in shapes:
+            yield tuple(map(self._scaled, shape))
 
-    def _moved(self) -> Iterator[tuple[int, int, int]]:
-        shapes = self._shapes()
+    def _moved(self) -> Iterator[tuple[int, ...]]:
         if not self._table.has("offsets"):
-            yield from shapes
+            yield from self._shapes()
             return
         offsets = self._table.data["offsets"]
         if not isinstance(offsets, list) or not all(isinstance(one, int) for one in offsets):
             raise self._table.fail("offsets", "expected a list of integers")
         moves = self._choices("moves", ("m", "n", "k", "mn", "mk", "nk", "mnk"), ("m", "n", "k"))
-        for shape, move, offset in itertools.product(shapes, moves, offsets):
-            m, n, k = (size + offset if axis in move else size for axis, size in zip("mnk", shape, strict=True))
-            if min(m, n, k) < 1:
-                raise self._table.fail("offsets", "expected offsets that leave every size positive")
-            yield m, n, k
+        for shape in self._shapes():
+            for move, offset in self._combined(moves, offsets):
+                moved = tuple(size + offset * (axis in move) for axis, size in zip("mnk", shape, strict=True))
+                if min(moved) < 1:
+                    raise self._table.fail("offsets", "expected offsets that leave every size positive")
+                yield moved
 
-    def _gemm(self) -> Iterator[Job]:
-        layouts: Any = self._choices("layouts", ("tn", "nn", "nt", "tt"), ("tn",))
-        kernels = self._choices("kernels", ("", "fast_accum", "precise_accum"), ("",))
+    def _gemm(self) -> Iterator[_Made]:
+        layouts = self._choices("layouts", ("tn", "nn", "nt", "tt"), ("tn",))
+        kernels = self._choices("kernels", ("fast_accum", "precise_accum"), ("",))
         batch = self._sizes("batch", scaled=False, default=1)[0]
-        phase_of: dict[str, Any] = {"tn": "forward", "nn": "dgrad", "nt": "wgrad", "tt": "forward"}
-        for (m, n, k), layout, dtype, kernel in itertools.product(self._moved(), layouts, self.dtypes, kernels):
-            kind: Any = "bmm" if batch > 1 else "gemm"
-            out = "bf16" if dtype == "fp8" else None
-            operator = Gemm(self.label, phase_of[layout], m, n, k, batch, dtype, layout, kind=kind, out_dtype=out)
-            yield self._job(operator, kernel)
+        kind: Literal["gemm", "bmm"] = "bmm" if batch > 1 else "gemm"
+        phase_of: dict[str, Phase] = {"tn": "forward", "nn": "dgrad", "nt": "wgrad", "tt": "forward"}
+        for m, n, k in self._moved():
+            for layout, dtype, kernel in self._combined(layouts, self.dtypes, kernels):
+                out = "bf16" if dtype == "fp8" else None
+                phase = phase_of[layout]
+                yield Gemm(self.label, phase, m, n, k, batch, dtype, layout, kind=kind, out_dtype=out), kernel
 
-    def _mlp(self) -> Iterator[Job]:
+    def _mlp(self) -> Iterator[_Made]:
         gated, compiled = self._flag("gated", True), self._flag("compiled", False)
-        train = "forward+backward" in self._choices("direction", ("forward", "forward+backward"), ("forward+backward",))
-        sizes = self._combined(self._sizes("tokens"), self._sizes("hidden"), self._sizes("width"), self.dtypes)
-        for tokens, hidden, width, dtype in sizes:
-            yield self._job(swiglu(tokens, hidden, width, dtype=dtype, gated=gated, train=train, compiled=compiled))
+        train = "forward+backward" in self._choices("direction", get_args(Direction), ("forward+backward",))
+        sizes = (self._sizes(key) for key in ("tokens", "hidden", "width"))
+        for *shape, dtype in self._combined(*sizes, self.dtypes):
+            yield swiglu(*shape, dtype=dtype, gated=gated, train=train, compiled=compiled)
 
-    def _attention(self) -> Iterator[Job]:
+    def _attention(self) -> Iterator[_Made]:
         from shapes.measure.kernels.functions import KERNELS
 
-        kernels = self._choices("kernels", ("", *KERNELS), ("",))
-        phases: Any = self._choices("phases", ("forward", "dgrad"), ("forward", "dgrad"))
+        kernels = self._choices("kernels", KERNELS, ("",))
+        phases = self._choices("phases", ("forward", "dgrad"), ("forward", "dgrad"))
         causal = self._flag("causal", True)
         batch, hidden = self._sizes("batch", scaled=False)[0], self._sizes("hidden")[0]
-        sizes = self._combined(self._sizes("s"), self._sizes("head_dim", scaled=False), phases, kernels, self.dtypes)
-        for s, head_dim, phase, kernel, dtype in sizes:
-            heads = max(1, hidden // head_dim)
-            operator = Attention(
-                self.label, phase, batch, heads, heads, s, s, head_dim, head_dim, causal=causal, dtype=dtype
-            )
-            yield self._job(operator, kernel)
+        sizes = self._sizes("s"), self._sizes("head_dim", scaled=False)
+        for s, d, phase, kernel, dtype in self._combined(*sizes, phases, kernels, self.dtypes):
+            heads = max(1, hidden // d)
+            yield Attention(self.label, phase, batch, heads, heads, s, s, d, d, causal=causal, dtype=dtype), kernel
 
-    def _layer(self) -> Iterator[Job]:
+    def _layer(self) -> Iterator[_Made]:
         b, s = self._sizes("b", scaled=False)[0], self._sizes("s")[0]
         compiled = self._flag("compiled", False)
-        for table, dtype in itertools.product(self._table.tables("models"), self.dtypes):
+        for table in self._table.tables("models"):
             model = self._layer_model(table)
             table.refuse_the_rest()
-            workload = Workload(b=b, s=s, dtype=dtype)
-            yield Job(
-                Part("layer", model, workload, compiled=compiled), "", self.priority, f"{self.label} {model.model_type}"
-            )
+            for dtype in self.dtypes:
+                yield Part("layer", model, Workload(b=b, s=s, dtype=dtype), compiled=compiled)
 
     def _layer_model(self, table: Table) -> ModelShape:
-        heads = table.integer("heads")
+        hidden, heads = table.integer("hidden"), table.integer("heads")
         kv = table.integer("kv_heads") if table.has("kv_heads") else heads
-        head_dim = table.integer("hidden") // heads
+        head_dim = hidden // heads
         if self._scale != 1.0:  # fewer heads of the same width keep every alignment
             group = heads // kv
             kv = max(1, round(kv * self._scale))
             heads = kv * group
-        hidden = heads * head_dim if self._scale != 1.0 else table.integer("hidden")
+            hidden = heads * head_dim
         rotary = table.integer("rotary") if table.has("rotary") else 0
-        flags = {key: table.has(key) and table.data[key] is True for key in ("gated", "parallel", "biases")}
-        attention = AttentionShape(
-            heads, kv, head_dim, rotary_dim=rotary, qkv_bias=flags["biases"], o_bias=flags["biases"]
-        )
-        mlp = MlpShape(self._scaled(table.integer("width")), flags["gated"], flags["biases"])
-        block = Block(attention, mlp, norm_weights=2 if flags["biases"] else 1, parallel=flags["parallel"])
+        gated, parallel, biases = (bool(table.flag(key)) for key in ("gated", "parallel", "biases"))
+        attention = AttentionShape(heads, kv, head_dim, rotary_dim=rotary, qkv_bias=biases, o_bias=biases)
+        mlp = MlpShape(self._scaled(table.integer("width")), gated, biases)
+        block = Block(attention, mlp, norm_weights=2 if biases else 1, parallel=parallel)
         return ModelShape(table.text("name"), (Stack("main", hidden, (block,)),), head=False)
 
-    def _head(self) -> Iterator[Job]:
-        sizes = self._combined(self._sizes("tokens"), self._sizes("hidden"), self._sizes("vocab"), self.dtypes)
-        for tokens, hidden, vocab, dtype in sizes:
-            block = Block(None, None, norms=0)
-            model = ModelShape("head", (Stack("main", hidden, (block,)),), vocab)
-            yield self._job(Part("head", model, Workload(b=1, s=tokens, dtype=dtype)))
+    def _head(self) -> Iterator[_Made]:
+        sizes = (self._sizes(key) for key in ("tokens", "hidden", "vocab"))
+        for *shape, dtype in self._combined(*sizes, self.dtypes):
+            yield head(*shape, dtype=dtype)
 
-    def _memory(self) -> Iterator[Job]:
-        phases: Any = self._choices("phases", ("forward", "dgrad"), ("forward", "dgrad"))
-        sizes = self._combined(
-            self._table.texts("what"), self._sizes("rows"), self._sizes("columns"), phases, self.dtypes
-        )
-        for what, rows, columns, phase, dtype in sizes:
-            yield self._job(MemoryBound(what, rows, columns, phase, dtype))
+    def _memory(self) -> Iterator[_Made]:
+        phases = self._choices("phases", ("forward", "dgrad"), ("forward", "dgrad"))
+        sizes = self._sizes("rows"), self._sizes("columns")
+        for row in self._combined(self._table.texts("what"), *sizes, phases, self.dtypes):
+            yield MemoryBound(*row)
