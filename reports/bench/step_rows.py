@@ -22,7 +22,7 @@ from shapes.model import ModelShape
 from shapes.step.stack import SoftwareStack, list_stacks, load_stack
 from shapes.workload import AttentionKernel, Workload
 from sizer.readers import read_config
-from sizer.readers.megatron.hybrid import predicting
+from sizer.readers.megatron.models import predicting
 
 #: A word of an unknown stack's name -> the framework (a shipped stack's ``framework``) that it stands nearest to; the
 #: first that a name holds decides.

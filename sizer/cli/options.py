@@ -142,7 +142,7 @@ class Asked(SimpleNamespace):
     def source(self, config: str) -> object:
         """What a CONFIG argument names, with ``--set`` and ``--training``: its path, or standard input of "-"."""
         from sizer.readers import Source
-        from sizer.readers.settings import parse_setting
+        from sizer.readers.sources import parse_setting
 
         settings = dict(parse_setting(text) for text in self.set)
         if config == "-":

@@ -11,9 +11,8 @@ from typing import Any
 from shapes.errors import InputError
 from shapes.model import ModelShape
 from sizer.readers.loading import check_size, find_config, load_text, parse_mapping, parse_toml
-from sizer.readers.objects import as_llama, plain_mapping
-from sizer.readers.reading import NoModel, Reading, Source, UnknownModelType
-from sizer.readers.settings import with_settings
+from sizer.readers.reading import NoModel, Reading, Source, UnknownModelType, named_elsewhere
+from sizer.readers.sources import as_llama, plain_mapping, with_settings
 from sizer.readers.unread import check_settings, unread
 
 #: Formats by name, each the module of that name, which has NAME, matches(config) and read(config, where). Tried in this
@@ -119,7 +118,5 @@ def _read_mapping(
             used = found.asked | keys.get("_variables", frozenset())
             check_settings(settings or {}, used, where, normalised)
             return replace(found, config=keys, unread=(*found.unread, *unread(keys, used, reader.NAME)))
-    from sizer.readers.elsewhere import named_elsewhere
-
     usual = f"expected a configuration in one of the known formats ({known}): no model_type found"
     raise NoModel(named_elsewhere(config) or usual, where=where)

@@ -4,16 +4,24 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
-from shapes.model import AttentionShape, Block, Linear, MlaShape, MlpShape, ModelShape, MoeShape, Stack
+from shapes.model import AttentionShape, Block, Linear, MlaShape, MlpShape, ModelShape, MoeShape, RecurrentShape, Stack
 from sizer.readers.fields import MAX_LAYERS, Fields, table
 from sizer.readers.hf_blocks import run_lengths
-from sizer.readers.megatron.hybrid import HybridParts, delta_net, pattern_of, predicting
+from sizer.readers.hf_hybrid import delta_net, mamba
 from sizer.readers.tokenizers import vocabulary
 
 #: Model specifications that are Megatron's own GPT, whatever they are called.
 _USUAL_SPECS = ("local", "gpt_layer_specs", "mamba_layer_specs", "hybrid_layer_specs")
+
+#: Letters and separators of the pattern are those of megatron/core/models/hybrid/hybrid_layer_allocation.py.
+_PATTERNS = ("hybrid_layer_pattern", "hybrid_override_pattern")
+#: Tokens of a chunk in which Mamba's scan runs: MambaMixer's default.
+MAMBA_CHUNK = 128
+_KNOWN = "MG*+-E"
+_STRANGE = {"D": "sparse attention"}
 
 
 def build(fields: Fields, flat: Mapping[str, Any]) -> tuple[ModelShape, tuple[str, ...]]:
@@ -44,72 +52,139 @@ def _with_language_model(fields: Fields) -> tuple[Fields, tuple[str, ...]]:
         raise fields.error("decides sizes in code that is not read; give ffn_hidden_size", "language_model_type")
     if settings is None:
         return fields, notes
-    config = {**fields.config, **settings}
-    return Fields(config, fields.where, asked=fields.asked, present=fields.present), (
-        *notes,
-        f"MLP and biases are those of {kind}",
-    )
+    told = Fields({**fields.config, **settings}, fields.where, asked=fields.asked, present=fields.present)
+    return told, (*notes, f"MLP and biases are those of {kind}")
+
+
+def _model(
+    fields: Fields, flat: Mapping[str, Any], kind: str, *stacks: Stack, usual: str = "", **traits: Any
+) -> tuple[ModelShape, tuple[str, ...]]:
+    """The model of these stacks with its vocabulary; ``traits`` are further fields of ModelShape."""
+    vocab, notes = vocabulary(fields, flat, usual)
+    tied = not fields.flag("untie_embeddings_and_output_weights")
+    return ModelShape(kind, stacks, vocab=vocab, tied=tied, **traits), notes
+
+
+def _common(fields: Fields) -> dict[str, Any]:
+    return {"norm_weights": norm_weights(fields), "dropout": fields.number("hidden_dropout", default=0.1)}
+
+
+def _learned(fields: Fields, *names: str) -> int:
+    """Learned positions; 0 where there are none."""
+    return fields.integer(*names) if position_embedding(fields) == "learned_absolute" else 0
 
 
 def _gpt(fields: Fields, flat: Mapping[str, Any]) -> tuple[ModelShape, tuple[str, ...]]:
-    hidden, weights = fields.integer("hidden_size"), norm_weights(fields)
-    dropout = fields.number("hidden_dropout", default=0.1)
+    hidden, common = fields.integer("hidden_size"), _common(fields)
     pattern, depths = pattern_of(fields)
     if pattern:
-        fields.raw("num_layers", default=None)
-        fields.raw("mtp_num_layers", default=None)
+        fields.ignore("num_layers", "mtp_num_layers")
         dense = mlp(fields) if "-" in "".join((pattern, *depths)) else None
-        parts = HybridParts(fields, attention(fields), dense, mixture(fields), weights, dropout)
-        blocks = parts.blocks(pattern)
-        predicted = [predicting(parts.blocks(depth), hidden) for depth in depths]
+        parts = {"*": attention(fields), "-": dense, "E": mixture(fields)}
+        blocks = hybrid_blocks(fields, pattern, parts, common)
+        predicted = [predicting(hybrid_blocks(fields, depth, parts, common), hidden) for depth in depths]
     else:
-        blocks = _layers(fields, hidden, weights, dropout)
+        blocks = _layers(fields, hidden, common)
         predicted = [predicting(blocks[-1:], hidden)] * fields.count("mtp_num_layers")
     notes: list[str] = []
     passes = 1 + len(predicted)
     if predicted and fields.flag("mtp_use_repeated_layer"):
         predicted = predicted[:1]
         notes.append(f"multi-token prediction repeats its layers {passes - 1} times: they are counted and listed once")
-    learned = position_embedding(fields) == "learned_absolute"
-    positions = fields.integer("max_position_embeddings", "seq_length") if learned else 0
-    vocab, said = vocabulary(fields, flat)
+    positions = _learned(fields, "max_position_embeddings", "seq_length")
     layers = run_lengths([*blocks, *(block for depth in predicted for block in depth)])
-    stack = Stack("decoder", hidden, layers, positions=positions, final_norm=weights)
-    model = ModelShape(
-        "megatron",
-        (stack,),
-        vocab=vocab,
-        tied=not fields.flag("untie_embeddings_and_output_weights"),
-        max_positions=positions or None,
-        head_passes=passes,
-    )
+    stack = Stack("decoder", hidden, layers, positions=positions, final_norm=common["norm_weights"])
+    model, said = _model(fields, flat, "megatron", stack, max_positions=positions or None, head_passes=passes)
     return model, (*notes, *said)
 
 
-def _layers(fields: Fields, hidden: int, weights: int, dropout: float) -> list[Block]:
+def _layers(fields: Fields, hidden: int, common: dict[str, Any]) -> list[Block]:
     layers = fields.layers("num_layers")
     sparse = _sparse(fields, layers)
-    windowed = _layer_flags(fields, "window_attn_skip_freq", layers, lambda layer, every: (layer + 1) % every != 0)
+    windowed = _layer_flags(fields, "window_attn_skip_freq", layers, _last_of_each)
     recurrent, mixer = [False] * layers, None
     if fields.text("experimental_attention_variant") == "gated_delta_net":
         if fields.raw("linear_attention_freq", default=None) is None:
             raise fields.error("expected which layers are gated delta nets", "linear_attention_freq")
-        recurrent = _layer_flags(fields, "linear_attention_freq", layers, lambda layer, every: (layer + 1) % every != 0)
-        mixer = delta_net(fields, weights)
+        recurrent = _layer_flags(fields, "linear_attention_freq", layers, _last_of_each)
+        mixer = gated_delta(fields, common["norm_weights"])
     cores = {flag: attention(fields, windowed=flag) for flag in sorted(set(windowed))}
     moe = mixture(fields)
     mlps = {flag: (moe if flag else None) or mlp(fields) for flag in set(sparse)}
+    # Of latent attention's matrices only the last has a bias.
+    latent = fields.flag("multi_latent_attention") and bias_linear(fields)
+    extra = (("attention.o_proj.bias", hidden),) if latent else ()
     return [
-        Block(
-            None if recurrent[layer] else cores[windowed[layer]],
-            mlps[sparse[layer]],
-            norm_weights=weights,
-            dropout=dropout,
-            extra=() if recurrent[layer] else _latent_bias(fields, hidden),
-            mixer=mixer if recurrent[layer] else None,
-        )
+        Block(None, mlps[sparse[layer]], mixer=mixer, **common)
+        if recurrent[layer]
+        else Block(cores[windowed[layer]], mlps[sparse[layer]], extra=extra, **common)
         for layer in range(layers)
     ]
+
+
+def _last_of_each(layer: int, every: int) -> bool:
+    return (layer + 1) % every != 0
+
+
+def pattern_of(fields: Fields) -> tuple[str, tuple[str, ...]]:
+    """(the layers' letters, those of each depth of multi-token prediction), without the bars between stages."""
+    text = fields.text(*_PATTERNS)
+    if not text and fields.number("hybrid_attention_ratio", "hybrid_mlp_ratio", default=0.0):
+        raise fields.error("expected hybrid_layer_pattern, which newer Megatron wants for it", "hybrid_attention_ratio")
+    main, *depths = text.split("/")
+    own = fields.text("mtp_hybrid_override_pattern")
+    depths = [depth for depth in depths if depth] or [own] * (fields.count("mtp_num_layers") if own else 0)
+    if len(text) > MAX_LAYERS or len(depths) * len(own) > MAX_LAYERS:
+        raise fields.error(f"expected at most {MAX_LAYERS} layers", *_PATTERNS)
+    return main.replace("|", ""), tuple(depths)
+
+
+def hybrid_blocks(fields: Fields, pattern: str, parts: dict[str, Any], common: dict[str, Any]) -> list[Block]:
+    """A block for each letter; ``parts``: what the letters of attention, MLP and experts stand for."""
+    strange = dict.fromkeys(kind for kind in pattern if kind not in _KNOWN)
+    if strange or not pattern:
+        kinds = ", ".join(_STRANGE.get(kind, repr(kind)) for kind in strange)
+        raise fields.error(f"has no formula here: {kinds or 'no'} layers", *_PATTERNS)
+    made = {letter: _block(fields, letter, parts, common) for letter in dict.fromkeys(pattern)}
+    return [made[letter] for letter in pattern]
+
+
+def _block(fields: Fields, letter: str, parts: dict[str, Any], common: dict[str, Any]) -> Block:
+    if letter in "MG":
+        mixer = mamba_layer(fields) if letter == "M" else gated_delta(fields, common["norm_weights"])
+        return Block(None, None, mixer=mixer, norms=1, **common)
+    if letter in "*+":
+        return Block(parts["*"], None, norms=1, **common)
+    if parts[letter] is None:
+        raise fields.error("expected num_experts: the pattern has layers of experts", "num_experts")
+    return Block(None, parts[letter], norms=1, **common)
+
+
+def mamba_layer(fields: Fields) -> RecurrentShape:
+    """Mamba-2 as MambaMixer builds it: twice the hidden size inside where no number of heads is given."""
+    dim, inside = fields.integer("mamba_head_dim", default=64), 2 * fields.integer("hidden_size")
+    heads = fields.optional("mamba_num_heads")
+    heads = heads or fields.quotient(inside, dim, f"twice the hidden size, {inside}", "mamba_head_dim")
+    groups, state = fields.integer("mamba_num_groups", default=8), fields.integer("mamba_state_dim", default=128)
+    return mamba(fields, heads, dim, groups, "mamba_num_groups", state, MAMBA_CHUNK, conv_bias=True)
+
+
+def gated_delta(fields: Fields, norm_weights: int) -> RecurrentShape:
+    """A gated delta net by Megatron's ``linear_`` arguments."""
+    usual = {"linear_num_value_heads": 32, "linear_num_key_heads": 16, "linear_conv_kernel_dim": 4}
+    return delta_net(fields, lambda name: fields.integer(name, default=usual.get(name, 128)), norm_weights)
+
+
+def predicting(blocks: list[Block], hidden: int) -> list[Block]:
+    """A depth of multi-token prediction: norms of the state and of the next embedding and a product of both in front of
+
+    its layers, a norm behind them.
+    """
+    first = replace(
+        blocks[0], norms=blocks[0].norms + 2, before=(Linear("mtp.eh_proj", hidden, 2 * hidden, shard="column"),)
+    )
+    made = [first, *blocks[1:]]
+    return [*made[:-1], replace(made[-1], norms=made[-1].norms + 1)]
 
 
 def attention(fields: Fields, *, causal: bool = True, cross: bool = False, windowed: bool = True) -> Any:
@@ -130,9 +205,8 @@ def attention(fields: Fields, *, causal: bool = True, cross: bool = False, windo
         )
     fields.ignore("group_query_attention")  # num_query_groups says it
     groups = fields.kv_heads(heads, "num_query_groups")
-    if channels is None and hidden % heads:
-        raise fields.error(f"expected a divisor of hidden_size = {hidden}, or kv_channels", "num_attention_heads")
-    dim = channels or hidden // heads
+    named = f"hidden_size = {hidden}, or kv_channels"
+    dim = channels or fields.quotient(hidden, heads, named, "num_attention_heads")
     rotary = position_embedding(fields) in ("rope", "mrope", "yarn")
     share = min(fields.number("rotary_percent", default=1.0), 1.0)
     return AttentionShape(
@@ -183,9 +257,7 @@ def mixture(fields: Fields) -> MoeShape | None:
         top_k = fields.integer("topk", default=1)
         return None if experts == 1 else MoeShape(experts, min(top_k, experts), dense, gated, bias)
     shared = fields.optional("moe_shared_expert_intermediate_size", "shared_moe_ffn_hidden_size")
-    top_k = fields.integer("moe_router_topk", default=2)
-    if top_k > experts:
-        raise fields.error(f"expected at most the {experts} experts there are", "moe_router_topk")
+    top_k = fields.top_k(experts, "moe_router_topk", default=2)
     return MoeShape(
         experts,
         top_k,
@@ -244,12 +316,6 @@ def _window(fields: Fields) -> int | None:
     return int(first) + 1 if int(first) >= 0 else None
 
 
-def _latent_bias(fields: Fields, hidden: int) -> tuple[tuple[str, int], ...]:
-    # Of latent attention's matrices only the last has a bias.
-    latent = fields.flag("multi_latent_attention") and bias_linear(fields)
-    return (("attention.o_proj.bias", hidden),) if latent else ()
-
-
 def _layer_flags(fields: Fields, key: str, layers: int, every: Any) -> list[bool]:
     """One flag a layer: an integer is a period, ``([0]*3+[1]*58)`` a list; absent: all."""
     value = fields.raw(key, default=None)
@@ -298,25 +364,20 @@ def _is_bert(fields: Fields, flat: Mapping[str, Any]) -> bool:
 def _bert(fields: Fields, flat: Mapping[str, Any]) -> tuple[ModelShape, tuple[str, ...]]:
     """BERT with its masked-token head and, unless it is switched off, the next-sentence head."""
     hidden, positions = fields.integer("hidden_size"), fields.integer("max_position_embeddings", "seq_length")
-    weights = norm_weights(fields)
-    block = Block(
-        attention(fields, causal=False),
-        mlp(fields),
-        norm_weights=weights,
-        count=fields.layers("num_layers"),
-        dropout=fields.number("hidden_dropout", default=0.1),
-    )
+    common, layers = _common(fields), fields.layers("num_layers")
+    weights = common["norm_weights"]
+    block = Block(attention(fields, causal=False), mlp(fields), count=layers, **common)
     types = (("token_type_embeddings", 2 * hidden),)
     stack = Stack("encoder", hidden, (block,), positions=positions, final_norm=weights, extra=types)
     before: tuple[Linear, ...] = (Linear("head_transform", hidden, hidden, True),)
     if fields.flag("bert_binary_head", default=not fields.flag("bert_no_binary_head")):
         before += (Linear("pooler", hidden, hidden, True, rows=1), Linear("next_sentence", 2, hidden, True, rows=1))
-    vocab, said = vocabulary(fields, flat, usual="BertWordPieceLowerCase")
-    model = ModelShape(
+    model, said = _model(
+        fields,
+        flat,
         "megatron-bert",
-        (stack,),
-        vocab=vocab,
-        tied=not fields.flag("untie_embeddings_and_output_weights"),
+        stack,
+        usual="BertWordPieceLowerCase",
         head_bias=True,
         before_head=before,
         max_positions=positions,
@@ -327,32 +388,17 @@ def _bert(fields: Fields, flat: Mapping[str, Any]) -> tuple[ModelShape, tuple[st
 
 def _t5(fields: Fields, flat: Mapping[str, Any]) -> tuple[ModelShape, tuple[str, ...]]:
     """T5: learned positions that encoder and decoder share, and a bias in the head."""
-    hidden, weights = fields.integer("hidden_size"), norm_weights(fields)
-    dropout = fields.number("hidden_dropout", default=0.1)
+    hidden, common = fields.integer("hidden_size"), _common(fields)
     one = fields.layers("encoder_num_layers", "num_layers")
     two = fields.layers("decoder_num_layers", "num_layers", "encoder_num_layers")
-    encoder = Block(attention(fields, causal=False), mlp(fields), norm_weights=weights, count=one, dropout=dropout)
-    decoder = Block(
-        attention(fields),
-        mlp(fields),
-        cross=attention(fields, causal=False, cross=True),
-        norms=3,
-        norm_weights=weights,
-        count=two,
-        dropout=dropout,
+    encoder = Block(attention(fields, causal=False), mlp(fields), count=one, **common)
+    cross = attention(fields, causal=False, cross=True)
+    decoder = Block(attention(fields), mlp(fields), cross=cross, norms=3, count=two, **common)
+    positions, final = _learned(fields, "max_position_embeddings"), common["norm_weights"]
+    stacks = (
+        Stack("encoder", hidden, (encoder,), positions=positions, final_norm=final),
+        Stack("decoder", hidden, (decoder,), final_norm=final),
     )
-    learned = position_embedding(fields) == "learned_absolute"
-    positions = fields.integer("max_position_embeddings") if learned else 0
-    vocab, said = vocabulary(fields, flat, usual="BertWordPieceCase")
-    model = ModelShape(
-        "megatron-t5",
-        (
-            Stack("encoder", hidden, (encoder,), positions=positions, final_norm=weights),
-            Stack("decoder", hidden, (decoder,), final_norm=weights),
-        ),
-        vocab=vocab,
-        tied=not fields.flag("untie_embeddings_and_output_weights"),
-        head_bias=True,
-        max_positions=positions or None,
-    )
+    traits: dict[str, Any] = {"usual": "BertWordPieceCase", "head_bias": True, "max_positions": positions or None}
+    model, said = _model(fields, flat, "megatron-t5", *stacks, **traits)
     return model, ("read as T5", *said)

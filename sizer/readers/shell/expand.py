@@ -95,13 +95,11 @@ class Variables:
         return fields
 
     def _part(self, part: Part) -> list[str]:
-        if part.kind == "text":
-            return [part.text]
-        if part.kind == "command":
-            return [unknown(f"$({part.text})")]
+        if part.kind == "variable":
+            return self._variable(part.text)
         if part.kind == "arithmetic":
             return [self.arithmetic(part.text)]
-        return self._variable(part.text)
+        return [part.text if part.kind == "text" else unknown(f"$({part.text})")]
 
     def _variable(self, text: str) -> list[str]:
         """The value of ``${text}``: none where it is unset, marked where its form is not understood."""
@@ -142,23 +140,9 @@ class Variables:
         self._nesting += 1
         if self._nesting > MAX_NESTING:
             raise InputError(f"expected at most {MAX_NESTING} levels of nesting", where=self.where)
-        found = self.joined(self._inner(text))
+        found = self.joined(Scanner(text, self.where).whole())
         self._nesting -= 1
         return found
-
-    def _inner(self, text: str) -> Word:
-        """The word after ``:-``, which may hold expansions and quotes of its own."""
-        scanner = Scanner(text, self.where)
-        parts: list[Part] = []
-        while scanner.at < len(scanner.text):
-            word = scanner._word()
-            parts += word.parts
-            blank = scanner.at
-            while scanner.at < len(scanner.text) and scanner.text[scanner.at] in " \t\r\n;&|<>()":
-                scanner.at += 1
-            if scanner.at > blank:
-                parts.append(Part("text", scanner.text[blank : scanner.at]))
-        return Word(tuple(parts))
 
     def arithmetic(self, text: str) -> str:
         """The integer that ``$((text))`` is; marked where a variable is not known or an operator not taken."""
