@@ -59,8 +59,9 @@ def test_what_is_shared_holds_no_renderer_that_nobody_could_ask_for(module: str)
 def commands() -> dict[str, click.Command]:
     """Every command and subcommand by the name a person types."""
     found: dict[str, click.Command] = {}
-    for name, module, _ in COMMANDS:
-        command = import_module(module).command
+    for name, _, _ in COMMANDS:
+        command = main.get_command(click.Context(main), name)
+        assert command is not None
         found[name] = command
         if isinstance(command, click.Group):
             found |= {f"{name} {inner}": one for inner, one in command.commands.items()}

@@ -9,10 +9,9 @@ from shapes.device import load_device
 from shapes.errors import InputError
 from shapes.model import AttentionShape, Block, MlpShape, ModelShape, Stack
 from sizer.answers.mfu import (
-    causal_count,
     counts,
-    exact_count,
     megatron_count,
+    operator_count,
     parameters_count,
     read_step_times,
     utilization,
@@ -52,7 +51,7 @@ def test_megatrons_table_of_mfu_and_hfu_is_reproduced(
 def test_counting_every_operator_of_a_gpt_gives_megatrons_equation(
     h: int, layers: int, a: int, checkpointing: str
 ) -> None:
-    exact = exact_count(gpt(h, layers, a), 2048, 8, checkpointing)  # type: ignore[arg-type]
+    exact = operator_count(gpt(h, layers, a), 2048, 8, checkpointing)  # type: ignore[arg-type]
     equation = megatron_count(h, layers, 51200, 2048, 8, checkpointing)  # type: ignore[arg-type]
     assert exact.model_flops == pytest.approx(equation.model_flops, rel=1e-12)
     if checkpointing != "selective":
@@ -66,7 +65,7 @@ def test_counting_every_operator_of_a_gpt_gives_megatrons_equation(
 def test_a_causal_count_leaves_out_just_under_half_of_the_attention_square() -> None:
     model, s = gpt(1024, 4, 16), 1024
     square = 12 * 4 * s * s * 1024  # L layers x three times 4 s^2 h
-    left_out = exact_count(model, s, 1).model_flops - causal_count(model, s, 1).model_flops
+    left_out = operator_count(model, s, 1).model_flops - operator_count(model, s, 1, causal=True).model_flops
     assert left_out == pytest.approx(square * (0.5 - 0.5 / s))  # the diagonal stays
 
 

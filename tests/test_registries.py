@@ -35,7 +35,7 @@ REGISTRIES: dict[str, tuple[Callable[[ModuleType], bool], set[str]]] = {
     "sizer.readers": (has("NAME", "matches", "read"), {f"sizer.readers.{name}" for name in READERS}),
     "sizer.searching.spaces": (has("NAME", "space"), {space.__name__ for space in SPACES.values()}),  # type: ignore[attr-defined]
     "sizer.searching.strategies": (has("NAME", "run"), {run.__module__ for run in STRATEGIES.values()}),
-    "sizer.cli": (has("command"), {module for _, module, _ in COMMANDS}),
+    "sizer.cli": (has("command"), {module for _, module, _ in COMMANDS if ":" not in module}),
 }
 
 

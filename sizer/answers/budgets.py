@@ -10,7 +10,6 @@ from shapes.errors import InputError
 from shapes.frozen import frozen
 
 _UNITS = {
-    "": 1,
     "b": 1,
     "kib": 2**10,
     "mib": 2**20,
@@ -21,6 +20,8 @@ _UNITS = {
     "gb": 1e9,
     "tb": 1e12,
 }
+#: Units of a share, which is a hundredth of its percentage.
+_SHARES = {"": 1, "%": 1}
 _SIZE = re.compile(r"([0-9]+(?:\.[0-9]*)?) ?([a-z]*|%)", re.IGNORECASE)
 
 #: What [tool.sizer.budgets] may hold.
@@ -73,34 +74,23 @@ def budgets_of(
     """The options' texts over those of a [tool.sizer.budgets] ``table`` of the file ``where``."""
     for key in table:
         if key not in BUDGET_KEYS:
-            raise InputError(
-                f"expected {' or '.join(BUDGET_KEYS)}", where=where, key=f"tool.sizer.budgets.{key}", value=table[key]
-            )
-    step, step_from = _first("max-step-regression", max_step_regression, table, where)
-    size, size_from = _first("max-memory", max_memory, table, where)
-    regression = None if step is None else _share(step, step_from)
-    if size is None:
-        return Budgets(regression)
-    if str(size).strip().endswith("%"):
-        return Budgets(regression, max_memory_share=_share(size, size_from))
-    return Budgets(regression, max_memory_bytes=_bytes(size, size_from))
+            expected = f"expected {' or '.join(BUDGET_KEYS)}"
+            raise InputError(expected, where=where, key=f"tool.sizer.budgets.{key}", value=table[key])
 
+    def limit(key: str, option: str | None, units: Mapping[str, float], expected: str) -> tuple[float | None, str]:
+        """The number that was given, times its unit, and that unit."""
+        given = table.get(key) if option is None else option
+        if given is None:
+            return None, ""
+        found = _SIZE.fullmatch(str(given).strip())
+        if found is None or found[2].lower() not in units or isinstance(given, bool):
+            named = {"where": where, "key": f"tool.sizer.budgets.{key}"} if option is None else {"key": f"--{key}"}
+            raise InputError(f"expected {expected}", value=given, **named)
+        unit = found[2].lower()
+        number = float(found[1])
+        return number / 100 if unit == "%" else number * units[unit], unit
 
-def _first(key: str, option: str | None, table: Mapping[str, Any], where: str) -> tuple[Any, dict[str, Any]]:
-    if option is not None:
-        return option, {"key": f"--{key}", "value": option}
-    return table.get(key), {"where": where, "key": f"tool.sizer.budgets.{key}", "value": table.get(key)}
-
-
-def _share(text: object, named: dict[str, Any]) -> float:
-    found = _SIZE.fullmatch(str(text).strip())
-    if found is None or found[2] not in ("", "%") or isinstance(text, bool):
-        raise InputError("expected a percentage, such as 1%", **named)
-    return float(found[1]) / (100 if found[2] else 1)
-
-
-def _bytes(text: object, named: dict[str, Any]) -> float:
-    found = _SIZE.fullmatch(str(text).strip())
-    if found is None or found[2].lower() not in _UNITS or isinstance(text, bool):
-        raise InputError("expected bytes, such as 72GiB, or a share of the device's, such as 90%", **named)
-    return float(found[1]) * _UNITS[found[2].lower()]
+    slower, _ = limit("max-step-regression", max_step_regression, _SHARES, "a percentage, such as 1%")
+    expected = "bytes, such as 72GiB, or a share of the device's, such as 90%"
+    size, unit = limit("max-memory", max_memory, _UNITS | _SHARES | {"": 1}, expected)
+    return Budgets(slower, max_memory_share=size) if unit == "%" else Budgets(slower, max_memory_bytes=size)

@@ -11,6 +11,7 @@ from shapes.errors import InputError
 from shapes.frozen import frozen
 from shapes.json_form import shown
 from shapes.memory import memory
+from shapes.model import ModelShape
 from shapes.workload import WORDS, WORKLOAD_FIELDS, WorkloadKeywords
 from sizer.answers.budgets import Budgets, Violation
 from sizer.checking.checks import report_of
@@ -141,10 +142,9 @@ def diff(
     """
     chosen = [device] if isinstance(device, (str, Device)) else list(device)
     was, now = (read_subject(one, nearest=True, stack=stack, **workload) for one in (old, new))
-    suppression = Suppression(tuple(select), tuple(ignore))
-    targets = [load_device(one) for one in chosen]
-    amount = tokens_of(tokens, workload)
-    return diff_of([compare(was, now, targets, (suppression, suppression), amount, price)], budgets, amount, price)
+    suppression, amount = Suppression(tuple(select), tuple(ignore)), tokens_of(tokens, workload)
+    found = compare(was, now, [load_device(one) for one in chosen], suppression, amount, price)
+    return diff_of([found], budgets, amount, price)
 
 
 def tokens_of(asked: float | None, workload: Mapping[str, Any]) -> float:
@@ -157,23 +157,21 @@ def diff_of(
     files: Sequence[FileDiff], budgets: Budgets | None, tokens: float, price: float | None, notes: tuple[str, ...] = ()
 ) -> Diff:
     """Files compared, with the budgets that they break."""
-    limits = budgets or Budgets()
-    found = [broken for file in files for one in file.devices for broken in _violations(file, one, limits)]
-    return Diff(tuple(files), tokens, price, tuple(found), notes)
-
-
-def _violations(file: FileDiff, one: DeviceDiff, budgets: Budgets) -> Iterable[Violation]:
-    if one.ratio is not None:
-        yield from budgets.of_step(file.path, one.device, one.ratio, one.ratio_error)
-    if one.new is not None and one.new.memory_bytes is not None:
-        yield from budgets.of_memory(file.path, one.device, one.new.memory_bytes, load_device(one.device).memory.bytes)
+    limits, violations = budgets or Budgets(), []
+    for path, one in ((file.path, one) for file in files for one in file.devices):
+        if one.ratio is not None:
+            violations += limits.of_step(path, one.device, one.ratio, one.ratio_error)
+        if one.new is not None and one.new.memory_bytes is not None:
+            held = load_device(one.device).memory.bytes
+            violations += limits.of_memory(path, one.device, one.new.memory_bytes, held)
+    return Diff(tuple(files), tokens, price, tuple(violations), notes)
 
 
 def compare(
     old: Subject | None,
     new: Subject | None,
     devices: Sequence[Device],
-    suppressions: tuple[Suppression | None, Suppression | None],
+    suppression: Suppression | None = None,
     tokens: float = DEFAULT_TOKENS,
     price: float | None = None,
 ) -> FileDiff:
@@ -184,20 +182,12 @@ def compare(
     there = new or old
     if there is None:
         raise InputError("expected a configuration on one side at least")
-    sides = [
-        tuple(
-            None if subject is None else _Priced(subject, device, suppression, tokens, price)
-            for subject, suppression in zip((old, new), suppressions, strict=True)
-        )
-        for device in devices
-    ]
-    return FileDiff(
-        there.where,
-        there.model_type,
-        there.stack.name,
-        _changes(old, new),
-        tuple(_device_diff(device.name, *pair) for device, pair in zip(devices, sides, strict=True)),
-    )
+
+    def on(device: Device) -> DeviceDiff:
+        was, now = (None if one is None else _Priced(one, device, suppression, tokens, price) for one in (old, new))
+        return _device_diff(device.name, was, now)
+
+    return FileDiff(there.where, there.model_type, there.stack.name, _changes(old, new), tuple(map(on, devices)))
 
 
 class _Priced:
@@ -227,16 +217,14 @@ def _figures(proposals: Proposals, report: Report, tokens: float, price: float |
         step.high,
         step.mfu,
         rate,
-        _memory_bytes(subject, device),
+        None if subject.model is None else _memory(subject, subject.model, device),
         hours * device.power_w / 1000,
         None if price is None else hours * price,
     )
 
 
-def _memory_bytes(subject: Subject, device: Device) -> int | None:
-    if subject.model is None:
-        return None
-    return memory(subject.model, subject.workload, device=device, implementation=subject.implementation).total_bytes
+def _memory(subject: Subject, model: ModelShape, device: Device) -> int:
+    return memory(model, subject.workload, device=device, implementation=subject.implementation).total_bytes
 
 
 def _device_diff(device: str, old: _Priced | None, new: _Priced | None) -> DeviceDiff:

@@ -59,45 +59,35 @@ class Utilization:
     )
 
 
-def exact_count(
-    model: ModelShape, s: int, global_batch: int, checkpointing: Checkpointing = "none", base: Workload | None = None
-) -> Count:
-    """Every matrix product of forward and backward; the attention square whole, head counted, embedding lookup not.
+#: Fields of a workload that say what of forward and backward is run.
+_RUN = ("phase", "decoder_s", "finetune", "lora_rank", "lora_targets", "base")
 
-    ``base``: a workload whose phase and fine-tuning say what is run of them (None: training from scratch).
+
+def operator_count(
+    model: ModelShape,
+    s: int,
+    global_batch: int,
+    checkpointing: Checkpointing = "none",
+    base: Workload | None = None,
+    *,
+    causal: bool = False,
+) -> Count:
+    """Every matrix product of forward and backward, head counted, embedding lookup not.
+
+    ``base``: a workload whose phase and fine-tuning say what is run of them (None: training from scratch). ``causal``:
+    only the part of the attention square that the mask leaves, instead of the whole.
     """
-    return _operator_count(model, s, global_batch, checkpointing, base, causal=False)
-
-
-def causal_count(
-    model: ModelShape, s: int, global_batch: int, checkpointing: Checkpointing = "none", base: Workload | None = None
-) -> Count:
-    """The same, with only the part of the attention square that the mask leaves."""
-    return _operator_count(model, s, global_batch, checkpointing, base, causal=True)
-
-
-def _operator_count(
-    model: ModelShape, s: int, global_batch: int, checkpointing: Checkpointing, base: Workload | None, *, causal: bool
-) -> Count:
-    one = Workload(b=1, s=s)
-    if base is not None:
-        one = replace(
-            one,
-            phase=base.phase,
-            decoder_s=base.decoder_s,
-            finetune=base.finetune,
-            lora_rank=base.lora_rank,
-            lora_targets=base.lora_targets,
-            base=base.base,
-        )
-    needed = needed_flops(operators(model, one), causal=causal)
-    run = needed_flops(operators(model, replace(one, checkpointing=checkpointing)), causal=causal)
+    one = Workload(b=1, s=s, **{name: getattr(base, name) for name in _RUN if base is not None})
+    needed, run = (
+        needed_flops(operators(model, replace(one, checkpointing=saved)), causal=causal) * global_batch
+        for saved in ("none", checkpointing)
+    )
     square = "masked part of the attention square only" if causal else "whole attention square"
     return Count(
         "operators, causal" if causal else "operators",
         f"every matrix product; {square}, head counted, embedding not; a flash kernel's own recomputation not",
-        needed * global_batch,
-        run * global_batch,
+        needed,
+        run,
     )
 
 
@@ -134,9 +124,8 @@ def counts(
     model: ModelShape, s: int, global_batch: int, checkpointing: Checkpointing = "none", base: Workload | None = None
 ) -> tuple[Count, ...]:
     """All conventions for one model; of inference, and where a base is frozen, those that count operators alone."""
-    by_operators = (
-        exact_count(model, s, global_batch, checkpointing, base),
-        causal_count(model, s, global_batch, checkpointing, base),
+    by_operators = tuple(
+        operator_count(model, s, global_batch, checkpointing, base, causal=causal) for causal in (False, True)
     )
     if base is not None and (not base.train or base.finetune not in (None, "full")):
         return by_operators

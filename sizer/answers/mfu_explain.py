@@ -5,8 +5,9 @@ Every cause is the same step priced once more with one thing otherwise: its wort
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 from shapes.device import Device
 from shapes.errors import InputError
@@ -15,7 +16,7 @@ from shapes.json_form import shown
 from shapes.operators import operators
 from shapes.step import Pricer, StepCost
 from shapes.step.stack import ELEMENTWISE, SoftwareStack, load_stack
-from shapes.workload import Dispatcher, Workload
+from shapes.workload import Workload
 from sizer.batch import batch_of
 from sizer.subject import Subject, run_on
 
@@ -73,18 +74,21 @@ def explain_step(subject: Subject, device: Device, measured_s: float) -> Explana
     """
     batch_of(subject.workload)
     subject = run_on(subject, device)
-    cost = _priced(subject, device, subject.stack, subject.workload)
+    cost = _priced(subject, subject.workload, subject.stack, device)
     towards = 1 if measured_s > cost.seconds else -1
     causes = []
     for what, changed in _alternatives(subject, device):
-        worth = changed.seconds - cost.seconds
+        try:
+            worth = _priced(subject, *changed).seconds - cost.seconds
+        except InputError:  # no such kernel or split here
+            continue
         if worth * towards > NOTABLE * cost.seconds:
             causes.append(Cause(what, worth))
     causes.sort(key=lambda cause: -abs(cause.seconds))
     return Explanation(measured_s, cost, subject.stack.name, subject.workload.accumulation, tuple(causes))
 
 
-def _priced(subject: Subject, device: Device, stack: SoftwareStack, workload: Workload) -> StepCost:
+def _priced(subject: Subject, workload: Workload, stack: SoftwareStack, device: Device) -> StepCost:
     listed = subject.operators
     if workload != subject.workload and subject.model is not None:
         listed = operators(subject.model, workload)
@@ -93,62 +97,48 @@ def _priced(subject: Subject, device: Device, stack: SoftwareStack, workload: Wo
     return cost
 
 
-def _alternatives(subject: Subject, device: Device) -> Iterator[tuple[str, StepCost]]:
-    """Everything that may have been otherwise, priced."""
-    stack, workload = subject.stack, subject.workload
-    for what, changed in _workloads(subject, device):
-        try:
-            yield what, _priced(subject, device, stack, changed)
-        except InputError:  # no such kernel or split here
-            continue
+def _alternatives(subject: Subject, device: Device) -> Iterator[tuple[str, tuple[Workload, SoftwareStack, Device]]]:
+    """Everything that may have been otherwise."""
+    stack, workload, link = subject.stack, subject.workload, device.link
+    if subject.model is not None:
+        for what, change in _workloads(workload, moe=subject.model.moe is not None):
+            yield what, (replace(workload, **change), stack, device)
     for what, other in _stacks(stack):
-        yield what, _priced(subject, device, other, workload)
-    link = replace(
-        device.link,
-        inter_node_bytes_per_s=device.link.inter_node_bytes_per_s * SLOWER_LINK,
-        intra_node_bytes_per_s=device.link.intra_node_bytes_per_s * SLOWER_LINK,
-    )
-    yield (
-        "links at half their rate (a slower network, PCIe instead of NVLink)",
-        _priced(subject, replace(device, link=link), stack, workload),
-    )
+        yield what, (workload, other, device)
+    rates = {name: getattr(link, name) * SLOWER_LINK for name in ("inter_node_bytes_per_s", "intra_node_bytes_per_s")}
+    slower = replace(device, link=replace(link, **rates))
+    yield "links at half their rate (a slower network, PCIe instead of NVLink)", (workload, stack, slower)
 
 
-def _workloads(subject: Subject, device: Device) -> Iterator[tuple[str, Workload]]:
-    if subject.model is None:
-        return
-    workload = subject.workload
-    for kernel in ("eager", "fa2", "auto"):
-        if kernel != workload.attention:
-            yield f"attention by {kernel} instead of {workload.attention}", replace(workload, attention=kernel)
-    for how in ("none", "selective", "full"):
-        if how != workload.checkpointing:
-            yield f"checkpointing {how} instead of {workload.checkpointing}", replace(workload, checkpointing=how)
-    if subject.model.moe is not None and workload.e > 1:
-        other: Dispatcher = "alltoall" if workload.dispatcher == "flex" else "flex"
-        yield f"experts' tokens sent by {other} instead of {workload.dispatcher}", replace(workload, dispatcher=other)
-        beside = "no dispatch" if workload.ep_overlap else "dispatch"
-        yield f"{beside} beside another microbatch's computing", replace(workload, ep_overlap=not workload.ep_overlap)
-    if subject.model.moe is not None:
+def _workloads(workload: Workload, *, moe: bool) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Fields of the workload that may have been others."""
+    for name, others in (("attention", ("eager", "fa2", "auto")), ("checkpointing", ("none", "selective", "full"))):
+        now, by = getattr(workload, name), " by" if name == "attention" else ""
+        yield from ((f"{name}{by} {other} instead of {now}", {name: other}) for other in others if other != now)
+    if moe and workload.e > 1:
+        other = "alltoall" if workload.dispatcher == "flex" else "flex"
+        yield f"experts' tokens sent by {other} instead of {workload.dispatcher}", {"dispatcher": other}
+        overlapped = "no dispatch" if workload.ep_overlap else "dispatch"
+        yield f"{overlapped} beside another microbatch's computing", {"ep_overlap": not workload.ep_overlap}
+    if moe:
         uneven = workload.expert_load * UNEVEN
-        yield f"uneven routing: the fullest expert {uneven:g} x the mean", replace(workload, expert_load=uneven)
+        yield f"uneven routing: the fullest expert {uneven:g} x the mean", {"expert_load": uneven}
 
 
 def _stacks(stack: SoftwareStack) -> Iterator[tuple[str, SoftwareStack]]:
-    eager, compiled = load_stack("transformers-eager"), load_stack("transformers-compile")
-    for what, other in (("no fusion: eager kernels", eager), ("fusion: compiled kernels", compiled)):
-        host = replace(stack.host, kernels=other.host.kernels)
-        yield f"{what} between the products", replace(stack, kernels=_elementwise(stack, other), host=host)
+    """Software that may have run it otherwise."""
+    host, kernels = stack.host, stack.kernels
+    for what, name in (("no fusion: eager kernels", "eager"), ("fusion: compiled kernels", "compile")):
+        other = load_stack(f"transformers-{name}")
+        between = {**kernels, **{kind: other.kernels[kind] for kind in ELEMENTWISE}}
+        changed = replace(stack, kernels=between, host=replace(host, kernels=other.host.kernels))
+        yield f"{what} between the products", changed
     exposed = {group: replace(overlap, hidden=0.0) for group, overlap in stack.overlap.items()}
     hidden = {group: replace(overlap, hidden=1.0, contention=0.0) for group, overlap in stack.overlap.items()}
     yield "no overlap of communication with computing", replace(stack, overlap=exposed)
     yield "communication hidden as far as computing lasts", replace(stack, overlap=hidden)
-    slow = replace(stack.host, launch_s=stack.host.launch_s * SLOWER_HOST)
+    slow = replace(host, launch_s=host.launch_s * SLOWER_HOST)
     yield f"a host {SLOWER_HOST:g} x as slow (its CPU, data loading, synchronisation)", replace(stack, host=slow)
-    yield "no host between the kernels (CUDA graphs)", replace(stack, host=replace(stack.host, launch_s=0.0))
-    throttled = {name: value * LOWER_CLOCK for name, value in stack.kernels.items()}
+    yield "no host between the kernels (CUDA graphs)", replace(stack, host=replace(host, launch_s=0.0))
+    throttled = {name: value * LOWER_CLOCK for name, value in kernels.items()}
     yield "a slower device in the group, or a stage a tenth longer: all wait for it", replace(stack, kernels=throttled)
-
-
-def _elementwise(stack: SoftwareStack, other: SoftwareStack) -> Mapping[str, float]:
-    return {**stack.kernels, **{name: other.kernels[name] for name in ELEMENTWISE}}

@@ -22,7 +22,7 @@ from shapes.operators.parallel import split_problems
 from shapes.step import Pricer
 from shapes.step.stack import SoftwareStack, load_stack
 from shapes.workload import Checkpointing, Workload
-from sizer.answers.mfu import exact_count
+from sizer.answers.mfu import operator_count
 from sizer.printing import Printable
 
 CHECKPOINTING: tuple[Checkpointing, ...] = ("none", "selective", "full")
@@ -198,7 +198,7 @@ def plan(
             raise InputError("expected a positive number", key=key, value=value)
     dropped: Counter[str] = Counter()
     pricer = Pricer(device, stack=load_stack(stack))
-    needed = exact_count(model, base.s, global_batch, base=replace(base, phase="train")).model_flops
+    needed = operator_count(model, base.s, global_batch, base=replace(base, phase="train")).model_flops
     found = [
         _priced(model, workload, used, needed, pricer)
         for workload, used in _fitting(model, device, gpus, global_batch, base, options, dropped)

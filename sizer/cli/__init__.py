@@ -9,7 +9,7 @@ import click
 
 from shapes.errors import InputError
 
-#: (command, its module, one line for `sizer --help`): help must not import every command.
+#: (command, its module [and what it is called there], one line for `sizer --help`): help must not import every command.
 COMMANDS: tuple[tuple[str, str, str], ...] = (
     ("check", "sizer.cli.check", "Check configurations against the hardware and price each finding."),
     ("diff", "sizer.cli.diff", "Price a change of configurations: two files, two directories, or a git revision."),
@@ -25,8 +25,8 @@ COMMANDS: tuple[tuple[str, str, str], ...] = (
     ("devices", "sizer.cli.devices", "List the known accelerators."),
     ("rules", "sizer.cli.rules", "List the rules."),
     ("explain", "sizer.cli.explain", "Print one rule's page."),
-    ("lsp", "sizer.cli.lsp", "Serve findings to editors (Language Server Protocol)."),
-    ("mcp", "sizer.cli.mcp", "Serve check, search, price and diff to agents (Model Context Protocol)."),
+    ("lsp", "sizer.cli.serve:lsp", "Serve findings to editors (Language Server Protocol)."),
+    ("mcp", "sizer.cli.serve:mcp", "Serve check, search, price and diff to agents (Model Context Protocol)."),
 )
 
 #: What `sizer --help` shows first.
@@ -55,7 +55,8 @@ class LazyGroup(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         for name, module, _ in COMMANDS:
             if name == cmd_name:
-                command: click.Command = import_module(module).command
+                where, _, attribute = module.partition(":")
+                command: click.Command = getattr(import_module(where), attribute or "command")
                 return command
         return None
 

@@ -104,7 +104,7 @@ def _compared(asked: Asked, pair: Pair, amount: float, notes: list[str]) -> Diff
     old, new = (replace(side.subject, where=pair.path) if side is not None else None for side in sides)
     one = next(side for side in sides if side)  # either's device and rules: the project's are one
     targets = [one.device, *(load_device(name) for name in devices[1:])]
-    found = compare(old, new, targets, (one.suppression, one.suppression), amount, asked.price)
+    found = compare(old, new, targets, one.suppression, amount, asked.price)
     return diff_of([found], budgets, amount, asked.price)
 
 
