@@ -58,55 +58,75 @@ class Defaults:
     workload: Mapping[str, Any] = field(default_factory=dict)
 
 
+@frozen
+class Table:
+    """A project's table, or one of its per-file tables. ``prefix``: what its keys begin with in an error."""
+
+    file: Path
+    prefix: str
+    values: Mapping[str, Any]
+
+    def demand(self, holds: bool, expected: str, key: str) -> None:
+        if not holds:
+            raise InputError(expected, where=str(self.file), key=self.prefix + key, value=self.values.get(key))
+
+    def only(self, keys: tuple[str, ...]) -> None:
+        for key in self.values:
+            self.demand(key in keys, f"expected one of {', '.join(keys)}", key)
+
+    def text(self, key: str) -> str | None:
+        value = self.values.get(key)
+        self.demand(value is None or isinstance(value, str), "expected a text", key)
+        return value
+
+    def codes(self, key: str) -> tuple[str, ...]:
+        codes = self.values.get(key, [])
+        listed = isinstance(codes, list) and all(isinstance(code, str) for code in codes)
+        self.demand(listed, "expected a list of rule codes", key)
+        return tuple(_known(code, self.prefix + key, str(self.file)) for code in codes)
+
+    def table(self, key: str) -> dict[str, Any]:
+        found = self.values.get(key, {})
+        self.demand(isinstance(found, Mapping), "expected a table", key)
+        return dict(found)
+
+    def workload(self) -> dict[str, Any]:
+        """Fields of ``Workload`` under their own names."""
+        given = {str(key).replace("-", "_"): value for key, value in self.table("workload").items()}
+        try:
+            return workload_fields(given)
+        except InputError as error:
+            key = f"{self.prefix}workload.{error.key}"
+            raise InputError(error.expected, where=str(self.file), key=key, value=error.value) from None
+
+    def per_file(self) -> list[Table]:
+        rules = self.values.get("per-file", [])
+        tables = isinstance(rules, list) and all(isinstance(rule, Mapping) for rule in rules)
+        self.demand(tables, "expected tables [[tool.sizer.per-file]]", "per-file")
+        return [Table(self.file, f"{self.prefix}per-file.", rule) for rule in rules]
+
+    def is_of(self, config: str) -> bool:
+        """Whether a per-file table is of this file."""
+        pattern = self.values.get("path")
+        return isinstance(pattern, str) and _matches(config, pattern, str(self.file.parent))
+
+
 def load_defaults(config: str) -> Defaults:
     """Defaults for ``config`` (a path, or "-"): of the files that match, else the project's."""
-    found = nearest_table(config)
-    if found is None:
+    project = nearest_table(config)
+    if project is None:
         return Defaults()
-    path, table, _ = found
-    where = str(path)
-    device, stack, workload = _own(table, where)
-    for rule in _per_file(table, where):
-        pattern = rule.get("path")
-        if isinstance(pattern, str) and _matches(config, pattern, str(path.parent)):
-            other, run_by, more = _own(rule, where)
-            device, stack, workload = other or device, run_by or stack, {**workload, **more}
-    fail_on = _text(table, "fail-on", where)
-    _demand(fail_on in (None, *FAIL_ON), f"expected one of {', '.join(FAIL_ON)}", where, "fail-on", fail_on)
-    return Defaults(device, stack, fail_on, _text(table, "format", where), workload)
+    device, stack, workload = None, None, {}
+    for table in (project, *(rule for rule in project.per_file() if rule.is_of(config))):
+        device, stack = table.text("device") or device, table.text("stack") or stack
+        workload |= table.workload()
+    fail_on = project.text("fail-on")
+    project.demand(fail_on in (None, *FAIL_ON), f"expected one of {', '.join(FAIL_ON)}", "fail-on")
+    return Defaults(device, stack, fail_on, project.text("format"), workload)
 
 
-def _demand(holds: bool, expected: str, where: str, key: str, value: object) -> None:
-    if not holds:
-        raise InputError(expected, where=where, key=key, value=value)
-
-
-def _own(table: Mapping[str, Any], where: str) -> tuple[str | None, str | None, dict[str, Any]]:
-    given = table.get("workload", {})
-    _demand(isinstance(given, Mapping), "expected a table", where, "workload", given)
-    try:
-        workload = workload_fields({str(key).replace("-", "_"): value for key, value in given.items()})
-    except InputError as error:
-        raise InputError(error.expected, where=where, key=f"workload.{error.key}", value=error.value) from None
-    return _text(table, "device", where), _text(table, "stack", where), workload
-
-
-def _text(table: Mapping[str, Any], key: str, where: str) -> str | None:
-    value = table.get(key)
-    _demand(value is None or isinstance(value, str), "expected a text", where, key, value)
-    return value
-
-
-def _per_file(table: Mapping[str, Any], where: str) -> list[Mapping[str, Any]]:
-    """The per-file tables. InputError for anything else under the name."""
-    rules = table.get("per-file", [])
-    tables = isinstance(rules, list) and all(isinstance(rule, Mapping) for rule in rules)
-    _demand(tables, "expected tables [[tool.sizer.per-file]]", where, "tool.sizer.per-file", rules)
-    return list(rules)
-
-
-def nearest_table(config: str | Path) -> tuple[Path, Mapping[str, Any], str] | None:
-    """(file, its table, what its keys begin with in an error) nearest above ``config``; keys are checked."""
+def nearest_table(config: str | Path) -> Table | None:
+    """The table nearest above ``config``; keys are checked."""
     if config == "-":
         return None
     try:
@@ -114,32 +134,28 @@ def nearest_table(config: str | Path) -> tuple[Path, Mapping[str, Any], str] | N
     except (OSError, ValueError, RuntimeError):
         return None
     for parent in (folder, *folder.parents):
-        for name, prefix in (("sizer.toml", ""), ("pyproject.toml", "tool.sizer.")):
-            path = parent / name
-            table = _table(path, prefix)
+        for file, below in ((parent / "sizer.toml", ()), (parent / "pyproject.toml", ("tool", "sizer"))):
+            table = _table(file, below)
             if table is not None:
-                for key, value in table.items():
-                    _demand(key in KEYS, f"expected one of {', '.join(KEYS)}", str(path), prefix + key, value)
-                return path, table, prefix
+                table.only(KEYS)
+                return table
     return None
 
 
-def _table(path: Path, prefix: str) -> Mapping[str, Any] | None:
+def _table(file: Path, below: tuple[str, ...]) -> Table | None:
+    """The table of a file ``below`` these keys, if there is one."""
     try:
-        status = path.stat()
+        status = file.stat()
     except OSError:
         return None
     if not stat.S_ISREG(status.st_mode):
         return None
-    found = _parsed(str(path), status.st_mtime_ns, status.st_size, "sizer" if prefix else "")
-    if not prefix:
-        return dict(found)
-    tool = found.get("tool", {})
-    if not isinstance(tool, Mapping) or "sizer" not in tool:
-        return None
-    table = tool["sizer"]
-    _demand(isinstance(table, Mapping), "expected a table", str(path), "tool.sizer", table)
-    return dict(table)
+    table = Table(file, "", _parsed(str(file), status.st_mtime_ns, status.st_size, "".join(below[1:])))
+    for key in below:
+        if key not in table.values:
+            return None
+        table = Table(file, f"{table.prefix}{key}.", table.table(key))
+    return table
 
 
 @lru_cache(maxsize=64)
@@ -213,38 +229,26 @@ def load_suppression(
     ``[tool.sizer] select = [...]``, ``extend-select``, ``ignore``, ``extend-ignore`` and ``[[tool.sizer.per-file]]
     path, ignore, reason``; a reason is demanded, because a suppression outlives the memory of why.
     """
-    found = nearest_table(config)
-    if found is None:
+    table = nearest_table(config)
+    if table is None:
         return Suppression((*(select or (ALL,)), *extend_select) if select or extend_select else (), ignore)
-    path, table, prefix = found
-    where = str(path)
-    selected = select or _codes(table, "select", where, prefix)
-    added = (*extend_select, *_codes(table, "extend-select", where, prefix))
+    selected, added = select or table.codes("select"), (*extend_select, *table.codes("extend-select"))
     return Suppression(
         (*(selected or (ALL,)), *added) if selected or added else (),
-        (*ignore, *_codes(table, "ignore", where, prefix), *_codes(table, "extend-ignore", where, prefix)),
-        tuple(_left_out(rule, where, f"{prefix}per-file.") for rule in _per_file(table, where)),
-        str(path.parent),
+        (*ignore, *table.codes("ignore"), *table.codes("extend-ignore")),
+        tuple(_left_out(rule) for rule in table.per_file()),
+        str(table.file.parent),
     )
 
 
-def _left_out(rule: Mapping[str, Any], where: str, prefix: str) -> tuple[str, tuple[str, ...]]:
+def _left_out(rule: Table) -> tuple[str, tuple[str, ...]]:
     """A per-file table's pattern and the codes left out there."""
-    for key in rule:
-        _demand(key in FILE_KEYS, f"expected one of {', '.join(FILE_KEYS)}", where, prefix + key, rule[key])
-    needed = ("path", "reason") if "ignore" in rule or "reason" in rule or len(rule) < 2 else ("path",)
-    for key in needed:
-        value = rule.get(key)
-        said = isinstance(value, str) and bool(value.strip())
-        _demand(said, "expected a text" + (": say why" if key == "reason" else ""), where, prefix + key, value)
-    return rule["path"].strip(), _codes(rule, "ignore", where, prefix)
-
-
-def _codes(table: Mapping[str, Any], key: str, where: str, prefix: str) -> tuple[str, ...]:
-    codes, name = table.get(key, []), f"{prefix}{key}"
-    listed = isinstance(codes, list) and all(isinstance(code, str) for code in codes)
-    _demand(listed, "expected a list of rule codes", where, name, codes)
-    return tuple(_known(code, name, where) for code in codes)
+    rule.only(FILE_KEYS)
+    held = rule.values
+    for key in ("path", "reason") if "ignore" in held or "reason" in held or len(held) < 2 else ("path",):
+        said = isinstance(held.get(key), str) and bool(held[key].strip())
+        rule.demand(said, "expected a text" + (": say why" if key == "reason" else ""), key)
+    return held["path"].strip(), rule.codes("ignore")
 
 
 def _known(name: str, key: str, where: str | None = None) -> str:

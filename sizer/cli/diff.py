@@ -146,8 +146,4 @@ def _budget_table(config: str) -> tuple[dict[str, Any], str]:
     from sizer.checking.project import nearest_table
 
     found = nearest_table(config)
-    table = found[1].get("budgets", {}) if found is not None else {}
-    where = str(found[0]) if found is not None else ""
-    if not isinstance(table, dict):
-        raise InputError("expected a table", where=where, key="tool.sizer.budgets", value=table)
-    return table, where
+    return (found.table("budgets"), str(found.file)) if found is not None else ({}, "")
