@@ -142,7 +142,7 @@ def test_a_terminal_shows_the_key_s_line_coloured_and_links_where_it_knows_them(
     assert f"\x1b]8;;{address}\x1b\\{config}:{line}:3\x1b]8;;\x1b\\\n" in seen
     assert f'\n  {line:>5} |   \x1b[33m"vocab_size": 50257\x1b[0m\n' in seen
     linked = r"\x1b\[33mwarning \x1b]8;;(\S+)\x1b\\SZ101\x1b]8;;\x1b\\\x1b\[0m"
-    rule = (ROOT / "sizer" / "rules" / "vocab_multiple.py").as_uri()
+    rule = (ROOT / "sizer" / "rules" / "dimensions.py").as_uri()
     assert re.search(linked, seen)[1] == rule or "https://" in re.search(linked, seen)[1]
     elsewhere = on_a_terminal("check", config, VTE_VERSION="7600", SIZER_RULES_URL="https://docs.example/rules")
     assert re.search(linked, elsewhere)[1] == "https://docs.example/rules#sz101-vocab-multiple"

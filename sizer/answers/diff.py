@@ -157,7 +157,8 @@ def diff_of(
     files: Sequence[FileDiff], budgets: Budgets | None, tokens: float, price: float | None, notes: tuple[str, ...] = ()
 ) -> Diff:
     """Files compared, with the budgets that they break."""
-    limits, violations = budgets or Budgets(), []
+    limits = budgets or Budgets()
+    violations: list[Violation] = []
     for path, one in ((file.path, one) for file in files for one in file.devices):
         if one.ratio is not None:
             violations += limits.of_step(path, one.device, one.ratio, one.ratio_error)

@@ -116,7 +116,8 @@ def load_defaults(config: str) -> Defaults:
     project = nearest_table(config)
     if project is None:
         return Defaults()
-    device, stack, workload = None, None, {}
+    device, stack = None, None
+    workload: dict[str, Any] = {}
     for table in (project, *(rule for rule in project.per_file() if rule.is_of(config))):
         device, stack = table.text("device") or device, table.text("stack") or stack
         workload |= table.workload()
