@@ -97,7 +97,7 @@ def megatron_count(
     """Megatron's equation 3, 72 B L s h^2 (1 + s/6h + v/12hL), for a GPT with a 4h MLP and plain attention.
 
     Recomputation: selective has s/3h in place of s/6h as the paper writes it (its forward alone, run again, would be
-    s/4.5h, which is what ``exact_count`` finds); full runs every layer's forward
+    s/4.5h, which is what ``operator_count`` finds); full runs every layer's forward
     twice, 96 B L s h^2 (1 + s/6h + v/16hL).
     """
     h, v = hidden, vocab
