@@ -12,7 +12,7 @@ by itself would give.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
@@ -44,6 +44,10 @@ class Table:
         self.rows = np.arange(self.size) if rows is None else rows
         self._codes: dict[frozenset[str], tuple[Array, Array]] = {}
         self._lifted: dict[tuple[frozenset[str], frozenset[str]], Array] = {}
+
+    def keys(self) -> Iterable[str]:
+        """Names of the columns: with ``[]`` it makes a table something to be unpacked as keywords."""
+        return self.columns.keys()
 
     def __getitem__(self, name: str) -> Any:
         """A column; a plain integer where all rows have the same."""
@@ -79,10 +83,10 @@ class Table:
         return self._lifted[key]
 
     def rows_of(self, value: Any) -> Array:
-        """A column's or a number's value for each row."""
+        """A column's or a number's value for each row; an array is its rows already."""
         if isinstance(value, Column):
             return np.asarray(value.values[self.codes(value.names)[0]])
-        return np.full(self.size, value)
+        return np.broadcast_to(value, self.size)
 
     def parts(self, column: Column) -> Iterator[Table]:
         """The rows apart by what they have in ``column``."""
@@ -213,3 +217,11 @@ def each_part(table: Table, function: Callable[[Table], T]) -> Iterator[tuple[Ta
             waiting.extend(part.parts(split.column))
         else:
             yield part, found
+
+
+def rows_by(table: Table, function: Callable[[Table], Sequence[Any]], count: int) -> NDArray[np.float64]:
+    """The ``count`` values that ``function`` finds of the columns, a row each, for every row of the table."""
+    found = np.empty((count, table.size))
+    for part, values in each_part(table, function):
+        found[:, part.rows] = [part.rows_of(value) for value in values]
+    return found

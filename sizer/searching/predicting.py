@@ -134,12 +134,12 @@ def tile_of(space: Space, pricer: Pricer, change: Mapping[str, int]) -> int | No
 def wave_edges(space: Space, pricer: Pricer, change: Mapping[str, int]) -> tuple[int, ...]:
     """Values of the searched dimension, among its candidates, beyond which a product of that tile is a wave longer."""
     found = _of_columns(space, pricer, change)
-    values = [value for change in space.candidates for value in change.values()]
-    if found is None or not values:
+    if found is None or not len(space.candidates):
         return ()
+    (values,) = space.candidates.columns.values()
     product, (rows, columns) = found
     tile, down = columns * space.workload.t, -(-product.m // rows) * product.batch
-    ends = range(-(-min(values) // tile) * tile, max(values) + 1, tile)
+    ends = range(-(-int(values.min()) // tile) * tile, int(values.max()) + 1, tile)
     units = pricer.device.compute.units
     waves = [-(-down * (end // tile) // units) for end in (*ends, ends[-1] + tile)] if ends else []
     return tuple(end for end, now, after in zip(ends, waves, waves[1:], strict=False) if after > now)

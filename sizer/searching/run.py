@@ -16,12 +16,20 @@ from sizer.searching.listing import listing, ready
 from sizer.searching.objective import Objective
 from sizer.searching.predicting import TimedCandidate, devices_agree, price, rebuilt, tile_of, wave_edges
 from sizer.searching.ranked import Ranked, SearchResult
-from sizer.searching.shortlist import shortlist
+from sizer.searching.shortlist import front, pareto, shortlist
 from sizer.searching.source import Predicted, Progress, Source
 from sizer.searching.space import Limits, Space
 from sizer.searching.spaces import make_space
-from sizer.searching.two_budgets import NO_BUDGETS, Budgets, beside, check_served, front, whole_steps
-from sizer.searching.verdict import keeps, pareto, verdict
+from sizer.searching.two_budgets import (
+    NO_BUDGETS,
+    Budgets,
+    beside,
+    check_served,
+    decode_gain,
+    training_gain,
+    whole_steps,
+)
+from sizer.searching.verdict import keeps, verdict
 from sizer.subject import run_by
 
 
@@ -66,6 +74,12 @@ def find(
     ranked, left_out = beside(space, rank(times.rows, source.devices, objective), budgets, source.devices[0])
     listed = listing(space, ranked, pricers, top, baseline.stack)
     own, *best = _with_memory(space, (ranked[0], *listed.best))
+    places = (
+        pareto([one.parameters for one in ranked], [one.timing.seconds for one in ranked])
+        if budgets.serving is None
+        else front([training_gain(one) for one in ranked], [decode_gain(one) for one in ranked])
+    )
+    fronts = [ranked[place] for place in places]
     drawn = best[0] if best else own  # whose tile most others have: a misaligned baseline runs another kernel
     return SearchResult(
         what=what,
@@ -82,14 +96,14 @@ def find(
         measurements=times.samples,
         elapsed_s=time.perf_counter() - started,
         excluded={**space.excluded, **left_out, **listed.excluded},
-        pareto=_with_memory(space, pareto(ranked)) if what == "model" and budgets.serving is None else (),
+        pareto=_with_memory(space, fronts if budgets.serving is None and what == "model" else ()),
         notes=(*space.notes, *times.notes, *ready(best, space.workload.t)),
         ranked=tuple(ranked),
         tile=tile_of(space, pricers[0], drawn.change),
         waves=wave_edges(space, pricers[0], drawn.change),
         serving=budgets.serving,
         devices=_sources(source.devices, times.rows),
-        front=_with_memory(space, front(ranked)) if budgets.serving is not None else (),
+        front=_with_memory(space, fronts if budgets.serving is not None else ()),
     )
 
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import field
-from fractions import Fraction
 from math import lcm
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from shapes.device import Device
 from shapes.errors import InputError, positive_int
@@ -22,11 +25,11 @@ if TYPE_CHECKING:
 #: Longest range that is searched: a typing error must not fill the memory.
 MOST_VALUES = 1_000_000
 
-#: What ``--keep`` holds as it is -> its value, of the named dimensions of a model.
-KEEPABLE: Mapping[str, Callable[[Mapping[str, int]], object]] = {
-    "head-dim": lambda sizes: sizes.get("head_dim"),
-    "kv-ratio": lambda sizes: Fraction(sizes["heads"], sizes["kv_heads"]) if "heads" in sizes else None,
-    "layers": lambda sizes: sizes["layers"],
+#: What ``--keep`` holds as it is -> whether candidates (arrays) do, of the named dimensions of a model and theirs.
+KEEPABLE: Mapping[str, Callable[[Mapping[str, int], Mapping[str, Any]], Any]] = {
+    "head-dim": lambda own, new: own.get("head_dim") == new.get("head_dim"),
+    "kv-ratio": lambda own, new: "heads" not in own or new["heads"] * own["kv_heads"] == own["heads"] * new["kv_heads"],
+    "layers": lambda own, new: own["layers"] == new["layers"],
 }
 #: What ``--vary`` lets change besides, which is otherwise as in the baseline -> the dimensions it is of.
 VARIABLE: Mapping[str, tuple[str, ...]] = {
@@ -35,6 +38,46 @@ VARIABLE: Mapping[str, tuple[str, ...]] = {
     "mla-heads": ("heads",),
     "window": ("window",),
 }
+
+
+class Candidates(Sequence[Mapping[str, int]]):
+    """Changes of the same dimensions, as an array for each: ``columns``. Of a place it is the change there.
+
+    >>> Candidates({"d_ff": np.array([64, 128]), "layers": np.array([2, 1])})[1]
+    {'d_ff': 128, 'layers': 1}
+    """
+
+    def __init__(self, columns: Mapping[str, NDArray[Any]]) -> None:
+        self.columns = columns
+
+    @classmethod
+    def of(cls, changes: Sequence[Mapping[str, int]]) -> Candidates:
+        """Changes that were made one by one."""
+        if isinstance(changes, Candidates):
+            return changes
+        return cls({name: np.array([change[name] for change in changes]) for name in (changes[0] if changes else ())})
+
+    def __len__(self) -> int:
+        return len(next(iter(self.columns.values()), ()))
+
+    def __getitem__(self, place: Any) -> Any:
+        """The change at a place; the candidates of a slice, of places or of a mask."""
+        if isinstance(place, int):
+            return {name: int(column[place]) for name, column in self.columns.items()}
+        return Candidates({name: column[place] for name, column in self.columns.items()})
+
+    def where(self, conditions: Mapping[str, NDArray[np.bool_]], excluded: Counter[str]) -> Candidates:
+        """Those that meet all ``conditions``; what each leaves out that those before it did not is ``excluded``."""
+        kept = np.ones(len(self), dtype=bool)
+        for reason, condition in conditions.items():
+            if left_out := int((kept & ~condition).sum()):
+                excluded[reason] += left_out
+            kept &= condition
+        return self[kept]
+
+    def equal(self, change: Mapping[str, int]) -> NDArray[np.bool_]:
+        """Which of them are this change."""
+        return np.all([column == change[name] for name, column in self.columns.items()], axis=0)
 
 
 @frozen
@@ -52,7 +95,7 @@ class Space:
     what: str
     model: ModelShape
     workload: Workload
-    candidates: tuple[Mapping[str, int], ...]
+    candidates: Candidates
     baseline: Mapping[str, int]
     timed: Callable[[ModelShape, Workload], Iterable[Operator]] | None = None
     measured_parts: tuple[PartName, ...] | None = None

@@ -13,7 +13,6 @@ from shapes.step import Pricer, Step
 from shapes.timing import Timing
 from shapes.workload import Workload
 from sizer.searching.baseline import Baseline
-from sizer.searching.objective import TIE
 from sizer.searching.predicting import rebuilt
 from sizer.searching.ranked import Ranked
 from sizer.searching.source import Predicted, Source
@@ -58,9 +57,11 @@ def check_served(what: str, baseline: Baseline, serving: Workload, source: Sourc
 
 def whole_steps(space: Space, baseline: Baseline, serving: Workload) -> Space:
     """``space`` with whole steps timed, as serving runs whole models, of candidates whose experts divide over its e."""
-    kept = tuple(change for change in space.candidates if change.get("experts", 0) % serving.e == 0)
+    kept = space.candidates
+    if "experts" in kept.columns:
+        kept = kept[kept.columns["experts"] % serving.e == 0]
     excluded = {**space.excluded, f"experts that divide over ep {serving.e}": len(space.candidates) - len(kept)}
-    if not kept:
+    if not len(kept):
         raise nothing_left(space.what, excluded)
     return replace(
         space,
@@ -128,20 +129,6 @@ def _served(space: Space, ranked: Sequence[Ranked], serving: Workload, pricer: P
             )
         )
     return found
-
-
-def front(ranked: Sequence[Ranked]) -> tuple[Ranked, ...]:
-    """What no other beats in training without being slower to decode, by the objective, the fastest to train first.
-
-    Of those a tie apart in one the better in the other is kept.
-    """
-    kept: list[Ranked] = []
-    for one in sorted(ranked, key=lambda item: (-training_gain(item), -decode_gain(item))):
-        if not kept or decode_gain(one) > (1 + TIE) * decode_gain(kept[-1]):
-            while kept and training_gain(one) > (1 - TIE) * training_gain(kept[-1]):
-                kept.pop()
-            kept.append(one)
-    return tuple(kept)
 
 
 def decode_gain(one: Ranked) -> float:

@@ -1,10 +1,9 @@
-"""A search's answer in one sentence, and its Pareto list."""
+"""A search's answer in one sentence."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from sizer.searching.objective import TIE
 from sizer.searching.ranked import Ranked
 
 
@@ -52,15 +51,3 @@ def verdict(what: str, baseline: Ranked, best: Sequence[Ranked], fixes: Sequence
     alike = [label(one) for one in best[1:] if one.timing.seconds <= first.timing.high]
     tail = f"; not statistically distinguishable: {'; '.join(alike[:3])}" if alike else ""
     return gain + tail
-
-
-def pareto(ranked: Sequence[Ranked]) -> tuple[Ranked, ...]:
-    """The candidates that no other beats in time without having fewer parameters, by falling parameters.
-
-    Of those a tie apart the one of the most parameters is kept.
-    """
-    kept: list[Ranked] = []
-    for one in sorted(ranked, key=lambda item: (-item.parameters, item.timing.seconds)):
-        if not kept or one.timing.seconds < (1 - TIE) * kept[-1].timing.seconds:
-            kept.append(one)
-    return tuple(kept)

@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Protocol, cast
 
+import numpy as np
+
 from shapes.device import Device
 from shapes.errors import InputError
 from shapes.model.resize import dimensions
@@ -56,14 +58,10 @@ def _keeping(space: Space, names: Sequence[str]) -> Space:
     """``space`` without the candidates that change what is to be kept."""
     if not names:
         return space
-    own, excluded = dimensions(space.model), Counter[str]()
-    kept = []
-    for change in space.candidates:
-        broken = next((name for name in names if KEEPABLE[name](own) != KEEPABLE[name]({**own, **change})), None)
-        if broken is None:
-            kept.append(change)
-        else:
-            excluded[f"--keep {broken}"] += 1
-    if not kept:
+    own, excluded = dimensions(space.model), Counter(space.excluded)
+    sizes = {**own, **space.candidates.columns}
+    every = np.ones(len(space.candidates), dtype=bool)
+    kept = space.candidates.where({f"--keep {name}": every & KEEPABLE[name](own, sizes) for name in names}, excluded)
+    if not len(kept):
         raise nothing_left(space.what, excluded)
-    return replace(space, candidates=tuple(kept), excluded={**space.excluded, **excluded})
+    return replace(space, candidates=kept, excluded=excluded)

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections import Counter
 from functools import partial
 
+import numpy as np
+
 from shapes.device import Device
 from shapes.errors import InputError
 from sizer.searching.baseline import Baseline
 from sizer.searching.mixtures import WIDTH_FACTOR, baseline_of, mixtures, off_by, shared_widths, whole
-from sizer.searching.space import Limits, Space, layers_named, nothing_left
+from sizer.searching.space import Candidates, Limits, Space, layers_named, nothing_left
 
 NAME = "experts"
 LIMITS = frozenset({"tp_ready"})
@@ -24,15 +26,16 @@ def space(baseline: Baseline, device: Device, limits: Limits) -> Space:
     shared = moe.shared.width if moe.shared else 0
     total, active = moe.experts * moe.width + shared, moe.top_k * moe.width + shared
     widths = limits.values(moe.width // WIDTH_FACTOR, moe.width * WIDTH_FACTOR, step)
-    own, excluded, candidates = baseline_of(moe), Counter[str](), []
-    for change in mixtures(moe, total, active, widths, multiple, partial(shared_widths, moe)):
-        if change == own:
-            continue
-        if off_by(model, change) > limits.tolerance:
-            excluded[f"--tolerance {limits.tolerance:.2%} of total and of active parameters"] += 1
-        else:
-            candidates.append(change)
-    if not candidates:
+    pairs = [(width, one) for width in widths for one in shared_widths(moe, width)]
+    own, excluded = baseline_of(moe), Counter[str]()
+    _, tried = mixtures(moe, np.array([total]), np.array([active]), pairs, multiple)
+    candidates = Candidates(tried)
+    candidates = candidates[~candidates.equal(own)]
+    if len(candidates):
+        near = off_by(model, candidates.columns, model.parameters, model.active_parameters) <= limits.tolerance
+        reason = f"--tolerance {limits.tolerance:.2%} of total and of active parameters"
+        candidates = candidates.where({reason: near}, excluded)
+    if not len(candidates):
         raise nothing_left(NAME, excluded)
     notes = (
         "total and active parameters stay within the tolerance; what finer or coarser experts do to quality is yours",
@@ -42,7 +45,7 @@ def space(baseline: Baseline, device: Device, limits: Limits) -> Space:
         NAME,
         model,
         workload,
-        tuple(candidates),
+        candidates,
         own,
         timed=partial(layers_named, (".moe.", ".mlp.")),
         measured_parts=(),

@@ -9,7 +9,7 @@ from shapes.device import Device
 from shapes.errors import InputError
 from shapes.model import AttentionShape
 from sizer.searching.baseline import Baseline
-from sizer.searching.space import Limits, Space, layers_named, nothing_left, whole_heads
+from sizer.searching.space import Candidates, Limits, Space, layers_named, nothing_left, whole_heads
 
 NAME = "heads"
 LIMITS = frozenset({"misaligned", "head_dims", "tp_ready", "keep"})
@@ -51,7 +51,7 @@ def space(baseline: Baseline, device: Device, limits: Limits) -> Space:
         NAME,
         model,
         workload,
-        tuple(candidates),
+        Candidates.of(candidates),
         own,
         timed=partial(layers_named, (".attention.",)),
         measured_parts=("self_attention",),

@@ -10,7 +10,7 @@ from shapes.device import Device
 from shapes.errors import InputError
 from shapes.model import AttentionShape, ModelShape
 from sizer.searching.baseline import Baseline
-from sizer.searching.space import Limits, Space, nothing_left, whole_heads
+from sizer.searching.space import Candidates, Limits, Space, nothing_left, whole_heads
 from sizer.searching.spaces.model import Bounds, aspect_bounds, parameters_by
 
 NAME = "hidden"
@@ -51,12 +51,14 @@ def space(baseline: Baseline, device: Device, limits: Limits) -> Space:
         fixed = [{"hidden": value, **same} for value in values]
     aspect = aspect_bounds(model, limits, Bounds(aspect_factor=ASPECT_FACTOR))
     factor = WIDTH_FACTOR_ALONE if "layers" in (limits.keep or ()) else WIDTH_FACTOR
-    candidates = tuple(
-        change
-        for one in fixed
-        for change in _layers_and_widths(model, one, step, workload.p, limits.tolerance, aspect, factor, excluded)
+    candidates = Candidates.of(
+        [
+            change
+            for one in fixed
+            for change in _layers_and_widths(model, one, step, workload.p, limits.tolerance, aspect, factor, excluded)
+        ]
     )
-    if not candidates:
+    if not len(candidates):
         raise nothing_left(NAME, excluded)
     own = {
         "hidden": model.hidden,

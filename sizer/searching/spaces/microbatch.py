@@ -8,7 +8,7 @@ from dataclasses import replace
 from shapes.device import Device
 from shapes.memory import largest_microbatch
 from sizer.searching.baseline import Baseline
-from sizer.searching.space import Limits, Space, nothing_left
+from sizer.searching.space import Candidates, Limits, Space, nothing_left
 
 NAME = "microbatch"
 LIMITS = frozenset({"misaligned", "seq_lens"})
@@ -38,8 +38,8 @@ def space(baseline: Baseline, device: Device, limits: Limits) -> Space:
         if len(kept) < len(whole):
             reason = f"b of more than {BITS} significant bits at s {s} (--step 1 takes them all)"
             excluded[reason] = len(whole) - len(kept)
-    candidates = tuple(change for change in found if change != own)
-    if not candidates:
+    candidates = Candidates.of([change for change in found if change != own])
+    if not len(candidates):
         raise nothing_left(NAME, excluded)
     notes = [
         f"the largest microbatch that fits {device.name} is {most} at s {s}"

@@ -6,10 +6,14 @@ Of a mixture of experts their width, number and top_k with them, at the budget's
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
-from functools import cache, partial
+from collections.abc import Iterator, Mapping
+from dataclasses import astuple
 from math import ceil, floor, gcd, lcm
+from typing import Any
 
+import numpy as np
+
+from shapes.columns import Table, rows_by
 from shapes.device import Device
 from shapes.errors import InputError
 from shapes.frozen import frozen
@@ -17,8 +21,8 @@ from shapes.model import AttentionShape, MlaShape, ModelShape, MoeShape
 from shapes.model.resize import dimensions, resize
 from shapes.workload import Workload
 from sizer.searching.baseline import Baseline
-from sizer.searching.mixtures import MixtureCount, baseline_of, kinds_by_layers, mixtures, whole
-from sizer.searching.space import VARIABLE, Limits, Space, nothing_left, whole_heads
+from sizer.searching.mixtures import baseline_of, mixtures, off_by, room, whole
+from sizer.searching.space import VARIABLE, Candidates, Limits, Space, nothing_left, whole_heads
 
 NAME = "model"
 LIMITS = frozenset({"aspect", "head_dims", "tp_ready", "keep", "vary"})
@@ -51,12 +55,12 @@ def space(baseline: Baseline, device: Device, limits: Limits, *, bounds: Bounds 
     _refuse(model, limits)
     target, excluded = baseline.parameters or float(model.parameters), Counter[str]()
     step = device.alignment_elements(workload.dtype) * limits.shards(workload.t)
-    found = _candidates if model.moe is None else _mixtures
-    candidates = tuple(found(model, workload, step, limits, target, bounds, excluded))
-    if not candidates:
+    found = _dense if model.moe is None else _mixtures
+    candidates = found(model, workload, step, limits, target, bounds, excluded)
+    if not len(candidates):
         raise nothing_left(NAME, excluded)
     sizes = {**dimensions(model), **(baseline_of(model.moe) if model.moe else {})}
-    own = {name: sizes[name] for name in candidates[0]}
+    own = {name: sizes[name] for name in candidates.columns}
     low, high = aspect_bounds(model, limits, bounds)
     widths = (
         [f"d_ff/h within a factor {bounds.width_factor} of the baseline's"]
@@ -93,7 +97,7 @@ def _head_dims(attention: AttentionShape, limits: Limits, bounds: Bounds) -> tup
     return limits.head_dims or tuple(sorted({*bounds.head_dims, attention.head_dim}))
 
 
-def _candidates(
+def _dense(
     model: ModelShape,
     workload: Workload,
     step: int,
@@ -101,29 +105,45 @@ def _candidates(
     target: float,
     bounds: Bounds,
     excluded: Counter[str],
-) -> Iterator[dict[str, int]]:
+) -> Candidates:
     """Dense models: an MLP's width, then the layers that come nearest."""
-    mlp = model.dense_mlp
-    assert mlp is not None
+    assert model.dense_mlp is not None
     low, high = aspect_bounds(model, limits, bounds)
-    ratio = mlp.width / model.hidden
-    for fixed in _around(model, workload, step, step, limits, bounds, excluded):
-        hidden, count = fixed["hidden"], parameters_by(model, fixed)
-        widths = range(
-            max(-(-int(hidden * ratio / bounds.width_factor) // step) * step, step),
-            int(hidden * ratio * bounds.width_factor) + 1,
-            limits.step or step,
+    around = list(_around(model, workload, step, step, limits, bounds, excluded))
+    if not around:
+        return Candidates({})
+    ratio, every = model.dense_mlp.width / model.hidden, limits.step or step
+    widths = [
+        np.arange(
+            max(-(-int(fixed["hidden"] * ratio / bounds.width_factor) // step) * step, step),
+            int(fixed["hidden"] * ratio * bounds.width_factor) + 1,
+            every,
         )
-        for width in widths:
-            for layers, parameters in _layers(count, width, target, limits.tolerance):
-                if layers % workload.p or layers < 1:
-                    excluded[f"layers divisible by pp {workload.p}"] += 1
-                elif not low <= hidden / layers <= high:
-                    excluded[f"h/L within {low:.0f}..{high:.0f} (--aspect)"] += 1
-                elif abs(parameters / target - 1) > limits.tolerance:
-                    excluded[f"--tolerance {limits.tolerance:.2%}"] += 1
-                else:
-                    yield {**fixed, "d_ff": width, "layers": layers}
+        for fixed in around
+    ]
+    table = Table(Candidates.of(around).columns)
+    counts = rows_by(table, lambda part: astuple(parameters_by(model, part)), 3)
+    of, width = np.repeat(np.arange(len(around)), list(map(len, widths))), np.concatenate(widths)
+    ends, rest, each = counts[:, of]
+    layer = rest + width * each
+    # Layers within the tolerance, or those that come closest.
+    first = np.ceil((target * (1 - limits.tolerance) - ends) / layer)
+    last = np.floor((target * (1 + limits.tolerance) - ends) / layer)
+    nearest = np.maximum(np.rint((target - ends) / layer), 1)
+    first, last = np.maximum(np.where(last < first, nearest, first), 1), np.where(last < first, nearest, last)
+    many = np.maximum(last - first + 1, 0).astype(np.int64)
+    row = np.repeat(np.arange(len(of)), many)
+    layers = first[row].astype(np.int64) + np.arange(len(row)) - np.repeat(np.cumsum(many) - many, many)
+    tried = Candidates({**Candidates(table.columns)[of[row]].columns, "d_ff": width[row], "layers": layers})
+    shape, parameters = tried.columns["hidden"] / layers, ends[row] + layers * layer[row]
+    return tried.where(
+        {
+            f"layers divisible by pp {workload.p}": layers % workload.p == 0,
+            f"h/L within {low:.0f}..{high:.0f} (--aspect)": (low <= shape) & (shape <= high),
+            f"--tolerance {limits.tolerance:.2%}": abs(parameters / target - 1) <= limits.tolerance,
+        },
+        excluded,
+    )
 
 
 def _mixtures(
@@ -134,46 +154,47 @@ def _mixtures(
     target: float,
     bounds: Bounds,
     excluded: Counter[str],
-) -> Iterator[dict[str, int]]:
+) -> Candidates:
     """Mixtures of experts: layers and an expert's width, then as many experts, and a token's, as come nearest."""
     moe, mlp, (low, high) = model.moe, model.dense_mlp, aspect_bounds(model, limits, bounds)
     assert moe is not None
     coarse = lcm(step, COARSE) if limits.step is None else limits.step
     active_target, multiple = target * model.active_parameters / model.parameters, whole(moe, workload)
     shared = moe.shared.width if moe.shared else 0
-    widths = range(
-        -(-int(moe.width / bounds.expert_factor) // coarse) * coarse or coarse,
-        int(moe.width * bounds.expert_factor) + 1,
-        coarse,
-    )
-    kinds_of = cache(partial(kinds_by_layers, model))
-    for fixed in _around(model, workload, step, coarse, limits, bounds, excluded):
-        hidden = fixed["hidden"]
+    # Shared experts stay as many as they are; where they are no whole number, as wide.
+    widths = [
+        (width, shared // moe.width * width if shared % moe.width == 0 else shared)
+        for width in range(
+            -(-int(moe.width / bounds.expert_factor) // coarse) * coarse or coarse,
+            int(moe.width * bounds.expert_factor) + 1,
+            coarse,
+        )
+    ]
+    fixed = []
+    for one in _around(model, workload, step, coarse, limits, bounds, excluded):
+        hidden = one["hidden"]
         if mlp is not None:
-            fixed["d_ff"] = max(step, round(mlp.width * hidden / model.hidden / step) * step)
-        count = MixtureCount.of(model, fixed)
-        for layers in range(max(1, ceil(hidden / high)), floor(hidden / low) + 1):
-            kinds, sparse = kinds_of(layers)
-            if layers % workload.p or not sparse:
-                continue
-            outside, room = count.outside(kinds), sparse * count.unit
-            total, active = (target - outside) / room, (active_target - outside) / room
-            # Shared experts stay as many as they are; where they are no whole number, as wide.
-            for change in mixtures(
-                moe,
-                total,
-                active,
-                widths,
-                multiple,
-                lambda width: (shared // moe.width * width if shared % moe.width == 0 else shared,),
-            ):
-                wide = change["top_k"] * change["expert_d_ff"] + change.get("shared_d_ff", 0)
-                like = 1 / bounds.expert_factor <= change["top_k"] / moe.top_k <= bounds.expert_factor
-                near = abs(wide - active) * room <= 2 * limits.tolerance * active_target
-                if like and near and count.off_by(change, outside, sparse, (target, active_target)) <= limits.tolerance:
-                    yield {**fixed, **change, "layers": layers}
-                else:
-                    excluded[f"--tolerance {limits.tolerance:.2%} of total and active parameters, top_k"] += 1
+            one["d_ff"] = max(step, round(mlp.width * hidden / model.hidden / step) * step)
+        layers = range(max(1, ceil(hidden / high)), floor(hidden / low) + 1)
+        fixed += [{**one, "layers": count} for count in layers if count % workload.p == 0]
+    if not fixed:
+        return Candidates({})
+    around = Candidates.of(fixed)
+    outside, column = rows_by(Table(around.columns), lambda part: room(resize(model, **part)), 2)
+    around, outside, column = around[column > 0], outside[column > 0], column[column > 0]
+    active = (active_target - outside) / column
+    of, mixture = mixtures(moe, (target - outside) / column, active, widths, multiple)
+    columns = dict(around[of].columns)
+    layers = columns.pop("layers")
+    tried = Candidates({**columns, **mixture, "layers": layers})
+    wide = mixture["top_k"] * mixture["expert_d_ff"] + mixture.get("shared_d_ff", 0)
+    more = mixture["top_k"] / moe.top_k
+    near = (1 / bounds.expert_factor <= more) & (more <= bounds.expert_factor)
+    near &= abs(wide - active[of]) * column[of] <= 2 * limits.tolerance * active_target
+    if near.any():
+        near[near] = off_by(model, tried[near].columns, target, active_target) <= limits.tolerance
+    reason = f"--tolerance {limits.tolerance:.2%} of total and active parameters, top_k"
+    return tried.where({reason: near}, excluded)
 
 
 def aspect_bounds(model: ModelShape, limits: Limits, bounds: Bounds = NEAR) -> tuple[float, float]:
@@ -256,19 +277,9 @@ class ParameterCount:
         return self.ends + layers * self.layer(width)
 
 
-def parameters_by(model: ModelShape, fixed: dict[str, int]) -> ParameterCount:
+def parameters_by(model: ModelShape, fixed: Mapping[str, Any] | Table) -> ParameterCount:
     """The count, linear in layers and in d_ff, from three resized models."""
     one, wide, two = (
         resize(model, **fixed, layers=layers, d_ff=width).parameters for layers, width in ((1, 1), (1, 2), (2, 1))
     )
     return ParameterCount(2 * one - two, two - wide, wide - one)
-
-
-def _layers(count: ParameterCount, width: int, target: float, tolerance: float) -> Iterator[tuple[int, int]]:
-    """(layers, parameters) within the tolerance, or the one that comes closest."""
-    ends, layer = count.ends, count.layer(width)
-    first, last = ceil((target * (1 - tolerance) - ends) / layer), floor((target * (1 + tolerance) - ends) / layer)
-    if last < first:
-        first = last = max(1, round((target - ends) / layer))
-    for layers in range(max(1, first), last + 1):
-        yield layers, count.of(layers, width)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import partial
 
+import numpy as np
+
 from shapes.device import Device
 from shapes.dtypes import BYTES
 from shapes.errors import InputError
@@ -12,7 +14,7 @@ from shapes.model import Block, MlpShape, ModelShape, Stack
 from shapes.operators import Gemm, Operator
 from shapes.workload import Workload
 from sizer.searching.baseline import Baseline
-from sizer.searching.space import Limits, Space, layers_named, nothing_left
+from sizer.searching.space import Candidates, Limits, Space, layers_named, nothing_left
 
 NAME = "swiglu"
 LIMITS = frozenset({"misaligned", "tp_ready"})
@@ -43,15 +45,16 @@ def _alone(baseline: Baseline, device: Device, limits: Limits, note: str) -> Spa
         workload.t
     )
     found = limits.values(width - slack, width + slack, vector)
-    near = [value for value in found if abs(value - width) <= slack and value != width]
+    values = np.arange(found.start, found.stop, found.step)
+    near = values[(abs(values - width) <= slack) & (values != width)]
     step = found.step
     low, high = max(width - slack, limits.low or 1), min(width + slack, limits.high or width + slack)
-    misaligned = sum(value % step != 0 for value in range(low, high + 1))
+    misaligned = max(0, high - low + 1) - len(range(-(-low // step) * step, high + 1, step))
     excluded = {
         f"--tolerance {limits.tolerance:.2%}": len(found) - len(near) - (width in found),
         f"multiples of {step}" + ("" if limits.step else " (--step 1 takes every integer)"): misaligned,
     }
-    if not near:
+    if not len(near):
         if not len(found):
             raise nothing_left(NAME, {f"widths a multiple of {step} within --tolerance {limits.tolerance:.2%}": 1})
         raise nothing_left(NAME, excluded)
@@ -59,7 +62,7 @@ def _alone(baseline: Baseline, device: Device, limits: Limits, note: str) -> Spa
         NAME,
         ModelShape("swiglu", (stack,), head=False),
         workload,
-        tuple({"d_ff": value} for value in near),
+        Candidates({"d_ff": near}),
         {"d_ff": width},
         timed=partial(layers_named, (".mlp.",)),
         measured_parts=("mlp",),

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import numpy as np
+
 from shapes.device import Device
 from shapes.errors import InputError
 from shapes.model import ModelShape
 from shapes.operators import Operator, operators
 from shapes.workload import Workload
 from sizer.searching.baseline import Baseline
-from sizer.searching.space import Limits, Space, nothing_left
+from sizer.searching.space import Candidates, Limits, Space, nothing_left
 
 NAME = "vocab"
 LIMITS = frozenset({"misaligned", "tp_ready"})
@@ -33,7 +35,7 @@ def space(baseline: Baseline, device: Device, limits: Limits) -> Space:
         NAME,
         model,
         workload,
-        tuple({"vocab": value} for value in values),
+        Candidates({"vocab": np.array(values)}),
         {"vocab": model.vocab},
         timed=_head,
         measured_parts=("head",),
