@@ -73,11 +73,12 @@ class Candidates(Sequence[Mapping[str, int]]):
             if left_out := int((kept & ~condition).sum()):
                 excluded[reason] += left_out
             kept &= condition
-        return self[kept]
+        found: Candidates = self[kept]
+        return found
 
     def equal(self, change: Mapping[str, int]) -> NDArray[np.bool_]:
         """Which of them are this change."""
-        return np.all([column == change[name] for name, column in self.columns.items()], axis=0)
+        return np.logical_and.reduce([column == change[name] for name, column in self.columns.items()])
 
 
 @frozen

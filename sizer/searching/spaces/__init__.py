@@ -58,10 +58,10 @@ def _keeping(space: Space, names: Sequence[str]) -> Space:
     """``space`` without the candidates that change what is to be kept."""
     if not names:
         return space
-    own, excluded = dimensions(space.model), Counter(space.excluded)
+    own, excluded = dimensions(space.model), Counter[str]()
     sizes = {**own, **space.candidates.columns}
     every = np.ones(len(space.candidates), dtype=bool)
     kept = space.candidates.where({f"--keep {name}": every & KEEPABLE[name](own, sizes) for name in names}, excluded)
     if not len(kept):
         raise nothing_left(space.what, excluded)
-    return replace(space, candidates=kept, excluded=excluded)
+    return replace(space, candidates=kept, excluded={**space.excluded, **excluded})
