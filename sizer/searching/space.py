@@ -78,7 +78,7 @@ class Candidates(Sequence[Mapping[str, int]]):
 
     def equal(self, change: Mapping[str, int]) -> NDArray[np.bool_]:
         """Which of them are this change."""
-        return np.logical_and.reduce([column == change[name] for name, column in self.columns.items()])
+        return np.asarray(np.all([column == change[name] for name, column in self.columns.items()], axis=0))
 
 
 @frozen
