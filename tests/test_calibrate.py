@@ -17,10 +17,8 @@ from fit.run import read_published
 from shapes.calibrate import calibrate, read_records, refine, write_tables
 from shapes.calibrate.alignment import alignment_table, fit_alignment
 from shapes.calibrate.closed_form import bounds, fit_closed_form
-from shapes.calibrate.data import Record
-from shapes.calibrate.hold_out import held_out
-from shapes.calibrate.products import Products, consensus, products
-from shapes.calibrate.quick import chosen, measure_quick
+from shapes.calibrate.data import Products, Record, consensus, held_out, products
+from shapes.calibrate.run import chosen, measure_quick
 from shapes.cost import predict_gemm
 from shapes.cost.alignment import AlignmentConstants, misaligned_seconds
 from shapes.cost.constants import GemmConstants, alignment_constants, gemm_constants

@@ -11,7 +11,7 @@ import pytest
 from fit.cells import fit_cells
 from fit.physics import around_cells
 
-from shapes.calibrate.products import Products
+from shapes.calibrate.data import Products
 from shapes.cost import explain, predict, predict_gemm
 from shapes.cost.bounds import Limits
 from shapes.cost.constants import FITTED, GemmConstants, gemm_constants

@@ -11,7 +11,7 @@ from fit.gemm import first_guess
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shapes.calibrate.products import Products
+from shapes.calibrate.data import Products
 from shapes.cost.constants import FITTED, gemm_constants
 from shapes.cost.corrections import Correction, Grid, waves_of
 from shapes.cost.gemm import aligned_seconds

@@ -14,10 +14,9 @@ import pytest
 from click.testing import CliRunner
 
 from shapes.errors import InputError
-from shapes.measure.dataset import COLUMNS, ROWS, SIDECAR, export_dataset, import_dataset, read_datasets
+from shapes.measure.dataset import COLUMNS, ROWS, SIDECAR, export_dataset, import_dataset, objection, read_datasets
 from shapes.measure.environment import Environment
 from shapes.measure.jobs import Job, MemoryBound
-from shapes.measure.physics import objection
 from shapes.measure.record import Measurement, summary_fields
 from shapes.measure.store import Store
 from shapes.operators import Gemm

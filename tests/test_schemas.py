@@ -14,8 +14,7 @@ from click.testing import CliRunner
 from schemas import FOLDER, load_schema
 from tools.make_schemas import WRITTEN, made
 
-from sizer.answers.datasets import Compared, Pair
-from sizer.answers.stored import Comparison
+from sizer.answers.datasets import Compared, Comparison, Pair
 from sizer.cli import main
 from sizer.render import FORMATS, render
 

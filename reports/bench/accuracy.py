@@ -24,10 +24,8 @@ from fit.run import _products as products_of
 from fit.run import read_published, user_errors
 from tabulate import tabulate
 
-from shapes.calibrate.data import Record
+from shapes.calibrate.data import Products, Record, held_out, products
 from shapes.calibrate.device_file import write_tables
-from shapes.calibrate.hold_out import held_out
-from shapes.calibrate.products import Products, products
 from shapes.calibrate.run import _plain, refine
 from shapes.cost import predict_gemm
 from shapes.cost.constants import gemm_constants

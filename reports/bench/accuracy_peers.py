@@ -10,8 +10,7 @@ from pathlib import Path
 import numpy as np
 from accuracy_measures import Array, Rows, mape
 
-from shapes.calibrate.data import Record
-from shapes.calibrate.products import Products
+from shapes.calibrate.data import Products, Record
 from shapes.device import Device
 
 #: The heuristics' name of each device.

@@ -16,7 +16,7 @@ from fit.attention_rows import FIGURES, TABLES_OF, Rows, by_authors, read_eviden
 from fit.evidence import attention_of, read_rows
 from tabulate import tabulate
 
-from shapes.calibrate.hold_out import held_out
+from shapes.calibrate.data import held_out
 from shapes.cost import predict
 from shapes.cost.fused_attention import constants_of, phase_of
 from shapes.device import load_device

@@ -17,7 +17,7 @@ from scipy import sparse
 from scipy.sparse.linalg import spsolve
 
 from fit.physics import LARGEST_K, TILES, TOLERANCE
-from shapes.calibrate.products import Products
+from shapes.calibrate.data import Products
 from shapes.cost.bounds import Limits
 from shapes.cost.constants import GemmConstants
 from shapes.cost.corrections import LAYOUT, LEAST_K, STEP_K, UNIT, Cells, sides

@@ -8,8 +8,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from shapes.calibrate.data import parquet_columns
-from shapes.calibrate.products import consensus
+from shapes.calibrate.data import consensus, parquet_columns
 from shapes.cost.constants import CollectiveConstants
 from shapes.cost.moving import collective_parts
 from shapes.device import Device

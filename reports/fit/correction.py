@@ -14,8 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csc_matrix, csr_matrix, vstack
 
-from shapes.calibrate.hold_out import held_out
-from shapes.calibrate.products import Products
+from shapes.calibrate.data import Products, held_out
 from shapes.cost.constants import GemmConstants
 from shapes.cost.corrections import Correction, Grid, reference_waves
 from shapes.cost.gemm import CHUNK, aligned_seconds, large_share, uncorrected_seconds

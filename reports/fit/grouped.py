@@ -8,8 +8,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from shapes.calibrate.data import parquet_columns
-from shapes.calibrate.products import consensus
+from shapes.calibrate.data import consensus, parquet_columns
 from shapes.cost.constants import GemmConstants
 from shapes.cost.gemm import aligned_seconds
 from shapes.cost.moving import achieved_bandwidth

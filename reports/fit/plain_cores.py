@@ -23,9 +23,9 @@ from fit.evidence import NEUSIGHT_FELT_S, Array, Measured, grouped, read_rows
 from fit.gemm import TILES, first_guess
 from shapes.calibrate import write_tables
 from shapes.calibrate.closed_form import bounds
-from shapes.calibrate.hold_out import held_out
+from shapes.calibrate.data import held_out
+from shapes.calibrate.device_file import gemm_table
 from shapes.calibrate.run import _plain
-from shapes.calibrate.tables import gemm_table
 from shapes.cost.constants import CARRY, GemmConstants, carried, origin_of
 from shapes.cost.constants import NUMBERS as OF_PRODUCTS
 from shapes.cost.gemm import aligned_seconds

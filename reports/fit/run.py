@@ -33,11 +33,9 @@ from fit.evidence import read_rows
 from fit.gemm import BLOCKWISE_TILES, fit_products, relatives
 from fit.grouped import fit_slowdown, layer_seconds, read_layers
 from shapes.calibrate import Calibration, calibrate, write_tables
-from shapes.calibrate.data import Record, parquet_columns
-from shapes.calibrate.hold_out import held_out
-from shapes.calibrate.products import Products, products
+from shapes.calibrate.data import Products, Record, held_out, parquet_columns, products
+from shapes.calibrate.device_file import gemm_table
 from shapes.calibrate.run import Progress, _plain
-from shapes.calibrate.tables import gemm_table
 from shapes.cost.bounds import Limits
 from shapes.cost.constants import GemmConstants
 from shapes.cost.corrections import LEAST_K, STEP_K

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from shapes.calibrate.products import Products
+from shapes.calibrate.data import Products
 from shapes.cost.constants import NUMBERS, GemmConstants
 from shapes.cost.gemm import aligned_seconds, uncorrected_seconds
 from shapes.device import Device

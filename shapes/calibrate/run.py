@@ -7,21 +7,25 @@ from dataclasses import replace
 from datetime import date
 from math import exp, log
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from shapes.calibrate.alignment import alignment_table, by_dtype, fit_alignment
 from shapes.calibrate.closed_form import bounds, fit_closed_form
-from shapes.calibrate.data import Record, read_records
-from shapes.calibrate.hold_out import held_out
-from shapes.calibrate.products import Products, products
-from shapes.calibrate.tables import gemm_table
+from shapes.calibrate.data import Products, Record, held_out, products, read_records
+from shapes.calibrate.device_file import gemm_table
 from shapes.cost.constants import GemmConstants, alignment_constants, gemm_constants
 from shapes.device import Device
 from shapes.dtypes import BYTES
+from shapes.errors import InputError
 from shapes.frozen import frozen
+from shapes.operators.types import Gemm
+
+if TYPE_CHECKING:
+    from shapes.measure.executor import Executor
+    from shapes.measure.store import Store
 
 #: How far a refined constant may stray from where it was, in log units: what differs between relatives.
 PRIOR = 0.15
@@ -147,3 +151,50 @@ def _plain(value: Any) -> Any:
     if hasattr(value, "items"):
         return {key: _plain(item) for key, item in value.items()}
     return [_plain(item) for item in value] if isinstance(value, tuple) else value
+
+
+COUNT = 50
+#: Share of them that are large products; the others are skinny, which alone show bandwidth and launch.
+LARGE_SHARE = 0.7
+
+
+def chosen(dtype: str = "bf16", count: int = COUNT, largest: int = 16384, seed: int = 0) -> tuple[Gemm, ...]:
+    """Aligned products spread evenly over the logarithm of m, n and k, up to ``largest``; skinny ones in m."""
+    random = np.random.default_rng(seed)
+    large = round(count * LARGE_SHARE)
+    products = []
+    for index in range(count):
+        low = 512 if largest > 512 else 64
+        dims = np.exp(random.uniform(np.log(low), np.log(largest), 3))
+        m, n, k = (int(max(64, round(value / 64) * 64)) for value in dims)
+        if index >= large:
+            m = int(2 ** random.integers(0, 8))
+        products.append(Gemm(f"calibration.{index}", "forward", m, n, k, dtype=dtype))
+    return tuple(products)
+
+
+def measure_quick(
+    dtype: str = "bf16",
+    *,
+    count: int = COUNT,
+    largest: int = 16384,
+    executor: Executor,
+    store: Store | None = None,
+    progress: Callable[[str], None] = lambda _: None,
+) -> tuple[Record, ...]:
+    """Records of `chosen` measured here, kept in ``store``; InputError when fewer than half could be measured."""
+    from shapes.measure.jobs import Job
+    from shapes.measure.runner import measure
+
+    jobs = [Job(product) for product in chosen(dtype, count, largest)]
+    progress(f"measuring {len(jobs)} products")
+    sweep = measure(jobs, executor=executor, store=store)
+    records = []
+    for one in sweep.results.values():
+        row = one.row(samples=False)
+        if one.ok and one.seconds is not None:
+            records.append(Record(row["m"], row["n"], row["k"], 1, dtype, "tn", one.seconds, one.environment.source))
+    if len(records) < len(jobs) / 2:
+        reasons = "; ".join(sorted({f"{one.status}: {one.message}" for one in sweep.failed}))
+        raise InputError(f"expected at least {len(jobs) // 2} measured products, got {len(records)} ({reasons})")
+    return tuple(records)

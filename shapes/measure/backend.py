@@ -267,3 +267,18 @@ def cpu_cache_bytes(root: str = "/sys/devices/system/cpu/cpu0/cache") -> int:
         if digits.isdigit():
             sizes.append(int(digits) * factor)
     return max(sizes, default=0) or UNKNOWN_CACHE_BYTES
+
+
+#: Device files of NVIDIA's and AMD's drivers.
+DRIVERS = ("/dev/nvidiactl", "/dev/nvidia0", "/dev/kfd")
+
+
+def accelerator_here() -> bool:
+    """Whether torch is installed and sees an accelerator."""
+    if not any(os.path.exists(path) for path in DRIVERS):
+        return False
+    try:
+        import torch
+    except ImportError:
+        return False
+    return bool(torch.cuda.is_available())

@@ -1,4 +1,4 @@
-"""What `sizer store compare` answers: two independent submissions of one device beside each other."""
+"""What `sizer store list`, `export` and `compare` answer; two independent submissions of one device compared."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ import numpy as np
 from shapes.errors import InputError
 from shapes.frozen import frozen
 from shapes.json_form import AsJson
-from shapes.measure.dataset import Dataset, read_datasets, slug
-from shapes.measure.physics import control_median
+from shapes.measure.dataset import Dataset, control_median, read_datasets, slug
 from shapes.measure.record import Measurement
 
 #: Submissions agree where their median ratio is this near 1 and nine of ten rows are this near the median ratio: the
@@ -126,3 +125,18 @@ def _differences(first: Dataset, second: Dataset) -> dict[str, tuple[str, str]]:
         found.append({**own, "power limit (W)": limit.get("median"), **dict(environment.versions)})
     names = [name for name in {**found[0], **found[1]} if found[0].get(name) != found[1].get(name)]
     return {name: (str(found[0].get(name)), str(found[1].get(name))) for name in names}
+
+
+@frozen
+class Stored:
+    """The measurements chosen, in the order they were made, of ``total`` in the store."""
+
+    measurements: tuple[Measurement, ...]
+    total: int
+
+
+@frozen
+class Comparison(AsJson):
+    """What `sizer store compare` answers, a device each."""
+
+    devices: tuple[Compared, ...]

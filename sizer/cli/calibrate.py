@@ -49,7 +49,7 @@ def command(
     tell = partial(click.echo, err=True)
     records: tuple[Record, ...] = ()
     if quick:
-        from shapes.calibrate.quick import measure_quick
+        from shapes.calibrate.run import measure_quick
         from shapes.measure import InProcess
         from shapes.measure.store import Store
         from sizer.measuring import device_at_hand

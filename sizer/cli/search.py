@@ -165,7 +165,7 @@ def _limits(asked: Asked) -> Any:
 
 def _measure(asked: Asked) -> Any:
     """Whether, or with which executors, to measure: where nobody says, if there is an accelerator."""
-    from shapes.measure.presence import accelerator_here
+    from shapes.measure.backend import accelerator_here
 
     if asked.ray is not None and asked.measure is False:
         raise InputError("expected --measure with it", key="--ray", value=asked.ray)

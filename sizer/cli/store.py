@@ -58,7 +58,7 @@ def _open(path: str | None, *, create: bool = False, write: bool = False) -> Sto
 @click.pass_obj
 def list_(path: str | None, /, newest: int, **filters: Any) -> None:
     """List measurements, the newest last."""
-    from sizer.answers.stored import Stored
+    from sizer.answers.datasets import Stored
 
     with _open(path) as store:
         answer = Stored(tuple(store.measurements(newest=newest, **filters)), store.count())
@@ -75,7 +75,7 @@ def export(path: str | None, /, dataset: str | None, format_: str, output: str |
 
     --dataset: Parquet by device and environment, each with a sidecar (reports/datasets.md), which import takes too.
     """
-    from sizer.answers.stored import Stored
+    from sizer.answers.datasets import Stored
 
     if dataset is not None:
         from shapes.measure.dataset import export_dataset
@@ -142,8 +142,7 @@ def _import_lines(path: str | None, files: tuple[str, ...]) -> None:
 @output_options("store compare")
 def compare(first: str, second: str, format_: str, output: str | None) -> None:
     """Hold two datasets of one device beside each other; exit code 1 where they disagree."""
-    from sizer.answers.datasets import compare_datasets
-    from sizer.answers.stored import Comparison
+    from sizer.answers.datasets import Comparison, compare_datasets
 
     answer = Comparison(compare_datasets(Path(first), Path(second)))
     write_answer("store compare", answer, format_, output)

@@ -8,8 +8,7 @@ from tabulate import tabulate
 
 from shapes.errors import printable
 from shapes.measure.record import key_of
-from sizer.answers.datasets import LEAST, MEDIAN_ROOM, ROW_ROOM, Compared
-from sizer.answers.stored import Comparison
+from sizer.answers.datasets import LEAST, MEDIAN_ROOM, ROW_ROOM, Compared, Comparison
 from sizer.documents.units import seconds_text
 from sizer.render.page import Page
 

@@ -6,7 +6,7 @@ from tabulate import tabulate
 
 from shapes.errors import printable
 from shapes.measure.record import Measurement
-from sizer.answers.stored import Stored
+from sizer.answers.datasets import Stored
 from sizer.documents.units import seconds_text, width_text
 from sizer.render.page import Page
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from shapes.json_form import members
+from sizer.answers.datasets import Comparison
 from sizer.answers.deploy import Deployment
 from sizer.answers.diff import Diff
 from sizer.answers.memory_breakdown import MemoryBreakdown
@@ -22,7 +23,6 @@ from sizer.answers.mfu import MfuAnswer
 from sizer.answers.mfu_explain import Explanation
 from sizer.answers.operator_table import OperatorTable
 from sizer.answers.plan import Plan
-from sizer.answers.stored import Comparison
 from sizer.checking.findings import Checked
 from sizer.searching.ranked import SearchResult
 
