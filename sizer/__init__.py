@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from shapes.errors import InputError
     from shapes.model import ModelShape
     from shapes.workload import Workload
-    from sizer.advice import pad_vocab, round_to_alignment
+    from sizer.answers.advice import pad_vocab, round_to_alignment
     from sizer.answers.diff import diff
     from sizer.answers.memory_breakdown import memory
     from sizer.answers.operator_table import ops
@@ -33,8 +33,8 @@ _HOMES = {
     "InputError": "shapes.errors",
     "ModelShape": "shapes.model",
     "Workload": "shapes.workload",
-    "pad_vocab": "sizer.advice",
-    "round_to_alignment": "sizer.advice",
+    "pad_vocab": "sizer.answers.advice",
+    "round_to_alignment": "sizer.answers.advice",
     "check": "sizer.checking",
     "deploy": "sizer.answers.deploy",
     "diff": "sizer.answers.diff",

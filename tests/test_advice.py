@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 import sizer
 from shapes.dtypes import dtype_bytes
-from sizer.advice import pad_vocab, round_to_alignment
+from sizer.answers.advice import pad_vocab, round_to_alignment
 
 
 @pytest.mark.parametrize(

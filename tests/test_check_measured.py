@@ -99,7 +99,7 @@ def test_a_finding_that_the_device_contradicts_says_so(monkeypatch: pytest.Monke
 def test_another_device_than_the_one_at_hand_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     from shapes.device import load_device
 
-    monkeypatch.setattr("sizer.measuring.device_of", lambda _: load_device("h200"))
+    monkeypatch.setattr("sizer.checking.jobs.device_of", lambda _: load_device("h200"))
     with pytest.raises(InputError, match="measuring is on"):
         sizer.check(TINY, measure=True, device="b200")
 

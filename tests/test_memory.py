@@ -28,7 +28,7 @@ from shapes.memory.training import lost
 from shapes.model import AttentionShape, Block, MlaShape, MlpShape, ModelShape, MoeShape, Stack
 from shapes.model.stages import Stage
 from shapes.workload import Workload
-from sizer.batch import batch
+from sizer.answers.batch import batch
 
 GIB = 2**30
 

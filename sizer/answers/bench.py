@@ -28,7 +28,7 @@ from shapes.measure.suite import Suite
 from shapes.model import AttentionShape, Block, MlpShape, ModelShape, Stack
 from shapes.operators import LAYOUT_OF_PHASE, Attention, Gemm, Operator, Phase
 from shapes.workload import Workload
-from sizer.measuring import device_of, jobs_of_subject
+from sizer.checking.jobs import device_of, jobs_of_subject
 from sizer.printing import Printable
 from sizer.subject import Subject
 

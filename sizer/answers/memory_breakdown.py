@@ -15,7 +15,7 @@ from shapes.model import ModelShape
 from shapes.model.trainable import trained_parameters
 from shapes.step.stack import SoftwareStack
 from shapes.workload import Workload, WorkloadKeywords
-from sizer.batch import batch_of
+from sizer.answers.batch import batch_of
 from sizer.printing import Printable
 from sizer.subject import read_subject
 

@@ -17,7 +17,7 @@ from shapes.operators import operators
 from shapes.step import Pricer, StepCost
 from shapes.step.stack import ELEMENTWISE, SoftwareStack, load_stack
 from shapes.workload import Workload
-from sizer.batch import batch_of
+from sizer.answers.batch import batch_of
 from sizer.subject import Subject, run_on
 
 #: A cause that changes the step by less explains nothing.

@@ -17,9 +17,9 @@ from shapes.measure.store import Store
 from shapes.operators import Operator, counted_once
 from sizer.checking.checks import report_of
 from sizer.checking.findings import PricedFinding, Report
+from sizer.checking.jobs import device_at_hand, jobs_of_subject
 from sizer.checking.project import Suppression
 from sizer.checking.proposals import propose
-from sizer.measuring import device_at_hand, jobs_of_subject
 from sizer.subject import Subject
 
 

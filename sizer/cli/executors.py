@@ -66,7 +66,7 @@ def executors(
 
 def one_executor(found: Sequence[Executor], named: str | Device | None) -> Executor:
     """The executor of the device ``named``, or the only one. InputError where several could be meant."""
-    from sizer.measuring import device_of
+    from sizer.checking.jobs import device_of
 
     if len(found) == 1:
         return found[0]

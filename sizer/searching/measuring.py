@@ -19,7 +19,7 @@ from shapes.measure.jobs import Job
 from shapes.measure.stats import summarise
 from shapes.measure.store import Store
 from shapes.timing import Timing
-from sizer.measuring import device_at_hand
+from sizer.checking.jobs import device_at_hand
 from sizer.searching.jobs import left_out, weighted_jobs
 from sizer.searching.objective import Objective
 from sizer.searching.predicting import TimedCandidate
