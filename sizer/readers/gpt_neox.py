@@ -10,7 +10,7 @@ from shapes.model import AttentionShape, Block, MlpShape, ModelShape, MoeShape, 
 from sizer.readers.fields import Fields, table
 from sizer.readers.hf_blocks import run_lengths
 from sizer.readers.reading import Reading, reading
-from sizer.readers.tokenizers import tokenizer_size
+from sizer.readers.tokenizers import vocabulary
 from sizer.readers.training import optimizer, zero_optimization
 from sizer.readers.unread import Unread
 
@@ -65,7 +65,7 @@ def read(config: Mapping[str, Any], where: str) -> Reading:
     rows = fields.integer("max_position_embeddings", "seq_length") if learned else 0
     rows += fields.count("opt_pos_emb_offset") if learned else 0
     stack = Stack("decoder", hidden, blocks, positions=rows, final_norm=weights)
-    vocab, notes = _vocab(fields)
+    vocab, notes = vocabulary(fields, "model_parallel_size", lambda: _tokenizers(fields))
     model = ModelShape(
         "gpt_neox", (stack,), vocab=vocab, tied=not fields.flag("no_weight_tying"), max_positions=rows or None
     )
@@ -164,26 +164,10 @@ def _mixture(fields: Fields, hidden: int) -> MoeShape | None:
     return MoeShape(experts, top_k, width, gated=False)
 
 
-def _vocab(fields: Fields) -> tuple[int, tuple[str, ...]]:
-    size = fields.optional("padded_vocab_size")
-    step = fields.integer("make_vocab_size_divisible_by", default=128)
-    step *= fields.integer("model_parallel_size", default=1)
-    if size is not None:
-        return size, ()
-    named = fields.optional("vocab_size")
-    if named is not None:
-        return -(-named // step) * step, ("the vocabulary is the padded one, as the products use it",)
-    kind = fields.text("tokenizer_type", default="GPT2BPETokenizer")
-    file = str(fields.raw("vocab_file", default=""))
+def _tokenizers(fields: Fields) -> tuple[str, ...]:
+    kind, file = fields.text("tokenizer_type", default="GPT2BPETokenizer"), str(fields.raw("vocab_file", default=""))
     # An HFTokenizer without a name is GPT-NeoX-20B's, which Pythia has too.
-    names = (file.rpartition("/")[2], file, kind, "gpt-neox-20b" if kind == "HFTokenizer" else "")
-    name, size = next(((one, found) for one in names if (found := tokenizer_size(one))), (kind, None))
-    if size is None:
-        raise fields.error(
-            f"expected this key: {kind} decides it and its size is not known; --set vocab_size=N", "vocab_size"
-        )
-    padded = -(-size // step) * step
-    return padded, (f"no vocab_size: {size:,} tokens of {name} are taken, padded to {padded:,}",)
+    return file.rpartition("/")[2], file, kind, "gpt-neox-20b" if kind == "HFTokenizer" else ""
 
 
 def _workload(fields: Fields) -> dict[str, Any]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping
-from fnmatch import fnmatchcase
 from functools import cache
 from typing import Any
 
@@ -36,10 +35,10 @@ class Unread:
         return f"{self.key} = {self.value} is not a key that is known here{guess}"
 
 
-def known_keys() -> dict[str, dict[str, Any]]:
-    """Format -> ``harmless`` (globs) and ``matters`` (glob -> what the key changes)."""
-    known: dict[str, dict[str, Any]] = table("known_keys")
-    return known
+def _known(format_name: str) -> Mapping[str, Any]:
+    """``harmless`` (globs) and ``matters`` (glob -> what the key changes) of a format."""
+    found: Mapping[str, Any] = table("known_keys").get(format_name, {})
+    return found
 
 
 def unread(config: Mapping[str, Any], asked: Iterable[str], format_name: str) -> tuple[Unread, ...]:
@@ -47,19 +46,18 @@ def unread(config: Mapping[str, Any], asked: Iterable[str], format_name: str) ->
 
     A key that is off (false, null, 0, empty) changes nothing, so it is named only if nobody knows it.
     """
-    known = known_keys().get(format_name, {})
+    known = _known(format_name)
     matters: Mapping[str, str] = known.get("matters", {})
-    harmless: list[str] = known.get("harmless", [])
     read = set(asked)
-    names = [name for name in (*read, *matters, *harmless) if "*" not in name]
+    names = [name for name in (*read, *matters, *known.get("harmless", ())) if "*" not in name]
     found = []
     for key, value in flattened(config, read, {*read, *matters}):
-        last = key.rpartition(".")[2]
-        what = next((_what(one, matters) for one in (key, last) if _is_known(one, format_name, "matters")), None)
+        spelled = (key, key.rpartition(".")[2])
+        what = next((matters[entry] for one in spelled if (entry := _entry(one, format_name, "matters"))), None)
         if what is not None:
             if value not in (None, False, 0, "", [], {}):
                 found.append(Unread(key, shorten(value), changes=what))
-        elif not any(_is_known(one, format_name, "harmless") for one in (key, last)):
+        elif not any(is_harmless(one, format_name) for one in spelled):
             found.append(Unread(key, shorten(value), meant=did_you_mean(key, names)))
     return tuple(found)
 
@@ -73,22 +71,24 @@ def sentences(found: Iterable[Unread]) -> tuple[str, ...]:
 
 
 def is_harmless(key: str, format_name: str) -> bool:
-    return _is_known(key, format_name, "harmless")
+    return _entry(key, format_name, "harmless") is not None
 
 
-def _is_known(key: str, format_name: str, table: str) -> bool:
-    return key in known_keys().get(format_name, {}).get(table, ()) or bool(_globs(format_name, table).fullmatch(key))
+def _entry(key: str, format_name: str, which: str) -> str | None:
+    """The entry of a format's table that a key falls under: itself, or the first glob that it matches."""
+    if key in _known(format_name).get(which, ()):
+        return key
+    globs, pattern = _globs(format_name, which)
+    found = pattern.fullmatch(key)
+    return globs[found.lastindex - 1] if found and found.lastindex else None
 
 
 @cache
-def _globs(format_name: str, table: str) -> re.Pattern[str]:
+def _globs(format_name: str, which: str) -> tuple[list[str], re.Pattern[str]]:
     """All globs of a table in one expression: compiling each by itself takes longer than a check."""
-    globs = [name for name in known_keys().get(format_name, {}).get(table, ()) if "*" in name]
-    return re.compile("|".join(re.escape(glob).replace(r"\*", ".*") for glob in globs) or "(?!)", re.DOTALL)
-
-
-def _what(key: str, matters: Mapping[str, str]) -> str:
-    return matters.get(key) or next(matters[glob] for glob in matters if fnmatchcase(key, glob))
+    globs = [name for name in _known(format_name).get(which, ()) if "*" in name]
+    groups = "|".join("(" + re.escape(glob).replace(r"\*", ".*") + ")" for glob in globs)
+    return globs, re.compile(groups or "(?!)", re.DOTALL)
 
 
 def flattened(

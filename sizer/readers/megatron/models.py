@@ -60,9 +60,23 @@ def _model(
     fields: Fields, flat: Mapping[str, Any], kind: str, *stacks: Stack, usual: str = "", **traits: Any
 ) -> tuple[ModelShape, tuple[str, ...]]:
     """The model of these stacks with its vocabulary; ``traits`` are further fields of ModelShape."""
-    vocab, notes = vocabulary(fields, flat, usual)
+    vocab, notes = vocabulary(
+        fields, "tensor_model_parallel_size", lambda: [*_tokenizers(fields, flat), usual], "vocab_extra_ids"
+    )
     tied = not fields.flag("untie_embeddings_and_output_weights")
     return ModelShape(kind, stacks, vocab=vocab, tied=tied, **traits), notes
+
+
+def _tokenizers(fields: Fields, flat: Mapping[str, Any]) -> tuple[str, str]:
+    """What decides the vocabulary: the tokenizer's model, else its type, else its files."""
+    unknown: Mapping[str, str] = flat.get("_unknown", {})
+    model = fields.raw("tokenizer_model", default=None) or unknown.get("tokenizer_model", "")
+    kind = fields.text("tokenizer_type")
+    if not str(model).strip("/") or "$" in str(model)[:1]:
+        model = flat.get("_tokenizer") or model
+    if not kind and fields.raw("merge_file", default=unknown.get("merge_file")):
+        kind = "GPT2BPETokenizer"
+    return str(model), kind
 
 
 def _common(fields: Fields) -> dict[str, Any]:

@@ -32,7 +32,7 @@ _REDIRECTIONS = ("<", ">", ">>", "&>", ">&", "<&", "<<<")
 _DECLARING = ("export", "declare", "local", "readonly", "typeset")
 _ORDERS = {f"-{name}": getattr(operator, name) for name in ("eq", "ne", "lt", "le", "gt", "ge")}
 _COMPOUND = {"if": "_if", "for": "_for", "select": "_for", "while": "_while", "until": "_while", "case": "_case"}
-_ENDS = ("then", "else", "elif", "fi", "do", "done", "esac", "}")
+_ENDS = ("then", "else", "elif", "fi", "do", "done", "esac", "}", ")", ";;")
 
 
 @frozen
@@ -113,13 +113,13 @@ class _Follower:
     def _line(self) -> int:
         return self.tokens[self.at].line if self.at < len(self.tokens) else 0
 
-    def _list(self, *, live: bool, ends: tuple[str, ...] = ()) -> bool | None:
-        """Commands up to a word of ``ends`` (not consumed); the last one's status, None where it is not known."""
+    def _list(self, *, live: bool) -> bool | None:
+        """Commands up to a closing word (not consumed); the last one's status, None where it is not known."""
         status: bool | None = None
         join = ""
         while self.at < len(self.tokens):
             word = self._plain()
-            if word is not None and (word in ends or word in _ENDS or word in (")", ";;")):
+            if word is not None and (word in _ENDS):
                 break
             if word in ("&&", "||", "|", "&", ";", "\n"):
                 join = word if word in ("&&", "||") else join if word == "\n" and join else ""
@@ -193,28 +193,28 @@ class _Follower:
         done = not live
         while True:
             line = self._line
-            holds = self._list(live=not done, ends=("then",))
+            holds = self._list(live=not done)
             if not done and holds is None:
                 self.state.undecided.add(line)
             self._expect("then")
-            self._list(live=not done and holds is True, ends=("elif", "else", "fi"))
+            self._list(live=not done and holds is True)
             done = done or holds is True
             if self._plain() != "elif":
                 break
             self.at += 1
         if self._plain() == "else":
             self.at += 1
-            self._list(live=not done, ends=("fi",))
+            self._list(live=not done)
         self._expect("fi")
 
     def _while(self, *, live: bool) -> None:
-        self._list(live=False, ends=("do",))
+        self._list(live=False)
         self._body()
 
     def _body(self) -> None:
         """A loop's body passed over."""
         self._expect("do")
-        self._list(live=False, ends=("done",))
+        self._list(live=False)
         self._expect("done")
 
     def _for(self, *, live: bool) -> None:
@@ -234,7 +234,7 @@ class _Follower:
             self._expect("do")
             self.state.step()
             self.state.variables.assign(name, item)
-            self._list(live=True, ends=("done",))
+            self._list(live=True)
         self.at = body
         self._body()
 
