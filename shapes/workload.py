@@ -19,7 +19,7 @@ RunPhase = Literal["train", "infer", "prefill", "decode"]
 #: "auto" (once "flash") is what the device's usual stack runs; shapes/kernels holds the others' facts.
 AttentionKernel = Literal["auto", "flash", "fa2", "fa3", "fa4", "cudnn", "flashinfer", "sdpa", "fused_sdpa", "eager"]
 Checkpointing = Literal["none", "selective", "full"]
-#: Optimizers whose states are known (shapes.model.states), what a parameter is kept in, whose kernels save activations.
+#: Optimizers whose states are known (in shapes.model), what a parameter is kept in, whose kernels save activations.
 Optimizer = Literal[
     "adamw",
     "adamw-bf16",

@@ -19,8 +19,7 @@ from shapes.device import load_device
 from shapes.engines import ENGINES, FORMATS, load_engine
 from shapes.errors import InputError
 from shapes.model import AttentionShape, Block, MlpShape, ModelShape, Stack
-from shapes.model.matrices import sides
-from shapes.model.resize import resize
+from shapes.model.resize import resize, sides
 from sizer.answers.deploy import VERDICTS, Deployment, deploy
 from sizer.cli import main
 from sizer.readers import read_config

@@ -12,9 +12,15 @@ from shapes.memory.fitting import Saved, Saving, largest_microbatch, possible_sa
 from shapes.memory.modules import CHECKED
 from shapes.memory.moments import Gradients, Moment
 from shapes.memory.training import Component
-from shapes.model.parameters import ParameterTensor
+from shapes.model.parameters import (
+    OPTIMIZERS,
+    PRECISIONS,
+    ParameterTensor,
+    default_precision,
+    optimizer_state_bytes,
+    precision_named,
+)
 from shapes.model.stages import parameter_tensors
-from shapes.model.states import OPTIMIZERS, PRECISIONS, default_precision, optimizer_state_bytes, precision_named
 from shapes.workload import Implementation
 
 __all__ = [

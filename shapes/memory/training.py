@@ -13,11 +13,16 @@ from shapes.frozen import frozen
 from shapes.memory.modules import Loss
 from shapes.memory.moments import Gradients, Moment, Step, moments
 from shapes.model import ModelShape, MoeShape
-from shapes.model.adapters import base_of, layers_train, widened
-from shapes.model.parameters import ParameterTensor, block_tensors, parameter_count
+from shapes.model.parameters import (
+    OPTIMIZER_NOTES,
+    ParameterTensor,
+    Precision,
+    block_tensors,
+    optimizer_state_bytes,
+    parameter_count,
+)
 from shapes.model.stages import ShardParameters, Stage, counted, parameter_tensors, stage_kinds
-from shapes.model.states import OPTIMIZER_NOTES, Precision, optimizer_state_bytes
-from shapes.model.trainable import trained_tensors
+from shapes.model.trainable import base_of, layers_train, trained_tensors, widened
 from shapes.workload import Implementation, Workload
 
 #: DeepSpeed ZeRO's reduce and gather buckets, elements (deepspeed.ai/docs/config-json, reduce_bucket_size).

@@ -1,9 +1,8 @@
 """An architecture as data: its shape and parameters, what a shard and a stage hold, and the same shape resized."""
 
-from shapes.model.layers import AttentionShape, Block, MlaShape, MlpShape, MoeShape, QkNorm, Stack
-from shapes.model.linear import Linear, Shard
+from shapes.model.layers import Block, MlpShape, MoeShape, Stack
+from shapes.model.mixers import AttentionShape, Linear, MlaShape, QkNorm, RecurrentShape, Shard
 from shapes.model.parameters import ParameterTensor
-from shapes.model.recurrent import RecurrentShape
 from shapes.model.shape import ModelShape
 
 __all__ = [

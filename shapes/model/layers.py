@@ -9,155 +9,13 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import replace
 from functools import lru_cache
-from typing import Literal
 
 from shapes.errors import InputError, positive_int
 from shapes.frozen import frozen
-from shapes.model.linear import Linear
-from shapes.model.recurrent import RecurrentShape
-
-QkNorm = Literal["none", "head", "full"]
-
+from shapes.model.mixers import AttentionShape, Linear, MlaShape, RecurrentShape, positive
 
 #: Layers of a stack: a thousand times the deepest that was trained; degrees and layers are gone through one by one.
 MOST_LAYERS = 2**17
-
-
-@frozen
-class AttentionShape:
-    """Multi-head, grouped-query or multi-query attention; ``cross`` reads keys and values from the encoder.
-
-    ``head_dim`` is what the configuration declares, never h / a. ``window`` keys a query sees (None: all).
-    ``qk_norm`` "head": one weight of head_dim shared by all heads; "full": a weight for every head's every channel.
-    ``sinks``: one learned logit a head (gpt-oss). ``rotary_dim`` channels are rotated (0: none). ``gated``: a sigmoid
-    gate on the output, as wide as the queries and projected with them (qwen3_next).
-    """
-
-    heads: int
-    kv_heads: int
-    head_dim: int
-    v_head_dim: int | None = None
-    qkv_bias: bool = False
-    k_bias: bool | None = None
-    o_bias: bool = False
-    fused_qkv: bool = False
-    causal: bool = True
-    window: int | None = None
-    cross: bool = False
-    rotary_dim: int = 0
-    qk_norm: QkNorm = "none"
-    qk_norm_weights: int = 1
-    sinks: bool = False
-    dropout: float = 0.0
-    gated: bool = False
-
-    def __post_init__(self) -> None:
-        _positive(self, "heads", "kv_heads", "head_dim")
-        if self.heads % self.kv_heads:
-            raise InputError(
-                f"expected a divisor of the {self.heads} attention heads", key="kv_heads", value=self.kv_heads
-            )
-
-    @property
-    def v_dim(self) -> int:
-        return self.v_head_dim or self.head_dim
-
-    def linears(self, hidden: int, *, fused: bool | None = None) -> tuple[Linear, ...]:
-        wide = self.head_dim * (2 if self.gated else 1)
-        q, k, v = self.heads * wide, self.kv_heads * self.head_dim, self.kv_heads * self.v_dim
-        out = Linear("attention.o_proj", hidden, self.heads * self.v_dim, self.o_bias, "row")
-        k_bias = self.qkv_bias if self.k_bias is None else self.k_bias
-        # Keys and values of cross attention come from another sequence, so the three cannot be one product.
-        if (self.fused_qkv if fused is None else fused) and not self.cross and k_bias == self.qkv_bias:
-            units = ((self.heads, wide), (self.kv_heads, self.head_dim), (self.kv_heads, self.v_dim))
-            return (Linear("attention.qkv_proj", q + k + v, hidden, self.qkv_bias, "column", units=units), out)
-        return (
-            Linear("attention.q_proj", q, hidden, self.qkv_bias, "column", units=((self.heads, wide),)),
-            Linear("attention.k_proj", k, hidden, k_bias, "column", units=((self.kv_heads, self.head_dim),)),
-            Linear("attention.v_proj", v, hidden, self.qkv_bias, "column", units=((self.kv_heads, self.v_dim),)),
-            out,
-        )
-
-    def on_shard(self, t: int) -> tuple[int, int]:
-        """(query heads, key/value heads) of one of ``t`` ranks: at least one whole key/value head each."""
-        return self.heads // t, -(-self.kv_heads // t)
-
-    def vectors(self, t: int = 1) -> tuple[tuple[str, int], ...]:
-        """Learned vectors beside the matrices on one of ``t`` ranks: (name, elements)."""
-        heads, kv_heads = (1, 1) if self.qk_norm == "head" else (self.heads, self.kv_heads)
-        norms = (("attention.q_norm", heads * self.head_dim), ("attention.k_norm", kv_heads * self.head_dim))
-        found = norms * (self.qk_norm_weights if self.qk_norm != "none" else 0)
-        return (*found, ("attention.sinks", self.on_shard(t)[0])) if self.sinks else found
-
-
-@frozen
-class MlaShape:
-    """Multi-head latent attention (DeepSeek): queries and keys/values through low-rank projections.
-
-    ``q_lora_rank`` None: one full query projection. The score's head dimension is nope + rope, the value's v_head_dim.
-    ``latent_norm``: weights per channel of the norms on both latents (0: there are none).
-    """
-
-    heads: int
-    kv_lora_rank: int
-    qk_nope_head_dim: int
-    qk_rope_head_dim: int
-    v_head_dim: int
-    q_lora_rank: int | None = None
-    bias: bool = False
-    causal: bool = True
-    window: int | None = None
-    dropout: float = 0.0
-    latent_norm: int = 1
-
-    def __post_init__(self) -> None:
-        _positive(self, "heads", "kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")
-
-    cross = False
-    sinks = False
-
-    @property
-    def kv_heads(self) -> int:
-        return self.heads
-
-    @property
-    def head_dim(self) -> int:
-        return self.qk_nope_head_dim + self.qk_rope_head_dim
-
-    @property
-    def v_dim(self) -> int:
-        return self.v_head_dim
-
-    @property
-    def rotary_dim(self) -> int:
-        return self.qk_rope_head_dim
-
-    def linears(self, hidden: int, *, fused: bool | None = None) -> tuple[Linear, ...]:
-        queries, rank = self.heads * self.head_dim, self.kv_lora_rank
-        if self.q_lora_rank is None:
-            q: tuple[Linear, ...] = (Linear("attention.q_proj", queries, hidden, False, "column"),)
-        else:
-            q = (
-                Linear("attention.q_a_proj", self.q_lora_rank, hidden, self.bias),
-                Linear("attention.q_b_proj", queries, self.q_lora_rank, False, "column"),
-            )
-        return (
-            *q,
-            Linear("attention.kv_a_proj", rank + self.qk_rope_head_dim, hidden, self.bias),
-            Linear("attention.kv_b_proj", self.heads * (self.qk_nope_head_dim + self.v_dim), rank, False, "column"),
-            Linear("attention.o_proj", hidden, self.heads * self.v_dim, self.bias, "row"),
-        )
-
-    def on_shard(self, t: int) -> tuple[int, int]:
-        """(query heads, key/value heads) of one of ``t`` ranks."""
-        return self.heads // t, self.heads // t
-
-    def vectors(self, t: int = 1) -> tuple[tuple[str, int], ...]:
-        """The latent norms, whole on every rank: (name, elements)."""
-        if not self.latent_norm:
-            return ()
-        query = (("attention.q_a_norm", self.latent_norm * self.q_lora_rank),) if self.q_lora_rank else ()
-        return (*query, ("attention.kv_a_norm", self.latent_norm * self.kv_lora_rank))
 
 
 @frozen
@@ -171,7 +29,7 @@ class MlpShape:
     prefix: str = "mlp"
 
     def __post_init__(self) -> None:
-        _positive(self, "width")
+        positive(self, "width")
 
     def linears(self, hidden: int, *, fused: bool | None = None) -> tuple[Linear, ...]:
         prefix, width = self.prefix, self.width
@@ -208,7 +66,7 @@ class MoeShape:
     latent: int | None = None
 
     def __post_init__(self) -> None:
-        _positive(self, "experts", "top_k", "width")
+        positive(self, "experts", "top_k", "width")
         if self.top_k > self.experts:
             raise InputError(f"expected at most the {self.experts} experts there are", key="top_k", value=self.top_k)
 
@@ -254,7 +112,7 @@ class Block:
     before: tuple[Linear, ...] = ()
 
     def __post_init__(self) -> None:
-        _positive(self, "count")
+        positive(self, "count")
 
     @property
     def parts(self) -> tuple[AttentionShape | MlaShape | RecurrentShape | MlpShape | MoeShape, ...]:
@@ -293,7 +151,7 @@ class Stack:
     extra: tuple[tuple[str, int], ...] = ()
 
     def __post_init__(self) -> None:
-        _positive(self, "hidden")
+        positive(self, "hidden")
         if not self.blocks:
             raise InputError("expected at least one layer", key="layers", value=0)
         positive_int(sum(block.count for block in self.blocks), "layers", maximum=MOST_LAYERS)
@@ -337,8 +195,3 @@ def _kinds(stack: Stack) -> tuple[Block, ...]:
 
 def _prefixed(linear: Linear, prefix: str) -> Linear:
     return replace(linear, name=prefix + linear.name)
-
-
-def _positive(shape: object, *keys: str) -> None:
-    for key in keys:
-        positive_int(getattr(shape, key), key)

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 from shapes.errors import InputError, positive_int
 from shapes.frozen import frozen
-from shapes.model.layers import AttentionShape, Block, MlaShape, MlpShape, MoeShape, Stack
-from shapes.model.linear import Linear
+from shapes.model.layers import Block, MlpShape, MoeShape, Stack
+from shapes.model.mixers import AttentionShape, Linear, MlaShape, RecurrentShape
 from shapes.model.parameters import (
     ParameterTensor,
     block_tensors,
@@ -17,7 +17,6 @@ from shapes.model.parameters import (
     stack_end,
     stack_front,
 )
-from shapes.model.recurrent import RecurrentShape
 
 
 @frozen

@@ -17,10 +17,10 @@ from dataclasses import replace
 
 from shapes.dtypes import BYTES, QUANTISED
 from shapes.model import AttentionShape, Block, MlaShape, ModelShape, MoeShape
-from shapes.model.adapters import layers_train
-from shapes.model.recurrent import RecurrentShape
+from shapes.model.mixers import RecurrentShape
+from shapes.model.parameters import PRECISIONS
 from shapes.model.stages import ShardParameters
-from shapes.model.states import PRECISIONS
+from shapes.model.trainable import layers_train
 from shapes.operators.parallel import sent
 from shapes.operators.types import Attention, CachedAttention, Collective, Elementwise, Gemm, Layout, Operator, Phase
 from shapes.workload import Workload

@@ -28,11 +28,17 @@ from shapes.dtypes import QUANTISED
 from shapes.errors import InputError
 from shapes.finetune import BASES
 from shapes.model import AttentionShape, Block, Linear, MlaShape, ModelShape, MoeShape, Stack
-from shapes.model.adapters import adapters, base_of, has_adapters, layers_train
-from shapes.model.parameters import parameter_count
+from shapes.model.parameters import optimizer_state_bytes, parameter_count, precision_named
 from shapes.model.stages import ShardParameters, shard_parameters, stage_kinds
-from shapes.model.states import optimizer_state_bytes, precision_named
-from shapes.model.trainable import check_finetune, trained_shard, trained_tensors
+from shapes.model.trainable import (
+    adapters,
+    base_of,
+    check_finetune,
+    has_adapters,
+    layers_train,
+    trained_shard,
+    trained_tensors,
+)
 from shapes.operators.cores import (
     attention_operators,
     block_elementwise,

@@ -11,8 +11,7 @@ from shapes.errors import InputError, positive_int
 from shapes.frozen import frozen
 from shapes.json_form import shown
 from shapes.model import AttentionShape, MlaShape, ModelShape
-from shapes.model.matrices import sides
-from shapes.model.resize import dimensions
+from shapes.model.resize import dimensions, sides
 from sizer.printing import Printable
 from sizer.readers import Reading, read_config
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from shapes.model import AttentionShape, Block, MlpShape, ModelShape, MoeShape, Stack
-from shapes.model.layers import QkNorm
+from shapes.model import AttentionShape, Block, MlpShape, ModelShape, MoeShape, QkNorm, Stack
 from sizer.readers.fields import Fields, table
 from sizer.readers.reading import Reading, reading
 

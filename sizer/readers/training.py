@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from shapes.errors import InputError
-from shapes.model.adapters import ALL_LINEAR
+from shapes.model.trainable import ALL_LINEAR
 from sizer.readers.fields import Fields, table
 from sizer.readers.loading import load_text, parse_mapping
 from sizer.readers.reading import Reading

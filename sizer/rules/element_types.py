@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from shapes.model import ModelShape
-from shapes.model.matrices import Side, sides
+from shapes.model.resize import Side, sides
 from shapes.operators.parallel import nearest_t
 from shapes.recipes import RECIPES, Recipe, load_recipe
 from sizer.rules.arithmetic import neighbours, next_multiple
