@@ -46,6 +46,8 @@ _HOMES = {
     "search": "sizer.searching",
     "swiglu_width": "sizer.searching",
 }
+#: Rooms whose functions answer what a command does.
+_ANSWERING = ("sizer.answers", "sizer.checking", "sizer.searching")
 
 __all__ = [
     "InputError",
@@ -71,6 +73,8 @@ def __getattr__(name: str) -> object:
         from importlib import import_module
 
         found = getattr(import_module(_HOMES[name]), name)
+        if _HOMES[name].startswith(_ANSWERING):
+            import_module("sizer.render")  # how answers print and are written
         globals()[name] = found
         return found
     raise AttributeError(f"module 'sizer' has no attribute {name!r}")

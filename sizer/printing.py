@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import json
-from importlib import import_module
-from typing import Any, ClassVar
+from collections.abc import Callable
+from typing import ClassVar
 
 from shapes.json_form import AsJson
 
@@ -12,28 +11,31 @@ from shapes.json_form import AsJson
 class Printable(AsJson):
     """An answer of a command: ``str`` is that command's text, a notebook shows it, ``to_json`` is its document.
 
-    Renderers are found by name, as the command line finds them: answers know nothing of formats.
+    Answers know nothing of formats: ``sizer.render`` says how they are shown, which the front doors load with them.
     """
 
     __slots__ = ()
     COMMAND: ClassVar[str]
+    _render: ClassVar[Callable[..., str | bytes] | None] = None
+    _fragment: ClassVar[Callable[..., str] | None] = None
+
+    @staticmethod
+    def show_by(render: Callable[..., str | bytes], fragment: Callable[..., str]) -> None:
+        """``render(command, format, answer)``, and ``fragment(command, answer)``: HTML inside another page."""
+        Printable._render, Printable._fragment = render, fragment
 
     def _answer(self) -> object:
-        """What the command's renderers take; the answer itself unless it is a part of one."""
+        """What the command's document is of; the answer itself unless it is a part of one."""
         return self
 
-    def _rendered(self, format_: str) -> str:
-        return str(import_module("sizer.render").render(self.COMMAND, format_, self._answer()))
-
     def __str__(self) -> str:
-        return self._rendered("text").rstrip("\n")
+        render = Printable._render
+        return str(render(self.COMMAND, "text", self._answer())).rstrip("\n") if render is not None else repr(self)
 
-    def _repr_html_(self) -> str:
-        """The page of its command without charts and scripts, as notebooks show it; its text where there is no page."""
-        from html import escape  # only a notebook pays for it
-
-        shown = import_module("sizer.render").fragment(self.COMMAND, self._answer())
-        return f"<pre>{escape(str(self))}</pre>" if shown is None else str(shown)
+    def _repr_html_(self) -> str | None:
+        """The page of its command without charts and scripts, as notebooks show it."""
+        fragment = Printable._fragment
+        return fragment(self.COMMAND, self._answer()) if fragment is not None else None
 
     @property
     def ok(self) -> bool:
@@ -42,5 +44,7 @@ class Printable(AsJson):
 
     def to_json(self) -> str:
         """The command's ``--format json``, with its schema's version."""
-        document: Any = json.loads(self._rendered("json"))
-        return json.dumps(document, indent=2)
+        render = Printable._render
+        if render is None:
+            raise RuntimeError("import sizer.render first: it says how answers are written")
+        return str(render(self.COMMAND, "json", self._answer())).rstrip("\n")

@@ -11,7 +11,7 @@ from types import ModuleType
 
 import pytest
 
-from sizer.documents.rule_page import RULES_URL_VARIABLE, rule_url
+from sizer.render.findings import RULES_URL_VARIABLE, rule_url
 from sizer.rules import RULES
 
 DOCS = Path(__file__).parents[1] / "reports" / "docs"

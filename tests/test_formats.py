@@ -1,53 +1,61 @@
-"""The registry of output formats: every renderer is in it, and the command line offers what it holds."""
+"""The registry of formats: every command's document is rendered in every format from a real, small answer."""
 
 from __future__ import annotations
 
+import csv
+import io
 import json
 import pkgutil
+import re
+from collections.abc import Callable
+from html import escape
 from importlib import import_module
+from pathlib import Path
+from typing import Any
 
 import click
 import pytest
 from click.testing import CliRunner
 
+import sizer
 import sizer.documents
 import sizer.render
-from shapes.errors import InputError
-from sizer.cli import COMMANDS, main
-from sizer.render import FORMATS, formats, render
+from shapes.device import load_device
+from shapes.errors import InputError, printable
+from sizer.answers.bench import Bench, Planned
+from sizer.answers.datasets import Comparison, Stored
+from sizer.answers.deploy import deploy
+from sizer.answers.devices import devices
+from sizer.answers.memory_breakdown import memory_breakdown
+from sizer.answers.plan import plan
+from sizer.checking.findings import Checked
+from sizer.cli import COMMANDS as CLI
+from sizer.cli import main
+from sizer.documents.document import Findings, Table
+from sizer.render import COMMANDS, DRAWN, Page, document_of, formats, render
+from sizer.rules import RULES
+from sizer.subject import read_subject
 
-#: Modules of sizer/render that render nothing themselves.
-SHARED = {
-    "annotations",
-    "excerpt",
-    "findings_markdown",
-    "html_page",
-    "markdown",
-    "measurements",
-    "page",
-    "picture",
-    "spreadsheet",
-    "vega",
-}
+#: Modules of sizer/render that are no format.
+SHARED = {"findings", "picture", "vega"}
+#: What documents are made of.
+PARTS = {"document", "units"}
 MODULES = {module.name for module in pkgutil.iter_modules(sizer.render.__path__)}
-REGISTERED = {module for known in FORMATS.values() for name, module in known.items() if name != "html"}
-PAGES = {known["html"] for known in FORMATS.values() if "html" in known}
+FORMATS = {name for command in COMMANDS for name in formats(command)}
+GPT2 = str(Path(__file__).parent / "data" / "configs" / "gpt2.json")
 
 
-def test_every_file_of_the_report_package_is_registered_or_shared() -> None:
-    assert MODULES - SHARED == REGISTERED
+def test_every_file_of_the_render_package_is_a_format_or_shared() -> None:
+    assert MODULES - SHARED == FORMATS
+    made = {where.partition(":")[0] for where, _ in COMMANDS.values()}
+    assert {module.name for module in pkgutil.iter_modules(sizer.documents.__path__)} - PARTS == made
 
 
-@pytest.mark.parametrize("module", sorted(REGISTERED))
-def test_a_registered_module_renders_or_makes_a_page(module: str) -> None:
-    found = import_module(f"sizer.render.{module}")
+@pytest.mark.parametrize("format_", sorted(FORMATS))
+def test_a_format_renders(format_: str) -> None:
+    found = import_module(f"sizer.render.{format_}")
     assert callable(found.render)
     assert found.__doc__
-
-
-@pytest.mark.parametrize("module", sorted(PAGES))
-def test_a_registered_page_is_made(module: str) -> None:
-    assert callable(import_module(f"sizer.documents.{module}").document)
 
 
 @pytest.mark.parametrize("module", sorted(SHARED))
@@ -59,7 +67,7 @@ def test_what_is_shared_holds_no_renderer_that_nobody_could_ask_for(module: str)
 def commands() -> dict[str, click.Command]:
     """Every command and subcommand by the name a person types."""
     found: dict[str, click.Command] = {}
-    for name, _, _ in COMMANDS:
+    for name, _, _ in CLI:
         command = main.get_command(click.Context(main), name)
         assert command is not None
         found[name] = command
@@ -79,13 +87,13 @@ def test_format_offers_what_the_registry_holds_the_first_being_the_default(name:
 
 
 def test_every_command_of_the_registry_is_one_of_the_command_line() -> None:
-    for name in FORMATS:
+    for name in COMMANDS:
         base, _, option = name.partition(" --")
         assert base in commands()
         if option:
             assert f"--{option}" in [text for p in commands()[base].params for text in p.opts]
         plotted = "--plot" in [text for p in commands()[base].params for text in p.opts]
-        assert plotted == ("html" in FORMATS[base])
+        assert plotted == (base in DRAWN)
 
 
 def test_an_unknown_format_names_the_known_ones() -> None:
@@ -118,3 +126,145 @@ def test_every_json_document_carries_the_schema_s_version() -> None:
         result = CliRunner().invoke(main, [*call, "--format", "json"])
         assert result.exit_code in (0, 1), result.output
         assert json.loads(result.output)["schema_version"] == 1
+
+
+def of_gpt2(make: Callable[..., Any], **options: Any) -> Any:
+    subject = read_subject(GPT2)
+    return make(subject, load_device("h100-sxm"), **options)
+
+
+def mfu_of_gpt2() -> Any:
+    from sizer.answers.mfu import MfuAnswer, counts, utilization
+    from sizer.readers import read_config
+
+    device = load_device("h100-sxm")
+    rows = tuple(utilization(count, 1.0, 8, device) for count in counts(read_config(GPT2).model, 1024, 64))
+    return MfuAnswer(1.0, 8, 64, 1024, device, "bf16", "none", rows)
+
+
+#: A small answer of every command that needs nothing measured, with a formula and markup where a file may have them.
+ANSWERS: dict[str, Callable[[], Any]] = {
+    "check": lambda: Checked((sizer.check(GPT2), sizer.check(GPT2, tp=5))),
+    "check --statistics": lambda: Checked((sizer.check(GPT2),)),
+    "diff": lambda: sizer.diff(GPT2, GPT2.replace("gpt2", "qwen2.5-7b")),
+    "ops": lambda: sizer.ops(GPT2),
+    "ops --explain": lambda: sizer.ops(GPT2).named("mlp"),
+    "search": lambda: sizer.search(h=1024),
+    "search --emit": lambda: sizer.search(GPT2, what="vocab"),
+    "memory": lambda: of_gpt2(lambda s, device: memory_breakdown(s.model, s.workload, device, GPT2)),
+    "mfu": mfu_of_gpt2,
+    "plan": lambda: of_gpt2(
+        lambda s, device: plan(s.model, device, gpus=2, global_batch=8, base=s.workload, tokens=1e9)
+    ),
+    "deploy": lambda: deploy(GPT2, tp=5, recipe="fp8-block"),
+    "bench": lambda: Bench(()),
+    "bench --dry-run": lambda: Planned({"tiny": ()}),
+    "store list": lambda: Stored((), 0),
+    "store export": lambda: Stored((), 0),
+    "store compare": lambda: Comparison(()),
+    "devices": devices,
+    "rules": lambda: RULES,
+    "explain": lambda: RULES[0],
+}
+#: Answers of what only a store or a training of constants has; their own tests render them.
+ELSEWHERE = {"calibrate"}
+CASES = [(command, format_) for command in ANSWERS for format_ in formats(command)]
+
+
+def tables(command: str, format_: str, answer: Any) -> list[Table]:
+    parts = [part for one in document_of(command, answer).seen(format_) for part in one.seen(format_)]
+    return [part for part in parts if isinstance(part, Table) and part.rows]
+
+
+def test_every_command_has_an_answer_here() -> None:
+    assert set(ANSWERS) | ELSEWHERE == set(COMMANDS)
+
+
+@pytest.mark.parametrize(("command", "format_"), CASES)
+def test_every_command_in_every_format(command: str, format_: str) -> None:
+    answer = ANSWERS[command]()
+    shown = render(command, format_, answer, Page(80))
+    if format_ == "parquet":
+        assert isinstance(shown, bytes)
+        return
+    assert isinstance(shown, str)
+    CHECKS.get(format_, lambda *_: None)(command, answer, shown)
+
+
+def check_text(command: str, answer: Any, shown: str) -> None:
+    assert shown.endswith("\n")
+    for line in shown.splitlines():
+        assert not re.search(r"<[\w.]+ object at|\b[A-Z]\w+\(\w+=|\bNone\b|\['|\{'|\bnan\b", line), line
+        assert line == line.rstrip() or "  " in line
+    for table in tables(command, "text", answer):
+        columns, rows = table.seen("text")
+        for text in [*(one.name for one in columns), *(cell.shown for row in rows for cell in row)]:
+            assert printable(text).strip() in shown
+
+
+def check_json(command: str, answer: Any, shown: str) -> None:
+    json.loads(shown, parse_constant=pytest.fail)
+
+
+def check_csv(command: str, answer: Any, shown: str) -> None:
+    head, *rows = csv.reader(io.StringIO(shown))
+    assert len(set(head)) == len(head)
+    for row in rows:
+        assert len(row) == len(head)
+        assert not [cell for cell in row if re.match(r"\[|\{|\('|\(\)|[=@+]", cell)], row
+
+
+def check_markdown(command: str, answer: Any, shown: str) -> None:
+    assert shown.count("<details>") == shown.count("</details>")
+    found = re.findall(r"(?:^\|.*\n)+", shown, re.MULTILINE)
+    assert len(found) >= len(tables(command, "markdown", answer))
+    for table in found:
+        widths = {len(re.findall(r"(?<!\\)\|", line)) for line in table.splitlines()}
+        assert len(widths) == 1, table
+
+
+def check_html(command: str, answer: Any, shown: str) -> None:
+    assert shown.startswith("<!doctype html>")
+    assert shown.count("<table>") == shown.count("</table>")
+    for table in tables(command, "html", answer):
+        _, rows = table.seen("html")
+        for cell in (cell for row in rows for cell in row):
+            assert f">{escape(printable(cell.shown), quote=True)}<" in shown
+
+
+def check_github(command: str, answer: Any, shown: str) -> None:
+    said = sum(len(part.findings) for part in parts_of(command, answer) if part.label != "fixed")
+    assert len(re.findall("^::", shown, re.MULTILINE)) == said
+
+
+def parts_of(command: str, answer: Any) -> list[Findings]:
+    parts = [part for one in document_of(command, answer).seen("text") for part in one.seen("text")]
+    return [part for part in parts if isinstance(part, Findings)]
+
+
+CHECKS: dict[str, Callable[[str, Any, str], None]] = {
+    "text": check_text,
+    "json": check_json,
+    "sarif": check_json,
+    "badge": check_json,
+    "csv": check_csv,
+    "markdown": check_markdown,
+    "html": check_html,
+    "github": check_github,
+}
+
+
+def test_a_formula_is_no_formula_and_a_list_is_no_python_in_csv() -> None:
+    from sizer.documents.document import Document
+
+    rows = [{"text": "=HYPERLINK(1)", "list": ("SZ101", "SZ102"), "number": -1.5}, {"text": "\t+x", "more": None}]
+    shown = import_module("sizer.render.csv").render(Document("", (), records=lambda: rows), Page())
+    assert shown == "text,list,number,more\n'=HYPERLINK(1),SZ101 SZ102,-1.5,\n'\\t+x,,,\n"
+
+
+def test_a_narrow_terminal_leaves_columns_out_and_says_which() -> None:
+    answer = ANSWERS["ops"]()
+    narrow, pipe = (str(render("ops", "text", answer, Page(100, terminal=one))) for one in (True, False))
+    assert "left out, the terminal is too narrow: " in narrow
+    assert max(map(len, narrow.splitlines()[4:30])) <= 100 < max(map(len, pipe.splitlines()[4:30]))
+    assert "left out" not in pipe

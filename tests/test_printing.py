@@ -183,7 +183,7 @@ def test_the_version_has_a_short_option() -> None:
 
 
 def test_rules_have_an_address_where_pip_wrote_down_the_repository(monkeypatch: pytest.MonkeyPatch) -> None:
-    from sizer.documents import rule_page
+    from sizer.render import findings as rule_page
 
     class Installed:
         metadata = Message()

@@ -20,9 +20,9 @@ from hypothesis import strategies as st
 from shapes.workload import Workload
 from sizer.checking.findings import Checked, ModelSummary, PricedFinding, PricedSuggestion, Report, StepTime
 from sizer.cli import main
-from sizer.documents.rule_page import rule_url
 from sizer.readers.locate import Place, locate
 from sizer.render import render
+from sizer.render.findings import rule_url
 from sizer.rules import RULES
 
 DATA = Path(__file__).parent / "data"

@@ -16,7 +16,7 @@ from tools.make_schemas import WRITTEN, made
 
 from sizer.answers.datasets import Compared, Comparison, Pair
 from sizer.cli import main
-from sizer.render import FORMATS, render
+from sizer.render import COMMANDS, formats, render
 
 CONFIGS = Path(__file__).parent / "data" / "configs"
 GPT2, LLAMA, QWEN = (str(CONFIGS / f"{name}.json") for name in ("gpt2", "llama-3.1-8b", "qwen2.5-7b"))
@@ -68,7 +68,7 @@ def test_a_command_s_json_follows_its_schema(name: str, call: tuple[str, ...], t
 def test_every_json_has_a_schema_and_every_schema_a_call_here() -> None:
     assert {path.name.removesuffix(".schema.json") for path in FOLDER.glob("*.schema.json")} == {*CALLS, "compare"}
     # A patch of a configuration is in that file's words, not ours.
-    with_json = {name for name, known in FORMATS.items() if "json" in known} - {"search --emit", "store export"}
+    with_json = {name for name in COMMANDS if "json" in formats(name)} - {"search --emit", "store export"}
     assert {call[0] for _, call in CASES} | {"store compare"} == with_json
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -133,6 +134,9 @@ class Stored:
 
     measurements: tuple[Measurement, ...]
     total: int
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"measurements": [one.row() for one in self.measurements]}
 
 
 @frozen

@@ -110,7 +110,7 @@ def command(
     paths, settings = [Path(suite) for suite in suites], Settings(**asked)
     if options["dry_run"]:
         planned = {suite.name: ordered(list(suite.jobs), settings.seed) for suite in _suites(paths, options)}
-        write_answer("bench --dry-run", Planned(planned), None, output)
+        write_answer("bench --dry-run", Planned(planned), format_, output)
         return
     with Store.open(options["store_path"], set_aside=True) as store:  # what is wrong with it is said first
         if options["ray"] is not None or options["shard"] is not None:

@@ -167,7 +167,7 @@ def _show(asked: Asked, found: _Found, checked: Checked) -> None:
     if not shown.reports and found.refused:
         return  # all that is to be said was
     if asked.statistics:
-        write_answer("check --statistics", shown, None, asked.output)
+        write_answer("check --statistics", shown, asked.format_, asked.output)
     elif shown.reports or asked.format_ != "text":
         seen = _pages(found.overviews, shown) if found.overviews else None
         write_answer("check", shown, asked.format_, asked.output, seen=seen)

@@ -41,6 +41,6 @@ def command(asked: Asked) -> None:
         **asked.workload,
     )
     if asked.explain is not None:
-        write_answer("ops --explain", table.named(asked.explain), None, asked.output)
+        write_answer("ops --explain", table.named(asked.explain), asked.format_, asked.output)
     else:
         write_answer("ops", table, asked.format_, asked.output)

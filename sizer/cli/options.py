@@ -19,8 +19,7 @@ from shapes.files import write_whole
 from shapes.workload import OPTIONS, WORKLOAD_FIELDS, option_of
 from sizer.cli.numbers import COUNT
 from sizer.ending import give_up_output
-from sizer.render import draw, drawn, formats, render
-from sizer.render.page import Page, plain, unlinked
+from sizer.render import DRAWN, Page, draw, formats, plain, render, unlinked
 
 #: All but the line feed, the tab and the colours of ``_coloured``: what could forge or hide a line on a terminal.
 _CONTROL = re.compile(
@@ -353,7 +352,7 @@ def output_options(command: str) -> Callable[[F], F]:
             help="Write here, not to the terminal.",
         ),
     ]
-    if drawn(command):
+    if command in DRAWN:
         shown.append(
             option(
                 "--plot",
@@ -396,6 +395,8 @@ def write_answer(
         and "github" in formats(command)
     ):
         format_ = "github"
+    if format_ not in formats(command):
+        format_ = None  # another view of the command's answer, which has fewer formats
     context = click.get_current_context(silent=True)
     if context is not None and (picture := context.meta.get("sizer.plot")) is not None:
         click.echo(f"sizer: {draw(command.partition(' ')[0], seen or answer, picture)}", err=True)

@@ -1,113 +1,263 @@
-"""A check as a page: the findings of each configuration, where its step goes, the roofline and memory."""
+"""A check: each configuration's findings and step; of a page also its operators, the roofline and memory."""
 
 from __future__ import annotations
 
-from sizer.answers.overview import Overview, Overviews
-from sizer.checking.findings import SEVERITIES, Checked, PricedFinding, Report
-from sizer.documents import memory as memory_document
-from sizer.documents import ops as ops_document
-from sizer.documents.document import Axis, Cell, Chart, Document, Facts, Layer, Part, Section, Table, Text, cell
-from sizer.documents.rule_page import rule_url
-from sizer.documents.units import count_text, percent_text, seconds_scale, seconds_text
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache, partial
+from pathlib import Path
+from typing import TYPE_CHECKING, cast
+
+from shapes.errors import InputError
+from sizer.checking.findings import SEVERITIES, Checked, PricedFinding, Report, Severity
+from sizer.documents.document import (
+    FULL,
+    PAGES,
+    Bar,
+    Cell,
+    Chart,
+    Charts,
+    Column,
+    Document,
+    Facts,
+    Findings,
+    Part,
+    Section,
+    Table,
+    Text,
+    bars,
+)
+from sizer.documents.units import (
+    change_text,
+    count_text,
+    percent_text,
+    seconds_scale,
+    step_text,
+    within_text,
+)
+from sizer.readers.loading import load_text
+from sizer.readers.locate import Place, locate
+from sizer.readers.unread import sentences
+
+if TYPE_CHECKING:
+    from sizer.answers.overview import Overview, Overviews
+
+#: Columns of CSV: a row a finding.
+FIELDS = (
+    "path",
+    "line",
+    "column",
+    "device",
+    "severity",
+    "code",
+    "slug",
+    "field",
+    "value",
+    "step_seconds",
+    "step_share",
+    "suggestion",
+    "saves_seconds",
+    "within_error",
+    "message",
+)
+#: Configurations that a comment compares in one table.
+COMPARED = 12
+COLOURS = {"error": "#bb5566", "warning": "#ddaa33", "info": "#4477aa", "no findings": "#228833"}
 
 
-def document(answer: Overviews | Checked) -> Document:
+def document(answer: Checked | Overviews) -> Document:
     """With charts and operators where they were worked out (``Overviews``), else of the findings alone."""
     if isinstance(answer, Checked):
-        sections, reports = [_section(report, None) for report in answer.reports], list(answer.reports)
+        checked, seen = answer, cast("Sequence[Overview | None]", [None] * len(answer.reports))
     else:
-        sections, reports = [_section(one.report, one) for one in answer.items], [one.report for one in answer.items]
-    if len(reports) > 1:
+        checked, seen = Checked(tuple(one.report for one in answer.items)), answer.items
+    reports = checked.reports
+    sections = [_section(report, one) for report, one in zip(reports, seen, strict=True)]
+    if reports:
         sections.insert(0, _compared(reports))
-    return Document("sizer check", sections)
-
-
-def _compared(reports: list[Report]) -> Section:
-    """Configurations beside each other: step with its interval, and how much of it is the findings'."""
-    names = [report.path for report in reports]
-    longest = max(report.step.high for report in reports)
-    factor, unit = seconds_scale(longest)
-    bars = [
-        {
-            "x": 0.0,
-            "x2": report.step.seconds * factor,
-            "y": report.path,
-            "group": report.worst() or "no findings",
-            "what": f"{report.path}: {ops_document.step_fact(report.step)}, MFU {percent_text(report.step.mfu)}",
-        }
-        for report in reports
-    ]
-    within = [{"x": report.step.low * factor, "x2": report.step.high * factor, "y": report.path} for report in reports]
-    colours = {"error": "#bb5566", "warning": "#ddaa33", "info": "#4477aa", "no findings": "#228833"}
-    chart = Chart(
-        "Steps beside each other with their intervals, coloured by the worst finding.",
-        Axis(f"step, {unit}"),
-        Axis("", order=tuple(dict.fromkeys(names))),
-        [Layer("bar", bars), Layer("rule", within, {"strokeWidth": 2})],
-        height=40 + 26 * len(names),
-        colours=colours,
-    )
-    rows = [
-        [
-            cell(report.path),
-            cell(report.device),
-            cell(report.model.parameters, count_text(report.model.parameters)),
-            cell(report.step.seconds, seconds_text(report.step.seconds)),
-            cell(report.step.mfu, percent_text(report.step.mfu)),
-            cell(len(report.findings)),
-            _severity(report.worst()),
-        ]
-        for report in reports
-    ]
-    head = ("configuration", "device", "parameters", "step", "MFU", "findings", "worst")
-    return Section("Side by side", (chart, Table("Configurations", head, rows)))
+    if total := _total(checked):
+        sections.append(Section("Total", (Text(total),), only=("text",)))
+    headline = tally_text(checked.tally()) or "no findings"
+    return Document("sizer check", sections, checked, headline, partial(_records, checked), FIELDS)
 
 
 def _section(report: Report, seen: Overview | None) -> Section:
-    step, workload = report.step, report.workload
+    step, model = report.step, report.model
+    size = f"{count_text(model.parameters)} parameters"
+    if model.active_parameters != model.parameters:
+        size += f" ({count_text(model.active_parameters)} active)"
     facts = {
-        "model": report.model.model_type,
-        "parameters": count_text(report.model.parameters),
+        "model": model.model_type,
+        "parameters": count_text(model.parameters),
         "device": report.device,
-        "stack": report.stack or "-",
-        "microbatch x sequence": f"{workload.b} x {workload.s}",
-        "type": workload.dtype,
-        "step": ops_document.step_fact(step),
+        "step": within_text(step),
         "MFU": percent_text(step.mfu),
     }
-    parts: list[Part] = [Facts(facts), ops_document.source_line(step)]
-    parts += [Text(f"Note: {note}", quiet=True) for note in report.model.notes]
-    parts.append(findings(report.findings) if report.findings else Text("No findings."))
+    warnings = set(sentences(model.unread))
+    parts: list[Part] = [
+        Text(f"{report.path}: {model.model_type}, {size}", "head"),
+        Text(f"  {_conditions(report)}"),
+        Facts(facts),
+        *(Text(f"  {'warning' if note in warnings else 'note'}: {note}", "quiet") for note in model.notes),
+    ]
+    if report.findings:
+        parts.append(Findings("", report.findings, step.seconds, report.path))
+    else:
+        parts.append(Text("", only=("text",)))
+    tally = tally_text({level: sum(one.severity == level for one in report.findings) for level in SEVERITIES})
+    parts.append(Text(f"{tally or 'no findings'}; {step_text(step)}", report.worst() or ""))
     if seen is not None:
-        parts += ops_document.charts(seen.table)
+        from sizer.documents import memory, ops  # only pages show these
+
+        parts.append(Charts(partial(ops.charts, seen.table)))
         if seen.memory is not None:
-            parts += [memory_document.chart(seen.memory, report.device), memory_document.components(seen.memory)]
-        parts.append(ops_document.operators(seen.table))
-    return Section(report.path, parts)
+            parts += [Charts(partial(memory.charts, seen.memory, report.device)), *memory.components(seen.memory)]
+        parts.append(ops.operators(seen.table))
+    return Section(report.path, parts, folded=True, only=() if report.findings else ("text", "html"))
 
 
-def findings(found: tuple[PricedFinding, ...], caption: str = "Findings") -> Table:
-    """Findings with what they cost and what would fix them, each rule linked to its page."""
-    rows = []
-    for finding in found:
-        changes = "; ".join(
-            ", ".join(f"{key} {value}" for key, value in one.change.items())
-            + f": {'saves' if one.step_seconds_change <= 0 else 'adds'} {seconds_text(abs(one.step_seconds_change))}"
-            + (" (within the error)" if one.within_error else "")
-            for one in finding.suggestions
+def _conditions(report: Report) -> str:
+    """What was priced: the device, the workload, the split and the software."""
+    workload, recipe = report.workload, report.workload.low_precision
+    split = [
+        f"{name} {getattr(workload, key)}"
+        for key, name in (("t", "tp"), ("p", "pp"), ("d", "dp"), ("e", "ep"), ("cp", "cp"), ("vpp", "vpp"))
+        if getattr(workload, key) > 1
+    ]
+    split += [f"no overlap of {' and '.join(workload.exposed)}"] if workload.exposed else []
+    kernels = f" ({', '.join(report.attention)})" if report.attention else ""
+    by = f" ({recipe.name} recipe)" if recipe is not None and recipe.name != workload.dtype else ""
+    return ", ".join(
+        (
+            report.device,
+            workload.dtype + by,
+            workload.phase,
+            f"b {workload.b}",
+            f"s {workload.s}",
+            *((f"context {workload.context}", f"{workload.cache_dtype} KV cache") if workload.decode else ()),
+            *split,
+            f"{workload.attention} attention{kernels}",
+            f"{report.implementation} kernels",
+            *filter(None, (workload.optimizer, workload.precision and f"{workload.precision} precision")),
+            *((f"stack {report.stack}",) if report.stack else ()),
         )
-        rows.append(
+    )
+
+
+def tally_text(tally: Mapping[Severity, int]) -> str:
+    return ", ".join(
+        f"{number} {level if level == 'info' or number == 1 else level + 's'}"
+        for level, number in tally.items()
+        if number
+    )
+
+
+def _total(answer: Checked) -> str:
+    parts = []
+    if len(answer.reports) > 1:
+        clean = sum(not report.findings for report in answer.reports)
+        tally = tally_text(answer.tally()) or "no findings"
+        parts.append(f"{len(answer.reports)} configurations: {tally}, {clean} without findings")
+    parts += [f"{answer.accepted} accepted in the baseline"] if answer.accepted else []
+    parts += [f"{answer.passed_over} files passed over"] if answer.passed_over else []
+    return "; ".join(parts)
+
+
+def _worst(report: Report) -> Cell | None:
+    level = report.worst()
+    return Cell(level, SEVERITIES.index(level), level) if level is not None else None
+
+
+def _tally_of(report: Report) -> str:
+    return tally_text(Checked((report,)).tally()) or "-"
+
+
+REPORTS = (
+    Column("configuration", "path", style="code"),
+    Column("device", "device"),
+    Column("parameters", "model.parameters", count_text),
+    Column("step", lambda one: Cell(within_text(one.step), one.step.seconds)),
+    Column("MFU", "step.mfu", percent_text),
+    Column("findings", _tally_of),
+    Column("worst", _worst, only=FULL),
+)
+
+
+def _compared(reports: Sequence[Report]) -> Section:
+    """Configurations side by side; of one only a comment has the table."""
+    many = len(reports) > 1
+    parts: tuple[Part, ...] = (Table("Configurations" if many else "", REPORTS, reports, COMPARED),)
+    if many:
+        parts = (Charts(lambda: [_steps(reports)]), *parts)
+    return Section("", parts, only=PAGES if many else ("markdown",))
+
+
+def _steps(reports: Sequence[Report]) -> Chart:
+    factor, unit = seconds_scale(max(report.step.high for report in reports))
+    listed = [
+        Bar(
+            one.path,
             [
-                _severity(finding.severity),
-                Cell(f"{finding.code} {finding.slug}", link=rule_url(finding.code)),
-                cell(f"{finding.field} = {finding.value}"),
-                cell(finding.message),
-                cell(finding.step_seconds, seconds_text(finding.step_seconds)),
-                cell(changes),
-            ]
+                (
+                    one.worst() or "no findings",
+                    one.step.seconds,
+                    f"{one.path}: {within_text(one.step)}, MFU {percent_text(one.step.mfu)}",
+                )
+            ],
+            (one.step.low, one.step.high),
         )
-    return Table(caption, ("severity", "rule", "key", "what", "costs a step", "instead"), rows)
+        for one in reports
+    ]
+    caption = "Steps side by side with their intervals, coloured by the worst finding."
+    return bars(caption, f"step, {unit}", listed, factor, COLOURS)
 
 
-def _severity(level: str | None) -> Cell:
-    return cell(SEVERITIES.index(level), level, level) if level in SEVERITIES else cell(None)
+def _records(answer: Checked) -> Iterable[Mapping[str, object]]:
+    texts = lru_cache(maxsize=None)(text_of)
+    own = ("severity", "code", "slug", "field", "value", "step_seconds", "message")
+    for report in answer.reports:
+        for finding in report.findings:
+            place = place_of(finding, report.path, texts(report.path))
+            best = finding.suggestions[0] if finding.suggestions else None
+            yield {
+                **{name: getattr(finding, name) for name in own},
+                "path": report.path,
+                "line": place.line if place else None,
+                "column": place.column if place else None,
+                "device": report.device,
+                "step_share": finding.step_seconds / report.step.seconds,
+                "suggestion": change_text(best) if best else None,
+                "saves_seconds": -best.step_seconds_change if best else None,
+                "within_error": best.within_error if best else None,
+            }
+
+
+def place_of(finding: PricedFinding, path: str, text: str | None) -> Place | None:
+    """Where the finding's field is in the file, else the first of the keys that would be changed."""
+    if text is None:
+        return None
+    keys = dict.fromkeys([finding.field, *(key for one in finding.suggestions for key in one.change)])
+    return next((place for key in keys if (place := locate(text, key, path)) is not None), None)
+
+
+def text_of(path: str) -> str | None:
+    """The file's text; None for standard input, a module, a file that is gone."""
+    try:
+        return load_text(Path(path))
+    except InputError:
+        return None
+
+
+COUNTED = (
+    Column("findings", 1),
+    Column("severity", lambda one: one[0][2]),
+    Column("rule", lambda one: one[0][0]),
+    Column("slug", lambda one: one[0][1]),
+)
+
+
+def statistics(answer: Checked) -> Document:
+    """How many findings each rule has, the most frequent first; nothing where nothing was found."""
+    counted = Counter((one.code, one.slug, one.severity) for report in answer.reports for one in report.findings)
+    ranked = sorted(counted.items(), key=lambda entry: (-entry[1], entry[0][0], SEVERITIES.index(entry[0][2])))
+    return Document("sizer check --statistics", (Section("", (Table("", COUNTED, ranked),)),), answer)

@@ -1,92 +1,115 @@
-"""One device's memory as a page: components at the fullest moment, the other moments, and what each saving buys."""
+"""One device's memory: components at the fullest moment, the other moments, what fits, and what each saving buys."""
 
 from __future__ import annotations
 
 from shapes.memory import Memory
 from sizer.answers.memory_breakdown import MemoryBreakdown
-from sizer.documents.document import Axis, Chart, Document, Facts, Layer, Section, Table, Text, cell, limit
-from sizer.documents.units import count_text
-
-GIB = 2**30
+from sizer.documents.document import (
+    Bar,
+    Chart,
+    Charts,
+    Column,
+    Document,
+    Facts,
+    Section,
+    Table,
+    Text,
+    bars,
+    limit,
+    notes,
+)
+from sizer.documents.units import GIB
 
 
 def document(answer: MemoryBreakdown) -> Document:
-    memory, workload = answer.memory, answer.workload
+    memory = answer.memory
     facts = {
-        "model": answer.model_type,
-        "parameters": count_text(answer.parameters),
-        "device": answer.device,
         "needs": f"{memory.total_bytes / GIB:.1f} GiB",
         "has": f"{answer.device_bytes / GIB:.1f} GiB",
-        "microbatch x sequence": f"{workload.b} x {workload.s}",
         "largest microbatch": str(answer.largest_microbatch or "none"),
-        "precision": memory.precision,
-        "optimizer": memory.optimizer,
-        "kernels": memory.implementation,
     }
-    notes = [Text(f"Note: {note}", quiet=True) for note in answer.notes]
-    savings = Table(
-        "What each saving buys by itself",
-        ("with", "GiB", "fits", "largest microbatch"),
-        [
-            [
-                cell(one.saving.name),
-                cell(one.total_bytes, f"{one.total_bytes / GIB:.2f}"),
-                cell("yes" if one.total_bytes <= answer.device_bytes else "no"),
-                cell(one.largest_microbatch),
-            ]
-            for one in answer.savings
-        ],
+    parts = (
+        *(Text(line, "" if at else "head") for at, line in enumerate(_head(answer))),
+        Facts(facts),
+        Charts(lambda: charts(memory, answer.device)),
+        *components(memory, f"{memory.stage} pipeline stage" if answer.workload.p > 1 else ""),
+        *(Text(line) for line in _verdict(answer)),
+        Table("what each saving buys by itself", _savings(answer), answer.savings),
+        *notes(answer.notes),
     )
-    parts = (Facts(facts), *notes, chart(memory, answer.device), components(memory), savings)
-    return Document(f"sizer memory: {answer.path}", (Section(f"{answer.path} on {answer.device}", parts),))
+    records = [{"component": part.name, "bytes": part.bytes, "formula": part.formula} for part in memory.parts]
+    return Document(
+        f"sizer memory: {answer.path}",
+        (Section(f"{answer.path} on {answer.device}", parts),),
+        answer,
+        records=lambda: records,
+    )
 
 
-def chart(memory: Memory, device: str) -> Chart:
+def _head(answer: MemoryBreakdown) -> list[str]:
+    memory, w = answer.memory, answer.workload
+    length = f"s {w.s}" + (f", context {w.context}" if w.decode else "")
+    more = [f"{key} {value}, " for key, value in (("vpp", w.vpp), ("cp", w.cp), ("replicas", w.replicas)) if value > 1]
+    lines = [
+        f"{answer.path}: {answer.model_type}, {answer.parameters:,} parameters ({memory.parameters:,} on one device)",
+        f"{w.phase}: b {w.b}, {length}, {w.dtype}, {w.attention} attention, checkpointing {w.checkpointing}, "
+        f"t {w.t}, p {w.p}, {''.join(more)}d {w.d}, e {w.e}, ZeRO {w.zero}; {memory.precision}, {memory.optimizer}, "
+        f"{memory.implementation} kernels",
+    ]
+    if w.finetune is not None:
+        rank = f", rank {w.lora_rank}" if w.finetune in ("lora", "qlora") else ""
+        lines.append(f"fine-tuning: {w.finetune}{rank}; {answer.trained:,} parameters train")
+    return lines
+
+
+def _verdict(answer: MemoryBreakdown) -> list[str]:
+    left = (answer.device_bytes - answer.memory.total_bytes) / GIB
+    fits = f"fits with {left:.2f} GiB to spare" if left >= 0 else f"does not fit: {-left:.2f} GiB too much"
+    return [
+        f"{answer.device} ({answer.device_bytes / GIB:.2f} GiB): {fits}",
+        f"largest microbatch: {answer.largest_microbatch or 'none, not even one sequence fits'}",
+        f"smallest tensor-parallel degree that fits: {answer.smallest_tp or 'none up to 64'}",
+        f"smallest pipeline-parallel degree that fits: {answer.smallest_pp or 'none'}",
+    ]
+
+
+def _savings(answer: MemoryBreakdown) -> tuple[Column, ...]:
+    return (
+        Column("with", "saving.name"),
+        Column("GiB", "total_bytes", ".3f", unit=GIB),
+        Column("fits", lambda one: "yes" if one.total_bytes <= answer.device_bytes else "no"),
+        Column("largest microbatch", "largest_microbatch"),
+    )
+
+
+def charts(memory: Memory, device: str) -> list[Chart]:
     """The fullest moment stacked of its components, the other moments whole, and what the device has."""
     fullest = memory.moment or "in use"
-    bars, end = [], 0.0
-    for part in (part for part in memory.parts if part.bytes):
-        start, end = end, end + part.bytes / GIB
-        bars.append(
-            {
-                "x": start,
-                "x2": end,
-                "y": fullest,
-                "group": part.name,
-                "what": f"{part.name}: {part.bytes / GIB:.2f} GiB, {part.formula}",
-            }
-        )
-    others = [(name, size / GIB) for name, size in memory.moments if name != fullest]
-    whole = [{"x": 0.0, "x2": size, "y": name, "what": f"{name}: {size:.2f} GiB"} for name, size in others]
-    ends = [(fullest, end), *others]
-    totals = [{"x": size, "y": name, "text": f"{size:.1f} GiB"} for name, size in ends]
-    layers = [
-        Layer("bar", bars, {"stroke": "#88888880", "strokeWidth": 0.5}),
-        *([Layer("bar", whole, {"color": "#999999"})] if whole else []),
-        Layer("text", totals, {"align": "left", "dx": 5}),
+    pieces = [
+        (part.name, float(part.bytes), f"{part.name}: {part.bytes / GIB:.2f} GiB, {part.formula}")
+        for part in memory.parts
+        if part.bytes
     ]
-    has = ""
+    total = sum(size for _, size, _ in pieces) / GIB
+    listed = [Bar(fullest, pieces, label=f"{total:.1f} GiB")]
+    listed += [
+        Bar(name, [("another moment", size, f"{name}: {size / GIB:.2f} GiB")], label=f"{size / GIB:.1f} GiB")
+        for name, size in memory.moments
+        if name != fullest
+    ]
+    layers, has = [], ""
     if memory.device_bytes is not None:
         size = memory.device_bytes / GIB
-        layers += limit(size, f"{device} has {size:.1f} GiB", along="x")
-        has = f" of {size:.1f} GiB"
-    return Chart(
-        f"Memory of one device by moment, the fullest by component: {end:.1f} GiB{has}.",
-        Axis("GiB"),
-        Axis("", order=tuple(name for name, _ in ends)),
-        layers,
-        height=70 + 34 * len(ends),
-    )
+        layers, has = limit(size, f"{device} has {size:.1f} GiB"), f" of {size:.1f} GiB"
+    caption = f"Memory of one device by moment, the fullest by component: {total:.1f} GiB{has}."
+    return [bars(caption, "GiB", listed, 1 / GIB, {"another moment": "#999999"}, layers)]
 
 
-def components(memory: Memory) -> Table:
-    rows = [
-        [cell(part.name), cell(part.bytes, f"{part.bytes / GIB:.3f}"), cell(part.formula, None, "quiet")]
-        for part in memory.parts
-    ]
-    rows += [
-        [cell(f"total {name}".rstrip()), cell(size, f"{size / GIB:.3f}"), cell("")]
-        for name, size in (memory.moments or ((memory.moment, memory.total_bytes),))
-    ]
-    return Table("Memory by component and moment", ("component", "GiB", "how"), rows)
+def components(memory: Memory, stage: str = "") -> list[Table]:
+    """Bytes by component at the fullest moment, and of each moment in all."""
+    where = ", ".join(filter(None, (memory.moment, stage)))
+    size = Column("GiB", 1, ".3f", unit=GIB)
+    rows = [*((part.name, part.bytes, part.formula) for part in memory.parts), ("total", memory.total_bytes, where)]
+    columns = (Column("component", 0), size, Column("how", 2, style="quiet"))
+    moments = Table("by moment", (Column("moment", 0), size), memory.moments)
+    return [Table("memory by component", columns, rows), *([moments] if len(memory.moments) > 1 else [])]

@@ -1,13 +1,33 @@
-"""An operator table as a page: where the step goes, the roofline, and every operator."""
+"""The operators of a step: where the time goes, the roofline, every operator; and how the time of one comes about."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
+from shapes.cost import Cost, explain
+from shapes.cost.predict import attention_titles
+from shapes.device import Device
+from shapes.operators import Operator, Product
 from sizer.answers.operator_table import OperatorTable
 from sizer.checking.findings import StepTime
-from sizer.documents.document import Axis, Cell, Chart, Document, Facts, Layer, Section, Table, Text, cell
-from sizer.documents.units import count_text, percent_text, seconds_scale, seconds_text
+from sizer.documents.document import (
+    PAGES,
+    Axis,
+    Bar,
+    Chart,
+    Charts,
+    Column,
+    Document,
+    Facts,
+    Layer,
+    Section,
+    Table,
+    Text,
+    bars,
+    notes,
+)
+from sizer.documents.units import count_text, percent_text, seconds_scale, seconds_text, step_text, within_text
 
 PHASES = ("forward", "dgrad", "wgrad", "optimizer")
 WHOLE = "whole step"
@@ -22,31 +42,44 @@ COLOURS = {
     "optimizer": "#ccbb44",
     "communication": "#aa3377",
 }
+#: Share of an operator's time below which a part is rounding.
+ROUNDING = 1e-9
 
 
 def document(answer: OperatorTable) -> Document:
-    step, workload = answer.step, answer.workload
+    step, workload, model = answer.step, answer.workload, answer.model
+    head = (
+        f"{answer.path}: {model.model_type}, {count_text(model.parameters)} parameters, {answer.device.name}, "
+        f"operators by {model.path}{f', stack {answer.stack}' if answer.stack else ''}"
+    )
+    kernels = attention_titles(answer.operators, answer.device)
     facts = {
-        "model": answer.model.model_type,
-        "parameters": count_text(answer.model.parameters),
-        "device": answer.device.name,
-        "stack": answer.stack or "-",
         "microbatch x sequence": f"{workload.b} x {workload.s}",
         "type": workload.dtype,
-        "step": step_fact(step),
+        "step": within_text(step),
         "MFU": percent_text(step.mfu),
     }
-    notes = [Text(f"Note: {note}", quiet=True) for note in answer.model.notes]
-    parts = (Facts(facts), source_line(step), *notes, *charts(answer), operators(answer))
-    return Document(f"sizer ops: {answer.path}", (Section(answer.path, parts),))
+    parts = (
+        Text(head, "head"),
+        Facts(facts),
+        *([Text(f"attention: {', '.join(kernels)}")] if kernels else []),
+        *notes(model.notes),
+        Charts(lambda: charts(answer)),
+        operators(answer),
+        Text(step_text(step)),
+        parts_of(step),
+    )
+    return Document(f"sizer ops: {answer.path}", (Section(answer.path, parts),), answer, records=lambda: answer.rows)
 
 
-def step_fact(step: StepTime) -> str:
-    return f"{seconds_text(step.seconds)} ({seconds_text(step.low)} to {seconds_text(step.high)})"
-
-
-def source_line(step: StepTime) -> Text:
-    return Text(f"Times: {step.source}{f'; stack {step.tier}' if step.tier else ''}", quiet=True)
+def parts_of(step: StepTime) -> Table:
+    """What the step is spent on, the most first."""
+    columns = (
+        Column("part", 0),
+        Column("time", 1, seconds_text),
+        Column("share", lambda part: part[1] / step.seconds, percent_text),
+    )
+    return Table("parts of the step", columns, sorted(step.parts.items(), key=lambda part: -part[1]))
 
 
 def charts(table: OperatorTable) -> list[Chart]:
@@ -56,38 +89,28 @@ def charts(table: OperatorTable) -> list[Chart]:
 def step_stack(table: OperatorTable) -> Chart:
     """A bar a phase, stacked of its operators; above them the step's parts with its interval."""
     rows, step = sorted(table.rows, key=lambda row: (family(row), -row["seconds"] * row["count"])), table.step
-    parts = sorted(step.parts.items(), key=lambda part: -part[1])
-    listed = [(WHOLE, name, name, seconds) for name, seconds in parts]
+    pieces: dict[str, list[tuple[str, float, str]]] = {name: [] for name in (WHOLE, *PHASES)}
+    listed = [(WHOLE, name, name, seconds) for name, seconds in sorted(step.parts.items(), key=lambda part: -part[1])]
     listed += [(row["phase"], family(row), row["name"], row["seconds"] * row["count"]) for row in rows]
-    factor, unit = seconds_scale(step.high)
-    bars, ends = [], dict.fromkeys((WHOLE, *PHASES), 0.0)
     for phase, group, name, seconds in listed:
-        start, ends[phase] = ends[phase], ends[phase] + seconds * factor
-        share = percent_text(seconds / step.seconds)
-        bars.append(
-            {
-                "x": start,
-                "x2": ends[phase],
-                "y": phase,
-                "group": group,
-                "what": f"{name}, {phase}: {seconds_text(seconds)}, {share} of the step",
-            }
-        )
-    within = {"x": step.low * factor, "x2": step.high * factor, "y": WHOLE, "what": f"step {step_fact(step)}"}
-    layers = [
-        Layer("bar", bars, {"stroke": "#88888880", "strokeWidth": 0.5}),
-        Layer("rule", [within], {"strokeWidth": 2}),
-        Layer("point", [{"x": step.seconds * factor, "y": WHOLE, "what": within["what"]}], {"color": "currentColor"}),
-    ]
+        said = f"{name}, {phase}: {seconds_text(seconds)}, {percent_text(seconds / step.seconds)} of the step"
+        pieces[phase].append((group, seconds, said))
+    factor, unit = seconds_scale(step.high)
     cover = f"the line holds {step.coverage:.0%} of cases" if step.coverage else "the line is the operators' own errors"
     many = f" of {step.accumulation} microbatches" if step.accumulation > 1 else ""
-    return Chart(
+    said = f"step {within_text(step)}"
+    middle = Layer("point", [{"x": step.seconds * factor, "y": WHOLE, "what": said}], {"color": "currentColor"})
+    return bars(
         f"The step{many} by its parts, and one microbatch as a stack of operators by phase; {cover}.",
-        Axis(unit),
-        Axis("", order=tuple(name for name, end in ends.items() if end)),
-        layers,
-        colours=COLOURS,
-        height=50 * sum(end > 0 for end in ends.values()),
+        unit,
+        [
+            Bar(phase, found, (step.low, step.high) if phase == WHOLE else None)
+            for phase, found in pieces.items()
+            if found
+        ],
+        factor,
+        COLOURS,
+        [middle],
     )
 
 
@@ -116,32 +139,19 @@ def roofline(table: OperatorTable) -> list[Chart]:
     longest = max(row["seconds"] * row["count"] for row in rows)
     points, errors = [], []
     for row, x in zip(rows, where, strict=True):
-        total = row["seconds"] * row["count"]
         what = (
             f"{row['name']}, {row['phase']}: {row['tflops']:.0f} TFLOPS at {x:.0f} FLOPs a byte, "
             f"{seconds_text(row['seconds'])} x {row['count']}, {row['bound']}-bound"
         )
-        points.append(
-            {
-                "x": x,
-                "y": row["tflops"],
-                "group": family(row),
-                "kind": row["phase"],
-                "size": total / longest,
-                "what": what,
-            }
-        )
+        at = {"x": x, "y": row["tflops"], "group": family(row)}
+        size = row["seconds"] * row["count"] / longest
+        points.append({**at, "kind": row["phase"], "size": size, "what": what})
         error = min(row["error"], 0.99)
-        errors.append(
-            {"x": x, "y": row["tflops"] / (1 + error), "y2": row["tflops"] / (1 - error), "group": family(row)}
-        )
+        errors.append({**at, "y": row["tflops"] / (1 + error), "y2": row["tflops"] / (1 - error)})
     roof = f"{device.name}: {peak:.0f} TFLOPS, {bandwidth:.2f} TB/s"
+    edge = [{"x": x, "y": min(peak, x * bandwidth), "what": roof} for x in (ends[0], ridge, ends[1])]
     layers = [
-        Layer(
-            "line",
-            [{"x": x, "y": min(peak, x * bandwidth), "what": roof} for x in (ends[0], ridge, ends[1])],
-            {"color": "#888888", "strokeWidth": 2},
-        ),
+        Layer("line", edge, {"color": "#888888", "strokeWidth": 2}),
         Layer("text", [{"x": ends[1], "y": peak, "text": roof}], {"align": "right", "dy": -8}),
         Layer("rule", errors, {"opacity": 0.6}),
         Layer("point", points, {"opacity": 0.8}),
@@ -160,47 +170,76 @@ def roofline(table: OperatorTable) -> list[Chart]:
     ]
 
 
-HEAD = (
-    "operator",
-    "phase",
-    "kind",
-    "count",
-    "batch",
-    "m",
-    "n",
-    "k",
-    "GFLOP",
-    "time",
-    "x count",
-    "TFLOPS",
-    "bound",
-    "tile",
-    "wave",
-    "tier",
-)
+def _counted(row: dict[str, Any], value: float) -> float | None:
+    """Of an operator that has FLOPs; one that only moves memory has none."""
+    return value if row["visible_flops"] > 0 else None
 
 
 def operators(table: OperatorTable) -> Table:
-    return Table("Operators", HEAD, [_cells(row) for row in table.rows])
+    """One line an operator: time, TFLOPS and share of the peak are of one run, tile and wave are efficiencies.
+
+    FLOPs are those that the attention's mask leaves.
+    """
+    peak = table.device.peak_flops
+
+    def of_peak(row: dict[str, Any]) -> float | None:
+        known = peak.get(row["dtype"])
+        return _counted(row, row["tflops"] * 1e12 / known) if known else None
+
+    columns = (
+        Column("operator", "name"),
+        Column("phase", "phase"),
+        Column("kind", "kind", drop=2),
+        Column("count", "count"),
+        Column("batch", "batch", drop=1),
+        *(Column(size, size, "d") for size in ("m", "n", "k")),
+        Column("GFLOP", lambda row: _counted(row, row["visible_flops"] / 1e9), ",.1f", drop=3),
+        Column("time", "seconds", seconds_text),
+        Column("x count", lambda row: row["seconds"] * row["count"], seconds_text, drop=4),
+        Column("TFLOPS", lambda row: _counted(row, row["tflops"]), ".0f"),
+        Column("peak", of_peak, percent_text, drop=7),
+        Column("bound", "bound"),
+        Column("tile", "tile_efficiency", percent_text, drop=5),
+        Column("wave", "wave_efficiency", percent_text, drop=6),
+        Column("tier", "tier", only=PAGES),
+    )
+    return Table("operators", columns, table.rows)
 
 
-def _cells(row: dict[str, Any]) -> list[Cell]:
-    counted, total = row["visible_flops"] > 0, row["seconds"] * row["count"]
+def explained(table: OperatorTable) -> Document:
+    """How the time of chosen operators comes about, part by part."""
+    pairs = zip(table.operators, table.costs, strict=True)
+    sections = [Section("", _explained(operator, cost, table.device)) for operator, cost in pairs]
+    return Document(f"sizer ops --explain: {table.path}", sections, table)
 
-    def share(value: float | None) -> Cell:
-        return cell(value, None if value is None else percent_text(value))
 
-    return [
-        cell(row["name"]),
-        cell(row["phase"]),
-        cell(row["kind"]),
-        *(cell(row[key]) for key in ("count", "batch", "m", "n", "k")),
-        cell(row["visible_flops"] / 1e9, f"{row['visible_flops'] / 1e9:,.1f}") if counted else cell(None),
-        cell(row["seconds"], seconds_text(row["seconds"])),
-        cell(total, seconds_text(total)),
-        cell(row["tflops"], f"{row['tflops']:.0f}") if counted else cell(None),
-        cell(row["bound"]),
-        share(row["tile_efficiency"]),
-        share(row["wave_efficiency"]),
-        cell(row["tier"]),
-    ]
+def _explained(operator: Operator, cost: Cost, device: Device) -> tuple[Text, Text, Table]:
+    shape = " x ".join(str(getattr(operator, key)) for key in ("batch", "m", "n", "k") if hasattr(operator, key))
+    layout = f" {operator.layout}" if isinstance(operator, Product) else ""
+    head = (
+        f"{operator.name} {operator.phase} {operator.kind} {shape}{layout} {operator.dtype}: "
+        f"{seconds_text(cost.seconds)} +-{percent_text(cost.error)}, {cost.bound}-bound, x {operator.count} a step"
+    )
+    # A difference of two sums that agree but for rounding is none.
+    least = ROUNDING * cost.seconds
+    time = Column("time", lambda part: part.seconds if abs(part.seconds) > least else 0.0, seconds_text)
+    columns = (Column("part", "what"), time, Column("why", "why"))
+    said = f"{', '.join(_facts(operator, cost))}; {cost.source}, {cost.regime}, {_tier(cost)}"
+    return Text(head, "head"), Text(f"  {said}"), Table("", columns, explain(operator, cost, device))
+
+
+def _facts(operator: Operator, cost: Cost) -> Iterable[str]:
+    if cost.tile is not None:
+        yield f"tile {cost.tile[0]} x {cost.tile[1]}"
+    if cost.tiles is not None and cost.waves is not None:
+        yield f"{cost.tiles} tiles in {cost.waves:.2f} waves"
+    if cost.tile_efficiency is not None:
+        yield f"{percent_text(cost.tile_efficiency)} of the computed output kept"
+    if cost.wave_efficiency is not None:
+        yield f"{percent_text(cost.wave_efficiency)} of the waves' slots filled"
+    yield f"{operator.bytes / 1e6:.1f} MB"
+
+
+def _tier(cost: Cost) -> str:
+    spread = f", 95% within {percent_text(cost.p95)}" if cost.p95 is not None else ""
+    return f"{cost.tier} (mean error {percent_text(cost.error)}{spread})"

@@ -1,62 +1,130 @@
-"""A plan as a page: memory and time of every split that fits, the frontier of both, and the fastest taken apart."""
+"""A plan: the recommended split, the fastest ones, the frontier of memory and time, and the fastest taken apart."""
 
 from __future__ import annotations
 
-from sizer.answers.plan import Candidate, Plan
-from sizer.documents.document import Axis, Chart, Document, Facts, Layer, Section, Table, Text, cell, limit
-from sizer.documents.units import percent_text, seconds_text
+from collections.abc import Callable
 
-GIB = 2**30
+from shapes.json_form import plain
+from sizer.answers.plan import Candidate, Plan
+from sizer.documents.document import (
+    FULL,
+    Axis,
+    Bar,
+    Chart,
+    Charts,
+    Column,
+    Document,
+    Facts,
+    Layer,
+    Section,
+    Table,
+    Text,
+    bars,
+    limit,
+)
+from sizer.documents.units import GIB, percent_text, seconds_text
+
 #: Splits slower than this many times the fastest are not drawn; the chart says how many.
 SLOWEST = 1.5
-#: Splits in the table; what is slower is counted.
+#: Splits in the table of a page.
 LISTED = 400
-#: Splits taken apart beside each other.
+#: Splits taken apart in a chart; reasons why others are not listed, in a text.
 SHOWN = 12
 
 
 def document(answer: Plan) -> Document:
-    best = answer.recommended
+    best, w = answer.recommended, answer.candidates[0].workload
     facts = {
-        "devices": f"{answer.gpus} x {answer.device}",
-        "global batch": f"{answer.global_batch:,}",
-        "stack": answer.stack,
-        "splits that fit": f"{len(answer.candidates):,}",
-        "alike with the fastest": str(answer.indistinguishable),
         "recommended": split_text(best),
         "step": f"{seconds_text(best.seconds)} ({seconds_text(best.low_s)} to {seconds_text(best.high_s)})",
         "memory": f"{best.memory_bytes / GIB:.1f} GiB",
         "MFU": "-" if best.mfu is None else percent_text(best.mfu),
     }
-    training = answer.training(best)
-    if training is not None:
-        facts |= {
-            "days": f"{training.days:,.1f}",
-            "device hours": f"{training.device_hours:,.0f}",
-            "kWh": f"{training.kwh:,.0f}",
-        }
-        facts |= {} if training.cost is None else {"cost": f"{training.cost:,.0f}"}
-    dropped = Table("Not listed", ("splits", "why"), [[cell(one.count), cell(one.reason)] for one in answer.dropped])
-    parts = (
-        Facts(facts),
-        Text(f"Times: {answer.source}; stack {answer.stack}", quiet=True),
-        _frontier(answer),
-        _parts(answer),
-        _table(answer),
-        *([dropped] if answer.dropped else []),
-        *(Text(f"Assumed: {one}", quiet=True) for one in answer.assumptions),
+    head = (
+        f"{answer.gpus} x {answer.device}, global batch {answer.global_batch} x {w.s} tokens, {w.dtype}, "
+        f"{w.attention} attention, {answer.implementation} kernels, stack {answer.stack}"
     )
-    return Document("sizer plan", (Section(f"{answer.gpus} x {answer.device}", parts),))
+    fit = (
+        f"{len(answer.candidates)} splits fit; {answer.source}; layouts within {answer.ratio_error:.0%} are "
+        "indistinguishable"
+    )
+    simplest = f"recommended, the simplest of the {answer.indistinguishable} within that of the fastest"
+    left = len(answer.candidates) - LISTED
+    every = f"the fastest {LISTED} splits; {left} more fit" if left > 0 else "every split that fits"
+    reasons = (Column("splits", "count"), Column("why", "reason"))
+    parts = (
+        Text(head, "head"),
+        Text(fit),
+        Facts(facts),
+        Table(simplest, SPLIT, [best]),
+        *([Text(said)] if (said := _training(answer)) else []),
+        Charts(lambda: (_frontier(answer), _taken_apart(answer))),
+        Table("the fastest", SPLIT, answer.candidates[: answer.top]),
+        Table(every, SPLIT, answer.candidates[:LISTED], only=FULL),
+        Table("not listed", reasons, answer.dropped, most=SHOWN),
+        *([Text("assumed:")] if answer.assumptions else []),
+        *(Text(one, indent=2) for one in answer.assumptions),
+    )
+    return Document(
+        "sizer plan",
+        (Section(f"{answer.gpus} x {answer.device}", parts),),
+        answer,
+        records=lambda: (_record(one) for one in answer.candidates),
+    )
+
+
+def _training(answer: Plan) -> str:
+    training = answer.training(answer.recommended)
+    if training is None:
+        return ""
+    cost = "" if training.cost is None else f", costing {training.cost:,.0f}"
+    return (
+        f"{training.tokens:.3g} tokens take {training.days:,.1f} days, {training.device_hours:,.0f} device hours and "
+        f"{training.kwh:,.0f} kWh (the devices alone, at their rated power){cost}"
+    )
+
+
+def _record(one: Candidate) -> dict[str, object]:
+    """A candidate's figures with the degrees of its split."""
+    values = plain(one)
+    return {
+        **{key: value for key, value in values.items() if not isinstance(value, dict)},
+        **{key: value for inner in values.values() if isinstance(inner, dict) for key, value in inner.items()},
+    }
 
 
 def split_text(candidate: Candidate) -> str:
     """A split in a line: what is not 1, ZeRO, the microbatch and checkpointing."""
     w = candidate.workload
-    names = ("t", "p", "vpp", "cp", "d", "e")
-    degrees = [f"{name} {getattr(w, name)}" for name in names if getattr(w, name) > 1]
-    hsdp = [f"HSDP over {w.d // w.replicas}"] if w.replicas > 1 else []
+    degrees = [f"{name} {getattr(w, name)}" for name in DEGREES if getattr(w, name) > 1]
     checkpointing = [] if w.checkpointing == "none" else [f"{w.checkpointing} checkpointing"]
-    return ", ".join((*degrees, f"ZeRO {w.zero}", *hsdp, f"b {w.b}", *checkpointing))
+    return ", ".join((*degrees, f"ZeRO {_zero(candidate)}", f"b {w.b}", *checkpointing))
+
+
+def _zero(candidate: Candidate) -> str:
+    w = candidate.workload
+    return str(w.zero) if w.replicas == 1 else f"{w.zero}, HSDP over {w.d // w.replicas}"
+
+
+def _share(field: str) -> Callable[[Candidate], float]:
+    return lambda one: getattr(one, field) / one.seconds
+
+
+DEGREES = ("t", "p", "vpp", "cp", "d", "e")
+SPLIT = (
+    *(Column(name, f"workload.{name}") for name in DEGREES),
+    Column("ZeRO", _zero),
+    Column("b", "workload.b"),
+    Column("microbatches", "microbatches", drop=1),
+    Column("checkpointing", "workload.checkpointing"),
+    Column("step s", "seconds", ".3f"),
+    Column("low", "low_s", ".3f", drop=3),
+    Column("high", "high_s", ".3f", drop=3),
+    Column("comm.", _share("communication_s"), ".0%", drop=2),
+    Column("bubble", _share("bubble_s"), ".0%", drop=2),
+    Column("GiB", "memory_bytes", ".1f", unit=GIB),
+    Column("MFU", "mfu", ".1%"),
+)
 
 
 def _kinds(candidate: Candidate) -> str:
@@ -86,22 +154,15 @@ def _frontier(answer: Plan) -> Chart:
     ]
     line = [{"x": one.memory_bytes / GIB, "y": one.seconds, "what": split_text(one)} for one in edge]
     best = answer.recommended
-    at = {"x": best.memory_bytes / GIB}
+    at = {"x": best.memory_bytes / GIB, "y": best.seconds}
+    ring = {"filled": False, "color": "currentColor", "strokeWidth": 2}
     layers = [
         Layer("point", rows, {"opacity": 0.55}),
         Layer("line", line, {"color": "currentColor", "interpolate": "step-after"}),
         Layer("rule", [{**at, "y": best.low_s, "y2": best.high_s}], {"strokeWidth": 2}),
-        Layer(
-            "point",
-            [{**at, "y": best.seconds, "size": 0.6, "what": split_text(best)}],
-            {"filled": False, "color": "currentColor", "strokeWidth": 2},
-        ),
-        Layer(
-            "text",
-            [{**at, "y": best.seconds, "text": "recommended"}],
-            {"dx": 12, "align": "left", "fontWeight": "bold"},
-        ),
-        *limit(answer.device_bytes / GIB, f"{answer.device} {answer.device_bytes / GIB:.1f} GiB", along="x"),
+        Layer("point", [{**at, "size": 0.6, "what": split_text(best)}], ring),
+        Layer("text", [{**at, "text": "recommended"}], {"dx": 12, "align": "left", "fontWeight": "bold"}),
+        *limit(answer.device_bytes / GIB, f"{answer.device} {answer.device_bytes / GIB:.1f} GiB"),
     ]
     left = len(answer.candidates) - len(drawn)
     slower = f" {left} that take more than {SLOWEST:g} times the fastest are not drawn." if left else ""
@@ -115,43 +176,15 @@ def _frontier(answer: Plan) -> Chart:
     )
 
 
-def _parts(answer: Plan) -> Chart:
+def _taken_apart(answer: Plan) -> Chart:
     """The fastest splits, each the time computed, sent and waited, with its interval."""
     shown = list(answer.candidates[: min(answer.top, SHOWN)])
     shown += [answer.recommended] if answer.recommended not in shown else []
-    names = {id(one): f"{at}. {split_text(one)}" for at, one in enumerate(shown, 1)}
-    bars, within = [], []
-    for one in shown:
-        end, name = 0.0, names[id(one)]
+    listed = []
+    for at, one in enumerate(shown, 1):
         rest = one.seconds - one.communication_s - one.bubble_s
-        for group, seconds in (("computing", rest), ("communication", one.communication_s), ("bubble", one.bubble_s)):
-            start, end = end, end + seconds
-            bars.append({"x": start, "x2": end, "y": name, "group": group, "what": f"{group}: {seconds_text(seconds)}"})
-        within.append({"x": one.low_s, "x2": one.high_s, "y": name})
-    return Chart(
-        "The fastest splits by what their step is spent on, with intervals; communication: what is not hidden.",
-        Axis("step, s"),
-        Axis("", order=tuple(names.values())),
-        [Layer("bar", bars), Layer("rule", within)],
-        height=40 + 24 * len(shown),
-    )
-
-
-def _table(answer: Plan) -> Table:
-    rows = [
-        [
-            cell(split_text(one)),
-            cell(one.microbatches),
-            cell(one.seconds, f"{one.seconds:.3f}"),
-            cell(one.low_s, f"{one.low_s:.3f}"),
-            cell(one.high_s, f"{one.high_s:.3f}"),
-            cell(one.communication_s / one.seconds, f"{one.communication_s / one.seconds:.0%}"),
-            cell(one.bubble_s / one.seconds, f"{one.bubble_s / one.seconds:.0%}"),
-            cell(one.memory_bytes, f"{one.memory_bytes / GIB:.1f}"),
-            cell(one.mfu, None if one.mfu is None else f"{one.mfu:.1%}"),
-        ]
-        for one in answer.candidates[:LISTED]
-    ]
-    left = len(answer.candidates) - len(rows)
-    head = ("split", "microbatches", "step s", "low", "high", "communication", "bubble", "GiB", "MFU")
-    return Table(f"The fastest {len(rows)} splits; {left} more fit" if left else "Splits", head, rows)
+        spent = {"computing": rest, "communication": one.communication_s, "bubble": one.bubble_s}
+        pieces = [(group, seconds, f"{group}: {seconds_text(seconds)}") for group, seconds in spent.items()]
+        listed.append(Bar(f"{at}. {split_text(one)}", pieces, (one.low_s, one.high_s)))
+    caption = "The fastest splits by what their step is spent on, with intervals; communication: what is not hidden."
+    return bars(caption, "step, s", listed)

@@ -1,63 +1,176 @@
-"""A search as a page: the landscape of a dimension, or a front (parameters and time; training and serving), and every
-
-candidate.
-"""
+"""A search: the landscape of a dimension, or a front (parameters and time, training and serving), the candidates."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
-from sizer.documents.alignment_classes import COLOURS, alignment_class
-from sizer.documents.document import Axis, Chart, Document, Facts, Layer, Section, Table, Text, cell
+from shapes.timing import Timing
+from shapes.workload import Workload
+from sizer.documents.document import (
+    ALIGNMENT_COLOURS,
+    FULL,
+    Axis,
+    Chart,
+    Charts,
+    Column,
+    Document,
+    Facts,
+    Layer,
+    Part,
+    Section,
+    Table,
+    Text,
+    alignment_class,
+)
 from sizer.documents.units import percent_text, seconds_scale, seconds_text, signed_count_text
+from sizer.searching.patch import settings
 from sizer.searching.ranked import Ranked, SearchResult
 from sizer.searching.two_budgets import decode_gain, training_gain
 from sizer.searching.verdict import label, objected
 
-SHAPES = {
-    "candidate": "circle",
-    "on the front": "diamond",
-    "listed": "triangle-up",
-    "best": "cross",
-    "baseline": "square",
+#: What a candidate is -> its shape, colour and size in a chart; the later is drawn on top.
+ROLES = {
+    "candidate": ("circle", "#999999", 0.06),
+    "on the front": ("diamond", "#66ccee", 0.14),
+    "listed": ("triangle-up", "#4477aa", 0.2),
+    "best": ("cross", "#228833", 0.7),
+    "baseline": ("square", "#ee6677", 0.35),
 }
-ROLE_COLOURS = {
-    "candidate": "#999999",
-    "on the front": "#66ccee",
-    "listed": "#4477aa",
-    "best": "#228833",
-    "baseline": "#ee6677",
-}
-SIZES = {"candidate": 0.06, "on the front": 0.14, "listed": 0.2, "best": 0.7, "baseline": 0.35}
+SHAPES = {role: shape for role, (shape, _, _) in ROLES.items()}
+ROLE_COLOURS = {role: colour for role, (_, colour, _) in ROLES.items()}
 
 
 def document(answer: SearchResult) -> Document:
-    best = answer.candidates[0] if answer.candidates else answer.baseline
+    best = answer.best
     facts = {
-        "searched": answer.what,
-        "by": answer.objective,
         "tokens": f"{answer.tokens:,}",
         "candidates": f"{answer.considered:,}",
         "speed-up": f"{best.speedup:.3f}x ({best.speedup_low:.2f} to {best.speedup_high:.2f})",
     }
-    notes = [Text(f"Note: {note}", quiet=True) for note in answer.notes]
     excluded = ", ".join(f"{number} by {why}" for why, number in answer.excluded.items() if number)
-    notes += [Text(f"Excluded: {excluded}", quiet=True)] if excluded else []
-    single = len(answer.baseline.change) == 1
-    charts = [served(answer)] if answer.front else [landscape(answer)] if single else [front(answer)]
-    charts += [losses(answer)] if answer.baseline.losses else []
-    parts = (
-        Text(answer.verdict),
+    columns = _columns(answer)
+    parts: tuple[Part, ...] = (
+        Text(_first(answer), "head"),
+        *([Text(f"  {_serving(answer.serving)}")] if answer.serving is not None else []),
+        *(Text(f"  {note}", "quiet") for note in answer.notes),
+        *([Text(f"  excluded: {excluded}", "quiet")] if excluded else []),
         Facts(facts),
-        Text(f"Times: {answer.source}", quiet=True),
-        *notes,
-        *charts,
-        _table("Listed", (answer.baseline, *answer.candidates), answer),
-        *([_table("Pareto front", shown, answer)] if (shown := answer.front or answer.pareto) else []),
-        _table("Every candidate", answer.ranked, answer),
+        Charts(partial(_charts, answer)),
+        Table("", columns, (answer.baseline, *answer.candidates)),
+        Text(answer.verdict),
+        *_fronts(answer, columns),
+        Table("every candidate", columns, answer.ranked, only=FULL),
     )
-    return Document(f"sizer search: {answer.what}", (Section(f"{answer.what}, {answer.source}", parts),))
+    return Document(
+        f"sizer search: {answer.what}",
+        (Section(f"{answer.what}, {answer.source}", parts),),
+        answer,
+        records=partial(_records, answer),
+    )
+
+
+def _first(answer: SearchResult) -> str:
+    """Where the times come from, before anything else."""
+    if answer.source.startswith("measured:"):
+        first = f"measured here ({answer.source.removeprefix('measured:')})"
+    else:
+        run_by = f"stack {answer.stack}" if answer.stack is not None else "kernels alone, no stack"
+        first = f"predicted, not measured ({answer.source.removeprefix('predicted:')}, {run_by})"
+    return (
+        f"{first}: {answer.what} over {answer.tokens:,} tokens, {answer.considered} candidates, by {answer.objective}"
+    )
+
+
+def _serving(workload: Workload) -> str:
+    split = "".join(f", {word} {getattr(workload, key)}" for key, word in (("t", "tp"), ("e", "ep"), ("d", "dp")))
+    return (
+        f"decode: {workload.b} requests of {workload.context:,} keys{split}, {workload.dtype}, KV cache "
+        f"{workload.cache_dtype}; extrapolated, no decode kernel was measured"
+    )
+
+
+def _columns(answer: SearchResult) -> tuple[Column, ...]:
+    """Of the listed candidates, of a front and of all."""
+    places = {id(one): str(at) for at, one in enumerate(answer.candidates, 1)} | {id(answer.baseline): "baseline"}
+
+    def half_width(one: Ranked) -> str:
+        half = (one.timing.high - one.timing.low) / 2 / one.timing.seconds
+        return f"{half:.1%}" if half <= 1 else ">100%"
+
+    decode = (
+        Column("decode step", lambda one: one.decode.seconds if one.decode is not None else None, seconds_text),
+        Column("decode speed-up", "decode_speedup", lambda value: f"{value:.3f}x"),
+    )
+    losses = [
+        Column(f"loss on {name}", partial(_loss, name), ".1%") for name in answer.devices or answer.baseline.losses
+    ]
+    return (
+        Column("", lambda one: places.get(id(one), "")),
+        Column(answer.what, lambda one: label(one) + objected(one)),
+        Column("time", "timing.seconds", seconds_text),
+        Column("+-", half_width, drop=5),
+        Column("low", "timing.low", seconds_text, only=FULL),
+        Column("high", "timing.high", seconds_text, only=FULL),
+        Column("TFLOPS", "tflops", lambda value: f"{value:.0f}" if value >= 100 else f"{value:.3g}", drop=4),
+        Column("speed-up", "speedup", lambda value: f"{value:.3f}x"),
+        Column("interval", lambda one: f"{one.speedup_low:.2f}..{one.speedup_high:.2f}", drop=2),
+        Column("all parameters", "parameters", only=FULL),
+        Column("parameters", "parameters_change", lambda value: signed_count_text(round(value))),
+        Column("memory", "memory_change_bytes", _signed_bytes, drop=1),
+        Column("shards", lambda one: one.shards or None, drop=3),
+        *(decode if answer.serving is not None else ()),
+        *(losses if answer.baseline.losses else ()),
+    )
+
+
+def _loss(device: str, one: Ranked) -> float | None:
+    return one.losses.get(device)
+
+
+def _signed_bytes(number: float) -> str:
+    unit, name = (2**20, "MiB") if abs(number) >= 2**20 else (2**10, "KiB")
+    return f"{number / unit:+,.0f} {name}" if number else "0"
+
+
+def _fronts(answer: SearchResult, columns: Sequence[Column]) -> Iterable[Table]:
+    shown = [one for one in columns if one.name not in ("", "+-", "interval", "shards", "memory")]
+    size = Column("parameters", lambda one: one.parameters / 1e9, lambda value: f"{value:.3f} B")
+    by_size = [size if one.name == "parameters" else one for one in shown]
+    if answer.front:
+        yield Table("Pareto (none is faster both to train and to serve, by the objective)", shown, answer.front)
+    if answer.pareto:
+        yield Table("Pareto (each is faster than every one with more parameters)", by_size, answer.pareto)
+
+
+def _records(answer: SearchResult) -> Iterable[Mapping[str, object]]:
+    ranked = (answer.baseline, *answer.candidates)
+    names = list(dict.fromkeys(key for one in ranked for key in one.change))
+    for one in ranked:
+        scalars = {key: value for key, value in one.to_dict().items() if not isinstance(value, dict)}
+        yield {**{key: one.change.get(key) for key in names}, **scalars}
+
+
+def patch(answer: SearchResult) -> Document:
+    """The best candidate as a JSON merge patch (RFC 7396) of the configuration, under the file's own keys.
+
+    Nested keys become nested objects. Empty: keep what is there.
+    """
+    found: dict[str, Any] = {}
+    for key, value in settings(answer).items():
+        *parents, last = key.split(".")
+        inner = found
+        for parent in parents:
+            inner = inner.setdefault(parent, {})
+        inner[last] = value
+    return Document("sizer search --emit", (), found)
+
+
+def _charts(answer: SearchResult) -> list[Chart]:
+    single = len(answer.baseline.change) == 1
+    draw = served if answer.front else landscape if single else front
+    return [draw(answer), *([losses(answer)] if answer.baseline.losses else [])]
 
 
 def _roles(answer: SearchResult) -> list[tuple[Ranked, str]]:
@@ -72,7 +185,7 @@ def _roles(answer: SearchResult) -> list[tuple[Ranked, str]]:
             return "best" if one.change == listed[0] else "listed"
         return "on the front" if one.change in on_front else "candidate"
 
-    return sorted(((one, role(one)) for one in answer.ranked), key=lambda pair: list(SHAPES).index(pair[1]))
+    return sorted(((one, role(one)) for one in answer.ranked), key=lambda pair: list(ROLES).index(pair[1]))
 
 
 def landscape(answer: SearchResult) -> Chart:
@@ -82,12 +195,11 @@ def landscape(answer: SearchResult) -> Chart:
     errors: list[dict[str, Any]] = []
     for one, role in _roles(answer):
         value, time = one.change[field], one.timing
-        group = alignment_class(value)
-        within = f"{seconds_text(time.seconds)} ({seconds_text(time.low)} to {seconds_text(time.high)})"
-        what = f"{field} {value}, {role}: {one.tflops:.4g} TFLOPS, {within}, {one.speedup:.3f}x"
-        rows.append({"x": value, "y": one.tflops, "group": group, "kind": role, "size": SIZES[role], "what": what})
+        at = {"x": value, "y": one.tflops, "group": alignment_class(value)}
+        what = f"{field} {value}, {role}: {one.tflops:.4g} TFLOPS, {_within(time)}, {one.speedup:.3f}x"
+        rows.append({**at, "kind": role, "size": ROLES[role][2], "what": what})
         slow, fast = (one.tflops * time.seconds / max(bound, 1e-12) for bound in (time.high, time.low))
-        errors.append({"x": value, "y": slow, "y2": fast, "group": group})
+        errors.append({**at, "y": slow, "y2": fast})
     named = [
         {"x": row["x"], "y": row["y"], "text": f"{row['kind']} {row['x']}"}
         for row in rows
@@ -111,11 +223,14 @@ def landscape(answer: SearchResult) -> Chart:
         Axis(field, zero=False, whole=True),
         Axis("TFLOPS", zero=False),
         layers,
-        height=380,
-        colours=COLOURS,
+        colours=ALIGNMENT_COLOURS,
         shapes=SHAPES,
         legend=("divisible by", ""),
     )
+
+
+def _within(time: Timing) -> str:
+    return f"{seconds_text(time.seconds)} ({seconds_text(time.low)} to {seconds_text(time.high)})"
 
 
 def _edges(values: Iterable[int], what: str, look: dict[str, Any]) -> list[Layer]:
@@ -125,85 +240,67 @@ def _edges(values: Iterable[int], what: str, look: dict[str, Any]) -> list[Layer
 
 def front(answer: SearchResult) -> Chart:
     """Time over parameters: what nothing beats in both is the front."""
-    several = answer.ranked[0].parameters >= 10**9
-    unit, scale = ("billions", 1e9) if several else ("millions", 1e6)
+    unit, scale = ("billions", 1e9) if answer.ranked[0].parameters >= 10**9 else ("millions", 1e6)
     factor, time = seconds_scale(max(one.timing.seconds for one in answer.ranked))
-    rows = [
-        {
-            "x": one.parameters / scale,
-            "y": one.timing.seconds * factor,
-            "group": role,
-            "size": SIZES[role],
-            "what": f"{label(one)}\n{role}: {seconds_text(one.timing.seconds)}, {one.speedup:.3f}x",
-        }
-        for one, role in _roles(answer)
-    ]
-    marked = [(one, role) for one, role in _roles(answer) if role != "candidate"]
     errors = [
         {"x": one.parameters / scale, "y": one.timing.low * factor, "y2": one.timing.high * factor, "group": role}
-        for one, role in marked
+        for one, role in _roles(answer)
         if role in ("best", "baseline")
     ]
-    line = sorted(
-        ({"x": one.parameters / scale, "y": one.timing.seconds * factor} for one in answer.pareto),
-        key=lambda row: row["x"],
-    )
-    layers = [
-        *([Layer("line", line, {"color": ROLE_COLOURS["on the front"], "interpolate": "step-after"})] if line else []),
-        Layer("rule", errors, {"opacity": 0.6}),
-        Layer("point", rows, {"opacity": 0.85}),
-    ]
-    return Chart(
+    return _front(
+        answer,
         f"{answer.what}: time over parameters of every candidate; those on the front are faster than all that have "
         "more parameters. Lines at baseline and best: their intervals.",
-        Axis(f"parameters, {unit}", zero=False),
-        Axis(f"time, {time}", zero=False),
-        layers,
-        height=380,
-        colours=ROLE_COLOURS,
-        shapes=SHAPES,
+        (f"parameters, {unit}", f"time, {time}"),
+        lambda one: (one.parameters / scale, one.timing.seconds * factor),
+        lambda one: f"{seconds_text(one.timing.seconds)}, {one.speedup:.3f}x",
+        Layer("rule", errors, {"opacity": 0.6}),
     )
 
 
 def served(answer: SearchResult) -> Chart:
     """The decode step over the training step, each over the baseline's and by the objective."""
-    rows = [
-        {
-            "x": 1 / training_gain(one),
-            "y": 1 / decode_gain(one),
-            "group": role,
-            "size": SIZES[role],
-            "what": f"{label(one)}\n{role}: {one.speedup:.3f}x to train, {one.decode_speedup:.3f}x to decode",
-        }
-        for one, role in _roles(answer)
-    ]
-    line = sorted(
-        ({"x": 1 / training_gain(one), "y": 1 / decode_gain(one)} for one in answer.front), key=lambda row: row["x"]
-    )
+
+    def place(one: Ranked) -> tuple[float, float]:
+        return 1 / training_gain(one), 1 / decode_gain(one)
+
+    def differs(one: Ranked) -> str:
+        return ", ".join(f"{key} {value}" for key, value in one.change.items() if value != answer.baseline.change[key])
+
     ends = [
-        {"x": 1 / training_gain(one), "y": 1 / decode_gain(one), "text": _differs(one, answer)}
+        {"x": place(one)[0], "y": place(one)[1], "text": differs(one)}
         for one in {id(one): one for one in (answer.front[0], answer.front[-1])}.values()
     ]
-    layers = [
-        Layer("line", line, {"color": ROLE_COLOURS["on the front"], "interpolate": "step-after"}),
-        Layer("point", rows, {"opacity": 0.85}),
-        Layer("text", ends, {"align": "left", "dx": 9, "dy": -9}),
-    ]
-    return Chart(
+    return _front(
+        answer,
         f"{answer.what}: the decode step over the training step, both over the baseline's, by {answer.objective}; none "
         "is faster in both than what is on the front.",
-        Axis("training step, over the baseline's", zero=False),
-        Axis("decode step, over the baseline's", zero=False),
-        layers,
-        height=380,
-        colours=ROLE_COLOURS,
-        shapes=SHAPES,
+        ("training step, over the baseline's", "decode step, over the baseline's"),
+        place,
+        lambda one: f"{one.speedup:.3f}x to train, {one.decode_speedup:.3f}x to decode",
+        Layer("text", ends, {"align": "left", "dx": 9, "dy": -9}),
     )
 
 
-def _differs(one: Ranked, answer: SearchResult) -> str:
-    """Where a candidate is not the baseline."""
-    return ", ".join(f"{key} {value}" for key, value in one.change.items() if value != answer.baseline.change[key])
+def _front(
+    answer: SearchResult,
+    caption: str,
+    axes: tuple[str, str],
+    place: Callable[[Ranked], tuple[float, float]],
+    said: Callable[[Ranked], str],
+    top: Layer,
+) -> Chart:
+    """Every candidate at its place, with the line of those that none beats."""
+    rows = []
+    for one, role in _roles(answer):
+        x, y = place(one)
+        what = f"{label(one)}\n{role}: {said(one)}"
+        rows.append({"x": x, "y": y, "group": role, "size": ROLES[role][2], "what": what})
+    line = [{"x": x, "y": y} for x, y in sorted(place(one) for one in answer.front or answer.pareto)]
+    look = {"color": ROLE_COLOURS["on the front"], "interpolate": "step-after"}
+    layers = [*([Layer("line", line, look)] if line else []), Layer("point", rows, {"opacity": 0.85}), top]
+    horizontal, vertical = (Axis(name, zero=False) for name in axes)
+    return Chart(caption, horizontal, vertical, layers, colours=ROLE_COLOURS, shapes=SHAPES)
 
 
 def losses(answer: SearchResult) -> Chart:
@@ -228,24 +325,3 @@ def losses(answer: SearchResult) -> Chart:
         [Layer("point", rows)],
         height=40 + 26 * len(shown),
     )
-
-
-def _table(caption: str, ranked: Sequence[Ranked], answer: SearchResult) -> Table:
-    rows = [
-        [
-            cell(label(one) + objected(one)),
-            cell(one.timing.seconds, seconds_text(one.timing.seconds)),
-            cell(one.timing.low, seconds_text(one.timing.low)),
-            cell(one.timing.high, seconds_text(one.timing.high)),
-            cell(one.tflops, f"{one.tflops:.4g}"),
-            cell(one.speedup, f"{one.speedup:.3f}x"),
-            cell(one.parameters),
-            cell(one.parameters_change, signed_count_text(one.parameters_change) if one.parameters_change else "0"),
-            *(cell(step.seconds, seconds_text(step.seconds)) for step in (one.decode,) if step is not None),
-            *(cell(loss, percent_text(loss)) for loss in one.losses.values()),
-        ]
-        for one in ranked
-    ]
-    head = [answer.what, "time", "low", "high", "TFLOPS", "speed-up", "parameters", "change"]
-    head += ["decode step"] if answer.serving is not None else []
-    return Table(caption, [*head, *(f"loss on {name}" for name in answer.devices)], rows)

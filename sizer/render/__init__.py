@@ -1,10 +1,8 @@
-"""The registry of output formats: command -> name -> the module of this package that renders it.
+"""The registry of outputs: command -> what makes its document, and the formats that show it.
 
-A renderer is one module with ``render(answer, page) -> str`` (bytes for a binary format), ``answer`` being what the
-command's library function returns; html's has ``document(answer)``, which is the page and what ``--plot`` draws.
-Adding a format is its file here and its line in ``FORMATS``: ``--format`` offers
-what the registry holds, its first name being the default, and a test fails for a renderer that is not in it. A module
-is imported when it is asked for.
+A document is made once (``sizer.documents``); a format is the module of this package that has its name, with
+``render(document, page)``, a text or the bytes of a binary format. ``--format`` offers what the registry holds, the
+first being the default. Modules are imported when they are asked for.
 """
 
 from __future__ import annotations
@@ -14,110 +12,106 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from shapes.errors import InputError
-from sizer.render.page import Page
+from shapes.frozen import frozen
+from sizer.printing import Printable
 
 if TYPE_CHECKING:
     from sizer.documents.document import Document
 
-Renderer = Callable[[Any, Page], "str | bytes"]
+#: Styles a piece of text for what it is ("error", "warning", "info", "head").
+Style = Callable[[str, str], str]
+#: Makes a text lead to an address, where the terminal knows how.
+Link = Callable[[str, Callable[[], "str | None"]], str]
 
-#: A command, or a command and the option or subcommand that asks for another view -> format -> module.
-FORMATS: dict[str, dict[str, str]] = {
-    "check": {
-        "text": "check_text",
-        "json": "json_document",
-        "csv": "check_csv",
-        "markdown": "check_markdown",
-        "sarif": "sarif",
-        "github": "github",
-        "junit": "junit",
-        "badge": "badge",
-        "html": "check",
-    },
-    "check --statistics": {"text": "statistics_text"},
-    "diff": {
-        "text": "diff_text",
-        "json": "json_document",
-        "csv": "diff_csv",
-        "markdown": "diff_markdown",
-        "sarif": "sarif",
-        "github": "github",
-        "junit": "junit",
-        "html": "diff",
-    },
-    "ops": {"text": "ops_text", "json": "json_document", "html": "ops"},
-    "ops --explain": {"text": "explain_text"},
-    "search": {"text": "search_text", "json": "json_document", "csv": "search_csv", "html": "search"},
-    "search --emit": {"json": "search_patch"},
-    "memory": {"text": "memory_text", "json": "json_document", "html": "memory"},
-    "mfu": {"text": "mfu_text", "json": "json_document"},
-    "plan": {"text": "plan_text", "json": "json_document", "html": "plan"},
-    "deploy": {"text": "deploy_text", "json": "json_document"},
-    "bench": {
-        "text": "bench_text",
-        "json": "measurements_json",
-        "jsonl": "measurements_jsonl",
-        "csv": "measurements_csv",
-        "html": "bench",
-    },
-    "bench --dry-run": {"text": "planned_text"},
-    "calibrate": {"text": "calibrate_text"},
-    "store list": {"text": "store_text"},
-    "store export": {
-        "jsonl": "measurements_jsonl",
-        "json": "measurements_json",
-        "csv": "measurements_csv",
-        "parquet": "measurements_parquet",
-    },
-    "store compare": {"text": "datasets_text", "json": "json_document"},
-    "devices": {"text": "devices_text", "json": "json_document"},
-    "rules": {"text": "rules_text", "markdown": "rules_markdown", "json": "rules_json"},
-    "explain": {"markdown": "rules_markdown"},
+
+def plain(text: str, style: str) -> str:
+    """No colour."""
+    return text
+
+
+def unlinked(text: str, address: Callable[[], str | None]) -> str:
+    """The text alone; nobody looks for the address."""
+    return text
+
+
+@frozen
+class Page:
+    """``width`` in columns; ``style`` is ``plain`` and ``link`` leaves texts alone wherever there is no terminal.
+
+    ``terminal``: somebody looks at it as it comes, so that findings are shown with the lines of the file.
+    """
+
+    width: int = 100
+    style: Style = plain
+    link: Link = unlinked
+    terminal: bool = False
+
+
+_VIEWS = ("text", "csv", "markdown", "html")
+_ALL = ("text", "json", "csv", "markdown", "html")
+_REVIEW = ("sarif", "github", "junit")
+
+#: A command, or a command and the option or subcommand that asks for another view -> function of sizer.documents,
+#: formats.
+COMMANDS: dict[str, tuple[str, tuple[str, ...]]] = {
+    "check": ("check:document", (*_ALL, *_REVIEW, "badge")),
+    "check --statistics": ("check:statistics", _VIEWS),
+    "diff": ("diff:document", (*_ALL, *_REVIEW)),
+    "ops": ("ops:document", _ALL),
+    "ops --explain": ("ops:explained", _VIEWS),
+    "search": ("search:document", _ALL),
+    "search --emit": ("search:patch", ("json",)),
+    "memory": ("memory:document", _ALL),
+    "mfu": ("mfu:document", _ALL),
+    "plan": ("plan:document", _ALL),
+    "deploy": ("deploy:document", _ALL),
+    "bench": ("bench:document", (*_ALL, "jsonl")),
+    "bench --dry-run": ("bench:planned", _VIEWS),
+    "calibrate": ("bench:calibration", _VIEWS),
+    "store list": ("store:listed", _VIEWS),
+    "store export": ("store:exported", ("jsonl", "json", "csv", "parquet")),
+    "store compare": ("store:compared", _ALL),
+    "devices": ("devices:document", _ALL),
+    "rules": ("rules:document", _ALL),
+    "explain": ("rules:page", ("markdown", "html")),
 }
+#: Commands whose documents have charts.
+DRAWN = ("check", "diff", "ops", "search", "memory", "plan", "bench")
 
 
 def formats(command: str) -> tuple[str, ...]:
     """The names that ``--format`` of ``command`` takes, the default first."""
-    return tuple(FORMATS[command])
+    return COMMANDS[command][1]
+
+
+def document_of(command: str, answer: object) -> Document:
+    """What ``command`` says of its answer, for every format."""
+    module, _, function = COMMANDS[command][0].partition(":")
+    found: Document = getattr(import_module(f"sizer.documents.{module}"), function)(answer)
+    return found
 
 
 def render(command: str, format_: str | None, answer: object, page: Page | None = None) -> str | bytes:
     """``answer`` of ``command`` in a format (None: the default). InputError names the known ones for any other."""
-    known = FORMATS[command]
-    name = format_ if format_ is not None else formats(command)[0]
+    known = formats(command)
+    name = format_ if format_ is not None else known[0]
     if name not in known:
         raise InputError(f"expected one of {', '.join(known)}", key="format", value=name)
-    if name == "html":
-        from sizer.render.html_page import page as html
-
-        return html(_document(command, answer))
-    module = import_module(f"sizer.render.{known[name]}")
-    renderer: Renderer = module.render
-    return renderer(answer, page or Page())
+    renderer: Callable[[Any, Page], str | bytes] = import_module(f"sizer.render.{name}").render
+    return renderer(document_of(command, answer), page or Page())
 
 
-def fragment(command: str, answer: object) -> str | None:
-    """``answer`` as HTML inside somebody else's page; None where the command has no page."""
-    if not drawn(command):
-        return None
-    from sizer.render.html_page import fragment as html
-
-    return html(_document(command, answer))
-
-
-def _document(command: str, answer: object) -> Document:
-    found: Document = import_module(f"sizer.documents.{FORMATS[command]['html']}").document(answer)
-    return found
-
-
-def drawn(command: str) -> bool:
-    """Whether the answer of ``command`` has charts: a page and a picture are made of the same."""
-    return "html" in FORMATS[command]
+def fragment(command: str, answer: object) -> str:
+    """``answer`` as HTML inside somebody else's page."""
+    return str(import_module("sizer.render.html").fragment(document_of(command, answer)))
 
 
 def draw(command: str, answer: object, path: str) -> str:
     """The charts of ``answer`` as a picture at ``path``; a line that says what was written."""
     from sizer.render.picture import save
 
-    number = save(_document(command, answer), path)
+    number = save(document_of(command, answer), path)
     return f"{path}: {number} chart{'s' if number != 1 else ''}"
+
+
+Printable.show_by(render, fragment)

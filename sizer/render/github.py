@@ -3,27 +3,24 @@
 from __future__ import annotations
 
 from shapes.errors import printable
-from sizer.answers.diff import Diff
-from sizer.checking.findings import Checked
-from sizer.render.annotations import Annotation, annotate
-from sizer.render.page import Page
+from sizer.documents.document import Document
+from sizer.render import Page
+from sizer.render.findings import BUDGETS, Annotation, annotate, reviewed
 
 LEVELS = {"error": "error", "warning": "warning", "info": "notice"}
 
 
-def render(answer: Checked | Diff, page: Page) -> str:
+def render(document: Document, page: Page) -> str:
     """One command a finding; a last line says how many, since GitHub shows ten of a kind and step."""
-    found = list(annotate(answer))
+    found = list(annotate(reviewed(document)))
     return "\n".join([*map(_command, found), f"sizer: {len(found)} annotation{'s' if len(found) != 1 else ''}"])
 
 
 def _command(one: Annotation) -> str:
-    place = (
-        "" if one.place is None else f",line={one.place.line},col={one.place.column},endColumn={one.place.end_column}"
-    )
-    name = one.code if one.code.startswith("SZ") else "budget"
-    title = f"sizer {name} {one.slug if name != 'budget' else one.code}"
-    return f"::{LEVELS[one.severity]} file={_property(one.path)}{place},title={_property(title)}::{_data(one.message)}"
+    place = one.place
+    where = "" if place is None else f",line={place.line},col={place.column},endColumn={place.end_column}"
+    title = f"sizer budget {one.code}" if one.code in BUDGETS else f"sizer {one.code} {one.slug}"
+    return f"::{LEVELS[one.severity]} file={_property(one.path)}{where},title={_property(title)}::{_data(one.message)}"
 
 
 def _data(text: str) -> str:

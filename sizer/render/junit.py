@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from xml.etree import ElementTree
 
 from sizer.answers.diff import Diff
-from sizer.checking.findings import Checked
-from sizer.render.annotations import Annotation, annotate, title
-from sizer.render.page import Page
+from sizer.checking.findings import SEVERITIES, Checked
+from sizer.documents.document import Document
+from sizer.render import Page
+from sizer.render.findings import Annotation, annotate, reviewed, title
 from sizer.rules import RULES
 
 #: Characters that no XML document may hold, escaped or not.
@@ -18,26 +19,28 @@ _NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 _FIXED = {"timestamp": "1970-01-01T00:00:00", "hostname": "localhost", "time": "0"}
 
 
-def render(answer: Checked | Diff, page: Page) -> str:
+def render(document: Document, page: Page) -> str:
     """Errors and warnings are failures; what does not apply or was left out is skipped; infos pass with their text."""
+    answer = reviewed(document)
     found = list(annotate(answer))
     root = ElementTree.Element("testsuites")
-    if isinstance(answer, Checked):
-        for report in answer.reports:
-            cases = {rule.code: f"{rule.code} {rule.slug}" for rule in RULES}
-            skipped = {*report.not_applicable, *report.suppressed}
-            own = [one for one in found if (one.path, one.device) == (report.path, report.device)]
-            _suite(root, report.path, report.device, cases, skipped, own)
-    else:
-        for file in answer.files:
-            for device in file.devices:
-                own = [one for one in found if (one.path, one.device) == (file.path, device.device)]
-                cases = {code: f"{code} {title(code)}" for one in own for code in one.codes} or {
-                    "diff": "no finding added, no budget broken"
-                }
-                _suite(root, file.path, device.device, cases, set(), own)
+    for path, device, skipped in _suites(answer):
+        own = [one for one in found if (one.path, one.device) == (path, device)]
+        cases = {rule.code: f"{rule.code} {rule.slug}" for rule in RULES}
+        if isinstance(answer, Diff):
+            cases = {code: f"{code} {title(code)}" for one in own for code in one.codes}
+            cases = cases or {"diff": "no finding added, no budget broken"}
+        _suite(root, path, device, cases, skipped, own)
     ElementTree.indent(root)
     return ElementTree.tostring(root, "unicode", xml_declaration=True) + "\n"
+
+
+def _suites(answer: Checked | Diff) -> Iterator[tuple[str, str, set[str]]]:
+    """Path and device of each, and the rules that were not asked."""
+    if isinstance(answer, Checked):
+        yield from ((one.path, one.device, {*one.not_applicable, *one.suppressed}) for one in answer.reports)
+    else:
+        yield from ((file.path, one.device, set()) for file in answer.files for one in file.devices)
 
 
 def _suite(
@@ -46,31 +49,26 @@ def _suite(
     device: str,
     cases: Mapping[str, str],
     skipped: set[str],
-    found: Iterable[Annotation],
+    found: Sequence[Annotation],
 ) -> None:
-    by_code: dict[str, list[Annotation]] = {}
-    for one in found:
-        for code in one.codes:
-            by_code.setdefault(code, []).append(one)
+    by_code = {code: [one for one in found if code in one.codes] for code in cases}
     failed = {code for code, listed in by_code.items() if any(one.severity != "info" for one in listed)}
-    named = {"name": _xml(path), "package": _xml(device), "id": str(len(root))}
     counts = {"tests": len(cases), "failures": len(failed), "errors": 0, "skipped": len(skipped & cases.keys())}
+    named = {"name": _xml(path), "package": _xml(device), "id": str(len(root))}
     suite = ElementTree.SubElement(root, "testsuite", {**named, **_FIXED, **{k: str(v) for k, v in counts.items()}})
     ElementTree.SubElement(suite, "properties")
     for code, name in cases.items():
         case = ElementTree.SubElement(suite, "testcase", {"name": name, "classname": _xml(path), "time": "0"})
-        text = "\n".join(f"{_where(one)}{one.severity}: {one.message}" for one in by_code.get(code, ()))
         if code in failed:
-            kind = min((one.severity for one in by_code[code]), key=("error", "warning", "info").index)
-            ElementTree.SubElement(
-                case, "failure", {"type": kind, "message": _xml(by_code[code][0].message)}
-            ).text = _xml(text)
+            listed = by_code[code]
+            kind = min((one.severity for one in listed), key=SEVERITIES.index)
+            failure = ElementTree.SubElement(case, "failure", {"type": kind, "message": _xml(listed[0].message)})
+            failure.text = _xml("\n".join(f"{_where(one)}{one.severity}: {one.message}" for one in listed))
         elif code in skipped:
             ElementTree.SubElement(case, "skipped")
-    infos = [
-        f"{_where(one)}{one.code}: {one.message}" for code in by_code if code not in failed for one in by_code[code]
-    ]
-    ElementTree.SubElement(suite, "system-out").text = _xml("\n".join(infos))
+    infos = [one for code in cases if code not in failed for one in by_code[code]]
+    text = "\n".join(f"{_where(one)}{one.code}: {one.message}" for one in infos)
+    ElementTree.SubElement(suite, "system-out").text = _xml(text)
     ElementTree.SubElement(suite, "system-err")
 
 

@@ -1,14 +1,34 @@
-"""Texts from files, made safe inside GitHub's Markdown."""
+"""GitHub's Markdown, for a comment on a pull request: texts from files made safe, details folded away."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from html import escape
 
 from shapes.errors import printable
+from sizer.checking.findings import PricedFinding
+from sizer.documents.document import Document, Findings, Markdown, Part, Section, Table, Text
+from sizer.documents.units import change_text, cost_text, saved_text
+from sizer.render import Page
+from sizer.render.findings import rule_url
 
 #: What means something inside a line of Markdown or HTML.
-_SPECIAL = re.compile(r"([\\`*_{}\[\]()#+!|~$])")
+_SPECIAL = re.compile(r"([\\`*_{}\[\]#!|~$])")
+#: Findings of a configuration that are listed, and suggestions of each.
+FINDINGS, SUGGESTIONS = 12, 2
+
+
+def render(document: Document, page: Page) -> str:
+    """The mark is how a comment is found again, so that it is updated and not repeated."""
+    lines = []
+    if document.title:
+        command = " ".join(document.title.replace(":", " ").split()[:2])
+        head = f"sizer: {document.headline}" if document.headline else document.title
+        lines = [f"<!-- {command} -->", f"### {inline(head)}"]
+    for section in document.seen("markdown"):
+        lines += _section(section)
+    return "\n".join(lines).rstrip("\n") + "\n"
 
 
 def inline(text: object) -> str:
@@ -17,11 +37,6 @@ def inline(text: object) -> str:
     escaped = escaped.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
     # A mention or a reference to an issue needs its sign and a word: an empty comment between them ends both.
     return escaped.replace("@", "@<!-- -->").replace("://", ":<!-- -->//")
-
-
-def html_text(text: object) -> str:
-    """``text`` inside a tag of HTML, where Markdown's own escapes would be shown."""
-    return escape(printable(str(text))).replace("@", "@<!-- -->")
 
 
 def code(text: object) -> str:
@@ -33,12 +48,70 @@ def code(text: object) -> str:
     return f"{fence}{padding}{shown}{padding}{fence}"
 
 
-def table(head: list[str], rows: list[list[str]], right: int = 1) -> list[str]:
-    """Lines of a table whose columns from ``right`` on are numbers; cells are Markdown already."""
-    rule = ["---" if index < right else "---:" for index in range(len(head))]
-    return [f"| {' | '.join(cells)} |" for cells in (head, rule, *rows)]
+def finding_markdown(finding: PricedFinding) -> str:
+    """A finding in one line, its code linked to the rule's page where that has an address."""
+    url = rule_url(finding.code)
+    name = f"[{finding.code}]({url})" if url else f"{finding.code} {finding.slug}"
+    return f"{finding.severity} {name} {code(f'{finding.field} = {finding.value}')}: {inline(finding.message)}"
 
 
-def details(summary: str, lines: list[str]) -> list[str]:
-    """``lines`` folded away under ``summary``."""
-    return ["<details>", f"<summary>{summary}</summary>", "", *lines, "", "</details>"]
+def _section(section: Section) -> list[str]:
+    lines = [line for part in section.seen("markdown") for line in _part(part)]
+    if not section.folded:
+        return [*([f"#### {inline(section.title)}", ""] if section.title else []), *lines]
+    # Inside a tag of HTML Markdown's own escapes would be shown.
+    summary = escape(printable(section.title)).replace("@", "@<!-- -->")
+    return ["<details>", f"<summary>{summary}</summary>", "", *lines, "</details>", ""]
+
+
+def _part(part: Part) -> list[str]:
+    match part:
+        case Text():
+            return [f"- {inline(part.text)}"] if part.indent else [inline(part.text), ""]
+        case Markdown():
+            return [part.text]
+        case Table():
+            return _table(part)
+        case Findings():
+            return [*([f"{inline(part.caption)}:", ""] if part.caption else []), *_findings(part), ""]
+    return []
+
+
+def _table(table: Table) -> list[str]:
+    columns, rows = table.seen("markdown")
+    if not rows:
+        return []
+    right = [any(row[at].value is not None for row in rows) for at in range(len(columns))]
+    cells = [
+        [
+            code(cell.shown) if column.style == "code" else inline(cell.shown)
+            for column, cell in zip(columns, row, strict=True)
+        ]
+        for row in rows
+    ]
+    rule = ["---:" if one else "---" for one in right]
+    left = table.left("markdown")
+    return [
+        "",
+        *([f"{inline(table.caption)}:", ""] if table.caption else []),
+        *(_line(row) for row in ([inline(one.name) for one in columns], rule, *cells)),
+        *([f"… and {left:,} more"] if left else []),
+        "",
+    ]
+
+
+def _line(cells: Sequence[str]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def _findings(part: Findings) -> list[str]:
+    lines = []
+    for finding in part.findings[:FINDINGS]:
+        cost = cost_text(finding, part.step_s)
+        label = f"{part.label}: " if part.label else ""
+        lines.append(f"- {label}{finding_markdown(finding)}{f', {cost}' if cost else ''}")
+        lines += [
+            f"  - {code(change_text(one, ' = '))}: {saved_text(one)}" for one in finding.suggestions[:SUGGESTIONS]
+        ]
+    left = len(part.findings) - FINDINGS
+    return [*lines, *([f"- … {left} more"] if left > 0 else [])]

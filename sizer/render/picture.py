@@ -12,17 +12,19 @@ from sizer.documents.document import Chart, Document
 from sizer.render.vega import CONFIG, titled
 
 WIDTH = 620
-#: Sections beside each other before a new row begins.
-BESIDE = 4
+#: Sections in a row.
+ROW = 4
 #: Each chart has its own colours and shapes, and so its own legend.
 APART = {"scale": {"color": "independent", "shape": "independent", "size": "independent"}}
 ENDINGS = (".png", ".svg", ".pdf")
 
 
 def save(document: Document, path: str) -> int:
-    """Draw every chart of ``document``, its sections beside each other, as the ending of ``path`` says; how many."""
-    wanted, drawn = ending(path), len(document.charts)
-    if not drawn:
+    """Draw every chart of ``document``, its sections side by side, as the ending of ``path`` says; how many."""
+    wanted = ending(path)
+    columns = [(section.title, section.charts) for section in document.seen("html")]
+    columns = [(title, charts) for title, charts in columns if charts]
+    if not columns:
         raise InputError("there is nothing to draw", key="--plot", value=path)
     try:
         import vl_convert
@@ -30,13 +32,13 @@ def save(document: Document, path: str) -> int:
         raise InputError(
             "drawing needs vl-convert-python: pip install 'sizer[plot]'", key="--plot", value=path
         ) from None
-    whole = json.dumps(_spec(document))
+    whole = json.dumps(_spec(document.title, columns))
     if wanted == ".svg":
         content = vl_convert.vegalite_to_svg(whole).encode()
     else:
         content = vl_convert.vegalite_to_png(whole, scale=2) if wanted == ".png" else vl_convert.vegalite_to_pdf(whole)
     write_whole(path, content)
-    return drawn
+    return sum(len(charts) for _, charts in columns)
 
 
 def ending(path: str) -> str:
@@ -47,19 +49,15 @@ def ending(path: str) -> str:
     return found
 
 
-def _spec(document: Document) -> dict[str, Any]:
-    """A section's charts below each other, sections beside each other; no deeper, for PDF takes no deep nesting."""
-    columns = [
-        (section.title, charts)
-        for section in document.sections
-        if (charts := [titled(part, WIDTH) for part in section.parts if isinstance(part, Chart)])
-    ]
-    if len(columns) == 1:
-        title, charts = columns[0]
-        whole: dict[str, Any] = {"title": _heading(document.title, [title]), "vconcat": charts}
+def _spec(title: str, columns: list[tuple[str, list[Chart]]]) -> dict[str, Any]:
+    """A section's charts below each other, sections side by side; no deeper, for PDF takes no deep nesting."""
+    drawn = [(name, [titled(chart, WIDTH) for chart in charts]) for name, charts in columns]
+    if len(drawn) == 1:
+        name, charts = drawn[0]
+        whole: dict[str, Any] = {"title": _heading(title, [name]), "vconcat": charts}
     else:
-        beside = [{"title": _heading(title), "vconcat": charts, "resolve": APART} for title, charts in columns]
-        whole = {"title": _heading(document.title), "concat": beside, "columns": BESIDE}
+        parts = [{"title": _heading(name), "vconcat": charts, "resolve": APART} for name, charts in drawn]
+        whole = {"title": _heading(title), "concat": parts, "columns": ROW}
     return {"background": "white", "padding": 16, "config": CONFIG, "resolve": APART, **whole}
 
 

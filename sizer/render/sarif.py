@@ -9,19 +9,17 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from sizer.answers.diff import Diff
-from sizer.checking.findings import Checked
-from sizer.documents.rule_page import rule_url
-from sizer.render.annotations import BUDGETS, Annotation, annotate, title
-from sizer.render.page import Page
+from sizer.documents.document import Document
+from sizer.render import Page
+from sizer.render.findings import BUDGETS, Annotation, annotate, reviewed, rule_url, title
 from sizer.rules import find_rule
 
 SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
 LEVELS = {"error": "error", "warning": "warning", "info": "note"}
 
 
-def render(answer: Checked | Diff, page: Page) -> str:
-    found = list(annotate(answer))
+def render(document: Document, page: Page) -> str:
+    found = list(annotate(reviewed(document)))
     codes = sorted({one.code for one in found})
     driver = {"name": "sizer", "rules": [_rule(code) for code in codes], **_version()}
     run = {

@@ -18,14 +18,12 @@ from sizer.answers.neighbours import neighbours
 from sizer.checking.checks import Request, report_of
 from sizer.checking.findings import PricedFinding, Report, Severity
 from sizer.checking.proposals import Proposals
-from sizer.documents.rule_page import rule_url
-from sizer.documents.units import percent_text, seconds_text
+from sizer.documents.check import place_of
+from sizer.documents.units import percent_text, seconds_text, suggestion_text
 from sizer.readers import NoModel, Source, UnknownModelType, read_config
 from sizer.readers.locate import Place, key_at, locate
-from sizer.render.check_text import suggestion_line
-from sizer.render.excerpt import place_of
-from sizer.render.findings_markdown import finding_markdown
-from sizer.render.markdown import code, inline
+from sizer.render.findings import rule_url
+from sizer.render.markdown import code, finding_markdown, inline
 
 #: Seconds without a keystroke before a text is checked again.
 QUIET_S = 0.3
@@ -100,7 +98,7 @@ def hover(checked: Checked, text: str, path: str, line: int, column: int) -> tup
     if dimension is not None:
         beside = neighbours(checked.proposals, dimension)
         lines += [f"Beside {code(f'{key} = {subject.dimensions[dimension]}')} on {report.device}:", ""]
-        lines += [f"- {inline(suggestion_line(one, step_s))}" for one in beside] or ["- no neighbour makes a model"]
+        lines += [f"- {inline(suggestion_text(one, step_s))}" for one in beside] or ["- no neighbour makes a model"]
         lines.append("")
     place = locate(text, key, path)
     if not lines or place is None:
@@ -111,12 +109,12 @@ def hover(checked: Checked, text: str, path: str, line: int, column: int) -> tup
 
 def _about(finding: PricedFinding, step_s: float) -> list[str]:
     lines = [f"**{finding_markdown(finding)}**" + (f", {_cost(finding, step_s)}" if finding.step_seconds > 0 else "")]
-    return [*lines, "", *(f"- {inline(suggestion_line(one, step_s))}" for one in finding.suggestions), ""]
+    return [*lines, "", *(f"- {inline(suggestion_text(one, step_s))}" for one in finding.suggestions), ""]
 
 
 def _message(finding: PricedFinding, step_s: float) -> str:
     lines = [finding.message + (f" ({_cost(finding, step_s)})" if finding.step_seconds > 0 else "")]
-    return "\n".join([*lines, *(f"-> {suggestion_line(one, step_s)}" for one in finding.suggestions)])
+    return "\n".join([*lines, *(f"-> {suggestion_text(one, step_s)}" for one in finding.suggestions)])
 
 
 def _cost(finding: PricedFinding, step_s: float) -> str:

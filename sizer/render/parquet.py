@@ -4,44 +4,37 @@ from __future__ import annotations
 
 import io
 import json
+from typing import Any
 
 from shapes.errors import InputError
-from sizer.render.measurements import COLUMNS, Measurements, flat
-from sizer.render.page import Page
+from sizer.documents.document import Document
+from sizer.render import Page
+
+_INTEGERS = {"batch", "m", "n", "k", "flops", "bytes", "samples_taken", "per_sample", "peak_bytes"}
+_TEXTS = {"kind", "phase", "dtype", "layout", "kernel", "status", "device", "torch", "stop", "label", "message", "uid"}
 
 
-def render(answer: Measurements, page: Page) -> bytes:
+def render(document: Document, page: Page) -> bytes:
     """InputError without pyarrow."""
     try:
         import pyarrow as pa
         import pyarrow.parquet as pq
     except ImportError:
         raise InputError("expected pyarrow to be installed: pip install sizer[parquet]", key="--format") from None
+    answer: Any = document.answer
     rows = [
         {
-            **flat(one),
+            **one.row(samples=False),
             "samples": [float(value) for value in one.samples],
             "environment": json.dumps(one.environment.to_dict(), sort_keys=True),
         }
         for one in answer.measurements
     ]
-    integers = {"batch", "m", "n", "k", "flops", "bytes", "samples_taken", "per_sample", "peak_bytes"}
-    numbers = {
-        "seconds",
-        "low",
-        "high",
-        "tflops",
-        "drift",
-        "correlation",
-        "check_error",
-        "control_s",
-        "wall_s",
-        "created",
-    }
-    fields = [
-        (name, pa.int64() if name in integers else pa.float64() if name in numbers else pa.string()) for name in COLUMNS
+    columns = [
+        (name, pa.int64() if name in _INTEGERS else pa.string() if name in _TEXTS else pa.float64())
+        for name in document.fields
     ]
-    schema = pa.schema([*fields, ("samples", pa.list_(pa.float64())), ("environment", pa.string())])
+    schema = pa.schema([*columns, ("samples", pa.list_(pa.float64())), ("environment", pa.string())])
     out = io.BytesIO()
     pq.write_table(pa.Table.from_pylist(rows, schema=schema), out)
     return out.getvalue()

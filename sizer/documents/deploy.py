@@ -1,0 +1,52 @@
+"""What engines do with a model: a verdict an engine, what it does otherwise than load it, and the source of each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+
+from sizer.answers.deploy import Deployed, Deployment
+from sizer.documents.document import Cell, Column, Document, Part, Section, Table, Text
+
+#: How a verdict is coloured.
+STYLES = {"refused": "error", "unknown": "warning", "falls back": "warning", "pads": "info", "copies": "info"}
+
+ENGINES = (
+    Column("engine", "title"),
+    Column("version", "version"),
+    Column("verdict", lambda one: Cell(one.verdict, style=STYLES.get(one.verdict, ""))),
+    Column("facts that hold", lambda one: f"{_held(one)} of {len(one.outcomes)}"),
+)
+
+
+def document(answer: Deployment) -> Document:
+    experts = f" ep {answer.ep}" if answer.ep > 1 else ""
+    head = f"{answer.path}: {answer.model_type} at tp {answer.tp}{experts}, {answer.recipe} on {answer.device}"
+    sources = list(
+        dict.fromkeys(fact.source for one in answer.engines for fact in one.outcomes if fact.verdict != "loads")
+    )
+    parts: list[Part] = [Text(head, "head"), Table("", ENGINES, answer.engines)]
+    for one in answer.engines:
+        parts += _engine(one, sources)
+    parts += [Text(f"[{number}] {source}") for number, source in enumerate(sources, 1)]
+    section = Section(answer.path, parts)
+    return Document("sizer deploy", (section,), answer, records=lambda: _records(answer))
+
+
+def _held(one: Deployed) -> int:
+    return sum(fact.verdict == "loads" for fact in one.outcomes)
+
+
+def _engine(one: Deployed, sources: list[str]) -> Iterator[Text]:
+    told = [fact for fact in one.outcomes if fact.verdict != "loads"]
+    if told or not one.outcomes:
+        verdict = f"{one.title}: {one.verdict}"
+        yield Text(verdict if told else f"{verdict}; no fact of it is about this", STYLES.get(one.verdict, ""))
+    for fact in told:
+        number = sources.index(fact.source) + 1
+        yield Text(f"{fact.verdict}: {fact.topic}: {fact.message} [{number}]", indent=2)
+
+
+def _records(answer: Deployment) -> Iterable[Mapping[str, object]]:
+    for engine in answer.to_dict()["engines"]:
+        for fact in engine["facts"]:
+            yield {"engine": engine["engine"], "version": engine["version"], **fact}

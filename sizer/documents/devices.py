@@ -1,0 +1,107 @@
+"""Accelerators: a table of all, or all that is known of those named, with its sources."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from shapes.cost.constants import gemm_constants
+from shapes.cost.error import expected
+from shapes.cost.expected_errors import expected_errors
+from shapes.device import Device
+from shapes.dtypes import DTYPES
+from sizer.answers.devices import Devices
+from sizer.documents.document import Cell, Column, Document, Section, Table, Text
+from sizer.documents.units import GIB, percent_text
+
+LEGEND = (
+    "fp16, bf16, fp8: dense peak TFLOPS with fp32 accumulation; empty: no fast path. 16-bit products: what their "
+    "prices rest on, mean error and 95th percentile of large ones. `sizer devices NAME` shows all."
+)
+
+
+def document(answer: Devices) -> Document:
+    if answer.in_full:
+        return Document("sizer devices", [_details(one) for one in answer.devices], answer)
+    parts = (Table("", DEVICES, answer.devices), Text(LEGEND))
+    return Document("sizer devices", (Section("", parts),), answer)
+
+
+def _fitted(device: Device) -> str:
+    """Tier of the large 16-bit products, whose constants, and how far off they are."""
+    dtype = "bf16" if "bf16" in device.peak_flops else "fp16"
+    _, origin = gemm_constants(device, dtype)
+    off = expected(device, origin, "large", dtype)
+    whose = "" if origin.own_device else f" from {origin.device}"
+    return f"{off.tier}{whose}, +-{percent_text(off.error)}, 95% within {percent_text(off.p95)}"
+
+
+def _peak(dtype: str, device: Device) -> float | None:
+    return device.peak_flops.get(dtype)
+
+
+DEVICES = (
+    Column("device", "name"),
+    Column("architecture", "architecture"),
+    Column("units", "compute.units", "d"),
+    Column("GiB", "memory.bytes", ".0f", unit=GIB),
+    Column("TB/s", "memory.bandwidth_bytes_per_s", ".2f", unit=1e12),
+    *(Column(dtype, partial(_peak, dtype), ".0f", unit=1e12) for dtype in ("fp16", "bf16", "fp8")),
+    Column("16-bit products", _fitted),
+)
+
+#: What predictions are off by: mean error and 95th percentile of each class of kernels, with what they rest on.
+ERRORS = (
+    Column("kernel", "kernel"),
+    Column("dtype", "dtype"),
+    Column("class", lambda one: one.regime.replace("_", "-")),
+    Column("tier", "expected.tier"),
+    Column("mean error", "expected.error", lambda error: f"+-{percent_text(error)}"),
+    Column("95% within", "expected.p95", percent_text),
+)
+
+
+def _details(device: Device) -> Section:
+    documents = list(dict.fromkeys(device.sources.values()))
+    columns = (
+        Column("field", 0),
+        Column("value", 1),
+        Column("source", lambda leaf: _reference(device, documents, leaf[0])),
+    )
+    also = ", ".join(dict.fromkeys((*device.torch_names, *device.aliases))) or "-"
+    parts = (
+        Text(f"{device.title} ({device.name})", "head"),
+        Text(f"also known as: {also}"),
+        Text(f"16-bit products: {_fitted(device)}"),
+        Text(f"fitted: {', '.join(dtype for dtype in DTYPES if dtype in device.cost) or 'nothing, data sheet only'}"),
+        Table("", columns, _leaves(device)),
+        Table(
+            "What predictions are off by, against single frameworks where several were timed",
+            ERRORS,
+            expected_errors(device),
+        ),
+        *(Text(f"[{number}] {document}") for number, document in enumerate(documents, 1)),
+    )
+    return Section(device.name, parts)
+
+
+def _leaves(device: Device) -> list[tuple[str, object]]:
+    """Dotted field and value of everything in the file but names, sources and fitted constants."""
+    skipped = {"name", "title", "aliases", "torch_names", "sources", "cost", "error", "provenance"}
+
+    def walk(prefix: str, value: object) -> list[tuple[str, object]]:
+        if isinstance(value, dict):
+            return [leaf for key, item in value.items() for leaf in walk(f"{prefix}.{key}", item)]
+        if isinstance(value, list):
+            return [(prefix, ", ".join(map(str, value)) or "-")]
+        if isinstance(value, int | float):
+            return [(prefix, Cell(f"{value:.7g}" if value >= 1e9 else f"{value:,}", value))]
+        return [(prefix, value)]
+
+    return [leaf for key, value in device.to_dict().items() if key not in skipped for leaf in walk(key, value)]
+
+
+def _reference(device: Device, documents: list[str], field: str) -> str:
+    """The number of the document behind ``field``, or behind the nearest table around it."""
+    while field and field not in device.sources:
+        field = field.rpartition(".")[0]
+    return f"[{documents.index(device.sources[field]) + 1}]" if field else ""

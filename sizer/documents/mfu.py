@@ -1,0 +1,88 @@
+"""A step's utilization: the step as it was run, a row for every convention, and what each counts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from sizer.answers.mfu import MfuAnswer
+from sizer.answers.mfu_explain import Explanation
+from sizer.documents.document import Column, Document, Part, Section, Table, Text
+from sizer.documents.units import percent_text, seconds_text, signed_seconds_text
+
+#: What no cause of `mfu --explain` is about.
+BEYOND_SLOW = "data loading, checkpoints to disk, evaluation and stragglers are not modelled, or the layout is another"
+BEYOND_FAST = "the layout, the batch or the software is another than was said"
+
+COUNTS = (
+    Column("count", "count.method"),
+    Column("TFLOPS/GPU", "model_tflops", ".1f"),
+    Column("MFU", "mfu", ".1%"),
+    Column("HFU", "hfu", ".1%"),
+    Column("MFU of achievable", "mfu_achievable", ".1%"),
+    Column("HFU of achievable", "hfu_achievable", ".1%"),
+)
+
+
+def document(answer: MfuAnswer) -> Document:
+    return Document(
+        "sizer mfu",
+        (Section(f"{answer.gpus} x {answer.device.title}", list(_parts(answer))),),
+        answer,
+        records=lambda: answer.to_dict()["counts"],
+    )
+
+
+def _parts(answer: MfuAnswer) -> Iterator[Part]:
+    mamf, times = answer.device.mamf_flops.get(answer.dtype), answer.log
+    yield Text(
+        f"{answer.seconds:.4g} s a step, {answer.gpus} x {answer.device.title}, "
+        f"global batch {answer.global_batch} x {answer.s} tokens, checkpointing {answer.checkpointing}",
+        "head",
+    )
+    achievable = f"{mamf / 1e12:.1f}" if mamf else "not known"
+    yield Text(f"{answer.dtype} peak {answer.device.peak(answer.dtype) / 1e12:.1f} TFLOPS, achievable {achievable}")
+    if times is not None:
+        yield Text(
+            f"log: {len(times.seconds)} steps, median {times.median_s:.4g} s, mean {times.mean_s:.4g}, fastest "
+            f"{min(times.seconds):.4g}, 90th percentile {times.percentile_s(90):.4g}; "
+            f"{times.unread} lines without a time"
+        )
+    yield Table("", COUNTS, answer.rows)
+    for row in answer.rows:
+        yield Text(f"{row.count.method}: {row.count.convention}")
+    if any(row.mfu > 1 for row in answer.rows):
+        yield Text("above 100%: the masked half of the attention square is counted, which a causal kernel does not run")
+    if answer.explanation is not None:
+        yield from _explained(answer.explanation)
+
+
+def _explained(found: Explanation) -> Iterator[Part]:
+    predicted, measured_s = found.predicted, found.measured_s
+    difference = measured_s - predicted.seconds
+    parts = [*sorted(predicted.parts.items(), key=lambda part: -part[1]), ("measured beyond these", difference)]
+    columns = (
+        Column("part", 0),
+        Column("time", 1, seconds_text),
+        Column("of the measured step", lambda part: part[1] / measured_s, percent_text),
+    )
+    yield Text("")
+    yield Text(
+        f"predicted as {found.stack} runs it ({predicted.tier}): {seconds_text(predicted.seconds)} "
+        f"({seconds_text(predicted.low)} to {seconds_text(predicted.high)} in {predicted.coverage:.0%} of cases), "
+        f"{found.accumulation} {'microbatch' if found.accumulation == 1 else 'microbatches'} a device"
+    )
+    yield Table("", columns, parts)
+    yield Text(
+        "the measurement lies in the interval: nothing needs explaining; what could still differ:"
+        if found.expected
+        else "the measurement lies outside the interval; causes that lead towards it, one at a time:"
+    )
+    change = Column("change", "seconds", signed_seconds_text)
+    yield Table("", (change, Column("cause", "what")), found.causes)
+    if not found.causes:
+        yield Text("none of those known", indent=2)
+    left = difference - sum(cause.seconds for cause in found.causes)
+    if found.causes and not found.expected and left * difference > 0:
+        # Causes that overlap are worth less together, so that at least this much is left.
+        beyond = BEYOND_SLOW if left > 0 else BEYOND_FAST
+        yield Text(f"even added up they leave {signed_seconds_text(left)}: {beyond}")

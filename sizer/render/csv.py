@@ -1,0 +1,45 @@
+"""CSV that a spreadsheet opens without running anything of it."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Mapping
+
+from shapes.errors import printable
+from sizer.documents.document import Document, Table
+from sizer.render import Page
+
+#: A cell that begins with one of these is a formula to a spreadsheet.
+_FORMULA = ("=", "+", "-", "@", "\t", "\r")
+
+
+def render(document: Document, page: Page) -> str:
+    """The document's records, else its first table; a list is its items with blanks between."""
+    rows = list(document.records()) if document.records is not None else _first_table(document)
+    columns = dict.fromkeys([*document.fields, *(key for row in rows for key in row)])
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow([_cell(name) for name in columns])
+    writer.writerows([_cell(row.get(name)) for name in columns] for row in rows)
+    return out.getvalue()
+
+
+def _first_table(document: Document) -> list[Mapping[str, object]]:
+    for section in document.seen("csv"):
+        for part in section.seen("csv"):
+            if isinstance(part, Table):
+                columns, rows = part.seen("csv")
+                names = [one.name for one in columns]
+                values = [[cell.shown if cell.value is None else cell.value for cell in row] for row in rows]
+                return [dict(zip(names, row, strict=True)) for row in values]
+    return []
+
+
+def _cell(value: object) -> object:
+    if isinstance(value, list | tuple):
+        value = " ".join(map(str, value))
+    if not isinstance(value, str):
+        return value
+    text = printable(value)
+    return f"'{text}" if value.startswith(_FORMULA) else text

@@ -1,0 +1,128 @@
+"""What the formats of code review share: findings and broken budgets with their places, where rules are explained."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from functools import lru_cache
+from importlib.metadata import Distribution, PackageNotFoundError, distribution
+from pathlib import Path
+from typing import cast
+
+from shapes.frozen import frozen
+from sizer.answers.diff import Diff
+from sizer.checking.findings import Checked, PricedFinding, Severity
+from sizer.documents.check import place_of, text_of
+from sizer.documents.document import Document
+from sizer.documents.units import change_text, cost_text
+from sizer.readers.locate import Place
+from sizer.rules import find_rule
+
+#: Budgets of `diff`: name -> one line.
+BUDGETS = {
+    "max-step-regression": "A token takes longer than before by more than allowed",
+    "max-memory": "A device needs more memory than allowed",
+}
+#: The rules' page where it is not the one that the package names: a company's own copy of the documentation.
+RULES_URL_VARIABLE = "SIZER_RULES_URL"
+
+
+@frozen
+class Annotation:
+    """One complaint. ``code``: a rule's or a budget's name; ``codes``: of every rule that points at the same cause.
+
+    ``place`` None: no key of the file is to blame.
+    """
+
+    path: str
+    place: Place | None
+    severity: Severity
+    code: str
+    slug: str
+    device: str
+    field: str
+    message: str
+    codes: tuple[str, ...]
+
+
+def reviewed(document: Document) -> Checked | Diff:
+    """What a document of check or of diff is about."""
+    return cast(Checked | Diff, document.answer)
+
+
+def annotate(answer: Checked | Diff) -> Iterator[Annotation]:
+    """A check's findings; a diff's findings added and budgets broken."""
+    texts = lru_cache(maxsize=None)(text_of)
+    if isinstance(answer, Checked):
+        for report in answer.reports:
+            for finding in report.findings:
+                yield _of_finding(report.path, report.device, finding, report.step.seconds, texts(report.path))
+        return
+    for file in answer.files:
+        for one in file.devices:
+            for finding in one.added:
+                step_s = one.new.step_s if one.new is not None else 0.0
+                yield _of_finding(file.path, one.device, finding, step_s, texts(file.path))
+    for broken in answer.violations:
+        name = broken.budget
+        yield Annotation(broken.path, None, "error", name, "budget", broken.device, "", broken.message, (name,))
+
+
+def _of_finding(path: str, device: str, finding: PricedFinding, step_s: float, text: str | None) -> Annotation:
+    parts = [f"{finding.field} = {finding.value}: {finding.message}"]
+    if cost := cost_text(finding, step_s):
+        parts.append(f"{cost} on {device}")
+    if finding.suggestions:
+        parts.append(f"try {change_text(finding.suggestions[0])}")
+    return Annotation(
+        path,
+        place_of(finding, path, text),
+        finding.severity,
+        finding.code,
+        finding.slug,
+        device,
+        finding.field,
+        "; ".join(parts),
+        finding.codes or (finding.code,),
+    )
+
+
+def title(code: str) -> str:
+    """One line on a rule or a budget."""
+    return BUDGETS[code] if code in BUDGETS else find_rule(code).summary
+
+
+def rules_url() -> str | None:
+    """The page of all rules: the environment's, else the package's ``Rules`` URL, else that of the repository it was
+    installed from (``pip install git+https://...``); None where none is known."""
+    if found := os.environ.get(RULES_URL_VARIABLE):
+        return found
+    try:
+        package = distribution("sizer")
+    except PackageNotFoundError:
+        return None
+    urls = package.metadata.get_all("Project-URL") or []
+    return next((url.partition(", ")[2] for url in urls if url.startswith("Rules, ")), None) or _of_origin(package)
+
+
+def _of_origin(package: Distribution) -> str | None:
+    """The rules' page in the repository and at the commit that pip wrote down (PEP 610)."""
+    try:
+        origin = json.loads(package.read_text("direct_url.json") or "{}")
+        url, commit = origin["url"], origin["vcs_info"]["commit_id"]
+    except (KeyError, TypeError, ValueError):
+        return None
+    address = str(url).removesuffix(".git")
+    return f"{address}/blob/{commit}/reports/rules.md" if address.startswith("https://") else None
+
+
+def rule_url(code: str) -> str | None:
+    """The page of one rule: the anchor that its heading has on the rules' page."""
+    base, rule = rules_url(), find_rule(code)
+    return f"{base}#{rule.code.lower()}-{rule.slug}" if base else None
+
+
+def rule_address(code: str) -> str:
+    """The page of one rule, else the file of the rule here, whose docstring is that page."""
+    return rule_url(code) or Path(find_rule(code).file).as_uri()

@@ -1,0 +1,157 @@
+"""One self-contained page: texts escaped, charts as data, the plotting library inside it, nothing from a network."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from functools import lru_cache
+from html import escape
+from importlib import resources
+
+from shapes.errors import InputError, printable
+from sizer.checking.findings import SEVERITIES, PricedFinding
+from sizer.documents.document import Cell, Chart, Charts, Column, Document, Facts, Findings, Markdown, Part, Table, Text
+from sizer.documents.units import change_text, saved_text, seconds_text
+from sizer.render import Page
+from sizer.render.findings import rule_url
+from sizer.render.vega import CONFIG, spec
+
+#: What the page may load: nothing but what is in it.
+POLICY = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data: blob:"
+
+
+def render(document: Document, page: Page) -> str:
+    """``document`` as a file that any browser opens, without a network or a server."""
+    style, script = (_asset(name) for name in ("page.css", "page.js"))
+    charts: list[Chart] = []
+    body = "".join(_body(document, charts))
+    # In a script's text only the end of the tag and a comment's begin mean something to HTML.
+    specs = {"config": CONFIG, "charts": [spec(chart, "container") for chart in charts]}
+    data = json.dumps(specs, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
+    library = _library() if charts else ""
+    return (
+        f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{text(document.title)}</title>'
+        f'<meta name="viewport" content="width=device-width, initial-scale=1">'
+        f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">'
+        f"<style>{style}</style></head><body><main>{body}</main>"
+        f'<script type="application/json" id="charts">{data}</script>'
+        f'<script type="module">{library}\n{script}</script></body></html>\n'
+    )
+
+
+def fragment(document: Document) -> str:
+    """``document`` inside another page, a notebook's: neither charts nor scripts nor styles of its own."""
+    parts = []
+    for section in document.seen("html"):
+        parts += [f"<h3>{text(section.title)}</h3>"] if section.title else []
+        parts += [_part(part, sortable=False) for part in section.seen("html")]
+    return f"<div>{''.join(parts)}</div>"
+
+
+def text(value: object) -> str:
+    """``value`` as text inside a tag or a quoted attribute."""
+    return escape(printable(str(value)), quote=True)
+
+
+def _body(document: Document, charts: list[Chart]) -> Iterable[str]:
+    """The page's parts; ``charts`` are those it has places for."""
+    sections = document.seen("html")
+    yield f"<h1>{text(document.title)}</h1>"
+    if len(sections) > 1:
+        links = (f'<li><a href="#s{at}">{text(one.title)}</a></li>' for at, one in enumerate(sections))
+        yield f'<nav aria-label="Contents"><ul>{"".join(links)}</ul></nav>'
+    for at, section in enumerate(sections):
+        yield f'<section id="s{at}"><h2>{text(section.title)}</h2>'
+        for part in section.seen("html"):
+            if isinstance(part, Charts):
+                for chart in part.make():
+                    charts.append(chart)
+                    yield _place(chart, len(charts))
+            else:
+                yield _part(part)
+        yield "</section>"
+
+
+def _place(chart: Chart, number: int) -> str:
+    return (
+        f'<figure><div class="chart" id="chart-{number}" style="min-height:{chart.height + 60}px"></div>'
+        f"<figcaption>{text(chart.caption)}</figcaption></figure>"
+    )
+
+
+def _part(part: Part, sortable: bool = True) -> str:
+    match part:
+        case Facts():
+            pairs = (f"<div><dt>{text(key)}</dt><dd>{text(value)}</dd></div>" for key, value in part.facts.items())
+            return f"<dl>{''.join(pairs)}</dl>"
+        case Text():
+            return f"<p{f' class={part.style}' if part.style else ''}>{text(part.text)}</p>"
+        case Markdown():
+            return f"<pre>{escape(part.text)}</pre>"
+        case Table():
+            return _table(part, sortable)
+        case Findings():
+            return _table(Table(part.caption or "Findings", FINDING, part.findings), sortable)
+    return ""
+
+
+def _table(table: Table, sortable: bool) -> str:
+    """Columns of numbers to the right; ``sortable``: by their headings, where the page's script is."""
+    columns, rows = table.seen("html")
+    by_value = {at for row in rows for at, cell in enumerate(row) if cell.value is not None}
+    right = {at for at in by_value if not any(row[at].style for row in rows)}
+    heads = "".join(
+        f"<th scope=col{' class=number' if at in right else ''}{' data-sort=value' if at in by_value else ''}>"
+        f"{f'<button type=button>{text(column.name)}</button>' if sortable else text(column.name)}</th>"
+        for at, column in enumerate(columns)
+    )
+    body = "".join(f"<tr>{''.join(_cell(cell, at in right) for at, cell in enumerate(row))}</tr>" for row in rows)
+    caption = text(table.caption)
+    return (
+        f'<h3>{caption}</h3><div class="scroll" tabindex="0" role="region" aria-label="{caption}">'
+        f"<table><thead><tr>{heads}</tr></thead><tbody>{body}</tbody></table></div>"
+    )
+
+
+def _cell(cell: Cell, right: bool) -> str:
+    names = " ".join(filter(None, ("number" if right else "", cell.style)))
+    named = f' class="{names}"' if names else ""
+    value = f' data-value="{cell.value!r}"' if cell.value is not None else ""
+    return f"<td{named}{value}>{_linked(cell) if cell.style == 'rule' else text(cell.shown)}</td>"
+
+
+def _linked(cell: Cell) -> str:
+    """A rule's code and name, which lead to its page where that has an address."""
+    url = rule_url(cell.shown.split()[0])
+    return f'<a href="{text(url)}">{text(cell.shown)}</a>' if url else text(cell.shown)
+
+
+def _severity(finding: PricedFinding) -> Cell:
+    return Cell(finding.severity, SEVERITIES.index(finding.severity), finding.severity)
+
+
+#: A finding with what it costs and what would fix it.
+FINDING = (
+    Column("severity", _severity),
+    Column("rule", lambda one: f"{one.code} {one.slug}", style="rule"),
+    Column("key", lambda one: f"{one.field} = {one.value}"),
+    Column("what", "message"),
+    Column("costs a step", "step_seconds", seconds_text),
+    Column("instead", lambda one: "; ".join(f"{change_text(each)}: {saved_text(each)}" for each in one.suggestions)),
+)
+
+
+def _asset(name: str) -> str:
+    return resources.files("sizer.render").joinpath("assets", name).read_text(encoding="utf-8")
+
+
+@lru_cache(maxsize=1)
+def _library() -> str:
+    """Vega, Vega-Lite and their embedding as one script, out of the package that carries them."""
+    try:
+        from vl_convert import javascript_bundle
+    except ImportError:
+        raise InputError(
+            "a page's charts need vl-convert-python: pip install 'sizer[html]'", key="format", value="html"
+        ) from None
+    return javascript_bundle("window.vegaEmbed = vegaEmbed").replace("</script", "<\\/script").replace("<!--", "<\\!--")

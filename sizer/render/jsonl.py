@@ -1,0 +1,14 @@
+"""Measurements as JSON lines, with everything that is known of them: `sizer store import` reads these."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from sizer.documents.document import Document
+from sizer.render import Page
+
+
+def render(document: Document, page: Page) -> str:
+    answer: Any = document.answer
+    return "".join(json.dumps(one.row(), sort_keys=True) + "\n" for one in answer.measurements)
