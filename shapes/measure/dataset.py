@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from shapes.device import Device, load_device
+from shapes.device import Device
 from shapes.errors import InputError
 from shapes.files import make_folder, read_text, write_whole
 from shapes.frozen import frozen
@@ -63,7 +63,7 @@ class Dataset:
 
     @property
     def device(self) -> Device | None:
-        return _known(self.environment.device)
+        return self.environment.accelerator
 
 
 @frozen
@@ -113,17 +113,10 @@ def export_dataset(measurements: Iterable[Measurement], folder: Path) -> tuple[E
 
 def slug(environment: Environment) -> str:
     """A folder's name for an environment's device: h100-sxm, or what is printable of a name that is not known."""
-    known = _known(environment.device)
+    known = environment.accelerator
     if known is not None:
         return known.name
     return "-".join("".join(c if c.isascii() and c.isalnum() else " " for c in environment.device.lower()).split())
-
-
-def _known(name: str) -> Device | None:
-    try:
-        return load_device(name)
-    except InputError:
-        return None
 
 
 def _arrow() -> tuple[Any, Any]:
@@ -163,7 +156,7 @@ def _card(environment: Environment) -> str | None:
 
 
 def _sidecar(environment: Environment, rows: Sequence[Measurement]) -> dict[str, Any]:
-    known = _known(environment.device)
+    known = environment.accelerator
     clocks = {
         name: [one.clocks[name] for one in rows if isinstance(one.clocks.get(name), int | float)]
         for name in ("sm_mhz", "memory_mhz", "power_w", "power_limit_w", "temperature_c")
@@ -237,15 +230,8 @@ def _read(folder: Path) -> Dataset:
 
 def _environment(sidecar: Mapping[str, Any], where: str) -> Environment:
     try:
-        found = Environment(
-            device=str(sidecar["sku"]),
-            uuid=None,
-            driver=sidecar["driver"],
-            threads=sidecar["threads"],
-            versions=tuple(sorted((str(key), str(value)) for key, value in dict(sidecar["libraries"]).items())),
-            harness=int(sidecar["harness"]),
-            host=dict(sidecar["host"]),
-        )
+        own = {key: sidecar[key] for key in ("driver", "threads", "harness", "host")}
+        found = Environment.from_dict({**own, "device": sidecar["sku"], "versions": sidecar["libraries"]})
     except (KeyError, TypeError, ValueError) as error:
         raise InputError(
             f"expected SKU, driver, libraries, threads, harness and host ({error!r})", where=where
@@ -349,7 +335,7 @@ def _clock(one: Measurement, device: Device) -> float:
     clock, published = one.clocks.get("sm_mhz"), device.compute.clock_mhz
     if not isinstance(clock, int | float) or not published:
         return 1 + CLOCK_ROOM
-    return max(1.0, clock / published)
+    return min(1 + CLOCK_ROOM, max(1.0, clock / published))  # a row's own word for its clock is no proof of more
 
 
 def _above_bandwidth(one: Measurement, device: Device | None, control_s: float | None) -> str | None:

@@ -14,6 +14,8 @@ from functools import lru_cache
 from importlib import metadata
 from typing import Any
 
+from shapes.device import Device, load_device
+from shapes.errors import InputError
 from shapes.frozen import frozen
 from shapes.measure.backend import Backend
 
@@ -55,6 +57,15 @@ class Environment:
     def cpu(self) -> bool:
         """Whether the processor is the device measured, and not only its host."""
         return self.threads is not None
+
+    @property
+    def accelerator(self) -> Device | None:
+        """The shipped device of that name, if there is one; a name is never taken for a file's."""
+        if self.device.lower().endswith(".toml"):
+            return None
+        with contextlib.suppress(InputError):
+            return load_device(self.device)
+        return None
 
     @property
     def source(self) -> str:

@@ -143,18 +143,7 @@ class InProcess:
             late = deadline is not None and time.monotonic() >= deadline
             if late:
                 waiting.clear()
-            while waiting and len(open_) < settings.interleave:
-                if not claim(waiting[-1]):
-                    waiting.pop()
-                    continue
-                opened = self._open(waiting[-1], settings, unfinished or {}, alone=not open_)
-                if opened is None:  # no room with the others: try again when one has left
-                    break
-                waiting.pop()
-                if isinstance(opened, Measurement):
-                    yield opened
-                else:
-                    open_.append(opened)
+            yield from self._fill(waiting, open_, settings, unfinished or {}, claim)
             if not open_:
                 continue
             yield from self._round(open_, control, order)
@@ -165,6 +154,23 @@ class InProcess:
                     yield self._finish(prepared, reason)
             if late:
                 return
+
+    def _fill(
+        self, waiting: list[Job], open_: list[Prepared], settings: Settings, unfinished: Samples, claim: Claim
+    ) -> Iterator[Measurement]:
+        """Open the last of ``waiting`` while there is room; what cannot be opened is an outcome."""
+        while waiting and len(open_) < settings.interleave:
+            if not claim(waiting[-1]):
+                waiting.pop()
+                continue
+            opened = self._open(waiting[-1], settings, unfinished, alone=not open_)
+            if opened is None:  # no room with the others: try again when one has left
+                return
+            waiting.pop()
+            if isinstance(opened, Measurement):
+                yield opened
+            else:
+                open_.append(opened)
 
     def _ready_control(self, settings: Settings) -> Prepared:
         """The control shape, prepared once for sweeps of the same settings: a fleet's leases are many short ones."""

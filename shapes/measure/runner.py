@@ -85,9 +85,7 @@ def measure(
     start = time.monotonic()
     settings = settings or Settings()
     wanted = by_key(jobs)
-    found: dict[str, Measurement] = {}
-    if store is not None and not fresh:
-        found = _stored(wanted, store, executor, settings)
+    found = _stored(wanted, store, executor, settings) if store is not None and not fresh else {}
     reused = len(found)
     waiting = ordered([job for key, job in wanted.items() if key not in found], settings.seed)
     deadline = start + time_limit_s if time_limit_s is not None else None

@@ -82,16 +82,7 @@ def jobs_of_op(
     compiled: bool = False,
 ) -> list[Job]:
     """Jobs for every combination of ``sizes`` of ``op``; InputError names the size that is missing."""
-    if op not in OPS:
-        raise InputError(f"expected one of {', '.join(OPS)}", key="--op", value=op)
-    for size in OPS[op]:
-        if not sizes.get(size):
-            raise InputError(
-                f"expected a size, a list or first:last:step for --op {op}", key=f"--{size.replace('_', '-')}"
-            )
-    wanted = prod(len(sizes[size]) for size in OPS[op])
-    if wanted > MOST_JOBS:
-        raise InputError(f"expected at most {MOST_JOBS} combinations of sizes, found {wanted}", key="--op", value=op)
+    _refuse_sizes(op, sizes)
     train = phase != "forward"
     directions: list[Literal["forward", "dgrad"]] = ["forward", "dgrad"] if train else ["forward"]
     # dgrad's n is forward's k and so on: the sizes are the product's own, as given, whatever the phase.
@@ -128,6 +119,20 @@ def jobs_of_op(
         for work in works(dtype, *values)
         for kernel in kernels or ("",)
     ]
+
+
+def _refuse_sizes(op: str, sizes: Mapping[str, Sequence[int]]) -> None:
+    """InputError for an unknown ``op``, a size that it lacks, or too many combinations."""
+    if op not in OPS:
+        raise InputError(f"expected one of {', '.join(OPS)}", key="--op", value=op)
+    for size in OPS[op]:
+        if not sizes.get(size):
+            raise InputError(
+                f"expected a size, a list or first:last:step for --op {op}", key=f"--{size.replace('_', '-')}"
+            )
+    wanted = prod(len(sizes[size]) for size in OPS[op])
+    if wanted > MOST_JOBS:
+        raise InputError(f"expected at most {MOST_JOBS} combinations of sizes, found {wanted}", key="--op", value=op)
 
 
 def _layer(hidden: int, heads: int, kv_heads: int, width: int) -> ModelShape:

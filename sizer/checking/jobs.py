@@ -62,10 +62,7 @@ def elementwise_shape(operator: Elementwise, subject: Subject) -> MemoryBound | 
 
 def device_of(environment: Environment) -> Device | None:
     """The known accelerator behind an environment's device name, if there is one."""
-    try:
-        return load_device(environment.device)
-    except InputError:
-        return None
+    return environment.accelerator
 
 
 def device_at_hand(environment: Environment, named: str | Device | None) -> Device | None:
