@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from fit.cells import fit_cells
+from fit.grids import cells_of_array
 from fit.physics import around_cells
 
 from shapes.calibrate.data import Products
@@ -23,7 +24,7 @@ from shapes.operators.types import Gemm, GroupedGemm
 DATA = Path(__file__).parent / "data" / "products"
 NAN = float("nan")
 #: Two values of m, two of n, of which one pair was not measured; twice as slow as predicted at k 512, half at 2048.
-CELLS = Cells.of(
+CELLS = cells_of_array(
     np.array([33, 1024]),
     np.array([512, 4096]),
     (9.0, 11.0),

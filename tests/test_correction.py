@@ -8,12 +8,13 @@ import numpy as np
 import pytest
 from fit.correction import TAIL_TILES, Case, fitted
 from fit.gemm import first_guess
+from fit.grids import corners, waves_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shapes.calibrate.data import Products
 from shapes.cost.constants import FITTED, gemm_constants
-from shapes.cost.corrections import Correction, Grid, waves_of
+from shapes.cost.corrections import Correction, Grid
 from shapes.cost.gemm import aligned_seconds
 from shapes.device import load_device
 
@@ -24,7 +25,7 @@ GRID = Grid((-2.0, 0.0, 1.5, 3.0), (9.0, 11.0, 14.0), ((128, 256), (128, 128)), 
 @given(*[st.integers(1, 2**18)] * 3, st.integers(1, 512), st.integers(1, 200))
 def test_each_table_speaks_of_every_product_with_weight_one(m: int, n: int, k: int, batch: int, units: int) -> None:
     shape = [np.array([float(value)]) for value in (m, n, k, batch)]
-    index, weight = (np.array(part) for part in zip(*GRID.corners(*shape, units), strict=True))
+    index, weight = (np.array(part) for part in zip(*corners(GRID, *shape, units), strict=True))
     assert ((weight >= 0) & (weight <= 1)).all()
     tables = [weight[(index >= low) & (index < high)].sum() for low, high in ((0, 12), (12, 30), (30, 48))]
     np.testing.assert_allclose(tables, 1.0)
@@ -113,6 +114,6 @@ def test_even_knots_say_what_the_tables_say(device: str) -> None:
     for one in (constants, constants.small):
         assert one.correction is not None
         table, told = np.asarray(one.correction.log_factors), np.zeros_like(m)
-        for index, weight in one.correction.grid.corners(m, n, k, batch, one.units):
+        for index, weight in corners(one.correction.grid, m, n, k, batch, one.units):
             told += table[index] * weight
         assert np.allclose(one.correction.factor(m, n, k, batch, one.units), np.exp(told), rtol=1e-9)

@@ -21,7 +21,7 @@ from shapes.cost.alignment import LEADING, LEVELS, level, paid_tiles
 from shapes.cost.constants import CARRY, alignment_constants, collective_constants, gemm_constants
 from shapes.cost.error import Expected
 from shapes.cost.expected_errors import expected_errors
-from shapes.cost.gemm import aligned_seconds, cells_of
+from shapes.cost.gemm import ProductKernels, aligned_seconds
 from shapes.device import list_devices, load_device
 from shapes.errors import InputError
 from shapes.operators.types import Attention, Collective, Elementwise, Gemm, GroupedGemm, Layout
@@ -328,7 +328,7 @@ def test_padding_a_dimension_up_to_64_costs_at_most_the_work_it_adds(
     device: str, layout: Layout, axis: int, blocks: list[int], missing: int
 ) -> None:
     dims = [64 * block for block in blocks]
-    cells = cells_of(gemm_constants(load_device(device), "bf16")[0], layout)
+    cells = ProductKernels.of(load_device(device), "bf16", layout, None, 2).cells
     # A size of the tables is priced by what it took itself, which nobody knows of the size beside it.
     assume(cells is None or not cells.hit(*(np.array([size]) for size in (*dims, 1))).size)
     padded = float(predict_gemm(device, *dims, layout=layout))

@@ -16,12 +16,13 @@ from numpy.typing import NDArray
 from scipy import sparse
 from scipy.sparse.linalg import spsolve
 
+from fit.grids import cells_of_array
 from fit.physics import LARGEST_K, TILES, TOLERANCE
 from shapes.calibrate.data import Products
 from shapes.cost.bounds import Limits
 from shapes.cost.constants import GemmConstants
 from shapes.cost.corrections import LAYOUT, LEAST_K, STEP_K, UNIT, Cells, sides
-from shapes.cost.gemm import bounded_seconds
+from shapes.cost.gemm import ProductKernels, bounded_seconds
 
 Array = NDArray[np.float64]
 Integers = NDArray[np.int64]
@@ -103,8 +104,8 @@ def fit_cells(
     bare = replace(constants, cells=None)
 
     def seconds(dims: Integers) -> Array:
-        m, n, k, batch = dims
-        return bounded_seconds((m, n, k, batch), 2, 2, LAYOUT, bare, limits)
+        # Cells speak of aligned products alone.
+        return bounded_seconds(dims, ProductKernels(2, 2, LAYOUT, bare, None, limits))
 
     seen = seen[(seen.k >= LEAST_K) & (seen.k % STEP_K == 0)]
     m, n, k = (np.asarray(getattr(seen, axis)).astype(np.int64) for axis in "mnk")
@@ -116,7 +117,7 @@ def fit_cells(
     entries = _bound(_design(index, k, len(measured)), off, around, progress)
     entries = _released(np.round(entries / UNIT) * UNIT, around, progress)
     entries[~measured] = np.nan
-    return Cells.of(own_m, own_n, LOG2_K, entries.reshape(len(own_m), -1))
+    return cells_of_array(own_m, own_n, LOG2_K, entries.reshape(len(own_m), -1))
 
 
 def _design(index: Integers, k: Integers, cells: int) -> sparse.csr_matrix:

@@ -14,9 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csc_matrix, csr_matrix, vstack
 
+from fit.grids import corners, reference_waves
 from shapes.calibrate.data import Products, held_out
 from shapes.cost.constants import GemmConstants
-from shapes.cost.corrections import Correction, Grid, reference_waves
+from shapes.cost.corrections import Correction, Grid
 from shapes.cost.gemm import CHUNK, aligned_seconds, large_share, uncorrected_seconds
 
 Array = NDArray[np.float64]
@@ -116,7 +117,7 @@ class Case:
         share, rows = large_share(*dims), np.arange(len(dims[0]))
         cells: list[tuple[Array, Array, Array]] = []
         for grid, part, start in ((grids[0], share, 0), (grids[1], 1 - share, grids[0].size)):
-            for index, weight in grid.corners(*dims, np.ones_like(dims[0]), self.constants.units):
+            for index, weight in corners(grid, *dims, np.ones_like(dims[0]), self.constants.units):
                 cells.append((weight * part, rows, index + start))
         data, row, column = (np.concatenate(parts) for parts in zip(*cells, strict=True))
         return csr_matrix((data, (row, column)), shape=(len(rows), grids[0].size + grids[1].size))

@@ -10,12 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shapes.columns import spread
-from shapes.cost.bounds import Limits
-from shapes.cost.constants import alignment_constants, collective_constants, gemm_constants, number
+from shapes.cost.constants import collective_constants, gemm_constants, number
 from shapes.cost.fused_attention import attention_times, constants_of, phase_of, work_of
 from shapes.cost.gemm import CHUNK, gemm_seconds
 from shapes.cost.moving import cached_attention_parts, collective_parts, elementwise_parts
-from shapes.cost.predict import group_key, per_group, product_times, run_for
+from shapes.cost.predict import Alike, alike, per_group, run_for
 from shapes.device import Device
 from shapes.dtypes import BYTES
 from shapes.errors import InputError
@@ -28,18 +27,18 @@ Array = NDArray[np.float64]
 def seconds_of(operators: Sequence[Operator], device: Device) -> list[Any]:
     """Predicted seconds of one run of each operator: a column where sizes are. InputError as of `predict_many`."""
     found: list[Any] = [None] * len(operators)
-    groups: dict[tuple[Any, ...], dict[tuple[Any, ...], list[int]]] = {}
+    groups: dict[tuple[Alike, float], dict[tuple[Any, ...], list[int]]] = {}
     for place, operator in enumerate(operators):
         if isinstance(operator, Product):
             # The fullest group's longer reduction outlasts the others, in wgrad.
             load = 1.0 if isinstance(operator, Gemm) or operator.ragged == "m" else operator.load
-            equal = groups.setdefault((*group_key(operator, device), load), {})
+            equal = groups.setdefault((alike(operator, device), load), {})
             equal.setdefault(per_group(operator), []).append(place)
         else:
             found[place] = _alone(operator, device)
     for key, equal in groups.items():
         packs, sizes = zip(*(spread(*one) for one in equal), strict=True)
-        seconds = _products(np.concatenate(sizes, axis=1), key, device)
+        seconds = _products(np.concatenate(sizes, axis=1), *key, device)
         ends = np.cumsum([one.shape[1] for one in sizes])
         for places, pack, own in zip(equal.values(), packs, np.split(seconds, ends[:-1]), strict=True):
             for place in places:
@@ -47,26 +46,18 @@ def seconds_of(operators: Sequence[Operator], device: Device) -> list[Any]:
     return found
 
 
-def _products(sizes: NDArray[np.int64], key: tuple[Any, ...], device: Device) -> Array:
-    """Seconds of products that share what ``key`` says (`group_key`, and the fullest group's load)."""
-    grouped, dtype, out, layout, recipe, pads, load = key
-    constants, _ = gemm_constants(device, dtype, recipe)
-    compute: Any = 0.0
-    if not pads and load == 1.0:
-        if grouped:
-            constants = replace(constants, cells=None)
-        kernels, limits = alignment_constants(device, dtype), Limits.of(device, dtype)
-        seconds = gemm_seconds(sizes, BYTES[dtype], out, layout, constants, kernels, limits)
+def _products(sizes: NDArray[np.int64], shared: Alike, load: float, device: Device) -> Array:
+    """Seconds of products that are ``shared`` alike; ``load``: the fullest group's."""
+    by, compute = shared.kernels(device), np.zeros(1)
+    if not shared.pads and load == 1.0:
+        seconds = gemm_seconds(sizes, by)
     else:
         starts = range(0, sizes.shape[1], CHUNK)
-        times = [
-            product_times(sizes[:, start : start + CHUNK], dtype, out, layout, recipe, device, pads, grouped)[0]
-            for start in starts
-        ]
+        times = [shared.times(sizes[:, start : start + CHUNK], device) for start in starts]
         seconds, compute = (np.concatenate([getattr(one, name) for one in times]) for name in ("seconds", "compute_s"))
-    if grouped:
+    if shared.grouped:
         slower = number(device, "grouped", "slowdown")
-        seconds = seconds + (seconds - constants.launch_s) * (slower - 1) + (load - 1) / sizes[3] * compute
+        seconds = seconds + (seconds - by.constants.launch_s) * (slower - 1) + (load - 1) / sizes[3] * compute
     return seconds
 
 

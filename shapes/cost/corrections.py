@@ -14,9 +14,8 @@ by them (reports/fit/cells.py).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from functools import lru_cache
-from itertools import product
 from typing import Any
 
 import numpy as np
@@ -60,25 +59,6 @@ class Grid:
     def size(self) -> int:
         """Entries of all tables."""
         return sum(int(np.prod(shape)) for shape in self.shapes)
-
-    def corners(self, m: Array, n: Array, k: Array, batch: Array, units: int) -> Iterator[tuple[Indices, Array]]:
-        """The entries that speak of each product, as (index among all, weight) pairs of arrays."""
-        log2_k = np.log2(k)
-        along_k = sides(log2_k, self.log2_k)
-        waves = reference_waves(m, n, batch, units)
-        for (i, u), (j, v) in product(sides(np.log2(waves), self.log2_waves), along_k):
-            yield i * len(self.log2_k) + j, u * v
-        if not self.tail_tiles:
-            return
-        along_k = sides(log2_k, self.tail_log2_k)
-        start = len(self.log2_waves) * len(self.log2_k)
-        for tile in self.tail_tiles:
-            waves = waves_of(tile, m, n, batch, units)
-            whole = np.ceil(waves)
-            layer = np.minimum(whole, self.tail_waves).astype(np.intp) - 1
-            for (i, u), (j, v) in product(sides(whole - waves, self.tail_idle), along_k):
-                yield start + (layer * len(self.tail_idle) + i) * len(self.tail_log2_k) + j, u * v
-            start += self.tail_waves * len(self.tail_idle) * len(self.tail_log2_k)
 
 
 @frozen
@@ -197,17 +177,6 @@ def _even(values: Array, first: float, step: float, knots: int) -> tuple[Indices
     return index, place - index
 
 
-def waves_of(tile: tuple[int, int], m: Array, n: Array, batch: Array, units: int) -> Array:
-    """How many waves of ``tile`` a product is on ``units`` units; below 1: units without a tile."""
-    waves: Array = np.ceil(m / tile[0]) * np.ceil(n / tile[1]) * batch / units
-    return waves
-
-
-def reference_waves(m: Array, n: Array, batch: Array, units: int) -> Array:
-    """Waves of REFERENCE_TILE."""
-    return waves_of(REFERENCE_TILE, m, n, batch, units)
-
-
 def sides(values: Array, knots: tuple[float, ...]) -> tuple[tuple[Indices, Array], tuple[Indices, Array]]:
     """The knots below and above each value with their weights, clipped to the ends."""
     grid = np.asarray(knots)
@@ -254,15 +223,6 @@ class Cells:
         """From the ``cells`` table of a device file."""
         m, n = (tuple(int(value) for value in table[axis]) for axis in "mn")
         return cls(m, n, tuple(float(knot) for knot in table["log2_k"]), str(table["log_factor"]))
-
-    @classmethod
-    def of(cls, m: Integers, n: Integers, log2_k: tuple[float, ...], log_factor: Array) -> Cells:
-        """From an array by m, n and knot; NaN where nothing was measured."""
-        lines = (
-            " ".join("-" if np.isnan(one) else str(round(one / UNIT)) for one in row.ravel().tolist()) + "\n"
-            for row in log_factor
-        )
-        return cls(tuple(m.tolist()), tuple(n.tolist()), log2_k, "".join(lines))
 
     def table(self) -> dict[str, Any]:
         """What `from_table` reads."""

@@ -139,25 +139,46 @@ def aligned_seconds(m: Array, n: Array, k: Array, batch: Array, size: float, out
     return seconds
 
 
-def cells_of(constants: GemmConstants, layout: Layout) -> Cells | None:
-    """The cells that speak of products in this layout."""
-    return constants.cells if layout == LAYOUT else None
+@frozen
+class ProductKernels:
+    """What runs products of one element type and layout: bytes an element of the operands and of C, and constants."""
+
+    size: int
+    out: int
+    layout: Layout
+    constants: GemmConstants
+    alignment: AlignmentConstants
+    limits: Limits
+
+    @classmethod
+    def of(
+        cls, device: Device, dtype: str, layout: Layout, recipe: str | None, out: int, grouped: bool = False
+    ) -> ProductKernels:
+        """``grouped``: kernels of grouped products are not those of the tables' cells."""
+        constants, _ = gemm_constants(device, dtype, recipe)
+        if grouped:
+            constants = replace(constants, cells=None)
+        return cls(BYTES[dtype], out, layout, constants, alignment_constants(device, dtype), Limits.of(device, dtype))
+
+    @property
+    def cells(self) -> Cells | None:
+        """The cells that speak of products in this layout."""
+        return self.constants.cells if self.layout == LAYOUT else None
 
 
-def bounded_seconds(
-    shape: tuple[Integers, Integers, Integers, Integers],
-    size: float,
-    out: float,
-    layout: Layout,
-    c: GemmConstants,
-    limits: Limits,
-) -> Array:
-    """`aligned_seconds` of products (m, n, k, batch) with what their cells add, never below what is possible."""
-    m, n, k, batch = (array.astype(float) for array in shape)
-    seconds, cells = aligned_seconds(m, n, k, batch, size, out, c), cells_of(c, layout)
-    if cells is not None:
-        seconds = cells.corrected(seconds, *shape)
-    return np.maximum(seconds, least_seconds(m, n, k, batch, size, out, limits))
+def bounded_seconds(sizes: Integers, by: ProductKernels) -> Array:
+    """`aligned_seconds` of products (m, n, k and batch: rows) with what their cells add, never below the possible."""
+    m, n, k, batch = sizes.astype(float)
+    seconds = aligned_seconds(m, n, k, batch, by.size, by.out, by.constants)
+    if by.cells is not None:
+        seconds = by.cells.corrected(seconds, *sizes)
+    return np.maximum(seconds, least_seconds(m, n, k, batch, by.size, by.out, by.limits))
+
+
+def _misaligned(sizes: Integers, aligned: Array, by: ProductKernels) -> tuple[Array, Array, Array]:
+    m, n, k, batch = sizes
+    elements, launch_s = (by.size, by.size, by.out), by.constants.launch_s
+    return misaligned_seconds((m, n, k, batch), elements, by.layout, aligned, launch_s, by.alignment)
 
 
 @frozen
@@ -174,43 +195,20 @@ class GemmTimes:
     alignment: tuple[Array, Array, Array]
 
 
-def gemm_times(
-    m: Integers,
-    n: Integers,
-    k: Integers,
-    batch: Integers,
-    size: int,
-    out: int,
-    layout: Layout,
-    constants: GemmConstants,
-    alignment: AlignmentConstants,
-    limits: Limits,
-) -> GemmTimes:
+def gemm_times(sizes: Integers, by: ProductKernels) -> GemmTimes:
     """As `aligned_seconds` with misalignment, keeping the tile chosen and what bounds it."""
-    fm, fn, fk, fb = (array.astype(float) for array in (m, n, k, batch))
-    aligned = bounded_seconds((m, n, k, batch), size, out, layout, constants, limits)
-    choice = _choice(fm, fn, fk, fb, size, out, constants)
+    m, n, k, batch = sizes.astype(float)
+    aligned, constants = bounded_seconds(sizes, by), by.constants
+    choice = _choice(m, n, k, batch, by.size, by.out, constants)
     if constants.small is not None:
-        small = large_share(fm, fn, fk) < 0.5
-        choice = np.where(small, _choice(fm, fn, fk, fb, size, out, constants.small), choice)
+        small = large_share(m, n, k) < 0.5
+        choice = np.where(small, _choice(m, n, k, batch, by.size, by.out, constants.small), choice)
     compute, memory, tile, tiles, waves = choice
-    a, b, c = misaligned_seconds((m, n, k, batch), (size, size, out), layout, aligned, constants.launch_s, alignment)
+    a, b, c = _misaligned(sizes, aligned, by)
     return GemmTimes(aligned + a + b + c, aligned, compute, memory, tile.astype(np.int64), tiles, waves, (a, b, c))
 
 
-def padded_times(
-    times: GemmTimes,
-    m: Integers,
-    n: Integers,
-    k: Integers,
-    batch: Integers,
-    size: int,
-    out: int,
-    layout: Layout,
-    constants: GemmConstants,
-    alignment: AlignmentConstants,
-    limits: Limits,
-) -> GemmTimes:
+def padded_times(times: GemmTimes, sizes: Integers, by: ProductKernels) -> GemmTimes:
     """``times`` where misaligned operands may be copied to padded ones first, as torch.compile does where it is faster.
 
     All three dimensions grow to 16 bytes' worth (torch._inductor.fx_passes.pad_mm); A and B are read and written where
@@ -220,19 +218,19 @@ def padded_times(
     off = np.flatnonzero(in_a + in_b > 0)
     if not off.size:
         return times
-    before = m[off], n[off], k[off]
-    step = PADDED_BYTES // size
-    (pm, pn, pk), many = (-(-dim // step) * step for dim in before), batch[off]
-    ahead = gemm_times(pm, pn, pk, many, size, out, layout, constants, alignment, limits).seconds
+    *before, many = sizes[:, off]
+    step, constants = PADDED_BYTES // by.size, by.constants
+    pm, pn, pk = (-(-dim // step) * step for dim in before)
+    ahead = gemm_times(np.array([pm, pn, pk, many]), by).seconds
     skinny = constants.small or constants
     for (rows, columns), (more, wider) in (((before[0], before[2]), (pm, pk)), ((before[2], before[1]), (pk, pn))):
-        moved = size * many * (rows * columns + more * wider)
+        moved = by.size * many * (rows * columns + more * wider)
         ahead += np.where(
             (rows < more) | (columns < wider), constants.launch_s + moved / skinny.bandwidth_bytes_per_s, 0
         )
     excess = (in_a + in_b + in_c)[off]
     share = np.clip((ahead - (times.seconds[off] - excess)) / excess, 0.0, 1.0)
-    kept: Array = np.ones(m.size)
+    kept: Array = np.ones(sizes.shape[1])
     kept[off] = share
     seconds = times.seconds.copy()
     seconds[off] -= (1 - share) * excess
@@ -270,9 +268,7 @@ def predict_gemm(
     if layout not in ("tn", "nn", "nt", "tt"):
         raise InputError("expected one of tn, nn, nt, tt", key="layout", value=layout)
     target = load_device(device)
-    constants, _ = gemm_constants(target, dtype, recipe)
-    alignment, size = alignment_constants(target, dtype), BYTES[dtype]
-    out, limits = output_bytes(dtype), Limits.of(target, dtype)
+    by = ProductKernels.of(target, dtype, layout, recipe, output_bytes(dtype))
     named = zip(("m", "n", "k", "batch"), (m, n, k, batch), strict=True)
     dimensions = [_dimension(value, key) for key, value in named]
     try:
@@ -281,24 +277,16 @@ def predict_gemm(
         shapes = " and ".join(str(array.shape) for array in dimensions)
         raise InputError(f"expected arrays that broadcast, found shapes {shapes}", key="m, n, k, batch") from None
     sizes = np.array([array.ravel() for array in arrays])
-    return gemm_seconds(sizes, size, out, layout, constants, alignment, limits).reshape(arrays[0].shape)
+    return gemm_seconds(sizes, by).reshape(arrays[0].shape)
 
 
-def gemm_seconds(
-    sizes: Integers,
-    size: int,
-    out: int,
-    layout: Layout,
-    constants: GemmConstants,
-    alignment: AlignmentConstants,
-    limits: Limits,
-) -> Array:
+def gemm_seconds(sizes: Integers, by: ProductKernels) -> Array:
     """The seconds of `gemm_times` alone, of products whose m, n, k and batch are the rows of ``sizes``."""
     seconds = np.empty(sizes.shape[1])
     for start in range(0, seconds.size, CHUNK):
-        m, n, k, batch = shape = tuple(sizes[:, start : start + CHUNK])
-        aligned = bounded_seconds((m, n, k, batch), size, out, layout, constants, limits)
-        a, b, c = misaligned_seconds(shape, (size, size, out), layout, aligned, constants.launch_s, alignment)
+        chunk = sizes[:, start : start + CHUNK]
+        aligned = bounded_seconds(chunk, by)
+        a, b, c = _misaligned(chunk, aligned, by)
         seconds[start : start + CHUNK] = aligned + a + b + c
     return seconds
 

@@ -7,10 +7,9 @@ from dataclasses import replace
 import numpy as np
 
 from shapes.cost.alignment import LEADING, LEVELS, OPERANDS, AlignmentConstants, level
-from shapes.cost.bounds import Limits, overlapped
+from shapes.cost.bounds import overlapped
 from shapes.cost.constants import (
     GemmConstants,
-    alignment_constants,
     collective_constants,
     gemm_constants,
     moving_constants,
@@ -20,8 +19,6 @@ from shapes.cost.gemm import (
     LARGE,
     GemmTimes,
     bounded_seconds,
-    cells_of,
-    output_bytes,
     tile_load,
     uncorrected_seconds,
 )
@@ -33,7 +30,7 @@ from shapes.cost.moving import (
     elementwise_parts,
     link_bytes_per_s,
 )
-from shapes.cost.predict import Cost, Term, per_group, predict, product_times, run_for, sizes_of
+from shapes.cost.predict import Cost, Term, alike, per_group, predict, run_for, sizes_of
 from shapes.device import Device, load_device
 from shapes.dtypes import BYTES
 from shapes.kernels import load_kernel
@@ -73,35 +70,28 @@ def cached_attention_terms(operator: CachedAttention, cost: Cost, device: Device
 
 
 def product_terms(operator: Product, cost: Cost, device: Device) -> tuple[Term, ...]:
-    out = output_bytes(operator.dtype, getattr(operator, "out_dtype", None))
-    how = (sizes_of([operator]), operator.dtype, out, operator.layout, operator.recipe, device)
-    grouped = isinstance(operator, GroupedGemm)
-    times, _ = product_times(*how, getattr(operator, "pads", False), grouped)
-    unpadded, _ = product_times(*how, grouped=grouped)
-    served = _served_by(alignment_constants(device, operator.dtype), times, unpadded)
-    constants, _ = gemm_constants(device, operator.dtype, operator.recipe)
+    shared = alike(operator, device)
+    shape, by = sizes_of([operator]), shared.kernels(device)
+    times, unpadded = (one.times(shape, device) for one in (shared, shared._replace(pads=False)))
+    served = _served_by(by.alignment, times, unpadded)
     m, n, k, batch = per_group(operator)
-    size = BYTES[operator.dtype]
-    parts = _closed_form(times, constants, (m, n, k, batch), size, out)
+    parts = _closed_form(times, by.constants, (m, n, k, batch), by.size, by.out)
     closed, aligned = sum(part.seconds for part in parts), float(times.aligned_s[0])
-    dimensions = np.array([m, n, k], dtype=np.int64)
-    shape = (dimensions[:1], dimensions[1:2], dimensions[2:], np.array([batch]))
-    cells = None if grouped else cells_of(constants, operator.layout)
     chosen = aligned
-    if cells is not None and cells.hit(*shape).size:
-        bare, limits = replace(constants, cells=None), Limits.of(device, operator.dtype)
-        chosen = float(bounded_seconds(shape, size, out, operator.layout, bare, limits)[0])
+    if by.cells is not None and by.cells.hit(*shape).size:
+        bare = replace(by, constants=replace(by.constants, cells=None))
+        chosen = float(bounded_seconds(shape, bare)[0])
     factor = f"measured products of these waves, tails and this k take x{chosen / closed:.3f} of the above"
     parts.append(Term("kernel choice", chosen - closed, factor))
     if chosen != aligned:
         factor = f"measured products of m = {m}, n = {n} take x{aligned / chosen:.3f} of what others of their waves do"
         parts.append(Term("kernel choice for m and n", aligned - chosen, factor))
-    sizes = (size, size, out)
+    elements = (by.size, by.size, by.out)
     for which, name, bytes_each, (_, seconds) in zip(
-        LEADING[operator.layout], OPERANDS, sizes, cost.alignment_s, strict=True
+        LEADING[operator.layout], OPERANDS, elements, cost.alignment_s, strict=True
     ):
-        aligned = LEVELS[int(level(dimensions[which : which + 1], bytes_each)[0])]
-        leading = f"{'mnk'[which]} = {dimensions[which]}"
+        aligned = LEVELS[int(level(shape[which], bytes_each)[0])]
+        leading = f"{'mnk'[which]} = {shape[which, 0]}"
         more = " or more" if aligned == LEVELS[-1] else ""
         why = f"leading dimension {leading} is a multiple of {aligned}{more} bytes"
         if seconds > 0:

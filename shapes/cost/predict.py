@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from shapes.cost.alignment import operand_classes
-from shapes.cost.bounds import Limits
 from shapes.cost.constants import (
     Origin,
-    alignment_constants,
     collective_constants,
     gemm_constants,
     moving_constants,
@@ -21,7 +18,7 @@ from shapes.cost.constants import (
 )
 from shapes.cost.error import P95_OVER_MEAN, TIERS, expected, gemm_regimes, grouped_regime
 from shapes.cost.fused_attention import QUERIES, attention_times, constants_of, phase_of, work_of
-from shapes.cost.gemm import GemmTimes, cells_of, gemm_times, output_bytes, padded_times
+from shapes.cost.gemm import GemmTimes, ProductKernels, gemm_times, output_bytes, padded_times
 from shapes.cost.moving import DECODE_ERROR, cached_attention_parts, collective_parts, elementwise_parts
 from shapes.device import Device, load_device
 from shapes.dtypes import BYTES
@@ -127,7 +124,7 @@ def _by_group(
 def product_costs(products: Sequence[Product], device: Device) -> list[Cost]:
     """Costs of matrix products."""
     return _by_group(
-        products, lambda product: group_key(product, device), lambda alike, key: _products(alike, key, device)
+        products, lambda product: alike(product, device), lambda own, shared: _products(own, shared, device)
     )
 
 
@@ -137,21 +134,32 @@ def _dtype(operator: Operator, device: Device) -> str:
     return operator.dtype
 
 
-def group_key(operator: Product, device: Device) -> tuple[Any, ...]:
-    """What products share that are priced in one go: grouped, dtype, bytes of C, layout, recipe, padded.
+class Alike(NamedTuple):
+    """What products share that are priced in one go; ``out``: bytes an element of C, ``pads``: may be padded."""
 
-    InputError: a dtype the device lacks.
-    """
+    grouped: bool
+    dtype: str
+    out: int
+    layout: Layout
+    recipe: str | None
+    pads: bool
+
+    def kernels(self, device: Device) -> ProductKernels:
+        return ProductKernels.of(device, self.dtype, self.layout, self.recipe, self.out, self.grouped)
+
+    def times(self, sizes: NDArray[np.int64], device: Device) -> GemmTimes:
+        """Times of products of these ``sizes``; of grouped ones, of each group's."""
+        by = self.kernels(device)
+        times = gemm_times(sizes, by)
+        return padded_times(times, sizes, by) if self.pads else times
+
+
+def alike(operator: Product, device: Device) -> Alike:
+    """What the operator has to share with others; InputError: a dtype the device lacks."""
     dtype = _dtype(operator, device)
-    out = output_bytes(operator.dtype, getattr(operator, "out_dtype", None))
-    return (
-        operator.kind == "grouped_gemm",
-        dtype,
-        out,
-        operator.layout,
-        operator.recipe,
-        getattr(operator, "pads", False),
-    )
+    out = output_bytes(dtype, getattr(operator, "out_dtype", None))
+    grouped, pads = operator.kind == "grouped_gemm", getattr(operator, "pads", False)
+    return Alike(grouped, dtype, out, operator.layout, operator.recipe, pads)
 
 
 def per_group(operator: Product) -> tuple[int, int, int, int]:
@@ -171,40 +179,15 @@ def sizes_of(products: Iterable[Product]) -> NDArray[np.int64]:
     return np.array([per_group(product) for product in products], dtype=np.int64).T
 
 
-def product_times(
-    sizes: NDArray[np.int64],
-    dtype: str,
-    out: int,
-    layout: Layout,
-    recipe: str | None,
-    device: Device,
-    pads: bool = False,
-    grouped: bool = False,
-) -> tuple[GemmTimes, Origin]:
-    """Times of products of these ``sizes`` that share dtype, layout, recipe and whether they may be padded.
-
-    ``grouped``: of each group's, whose kernels are not those of the tables' cells.
-    """
-    constants, origin = gemm_constants(device, dtype, recipe)
-    if grouped:
-        constants = replace(constants, cells=None)
-    m, n, k, batch = sizes
-    how = (BYTES[dtype], out, layout, constants, alignment_constants(device, dtype), Limits.of(device, dtype))
-    times = gemm_times(m, n, k, batch, *how)
-    if pads:
-        times = padded_times(times, m, n, k, batch, *how)
-    return times, origin
-
-
 #: Seconds of misalignment by operand of a product that has none.
 ALIGNED = (("A", 0.0), ("B", 0.0), ("C", 0.0))
 
 
-def _products(products: Sequence[Product], key: tuple[Any, ...], device: Device) -> list[Cost]:
-    grouped, dtype, out, layout, recipe, pads = key
+def _products(products: Sequence[Product], shared: Alike, device: Device) -> list[Cost]:
+    grouped, dtype, out, layout, recipe, _ = shared
     m, n, k, batch = sizes = sizes_of(products)
-    times, origin = product_times(sizes, dtype, out, layout, recipe, device, pads, grouped)
-    constants, _ = gemm_constants(device, dtype, recipe)
+    times, by = shared.times(sizes, device), shared.kernels(device)
+    constants, origin = by.constants, gemm_constants(device, dtype, recipe)[1]
     slower = number(device, "grouped", "slowdown") if grouped else 1.0
     source = origin.source(device)
     in_a, in_b, in_c = times.alignment
@@ -212,11 +195,9 @@ def _products(products: Sequence[Product], key: tuple[Any, ...], device: Device)
     if grouped:
         skew = np.array([_skew(product) for product in products])
         seconds = seconds + (seconds - constants.launch_s) * (slower - 1) + skew * times.compute_s
-    of_a, of_b, _ = operand_classes(m, n, k, (BYTES[dtype], BYTES[dtype], out), layout)
-    kernels = alignment_constants(device, dtype)
-    cells = None if grouped else cells_of(constants, layout)
-    hit = np.empty(0, np.intp) if cells is None else cells.hit(m, n, k, batch)
-    regimes = gemm_regimes(np.minimum(np.minimum(m, n), k), np.minimum(of_a, of_b), kernels, hit)
+    of_a, of_b, _ = operand_classes(m, n, k, (by.size, by.size, out), layout)
+    hit = np.empty(0, np.intp) if by.cells is None else by.cells.hit(m, n, k, batch)
+    regimes = gemm_regimes(np.minimum(np.minimum(m, n), k), np.minimum(of_a, of_b), by.alignment, hit)
     if grouped:
         regimes = [grouped_regime(regime) for regime in regimes]
     of_regime = {regime: expected(device, origin, regime, dtype) for regime in dict.fromkeys(regimes)}
