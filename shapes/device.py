@@ -9,7 +9,6 @@ import os
 import re
 import tomllib
 from collections.abc import Callable, Mapping
-from dataclasses import fields
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ from typing import Any
 from shapes.dtypes import BYTES, dtype_bytes
 from shapes.errors import InputError
 from shapes.frozen import frozen
+from shapes.json_form import plain
 from shapes.toml_table import Table, load, names, nearest, shipped
 
 #: What is spoken of where no device is named.
@@ -135,15 +135,22 @@ class Device:
 
     def to_dict(self) -> dict[str, Any]:
         """The device file's content as plain dicts and lists: `device_from_mapping` turns it back."""
-        data: dict[str, Any] = {
-            field.name: _plain(getattr(self, field.name)) for field in fields(self) if field.name != "origin"
-        }
+        data: dict[str, Any] = _without_none(plain(self))
+        del data["origin"]
         data["error"] = data.pop("errors")
         documents: dict[str, list[str]] = {}
         for key, document in self.sources.items():
             documents.setdefault(document, []).append(key)
         data["sources"] = [{"document": document, "fields": keys} for document, keys in documents.items()]
-        return {key: value for key, value in data.items() if value is not None}
+        return data
+
+
+def _without_none(table: dict[str, Any]) -> dict[str, Any]:
+    return {
+        key: _without_none(value) if isinstance(value, dict) else value
+        for key, value in table.items()
+        if value is not None
+    }
 
 
 def list_devices() -> tuple[str, ...]:
@@ -216,15 +223,6 @@ def _check_dtypes_agree(device: Device) -> None:
                 key=f"alignment_bytes.{dtype}",
                 value=size,
             )
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, (Compute, Memory, Link)):
-        plain = {field.name: _plain(getattr(value, field.name)) for field in fields(value)}
-        return {key: item for key, item in plain.items() if item is not None}
-    if isinstance(value, Mapping):
-        return {key: _plain(item) for key, item in value.items()}
-    return [_plain(item) for item in value] if isinstance(value, tuple) else value
 
 
 def _normalise(name: str) -> str:

@@ -99,20 +99,8 @@ class AttentionConstants:
 
 
 #: Keys of one set in a constants file: single numbers, and tables by head dimension.
-NUMBERS = (
-    "bandwidth_bytes_per_s",
-    "copy_bytes_per_s",
-    "launch_s",
-    "quantization",
-    "overlap",
-    "throttle",
-    "throttle_s",
-    "throttle_width",
-    "partial",
-    "uneven",
-    "cache_bytes_per_s",
-)
-TABLES = ("flops_per_s", "prologue_keys", "deterministic")
+NUMBERS = tuple(field.name for field in fields(AttentionConstants) if field.type == "float")
+TABLES = tuple(field.name for field in fields(AttentionConstants) if field.type == "ByBucket")
 
 
 def _by_bucket(table: Mapping[str, Any]) -> ByBucket:

@@ -22,7 +22,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import chain
-from typing import Any, Literal
+from typing import Any
 
 from shapes.dtypes import QUANTISED
 from shapes.errors import InputError
@@ -141,17 +141,9 @@ def linear_operators(
 
     Of a frozen layer there is no wgrad, unless this one ``trains``; its adapters are products of their own.
     """
-    own = linear.on_shard(workload.t)
-    out, inner = own.out_features, own.in_features
     dtype = linear.dtype or workload.dtype
     out_dtype = "bf16" if dtype in QUANTISED else None
-    products: list[tuple[Phase, int, int, int, int]] = [("forward", tokens, out, inner, count * forwards)]
-    if workload.train:
-        if linear.grad_input:
-            products.append(("dgrad", tokens, inner, out, count))
-        if trains or layers_train(workload):
-            products.append(("wgrad", out, inner, tokens, count))
-    for phase, m, n, k, times in products:
+    for phase, m, n, k, times in _three(linear, tokens, workload, count, forwards, trains):
         yield Gemm(
             name=name or linear.name,
             phase=phase,
@@ -174,6 +166,19 @@ def linear_operators(
             trains=True,
             name=(name or linear.name) + adapter.name[len(linear.name) :],
         )
+
+
+def _three(
+    linear: Linear, tokens: int, workload: Workload, count: int, forwards: int, trains: bool = False
+) -> Iterator[tuple[Phase, int, int, int, int]]:
+    """(phase, m, n, k, times) of the products of ``tokens`` rows on one tensor-parallel shard."""
+    own = linear.on_shard(workload.t)
+    out, inner = own.out_features, own.in_features
+    yield "forward", tokens, out, inner, count * forwards
+    if workload.train and linear.grad_input:
+        yield "dgrad", tokens, inner, out, count
+    if workload.train and (trains or layers_train(workload)):
+        yield "wgrad", out, inner, tokens, count
 
 
 def _layers(model: ModelShape, workload: Workload) -> Iterator[Operator]:
@@ -332,16 +337,7 @@ def expert_operators(
     groups, routed = moe.experts // workload.e, tokens * moe.top_k
     groups = min(groups, routed) if workload.decode else groups
     for linear in moe.expert_linears(hidden, fused=workload.fused_gate_up):
-        own = linear.on_shard(workload.t)
-        out, inner = own.out_features, own.in_features
-        products: list[tuple[Phase, int, int, int, Literal["m", "k"], int]] = [
-            ("forward", routed, out, inner, "m", count * forwards)
-        ]
-        if workload.train:
-            products.append(("dgrad", routed, inner, out, "m", count))
-            if layers_train(workload):
-                products.append(("wgrad", out, inner, routed, "k", count))
-        for phase, m, n, k, ragged, times in products:
+        for phase, m, n, k, times in _three(linear, routed, workload, count, forwards):
             yield GroupedGemm(
                 name=prefix + linear.name,
                 phase=phase,
@@ -349,7 +345,7 @@ def expert_operators(
                 m=m,
                 n=n,
                 k=k,
-                ragged=ragged,
+                ragged="k" if phase == "wgrad" else "m",
                 dtype=workload.dtype,
                 layout=LAYOUT_OF_PHASE[phase],
                 count=times,

@@ -129,25 +129,21 @@ class Step:
 
     @property
     def seconds(self) -> float:
-        if self.cost is not None:
-            return self.cost.seconds
-        return self.stages * self._sum("seconds")
+        return self._bound("seconds")
 
     @property
     def low(self) -> float:
-        if self.cost is not None:
-            return self.cost.low
-        return self.stages * self._sum("low")
+        return self._bound("low")
 
     @property
     def high(self) -> float:
-        if self.cost is not None:
-            return self.cost.high
-        return self.stages * self._sum("high")
+        return self._bound("high")
 
-    def _sum(self, bound: Literal["seconds", "low", "high"]) -> float:
+    def _bound(self, bound: Literal["seconds", "low", "high"]) -> float:
+        if self.cost is not None:
+            return float(getattr(self.cost, bound))
         each = map(attrgetter(bound), self.costs)
-        return float(sum(map(mul, each, [operator.count for operator in self.operators])))
+        return self.stages * float(sum(map(mul, each, [operator.count for operator in self.operators])))
 
     @property
     def flops(self) -> int:

@@ -39,13 +39,9 @@ class Region:
     runs: dict[Kind, Any] = field(default_factory=dict)
     fallbacks: Any = 0
 
-    def scaled(self, share: float) -> Region:
-        """``share`` of the layers."""
-        return Region(
-            {kind: seconds * share for kind, seconds in self.seconds.items()},
-            {kind: runs * share for kind, runs in self.runs.items()},
-            self.fallbacks * share,
-        )
+    def mapped(self, function: Callable[[Any], Any]) -> Region:
+        """With ``function`` of every value."""
+        return Region(_mapped(self.seconds, function), _mapped(self.runs, function), function(self.fallbacks))
 
     def add(self, kind: Kind, seconds: float, runs: int) -> None:
         self.seconds[kind] = self.seconds.get(kind, 0.0) + seconds
@@ -133,15 +129,17 @@ def work(operators: Iterable[Operator], costs: Iterable[Cost]) -> Work:
 
 def each_value(one: Work, function: Callable[[Any], Any]) -> Work:
     """``one`` with ``function`` of every value."""
-
-    def changed(values: Mapping[Any, Any]) -> dict[Any, Any]:
-        return {key: function(value) for key, value in values.items()}
-
-    layers, ends = (
-        Region(changed(region.seconds), changed(region.runs), function(region.fallbacks))
-        for region in (one.layers, one.ends)
+    return Work(
+        one.layers.mapped(function),
+        one.ends.mapped(function),
+        _mapped(one.communication, function),
+        _mapped(one.messages, function),
+        function(one.update_s),
     )
-    return Work(layers, ends, changed(one.communication), changed(one.messages), function(one.update_s))
+
+
+def _mapped(values: Mapping[Any, Any], function: Callable[[Any], Any]) -> dict[Any, Any]:
+    return {key: function(value) for key, value in values.items()}
 
 
 def _falls_back(operator: Gemm) -> bool:
@@ -179,11 +177,10 @@ def slowest_stage(last: Work, model: ModelShape, p: int) -> Work:
 
 def with_layers(stage: Work, share: float) -> Work:
     """``share`` of the stage's layers, and of what they send each other."""
-    communication, messages = dict(stage.communication), dict(stage.messages)
-    for group in WITHIN:
-        if group in communication:
-            messages[group] = messages[group] * share
-        for part in (group, *(part for part, whole in PARTS.items() if whole == group)):
-            if part in communication:
-                communication[part] = communication[part] * share
-    return replace(stage, layers=stage.layers.scaled(share), communication=communication, messages=messages)
+    within = {*WITHIN, *(part for part, whole in PARTS.items() if whole in WITHIN)}
+    communication, messages = (
+        {group: value * share if group in within else value for group, value in values.items()}
+        for values in (stage.communication, stage.messages)
+    )
+    layers = stage.layers.mapped(lambda value: value * share)
+    return replace(stage, layers=layers, communication=communication, messages=messages)
