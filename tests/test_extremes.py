@@ -171,7 +171,7 @@ def test_a_trace_of_objects_without_number_is_refused_before_they_are_made(chang
 @pytest.mark.slow
 def test_a_model_of_too_many_modules_is_left_while_it_is_built(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("transformers")
-    from shapes.trace import bounds, trace_config
+    from shapes.trace import guards, trace_config
 
     config = {
         "model_type": "bloom",
@@ -182,6 +182,6 @@ def test_a_model_of_too_many_modules_is_left_while_it_is_built(monkeypatch: pyte
         "architectures": ["BloomForCausalLM"],
     }
     assert trace_config(config, b=1, s=8).operators
-    monkeypatch.setattr(bounds, "MOST_MODULES", 50)
+    monkeypatch.setattr(guards, "MOST_MODULES", 50)
     with pytest.raises(InputError, match="expected a model of at most 50 modules to be traced"):
         trace_config(config, b=1, s=8)

@@ -48,7 +48,7 @@ def test_a_backbone_that_would_be_fetched_is_named() -> None:
 def test_other_threads_keep_their_network_and_everything_is_put_back() -> None:
     from huggingface_hub import constants
 
-    from shapes.trace.offline import REFUSED, offline
+    from shapes.trace.guards import REFUSED, offline
 
     before = (socket.getaddrinfo, socket.create_connection, socket.socket.connect, constants.HF_HUB_OFFLINE)
     found: list[object] = []

@@ -21,12 +21,10 @@ from shapes.kernels import CHOICES
 from shapes.operators.quantise import apply_recipe
 from shapes.operators.types import Gemm, GroupedGemm, Operator
 from shapes.recipes import DEFAULT, load_recipe
-from shapes.trace.answers import DataAnswers
-from shapes.trace.bounds import bounded_modules, check_counts
 from shapes.trace.dimensions import held, named_dimensions
 from shapes.trace.grouping import regroup
-from shapes.trace.inputs import example_inputs
-from shapes.trace.offline import offline
+from shapes.trace.guards import bounded_modules, check_counts, offline
+from shapes.trace.inputs import DataAnswers, example_inputs
 from shapes.trace.result import Traced
 from shapes.trace.run import run, said
 from shapes.workload import routing_note

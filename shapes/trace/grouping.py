@@ -16,7 +16,7 @@ from torch import nn
 
 from shapes.frozen import frozen
 from shapes.operators.types import Gemm, Operator, Phase, Product
-from shapes.trace.names import Names
+from shapes.trace.repeats import Names
 
 #: What transformers' classes call the parts, in order, and then the whole.
 _QKV_PARTS = (

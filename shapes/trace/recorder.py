@@ -21,10 +21,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from shapes.frozen import frozen
 from shapes.operators.types import Elementwise, Gemm, GroupedGemm, Operator, Phase
-from shapes.trace.memory_bound import bytes_moved
-from shapes.trace.names import Names
 from shapes.trace.products import (
     Product,
+    bytes_moved,
     convolution_product,
     data_gradient,
     grouped_product,
@@ -33,7 +32,7 @@ from shapes.trace.products import (
     read_product,
     weight_gradient,
 )
-from shapes.trace.repeats import Frame, Repeats
+from shapes.trace.repeats import Frame, Names, Repeats
 
 #: Operator namespaces whose members either are products listed in products.py or move bytes only.
 _SEEN_THROUGH = frozenset({"aten", "prim", "prims", "profiler", "transformers", "_c10d_functional", "c10d"})

@@ -12,8 +12,8 @@ from torch.utils import _pytree
 
 from shapes.errors import InputError
 from shapes.operators.types import Elementwise, Operator
-from shapes.trace.answers import DataAnswers
 from shapes.trace.attention import FusedAttention
+from shapes.trace.inputs import DataAnswers
 from shapes.trace.recorder import Recorder
 from shapes.trace.repeats import Repeats
 from shapes.trace.result import Traced
