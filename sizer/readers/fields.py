@@ -24,6 +24,11 @@ def table(name: str) -> Any:
     return json.loads((Path(__file__).parent / f"{name}.json").read_text("utf-8"))
 
 
+def stated(**values: Any) -> dict[str, Any]:
+    """The fields of a workload that a file gives: those with a value."""
+    return {key: value for key, value in values.items() if value}
+
+
 class Fields:
     """A mapping read by key with its type demanded; absent keys take the model class's default.
 
@@ -115,12 +120,23 @@ class Fields:
             raise self.error(f"expected at most the {experts} experts there are", *names)
         return top_k
 
+    def choice(self, value: str, choices: Mapping[str, Any], *names: str, unless: str = "expected") -> Any:
+        """What ``value``, which the field says, stands for."""
+        if value not in choices:
+            raise self.error(f"{unless} one of {', '.join(choices)}", *names)
+        return choices[value]
+
     def flag(self, *names: str, default: bool = False) -> bool:
         value = self.raw(*names, default=default)
         if found := self.present.intersection(names):
             self.flags |= found
             return True
         return bool(self._checked(value, bool, "expected true or false", default, *names))
+
+    def switched_on(self, *names: str) -> str | None:
+        """The last of these flags that is set."""
+        on = [name for name in names if self.flag(name)]
+        return on[-1] if on else None
 
     def text(self, *names: str, default: str = "") -> str:
         return str(self._checked(self.raw(*names, default=default), str, "expected a string", default, *names))

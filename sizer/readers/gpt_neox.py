@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from shapes.errors import shorten
 from shapes.model import AttentionShape, Block, MlpShape, ModelShape, MoeShape, Stack
-from sizer.readers.fields import Fields, table
+from sizer.readers.fields import Fields, stated, table
 from sizer.readers.hf_blocks import run_lengths
 from sizer.readers.reading import Reading, reading
 from sizer.readers.tokenizers import vocabulary
@@ -39,10 +39,8 @@ def read(config: Mapping[str, Any], where: str) -> Reading:
     hidden, heads = fields.integer("hidden_size"), fields.integer("num_attention_heads")
     dim = fields.quotient(hidden, heads, f"hidden_size = {hidden}", "num_attention_heads")
     kind = fields.text("norm", default="layernorm")
-    norms: Mapping[str, int] = _TABLE["norms"]
-    if kind not in norms:
-        raise fields.error(f"has no formula here; expected one of {', '.join(norms)}", "norm")
-    weights, parallel = norms[kind], fields.flag("gpt_j_residual")
+    weights = fields.choice(kind, _TABLE["norms"], "norm", unless="has no formula here; expected")
+    parallel = fields.flag("gpt_j_residual")
     attention = _attention(fields, heads, dim)
     # The norm that queries and keys share has a weight for every head's every channel.
     extra = (("attention.qk_norm", weights * hidden),) if fields.flag("use_qk_layernorm") else ()
@@ -69,10 +67,6 @@ def read(config: Mapping[str, Any], where: str) -> Reading:
     model = ModelShape(
         "gpt_neox", (stack,), vocab=vocab, tied=not fields.flag("no_weight_tying"), max_positions=rows or None
     )
-    if dense.gated:
-        notes += (f"gated: gate and up share two thirds of the width, as GPT-NeoX builds it: {dense.width} each",)
-    if fields.text("mlp_type") != "llama" and not _fits(fields, hidden, dense):
-        notes += ("GPT-NeoX rounds the products of this MLP to widths that do not fit each other: set mlp_multiple_of",)
     return reading(
         fields,
         NAME,
@@ -80,9 +74,16 @@ def read(config: Mapping[str, Any], where: str) -> Reading:
         keys=_keys(config, model),
         workload=_workload(fields),
         longest=fields.optional("seq_length"),
-        notes=notes,
+        notes=(*notes, *_mlp_notes(fields, hidden, dense)),
         unread=left,
     )
+
+
+def _mlp_notes(fields: Fields, hidden: int, dense: MlpShape) -> Iterator[str]:
+    if dense.gated:
+        yield f"gated: gate and up share two thirds of the width, as GPT-NeoX builds it: {dense.width} each"
+    if fields.text("mlp_type") != "llama" and not _fits(fields, hidden, dense):
+        yield "GPT-NeoX rounds the products of this MLP to widths that do not fit each other: set mlp_multiple_of"
 
 
 def _attention_kinds(fields: Fields, layers: int) -> tuple[list[str], tuple[Unread, ...]]:
@@ -175,11 +176,9 @@ def _workload(fields: Fields) -> dict[str, Any]:
     found = fields.given(fields.count, **_TABLE["workload"])
     found |= zero_optimization(fields.nested("zero_optimization"))
     found |= optimizer(fields.nested("optimizer"), "type", momentum=True)
-    if fields.flag("sequence_parallel"):
-        found["sequence_parallel"] = True
     recomputed, each = fields.flag("checkpoint_activations"), fields.count("checkpoint_num_layers", default=1)
-    if recomputed and each == 1:
-        found["checkpointing"] = "full"
+    full = "full" if recomputed and each == 1 else None
+    found |= stated(sequence_parallel=fields.flag("sequence_parallel"), checkpointing=full)
     precision = fields.text("precision")
     for dtype, name in (("bf16", "bfloat16"), ("fp16", "fp16")):
         section = fields.raw(dtype, default=None)

@@ -89,10 +89,8 @@ def _adapters(fields: Fields) -> dict[str, Any]:
     if not chosen:
         raise fields.error("expected an adapter that is on", "lora_query")
     quantised = fields.text("quantize")
-    bases = _TABLE["bases"]
-    if quantised and quantised not in bases:
-        raise fields.error(f"expected one of {', '.join(bases)}", "quantize")
-    method = {"finetune": "qlora", "base": bases[quantised]} if quantised else {"finetune": "lora"}
+    base = fields.choice(quantised, _TABLE["bases"], "quantize") if quantised else None
+    method = {"finetune": "qlora", "base": base} if base else {"finetune": "lora"}
     return {**method, "lora_rank": fields.integer("lora_r"), "lora_targets": ",".join(chosen)}
 
 

@@ -47,37 +47,8 @@ def read(config: Mapping[str, Any], where: str) -> Reading:
     if other is not None:
         raise outer.error(f"has no formula here: {other}", "name")
     section, trainer = outer.nested("model"), outer.nested("trainer")
-    arguments = {
-        ours: value
-        for ours, theirs in _TABLE["same"].items()
-        if (value := section.raw(theirs, default=None)) is not None
-    }
-    if section.raw("vocab_size", default=None) is not None:
-        arguments.setdefault("vocab_size", section.raw("vocab_size"))
-    if "mamba_num_groups" in arguments:  # NeMo's Mamba: all layers are, where no pattern says otherwise
-        arguments.setdefault("hybrid_override_pattern", "M" * min(section.integer("num_layers"), MAX_LAYERS))
-    for key, usual in (("transformer_block_type", "pre_ln"), ("attention_type", "multihead")):
-        if section.config.get(key) == usual:
-            section.ignore(key)
-    activation = section.text("activation", default="gelu")
-    norm = section.text("normalization", default="layernorm")
-    tokenizer, optim = section.nested("tokenizer"), section.nested("optim")
-    arguments |= {
-        "gated_linear_unit": activation.removeprefix("fast-") in ("swiglu", "geglu", "reglu")
-        or section.flag("gated_linear_unit"),
-        "disable_bias_linear": not section.flag("bias", "add_bias_linear", default=True),
-        "untie_embeddings_and_output_weights": not section.flag("share_embeddings_and_output_weights", default=True),
-        "normalization": "RMSNorm" if norm.lower() == "rmsnorm" else "LayerNorm",
-        "tokenizer_model": tokenizer.raw("type", default=None) or tokenizer.raw("model", default=None) or "",
-        "use_distributed_optimizer": "distributed" in str(optim.config.get("name")),
-        "overlap_grad_reduce": optim.flag("overlap_grad_sync"),
-        "overlap_param_gather": optim.flag("overlap_param_sync"),
-        "no_overlap_p2p_communication": not section.flag("overlap_p2p_comm", default=True),
-    }
-    if tokenizer.text("library") == "megatron" and not arguments["tokenizer_model"]:
-        arguments["tokenizer_model"] = "gpt2"
-    if section.flag("fp8"):
-        arguments["fp8_format"] = "e4m3" if section.flag("fp8_e4m3") else "hybrid"
+    optim = section.nested("optim")
+    arguments = _arguments(section, optim)
     precision = str(trainer.raw("precision", default=""))
     arguments |= {"bf16": True} if "bf16" in precision else {"fp16": True} if precision.startswith("16") else {}
     devices, nodes = trainer.raw("devices", default=None), trainer.raw("num_nodes", default=1)
@@ -98,3 +69,39 @@ def read(config: Mapping[str, Any], where: str) -> Reading:
         longest=section.optional("encoder_seq_length"),
         notes=(*notes, *layout_notes),
     )
+
+
+def _arguments(section: Fields, optim: Fields) -> dict[str, Any]:
+    """Megatron's arguments that NeMo's sections stand for."""
+    arguments: dict[str, Any] = {
+        ours: value
+        for ours, theirs in _TABLE["same"].items()
+        if (value := section.raw(theirs, default=None)) is not None
+    }
+    if section.raw("vocab_size", default=None) is not None:
+        arguments.setdefault("vocab_size", section.raw("vocab_size"))
+    if "mamba_num_groups" in arguments:  # NeMo's Mamba: all layers are, where no pattern says otherwise
+        arguments.setdefault("hybrid_override_pattern", "M" * min(section.integer("num_layers"), MAX_LAYERS))
+    for key, usual in (("transformer_block_type", "pre_ln"), ("attention_type", "multihead")):
+        if section.config.get(key) == usual:
+            section.ignore(key)
+    activation = section.text("activation", default="gelu")
+    norm = section.text("normalization", default="layernorm")
+    tokenizer = section.nested("tokenizer")
+    arguments |= {
+        "gated_linear_unit": activation.removeprefix("fast-") in ("swiglu", "geglu", "reglu")
+        or section.flag("gated_linear_unit"),
+        "disable_bias_linear": not section.flag("bias", "add_bias_linear", default=True),
+        "untie_embeddings_and_output_weights": not section.flag("share_embeddings_and_output_weights", default=True),
+        "normalization": "RMSNorm" if norm.lower() == "rmsnorm" else "LayerNorm",
+        "tokenizer_model": tokenizer.raw("type", default=None) or tokenizer.raw("model", default=None) or "",
+        "use_distributed_optimizer": "distributed" in str(optim.config.get("name")),
+        "overlap_grad_reduce": optim.flag("overlap_grad_sync"),
+        "overlap_param_gather": optim.flag("overlap_param_sync"),
+        "no_overlap_p2p_communication": not section.flag("overlap_p2p_comm", default=True),
+    }
+    if tokenizer.text("library") == "megatron" and not arguments["tokenizer_model"]:
+        arguments["tokenizer_model"] = "gpt2"
+    if section.flag("fp8"):
+        arguments["fp8_format"] = "e4m3" if section.flag("fp8_e4m3") else "hybrid"
+    return arguments

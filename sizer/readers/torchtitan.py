@@ -70,10 +70,7 @@ def _layout(fields: Fields) -> dict[str, Any]:
 
 def _sizes(model: Fields) -> dict[str, Any]:
     name, flavor = model.text("name"), model.text("flavor")
-    models = table("torchtitan")["models"]
-    flavors = models.get(name)
-    if flavors is None:
-        raise model.error(f"expected one of {', '.join(models)}", "name")
+    flavors = model.choice(name, table("torchtitan")["models"], "name")
     base = re.sub("(_(flex|varlen)(_attn)?)+$", "", flavor)
     if base not in flavors:
         near = did_you_mean(flavor, flavors)

@@ -9,11 +9,13 @@ from typing import Any
 
 from shapes.errors import InputError
 from shapes.model.trainable import ALL_LINEAR
-from sizer.readers.fields import Fields, table
+from sizer.readers.fields import Fields, stated, table
 from sizer.readers.loading import load_text, parse_mapping
 from sizer.readers.reading import Reading
 from sizer.readers.unread import unread
 
+#: accelerate's sharding strategies as ZeRO stages, and its names of parallel degrees.
+_TABLE = table("formats")["accelerate"]
 #: Optimizers as files call them (lower case, without underscores and a suffix that says only which kernel runs) -> our
 #: name. Those whose states are not known are not here: their key is named as not read.
 OPTIMIZER_NAMES: Mapping[str, str] = table("formats")["optimizers"]
@@ -29,7 +31,7 @@ def optimizer(fields: Fields, name: str, *, momentum: bool = False, default: str
     if known is not None:
         fields.ignore(name)
     known = "sgd-momentum" if known == "sgd" and momentum else known
-    return {"optimizer": known} if known not in (None, "adamw") else {}
+    return stated(optimizer=known if known != "adamw" else None)
 
 
 def zero_optimization(section: Fields, stage_name: str = "stage") -> dict[str, Any]:
@@ -40,7 +42,7 @@ def zero_optimization(section: Fields, stage_name: str = "stage") -> dict[str, A
     stage = section.automatic(stage_name) or 0
     said = section.raw("overlap_comm", default=None)
     overlaps = said if isinstance(said, bool) else stage >= 3
-    return {**({"zero": min(stage, 3)} if stage else {}), **({} if overlaps else {"no_overlap": "data"})}
+    return stated(zero=min(stage, 3), no_overlap="" if overlaps else "data")
 
 
 def with_training(reading: Reading, files: tuple[str, ...]) -> Reading:
@@ -49,12 +51,12 @@ def with_training(reading: Reading, files: tuple[str, ...]) -> Reading:
         where, config = file, parse_mapping(load_text(Path(file)), file)
         name, reader = _reader(config, where)
         fields = Fields(config, where)
-        said = reader(fields)
+        given = reader(fields)
         if name == "deepspeed" and "no_overlap" in reading.workload:
             # Of communication it is data parallelism's alone that it decides.
             kept = [one for one in reading.workload["no_overlap"].split(",") if one not in ("data", "gather", "none")]
-            said["no_overlap"] = ",".join([*kept, *(["data"] if "no_overlap" in said else [])]) or "none"
-        workload = {**reading.workload, **said}
+            given["no_overlap"] = ",".join([*kept, *(["data"] if "no_overlap" in given else [])]) or "none"
+        workload = {**reading.workload, **given}
         notes = (f"workload from {Path(file).name} ({name})", *_accumulated(workload))
         reading = replace(
             reading,
@@ -114,29 +116,20 @@ def accelerate(fields: Fields) -> dict[str, Any]:
     found |= {"dtype": precision} if precision in ("bf16", "fp16", "fp8") else {}
     fsdp = _section(fields, "fsdp_config")
     if fsdp is not None:
-        strategy = str(fsdp.raw("fsdp_sharding_strategy", "fsdp_reshard_after_forward", default="FULL_SHARD")).upper()
-        stages = table("formats")["accelerate"]["sharding"]
-        if strategy not in stages:
-            raise fsdp.error(f"expected one of {', '.join(stages)}", "fsdp_sharding_strategy")
-        found["zero"] = stages[strategy]
+        names = ("fsdp_sharding_strategy", "fsdp_reshard_after_forward")
+        strategy = str(fsdp.raw(*names, default="FULL_SHARD")).upper()
+        found["zero"] = fsdp.choice(strategy, _TABLE["sharding"], names[0])
         if fsdp.raw("fsdp_activation_checkpointing", default=False) is True:
             found["checkpointing"] = "full"
     deep = _section(fields, "deepspeed_config")
     found |= zero_optimization(deep, "zero_stage") if deep is not None and "zero_stage" in deep.config else {}
     megatron = _section(fields, "megatron_lm_config")
     if megatron is not None:
-        found |= megatron.given(megatron.automatic, t="megatron_lm_tp_degree", p="megatron_lm_pp_degree")
+        found |= megatron.given(megatron.automatic, **_TABLE["megatron"])
     mesh = _section(fields, "parallelism_config")
     if mesh is None:
         return found
-    prefix = "parallelism_config_"
-    sizes = mesh.given(
-        mesh.automatic,
-        t=f"{prefix}tp_size",
-        cp=f"{prefix}cp_size",
-        replicas=f"{prefix}dp_replicate_size",
-        shard=f"{prefix}dp_shard_size",
-    )
+    sizes = mesh.given(mesh.automatic, **_TABLE["mesh"])
     ranks = sizes.pop("shard", 1) * sizes.get("replicas", 1)
     return found | {key: size for key, size in sizes.items() if size > 1} | ({"d": ranks} if ranks > 1 else {})
 
@@ -150,11 +143,8 @@ def huggingface(fields: Fields) -> dict[str, Any]:
     """transformers' TrainingArguments, saved as JSON."""
     found = fields.given(fields.automatic, b="per_device_train_batch_size", accumulated="gradient_accumulation_steps")
     found |= optimizer(fields, "optim", default="adamw_torch")
-    for dtype in ("fp16", "bf16"):
-        if fields.flag(dtype):
-            found["dtype"] = dtype
-    if fields.flag("gradient_checkpointing"):
-        found["checkpointing"] = "full"
+    found |= stated(dtype=fields.switched_on("fp16", "bf16"))
+    found |= stated(checkpointing="full" if fields.flag("gradient_checkpointing") else None)
     fsdp = fields.raw("fsdp", default="")
     words = str(" ".join(map(str, fsdp)) if isinstance(fsdp, list) else fsdp)
     found |= fields.given(fields.automatic, s="max_seq_length") or fields.given(fields.automatic, s="max_length")
@@ -164,11 +154,8 @@ def huggingface(fields: Fields) -> dict[str, Any]:
         found |= {} if fields.flag("disable_gradient_checkpointing") else {"checkpointing": "full"}
     if not words:
         fields.ignore("fsdp_config")  # saved arguments have one in any case
-    if "full_shard" in words or "hybrid_shard" in words:
-        found["zero"] = 3
-    elif "shard_grad_op" in words:
-        found["zero"] = 2
-    return found
+    whole = "full_shard" in words or "hybrid_shard" in words
+    return found | stated(zero=3 if whole else 2 if "shard_grad_op" in words else 0)
 
 
 def _adapters(fields: Fields) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from typing import Any
 from shapes.model import ModelShape
 from shapes.recipes import RECIPES
 from shapes.workload import Workload
-from sizer.readers.fields import Fields, table
+from sizer.readers.fields import Fields, stated, table
 from sizer.readers.training import optimizer
 
 _TABLE = table("formats")["megatron"]
@@ -21,29 +21,21 @@ def workload(fields: Fields, model: ModelShape, flat: Mapping[str, Any]) -> tupl
     sequence, target = fields.optional("seq_length", "encoder_seq_length"), fields.optional("decoder_seq_length")
     if len(model.stacks) == 1 and target:
         sequence, target = target, None  # a vision-language model's: what its language model sees, images included
-    found |= {"s": sequence} if sequence else {}
-    found |= {"decoder_s": target} if target else {}
+    found |= stated(s=sequence, decoder_s=target, sequence_parallel=fields.flag("sequence_parallel"))
     found |= fields.given(fields.optional, b="micro_batch_size", global_batch="global_batch_size")
-    for dtype in ("bf16", "fp16"):
-        if fields.flag(dtype):
-            found["dtype"] = dtype
+    found |= stated(dtype=fields.switched_on("bf16", "fp16"))
     if fields.raw("fp8_format", "fp8", default=None):
-        found["dtype"] = "fp8"
         recipe = fields.text("fp8_recipe", default="delayed")
-        found["recipe" if recipe in RECIPES else "unknown_recipe"] = recipe
-    if fields.flag("sequence_parallel"):
-        found["sequence_parallel"] = True
+        found |= {"dtype": "fp8", "recipe" if recipe in RECIPES else "unknown_recipe": recipe}
     found |= _sharding(fields) | _dispatch(fields, model)
     found |= _not_overlapped(fields, sharded=found.get("zero", 0) > 0)
     found |= optimizer(fields, "optimizer", momentum=True)
-    found |= _recomputation(fields)
-    if fields.text("attention_backend", default="auto") in ("unfused", "local"):
-        found["attention"] = "eager"
+    eager = fields.text("attention_backend", default="auto") in ("unfused", "local")
     stages = _virtual_stages(fields, model, found.get("p", 1))
-    found |= {"vpp": stages} if stages else {}
+    found |= stated(checkpointing=_recomputation(fields), attention="eager" if eager else None, vpp=stages)
     own = fields.optional("expert_tensor_parallel_size")
-    if own is not None and model.moe is not None and own != found.get("t", 1):
-        found["etp"] = own
+    if model.moe is not None and own != found.get("t", 1):
+        found |= stated(etp=own)
     notes = _devices(fields, flat, found)
     return _known(found, notes)
 
@@ -57,11 +49,8 @@ def _sharding(fields: Fields) -> dict[str, Any]:
         return {"zero": 3}
     strategy = fields.text("data_parallel_sharding_strategy", default="no_shard")
     if fields.flag("use_megatron_fsdp") or fields.flag("use_custom_fsdp"):
-        stages = _TABLE["sharding"]
-        if strategy not in stages:
-            raise fields.error(f"expected one of {', '.join(stages)}", "data_parallel_sharding_strategy")
-        return {"zero": stages[strategy]}
-    return {"zero": 1} if distributed else {}
+        return {"zero": fields.choice(strategy, _TABLE["sharding"], "data_parallel_sharding_strategy")}
+    return stated(zero=int(distributed))
 
 
 def _not_overlapped(fields: Fields, *, sharded: bool) -> dict[str, Any]:
@@ -79,8 +68,7 @@ def _not_overlapped(fields: Fields, *, sharded: bool) -> dict[str, Any]:
         "gather": data and sharded and not gather,
         "pipeline": fields.flag("no_overlap_p2p_communication") or not fields.flag("overlap_p2p_comm", default=True),
     }
-    names = [group for group, alone in off.items() if alone]
-    return {"no_overlap": ",".join(names)} if names else {}
+    return stated(no_overlap=",".join(group for group, alone in off.items() if alone))
 
 
 def _dispatch(fields: Fields, model: ModelShape) -> dict[str, Any]:
@@ -88,20 +76,16 @@ def _dispatch(fields: Fields, model: ModelShape) -> dict[str, Any]:
     kind, beside = fields.text("moe_token_dispatcher_type"), fields.flag("overlap_moe_expert_parallel_comm")
     if model.moe is None:
         return {}
-    return ({"dispatcher": "flex" if kind == "flex" else "alltoall"} if kind else {}) | (
-        {"ep_overlap": True} if beside else {}
-    )
+    return stated(dispatcher=kind and ("flex" if kind == "flex" else "alltoall"), ep_overlap=beside)
 
 
-def _recomputation(fields: Fields) -> dict[str, Any]:
+def _recomputation(fields: Fields) -> str:
     granularity, activations = fields.text("recompute_granularity"), fields.flag("recompute_activations")
     if granularity not in ("", "full", "selective"):
         raise fields.error("expected full or selective", "recompute_granularity")
     if not granularity and fields.flag("checkpoint_activations"):  # before 2022 there was no other granularity
         granularity = "full"
-    if not granularity and activations:
-        granularity = "selective"
-    return {"checkpointing": granularity} if granularity else {}
+    return granularity or ("selective" if activations else "")
 
 
 def _virtual_stages(fields: Fields, model: ModelShape, p: int) -> int | None:
