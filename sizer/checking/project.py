@@ -59,7 +59,7 @@ class Defaults:
 
 
 @frozen
-class Table:
+class ProjectTable:
     """A project's table, or one of its per-file tables. ``prefix``: what its keys begin with in an error."""
 
     file: Path
@@ -99,11 +99,11 @@ class Table:
             key = f"{self.prefix}workload.{error.key}"
             raise InputError(error.expected, where=str(self.file), key=key, value=error.value) from None
 
-    def per_file(self) -> list[Table]:
+    def per_file(self) -> list[ProjectTable]:
         rules = self.values.get("per-file", [])
         tables = isinstance(rules, list) and all(isinstance(rule, Mapping) for rule in rules)
         self.demand(tables, "expected tables [[tool.sizer.per-file]]", "per-file")
-        return [Table(self.file, f"{self.prefix}per-file.", rule) for rule in rules]
+        return [ProjectTable(self.file, f"{self.prefix}per-file.", rule) for rule in rules]
 
     def is_of(self, config: str) -> bool:
         """Whether a per-file table is of this file."""
@@ -126,7 +126,7 @@ def load_defaults(config: str) -> Defaults:
     return Defaults(device, stack, fail_on, project.text("format"), workload)
 
 
-def nearest_table(config: str | Path) -> Table | None:
+def nearest_table(config: str | Path) -> ProjectTable | None:
     """The table nearest above ``config``; keys are checked."""
     if config == "-":
         return None
@@ -143,7 +143,7 @@ def nearest_table(config: str | Path) -> Table | None:
     return None
 
 
-def _table(file: Path, below: tuple[str, ...]) -> Table | None:
+def _table(file: Path, below: tuple[str, ...]) -> ProjectTable | None:
     """The table of a file ``below`` these keys, if there is one."""
     try:
         status = file.stat()
@@ -151,11 +151,11 @@ def _table(file: Path, below: tuple[str, ...]) -> Table | None:
         return None
     if not stat.S_ISREG(status.st_mode):
         return None
-    table = Table(file, "", _parsed(str(file), status.st_mtime_ns, status.st_size, "".join(below[1:])))
+    table = ProjectTable(file, "", _parsed(str(file), status.st_mtime_ns, status.st_size, "".join(below[1:])))
     for key in below:
         if key not in table.values:
             return None
-        table = Table(file, f"{table.prefix}{key}.", table.table(key))
+        table = ProjectTable(file, f"{table.prefix}{key}.", table.table(key))
     return table
 
 
@@ -242,7 +242,7 @@ def load_suppression(
     )
 
 
-def _left_out(rule: Table) -> tuple[str, tuple[str, ...]]:
+def _left_out(rule: ProjectTable) -> tuple[str, tuple[str, ...]]:
     """A per-file table's pattern and the codes left out there."""
     rule.only(FILE_KEYS)
     held = rule.values

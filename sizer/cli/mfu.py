@@ -67,7 +67,7 @@ def command(asked: Asked) -> None:
         s = subject.workload.s
         found = counts(subject.model, s, global_batch, checkpointing, subject.workload)
         if asked.explain:
-            from sizer.answers.mfu_explain import explain_step
+            from sizer.answers.mfu import explain_step
 
             explanation = explain_step(subject, target, seconds)
     elif asked.params is not None and not asked.explain:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from sizer.answers.mfu import MfuAnswer
-from sizer.answers.mfu_explain import Explanation
+from sizer.answers.mfu import Explanation, MfuAnswer
 from sizer.documents.document import Column, Document, Part, Section, Table, Text
 from sizer.documents.units import percent_text, seconds_text, signed_seconds_text
 

@@ -7,6 +7,7 @@ editor. A file that is no model configuration gets none, nor does one that nobod
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 
 from lsprotocol import types
 from pygls.lsp.server import LanguageServer
@@ -16,7 +17,7 @@ from shapes.errors import InputError
 from shapes.frozen import frozen
 from sizer.answers.neighbours import neighbours
 from sizer.checking.checks import Request, report_of
-from sizer.checking.findings import PricedFinding, Report, Severity
+from sizer.checking.findings import PricedFinding, PricedSuggestion, Report, Severity
 from sizer.checking.proposals import Proposals
 from sizer.documents.check import place_of
 from sizer.documents.units import percent_text, seconds_text, suggestion_text
@@ -36,7 +37,7 @@ _SEVERITIES: dict[Severity, types.DiagnosticSeverity] = {
 
 
 @frozen
-class Checked:
+class CheckedText:
     """A text's report with the proposals it came from, or the error in its place; neither: it is no configuration."""
 
     report: Report | None = None
@@ -44,38 +45,37 @@ class Checked:
     error: InputError | None = None
 
 
-def check_text(text: str, path: str) -> Checked:
+def check_text(text: str, path: str) -> CheckedText:
     """The text of the file ``path`` checked as its project says."""
+    settled = None
     try:
         settled = Request().settle(path, read_config(Source(path, text=text)))
+        proposals = settled.propose()
+        return CheckedText(report_of(proposals), proposals)
     except (NoModel, UnknownModelType):
-        return Checked()
+        return CheckedText()
     except InputError as error:
         # Half-typed brackets are the business of the language's own server; a key's value is ours.
-        return Checked(error=error) if error.key else Checked()
-    try:
-        proposals = settled.propose()
-        return Checked(report_of(proposals), proposals)
-    except InputError as error:
-        return Checked(error=error)
+        return CheckedText(error=error) if error.key or settled is not None else CheckedText()
 
 
-def diagnostics(checked: Checked, text: str, path: str) -> list[types.Diagnostic]:
+def diagnostics(checked: CheckedText, text: str, path: str) -> list[types.Diagnostic]:
     """A diagnostic for each finding at its key, else at the first line; for a refused value at that."""
     if checked.error is not None:
         place = locate(text, checked.error.key, path) if checked.error.key else None
-        message = str(checked.error)
-        return [types.Diagnostic(_range(place), message, types.DiagnosticSeverity.Error, source="sizer")]
+        severity = types.DiagnosticSeverity.Error
+        return [types.Diagnostic(_range(place), str(checked.error), severity, source="sizer")]
     if checked.report is None:
         return []
-    step_s = checked.report.step.seconds
-    found = []
+    step_s, found = checked.report.step.seconds, []
     for finding in checked.report.findings:
-        url = rule_url(finding.code)
+        cost, url = _cost(finding, step_s), rule_url(finding.code)
+        lines = [finding.message + (f" ({cost})" if cost else "")]
+        lines += [f"-> {suggestion_text(one, step_s)}" for one in finding.suggestions]
         found.append(
             types.Diagnostic(
                 _range(place_of(finding, path, text)),
-                _message(finding, step_s),
+                "\n".join(lines),
                 _SEVERITIES[finding.severity],
                 code=", ".join(finding.codes or (finding.code,)),
                 code_description=types.CodeDescription(url) if url else None,
@@ -85,44 +85,39 @@ def diagnostics(checked: Checked, text: str, path: str) -> list[types.Diagnostic
     return found
 
 
-def hover(checked: Checked, text: str, path: str, line: int, column: int) -> tuple[str, Place] | None:
+def hover(checked: CheckedText, text: str, path: str, line: int, column: int) -> tuple[str, Place] | None:
     """Markdown on the key at a line and column (from one): its findings, its neighbours priced, the step."""
-    key = key_at(text, line, column, path)
-    if key is None or checked.report is None or checked.proposals is None:
+    key, report, proposals = key_at(text, line, column, path), checked.report, checked.proposals
+    if key is None or report is None or proposals is None:
         return None
-    report, step_s = checked.report, checked.report.step.seconds
-    about = [one for one in report.findings if _names(key, one.field) or any(_names(key, k) for k in _changed(one))]
-    lines = [part for finding in about for part in _about(finding, step_s)]
-    subject = checked.proposals.subject
+    subject, step, lines = proposals.subject, report.step, []
+    for finding in report.findings:
+        changed = (name for suggestion in finding.suggestions for name in suggestion.change)
+        if any(_names(key, name) for name in (finding.field, *changed)):
+            cost = _cost(finding, step.seconds)
+            lines += [f"**{finding_markdown(finding)}**" + (f", {cost}" if cost else ""), ""]
+            lines += [*_listed(finding.suggestions, step.seconds), ""]
     dimension = next((name for name in subject.dimensions if _names(key, subject.name_of(name))), None)
     if dimension is not None:
-        beside = neighbours(checked.proposals, dimension)
-        lines += [f"Beside {code(f'{key} = {subject.dimensions[dimension]}')} on {report.device}:", ""]
-        lines += [f"- {inline(suggestion_text(one, step_s))}" for one in beside] or ["- no neighbour makes a model"]
-        lines.append("")
+        priced = _listed(neighbours(proposals, dimension), step.seconds) or ["- no neighbour makes a model"]
+        value = code(f"{key} = {subject.dimensions[dimension]}")
+        lines += [f"Beside {value} on {report.device}:", "", *priced, ""]
     place = locate(text, key, path)
     if not lines or place is None:
         return None
-    low, high = seconds_text(report.step.low), seconds_text(report.step.high)
-    return "\n".join([*lines, f"A step takes {seconds_text(step_s)} ({low} to {high})"]), place
+    taken, low, high = (seconds_text(seconds) for seconds in (step.seconds, step.low, step.high))
+    return "\n".join([*lines, f"A step takes {taken} ({low} to {high})"]), place
 
 
-def _about(finding: PricedFinding, step_s: float) -> list[str]:
-    lines = [f"**{finding_markdown(finding)}**" + (f", {_cost(finding, step_s)}" if finding.step_seconds > 0 else "")]
-    return [*lines, "", *(f"- {inline(suggestion_text(one, step_s))}" for one in finding.suggestions), ""]
-
-
-def _message(finding: PricedFinding, step_s: float) -> str:
-    lines = [finding.message + (f" ({_cost(finding, step_s)})" if finding.step_seconds > 0 else "")]
-    return "\n".join([*lines, *(f"-> {suggestion_text(one, step_s)}" for one in finding.suggestions)])
+def _listed(suggestions: Sequence[PricedSuggestion], step_s: float) -> list[str]:
+    return [f"- {inline(suggestion_text(one, step_s))}" for one in suggestions]
 
 
 def _cost(finding: PricedFinding, step_s: float) -> str:
+    """A finding's price; nothing where it has none."""
+    if finding.step_seconds <= 0:
+        return ""
     return f"costs {seconds_text(finding.step_seconds)} a step, {percent_text(finding.step_seconds / step_s)}"
-
-
-def _changed(finding: PricedFinding) -> set[str]:
-    return {key for suggestion in finding.suggestions for key in suggestion.change}
 
 
 def _names(key: str, field: str) -> bool:
@@ -133,9 +128,8 @@ def _range(place: Place | None) -> types.Range:
     """In characters from zero; the whole first line where no key is to blame."""
     if place is None:
         return types.Range(types.Position(0, 0), types.Position(1, 0))
-    return types.Range(
-        types.Position(place.line - 1, place.column - 1), types.Position(place.line - 1, place.end_column - 1)
-    )
+    line = place.line - 1
+    return types.Range(types.Position(line, place.column - 1), types.Position(line, place.end_column - 1))
 
 
 class _Server(LanguageServer):
@@ -143,9 +137,9 @@ class _Server(LanguageServer):
 
     def __init__(self, version: str) -> None:
         super().__init__("sizer", version, text_document_sync_kind=types.TextDocumentSyncKind.Full)
-        self.known: dict[str, tuple[int | None, Checked]] = {}
+        self.known: dict[str, tuple[int | None, CheckedText]] = {}
 
-    def checked(self, document: TextDocument) -> Checked:
+    def checked(self, document: TextDocument) -> CheckedText:
         version, found = self.known.get(document.uri, (None, None))
         if found is None or version != document.version:
             found = check_text(document.source, document.path)

@@ -19,8 +19,7 @@ from sizer.answers.datasets import Comparison
 from sizer.answers.deploy import Deployment
 from sizer.answers.diff import Diff
 from sizer.answers.memory_breakdown import MemoryBreakdown
-from sizer.answers.mfu import MfuAnswer
-from sizer.answers.mfu_explain import Explanation
+from sizer.answers.mfu import Explanation, MfuAnswer
 from sizer.answers.operator_table import OperatorTable
 from sizer.answers.plan import Plan
 from sizer.checking.findings import Checked
