@@ -40,7 +40,7 @@ class Violation:
 
 
 @frozen
-class Budgets:
+class DiffBudgets:
     """``max_step_regression``: relative. ``max_memory_bytes``: of one device; ``max_memory_share``: of what it has."""
 
     max_step_regression: float | None = None
@@ -70,7 +70,7 @@ class Budgets:
 
 def budgets_of(
     table: Mapping[str, Any], *, max_step_regression: str | None = None, max_memory: str | None = None, where: str = ""
-) -> Budgets:
+) -> DiffBudgets:
     """The options' texts over those of a [tool.sizer.budgets] ``table`` of the file ``where``."""
     for key in table:
         if key not in BUDGET_KEYS:
@@ -93,4 +93,4 @@ def budgets_of(
     slower, _ = limit("max-step-regression", max_step_regression, _SHARES, "a percentage, such as 1%")
     expected = "bytes, such as 72GiB, or a share of the device's, such as 90%"
     size, unit = limit("max-memory", max_memory, _UNITS | _SHARES | {"": 1}, expected)
-    return Budgets(slower, max_memory_share=size) if unit == "%" else Budgets(slower, max_memory_bytes=size)
+    return DiffBudgets(slower, max_memory_share=size) if unit == "%" else DiffBudgets(slower, max_memory_bytes=size)

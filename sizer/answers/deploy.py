@@ -19,7 +19,7 @@ VERDICTS: tuple[Verdict, ...] = get_args(Verdict)
 
 
 @frozen
-class Outcome:
+class FactOutcome:
     """One fact of an engine about the model. ``padded_share``: elements added over those there are; 0 otherwise."""
 
     topic: str
@@ -36,7 +36,7 @@ class Deployed:
     engine: str
     title: str
     version: str
-    outcomes: tuple[Outcome, ...]
+    outcomes: tuple[FactOutcome, ...]
 
     JSON = shown("verdict", facts="outcomes")
 
@@ -98,7 +98,7 @@ def deploy(
 
 def _deployed(engine: Engine, model: ModelShape, tp: int, expert_tp: int, form: str, device: Device) -> Deployed:
     if form not in engine.formats:
-        missing = Outcome("format", "refused", f"no {form} among {', '.join(engine.formats)}", engine.repository)
+        missing = FactOutcome("format", "refused", f"no {form} among {', '.join(engine.formats)}", engine.repository)
         return Deployed(engine.name, engine.title, engine.version, (missing,))
     outcomes = [
         outcome
@@ -114,7 +114,7 @@ def _has(model: ModelShape, needs: str) -> bool:
     return isinstance(model.attention, kinds[needs])
 
 
-def _outcomes(fact: Fact, model: ModelShape, tp: int, expert_tp: int, device: Device) -> Iterator[Outcome]:
+def _outcomes(fact: Fact, model: ModelShape, tp: int, expert_tp: int, device: Device) -> Iterator[FactOutcome]:
     if fact.check == "generation":
         holds = device.architecture in fact.generations
         yield _said(fact, holds, f"{device.name} is {device.architecture}", f"for {', '.join(fact.generations)}")
@@ -124,7 +124,7 @@ def _outcomes(fact: Fact, model: ModelShape, tp: int, expert_tp: int, device: De
         yield from _sizes(fact, model, tp, expert_tp)
 
 
-def _sizes(fact: Fact, model: ModelShape, tp: int, expert_tp: int) -> Iterator[Outcome]:
+def _sizes(fact: Fact, model: ModelShape, tp: int, expert_tp: int) -> Iterator[FactOutcome]:
     """What is asked of whole dimensions."""
     held = dimensions(model)
     for name in fact.of:
@@ -145,7 +145,7 @@ def _sizes(fact: Fact, model: ModelShape, tp: int, expert_tp: int) -> Iterator[O
             yield _said(fact, size % step == 0, said, want, size, -(-size // step) * step)
 
 
-def _multiples(fact: Fact, model: ModelShape, tp: int, expert_tp: int) -> Iterator[Outcome]:
+def _multiples(fact: Fact, model: ModelShape, tp: int, expert_tp: int) -> Iterator[FactOutcome]:
     """What is asked of each shard of every matrix, as serving engines merge them: the worst side of each dimension."""
     seen: dict[str, tuple[int, int, bool, str]] = {}
     for side in sides(model, tp, expert_tp, fused=True):
@@ -161,11 +161,11 @@ def _multiples(fact: Fact, model: ModelShape, tp: int, expert_tp: int) -> Iterat
         yield _said(fact, holds, said, f"not a multiple of {fact.multiple}", features, padded)
 
 
-def _said(fact: Fact, holds: bool, said: str, otherwise: str, size: int = 0, padded: int = 0) -> Outcome:
+def _said(fact: Fact, holds: bool, said: str, otherwise: str, size: int = 0, padded: int = 0) -> FactOutcome:
     if holds:
-        return Outcome(fact.topic, "loads", said, fact.source)
+        return FactOutcome(fact.topic, "loads", said, fact.source)
     share = padded / size - 1 if fact.otherwise == "pads" and size else 0.0
     words = f": {otherwise}" if fact.check != "generation" else f", {otherwise} alone"
     to = f", padded to {padded} ({share:.2%} more)" if share else ""
     instead = f"; {fact.instead}" if fact.instead else ""
-    return Outcome(fact.topic, fact.otherwise, f"{said}{words}{to}{instead}", fact.source, share)
+    return FactOutcome(fact.topic, fact.otherwise, f"{said}{words}{to}{instead}", fact.source, share)

@@ -13,7 +13,7 @@ from shapes.json_form import shown
 from shapes.memory import memory
 from shapes.model import ModelShape
 from shapes.workload import WORDS, WORKLOAD_FIELDS, WorkloadKeywords
-from sizer.answers.budgets import Budgets, Violation
+from sizer.answers.budgets import DiffBudgets, Violation
 from sizer.checking.checks import report_of
 from sizer.checking.findings import SEVERITIES, PricedFinding, Report, Severity
 from sizer.checking.project import Suppression
@@ -131,7 +131,7 @@ def diff(
     ignore: Iterable[str] = (),
     tokens: float | None = None,
     price: float | None = None,
-    budgets: Budgets | None = None,
+    budgets: DiffBudgets | None = None,
     stack: str | None = None,
     **workload: Unpack[WorkloadKeywords],
 ) -> Diff:
@@ -154,10 +154,14 @@ def tokens_of(asked: float | None, workload: Mapping[str, Any]) -> float:
 
 
 def diff_of(
-    files: Sequence[FileDiff], budgets: Budgets | None, tokens: float, price: float | None, notes: tuple[str, ...] = ()
+    files: Sequence[FileDiff],
+    budgets: DiffBudgets | None,
+    tokens: float,
+    price: float | None,
+    notes: tuple[str, ...] = (),
 ) -> Diff:
     """Files compared, with the budgets that they break."""
-    limits = budgets or Budgets()
+    limits = budgets or DiffBudgets()
     violations: list[Violation] = []
     for path, one in ((file.path, one) for file in files for one in file.devices):
         if one.ratio is not None:

@@ -29,7 +29,7 @@ from sizer.subject import Subject, run_on
 
 
 @frozen
-class Count:
+class FlopCount:
     """FLOPs of one step over all devices: what the model needs, and what was run."""
 
     method: str
@@ -45,7 +45,7 @@ class Utilization:
     ``mfu_achievable`` and ``hfu_achievable`` are None where no achievable peak (MAMF) is published for the device.
     """
 
-    count: Count
+    count: FlopCount
     model_tflops: float
     hardware_tflops: float
     mfu: float
@@ -72,7 +72,7 @@ def operator_count(
     base: Workload | None = None,
     *,
     causal: bool = False,
-) -> Count:
+) -> FlopCount:
     """Every matrix product of forward and backward, head counted, embedding lookup not.
 
     ``base``: a workload whose phase and fine-tuning say what is run of them (None: training from scratch). ``causal``:
@@ -84,7 +84,7 @@ def operator_count(
         for saved in ("none", checkpointing)
     )
     square = "masked part of the attention square only" if causal else "whole attention square"
-    return Count(
+    return FlopCount(
         "operators, causal" if causal else "operators",
         f"every matrix product; {square}, head counted, embedding not; a flash kernel's own recomputation not",
         needed,
@@ -94,7 +94,7 @@ def operator_count(
 
 def megatron_count(
     hidden: int, layers: int, vocab: int, s: int, global_batch: int, checkpointing: Checkpointing = "none"
-) -> Count:
+) -> FlopCount:
     """Megatron's equation 3, 72 B L s h^2 (1 + s/6h + v/12hL), for a GPT with a 4h MLP and plain attention.
 
     Recomputation: selective has s/3h in place of s/6h as the paper writes it (its forward alone, run again, would be
@@ -110,20 +110,20 @@ def megatron_count(
         "full": 96 * unit * (1 + s / (6 * h) + v / (16 * h * layers)),
     }[checkpointing]
     text = "72BLsh^2(1 + s/6h + v/12hL): a GPT with 4h MLP; whole attention square, head counted, embedding not"
-    return Count("Megatron equation 3", text, needed, run)
+    return FlopCount("Megatron equation 3", text, needed, run)
 
 
-def parameters_count(parameters: float, s: int, global_batch: int, checkpointing: Checkpointing = "none") -> Count:
+def parameters_count(parameters: float, s: int, global_batch: int, checkpointing: Checkpointing = "none") -> FlopCount:
     """6 N D (8 N D with full recomputation): parameters x tokens; embedding counted, the square not."""
     tokens = s * global_batch
     run = 8 if checkpointing == "full" else 6
     text = "6 x active parameters x tokens (8 with full recomputation): no attention square, embedding counted"
-    return Count("6ND", text, 6 * parameters * tokens, run * parameters * tokens)
+    return FlopCount("6ND", text, 6 * parameters * tokens, run * parameters * tokens)
 
 
 def counts(
     model: ModelShape, s: int, global_batch: int, checkpointing: Checkpointing = "none", base: Workload | None = None
-) -> tuple[Count, ...]:
+) -> tuple[FlopCount, ...]:
     """All conventions for one model; of inference, and where a base is frozen, those that count operators alone."""
     by_operators = tuple(
         operator_count(model, s, global_batch, checkpointing, base, causal=causal) for causal in (False, True)
@@ -175,7 +175,7 @@ class MfuAnswer(Printable):
         return self.device.mamf_flops.get(self.dtype)
 
 
-def utilization(count: Count, step_s: float, gpus: int, device: Device, dtype: str = "bf16") -> Utilization:
+def utilization(count: FlopCount, step_s: float, gpus: int, device: Device, dtype: str = "bf16") -> Utilization:
     """``count`` over ``step_s`` on ``gpus`` devices. InputError for a time that is not positive."""
     check_step_time(step_s)
     positive_int(gpus, "gpus", maximum=2**31)

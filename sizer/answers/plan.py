@@ -65,7 +65,7 @@ class Candidate:
     bubble_s: float
     memory_bytes: int
     mfu: float | None
-    training: Training | None = None
+    training: TrainingRun | None = None
 
     JSON = shown(
         "training?",
@@ -88,7 +88,7 @@ class Candidate:
 
 
 @frozen
-class Training:
+class TrainingRun:
     """What so many tokens take: the devices' energy is at their rated power, without the host's or cooling's."""
 
     tokens: float
@@ -163,14 +163,14 @@ class Plan(Printable):
         alike = tuple(roomy) or alike
         return min(alike, key=lambda candidate: (candidate.complexity, candidate.seconds))
 
-    def training(self, candidate: Candidate) -> Training | None:
+    def training(self, candidate: Candidate) -> TrainingRun | None:
         """What ``tokens`` take; None where nobody asked."""
         if self.tokens is None:
             return None
         seconds = self.tokens / (self.global_batch * candidate.workload.s) * candidate.seconds
         hours = seconds / 3600 * self.gpus
         cost = None if self.price is None else hours * self.price
-        return Training(self.tokens, seconds / 86400, hours, hours * self.power_w / 1000, cost)
+        return TrainingRun(self.tokens, seconds / 86400, hours, hours * self.power_w / 1000, cost)
 
 
 def plan(
