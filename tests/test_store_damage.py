@@ -133,6 +133,15 @@ def test_a_sound_store_is_never_set_aside(tmp_path: Path) -> None:
     assert [entry.name for entry in tmp_path.iterdir()] == ["s.db"]
 
 
+def test_rows_do_not_vanish_into_a_store_that_was_replaced_while_it_was_open(tmp_path: Path) -> None:
+    path, other = tmp_path / "s.db", fill(tmp_path / "other.db", range(1, 3))
+    with Store.open(path) as store:
+        store.add([measurement(job(1), np.full(12, 1e-6))])
+        os.replace(other, path)
+        with pytest.raises(InputError, match="replaced while it was in use"):
+            store.add([measurement(job(2), np.full(12, 1e-6))])
+
+
 def test_a_file_of_another_program_is_never_set_aside(tmp_path: Path) -> None:
     path = tmp_path / "letter"
     path.write_text("hello\n")

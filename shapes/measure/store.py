@@ -130,6 +130,7 @@ class Store:
         self._connection = connection
         self._held = held or ExitStack()
         self.path = path
+        self._inode = _inode(path)
 
     @classmethod
     def open(
@@ -221,6 +222,8 @@ class Store:
     @contextmanager
     def transaction(self) -> Iterator[sqlite3.Connection]:
         """Everything done with what this yields, or nothing; no other process writes meanwhile."""
+        if _inode(self.path) != self._inode:
+            raise InputError("was moved or replaced while it was in use: start again", where=str(self.path))
         with self._guarded():
             self._connection.execute("BEGIN IMMEDIATE")
             try:
@@ -446,6 +449,14 @@ def network_file_system(path: Path, mounts: Path = Path("/proc/self/mounts")) ->
 
 def _companion(place: Path, suffix: str) -> Path:
     return place.with_name(place.name + suffix)
+
+
+def _inode(place: Path) -> int | None:
+    """The number of the file at ``place``; None where there is none."""
+    try:
+        return place.stat().st_ino
+    except OSError:
+        return None
 
 
 def _create(place: Path) -> None:
