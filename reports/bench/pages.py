@@ -22,7 +22,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 
 from browser import browser, missing  # noqa: E402  # tests/browser.py
 
-from sizer.render import html_page  # noqa: E402
+from sizer.render import html as html_page  # noqa: E402
 
 RUNS = 5
 CONFIGS = "tests/data/configs"

@@ -55,14 +55,15 @@ def _open(path: str | None, *, create: bool = False, write: bool = False) -> Sto
 @click.option(
     "--newest", type=click.IntRange(1, 10**9), default=50, show_default=True, help="At most so many, the last made."
 )
+@output_options("store list")
 @click.pass_obj
-def list_(path: str | None, /, newest: int, **filters: Any) -> None:
+def list_(path: str | None, /, newest: int, format_: str, output: str | None, **filters: Any) -> None:
     """List measurements, the newest last."""
     from sizer.answers.datasets import Stored
 
     with _open(path) as store:
         answer = Stored(tuple(store.measurements(newest=newest, **filters)), store.count())
-    write_answer("store list", answer)
+    write_answer("store list", answer, format_, output)
 
 
 @command.command()

@@ -48,9 +48,9 @@ COMPARED = 12
 
 
 def document(answer: Diff) -> Document:
-    pairs = [(file, one) for file in answer.files for one in file.devices]
+    changed = [_summary(file, one, answer) for file in answer.files for one in file.devices]
     said = [*(Text(f"budget {one.budget}: {one.path}: {one.message}", "error") for one in answer.violations)]
-    first = [*said, *([Table("", _summary(answer), pairs, COMPARED)] if pairs else [])]
+    first = [*said, *([Table("", SUMMARY, changed, COMPARED)] if changed else [])]
     last: list[Part] = [*(Text(one.text, one.style, only=("text",)) for one in said), *notes(answer.notes)]
     return Document(
         "sizer diff",
@@ -78,37 +78,35 @@ def _headline(answer: Diff) -> str:
     return ", ".join(parts)
 
 
-def _summary(answer: Diff) -> tuple[Column, ...]:
-    """Of a file and device: what changed most."""
+SUMMARY = (
+    Column("configuration", "path", style="code"),
+    *(Column(name, name) for name in ("device", "time a token", "memory", "parameters", "findings")),
+)
 
-    def time(pair: tuple[FileDiff, DeviceDiff]) -> str:
-        file, one = pair
-        if one.ratio is None:
-            figures = one.new or one.old
-            return f"{file.status}, step {seconds_text(figures.step_s)}" if figures is not None else file.status
-        if one.ratio == 1:
-            return "unchanged"
-        return f"{one.ratio - 1:+.1%}" + ("" if one.exceeds_error else f" (within ±{one.ratio_error:.1%})")
 
-    def figure(name: str) -> Callable[[tuple[FileDiff, DeviceDiff]], str]:
-        def found(pair: tuple[FileDiff, DeviceDiff]) -> str:
-            row = next(row for row in _rows(pair[1], answer) if row[0] == name)
-            return row[3] or row[2] or row[1]
+def _summary(file: FileDiff, one: DeviceDiff, answer: Diff) -> dict[str, str]:
+    """What changed most."""
+    figures = {row[0]: row for row in _rows(one, answer)}
 
-        return found
+    def brief(name: str) -> str:
+        _, old, new, change = figures[name]
+        return change or new or old
 
-    def findings(pair: tuple[FileDiff, DeviceDiff]) -> str:
-        added, fixed = len(pair[1].added), len(pair[1].fixed)
-        return " ".join([*([f"+{added}"] if added else []), *([f"-{fixed}"] if fixed else [])]) or "-"
-
-    return (
-        Column("configuration", lambda pair: pair[0].path, style="code"),
-        Column("device", lambda pair: pair[1].device),
-        Column("time a token", time),
-        Column("memory", figure("memory a device")),
-        Column("parameters", figure("parameters")),
-        Column("findings", findings),
-    )
+    if one.ratio is None:
+        time = f"{file.status}, step {brief('step')}"
+    elif one.ratio == 1:
+        time = "unchanged"
+    else:
+        time = f"{one.ratio - 1:+.1%}" + ("" if one.exceeds_error else f" (within ±{one.ratio_error:.1%})")
+    counts = [f"{sign}{len(found)}" for sign, found in (("+", one.added), ("-", one.fixed)) if found]
+    return {
+        "path": file.path,
+        "device": one.device,
+        "time a token": time,
+        "memory": brief("memory a device"),
+        "parameters": brief("parameters"),
+        "findings": " ".join(counts) or "-",
+    }
 
 
 def _section(file: FileDiff, answer: Diff) -> Section:

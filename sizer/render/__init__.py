@@ -68,7 +68,7 @@ COMMANDS: dict[str, tuple[str, tuple[str, ...]]] = {
     "bench": ("bench:document", (*_ALL, "jsonl")),
     "bench --dry-run": ("bench:planned", _VIEWS),
     "calibrate": ("bench:calibration", _VIEWS),
-    "store list": ("store:listed", _VIEWS),
+    "store list": ("store:listed", _ALL),
     "store export": ("store:exported", ("jsonl", "json", "csv", "parquet")),
     "store compare": ("store:compared", _ALL),
     "devices": ("devices:document", _ALL),
