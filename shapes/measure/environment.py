@@ -54,6 +54,12 @@ class Environment:
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
     @property
+    def facts(self) -> dict[str, Any]:
+        """What two environments are compared by, in words for people."""
+        known = {"device": self.device, "driver": self.driver, "harness": self.harness, "threads": self.threads}
+        return {**known, **dict(self.versions)}
+
+    @property
     def cpu(self) -> bool:
         """Whether the processor is the device measured, and not only its host."""
         return self.threads is not None

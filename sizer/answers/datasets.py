@@ -120,10 +120,8 @@ def _overlap(a: Measurement, b: Measurement) -> bool:
 def _differences(first: Dataset, second: Dataset) -> dict[str, tuple[str, str]]:
     found = []
     for one in (first, second):
-        environment = one.environment
         limit = (one.sidecar.get("clocks") or {}).get("power_limit_w") or {}
-        own = {"driver": environment.driver, "harness": environment.harness, "threads": environment.threads}
-        found.append({**own, "power limit (W)": limit.get("median"), **dict(environment.versions)})
+        found.append({**one.environment.facts, "power limit (W)": limit.get("median")})
     names = [name for name in {**found[0], **found[1]} if found[0].get(name) != found[1].get(name)]
     return {name: (str(found[0].get(name)), str(found[1].get(name))) for name in names}
 

@@ -26,14 +26,32 @@ if TYPE_CHECKING:
     from shapes.measure.suite import Suite
     from sizer.answers.bench import Bencher, Group
 
-_SIZES = ("m", "n", "k", "tokens", "hidden", "width", "vocab", "heads", "head_dim", "sequence")
+#: Sizes of `--op`, each an integer, a list or a range.
+_SIZES = {
+    "m": "Rows of C. Sizes are integers, lists and ranges: 128,1000:1030:2 (last included).",
+    "n": "Columns of C.",
+    "k": "Reduction.",
+    "tokens": "Rows b x s of an MLP, head or norm.",
+    "hidden": "Hidden size h.",
+    "width": "MLP width d_ff.",
+    "vocab": "Vocabulary v.",
+    "heads": "Attention heads a.",
+    "head_dim": "Head dimension d.",
+    "sequence": "Tokens a sequence.",
+}
+_SHORT = {"m": "-m", "n": "-n", "k": "-k", "sequence": "-s"}
+
+
+def _size_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    for name, text in reversed(_SIZES.items()):
+        spellings = filter(None, (_SHORT.get(name), f"--{name.replace('_', '-')}"))
+        function = click.option(*spellings, help=text)(function)
+    return function
 
 
 @click.command()
 @click.argument("what", required=False, type=click.Choice(["mamf"]))
-@click.option("-m", "--m", help="Rows of C. Sizes are integers, lists and ranges: 128,1000:1030:2 (last included).")
-@click.option("-n", "--n", help="Columns of C.")
-@click.option("-k", "--k", help="Reduction.")
+@_size_options
 @click.option(
     "--op",
     default="gemm",
@@ -42,14 +60,7 @@ _SIZES = ("m", "n", "k", "tokens", "hidden", "width", "vocab", "heads", "head_di
     help="gemm, bmm, swiglu, mlp, attention, layer, head, norm, layer_norm, softmax, activation, residual, "
     "cross_entropy.",
 )
-@click.option("--tokens", help="Rows b x s of an MLP, head or norm.")
-@click.option("--hidden", help="Hidden size h.")
-@click.option("--width", help="MLP width d_ff.")
-@click.option("--vocab", help="Vocabulary v.")
-@click.option("--heads", help="Attention heads a.")
-@click.option("--head-dim", help="Head dimension d.")
 @click.option("--kv-heads", type=click.IntRange(1), help="Key/value heads. [default: as heads]")
-@click.option("-s", "--sequence", help="Tokens a sequence.")
 @click.option("-b", "--batch", type=click.IntRange(1), default=1, show_default=True, help="Batch of bmm or sequences.")
 @click.option("--dtype", "dtypes", multiple=True, type=click.Choice(DTYPES), help="Element type; repeatable.")
 @click.option(

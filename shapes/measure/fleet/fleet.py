@@ -315,9 +315,6 @@ class Fleet:
 
 def differences(found: Environment, expected: Environment) -> str:
     """What of one environment is not as in another: "driver 550.54, not 570.86"."""
-    mine, theirs = (
-        {"device": one.device, "driver": one.driver, "threads": one.threads, **dict(one.versions)}
-        for one in (found, expected)
-    )
+    mine, theirs = found.facts, expected.facts
     names = [name for name in {**theirs, **mine} if mine.get(name) != theirs.get(name)]
     return ", ".join(f"{name} {mine.get(name) or 'missing'}, not {theirs.get(name) or 'missing'}" for name in names)
