@@ -19,7 +19,9 @@ from shapes.recipes import RECIPES
 from shapes.step.stack import CLASSES
 from shapes.toml_table import DATA
 from sizer.cli import COMMANDS
-from sizer.readers import READERS
+from sizer.readers import READERS, read_config
+from sizer.readers.fields import table
+from sizer.readers.huggingface import BUILDERS, DEFAULTS_OF
 from sizer.rules import RULES, TOPICS
 from sizer.searching.spaces import SPACES
 from sizer.searching.strategies import STRATEGIES
@@ -82,3 +84,16 @@ def test_every_operator_kind_says_who_lowers_prices_explains_and_measures_it() -
 @pytest.mark.parametrize("name", READERS)
 def test_a_format_is_called_as_its_module(name: str) -> None:
     assert name == import_module(f"sizer.readers.{name}").NAME
+
+
+@pytest.mark.parametrize("name", READERS)
+def test_a_format_declares_its_tables_and_the_keys_it_does_not_read(name: str) -> None:
+    for data in ("formats", "known_keys"):
+        assert name in table(data), f"add {name} to sizer/readers/{data}.json"
+
+
+@pytest.mark.parametrize("model_type", BUILDERS)
+def test_a_model_type_has_its_defaults(model_type: str) -> None:
+    known = table("hf_defaults")
+    assert DEFAULTS_OF.get(model_type, model_type) in known, "run python tests/tools/make_hf_defaults.py"
+    assert read_config({"model_type": model_type, "num_experts_per_tok": 1, "head_dim": 128}).model.layers

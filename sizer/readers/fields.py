@@ -17,7 +17,7 @@ _MISSING = object()
 
 @cache
 def table(name: str) -> Any:
-    """A data file beside the readers: ``formats`` (what each calls the dimensions, what it takes absent keys to be),
+    """A data file of the readers: ``formats`` (what each calls the dimensions, what it takes absent keys to be),
 
     ``known_keys``, ``hf_defaults``, ``tokenizers``, and sizes of models that a file may name.
     """
@@ -33,7 +33,7 @@ class Fields:
     """A mapping read by key with its type demanded; absent keys take the model class's default.
 
     Several names may be given where versions differ: the first present one counts. ``key_of`` says which it was.
-    ``present``: keys that stand in the file without a value, which a flag needs none of; ``flags``: those found so.
+    ``present``: keys of the file without a value, which a flag needs none of; ``flags``: those found so.
     ``asked`` collects every name asked for, present or not, dotted where nested: what is left was not read.
     """
 
@@ -56,7 +56,7 @@ class Fields:
         self.defaults = defaults or {}
 
     def key_of(self, *names: str) -> str:
-        """The name under which the first of ``names`` stands in the file, dotted if nested; else the first name."""
+        """The name under which the first of ``names`` is in the file, dotted if nested; else the first name."""
         return self.prefix + next((name for name in names if name in self.config), names[0])
 
     def raw(self, *names: str, default: Any = _MISSING) -> Any:
@@ -121,7 +121,7 @@ class Fields:
         return top_k
 
     def choice(self, value: str, choices: Mapping[str, Any], *names: str, unless: str = "expected") -> Any:
-        """What ``value``, which the field says, stands for."""
+        """The choice that ``value``, the field's value, names."""
         if value not in choices:
             raise self.error(f"{unless} one of {', '.join(choices)}", *names)
         return choices[value]

@@ -37,7 +37,7 @@ def when(name: str, trait: str) -> Callable[[Fields], str]:
 
 
 def rotary_share(default: float, *names: str) -> Callable[[Fields], float]:
-    """The share of a head's channels that is rotated, of the classes that read it: in ``rope_parameters`` or beside."""
+    """The share of a head's channels that is rotated, of the classes that read it: in ``rope_parameters`` or not."""
 
     def share(fields: Fields) -> float:
         nested = fields.raw("rope_parameters", default=None)

@@ -85,7 +85,7 @@ def _falcon(fields: Fields) -> ModelShape:
     bias, parallel = fields.flag("bias"), fields.flag("parallel_attn", default=True)
     two_norms = not parallel or (fields.optional("num_ln_in_parallel_attn") or (2 if new else 1)) == 2
     dropout = fields.number("attention_dropout", "attn_pdrop")
-    # The class drops out probabilities beside alibi alone.
+    # The class drops out probabilities only with alibi.
     alibi: dict[str, Any] = {"rotary": 0.0, "dropout": dropout} if fields.flag("alibi") else {"dropout": 0.0}
     core = attention(bias=bias, fused_qkv=True, kv_heads=shared, **alibi)
     width = fields.optional("ffn_hidden_size") or _four_h(fields)
@@ -201,11 +201,11 @@ def experts(width: str = "intermediate_size", **traits: Any) -> MlpPart:
 
 
 def sparse_qwen(shared: bool) -> MlpPart:
-    """qwen's experts beside a gated shared one, where there is one; some layers are dense."""
+    """qwen's experts with a gated shared one, where there is one; some layers are dense."""
 
     def part(fields: Fields) -> Callable[[int], Mlp]:
-        beside = MlpShape(fields.integer("shared_expert_intermediate_size")) if shared else None
-        moe = with_experts(fields, fields.integer("moe_intermediate_size"), shared=beside, shared_gate=shared)
+        always = MlpShape(fields.integer("shared_expert_intermediate_size")) if shared else None
+        moe = with_experts(fields, fields.integer("moe_intermediate_size"), shared=always, shared_gate=shared)
         every, dense_layers = fields.count("decoder_sparse_step", default=1), set(fields.integers("mlp_only_layers"))
         dense = MlpShape(fields.integer("intermediate_size"))
         return lambda layer: moe if layer not in dense_layers and every and (layer + 1) % every == 0 else dense
@@ -244,7 +244,7 @@ def _minimax_share(fields: Fields) -> float:
 
 
 def _llama4(fields: Fields) -> ModelShape:
-    """llama4's text tower: experts every ``interleave_moe_layer_step`` layers beside one shared expert as wide."""
+    """llama4's text tower: experts every ``interleave_moe_layer_step`` layers, with one shared expert as wide."""
     layers = layer_count(fields)
     fields.ignore("use_qk_norm")  # its norm of queries and keys has no weights
     every = fields.count("interleave_moe_layer_step", default=1) or 1

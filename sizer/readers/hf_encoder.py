@@ -115,7 +115,7 @@ def bart(fields: Fields) -> ModelShape:
     """BART: learned positions (two rows more than positions) and a norm after each embedding, none at the end."""
     rows = positions(fields)
     stacks = _bart_stacks(fields, positions=rows + 2, embedding_norm=2, final_norm=0)
-    # Untied, the class keeps a table for each side beside the shared one, which then nothing reads.
+    # Untied, the class keeps a table for each side and the shared one, which then nothing reads.
     tables = 1 if _TIED(fields) else 3
     return model_of(fields, *stacks, tied=_TIED, max_positions=rows, embedding_tables=tables)
 

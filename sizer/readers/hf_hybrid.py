@@ -145,7 +145,7 @@ def bamba(fields: Fields) -> ModelShape:
 
 
 def granite_hybrid(fields: Fields) -> ModelShape:
-    """Mamba-2 or attention, then experts (none where there are 0) beside a shared MLP."""
+    """Mamba-2 or attention, then experts (none where there are 0) with a shared MLP."""
     kinds = _layer_types(fields, lambda _: "linear_attention")
     rotated = fields.text("position_embedding_type") == "rope"
     core = attention(bias=_BIAS, rotary=1.0 if rotated else 0.0)(fields)(0)
@@ -178,7 +178,7 @@ def _named_mamba(fields: Fields) -> RecurrentShape:
 
 
 def qwen3_next(fields: Fields) -> ModelShape:
-    """Three gated delta nets for each layer of gated attention, experts beside a gated shared one."""
+    """Three gated delta nets for each layer of gated attention, experts with a gated shared one."""
     every = fields.count("full_attention_interval", default=4) or 4
     kinds = _layer_types(fields, lambda layer: "linear_attention" if (layer + 1) % every else "full_attention")
     core = attention(bias=_BIAS, qk_norm="head", gated=True, rotary=rotary_share(0.25))(fields)(0)

@@ -23,7 +23,7 @@ _TABLE = table("formats")[NAME]
 
 
 def matches(config: Mapping[str, Any]) -> bool:
-    """A ``train`` section beside the model's name, its settings or the folder of its checkpoint."""
+    """A ``train`` section with the model's name, its settings or the folder of its checkpoint."""
     named = any(key in config for key in ("model_name", "model_config", "checkpoint_dir"))
     return named and isinstance(config.get("train"), Mapping)
 
@@ -95,7 +95,7 @@ def _adapters(fields: Fields) -> dict[str, Any]:
 
 
 def _apart(model: ModelShape) -> ModelShape:
-    """Adapters stand beside queries, keys and values each, so the projections are listed apart."""
+    """Queries, keys and values have adapters of their own, so the projections are listed apart."""
     (stack,) = model.stacks
     blocks = tuple(
         replace(block, attention=replace(block.attention, fused_qkv=False))

@@ -48,7 +48,7 @@ _MODEL = re.compile(rb"\b(?:model_type|hidden[-_]size|n_embd|d_model|n_layers|nu
 
 
 def expand(argument: str) -> list[str]:
-    """What a CONFIG argument stands for: itself; a glob's files; the configurations anywhere in a directory.
+    """The files of a CONFIG argument: itself; a glob's files; the configurations anywhere in a directory.
 
     InputError for a glob or a directory with none.
     """

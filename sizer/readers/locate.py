@@ -1,4 +1,4 @@
-"""Where a key stands in a configuration's text: JSON, YAML, TOML, and by its name anywhere else.
+"""The position of a key in a configuration's text: JSON, YAML, TOML, and by its name anywhere else.
 
 The parsers that read configurations keep no positions, so the text is scanned again, only when a format asks.
 """
@@ -28,7 +28,7 @@ class Place:
 
 
 def locate(text: str, key: str, path: str) -> Place | None:
-    """The place of ``key``, dotted where nested, in the text of the file ``path``; None where it does not stand there.
+    """The place of ``key``, dotted where nested, in the text of the file ``path``; None where it is absent.
 
     >>> locate('{"a": {"b": 1}}', "a.b", "config.json")
     Place(line=1, column=8, end_column=11)
@@ -44,7 +44,7 @@ def locate(text: str, key: str, path: str) -> Place | None:
 
 
 def key_at(text: str, line: int, column: int, path: str) -> str | None:
-    """The key that stands at a line and column (from one) of a file's text, dotted where nested; None between keys.
+    """The key at a line and column (from one) of a file's text, dotted where nested; None between keys.
 
     >>> key_at('{"a": {"b": 1}}', 1, 9, "config.json")
     'a.b'

@@ -40,7 +40,7 @@ def parse_assignments(text: str, where: str) -> dict[str, Any]:
 
 
 def _defaults(config: Mapping[str, Any]) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """What absent keys are, and what to say of it: train.py's defaults for a file that it runs, else GPTConfig's."""
+    """The values of absent keys, and a note on them: train.py's defaults for a file that it runs, else GPTConfig's."""
     defaults = _TABLE["defaults"]
     if not any(name in config for name in _TABLE["trainer"]):
         return defaults, ()

@@ -1,4 +1,4 @@
-"""NeMo's YAML of a Megatron model (``model:`` beside ``trainer:``): Megatron-Core's classes under names of its own."""
+"""NeMo's YAML of a Megatron model (``model:`` and ``trainer:``): Megatron-Core's classes under names of its own."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from sizer.readers.training import optimizer
 NAME = "nemo"
 
 _TABLE = table("formats")[NAME]
-#: A reference to a key beside it, or in the model's section (OmegaConf's).
+#: A reference to a key of the same section, or in the model's section (OmegaConf's).
 _REFERENCE = re.compile(r"\$\{(?:model)?\.(\w+)\}")
 
 
 def matches(config: Mapping[str, Any]) -> bool:
-    """A ``model`` section with Megatron's sizes and at least one of NeMo's own keys, or a ``trainer`` beside it."""
+    """A ``model`` section with Megatron's sizes and at least one of NeMo's own keys, or a ``trainer`` section."""
     model = config.get("model")
     if not isinstance(model, Mapping) or not {"num_layers", "hidden_size", "num_attention_heads"} <= model.keys():
         return False

@@ -1,4 +1,4 @@
-"""What a reader answers, and what to say where none can: recipes that leave a model's sizes to another file."""
+"""A reader's answer, and the refusal of recipes that leave a model's sizes to another file."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Reading:
 
 
 def reading(fields: Fields, format_name: str, model: ModelShape, **said: Any) -> Reading:
-    """What ``fields`` were read as; ``said`` are further fields of Reading."""
+    """The answer of a reader of ``fields``; ``said`` are further fields of Reading."""
     return Reading(model, format_name, fields.where, asked=frozenset(fields.asked), **said)
 
 
@@ -69,7 +69,7 @@ MAX_SECTIONS = 200
 
 
 def named_elsewhere(config: Mapping[str, Any]) -> str | None:
-    """What to do with a file that names a model, or that states one in a section of its own; None for any other."""
+    """Advice for a file that names a model, or that states one in a section of its own; None for any other."""
     held = list(_sections(config))
     states = next((name for name, section in held if name and any(key in section for key in _SIZES)), None)
     if states is not None:

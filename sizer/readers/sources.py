@@ -1,4 +1,4 @@
-"""What is read beside files: objects that hold a configuration, and ``--set key=value`` over any of them."""
+"""Configurations that are no files: objects that hold a configuration, and ``--set key=value`` over any of them."""
 
 from __future__ import annotations
 

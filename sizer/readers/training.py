@@ -1,4 +1,4 @@
-"""Trainers' settings beside a model (``--training FILE``): they give the workload and nothing of the architecture."""
+"""Trainers' settings (``--training FILE``): they give the workload and nothing of the architecture."""
 
 from __future__ import annotations
 
@@ -149,7 +149,7 @@ def huggingface(fields: Fields) -> dict[str, Any]:
     words = str(" ".join(map(str, fsdp)) if isinstance(fsdp, list) else fsdp)
     found |= fields.given(fields.automatic, s="max_seq_length") or fields.given(fields.automatic, s="max_length")
     found |= _adapters(fields)
-    if "finetuning_type" in fields.config:  # LLaMA-Factory's own beside them
+    if "finetuning_type" in fields.config:  # LLaMA-Factory's own among them
         found |= fields.given(fields.automatic, s="cutoff_len")
         found |= {} if fields.flag("disable_gradient_checkpointing") else {"checkpointing": "full"}
     if not words:
@@ -159,7 +159,7 @@ def huggingface(fields: Fields) -> dict[str, Any]:
 
 
 def _adapters(fields: Fields) -> dict[str, Any]:
-    """LoRA as trainers' scripts take it beside TrainingArguments (trl's ModelConfig, Firefly, LLaMA-Factory)."""
+    """LoRA as trainers' scripts take it with TrainingArguments (trl's ModelConfig, Firefly, LLaMA-Factory)."""
     rank = fields.automatic("lora_r") or fields.automatic("lora_rank")
     mode, used = fields.text("train_mode"), fields.flag("use_peft", default=True)
     kind, bits = fields.text("finetuning_type"), fields.automatic("quantization_bit")

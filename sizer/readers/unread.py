@@ -63,7 +63,7 @@ def unread(config: Mapping[str, Any], asked: Iterable[str], format_name: str) ->
 
 
 def sentences(found: Iterable[Unread]) -> tuple[str, ...]:
-    """What was not read, a line each; keys that nobody knows and that resemble none share one."""
+    """The keys that were not read, a line each; keys that nobody knows and that resemble none share one."""
     known = [one for one in found if one.changes is not None or one.meant is not None]
     strange = [one.key for one in found if one.changes is None and one.meant is None]
     few = ", ".join(strange[:8]) + (f" and {len(strange) - 8} more" if len(strange) > 8 else "")

@@ -57,7 +57,7 @@ def _not_overlapped(fields: Fields, *, sharded: bool) -> dict[str, Any]:
     """Communication that Megatron does not overlap unless told to; the pipeline's it does, unless told not to.
 
     FSDP 2 prefetches by itself. Gathers of updated weights are only overlapped where the gradients' reduction is. The
-    backward has tensor parallelism's sends beside a product of its own in any case (layers.py, async communication).
+    backward has tensor parallelism's sends during a product of its own in any case (layers.py, async communication).
     """
     prefetches = fields.flag("use_torch_fsdp2")
     data, gather = (prefetches or fields.flag(f"overlap_{what}") for what in ("grad_reduce", "param_gather"))
@@ -73,10 +73,10 @@ def _not_overlapped(fields: Fields, *, sharded: bool) -> dict[str, Any]:
 
 def _dispatch(fields: Fields, model: ModelShape) -> dict[str, Any]:
     """How a mixture's tokens reach their experts: by NCCL, unless by a flexible dispatcher (DeepEP, HybridEP)."""
-    kind, beside = fields.text("moe_token_dispatcher_type"), fields.flag("overlap_moe_expert_parallel_comm")
+    kind, overlapped = fields.text("moe_token_dispatcher_type"), fields.flag("overlap_moe_expert_parallel_comm")
     if model.moe is None:
         return {}
-    return stated(dispatcher=kind and ("flex" if kind == "flex" else "alltoall"), ep_overlap=beside)
+    return stated(dispatcher=kind and ("flex" if kind == "flex" else "alltoall"), ep_overlap=overlapped)
 
 
 def _recomputation(fields: Fields) -> str:
@@ -116,7 +116,7 @@ def _devices(fields: Fields, flat: Mapping[str, Any], found: dict[str, Any]) -> 
 
 
 def _known(found: dict[str, Any], notes: list[str]) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """What ``Workload`` has a field for; what it has none for is said where it is not the default."""
+    """The values that ``Workload`` has a field for, and notes on the others."""
     names = {item.name for item in dataclass_fields(Workload)}
     for key in [key for key in found if key not in names]:
         notes.append(f"{_SAID.get(key, key)} {found.pop(key)} is read and not used by the step")

@@ -68,7 +68,7 @@ def _model(
 
 
 def _tokenizers(fields: Fields, flat: Mapping[str, Any]) -> tuple[str, str]:
-    """What decides the vocabulary: the tokenizer's model, else its type, else its files."""
+    """The tokenizer, which decides the vocabulary: the tokenizer's model, else its type, else its files."""
     unknown: Mapping[str, str] = flat.get("_unknown", {})
     model = fields.raw("tokenizer_model", default=None) or unknown.get("tokenizer_model", "")
     kind = fields.text("tokenizer_type")

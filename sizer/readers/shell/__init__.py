@@ -51,7 +51,7 @@ class Script:
 
 
 def follow(text: str, where: str, preset: dict[str, str] | None = None) -> Script:
-    """What ``text`` would run, ``preset`` variables given. InputError for quotes or brackets that do not close."""
+    """The commands that ``text`` would run, ``preset`` variables given. InputError for an unclosed quote or bracket."""
     state = _State(Variables(where, preset), where)
     _Follower(Scanner(text, where).tokens(), state).all()
     return Script(

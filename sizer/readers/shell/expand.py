@@ -25,7 +25,7 @@ def unknown(text: str) -> str:
 
 
 def unknown_in(text: str) -> str | None:
-    """What of ``text`` is not known, as the script writes it; None where all is."""
+    """The unknown part of ``text``, as the script writes it; None where all is."""
     found = _UNKNOWN.search(text)
     return found[1] if found else None
 

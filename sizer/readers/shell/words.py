@@ -35,7 +35,7 @@ Kind = Literal["text", "variable", "command", "arithmetic"]
 
 @frozen
 class Part:
-    """A piece of a word. ``variable``: what stands inside ``${ }``; ``command`` and ``arithmetic``: their own text."""
+    """A piece of a word. ``variable``: the text inside ``${ }``; ``command`` and ``arithmetic``: their own text."""
 
     kind: Kind
     text: str
@@ -107,7 +107,7 @@ class Scanner:
         return Word(tuple(parts))
 
     def _take(self, pattern: re.Pattern[str]) -> re.Match[str] | None:
-        """What stands here, if it is of the pattern; the position moves past it."""
+        """The match of a pattern at this position, which moves past it."""
         found = pattern.match(self.text, self.at)
         if found:
             self.at = found.end()
@@ -186,7 +186,7 @@ class Scanner:
         raise self._error('expected a closing "')
 
     def _dollar(self, *, quoted: bool) -> Part:
-        """What begins with a dollar sign or a backquote."""
+        """An expansion: it begins with a dollar sign or a backquote."""
         if self.text[self.at] == "`":
             return Part("command", self._closed(_BACKQUOTED, "`"), quoted)
         brackets: tuple[tuple[str, str, Kind], ...] = (
