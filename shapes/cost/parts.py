@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import fields, replace
+from typing import Any
 
 import numpy as np
 
@@ -105,6 +106,13 @@ def product_terms(operator: Product, cost: Cost, device: Device) -> tuple[Term, 
     return tuple(parts)
 
 
+def _first(times: Any) -> Any:
+    """`GemmTimes` or `AttentionTimes` of one operator, with numbers for arrays."""
+    return replace(
+        times, **{key.name: getattr(times, key.name)[0].item() for key in fields(times) if key.name != "alignment"}
+    )
+
+
 def _served_by(c: AlignmentConstants, times: GemmTimes, unpadded: GemmTimes) -> str:
     """What runs a product whose leading dimensions are misaligned: kernels that take them, or padded copies."""
     kernels = f"kernels of {c.family} ({c.tier})"
@@ -165,49 +173,41 @@ def attention_terms(operator: Attention, cost: Cost, device: Device) -> tuple[Te
         )
     backward = operator.phase != "forward"
     c = constants_of(run.kernel, device, operator.dtype).phases[phase_of(backward, operator.trains)]
-    times = attention_times(work_of([operator], [run]), c, backward, BYTES[operator.dtype])
-    ideal, padded, partial, walked, started, compute, memory, body, copies, seconds = (
-        float(getattr(times, name)[0])
-        for name in (
-            "ideal_s",
-            "padded_s",
-            "partial_s",
-            "walked_s",
-            "started_s",
-            "compute_s",
-            "memory_s",
-            "body_s",
-            "copies_s",
-            "seconds",
-        )
-    )
+    one = _first(attention_times(work_of([operator], [run]), c, backward, BYTES[operator.dtype]))
     seen = operator.kv_len * operator.visible_share
-    blocks, waves = float(times.blocks[0]), float(times.waves[0])
     parts = (
         Term("launch", c.launch_s, f"{load_kernel(run.kernel).title}{why}"),
-        Term("arithmetic", ideal, f"{operator.visible_flops / 1e9:.4g} GFLOP that the mask leaves"),
+        Term("arithmetic", one.ideal_s, f"{operator.visible_flops / 1e9:.4g} GFLOP that the mask leaves"),
         Term(
             "head_dim padding",
-            padded - ideal,
+            one.padded_s - one.ideal_s,
             f"head_dim {operator.head_dim}, {operator.v_head_dim} runs as {run.d_qk}, {run.d_v}",
         ),
-        Term("head_dim checks", partial - padded, "a head that does not fill what it runs as is masked load by load"),
+        Term(
+            "head_dim checks",
+            one.partial_s - one.padded_s,
+            "a head that does not fill what it runs as is masked load by load",
+        ),
         Term(
             "partial blocks",
-            walked - partial,
+            one.walked_s - one.partial_s,
             f"{operator.q_len} queries in blocks of {QUERIES}, whole blocks at the mask's edge of {seen:.0f} keys",
         ),
-        Term("block start and end", started - walked, "what a block does before and after its keys"),
+        Term("block start and end", one.started_s - one.walked_s, "what a block does before and after its keys"),
         Term(
             "unfilled waves",
-            compute - started,
-            f"{blocks:.0f} blocks on {c.units} units: {waves:.2f} waves paid for {blocks / c.units:.2f}",
+            one.compute_s - one.started_s,
+            f"{one.blocks:.0f} blocks on {c.units} units: {one.waves:.2f} waves paid for {one.blocks / c.units:.2f}",
         ),
-        Term("waiting for memory", body - compute, f"moving {operator.bytes / 1e6:.4g} MB takes {memory * 1e6:.1f} us"),
-        Term("power limit", seconds - c.launch_s - copies - body, "sustained work clocks lower"),
+        Term(
+            "waiting for memory",
+            one.body_s - one.compute_s,
+            f"moving {operator.bytes / 1e6:.4g} MB takes {one.memory_s * 1e6:.1f} us",
+        ),
+        Term("power limit", one.seconds - c.launch_s - one.copies_s - one.body_s, "sustained work clocks lower"),
         Term(
             "copies",
-            copies,
+            one.copies_s,
             f"Q, K and V are padded to {run.copied} first" if run.copied else "K and V go to a server's cache first",
         ),
     )

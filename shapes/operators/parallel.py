@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
+from itertools import chain
 
 from shapes.errors import InputError
 from shapes.model import AttentionShape, Block, MlaShape, ModelShape, MoeShape, RecurrentShape
@@ -16,43 +17,53 @@ from shapes.model.stages import ShardParameters
 from shapes.operators.types import Collective, CollectiveName, Phase
 from shapes.workload import Workload
 
+#: What was expected, of which degree, and its value.
+Problem = tuple[str, str, int]
+
 
 def split_problems(model: ModelShape, workload: Workload) -> tuple[InputError, ...]:
     """What does not divide: layers by p, heads by t, experts by e, d by e and replicas; each an InputError."""
-    t, p, d, e = workload.t, workload.p, workload.d, workload.e
-    if t == p == e == workload.cp == workload.vpp == workload.replicas == 1:
+    degrees = (workload.t, workload.p, workload.e, workload.cp, workload.vpp, workload.replicas)
+    if all(degree == 1 for degree in degrees):
         return ()
-    found: dict[str, InputError] = {}
+    found = chain(_of_layers(model, workload), _of_heads(model, workload.t), _of_experts(model, workload))
+    return tuple(InputError(expected, key=key, value=value) for expected, key, value in dict.fromkeys(found))
 
-    def problem(expected: str, key: str, value: int) -> None:
-        found.setdefault(f"{key}: {expected}", InputError(expected, key=key, value=value))
 
+def _of_layers(model: ModelShape, workload: Workload) -> Iterator[Problem]:
+    p, ranks = workload.p, workload.d * workload.cp
     if p > model.layers:
-        problem(f"expected at most the {model.layers} layers there are", "p", p)
+        yield f"expected at most the {model.layers} layers there are", "p", p
     if p > 1 and workload.vpp > (chunks := most_chunks(model, p)):
-        problem(f"expected at most {chunks} chunks of the {model.layers} layers over p = {p}", "vpp", workload.vpp)
-    if workload.zero == 3 and (d * workload.cp) % workload.replicas:
-        problem(f"expected a divisor of the {d * workload.cp} data-parallel ranks", "replicas", workload.replicas)
+        yield f"expected at most {chunks} chunks of the {model.layers} layers over p = {p}", "vpp", workload.vpp
+    if workload.zero == 3 and ranks % workload.replicas:
+        yield f"expected a divisor of the {ranks} data-parallel ranks", "replicas", workload.replicas
+
+
+def _of_heads(model: ModelShape, t: int) -> Iterator[Problem]:
     for attention in _attentions(model):
         if attention.heads % t:
-            problem(f"expected a divisor of the {attention.heads} attention heads", "t", t)
+            yield f"expected a divisor of the {attention.heads} attention heads", "t", t
         elif not _whole(kv_heads := attention.kv_heads, t):
-            problem(f"expected a divisor or a multiple of the {kv_heads} key/value heads, which are not cut", "t", t)
+            yield f"expected a divisor or a multiple of the {kv_heads} key/value heads, which are not cut", "t", t
     for mixer in _mixers(model):
         if mixer.heads % t:
-            problem(f"expected a divisor of the {mixer.heads} heads of the recurrent layers", "t", t)
+            yield f"expected a divisor of the {mixer.heads} heads of the recurrent layers", "t", t
         elif not _whole(mixer.groups, t):
-            problem(f"expected a divisor or a multiple of the {mixer.groups} groups of recurrent heads", "t", t)
+            yield f"expected a divisor or a multiple of the {mixer.groups} groups of recurrent heads", "t", t
+
+
+def _of_experts(model: ModelShape, workload: Workload) -> Iterator[Problem]:
+    d, e = workload.d, workload.e
     for experts in expert_counts(model):
         if experts % e:
-            problem(f"expected a divisor of the {experts} experts", "e", e)
+            yield f"expected a divisor of the {experts} experts", "e", e
     if workload.cp > 1 and workload.attention == "eager":
-        problem("expected 1: eager attention does not share a sequence", "cp", workload.cp)
+        yield "expected 1: eager attention does not share a sequence", "cp", workload.cp
     if e > 1 and model.moe is None:
-        problem("expected 1: the model has no experts to spread", "e", e)
+        yield "expected 1: the model has no experts to spread", "e", e
     elif d > 1 and d % e:
-        problem(f"expected a divisor of d = {d}: experts are spread over data-parallel ranks", "e", e)
-    return tuple(found.values())
+        yield f"expected a divisor of d = {d}: experts are spread over data-parallel ranks", "e", e
 
 
 def check_split(model: ModelShape, workload: Workload) -> None:
