@@ -68,7 +68,7 @@ def test_only_the_command_line_and_the_front_doors_construct_an_executor() -> No
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
         if isinstance(node, ast.Call) and getattr(node.func, "id", getattr(node.func, "attr", "")) == "InProcess"
     }
-    far = {"shapes/measure/fleet/device_process.py"}  # a fleet's end at each device: where its driver's jobs are run
+    far = {"shapes/measure/fleet/device.py"}  # a fleet's end at each device: where its driver's jobs are run
     assert made <= {
         "sizer/searching/entry.py",
         "sizer/checking/checks.py",
