@@ -122,7 +122,9 @@ def test_experts_are_measured_on_this_cpu(tmp_path: Path) -> None:
     words = (
         "--what",
         "experts",
-        "--tokens",
+        "-b",
+        "1",
+        "-s",
         "64",
         "--tolerance",
         "5%",

@@ -136,6 +136,8 @@ def _decode(serving: Mapping[str, Any] | None, start: Baseline) -> Workload | No
     if serving is None:
         return None
     asked = workload_fields(serving)
+    if asked.get("phase", "decode") != "decode":
+        raise InputError("expected no other phase than decode", key="--serving phase", value=asked["phase"])
     if "context" not in asked:
         raise InputError("expected context=TOKENS, the keys a request has in its cache", key="--serving")
     return Workload(**{"b": DEFAULT_B, "dtype": start.workload.dtype, **asked, "phase": "decode"})
