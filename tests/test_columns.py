@@ -20,8 +20,7 @@ from shapes.model.resize import dimensions
 from shapes.step import Pricer
 from shapes.step.stack import load_stack
 from sizer.searching.baseline import Baseline
-from sizer.searching.predicting import price
-from sizer.searching.shortlist import estimates
+from sizer.searching.pricing import estimates, price
 from sizer.searching.space import Space
 from sizer.subject import run_by
 

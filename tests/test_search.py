@@ -29,10 +29,9 @@ from sizer.searching import OBJECTIVES, search, spaces, strategies
 from sizer.searching.baseline import Baseline
 from sizer.searching.listing import worth_it
 from sizer.searching.objective import TIE
-from sizer.searching.predicting import TimedCandidate, price
-from sizer.searching.ranked import Ranked
+from sizer.searching.pricing import TimedCandidate, by_worst_loss, estimates, price
+from sizer.searching.result import Ranked
 from sizer.searching.run import rank
-from sizer.searching.shortlist import by_worst_loss, estimates
 from sizer.searching.space import Limits
 from sizer.searching.spaces import SPACES, make_space
 from sizer.searching.spaces import model as model_space
@@ -449,7 +448,7 @@ def test_the_shortlist_holds_what_the_objective_likes_best_of_all(
         "top": 1,
     }
     short = search(**words)
-    monkeypatch.setattr("sizer.searching.shortlist.SHOWN", 10_000)
+    monkeypatch.setattr("sizer.searching.pricing.SHOWN", 10_000)
     every = search(**words)
     # The best by the objective, and what no other beats in time and parameters.
     assert 1 + 256 <= len(short.ranked) <= 1 + 256 + len(every.pareto)

@@ -21,9 +21,9 @@ from sizer.cli import main
 from sizer.readers import read_config
 from sizer.searching import search
 from sizer.searching.baseline import Baseline
-from sizer.searching.jobs import weighted_jobs
-from sizer.searching.patch import of_file
-from sizer.searching.predicting import price
+from sizer.searching.measuring import weighted_jobs
+from sizer.searching.pricing import price
+from sizer.searching.result import of_file
 from sizer.searching.space import Limits
 from sizer.searching.spaces import make_space
 

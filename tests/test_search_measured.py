@@ -23,9 +23,8 @@ from shapes.measure.store import Store
 from shapes.step import Pricer
 from sizer.cli import main
 from sizer.searching.baseline import Baseline
-from sizer.searching.jobs import weighted_jobs
-from sizer.searching.measuring import _timing
-from sizer.searching.predicting import price
+from sizer.searching.measuring import _timing, weighted_jobs
+from sizer.searching.pricing import price
 from sizer.searching.space import Limits
 from sizer.searching.spaces import make_space
 from sizer.searching.strategies import STRATEGIES

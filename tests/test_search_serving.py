@@ -23,8 +23,7 @@ from sizer.readers import Source
 from sizer.searching import search
 from sizer.searching.baseline import Baseline
 from sizer.searching.objective import TIE
-from sizer.searching.predicting import rebuilt
-from sizer.searching.shortlist import estimates
+from sizer.searching.pricing import estimates, rebuilt
 from sizer.searching.space import Limits
 from sizer.searching.spaces import make_space
 from sizer.searching.two_budgets import decode_gain, decode_step, training_gain
@@ -82,7 +81,7 @@ def test_the_shortlist_keeps_what_decodes_best_of_a_large_space(monkeypatch: pyt
     words: dict[str, Any] = {"what": "model", "limits": Limits(0.02), "serving": {"b": 64, "context": 8192}}
     short = search({"model_type": "gpt2", "n_embd": 2560, "n_head": 32, "n_layer": 32}, **words)
     assert short.considered > len(short.ranked)
-    monkeypatch.setattr("sizer.searching.shortlist.SHOWN", 10_000)
+    monkeypatch.setattr("sizer.searching.pricing.SHOWN", 10_000)
     every = search({"model_type": "gpt2", "n_embd": 2560, "n_head": 32, "n_layer": 32}, **words)
     assert max(map(decode_gain, short.ranked)) == pytest.approx(max(map(decode_gain, every.ranked)), rel=TIE)
     assert max(map(training_gain, short.ranked)) == pytest.approx(max(map(training_gain, every.ranked)), rel=TIE)

@@ -34,8 +34,8 @@ from sizer.answers.bench import write_rows
 from sizer.render import render
 from sizer.searching import search
 from sizer.searching.baseline import Baseline, Scope
-from sizer.searching.jobs import weighted_jobs
-from sizer.searching.predicting import price
+from sizer.searching.measuring import weighted_jobs
+from sizer.searching.pricing import price
 from sizer.searching.space import Limits, Space
 from sizer.searching.spaces import swiglu
 from sizer.searching.strategies import exhaustive, racing

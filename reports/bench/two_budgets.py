@@ -18,8 +18,8 @@ from sizer.documents.units import seconds_text
 from sizer.readers import Source
 from sizer.render import draw
 from sizer.searching import search
+from sizer.searching.result import label
 from sizer.searching.space import Limits
-from sizer.searching.verdict import label
 
 ROOT = Path(__file__).resolve().parents[2]
 CONFIG = str(ROOT / "tests" / "data" / "configs" / "deepseek-v3.json")

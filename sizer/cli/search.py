@@ -109,7 +109,7 @@ def command(asked: Asked) -> None:
     """
     from sizer.readers import read_config
     from sizer.searching import search
-    from sizer.searching.patch import of_file
+    from sizer.searching.result import of_file
 
     limits, measure = _limits(asked), _measure(asked)
     reading = None

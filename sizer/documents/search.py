@@ -25,10 +25,8 @@ from sizer.documents.document import (
     alignment_class,
 )
 from sizer.documents.units import percent_text, seconds_scale, seconds_text, signed_count_text
-from sizer.searching.patch import settings
-from sizer.searching.ranked import Ranked, SearchResult
+from sizer.searching.result import Ranked, SearchResult, label, objected, settings
 from sizer.searching.two_budgets import decode_gain, training_gain
-from sizer.searching.verdict import label, objected
 
 #: What a candidate is -> its shape, colour and size in a chart; the later is drawn on top.
 ROLES = {

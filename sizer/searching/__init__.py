@@ -6,6 +6,6 @@ the name of one of ``SPACES``, one of ``OBJECTIVES``, ``Limits``, and a ``Source
 
 from sizer.searching.entry import search, swiglu_width
 from sizer.searching.objective import OBJECTIVES
-from sizer.searching.ranked import SearchResult
+from sizer.searching.result import SearchResult
 
 __all__ = ["OBJECTIVES", "SearchResult", "search", "swiglu_width"]

@@ -12,9 +12,9 @@ from shapes.step.stack import SoftwareStack, load_stack
 from shapes.workload import Workload, WorkloadKeywords, workload_fields
 from sizer.searching.baseline import DEFAULT_B, DEFAULT_S, OPTIONS, Baseline, Scope, sequences
 from sizer.searching.objective import DEFAULT_OBJECTIVE, find_objective
-from sizer.searching.ranked import SearchResult
+from sizer.searching.pricing import Predicted, Source
+from sizer.searching.result import SearchResult
 from sizer.searching.run import find
-from sizer.searching.source import Predicted, Source
 from sizer.searching.space import Limits
 from sizer.searching.two_budgets import Budgets
 

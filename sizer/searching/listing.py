@@ -23,8 +23,8 @@ from sizer.checking.checks import check_subject
 from sizer.checking.proposals import Objections, objections, worse
 from sizer.rules.base import Context
 from sizer.searching.objective import TIE
-from sizer.searching.predicting import rebuilt
-from sizer.searching.ranked import Ranked
+from sizer.searching.pricing import rebuilt
+from sizer.searching.result import Ranked
 from sizer.searching.space import Space
 from sizer.subject import Subject, read_subject, resized_subject
 

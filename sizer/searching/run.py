@@ -14,10 +14,21 @@ from shapes.step import Pricer
 from sizer.searching.baseline import Baseline
 from sizer.searching.listing import listing, ready
 from sizer.searching.objective import Objective
-from sizer.searching.predicting import TimedCandidate, devices_agree, price, rebuilt, tile_of, wave_edges
-from sizer.searching.ranked import Ranked, SearchResult
-from sizer.searching.shortlist import front, pareto, shortlist
-from sizer.searching.source import Predicted, Progress, Source
+from sizer.searching.pricing import (
+    Predicted,
+    Progress,
+    Source,
+    TimedCandidate,
+    devices_agree,
+    front,
+    pareto,
+    price,
+    rebuilt,
+    shortlist,
+    tile_of,
+    wave_edges,
+)
+from sizer.searching.result import Ranked, SearchResult, keeps, verdict
 from sizer.searching.space import Limits, Space
 from sizer.searching.spaces import make_space
 from sizer.searching.two_budgets import (
@@ -29,7 +40,6 @@ from sizer.searching.two_budgets import (
     training_gain,
     whole_steps,
 )
-from sizer.searching.verdict import keeps, verdict
 from sizer.subject import run_by
 
 

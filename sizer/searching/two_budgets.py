@@ -13,9 +13,8 @@ from shapes.step import Pricer, Step
 from shapes.timing import Timing
 from shapes.workload import Workload
 from sizer.searching.baseline import Baseline
-from sizer.searching.predicting import rebuilt
-from sizer.searching.ranked import Ranked
-from sizer.searching.source import Predicted, Source
+from sizer.searching.pricing import Predicted, Source, rebuilt
+from sizer.searching.result import Ranked
 from sizer.searching.space import Space, nothing_left
 
 

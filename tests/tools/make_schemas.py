@@ -23,7 +23,7 @@ from sizer.answers.mfu import Explanation, MfuAnswer
 from sizer.answers.operator_table import OperatorTable
 from sizer.answers.plan import Plan
 from sizer.checking.findings import Checked
-from sizer.searching.ranked import SearchResult
+from sizer.searching.result import SearchResult
 
 FOLDER = Path(__file__).parents[2] / "sizer" / "render" / "schemas"
 SCALARS = {str: "string", int: "integer", float: "number", bool: "boolean", type(None): "null"}

@@ -1,0 +1,396 @@
+"""Candidates as models, their operators and predicted time: one at a time for what is shown, all of them as arrays.
+
+A space's columns run through the same formulas as one candidate does (`shapes.columns`): the same model, operators,
+costs and stack, so that what is found of many is what `price` gives for each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from shapes.columns import Table, rows_by
+from shapes.cost import Cost
+from shapes.cost.columns import seconds_of
+from shapes.cost.error import TIERS
+from shapes.device import Device
+from shapes.errors import InputError
+from shapes.frozen import frozen
+from shapes.model import ModelShape
+from shapes.model.resize import DIMENSIONS, resize
+from shapes.operators import Gemm, GroupedGemm, Operator, operators
+from shapes.step import Pricer, Step, Work, each_value, schedule_of, slowest_stage, step_parts, work
+from shapes.timing import Timing
+from shapes.workload import Workload
+from sizer.searching.objective import TIE, Objective
+from sizer.searching.space import Candidates, Space
+
+#: Candidates whose operators are priced in one go: few enough to stay in a core's caches.
+BATCH = 512
+
+
+@frozen
+class TimedCandidate:
+    """A candidate with its time and FLOPs at the baseline's tokens; ``parameters`` are of what is searched.
+
+    ``structure``: what a prediction is off for together with its like (``_structure``). ``ratio_error``: of its time
+    over the baseline's, relative, where that is known (None: the timings' own).
+    """
+
+    change: Mapping[str, int]
+    timing: Timing
+    flops: int
+    layers: int
+    parameters: int
+    structure: tuple[int, bool, bool] = (0, False, False)
+    ratio_error: float | None = None
+
+
+def rebuilt(space: Space, change: Mapping[str, int]) -> tuple[ModelShape, Workload]:
+    """The space's model and workload with a candidate's change."""
+    dims = {key: value for key, value in change.items() if key in DIMENSIONS}
+    rest = {key: value for key, value in change.items() if key not in DIMENSIONS}
+    model = resize(space.model, **dims) if dims else space.model
+    return model, replace(space.workload, **rest) if rest else space.workload  # type: ignore[arg-type]
+
+
+def timed_operators(space: Space, change: Mapping[str, int]) -> tuple[Operator, ...]:
+    """The operators that a candidate's time consists of."""
+    return timed(space, *rebuilt(space, change))
+
+
+def timed(space: Space, model: ModelShape, workload: Workload) -> tuple[Operator, ...]:
+    """The operators that the time of ``model`` consists of."""
+    listed = space.operators_of or space.timed or operators
+    return tuple(listed(model, workload))
+
+
+def price(space: Space, changes: Sequence[Mapping[str, int]], pricer: Pricer) -> list[TimedCandidate]:
+    """Each candidate priced operator by operator, scaled to the baseline's tokens; the operators of many in one go."""
+    return [
+        one for start in range(0, len(changes), BATCH) for one in _priced(space, changes[start : start + BATCH], pricer)
+    ]
+
+
+def _priced(space: Space, changes: Sequence[Mapping[str, int]], pricer: Pricer) -> list[TimedCandidate]:
+    made = [as_run(space, change, pricer.device) for change in changes]
+    steps = pricer.steps([timed(space, *one) for one in made], made if space.as_run is not None else None)
+    found = [_candidate(space, change, *one, step) for change, one, step in zip(changes, made, steps, strict=True)]
+    if space.as_run is None:
+        return found
+    model, workload = as_run(space, space.baseline, pricer.device)
+    own = pricer.step(timed(space, model, workload), workload, model)
+    return [
+        replace(one, ratio_error=pricer.error_s(own, step) / own.seconds)
+        for one, step in zip(found, steps, strict=True)
+    ]
+
+
+def as_run(space: Space, change: Mapping[str, int], device: Device) -> tuple[ModelShape, Workload]:
+    """A candidate's model, and its workload as the space's stack runs it on ``device``."""
+    model, workload = rebuilt(space, change)
+    return model, workload if space.as_run is None else space.as_run(workload, device)
+
+
+def _candidate(
+    space: Space, change: Mapping[str, int], model: ModelShape, workload: Workload, step: Step
+) -> TimedCandidate:
+    scale = space.tokens / (workload.tokens * step.accumulation)
+    tier = max(step.tier, step.cost.tier, key=TIERS.index) if step.cost is not None else step.tier
+    timing = Timing(step.seconds * scale, step.low * scale, step.high * scale, step.source, tier)
+    return TimedCandidate(
+        change, timing, round(step.flops * scale), model.layers, space.parameters(model), _structure(step)
+    )
+
+
+#: Elements beyond which another factor of two in alignment is worth nothing to any kernel.
+ALIGNED = 256
+#: A product fills whole waves where no more than this of their slots is idle.
+IDLE = 0.05
+#: Products below this share of all their time (a router's) make no class of their own.
+NOTABLE = 0.01
+
+
+def _structure(step: Step) -> tuple[int, bool, bool]:
+    """Of the products whose time counts: the worst alignment, whether the dearest one fills whole waves, and whether
+
+    any expert has fewer rows than a tile.
+    """
+    priced = [
+        (op, cost, op.count * cost.seconds)
+        for op, cost in zip(step.operators, step.costs, strict=True)
+        if isinstance(op, Gemm | GroupedGemm)
+    ]
+    least_s = NOTABLE * sum(seconds for _, _, seconds in priced)
+    products = [one for one in priced if one[2] >= least_s]
+    level = min((min(size & -size, ALIGNED) for op, _, _ in products for size in (op.n, op.k)), default=ALIGNED)
+    dearest = max(products, key=lambda one: one[2], default=None)
+    filled = dearest[1].wave_efficiency if dearest is not None else None
+    thin = any(
+        isinstance(op, GroupedGemm) and op.ragged == "m" and cost.tile is not None and op.m < op.groups * cost.tile[0]
+        for op, cost, _ in products
+    )
+    return level, filled is not None and filled >= 1 - IDLE, thin
+
+
+def tile_of(space: Space, pricer: Pricer, change: Mapping[str, int]) -> int | None:
+    """The searched dimension's tile at ``change``: columns of C a thread block computes, over all t shards."""
+    found = _of_columns(space, pricer, change)
+    return found[1][1] * space.workload.t if found is not None else None
+
+
+def wave_edges(space: Space, pricer: Pricer, change: Mapping[str, int]) -> tuple[int, ...]:
+    """Values of the searched dimension, among its candidates, beyond which a product of that tile is a wave longer."""
+    found = _of_columns(space, pricer, change)
+    if found is None or not len(space.candidates):
+        return ()
+    (values,) = space.candidates.columns.values()
+    product, (rows, columns) = found
+    tile, down = columns * space.workload.t, -(-product.m // rows) * product.batch
+    ends = range(-(-int(values.min()) // tile) * tile, int(values.max()) + 1, tile)
+    units = pricer.device.compute.units
+    waves = [-(-down * (end // tile) // units) for end in (*ends, ends[-1] + tile)] if ends else []
+    return tuple(end for end, now, after in zip(ends, waves, waves[1:], strict=False) if after > now)
+
+
+def _of_columns(space: Space, pricer: Pricer, change: Mapping[str, int]) -> tuple[Gemm, tuple[int, int]] | None:
+    """The forward product whose columns are the searched dimension, and its tile; None where there is none."""
+    if len(space.baseline) != 1:
+        return None
+    (value,), t = change.values(), space.workload.t
+    step = pricer.step(timed_operators(space, change))
+    for operator, cost in zip(step.operators, step.costs, strict=True):
+        columns = (value // t, -(-value // t))
+        if isinstance(operator, Gemm) and operator.phase == "forward" and cost.tile and operator.n in columns:
+            return operator, cost.tile
+    return None
+
+
+def devices_agree(devices: Sequence[Device], dtype: str) -> None:
+    """Raise InputError where a device has no figures for the element type."""
+    for device in devices:
+        if dtype not in device.peak_flops:
+            raise InputError(
+                f"{device.name} has no figures for it; it has {', '.join(device.peak_flops)}",
+                key="--dtype",
+                value=dtype,
+            )
+
+
+Array = NDArray[np.float64]
+Change = Mapping[str, int]
+#: So many candidates of a large space are made objects of: those that an answer, its page and its picture hold.
+SHOWN = 256
+#: And of the values of one dimension, which make a curve.
+DRAWN = 1024
+#: Shares of a decode step in what orders candidates for training and serving.
+SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)
+
+
+@frozen
+class Estimates:
+    """Of each candidate: ``seconds`` by device (rows), at the baseline's tokens; FLOPs, layers and parameters.
+
+    Seconds are NaN where a candidate does not divide as it is to be run.
+    """
+
+    seconds: Array
+    flops: Array
+    layers: Array
+    parameters: Array
+
+
+def shortlist(
+    space: Space,
+    pricers: Sequence[Pricer],
+    objective: Objective,
+    progress: Callable[[int, int], None] | None = None,
+    serving: Workload | None = None,
+) -> Sequence[Change]:
+    """All candidates of a small space; of a large one the ``SHOWN`` best, the best for each device and what no other
+
+    beats in time and parameters among them. Of one dimension's values some more, evenly spread, for the picture.
+    Where they are for ``serving`` too, the best of every weighing of a step of training against one of decoding, and
+    what no other beats in both.
+    """
+    single = len(space.baseline) == 1
+    if len(space.candidates) <= (DRAWN if single else SHOWN):
+        return space.candidates
+    found = estimates(space, space.candidates, pricers, progress)
+    values = found.seconds * objective.weight(found)
+    if serving is None:
+        taken = by_worst_loss(values)[:SHOWN]
+        taken += pareto(found.parameters, found.seconds[0]) if space.what == "model" else []
+        taken += range(0, len(space.candidates), -(-len(space.candidates) // SHOWN)) if single else ()
+    else:
+        served = replace(space, workload=serving, as_run=None)
+        decode = (estimates(served, space.candidates, pricers).seconds * objective.weight(found))[0]
+        orders = [np.argsort(values[0] ** (1 - share) * decode**share, kind="stable")[:SHOWN] for share in SHARES]
+        taken = list(dict.fromkeys(np.stack(orders, axis=1).ravel().tolist()))[:SHOWN]
+        taken += front(1 / values[0], 1 / decode)
+    return [space.candidates[index] for index in dict.fromkeys(taken)]
+
+
+def by_worst_loss(values: Array) -> list[int]:
+    """Candidates (columns) by their worst loss against the best of each device (row), after those best ones.
+
+    >>> by_worst_loss(np.array([[2.0, 1.0, 1.4, 1.1], [1.0, 9.0, 1.4, 3.0]]))
+    [1, 0, 2, 3]
+    """
+    losses = (values / np.nanmin(values, axis=1, keepdims=True)).max(axis=0)
+    # The losses of the rest are against the best on each device: it has to be priced too.
+    return list(dict.fromkeys([*np.nanargmin(values, axis=1).tolist(), *np.argsort(losses, kind="stable").tolist()]))
+
+
+def pareto(parameters: ArrayLike, seconds: ArrayLike) -> list[int]:
+    """Candidates that no other beats in time without having fewer parameters, by falling parameters.
+
+    Of those a tie apart the one of the most parameters is kept.
+    """
+    parameters, seconds = np.asarray(parameters), np.asarray(seconds)
+    kept: list[int] = []
+    for index in np.lexsort((seconds, -parameters)).tolist():
+        if not kept or seconds[index] < (1 - TIE) * seconds[kept[-1]]:
+            kept.append(index)
+    return kept
+
+
+def front(training: ArrayLike, decoding: ArrayLike) -> list[int]:
+    """Candidates that no other beats in training without being slower to decode, by falling gain in training.
+
+    Of those a tie apart in one the better in the other is kept.
+    """
+    training, decoding = np.asarray(training), np.asarray(decoding)
+    kept: list[int] = []
+    for index in np.lexsort((-decoding, -training)).tolist():
+        if decoding[index] > (1 + TIE) * (decoding[kept[-1]] if kept else 0):
+            while kept and training[index] > (1 - TIE) * training[kept[-1]]:
+                kept.pop()
+            kept.append(index)
+    return kept
+
+
+def estimates(
+    space: Space,
+    changes: Sequence[Change],
+    pricers: Sequence[Pricer],
+    progress: Callable[[int, int], None] | None = None,
+) -> Estimates:
+    """What ``changes`` come to on each pricer's device."""
+    table, done = Table(Candidates.of(changes).columns), 0
+    found = []
+    for pricer in pricers:
+
+        def priced(part: Table, pricer: Pricer = pricer) -> Sequence[Any]:
+            nonlocal done
+            row = _estimated(space, pricer, part)
+            done += part.size
+            if progress is not None:
+                progress(done // len(pricers), table.size)
+            return row
+
+        found.append(rows_by(table, priced, 4))
+    rows = np.array(found)
+    return Estimates(rows[:, 0], *rows[0, 1:])
+
+
+def _estimated(space: Space, pricer: Pricer, part: Table) -> Sequence[Any]:
+    """Rows: seconds, FLOPs, layers and parameters of the candidates that a part of the columns holds."""
+    try:
+        model, workload = as_run(space, {name: part[name] for name in part.columns}, pricer.device)
+        listed = timed(space, model, workload)
+        seconds = _step_seconds(space, listed, model, workload, pricer, part)
+    except InputError:
+        return (np.nan,) * 4
+    times = workload.accumulation if space.as_run is not None else 1
+    scale = space.tokens / (workload.tokens * times)
+    flops = round(times * sum(one.flops * one.count for one in listed) * scale)
+    return seconds * part.rows_of(scale), flops, model.layers, space.parameters(model)
+
+
+def _step_seconds(
+    space: Space,
+    listed: Sequence[Operator],
+    model: ModelShape,
+    workload: Workload,
+    pricer: Pricer,
+    part: Table,
+) -> Array:
+    """Seconds of the steps that ``listed`` make, as `Pricer.step` has them."""
+    costs = seconds_of(listed, pricer.device)
+    if space.as_run is None or pricer.stack is None or workload.serving:
+        stages = workload.p if workload.serving else 1
+        return part.rows_of(stages * sum(cost * one.count for one, cost in zip(listed, costs, strict=True)))
+    stage = slowest_stage(_work(listed, costs), model, workload.p)
+    rows = whole = each_value(stage, part.rows_of)
+    if workload.p > 1:
+        every = operators(model, replace(workload, p=1, vpp=1))
+        whole = each_value(_work(every, seconds_of(every, pricer.device)), part.rows_of)
+    schedule, stack = schedule_of(workload), pricer.stack.without_overlap(workload.exposed)
+    schedule = replace(schedule, accumulation=part.rows_of(schedule.accumulation))
+    return np.asarray(sum(step_parts(rows, whole, schedule, stack, pricer.device).values()))
+
+
+def _work(listed: Sequence[Operator], seconds: Sequence[Any]) -> Work:
+    return work(listed, (Cost(one, one, one, "", "", 0.0, "") for one in seconds))
+
+
+#: How far a search is, of how much.
+Progress = Callable[[int, int], None]
+
+
+@frozen
+class Times:
+    """A row of candidates for every device, the baseline first; ``samples`` were taken for them."""
+
+    rows: Sequence[Sequence[TimedCandidate]]
+    samples: int = 0
+    notes: tuple[str, ...] = ()
+
+
+class Source(Protocol):
+    """Times candidates. ``predicted``: a row for every device, the baseline first."""
+
+    @property
+    def devices(self) -> tuple[Device, ...]: ...
+
+    @property
+    def strategy(self) -> str: ...
+
+    def times(
+        self,
+        space: Space,
+        predicted: Sequence[Sequence[TimedCandidate]],
+        objective: Objective,
+        progress: Progress | None,
+    ) -> Times: ...
+
+
+@frozen
+class Predicted:
+    """The cost model's seconds on each of ``devices``."""
+
+    devices: tuple[Device, ...]
+    strategy: str = "exhaustive"
+
+    def __post_init__(self) -> None:
+        if not self.devices:
+            raise InputError("expected at least one device", key="--device")
+        if self.strategy != "exhaustive":
+            raise InputError(
+                "expected exhaustive: racing is a way to measure, add --measure", key="--strategy", value=self.strategy
+            )
+
+    def times(
+        self,
+        space: Space,
+        predicted: Sequence[Sequence[TimedCandidate]],
+        objective: Objective,
+        progress: Progress | None,
+    ) -> Times:
+        """The predictions as they are."""
+        return Times(predicted)
