@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from math import exp, hypot, log
 from typing import Any, NamedTuple, Unpack
 
@@ -13,13 +14,98 @@ from shapes.json_form import shown
 from shapes.memory import memory
 from shapes.model import ModelShape
 from shapes.workload import WORDS, WORKLOAD_FIELDS, WorkloadKeywords
-from sizer.answers.budgets import DiffBudgets, Violation
 from sizer.checking.checks import report_of
 from sizer.checking.findings import SEVERITIES, PricedFinding, Report, Severity
 from sizer.checking.project import Suppression
 from sizer.checking.proposals import Proposals, propose
 from sizer.printing import Printable
 from sizer.subject import Subject, read_subject
+
+_UNITS = {
+    "b": 1,
+    "kib": 2**10,
+    "mib": 2**20,
+    "gib": 2**30,
+    "tib": 2**40,
+    "kb": 1e3,
+    "mb": 1e6,
+    "gb": 1e9,
+    "tb": 1e12,
+}
+#: Units of a share, which is a hundredth of its percentage.
+_SHARES = {"": 1, "%": 1}
+_SIZE = re.compile(r"([0-9]+(?:\.[0-9]*)?) ?([a-z]*|%)", re.IGNORECASE)
+
+#: What [tool.sizer.budgets] may hold.
+BUDGET_KEYS = ("max-step-regression", "max-memory")
+
+
+@frozen
+class Violation:
+    """A budget that a version breaks. ``within_error``: by less than the prediction itself may be off."""
+
+    path: str
+    device: str
+    budget: str
+    message: str
+    within_error: bool = False
+
+
+@frozen
+class DiffBudgets:
+    """``max_step_regression``: relative. ``max_memory_bytes``: of one device; ``max_memory_share``: of what it has."""
+
+    max_step_regression: float | None = None
+    max_memory_bytes: float | None = None
+    max_memory_share: float | None = None
+
+    def broken_by(self, path: str, one: DeviceDiff) -> Iterator[Violation]:
+        """The budgets that a version breaks on one device."""
+        if self.max_step_regression is not None and one.ratio is not None:
+            slower, allowed, error = one.ratio - 1, self.max_step_regression, one.ratio_error
+            if slower > allowed:
+                within = slower <= error
+                text = f"{slower:+.1%} time a token on {one.device}, at most {allowed:+.1%} allowed"
+                text += f" (within the error of {error:.1%})" if within else ""
+                yield Violation(path, one.device, "max-step-regression", text, within)
+        if one.new is None or one.new.memory_bytes is None:
+            return
+        limits = [] if self.max_memory_bytes is None else [self.max_memory_bytes]
+        if self.max_memory_share is not None:
+            limits.append(self.max_memory_share * load_device(one.device).memory.bytes)
+        needed, most = one.new.memory_bytes, min(limits, default=None)
+        if most is not None and needed > most:
+            text = f"{needed / 2**30:.1f} GiB a device on {one.device}, at most {most / 2**30:.1f} GiB allowed"
+            yield Violation(path, one.device, "max-memory", text)
+
+
+def budgets_of(
+    table: Mapping[str, Any], *, max_step_regression: str | None = None, max_memory: str | None = None, where: str = ""
+) -> DiffBudgets:
+    """The options' texts over those of a [tool.sizer.budgets] ``table`` of the file ``where``."""
+    for key in table:
+        if key not in BUDGET_KEYS:
+            expected = f"expected {' or '.join(BUDGET_KEYS)}"
+            raise InputError(expected, where=where, key=f"tool.sizer.budgets.{key}", value=table[key])
+
+    def limit(key: str, option: str | None, units: Mapping[str, float], expected: str) -> tuple[float | None, str]:
+        """The number that was given, times its unit, and that unit."""
+        given = table.get(key) if option is None else option
+        if given is None:
+            return None, ""
+        found = _SIZE.fullmatch(str(given).strip())
+        if found is None or found[2].lower() not in units or isinstance(given, bool):
+            named = {"where": where, "key": f"tool.sizer.budgets.{key}"} if option is None else {"key": f"--{key}"}
+            raise InputError(f"expected {expected}", value=given, **named)
+        unit = found[2].lower()
+        number = float(found[1])
+        return number / 100 if unit == "%" else number * units[unit], unit
+
+    slower, _ = limit("max-step-regression", max_step_regression, _SHARES, "a percentage, such as 1%")
+    expected = "bytes, such as 72GiB, or a share of the device's, such as 90%"
+    size, unit = limit("max-memory", max_memory, _UNITS | _SHARES | {"": 1}, expected)
+    return DiffBudgets(slower, max_memory_share=size) if unit == "%" else DiffBudgets(slower, max_memory_bytes=size)
+
 
 #: Tokens that energy and cost are given for where nobody says how many: of the order that small models train on.
 DEFAULT_TOKENS = 1e12
@@ -162,13 +248,7 @@ def diff_of(
 ) -> Diff:
     """Files compared, with the budgets that they break."""
     limits = budgets or DiffBudgets()
-    violations: list[Violation] = []
-    for path, one in ((file.path, one) for file in files for one in file.devices):
-        if one.ratio is not None:
-            violations += limits.of_step(path, one.device, one.ratio, one.ratio_error)
-        if one.new is not None and one.new.memory_bytes is not None:
-            held = load_device(one.device).memory.bytes
-            violations += limits.of_memory(path, one.device, one.new.memory_bytes, held)
+    violations = [broken for file in files for one in file.devices for broken in limits.broken_by(file.path, one)]
     return Diff(tuple(files), tokens, price, tuple(violations), notes)
 
 

@@ -89,8 +89,7 @@ def command(asked: Asked) -> None:
 def _compared(asked: Asked, pair: Pair, amount: float, notes: list[str]) -> Diff | None:
     """One configuration's comparison; None, with a note, for what nobody named and that is no configuration."""
     from shapes.device import load_device
-    from sizer.answers.budgets import budgets_of
-    from sizer.answers.diff import compare, diff_of
+    from sizer.answers.diff import budgets_of, compare, diff_of
     from sizer.checking.checks import Request
 
     devices = asked.devices
