@@ -38,7 +38,7 @@ class Line:
 
 @cache
 def declared() -> Mapping[str, Any]:
-    """shapes/data/modules.toml as it is."""
+    """shapes/data/modules.toml, parsed."""
     return load(DATA / "modules.toml", lambda data, where: data)
 
 

@@ -272,15 +272,7 @@ class _Forward:
         q_bytes = rows * heads * attention.head_dim * e
         k_bytes, v_bytes = (rows * kv_heads * dim * e for dim in (attention.head_dim, attention.v_dim))
         gate = None
-        if isinstance(attention, MlaShape):
-            q, k, v = self.latent(attention, linears, x, k_bytes, v_bytes)
-        elif len(linears) == 2:
-            qkv = self.linear(linears[0], x)
-            # The three parts are put together again by one copy of the whole, charged to the first.
-            part = tape.view(qkv, qkv.bytes, copies_gradient=True)
-            q, k, v = (tape.view(part, size) for size in (q_bytes, k_bytes, v_bytes))
-        else:
-            q, k, v = (self.linear(linear, x) for linear in linears[:3])
+        q, k, v = self.projected(attention, linears, x, (q_bytes, k_bytes, v_bytes))
         if isinstance(attention, AttentionShape):
             if attention.gated:
                 gate, q = (tape.view(q, q_bytes, copies_gradient=first) for first in (True, False))
@@ -308,6 +300,21 @@ class _Forward:
         if "keeps-names" not in self.words:
             tape.named = ()
         return out
+
+    def projected(
+        self, attention: Attention, linears: tuple[Linear, ...], x: Tensor, part_bytes: tuple[int, int, int]
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries, keys and values, of ``part_bytes`` each."""
+        if isinstance(attention, MlaShape):
+            return self.latent(attention, linears, x, *part_bytes[1:])
+        if len(linears) > 2:
+            q, k, v = (self.linear(linear, x) for linear in linears[:3])
+            return q, k, v
+        qkv = self.linear(linears[0], x)
+        # The three parts are put together again by one copy of the whole, charged to the first.
+        part = self.tape.view(qkv, qkv.bytes, copies_gradient=True)
+        q, k, v = (self.tape.view(part, size) for size in part_bytes)
+        return q, k, v
 
     def latent(
         self, attention: MlaShape, linears: tuple[Linear, ...], x: Tensor, k_bytes: int, v_bytes: int

@@ -8,6 +8,7 @@ view (of a product's two-dimensional result): then their sum is a third tensor.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Container, Iterator
 from dataclasses import dataclass, field, replace
 
@@ -175,28 +176,22 @@ class Tape:
     def _backward(self, seed_bytes: int, made_bytes: int, kept_bytes: int) -> Iterator[tuple[_Node, int, int]]:
         """Nodes as they run backward, with the bytes alive before each and at its fullest."""
         passing = 0 if made_bytes == kept_bytes else made_bytes
-        users: dict[int, int] = {}
-        for node in self.nodes:
-            for storage in node.saved:
-                users[storage] = users.get(storage, 0) + 1
+        users = Counter(storage for node in self.nodes for storage in node.saved)
         alive = sum(self.storages[storage] for storage in users) + seed_bytes
-        gradients: dict[int, list[int]] = {}  # tensor key -> [bytes, readers], shared between keys that share one
+        # tensor key -> [bytes, readers], shared between keys that share one
+        gradients = {node.output.key: [seed_bytes, 1] for node in self.nodes[-1:]}
         views: set[int] = set()
-        if self.nodes:
-            gradients[self.nodes[-1].output.key] = [seed_bytes, 1]
         for node in reversed(self.nodes):
             own = gradients.pop(node.output.key, None)
             if own is None:
                 continue  # nothing downstream needs its gradient
             before = alive
-            new: list[tuple[int, list[int]]] = []
-            for tensor in node.inputs:
-                if node.shares_gradient:
-                    own[1] += 1
-                    new.append((tensor.key, own))
-                else:
-                    alive += tensor.bytes
-                    new.append((tensor.key, [tensor.bytes, 1]))
+            if node.shares_gradient:
+                own[1] += len(node.inputs)
+                new = [(tensor.key, own) for tensor in node.inputs]
+            else:
+                alive += sum(tensor.bytes for tensor in node.inputs)
+                new = [(tensor.key, [tensor.bytes, 1]) for tensor in node.inputs]
             alive += node.weights * kept_bytes
             peak = max(before, alive + node.work_bytes + node.weights * passing)
             for storage in node.saved:
