@@ -6,11 +6,9 @@ when the reader of its output has gone (SIGPIPE).
 
 from __future__ import annotations
 
-import atexit
 import os
 import signal
 import sys
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
@@ -107,18 +105,6 @@ def flush_output() -> str | None:
         give_up_output()
         return error.strerror or str(error)
     return None
-
-
-def end_at_once(code: object) -> NoReturn:
-    """End with an exit code, as ``sys.exit`` takes one, without freeing every object first: a tenth of a check's time.
-
-    What modules registered for the end runs; with another thread or process still at work, the usual way is taken.
-    """
-    if not (code is None or isinstance(code, int)) or threading.active_count() > 1 or "multiprocessing" in sys.modules:
-        sys.exit(code)  # type: ignore[arg-type] # what SystemExit carried
-    atexit._run_exitfuncs()
-    sys.stderr.flush()
-    os._exit(code or 0)
 
 
 def give_up_output() -> None:

@@ -34,6 +34,20 @@ MEGATRON_FORMATS = ("megatron", "gpt_neox", "nemo")
 #: Element types that torch.autocast runs the products of a module in fp32 in.
 AUTOCAST = ("bf16", "fp16")
 
+#: Fields of ``Workload`` that a configuration's trace runs with.
+_TRACED = (
+    "b",
+    "s",
+    "phase",
+    "attention",
+    "dtype",
+    "expert_load",
+    "t",
+    "decoder_s",
+    "fused_qkv",
+    "fused_gate_up",
+    "recipe",
+)
 #: Fields of ``Workload`` that change the operators of a formula and not those of a trace.
 _NOT_TRACED = (
     "p",
@@ -134,13 +148,18 @@ def read_subject(
         source = source.config  # type: ignore[attr-defined]
     if settings or training:
         source = Source(source, settings or {}, tuple(training))
-    if trace:
-        return _run_by(_traced_config(_untouched(source), plan, workload, where=_where(source)), stack)
+    because = None
     try:
-        reading = source if isinstance(source, Reading) else read_config(source, config_format=config_format)
+        if not trace:
+            reading = source if isinstance(source, Reading) else read_config(source, config_format=config_format)
     except UnknownModelType as error:
-        traced = _traced_config(_untouched(source), plan, workload, because=error, where=_where(source))
-        return _run_by(traced, stack)
+        because = error
+    if trace or because is not None:
+        # For a trace the mapping of a ``Source``, its settings applied; all else as it is.
+        plain = load_mapping(source) if isinstance(source, Source) else source
+        return _run_by(
+            _traced_config(plan=plan, source=plain, workload=workload, because=because, where=_where(source)), stack
+        )
     if plan is not None:
         raise InputError("expected a traced model: pass trace=True (--trace) too", where=reading.source, key="plan")
     model = reading.model
@@ -161,13 +180,7 @@ def read_subject(
         model=model,
         reading=reading,
         dimensions=dimensions(model),
-        notes=(
-            *reading.notes,
-            *sentences(reading.unread),
-            *_routing(model, runs),
-            *_serving(reading, runs),
-            *_instead(problems, runs),
-        ),
+        notes=(*reading.notes, *sentences(reading.unread), *_assumed(reading, runs), *_instead(problems, runs)),
         given=frozenset({*reading.workload, *workload}),
         asked=settled if problems else None,
         stack=load_stack(stack) if stack is not None else default_stack(reading.format),
@@ -193,19 +206,19 @@ def _instead(problems: Iterable[InputError], runs: Workload) -> tuple[str, ...]:
     return (f"the model does not divide over {wanted}: times are those of {taken}",)
 
 
-def _serving(reading: Reading, workload: Workload) -> tuple[str, ...]:
-    """What a prompt's and a decode step's figures assume."""
-    if not workload.serving:
-        return ()
-    notes = ["operators added up, as a serving engine runs them: no software stack was fitted on serving"]
+def _assumed(reading: Reading, workload: Workload) -> list[str]:
+    """What the figures of a mixture, of a prompt and of a decode step assume."""
+    notes = [routing_note(workload.expert_load)] if reading.model.moe is not None else []
+    if workload.serving:
+        notes.append("operators added up, as a serving engine runs them: no software stack was fitted on serving")
     if workload.context is None:
-        return tuple(notes)
+        return notes
     longest = reading.longest or reading.model.max_positions
     if longest is not None and workload.context > longest:
         notes.append(f"the context of {workload.context} is beyond the model's {longest} positions")
     if workload.speculative:
         notes.append(f"tokens/s with no draft accepted; up to {1 + workload.speculative} x that with all of them")
-    return tuple(notes)
+    return notes
 
 
 def _refuse_decode(workload: Mapping[str, Any], where: str) -> None:
@@ -214,25 +227,17 @@ def _refuse_decode(workload: Mapping[str, Any], where: str) -> None:
         raise InputError(expected, where=where, key="phase", value="decode")
 
 
-def _routing(model: ModelShape, workload: Workload) -> tuple[str, ...]:
-    return (routing_note(workload.expert_load),) if model.moe is not None else ()
-
-
-def _untouched(source: object) -> object:
-    """A configuration for a trace: the mapping of a ``Source``, its settings applied; all else as it is."""
-    return load_mapping(source) if isinstance(source, Source) else source
-
-
 def _where(source: object) -> str:
     if isinstance(source, Source):
         source = source.config
-    return source.source if isinstance(source, Reading) else _named(source)
+    if isinstance(source, Reading):
+        return source.source
+    return str(source) if isinstance(source, (str, Path)) else f"<{type(source).__name__}>"
 
 
 def settle_workload(reading: Reading, asked: Mapping[str, Any]) -> Workload:
     """``asked`` over what the file says over the defaults; the sequence: the model's longest, at most 4096."""
-    hints = dict(reading.workload)
-    values = {**hints, **asked}
+    values = {**reading.workload, **asked}
     decodes = values.get("phase") == "decode"
     if decodes and "s" in asked and "context" in asked:
         raise InputError("expected the sequence or the context, not both", key="s", value=asked["s"])
@@ -292,21 +297,7 @@ def _traced_config(
         source = source.config if isinstance(source, Reading) else source
         _check_adapters(asked)
         settled = Workload(**_with_data_parallelism(asked))
-        traced = trace_config(
-            source,
-            b=settled.b,
-            s=settled.s,
-            phase=settled.phase,
-            attention=settled.attention,
-            dtype=settled.dtype,
-            expert_load=settled.expert_load,
-            t=settled.t,
-            decoder_s=settled.decoder_s,
-            fused_qkv=settled.fused_qkv,
-            fused_gate_up=settled.fused_gate_up,
-            plan=plan,
-            recipe=settled.recipe,
-        )
+        traced = trace_config(source, plan=plan, **{name: getattr(settled, name) for name in _TRACED})
     except InputError as error:
         if because is not None and isinstance(error, MissingExtra):
             raise InputError(
@@ -349,10 +340,6 @@ def _traced_change(
     return _traced_config(changed, plan, {**workload, **asked})
 
 
-def _named(source: object) -> str:
-    return str(source) if isinstance(source, (str, Path)) else f"<{type(source).__name__}>"
-
-
 def _traced_module(
     module: Any,
     example_inputs: object,
@@ -375,17 +362,8 @@ def _traced_module(
             raise InputError(f"expected {size}, as in example_inputs", where=where, key=key, value=workload[key])
         ran[key] = size
     settled = Workload(**{**workload, **ran})
-    traced = trace(
-        module,
-        *positional,
-        phase=settled.phase,
-        expert_load=settled.expert_load,
-        fused_qkv=settled.fused_qkv,
-        fused_gate_up=settled.fused_gate_up,
-        plan=plan,
-        t=settled.t,
-        **keywords,
-    )
+    ran_with = {name: getattr(settled, name) for name in ("phase", "expert_load", "fused_qkv", "fused_gate_up", "t")}
+    traced = trace(module, *positional, plan=plan, **ran_with, **keywords)
     runs_in = _main_dtype(traced.operators)
     asked, cast = workload.get("dtype", runs_in), ""
     if asked != runs_in:
