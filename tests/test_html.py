@@ -129,7 +129,7 @@ def test_configurations_lie_beside_each_other_in_a_picture_after_what_compares_t
     target = tmp_path / "two.svg"
     CliRunner().invoke(main, [*PAGES["check-several"][0], "--plot", str(target)], catch_exceptions=False)
     text = target.read_text()
-    places = [text.index(name) for name in ("Steps beside each other", "Roofline: every operator")]
+    places = [text.index(name) for name in ("Steps side by side", "Roofline: every operator")]
     assert places == sorted(places)
     assert text.count("Roofline: every operator") >= 2
     assert "h100-sxm has 79.6 GiB" in text

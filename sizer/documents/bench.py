@@ -14,23 +14,8 @@ from shapes.measure.record import Measurement
 from shapes.measure.runner import Sweep
 from sizer.answers.bench import Bench, Peak, Planned, Row
 from sizer.answers.bench import Table as Measured
-from sizer.documents.document import (
-    ALIGNMENT_COLOURS,
-    Axis,
-    Bar,
-    Chart,
-    Charts,
-    Column,
-    Document,
-    Layer,
-    Part,
-    Section,
-    Table,
-    Text,
-    alignment_class,
-    bars,
-    limit,
-)
+from sizer.documents.charts import ALIGNMENT_COLOURS, Axis, Bar, Chart, Layer, alignment_class, bars, limit
+from sizer.documents.document import Charts, Column, Document, Part, Section, Table, Text
 from sizer.documents.units import seconds_text, width_text
 
 SIZES = ("m", "n", "k")

@@ -13,9 +13,7 @@ from sizer.checking.findings import SEVERITIES, Checked, PricedFinding, Report, 
 from sizer.documents.document import (
     FULL,
     PAGES,
-    Bar,
     Cell,
-    Chart,
     Charts,
     Column,
     Document,
@@ -25,7 +23,6 @@ from sizer.documents.document import (
     Section,
     Table,
     Text,
-    bars,
 )
 from sizer.documents.units import (
     change_text,
@@ -41,6 +38,7 @@ from sizer.readers.unread import sentences
 
 if TYPE_CHECKING:
     from sizer.answers.overview import Overview, Overviews
+    from sizer.documents.charts import Chart
 
 #: Columns of CSV: a row a finding.
 FIELDS = (
@@ -193,6 +191,8 @@ def _compared(reports: Sequence[Report]) -> Section:
 
 
 def _steps(reports: Sequence[Report]) -> Chart:
+    from sizer.documents.charts import Bar, bars
+
     factor, unit = seconds_scale(max(report.step.high for report in reports))
     listed = [
         Bar(

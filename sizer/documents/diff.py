@@ -9,22 +9,8 @@ from typing import Any
 
 from shapes.device import load_device
 from sizer.answers.diff import DeviceDiff, Diff, Figures, FileDiff
-from sizer.documents.document import (
-    PAGES,
-    Bar,
-    Chart,
-    Charts,
-    Column,
-    Document,
-    Findings,
-    Layer,
-    Part,
-    Section,
-    Table,
-    Text,
-    bars,
-    notes,
-)
+from sizer.documents.charts import Bar, Chart, Layer, bars
+from sizer.documents.document import PAGES, Charts, Column, Document, Findings, Part, Section, Table, Text, notes
 from sizer.documents.units import GIB, count_text, percent_text, seconds_scale, seconds_text
 
 COLOURS = {"old": "#bbbbbb", "new": "#4477aa"}

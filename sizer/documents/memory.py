@@ -4,20 +4,8 @@ from __future__ import annotations
 
 from shapes.memory import Memory
 from sizer.answers.memory_breakdown import MemoryBreakdown
-from sizer.documents.document import (
-    Bar,
-    Chart,
-    Charts,
-    Column,
-    Document,
-    Facts,
-    Section,
-    Table,
-    Text,
-    bars,
-    limit,
-    notes,
-)
+from sizer.documents.charts import Bar, Chart, bars, limit
+from sizer.documents.document import Charts, Column, Document, Facts, Section, Table, Text, notes
 from sizer.documents.units import GIB
 
 

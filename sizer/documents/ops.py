@@ -11,22 +11,8 @@ from shapes.device import Device
 from shapes.operators import Operator, Product
 from sizer.answers.operator_table import OperatorTable
 from sizer.checking.findings import StepTime
-from sizer.documents.document import (
-    PAGES,
-    Axis,
-    Bar,
-    Chart,
-    Charts,
-    Column,
-    Document,
-    Facts,
-    Layer,
-    Section,
-    Table,
-    Text,
-    bars,
-    notes,
-)
+from sizer.documents.charts import Axis, Bar, Chart, Layer, bars
+from sizer.documents.document import PAGES, Charts, Column, Document, Facts, Section, Table, Text, notes
 from sizer.documents.units import count_text, percent_text, seconds_scale, seconds_text, step_text, within_text
 
 PHASES = ("forward", "dgrad", "wgrad", "optimizer")

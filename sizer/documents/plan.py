@@ -6,22 +6,8 @@ from collections.abc import Callable
 
 from shapes.json_form import plain
 from sizer.answers.plan import Candidate, Plan
-from sizer.documents.document import (
-    FULL,
-    Axis,
-    Bar,
-    Chart,
-    Charts,
-    Column,
-    Document,
-    Facts,
-    Layer,
-    Section,
-    Table,
-    Text,
-    bars,
-    limit,
-)
+from sizer.documents.charts import Axis, Bar, Chart, Layer, bars, limit
+from sizer.documents.document import FULL, Charts, Column, Document, Facts, Section, Table, Text
 from sizer.documents.units import GIB, percent_text, seconds_text
 
 #: Splits slower than this many times the fastest are not drawn; the chart says how many.

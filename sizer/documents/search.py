@@ -8,22 +8,8 @@ from typing import Any
 
 from shapes.timing import Timing
 from shapes.workload import Workload
-from sizer.documents.document import (
-    ALIGNMENT_COLOURS,
-    FULL,
-    Axis,
-    Chart,
-    Charts,
-    Column,
-    Document,
-    Facts,
-    Layer,
-    Part,
-    Section,
-    Table,
-    Text,
-    alignment_class,
-)
+from sizer.documents.charts import ALIGNMENT_COLOURS, Axis, Chart, Layer, alignment_class
+from sizer.documents.document import FULL, Charts, Column, Document, Facts, Part, Section, Table, Text
 from sizer.documents.units import percent_text, seconds_scale, seconds_text, signed_count_text
 from sizer.searching.result import Ranked, SearchResult, label, objected, settings
 from sizer.searching.two_budgets import decode_gain, training_gain

@@ -10,7 +10,8 @@ from importlib import resources
 
 from shapes.errors import InputError, printable
 from sizer.checking.findings import SEVERITIES, PricedFinding
-from sizer.documents.document import Cell, Chart, Charts, Column, Document, Facts, Findings, Markdown, Part, Table, Text
+from sizer.documents.charts import Chart
+from sizer.documents.document import Cell, Charts, Column, Document, Facts, Findings, Markdown, Part, Table, Text
 from sizer.documents.units import change_text, saved_text, seconds_text
 from sizer.render import Page
 from sizer.render.findings import rule_url

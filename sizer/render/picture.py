@@ -8,7 +8,8 @@ from typing import Any
 
 from shapes.errors import InputError
 from shapes.files import write_whole
-from sizer.documents.document import Chart, Document
+from sizer.documents.charts import Chart
+from sizer.documents.document import Document
 from sizer.render.vega import CONFIG, titled
 
 WIDTH = 620

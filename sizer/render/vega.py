@@ -10,7 +10,7 @@ from itertools import cycle
 from textwrap import wrap
 from typing import Any
 
-from sizer.documents.document import Axis, Chart, Layer
+from sizer.documents.charts import Axis, Chart, Layer
 
 #: Paul Tol's bright scheme, and two of his muted one: told apart by people who see few colours, on light and dark.
 PALETTE = ("#4477aa", "#ee6677", "#228833", "#ccbb44", "#66ccee", "#aa3377", "#bbbbbb", "#ddcc77", "#882255")
