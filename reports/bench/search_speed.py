@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import sys
 import time
+from pathlib import Path
 
 import numpy as np
 
@@ -17,9 +18,15 @@ import sizer
 from shapes.cost import predict_gemm
 from sizer.searching.space import Limits
 
+CONFIGS = Path(__file__).parents[2] / "tests" / "data" / "configs"
 #: name -> keywords of ``sizer.search``
 SEARCHES: dict[str, dict[str, object]] = {
     "whole models at 1.3e9 parameters": {"params": 1.3e9, "limits": Limits(0.3, step=2, aspect=(8, 800))},
+    "mixtures like Mixtral-8x7B": {
+        "config": str(CONFIGS / "mixtral-8x7b.json"),
+        "what": "model",
+        "limits": Limits(0.25, step=64, aspect=(64, 256)),
+    },
     "SwiGLU widths of one MLP": {"h": 4096, "d_ff": 62_500, "limits": Limits(0.8, misaligned=True)},
 }
 PREDICTIONS = 1_000_000

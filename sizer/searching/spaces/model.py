@@ -184,17 +184,19 @@ def _mixtures(
     around, outside, column = around[column > 0], outside[column > 0], column[column > 0]
     active = (active_target - outside) / column
     of, mixture = mixtures(moe, (target - outside) / column, active, widths, multiple)
-    columns = dict(around[of].columns)
-    layers = columns.pop("layers")
-    tried = Candidates({**columns, **mixture, "layers": layers})
     wide = mixture["top_k"] * mixture["expert_d_ff"] + mixture.get("shared_d_ff", 0)
     more = mixture["top_k"] / moe.top_k
     near = (1 / bounds.expert_factor <= more) & (more <= bounds.expert_factor)
     near &= abs(wide - active[of]) * column[of] <= 2 * limits.tolerance * active_target
-    if near.any():
-        near[near] = off_by(model, tried[near].columns, target, active_target) <= limits.tolerance
-    reason = f"--tolerance {limits.tolerance:.2%} of total and active parameters, top_k"
-    return tried.where({reason: near}, excluded)
+    columns = dict(around[of[near]].columns)
+    layers = columns.pop("layers")
+    tried = Candidates({**columns, **Candidates(mixture)[near].columns, "layers": layers})
+    found = tried
+    if len(tried):
+        found = tried[off_by(model, tried.columns, target, active_target) <= limits.tolerance]
+    if left_out := len(of) - len(found):
+        excluded[f"--tolerance {limits.tolerance:.2%} of total and active parameters, top_k"] += left_out
+    return found
 
 
 def aspect_bounds(model: ModelShape, limits: Limits, bounds: Bounds = NEAR) -> tuple[float, float]:
