@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping
+from fnmatch import fnmatchcase
 from functools import cache
 from typing import Any
 
@@ -79,16 +80,15 @@ def _entry(key: str, format_name: str, which: str) -> str | None:
     if key in _known(format_name).get(which, ()):
         return key
     globs, pattern = _globs(format_name, which)
-    found = pattern.fullmatch(key)
-    return globs[found.lastindex - 1] if found and found.lastindex else None
+    return next(glob for glob in globs if fnmatchcase(key, glob)) if pattern.fullmatch(key) else None
 
 
 @cache
 def _globs(format_name: str, which: str) -> tuple[list[str], re.Pattern[str]]:
-    """All globs of a table in one expression: compiling each by itself takes longer than a check."""
+    """All globs of a table, and in one expression: compiling each by itself takes longer than a check."""
     globs = [name for name in _known(format_name).get(which, ()) if "*" in name]
-    groups = "|".join("(" + re.escape(glob).replace(r"\*", ".*") + ")" for glob in globs)
-    return globs, re.compile(groups or "(?!)", re.DOTALL)
+    every = "|".join(re.escape(glob).replace(r"\*", ".*") for glob in globs)
+    return globs, re.compile(every or "(?!)", re.DOTALL)
 
 
 def flattened(
