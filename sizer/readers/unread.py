@@ -54,7 +54,7 @@ def unread(config: Mapping[str, Any], asked: Iterable[str], format_name: str) ->
     found = []
     for key, value in flattened(config, read, {*read, *matters}):
         spelled = (key, key.rpartition(".")[2])
-        what = next((matters[entry] for one in spelled if (entry := _entry(one, format_name, "matters"))), None)
+        what = next((matters[entry] for one in spelled if (entry := _entry(one, format_name))), None)
         if what is not None:
             if value not in (None, False, 0, "", [], {}):
                 found.append(Unread(key, shorten(value), changes=what))
@@ -72,14 +72,15 @@ def sentences(found: Iterable[Unread]) -> tuple[str, ...]:
 
 
 def is_harmless(key: str, format_name: str) -> bool:
-    return _entry(key, format_name, "harmless") is not None
+    harmless = _known(format_name).get("harmless", ())
+    return key in harmless or bool(_globs(format_name, "harmless")[1].fullmatch(key))
 
 
-def _entry(key: str, format_name: str, which: str) -> str | None:
-    """The entry of a format's table that a key falls under: itself, or the first glob that it matches."""
-    if key in _known(format_name).get(which, ()):
+def _entry(key: str, format_name: str) -> str | None:
+    """The entry among the keys that matter that a key falls under: itself, or the first glob that it matches."""
+    if key in _known(format_name).get("matters", ()):
         return key
-    globs, pattern = _globs(format_name, which)
+    globs, pattern = _globs(format_name, "matters")
     return next(glob for glob in globs if fnmatchcase(key, glob)) if pattern.fullmatch(key) else None
 
 
