@@ -24,7 +24,7 @@ from shapes.cost.expected_errors import expected_errors
 from shapes.cost.gemm import ProductKernels, aligned_seconds
 from shapes.device import list_devices, load_device
 from shapes.errors import InputError
-from shapes.operators.types import Attention, Collective, Elementwise, Gemm, GroupedGemm, Layout
+from shapes.operators.types import Attention, CachedAttention, Collective, Elementwise, Gemm, GroupedGemm, Layout
 from sizer import check
 
 DATA = Path(__file__).parent / "data" / "products"
@@ -36,11 +36,13 @@ OPERATORS = (
     Gemm("decode", "forward", 8, 4096, 4096),
     Gemm("between", "forward", 384, 4096, 4097),
     Gemm("scores", "forward", 2048, 2048, 80, batch=128, kind="bmm"),
+    Gemm("patches", "forward", 1568, 768, 768, kind="conv"),
     GroupedGemm("experts", "forward", 8, 32768, 14336, 4096),
     GroupedGemm("experts", "wgrad", 8, 4096, 14336, 32768, ragged="k", layout="nt", load=1.5),
     Attention("attention", "forward", 4, 32, 8, 4096, 4096, 128, 128),
     Attention("attention", "dgrad", 4, 32, 8, 4096, 4096, 80, 80, window=1024),
     Attention("encoder", "forward", 4, 12, 12, 197, 197, 64, 64, causal=False),
+    CachedAttention("decode.core", 64, 32, 8, 1, 8192, 128, 128),
     Elementwise("norm", "forward", "norm", 1 << 27, 1 << 27),
     Collective("tensor_parallel.all_reduce", "forward", "all_reduce", 1 << 27, 8),
     Collective("data_parallel.all_reduce", "wgrad", "all_reduce", 1 << 30, 64),

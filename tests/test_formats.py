@@ -12,6 +12,7 @@ from html import escape
 from importlib import import_module
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import click
 import pytest
@@ -184,11 +185,22 @@ def test_every_command_has_an_answer_here() -> None:
 def test_every_command_in_every_format(command: str, format_: str) -> None:
     answer = ANSWERS[command]()
     shown = render(command, format_, answer, Page(80))
-    if format_ == "parquet":
-        assert isinstance(shown, bytes)
-        return
-    assert isinstance(shown, str)
-    CHECKS.get(format_, lambda *_: None)(command, answer, shown)
+    assert isinstance(shown, bytes if format_ == "parquet" else str)
+    CHECKS[format_](command, answer, shown)
+
+
+def check_parquet(command: str, answer: Any, shown: bytes) -> None:
+    assert shown[:4] == shown[-4:] == b"PAR1"
+
+
+def check_jsonl(command: str, answer: Any, shown: str) -> None:
+    for line in shown.splitlines():
+        assert isinstance(json.loads(line, parse_constant=pytest.fail), dict)
+
+
+def check_junit(command: str, answer: Any, shown: str) -> None:
+    for suite in ElementTree.fromstring(shown).iter("testsuite"):
+        assert len(suite.findall("testcase")) == int(suite.attrib["tests"])
 
 
 def check_text(command: str, answer: Any, shown: str) -> None:
@@ -242,7 +254,7 @@ def parts_of(command: str, answer: Any) -> list[Findings]:
     return [part for part in parts if isinstance(part, Findings)]
 
 
-CHECKS: dict[str, Callable[[str, Any, str], None]] = {
+CHECKS: dict[str, Callable[[str, Any, Any], None]] = {
     "text": check_text,
     "json": check_json,
     "sarif": check_json,
@@ -251,6 +263,9 @@ CHECKS: dict[str, Callable[[str, Any, str], None]] = {
     "markdown": check_markdown,
     "html": check_html,
     "github": check_github,
+    "jsonl": check_jsonl,
+    "junit": check_junit,
+    "parquet": check_parquet,
 }
 
 

@@ -117,6 +117,14 @@ SETTINGS: list[tuple[str, dict[str, Any]]] = [
     ("siglip_vision_model", VISION),
 ]
 
+#: Types that have no class of their own in transformers' AutoModelForCausalLM -> the type whose blocks they are.
+BLOCKS_OF = {
+    "kimi_k2": "deepseek_v3",
+    "qwen2_vl_text": "qwen2",
+    "qwen2_5_vl_text": "qwen2",
+    "qwen3_vl_text": "qwen3",
+}
+
 #: Real defaults, cut to a few layers where building hundreds of experts would take minutes.
 CUT = {"deepseek_v2": 2, "deepseek_v3": 4, "minimax_m2": 2, "llama4_text": 4, "glm4_moe": 2}
 #: Classes whose own defaults no checkpoint has: no top_k; 96 heads that do not divide h = 4096.
@@ -216,6 +224,13 @@ def test_a_vision_language_model_is_read_as_its_text_tower(outer: str) -> None:
 def test_layers_follow_the_network_dense_first_then_experts() -> None:
     blocks = read_config({"model_type": "deepseek_v3", **MLA, "q_lora_rank": 40}).model.main.blocks
     assert [(isinstance(block.mlp, MoeShape), block.count) for block in blocks] == [(False, 1), (True, 2)]
+
+
+@pytest.mark.parametrize(("family", "other"), BLOCKS_OF.items())
+def test_a_type_without_a_class_is_read_with_the_blocks_of_another(family: str, other: str) -> None:
+    stated = SMALL | TIED | {"num_key_value_heads": 2, "head_dim": 24, "first_k_dense_replace": 1}
+    one, same = (read_config({"model_type": name, **stated}).model for name in (family, other))
+    assert (one.stacks, one.vocab) == (same.stacks, same.vocab)
 
 
 @pytest.mark.slow

@@ -11,12 +11,37 @@ import pytest
 from shapes.errors import InputError
 from shapes.model.trainable import trained_parameters
 from shapes.workload import Workload
-from sizer.readers import Source, read_config, read_text
+from sizer.readers import READERS, Source, read_config, read_text
 
 MEGATRON = {"vocab-size": 50257, "num-layers": 24, "hidden-size": 4096, "num-attention-heads": 32, "seq-length": 2048}
 NEOX = {"num-layers": 24, "hidden-size": 4096, "num-attention-heads": 32, "seq-length": 2048}
 META = {"dim": 4096, "n_layers": 32, "n_heads": 32, "multiple_of": 256, "vocab_size": -1}
 NANOGPT = "n_layer = 12\nn_head = 12\nn_embd = 768\nblock_size = 1024\nvocab_size = 50304\n"
+
+#: Format -> the smallest file of it that states a model.
+SMALLEST: dict[str, tuple[str, str]] = {
+    "torchtitan": ("t.toml", '[model]\nname = "llama3"\nflavor = "8B"\n[training]\nseq_len = 8192\n'),
+    "huggingface": ("config.json", '{"model_type": "llama"}'),
+    "meta": ("params.json", json.dumps(META)),
+    "litgpt_training": ("p.yaml", "model_name: tiny-llama-1.1b\ntrain: {micro_batch_size: 12}\n"),
+    "litgpt": ("model_config.yaml", "{n_embd: 768, n_layer: 12, n_head: 12, padded_vocab_size: 50304}"),
+    "nanogpt": ("train.py", NANOGPT),
+    "nemo": (
+        "n.yaml",
+        "name: megatron_gpt\ntrainer: {devices: 1}\nmodel: {num_layers: 4, hidden_size: 256, num_attention_heads: 4, "
+        "encoder_seq_length: 512, max_position_embeddings: 512, vocab_size: 512}\n",
+    ),
+    "gpt_neox": ("neox.yaml", json.dumps(NEOX | {"pipe-parallel-size": 1, "tokenizer-type": "GPT2BPETokenizer"})),
+    "megatron": ("args.yaml", json.dumps(MEGATRON)),
+}
+
+
+@pytest.mark.parametrize("name", READERS)
+def test_a_format_is_detected_from_its_smallest_file(name: str) -> None:
+    where, text = SMALLEST[name]
+    reading = read_text(text, where=where)
+    assert reading.format == name
+    assert reading.model.layers > 0
 
 
 def width(config: dict[str, Any], config_format: str) -> int:

@@ -1,58 +1,61 @@
-"""Each kind of thing is one file behind one registry: a file that nobody registered fails here."""
+"""A member of a kind without its registration, test, row or keys fails here, with the file to add or edit."""
 
 from __future__ import annotations
 
 import pkgutil
-from collections.abc import Callable
 from importlib import import_module
-from types import ModuleType
 from typing import get_args, get_type_hints
 
 import pytest
 
-from shapes.engines import ENGINES
-from shapes.kernels import KERNELS
+from reports.bench.reference import PAGE, page
 from shapes.measure.kernels import PLANS
 from shapes.operators import Operator
-from shapes.operators.types import KINDS
-from shapes.recipes import RECIPES
+from shapes.operators.types import KINDS as OPERATOR_KINDS
 from shapes.step.stack import CLASSES
-from shapes.toml_table import DATA
-from sizer.cli import COMMANDS
 from sizer.readers import READERS, read_config
 from sizer.readers.fields import table
 from sizer.readers.huggingface import BUILDERS, DEFAULTS_OF
 from sizer.rules import RULES, TOPICS
-from sizer.searching.spaces import SPACES
 from sizer.searching.strategies import STRATEGIES
+from tests.tools.kinds import KINDS, members, missing, skeletons
+
+MEMBERS = [(kind, name) for kind in KINDS for name in members(kind)]
 
 
-def has(*names: str) -> Callable[[ModuleType], bool]:
-    return lambda module: all(hasattr(module, name) for name in names)
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_kind_has_members_and_each_is_written_where_it_is_registered(kind: str) -> None:
+    assert set(KINDS[kind].registered()) == set(KINDS[kind].found()), missing(kind)
+    assert KINDS[kind].registered()
 
 
-#: Package -> (what makes a module of it one of its kind, the modules registered).
-REGISTRIES: dict[str, tuple[Callable[[ModuleType], bool], set[str]]] = {
-    "sizer.rules": (has("rule"), {"sizer.rules.base", *(topic.__name__ for topic in TOPICS)}),
-    "sizer.readers": (has("NAME", "matches", "read"), {f"sizer.readers.{name}" for name in READERS}),
-    "sizer.searching.spaces": (has("NAME", "space"), {space.__name__ for space in SPACES.values()}),  # type: ignore[attr-defined]
-    "sizer.searching.strategies": (has("NAME", "run"), {run.__module__ for run in STRATEGIES.values()}),
-    "sizer.cli": (has("command"), {module for _, module, _ in COMMANDS if ":" not in module}),
-}
+@pytest.mark.parametrize(("kind", "name"), MEMBERS)
+def test_a_member_has_its_test_its_row_and_its_keys(kind: str, name: str) -> None:
+    lacks = missing(kind, name)
+    assert not lacks, f"a {kind} is not finished; " + "; ".join(lacks)
 
 
-@pytest.mark.parametrize("package", REGISTRIES)
-def test_every_file_of_a_kind_is_in_its_registry_and_nothing_else_is(package: str) -> None:
-    is_one, registered = REGISTRIES[package]
-    folder = import_module(package)
-    modules = [import_module(f"{package}.{found.name}") for found in pkgutil.iter_modules(folder.__path__)]
-    assert registered
-    assert {module.__name__ for module in modules if is_one(module)} == registered
+def test_a_name_that_nothing_knows_lacks_its_file_and_its_registration() -> None:
+    assert missing("engine", "nobody") == [
+        "nobody: write shapes/data/engines/nobody.toml",
+        "nobody: register it in ENGINES of shapes/engines.py",
+    ]
 
 
-@pytest.mark.parametrize(("folder", "names"), [("engines", ENGINES), ("kernels", KERNELS), ("recipes", RECIPES)])
-def test_every_data_file_of_a_kind_is_in_its_registry_and_nothing_else_is(folder: str, names: tuple[str, ...]) -> None:
-    assert {path.stem for path in (DATA / folder).glob("*.toml")} == set(names)
+def test_no_skeleton_of_the_generator_is_left() -> None:
+    assert skeletons() == []
+
+
+@pytest.mark.slow
+def test_the_reference_is_what_its_generator_writes() -> None:
+    assert PAGE.read_text(encoding="utf-8") == page(), "run python reports/bench/reference.py"
+
+
+def test_every_topic_of_rules_is_registered() -> None:
+    folder = import_module("sizer.rules")
+    modules = [import_module(f"sizer.rules.{found.name}") for found in pkgutil.iter_modules(folder.__path__)]
+    with_rules = {module.__name__ for module in modules if hasattr(module, "rule")}
+    assert with_rules == {"sizer.rules.base", *(topic.__name__ for topic in TOPICS)}, "add it to TOPICS"
 
 
 def test_every_function_of_a_topic_that_answers_as_a_rule_is_one() -> None:
@@ -65,12 +68,16 @@ def test_every_function_of_a_topic_that_answers_as_a_rule_is_one() -> None:
     assert answering == {rule.check for rule in RULES}
 
 
+def test_every_strategy_is_the_run_of_its_own_module() -> None:
+    assert {run.__module__ for run in STRATEGIES.values()} == {f"sizer.searching.strategies.{n}" for n in STRATEGIES}
+
+
 def test_every_operator_kind_says_who_lowers_prices_explains_and_measures_it() -> None:
     types = get_args(Operator)
-    declared = {(one.type, one.kind) for one in KINDS}
-    missing = {(cls, kind) for cls in types for kind in get_args(get_type_hints(cls)["kind"])} ^ declared
-    assert not missing, f"add an OperatorKind to KINDS in shapes/operators/types.py (or take it out): {missing}"
-    for one in KINDS:
+    declared = {(one.type, one.kind) for one in OPERATOR_KINDS}
+    lacking = {(cls, kind) for cls in types for kind in get_args(get_type_hints(cls)["kind"])} ^ declared
+    assert not lacking, f"add an OperatorKind to KINDS in shapes/operators/types.py (or take it out): {lacking}"
+    for one in OPERATOR_KINDS:
         named = f"KINDS of shapes/operators/types.py, {one.type.__name__} {one.kind}"
         assert one.work_class in (None, "", *CLASSES), f"{named}: work_class is none of CLASSES in shapes/step/stack.py"
         for path in filter(None, (one.lowered, one.priced, one.explained, one.measured)):

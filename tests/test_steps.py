@@ -52,6 +52,24 @@ QWEN_MOE = read_config(CONFIGS / "qwen3-30b-a3b.json").model
 CORE = load_stack("megatron-core-te")
 
 
+#: Stack -> what its sources must name: the publication that it rests on.
+PUBLISHED = {
+    "megatron-2021": "arXiv 2104.04473",
+    "megatron-bridge-2026": "NVIDIA-NeMo/Megatron-Bridge, docs/performance-summary.md",
+    "megatron-core-te": "NVIDIA-NeMo/Megatron-Bridge, docs/performance-summary.md",
+    "pytorch-ddp": "DistributedDataParallel: buckets of 25 MB",
+    "pytorch-fsdp-2023": "arXiv 2307.08691",
+    "pytorch-fsdp-2025": "arXiv 2410.06511",
+    "transformers-compile": "torch.compile: inductor fuses",
+    "transformers-eager": "models/llama/modeling_llama.py",
+}
+
+
+@pytest.mark.parametrize("name", list_stacks())
+def test_every_stack_names_the_publication_that_it_rests_on(name: str) -> None:
+    assert any(PUBLISHED[name] in document for document in load_stack(name).sources.values())
+
+
 @pytest.mark.parametrize("name", list_stacks())
 def test_every_stack_says_where_its_constants_are_from_and_how_they_are_known(name: str) -> None:
     stack = load_stack(name)

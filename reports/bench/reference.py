@@ -1,0 +1,139 @@
+"""Write reports/reference.md, every member of each registry: python reports/bench/reference.py
+
+A test compares the page with the registries, so a member without its row fails the fast loop.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from importlib import import_module
+from pathlib import Path
+
+from shapes.device import list_devices, load_device
+from shapes.engines import ENGINES, load_engine
+from shapes.kernels import KERNELS, load_kernel
+from shapes.operators.types import KINDS
+from shapes.recipes import RECIPES, load_recipe
+from shapes.step.stack import list_stacks, load_stack
+from sizer.cli import COMMANDS
+from sizer.readers import READERS
+from sizer.readers.hf_decoders import DENSE, MIXTURES
+from sizer.readers.hf_encoder import ENCODERS
+from sizer.readers.hf_hybrid import HYBRIDS
+from sizer.readers.huggingface import NESTED
+from sizer.render import COMMANDS as OUTPUTS
+from sizer.render import formats
+from sizer.rules import RULES
+from sizer.searching.spaces import SPACES
+from sizer.searching.strategies import STRATEGIES
+
+PAGE = Path(__file__).parents[1] / "reference.md"
+Rows = Iterable[tuple[object, ...]]
+
+
+def table(columns: tuple[str, ...], rows: Rows) -> list[str]:
+    """A Markdown table; the first column is the member's name."""
+    lines = ["| " + " | ".join(columns) + " |", "|---" * len(columns) + "|"]
+    for name, *rest in rows:
+        lines.append("| " + " | ".join([f"`{name}`", *(str(one).replace("|", "\\|") for one in rest)]) + " |")
+    return [*lines, ""]
+
+
+def first_line(module: str) -> str:
+    """The first line of a module's docstring, without the full stop."""
+    return (import_module(module).__doc__ or "").strip().partition("\n")[0].rstrip(".")
+
+
+def tera(value: float | None) -> str:
+    return "-" if value is None else f"{value / 1e12:.0f}"
+
+
+def devices() -> Rows:
+    for one in map(load_device, list_devices()):
+        peaks = [tera(one.peak_flops.get(dtype)) for dtype in ("fp16", "bf16", "fp8")]
+        memory, bandwidth = f"{one.memory.bytes / 2**30:.0f}", f"{one.memory.bandwidth_bytes_per_s / 1e12:.2f}"
+        fitted = ", ".join(one.cost) or "-"
+        yield one.name, one.title, one.architecture, *peaks, memory, bandwidth, fitted
+
+
+def stacks() -> Rows:
+    for one in map(load_stack, list_stacks()):
+        yield one.name, one.title, one.tiers["kernels"], one.rows
+
+
+def families() -> list[str]:
+    tables = (("dense", DENSE), ("mixtures of experts", MIXTURES), ("hybrids", HYBRIDS), ("encoders", ENCODERS))
+    lines = [f"- {title}: {', '.join(f'`{name}`' for name in sorted(types))}" for title, types in tables]
+    return [*lines, f"- their part of a larger model: {', '.join(f'`{name}`' for name in sorted(NESTED))}", ""]
+
+
+def output_formats() -> Rows:
+    for name in sorted({name for command in OUTPUTS for name in formats(command)}):
+        commands = ", ".join(f"`{command}`" for command in OUTPUTS if name in formats(command))
+        yield name, first_line(f"sizer.render.{name}"), commands
+
+
+def operators() -> Rows:
+    seen = set()
+    for one in KINDS:
+        name = f"{one.type.__name__} {one.kind}" if one.type in seen else one.type.__name__
+        seen.add(one.type)
+        priced, measured = one.priced.partition(":")[2], (one.measured or "-").partition(":")[2] or "-"
+        yield name, (one.type.__doc__ or "").strip().partition("\n")[0], f"`{priced}`", f"`{measured}`"
+
+
+def page() -> str:
+    types = len(DENSE) + len(MIXTURES) + len(HYBRIDS) + len(ENCODERS)
+    fitted = sum(bool(load_device(name).cost) for name in list_devices())
+    outputs = len({name for command in OUTPUTS for name in formats(command)})
+    lines = [
+        "# Reference",
+        "",
+        f"sizer has {len(COMMANDS)} commands and {len(RULES)} rules. It reads {len(READERS)} formats of configuration, "
+        f"among them {types} model types of transformers, and writes {outputs} output formats. "
+        f"It knows {len(list_devices())} devices, {fitted} of them with fitted constants, "
+        f"and prices steps for {len(list_stacks())} software stacks.",
+        "",
+        "Written by `python reports/bench/reference.py` from the registries. The rules are in [rules.md](rules.md).",
+        "",
+        "## Commands",
+        *table(("command", "answers"), ((name, said) for name, _, said in COMMANDS)),
+        "## Formats of configurations",
+        *table(("format", "reads"), ((name, first_line(f"sizer.readers.{name}")) for name in READERS)),
+        "## Model types of transformers",
+        *families(),
+        "## Devices",
+        "Peaks are dense TFLOPS with fp32 accumulation. *Fitted* names the constants that are the device's own.",
+        "",
+        *table(("device", "title", "architecture", "fp16", "bf16", "fp8", "GiB", "TB/s", "fitted"), devices()),
+        "## Software stacks",
+        *table(("stack", "title", "kernels' factors", "fitted on"), stacks()),
+        "## Engines of `sizer deploy`",
+        *table(
+            ("engine", "title", "version", "formats of weights"),
+            ((one.name, one.title, one.version, ", ".join(one.formats)) for one in map(load_engine, ENGINES)),
+        ),
+        "## Attention kernels",
+        *table(
+            ("kernel", "title", "priced by", "where it refuses"),
+            ((one.name, one.title, one.costs, one.fallback or "-") for one in map(load_kernel, KERNELS)),
+        ),
+        "## Low-precision recipes",
+        *table(
+            ("recipe", "title", "element type", "generations"),
+            ((one.name, one.title, one.dtype, ", ".join(one.generations)) for one in map(load_recipe, RECIPES)),
+        ),
+        "## Search spaces",
+        *table(("space", "searches"), ((name, first_line(f"sizer.searching.spaces.{name}")) for name in SPACES)),
+        "## Strategies of a measured search",
+        *table(("strategy", "does"), ((n, first_line(f"sizer.searching.strategies.{n}")) for n in STRATEGIES)),
+        "## Operators",
+        *table(("operator", "is", "priced by", "measured by"), operators()),
+        "## Output formats",
+        *table(("format", "writes", "commands"), output_formats()),
+    ]
+    return "\n".join(lines).rstrip() + "\n"
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page(), encoding="utf-8")
