@@ -12,7 +12,7 @@ import pytest
 from click.testing import CliRunner
 
 from shapes.measure.store import Store
-from sizer.checking.jobs import elementwise_shape, jobs_of_subject
+from sizer.checking.measured import elementwise_shape, jobs_of_subject
 from sizer.cli import main
 from sizer.subject import read_subject
 

@@ -16,6 +16,7 @@ import sizer
 from shapes.cost import Cost, predict_many
 from shapes.device import Device
 from shapes.errors import InputError
+from shapes.measure.environment import Environment
 from shapes.measure.executor import Settings
 from shapes.measure.jobs import Job
 from shapes.measure.runner import measure
@@ -99,19 +100,18 @@ def test_a_finding_that_the_device_contradicts_says_so(monkeypatch: pytest.Monke
 def test_another_device_than_the_one_at_hand_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     from shapes.device import load_device
 
-    monkeypatch.setattr("sizer.checking.jobs.device_of", lambda _: load_device("h200"))
+    monkeypatch.setattr(Environment, "accelerator", property(lambda _: load_device("h200")))
     with pytest.raises(InputError, match="measuring is on"):
         sizer.check(TINY, measure=True, device="b200")
 
 
 def test_measuring_runs_each_rule_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from sizer.checking import proposals, vetting
+    from sizer.checking import proposals
 
     runs = []
     vocabulary = find_rule("SZ101")
     counted = replace(vocabulary, check=lambda context: runs.append(context) or vocabulary.check(context))
-    for module in (proposals, vetting):
-        monkeypatch.setattr(module, "RULES", tuple(counted if rule is vocabulary else rule for rule in RULES))
+    monkeypatch.setattr(proposals, "RULES", tuple(counted if rule is vocabulary else rule for rule in RULES))
     executor = FakeExecutor(lambda job: 1e-3)
     report = sizer.check(GPT2, measure=executor, store=str(tmp_path / "store.db"))
     # Once for what is there; what is suggested is looked at by the rules too.

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from shapes.device import _normalise, device_from_mapping, list_devices, load_device
 from shapes.errors import InputError
 from shapes.toml_table import DATA
-from sizer.cli.devices import command as devices_command
+from sizer.cli.lookup import devices as devices_command
 
 ALL = list_devices()
 

@@ -71,7 +71,7 @@ def test_only_the_command_line_and_the_front_doors_construct_an_executor() -> No
     far = {"shapes/measure/fleet/device.py"}  # a fleet's end at each device: where its driver's jobs are run
     assert made <= {
         "sizer/searching/entry.py",
-        "sizer/checking/checks.py",
+        "sizer/checking/__init__.py",
         "sizer/cli/executors.py",
         "sizer/cli/calibrate.py",
         *far,

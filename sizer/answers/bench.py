@@ -28,7 +28,7 @@ from shapes.measure.suite import Suite
 from shapes.model import AttentionShape, Block, MlpShape, ModelShape, Stack
 from shapes.operators import LAYOUT_OF_PHASE, Attention, Gemm, Operator, Phase
 from shapes.workload import Workload
-from sizer.checking.jobs import device_of, jobs_of_subject
+from sizer.checking.measured import jobs_of_subject
 from sizer.printing import Printable
 from sizer.subject import Subject
 
@@ -228,7 +228,7 @@ class Bencher:
 
     @property
     def device(self) -> Device | None:
-        return device_of(self.executor.environment)
+        return self.executor.environment.accelerator
 
     def dtypes(self, named: Sequence[str]) -> Sequence[str]:
         """Those named, else what the device trains in."""

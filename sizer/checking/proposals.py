@@ -18,7 +18,7 @@ from shapes.workload import Workload
 from sizer.checking.project import Suppression
 from sizer.rules import RULES
 from sizer.rules.base import Answer, Context, Finding, NotApplicable, Rule
-from sizer.rules.element_types import ALTERNATIVES
+from sizer.rules.dimensions import ALTERNATIVES
 from sizer.subject import Subject, resized_subject, run_on
 
 

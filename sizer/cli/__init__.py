@@ -1,4 +1,4 @@
-"""The command line: one file a command, loaded only when it is called, so that `sizer check` answers in a blink."""
+"""The command line: a command's module is loaded only when it is called, so that `sizer check` answers in a blink."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from shapes.errors import InputError
 COMMANDS: tuple[tuple[str, str, str], ...] = (
     ("check", "sizer.cli.check", "Check configurations against the hardware and price each finding."),
     ("diff", "sizer.cli.diff", "Price a change of configurations: two files, two directories, or a git revision."),
-    ("ops", "sizer.cli.ops", "List every operator a configuration runs, with shapes and predicted times."),
+    ("ops", "sizer.cli.model:ops", "List every operator a configuration runs, with shapes and predicted times."),
     ("search", "sizer.cli.search", "Find faster neighbouring dimensions, measured or predicted."),
-    ("memory", "sizer.cli.memory", "Say what takes memory, what fits and the largest microbatch."),
-    ("mfu", "sizer.cli.mfu", "Turn a measured step time into TFLOPS, MFU and HFU."),
-    ("plan", "sizer.cli.plan", "List the fastest ways to spread a model over N devices."),
-    ("deploy", "sizer.cli.deploy", "Say which engines load a configuration, pad it, fall back or refuse it."),
+    ("memory", "sizer.cli.model:memory", "Say what takes memory, what fits and the largest microbatch."),
+    ("mfu", "sizer.cli.model:mfu", "Turn a measured step time into TFLOPS, MFU and HFU."),
+    ("plan", "sizer.cli.model:plan", "List the fastest ways to spread a model over N devices."),
+    ("deploy", "sizer.cli.model:deploy", "Say which engines load a configuration, pad it, fall back or refuse it."),
     ("bench", "sizer.cli.bench", "Measure operators, a configuration or a suite on the device at hand."),
     ("calibrate", "sizer.cli.calibrate", "Fit a device's cost constants from measurements."),
     ("store", "sizer.cli.store", "List, export, import, merge or prune stored measurements."),
-    ("devices", "sizer.cli.devices", "List the known accelerators."),
-    ("rules", "sizer.cli.rules", "List the rules."),
-    ("explain", "sizer.cli.explain", "Print one rule's page."),
-    ("lsp", "sizer.cli.serve:lsp", "Serve findings to editors (Language Server Protocol)."),
-    ("mcp", "sizer.cli.serve:mcp", "Serve check, search, price and diff to agents (Model Context Protocol)."),
+    ("devices", "sizer.cli.lookup:devices", "List the known accelerators."),
+    ("rules", "sizer.cli.lookup:rules", "List the rules."),
+    ("explain", "sizer.cli.lookup:explain", "Print one rule's page."),
+    ("lsp", "sizer.cli.lookup:lsp", "Serve findings to editors (Language Server Protocol)."),
+    ("mcp", "sizer.cli.lookup:mcp", "Serve check, search, price and diff to agents (Model Context Protocol)."),
 )
 
 #: What `sizer --help` shows first.

@@ -52,7 +52,7 @@ def command(
         from shapes.calibrate.run import measure_quick
         from shapes.measure import InProcess
         from shapes.measure.store import Store
-        from sizer.checking.jobs import device_at_hand
+        from sizer.checking.measured import device_at_hand
 
         session = InProcess()
         here = device_at_hand(session.environment, device)

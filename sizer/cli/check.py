@@ -81,7 +81,7 @@ def command(asked: Asked) -> None:
         raise InputError("expected --measure with it", key="--ray", value=asked.ray)
     known = None
     if asked.baseline is not None:
-        from sizer.checking.accepted import load_accepted
+        from sizer.checking.project import load_accepted
 
         known = load_accepted(asked.baseline)
     executor = one_executor(executors(asked.ray, asked.on), asked.device) if asked.ray is not None else None
@@ -131,14 +131,14 @@ def _check_one(asked: Asked, config: str, executor: Executor | None, found: _Fou
     """Add the report of one configuration; what measured it measures the next one too."""
     from sizer.checking.checks import Request
 
-    reading = {name: getattr(asked, name) for name in ("trace", "plan", "config_format")}
+    reading = asked.named("trace", "plan", "config_format")
     request = Request(asked.device, asked.stack, workload=asked.workload, reading=reading, **asked.suppression())
     settled = request.settle(config, asked.source(config))
     if asked.measure:
         from sizer.checking.measured import check_measured
 
         executor = executor or one_executor(executors(None, asked.on), asked.device)
-        limits = {"time_limit_s": asked.time_limit_s, "store": asked.store}
+        limits = asked.named("time_limit_s", "store")
         report = check_measured(settled.subject, executor, asked.device, settled.suppression, **limits)
     else:
         report = settled.check()
@@ -153,7 +153,7 @@ def _check_one(asked: Asked, config: str, executor: Executor | None, found: _Fou
 
 def _accept(found: _Found, path: str) -> None:
     """Write a baseline and end: half a one would accept half of what there is."""
-    from sizer.checking.accepted import write_accepted
+    from sizer.checking.project import write_accepted
 
     if found.refused:
         sys.exit(2)

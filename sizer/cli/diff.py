@@ -98,8 +98,7 @@ def _compared(asked: Asked, pair: Pair, amount: float, notes: list[str]) -> Diff
     if sides is None:
         return None
     table, where = _budget_table(_of(pair))
-    limits = {name: getattr(asked, name) for name in ("max_step_regression", "max_memory")}
-    budgets = budgets_of(table, where=where, **limits)
+    budgets = budgets_of(table, where=where, **asked.named("max_step_regression", "max_memory"))
     old, new = (replace(side.subject, where=pair.path) if side is not None else None for side in sides)
     one = next(side for side in sides if side)  # either's device and rules: the project's are one
     targets = [one.device, *(load_device(name) for name in devices[1:])]

@@ -66,11 +66,10 @@ def executors(
 
 def one_executor(found: Sequence[Executor], named: str | Device | None) -> Executor:
     """The executor of the device ``named``, or the only one. InputError where several could be meant."""
-    from sizer.checking.jobs import device_of
 
     if len(found) == 1:
         return found[0]
-    kinds = {device_of(one.environment): one for one in found}
+    kinds = {one.environment.accelerator: one for one in found}
     if named is not None:
         from shapes.device import load_device
 

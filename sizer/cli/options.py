@@ -138,11 +138,16 @@ class Asked(SimpleNamespace):
 
     workload: dict[str, Any]
 
-    def source(self, config: str) -> object:
+    def named(self, *names: str) -> dict[str, Any]:
+        """These options, as keywords."""
+        return {name: getattr(self, name) for name in names}
+
+    def source(self, config: str | None = None) -> object:
         """What a CONFIG argument names, with ``--set`` and ``--training``: its path, or standard input of "-"."""
         from sizer.readers import Source
         from sizer.readers.sources import parse_setting
 
+        config = config or self.config
         settings = dict(parse_setting(text) for text in self.set)
         if config == "-":
             return Source("<stdin>", settings, self.training, read_standard_input())

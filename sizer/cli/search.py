@@ -120,22 +120,15 @@ def command(asked: Asked) -> None:
     with resumable() as may_stop, _progress("measuring" if measure else "pricing", may_stop) as progress:
         result = search(
             reading,
-            what=asked.what,
-            h=asked.h,
-            params=asked.params,
             device=asked.device or None,
             limits=limits,
-            objective=asked.objective,
-            top=asked.top,
             measure=measure,
             progress=progress,
-            stack=asked.stack,
             serving=_fields(asked.serving, "--serving"),
             training_budget=_share(asked.training_budget, "--training-budget"),
-            gemm_only=asked.gemm_only,
             regret=_share(asked.regret, "--regret"),
-            **{name: getattr(asked, name) for name in ("d_ff", "heads", "kv_heads", "layers", "vocab")},
-            **{name: getattr(asked, name) for name in ("strategy", "confidence", "time_limit_s", "store")},
+            **asked.named("what", "objective", "top", "stack", "strategy", "confidence", "time_limit_s", "store"),
+            **asked.named("h", "params", "d_ff", "heads", "kv_heads", "layers", "vocab", "gemm_only"),
             **asked.workload,
         )
     if asked.emit:

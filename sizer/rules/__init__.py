@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from shapes.errors import InputError
-from sizer.rules import device_memory, dimensions, element_types, experts, heads, splits, tiles, tokens
+from sizer.rules import dimensions, heads, splits, tiles, tokens
 from sizer.rules.base import DECLARED, Rule
 
 __all__ = ["RULES", "TOPICS", "Rule", "find_rule", "nearest"]
 
-TOPICS = (dimensions, heads, tokens, splits, experts, tiles, device_memory, element_types)
+TOPICS = (dimensions, heads, tokens, splits, tiles)
 
 RULES: tuple[Rule, ...] = tuple(DECLARED[code] for code in sorted(DECLARED))
 

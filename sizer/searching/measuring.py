@@ -22,7 +22,7 @@ from shapes.model import AttentionShape, Block, MlpShape, ModelShape
 from shapes.operators import Gemm, GroupedGemm
 from shapes.timing import Timing
 from shapes.workload import Workload
-from sizer.checking.jobs import device_at_hand
+from sizer.checking.measured import device_at_hand
 from sizer.searching.objective import Objective
 from sizer.searching.pricing import Progress, TimedCandidate, Times, rebuilt, timed_operators
 from sizer.searching.space import Space, whole_heads

@@ -1,0 +1,263 @@
+"""Commands that answer a question about one configuration: `sizer ops`, `memory`, `deploy`, `plan` and `mfu`."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from shapes.engines import ALIASES, ENGINES, FORMATS
+from shapes.errors import InputError, positive_int
+from shapes.workload import option_of
+from sizer.cli.numbers import COUNT, QUANTITY
+from sizer.cli.options import (
+    Asked,
+    config_options,
+    device_option,
+    option,
+    output_options,
+    price_option,
+    read_standard_input,
+    several,
+    stack_option,
+    subcommand,
+    trace_options,
+    workload_option,
+    workload_options,
+    write_answer,
+)
+
+if TYPE_CHECKING:
+    from sizer.answers.mfu import StepTimes
+    from sizer.subject import Subject
+
+
+@subcommand()
+@click.argument("config")
+@device_option
+@stack_option
+@option("--explain", metavar="NAME", help="Say how the time of operators with NAME in their name comes about.")
+@workload_options
+@config_options
+@trace_options
+@output_options("ops")
+def ops(asked: Asked) -> None:
+    """List every operator CONFIG runs in a step: shapes, FLOPs, predicted time and what bounds it."""
+    from sizer.answers.operator_table import ops
+
+    said = asked.named("device", "trace", "plan", "stack", "config_format")
+    table = ops(asked.source(), **said, **asked.workload)
+    if asked.explain is not None:
+        write_answer("ops --explain", table.named(asked.explain), asked.format_, asked.output)
+    else:
+        write_answer("ops", table, asked.format_, asked.output)
+
+
+@subcommand()
+@click.argument("config")
+@device_option
+@stack_option
+@workload_options
+@option(
+    "--loss",
+    group="Memory",
+    help="Cross-entropy: fp32 (transformers'), in-place (Megatron's), fused (16-bit). [default: as --stack or kernels]",
+)
+@option(
+    "--weights", "weight_dtype", metavar="DTYPE", group="Memory", help="Weights' type with --phase infer (int4 too)."
+)
+@config_options
+@output_options("memory")
+def memory(asked: Asked) -> None:
+    """Say what takes memory on one device, what fits it and the largest microbatch, any integer.
+
+    Exit code 1: the workload does not fit the device.
+    """
+    from sizer.answers.memory_breakdown import memory
+
+    said = asked.named("device", "config_format", "stack", "loss", "weight_dtype")
+    found = memory(asked.source(), **said, **asked.workload)
+    write_answer("memory", found, asked.format_, asked.output)
+    if not found.memory.fits:
+        raise SystemExit(1)
+
+
+@subcommand()
+@click.argument("config")
+@device_option
+@option("--tp", type=COUNT, default=1, show_default=True, help="Tensor-parallel ranks.")
+@option("--ep", type=COUNT, default=1, show_default=True, help="Ranks that experts are spread over, whole.")
+@option(
+    "--recipe",
+    "runs_in",
+    default="bf16",
+    show_default=True,
+    metavar="NAME",
+    help=f"Format: {', '.join((*FORMATS, *ALIASES))}.",
+)
+@option("--engine", "engines", multiple=True, metavar="NAME", help=f"Only these of {', '.join(ENGINES)}.")
+@config_options
+@output_options("deploy")
+def deploy(asked: Asked) -> None:
+    """Say whether engines load CONFIG over so many ranks, pad it, fall back or refuse it, with each line's source.
+
+    Exit status: 0 if no engine refuses it, 1 if one does, 2 for what cannot be read.
+    """
+    from sizer.answers.deploy import deploy
+
+    said = asked.named("tp", "ep", "device", "engines", "config_format")
+    found = deploy(asked.source(), recipe=asked.runs_in, **said)
+    write_answer("deploy", found, asked.format_, asked.output)
+    if not found.ok:
+        raise SystemExit(1)
+
+
+#: Fields of the workload that a plan does not find itself.
+_TAKEN = ("s", "dtype", "attention", "optimizer", "precision", "implementation", "finetune")
+#: What the file says of its own split does not bind a plan.
+_FOUND: dict[str, Any] = dict.fromkeys(("t", "p", "d", "e", "b", "cp", "vpp"), 1) | {
+    "zero": 0,
+    "dtype": "bf16",
+    "attention": "auto",
+}
+
+
+@subcommand()
+@click.argument("config")
+@device_option
+@workload_option("gpus", required=True, help="Devices.")
+@workload_option("global_batch", required=True, help="Sequences a step, over all devices.")
+@stack_option
+@option("--tokens", type=QUANTITY, metavar="N", help="Tokens of a whole training: days, device hours, kWh.")
+@price_option
+@option("--top", type=click.IntRange(1), default=8, show_default=True, help="How many to list.")
+@several(*(workload_option(field) for field in _TAKEN))
+@workload_option("phase", hidden=True)
+@config_options
+@output_options("plan")
+def plan(asked: Asked) -> None:
+    """List the fastest ways to spread a training step over N devices, as far as the cost model can tell."""
+    from shapes.device import load_device
+    from shapes.step.stack import load_stack
+    from sizer.answers.plan import PLAN_STACK, plan
+    from sizer.subject import read_subject
+
+    chosen = asked.workload
+    if chosen.pop("phase", "train") != "train":
+        expected = "expected training: how serving is spread is what `sizer check --phase decode --tp N` prices, N by N"
+        raise InputError(expected, key="--phase")
+    split = {name: chosen.pop(name) for name in ("gpus", "global_batch")}
+    memory = {name: chosen.pop(name, None) for name in ("optimizer", "precision", "implementation")}
+    # Without a stack named memory is counted as `memory` and `check` count it for the same file.
+    subject = read_subject(asked.source(), **asked.named("config_format", "stack"), **_FOUND | chosen)
+    if subject.model is None:
+        raise InputError("expected a model type that sizer reads: a plan needs named sizes", where=asked.config)
+    memory["implementation"] = memory["implementation"] or subject.implementation
+    found = plan(
+        subject.model,
+        load_device(asked.device),
+        base=subject.workload,
+        stack=asked.stack or PLAN_STACK,
+        **asked.named("tokens", "price"),
+        loss=None if asked.stack is None else load_stack(asked.stack).loss,
+        **split,
+        **memory,
+    )
+    write_answer("plan", replace(found, top=asked.top), asked.format_, asked.output)
+
+
+@subcommand()
+@click.argument("config", required=False)
+@device_option
+@stack_option
+@option("--step-time", type=float, metavar="SECONDS", help="Seconds of one optimizer step.")
+@option("--log", metavar="FILE", help="Read step times from a log (- for standard input) and use their median.")
+@option("--params", type=QUANTITY, metavar="N", help="Parameters, where there is no CONFIG: 6ND alone.")
+@option("--explain", is_flag=True, help="Predicted parts of the step in its layout, and causes of the difference.")
+@workload_options
+@config_options
+@output_options("mfu")
+def mfu(asked: Asked) -> None:
+    """Turn a measured step time into TFLOPS, MFU and HFU, by every usual way of counting.
+
+    --gpus and --global-batch are needed; --explain asks for the layout (--microbatch, --tp, --pp, --zero …) too.
+    """
+    from shapes.device import load_device
+    from sizer.answers.mfu import (
+        MfuAnswer,
+        check_possible,
+        check_step_time,
+        counts,
+        parameters_count,
+        utilization,
+    )
+
+    gpus, global_batch = (_needed(asked, key) for key in ("gpus", "global_batch"))
+    # How a file stores its weights or splits its run does not bind what was measured.
+    run = {"dtype": "bf16", "checkpointing": "none", **asked.workload}
+    dtype, checkpointing = run["dtype"], run["checkpointing"]
+    times = _times(asked.step_time, asked.log)
+    seconds = times.median_s if times else check_step_time(asked.step_time or 0.0)
+    target = load_device(asked.device)
+    explanation = None
+    if asked.config is not None:
+        subject = _subject(asked, run)
+        assert subject.model is not None
+        s = subject.workload.s
+        found = counts(subject.model, s, global_batch, checkpointing, subject.workload)
+        if asked.explain:
+            from sizer.answers.mfu import explain_step
+
+            explanation = explain_step(subject, target, seconds)
+    elif asked.params is not None and not asked.explain:
+        if not 0 < asked.params < 1e18:
+            raise InputError("expected a positive number of parameters", key="--params", value=asked.params)
+        s = positive_int(run.get("s", 4096), "--sequence", maximum=2**31)
+        found = (parameters_count(asked.params, s, global_batch, checkpointing),)
+    else:
+        raise InputError("expected a configuration" + ("" if asked.explain else " or --params"), key="CONFIG")
+    rows = tuple(utilization(count, seconds, gpus, target, dtype) for count in found)
+    # The causal count leaves nothing in that a kernel may skip; Megatron's equation is of a GPT, and so left out.
+    check_possible(rows[1:2] or rows, seconds, gpus, target, dtype)
+    answer = MfuAnswer(seconds, gpus, global_batch, s, target, dtype, checkpointing, rows, times, explanation)
+    write_answer("mfu", answer, asked.format_, asked.output)
+
+
+def _needed(asked: Asked, key: str) -> int:
+    option = option_of(key)
+    if key not in asked.workload:
+        raise InputError("expected a number: utilization is a whole step's, over all devices", key=option)
+    return positive_int(asked.workload[key], option, maximum=2**31)
+
+
+def _subject(asked: Asked, run: dict[str, Any]) -> Subject:
+    """The model that was run, by its named sizes; InputError for what was not training."""
+    from sizer.subject import read_subject
+
+    # Counts are of a whole step, whose microbatch only its explanation asks for.
+    layout = run if asked.explain else {**run, "b": 1}
+    subject = read_subject(asked.source(), **asked.named("config_format", "stack"), **layout)
+    if subject.workload.decode:
+        raise InputError("expected train: `sizer check` has a decode step's utilisation", key="--phase", value="decode")
+    if subject.model is None:
+        raise InputError(
+            "expected a model type that sizer reads; a traced model has no named sizes", where=asked.config
+        )
+    return subject
+
+
+def _times(step_time: float | None, log: str | None) -> StepTimes | None:
+    from shapes.files import read_bounded
+    from sizer.answers.mfu import MAX_LOG_BYTES, read_step_times
+
+    if (step_time is None) == (log is None):
+        raise InputError("expected either --step-time or --log", key="--step-time", value=step_time)
+    if log is None:
+        return None
+    if log == "-":
+        return read_step_times(read_standard_input(), "<stdin>")
+    data = read_bounded(log, MAX_LOG_BYTES)
+    if len(data) > MAX_LOG_BYTES:
+        raise InputError(f"expected a log of at most {MAX_LOG_BYTES // 2**20} MiB", where=log)
+    return read_step_times(data.decode("utf-8", "replace"), log)
