@@ -10,7 +10,7 @@ from measure_fakes import ENVIRONMENT, FakeExecutor, _sent
 
 from shapes.measure.environment import Environment
 from shapes.measure.executor import Executor, NotMeasured, Samples, Settings
-from shapes.measure.fleet.device import DeviceProcess, Gone, LostError, Message, Over
+from shapes.measure.fleet.device import DeviceProcess, LostError, Message, Over
 from shapes.measure.fleet.fleet import Fleet, Member
 from shapes.measure.jobs import Job
 
@@ -52,7 +52,7 @@ class FakePool:
     def wait(self, timeout_s: float) -> Iterable[tuple[str, Message]]:
         if self.greet:
             name = self.greet.pop(0)
-            return [(name, _sent(self.processes[name].greet()))]
+            return [(name, _sent(next(self.processes[name].greet())))]
         busy = [name for name in self.runs if self.runs[name] and name not in self.hung]
         if not busy:
             return []
@@ -61,7 +61,7 @@ class FakePool:
         fate = self._fate(name, keys)
         if fate == "dies":
             self.runs[name] = []
-            return [(name, Gone("its process died"))]
+            return [(name, LostError("its process died"))]
         if fate == "hangs":
             self.hung.add(name)
             return []

@@ -7,7 +7,7 @@ import socket
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +21,7 @@ from shapes.measure.jobs import Job
 from shapes.measure.record import Measurement
 
 Array = NDArray[np.float64]
+T = TypeVar("T")
 #: Makes the executor of a process: of torch's ``device``, None being the accelerator that the process was given.
 Make = Callable[[str | None], Executor]
 
@@ -44,22 +45,15 @@ class Over:
     """A lease is worked off."""
 
 
-@frozen
-class Gone:
-    """The device's process is no more."""
-
-    reason: str
-
-
-Message = Greeting | tuple[Event, ...] | Over | Gone
-
-
 class LostError(RuntimeError):
     """A device's process ended, or did not answer in time (``silent``), before it had done what was asked."""
 
-    def __init__(self, reason: str, *, silent: bool) -> None:
+    def __init__(self, reason: str, *, silent: bool = False) -> None:
         super().__init__(reason)
         self.silent = silent
+
+
+Message = Greeting | tuple[Event, ...] | Over | LostError
 
 
 class Pool(Protocol):
@@ -121,17 +115,20 @@ def bursts(events: Iterable[Event], now: Callable[[], float] = time.monotonic) -
 
 
 class DeviceProcess:
-    """One device. Outcomes that are no times are returned, not raised: they must cross a wire whole."""
+    """One device. What is prepared one by one is kept by its job, and prepared again where another process had it.
+
+    Outcomes that are no times are returned, not raised: they must cross a wire whole.
+    """
 
     def __init__(self, device: str | None, make: Make = accelerator_or_cpu, node: str = "") -> None:
         self._device, self._make = device, make
         self._node = node or socket.gethostname()
-        self._prepared: dict[int, Prepared] = {}
+        self._prepared: dict[str, Prepared] = {}
 
-    def greet(self) -> Greeting:
+    def greet(self) -> Iterator[Greeting]:
         # Not when it is made: Ray says little of what goes wrong then.
         self._executor = self._make(self._device)
-        return Greeting(self._executor.environment, self._executor.room_bytes, self._node, os.getpid())
+        yield Greeting(self._executor.environment, self._executor.room_bytes, self._node, os.getpid())
 
     def run(
         self, jobs: Sequence[Job], settings: Settings, unfinished: Samples, left_s: float | None
@@ -143,27 +140,31 @@ class DeviceProcess:
         for burst in bursts(self._executor.run(jobs, settings, deadline=deadline, unfinished=unfinished)):
             yield tuple(self._signed(one) if isinstance(one, Measurement) else one for one in burst)
 
-    def prepare(self, job: Job, settings: Settings | None) -> tuple[int, int] | NotMeasured:
+    def prepare(self, job: Job, settings: Settings) -> int | NotMeasured:
+        """The bytes that the prepared job holds."""
+        return self._with(job, settings, lambda prepared: prepared.held_bytes)
+
+    def sample(self, job: Job, settings: Settings, count: int) -> Array | NotMeasured:
+        return self._with(job, settings, lambda prepared: self._executor.sample(prepared, count))
+
+    def finish(self, job: Job, settings: Settings, samples: Array, controls: Array) -> Measurement | NotMeasured:
+        def finished(prepared: Prepared) -> Measurement:
+            prepared.samples, prepared.controls = np.array(samples), np.array(controls)
+            return self._signed(self._executor.finish(self._prepared.pop(job.key)))
+
+        return self._with(job, settings, finished)
+
+    def release(self, job: Job, settings: Settings) -> None:
+        if job.key in self._prepared:
+            self._executor.release(self._prepared.pop(job.key))
+
+    def _with(self, job: Job, settings: Settings, use: Callable[[Prepared], T]) -> T | NotMeasured:
         try:
-            prepared = self._executor.prepare(job, settings)
+            if job.key not in self._prepared:
+                self._prepared[job.key] = self._executor.prepare(job, settings)
+            return use(self._prepared[job.key])
         except NotMeasured as outcome:
             return outcome
-        self._prepared[id(prepared)] = prepared
-        return id(prepared), prepared.held_bytes
-
-    def sample(self, id_: int, count: int) -> Array | NotMeasured:
-        try:
-            return self._executor.sample(self._prepared[id_], count)
-        except NotMeasured as outcome:
-            return outcome
-
-    def finish(self, id_: int, samples: Array, controls: Array) -> Measurement:
-        prepared = self._prepared.pop(id_)
-        prepared.samples, prepared.controls = np.array(samples), np.array(controls)
-        return self._signed(self._executor.finish(prepared))
-
-    def release(self, id_: int) -> None:
-        self._executor.release(self._prepared.pop(id_))
 
     def _signed(self, one: Measurement) -> Measurement:
         """``one`` saying on which node it was made."""

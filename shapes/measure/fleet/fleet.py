@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -23,7 +23,7 @@ from shapes.measure.executor import (
     Settings,
     unclaimed,
 )
-from shapes.measure.fleet.device import Gone, Greeting, LostError, Message, Over, Pool
+from shapes.measure.fleet.device import Greeting, LostError, Message, Over, Pool
 from shapes.measure.fleet.leases import MOST_DEATHS, MOST_SILENCES, Lease, Leases
 from shapes.measure.jobs import Job, Part
 from shapes.measure.record import Measurement, without_time
@@ -48,7 +48,6 @@ class Member:
     heard_s: float = field(default_factory=time.monotonic)
     done: int = 0
     failures: int = 0
-    starts: int = 0
     node: str = ""
     pid: int = 0
     lease: Lease | None = None
@@ -57,16 +56,6 @@ class Member:
     def label(self) -> str:
         """For people: "H100/0 at 10.0.0.2"."""
         return f"{self.name} at {self.node}" if self.node else self.name
-
-
-@dataclass(slots=True)
-class _There:
-    """What a prepared job is on its device: ``id`` in the process that was the ``start``-th of ``home``."""
-
-    settings: Settings
-    home: Member | None = None
-    start: int = 0
-    id: int = 0
 
 
 class Fleet:
@@ -94,7 +83,7 @@ class Fleet:
         self._say, self._silent_s, self._start_s = say, silent_s, start_s
         self.settings = settings or Settings()
         self._home: Member | None = None
-        self._losses: dict[str, int] = {}
+        self._losses: Counter[str] = Counter()
 
     @property
     def members(self) -> tuple[Member, ...]:
@@ -133,7 +122,8 @@ class Fleet:
                 for member in self._at_work():
                     patience_s = self._patience_s(member)
                     if time.monotonic() - member.heard_s > patience_s:
-                        yield from self._lost(member, leases, f"answered nothing for {patience_s:.0f} s", silent=True)
+                        silence = LostError(f"answered nothing for {patience_s:.0f} s", silent=True)
+                        yield from self._lost(member, leases, silence)
                 if not leases.over:
                     self._expect_one()
         finally:
@@ -157,15 +147,15 @@ class Fleet:
     ) -> Iterator[Event]:
         member.heard_s = time.monotonic()
         lease = member.lease
-        if isinstance(message, Gone):
-            yield from self._lost(member, leases, message.reason)
+        if isinstance(message, LostError):
+            yield from self._lost(member, leases, message)
         elif isinstance(message, Greeting):
-            self._greeted(member, message)
+            self.greeted(member, message)
         elif lease is None:
             return
         elif isinstance(message, Over):
             if lease.left and not late:
-                yield from self._lost(member, leases, "left a lease unfinished")
+                yield from self._lost(member, leases, LostError("left a lease unfinished"))
             else:
                 leases.end(lease)
                 member.lease = None
@@ -180,14 +170,14 @@ class Fleet:
                     continue
                 yield event
 
-    def _lost(self, member: Member, leases: Leases, reason: str, *, silent: bool = False) -> Iterator[Event]:
+    def _lost(self, member: Member, leases: Leases, lost: LostError) -> Iterator[Event]:
         """``member``'s process is gone: its jobs go back, but those to blame, which are an outcome."""
         lease, member.lease = member.lease, None
-        convicted = leases.lost(lease, silent=silent) if lease is not None else ()
-        self._start_again(member, f"{reason}: {len(lease.left)} jobs go back" if lease is not None else reason)
+        convicted = leases.lost(lease, silent=lost.silent) if lease is not None else ()
+        self._start_again(member, f"{lost}: {len(lease.left)} jobs go back" if lease is not None else str(lost))
         for job in convicted:
             self._say(f"{job.title}: not tried again, a device was lost with it time after time")
-            yield without_time(job, self.environment, "error", f"the device was lost with it: {reason}")
+            yield without_time(job, self.environment, "error", f"the device was lost with it: {lost}")
 
     def _at_work(self) -> list[Member]:
         return [member for member in self.members if member.lease is not None]
@@ -199,59 +189,38 @@ class Fleet:
 
     def prepare(self, job: Job, settings: Settings | None = None) -> Prepared:
         """See ``Executor.prepare``."""
-        prepared = Prepared(job, _There(settings or self.settings), 0)
-        while True:
-            with suppress(LostError):  # its device is replaced: once more there
-                self._on_device(prepared)
-                return prepared
+        settings = settings or self.settings
+        return Prepared(job, settings, self._ask("prepare", job, settings))
 
     def sample(self, prepared: Prepared, count: int) -> Array:
         """See ``Executor.sample``."""
-        taken: Array = self._call(prepared, "sample", count)
+        taken: Array = self._ask("sample", prepared.job, prepared.handle, count)
         prepared.samples = np.concatenate((prepared.samples, taken))
         return taken
 
     def finish(self, prepared: Prepared) -> Measurement:
         """See ``Executor.finish``."""
-        result: Measurement = self._call(prepared, "finish", prepared.samples, prepared.controls)
-        prepared.handle = None
+        result: Measurement = self._ask("finish", prepared.job, prepared.handle, prepared.samples, prepared.controls)
         return result
 
     def release(self, prepared: Prepared) -> None:
         """See ``Executor.release``."""
-        there: _There = prepared.handle
-        if there.home is not None and there.home.state == "ready" and there.start == there.home.starts:
-            self._call(prepared, "release")
-        prepared.handle = None
+        self._ask("release", prepared.job, prepared.handle)
 
-    def _on_device(self, prepared: Prepared) -> Member:
-        """The device that holds ``prepared``: prepared there again where another process held it."""
-        there: _There = prepared.handle
-        home = self._at_home()
-        if there.home is not home or there.start != home.starts:
-            there.id, prepared.held_bytes = self._ask(home, prepared.job, "prepare", prepared.job, there.settings)
-            there.home, there.start = home, home.starts
-        return home
+    def _ask(self, method: str, job: Job, *arguments: Any) -> Any:
+        """``method`` of the process that has ``job``. One that is lost is replaced and the next is asked; NotMeasured
 
-    def _call(self, prepared: Prepared, method: str, *arguments: Any) -> Any:
-        """``method`` of what is prepared. A device that is lost is replaced and asked again; NotMeasured where the
-
-        same job loses one device after the other.
+        where the same job loses one after the other.
         """
         while True:
-            with suppress(LostError):
-                home = self._on_device(prepared)
-                return self._ask(home, prepared.job, method, prepared.handle.id, *arguments)
-
-    def _ask(self, home: Member, job: Job, method: str, *arguments: Any) -> Any:
-        try:
-            return self._pool.call(home.name, method, *arguments, timeout_s=self._silent_s)
-        except LostError as lost:
-            self._start_again(home, str(lost))
-            self._losses[job.key] = self._losses.get(job.key, 0) + 1
-            if self._losses[job.key] >= (MOST_SILENCES if lost.silent else MOST_DEATHS):
-                raise NotMeasured("error", f"the device was lost with it: {lost}") from lost
-            raise
+            home = self._at_home()
+            try:
+                return self._pool.call(home.name, method, job, *arguments, timeout_s=self._silent_s)
+            except LostError as lost:
+                self._start_again(home, str(lost))
+                self._losses[job.key] += 1
+                if self._losses[job.key] >= (MOST_SILENCES if lost.silent else MOST_DEATHS):
+                    raise NotMeasured("error", f"the device was lost with it: {lost}") from lost
 
     def _at_home(self) -> Member:
         """A device that is ready, the same for as long as it is. DeviceLostError where none comes."""
@@ -262,9 +231,9 @@ class Fleet:
                 break
             for name, message in self._pool.wait(WAIT_S):
                 if isinstance(message, Greeting):
-                    self._greeted(self._members[name], message)
-                elif isinstance(message, Gone):
-                    self._start_again(self._members[name], message.reason)
+                    self.greeted(self._members[name], message)
+                elif isinstance(message, LostError):
+                    self._start_again(self._members[name], str(message))
             self._expect_one()
         return self._home
 
@@ -275,7 +244,7 @@ class Fleet:
 
     def _start(self, member: Member) -> None:
         self._pool.stop(member.name)  # a process whose device is lost may live, and would keep the device
-        member.state, member.heard_s, member.starts = "starting", time.monotonic(), member.starts + 1
+        member.state, member.heard_s = "starting", time.monotonic()
         self._pool.start(member.name, member.type)
 
     def _start_again(self, member: Member, what: str) -> None:
@@ -298,7 +267,7 @@ class Fleet:
         member.state = "aside"
         self._say(f"{member.label}: {why}")
 
-    def _greeted(self, member: Member, greeting: Greeting) -> None:
+    def greeted(self, member: Member, greeting: Greeting) -> None:
         """``member``'s process is ready; another environment than the fleet's is set aside."""
         member.node, member.pid, member.state = greeting.node, greeting.pid, "ready"
         if greeting.environment.identity != self.environment.identity:

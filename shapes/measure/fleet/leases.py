@@ -11,11 +11,10 @@ from __future__ import annotations
 import heapq
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from shapes.errors import InputError
-from shapes.frozen import frozen
 from shapes.measure.executor import Claim, unclaimed
 from shapes.measure.jobs import Job
 
@@ -54,7 +53,7 @@ class Leases:
         self._place = {key: place for place, key in enumerate(self._jobs)}
         self._waiting = list(enumerate(self._jobs))
         self._interleave, self._claim = interleave, claim
-        self._losses: dict[str, int] = {}
+        self._losses: Counter[str] = Counter()
         self._out: list[Lease] = []
 
     @property
@@ -70,14 +69,13 @@ class Leases:
         taken: list[Job] = []
         while self._waiting and len(taken) < most:
             _, key = self._waiting[0]
-            if key in self._losses and taken:
+            suspect = key in self._losses
+            if suspect and taken:
                 break
             heapq.heappop(self._waiting)
-            if not self._claim(self._jobs[key]):
-                continue
-            taken.append(self._jobs[key])
-            if key in self._losses:
-                break
+            if self._claim(self._jobs[key]):
+                taken.append(self._jobs[key])
+                most = 1 if suspect else most
         if not taken:
             return None
         lease = Lease(tuple(taken))
@@ -106,7 +104,7 @@ class Leases:
         alone = len(lease.jobs) == 1
         convicted = []
         for key in suspects:
-            self._losses[key] = self._losses.get(key, 0) + 1
+            self._losses[key] += 1
             if alone and self._losses[key] >= (MOST_SILENCES if silent else MOST_DEATHS):
                 convicted.append(lease.left.pop(key))
         self.end(lease)
@@ -115,16 +113,6 @@ class Leases:
     def drop(self) -> None:
         """Nothing more is wanted: what waits is left."""
         self._waiting.clear()
-
-
-@frozen
-class Node:
-    """One node: its accelerators of ``type``, of which ``devices`` whole ones."""
-
-    id: str
-    address: str
-    type: str
-    devices: int
 
 
 def parse_on(text: str) -> dict[str, int | None]:
@@ -144,17 +132,12 @@ def parse_on(text: str) -> dict[str, int | None]:
     return wanted
 
 
-def places(wanted: Mapping[str, int | None] | None, nodes: Iterable[Node]) -> dict[str, int]:
-    """Type -> devices to use, of what ``nodes`` have (``wanted`` None: all). InputError says what there is."""
-    there: Counter[str] = Counter()
-    for node in nodes:
-        there[node.type] += node.devices
-    there = +there
-    listed = ", ".join(f"{name}:{count}" for name, count in sorted(there.items())) or "no accelerator"
+def places(wanted: Mapping[str, int | None] | None, there: Counter[str]) -> dict[str, int]:
+    """Type -> devices to use, of those ``there`` (``wanted`` None: all). InputError says what there is."""
     if not there:
         raise InputError("expected a node with accelerators: the cluster has none", key="--ray")
-    if wanted is None:
-        return dict(there)
+    listed = ", ".join(f"{name}:{count}" for name, count in sorted(there.items()))
+    wanted = dict.fromkeys(there) if wanted is None else wanted
     for name, count in wanted.items():
         if not there[name] or (count or 0) > there[name]:
             asked = name if count is None else f"{name}:{count}"

@@ -22,10 +22,11 @@ import ray
 
 import shapes
 from shapes.errors import InputError
+from shapes.measure.environment import Environment
 from shapes.measure.executor import NotMeasured, Samples, Settings
-from shapes.measure.fleet.device import DeviceProcess, Gone, Greeting, LostError, Make, Message, Over
-from shapes.measure.fleet.fleet import Fleet, Member, differences
-from shapes.measure.fleet.leases import UNNAMED, Node, places
+from shapes.measure.fleet.device import DeviceProcess, Greeting, LostError, Make, Message, Over
+from shapes.measure.fleet.fleet import Fleet, Member
+from shapes.measure.fleet.leases import UNNAMED, places
 from shapes.measure.jobs import Job
 
 #: A head node that does not take a connection within this is not there; Ray itself tries for minutes.
@@ -114,16 +115,14 @@ def _own_signals() -> Iterator[None]:
                 signal.signal(number, handler)
 
 
-def nodes_of_cluster() -> list[Node]:
-    """The nodes with accelerators, whole ones counted."""
-    found = []
+def accelerators() -> Counter[str]:
+    """Type -> whole accelerators of the cluster's nodes."""
+    found: Counter[str] = Counter()
     for node in ray.nodes():
         resources: Mapping[str, float] = node["Resources"] if node["Alive"] else {}
         types = [name.removeprefix(_TYPE) for name in resources if name.startswith(_TYPE)]
-        devices = int(resources.get("GPU", 0))
-        if devices:
-            found.append(Node(node["NodeID"], node["NodeManagerAddress"], types[0] if types else UNNAMED, devices))
-    return found
+        found[types[0] if types else UNNAMED] += int(resources.get("GPU", 0))
+    return +found
 
 
 def fleets(
@@ -145,88 +144,72 @@ def fleets(
     connect(address)
     pool = RayPool(device, make)
     members = {
-        f"{type_}/{number}": Member(f"{type_}/{number}", type_, "ready", starts=1)
-        for type_, count in places(on, nodes_of_cluster()).items()
+        f"{type_}/{number}": Member(f"{type_}/{number}", type_)
+        for type_, count in places(on, accelerators()).items()
         for number in range(count)
     }
     for member in members.values():
         pool.start(member.name, member.type)
-    greetings = _greetings(pool, members, say, start_s)
+    greetings = _greetings(pool, list(members), say, start_s)
     made = []
-    for names in _kinds(members, greetings, say):
-        for name in names:
-            members[name].node, members[name].pid = greetings[name].node, greetings[name].pid
-        made.append(
-            Fleet(
-                pool.split(names),
-                [members[name] for name in names],
-                greetings[names[0]].environment,
-                room_bytes=min(greetings[name].room_bytes for name in names),
-                say=say,
-                silent_s=silent_s,
-                start_s=start_s,
-                settings=settings,
-            )
+    for environment, names in _kinds(members, greetings).items():
+        room_bytes = min(greetings[name].room_bytes for name in names)
+        own = [members[name] for name in names]
+        fleet = Fleet(
+            pool.split(names),
+            own,
+            environment,
+            room_bytes=room_bytes,
+            say=say,
+            silent_s=silent_s,
+            start_s=start_s,
+            settings=settings,
         )
+        for member in own:
+            fleet.greeted(member, greetings[member.name])
+        made.append(fleet)
     return tuple(made)
 
 
-def _greetings(
-    pool: RayPool, members: Mapping[str, Member], say: Callable[[str], None], start_s: float
-) -> dict[str, Greeting]:
+def _greetings(pool: RayPool, names: list[str], say: Callable[[str], None], start_s: float) -> dict[str, Greeting]:
     """Who is ready within ``start_s``; a line for every other, and one while they are waited for."""
-    ready: dict[str, Greeting] = {}
-    gone: dict[str, str] = {}
+    heard: dict[str, Message] = {}
     start, told = time.monotonic(), False
-    while len(ready) + len(gone) < len(members) and time.monotonic() < start + start_s:
-        for name, message in pool.wait(0.5):
-            if isinstance(message, Greeting):
-                ready[name] = message
-            elif isinstance(message, Gone):
-                gone[name] = message.reason
+    while len(heard) < len(names) and time.monotonic() < start + start_s:
+        heard.update(pool.wait(0.5))
         if not told and time.monotonic() > start + 0.1 * start_s:
             told = True
-            say(f"{len(ready)} of {len(members)} devices are ready: waiting for the others, {start_s:.0f} s at most")
-    for name in members:
-        if name not in ready:
-            gone.setdefault(name, f"not ready after {start_s:.0f} s: is it in use?")
-            pool.stop(name)
+            say(f"{len(heard)} of {len(names)} devices are ready: waiting for the others, {start_s:.0f} s at most")
+    ready = {name: message for name, message in heard.items() if isinstance(message, Greeting)}
+    late = f"not ready after {start_s:.0f} s: is it in use?"
+    reasons = {name: str(heard.get(name, late)) for name in names if name not in ready}
     if not ready:
-        reasons = "; ".join(dict.fromkeys(gone.values()))
-        raise InputError(f"no device of the cluster can be used: {reasons}", key="--ray")
-    for name, reason in gone.items():
+        listed = "; ".join(dict.fromkeys(reasons.values()))
+        raise InputError(f"no device of the cluster can be used: {listed}", key="--ray")
+    for name, reason in reasons.items():
+        pool.stop(name)
         say(f"{name}: {reason}: not used")
     return ready
 
 
-def _kinds(
-    members: Mapping[str, Member], greetings: Mapping[str, Greeting], say: Callable[[str], None]
-) -> list[list[str]]:
-    """Devices whose figures stand for each other. Of one type those with other versions than most are not used: their
-
-    figures would be another kind's.
-    """
-    kinds: dict[str, list[str]] = {}
-    for type_ in dict.fromkeys(member.type for member in members.values()):
-        here = {name: greeting for name, greeting in greetings.items() if members[name].type == type_}
-        counts = Counter(one.environment.identity for one in here.values())
-        for name, one in here.items():
-            most = counts.most_common(1)[0][0]
-            if one.environment.identity == most:
-                kinds.setdefault(most, []).append(name)
-                continue
-            usual = next(other.environment for other in here.values() if other.environment.identity == most)
-            say(f"{name} at {one.node}: {differences(one.environment, usual)}: not used")
-    return list(kinds.values())
+def _kinds(members: Mapping[str, Member], greetings: Mapping[str, Greeting]) -> dict[Environment, list[str]]:
+    """Environment -> devices: of one type all go to the one that most of them have, where others are set aside."""
+    kinds: dict[Environment, list[str]] = {}
+    for type_ in dict.fromkeys(members[name].type for name in greetings):
+        names = [name for name in greetings if members[name].type == type_]
+        counts = Counter(greetings[name].environment.identity for name in names)
+        usual = counts.most_common(1)[0][0]
+        known = [*kinds, *(greetings[name].environment for name in names)]
+        kinds.setdefault(next(one for one in known if one.identity == usual), []).extend(names)
+    return kinds
 
 
 @dataclass(slots=True)
 class _Seat:
-    """An actor and what is awaited of it: a greeting, then a lease's messages, one after the other."""
+    """An actor and the messages that are awaited of it: its greeting, then a lease's."""
 
     actor: Any
-    greeting: Any
-    messages: Any = None
+    messages: Any
 
 
 class RayPool:
@@ -234,7 +217,7 @@ class RayPool:
 
     def __init__(self, device: str | None, make: Make) -> None:
         self._device, self._make = device, make
-        self._class = ray.remote(_Actor)
+        self._class = ray.remote(DeviceProcess)
         self._seats: dict[str, _Seat] = {}
 
     def split(self, names: Iterable[str]) -> RayPool:
@@ -251,7 +234,7 @@ class RayPool:
             max_task_retries=0,
             resources={} if type_ == UNNAMED else {f"{_TYPE}{type_}": _TYPE_SHARE},
         ).remote(self._device, self._make)
-        self._seats[name] = _Seat(actor, actor.greet.remote())
+        self._seats[name] = _Seat(actor, actor.greet.options(num_returns="streaming").remote())
 
     def stop(self, name: str) -> None:
         seat = self._seats.pop(name, None)
@@ -265,8 +248,7 @@ class RayPool:
         self._seats[name].messages = run.remote(list(jobs), settings, dict(unfinished), left_s)
 
     def wait(self, timeout_s: float) -> Iterable[tuple[str, Message]]:
-        awaited = {seat.greeting or seat.messages: name for name, seat in self._seats.items()}
-        awaited.pop(None, None)
+        awaited = {seat.messages: name for name, seat in self._seats.items() if seat.messages is not None}
         if not awaited:
             time.sleep(timeout_s)
             return []
@@ -276,19 +258,11 @@ class RayPool:
         return [(awaited[one], self._message(self._seats[awaited[one]])) for one in ready]
 
     def _message(self, seat: _Seat) -> Message:
-        message: Message
         try:
-            if seat.greeting is not None:
-                message = ray.get(seat.greeting, timeout=READY_S)
-                seat.greeting = None
-            else:
-                message = ray.get(next(seat.messages), timeout=READY_S)
-        except StopIteration:
-            seat.messages = None
-            return Over()
-        except ray.exceptions.RayError as error:
-            seat.greeting = seat.messages = None  # asked no more: whoever hears of it stops it
-            return Gone(_reason(error))
+            message: Message = ray.get(next(seat.messages), timeout=READY_S)
+        except (StopIteration, ray.exceptions.RayError) as error:
+            seat.messages = None  # asked no more: whoever hears of an end stops or leases it
+            return Over() if isinstance(error, StopIteration) else LostError(_reason(error))
         return message
 
     def call(self, name: str, method: str, *arguments: Any, timeout_s: float) -> Any:
@@ -297,17 +271,10 @@ class RayPool:
         except ray.exceptions.GetTimeoutError:
             raise LostError(f"answered nothing for {timeout_s:.0f} s", silent=True) from None
         except ray.exceptions.RayError as error:
-            raise LostError(_reason(error), silent=False) from None
+            raise LostError(_reason(error)) from None
         if isinstance(answer, NotMeasured):
             raise answer
         return answer
-
-
-class _Actor(DeviceProcess):
-    """A device process that knows its node by Ray's address of it."""
-
-    def __init__(self, device: str | None, make: Make) -> None:
-        super().__init__(device, make, ray.util.get_node_ip_address())
 
 
 def _reason(error: Exception) -> str:
@@ -315,8 +282,7 @@ def _reason(error: Exception) -> str:
     cause = getattr(error, "cause", None)
     if cause is not None:
         return f"{type(cause).__name__}: {cause}".splitlines()[0][:300]
-    text = str(error).strip()
-    if isinstance(error, ray.exceptions.RayActorError) and "creation task" not in text:
-        return "its node died" if "node failure" in text or "node was terminated" in text else "its process died"
+    if isinstance(error, ray.exceptions.RayActorError):
+        return "its process died"
     # A traceback comes before what it is about.
-    return text.splitlines()[-1][:300] if text else type(error).__name__
+    return (str(error).strip().splitlines() or [type(error).__name__])[-1][:300]
