@@ -12,10 +12,11 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+import math
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -87,35 +88,29 @@ class Exported:
     rows: int
 
 
-@dataclass(slots=True)
-class _Group:
-    environment: Environment
-    rows: list[Measurement] = field(default_factory=list)
-
-
 def export_dataset(measurements: Iterable[Measurement], folder: Path) -> tuple[Exported, ...]:
     """``measurements`` as datasets under ``folder``, by device and environment; InputError without pyarrow."""
-    groups: dict[str, _Group] = {}
+    groups: dict[str, list[Measurement]] = {}
     for one in measurements:
-        groups.setdefault(one.environment.identity, _Group(one.environment)).rows.append(one)
+        groups.setdefault(one.environment.identity, []).append(one)
     written = []
     for identity, group in sorted(groups.items()):
-        path = folder / slug(group.environment) / identity
+        environment = group[0].environment
+        path = folder / slug(environment) / identity
         make_folder(str(path))
-        rows = sorted(group.rows, key=lambda one: (one.key, one.created, one.uid))
+        rows = sorted(group, key=lambda one: (one.key, one.created, one.uid))
         content = _parquet(rows)
         write_whole(path / ROWS, content)
-        sidecar = {**_sidecar(group.environment, rows), "files": {ROWS: hashlib.sha256(content).hexdigest()}}
+        sidecar = {**_sidecar(environment, rows), "files": {ROWS: hashlib.sha256(content).hexdigest()}}
         write_whole(path / SIDECAR, (json.dumps(sidecar, indent=2, sort_keys=True) + "\n").encode())
-        written.append(Exported(str(path), group.environment.device, len(rows)))
+        written.append(Exported(str(path), environment.device, len(rows)))
     return tuple(written)
 
 
 def slug(environment: Environment) -> str:
     """A folder's name for an environment's device: h100-sxm, or what is printable of a name that is not known."""
-    known = environment.accelerator
-    if known is not None:
-        return known.name
+    if environment.accelerator is not None:
+        return environment.accelerator.name
     return "-".join("".join(c if c.isascii() and c.isalnum() else " " for c in environment.device.lower()).split())
 
 
@@ -132,10 +127,7 @@ def _parquet(rows: Sequence[Measurement]) -> bytes:
     pa, pq = _arrow()
     types = {"string": pa.string(), "float64": pa.float64(), "int64": pa.int64(), "list": pa.list_(pa.float64())}
     schema = pa.schema(
-        [
-            pa.field(name, types[kind], metadata={"unit": unit} if unit else None)
-            for name, (kind, unit) in COLUMNS.items()
-        ]
+        pa.field(name, types[kind], metadata={"unit": unit} if unit else None) for name, (kind, unit) in COLUMNS.items()
     )
     out = io.BytesIO()
     pq.write_table(pa.Table.from_pylist([_row(one) for one in rows], schema=schema), out, compression="zstd")
@@ -207,22 +199,20 @@ def read_datasets(folder: Path) -> tuple[Dataset, ...]:
 
 def _read(folder: Path) -> Dataset:
     where = str(folder / SIDECAR)
+    text = read_text(where, _MAX_SIDECAR)
     try:
-        sidecar = json.loads(read_text(where, _MAX_SIDECAR))
-    except (ValueError, RecursionError) as error:
-        if isinstance(error, InputError):
-            raise
+        sidecar = json.loads(text)
+    except (ValueError, RecursionError):
         raise InputError("expected a JSON object", where=where) from None
-    if not isinstance(sidecar, dict) or sidecar.get("format") != FORMAT:
-        version = sidecar.get("format") if isinstance(sidecar, dict) else None
+    version = sidecar.get("format") if isinstance(sidecar, dict) else None
+    if version != FORMAT:
         raise InputError(f"expected format {FORMAT}", where=where, key="format", value=version)
     rows = folder / ROWS
     try:
         content = rows.read_bytes()
     except OSError as error:
         raise InputError(f"cannot be read ({error.strerror})", where=str(rows)) from None
-    expected = sidecar.get("files", {}).get(ROWS) if isinstance(sidecar.get("files"), dict) else None
-    if hashlib.sha256(content).hexdigest() != expected:
+    if sidecar.get("files") != {ROWS: hashlib.sha256(content).hexdigest()}:
         raise InputError(f"is not what {SIDECAR} was written beside: their hashes differ", where=str(rows))
     environment = _environment(sidecar, where)
     return Dataset(folder, sidecar, environment, tuple(_measurements(content, environment, str(rows))))
@@ -264,20 +254,17 @@ def import_dataset(folder: Path, store: Store) -> tuple[Imported, ...]:
 
 
 def _import(dataset: Dataset, store: Store) -> Imported:
-    device, rows = dataset.device, list(dataset.measurements)
+    device, rows = dataset.device, dataset.measurements
     control = control_median(rows)
-    notes = [] if device is not None else ["no data sheet of this device is known: rates were held against no peak"]
+    notes = () if device is not None else ("no data sheet of this device is known: rates were held against no peak",)
     ours = [one for one in store.measurements() if one.environment.identity == dataset.environment.identity]
     known, samples = {one.uid for one in ours}, {_samples(one) for one in ours if one.ok}
+    new = {one.uid: one for one in rows if one.uid not in known}
     here = control_median([one for one in ours if one.uid not in {row.uid for row in rows}])
     off = control / here - 1 if control is not None and here is not None else 0.0
     good: list[Measurement] = []
     refused: list[tuple[str, str]] = []
-    there = 0
-    for one in rows:
-        if one.uid in known:
-            there += 1
-            continue
+    for one in new.values():
         said = objection(one, device, control)
         if said is None and abs(off) > CONTROL_ROOM:
             said = f"control shape off by {off:+.0%} from what the store has of this device"
@@ -286,11 +273,10 @@ def _import(dataset: Dataset, store: Store) -> Imported:
         if said is not None:
             refused.append((one.key, said))
             continue
-        known.add(one.uid)
         samples.add(_samples(one))
         good.append(one)
-    added = store.add(good)
-    return Imported(str(dataset.path), dataset.environment.device, added, there, tuple(refused), tuple(notes))
+    there = len(rows) - len(new)
+    return Imported(str(dataset.path), dataset.environment.device, store.add(good), there, tuple(refused), notes)
 
 
 def _samples(one: Measurement) -> tuple[str, bytes]:
@@ -307,27 +293,35 @@ CONTROL_ROOM = 0.10
 #: A time that its own samples do not give, relative.
 STATISTICS_ROOM = 1e-3
 
-Objection = Callable[[Measurement, Device | None, float | None], str | None]
-
 
 def objection(one: Measurement, device: Device | None, control_s: float | None) -> str | None:
     """Why ``one`` cannot stand, in a few words, or None. ``device`` None: its limits are not known and not asked.
 
     ``control_s``: the control shape's median over the rows that ``one`` belongs to.
     """
-    if not one.ok:
-        return None
-    return next((said for check in _CHECKS if (said := check(one, device, control_s)) is not None), None)
+    return next(_objections(one, device, control_s), None) if one.ok else None
 
 
-def _above_peak(one: Measurement, device: Device | None, control_s: float | None) -> str | None:
+def _objections(one: Measurement, device: Device | None, control_s: float | None) -> Iterator[str]:
+    seconds = one.seconds or math.inf
     peak = device.peak_flops.get(str(one.description.get("dtype"))) if device is not None else None
-    if device is None or peak is None or one.tflops is None:
-        return None
-    limit = peak * _clock(one, device) * (1 + ROOM)
-    if 1e12 * one.tflops <= limit:
-        return None
-    return f"rate above the peak: {one.tflops:.4g} of {limit / 1e12:.4g} TFLOPS"
+    if device is not None and peak is not None:
+        rate, limit = one.flops / seconds, peak * _clock(one, device) * (1 + ROOM)
+        if rate > limit:
+            yield f"rate above the peak: {rate / 1e12:.4g} of {limit / 1e12:.4g} TFLOPS"
+    # Products may keep what they write in the cache; a kernel that only moves bytes is timed past it.
+    if device is not None and one.description["kind"] == "memory_bound":
+        rate, limit = one.bytes / seconds, device.memory.bandwidth_bytes_per_s * (1 + ROOM)
+        if rate > limit:
+            yield f"bytes above the bandwidth: {rate / 1e9:.4g} of {limit / 1e9:.4g} GB/s"
+    found = summarise(one.samples).seconds
+    if abs(found / seconds - 1) > STATISTICS_ROOM:
+        yield f"its samples give {found:.6g} s"
+    if one.clocks.get("throttle"):
+        yield f"throttled: {', '.join(map(str, one.clocks['throttle']))}"
+    off = one.control_s / control_s - 1 if one.control_s is not None and control_s is not None else 0.0
+    if abs(off) > CONTROL_ROOM:
+        yield f"control shape off by {off:+.0%}"
 
 
 def _clock(one: Measurement, device: Device) -> float:
@@ -338,36 +332,7 @@ def _clock(one: Measurement, device: Device) -> float:
     return min(1 + CLOCK_ROOM, max(1.0, clock / published))  # a row's own word for its clock is no proof of more
 
 
-def _above_bandwidth(one: Measurement, device: Device | None, control_s: float | None) -> str | None:
-    # Products may keep what they write in the cache; a kernel that only moves bytes is timed past it.
-    if device is None or one.description["kind"] != "memory_bound" or not one.seconds:
-        return None
-    rate, limit = one.bytes / one.seconds, device.memory.bandwidth_bytes_per_s * (1 + ROOM)
-    return f"bytes above the bandwidth: {rate / 1e9:.4g} of {limit / 1e9:.4g} GB/s" if rate > limit else None
-
-
-def _statistics(one: Measurement, device: Device | None, control_s: float | None) -> str | None:
-    seconds = summarise(one.samples).seconds
-    if one.seconds is not None and abs(seconds / one.seconds - 1) <= STATISTICS_ROOM:
-        return None
-    return f"its samples give {seconds:.6g} s"
-
-
-def _control(one: Measurement, device: Device | None, control_s: float | None) -> str | None:
-    if one.control_s is None or control_s is None or abs(one.control_s / control_s - 1) <= CONTROL_ROOM:
-        return None
-    return f"control shape off by {one.control_s / control_s - 1:+.0%}"
-
-
-def _throttled(one: Measurement, device: Device | None, control_s: float | None) -> str | None:
-    reasons = one.clocks.get("throttle") or ()
-    return f"throttled: {', '.join(map(str, reasons))}" if reasons else None
-
-
-_CHECKS: tuple[Objection, ...] = (_above_peak, _above_bandwidth, _statistics, _throttled, _control)
-
-
-def control_median(measurements: list[Measurement]) -> float | None:
+def control_median(measurements: Iterable[Measurement]) -> float | None:
     """The control shape's median seconds over ``measurements``; None where none has it."""
     found = [one.control_s for one in measurements if one.control_s is not None]
     return float(np.median(found)) if found else None

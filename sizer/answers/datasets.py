@@ -74,43 +74,39 @@ def _by_device(datasets: Sequence[Dataset]) -> dict[str, list[Dataset]]:
 
 
 def _compared(name: str, first: list[Dataset], second: list[Dataset], folders: tuple[str, str]) -> Compared:
-    rows = [_newest(datasets) for datasets in (first, second)]
-    keys = sorted(rows[0].keys() & rows[1].keys())
-    controls = [control_median([one for data in datasets for one in data.measurements]) for datasets in (first, second)]
-    cards = [{card for data in datasets for card in data.sidecar.get("cards", ())} for datasets in (first, second)]
-    ratio, overlap, agree = None, None, None
-    farthest: tuple[Pair, ...] = ()
-    if keys:
-        pairs = [(rows[0][key], rows[1][key]) for key in keys]
-        ratios = np.array([(b.seconds or 0.0) / (a.seconds or 1.0) for a, b in pairs])
-        low, middle, high = (float(value) for value in np.percentile(ratios, (5, 50, 95)))
-        ratio = middle, low, high
-        overlap = float(np.mean([_overlap(a, b) for a, b in pairs]))
-        off = ratios / middle - 1
-        order = np.argsort(-np.abs(off))[:LISTED]
-        farthest = tuple(
-            Pair(keys[i], pairs[i][0].seconds or 0.0, pairs[i][1].seconds or 0.0, float(off[i])) for i in order
-        )
-        if len(keys) >= LEAST:
-            agree = abs(middle - 1) <= MEDIAN_ROOM and float(np.quantile(np.abs(off), 0.9)) <= ROW_ROOM
+    rows, other = ({one.key: one for one in _rows(datasets) if one.ok} for datasets in (first, second))
+    controls = [control_median(_rows(datasets)) for datasets in (first, second)]
+    cards, others = (
+        {card for data in datasets for card in data.sidecar.get("cards", ())} for datasets in (first, second)
+    )
+    keys = sorted(rows.keys() & other.keys())
+    pairs = [(rows[key], other[key]) for key in keys]
+    seconds = np.array([(a.seconds or 1.0, b.seconds or 0.0) for a, b in pairs]).reshape(-1, 2)
+    ratios = seconds[:, 1] / seconds[:, 0]
+    low, middle, high = np.percentile(ratios, (5, 50, 95)).tolist() if keys else (0.0, 1.0, 0.0)
+    off = ratios / middle - 1
+    agree = abs(middle - 1) <= MEDIAN_ROOM and float(np.quantile(np.abs(off), 0.9)) <= ROW_ROOM if keys else False
     return Compared(
         name,
         folders,
-        (len(rows[0]), len(rows[1])),
+        (len(rows), len(other)),
         len(keys),
-        ratio,
+        (middle, low, high) if keys else None,
         controls[1] / controls[0] if controls[0] and controls[1] else None,
-        overlap,
-        bool(cards[0] & cards[1]),
+        float(np.mean([_overlap(a, b) for a, b in pairs])) if keys else None,
+        bool(cards & others),
         _differences(first[0], second[0]),
-        farthest,
-        agree,
+        tuple(
+            Pair(keys[i], float(seconds[i, 0]), float(seconds[i, 1]), float(off[i]))
+            for i in np.argsort(-np.abs(off))[:LISTED]
+        ),
+        agree if len(keys) >= LEAST else None,
     )
 
 
-def _newest(datasets: Sequence[Dataset]) -> dict[str, Measurement]:
-    rows = sorted((one for data in datasets for one in data.measurements if one.ok), key=lambda one: one.created)
-    return {one.key: one for one in rows}
+def _rows(datasets: Sequence[Dataset]) -> list[Measurement]:
+    """Of all datasets, the newest last."""
+    return sorted((one for data in datasets for one in data.measurements), key=lambda one: one.created)
 
 
 def _overlap(a: Measurement, b: Measurement) -> bool:
@@ -118,12 +114,14 @@ def _overlap(a: Measurement, b: Measurement) -> bool:
 
 
 def _differences(first: Dataset, second: Dataset) -> dict[str, tuple[str, str]]:
-    found = []
-    for one in (first, second):
-        limit = (one.sidecar.get("clocks") or {}).get("power_limit_w") or {}
-        found.append({**one.environment.facts, "power limit (W)": limit.get("median")})
-    names = [name for name in {**found[0], **found[1]} if found[0].get(name) != found[1].get(name)]
-    return {name: (str(found[0].get(name)), str(found[1].get(name))) for name in names}
+    mine, theirs = ({**one.environment.facts, "power limit (W)": _power_limit(one)} for one in (first, second))
+    names = [name for name in {**mine, **theirs} if mine.get(name) != theirs.get(name)]
+    return {name: (str(mine.get(name)), str(theirs.get(name))) for name in names}
+
+
+def _power_limit(dataset: Dataset) -> float | None:
+    limit: Mapping[str, float] = (dataset.sidecar.get("clocks") or {}).get("power_limit_w") or {}
+    return limit.get("median")
 
 
 @frozen
