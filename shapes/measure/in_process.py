@@ -29,7 +29,7 @@ from shapes.measure.executor import (
 )
 from shapes.measure.jobs import Job, Part
 from shapes.measure.kernels import UnsupportedError, build
-from shapes.measure.record import Measurement, Status, summary_fields, without_time
+from shapes.measure.record import Measurement, Status, outcome, summary_fields
 from shapes.measure.stats import StopReason, summarise
 from shapes.measure.timer import Stopwatch, WrongResultError
 from shapes.operators import Gemm
@@ -113,17 +113,9 @@ class InProcess:
         kernel.wall_s += self.backend.now() - start
         return taken
 
-    def finish(self, prepared: Prepared) -> Measurement:
-        """See ``Executor.finish``."""
-        return self._finish(prepared, "samples")
-
     def release(self, prepared: Prepared) -> None:
         """See ``Executor.release``."""
         prepared.handle = None  # its buffers go with it
-
-    def control(self) -> Job:
-        """The shape that is timed again through every sweep."""
-        return control_of(cpu=self.backend.device == "cpu")
 
     def run(
         self,
@@ -151,7 +143,7 @@ class InProcess:
                 reason = self._reason(prepared, late=late)
                 if reason is not None:
                     open_.remove(prepared)
-                    yield self._finish(prepared, reason)
+                    yield self.finish(prepared, reason)
             if late:
                 return
 
@@ -175,16 +167,16 @@ class InProcess:
     def _ready_control(self, settings: Settings) -> Prepared:
         """The control shape, prepared once for sweeps of the same settings: a fleet's leases are many short ones."""
         if self._control is None or self._control.handle.settings != settings:
-            self._control = self.prepare(self.control(), settings)
+            self._control = self.prepare(control_of(cpu=self.backend.device == "cpu"), settings)
         return self._control
 
     def _open(self, job: Job, settings: Settings, unfinished: Samples, *, alone: bool) -> Prepared | Measurement | None:
         """``job`` prepared, or why it has no time; None where there is no memory for it while others are open."""
         try:
             prepared = self.prepare(job, settings)
-        except NotMeasured as outcome:
+        except NotMeasured as failure:
             self.backend.release()
-            return None if outcome.status == "oom" and not alone else self._failed(job, outcome)
+            return None if failure.status == "oom" and not alone else self._failed(job, failure)
         if job.key in unfinished:
             prepared.samples, prepared.controls = unfinished[job.key]
             kernel: _Kernel = prepared.handle
@@ -197,11 +189,11 @@ class InProcess:
         for prepared in members:
             try:
                 taken = self.sample(prepared, prepared.handle.batch)
-            except NotMeasured as outcome:
+            except NotMeasured as failure:
                 if prepared is control:
-                    raise DeviceLostError(str(outcome)) from outcome
+                    raise DeviceLostError(str(failure)) from failure
                 open_.remove(prepared)
-                yield self._failed(prepared.job, outcome)
+                yield self._failed(prepared.job, failure)
                 continue
             if prepared is control:
                 controls = taken
@@ -220,16 +212,16 @@ class InProcess:
         kernel.next_look = settings.stopping.next_look(taken)
         return settings.stopping.reason(summarise(prepared.samples, settings.confidence), out_of_time=out_of_time)
 
-    def _finish(self, prepared: Prepared, reason: StopReason) -> Measurement:
+    def finish(self, prepared: Prepared, reason: StopReason = "samples") -> Measurement:
+        """See ``Executor.finish``. ``reason``: why no more samples were taken."""
         job, work = prepared.job, prepared.job.work
         kernel: _Kernel = prepared.handle
         # The peak of a part of a model is asked for by people; a product's is its operands.
         peak = kernel.stopwatch.peak_bytes() if isinstance(work, Part) else None
-        result = Measurement(
-            key=job.key,
-            description=job.describe(),
-            environment=self.environment,
-            status="ok",
+        result = outcome(
+            job,
+            self.environment,
+            "ok",
             samples=prepared.samples,
             stop=reason,
             flops=work.flops,
@@ -240,15 +232,13 @@ class InProcess:
             peak_bytes=peak,
             clocks=clocks(self.environment),
             wall_s=kernel.wall_s,
-            label=job.label,
-            created=time.time(),
             **summary_fields(prepared.samples, kernel.settings.confidence),
         )
         self.release(prepared)
         return result
 
-    def _failed(self, job: Job, outcome: NotMeasured) -> Measurement:
-        return without_time(job, self.environment, outcome.status, str(outcome))
+    def _failed(self, job: Job, why: NotMeasured) -> Measurement:
+        return outcome(job, self.environment, why.status, message=str(why))
 
     def _outcome(self, error: Exception) -> NotMeasured:
         """What an exception of a kernel means; DeviceLostError if the device does not answer after it."""

@@ -165,24 +165,35 @@ class Measurement:
 #: What a row holds, and those of it that are no plain values.
 COLUMNS = {one.name: one for one in fields(Measurement) if one.metadata}
 _NESTED = ("description", "environment", "samples", "clocks")
-_REQUIRED = ("status", "uid", "created", "flops", "bytes", "description", "environment")
-#: Key -> what it must be, of the nested ones; the first must be there.
-_ENVIRONMENT = {"device": NAME, "versions": OBJECT, "harness": COUNT}
-_ENVIRONMENT_OPTIONAL = {"uuid": TEXT, "driver": TEXT, "threads": COUNT, "host": OBJECT}
-_DESCRIPTION = {"kind": NAME}
-_DESCRIPTION_OPTIONAL = {"phase": TEXT, "dtype": TEXT, "kernel": TEXT, "layout": TEXT}
+#: What a row's values must be, nested ones by their path, and which of them must be there.
+_CHECKS: dict[str, Check] = {
+    **{name: column.metadata["check"] for name, column in COLUMNS.items()},
+    "environment.device": NAME,
+    "environment.versions": OBJECT,
+    "environment.harness": COUNT,
+    "environment.uuid": TEXT,
+    "environment.driver": TEXT,
+    "environment.threads": COUNT,
+    "environment.host": OBJECT,
+    "description.kind": NAME,
+    **dict.fromkeys((f"description.{name}" for name in ("phase", "dtype", "kernel", "layout")), TEXT),
+}
+_REQUIRED = {
+    *("status", "uid", "created", "flops", "bytes", "description", "description.kind"),
+    *("environment", "environment.device", "environment.versions", "environment.harness"),
+}
 
 
-def without_time(job: Job, environment: Environment, status: Status, message: str) -> Measurement:
-    """The outcome of a job that has no time."""
+def outcome(job: Job, environment: Environment, status: Status, **said: Any) -> Measurement:
+    """The measurement of ``job``, made now; ``said``: its other fields, such as why it has no time."""
     return Measurement(
         key=job.key,
         description=job.describe(),
         environment=environment,
         status=status,
         label=job.label,
-        message=message,
         created=time.time(),
+        **said,
     )
 
 
@@ -194,41 +205,35 @@ def key_of(description: Mapping[str, Any]) -> str:
 def summary_fields(samples: NDArray[np.float64], confidence: float = CONFIDENCE) -> dict[str, Any]:
     """The statistics of a measurement from its samples."""
     summary = summarise(samples, confidence)
-    return {
-        "seconds": summary.seconds,
-        "low": summary.low,
-        "high": summary.high,
-        "drift": summary.drift,
-        "correlation": summary.correlation,
-    }
+    return {name: getattr(summary, name) for name in ("seconds", "low", "high", "drift", "correlation")}
 
 
 def read_export(lines: Iterable[str], where: str) -> Iterator[Measurement]:
     """Measurements from the JSON lines of ``sizer store export``; InputError naming the line and key that is wrong."""
     for number, line in enumerate(lines, 1):
-        if line.strip():
-            yield _measurement(line, f"{where}, line {number}")
-
-
-def _measurement(line: str, where: str) -> Measurement:
-    if len(line) > MAX_LINE:
-        raise InputError(f"expected lines of at most {MAX_LINE // 2**20} MiB", where=where)
-    row = None
-    with suppress(ValueError, RecursionError):
-        row = json.loads(line)
-    if not isinstance(row, dict):
-        raise InputError("expected a JSON object, as `sizer store export` writes", where=where)
-    return checked_row(row, where)
+        if not line.strip():
+            continue
+        place = f"{where}, line {number}"
+        if len(line) > MAX_LINE:
+            raise InputError(f"expected lines of at most {MAX_LINE // 2**20} MiB", where=place)
+        row = None
+        with suppress(ValueError, RecursionError):
+            row = json.loads(line)
+        if not isinstance(row, dict):
+            raise InputError("expected a JSON object, as `sizer store export` writes", where=place)
+        yield checked_row(row, place)
 
 
 def checked_row(row: Mapping[str, Any], where: str) -> Measurement:
     """The measurement that ``row`` holds; InputError naming the field that is wrong."""
-    for name, column in COLUMNS.items():
-        _check(row, {name: column.metadata["check"]}, where, required=name in _REQUIRED)
-    _check(row["environment"], _ENVIRONMENT, where, "environment.", required=True)
-    _check(row["environment"], _ENVIRONMENT_OPTIONAL, where, "environment.")
-    _check(row["description"], _DESCRIPTION, where, "description.", required=True)
-    _check(row["description"], _DESCRIPTION_OPTIONAL, where, "description.")
+    values = dict(row)
+    for name in ("environment", "description"):
+        if isinstance(row.get(name), Mapping):
+            values |= {f"{name}.{key}": value for key, value in row[name].items()}
+    for key, (holds, expected) in _CHECKS.items():
+        value = values.get(key)
+        if (key in _REQUIRED or value is not None) and not holds(value):
+            raise InputError(f"expected {expected}", where=where, key=key, value=value)
     if row["status"] == "ok":
         low, seconds, high = (row.get(name) or 0.0 for name in ("low", "seconds", "high"))
         if not 0 < low <= seconds <= high or not row.get("samples"):
@@ -244,12 +249,3 @@ def checked_row(row: Mapping[str, Any], where: str) -> Measurement:
         if sizes[name] is not None and not _is_count(sizes[name]):
             raise InputError("expected a whole number", where=where, key=f"description.{name}", value=sizes[name])
     return one
-
-
-def _check(
-    row: Mapping[str, Any], checks: dict[str, Check], where: str, prefix: str = "", *, required: bool = False
-) -> None:
-    for key, (holds, expected) in checks.items():
-        value = row.get(key)
-        if (required or value is not None) and not holds(value):
-            raise InputError(f"expected {expected}", where=where, key=prefix + key, value=value)

@@ -26,7 +26,7 @@ from shapes.measure.executor import (
 from shapes.measure.fleet.device import Greeting, LostError, Message, Over, Pool
 from shapes.measure.fleet.leases import MOST_DEATHS, MOST_SILENCES, Lease, Leases
 from shapes.measure.jobs import Job, Part
-from shapes.measure.record import Measurement, without_time
+from shapes.measure.record import Measurement, outcome
 
 Array = NDArray[np.float64]
 
@@ -177,7 +177,7 @@ class Fleet:
         self._start_again(member, f"{lost}: {len(lease.left)} jobs go back" if lease is not None else str(lost))
         for job in convicted:
             self._say(f"{job.title}: not tried again, a device was lost with it time after time")
-            yield without_time(job, self.environment, "error", f"the device was lost with it: {lost}")
+            yield outcome(job, self.environment, "error", message=f"the device was lost with it: {lost}")
 
     def _at_work(self) -> list[Member]:
         return [member for member in self.members if member.lease is not None]
