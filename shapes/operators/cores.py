@@ -14,155 +14,177 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import islice
 
 from shapes.dtypes import BYTES, QUANTISED
+from shapes.frozen import frozen
 from shapes.model import AttentionShape, Block, MlaShape, ModelShape, MoeShape
 from shapes.model.mixers import RecurrentShape
 from shapes.model.parameters import PRECISIONS
 from shapes.model.stages import ShardParameters
 from shapes.model.trainable import layers_train
-from shapes.operators.parallel import sent
-from shapes.operators.types import Attention, CachedAttention, Collective, Elementwise, Gemm, Layout, Operator, Phase
+from shapes.operators.types import (
+    Attention,
+    CachedAttention,
+    Collective,
+    CollectiveName,
+    Elementwise,
+    Gemm,
+    Layout,
+    Operator,
+    Phase,
+)
 from shapes.workload import Workload
 
-
-def emit(
-    name: str,
-    what: str,
-    elements: int,
-    counts: tuple[int, int, int, int],
-    workload: Workload,
-    times: int,
-    forwards: int,
-) -> Iterator[Elementwise]:
-    """A memory-bound kernel; ``counts``: tensors of ``elements`` read and written, forward, then backward."""
-    size = workload.activation_bytes
-    phases: list[tuple[Phase, int, int, int]] = [("forward", counts[0], counts[1], times * forwards)]
-    if workload.train:
-        phases.append(("dgrad", counts[2], counts[3], times))
-    for phase, read, written, count in phases:
-        yield Elementwise(
-            name=name,
-            phase=phase,
-            what=what,
-            bytes_read=read * elements * size,
-            bytes_written=written * elements * size,
-            dtype=workload.dtype,
-            count=count,
-        )
+#: Which collectives run in which phases, in order.
+Runs = tuple[tuple[Phase, CollectiveName], ...]
+ALL_TO_ALLS: Runs = (("forward", "all_to_all"), ("dgrad", "all_to_all"))
+#: Tensors that a memory-bound kernel reads and writes: forward, then backward.
+Passes = tuple[int, int, int, int]
+ONCE: Passes = (1, 1, 1, 1)
+NORM: Passes = (1, 1, 2, 1)
+GATED: Passes = (2, 1, 3, 2)
+#: A dropout's mask is written, and read again.
+DROPOUT: Passes = (1, 2, 2, 1)
 
 
-def block_elementwise(
-    block: Block, hidden: int, s: int, workload: Workload, prefix: str, forwards: int
-) -> Iterator[Elementwise]:
+@frozen
+class Lowering:
+    """What the operators of a part of a model share.
+
+    ``prefix``: the start of their names; ``count``: how many layers run them; ``forwards``: how often each layer runs
+    its forward (twice where it is recomputed).
+    """
+
+    workload: Workload
+    prefix: str = ""
+    count: int = 1
+    forwards: int = 1
+
+    def runs(self, *phases: Phase) -> Iterator[tuple[Phase, int]]:
+        """(phase, times a step) of those of ``phases`` that the workload has: inference runs forward alone."""
+        for phase in phases:
+            if phase == "forward":
+                yield phase, self.count * self.forwards
+            elif self.workload.train:
+                yield phase, self.count
+
+    def core_dtype(self) -> str:
+        """Element type of attention's cores and scans: low-precision recipes quantise the linear layers alone."""
+        return "bf16" if self.workload.dtype in QUANTISED else self.workload.dtype
+
+    def moves(
+        self, name: str, what: str, elements: int, passes: Passes, times: int = 1, size: int | None = None
+    ) -> Iterator[Elementwise]:
+        """A memory-bound kernel on tensors of ``elements`` of ``size`` bytes (None: an activation's)."""
+        whole = elements * (size or self.workload.activation_bytes)
+        for (phase, count), read, written in zip(
+            self.runs("forward", "dgrad"), passes[::2], passes[1::2], strict=False
+        ):
+            yield Elementwise(
+                self.prefix + name, phase, what, read * whole, written * whole, self.workload.dtype, count * times
+            )
+
+    def sends(
+        self,
+        name: str,
+        buffer: int,
+        ranks: int,
+        runs: Runs,
+        times: int = 1,
+        stride: int = 1,
+        copies: int = 1,
+    ) -> Iterator[Collective]:
+        """``runs`` of collectives of ``buffer`` bytes over ``ranks``."""
+        for asked, what in runs:
+            for phase, count in self.runs(asked):
+                yield Collective(
+                    f"{self.prefix}{name}.{what}",
+                    phase,
+                    what,
+                    buffer,
+                    ranks,
+                    self.workload.dtype,
+                    count * times,
+                    stride=stride,
+                    copies=copies,
+                )
+
+
+def _whole_tokens(tokens: int, workload: Workload) -> int:
+    """Tokens of the parts that tensor parallelism leaves whole: sequence parallelism splits exactly those."""
+    return -(-tokens // workload.t) if workload.sequence_parallel else tokens
+
+
+def block_elementwise(block: Block, hidden: int, s: int, run: Lowering) -> Iterator[Elementwise]:
     """One layer's norms, residual additions, rotary embedding, softmax, activation and dropout, x ``block.count``."""
-    tokens, count = workload.own_tokens(s), block.count
-    # Sequence parallelism splits exactly the parts that tensor parallelism leaves whole.
-    whole = -(-tokens // workload.t) if workload.sequence_parallel else tokens
+    tokens = run.workload.own_tokens(s)
+    whole = _whole_tokens(tokens, run.workload) * hidden
     for index in range(block.norms):
-        name = f"{prefix}norm.{index}" if block.norms > 1 else f"{prefix}norm"
-        yield from emit(name, "norm", whole * hidden, (1, 1, 2, 1), workload, count, forwards)
+        yield from run.moves(f"norm.{index}" if block.norms > 1 else "norm", "norm", whole, NORM)
     for part in (block.attention, block.cross):
         if part is not None:
-            yield from _attention_elementwise(part, s, workload, prefix, count, forwards)
-    additions = 1 if block.parallel else len(block.parts)
-    if additions:
-        yield from emit(
-            f"{prefix}residual", "residual", whole * hidden, (2, 1, 2, 1), workload, count * additions, forwards
-        )
+            yield from _attention_elementwise(part, s, run)
+    if additions := 1 if block.parallel else len(block.parts):
+        yield from run.moves("residual", "residual", whole, (2, 1, 2, 1), additions)
     if block.dropout:
-        yield from emit(
-            f"{prefix}dropout",
-            "dropout",
-            whole * hidden,
-            (1, 2, 2, 1),
-            workload,
-            min(2, len(block.parts)) * count,
-            forwards,
-        )
-    yield from _mlp_elementwise(block, hidden, tokens, workload, prefix, forwards)
+        yield from run.moves("dropout", "dropout", whole, DROPOUT, min(2, len(block.parts)))
+    yield from _mlp_elementwise(block, hidden, tokens, run)
 
 
-def _mlp_elementwise(
-    block: Block, hidden: int, tokens: int, workload: Workload, prefix: str, forwards: int
-) -> Iterator[Elementwise]:
-    mlps = []
-    if isinstance(block.mlp, MoeShape):
-        mlps.append(("moe.activation", tokens * block.mlp.top_k * block.mlp.width, block.mlp.gated))
+def _mlp_elementwise(block: Block, hidden: int, tokens: int, run: Lowering) -> Iterator[Elementwise]:
+    t, mlp = run.workload.t, block.mlp
+    if isinstance(mlp, MoeShape):
         # Tokens are sorted by expert before the products and put back behind them, a row for each of top_k experts.
-        rows = -(-tokens * block.mlp.top_k // workload.t)
-        yield from emit(
-            f"{prefix}moe.permute",
-            "moe",
-            rows * block.mlp.routed_width(hidden),
-            (2, 2, 2, 2),
-            workload,
-            block.count,
-            forwards,
-        )
-        if block.mlp.shared:
-            mlps.append(("mlp.activation", tokens * block.mlp.shared.width, block.mlp.shared.gated))
-    elif block.mlp is not None:
-        mlps.append(("mlp.activation", tokens * block.mlp.width, block.mlp.gated))
-    for name, elements, gated in mlps:
-        counts = (2, 1, 3, 2) if gated else (1, 1, 2, 1)
-        yield from emit(
-            prefix + name, "activation", -(-elements // workload.t), counts, workload, block.count, forwards
-        )
+        rows = -(-tokens * mlp.top_k // t)
+        yield from run.moves("moe.permute", "moe", rows * mlp.routed_width(hidden), (2, 2, 2, 2))
+        widths = [("moe", mlp.top_k * mlp.width, mlp.gated)]
+        mlp = mlp.shared
+    else:
+        widths = []
+    if mlp is not None:
+        widths.append(("mlp", mlp.width, mlp.gated))
+    for name, width, gated in widths:
+        yield from run.moves(f"{name}.activation", "activation", -(-tokens * width // t), GATED if gated else NORM)
 
 
-def _attention_elementwise(
-    attention: AttentionShape | MlaShape, s: int, workload: Workload, prefix: str, count: int, forwards: int
-) -> Iterator[Elementwise]:
+def _attention_elementwise(attention: AttentionShape | MlaShape, s: int, run: Lowering) -> Iterator[Elementwise]:
+    workload = run.workload
     heads, kv_heads = attention.on_shard(workload.t)
     tokens = workload.own_tokens(s)
+    parts: list[tuple[str, str, int, Passes]] = []
     if attention.rotary_dim:
-        elements = tokens * (heads + kv_heads) * attention.rotary_dim
-        yield from emit(f"{prefix}attention.rotary", "rotary", elements, (1, 1, 1, 1), workload, count, forwards)
-    if isinstance(attention, AttentionShape) and attention.qk_norm != "none":
-        elements = tokens * (heads + kv_heads) * attention.head_dim
-        yield from emit(f"{prefix}attention.qk_norm", "norm", elements, (1, 1, 2, 1), workload, count, forwards)
-    if isinstance(attention, AttentionShape) and attention.gated:
-        elements = tokens * heads * attention.v_dim
-        yield from emit(f"{prefix}attention.gate", "activation", elements, (2, 1, 3, 2), workload, count, forwards)
+        parts.append(("rotary", "rotary", (heads + kv_heads) * attention.rotary_dim, ONCE))
     if isinstance(attention, MlaShape):
-        elements = tokens * sum(number for _, number in attention.vectors())
-        yield from emit(f"{prefix}attention.latent_norm", "norm", elements, (1, 1, 2, 1), workload, count, forwards)
+        parts.append(("latent_norm", "norm", sum(number for _, number in attention.vectors()), NORM))
+    else:
+        if attention.qk_norm != "none":
+            parts.append(("qk_norm", "norm", (heads + kv_heads) * attention.head_dim, NORM))
+        if attention.gated:
+            parts.append(("gate", "activation", heads * attention.v_dim, GATED))
+    for name, what, width, passes in parts:
+        yield from run.moves(f"attention.{name}", what, tokens * width, passes)
     if workload.attention == "eager":
-        square = tokens * s * heads
-        again = 2 if workload.train and workload.checkpointing != "none" else 1
-        yield from emit(f"{prefix}attention.softmax", "softmax", square, (1, 1, 2, 1), workload, count, again)
+        square, core = tokens * s * heads, replace(run, forwards=_core_forwards(workload))
+        yield from core.moves("attention.softmax", "softmax", square, NORM)
         if attention.dropout:
-            yield from emit(f"{prefix}attention.dropout", "dropout", square, (1, 2, 2, 1), workload, count, again)
+            yield from core.moves("attention.dropout", "dropout", square, DROPOUT)
 
 
 def model_elementwise(model: ModelShape, workload: Workload, s: int) -> Iterator[Elementwise]:
     """Token embedding, last norm and cross-entropy over fp32 logits."""
-    tokens = workload.own_tokens(s)
-    width = model.embedding_dim or model.hidden
+    run, tokens = Lowering(workload), workload.own_tokens(s)
     if model.vocab and workload.p == 1:
-        frozen = workload
-        if workload.train:
-            frozen = replace(workload, phase="infer", finetune=None, lora_targets=None, base=None)
-        learned = workload if layers_train(workload) else frozen
-        yield from emit("embedding", "embedding", tokens * width, (1, 1, 2, 1), learned, 1, 1)
+        embedding = run.moves("embedding", "embedding", tokens * (model.embedding_dim or model.hidden), NORM)
+        # A frozen one has no gradient.
+        yield from embedding if layers_train(workload) else islice(embedding, 1)
     if model.main.final_norm:
-        whole = -(-tokens // workload.t) if workload.sequence_parallel else tokens
-        yield from emit("final_norm", "norm", whole * model.hidden, (1, 1, 2, 1), workload, 1, 1)
+        yield from run.moves("final_norm", "norm", _whole_tokens(tokens, workload) * model.hidden, NORM)
     if workload.train and model.head:
         logits, size = tokens * -(-model.vocab // workload.t), workload.activation_bytes
         # Forward: 16-bit logits in, an fp32 copy out, read again by log-softmax. Backward: the copy in, 16 bits out.
-        moved: tuple[tuple[Phase, int, int], ...] = (("forward", size + 4, 4), ("dgrad", 4, size))
-        for phase, read, written in moved:
-            yield Elementwise(
-                "cross_entropy",
-                phase,
-                "cross_entropy",
-                logits * read,
-                logits * written,
-                workload.dtype,
-                model.head_passes,
-            )
+        passes = (size + 4, 4, 4, size)
+        yield from run.moves("cross_entropy", "cross_entropy", logits, passes, model.head_passes, size=1)
 
 
 def optimizer_update(held: ShardParameters, workload: Workload, states: float | None = None) -> Elementwise:
@@ -180,61 +202,14 @@ def optimizer_update(held: ShardParameters, workload: Workload, states: float | 
 
 
 def attention_operators(
-    attention: AttentionShape | MlaShape, workload: Workload, q_len: int, kv_len: int, name: str, count: int
+    attention: AttentionShape | MlaShape, run: Lowering, q_len: int, kv_len: int
 ) -> Iterator[Operator]:
-    """softmax(Q K^T) V of ``count`` layers, forward and backward, without its projections and elementwise parts."""
-    core = _eager if workload.attention == "eager" else _fused
-    yield from core(attention, workload, q_len, kv_len, name, count)
-
-
-def decode_operators(
-    attention: AttentionShape | MlaShape, workload: Workload, name: str, count: int
-) -> Iterator[CachedAttention | Gemm]:
-    """A decode step's attention of ``count`` layers over the KV cache.
-
-    MLA's runs in the latent space, as serving software does (DeepSeek-V2, arXiv 2405.04434, section 2.1.2): kv_b_proj
-    is absorbed in the queries and the output, all heads share the one latent key, whose first part is the value.
-    """
+    """softmax(Q K^T) V, forward and backward, without its projections and elementwise parts."""
+    workload = run.workload
     heads, kv_heads = attention.on_shard(workload.t)
-    dtype, kv_len = _core_dtype(workload), workload.cached(workload.s, attention.window)
-    if isinstance(attention, AttentionShape):
-        widths, latent = (attention.head_dim, attention.v_dim), False
-    else:
-        rank, tokens = attention.kv_lora_rank, workload.tokens
-        for part, n, k in (("queries", rank, attention.qk_nope_head_dim), ("values", attention.v_dim, rank)):
-            yield Gemm(
-                name=f"{name}.absorbed_{part}",
-                phase="forward",
-                m=tokens,
-                n=n,
-                k=k,
-                batch=heads,
-                dtype=dtype,
-                count=count,
-                kind="bmm",
-            )
-        kv_heads, widths, latent = 1, (rank + attention.qk_rope_head_dim, rank), True
-    yield CachedAttention(
-        name=f"{name}.core",
-        batch=workload.b,
-        heads=heads,
-        kv_heads=kv_heads,
-        q_len=workload.s,
-        kv_len=kv_len,
-        head_dim=widths[0],
-        v_head_dim=widths[1],
-        latent=latent,
-        dtype=dtype,
-        kv_dtype=workload.cache_dtype,
-        count=count,
-    )
-
-
-def _core(attention: AttentionShape | MlaShape, workload: Workload, q_len: int, kv_len: int, name: str) -> Attention:
-    """One layer's whole attention, forward."""
-    heads, kv_heads = attention.on_shard(workload.t)
-    return Attention(
-        name=name,
+    eager = workload.attention == "eager"
+    core = Attention(
+        name=run.prefix if eager else f"{run.prefix}.core",
         phase="forward",
         batch=workload.b,
         heads=heads,
@@ -245,25 +220,20 @@ def _core(attention: AttentionShape | MlaShape, workload: Workload, q_len: int, 
         v_head_dim=attention.v_dim,
         causal=attention.causal and not attention.cross,
         window=attention.window,
-        dtype=_core_dtype(workload),
+        dtype=run.core_dtype(),
         kernel="auto" if workload.attention == "flash" else workload.attention,
         training=workload.train,
     )
+    pieces = ((q_len, kv_len),) if eager else chunks(q_len, kv_len, workload.cp, core.causal)
+    for queries, keys in pieces:
+        for phase, count in replace(run, forwards=_core_forwards(workload)).runs("forward", "dgrad"):
+            own = replace(core, phase=phase, q_len=queries, kv_len=keys, count=count)
+            yield from _products(own) if eager else (own,)
 
 
-def _runs(core: Attention, workload: Workload, count: int) -> Iterator[Attention]:
-    """``count`` layers' ``core``, forward (checkpointed: twice) and backward."""
-    yield replace(core, count=count * (2 if workload.train and workload.checkpointing != "none" else 1))
-    if workload.train:
-        yield replace(core, phase="dgrad", count=count)
-
-
-def _fused(
-    attention: AttentionShape | MlaShape, workload: Workload, q_len: int, kv_len: int, name: str, count: int
-) -> Iterator[Operator]:
-    core = _core(attention, workload, q_len, kv_len, f"{name}.core")
-    for queries, keys in chunks(q_len, kv_len, workload.cp, core.causal):
-        yield from _runs(replace(core, q_len=queries, kv_len=keys), workload, count)
+def _core_forwards(workload: Workload) -> int:
+    """How often an attention core runs forward: any checkpointing recomputes it."""
+    return 2 if workload.train and workload.checkpointing != "none" else 1
 
 
 def chunks(q_len: int, kv_len: int, cp: int, causal: bool) -> tuple[tuple[int, int], ...]:
@@ -283,43 +253,57 @@ def chunks(q_len: int, kv_len: int, cp: int, causal: bool) -> tuple[tuple[int, i
     return (own, own), (own, kv_len)
 
 
-def _eager(
-    attention: AttentionShape | MlaShape, workload: Workload, q_len: int, kv_len: int, name: str, count: int
-) -> Iterator[Operator]:
-    for core in _runs(_core(attention, workload, q_len, kv_len, name), workload, count):
-        yield from _products(core)
+def decode_operators(attention: AttentionShape | MlaShape, run: Lowering) -> Iterator[CachedAttention | Gemm]:
+    """A decode step's attention over the KV cache.
+
+    MLA's runs in the latent space, as serving software does (DeepSeek-V2, arXiv 2405.04434, section 2.1.2): kv_b_proj
+    is absorbed in the queries and the output, all heads share the one latent key, whose first part is the value.
+    """
+    workload, dtype, latent = run.workload, run.core_dtype(), isinstance(attention, MlaShape)
+    heads, kv_heads = attention.on_shard(workload.t)
+    head_dim, v_dim = attention.head_dim, attention.v_dim
+    if isinstance(attention, MlaShape):
+        rank = attention.kv_lora_rank
+        for part, n, k in (("queries", rank, attention.qk_nope_head_dim), ("values", v_dim, rank)):
+            name = f"{run.prefix}.absorbed_{part}"
+            yield Gemm(name, "forward", workload.tokens, n, k, heads, dtype, count=run.count, kind="bmm")
+        kv_heads, head_dim, v_dim = 1, rank + attention.qk_rope_head_dim, rank
+    yield CachedAttention(
+        name=f"{run.prefix}.core",
+        batch=workload.b,
+        heads=heads,
+        kv_heads=kv_heads,
+        q_len=workload.s,
+        kv_len=workload.cached(workload.s, attention.window),
+        head_dim=head_dim,
+        v_head_dim=v_dim,
+        latent=latent,
+        dtype=dtype,
+        kv_dtype=workload.cache_dtype,
+        count=run.count,
+    )
+
+
+#: The batched products of an attention that is not fused: which part, m, n and k (of q_len, kv_len, d_qk, d_v), layout.
+_WRITTEN_OUT: dict[bool, tuple[tuple[str, str, str, str, Layout], ...]] = {
+    # Scores S = Q K^T, values O = P V.
+    True: (("scores", "q_len", "kv_len", "head_dim", "tn"), ("values", "q_len", "v_head_dim", "kv_len", "nn")),
+    # dQ = dS K, dK = dS^T Q, dP = dO V^T, dV = P^T dO.
+    False: (
+        ("scores", "q_len", "head_dim", "kv_len", "nn"),
+        ("scores", "kv_len", "head_dim", "q_len", "nt"),
+        ("values", "q_len", "kv_len", "v_head_dim", "tn"),
+        ("values", "kv_len", "v_head_dim", "q_len", "nt"),
+    ),
+}
 
 
 def _products(core: Attention) -> Iterator[Gemm]:
     """The batched products of an attention that is not fused, over the whole square."""
-    q_len, kv_len, d, dv = core.q_len, core.kv_len, core.head_dim, core.v_head_dim
-    # scores S = Q K^T, values O = P V; then dQ = dS K, dK = dS^T Q, dP = dO V^T, dV = P^T dO.
-    products: list[tuple[str, int, int, int, Layout]] = (
-        [
-            ("scores", q_len, kv_len, d, "tn"),
-            ("values", q_len, dv, kv_len, "nn"),
-        ]
-        if core.phase == "forward"
-        else [
-            ("scores", q_len, d, kv_len, "nn"),
-            ("scores", kv_len, d, q_len, "nt"),
-            ("values", q_len, kv_len, dv, "tn"),
-            ("values", kv_len, dv, q_len, "nt"),
-        ]
-    )
-    for part, m, n, k, layout in products:
-        yield Gemm(
-            name=f"{core.name}.{part}",
-            phase=core.phase,
-            m=m,
-            n=n,
-            k=k,
-            batch=core.batch * core.heads,
-            dtype=core.dtype,
-            layout=layout,
-            count=core.count,
-            kind="bmm",
-        )
+    for part, *sizes, layout in _WRITTEN_OUT[core.phase == "forward"]:
+        m, n, k = (getattr(core, size) for size in sizes)
+        name, batch = f"{core.name}.{part}", core.batch * core.heads
+        yield Gemm(name, core.phase, m, n, k, batch, core.dtype, layout, core.count, "bmm")
 
 
 def written_out(core: Attention) -> tuple[Gemm | Elementwise, ...]:
@@ -330,29 +314,34 @@ def written_out(core: Attention) -> tuple[Gemm | Elementwise, ...]:
     return (*_products(core), softmax)
 
 
-def _core_dtype(workload: Workload) -> str:
-    # Low-precision recipes quantise the linear layers; the attention core stays in 16 bits.
-    return "bf16" if workload.dtype in QUANTISED else workload.dtype
-
-
-def recurrent_operators(
-    mixer: RecurrentShape, workload: Workload, s: int, name: str, count: int, forwards: int
-) -> Iterator[Gemm | Elementwise | Collective]:
-    """What ``count`` layers run between their two projections, of sequences of ``s`` tokens.
+def recurrent_operators(mixer: RecurrentShape, run: Lowering, s: int) -> Iterator[Gemm | Elementwise | Collective]:
+    """What layers run between their two projections, of sequences of ``s`` tokens.
 
     Context parallelism gives each rank whole sequences of its share of the heads (Megatron-Core's exchange before the
     convolution and behind the scan). A decode step reads and writes the state.
     """
+    workload = run.workload
     heads, _ = mixer.on_shard(workload.t)
     tokens, channels = workload.own_tokens(s), mixer.conv_channels(workload.t)
     if workload.decode:
-        yield _state_update(mixer, workload, name, count)
+        yield from run.moves(".state", "scan", workload.b * sum(state_elements(mixer, workload.t)), ONCE)
         return
-    yield from emit(f"{name}.conv1d", "conv", tokens * channels, (1, 1, 2, 1), workload, count, forwards)
-    yield from _chunks(mixer, workload, s, name, count, forwards)
-    yield from emit(f"{name}.norm", "norm", tokens * heads * mixer.head_dim, (2, 1, 3, 2), workload, count, forwards)
+    yield from run.moves(".conv1d", "conv", tokens * channels, NORM)
+    for part, batch, m, n, k in chunk_products(mixer, workload, s):
+        # dA = dC B^T, dB = A^T dC
+        shapes: tuple[tuple[Phase, int, int, int], ...] = (("forward", m, n, k), ("dgrad", m, k, n), ("dgrad", k, n, m))
+        for asked, rows, columns, inner in shapes:
+            for phase, count in run.runs(asked):
+                name, dtype = f"{run.prefix}.scan.{part}", run.core_dtype()
+                yield Gemm(name, phase, rows, columns, inner, batch, dtype, count=count, kind="bmm")
+    # The states of all chunks are read and written once more to be carried from chunk to chunk.
+    states = workload.b * -(-s // mixer.chunk) * -(-heads // workload.cp) * mixer.head_dim * mixer.state
+    yield from run.moves(".scan.carry", "scan", states, NORM)
+    width = heads * mixer.head_dim
+    yield from run.moves(".norm", "norm", tokens * width, GATED)
     if workload.cp > 1:
-        yield from _exchange(mixer, workload, tokens, name, count, forwards)
+        buffer = tokens * (2 * width + channels + mixer.gates * heads) * workload.activation_bytes
+        yield from run.sends(".context_parallel", buffer, workload.cp, ALL_TO_ALLS, stride=workload.t)
 
 
 def chunk_products(mixer: RecurrentShape, workload: Workload, s: int) -> Iterator[tuple[str, int, int, int, int]]:
@@ -363,55 +352,7 @@ def chunk_products(mixer: RecurrentShape, workload: Workload, s: int) -> Iterato
         yield part, chunks * (groups if grouped else heads), m, n, k
 
 
-def _chunks(
-    mixer: RecurrentShape, workload: Workload, s: int, name: str, count: int, forwards: int
-) -> Iterator[Gemm | Elementwise]:
-    dtype = "bf16" if workload.dtype in QUANTISED else workload.dtype
-    for part, batch, m, n, k in chunk_products(mixer, workload, s):
-        # dA = dC B^T, dB = A^T dC
-        runs: list[tuple[Phase, int, int, int, int]] = [("forward", m, n, k, count * forwards)]
-        if workload.train:
-            runs += [("dgrad", m, k, n, count), ("dgrad", k, n, m, count)]
-        for phase, rows, columns, inner, times in runs:
-            yield Gemm(
-                name=f"{name}.scan.{part}",
-                phase=phase,
-                m=rows,
-                n=columns,
-                k=inner,
-                batch=batch,
-                dtype=dtype,
-                count=times,
-                kind="bmm",
-            )
-    # The states of all chunks are read and written once more to be carried from chunk to chunk.
-    heads, _ = mixer.on_shard(workload.t)
-    states = workload.b * -(-s // mixer.chunk) * -(-heads // workload.cp) * mixer.head_dim * mixer.state
-    yield from emit(f"{name}.scan.carry", "scan", states, (1, 1, 2, 1), workload, count, forwards)
-
-
 def state_elements(mixer: RecurrentShape, t: int) -> tuple[int, int]:
     """(elements of one sequence's state, of its convolution's last inputs) on one of ``t`` ranks."""
     heads, _ = mixer.on_shard(t)
     return heads * mixer.head_dim * mixer.state, mixer.conv_channels(t) * (mixer.conv - 1)
-
-
-def _state_update(mixer: RecurrentShape, workload: Workload, name: str, count: int) -> Elementwise:
-    moved = workload.b * sum(state_elements(mixer, workload.t)) * workload.activation_bytes
-    return Elementwise(f"{name}.state", "forward", "scan", moved, moved, workload.dtype, count)
-
-
-def _exchange(
-    mixer: RecurrentShape, workload: Workload, tokens: int, name: str, count: int, forwards: int
-) -> Iterator[Collective]:
-    heads, _ = mixer.on_shard(workload.t)
-    inner = heads * mixer.head_dim
-    width = 2 * inner + mixer.conv_channels(workload.t) + mixer.gates * heads
-    yield from sent(
-        workload,
-        f"{name}.context_parallel",
-        tokens * width * workload.activation_bytes,
-        workload.cp,
-        (("forward", "all_to_all", count * forwards), ("dgrad", "all_to_all", count)),
-        stride=workload.t,
-    )

@@ -19,15 +19,15 @@ Conventions, each checked against torch's dispatcher in tests/test_parity.py and
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
-from itertools import chain
+from math import ceil
 from typing import Any
 
 from shapes.dtypes import QUANTISED
 from shapes.errors import InputError
 from shapes.finetune import BASES
-from shapes.model import AttentionShape, Block, Linear, MlaShape, ModelShape, MoeShape, Stack
+from shapes.model import Block, Linear, ModelShape, MoeShape, Stack
 from shapes.model.parameters import optimizer_state_bytes, parameter_count, precision_named
 from shapes.model.stages import ShardParameters, shard_parameters, stage_kinds
 from shapes.model.trainable import (
@@ -40,6 +40,7 @@ from shapes.model.trainable import (
     trained_tensors,
 )
 from shapes.operators.cores import (
+    Lowering,
     attention_operators,
     block_elementwise,
     decode_operators,
@@ -55,10 +56,8 @@ from shapes.operators.parallel import (
     gradient_collectives,
     pipeline_collectives,
 )
-from shapes.operators.quantise import apply_recipe
 from shapes.operators.types import (
     LAYOUT_OF_PHASE,
-    Collective,
     Elementwise,
     Gemm,
     GroupedGemm,
@@ -66,6 +65,7 @@ from shapes.operators.types import (
     Phase,
     counted_once,
 )
+from shapes.recipes import Recipe
 from shapes.workload import Workload
 
 #: An operator's tensors, together: past it the cost model's 64-bit integers overflow (4 EiB, 20 million H100s').
@@ -128,57 +128,34 @@ def sequence_length(model: ModelShape, stack: Stack, workload: Workload) -> int:
 
 
 def linear_operators(
-    linear: Linear,
-    tokens: int,
-    workload: Workload,
-    *,
-    count: int = 1,
-    name: str | None = None,
-    forwards: int = 1,
-    trains: bool = False,
+    linear: Linear, tokens: int, run: Lowering, *, name: str | None = None, trains: bool = False
 ) -> Iterator[Gemm]:
     """A linear layer's forward, dgrad and wgrad on one tensor-parallel shard (``tokens`` rows).
 
     Of a frozen layer there is no wgrad, unless this one ``trains``; its adapters are products of their own.
     """
-    dtype = linear.dtype or workload.dtype
+    dtype, name = linear.dtype or run.workload.dtype, name or run.prefix + linear.name
     out_dtype = "bf16" if dtype in QUANTISED else None
-    for phase, m, n, k, times in _three(linear, tokens, workload, count, forwards, trains):
-        yield Gemm(
-            name=name or linear.name,
-            phase=phase,
-            m=m,
-            n=n,
-            k=k,
-            dtype=dtype,
-            out_dtype=out_dtype,
-            layout=LAYOUT_OF_PHASE[phase],
-            count=times,
-            kind=linear.kind,
-        )
-    for adapter in adapters(linear, workload) if not trains else ():
-        yield from linear_operators(
-            adapter,
-            tokens,
-            workload,
-            count=count,
-            forwards=forwards,
-            trains=True,
-            name=(name or linear.name) + adapter.name[len(linear.name) :],
-        )
+    for phase, m, n, k, count in _three(linear, tokens, run, trains):
+        layout = LAYOUT_OF_PHASE[phase]
+        yield Gemm(name, phase, m, n, k, 1, dtype, layout, count, kind=linear.kind, out_dtype=out_dtype)
+    for adapter in adapters(linear, run.workload) if not trains else ():
+        yield from linear_operators(adapter, tokens, run, name=name + adapter.name[len(linear.name) :], trains=True)
 
 
 def _three(
-    linear: Linear, tokens: int, workload: Workload, count: int, forwards: int, trains: bool = False
+    linear: Linear, tokens: int, run: Lowering, trains: bool = False
 ) -> Iterator[tuple[Phase, int, int, int, int]]:
     """(phase, m, n, k, times) of the products of ``tokens`` rows on one tensor-parallel shard."""
-    own = linear.on_shard(workload.t)
+    own = linear.on_shard(run.workload.t)
     out, inner = own.out_features, own.in_features
-    yield "forward", tokens, out, inner, count * forwards
-    if workload.train and linear.grad_input:
-        yield "dgrad", tokens, inner, out, count
-    if workload.train and (trains or layers_train(workload)):
-        yield "wgrad", out, inner, tokens, count
+    for phase, count in run.runs("forward", "dgrad", "wgrad"):
+        if phase == "forward":
+            yield phase, tokens, out, inner, count
+        elif phase == "dgrad" and linear.grad_input:
+            yield phase, tokens, inner, out, count
+        elif phase == "wgrad" and (trains or layers_train(run.workload)):
+            yield phase, out, inner, tokens, count
 
 
 def _layers(model: ModelShape, workload: Workload) -> Iterator[Operator]:
@@ -191,45 +168,39 @@ def _layers(model: ModelShape, workload: Workload) -> Iterator[Operator]:
         if workload.p == 1:
             for linear in stack.front:
                 rows = workload.own_tokens(linear.rows if linear.rows is not None else s)
-                yield from linear_operators(linear, rows, workload, name=prefix + linear.name)
+                yield from linear_operators(linear, rows, Lowering(workload, prefix))
+        # Where only the head trains nothing runs backward through the layers.
+        runs = replace(workload, phase="infer", finetune=None) if workload.finetune == "frozen-base" else workload
+        forwards = 2 if runs.train and runs.checkpointing == "full" else 1
         for block in blocks:
-            # Where only the head trains nothing runs backward through the layers.
-            runs = replace(workload, phase="infer", finetune=None) if workload.finetune == "frozen-base" else workload
-            yield from _block(model, block, stack, s, runs, prefix)
+            yield from _block(model, block, stack, s, Lowering(runs, f"{prefix}layers.*.", block.count, forwards))
 
 
 def _all(model: ModelShape, workload: Workload) -> Iterator[Operator]:
-    first_stage = workload.p == 1
     yield from _layers(model, workload)
     s = sequence_length(model, model.main, workload)
-    yield from _ends(model, workload, first_stage=first_stage)
+    yield from _ends(model, workload, s)
     yield from model_elementwise(model, workload, s)
-    if first_stage:
-        yield from end_collectives(model, workload, s, first=True)
-    yield from end_collectives(model, workload, s, first=False)
+    yield from end_collectives(model, workload, s)
     if workload.train:
         held = trained_shard(model, workload)
+        layers = sum(block.count for _, blocks in stage_kinds(model, workload.p) for block in blocks)
         yield optimizer_update(held, workload, _states_each(model, workload))
-        yield from gradient_collectives(held, workload, _number_of_layers(model, workload))
-        if workload.finetune not in (None, "full"):
-            yield from _of_a_frozen_base(model, workload, held)
+        yield from gradient_collectives(held, workload, layers)
+        if not layers_train(workload):
+            yield from _frozen_base(model, workload, held, layers)
     yield from pipeline_collectives(model, workload, s)
 
 
-def _number_of_layers(model: ModelShape, workload: Workload) -> int:
-    return sum(block.count for _, blocks in stage_kinds(model, workload.p) for block in blocks)
+def _frozen_base(model: ModelShape, workload: Workload, held: ShardParameters, layers: int) -> Iterator[Operator]:
+    """What a frozen base and its adapters send: ZeRO 3's gathers, and sums over tensor-parallel ranks of the gradients
 
-
-def _of_a_frozen_base(model: ModelShape, workload: Workload, held: ShardParameters) -> Iterator[Operator]:
-    """What a frozen base and the adapters beside it send: ZeRO 3's gathers, and sums over tensor-parallel ranks of the
-
-    gradients of the adapters that each rank holds whole.
+    of the adapters that each rank holds whole.
     """
-    whole = shard_parameters(model, workload)
-    frozen = ShardParameters(whole.dense - held.dense, whole.experts) if not has_adapters(workload) else whole
-    yield from frozen_collectives(frozen, BASES[base_of(workload)], workload, _number_of_layers(model, workload))
-    if workload.t == 1:
-        return
+    frozen = shard_parameters(model, workload)
+    if not has_adapters(workload):
+        frozen = ShardParameters(frozen.dense - held.dense, frozen.experts)
+    yield from frozen_collectives(frozen, BASES[base_of(workload)], workload, layers)
     kept_whole = sum(
         block.count * adapter.out_features * adapter.in_features
         for stack, blocks in stage_kinds(model, workload.p)
@@ -238,9 +209,9 @@ def _of_a_frozen_base(model: ModelShape, workload: Workload, held: ShardParamete
         for adapter in adapters(linear, workload)
         if linear.shard != "none" and adapter.shard == "none"
     )
-    if kept_whole:
+    if workload.t > 1 and kept_whole:
         size = kept_whole * workload.activation_bytes
-        yield Collective("adapters.tensor_parallel.all_reduce", "wgrad", "all_reduce", size, workload.t, workload.dtype)
+        yield from Lowering(workload).sends("adapters.tensor_parallel", size, workload.t, (("wgrad", "all_reduce"),))
 
 
 def _states_each(model: ModelShape, workload: Workload) -> float | None:
@@ -252,102 +223,126 @@ def _states_each(model: ModelShape, workload: Workload) -> float | None:
     return optimizer_state_bytes(tensors, str(workload.optimizer), precision) / max(1, parameter_count(tensors))
 
 
-def _ends(model: ModelShape, workload: Workload, *, first_stage: bool) -> Iterator[Operator]:
-    length = sequence_length(model, model.main, workload)
-    tokens = workload.own_tokens(length)
-    head = (model.head_linear,) if model.head_linear else ()
-    for linear in (*(model.after_embedding if first_stage else ()), *model.before_head, *head):
-        rows = tokens if linear.rows is None else workload.b * linear.rows
-        rows = workload.b if linear in head and workload.phase == "prefill" else rows
-        alone = workload.finetune == "frozen-base" and linear in head
-        yield from linear_operators(
-            replace(linear, grad_input=False) if alone else linear,
-            rows,
-            workload,
-            trains=alone,
-            count=model.head_passes if linear in head and workload.train else 1,
-        )
+def _ends(model: ModelShape, workload: Workload, s: int) -> Iterator[Operator]:
+    """The products after the embedding and around the head, whose last stage it is."""
+    tokens, run = workload.own_tokens(s), Lowering(workload)
+    for linear in (*(model.after_embedding if workload.p == 1 else ()), *model.before_head):
+        yield from linear_operators(linear, tokens if linear.rows is None else workload.b * linear.rows, run)
+    if model.head_linear is not None:
+        alone = workload.finetune == "frozen-base"
+        head = replace(model.head_linear, grad_input=False) if alone else model.head_linear
+        rows = workload.b if workload.phase == "prefill" else tokens
+        passes = model.head_passes if workload.train else 1
+        yield from linear_operators(head, rows, replace(run, count=passes), trains=alone)
     if model.pooling is not None:
         # torch.nn.MultiheadAttention, asked for its weights, writes the products out; the head is whole on each rank.
         plain = replace(workload, t=1, attention="eager", checkpointing="none")
-        yield from attention_operators(model.pooling, plain, 1, length, "head.attention", 1)
+        yield from attention_operators(model.pooling, Lowering(plain, "head.attention"), 1, s)
 
 
-def _block(
-    model: ModelShape, block: Block, stack: Stack, s: int, workload: Workload, prefix: str
-) -> Iterator[Operator]:
+def _block(model: ModelShape, block: Block, stack: Stack, s: int, run: Lowering) -> Iterator[Operator]:
+    workload = run.workload
     tokens = workload.own_tokens(s)
-    forwards = 2 if workload.train and workload.checkpointing == "full" else 1
     encoder_s = sequence_length(model, model.stacks[0], workload)
-    named = f"{prefix}layers.*."
     for linear in block.linears(stack.hidden, fused_qkv=workload.fused_qkv, fused_gate_up=workload.fused_gate_up):
         if workload.decode and linear.name == "attention.kv_b_proj":
             continue  # absorbed: decode_operators
         from_encoder = linear.name in ("cross_attention.k_proj", "cross_attention.v_proj")
-        rows = workload.own_tokens(encoder_s) if from_encoder else tokens
-        yield from linear_operators(
-            linear, rows, workload, count=block.count, name=named + linear.name, forwards=forwards
-        )
-    cores: list[tuple[AttentionShape | MlaShape, str, int]] = []
-    if block.attention is not None:
-        cores.append((block.attention, "attention", s))
-    if block.cross is not None:
-        cores.append((block.cross, "cross_attention", encoder_s))
-    for attention, label, kv_len in cores:
-        if workload.decode:
-            yield from decode_operators(attention, workload, named + label, block.count)
-            continue
-        yield from attention_operators(attention, workload, s, kv_len, named + label, block.count)
+        yield from linear_operators(linear, workload.own_tokens(encoder_s) if from_encoder else tokens, run)
+    for attention, label, kv_len in ((block.attention, "attention", s), (block.cross, "cross_attention", encoder_s)):
+        if attention is not None:
+            own = replace(run, prefix=run.prefix + label)
+            cached = workload.decode
+            yield from decode_operators(attention, own) if cached else attention_operators(attention, own, s, kv_len)
     if block.mixer is not None:
-        yield from recurrent_operators(block.mixer, workload, s, f"{named}mixer", block.count, forwards)
-    yield from _dequantised(block, stack.hidden, workload, named, forwards)
+        yield from recurrent_operators(block.mixer, replace(run, prefix=f"{run.prefix}mixer"), s)
+    yield from _dequantised(block, stack.hidden, run)
     if isinstance(block.mlp, MoeShape):
-        yield from expert_operators(block.mlp, stack.hidden, tokens, workload, block.count, named, forwards)
-    yield from chain(
-        block_elementwise(block, stack.hidden, s, workload, named, forwards),
-        block_collectives(block, stack.hidden, s, workload, named, forwards),
-    )
+        yield from expert_operators(block.mlp, stack.hidden, tokens, run)
+    yield from block_elementwise(block, stack.hidden, s, run)
+    yield from block_collectives(block, stack.hidden, s, run)
 
 
-def _dequantised(block: Block, hidden: int, workload: Workload, prefix: str, forwards: int) -> Iterator[Elementwise]:
+def _dequantised(block: Block, hidden: int, run: Lowering) -> Iterator[Elementwise]:
     """A quantised base's matrices written out in 16 bits before each product that reads them (bitsandbytes)."""
-    if not has_adapters(workload) or base_of(workload) == "bf16":
+    if not has_adapters(run.workload) or base_of(run.workload) == "bf16":
         return
-    each = BASES[base_of(workload)]
+    each = BASES[base_of(run.workload)]
     for linear in block.linears(hidden):
-        own = linear.on_shard(workload.t)
+        own = linear.on_shard(run.workload.t)
         n = own.out_features * own.in_features
-        runs: tuple[tuple[Phase, int], ...] = (("forward", forwards), ("dgrad", 1))
-        for phase, times in runs:
-            yield Elementwise(
-                f"{prefix}{linear.name}.dequantise",
-                phase,
-                "quantise",
-                round(each * n),
-                2 * n,
-                "bf16",
-                block.count * times,
-            )
+        for phase, count in run.runs("forward", "dgrad"):
+            name = f"{run.prefix}{linear.name}.dequantise"
+            yield Elementwise(name, phase, "quantise", round(each * n), 2 * n, "bf16", count)
 
 
-def expert_operators(
-    moe: MoeShape, hidden: int, tokens: int, workload: Workload, count: int, prefix: str, forwards: int
-) -> Iterator[GroupedGemm]:
+def expert_operators(moe: MoeShape, hidden: int, tokens: int, run: Lowering) -> Iterator[GroupedGemm]:
     """The experts' grouped products: ``tokens`` x top_k routed rows over the experts this device holds."""
+    workload = run.workload
     groups, routed = moe.experts // workload.e, tokens * moe.top_k
     groups = min(groups, routed) if workload.decode else groups
     for linear in moe.expert_linears(hidden, fused=workload.fused_gate_up):
-        for phase, m, n, k, times in _three(linear, routed, workload, count, forwards):
+        for phase, m, n, k, count in _three(linear, routed, run):
             yield GroupedGemm(
-                name=prefix + linear.name,
-                phase=phase,
-                groups=groups,
-                m=m,
-                n=n,
-                k=k,
+                run.prefix + linear.name,
+                phase,
+                groups,
+                m,
+                n,
+                k,
                 ragged="k" if phase == "wgrad" else "m",
                 dtype=workload.dtype,
                 layout=LAYOUT_OF_PHASE[phase],
-                count=times,
+                count=count,
                 load=workload.expert_load,
             )
+
+
+#: Bytes an element has before a low-precision recipe quantises it.
+WIDE = 2
+
+
+def apply_recipe(operators: Iterable[Operator], recipe: Recipe, training: bool) -> Iterator[Operator]:
+    """``operators`` whose linear layers were lowered in ``recipe.dtype``, as the recipe runs them.
+
+    Activations are quantised before each product that reads them, by rows and, where wgrad runs in the recipe, by
+    columns; gradients of outputs once for dgrad and wgrad; weights once a step, which training's update makes
+    necessary.
+    """
+    for operator in operators:
+        if not isinstance(operator, Gemm | GroupedGemm) or operator.dtype != recipe.dtype:
+            yield operator
+            continue
+        kept = operator.name.rsplit(".", 1)[-1] in recipe.keeps
+        if not kept:
+            yield from _quantised(operator, recipe, training)
+        if not kept and operator.phase in recipe.products:
+            yield replace(operator, recipe=recipe.name)
+        elif isinstance(operator, Gemm):
+            yield replace(operator, dtype="bf16", out_dtype=None)
+        else:
+            yield replace(operator, dtype="bf16")
+
+
+def _quantised(operator: Gemm | GroupedGemm, recipe: Recipe, training: bool) -> Iterator[Elementwise]:
+    """What is quantised for a product and the others of its layer."""
+    grouped = isinstance(operator, GroupedGemm)
+    # Of a forward, X of m tokens by k features; of a wgrad, dY of m features by k tokens.
+    tensor = (1 if grouped else operator.batch) * operator.m * operator.k
+    again = {phase: phase in recipe.products for phase in ("dgrad", "wgrad")}
+    quantised: list[tuple[Phase, int, int, str]] = []
+    if operator.phase == "forward":
+        # Read by rows now and by columns in wgrad.
+        quantised = [("forward", tensor, 1 + (training and again["wgrad"]), "")]
+    elif operator.phase == "wgrad":
+        weights = operator.batch * operator.m * operator.n
+        quantised = [
+            ("dgrad", tensor, sum(again.values()), ""),
+            ("optimizer", weights, 1 + again["dgrad"], ".weight"),
+        ]
+    for phase, elements, layouts, part in quantised:
+        if layouts:
+            read = elements * WIDE * recipe.quantise.passes
+            written = ceil(elements * layouts * recipe.quantise.bytes_per_element)
+            name = f"{operator.name}{part}.quantise"
+            yield Elementwise(name, phase, "quantise", read, written, "bf16", operator.count)

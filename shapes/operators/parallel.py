@@ -7,14 +7,15 @@ neighbours of a group.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import chain
 
 from shapes.errors import InputError
-from shapes.model import AttentionShape, Block, MlaShape, ModelShape, MoeShape, RecurrentShape
+from shapes.model import AttentionShape, Block, MlaShape, ModelShape, MoeShape
 from shapes.model.stages import ShardParameters
-from shapes.operators.types import Collective, CollectiveName, Phase
+from shapes.operators.cores import ALL_TO_ALLS, Lowering, Runs
+from shapes.operators.types import Collective
 from shapes.workload import Workload
 
 #: What was expected, of which degree, and its value.
@@ -41,16 +42,11 @@ def _of_layers(model: ModelShape, workload: Workload) -> Iterator[Problem]:
 
 
 def _of_heads(model: ModelShape, t: int) -> Iterator[Problem]:
-    for attention in _attentions(model):
-        if attention.heads % t:
-            yield f"expected a divisor of the {attention.heads} attention heads", "t", t
-        elif not _whole(kv_heads := attention.kv_heads, t):
-            yield f"expected a divisor or a multiple of the {kv_heads} key/value heads, which are not cut", "t", t
-    for mixer in _mixers(model):
-        if mixer.heads % t:
-            yield f"expected a divisor of the {mixer.heads} heads of the recurrent layers", "t", t
-        elif not _whole(mixer.groups, t):
-            yield f"expected a divisor or a multiple of the {mixer.groups} groups of recurrent heads", "t", t
+    for heads, named, shared, kept in _sharded(model):
+        if heads % t:
+            yield f"expected a divisor of the {heads} {named}", "t", t
+        elif not _whole(shared, t):
+            yield f"expected a divisor or a multiple of the {shared} {kept}", "t", t
 
 
 def _of_experts(model: ModelShape, workload: Workload) -> Iterator[Problem]:
@@ -97,9 +93,7 @@ def most_chunks(model: ModelShape, p: int) -> int:
 
 def nearest_t(model: ModelShape, limit: int) -> int:
     """The largest t, at most ``limit``, that every attention's heads divide over."""
-    sizes = [(one.heads, one.kv_heads) for one in _attentions(model)]
-    sizes += [(one.heads, one.groups) for one in _mixers(model)]
-    return _largest(limit, lambda t: all(heads % t == 0 and _whole(shared, t) for heads, shared in sizes))
+    return _largest(limit, lambda t: not any(_of_heads(model, t)))
 
 
 def nearest_e(model: ModelShape, limit: int, d: int = 1) -> int:
@@ -132,8 +126,12 @@ def _attentions(model: ModelShape) -> tuple[AttentionShape | MlaShape, ...]:
     return tuple(dict.fromkeys(found))
 
 
-def _mixers(model: ModelShape) -> tuple[RecurrentShape, ...]:
-    return tuple(dict.fromkeys(block.mixer for _, block in model.all_blocks() if block.mixer is not None))
+def _sharded(model: ModelShape) -> Iterator[tuple[int, str, int, str]]:
+    """What tensor parallelism cuts: heads, their name, what they share and is never cut, and its name."""
+    for attention in _attentions(model):
+        yield attention.heads, "attention heads", attention.kv_heads, "key/value heads, which are not cut"
+    for mixer in dict.fromkeys(block.mixer for _, block in model.all_blocks() if block.mixer is not None):
+        yield mixer.heads, "heads of the recurrent layers", mixer.groups, "groups of recurrent heads"
 
 
 def _whole(shared: int, t: int) -> bool:
@@ -145,104 +143,69 @@ def _largest(limit: int, divides: Callable[[int], bool]) -> int:
     return next(degree for degree in range(limit, 0, -1) if divides(degree))
 
 
-def sent(
-    workload: Workload,
-    name: str,
-    buffer: int,
-    ranks: int,
-    runs: Iterable[tuple[Phase, CollectiveName, int]],
-    stride: int = 1,
-    copies: int = 1,
-) -> Iterator[Collective]:
-    """A collective for each of ``runs`` (phase, which, times) that the workload has: inference runs forward alone."""
-    for phase, what, times in runs:
-        if workload.train or phase == "forward":
-            yield Collective(
-                f"{name}.{what}", phase, what, buffer, ranks, workload.dtype, times, stride=stride, copies=copies
-            )
+#: An all-reduce behind each row-parallel product and, backward, before each column-parallel one. Sequence parallelism
+#: splits it in a reduce-scatter and an all-gather, and gathers the input again for wgrad (Korthikanti et al.
+#: 2205.05198, section 4.2.2).
+ALL_REDUCES: Runs = (("forward", "all_reduce"), ("dgrad", "all_reduce"))
+SEQUENCE_PARALLEL: Runs = (
+    ("forward", "reduce_scatter"),
+    ("forward", "all_gather"),
+    ("dgrad", "reduce_scatter"),
+    ("dgrad", "all_gather"),
+    ("wgrad", "all_gather"),
+)
+#: Every rank meets all keys and values: handed round a ring or gathered, the bytes are the same. Backward they go round
+#: again, and their gradients back to where they belong.
+CONTEXT_PARALLEL: Runs = (("forward", "all_gather"), ("dgrad", "all_gather"), ("dgrad", "reduce_scatter"))
 
 
-def block_collectives(
-    block: Block, hidden: int, s: int, workload: Workload, prefix: str, forwards: int
-) -> Iterator[Collective]:
-    """One layer's collectives, x ``block.count``: of tensor, context and expert parallelism."""
-    tokens = workload.own_tokens(s)
-    times = block.count * (1 if block.parallel else len(block.parts))
+def block_collectives(block: Block, hidden: int, s: int, run: Lowering) -> Iterator[Collective]:
+    """One layer's collectives: of tensor, context and expert parallelism."""
+    workload = run.workload
+    tokens, size = workload.own_tokens(s), workload.activation_bytes
+    times = 1 if block.parallel else len(block.parts)
     if workload.t > 1 and times:
-        yield from _tensor_parallel(f"{prefix}tensor_parallel", tokens * hidden, times, workload, forwards)
-    for attention in (block.attention, block.cross):
-        if attention is not None and workload.cp > 1:
-            yield from _context_parallel(attention, s, workload, prefix, block.count, forwards)
+        runs = SEQUENCE_PARALLEL if workload.sequence_parallel else ALL_REDUCES
+        yield from run.sends("tensor_parallel", tokens * hidden * size, workload.t, runs, times)
+    for attention in (block.attention, block.cross) if workload.cp > 1 else ():
+        if attention is not None:
+            _, kv_heads = attention.on_shard(workload.t)
+            buffer = workload.b * s * kv_heads * (attention.head_dim + attention.v_dim) * size
+            yield from run.sends("context_parallel", buffer, workload.cp, CONTEXT_PARALLEL, stride=workload.t)
     if workload.e > 1 and isinstance(block.mlp, MoeShape):
         # A rank routes 1/t of the tokens: Megatron-LM asks for sequence parallelism where t and e meet.
-        routed = -(-tokens // workload.t) * block.mlp.routed_width(hidden) * workload.activation_bytes * block.mlp.top_k
-        yield from sent(
-            workload,
-            f"{prefix}{'overlapped_moe' if workload.ep_overlap else 'moe'}",
-            routed,
-            workload.e,
-            (("forward", "all_to_all", 2 * block.count * forwards), ("dgrad", "all_to_all", 2 * block.count)),
-            stride=workload.t,
-            copies=block.mlp.top_k if workload.dispatcher == "flex" else 1,
-        )
+        routed = -(-tokens // workload.t) * block.mlp.routed_width(hidden) * size * block.mlp.top_k
+        name = "overlapped_moe" if workload.ep_overlap else "moe"
+        copies = block.mlp.top_k if workload.dispatcher == "flex" else 1
+        yield from run.sends(name, routed, workload.e, ALL_TO_ALLS, 2, workload.t, copies)
 
 
-def _tensor_parallel(name: str, elements: int, count: int, workload: Workload, forwards: int) -> Iterator[Collective]:
-    """An all-reduce behind each row-parallel product and, backward, before each column-parallel one.
-
-    Sequence parallelism splits it in a reduce-scatter and an all-gather, and gathers the input again for wgrad
-    (Korthikanti et al. 2205.05198, section 4.2.2).
-    """
-    split: tuple[CollectiveName, ...] = ("reduce_scatter", "all_gather")
-    kinds = split if workload.sequence_parallel else ("all_reduce",)
-    runs: list[tuple[Phase, CollectiveName, int]] = [("forward", what, count * forwards) for what in kinds]
-    runs += [("dgrad", what, count) for what in kinds]
-    if workload.sequence_parallel:
-        runs.append(("wgrad", "all_gather", count))
-    yield from sent(workload, name, elements * workload.activation_bytes, workload.t, runs)
+#: Tensor parallelism's of the vocabulary, with sequence parallelism and without: the embedding's rows are added up over
+#: the ranks; the head is a column-parallel product as any other.
+EMBEDDING: dict[bool, Runs] = {
+    True: (("forward", "reduce_scatter"), ("dgrad", "all_gather")),
+    False: (("forward", "all_reduce"),),
+}
+HEAD: dict[bool, Runs] = {
+    True: (("forward", "all_gather"), ("dgrad", "reduce_scatter"), ("wgrad", "all_gather")),
+    False: (("dgrad", "all_reduce"),),
+}
 
 
-def _context_parallel(
-    attention: AttentionShape | MlaShape, s: int, workload: Workload, prefix: str, count: int, forwards: int
-) -> Iterator[Collective]:
-    """Every rank meets all keys and values: handed round a ring or gathered, the bytes are the same.
-
-    Backward they go round again, and their gradients back to where they belong.
-    """
-    _, kv_heads = attention.on_shard(workload.t)
-    buffer = workload.b * s * kv_heads * (attention.head_dim + attention.v_dim) * workload.activation_bytes
-    yield from sent(
-        workload,
-        f"{prefix}context_parallel",
-        buffer,
-        workload.cp,
-        (
-            ("forward", "all_gather", count * forwards),
-            ("dgrad", "all_gather", count),
-            ("dgrad", "reduce_scatter", count),
-        ),
-        stride=workload.t,
-    )
-
-
-def end_collectives(model: ModelShape, workload: Workload, s: int, *, first: bool) -> Iterator[Collective]:
-    """Tensor parallelism's of the vocabulary: behind the embedding (``first``), or around the head.
-
-    The embedding's rows are added up over the ranks; the head is a column-parallel product as any other.
-    """
-    if workload.t == 1 or not (model.vocab if first else model.head):
+def end_collectives(model: ModelShape, workload: Workload, s: int) -> Iterator[Collective]:
+    """Tensor parallelism's of the vocabulary: behind the embedding, and around the head."""
+    if workload.t == 1:
         return
-    width = (model.embedding_dim or model.hidden) if first else model.hidden
-    times = 1 if first or not workload.train else model.head_passes
-    runs: tuple[tuple[Phase, CollectiveName, int], ...]
-    if not workload.sequence_parallel:
-        runs = (("forward" if first else "dgrad", "all_reduce", times),)
-    elif first:
-        runs = (("forward", "reduce_scatter", times), ("dgrad", "all_gather", times))
-    else:
-        runs = (("forward", "all_gather", times), ("dgrad", "reduce_scatter", times), ("wgrad", "all_gather", times))
-    buffer = workload.own_tokens(s) * width * workload.activation_bytes
-    yield from sent(workload, f"{'embedding' if first else 'lm_head'}.tensor_parallel", buffer, workload.t, runs)
+    size, sequence_parallel = workload.own_tokens(s) * workload.activation_bytes, workload.sequence_parallel
+    if model.vocab and workload.p == 1:
+        buffer = size * (model.embedding_dim or model.hidden)
+        yield from Lowering(workload).sends(
+            "embedding.tensor_parallel", buffer, workload.t, EMBEDDING[sequence_parallel]
+        )
+    if model.head:
+        times = model.head_passes if workload.train else 1
+        runs = HEAD[sequence_parallel]
+        yield from Lowering(workload).sends("lm_head.tensor_parallel", size * model.hidden, workload.t, runs, times)
 
 
 def pipeline_collectives(model: ModelShape, workload: Workload, s: int) -> Iterator[Collective]:
@@ -255,12 +218,12 @@ def pipeline_collectives(model: ModelShape, workload: Workload, s: int) -> Itera
         return
     whole = workload.own_tokens(s) * model.hidden * workload.activation_bytes
     if workload.t > 1 and not workload.sequence_parallel:
-        runs: tuple[tuple[Phase, CollectiveName, int], ...] = (("forward", "all_gather", 1), ("dgrad", "all_gather", 1))
-        yield from sent(workload, "pipeline", whole, workload.t, runs)
+        gathers: Runs = (("forward", "all_gather"), ("dgrad", "all_gather"))
+        yield from Lowering(workload).sends("pipeline", whole, workload.t, gathers)
     boundary, stride = -(-whole // workload.t), workload.t * workload.cp * workload.d
-    yield Collective("pipeline.receive", "forward", "send_recv", boundary, 2, workload.dtype, stride=stride)
-    if workload.train:
-        yield Collective("pipeline.send", "dgrad", "send_recv", boundary, 2, workload.dtype, stride=stride)
+    for phase, times in Lowering(workload).runs("forward", "dgrad"):
+        name = "pipeline.receive" if phase == "forward" else "pipeline.send"
+        yield Collective(name, phase, "send_recv", boundary, 2, workload.dtype, times, stride=stride)
 
 
 def frozen_collectives(
@@ -268,16 +231,25 @@ def frozen_collectives(
 ) -> Iterator[Collective]:
     """ZeRO 3's gathers of a frozen base, in the type it is kept in: each layer for the forward and for the backward."""
     pieces = max(1, layers)
-    dense, experts = workload.d * workload.cp, workload.expert_d * workload.cp
-    for name, parameters, ranks, apart in (
-        ("frozen", frozen.dense, dense, 1),
-        ("frozen.experts", frozen.experts, experts, workload.e),
-    ):
+    for whose, parameters, ranks, stride in _data_parallel(frozen, workload):
         shard = ranks // workload.replicas if ranks % workload.replicas == 0 else ranks
         if workload.zero == 3 and shard > 1 and parameters:
-            buffer, stride = round(parameters * bytes_each / pieces), workload.t * apart
-            runs: tuple[tuple[Phase, CollectiveName, int], ...] = (("forward", "all_gather", 2 * pieces),)
-            yield from sent(workload, f"data_parallel.{name}", buffer, shard, runs, stride)
+            buffer = round(parameters * bytes_each / pieces)
+            gathers: Runs = (("forward", "all_gather"),)
+            name = f"data_parallel.frozen{whose}"
+            yield from Lowering(workload).sends(name, buffer, shard, gathers, 2 * pieces, stride)
+
+
+def _data_parallel(held: ShardParameters, workload: Workload) -> tuple[tuple[str, int, int, int], ...]:
+    """(end of the name, parameters, ranks, stride) of the groups of ranks that hold the same parameters.
+
+    All d cp ranks, and for experts the d cp / e that hold the same ones.
+    """
+    dense, experts = workload.d * workload.cp, workload.expert_d * workload.cp
+    return (
+        ("", held.dense, dense, workload.t),
+        (".experts", held.experts, experts, workload.t * workload.e),
+    )
 
 
 def gradient_collectives(held: ShardParameters, workload: Workload, layers: int) -> Iterator[Collective]:
@@ -287,29 +259,27 @@ def gradient_collectives(held: ShardParameters, workload: Workload, layers: int)
     With ``replicas`` (HSDP) ZeRO 3 shards over a replica's ranks, and replicas add up their shards of the gradients. It
     sends each of the ``layers`` by itself (FSDP wraps blocks), the weights of embedding and head spread over them.
     """
-    dense, experts = workload.d * workload.cp, workload.expert_d * workload.cp
-    groups = [("data_parallel", held.dense, dense, 1), ("data_parallel.experts", held.experts, experts, workload.e)]
-    if dense == experts:
-        groups = [("data_parallel", held.total, dense, 1)]
-    for name, parameters, ranks, apart in groups:
-        stride, weights = workload.t * apart, parameters * workload.activation_bytes
+    run, groups = Lowering(workload), _data_parallel(held, workload)
+    if groups[0][2] == groups[1][2]:
+        groups = (("", held.total, *groups[0][2:]),)
+    for whose, parameters, ranks, stride in groups:
         if ranks == 1 or not parameters:
             continue
-        # Without ZeRO every rank is a replica of all the weights.
-        replicas = ranks if workload.zero == 0 else 1
-        if workload.zero == 3 and ranks % workload.replicas == 0:
-            replicas = workload.replicas
-        shard = ranks // replicas
-        pieces = max(1, layers) if workload.zero == 3 else 1
-        # ZeRO-1 and -2 gather the updated weights once; ZeRO-3 gathers them for the forward and for the backward.
-        gathers = pieces * (2 if workload.zero == 3 else 1)
+        name = f"data_parallel{whose}"
+        weights, shard, pieces, gathers = parameters * workload.activation_bytes, ranks, 1, 1
+        if workload.zero == 0:
+            # Without ZeRO every rank is a replica of all the weights.
+            shard = 1
+        elif workload.zero == 3:
+            # ZeRO-1 and -2 gather the updated weights once; ZeRO-3 gathers them for the forward and for the backward.
+            shard = ranks if ranks % workload.replicas else ranks // workload.replicas
+            pieces, gathers = max(1, layers), 2
         if shard > 1:
-            runs: tuple[tuple[Phase, CollectiveName, int], ...] = (
-                ("wgrad", "reduce_scatter", pieces),
-                ("forward", "all_gather", gathers),
-            )
-            yield from sent(workload, name, -(-weights // pieces), shard, runs, stride)
-        if replicas > 1:
-            yield from sent(
-                workload, name, -(-weights // shard), replicas, (("wgrad", "all_reduce", 1),), stride * shard
+            buffer = -(-weights // pieces)
+            yield from run.sends(name, buffer, shard, (("wgrad", "reduce_scatter"),), pieces, stride)
+            yield from run.sends(name, buffer, shard, (("forward", "all_gather"),), gathers * pieces, stride)
+        if ranks > shard:
+            replicas = ranks // shard
+            yield from run.sends(
+                name, -(-weights // shard), replicas, (("wgrad", "all_reduce"),), stride=stride * shard
             )

@@ -352,7 +352,7 @@ KINDS = (
         Elementwise,
         "elementwise",
         "",
-        "shapes.operators.cores:emit",
+        "shapes.operators.cores:block_elementwise",
         "shapes.cost.predict:elementwise_costs",
         "shapes.cost.parts:elementwise_terms",
         None,

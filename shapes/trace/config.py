@@ -18,7 +18,7 @@ from torch import nn
 from shapes.dtypes import QUANTISED, dtype_bytes
 from shapes.errors import InputError, positive_int
 from shapes.kernels import CHOICES
-from shapes.operators.quantise import apply_recipe
+from shapes.operators.lower import apply_recipe
 from shapes.operators.types import Gemm, GroupedGemm, Operator
 from shapes.recipes import DEFAULT, load_recipe
 from shapes.trace.dimensions import held, named_dimensions
