@@ -147,11 +147,11 @@ def test_a_killed_worker_and_a_hanging_one_are_replaced_and_nothing_is_lost_or_d
 ) -> None:
     import ray
 
-    from shapes.measure.fleet.ray_cluster import fleets
+    from shapes.measure.fleet.ray_cluster import ray_fleet
 
     ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers do not have this file
     said: list[str] = []
-    (fleet,) = fleets(cluster, make=slow, device="cpu", say=said.append, silent_s=3.0)
+    fleet = ray_fleet(cluster, make=slow, device="cpu", say=said.append, silent_s=3.0)
     jobs = [job(k) for k in (*range(1, 81), 1313)]
     struck: list[int] = []
 

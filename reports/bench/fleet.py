@@ -37,7 +37,7 @@ from shapes.measure import InProcess, Job, Measurement, Settings, measure
 from shapes.measure.environment import Environment
 from shapes.measure.executor import Claim, Event, Executor, Round, Samples, unclaimed
 from shapes.measure.fleet.fleet import Fleet
-from shapes.measure.fleet.ray_cluster import fleets
+from shapes.measure.fleet.ray_cluster import ray_fleet
 from shapes.measure.record import summary_fields
 from shapes.measure.store import Store
 from shapes.operators import Gemm
@@ -149,7 +149,7 @@ def cluster(types: tuple[str, str] = ("H100", "H100"), environment: dict[str, st
 
 def fleet(address: str, make: Any, silent_s: float = 20.0) -> tuple[Fleet, list[str]]:
     said: list[str] = []
-    (found,) = fleets(address, make=make, device="cpu", say=said.append, silent_s=silent_s)
+    found = ray_fleet(address, make=make, device="cpu", say=said.append, silent_s=silent_s)
     return found, said
 
 

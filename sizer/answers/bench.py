@@ -127,9 +127,7 @@ def _refuse_sizes(op: str, sizes: Mapping[str, Sequence[int]]) -> None:
         raise InputError(f"expected one of {', '.join(OPS)}", key="--op", value=op)
     for size in OPS[op]:
         if not sizes.get(size):
-            raise InputError(
-                f"expected a size, a list or first:last:step for --op {op}", key=f"--{size.replace('_', '-')}"
-            )
+            raise InputError(f"expected a size, a list or first:last:step for --op {op}", key=option_of(size))
     wanted = prod(len(sizes[size]) for size in OPS[op])
     if wanted > MOST_JOBS:
         raise InputError(f"expected at most {MOST_JOBS} combinations of sizes, found {wanted}", key="--op", value=op)

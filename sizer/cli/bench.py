@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import itertools
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -17,8 +14,8 @@ import click
 
 from shapes.dtypes import DTYPES
 from shapes.errors import InputError
-from sizer.cli.executors import executors, ray_options, refuse_network, say_line
-from sizer.cli.options import given, output_options, write_answer
+from sizer.cli.executors import chosen_executor, ray_options, refuse_network, say_line
+from sizer.cli.options import given, output_options, several, write_answer
 from sizer.ending import resumable
 
 if TYPE_CHECKING:
@@ -26,27 +23,18 @@ if TYPE_CHECKING:
     from shapes.measure.suite import Suite
     from sizer.answers.bench import Bencher, Group
 
-#: Sizes of `--op`, each an integer, a list or a range.
-_SIZES = {
-    "m": "Rows of C. Sizes are integers, lists and ranges: 128,1000:1030:2 (last included).",
-    "n": "Columns of C.",
-    "k": "Reduction.",
-    "tokens": "Rows b x s of an MLP, head or norm.",
-    "hidden": "Hidden size h.",
-    "width": "MLP width d_ff.",
-    "vocab": "Vocabulary v.",
-    "heads": "Attention heads a.",
-    "head_dim": "Head dimension d.",
-    "sequence": "Tokens a sequence.",
-}
-_SHORT = {"m": "-m", "n": "-n", "k": "-k", "sequence": "-s"}
-
-
-def _size_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    for name, text in reversed(_SIZES.items()):
-        spellings = filter(None, (_SHORT.get(name), f"--{name.replace('_', '-')}"))
-        function = click.option(*spellings, help=text)(function)
-    return function
+_size_options = several(
+    click.option("-m", help="Rows of C. Sizes are integers, lists and ranges: 128,1000:1030:2 (last included)."),
+    click.option("-n", help="Columns of C."),
+    click.option("-k", help="Reduction."),
+    click.option("--tokens", help="Rows b x s of an MLP, head or norm."),
+    click.option("--hidden", help="Hidden size h."),
+    click.option("--width", help="MLP width d_ff."),
+    click.option("--vocab", help="Vocabulary v."),
+    click.option("--heads", help="Attention heads a."),
+    click.option("--head-dim", help="Head dimension d."),
+    click.option("-s", "--sequence", help="Tokens a sequence."),
+)
 
 
 @click.command()
@@ -111,7 +99,6 @@ def command(
         if options[option] and not suites:
             raise InputError("expected --suite FILE with it", key=f"--{option.replace('_', '-')}")
     from shapes.measure import Settings
-    from shapes.measure.dataset import slug
     from shapes.measure.runner import Shard, ordered
     from shapes.measure.store import Store
     from sizer.answers.bench import Bench, Bencher, Planned
@@ -123,32 +110,21 @@ def command(
         planned = {suite.name: ordered(list(suite.jobs), settings.seed) for suite in _suites(paths, options)}
         write_answer("bench --dry-run", Planned(planned), format_, output)
         return
-    with Store.open(options["store_path"], set_aside=True) as store:  # what is wrong with it is said first
+    with Store.open(options["store_path"], set_aside=True) as store:  # what is wrong with it is said before torch loads
         if options["ray"] is not None or options["shard"] is not None:
             refuse_network(store.path)
-    found = executors(options["ray"], options["on"], options["device"], settings)  # loads torch
-
-    def run(executor: Executor, may_stop: Callable[[], None], bar: _Bar) -> list[Group]:
-        with Store.open(options["store_path"], set_aside=True) as store:
-            out = Path(options["out"]) if options["out"] is not None else None
-            if out is not None and len(found) > 1:
-                out /= slug(executor.environment)
-            bencher = Bencher(
-                executor, store, asked, bar.of(executor, may_stop), options["time_limit"], options["fresh"], out
-            )
-            return _groups(bencher, what, config, paths, options)
-
-    with resumable() as may_stop, _bar() as bar, ThreadPoolExecutor(len(found)) as threads:
-        # A thread a kind: each waits for its devices most of the time.
-        futures = [threads.submit(run, one, may_stop, bar) for one in found[1:]]
-        groups = [run(found[0], may_stop, bar), *(future.result() for future in futures)]
-    write_answer("bench", Bench(tuple(itertools.chain.from_iterable(groups))), format_, output)
+        executor = chosen_executor(options["ray"], options["on"], options["device"], settings)
+        out = Path(options["out"]) if options["out"] is not None else None
+        with resumable() as may_stop, _progress(executor, may_stop) as told:
+            bencher = Bencher(executor, store, asked, told, options["time_limit"], options["fresh"], out)
+            groups = _groups(bencher, what, config, paths, options)
+    write_answer("bench", Bench(tuple(groups)), format_, output)
 
 
 def _groups(
     bencher: Bencher, what: str | None, config: str | None, suites: list[Path], options: Mapping[str, Any]
 ) -> list[Group]:
-    from sizer.answers.bench import Group, jobs_of_op
+    from sizer.answers.bench import OPS, Group, jobs_of_op
     from sizer.subject import read_subject
 
     if suites:
@@ -158,12 +134,12 @@ def _groups(
         return [Group((bencher.maximum(dtype, options["scale"]),)) for dtype in dtypes]
     if config is not None:
         dtype = options["dtypes"][0] if options["dtypes"] else None
-        s = _sizes(options, "sequence")
-        if s is not None and len(s) > 1:
+        s = _sizes(options, "sequence") or (None,)
+        if len(s) > 1:
             raise InputError("expected one integer", key="--sequence", value=options["sequence"])
-        asked = given({"dtype": dtype, "s": s[0] if s is not None else None, "b": options["batch"]})
+        asked = given({"dtype": dtype, "s": s[0], "b": options["batch"]})
         return [bencher.configuration(read_subject(config, **asked))]
-    sizes = given({name: _sizes(options, name) for name in _SIZES})
+    sizes = given({name: _sizes(options, name) for name in OPS.get(options["op"], ())})
     more = {key: options[key] for key in ("batch", "phase", "layouts", "kernels", "kv_heads", "compiled")}
     return [bencher.operators(jobs_of_op(options["op"], sizes, dtypes=dtypes, **more))]
 
@@ -199,46 +175,31 @@ def _suites(paths: list[Path], options: Mapping[str, Any]) -> list[Suite]:
     ]
 
 
-class _Bar:
-    """A line on a terminal's standard error, rewritten at most ten times a second, of every kind of device together."""
-
-    def __init__(self, shown: bool) -> None:
-        self._shown, self._last_s = shown, 0.0
-        self._now: dict[Executor, Progress] = {}
-        self._lock, self._told = threading.Lock(), False
-
-    def of(self, executor: Executor, may_stop: Callable[[], None]) -> Callable[[Progress], None]:
-        """What to tell how far ``executor`` is; each call is a place to stop at."""
-
-        def tell(now: Progress) -> None:
-            may_stop()
-            with self._lock:
-                self._now[executor] = now
-                if now.elsewhere and not self._told:
-                    self._told = True
-                    say_line(f"{now.elsewhere} jobs are being measured by another process: waiting for what it stores")
-                if self._shown:
-                    self._show(now.done == now.total)
-
-        return tell
-
-    def _show(self, over: bool) -> None:
-        if time.monotonic() - self._last_s < 0.1 and not over:
-            return
-        self._last_s = time.monotonic()
-        done, total = (sum(getattr(one, name) for one in self._now.values()) for name in ("done", "total"))
-        lefts = [one.left_s for one in self._now.values() if one.left_s is not None]
-        left = f"{max(lefts):.0f} s left" if lefts else ""
-        bar = ("#" * round(30 * (done / total if total else 1.0))).ljust(30, ".")
-        devices = "; ".join(filter(None, (getattr(executor, "status", "") for executor in self._now)))
-        click.echo(f"\r[{bar}] {done}/{total}  {left}  {devices}\x1b[K", nl=False, err=True)
-
-
 @contextmanager
-def _bar() -> Iterator[_Bar]:
-    shown = sys.stderr.isatty()
+def _progress(executor: Executor, may_stop: Callable[[], None]) -> Iterator[Callable[[Progress], None]]:
+    """What to tell how far ``executor`` is; each call is a place to stop at.
+
+    On a terminal a line on standard error shows it, rewritten at most ten times a second.
+    """
+    shown, last_s, waited = sys.stderr.isatty(), 0.0, False
+
+    def tell(now: Progress) -> None:
+        nonlocal last_s, waited
+        may_stop()
+        if now.elsewhere and not waited:
+            waited = True
+            say_line(f"{now.elsewhere} jobs are being measured by another process: waiting for what it stores")
+        if not shown or (time.monotonic() - last_s < 0.1 and now.done < now.total):
+            return
+        last_s = time.monotonic()
+        left = f"{now.left_s:.0f} s left" if now.left_s is not None else ""
+        bar = ("#" * round(30 * (now.done / now.total if now.total else 1.0))).ljust(30, ".")
+        click.echo(
+            f"\r[{bar}] {now.done}/{now.total}  {left}  {getattr(executor, 'status', '')}\x1b[K", nl=False, err=True
+        )
+
     try:
-        yield _Bar(shown)
+        yield tell
     finally:
         if shown:
             click.echo("\r\x1b[K", nl=False, err=True)

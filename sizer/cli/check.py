@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import click
 
 from shapes.errors import InputError
-from sizer.cli.executors import executors, one_executor, ray_options
+from sizer.cli.executors import chosen_executor, ray_options
 from sizer.cli.options import (
     Asked,
     config_options,
@@ -84,7 +84,7 @@ def command(asked: Asked) -> None:
         from sizer.checking.project import load_accepted
 
         known = load_accepted(asked.baseline)
-    executor = one_executor(executors(asked.ray, asked.on), asked.device) if asked.ray is not None else None
+    executor = chosen_executor(asked.ray, asked.on) if asked.ray is not None else None
     project = load_defaults(asked.configs[0])
     asked.fail_on = _unless_given("fail_on", asked.fail_on, project.fail_on)
     asked.format_ = _unless_given("format_", asked.format_, project.format)
@@ -137,7 +137,7 @@ def _check_one(asked: Asked, config: str, executor: Executor | None, found: _Fou
     if asked.measure:
         from sizer.checking.measured import check_measured
 
-        executor = executor or one_executor(executors(None, asked.on), asked.device)
+        executor = executor or chosen_executor(None, asked.on)
         limits = asked.named("time_limit_s", "store")
         report = check_measured(settled.subject, executor, asked.device, settled.suppression, **limits)
     else:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING
 
 import click
 
@@ -14,11 +13,7 @@ from shapes.errors import InputError
 from sizer.cli.options import option, several
 
 if TYPE_CHECKING:
-    from shapes.device import Device
     from shapes.measure import Executor, Settings
-
-F = TypeVar("F", bound=Callable[..., Any])
-
 
 #: ``--ray`` and ``--on``, passed on as ``ray`` and ``on``; None where not given.
 ray_options = several(
@@ -39,10 +34,10 @@ ray_options = several(
 )
 
 
-def executors(
+def chosen_executor(
     ray: str | None, on: str | None, device: str | None = None, settings: Settings | None = None
-) -> tuple[Executor, ...]:
-    """One for every kind of device: that of this process, or those of the cluster at ``ray``.
+) -> Executor:
+    """That of this process, or the fleet of the cluster at ``ray``.
 
     ``device``: torch's name of it; of a cluster's only "cpu" (its simulated accelerators), since Ray places.
     """
@@ -51,34 +46,17 @@ def executors(
     if ray is None:
         if on is not None:
             raise InputError("expected --ray ADDRESS with it", key="--on", value=on)
-        return (InProcess(device, settings),)
+        return InProcess(device, settings)
     if device not in (None, "cpu"):
         raise InputError("expected no device beside --ray, which places them: use --on", key="--device", value=device)
     if find_spec("ray") is None:
         raise InputError("expected Ray to be installed: pip install sizer[ray]", key="--ray", value=ray)
     from shapes.measure.fleet.device import accelerator_or_cpu
     from shapes.measure.fleet.leases import parse_on
-    from shapes.measure.fleet.ray_cluster import fleets
+    from shapes.measure.fleet.ray_cluster import ray_fleet
 
     wanted = parse_on(on) if on is not None else None
-    return fleets(ray, on=wanted, device=device, make=accelerator_or_cpu, settings=settings, say=say_line)
-
-
-def one_executor(found: Sequence[Executor], named: str | Device | None) -> Executor:
-    """The executor of the device ``named``, or the only one. InputError where several could be meant."""
-
-    if len(found) == 1:
-        return found[0]
-    kinds = {one.environment.accelerator: one for one in found}
-    if named is not None:
-        from shapes.device import load_device
-
-        wanted = load_device(named)
-        match = next((one for device, one in kinds.items() if device is not None and device.name == wanted.name), None)
-        if match is not None:
-            return match
-    listed = ", ".join(one.environment.device for one in found)
-    raise InputError(f"expected one kind of device, named with --on or --device: {listed}", key="--ray")
+    return ray_fleet(ray, on=wanted, device=device, make=accelerator_or_cpu, settings=settings, say=say_line)
 
 
 def refuse_network(path: Path) -> None:

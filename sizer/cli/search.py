@@ -12,7 +12,7 @@ import click
 
 from shapes.errors import InputError
 from shapes.workload import OPTIONS
-from sizer.cli.executors import executors, ray_options
+from sizer.cli.executors import chosen_executor, ray_options
 from sizer.cli.numbers import COUNT, QUANTITY
 from sizer.cli.options import (
     Asked,
@@ -157,13 +157,13 @@ def _limits(asked: Asked) -> Any:
 
 
 def _measure(asked: Asked) -> Any:
-    """Whether, or with which executors, to measure: where nobody says, if there is an accelerator."""
+    """Whether, or with which executor, to measure: where nobody says, if there is an accelerator."""
     from shapes.measure.backend import accelerator_here
 
     if asked.ray is not None and asked.measure is False:
         raise InputError("expected --measure with it", key="--ray", value=asked.ray)
     if asked.ray is not None or asked.on is not None:
-        return executors(asked.ray, asked.on)
+        return chosen_executor(asked.ray, asked.on)
     return asked.measure if asked.measure is not None else not asked.device and accelerator_here()
 
 

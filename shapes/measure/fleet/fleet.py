@@ -225,16 +225,13 @@ class Fleet:
     def _at_home(self) -> Member:
         """A device that is ready, the same for as long as it is. DeviceLostError where none comes."""
         self._begin()
+        idle = Leases((), 1)
         while self._home is None or self._home.state != "ready":
             self._home = next((member for member in self.members if member.state == "ready"), None)
-            if self._home is not None:
-                break
-            for name, message in self._pool.wait(WAIT_S):
-                if isinstance(message, Greeting):
-                    self.greeted(self._members[name], message)
-                elif isinstance(message, LostError):
-                    self._start_again(self._members[name], str(message))
-            self._expect_one()
+            if self._home is None:
+                for name, message in self._pool.wait(WAIT_S):
+                    list(self._hear(self._members[name], message, idle, {}, late=False))
+                self._expect_one()
         return self._home
 
     def _begin(self) -> None:

@@ -1,4 +1,4 @@
-"""A Ray cluster's accelerators as fleets: connect, see what is there, start an actor on each.
+"""A Ray cluster's accelerators as a fleet: connect, see what is there, start an actor on each.
 
 Ray places the actors and hears of their deaths; it sends this package to them, so that no node needs one of its own.
 """
@@ -22,7 +22,6 @@ import ray
 
 import shapes
 from shapes.errors import InputError
-from shapes.measure.environment import Environment
 from shapes.measure.executor import NotMeasured, Samples, Settings
 from shapes.measure.fleet.device import DeviceProcess, Greeting, LostError, Make, Message, Over
 from shapes.measure.fleet.fleet import Fleet, Member
@@ -125,7 +124,7 @@ def accelerators() -> Counter[str]:
     return +found
 
 
-def fleets(
+def ray_fleet(
     address: str,
     *,
     make: Make,
@@ -135,40 +134,44 @@ def fleets(
     say: Callable[[str], None],
     silent_s: float = 120.0,
     start_s: float = 120.0,
-) -> tuple[Fleet, ...]:
-    """A fleet for every kind of accelerator at ``address``: devices with the same name, driver and libraries.
+) -> Fleet:
+    """The accelerators of the cluster at ``address``, which are to be of one kind: the same name, driver and libraries.
 
     ``on``: type -> how many (None: all that are there). ``make`` and ``device``: see ``DeviceProcess``. ``say`` is told
-    what happens to devices. InputError where there is no cluster, or not what was asked for.
+    what happens to devices; one with another driver or library than most is set aside. InputError where there is no
+    cluster, not what was asked for, or devices of several names.
     """
     connect(address)
     pool = RayPool(device, make)
-    members = {
-        f"{type_}/{number}": Member(f"{type_}/{number}", type_)
+    members = [
+        Member(f"{type_}/{number}", type_)
         for type_, count in places(on, accelerators()).items()
         for number in range(count)
-    }
-    for member in members.values():
+    ]
+    for member in members:
         pool.start(member.name, member.type)
-    greetings = _greetings(pool, list(members), say, start_s)
-    made = []
-    for environment, names in _kinds(members, greetings).items():
-        room_bytes = min(greetings[name].room_bytes for name in names)
-        own = [members[name] for name in names]
-        fleet = Fleet(
-            pool.split(names),
-            own,
-            environment,
-            room_bytes=room_bytes,
-            say=say,
-            silent_s=silent_s,
-            start_s=start_s,
-            settings=settings,
-        )
-        for member in own:
-            fleet.greeted(member, greetings[member.name])
-        made.append(fleet)
-    return tuple(made)
+    ready = _greetings(pool, [member.name for member in members], say, start_s)
+    environments = [greeting.environment for greeting in ready.values()]
+    devices = sorted({one.device for one in environments})
+    if len(devices) > 1:
+        for name in ready:
+            pool.stop(name)
+        raise InputError(f"expected one kind of device, named with --on: {', '.join(devices)}", key="--ray")
+    usual = Counter(one.identity for one in environments).most_common(1)[0][0]
+    members = [member for member in members if member.name in ready]
+    fleet = Fleet(
+        pool,
+        members,
+        next(one for one in environments if one.identity == usual),
+        room_bytes=min(greeting.room_bytes for greeting in ready.values()),
+        say=say,
+        silent_s=silent_s,
+        start_s=start_s,
+        settings=settings,
+    )
+    for member in members:
+        fleet.greeted(member, ready[member.name])
+    return fleet
 
 
 def _greetings(pool: RayPool, names: list[str], say: Callable[[str], None], start_s: float) -> dict[str, Greeting]:
@@ -192,18 +195,6 @@ def _greetings(pool: RayPool, names: list[str], say: Callable[[str], None], star
     return ready
 
 
-def _kinds(members: Mapping[str, Member], greetings: Mapping[str, Greeting]) -> dict[Environment, list[str]]:
-    """Environment -> devices: of one type all go to the one that most of them have, where others are set aside."""
-    kinds: dict[Environment, list[str]] = {}
-    for type_ in dict.fromkeys(members[name].type for name in greetings):
-        names = [name for name in greetings if members[name].type == type_]
-        counts = Counter(greetings[name].environment.identity for name in names)
-        usual = counts.most_common(1)[0][0]
-        known = [*kinds, *(greetings[name].environment for name in names)]
-        kinds.setdefault(next(one for one in known if one.identity == usual), []).extend(names)
-    return kinds
-
-
 @dataclass(slots=True)
 class _Seat:
     """An actor and the messages that are awaited of it: its greeting, then a lease's."""
@@ -219,12 +210,6 @@ class RayPool:
         self._device, self._make = device, make
         self._class = ray.remote(DeviceProcess)
         self._seats: dict[str, _Seat] = {}
-
-    def split(self, names: Iterable[str]) -> RayPool:
-        """A pool of these processes alone, taken out of this one."""
-        other = RayPool(self._device, self._make)
-        other._seats = {name: self._seats.pop(name) for name in names}
-        return other
 
     def start(self, name: str, type_: str) -> None:
         actor = self._class.options(
