@@ -96,8 +96,17 @@ class FusedAttention(TorchFunctionMode):
         return self.core(query, key, value, attn_mask, causal=is_causal, window=None)
 
     def core(
-        self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, *, causal: bool, window: int | None
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        mask: Tensor | None,
+        *,
+        causal: bool,
+        window: int | None,
+        sinks: Tensor | None = None,
     ) -> Tensor:
+        """One attention core; ``sinks`` are learned logits, which no product reads."""
         # torch leaves apply without annotations.
         result: Tensor = _Core.apply(self.recorder, causal, window, query, key, value, mask)  # type: ignore[no-untyped-call] # as said
         return result
@@ -120,6 +129,7 @@ class FusedAttention(TorchFunctionMode):
                 attention_mask,
                 causal=bool(causal) and query.shape[-2] > 1,
                 window=kwargs.get("sliding_window") or _chunk(module),
+                sinks=kwargs.get("s_aux"),
             )
             return out.transpose(1, 2).contiguous(), None
 
