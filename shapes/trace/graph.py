@@ -377,9 +377,7 @@ def mask_form(mask_function: Callable[..., Any]) -> tuple[bool, int | None] | No
         return (False, widths.pop()) if len(widths) == 1 else None
     window = max(query - first + 1 for query, first, _ in seen)
     sliding = all(first == max(query - window + 1, 0) for query, first, _ in seen)
-    chunked = any(
-        all(first == query - query % size for query, first, _ in seen) for size in range(window, 2 * window)
-    )
+    chunked = any(all(first == query - query % size for query, first, _ in seen) for size in range(window, 2 * window))
     return (True, window) if sliding or chunked else None
 
 
@@ -444,7 +442,12 @@ class _Watched(FusedAttention):
 
 
 def record(
-    module: nn.Module, inputs: Mapping[str, Any], *, answers: DataAnswers | None, transformers: bool, masks: bool = False
+    module: nn.Module,
+    inputs: Mapping[str, Any],
+    *,
+    answers: DataAnswers | None,
+    transformers: bool,
+    masks: bool = False,
 ) -> Graph:
     """The graph of one call ``module(**inputs)`` on the meta device, every layer run.
 

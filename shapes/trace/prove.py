@@ -6,13 +6,22 @@ torch ran, forward and backward, with their element types, at more than one leng
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from torch import nn
 
 from shapes.errors import InputError
+from shapes.frozen import frozen
 from shapes.model import ModelShape
 from shapes.operators import operators
 from shapes.operators.types import Attention, Gemm, GroupedGemm, Operator
-from shapes.trace.graph import Graph
+from shapes.trace.config import answers_for, build, load_config
+from shapes.trace.graph import Graph, Node, record
+from shapes.trace.inputs import example_inputs
+from shapes.trace.offline import offline
+from shapes.trace.recognise import Recognised, recognise
+from shapes.trace.run import run
 from shapes.workload import Workload
 
 #: A product or core as both sides give it.
@@ -91,3 +100,107 @@ def differences(
 
 def _line(key: Key) -> str:
     return " ".join(map(str, key))
+
+
+@frozen
+class Proof:
+    """What a class was recognised as. ``model``: proven to be the model (None: something of it was not understood).
+
+    ``unproven``: what was not understood, module -> why; ``share``: of the forward pass's FLOPs, module -> part.
+    ``parameters``: of what ran; ``held``: modules with parameters that did not run (towers for images).
+    """
+
+    model: ModelShape | None
+    unproven: Mapping[str, str]
+    share: Mapping[str, float]
+    parameters: int
+    held: tuple[str, ...] = ()
+
+
+#: Lengths of the sequence at which a shape has to be the model: sizes that only one length gives differ at the other.
+LENGTHS = (64, 96)
+
+
+def prove_config(config: object, *, dtype: str = "bf16", architecture: str | None = None) -> Proof:
+    """The transformers class that ``config`` names, recognised and proven on the meta device.
+
+    ``dtype``: what the class computes in; ``architecture``: the class to build in place of the one that is named.
+    InputError where the class cannot be built or run without data.
+    """
+    settings, where = load_config(config)
+    model, _ = build(settings, where, attention="auto", dtype=dtype, architecture=architecture, experts=None)
+    with offline():
+        return _prove(model, settings, dtype)
+
+
+def _prove(module: nn.Module, settings: Any, dtype: str) -> Proof:
+    seen: Recognised | None = None
+    for s in LENGTHS:
+        inputs = example_inputs(module, b=1, s=s)
+        graph = _graph(module, settings, inputs, s)
+        found = recognise(graph, module, settings.model_type, s)
+        parameters = sum(module.get_parameter(path).numel() for path in graph.used)
+        problems = dict(found.left_over)
+        if found.model is not None and not problems:
+            workload = Workload(b=1, s=s, dtype=dtype, phase="infer")
+            problems |= _problems(found, seen, parameters, differences(found.model, run_products(graph), workload))
+        if problems:
+            return Proof(None, problems, shares(graph, problems), parameters, found.held)
+        seen = found
+    assert seen is not None
+    assert seen.model is not None
+    backward = _backward(module, settings, seen.model, dtype)
+    if backward:
+        return Proof(None, {"": backward[0]}, {}, parameters, seen.held)
+    return Proof(seen.model, {}, {}, parameters, seen.held)
+
+
+def _problems(found: Recognised, before: Recognised | None, parameters: int, forward: Sequence[str]) -> dict[str, str]:
+    """Why a shape without anything left over is not the model yet."""
+    assert found.model is not None
+    if before is not None and before.model != found.model:
+        return {"": f"it is another shape at {LENGTHS[1]} tokens than at {LENGTHS[0]}"}
+    if found.model.parameters != parameters:
+        return {"": f"{found.model.parameters:,} parameters recognised of {parameters:,}"}
+    return {"": forward[0]} if forward else {}
+
+
+def _graph(module: nn.Module, settings: Any, inputs: Mapping[str, Any], tokens: int) -> Graph:
+    try:
+        return record(module, inputs, answers=answers_for(settings, tokens), transformers=True)
+    except InputError as error:
+        # Some models look into the mask that a fused kernel would not need.
+        if not isinstance(error.__cause__, (TypeError, AttributeError, ValueError)):
+            raise
+        return record(module, inputs, answers=answers_for(settings, tokens), transformers=True, masks=True)
+
+
+def _backward(module: nn.Module, settings: Any, model: ModelShape, dtype: str) -> list[str]:
+    s = LENGTHS[0]
+    inputs = example_inputs(module, b=1, s=s)
+    options: dict[str, Any] = {"train": True, "model_type": settings.model_type, "config": settings}
+    try:
+        traced = run(module, (), inputs, answers=answers_for(settings, s), **options)
+    except InputError as error:
+        if not isinstance(error.__cause__, (TypeError, AttributeError, ValueError)):
+            raise
+        traced = run(module, (), inputs, answers=answers_for(settings, s), masks=True, **options)
+    phases = ("forward", "dgrad", "wgrad")
+    return differences(model, products(traced.operators), Workload(b=1, s=s, dtype=dtype), phases)
+
+
+def shares(graph: Graph, problems: Mapping[str, str]) -> dict[str, float]:
+    """The part of a forward pass's FLOPs that each module not understood has; "" is the whole."""
+    total = sum(map(_flops, graph.nodes)) or 1
+    return {path: sum(_flops(node) for node in graph.nodes if _within(node, path)) / total for path in problems}
+
+
+def _flops(node: Node) -> int:
+    if node.kind == "attention":
+        sizes = node.core
+        return 2 * sizes["heads"] * sizes["q_len"] * sizes["kv_len"] * (sizes["head_dim"] + sizes["v_head_dim"])
+    return 2 * node.m * node.n * node.k * (1 if node.kind in ("grouped", "lookup", "depthwise") else node.batch)
+
+
+def _within(node: Node, path: str) -> bool:
+    return not path or any(name == path or name.startswith(f"{path}.") for name in (node.where, node.weight or ""))

@@ -43,7 +43,7 @@ class Recognised:
         return self.model is not None and not self.left_over
 
 
-class Misfit(Exception):
+class Misfit(Exception):  # noqa: N818 # named for what it is
     """A part of a layer whose sizes or edges fit no known form."""
 
 
@@ -146,7 +146,9 @@ class Recogniser:
         norms, weights = self._norms(layer, hidden)
         for node in layer.nodes:
             if node.number not in layer.claimed and node.kind not in ("bmm", "attention", "depthwise"):
-                self.left[node.weight or node.where] = f"{node.kind} {node.m} x {node.n} x {node.k} without a known role"
+                self.left[node.weight or node.where] = (
+                    f"{node.kind} {node.m} x {node.n} x {node.k} without a known role"
+                )
         self.claimed |= layer.vectors
         return Block(attention, mlp, norms=norms, norm_weights=weights, parallel=parallel, mixer=mixer)
 
@@ -226,9 +228,7 @@ class Recogniser:
             gated=gated,
         )
 
-    def _latent(
-        self, layer: _Layer, core: Node, out: Node, q: list[Node], k: list[Node], v: list[Node]
-    ) -> MlaShape:
+    def _latent(self, layer: _Layer, core: Node, out: Node, q: list[Node], k: list[Node], v: list[Node]) -> MlaShape:
         up = v[0]
         down = next(node for node in k if node is not up)
         heads, wide = core.core["heads"], core.core["head_dim"]
@@ -270,9 +270,7 @@ class Recogniser:
     def _on(self, layer: _Layer, node: Node) -> list[Scaled]:
         """Vectors that exactly this product's output is combined with."""
         return [
-            one
-            for one in layer.scaled
-            if one.reads & ~TRIGONOMETRY == node.bit and one.parameter not in layer.vectors
+            one for one in layer.scaled if one.reads & ~TRIGONOMETRY == node.bit and one.parameter not in layer.vectors
         ]
 
     def _qk_norm(
@@ -399,9 +397,7 @@ class Recogniser:
             found.append(bool(own))
         return all(found)
 
-    def _with_shared(
-        self, layer: _Layer, moe: MoeShape, dense: Sequence[tuple[MlpShape, Node, Node]]
-    ) -> MoeShape:
+    def _with_shared(self, layer: _Layer, moe: MoeShape, dense: Sequence[tuple[MlpShape, Node, Node]]) -> MoeShape:
         if len(dense) > 1:
             raise Misfit(f"{layer.path}: {len(dense)} MLPs beside the experts")
         gates = [node for node in layer.open("gemm") if node.n == 1]
@@ -498,7 +494,11 @@ class Recogniser:
         main = {
             container: layers
             for container, layers in stacks.items()
-            if any(node.kind in ("attention", "grouped", "depthwise", "bmm") for one in layers.values() for node in one.nodes)
+            if any(
+                node.kind in ("attention", "grouped", "depthwise", "bmm")
+                for one in layers.values()
+                for node in one.nodes
+            )
         }
         if len(main) != 1:
             raise Misfit(f"{len(main)} stacks of layers")
@@ -526,12 +526,10 @@ class Recogniser:
         outside.claim(*head)
         before, after = self._ends(outside, first, hidden)
         self.claimed |= outside.vectors | tables
-        rest = [node for node in outside.open("gemm", "grouped", "conv", "depthwise")]
+        rest = outside.open("gemm", "grouped", "conv", "depthwise")
         for node in rest:
             self.left[node.weight or node.where] = f"{node.kind} outside the layers"
-        stack = Stack(
-            "decoder", hidden, _runs(blocks), positions=positions, embedding_norm=before, final_norm=after
-        )
+        stack = Stack("decoder", hidden, _runs(blocks), positions=positions, embedding_norm=before, final_norm=after)
         return ModelShape(
             self.model_type,
             (stack,),
