@@ -98,8 +98,10 @@ class Subject:
 
     @property
     def path(self) -> str:
-        """Which way the operators were found: "formula" or "trace"."""
-        return "formula" if self.model is not None else "trace"
+        """Which way the operators were found: "formula", "recognised" (a class proven to be a formula's) or "trace"."""
+        if self.model is None:
+            return "trace"
+        return "recognised" if self.reading is not None and self.reading.recognised else "formula"
 
     @property
     def implementation(self) -> Implementation:
@@ -151,7 +153,7 @@ def read_subject(
     because = None
     try:
         if not trace:
-            reading = source if isinstance(source, Reading) else read_config(source, config_format=config_format)
+            reading = read_model(source, config_format=config_format)
     except UnknownModelType as error:
         because = error
     if trace or because is not None:
@@ -184,6 +186,58 @@ def read_subject(
         given=frozenset({*reading.workload, *workload}),
         asked=settled if problems else None,
         stack=load_stack(stack) if stack is not None else default_stack(reading.format),
+    )
+
+
+def read_model(source: object, *, config_format: str | None = None) -> Reading:
+    """``read_config``; a model type that no reader knows is recognised in its transformers class, and proven.
+
+    UnknownModelType where that is not proven, naming the modules that were not understood with their share of FLOPs.
+    """
+    if isinstance(source, Reading):
+        return source
+    try:
+        return read_config(source, config_format=config_format)
+    except UnknownModelType as error:
+        return _recognised(source, error)
+
+
+def _recognised(source: object, unknown: UnknownModelType) -> Reading:
+    from shapes.trace import MissingExtra, recognise_config
+
+    plain = load_mapping(source) if isinstance(source, Source) else source
+    where = _where(source)
+    try:
+        proof = recognise_config(plain)
+    except MissingExtra as error:
+        raise UnknownModelType(
+            f"{unknown.expected}; {error.expected}", where=unknown.where, key=unknown.key, value=unknown.value
+        ) from None
+    except InputError as error:
+        raise error.at(where) from None
+    if proof.model is None:
+        found = sorted(proof.unproven, key=lambda path: -proof.share.get(path, 0.0))
+        shown = ", ".join(f"{path or 'the model'} ({proof.share.get(path, 1.0):.1%} of FLOPs)" for path in found[:3])
+        more = f" and {len(found) - 3} more" if len(found) > 3 else ""
+        reason = proof.unproven[found[0]]
+        raise UnknownModelType(
+            f"no reader for this model type; in its class not understood: {shown}{more}: {reason}",
+            where=unknown.where,
+            key=unknown.key,
+            value=unknown.value,
+        )
+    held = tuple(path for path in proof.held if path != "lm_head")
+    notes = [f"recognised in transformers' class, {proof.parameters:,} parameters and all products proven"]
+    notes += [f"not run, and not counted: {', '.join(held)}"] if held else []
+    return Reading(
+        proof.model,
+        "huggingface",
+        where,
+        keys=proof.keys,
+        longest=proof.longest,
+        config=plain if isinstance(plain, Mapping) else {},
+        notes=tuple(notes),
+        recognised=True,
     )
 
 

@@ -18,7 +18,9 @@ from shapes.workload import RunPhase
 if TYPE_CHECKING:
     from torch import nn
 
-__all__ = ["MissingExtra", "Traced", "longest_sequence", "trace", "trace_config"]
+    from shapes.trace.prove import Proof
+
+__all__ = ["MissingExtra", "Traced", "longest_sequence", "recognise_config", "trace", "trace_config"]
 
 INSTALL = "pip install 'sizer[trace]'"
 
@@ -127,6 +129,15 @@ def trace_config(
         fused_gate_up=fused_gate_up,
         recipe=recipe,
     )
+
+
+def recognise_config(config: Mapping[str, Any] | str | Path | Any) -> Proof:
+    """What the transformers class of ``config`` is recognised as, and whether that is proven (shapes.trace.prove)."""
+    _require("torch")
+    _require("transformers")
+    from shapes.trace.prove import prove_config
+
+    return prove_config(config)
 
 
 def longest_sequence(config: Mapping[str, Any] | str | Path | Any) -> int | None:

@@ -20,8 +20,8 @@ from torch.utils import _pytree
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
 from shapes.errors import InputError
-from shapes.trace.answers import DataAnswers
 from shapes.trace.attention import FusedAttention
+from shapes.trace.inputs import DataAnswers
 from shapes.trace.products import convolution_product, dtype_name, identity, is_product, read_product
 
 #: Bits that are no product: what depends on cosines and sines (or on tables of them in buffers), and on the inputs.
@@ -438,7 +438,7 @@ class _Watched(FusedAttention):
                 yield
             finally:
                 if not masks:
-                    del ALL_MASK_ATTENTION_FUNCTIONS["sdpa"]
+                    ALL_MASK_ATTENTION_FUNCTIONS.pop("sdpa")
 
 
 def record(

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import field, replace
 from typing import Any
 
 from torch import nn
@@ -17,9 +18,10 @@ from shapes.model import ModelShape
 from shapes.operators import operators
 from shapes.operators.types import Attention, Gemm, GroupedGemm, Operator
 from shapes.trace.config import answers_for, build, load_config
+from shapes.trace.dimensions import named_dimensions, positions
 from shapes.trace.graph import Graph, Node, record
+from shapes.trace.guards import offline
 from shapes.trace.inputs import example_inputs
-from shapes.trace.offline import offline
 from shapes.trace.recognise import Recognised, recognise
 from shapes.trace.run import run
 from shapes.workload import Workload
@@ -107,7 +109,8 @@ class Proof:
     """What a class was recognised as. ``model``: proven to be the model (None: something of it was not understood).
 
     ``unproven``: what was not understood, module -> why; ``share``: of the forward pass's FLOPs, module -> part.
-    ``parameters``: of what ran; ``held``: modules with parameters that did not run (towers for images).
+    ``parameters``: of what ran; ``held``: modules with parameters that did not run (towers for images). ``keys``:
+    dimension -> its key in the configuration; ``longest``: the longest sequence that it names.
     """
 
     model: ModelShape | None
@@ -115,6 +118,8 @@ class Proof:
     share: Mapping[str, float]
     parameters: int
     held: tuple[str, ...] = ()
+    keys: Mapping[str, str] = field(default_factory=dict)
+    longest: int | None = None
 
 
 #: Lengths of the sequence at which a shape has to be the model: sizes that only one length gives differ at the other.
@@ -130,10 +135,12 @@ def prove_config(config: object, *, dtype: str = "bf16", architecture: str | Non
     settings, where = load_config(config)
     model, _ = build(settings, where, attention="auto", dtype=dtype, architecture=architecture, experts=None)
     with offline():
-        return _prove(model, settings, dtype)
+        proof = prove(model, settings, dtype)
+    return replace(proof, keys=named_dimensions(settings)[1], longest=positions(settings))
 
 
-def _prove(module: nn.Module, settings: Any, dtype: str) -> Proof:
+def prove(module: nn.Module, settings: Any, dtype: str) -> Proof:
+    """``module`` of transformers, on the meta device, recognised and proven at each of ``LENGTHS``."""
     seen: Recognised | None = None
     for s in LENGTHS:
         inputs = example_inputs(module, b=1, s=s)
@@ -197,9 +204,11 @@ def shares(graph: Graph, problems: Mapping[str, str]) -> dict[str, float]:
 
 def _flops(node: Node) -> int:
     if node.kind == "attention":
-        sizes = node.core
-        return 2 * sizes["heads"] * sizes["q_len"] * sizes["kv_len"] * (sizes["head_dim"] + sizes["v_head_dim"])
-    return 2 * node.m * node.n * node.k * (1 if node.kind in ("grouped", "lookup", "depthwise") else node.batch)
+        heads, queries, keys, *wide = (
+            int(node.core[name]) for name in ("heads", "q_len", "kv_len", "head_dim", "v_head_dim")
+        )
+        return 2 * heads * queries * keys * sum(wide)
+    return 2 * node.m * node.n * node.k * (node.batch if node.kind in ("gemm", "bmm", "conv") else 1)
 
 
 def _within(node: Node, path: str) -> bool:

@@ -17,9 +17,9 @@ from torch import nn
 from shapes.errors import InputError
 from shapes.frozen import frozen
 from shapes.model import AttentionShape, Block, MlaShape, MlpShape, ModelShape, MoeShape, RecurrentShape, Stack
-from shapes.model.linear import Linear
+from shapes.model.mixers import QkNorm
 from shapes.trace.graph import TRIGONOMETRY, Graph, Node, Scaled
-from shapes.trace.names import repeated_children
+from shapes.trace.repeats import repeated_children
 
 #: Learned vectors of recurrences, which go by these names in every implementation.
 _STATE_VECTORS = re.compile(r"(^|\.)(A_log|A|D|dt_bias)$")
@@ -60,6 +60,15 @@ class _Layer:
 
     def open(self, *kinds: str) -> list[Node]:
         return [node for node in self.nodes if node.kind in kinds and node.number not in self.claimed]
+
+    def need(self, holds: bool, otherwise: str) -> None:
+        """Misfit where what a known form needs does not hold."""
+        if not holds:
+            raise Misfit(f"{self.path}: {otherwise}")
+
+    def one(self, found: Sequence[Node], what: str) -> Node:
+        self.need(len(found) == 1, f"{len(found)} {what}")
+        return found[0]
 
     def claim(self, *nodes: Node) -> None:
         for node in nodes:
@@ -135,17 +144,17 @@ class Recogniser:
         mixer = self._mixer(layer, hidden)
         moe = self._experts(layer, hidden)
         dense = self._mlps(layer, hidden)
-        mlp: MlpShape | MoeShape | None = None
+        layer.need(attention is None or mixer is None, "attention next to a recurrence")
+        layer.need(len(dense) < 2, f"{len(dense)} MLPs in one layer")
+        mlp: MlpShape | MoeShape | None = dense[0] if dense else None
         if moe is not None:
             mlp = self._with_shared(layer, moe, dense)
-        elif len(dense) > 1:
-            raise Misfit(f"{layer.path}: {len(dense)} MLPs in one layer")
-        elif dense:
-            mlp = dense[0][0]
         parallel = self._parallel(layer)
         norms, weights = self._norms(layer, hidden)
+        # A recurrence's reference loop is products of activations, which its kernels run in another form.
+        inside = ("bmm", "depthwise") if mixer is not None else ()
         for node in layer.nodes:
-            if node.number not in layer.claimed and node.kind not in ("bmm", "attention", "depthwise"):
+            if node.number not in layer.claimed and node.kind not in inside:
                 self.left[node.weight or node.where] = (
                     f"{node.kind} {node.m} x {node.n} x {node.k} without a known role"
                 )
@@ -164,50 +173,40 @@ class Recogniser:
         cores = layer.open("attention")
         if not cores:
             return None
-        if len(cores) > 1:
-            raise Misfit(f"{layer.path}: {len(cores)} attention cores in one layer")
-        core = cores[0]
+        core = layer.one(cores, "attention cores in one layer")
         layer.claimed.add(core.number)
-        out = [node for node in layer.open("gemm") if node.reads & core.bit]
-        if len(out) != 1:
-            raise Misfit(f"{layer.path}: {len(out)} products read the attention core")
-        q, k, v = (self._sources(mask, layer) for mask in (core.query, core.key, core.value))
-        layer.claim(*out)
+        readers = [node for node in layer.open("gemm") if node.reads & core.bit]
+        out = layer.one(readers, "products read the attention core")
+        sources = tuple(self._sources(mask, layer) for mask in (core.query, core.key, core.value))
+        layer.claim(out)
+        _, k, v = sources
         if len(k) == 2 and len(v) == 1 and v[0] in k:
-            return self._latent(layer, core, out[0], q, k, v)
-        return self._plain(layer, core, out[0], q, k, v)
+            return self._latent(layer, core, out, sources)
+        layer.need(
+            all(len(found) == 1 for found in sources),
+            "queries, keys and values of {}, {} and {} products".format(*map(len, sources)),
+        )
+        return self._plain(layer, core, out, [found[0] for found in sources])
 
-    def _plain(
-        self, layer: _Layer, core: Node, out: Node, q: list[Node], k: list[Node], v: list[Node]
-    ) -> AttentionShape:
-        if not len(q) == len(k) == len(v) == 1:
-            raise Misfit(f"{layer.path}: queries, keys, values of {len(q)}, {len(k)}, {len(v)} products")
-        (query,), (key,), (value,) = q, k, v
-        heads, wide = core.core["heads"], core.core["head_dim"]
+    def _plain(self, layer: _Layer, core: Node, out: Node, sources: Sequence[Node]) -> AttentionShape:
+        query, key, value = sources
         fused = query is key is value
-        gated = False
-        if fused:
-            kv_heads = (query.n // wide - heads) // 2
-            v_wide = out.k // heads
-            if heads * wide + kv_heads * (wide + v_wide) != query.n:
-                raise Misfit(f"{layer.path}: {query.n} columns for {heads} heads of {wide}")
-        else:
-            if key is value or query is key:
-                raise Misfit(f"{layer.path}: keys and values of one product")
-            kv_heads = key.n // wide
-            v_wide = value.n // kv_heads
-            gated = query.n == 2 * heads * wide and bool(out.reads & query.bit)
-            sizes = (query.n, key.n, value.n, out.k)
-            if sizes != (heads * wide * (1 + gated), kv_heads * wide, kv_heads * v_wide, heads * v_wide):
-                raise Misfit(f"{layer.path}: projections of {sizes} for {heads} and {kv_heads} heads of {wide}")
-        if not fused and not gated and out.reads & (query.bit | key.bit | value.bit):
-            raise Misfit(f"{layer.path}: the output projection reads queries, keys or values")
-        projections = (query,) if fused else (query, key, value)
-        layer.claim(*projections)
-        kind, weights = self._qk_norm(layer, projections, heads, kv_heads, wide)
-        k_bias = key.bias is not None
-        if (value.bias is not None) != (query.bias is not None):
-            raise Misfit(f"{layer.path}: a bias on some of queries and values")
+        layer.need(fused or (key is not value and query is not key), "keys and values of one product")
+        heads, wide = core.core["heads"], core.core["head_dim"]
+        v_wide = out.k // heads
+        kv_heads = (query.n // wide - heads) // 2 if fused else key.n // wide
+        gated = not fused and query.n == 2 * heads * wide and bool(out.reads & query.bit)
+        expected = (heads * wide * (1 + gated), kv_heads * wide, kv_heads * v_wide)
+        sizes = (sum(expected),) * 3 if fused else expected
+        found = tuple(node.n for node in sources)
+        layer.need(found == sizes, f"projections of {found} for {heads} and {kv_heads} heads of {wide}")
+        passed = query.bit | key.bit | value.bit
+        layer.need(fused or gated or not out.reads & passed, "the output projection reads queries, keys or values")
+        projections = tuple(dict.fromkeys(node.number for node in sources))
+        layer.claim(*sources)
+        biases = [node.bias is not None for node in sources]
+        layer.need(biases[0] == biases[2], "a bias on some of queries and values")
+        kind, weights = self._qk_norm(layer, sources[: min(len(projections), 2)], (heads, kv_heads), wide)
         sinks = [one for one in layer.scaled if one.operator == "sinks" and one.reads == core.bit]
         layer.vectors.update(one.parameter for one in sinks)
         return AttentionShape(
@@ -215,47 +214,45 @@ class Recogniser:
             kv_heads,
             wide,
             v_head_dim=v_wide if v_wide != wide else None,
-            qkv_bias=query.bias is not None,
-            k_bias=k_bias if k_bias != (query.bias is not None) else None,
+            qkv_bias=biases[0],
+            k_bias=biases[1] if biases[1] != biases[0] else None,
             o_bias=out.bias is not None,
             fused_qkv=fused,
             causal=core.core["causal"],
             window=core.core["window"],
             rotary_dim=self._rotary(query, wide, 2 if fused else 1),
-            qk_norm=kind,  # type: ignore[arg-type] # of QkNorm
+            qk_norm=kind,
             qk_norm_weights=weights,
             sinks=bool(sinks),
             gated=gated,
         )
 
-    def _latent(self, layer: _Layer, core: Node, out: Node, q: list[Node], k: list[Node], v: list[Node]) -> MlaShape:
-        up = v[0]
-        down = next(node for node in k if node is not up)
+    def _latent(self, layer: _Layer, core: Node, out: Node, sources: Sequence[Sequence[Node]]) -> MlaShape:
+        """DeepSeek's: keys of the latent and of a rotated part that all heads share, values of the latent alone."""
+        (up,) = sources[2]
+        down = next(node for node in sources[1] if node is not up)
+        query = layer.one(sources[0], "products of queries")
         heads, wide = core.core["heads"], core.core["head_dim"]
-        rank, rope = up.k, down.n - up.k
-        v_wide = out.k // heads
-        nope = wide - rope
-        if len(q) != 1 or up.n != heads * (nope + v_wide) or rope < 1 or q[0].n != heads * wide:
-            raise Misfit(f"{layer.path}: latent projections of {up.n} and {down.n} for {heads} heads of {wide}")
-        layer.claim(up, down, q[0])
-        q_rank = None
-        first = [node for node in self.graph.of(q[0].reads) if node.kind == "gemm" and node.n == q[0].k]
-        if len(first) == 1 and q[0].reads & ~TRIGONOMETRY == first[0].bit:
-            q_rank = q[0].k
-            layer.claim(first[0])
-        latents = (down, *(first[:1] if q_rank else ()))
+        rope, v_wide = down.n - up.k, out.k // heads
+        expected = (heads * (wide - rope + v_wide), heads * wide)
+        found = (up.n, query.n)
+        layer.need(rope > 0 and found == expected, f"latent projections of {found} for {heads} heads of {wide}")
+        layer.claim(up, down, query)
+        first = [node for node in self.graph.of(query.reads) if node.bit == query.reads & ~TRIGONOMETRY]
+        first = [node for node in first if node.kind == "gemm" and node.n == query.k]
+        layer.claim(*first)
         norms = 0
-        for node, width in zip(latents, (rank, q_rank), strict=False):
-            own = [one for one in self._on(layer, node) if self._size(one.parameter) == width]
-            layer.vectors.update(one.parameter for one in own)
+        for node, width in ((down, up.k), *((node, query.k) for node in first)):
+            own = [one.parameter for one in self._on(layer, node) if self._size(one.parameter) == width]
+            layer.vectors.update(own)
             norms = len(own)
         return MlaShape(
             heads,
-            rank,
-            nope,
+            up.k,
+            wide - rope,
             rope,
             v_wide,
-            q_lora_rank=q_rank,
+            q_lora_rank=query.k if first else None,
             bias=down.bias is not None,
             causal=core.core["causal"],
             window=core.core["window"],
@@ -274,47 +271,34 @@ class Recogniser:
         ]
 
     def _qk_norm(
-        self, layer: _Layer, projections: Sequence[Node], heads: int, kv_heads: int, wide: int
-    ) -> tuple[str, int]:
-        """Norms on queries and keys: one weight of a head's width, or one of all heads'."""
-        found = [self._on(layer, node) for node in projections[:2]]
-        vectors = [one for own in found for one in own]
-        sizes = [self._size(one.parameter) for one in vectors]
-        each = len(vectors) // 2
-        layer_wide = (heads * wide, kv_heads * wide)
-        if vectors and all(size == wide for size in sizes):
-            kind = "head"
-        elif vectors and all(size in layer_wide for size in sizes):
-            kind = "full"
-        else:
+        self, layer: _Layer, projections: Sequence[Node], heads: tuple[int, int], wide: int
+    ) -> tuple[QkNorm, int]:
+        """Norms on queries and keys: weights of a head's width or of all heads', and how many each has."""
+        vectors = [one.parameter for node in projections for one in self._on(layer, node)]
+        sizes = {self._size(path) for path in vectors}
+        if not vectors or len(vectors) % 2:
             return "none", 1
-        if len(vectors) % 2:
+        kind: QkNorm = "head" if sizes == {wide} else "full"
+        if kind == "full" and not sizes <= {number * wide for number in heads}:
             return "none", 1
-        layer.vectors.update(one.parameter for one in vectors)
-        return kind, each
+        layer.vectors.update(vectors)
+        return kind, len(vectors) // 2
 
     def _size(self, parameter: str) -> int:
         return prod(self.graph.parameters[parameter])
 
-    def _mlps(self, layer: _Layer, hidden: int) -> list[tuple[MlpShape, Node, Node]]:
-        """Every product that reads one or two others' outputs alone: (shape, a product in, the product out)."""
+    def _mlps(self, layer: _Layer, hidden: int) -> list[MlpShape]:
+        """Every product that reads one or two others' outputs alone, which read the residual stream."""
         found = []
         for down in layer.open("gemm"):
-            first = [node for node in self.graph.of(down.reads & ~TRIGONOMETRY) if node.kind != "lookup"]
-            first = [node for node in first if node.number not in layer.claimed]
-            bits = 0
-            for node in first:
-                bits |= node.bit
-            alone = first and bits == down.reads & ~TRIGONOMETRY and all(node in layer.nodes for node in first)
-            if not alone or down.n != hidden or any(node.k != hidden for node in first):
+            first = self.graph.of(down.reads & ~TRIGONOMETRY)
+            inward = [node for node in first if node in layer.open("gemm") and node.k == hidden]
+            if down.n != hidden or not first or len(inward) != len(first):
                 continue
-            if any(node.kind != "gemm" for node in first):
-                continue
-            shape = self._mlp(first, down)
-            if shape is None:
-                continue
-            layer.claim(down, *first)
-            found.append((shape, first[0], down))
+            shape = self._mlp(inward, down)
+            if shape is not None:
+                layer.claim(down, *inward)
+                found.append(shape)
         return found
 
     def _mlp(self, first: Sequence[Node], down: Node) -> MlpShape | None:
@@ -334,41 +318,25 @@ class Recogniser:
         grouped = layer.open("grouped")
         if not grouped:
             return None
-        downs = [node for node in grouped if any(node.reads & one.bit for one in grouped)]
-        if len(downs) != 1:
-            raise Misfit(f"{layer.path}: grouped products that are no gated MLP")
-        down = downs[0]
+        down = layer.one([node for node in grouped if self._reads_one_of(node, grouped)], "grouped products out")
         first = [node for node in grouped if node is not down]
-        if len(first) not in (1, 2):
-            raise Misfit(f"{layer.path}: {len(grouped)} grouped products")
-        width, experts = down.k, down.batch
-        fused = len(first) == 1 and first[0].n == 2 * width
-        if not fused and any(node.n != width for node in first):
-            raise Misfit(f"{layer.path}: experts of {first[0].n} and {width} columns")
-        rows = first[0].m
-        if rows % self.sequence:
-            raise Misfit(f"{layer.path}: {rows} rows of experts for {self.sequence} tokens")
+        width, experts, rows = down.k, down.batch, first[0].m
+        fused = [node.n for node in first] == [2 * width]
+        sizes = [node.n for node in first]
+        layer.need(fused or sizes in ([width], [width, width]), f"experts of {sizes} and {width} columns")
+        layer.need(rows % self.sequence == 0, f"{rows} rows of experts for {self.sequence} tokens")
         layer.claim(down, *first)
-        latent = None
-        if first[0].k != hidden:
-            latent = first[0].k
-            into = [node for node in layer.open("gemm") if node.n == latent and first[0].reads & node.bit]
-            back = [node for node in layer.open("gemm") if node.k == latent and node.reads & down.bit]
-            if len(into) != 1 or len(back) != 1:
-                raise Misfit(f"{layer.path}: experts of width {latent} in a model of {hidden}")
-            layer.claim(into[0], back[0])
+        latent = self._routed_width(layer, first[0], down, hidden)
         routers = [node for node in layer.open("gemm") if node.n == experts and node.k == hidden]
-        routers = [node for node in routers if first[0].reads & node.bit] or routers
-        if len(routers) != 1:
-            raise Misfit(f"{layer.path}: {len(routers)} routers")
-        router = routers[0]
+        router = layer.one([node for node in routers if first[0].reads & node.bit] or routers, "routers")
         layer.claim(router)
         biased = self._expert_biases(layer, (*first, down), router)
-        extra = 0
-        for one in layer.scaled:
-            if one.parameter not in layer.vectors and self._size(one.parameter) == experts and one.reads & router.bit:
-                layer.vectors.add(one.parameter)
-                extra += experts
+        scalars = [
+            one.parameter
+            for one in layer.scaled
+            if one.parameter not in layer.vectors and self._size(one.parameter) == experts and one.reads & router.bit
+        ]
+        layer.vectors.update(scalars)
         return MoeShape(
             experts,
             rows // self.sequence,
@@ -378,9 +346,36 @@ class Recogniser:
             fused_gate_up=fused or len(first) == 1,
             router_bias=router.bias is not None,
             router_dtype=router.dtype if router.dtype != down.dtype else None,
-            router_parameters=extra,
+            router_parameters=scalars,
             latent=latent,
         )
+
+    def _router(self, layer: _Layer, first: Node, hidden: int) -> Node:
+        """The product with a column for each expert, of several that which decides the rows of the experts' first."""
+        found = [node for node in layer.open("gemm") if node.n == first.batch and node.k == hidden]
+        router = layer.one([node for node in found if first.reads & node.bit] or found, "routers")
+        layer.claim(router)
+        return router
+
+    def _router_scalars(self, layer: _Layer, router: Node) -> int:
+        """Learned scalars of the router, one an expert (a correction bias)."""
+        found = {one.parameter for one in layer.scaled if one.reads & router.bit} - layer.vectors
+        found = {path for path in found if self._size(path) == router.n}
+        layer.vectors |= found
+        return len(found) * router.n
+
+    def _reads_one_of(self, node: Node, others: Sequence[Node]) -> bool:
+        return any(node.reads & one.bit for one in others)
+
+    def _routed_width(self, layer: _Layer, first: Node, down: Node, hidden: int) -> int | None:
+        """The width that routed tokens are projected to before the experts, where it is not the hidden size."""
+        if first.k == hidden:
+            return None
+        what = f"projections of experts of width {first.k} in a model of {hidden}"
+        into = [node for node in layer.open("gemm") if node.n == first.k and first.reads & node.bit]
+        back = [node for node in layer.open("gemm") if node.k == first.k and node.reads & down.bit]
+        layer.claim(layer.one(into, what), layer.one(back, what))
+        return first.k
 
     def _expert_biases(self, layer: _Layer, products: Iterable[Node], router: Node) -> bool:
         """Whether each grouped product has a bias, which is picked for a row by the number of its expert."""
@@ -397,31 +392,21 @@ class Recogniser:
             found.append(bool(own))
         return all(found)
 
-    def _with_shared(self, layer: _Layer, moe: MoeShape, dense: Sequence[tuple[MlpShape, Node, Node]]) -> MoeShape:
-        if len(dense) > 1:
-            raise Misfit(f"{layer.path}: {len(dense)} MLPs beside the experts")
+    def _with_shared(self, layer: _Layer, moe: MoeShape, dense: Sequence[MlpShape]) -> MoeShape:
+        if not dense:
+            return moe
         gates = [node for node in layer.open("gemm") if node.n == 1]
-        if dense and len(gates) == 1:
-            layer.claim(gates[0])
-        return replace(moe, shared=dense[0][0] if dense else None, shared_gate=bool(dense and gates))
+        layer.claim(*gates[:1])
+        return replace(moe, shared=dense[0], shared_gate=bool(gates))
 
     def _parallel(self, layer: _Layer) -> bool:
         """Whether the MLP does not read what this layer's attention wrote."""
-        written = [
-            node
-            for node in layer.nodes
-            if node.kind == "gemm" and any(self.graph.of(node.reads & ~TRIGONOMETRY)) and self._reads_core(node)
-        ]
-        others = [
-            node
-            for node in layer.nodes
-            if node.kind in ("gemm", "grouped") and node.number in layer.claimed and node not in written
-        ]
+        products = [node for node in layer.nodes if node.kind in ("gemm", "grouped") and node.number in layer.claimed]
+        written = [node for node in products if node.kind == "gemm" and self._reads_core(node)]
         if not written:
             return False
-        after = [node for node in others if node.number > written[0].number]
-        entering = [node for node in after if not any(one in layer.nodes for one in self.graph.of(node.reads))]
-        return bool(entering) and bool(after)
+        after = [node for node in products if node.number > written[0].number and node not in written]
+        return any(not self._reads_one_of(node, layer.nodes) for node in after)
 
     def _reads_core(self, node: Node) -> bool:
         return any(one.kind in ("attention", "depthwise") for one in self.graph.of(node.reads))
@@ -446,120 +431,115 @@ class Recogniser:
         vectors = {one.parameter for one in layer.scaled if _STATE_VECTORS.search(one.parameter)}
         if not convolutions or not vectors:
             return None
-        if len(convolutions) != 1:
-            raise Misfit(f"{layer.path}: {len(convolutions)} convolutions")
-        conv = convolutions[0]
-        heads = min(self._size(path) for path in vectors)
-        outs = [node for node in layer.open("gemm") if node.n == hidden and node.reads & conv.bit]
-        if len(outs) != 1:
-            raise Misfit(f"{layer.path}: {len(outs)} products read the convolution")
-        out = outs[0]
+        conv = layer.one(convolutions, "convolutions")
+        out = layer.one(
+            [node for node in layer.open("gemm") if node.n == hidden and node.reads & conv.bit],
+            "products read the convolution",
+        )
         into = [node for node in layer.open("gemm") if node.k == hidden and out.reads & node.bit and node is not out]
-        inner, shared = out.k, conv.n - out.k
-        owner = next(iter(sorted(vectors))).rpartition(".")[0]
-        module = self.module.get_submodule(owner)
+        heads, inner = min(map(self._size, vectors)), out.k
         delta = not any(path.endswith(".D") for path in vectors)
         gates = heads * (2 if delta else 1)
-        if sum(node.n for node in into) != inner + conv.n + gates:
-            raise Misfit(f"{layer.path}: in-projections of {[node.n for node in into]} for {inner} channels")
-        state = _attribute(module, "head_k_dim" if delta else "ssm_state_size", "ssm_state_size", "head_k_dim")
-        groups = shared // (2 * state)
-        chunk = DELTA_CHUNK if delta else _attribute(module, "chunk_size")
+        widths = [node.n for node in into]
+        known = ([inner + conv.n + gates], [inner + conv.n, gates])
+        layer.need(widths in known, f"in-projections of {widths} for {inner} channels of a recurrence")
+        biases = {node.bias is not None for node in (*into, out)}
+        layer.need(len(biases) == 1, "a bias on some projections of a recurrence")
         layer.claim(conv, out, *into)
         layer.vectors |= vectors
-        norm = [one for one in layer.scaled if one.reads & conv.bit and one.parameter not in layer.vectors]
-        norm = [one for one in norm if self._size(one.parameter) in (inner, inner // heads)]
-        layer.vectors.update(one.parameter for one in norm)
-        biased = {node.bias is not None for node in (*into, out)}
-        apart = len(into) == 2 and into[1].n == gates
-        if len(biased) != 1 or not (apart or len(into) == 1):
-            raise Misfit(f"{layer.path}: {len(into)} in-projections of a recurrence")
+        norm = self._scan_norm(layer, conv, inner, heads)
+        module = self.module.get_submodule(min(vectors).rpartition(".")[0])
+        state = _attribute(module, "head_k_dim" if delta else "ssm_state_size")
         return RecurrentShape(
             "gated_delta" if delta else "mamba2",
             heads,
             inner // heads,
-            groups,
+            (conv.n - inner) // (2 * state),
             state,
-            chunk,
+            DELTA_CHUNK if delta else _attribute(module, "chunk_size"),
             conv=conv.k,
-            bias=biased.pop(),
+            bias=biases.pop(),
             conv_bias=conv.bias is not None,
-            norm=self._size(norm[0].parameter) if norm else 0,
-            gates_apart=apart,
+            norm=norm,
+            gates_apart=len(into) == 2,
         )
+
+    def _scan_norm(self, layer: _Layer, conv: Node, inner: int, heads: int) -> int:
+        """Weights of the norm on what a scan wrote: one for all heads, or each channel's own."""
+        found = {
+            one.parameter
+            for one in layer.scaled
+            if one.reads & conv.bit
+            and one.parameter not in layer.vectors
+            and self._size(one.parameter) in (inner, inner // heads)
+        }
+        layer.vectors |= found
+        return sum(map(self._size, found))
 
     # -- the whole ---------------------------------------------------------------------------------------------------
 
     def _model(self, stacks: Mapping[str, Mapping[str, _Layer]], outside: _Layer) -> ModelShape:
-        main = {
-            container: layers
-            for container, layers in stacks.items()
-            if any(
-                node.kind in ("attention", "grouped", "depthwise", "bmm")
-                for one in layers.values()
-                for node in one.nodes
-            )
-        }
-        if len(main) != 1:
-            raise Misfit(f"{len(main)} stacks of layers")
-        ((container, layers),) = main.items()
-        for other, some in stacks.items():
-            if other != container:
-                for layer in some.values():
-                    outside.nodes += layer.nodes
-                    outside.scaled += layer.scaled
-        token, positions, tables = self._tables(outside)
-        head = [node for node in outside.nodes if node.kind == "gemm" and node.n == token.shape[0]]
-        hidden = self._hidden(layers)
-        if len(head) > 1:
-            raise Misfit(f"{len(head)} heads")
-        tied = bool(head) and head[0].weight == token.path
+        layers = self._main(stacks, outside)
+        token, positions = self._tables(outside)
+        rows, width = self.graph.parameters[token]
+        hidden = self._hidden(layers.values())
+        heads = [node for node in outside.nodes if node.kind == "gemm" and node.n == rows]
+        outside.need(len(heads) < 2, f"{len(heads)} heads")
+        outside.claim(*heads)
         blocks = []
         for layer in layers.values():
             try:
                 blocks.append(self._block(layer, hidden))
             except Misfit as error:
                 self.left[layer.path] = str(error)
-        if not blocks:
-            raise Misfit(next(iter(self.left.values()), "no layer was recognised"))
-        first = min(node.number for layer in layers.values() for node in layer.nodes)
-        outside.claim(*head)
-        before, after = self._ends(outside, first, hidden)
-        self.claimed |= outside.vectors | tables
-        rest = outside.open("gemm", "grouped", "conv", "depthwise")
-        for node in rest:
+        outside.need(bool(blocks), next(iter(self.left.values()), "no layer was recognised"))
+        before, after = self._ends(outside, min(node.number for one in layers.values() for node in one.nodes), hidden)
+        self.claimed |= outside.vectors
+        for node in outside.open("gemm", "grouped", "conv", "depthwise"):
             self.left[node.weight or node.where] = f"{node.kind} outside the layers"
         stack = Stack("decoder", hidden, _runs(blocks), positions=positions, embedding_norm=before, final_norm=after)
+        head = heads[0] if heads else None
         return ModelShape(
             self.model_type,
             (stack,),
-            vocab=token.shape[0],
-            tied=tied,
-            head=bool(head),
-            head_bias=bool(head) and head[0].bias is not None,
-            embedding_dim=token.shape[1] if token.shape[1] != hidden else None,
+            vocab=rows,
+            tied=head is not None and head.weight == token,
+            head=head is not None,
+            head_bias=head is not None and head.bias is not None,
+            embedding_dim=width if width != hidden else None,
             max_positions=positions or None,
         )
 
-    def _tables(self, outside: _Layer) -> tuple[_Table, int, set[str]]:
-        """The token embedding, rows of learned positions, and the paths of both."""
-        lookups = [node for node in outside.nodes if node.kind == "lookup"]
-        tokens = dict.fromkeys(node.weight for node in lookups if node.reads)
-        others = dict.fromkeys(node.weight for node in lookups if not node.reads)
-        if len(tokens) != 1:
-            raise Misfit(f"{len(tokens)} token embeddings")
-        path = next(iter(tokens))
-        assert path is not None
-        rows = sum(self.graph.parameters[one][0] for one in others if one is not None)
-        return _Table(path, self.graph.parameters[path]), rows, {path, *(one for one in others if one is not None)}
+    def _main(self, stacks: Mapping[str, Mapping[str, _Layer]], outside: _Layer) -> Mapping[str, _Layer]:
+        """The one stack of layers that mixes tokens or has experts; other repetitions are outside of it."""
+        mixing = ("attention", "grouped", "depthwise", "bmm")
+        main = [
+            layers
+            for layers in stacks.values()
+            if any(node.kind in mixing for layer in layers.values() for node in layer.nodes)
+        ]
+        outside.need(len(main) == 1, f"{len(main)} stacks of layers")
+        for layers in stacks.values():
+            if layers is not main[0]:
+                for layer in layers.values():
+                    outside.nodes += layer.nodes
+                    outside.scaled += layer.scaled
+        return main[0]
 
-    def _hidden(self, layers: Mapping[str, _Layer]) -> int:
+    def _tables(self, outside: _Layer) -> tuple[str, int]:
+        """The token embedding's path, and rows of learned positions."""
+        tables = {node.weight: bool(node.reads) for node in outside.nodes if node.kind == "lookup" and node.weight}
+        tokens = [path for path, of_tokens in tables.items() if of_tokens]
+        outside.need(len(tokens) == 1, f"{len(tokens)} token embeddings")
+        outside.vectors.update(tables)
+        return tokens[0], sum(self.graph.parameters[path][0] for path, of_tokens in tables.items() if not of_tokens)
+
+    def _hidden(self, layers: Iterable[_Layer]) -> int:
         """Columns of what most products of the layers read."""
         widths: Counter[int] = Counter()
-        for layer in layers.values():
-            for node in layer.nodes:
-                outward = node.kind == "gemm" and not any(one in layer.nodes for one in self.graph.of(node.reads))
-                widths[node.k] += outward
+        for layer in layers:
+            products = [node for node in layer.nodes if node.kind == "gemm"]
+            widths.update(node.k for node in products if not self._reads_one_of(node, layer.nodes))
         if not widths:
             raise Misfit("no product reads the residual stream")
         return widths.most_common(1)[0][0]
@@ -576,12 +556,6 @@ class Recogniser:
             else:
                 before += 1
         return before, after
-
-
-@frozen
-class _Table:
-    path: str
-    shape: tuple[int, ...]
 
 
 def _attribute(module: nn.Module, *names: str) -> int:
@@ -610,6 +584,3 @@ def _joined(blocks: Sequence[Block]) -> Iterator[tuple[Block, int]]:
 def recognise(graph: Graph, module: nn.Module, model_type: str, sequence: int) -> Recognised:
     """The ``ModelShape`` that a graph of one sequence of ``sequence`` tokens shows."""
     return Recogniser(graph, module, model_type, sequence).read()
-
-
-__all__ = ["Linear", "Recognised", "recognise"]

@@ -13,7 +13,7 @@ from shapes.json_form import shown
 from shapes.model import AttentionShape, MlaShape, ModelShape
 from shapes.model.resize import dimensions, sides
 from sizer.printing import Printable
-from sizer.readers import Reading, read_config
+from sizer.subject import read_model
 
 VERDICTS: tuple[Verdict, ...] = get_args(Verdict)
 
@@ -88,7 +88,7 @@ def deploy(
     form = ALIASES.get(recipe, recipe)
     if form not in FORMATS:
         raise InputError(f"expected one of {', '.join((*FORMATS, *ALIASES))}", key="recipe", value=recipe)
-    reading = config if isinstance(config, Reading) else read_config(config, config_format=config_format)
+    reading = read_model(config, config_format=config_format)
     target = load_device(device)
     found = tuple(
         _deployed(load_engine(name), reading.model, tp, max(1, tp // ep), form, target) for name in engines or ENGINES

@@ -107,14 +107,14 @@ def command(asked: Asked) -> None:
     With a GPU at hand times are measured, by racing; without one they are predicted for --device (`sizer devices`).
     A measured search that is stopped goes on where it was when it is started again.
     """
-    from sizer.readers import read_config
     from sizer.searching import search
     from sizer.searching.result import of_file
+    from sizer.subject import read_model
 
     limits, measure = _limits(asked), _measure(asked)
     reading = None
     if asked.config is not None:
-        reading = read_config(asked.source(asked.config), config_format=asked.config_format)
+        reading = read_model(asked.source(asked.config), config_format=asked.config_format)
     if asked.emit and asked.format_ not in ("text", "json"):
         raise InputError("expected json, a patch's only format, with --emit", key="--format", value=asked.format_)
     with resumable() as may_stop, _progress("measuring" if measure else "pricing", may_stop) as progress:

@@ -20,7 +20,8 @@ class Reading:
     ``keys``: dimension (``DIMENSIONS``) -> its key in the file, nested ones dotted. ``workload``: fields
     of ``Workload`` that the file gives. ``longest``: the sequence to take where nobody says. ``notes``: what a person
     should know of how it was read. ``unread``: keys that matter, or that nobody knows, and were not read. ``asked``:
-    the keys that the reader looked for.
+    the keys that the reader looked for. ``recognised``: no reader knows the type; its transformers class was recognised
+    and proven (shapes.trace.prove).
     """
 
     model: ModelShape
@@ -33,6 +34,7 @@ class Reading:
     notes: tuple[str, ...] = ()
     unread: tuple[Unread, ...] = ()
     asked: frozenset[str] = frozenset()
+    recognised: bool = False
 
 
 def reading(fields: Fields, format_name: str, model: ModelShape, **said: Any) -> Reading:

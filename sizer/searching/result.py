@@ -12,7 +12,8 @@ from shapes.model.resize import dimensions
 from shapes.timing import Timing
 from shapes.workload import Workload
 from sizer.printing import Printable
-from sizer.readers import Reading, read_config
+from sizer.readers import Reading, Source
+from sizer.subject import read_model
 
 
 @frozen
@@ -181,7 +182,7 @@ def of_file(result: SearchResult, reading: Reading) -> SearchResult:
     changed = settings(named)
     if not changed or not reading.config:
         return named
-    model = read_config(reading.config, config_format=reading.format, settings=changed).model
+    model = read_model(Source(reading.config, changed), config_format=reading.format).model
     got, wanted = dimensions(model), result.best.change
     wrong = [f"{name} {value}" for name, value in wanted.items() if name in got and got[name] != value]
     if wrong:
