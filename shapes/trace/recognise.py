@@ -327,16 +327,9 @@ class Recogniser:
         layer.need(rows % self.sequence == 0, f"{rows} rows of experts for {self.sequence} tokens")
         layer.claim(down, *first)
         latent = self._routed_width(layer, first[0], down, hidden)
-        routers = [node for node in layer.open("gemm") if node.n == experts and node.k == hidden]
-        router = layer.one([node for node in routers if first[0].reads & node.bit] or routers, "routers")
-        layer.claim(router)
+        router = self._router(layer, first[0], hidden)
         biased = self._expert_biases(layer, (*first, down), router)
-        scalars = [
-            one.parameter
-            for one in layer.scaled
-            if one.parameter not in layer.vectors and self._size(one.parameter) == experts and one.reads & router.bit
-        ]
-        layer.vectors.update(scalars)
+        scalars = self._router_scalars(layer, router)
         return MoeShape(
             experts,
             rows // self.sequence,
