@@ -130,17 +130,17 @@ def test_slugs_go_wherever_codes_go(models: Path) -> None:
 def test_extend_select_adds_to_what_the_project_selects(models: Path) -> None:
     (models / "pyproject.toml").write_text('[tool.sizer]\nselect = ["SZ104"]\n')
     assert codes(run("check", "odd", "--format", "json")) == []
-    assert codes(run("check", "odd", "--extend-select", "SZ101", "--format", "json")) == [("odd/config.json", "SZ101")]
-    extended = ("check", "odd", "--format", "json", "--extend-select")
-    assert codes(run(*extended, "SZ101", "--ignore", "SZ101")) == []
-    assert codes(run(*extended, "SZ1", "--ignore", "SZ1")) == []
-    assert codes(run(*extended, "SZ101", "--ignore", "SZ1")) == [("odd/config.json", "SZ101")]  # the longer decides
+    assert codes(run("check", "odd", "--select", "+SZ101", "--format", "json")) == [("odd/config.json", "SZ101")]
+    extended = ("check", "odd", "--format", "json", "--select")
+    assert codes(run(*extended, "+SZ101", "--ignore", "SZ101")) == []
+    assert codes(run(*extended, "+SZ1", "--ignore", "SZ1")) == []
+    assert codes(run(*extended, "+SZ101", "--ignore", "SZ1")) == [("odd/config.json", "SZ101")]  # the longer decides
     (models / "pyproject.toml").write_text('[tool.sizer]\nselect = ["SZ104"]\nextend-select = ["SZ101"]\n')
     assert codes(run("check", "odd", "--format", "json")) == [("odd/config.json", "SZ101")]
     (models / "pyproject.toml").write_text('[tool.sizer]\nextend-ignore = ["ALL"]\nextend-select = ["SZ101"]\n')
     assert codes(run("check", "odd", "--format", "json")) == [("odd/config.json", "SZ101")]
     (models / "pyproject.toml").unlink()
-    assert "SZ101" in run("diff", "even", "odd", "--ignore", "ALL", "--extend-select", "vocab-multiple").stdout
+    assert "SZ101" in run("diff", "even", "odd", "--ignore", "ALL", "--select", "+vocab-multiple").stdout
     assert "SZ101" not in run("diff", "even", "odd", "--ignore", "ALL").stdout
 
 

@@ -100,17 +100,17 @@ def test_a_finding_that_comes_back_fails_and_one_that_goes_does_not(padded: str)
 
 
 def test_a_step_budget_is_broken_by_a_slower_version_alone(padded: str) -> None:
-    calm = ("--fail-on", "never", "--max-step-regression")
-    assert run("diff", str(GPT2), padded, *calm, "0%").exit_code == 0
-    assert run("diff", padded, str(GPT2), *calm, "50%").exit_code == 0
-    result = run("diff", padded, str(GPT2), *calm, "1%")
+    calm = ("--fail-on", "never", "--budget")
+    assert run("diff", str(GPT2), padded, *calm, "max-step-regression=0%").exit_code == 0
+    assert run("diff", padded, str(GPT2), *calm, "max-step-regression=50%").exit_code == 0
+    result = run("diff", padded, str(GPT2), *calm, "max-step-regression=1%")
     assert result.exit_code == 1
     assert "budget max-step-regression" in result.output
 
 
 @pytest.mark.parametrize(("limit", "code"), [("72GiB", 0), ("1GiB", 1), ("5%", 1), ("90%", 0), ("8e9", 2), ("1 x", 2)])
 def test_a_memory_budget_is_bytes_or_a_share_of_the_device(padded: str, limit: str, code: int) -> None:
-    assert run("diff", str(GPT2), padded, "--max-memory", limit).exit_code == code
+    assert run("diff", str(GPT2), padded, "--budget", f"max-memory={limit}").exit_code == code
 
 
 def test_budgets_stand_in_pyproject_and_options_go_over_them(tmp_path: Path) -> None:
@@ -118,7 +118,7 @@ def test_budgets_stand_in_pyproject_and_options_go_over_them(tmp_path: Path) -> 
     old, new = changed(tmp_path / "a.json", vocab_size=50304), changed(tmp_path / "b.json")
     broken = diff_json(old, new)["violations"]
     assert [(one["budget"], one["device"]) for one in broken] == [("max-step-regression", "h100-sxm")]
-    assert diff_json(old, new, "--max-step-regression", "50%")["violations"] == []
+    assert diff_json(old, new, "--budget", "max-step-regression=50%")["violations"] == []
     (tmp_path / "pyproject.toml").write_text('[tool.sizer.budgets]\nmax-step = "1%"\n')
     result = run("diff", old, new)
     assert result.exit_code == 2

@@ -135,7 +135,7 @@ def test_a_line_made_to_be_slow_is_passed_over(line: str) -> None:
 
 
 def test_a_log_without_an_end_is_refused() -> None:
-    command = ["mfu", "tests/data/configs/gpt2.json", "--log", "/dev/zero", "--gpus", "8", "--global-batch", "64"]
+    command = ["mfu", "tests/data/configs/gpt2.json", "--step-time", "/dev/zero", "--gpus", "8", "--global-batch", "64"]
     result = CliRunner().invoke(main, command)
     assert result.exit_code == 2
     assert "64 MiB" in result.output

@@ -180,7 +180,7 @@ def test_the_action_comments_once_and_updates_in_place(
     assert server.kept[-1]["body"].startswith("<!-- sizer diff -->\n### sizer: 1 configuration changed, ")
     assert "::warning file=models/config.json,line=" in capfd.readouterr().out
     configure(scratch / "models" / "config.json", vocab_size=50304, n_layer=24)
-    run_action(scratch, tmp_path, api, base="HEAD", arguments="--max-step-regression=1%\n")
+    run_action(scratch, tmp_path, api, base="HEAD", arguments="--budget=max-step-regression=1%\n")
     assert server.calls[-1] == "PATCH /repos/someone/models/issues/comments/121"
     assert len(server.kept) == 121
     assert "over budget" in server.kept[-1]["body"]

@@ -156,7 +156,7 @@ def test_junit_is_valid_and_has_a_case_a_rule() -> None:
 
 def test_diff_s_reviews_hold_findings_added_and_budgets_broken(tmp_path: Path) -> None:
     better, worse = config(tmp_path / "a.json", vocab_size=50304), config(tmp_path / "b.json")
-    call = ("diff", better, worse, "--max-step-regression", "1%")
+    call = ("diff", better, worse, "--budget", "max-step-regression=1%")
     found = sarif(*call)
     assert [one["ruleId"] for one in found["results"]] == ["SZ101", "max-step-regression"]
     document = run(*call, "--format", "junit").stdout

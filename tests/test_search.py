@@ -233,10 +233,10 @@ def test_what_is_to_be_ready_for_eight_shards_splits_over_eight() -> None:
 def test_how_many_shards_a_candidate_splits_over_is_said_and_more_are_offered() -> None:
     result = search(PUBLISHED["gpt2-xl"], what="hidden", limits=Limits(0.02))
     assert result.best.shards < 8
-    assert any("--tp-ready 8" in note for note in result.notes)
+    assert any("--limit tp-ready=8" in note for note in result.notes)
     eight = search(PUBLISHED["llama-2-7b"], what="heads")
     assert {one.shards for one in eight.candidates} == {8}
-    assert not any("--tp-ready" in note for note in eight.notes)
+    assert not any("tp-ready" in note for note in eight.notes)
 
 
 def test_tokens_stand_for_b_and_s() -> None:
@@ -287,19 +287,19 @@ def test_thousands_of_microbatches_are_searched_by_those_of_few_bits() -> None:
 
 
 @pytest.mark.parametrize(
-    ("option", "value", "what"),
+    ("key", "value", "what"),
     [
-        ("--aspect", "60:100", "swiglu"),
-        ("--head-dim", "64", "vocab"),
-        ("--seq-lens", "2048", "swiglu"),
-        ("--keep", "layers", "vocab"),
-        ("--tp-ready", "8", "microbatch"),
+        ("aspect", "60:100", "swiglu"),
+        ("head-dim", "64", "vocab"),
+        ("seq-lens", "2048", "swiglu"),
+        ("keep", "layers", "vocab"),
+        ("tp-ready", "8", "microbatch"),
     ],
 )
-def test_a_bound_that_a_search_takes_no_notice_of_is_a_mistake(option: str, value: str, what: str) -> None:
-    result = CliRunner().invoke(main, ["search", "--h", "4096", "--what", what, option, value])
+def test_a_bound_that_a_search_takes_no_notice_of_is_a_mistake(key: str, value: str, what: str) -> None:
+    result = CliRunner().invoke(main, ["search", "--h", "4096", "--what", what, "--limit", f"{key}={value}"])
     assert result.exit_code == 2
-    assert option in result.stderr
+    assert f"--limit {key}" in result.stderr
     assert "--what" in result.stderr
 
 
@@ -575,17 +575,17 @@ BAD: list[tuple[tuple[str, ...], tuple[str, ...]]] = [
     (("--params", "3"), ("--params",)),
     (("--h", "4096", "--infer", "--phase", "train"), ("--infer", "--phase infer")),
     (("--h", "4096", "--tokens", "4096", "-b", "1"), ("--tokens", "-b")),
-    (("--h", "4096", "--aspect", "9:5"), ("--aspect", "9:5")),
-    (("--h", "4096", "--aspect", "wide"), ("--aspect", "wide")),
-    (("--h", "4096", "--head-dim", "64,x"), ("--head-dim", "64,x")),
+    (("--h", "4096", "--limit", "aspect=9:5"), ("--limit aspect", "9:5")),
+    (("--h", "4096", "--limit", "aspect=wide"), ("--limit aspect", "wide")),
+    (("--h", "4096", "--limit", "head-dim=64,x"), ("--limit head-dim", "64,x")),
     (("--h", "4096", "--strategy", "racing"), ("--strategy", "--measure")),
     (("--h", "4096", "--measure", "--strategy", "luck"), ("--strategy", "luck")),
-    (("--h", "4096", "--measure", "--regret", "0"), ("--regret",)),
-    (("--h", "4096", "--keep", "depth"), ("--keep", "depth", "kv-ratio")),
-    (("--h", "4096", "--tp-ready", "0"), ("--tp-ready", "0")),
-    (("--h", "2560", "--what", "heads", "--keep", "head-dim"), ("--keep head-dim",)),
+    (("--h", "4096", "--measure", "--limit", "regret=0"), ("--limit regret",)),
+    (("--h", "4096", "--limit", "keep=depth"), ("--limit keep", "depth", "kv-ratio")),
+    (("--h", "4096", "--limit", "tp-ready=0"), ("--limit tp-ready", "0")),
+    (("--h", "2560", "--what", "heads", "--limit", "keep=head-dim"), ("--limit keep=head-dim",)),
     # What a search would take no notice of.
-    (("--h", "4096", "--predict", "--regret", "2%"), ("--regret", "--measure")),
+    (("--h", "4096", "--predict", "--limit", "regret=2%"), ("--limit", "regret", "--measure")),
     (("--h", "4096", "--predict", "--time-limit", "5"), ("--time-limit", "--measure")),
     (("--h", "4096", "--heads", "16"), ("--heads", "16", "--what")),
     (("--h", "4096", "--layers", "16"), ("--layers", "16", "--what")),

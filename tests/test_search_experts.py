@@ -131,8 +131,8 @@ def test_experts_are_measured_on_this_cpu(tmp_path: Path) -> None:
         "--step",
         "64",
         "--measure",
-        "--regret",
-        "50%",
+        "--limit",
+        "regret=50%",
         "--time-limit",
         "20",
         "--store",
@@ -200,12 +200,12 @@ def test_windows_and_key_value_groups_vary_where_that_is_asked() -> None:
 @pytest.mark.parametrize(
     ("name", "limits", "named"),
     [
-        ("llama-3.1-8b", {"vary": ("window",)}, "--vary"),
-        ("mistral-7b", {"vary": ("mla-heads",)}, "--vary"),
-        ("deepseek-v3", {"vary": ("kv-ratio",)}, "--vary"),
-        ("deepseek-v3", {"head_dims": (128,)}, "--head-dim"),
+        ("llama-3.1-8b", {"vary": ("window",)}, "--limit vary"),
+        ("mistral-7b", {"vary": ("mla-heads",)}, "--limit vary"),
+        ("deepseek-v3", {"vary": ("kv-ratio",)}, "--limit vary"),
+        ("deepseek-v3", {"head_dims": (128,)}, "--limit head-dim"),
         ("gemma-2-9b", {"vary": ("depth",)}, "depth"),
-        ("falcon-7b", {"vary": ("mla-ranks",)}, "--vary"),
+        ("falcon-7b", {"vary": ("mla-ranks",)}, "--limit vary"),
     ],
 )
 def test_what_a_model_has_not_is_not_searched(name: str, limits: dict[str, Any], named: str) -> None:

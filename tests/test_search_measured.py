@@ -44,8 +44,8 @@ TINY = [
     "--step",
     "4",
     "--measure",
-    "--regret",
-    "20%",
+    "--limit",
+    "regret=20%",
 ]
 
 CONFIGS = Path(__file__).parent / "data" / "configs"
@@ -153,7 +153,7 @@ def test_microbatches_are_timed_by_a_shards_layers_and_head_and_say_so(tmp_path:
         "2",
         "--sequence-parallel",
     )
-    limits = ("--measure", "--regret", "20%", "--time-limit", "5", "--store", str(tmp_path / "store.db"))
+    limits = ("--measure", "--limit", "regret=20%", "--time-limit", "5", "--store", str(tmp_path / "store.db"))
     result = run("--what", "microbatch", *sizes, *limits, "--format", "json")
     found = json.loads(result.stdout)
     assert "layers and the head are timed, embedding and optimizer are not" in found["notes"]

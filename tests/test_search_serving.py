@@ -106,7 +106,7 @@ def test_a_training_budget_leaves_out_what_takes_longer() -> None:
     bound = search(LLAMA, what="model", training_budget=0.99)
     assert {one.speedup >= 1 / 0.99 for one in bound.ranked[1:]} == {True}
     assert len(bound.ranked) < len(free.ranked)
-    assert bound.excluded["--training-budget 99%"] == len(free.ranked) - len(bound.ranked)
+    assert bound.excluded["--limit training-budget=99%"] == len(free.ranked) - len(bound.ranked)
 
 
 @pytest.mark.slow
@@ -117,8 +117,8 @@ def test_text_json_and_picture_have_the_front(tmp_path: Path) -> None:
         "heads",
         "--serving",
         "microbatch=64,context=8k,tp=8,kv-dtype=fp8",
-        "--training-budget",
-        "120%",
+        "--limit",
+        "training-budget=120%",
     )
     document = json.loads(run(*words, "--format", "json").stdout)
     assert document["serving"]["context"] == 8192
@@ -142,8 +142,8 @@ def test_text_json_and_picture_have_the_front(tmp_path: Path) -> None:
         ((LLAMA, "--serving", "64"), "KEY=VALUE"),
         ((LLAMA, "--serving", "context=8k,widht=3"), "widht"),
         ((LLAMA, "--serving", "context=8k,phase=train"), "phase"),
-        ((LLAMA, "--training-budget", "0"), "--training-budget"),
-        ((LLAMA, "--training-budget", "much"), "--training-budget"),
+        ((LLAMA, "--limit", "training-budget=0"), "--limit training-budget"),
+        ((LLAMA, "--limit", "training-budget=much"), "--limit training-budget"),
         ((LLAMA, "--serving", "context=8k", "--device", "h100-sxm", "--device", "b200"), "--device"),
         ((LLAMA, "--what", "heads", "--serving", "context=8k,tp=3"), "--serving t = 3"),
     ],

@@ -32,12 +32,15 @@ _UNITS = {
     "gb": 1e9,
     "tb": 1e12,
 }
-#: Units of a share, which is a hundredth of its percentage.
-_SHARES = {"": 1, "%": 1}
+#: Units of a share.
+_SHARES = {"": 1, "%": 0.01}
 _SIZE = re.compile(r"([0-9]+(?:\.[0-9]*)?) ?([a-z]*|%)", re.IGNORECASE)
 
-#: What [tool.sizer.budgets] may hold.
-BUDGET_KEYS = ("max-step-regression", "max-memory")
+#: What [tool.sizer.budgets] may hold -> units of its value, and what is expected of it.
+_BUDGETS: dict[str, tuple[Mapping[str, float], str]] = {
+    "max-step-regression": (_SHARES, "a percentage, such as 1%"),
+    "max-memory": (_UNITS | _SHARES | {"": 1}, "bytes, such as 72GiB, or a share of the device's, such as 90%"),
+}
 
 
 @frozen
@@ -79,32 +82,27 @@ class DiffBudgets:
             yield Violation(path, one.device, "max-memory", text)
 
 
-def budgets_of(
-    table: Mapping[str, Any], *, max_step_regression: str | None = None, max_memory: str | None = None, where: str = ""
-) -> DiffBudgets:
-    """The options' texts over those of a [tool.sizer.budgets] ``table`` of the file ``where``."""
-    for key in table:
-        if key not in BUDGET_KEYS:
-            expected = f"expected {' or '.join(BUDGET_KEYS)}"
-            raise InputError(expected, where=where, key=f"tool.sizer.budgets.{key}", value=table[key])
-
-    def limit(key: str, option: str | None, units: Mapping[str, float], expected: str) -> tuple[float | None, str]:
-        """The number that was given, times its unit, and that unit."""
-        given = table.get(key) if option is None else option
-        if given is None:
-            return None, ""
-        found = _SIZE.fullmatch(str(given).strip())
-        if found is None or found[2].lower() not in units or isinstance(given, bool):
-            named = {"where": where, "key": f"tool.sizer.budgets.{key}"} if option is None else {"key": f"--{key}"}
-            raise InputError(f"expected {expected}", value=given, **named)
-        unit = found[2].lower()
-        number = float(found[1])
-        return number / 100 if unit == "%" else number * units[unit], unit
-
-    slower, _ = limit("max-step-regression", max_step_regression, _SHARES, "a percentage, such as 1%")
-    expected = "bytes, such as 72GiB, or a share of the device's, such as 90%"
-    size, unit = limit("max-memory", max_memory, _UNITS | _SHARES | {"": 1}, expected)
-    return DiffBudgets(slower, max_memory_share=size) if unit == "%" else DiffBudgets(slower, max_memory_bytes=size)
+def budgets_of(table: Mapping[str, Any], options: Iterable[str] = (), where: str = "") -> DiffBudgets:
+    """The KEY=VALUE texts of ``--budget`` over a [tool.sizer.budgets] ``table`` of the file ``where``."""
+    given: dict[str, tuple[Any, dict[str, str]]] = {
+        key: (value, {"where": where, "key": f"tool.sizer.budgets.{key}"}) for key, value in table.items()
+    }
+    for option in options:
+        key, _, value = option.partition("=")
+        given[key] = value, {"key": f"--budget {key}"}
+    found: dict[str, tuple[float | None, str]] = {}
+    for key, (value, named) in given.items():
+        if key not in _BUDGETS:
+            raise InputError(f"expected {' or '.join(_BUDGETS)}", value=value, **named)
+        units, expected = _BUDGETS[key]
+        size = _SIZE.fullmatch(str(value).strip())
+        if size is None or size[2].lower() not in units or isinstance(value, bool):
+            raise InputError(f"expected {expected}", value=value, **named)
+        unit = size[2].lower()
+        found[key] = float(size[1]) * units[unit], unit
+    slower, _ = found.get("max-step-regression", (None, ""))
+    most, unit = found.get("max-memory", (None, ""))
+    return DiffBudgets(slower, max_memory_share=most) if unit == "%" else DiffBudgets(slower, max_memory_bytes=most)
 
 
 #: Tokens that energy and cost are given for where nobody says how many: of the order that small models train on.

@@ -51,8 +51,14 @@ if TYPE_CHECKING:
     help="Give kWh (and cost) of this many tokens. [default: 1e12; serving: 1e6]",
 )
 @price_option
-@option("--max-step-regression", metavar="PERCENT", help="Exit 1 where a token takes longer by more: 1%.")
-@option("--max-memory", metavar="BYTES", help="Exit 1 where a device needs more: 72GiB, or 90% of what it has.")
+@option(
+    "--budget",
+    "limits",
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="Exit 1 where a token takes longer by more (max-step-regression=1%) or a device needs more "
+    "(max-memory=72GiB, or 90% of what it has).",
+)
 @workload_options
 @rules_options
 @output_options("diff")
@@ -98,7 +104,7 @@ def _compared(asked: Asked, pair: Pair, amount: float, notes: list[str]) -> Diff
     if sides is None:
         return None
     table, where = _budget_table(_of(pair))
-    budgets = budgets_of(table, where=where, **asked.named("max_step_regression", "max_memory"))
+    budgets = budgets_of(table, asked.limits, where)
     old, new = (replace(side.subject, where=pair.path) if side is not None else None for side in sides)
     one = next(side for side in sides if side)  # either's device and rules: the project's are one
     targets = [one.device, *(load_device(name) for name in devices[1:])]

@@ -171,8 +171,11 @@ def plan(asked: Asked) -> None:
 @click.argument("config", required=False)
 @device_option
 @stack_option
-@option("--step-time", type=float, metavar="SECONDS", help="Seconds of one optimizer step.")
-@option("--log", metavar="FILE", help="Read step times from a log (- for standard input) and use their median.")
+@option(
+    "--step-time",
+    metavar="SECONDS|LOG",
+    help="Seconds of one optimizer step, or a log of step times (- for standard input), whose median is used.",
+)
 @option("--params", type=QUANTITY, metavar="N", help="Parameters, where there is no CONFIG: 6ND alone.")
 @option("--explain", is_flag=True, help="Predicted parts of the step in its layout, and causes of the difference.")
 @workload_options
@@ -197,8 +200,8 @@ def mfu(asked: Asked) -> None:
     # How a file stores its weights or splits its run does not bind what was measured.
     run = {"dtype": "bf16", "checkpointing": "none", **asked.workload}
     dtype, checkpointing = run["dtype"], run["checkpointing"]
-    times = _times(asked.step_time, asked.log)
-    seconds = times.median_s if times else check_step_time(asked.step_time or 0.0)
+    times = _times(asked.step_time)
+    seconds = check_step_time(times) if isinstance(times, float) else times.median_s
     target = load_device(asked.device)
     explanation = None
     if asked.config is not None:
@@ -217,10 +220,11 @@ def mfu(asked: Asked) -> None:
         found = (parameters_count(asked.params, s, global_batch, checkpointing),)
     else:
         raise InputError("expected a configuration" + ("" if asked.explain else " or --params"), key="CONFIG")
+    log = None if isinstance(times, float) else times
     rows = tuple(utilization(count, seconds, gpus, target, dtype) for count in found)
     # The causal count leaves nothing in that a kernel may skip; Megatron's equation is of a GPT, and so left out.
     check_possible(rows[1:2] or rows, seconds, gpus, target, dtype)
-    answer = MfuAnswer(seconds, gpus, global_batch, s, target, dtype, checkpointing, rows, times, explanation)
+    answer = MfuAnswer(seconds, gpus, global_batch, s, target, dtype, checkpointing, rows, log, explanation)
     write_answer("mfu", answer, asked.format_, asked.output)
 
 
@@ -247,17 +251,20 @@ def _subject(asked: Asked, run: dict[str, Any]) -> Subject:
     return subject
 
 
-def _times(step_time: float | None, log: str | None) -> StepTimes | None:
+def _times(said: str | None) -> float | StepTimes:
+    """Seconds as they were given, or those that a log holds."""
     from shapes.files import read_bounded
     from sizer.answers.mfu import MAX_LOG_BYTES, read_step_times
 
-    if (step_time is None) == (log is None):
-        raise InputError("expected either --step-time or --log", key="--step-time", value=step_time)
-    if log is None:
-        return None
-    if log == "-":
+    if said is None:
+        raise InputError("expected seconds, or a log of step times", key="--step-time")
+    try:
+        return float(said)
+    except ValueError:
+        pass
+    if said == "-":
         return read_step_times(read_standard_input(), "<stdin>")
-    data = read_bounded(log, MAX_LOG_BYTES)
+    data = read_bounded(said, MAX_LOG_BYTES)
     if len(data) > MAX_LOG_BYTES:
-        raise InputError(f"expected a log of at most {MAX_LOG_BYTES // 2**20} MiB", where=log)
-    return read_step_times(data.decode("utf-8", "replace"), log)
+        raise InputError(f"expected a log of at most {MAX_LOG_BYTES // 2**20} MiB", where=said)
+    return read_step_times(data.decode("utf-8", "replace"), said)

@@ -61,6 +61,20 @@ REMOVED = {
     "--misaligned": "--step 1",
     "--exit-zero": "--fail-on never",
     "--extend-ignore": "--ignore",
+    "--extend-select": "--select +CODES",
+    "--gemm-only": "--what swiglu-gemm",
+    "--log": "--step-time FILE",
+    "--max-step-regression": "--budget max-step-regression=PERCENT",
+    "--max-memory": "--budget max-memory=BYTES",
+    "--aspect": "--limit aspect=VALUE",
+    "--head-dim": "--limit head-dim=VALUE",
+    "--seq-lens": "--limit seq-lens=VALUE",
+    "--tp-ready": "--limit tp-ready=VALUE",
+    "--keep": "--limit keep=VALUE",
+    "--vary": "--limit vary=VALUE",
+    "--training-budget": "--limit training-budget=VALUE",
+    "--regret": "--limit regret=VALUE",
+    "--confidence": "--limit confidence=VALUE",
 }
 
 
@@ -154,10 +168,12 @@ class Asked(SimpleNamespace):
         return Source(config, settings, self.training) if settings or self.training else config
 
     def suppression(self) -> dict[str, Any]:
-        """Rules' codes as people type them, several an option with commas between."""
+        """Rules' codes as people type them, several an option with commas between; after a + those selected too."""
+        added = tuple(value[1:] for value in self.select if value.startswith("+"))
+        only = tuple(value for value in self.select if not value.startswith("+"))
         return {
-            name: tuple(code.strip() for value in getattr(self, name) for code in value.split(",") if code.strip())
-            for name in ("select", "extend_select", "ignore")
+            name: tuple(code.strip() for value in values for code in value.split(",") if code.strip())
+            for name, values in (("select", only), ("extend_select", added), ("ignore", self.ignore))
         }
 
 
@@ -254,15 +270,7 @@ rules_options = several(
         multiple=True,
         metavar="CODES",
         group="Rules",
-        help="Only these rules (codes, prefixes or slugs; commas).",
-    ),
-    option(
-        "--extend-select",
-        multiple=True,
-        metavar="CODES",
-        group="Rules",
-        rare=True,
-        help="These rules too, with those selected.",
+        help="Only these rules (codes, prefixes or slugs; commas); +CODES: these too.",
     ),
     option("--ignore", multiple=True, metavar="CODES", group="Rules", help="Not these rules."),
     option(

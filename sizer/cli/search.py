@@ -28,6 +28,75 @@ from sizer.cli.options import (
 )
 from sizer.ending import resumable
 
+
+def _share(text: str, option: str) -> float:
+    try:
+        return float(text[:-1]) / 100 if text.endswith("%") else float(text)
+    except ValueError:
+        raise InputError("expected a percentage (1%) or a share (0.01)", key=option, value=text) from None
+
+
+def _confidence(text: str, option: str) -> float:
+    found = _share(text, option)
+    if not LEAST_SURE <= found <= MOST_SURE:
+        raise InputError(f"expected a share from {LEAST_SURE} to {MOST_SURE}", key=option, value=text)
+    return found
+
+
+def _bounds(text: str | None, option: str, number: Callable[[str], Any]) -> tuple[Any, Any]:
+    if text is None:
+        return None, None
+    low, colon, high = text.partition(":")
+    try:
+        if not colon:
+            raise ValueError
+        return (number(low) if low else None, number(high) if high else None)
+    except ValueError:
+        raise InputError("expected LOW:HIGH, two numbers", key=option, value=text) from None
+
+
+def _aspect(text: str, option: str) -> tuple[float, float]:
+    low, high = _bounds(text, option, float)
+    return low or 1e-9, high or 1e9
+
+
+def _names(text: str, _option: str) -> tuple[str, ...]:
+    return tuple(name.strip() for name in text.split(","))
+
+
+def _list(text: str, option: str) -> tuple[int, ...]:
+    try:
+        return tuple(int(part) for part in text.split(","))
+    except ValueError:
+        raise InputError("expected integers between commas", key=option, value=text) from None
+
+
+def _whole(text: str, option: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        raise InputError("expected an integer", key=option, value=text) from None
+
+
+#: How sure a measured search can be asked to be.
+LEAST_SURE, MOST_SURE = 0.5, 0.999
+#: The search of one product alone, that of the ML Engineering book.
+ONE_PRODUCT = "swiglu-gemm"
+#: A key of ``--limit`` -> the library's keyword, and what reads its value: bounds of h/L, head dimensions and sequence
+#: lengths allowed, shards that candidates also split over, what no candidate changes, what may change too, the longest
+#: step over the baseline's; how far from the best is good enough when measuring, and how sure to be.
+_READ: dict[str, tuple[str, Callable[[str, str], Any]]] = {
+    "aspect": ("aspect", _aspect),
+    "head-dim": ("head_dims", _list),
+    "seq-lens": ("seq_lens", _list),
+    "tp-ready": ("tp_ready", _whole),
+    "keep": ("keep", _names),
+    "vary": ("vary", _names),
+    "training-budget": ("training_budget", _share),
+    "regret": ("regret", _share),
+    "confidence": ("confidence", _confidence),
+}
+
 _model, _limit = partial(option, group="Model"), partial(option, group="Limits")
 _measuring = partial(option, group="Measuring", rare=True)
 #: The baseline's dimensions where there is no configuration, or in place of its own.
@@ -39,32 +108,17 @@ _DIMENSIONS = several(
     _model("--layers", type=int, help="Layers. [default: 32]"),
     _model("--vocab", type=int, rare=True, help="Vocabulary. [default: 50304]"),
     _model("--params", type=QUANTITY, help="Parameter budget of a model search."),
-    _model("--gemm-only", is_flag=True, rare=True, help="With swiglu: the single product of the ML Engineering book."),
 )
 _LIMITS = several(
     _limit("--tolerance", default="1%", show_default=True, help="Largest change of parameters (1% or 0.01)."),
     _limit("--range", "range_", metavar="LOW:HIGH", help="Values of the searched dimension."),
     _limit("--step", type=int, help="Every so many values (1: misaligned ones too). [default: every aligned one]"),
     _limit(
-        "--aspect", metavar="LOW:HIGH", rare=True, help="Bounds of h/L. [default: the baseline's, times or over 1.5]"
-    ),
-    _limit("--head-dim", "head_dims", metavar="LIST", rare=True, help="Head dimensions allowed: 64,128."),
-    _limit("--seq-lens", metavar="LIST", rare=True, help="With microbatch: sequence lengths allowed: 2048,4096."),
-    _limit(
-        "--tp-ready",
-        type=int,
-        rare=True,
-        help="Candidates also split over so many shards (8: a node). [default: --tp's]",
-    ),
-    _limit("--keep", metavar="LIST", rare=True, help="What no candidate changes: head-dim,kv-ratio,layers."),
-    _limit(
-        "--vary",
-        metavar="LIST",
-        rare=True,
-        help="With model, what may change too: kv-ratio,mla-ranks,mla-heads,window.",
-    ),
-    _limit(
-        "--training-budget", metavar="SHARE", rare=True, help="Longest step, over the baseline's (100%: no longer)."
+        "--limit",
+        "limits",
+        multiple=True,
+        metavar="KEY=VALUE",
+        help=f"A further limit, of {', '.join(_READ)}; several allowed.",
     ),
 )
 
@@ -73,7 +127,8 @@ _LIMITS = several(
 @click.argument("config", required=False)
 @option(
     "--what",
-    help="What varies: swiglu, experts, heads … (an unknown name lists them). [default: swiglu; model with --params]",
+    help="What varies: swiglu (swiglu-gemm: one product alone), experts, heads … (a wrong name lists them). "
+    "[default: swiglu; model with --params]",
 )
 @option("--device", multiple=True, metavar="NAME", help="Target; several: good on all. [default: h100-sxm]")
 @stack_option
@@ -97,8 +152,6 @@ _LIMITS = several(
 @measuring_options
 @ray_options
 @_measuring("--strategy", help="How candidates are tried (an unknown name lists them). [default: racing]")
-@_measuring("--regret", help="How far from the best is good enough. [default: 1%]")
-@_measuring("--confidence", type=click.FloatRange(0.5, 0.999), help="How sure to be. [default: 0.95]")
 @config_options
 @output_options("search")
 def command(asked: Asked) -> None:
@@ -111,7 +164,7 @@ def command(asked: Asked) -> None:
     from sizer.searching.result import of_file
     from sizer.subject import read_model
 
-    limits, measure = _limits(asked), _measure(asked)
+    said, measure = _said(asked.limits), _measure(asked)
     reading = None
     if asked.config is not None:
         reading = read_model(asked.source(asked.config), config_format=asked.config_format)
@@ -121,14 +174,15 @@ def command(asked: Asked) -> None:
         result = search(
             reading,
             device=asked.device or None,
-            limits=limits,
+            limits=_limits(asked, said),
             measure=measure,
             progress=progress,
             serving=_fields(asked.serving, "--serving"),
-            training_budget=_share(asked.training_budget, "--training-budget"),
-            regret=_share(asked.regret, "--regret"),
-            **asked.named("what", "objective", "top", "stack", "strategy", "confidence", "time_limit_s", "store"),
-            **asked.named("h", "params", "d_ff", "heads", "kv_heads", "layers", "vocab", "gemm_only"),
+            what="swiglu" if asked.what == ONE_PRODUCT else asked.what,
+            gemm_only=asked.what == ONE_PRODUCT,
+            **{name: said.get(name) for name in ("training_budget", "regret", "confidence")},
+            **asked.named("objective", "top", "stack", "strategy", "time_limit_s", "store"),
+            **asked.named("h", "params", "d_ff", "heads", "kv_heads", "layers", "vocab"),
             **asked.workload,
         )
     if asked.emit:
@@ -137,23 +191,24 @@ def command(asked: Asked) -> None:
         write_answer("search", result, asked.format_, asked.output)
 
 
-def _limits(asked: Asked) -> Any:
+def _limits(asked: Asked, said: dict[str, Any]) -> Any:
     from sizer.searching.space import Limits
 
     low, high = _bounds(asked.range_, "--range", int)
-    ends = _bounds(asked.aspect, "--aspect", float)
-    return Limits(
-        _share(asked.tolerance, "--tolerance") or 0.0,
-        low,
-        high,
-        asked.step,
-        aspect=(ends[0] or 1e-9, ends[1] or 1e9) if asked.aspect is not None else None,
-        head_dims=_list(asked.head_dims, "--head-dim"),
-        seq_lens=_list(asked.seq_lens, "--seq-lens"),
-        tp_ready=asked.tp_ready,
-        keep=_names(asked.keep),
-        vary=_names(asked.vary),
-    )
+    further = {name: said.get(name) for name in ("aspect", "head_dims", "seq_lens", "tp_ready", "keep", "vary")}
+    return Limits(_share(asked.tolerance, "--tolerance"), low, high, asked.step, **further)
+
+
+def _said(texts: tuple[str, ...]) -> dict[str, Any]:
+    """The limits of ``--limit``, as the library's keywords."""
+    found = {}
+    for text in texts:
+        key, equals, value = text.partition("=")
+        if not equals or key not in _READ:
+            raise InputError(f"expected KEY=VALUE, KEY one of {', '.join(_READ)}", key="--limit", value=text)
+        name, read = _READ[key]
+        found[name] = read(value, f"--limit {key}")
+    return found
 
 
 def _measure(asked: Asked) -> Any:
@@ -187,27 +242,6 @@ def _progress(label: str, may_stop: Callable[[], None]) -> Iterator[Callable[[in
         yield told
 
 
-def _share(text: str | None, option: str) -> float | None:
-    if text is None:
-        return None
-    try:
-        return float(text[:-1]) / 100 if text.endswith("%") else float(text)
-    except ValueError:
-        raise InputError("expected a percentage (1%) or a share (0.01)", key=option, value=text) from None
-
-
-def _bounds(text: str | None, option: str, number: Callable[[str], Any]) -> tuple[Any, Any]:
-    if text is None:
-        return None, None
-    low, colon, high = text.partition(":")
-    try:
-        if not colon:
-            raise ValueError
-        return (number(low) if low else None, number(high) if high else None)
-    except ValueError:
-        raise InputError("expected LOW:HIGH, two numbers", key=option, value=text) from None
-
-
 def _fields(text: str | None, option: str) -> dict[str, Any] | None:
     """KEY=VALUE between commas: fields of a workload, numbers as the other options take them."""
     if text is None:
@@ -224,14 +258,3 @@ def _fields(text: str | None, option: str) -> dict[str, Any] | None:
         except click.UsageError:
             raise InputError("expected a number (such as 64 or 8k)", key=option, value=part) from None
     return found
-
-
-def _names(text: str | None) -> tuple[str, ...] | None:
-    return tuple(name.strip() for name in text.split(",")) if text is not None else None
-
-
-def _list(text: str | None, option: str) -> tuple[int, ...] | None:
-    try:
-        return tuple(int(part) for part in text.split(",")) if text is not None else None
-    except ValueError:
-        raise InputError("expected integers between commas", key=option, value=text) from None

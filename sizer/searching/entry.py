@@ -169,7 +169,8 @@ def _source(
     if measure is False:
         unused = next((name for name in measuring if name != "strategy"), None)
         if unused is not None:
-            option = "--" + unused.removesuffix("_s").replace("_", "-")
+            limits = "limit " * (unused in ("regret", "confidence"))
+            option = f"--{limits}{unused.removesuffix('_s').replace('_', '-')}"
             raise InputError("is of measuring: expected --measure with it", key=option, value=measuring[unused])
         return Predicted(
             tuple(load_device(one or DEFAULT_DEVICE) for one in named), measuring.get("strategy", "exhaustive")

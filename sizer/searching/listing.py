@@ -91,7 +91,7 @@ def listing(
 def ready(best: Sequence[Ranked], t: int) -> Iterator[str]:
     """What to type for candidates that split over a node, where the first does not."""
     if best and 0 < best[0].shards < MOST_SHARDS and t < MOST_SHARDS:
-        yield f"the first splits over --tp {best[0].shards} at most; --tp-ready {MOST_SHARDS} asks for more"
+        yield f"the first splits over --tp {best[0].shards} at most; --limit tp-ready={MOST_SHARDS} asks for more"
 
 
 def worth_it(breaking: Sequence[Ranked], passing: Sequence[Ranked]) -> list[Ranked]:

@@ -133,7 +133,7 @@ class Measured:
         if self.strategy not in STRATEGIES:
             raise InputError(f"expected one of {', '.join(STRATEGIES)}", key="--strategy", value=self.strategy)
         if not 0 < self.regret < 1:
-            raise InputError("expected more than 0 and less than 100%", key="--regret", value=self.regret)
+            raise InputError("expected more than 0 and less than 100%", key="--limit regret", value=self.regret)
 
     @property
     def devices(self) -> tuple[Device, ...]:

@@ -25,13 +25,13 @@ if TYPE_CHECKING:
 #: Longest range that is searched: a typing error must not fill the memory.
 MOST_VALUES = 1_000_000
 
-#: What ``--keep`` holds as it is -> whether candidates (arrays) do, of the named dimensions of a model and theirs.
+#: What ``keep`` holds as it is -> whether candidates (arrays) do, of the named dimensions of a model and theirs.
 KEEPABLE: Mapping[str, Callable[[Mapping[str, int], Mapping[str, Any]], Any]] = {
     "head-dim": lambda own, new: own.get("head_dim") == new.get("head_dim"),
     "kv-ratio": lambda own, new: "heads" not in own or new["heads"] * own["kv_heads"] == own["heads"] * new["kv_heads"],
     "layers": lambda own, new: own["layers"] == new["layers"],
 }
-#: What ``--vary`` lets change besides, which is otherwise as in the baseline -> the dimensions it is of.
+#: What ``vary`` lets change besides, which is otherwise as in the baseline -> the dimensions it is of.
 VARIABLE: Mapping[str, tuple[str, ...]] = {
     "kv-ratio": ("kv_heads",),
     "mla-ranks": ("q_lora_rank", "kv_lora_rank"),
@@ -161,21 +161,21 @@ class Limits:
         if self.aspect is not None and not 0 < self.aspect[0] <= self.aspect[1]:
             raise InputError(
                 "expected LOW:HIGH, positive, LOW at most HIGH",
-                key="--aspect",
+                key="--limit aspect",
                 value=f"{self.aspect[0]:g}:{self.aspect[1]:g}",
             )
         for dim in self.head_dims or ():
-            positive_int(dim, "--head-dim")
+            positive_int(dim, "--limit head-dim")
         for length in self.seq_lens or ():
-            positive_int(length, "--seq-lens")
+            positive_int(length, "--limit seq-lens")
         if self.tp_ready is not None:
-            positive_int(self.tp_ready, "--tp-ready", maximum=MOST_RANKS)
+            positive_int(self.tp_ready, "--limit tp-ready", maximum=MOST_RANKS)
         for name in self.keep or ():
             if name not in KEEPABLE:
-                raise InputError(f"expected some of {', '.join(KEEPABLE)}", key="--keep", value=name)
+                raise InputError(f"expected some of {', '.join(KEEPABLE)}", key="--limit keep", value=name)
         for name in self.vary or ():
             if name not in VARIABLE or name in (self.keep or ()):
-                raise InputError(f"expected some of {', '.join(VARIABLE)}, not kept", key="--vary", value=name)
+                raise InputError(f"expected some of {', '.join(VARIABLE)}, not kept", key="--limit vary", value=name)
 
     def shards(self, t: int) -> int:
         """Tensor-parallel shards that candidates split over, of a workload that runs on ``t``."""

@@ -32,7 +32,7 @@ class Budgets:
         if self.training is not None and not 0 < self.training < 100:
             raise InputError(
                 "expected a share of the baseline's step (100%: no longer)",
-                key="--training-budget",
+                key="--limit training-budget",
                 value=self.training,
             )
         if self.serving is not None and not self.serving.decode:
@@ -95,7 +95,7 @@ def beside(
     if budgets.training is not None:
         most = budgets.training * ranked[0].timing.seconds
         found = [ranked[0], *(one for one in ranked[1:] if one.timing.seconds <= most)]
-        excluded[f"--training-budget {budgets.training:.0%}"] = len(ranked) - len(found)
+        excluded[f"--limit training-budget={budgets.training:.0%}"] = len(ranked) - len(found)
     if budgets.serving is not None:
         priced = _served(space, found, budgets.serving, Pricer(device))
         excluded[f"the split that serves (tp {budgets.serving.t}, ep {budgets.serving.e})"] = len(found) - len(priced)

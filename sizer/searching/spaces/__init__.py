@@ -32,12 +32,12 @@ SPACES: Mapping[str, SpaceMaker] = {
 #: Limits that not every space takes -> the command line's option.
 OPTIONS = {
     "misaligned": "--misaligned",
-    "aspect": "--aspect",
-    "head_dims": "--head-dim",
-    "seq_lens": "--seq-lens",
-    "tp_ready": "--tp-ready",
-    "keep": "--keep",
-    "vary": "--vary",
+    "aspect": "--limit aspect",
+    "head_dims": "--limit head-dim",
+    "seq_lens": "--limit seq-lens",
+    "tp_ready": "--limit tp-ready",
+    "keep": "--limit keep",
+    "vary": "--limit vary",
 }
 
 
@@ -61,7 +61,9 @@ def _keeping(space: Space, names: Sequence[str]) -> Space:
     own, excluded = dimensions(space.model), Counter[str]()
     sizes = {**own, **space.candidates.columns}
     every = np.ones(len(space.candidates), dtype=bool)
-    kept = space.candidates.where({f"--keep {name}": every & KEEPABLE[name](own, sizes) for name in names}, excluded)
+    kept = space.candidates.where(
+        {f"--limit keep={name}": every & KEEPABLE[name](own, sizes) for name in names}, excluded
+    )
     if not len(kept):
         raise nothing_left(space.what, excluded)
     return replace(space, candidates=kept, excluded={**space.excluded, **excluded})

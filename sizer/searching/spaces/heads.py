@@ -36,7 +36,7 @@ def space(baseline: Baseline, device: Device, limits: Limits) -> Space:
         if not SMALLEST_HEAD <= dim <= LARGEST_HEAD:
             excluded[f"head_dim within {SMALLEST_HEAD}..{LARGEST_HEAD}"] += 1
         elif limits.head_dims is not None and dim not in limits.head_dims:
-            excluded["--head-dim"] += 1
+            excluded["--limit head-dim"] += 1
         elif not low <= heads <= high:
             excluded["--range"] += 1
         elif heads % group or not whole_heads(heads, heads // group, shards):

@@ -115,7 +115,7 @@ def _layers_and_widths(
         if not proportional / factor <= width <= proportional * factor:
             excluded[f"d_ff within a factor {factor} of the baseline's share of h"] += 1
         elif not aspect[0] <= value / layers <= aspect[1]:
-            excluded[f"h/L within {aspect[0]:.0f}..{aspect[1]:.0f} (--aspect)"] += 1
+            excluded[f"h/L within {aspect[0]:.0f}..{aspect[1]:.0f} (--limit aspect)"] += 1
         elif abs(count.of(layers, width) / target - 1) > tolerance:
             excluded[f"--tolerance {tolerance:.2%}"] += 1
         else:

@@ -71,8 +71,10 @@ def space(baseline: Baseline, device: Device, limits: Limits, *, bounds: Bounds 
         ]
     )
     if isinstance(model.attention, AttentionShape):
-        widths.append(f"head_dim in {', '.join(map(str, _head_dims(model.attention, limits, bounds)))} (--head-dim)")
-    bounded = ", ".join((f"h/L from {low:.0f} to {high:.0f} (--aspect)", *widths))
+        widths.append(
+            f"head_dim in {', '.join(map(str, _head_dims(model.attention, limits, bounds)))} (--limit head-dim)"
+        )
+    bounded = ", ".join((f"h/L from {low:.0f} to {high:.0f} (--limit aspect)", *widths))
     note = f"{bounded}: quality inside these bounds is yours to judge"
     return Space(NAME, model, workload, candidates, own, excluded=excluded, notes=(note,))
 
@@ -84,13 +86,13 @@ def _refuse(model: ModelShape, limits: Limits) -> None:
     if not plain or len(model.stacks) > 1 or len(mixtures_held) > 1:
         raise InputError("expected a decoder, its experts alike in all layers", key="--what", value=NAME)
     if limits.head_dims is not None and not isinstance(model.attention, AttentionShape):
-        raise InputError("expected attention of one head dimension with it", key="--head-dim")
+        raise InputError("expected attention of one head dimension with it", key="--limit head-dim")
     sizes, latent = dimensions(model), isinstance(model.attention, MlaShape)
     for name in limits.vary or ():
         if not set(VARIABLE[name]) <= sizes.keys() or (
             name in ("mla-heads", "kv-ratio") and latent != (name[0] == "m")
         ):
-            raise InputError("expected a model that has such a dimension", key="--vary", value=name)
+            raise InputError("expected a model that has such a dimension", key="--limit vary", value=name)
 
 
 def _head_dims(attention: AttentionShape, limits: Limits, bounds: Bounds) -> tuple[int, ...]:
@@ -139,7 +141,7 @@ def _dense(
     return tried.where(
         {
             f"layers divisible by pp {workload.p}": layers % workload.p == 0,
-            f"h/L within {low:.0f}..{high:.0f} (--aspect)": (low <= shape) & (shape <= high),
+            f"h/L within {low:.0f}..{high:.0f} (--limit aspect)": (low <= shape) & (shape <= high),
             f"--tolerance {limits.tolerance:.2%}": abs(parameters / target - 1) <= limits.tolerance,
         },
         excluded,
