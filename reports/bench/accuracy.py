@@ -22,6 +22,7 @@ from accuracy_plots import scatter, staircase
 from fit.gemm import fit_products
 from fit.run import _products as products_of
 from fit.run import read_published, user_errors
+from opening import with_answer
 from tabulate import tabulate
 
 from shapes.calibrate.data import Products, Record, held_out, products
@@ -422,7 +423,7 @@ def main() -> None:
     }
     for key, value in values.items():
         text = text.replace("{{" + key + "}}", value)
-    options.out.write_text(text, encoding="utf-8")
+    options.out.write_text(with_answer("accuracy", text), encoding="utf-8")
     say(f"wrote {options.out}")
 
 

@@ -14,6 +14,7 @@ from fit.attention import errors
 from fit.attention_arrays import attention_seconds
 from fit.attention_rows import FIGURES, TABLES_OF, Rows, by_authors, read_evidence, read_tables
 from fit.evidence import attention_of, read_rows
+from opening import with_answer
 from tabulate import tabulate
 
 from shapes.calibrate.data import held_out
@@ -135,7 +136,7 @@ def main() -> None:
         dims=by_head_dimension(),
         figures=figures(),
     )
-    REPORT.write_text(text, encoding="utf-8", newline="\n")
+    REPORT.write_text(with_answer("attention", text), encoding="utf-8", newline="\n")
 
 
 TEMPLATE = """# Attention by kernel

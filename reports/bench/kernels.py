@@ -17,6 +17,7 @@ from pathlib import Path
 import on_path  # noqa: F401  # reports/fit
 from fit.judging import Figure, judge
 from fit.physics import CellCounts, Counts, against_physics, around_cells
+from opening import with_answer
 from tabulate import tabulate
 
 from shapes.cost.constants import FITTED
@@ -107,7 +108,7 @@ def main() -> None:
         )
         return
     print("\n".join([sections(figures), "", *lines, "", physics_table(counts), "", cells_table(cells)]))  # noqa: T201  # the same
-    options.out.write_text(report(figures, lines, counts, cells), encoding="utf-8")
+    options.out.write_text(with_answer("kernels", report(figures, lines, counts, cells)), encoding="utf-8")
 
 
 if __name__ == "__main__":

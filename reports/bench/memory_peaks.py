@@ -14,6 +14,7 @@ from statistics import fmean
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tests"))
 
+from opening import with_answer  # noqa: E402
 from public_memory import peaks, sources  # noqa: E402 - beside the tests that use it too
 
 REPORT = ROOT / "reports" / "memory-peaks.md"
@@ -47,5 +48,5 @@ def report() -> str:
 
 
 if __name__ == "__main__":
-    REPORT.write_text(report(), encoding="utf-8")
+    REPORT.write_text(with_answer("memory-peaks", report()), encoding="utf-8")
     print(f"wrote {REPORT.relative_to(ROOT)}")  # noqa: T201 - a script's last word

@@ -22,6 +22,7 @@ sys.path.insert(0, str(ROOT / "tests"))
 import memory_oracle as oracle  # noqa: E402 - beside the tests that use it too
 import torch  # noqa: E402
 import transformers  # noqa: E402
+from opening import with_answer  # noqa: E402
 from test_memory_tracker import FURTHER, OPTIMIZERS, SMALL  # noqa: E402
 
 from shapes.memory import CHECKED, memory  # noqa: E402
@@ -253,7 +254,8 @@ def main() -> None:
     drawn = [draw(seed) for seed in range(DRAWS)]
     # adapter_table.py writes the section behind.
     _, heading, adapters = REPORT.read_text(encoding="utf-8").partition("\n## Adapters\n")
-    REPORT.write_text(report(found, drawn, time.perf_counter() - start) + heading + adapters, encoding="utf-8")
+    whole = report(found, drawn, time.perf_counter() - start) + heading + adapters
+    REPORT.write_text(with_answer("memory", whole), encoding="utf-8")
     print(f"wrote {REPORT.relative_to(ROOT)}: {len(found)} steps and {len(drawn)} draws")  # noqa: T201 - a script's last word
 
 

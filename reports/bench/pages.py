@@ -21,6 +21,7 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 
 from browser import browser, missing  # noqa: E402  # tests/browser.py
+from opening import with_answer  # noqa: E402
 
 from sizer.render import html as html_page  # noqa: E402
 
@@ -72,7 +73,9 @@ def main() -> int:
                 pictures += pictured(chromium, path, name)
     if write:
         shown = "\n".join(f"![{name}](plots/{name})\n" for name in pictures)
-        (ROOT / "reports" / "pages.md").write_text(HEAD + "\n".join(lines) + f"\n\n{shown}", encoding="utf-8")
+        (ROOT / "reports" / "pages.md").write_text(
+            with_answer("pages", HEAD + "\n".join(lines) + f"\n\n{shown}"), encoding="utf-8"
+        )
     return 0
 
 

@@ -31,6 +31,8 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from opening import with_answer
+
 ROOT = Path(__file__).resolve().parents[2]
 CONFIGS = ROOT / "tests" / "data" / "configs"
 REPORT = ROOT / "reports" / "peers-check.md"
@@ -384,7 +386,7 @@ def main() -> None:
     RAW.parent.mkdir(exist_ok=True)
     plain = {name: {tool: asdict(answer) for tool, answer in row.items()} for name, row in answers.items()}
     RAW.write_text(json.dumps(plain, indent=1) + "\n", encoding="utf-8")
-    REPORT.write_text(report(answers, options.peers, options.repeat), encoding="utf-8")
+    REPORT.write_text(with_answer("peers-check", report(answers, options.peers, options.repeat)), encoding="utf-8")
     sys.stdout.write(f"{REPORT}\n")
 
 

@@ -20,6 +20,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from opening import with_answer
+
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tests"))
 
@@ -200,7 +202,7 @@ def main() -> None:
         for attention in ("flash", "eager")
         if not (name.startswith("gemma-2") and attention == "flash")  # transformers has no fused kernel for it
     ]
-    REPORT.write_text(report(rows), encoding="utf-8")
+    REPORT.write_text(with_answer("peers-memory", report(rows)), encoding="utf-8")
     print(f"wrote {REPORT.relative_to(ROOT)}")  # noqa: T201 - a script's last word
 
 

@@ -24,6 +24,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
+from reports.bench.opening import with_answer  # noqa: E402
 from reports.bench.readers_meta import listed, reference  # noqa: E402
 from shapes.errors import InputError  # noqa: E402
 from sizer.readers import Reading, Source, read_config  # noqa: E402
@@ -368,7 +369,9 @@ def main() -> None:
         files = stating(clone, r"(?m)^ *-? *(model|model_name_or_path|base_model):", "**/*.yaml")
         tallies.append(tally(f"{clone.name}'s recipes", clone, files, read_config))
     given = " ".join(f"--{name} DIR" for name in (*CLONES, *MANY) if getattr(chosen, name))
-    chosen.output.write_text(report(tallies, f"python reports/bench/readers.py {given}"), encoding="utf-8")
+    chosen.output.write_text(
+        with_answer("readers", report(tallies, f"python reports/bench/readers.py {given}")), encoding="utf-8"
+    )
 
 
 if __name__ == "__main__":

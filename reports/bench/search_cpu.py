@@ -23,6 +23,7 @@ from functools import cache, partial
 from pathlib import Path
 
 import numpy as np
+from opening import with_answer
 from search_replay import Landscape
 from tabulate import tabulate
 
@@ -303,7 +304,7 @@ def main() -> None:
                 race(case, options.race)
         return
     text = replayed(options.trials)
-    (REPORTS / "search-cpu.md").write_text(text, encoding="utf-8")
+    (REPORTS / "search-cpu.md").write_text(with_answer("search-cpu", text), encoding="utf-8")
     sys.stdout.write(text)
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+from opening import with_answer
 from tabulate import tabulate
 
 from sizer.searching import search
@@ -66,7 +67,7 @@ def main() -> None:
             )
     lines += [tabulate(table, ["device", "search", "best", "predicted gain", "of"], tablefmt="github"), ""]
     text = "\n".join(lines)
-    (REPORTS / "search-published.md").write_text(text, encoding="utf-8")
+    (REPORTS / "search-published.md").write_text(with_answer("search-published", text), encoding="utf-8")
     sys.stdout.write(text)
 
 

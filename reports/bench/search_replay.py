@@ -21,6 +21,7 @@ from pathlib import Path
 import numpy as np
 from accuracy import FITTED, Case, load
 from accuracy_measures import lines
+from opening import with_answer
 from tabulate import tabulate
 
 from shapes.cost import predict
@@ -293,7 +294,7 @@ def main() -> None:
     parser.add_argument("--most", type=int, default=400, help="trials a row")
     options = parser.parse_args()
     text = replayed(options.data, options.most)
-    (REPORTS / "search.md").write_text(text, encoding="utf-8")
+    (REPORTS / "search.md").write_text(with_answer("search", text), encoding="utf-8")
     sys.stdout.write(text)
 
 

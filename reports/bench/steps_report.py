@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from opening import with_answer
 from tabulate import tabulate
 
 from shapes.device import load_device
@@ -84,7 +85,7 @@ def write(done: Sequence[Judged], refused: Sequence[tuple[str, str]]) -> None:
         text = text.replace("{{" + name + "}}", value)
     if refused:
         text += "\n## Not priced\n\n" + "\n".join(f"- {identity}: {reason}" for identity, reason in refused) + "\n"
-    REPORT.write_text(text, encoding="utf-8", newline="\n")
+    REPORT.write_text(with_answer("steps", text), encoding="utf-8", newline="\n")
 
 
 #: Llama 3's pre-training as published (arXiv 2407.21783, table 4): devices, t, cp, p, d, tokens a sequence, TFLOPS a

@@ -22,6 +22,8 @@ from multiprocessing.pool import ThreadPool
 from pathlib import Path
 from typing import Any
 
+from opening import with_answer
+
 #: Seconds for one type: zamba's scan is a loop over the tokens in each of its many layers.
 TIMEOUT_S = 500
 KINDS = {
@@ -326,7 +328,7 @@ def main() -> None:
                 raw.write(json.dumps(answer) + "\n")
                 raw.flush()
     answers = [json.loads(line) for line in arguments.raw.read_text().splitlines()]
-    arguments.output.write_text(render(answers))
+    arguments.output.write_text(with_answer("trace-coverage", render(answers)))
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ from pathlib import Path
 from string import Template
 from typing import Any
 
+from opening import with_answer
 from tabulate import tabulate
 
 import sizer
@@ -118,7 +119,7 @@ def main() -> None:
         decode=f"{decode - 1:.0%}",
         front=tabulate(front, heads, tablefmt="github"),
     )
-    (ROOT / "reports" / "two-budgets.md").write_text(text, encoding="utf-8")
+    (ROOT / "reports" / "two-budgets.md").write_text(with_answer("two-budgets", text), encoding="utf-8")
     sys.stdout.write(text)
 
 

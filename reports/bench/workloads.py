@@ -9,6 +9,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from opening import with_answer
+
 ROOT = Path(__file__).resolve().parents[2]
 QWEN = "tests/data/configs/qwen2.5-7b.json --device rtx-4090 -b 1 -s 2048 --checkpointing full"
 #: Llama-3.1-70B from the sizes of its smaller sister.
@@ -65,7 +67,7 @@ def main() -> None:
     lines += ["```sh\npython reports/bench/workloads.py\n```\n"]
     for title, said, commands in PARTS:
         lines += [f"## {title}\n", f"{said}\n", *map(answer, commands)]
-    (ROOT / "reports" / "workloads.md").write_text("\n".join(lines), encoding="utf-8")
+    (ROOT / "reports" / "workloads.md").write_text(with_answer("workloads", "\n".join(lines)), encoding="utf-8")
 
 
 if __name__ == "__main__":
