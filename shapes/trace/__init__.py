@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from shapes.errors import InputError
-from shapes.trace.result import Traced
+from shapes.trace.result import Settings, Traced
 from shapes.workload import RunPhase
 
 if TYPE_CHECKING:
@@ -106,29 +106,41 @@ def trace_config(
     fused_gate_up: bool | None = None,
     recipe: str | None = None,
 ) -> Traced:
-    """The operators of one step of the transformers model that ``config`` describes; see :mod:`shapes.trace.config`."""
+    """The operators of one step, b sequences of s tokens, of the transformers model that ``config`` describes.
+
+    ``config``: the content of a config.json, its path, or a PretrainedConfig. ``attention``: "eager" (batched
+    products) or a kernel of shapes.kernels (one fused operator). ``plan``: path glob -> "colwise" | "rowwise" for
+    ``t`` shards (default: the class's own ``base_model_tp_plan``). ``architecture``: the transformers class to
+    build, in place of the one the configuration names. ``experts``: transformers' expert implementation
+    ("grouped_mm", "eager", "batched_mm"; default as the class does it). ``fused_qkv`` and ``fused_gate_up`` regroup
+    the projections (None: as the class has them). ``recipe``: of shapes.recipes (None: what ``dtype`` stands for).
+    ``repeats=False`` runs every layer, for checking.
+
+    Raises InputError for a model_type transformers does not know, a configuration it rejects, code in the
+    configuration, and a model whose forward needs data.
+    """
     _require("torch")
     _require("transformers")
-    from shapes.trace.config import trace_config as traced
+    from shapes.trace.config import traced_config
 
-    return traced(
-        config,
-        b=b,
-        s=s,
-        phase=phase,
-        attention=attention,
-        dtype=dtype,
-        expert_load=expert_load,
-        plan=plan,
-        t=t,
-        decoder_s=decoder_s,
-        architecture=architecture,
-        experts=experts,
-        repeats=repeats,
-        fused_qkv=fused_qkv,
-        fused_gate_up=fused_gate_up,
-        recipe=recipe,
+    settings = Settings(
+        b,
+        s,
+        phase,
+        attention,
+        dtype,
+        expert_load,
+        plan,
+        t,
+        decoder_s,
+        architecture,
+        experts,
+        repeats,
+        fused_qkv,
+        fused_gate_up,
+        recipe,
     )
+    return traced_config(config, settings)
 
 
 def recognise_config(config: Mapping[str, Any] | str | Path | Any) -> Proof:

@@ -21,11 +21,12 @@ from shapes.kernels import CHOICES
 from shapes.operators.lower import apply_recipe
 from shapes.operators.types import Gemm, GroupedGemm, Operator
 from shapes.recipes import DEFAULT, load_recipe
-from shapes.trace.dimensions import held, named_dimensions
+from shapes.trace.dimensions import named_dimensions, size_in
 from shapes.trace.grouping import regroup
 from shapes.trace.guards import bounded_modules, check_counts, offline
 from shapes.trace.inputs import DataAnswers, example_inputs
-from shapes.trace.result import Traced
+from shapes.trace.parallel import shard
+from shapes.trace.result import Settings, Traced
 from shapes.trace.run import run, said
 from shapes.workload import routing_note
 
@@ -69,116 +70,98 @@ EVERY_EXPERT = ("llama4", "llama4_text")
 
 @offline()
 @_quietly()
-def trace_config(
-    config: Any,
-    *,
-    b: int,
-    s: int,
-    phase: str,
-    attention: str,
-    dtype: str,
-    expert_load: float,
-    plan: Mapping[str, str] | None,
-    t: int,
-    decoder_s: int | None,
-    architecture: str | None,
-    experts: str | None,
-    repeats: bool,
-    fused_qkv: bool | None,
-    fused_gate_up: bool | None,
-    recipe: str | None = None,
-) -> Traced:
-    """The operators of one step, b sequences of s tokens.
-
-    ``config``: the content of a config.json, its path, or a PretrainedConfig. ``attention``: "eager" (batched
-    products) or a kernel of shapes.kernels (one fused operator). ``plan``: path glob -> "colwise" | "rowwise" for
-    ``t`` shards (default: the class's own ``base_model_tp_plan``). ``architecture``: the transformers class to
-    build, in place of the one the configuration names. ``experts``: transformers' expert implementation
-    ("grouped_mm", "eager", "batched_mm"; default as the class does it). ``fused_qkv`` and ``fused_gate_up`` regroup
-    the projections (None: as the class has them). ``recipe``: of shapes.recipes (None: what ``dtype`` stands for).
-    ``repeats=False`` runs every layer, for checking.
-
-    Raises InputError for a model_type transformers does not know, a configuration it rejects, code in the
-    configuration, and a model whose forward needs data.
-    """
-    for key, value in (("b", b), ("s", s), ("t", t)):
-        positive_int(value, key, maximum=2**31)
-    dtype_bytes(dtype)
-    if attention not in CHOICES:
-        raise InputError(f"expected one of {', '.join(CHOICES)}", key="attention", value=attention)
+def traced_config(config: Any, asked: Settings) -> Traced:
+    """As ``shapes.trace.trace_config``."""
+    for key in ("b", "s", "t"):
+        positive_int(getattr(asked, key), key, maximum=2**31)
+    dtype_bytes(asked.dtype)
+    if asked.attention not in CHOICES:
+        raise InputError(f"expected one of {', '.join(CHOICES)}", key="attention", value=asked.attention)
     settings, where = load_config(config)
-    model, notes = build(settings, where, attention=attention, dtype=dtype, architecture=architecture, experts=experts)
-    if phase == "train":
+    try:
+        return _traced(settings, where, asked)
+    except InputError as error:
+        # torch's grouped product refuses experts of such a width, on a GPU too.
+        if asked.experts is not None or "to be multiple of 16 byte" not in str(error.__cause__):
+            raise
+    looped = _traced(load_config(config)[0], where, replace(asked, experts="eager"))
+    note = "torch's grouped product wants expert rows in multiples of 16 bytes: the experts are traced as a loop"
+    return replace(looped, notes=(*looped.notes, note))
+
+
+def _traced(settings: Any, where: str, asked: Settings) -> Traced:
+    model, notes = build(
+        settings,
+        where,
+        attention=asked.attention,
+        dtype=asked.dtype,
+        architecture=asked.architecture,
+        experts=asked.experts,
+    )
+    if asked.train:
         _train_experts(model)
     parameters = sum(parameter.numel() for parameter in model.parameters())
     active = active_parameters(model, settings)
-    if t > 1:
-        from shapes.trace.parallel import shard
-
-        notes += shard(model, plan, t, where)
-    inputs = example_inputs(model, b=b, s=s, decoder_s=decoder_s)
-    options: dict[str, Any] = {
-        "train": phase == "train",
-        "model_type": settings.model_type,
-        "config": settings,
-        "expert_load": expert_load,
-        "repeats": repeats,
-        "where": where,
-    }
-    try:
-        traced = run(model, (), inputs, answers=answers_for(settings, b * s), **options)
-    except InputError as error:
-        if "to be multiple of 16 byte" in str(error.__cause__) and experts is None:
-            # torch's grouped product refuses experts of such a width, on a GPU too.
-            looped = trace_config(
-                config,
-                b=b,
-                s=s,
-                phase=phase,
-                attention=attention,
-                dtype=dtype,
-                expert_load=expert_load,
-                plan=plan,
-                t=t,
-                decoder_s=decoder_s,
-                architecture=architecture,
-                experts="eager",
-                repeats=repeats,
-                fused_qkv=fused_qkv,
-                fused_gate_up=fused_gate_up,
-                recipe=recipe,
-            )
-            said = (
-                "torch's grouped product wants expert rows in multiples of 16 bytes: the experts are traced as a loop"
-            )
-            return replace(looped, notes=(*looped.notes, said))
-        # Some models look into the mask that a fused kernel would not need.
-        if not isinstance(error.__cause__, (TypeError, AttributeError, ValueError)):
-            raise
-        traced = run(model, (), inputs, answers=answers_for(settings, b * s), masks=True, **options)
-    operators, regrouped = regroup(traced.operators, model, qkv=fused_qkv, gate_up=fused_gate_up)
-    notes += regrouped
-    if dtype in (*QUANTISED, "tf32"):
-        operators = tuple(_recast(operator, dtype) for operator in operators)
-    if dtype in DEFAULT:
-        operators = tuple(apply_recipe(operators, load_recipe(recipe or DEFAULT[dtype]), phase == "train"))
-    if expert_count(settings) is not None:
-        notes.append(routing_note(expert_load))
-    if settings.model_type in EVERY_EXPERT:
-        notes.append(
-            "transformers' class runs every token through every expert, and so do these operators; without --trace "
-            "experts run the tokens routed to them"
-        )
+    if asked.t > 1:
+        notes += shard(model, asked.plan, asked.t, where)
+    traced = _run(model, settings, where, asked)
+    operators, regrouped = regroup(traced.operators, model, qkv=asked.fused_qkv, gate_up=asked.fused_gate_up)
     sizes, keys = named_dimensions(settings)
     return replace(
         traced,
-        operators=operators,
+        operators=_in_dtype(operators, asked),
         parameters=parameters,
         active_parameters=active,
-        notes=(*traced.notes, *notes),
+        notes=(*traced.notes, *notes, *regrouped, *_expert_notes(settings, asked)),
         dimensions=sizes,
         keys=keys,
     )
+
+
+def _run(model: nn.Module, settings: Any, where: str, asked: Settings) -> Traced:
+    inputs = example_inputs(model, b=asked.b, s=asked.s, decoder_s=asked.decoder_s)
+
+    def once(*, masks: bool) -> Traced:
+        return run(
+            model,
+            (),
+            inputs,
+            train=asked.train,
+            model_type=settings.model_type,
+            answers=answers_for(settings, asked.b * asked.s),
+            config=settings,
+            expert_load=asked.expert_load,
+            repeats=asked.repeats,
+            where=where,
+            masks=masks,
+        )
+
+    try:
+        return once(masks=False)
+    except InputError as error:
+        # Some models look into the mask that a fused kernel would not need.
+        if not isinstance(error.__cause__, (TypeError, AttributeError, ValueError)):
+            raise
+        return once(masks=True)
+
+
+def _expert_notes(settings: Any, asked: Settings) -> Iterator[str]:
+    if expert_count(settings) is not None:
+        yield routing_note(asked.expert_load)
+    if settings.model_type in EVERY_EXPERT:
+        yield (
+            "transformers' class runs every token through every expert, and so do these operators; without --trace "
+            "experts run the tokens routed to them"
+        )
+
+
+def _in_dtype(operators: tuple[Operator, ...], asked: Settings) -> tuple[Operator, ...]:
+    dtype = asked.dtype
+    if dtype in (*QUANTISED, "tf32"):
+        operators = tuple(_recast(operator, dtype) for operator in operators)
+    if dtype not in DEFAULT:
+        return operators
+    return tuple(apply_recipe(operators, load_recipe(asked.recipe or DEFAULT[dtype]), asked.train))
 
 
 def _recast(operator: Operator, dtype: str) -> Operator:
@@ -201,46 +184,46 @@ def load_config(config: Any) -> tuple[Any, str]:
     where = f"<{type(config).__name__}>"
     if isinstance(config, (str, Path)):
         where = str(config)
-        path = Path(config)
-        path = path / "config.json" if path.is_dir() else path
-        try:
-            config = json.loads(path.read_text(encoding="utf-8"))
-        except OSError as error:
-            raise InputError(f"cannot be read: {error.strerror}", where=where) from error
-        except (ValueError, RecursionError) as error:
-            raise InputError(f"expected JSON: {error}", where=where) from error
+        config = _read_json(Path(config), where)
     if not isinstance(config, Mapping):
         raise InputError("expected a mapping, the content of a config.json", where=where)
-    model_type = config.get("model_type")
-    known = transformers.models.auto.configuration_auto.CONFIG_MAPPING
-    if not isinstance(model_type, str) or model_type not in known:
-        if "auto_map" in config:
-            raise InputError(
-                "expected a model_type with a class in transformers: code that a configuration names is never run",
-                where=where,
-                key="auto_map",
-                value=config["auto_map"],
-            )
-        raise InputError(
-            f"expected a model_type that transformers {transformers.__version__} knows, or the nn.Module itself passed "
-            "to sizer.check(module, example_inputs=...)",
-            where=where,
-            key="model_type",
-            value=model_type,
-        )
+    known = _config_class(config, where)
     plain = {k: v for k, v in config.items() if k not in ("auto_map", "quantization_config", "model_type")}
     check_counts(plain, where)
     try:
-        return known[model_type].from_dict(plain), where
+        return known.from_dict(plain), where
     except Exception as error:
+        reason, key = f"transformers {transformers.__version__} rejects it: {said(error)}", None
         if plain.get("backbone") is not None and plain.get("backbone_config") is None:
-            raise InputError(
-                "expected backbone_config, the backbone's own keys: what a configuration names is never fetched",
-                where=where,
-                key="backbone",
-                value=plain["backbone"],
-            ) from error
-        raise InputError(f"transformers {transformers.__version__} rejects it: {said(error)}", where=where) from error
+            reason = "expected backbone_config, the backbone's own keys: what a configuration names is never fetched"
+            key = "backbone"
+        raise InputError(reason, where=where, key=key, value=plain.get(key or "")) from error
+
+
+def _read_json(path: Path, where: str) -> Any:
+    path = path / "config.json" if path.is_dir() else path
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise InputError(f"cannot be read: {error.strerror}", where=where) from error
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"expected JSON: {error}", where=where) from error
+
+
+def _config_class(config: Mapping[str, Any], where: str) -> Any:
+    model_type = config.get("model_type")
+    known = transformers.models.auto.configuration_auto.CONFIG_MAPPING
+    if isinstance(model_type, str) and model_type in known:
+        return known[model_type]
+    key, reason = (
+        "model_type",
+        f"expected a model_type that transformers {transformers.__version__} knows, or the nn.Module itself passed "
+        "to sizer.check(module, example_inputs=...)",
+    )
+    if "auto_map" in config:
+        key = "auto_map"
+        reason = "expected a model_type with a class in transformers: code that a configuration names is never run"
+    raise InputError(reason, where=where, key=key, value=config.get(key))
 
 
 def model_class(settings: Any, where: str, architecture: str | None) -> type[Any]:
@@ -251,6 +234,13 @@ def model_class(settings: Any, where: str, architecture: str | None) -> type[Any
             return found
         if architecture:
             raise InputError("expected a model class of transformers", where=where, key="architecture", value=name)
+    found = _auto_class(settings)
+    if found is None:
+        raise InputError("expected a type with a model class", where=where, key="model_type", value=settings.model_type)
+    return found
+
+
+def _auto_class(settings: Any) -> type[Any] | None:
     translating = getattr(settings, "is_encoder_decoder", False)
     for auto in sorted(_AUTO_CLASSES, key=lambda name: "Seq2Seq" not in name) if translating else _AUTO_CLASSES:
         mapping = getattr(transformers, auto)._model_mapping
@@ -258,7 +248,7 @@ def model_class(settings: Any, where: str, architecture: str | None) -> type[Any
             found = mapping[type(settings)]
             first: type[Any] = found[0] if isinstance(found, (tuple, list)) else found
             return first
-    raise InputError("expected a type with a model class", where=where, key="model_type", value=settings.model_type)
+    return None
 
 
 def build(
@@ -269,9 +259,6 @@ def build(
     # A composite configuration's language model is built from the part that is its own.
     parts = (part for part in vars(settings).values() if isinstance(part, cls.config_class or ()))
     settings = settings if isinstance(settings, cls.config_class or object) else next(parts, settings)
-    notes: list[str] = []
-    wanted = "eager" if attention == "eager" else "sdpa"
-    options: dict[str, Any] = {"dtype": _TORCH_DTYPES[dtype]}
     if experts is not None:
         settings._experts_implementation = experts
     if hasattr(settings, "use_cache"):
@@ -279,17 +266,7 @@ def build(
         settings.use_cache = False
     try:
         with torch.device("meta"), _without_initialization(), bounded_modules(where):
-            try:
-                model = cls._from_config(settings, attn_implementation=wanted, **options)
-            except (ValueError, ImportError):
-                if wanted == "eager":
-                    raise
-                model = cls._from_config(settings, attn_implementation="eager", **options)
-                if getattr(cls, "_supports_flash_attn", getattr(cls, "_supports_flash_attn_2", False)):
-                    # Fused by FlashAttention's own kernel alone: its layers look the function up when they run.
-                    _attend_with(model, "sdpa")
-                else:
-                    notes.append(f"{cls.__name__} has no fused attention: it is traced as batched products")
+            model, notes = _built(cls, settings, attention, dtype)
     except InputError:
         raise
     except Exception as error:
@@ -300,6 +277,23 @@ def build(
     # Skipping initialization skips the tying of weights too; what torch.normal made is not on the meta device.
     model.to("meta").tie_weights()
     return model.eval(), notes
+
+
+def _built(cls: type[Any], settings: Any, attention: str, dtype: str) -> tuple[Any, list[str]]:
+    def made(implementation: str) -> Any:
+        return cls._from_config(settings, attn_implementation=implementation, dtype=_TORCH_DTYPES[dtype])
+
+    if attention == "eager":
+        return made("eager"), []
+    try:
+        return made("sdpa"), []
+    except (ValueError, ImportError):
+        model = made("eager")
+    if getattr(cls, "_supports_flash_attn", getattr(cls, "_supports_flash_attn_2", False)):
+        # Fused by FlashAttention's own kernel alone: its layers look the function up when they run.
+        _attend_with(model, "sdpa")
+        return model, []
+    return model, [f"{cls.__name__} has no fused attention: it is traced as batched products"]
 
 
 def _train_experts(model: nn.Module) -> None:
@@ -334,12 +328,8 @@ def expert_count(settings: Any) -> int | None:
 
 
 def _first(settings: Any, keys: tuple[str, ...]) -> int | None:
-    for part in (settings, *(v for v in vars(settings).values() if isinstance(v, transformers.PretrainedConfig))):
-        for key in keys:
-            value = held(part, key)
-            if isinstance(value, int) and not isinstance(value, bool) and value >= 1:
-                return value
-    return None
+    parts = (settings, *(v for v in vars(settings).values() if isinstance(v, transformers.PretrainedConfig)))
+    return next((found[0] for part in parts if (found := size_in(part, keys))), None)
 
 
 def active_parameters(model: nn.Module, settings: Any) -> int | None:
@@ -350,15 +340,16 @@ def active_parameters(model: nn.Module, settings: Any) -> int | None:
     experts, top_k = expert_count(settings), _first(settings, _TOP_K_KEYS)
     if experts is None or top_k is None or experts == 1:
         return None
-    routed: dict[int, int] = {}
-    for module in model.modules():
-        if isinstance(module, nn.ModuleList) and len(module) == experts:
-            routed |= {id(parameter): parameter.numel() for parameter in module.parameters()}
-        elif "Expert" in type(module).__name__ or "MLP" in type(module).__name__:
-            stacked = (p for p in module.parameters(recurse=False) if p.dim() >= 2 and p.shape[0] == experts)
-            routed |= {id(parameter): parameter.numel() for parameter in stacked}
+    routed = {id(one): one.numel() for module in model.modules() for one in _expert_weights(module, experts)}
     total = sum(parameter.numel() for parameter in model.parameters())
     return total - sum(routed.values()) * (experts - top_k) // experts
+
+
+def _expert_weights(module: nn.Module, experts: int) -> Iterator[nn.Parameter]:
+    if isinstance(module, nn.ModuleList) and len(module) == experts:
+        yield from module.parameters()
+    elif "Expert" in type(module).__name__ or "MLP" in type(module).__name__:
+        yield from (p for p in module.parameters(recurse=False) if p.dim() >= 2 and p.shape[0] == experts)
 
 
 def answers_for(settings: Any, tokens: int | None = None) -> DataAnswers:

@@ -42,19 +42,25 @@ _POSITIONS = ("max_position_embeddings", "n_positions", "max_seq_len", "seq_leng
 def positions(settings: Any) -> int | None:
     """The longest sequence that a PretrainedConfig, or the language model inside it, names."""
     part = getattr(settings, "text_config", None) or settings
-    found = (getattr(one, name, None) for one in (part, settings) for name in _POSITIONS)
-    return next((value for value in found if isinstance(value, int) and value > 0), None)
+    found = size_in(part, _POSITIONS) or size_in(settings, _POSITIONS)
+    return found and found[0]
 
 
 _VARIES = object()
 
 
-def held(settings: Any, attribute: str) -> Any:
+def _held(settings: Any, attribute: str) -> Any:
     """An attribute of a configuration; ``_VARIES`` for one that transformers refuses since layers differ in it."""
     try:
         return getattr(settings, attribute, None)
     except Exception:  # AmbiguousGlobalPerLayerAttributeError, which not every version of transformers has
         return _VARIES
+
+
+def size_in(settings: Any, attributes: tuple[str, ...]) -> tuple[int, str] | None:
+    """The first of ``attributes`` that is a plain positive integer, and its name."""
+    values = ((_held(settings, attribute), attribute) for attribute in attributes)
+    return next(((value, attribute) for value, attribute in values if type(value) is int and value > 0), None)
 
 
 def named_dimensions(settings: Any) -> tuple[dict[str, int], dict[str, str]]:
@@ -66,31 +72,22 @@ def named_dimensions(settings: Any) -> tuple[dict[str, int], dict[str, str]]:
     prefix, part = "", settings
     if getattr(settings, "hidden_size", None) is None and getattr(settings, "text_config", None) is not None:
         prefix, part = "text_config.", settings.text_config
-    sizes: dict[str, int] = {}
-    keys: dict[str, str] = {}
-    mapped = getattr(part, "attribute_map", None) or {}
-    varying: set[str] = set()
-    for name, attributes in _ATTRIBUTES.items():
-        for attribute in attributes:
-            value = held(part, attribute)
-            if value is _VARIES:
-                varying.add(name)
-            if isinstance(value, int) and not isinstance(value, bool) and value > 0:
-                sizes[name], keys[name] = value, prefix + str(mapped.get(attribute, attribute))
-                break
-    recurrent = {
-        name: (value, attribute)
-        for name, attributes in _RECURRENT.items()
-        for attribute in attributes
-        if type(value := held(part, attribute)) is int and value > 0
-    }
+    found, recurrent = (
+        {name: one for name, attributes in table.items() if (one := size_in(part, attributes))}
+        for table in (_ATTRIBUTES, _RECURRENT)
+    )
     if {"linear_value_heads", "state_heads"} & recurrent.keys():
-        for name, (value, attribute) in recurrent.items():
-            sizes[name], keys[name] = value, prefix + attribute
-    whole = {"heads", "hidden"} <= sizes.keys() and sizes["hidden"] % sizes["heads"] == 0
-    if "head_dim" not in sizes.keys() | varying and whole:
+        found |= recurrent
+    mapped = getattr(part, "attribute_map", None) or {}
+    sizes = {name: size for name, (size, _) in found.items()}
+    keys = {name: prefix + str(mapped.get(attribute, attribute)) for name, (_, attribute) in found.items()}
+
+    def missing(name: str) -> bool:
+        return name not in sizes and all(_held(part, attribute) is not _VARIES for attribute in _ATTRIBUTES[name])
+
+    if missing("head_dim") and {"heads", "hidden"} <= sizes.keys() and sizes["hidden"] % sizes["heads"] == 0:
         sizes["head_dim"] = sizes["hidden"] // sizes["heads"]
-    if "kv_heads" not in sizes.keys() | varying and "heads" in sizes:
+    if missing("kv_heads") and "heads" in sizes:
         sizes["kv_heads"] = sizes["heads"]
     return sizes, keys
 
@@ -103,11 +100,12 @@ def changed_config(settings: Any, change: Mapping[str, int | str]) -> dict[str, 
     """
     sizes, keys = named_dimensions(settings)
     full = dict(change)
-    if ("heads" in change or "hidden" in change) and "head_dim" not in change and {"heads", "hidden"} <= sizes.keys():
-        heads, hidden = int(full.get("heads", sizes["heads"])), int(full.get("hidden", sizes["hidden"]))
-        if sizes.get("head_dim") == sizes["hidden"] // sizes["heads"] and "head_dim" in keys and hidden % heads == 0:
-            full["head_dim"] = hidden // heads
-    if "heads" in change and sizes.get("kv_heads") == sizes["heads"] and "kv_heads" in keys:
+    follows = {"heads", "hidden"} & change.keys() and {"heads", "hidden", "head_dim"} <= sizes.keys()
+    if follows and "head_dim" in keys and sizes["head_dim"] == sizes["hidden"] // sizes["heads"]:
+        heads, hidden = (int(full.get(name, sizes[name])) for name in ("heads", "hidden"))
+        if hidden % heads == 0:
+            full.setdefault("head_dim", hidden // heads)
+    if "heads" in change and sizes.get("kv_heads") == sizes.get("heads") and "kv_heads" in keys:
         full.setdefault("kv_heads", full["heads"])
     content: dict[str, Any] = settings.to_dict()
     for name, value in full.items():

@@ -68,21 +68,29 @@ def regroup(
 def _to_fuse(model: nn.Module, namings: tuple[tuple[str, ...], ...], whole: str) -> list[_Group]:
     names, found = Names(model), dict[_Group, None]()
     for path, module in model.named_modules():
-        if any(word in path.lower() for word in _CROSS):
-            continue
-        children = dict(module.named_children())
         for parts in namings:
-            linears = [children.get(part) for part in parts]
-            if not all(isinstance(linear, nn.Linear) for linear in linears):
-                continue
-            weights = [linear.weight for linear in linears if isinstance(linear, nn.Linear)]
-            biased = {linear.bias is not None for linear in linears if isinstance(linear, nn.Linear)}
-            if len(biased) == 1 and len({weight.shape[1] for weight in weights}) == 1:
-                folded = names.fold(path)
-                named = tuple(f"{folded}.{part}" if folded else part for part in parts)
-                joined = f"{folded}.{whole}" if folded else whole
-                found[_Group(joined, named, tuple(weight.shape[0] for weight in weights))] = None
+            widths = None if _is_cross(path) else _fusible_widths(module, parts)
+            if widths is not None:
+                found[_group(names.fold(path), whole, parts, widths)] = None
     return list(found)
+
+
+def _is_cross(path: str) -> bool:
+    return any(word in path.lower() for word in _CROSS)
+
+
+def _group(folded: str, whole: str, parts: tuple[str, ...], widths: tuple[int, ...]) -> _Group:
+    joined, *named = (f"{folded}.{name}" if folded else name for name in (whole, *parts))
+    return _Group(joined, tuple(named), widths)
+
+
+def _fusible_widths(module: nn.Module, parts: tuple[str, ...]) -> tuple[int, ...] | None:
+    """Outputs of each of the linear layers ``parts`` of ``module`` that can be one; None where they cannot."""
+    linears = [child for part in parts if isinstance(child := module._modules.get(part), nn.Linear)]
+    alike = {(linear.weight.shape[1], linear.bias is not None) for linear in linears}
+    if len(linears) < len(parts) or len(alike) != 1:
+        return None
+    return tuple(linear.weight.shape[0] for linear in linears)
 
 
 def _to_split(model: nn.Module, wholes: tuple[str, ...], parts: tuple[str, ...]) -> tuple[list[_Group], list[str]]:
@@ -90,19 +98,17 @@ def _to_split(model: nn.Module, wholes: tuple[str, ...], parts: tuple[str, ...])
     for path, parameter in model.named_parameters():
         owner = path.removesuffix(".weight")
         parent, _, leaf = owner.rpartition(".")
-        stacked = parameter.dim() == 3 and owner == path
-        if leaf not in wholes or not (stacked or (parameter.dim() == 2 and owner != path)):
+        # Stacked experts' parameters have no module of their own.
+        is_weight = parameter.dim() == (3 if owner == path else 2)
+        if leaf not in wholes or not is_weight or _is_cross(path):
             continue
-        if any(word in path.lower() for word in _CROSS):
-            continue
-        folded = names.fold(parent)
-        whole = f"{folded}.{leaf}" if folded else leaf
         rows = _outputs(model, owner, parameter)
         widths = (rows // 2,) * 2 if len(parts) == 2 else _qkv_widths(model, rows)
-        if widths is None or sum(widths) != rows:
-            unsure[whole] = None
-            continue
-        found[_Group(whole, tuple(f"{folded}.{part}" if folded else part for part in parts), widths)] = None
+        group = _group(names.fold(parent), leaf, parts, widths or ())
+        if sum(group.widths) == rows:
+            found[group] = None
+        else:
+            unsure[group.whole] = None
     return list(found), list(unsure)
 
 

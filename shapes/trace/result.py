@@ -1,4 +1,4 @@
-"""What a trace answers."""
+"""What a trace of a configuration is asked, and what a trace answers."""
 
 from __future__ import annotations
 
@@ -8,6 +8,32 @@ from typing import Literal
 
 from shapes.frozen import frozen
 from shapes.operators.types import Operator
+from shapes.workload import RunPhase
+
+
+@frozen
+class Settings:
+    """The options of ``trace_config``, which describes them."""
+
+    b: int
+    s: int
+    phase: RunPhase
+    attention: str
+    dtype: str
+    expert_load: float
+    plan: Mapping[str, str] | None
+    t: int
+    decoder_s: int | None
+    architecture: str | None
+    experts: str | None
+    repeats: bool
+    fused_qkv: bool | None
+    fused_gate_up: bool | None
+    recipe: str | None
+
+    @property
+    def train(self) -> bool:
+        return self.phase == "train"
 
 
 @frozen
