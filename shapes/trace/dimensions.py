@@ -6,7 +6,7 @@ The names are ``DIMENSIONS``; what each is called in a configuration is transfor
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from typing import Any
 
 from shapes.errors import InputError
@@ -63,33 +63,35 @@ def size_in(settings: Any, attributes: tuple[str, ...]) -> tuple[int, str] | Non
     return next(((value, attribute) for value, attribute in values if type(value) is int and value > 0), None)
 
 
+def _sizes_in(part: Any, table: Mapping[str, tuple[str, ...]]) -> dict[str, tuple[int, str]]:
+    return {name: found for name, attributes in table.items() if (found := size_in(part, attributes))}
+
+
 def named_dimensions(settings: Any) -> tuple[dict[str, int], dict[str, str]]:
     """(dimension -> size, dimension -> key of the file) of a PretrainedConfig or of the language model inside it.
 
     A key inside another is written ``text_config.hidden_size``. A dimension that the configuration has no plain
     positive integer for, or one that differs from layer to layer, is left out.
     """
-    prefix, part = "", settings
-    if getattr(settings, "hidden_size", None) is None and getattr(settings, "text_config", None) is not None:
-        prefix, part = "text_config.", settings.text_config
-    found, recurrent = (
-        {name: one for name, attributes in table.items() if (one := size_in(part, attributes))}
-        for table in (_ATTRIBUTES, _RECURRENT)
-    )
+    inside = getattr(settings, "hidden_size", None) is None and getattr(settings, "text_config", None)
+    prefix, part = ("text_config.", inside) if inside else ("", settings)
+    found, recurrent = _sizes_in(part, _ATTRIBUTES), _sizes_in(part, _RECURRENT)
     if {"linear_value_heads", "state_heads"} & recurrent.keys():
         found |= recurrent
     mapped = getattr(part, "attribute_map", None) or {}
     sizes = {name: size for name, (size, _) in found.items()}
     keys = {name: prefix + str(mapped.get(attribute, attribute)) for name, (_, attribute) in found.items()}
-
-    def missing(name: str) -> bool:
-        return name not in sizes and all(_held(part, attribute) is not _VARIES for attribute in _ATTRIBUTES[name])
-
-    if missing("head_dim") and {"heads", "hidden"} <= sizes.keys() and sizes["hidden"] % sizes["heads"] == 0:
-        sizes["head_dim"] = sizes["hidden"] // sizes["heads"]
-    if missing("kv_heads") and "heads" in sizes:
-        sizes["kv_heads"] = sizes["heads"]
+    if {"heads", "hidden"} <= sizes.keys() and sizes["hidden"] % sizes["heads"] == 0:
+        _derive("head_dim", sizes["hidden"] // sizes["heads"], sizes, part)
+    if "heads" in sizes:
+        _derive("kv_heads", sizes["heads"], sizes, part)
     return sizes, keys
+
+
+def _derive(name: str, size: int, sizes: dict[str, int], part: Any) -> None:
+    """Add a size that ``part`` does not name, unless its layers differ in it."""
+    if all(_held(part, attribute) is not _VARIES for attribute in _ATTRIBUTES[name]):
+        sizes.setdefault(name, size)
 
 
 def changed_config(settings: Any, change: Mapping[str, int | str]) -> dict[str, Any]:
@@ -99,14 +101,7 @@ def changed_config(settings: Any, change: Mapping[str, int | str]) -> dict[str, 
     has a key for them. Raises InputError for a dimension that the configuration has no key for.
     """
     sizes, keys = named_dimensions(settings)
-    full = dict(change)
-    follows = {"heads", "hidden"} & change.keys() and {"heads", "hidden", "head_dim"} <= sizes.keys()
-    if follows and "head_dim" in keys and sizes["head_dim"] == sizes["hidden"] // sizes["heads"]:
-        heads, hidden = (int(full.get(name, sizes[name])) for name in ("heads", "hidden"))
-        if hidden % heads == 0:
-            full.setdefault("head_dim", hidden // heads)
-    if "heads" in change and sizes.get("kv_heads") == sizes.get("heads") and "kv_heads" in keys:
-        full.setdefault("kv_heads", full["heads"])
+    full = _completed(change, sizes, keys)
     content: dict[str, Any] = settings.to_dict()
     for name, value in full.items():
         if name not in keys:
@@ -117,3 +112,15 @@ def changed_config(settings: Any, change: Mapping[str, int | str]) -> dict[str, 
             inner = inner[parent]
         inner[key] = value
     return content
+
+
+def _completed(change: Mapping[str, int | str], sizes: Mapping[str, int], keys: Container[str]) -> dict[str, int | str]:
+    full = dict(change)
+    follows = {"heads", "hidden"} & change.keys() and {"heads", "hidden", "head_dim"} <= sizes.keys()
+    if follows and "head_dim" in keys and sizes["head_dim"] == sizes["hidden"] // sizes["heads"]:
+        heads, hidden = (int(full.get(name, sizes[name])) for name in ("heads", "hidden"))
+        if hidden % heads == 0:
+            full.setdefault("head_dim", hidden // heads)
+    if "heads" in change and sizes.get("kv_heads") == sizes.get("heads") and "kv_heads" in keys:
+        full.setdefault("kv_heads", full["heads"])
+    return full

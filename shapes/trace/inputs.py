@@ -8,7 +8,7 @@ them.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Container, Mapping
 from inspect import signature
 from typing import Any
 
@@ -21,28 +21,33 @@ def example_inputs(model: nn.Module, *, b: int, s: int, decoder_s: int | None = 
     """Keyword arguments of ``model``: b sequences of s tokens, images and spectrograms of the configured size."""
     settings: Any = model.config
     accepted = signature(model.forward).parameters
-    inputs: dict[str, Any] = {}
-    main = getattr(model, "main_input_name", "input_ids")
-    if main in ("pixel_values", "pixel_values_videos") and "pixel_values" in accepted and "input_ids" not in accepted:
-        inputs["pixel_values"] = _image(settings, b)
-    elif main == "input_features" and "input_features" in accepted:
-        bins: Any = getattr(settings, "num_mel_bins", None) or getattr(settings, "input_feat_per_channel", 80)
-        frames = 2 * getattr(settings, "max_source_positions", s)
-        channels_first = settings.model_type == "whisper"
-        shape = (b, bins, frames) if channels_first else (b, s, bins)
-        inputs["input_features"] = torch.empty(shape, dtype=_dtype(model), device="meta")
-    elif main == "input_values" and "input_values" in accepted:
-        inputs["input_values"] = torch.empty((b, s), dtype=_dtype(model), device="meta")
-    else:
-        # Musicgen's tokens are codebooks of one frame each, a row of the batch apiece.
-        inputs["input_ids"] = _tokens(b * getattr(model, "num_codebooks", 1), s)
-        if "attention_mask" in accepted:
-            inputs["attention_mask"] = torch.ones((b, s), dtype=torch.long, device="meta")
+    inputs = _main_input(model, settings, accepted, b, s)
     if "decoder_input_ids" in accepted and getattr(settings, "is_encoder_decoder", False):
         inputs["decoder_input_ids"] = _tokens(b, decoder_s or s)
     if "use_cache" in accepted:
         inputs["use_cache"] = False
     return inputs
+
+
+def _main_input(model: nn.Module, settings: Any, accepted: Container[str], b: int, s: int) -> dict[str, Any]:
+    main = getattr(model, "main_input_name", "input_ids")
+    if main in ("pixel_values", "pixel_values_videos") and "pixel_values" in accepted and "input_ids" not in accepted:
+        return {"pixel_values": _image(settings, b)}
+    if main == "input_features" and main in accepted:
+        return {main: torch.empty(_spectrogram(settings, b, s), dtype=_dtype(model), device="meta")}
+    if main == "input_values" and main in accepted:
+        return {main: torch.empty((b, s), dtype=_dtype(model), device="meta")}
+    # Musicgen's tokens are codebooks of one frame each, a row of the batch apiece.
+    inputs = {"input_ids": _tokens(b * getattr(model, "num_codebooks", 1), s)}
+    if "attention_mask" in accepted:
+        inputs["attention_mask"] = torch.ones((b, s), dtype=torch.long, device="meta")
+    return inputs
+
+
+def _spectrogram(settings: Any, b: int, s: int) -> tuple[int, int, int]:
+    bins: Any = getattr(settings, "num_mel_bins", None) or getattr(settings, "input_feat_per_channel", 80)
+    frames: int = 2 * getattr(settings, "max_source_positions", s)
+    return (b, bins, frames) if settings.model_type == "whisper" else (b, s, bins)
 
 
 def _dtype(model: nn.Module) -> torch.dtype:
@@ -81,56 +86,67 @@ class DataAnswers(TorchDispatchMode):  # type: ignore[no-untyped-call] # torch h
         self._known: dict[int, tuple[Tensor, int]] = {}
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        name = func._schema.name
-        if name == "aten::_local_scalar_dense" and args[0].is_meta:
-            self.asked.add("item")
-            if id(args[0]) in self._known:
-                return self._known[id(args[0])][1]
-            return False if any(args[0] is tensor for tensor in self._untrue) else _scalar(args[0])
+        options, name = kwargs or {}, func._schema.name
+        asked, answer = _ANSWERS.get(name, ("", None))
+        if answer is not None and args[0].is_meta and (found := answer(self, func, args, options)) is not None:
+            self.asked.add(asked)
+            return found
+        out = func(*args, **options)
         if name == "aten::eq" and args[0].is_meta and args[0].dim() == 0:
             # "Is this expert the one past the last?": one number is seldom another.
-            self._untrue.append(out := func(*args, **(kwargs or {})))
-            return out
-        if self.routed is not None and (rows := self._rows(name, func, args, kwargs or {})) is not None:
-            self.asked.add("rows an expert")
-            return rows
-        if name == "aten::equal" and args[0].is_meta:
-            self.asked.add("equal")
-            return True
-        if name in ("aten::nonzero", "aten::nonzero_numpy") and args[0].is_meta:
-            self.asked.add("nonzero")
-            return args[0].new_empty((self._hits(args[0]), args[0].dim()), dtype=torch.long)
-        if name == "aten::bincount" and args[0].is_meta:
-            self.asked.add("bincount")
-            length = max(args[2] if len(args) > 2 else (kwargs or {}).get("minlength", 0), self.experts or 1)
-            return args[0].new_empty((length,), dtype=torch.long)
-        if name in ("aten::masked_select", "aten::index") and args[0].is_meta:
-            masked = _masked(name, args, self._hits)
-            if masked is not None:
-                self.asked.add("boolean mask")
-                return masked
-        return func(*args, **(kwargs or {}))
+            self._untrue.append(out)
+        return out
 
-    def _rows(self, name: str, func: Any, args: Any, options: dict[str, Any]) -> Any:
-        """How many rows each expert gets, where it is read as a list or one by one and added up; None: not asked."""
-        if name == "aten::_to_copy" and options.get("device") == torch.device("cpu") and self._counts_rows(args[0]):
-            with torch.device("cpu"):
-                return torch.tensor(self._shares(), dtype=args[0].dtype)
-        if name == "aten::unbind" and self._counts_rows(args[0]):
-            made = func(*args, **options)
-            self._known |= {id(row): (row, share) for row, share in zip(made, self._shares(), strict=True)}
-            return made
-        if name == "aten::add" and any(id(term) in self._known for term in args[:2]):
-            terms = [self._known[id(term)][1] if id(term) in self._known else term for term in args[:2]]
-            if not any(isinstance(term, Tensor) for term in terms):
-                out = func(*args, **options)
-                self._known[id(out)] = out, sum(terms)
-                return out
-        return None
+    def _scalar(self, func: Any, args: Any, options: Any) -> bool | int | float:
+        tensor: Tensor = args[0]
+        if id(tensor) in self._known:
+            return self._known[id(tensor)][1]
+        if tensor.dtype == torch.bool:
+            return not any(tensor is untrue for untrue in self._untrue)
+        return 1.0 if tensor.is_floating_point() else 0
+
+    def _nonzero(self, func: Any, args: Any, options: Any) -> Tensor:
+        return args[0].new_empty((self._hits(args[0]), args[0].dim()), dtype=torch.long)  # type: ignore[no-any-return]
+
+    def _bincount(self, func: Any, args: Any, options: Any) -> Tensor:
+        least = args[2] if len(args) > 2 else options.get("minlength", 0)
+        return args[0].new_empty((max(least, self.experts or 1),), dtype=torch.long)  # type: ignore[no-any-return]
+
+    def _masked(self, func: Any, args: Any, options: Any) -> Tensor | None:
+        tensor: Tensor = args[0]
+        if func._schema.name == "aten::masked_select":
+            return tensor.new_empty((self._hits(args[1]),))
+        masks = [index for index in args[1] if index is not None and index.dtype in (torch.bool, torch.uint8)]
+        if len(masks) != 1 or args[1][0] is None:
+            return None
+        return tensor.new_empty((self._hits(masks[0]), *tensor.shape[masks[0].dim() :]))
+
+    # How many rows each expert gets, where that is read as a list, or one by one and added up.
+
+    def _listed(self, func: Any, args: Any, options: Any) -> Tensor | None:
+        if options.get("device") != torch.device("cpu") or not self._counts_rows(args[0]):
+            return None
+        with torch.device("cpu"):
+            return torch.tensor(self._shares(), dtype=args[0].dtype)
+
+    def _one_by_one(self, func: Any, args: Any, options: Any) -> Any:
+        if not self._counts_rows(args[0]):
+            return None
+        made = func(*args, **options)
+        self._known |= {id(row): (row, share) for row, share in zip(made, self._shares(), strict=True)}
+        return made
+
+    def _added(self, func: Any, args: Any, options: Any) -> Tensor | None:
+        terms = [self._known.get(id(term), (term, term)) for term in args[:2]]
+        if all(term is share for term, share in terms) or any(isinstance(share, Tensor) for _, share in terms):
+            return None
+        out: Tensor = func(*args, **options)
+        self._known[id(out)] = out, sum(share for _, share in terms)
+        return out
 
     def _counts_rows(self, tensor: Tensor) -> bool:
         integers = not tensor.is_floating_point() and tensor.dtype != torch.bool
-        return tensor.is_meta and integers and tensor.dim() == 1 and tensor.numel() == self.experts
+        return self.routed is not None and integers and tensor.shape == (self.experts,)
 
     def _shares(self) -> list[int]:
         experts = self.experts or 1
@@ -146,17 +162,16 @@ class DataAnswers(TorchDispatchMode):  # type: ignore[no-untyped-call] # torch h
         return max(mask.numel() // self.experts, 1)
 
 
-def _masked(name: str, args: Any, hits: Callable[[Tensor], int]) -> Tensor | None:
-    tensor: Tensor = args[0]
-    if name == "aten::masked_select":
-        return tensor.new_empty((hits(args[1]),))
-    masks = [index for index in args[1] if index is not None and index.dtype in (torch.bool, torch.uint8)]
-    if len(masks) != 1 or args[1][0] is None:
-        return None
-    return tensor.new_empty((hits(masks[0]), *tensor.shape[masks[0].dim() :]))
-
-
-def _scalar(tensor: Tensor) -> bool | int | float:
-    if tensor.dtype == torch.bool:
-        return True
-    return 1.0 if tensor.is_floating_point() else 0
+#: Operator -> the question in a note's words, and what answers it (None: it is none after all).
+_ANSWERS: Mapping[str, tuple[str, Callable[[DataAnswers, Any, Any, Any], Any]]] = {
+    "aten::_local_scalar_dense": ("item", DataAnswers._scalar),
+    "aten::equal": ("equal", lambda *_: True),
+    "aten::nonzero": ("nonzero", DataAnswers._nonzero),
+    "aten::nonzero_numpy": ("nonzero", DataAnswers._nonzero),
+    "aten::bincount": ("bincount", DataAnswers._bincount),
+    "aten::masked_select": ("boolean mask", DataAnswers._masked),
+    "aten::index": ("boolean mask", DataAnswers._masked),
+    "aten::_to_copy": ("rows an expert", DataAnswers._listed),
+    "aten::unbind": ("rows an expert", DataAnswers._one_by_one),
+    "aten::add": ("rows an expert", DataAnswers._added),
+}

@@ -8,8 +8,9 @@ again, ``_split_input`` cuts the input. Uneven cuts round up (the fullest shard)
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from fnmatch import fnmatchcase
+from itertools import chain
 from typing import Any
 
 import torch
@@ -18,7 +19,7 @@ from torch import Tensor, nn
 from shapes.errors import InputError
 
 #: Styles that leave a weight whole on every rank.
-_WHOLE = ("replicated", "sequence_parallel", "moe_tp", "mla_kv", "all_reduce", "identity")
+_WHOLE = re.compile("replicated|sequence_parallel|moe_tp|mla_kv|all_reduce|identity")
 
 
 def shard(model: nn.Module, plan: Mapping[str, str] | None, t: int, where: str) -> list[str]:
@@ -28,45 +29,51 @@ def shard(model: nn.Module, plan: Mapping[str, str] | None, t: int, where: str) 
     unknown style, for a glob that matches nothing and for heads that t does not divide.
     """
     given = plan is not None
-    if plan is None:
-        # transformers 4 lets the base model's plan hide the one that the class has for its head.
-        plan = {**(getattr(type(model), "_tp_plan", None) or {}), **(getattr(model, "_tp_plan", None) or {})}
+    plan = _own_plan(model) if plan is None else plan
     if not plan:
         raise InputError("its class has no tensor-parallel plan: pass plan={path glob: colwise | rowwise}", where=where)
     _check_heads(model, t, where)
     notes = [f"tensor parallel over {t} by {'the plan given' if given else 'transformers own plan'}"]
-    modules: dict[str, list[tuple[str, nn.Module]]] = {}
-    for path, module in model.named_modules():
-        modules.setdefault(_folded(path), []).append((path, module))
+    modules: dict[str, list[str]] = {}
+    for path, _ in model.named_modules():
+        modules.setdefault(_folded(path), []).append(path)
     parameters = {_folded(path) for path, _ in model.named_parameters(remove_duplicate=False)}
     for pattern, style in plan.items():
-        direction = _direction(style)
-        if direction is None:
-            if not any(word in style for word in _WHOLE):
-                if given:
-                    raise InputError("expected colwise or rowwise", where=where, key=pattern, value=style)
-                notes.append(f"{pattern}: style {style} is not understood: left whole")
-            continue
-        hit = [path for path in modules if fnmatchcase(path, pattern)]
-        for path in hit:
-            for full_path, module in modules[path]:
-                _cut_module(model, full_path, module, direction, style, t)
-        stacked = [path for path in parameters if fnmatchcase(path, pattern)]
-        for path in stacked:
-            owner, _, leaf = path.rpartition(".")
-            for _, module in modules[owner]:
-                _cut(module, leaf, -2 if direction == "colwise" else -1, t, 1)
-        if given and not hit and not stacked:
-            raise InputError("matches no module of the model", where=where, key=pattern, value=style)
+        if "colwise" in style or "rowwise" in style:
+            hit = _cut_matching(model, modules, parameters, pattern, style, t)
+            if given and not hit:
+                raise InputError("matches no module of the model", where=where, key=pattern, value=style)
+        elif not _WHOLE.search(style):
+            if given:
+                raise InputError("expected colwise or rowwise", where=where, key=pattern, value=style)
+            notes.append(f"{pattern}: style {style} is not understood: left whole")
     return notes
+
+
+def _cut_matching(
+    model: nn.Module, modules: Mapping[str, list[str]], parameters: set[str], pattern: str, style: str, t: int
+) -> bool:
+    """Cut the modules and the stacked parameters whose folded paths ``pattern`` matches; False: there are none."""
+    hit, stacked = _matching(pattern, modules), _matching(pattern, parameters)
+    for path in chain.from_iterable(map(modules.__getitem__, hit)):
+        _cut_module(model, path, style, t)
+    for owner, _, leaf in (path.rpartition(".") for path in stacked):
+        for path in modules[owner]:
+            _cut(model.get_submodule(path), leaf, -2 if "colwise" in style else -1, t, 1)
+    return bool(hit or stacked)
+
+
+def _matching(pattern: str, paths: Iterable[str]) -> list[str]:
+    return [path for path in paths if fnmatchcase(path, pattern)]
+
+
+def _own_plan(model: nn.Module) -> dict[str, str]:
+    # transformers 4 lets the base model's plan hide the one that the class has for its head.
+    return {**(getattr(type(model), "_tp_plan", None) or {}), **(getattr(model, "_tp_plan", None) or {})}
 
 
 def _folded(path: str) -> str:
     return re.sub(r"(^|\.)\d+(?=\.|$)", r"\1*", path)
-
-
-def _direction(style: str) -> str | None:
-    return "colwise" if "colwise" in style else "rowwise" if "rowwise" in style else None
 
 
 def _check_heads(model: nn.Module, t: int, where: str) -> None:
@@ -84,34 +91,34 @@ def _check_heads(model: nn.Module, t: int, where: str) -> None:
         )
 
 
-def _cut_module(model: nn.Module, path: str, module: Any, direction: str, style: str, t: int) -> None:
+def _cut_module(model: nn.Module, path: str, style: str, t: int) -> None:
+    module: Any = model.get_submodule(path)
     weight = module._parameters.get("weight")
-    if weight is None or weight.dim() != 2:
+    # A vocabulary cut by rows is looked up in part and summed; no product depends on it.
+    if weight is None or weight.dim() != 2 or isinstance(module, nn.Embedding):
         return
-    if isinstance(module, nn.Embedding):
-        # A vocabulary cut by rows is looked up in part and summed; no product depends on it.
+    columns, inputs_first = "colwise" in style, type(module).__name__ == "Conv1D"
+    dimension = int(columns == inputs_first)
+    if columns:
+        _cut_columns(model.get_submodule(path.rpartition(".")[0]), module, dimension, style, t)
         return
-    stores_in_first = type(module).__name__ == "Conv1D"
-    full_out = weight.shape[1] if stores_in_first else weight.shape[0]
-    parent = model.get_submodule(path.rpartition(".")[0])
-    dimension = {"colwise": 1, "rowwise": 0}[direction] if stores_in_first else {"colwise": 0, "rowwise": 1}[direction]
-    whole = 1
-    if direction == "colwise" and "num_key_value_groups" in vars(parent):
-        whole = int(getattr(parent, "head_dim", 1) or 1)
-        whole = whole if full_out % whole == 0 else 1
-    _cut(module, "weight", dimension, t, whole)
-    if direction == "colwise":
-        if "bias" in module._parameters:
-            _cut(module, "bias", 0, t, whole)
-        if "nf" in vars(module):  # Conv1D shapes its output by this
-            module.nf = module.weight.shape[1]
-        if "gather_output" in style or "_rep" in style:
-            module.register_forward_hook(lambda _m, _i, out: torch.cat([out] * t, dim=-1)[..., :full_out])
-        if "num_key_value_groups" in vars(parent):
-            _regroup(parent)
-    elif "split_input" in style or "_rep" in style:
+    _cut(module, "weight", dimension, t, 1)
+    if "split_input" in style or "_rep" in style:
         share = module.weight.shape[dimension]
         module.register_forward_pre_hook(lambda _m, inputs: (inputs[0][..., :share], *inputs[1:]))
+
+
+def _cut_columns(parent: Any, module: Any, dimension: int, style: str, t: int) -> None:
+    outputs, is_attention = module.weight.shape[dimension], "num_key_value_groups" in vars(parent)
+    head_dim = int(getattr(parent, "head_dim", 1) or 1) if is_attention else 1
+    for name, cut in (("weight", dimension), ("bias", 0)):
+        _cut(module, name, cut, t, 1 if outputs % head_dim else head_dim)
+    if "nf" in vars(module):  # Conv1D shapes its output by this
+        module.nf = module.weight.shape[1]
+    if "gather_output" in style or "_rep" in style:
+        module.register_forward_hook(lambda _m, _i, out: torch.cat([out] * t, dim=-1)[..., :outputs])
+    if is_attention:
+        _regroup(parent)
 
 
 def _regroup(attention: Any) -> None:

@@ -98,29 +98,14 @@ def matrix_product(a: Tensor, b: Tensor, out: Tensor) -> Product:
     )
 
 
-def matrix_vector(a: Tensor, b: Tensor, out: Tensor) -> Product:
-    return matrix_product(a, b.unsqueeze(-1), out)
-
-
-def vector_vector(a: Tensor, b: Tensor, out: Tensor) -> Product:
-    return matrix_product(a.unsqueeze(0), b.unsqueeze(-1), out)
+def vector_product(a: Tensor, b: Tensor, out: Tensor) -> Product:
+    """A matrix, or a vector, times a vector."""
+    return matrix_product(a if a.dim() == 2 else a.unsqueeze(0), b.unsqueeze(-1), out)
 
 
 def grouped_product(a: Tensor, b: Tensor, out: Tensor) -> Product:
     """``_grouped_mm``: 2D x 3D has ragged rows, 2D x 2D a ragged k (its result is 3D), 3D x 2D ragged columns."""
-    base = Product(
-        m=a.shape[-2],
-        n=b.shape[-1],
-        k=a.shape[-1],
-        batch=1,
-        a=identity(a),
-        b=identity(b),
-        a_along_k=_along_last(a),
-        b_along_k=not _along_last(b),
-        dtype=dtype_name(a.dtype),
-        out_dtype=dtype_name(out.dtype),
-        kind="grouped",
-    )
+    base = replace(matrix_product(a, b, out), batch=1, kind="grouped")
     if a.dim() == 2 and b.dim() == 3:
         return replace(base, batch=b.shape[0])
     if a.dim() == 2:
@@ -183,10 +168,10 @@ _READERS: dict[str, tuple[int, Any]] = {
     "aten::_int_mm": (0, matrix_product),
     "aten::_scaled_mm": (0, matrix_product),
     "aten::_scaled_mm_v2": (0, matrix_product),
-    "aten::mv": (0, matrix_vector),
-    "aten::addmv": (1, matrix_vector),
-    "aten::dot": (0, vector_vector),
-    "aten::vdot": (0, vector_vector),
+    "aten::mv": (0, vector_product),
+    "aten::addmv": (1, vector_product),
+    "aten::dot": (0, vector_product),
+    "aten::vdot": (0, vector_product),
     "aten::_grouped_mm": (0, grouped_product),
     "aten::_scaled_grouped_mm": (0, grouped_product),
     "aten::_scaled_grouped_mm_v2": (0, grouped_product),
@@ -224,6 +209,11 @@ def _is_free(func: Any) -> bool:
     return bool(returns) and all(r.alias_info is not None and not r.alias_info.is_write for r in returns)
 
 
+def tensors_in(tree: Any) -> list[Tensor]:
+    """The tensors among the leaves of nested containers."""
+    return [leaf for leaf in _pytree.tree_leaves(tree) if isinstance(leaf, Tensor)]
+
+
 def _size(tensor: Tensor) -> int:
     # An expanded tensor has more elements than bytes in memory.
     return min(tensor.numel() * tensor.element_size(), tensor.untyped_storage().nbytes())
@@ -233,11 +223,11 @@ def bytes_moved(func: Any, args: Any, kwargs: Any, out: Any) -> tuple[int, int, 
     """(bytes read, bytes written, dtype of the result), or None for a view, an allocation or an empty result."""
     if _is_free(func):
         return None
-    results = [leaf for leaf in _pytree.tree_leaves(out) if isinstance(leaf, Tensor)]
+    results = tensors_in(out)
     written = sum(map(_size, results))
     if not written:
         return None
-    inputs = [leaf for leaf in _pytree.tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
+    inputs = tensors_in((args, kwargs))
     if func._schema.name.split("::")[-1] in _GATHERS:
         return written + sum(map(_size, inputs[1:])), written, dtype_name(results[0].dtype)
     return sum(map(_size, inputs)), written, dtype_name(results[0].dtype)

@@ -16,7 +16,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
-from torch.utils import _pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from shapes.frozen import frozen
@@ -30,6 +29,7 @@ from shapes.trace.products import (
     identity,
     is_product,
     read_product,
+    tensors_in,
     weight_gradient,
 )
 from shapes.trace.repeats import Frame, Names, Repeats
@@ -46,6 +46,12 @@ class _Forward:
     frame: Frame
     product: Product
     weight: bool
+
+    def lies_turned(self, *, of_a: bool) -> bool:
+        """Whether the gradient of A (or B) lies transposed in memory: as what it is the gradient of."""
+        if of_a:
+            return not self.weight and not self.product.a_along_k
+        return self.weight or self.product.b_along_k
 
 
 class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call] # torch has no annotation there
@@ -170,27 +176,11 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call] # torch has 
     def _backward(self, product: Product, where: str, frame: Frame, number: int) -> None:
         forward = self._forwards.get(number)
         if forward is None:
-            phase: Phase = "dgrad"
-            self._emit(where, phase, product, frame)
+            self._emit(where, "dgrad", product, frame)
             return
-        canonical = forward.product
-        of_a = _differentiates_a(product, canonical)
-        if of_a:
-            turned = product.a == canonical.b or (
-                product.b != canonical.b and (product.m, product.n) != (canonical.m, canonical.k)
-            )
-        else:
-            turned = product.b == canonical.a or (
-                product.a != canonical.a and (product.m, product.n) != (canonical.k, canonical.n)
-            )
-        # Now dA = dC B^T, or dB = A^T dC; a gradient lies as what it is the gradient of.
-        product = product.transposed() if turned else product
-        lies_turned = (
-            not canonical.a_along_k
-            if of_a and not forward.weight
-            else not of_a and (forward.weight or canonical.b_along_k)
-        )
-        product = product.transposed() if lies_turned else product
+        of_a = _differentiates_a(product, forward.product)
+        if _is_turned(product, forward.product, of_a=of_a) != forward.lies_turned(of_a=of_a):
+            product = product.transposed()
         self._emit(forward.name, "wgrad" if forward.weight and not of_a else "dgrad", product, forward.frame)
 
     def _grouped_backward(self, forward: Product, weight: Tensor) -> None:
@@ -216,38 +206,15 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call] # torch has 
     def _emit(self, name: str, phase: Phase, product: Product, frame: Frame) -> None:
         if min(product.m, product.n, product.k, product.batch) == 0:
             return
-        if product.kind == "grouped":
-            self.add(
-                GroupedGemm(
-                    name=name,
-                    phase=phase,
-                    groups=product.batch,
-                    m=product.m,
-                    n=product.n,
-                    k=product.k,
-                    ragged=product.ragged,
-                    dtype=product.dtype,
-                    layout=product.layout,
-                    load=self.expert_load,
-                ),
-                frame,
-            )
-            return
-        self.add(
-            Gemm(
-                name=name,
-                phase=phase,
-                m=product.m,
-                n=product.n,
-                k=product.k,
-                batch=product.batch,
-                dtype=product.dtype,
-                layout=product.layout,
-                kind=product.kind,
-                out_dtype=product.out_dtype if product.out_dtype != product.dtype else None,
-            ),
-            frame,
+        shared: dict[str, Any] = {"name": name, "phase": phase, "dtype": product.dtype, "layout": product.layout}
+        shared |= {"m": product.m, "n": product.n, "k": product.k}
+        out_dtype = None if product.out_dtype == product.dtype else product.out_dtype
+        operator = (
+            GroupedGemm(groups=product.batch, ragged=product.ragged, load=self.expert_load, **shared)
+            if product.kind == "grouped"
+            else Gemm(batch=product.batch, kind=product.kind, out_dtype=out_dtype, **shared)
         )
+        self.add(operator, frame)
 
     def _other(self, func: Any, args: Any, kwargs: Any, out: Any) -> None:
         if func.namespace not in _SEEN_THROUGH:
@@ -272,17 +239,15 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call] # torch has 
     def _taint(self, func: Any, args: Any, kwargs: Any, out: Any) -> None:
         if not isinstance(out, (Tensor, tuple, list)) or self._differentiating():
             return
-        tensors = [leaf for leaf in _pytree.tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
-        levels = [self._weight(tensor) for tensor in tensors]
+        levels = [self._weight(tensor) for tensor in tensors_in((args, kwargs))]
         self.used_parameters.update(parameter for _, parameter in levels if parameter is not None)
         # Only what is computed from parameters alone in the forward pass is a weight: a cast, a scale, a stack.
-        if not levels or any(level == 0 for level, _ in levels) or "empty" in func._schema.name:
+        if min(levels, default=(0,))[0] == 0 or "empty" in func._schema.name:
             return
         parameter = levels[0][1]
-        for leaf in _pytree.tree_leaves(out):
-            if isinstance(leaf, Tensor):
-                storage = leaf.untyped_storage()
-                self._weights.setdefault(storage._cdata, (1, parameter, storage))
+        for tensor in tensors_in(out):
+            storage = tensor.untyped_storage()
+            self._weights.setdefault(storage._cdata, (1, parameter, storage))
 
     def operators(self) -> tuple[Operator, ...]:
         """What was recorded, the memory-bound included, in the order first met."""
@@ -290,6 +255,16 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call] # torch has 
         for (operator, frame), count in self._rows.items():
             merged[operator] = merged.get(operator, 0) + count * frame.multiplicity
         return tuple(replace(operator, count=count) for operator, count in merged.items())
+
+
+def _is_turned(product: Product, forward: Product, *, of_a: bool) -> bool:
+    """Whether a backward product is the transpose of dA = dC B^T (``of_a``) or dB = A^T dC."""
+    m, n, k = forward.m, forward.n, forward.k
+    if of_a:
+        read, there, elsewhere, shape = forward.b, product.b, product.a, (m, k)
+    else:
+        read, there, elsewhere, shape = forward.a, product.a, product.b, (k, n)
+    return elsewhere == read or (there != read and (product.m, product.n) != shape)
 
 
 def _differentiates_a(product: Product, forward: Product) -> bool:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import Any
 
 import torch
@@ -17,6 +18,7 @@ from torch import Tensor, nn
 from torch.utils import _pytree
 
 from shapes.frozen import frozen
+from shapes.trace.products import tensors_in
 
 
 def repeated_children(module: nn.Module) -> Iterator[tuple[str, list[tuple[str, nn.Module]]]]:
@@ -169,10 +171,11 @@ class Repeats:
 
 
 def _repeat(layer: nn.Module, leaves: list[Any], structure: Any, outputs: list[Any]) -> Any:
-    inputs = [leaf for leaf in leaves if isinstance(leaf, Tensor) and leaf.requires_grad]
     wanted = [leaf for leaf in outputs if isinstance(leaf, _TensorLeaf)]
+    trained = attrgetter("requires_grad")
+    inputs = list(filter(trained, tensors_in(leaves)))
     if not inputs and any(leaf.gradient for leaf in wanted):
-        inputs = [next(parameter for parameter in layer.parameters() if parameter.requires_grad)]
+        inputs = [next(filter(trained, layer.parameters()))]
     # torch leaves apply without annotations.
     made = iter(_Repeat.apply(wanted, *inputs) if wanted else ())  # type: ignore[no-untyped-call] # as said
     flat = [next(made) if isinstance(leaf, _TensorLeaf) else leaf for leaf in outputs]
@@ -211,15 +214,15 @@ def _is_plain(value: object) -> bool:
 
 
 def _signature(module: nn.Module) -> object:
-    tensors = [
+    tensors = (
         (name, tuple(tensor.shape), tensor.dtype, tensor.requires_grad)
         for name, tensor in (*module._parameters.items(), *module._buffers.items())
         if tensor is not None
-    ]
-    plain = [
+    )
+    plain = (
         (name, value)
         for name, value in sorted(module.__dict__.items())
         if _is_plain(value) and not name.startswith("_") and not any(word in name for word in _NUMBERING)
-    ]
-    children = [(name, _signature(child)) for name, child in module.named_children()]
+    )
+    children = ((name, _signature(child)) for name, child in module.named_children())
     return type(module), tuple(tensors), tuple(plain), tuple(children)

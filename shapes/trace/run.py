@@ -45,17 +45,18 @@ def run(
     fused = FusedAttention(recorder)
     try:
         with ExitStack() as stack:
-            stack.enter_context(torch.device("meta"))
-            stack.enter_context(torch.set_grad_enabled(train))
-            stack.enter_context(_no_autocast_on_meta())
-            stack.enter_context(once.active())
-            if config is not None:
-                stack.enter_context(fused.in_transformers(masks=masks))
-            stack.enter_context(recorder.following())
-            stack.enter_context(fused)
-            if answers is not None:
-                stack.enter_context(answers)
-            stack.enter_context(recorder)
+            for context in (
+                torch.device("meta"),
+                torch.set_grad_enabled(train),
+                _no_autocast_on_meta(),
+                once.active(),
+                fused.in_transformers(masks=masks) if config is not None else nullcontext(),
+                recorder.following(),
+                fused,
+                answers or nullcontext(),
+                recorder,
+            ):
+                stack.enter_context(context)
             output = module(*args, **kwargs)
             if train:
                 _backward(output)
@@ -64,8 +65,8 @@ def run(
     except Exception as error:
         raise _refusal(error, recorder, where or type(module).__name__) from error
     operators, notes = _notable(recorder.operators())
-    if answers is not None and answers.asked:
-        notes.append("questions a tensor without data cannot answer were answered: " + ", ".join(sorted(answers.asked)))
+    if asked := getattr(answers, "asked", None):
+        notes.append("questions a tensor without data cannot answer were answered: " + ", ".join(sorted(asked)))
     return Traced(
         operators=operators,
         parameters=sum(parameter.numel() for parameter in module.parameters()),
