@@ -15,7 +15,7 @@ from shapes.kernels import load_kernel
 from shapes.memory import Implementation
 from shapes.model import ModelShape
 from shapes.model.resize import DIMENSIONS, dimensions
-from shapes.model.trainable import USUAL_OF
+from shapes.model.stages import USUAL_OF
 from shapes.operators import Attention, Gemm, GroupedGemm, Operator, nearest_split, operators, split_problems
 from shapes.step.stack import SoftwareStack, default_stack, load_stack
 from shapes.workload import WORDS, Workload, routing_note, workload_fields

@@ -12,7 +12,7 @@ from click.testing import CliRunner, Result
 import sizer
 from shapes.errors import InputError
 from shapes.memory import memory
-from shapes.model.trainable import trained_parameters
+from shapes.model.stages import trained_parameters
 from shapes.operators import Gemm, operators
 from shapes.workload import Workload
 from sizer.cli import main

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from shapes.errors import InputError
-from shapes.model.trainable import trained_parameters
+from shapes.model.stages import trained_parameters
 from shapes.workload import Workload
 from sizer.readers import READERS, Source, read_config, read_text
 

@@ -14,8 +14,7 @@ from shapes.memory.moments import Gradients, Step
 from shapes.memory.training import Component, Recipe, Update, allocator, communication, microbatches_of, training
 from shapes.model import AttentionShape, MlaShape, ModelShape
 from shapes.model.parameters import ParameterTensor, default_precision, parameter_count, precision_named
-from shapes.model.stages import Stage, parameter_tensors, stage_kinds
-from shapes.model.trainable import check_finetune, has_adapters
+from shapes.model.stages import Stage, check_finetune, has_adapters, parameter_tensors, stage_kinds
 from shapes.operators.cores import state_elements
 from shapes.operators.lower import sequence_length
 from shapes.operators.parallel import check_split

@@ -23,7 +23,7 @@ from shapes.model import (
     MoeShape,
     RecurrentShape,
 )
-from shapes.model.trainable import adapters, base_of, has_adapters, layers_train
+from shapes.model.stages import adapters, base_of, has_adapters, layers_train
 from shapes.workload import Implementation, Workload
 
 #: What modules.toml says of how a family or implementation is written.

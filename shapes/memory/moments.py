@@ -17,8 +17,18 @@ from shapes.json_form import shown
 from shapes.memory.modules import Loss, Sizes, Style, alibi_in_fp32, layer_tape, masked, style_of, tail_tape
 from shapes.memory.tape import INPUT, Tape
 from shapes.model import Block, ModelShape
-from shapes.model.stages import ShardParameters, Stage, counted, stage_runs
-from shapes.model.trainable import has_adapters, layers_train, trained_block, trained_ends, trained_tensors, widened
+from shapes.model.stages import (
+    ShardParameters,
+    Stage,
+    counted,
+    has_adapters,
+    layers_train,
+    stage_runs,
+    trained_block,
+    trained_ends,
+    trained_tensors,
+    widened,
+)
 from shapes.operators.lower import sequence_length
 from shapes.workload import Implementation, Workload
 

@@ -21,8 +21,17 @@ from shapes.model.parameters import (
     optimizer_state_bytes,
     parameter_count,
 )
-from shapes.model.stages import ShardParameters, Stage, counted, parameter_tensors, stage_kinds
-from shapes.model.trainable import base_of, layers_train, trained_tensors, widened
+from shapes.model.stages import (
+    ShardParameters,
+    Stage,
+    base_of,
+    counted,
+    layers_train,
+    parameter_tensors,
+    stage_kinds,
+    trained_tensors,
+    widened,
+)
 from shapes.workload import Implementation, Workload
 
 #: DeepSpeed ZeRO's reduce and gather buckets, elements (deepspeed.ai/docs/config-json, reduce_bucket_size).

@@ -2,8 +2,7 @@
 
 from shapes.model.layers import Block, MlpShape, MoeShape, Stack
 from shapes.model.mixers import AttentionShape, Linear, MlaShape, QkNorm, RecurrentShape, Shard
-from shapes.model.parameters import ParameterTensor
-from shapes.model.shape import ModelShape
+from shapes.model.parameters import ModelShape, ParameterTensor
 
 __all__ = [
     "AttentionShape",

@@ -128,7 +128,7 @@ class Block:
         if self.mixer:
             out += self.mixer.linears(hidden)
         if self.cross:
-            out += tuple(_prefixed(linear, "cross_") for linear in self.cross.linears(hidden))
+            out += tuple(replace(linear, name=f"cross_{linear.name}") for linear in self.cross.linears(hidden))
         return out + (self.mlp.linears(hidden, fused=fused_gate_up) if self.mlp else ())
 
 
@@ -191,7 +191,3 @@ def _layers(stack: Stack) -> int:
 @lru_cache(maxsize=256)
 def _kinds(stack: Stack) -> tuple[Block, ...]:
     return kinds_of(stack.blocks)
-
-
-def _prefixed(linear: Linear, prefix: str) -> Linear:
-    return replace(linear, name=prefix + linear.name)

@@ -96,20 +96,25 @@ class AttentionShape:
         return self.v_head_dim or self.head_dim
 
     def linears(self, hidden: int, *, fused: bool | None = None) -> tuple[Linear, ...]:
-        wide = self.head_dim * (2 if self.gated else 1)
-        q, k, v = self.heads * wide, self.kv_heads * self.head_dim, self.kv_heads * self.v_dim
-        out = Linear("attention.o_proj", hidden, self.heads * self.v_dim, self.o_bias, "row")
         k_bias = self.qkv_bias if self.k_bias is None else self.k_bias
+        parts = (
+            ("q", self.heads, self.head_dim * (2 if self.gated else 1), self.qkv_bias),
+            ("k", self.kv_heads, self.head_dim, k_bias),
+            ("v", self.kv_heads, self.v_dim, self.qkv_bias),
+        )
         # Keys and values of cross attention come from another sequence, so the three cannot be one product.
         if (self.fused_qkv if fused is None else fused) and not self.cross and k_bias == self.qkv_bias:
-            units = ((self.heads, wide), (self.kv_heads, self.head_dim), (self.kv_heads, self.v_dim))
-            return (Linear("attention.qkv_proj", q + k + v, hidden, self.qkv_bias, "column", units=units), out)
-        return (
-            Linear("attention.q_proj", q, hidden, self.qkv_bias, "column", units=((self.heads, wide),)),
-            Linear("attention.k_proj", k, hidden, k_bias, "column", units=((self.kv_heads, self.head_dim),)),
-            Linear("attention.v_proj", v, hidden, self.qkv_bias, "column", units=((self.kv_heads, self.v_dim),)),
-            out,
-        )
+            units = tuple((number, size) for _, number, size, _ in parts)
+            rows = sum(number * size for number, size in units)
+            inward: tuple[Linear, ...] = (
+                Linear("attention.qkv_proj", rows, hidden, self.qkv_bias, "column", units=units),
+            )
+        else:
+            inward = tuple(
+                Linear(f"attention.{name}_proj", number * size, hidden, bias, "column", units=((number, size),))
+                for name, number, size, bias in parts
+            )
+        return (*inward, Linear("attention.o_proj", hidden, self.heads * self.v_dim, self.o_bias, "row"))
 
     def on_shard(self, t: int) -> tuple[int, int]:
         """(query heads, key/value heads) of one of ``t`` ranks: at least one whole key/value head each."""
@@ -222,8 +227,7 @@ class RecurrentShape:
     gates_apart: bool = False
 
     def __post_init__(self) -> None:
-        for key in ("heads", "head_dim", "groups", "state", "chunk", "conv"):
-            positive_int(getattr(self, key), key)
+        positive(self, "heads", "head_dim", "groups", "state", "chunk", "conv")
         if self.heads % self.groups:
             raise InputError(f"expected a divisor of the {self.heads} heads", key="groups", value=self.groups)
 

@@ -6,28 +6,32 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from itertools import groupby
+from typing import Any, TypeVar
 
 from shapes.errors import InputError, positive_int
 from shapes.frozen import frozen
 from shapes.model import AttentionShape, Block, Linear, MlaShape, MlpShape, ModelShape, MoeShape, Stack
 from shapes.model.layers import MOST_LAYERS
 
-DIMENSIONS = (
-    "vocab",
-    "hidden",
-    "layers",
-    "heads",
-    "kv_heads",
-    "head_dim",
-    "d_ff",
-    "experts",
-    "top_k",
-    "expert_d_ff",
-    "shared_d_ff",
-    "q_lora_rank",
-    "kv_lora_rank",
-    "window",
-)
+Part = TypeVar("Part", AttentionShape, MlaShape, MlpShape, MoeShape, Linear)
+
+#: Each dimension's place in a model.
+_PLACES = {
+    "vocab": "vocab",
+    "hidden": "hidden",
+    "layers": "main.layers",
+    "heads": "attention.heads",
+    "kv_heads": "attention.kv_heads",
+    "head_dim": "attention.head_dim",
+    "d_ff": "dense_mlp.width",
+    "experts": "moe.experts",
+    "top_k": "moe.top_k",
+    "expert_d_ff": "moe.width",
+    "shared_d_ff": "moe.shared.width",
+    "q_lora_rank": "attention.q_lora_rank",
+    "kv_lora_rank": "attention.kv_lora_rank",
+}
+DIMENSIONS = (*_PLACES, "window")
 
 
 def dimensions(model: ModelShape) -> dict[str, int]:
@@ -35,19 +39,15 @@ def dimensions(model: ModelShape) -> dict[str, int]:
 
     Those of a recurrent layer are named for rules, and are none that ``resize`` changes.
     """
-    attention, moe = model.attention, model.moe
-    found = {"vocab": model.vocab, "hidden": model.hidden, "layers": model.main.layers}
-    if attention is not None:
-        found |= {"heads": attention.heads, "kv_heads": attention.kv_heads, "head_dim": attention.head_dim}
-    if isinstance(attention, MlaShape):
-        found |= {"q_lora_rank": attention.q_lora_rank or 0, "kv_lora_rank": attention.kv_lora_rank}
-    found["window"] = next((window for block in model.main.blocks if (window := _window(block))), 0)
-    if model.dense_mlp is not None:
-        found["d_ff"] = model.dense_mlp.width
-    if moe is not None:
-        found |= {"experts": moe.experts, "top_k": moe.top_k, "expert_d_ff": moe.width}
-        found["shared_d_ff"] = moe.shared.width if moe.shared else 0
-    named = {name: found[name] for name in DIMENSIONS if found.get(name)}
+    found = {}
+    for name, place in _PLACES.items():
+        size: Any = model
+        for attribute in place.split("."):
+            size = getattr(size, attribute, None)
+        found[name] = size
+    windows = (block.attention.window for block in model.main.blocks if block.attention)
+    found["window"] = next(filter(None, windows), None)
+    named = {name: size for name, size in found.items() if size}
     return named | (model.mixer.sizes if model.mixer else {})
 
 
@@ -77,8 +77,8 @@ def resize(model: ModelShape, **changes: int) -> ModelShape:
         model,
         stacks=stacks,
         vocab=new.get("vocab", model.vocab),
-        after_embedding=tuple(_resized_linear(linear, old, new) for linear in model.after_embedding),
-        before_head=tuple(_resized_linear(linear, old, new) for linear in model.before_head),
+        after_embedding=_resized_linears(model.after_embedding, old, new),
+        before_head=_resized_linears(model.before_head, old, new),
         pooling=_resized_attention(model.pooling, old, new) if model.pooling else None,
     )
 
@@ -99,15 +99,13 @@ def _completed(model: ModelShape, old: dict[str, int], changes: dict[str, int]) 
 
 
 def _resized_stack(stack: Stack, old: dict[str, int], new: dict[str, int], *, main: bool) -> Stack:
-    follows = main or stack.hidden == old["hidden"]
-    if not follows:
+    if not main and stack.hidden != old["hidden"]:
         return stack
     resized = {id(block): _resized_block(block, old, new) for block in {id(one): one for one in stack.blocks}.values()}
     blocks = tuple(resized[id(block)] for block in stack.blocks)
     if main and new["layers"] != old["layers"]:
         blocks = _with_layers(blocks, new["layers"])
-    front = tuple(_resized_linear(linear, old, new) for linear in stack.front)
-    return replace(stack, hidden=new["hidden"], blocks=blocks, front=front)
+    return replace(stack, hidden=new["hidden"], blocks=blocks, front=_resized_linears(stack.front, old, new))
 
 
 def _with_layers(blocks: tuple[Block, ...], layers: int) -> tuple[Block, ...]:
@@ -128,60 +126,47 @@ def _runs(pattern: Sequence[Block]) -> tuple[Block, ...]:
     return tuple(replace(block, count=len(list(run))) for block, run in groupby(pattern))
 
 
-def _window(block: Block) -> int:
-    return (block.attention.window or 0) if block.attention else 0
+def _renewed(part: Part, old: dict[str, int], new: dict[str, int], **names: str) -> Part:
+    """``part`` with each field that had the old size of the dimension it ``names`` at its new size."""
+    changed: dict[str, Any] = {
+        field: new[name] for field, name in names.items() if name in old and getattr(part, field) == old[name]
+    }
+    return replace(part, **changed)
 
 
 def _resized_block(block: Block, old: dict[str, int], new: dict[str, int]) -> Block:
     attention, mlp = block.attention, block.mlp
     if isinstance(attention, AttentionShape):
-        attention = _resized_attention(attention, old, new)
+        attention = _renewed(_resized_attention(attention, old, new), old, new, window="window")
     elif attention is not None:
-        heads, ranks = new["heads"] if attention.heads == old.get("heads") else attention.heads, attention.q_lora_rank
-        attention = replace(
-            attention,
-            heads=heads,
-            kv_lora_rank=new.get("kv_lora_rank", attention.kv_lora_rank),
-            q_lora_rank=new.get("q_lora_rank", ranks) if ranks else None,
-        )
-    if attention is not None and attention.window and attention.window == old.get("window"):
-        attention = replace(attention, window=new["window"])
+        same = ("heads", "kv_lora_rank", "q_lora_rank", "window")
+        attention = _renewed(attention, old, new, **dict(zip(same, same, strict=True)))
     cross = _resized_attention(block.cross, old, new) if block.cross else None
     if isinstance(mlp, MlpShape):
-        mlp = _resized_mlp(mlp, "d_ff", old, new)
+        mlp = _renewed(mlp, old, new, width="d_ff")
     elif mlp is not None:
-        shared = _resized_mlp(mlp.shared, "shared_d_ff", old, new) if mlp.shared and new.get("shared_d_ff", 1) else None
-        width = new["expert_d_ff"] if mlp.width == old.get("expert_d_ff") else mlp.width
-        gate = mlp.shared_gate and shared is not None
-        mlp = replace(mlp, experts=new["experts"], top_k=new["top_k"], width=width, shared=shared, shared_gate=gate)
+        mlp = _renewed(mlp, old, new, experts="experts", top_k="top_k", width="expert_d_ff")
+        kept = mlp.shared if new.get("shared_d_ff", 1) else None
+        shared = _renewed(kept, old, new, width="shared_d_ff") if kept else None
+        mlp = replace(mlp, shared=shared, shared_gate=mlp.shared_gate and shared is not None)
     return replace(block, attention=attention, cross=cross, mlp=mlp)
 
 
 def _resized_attention(attention: AttentionShape, old: dict[str, int], new: dict[str, int]) -> AttentionShape:
     if (attention.heads, attention.head_dim) != (old["heads"], old["head_dim"]):
         return attention
-    rotary = attention.rotary_dim * new["head_dim"] // old["head_dim"]
-    kv_heads = new["kv_heads"] if attention.kv_heads == old["kv_heads"] else attention.kv_heads
     return replace(
         attention,
         heads=new["heads"],
-        kv_heads=kv_heads,
+        kv_heads=new["kv_heads"] if attention.kv_heads == old["kv_heads"] else attention.kv_heads,
         head_dim=new["head_dim"],
-        rotary_dim=rotary,
+        rotary_dim=attention.rotary_dim * new["head_dim"] // old["head_dim"],
         v_head_dim=None if attention.v_head_dim == old["head_dim"] else attention.v_head_dim,
     )
 
 
-def _resized_mlp(mlp: MlpShape, name: str, old: dict[str, int], new: dict[str, int]) -> MlpShape:
-    return replace(mlp, width=new[name]) if mlp.width == old.get(name) else mlp
-
-
-def _resized_linear(linear: Linear, old: dict[str, int], new: dict[str, int]) -> Linear:
-    return replace(
-        linear,
-        out_features=new["hidden"] if linear.out_features == old["hidden"] else linear.out_features,
-        in_features=new["hidden"] if linear.in_features == old["hidden"] else linear.in_features,
-    )
+def _resized_linears(linears: tuple[Linear, ...], old: dict[str, int], new: dict[str, int]) -> tuple[Linear, ...]:
+    return tuple(_renewed(linear, old, new, out_features="hidden", in_features="hidden") for linear in linears)
 
 
 #: The dimensions of a matrix's outputs, one for each part that is cut by itself, and of its inputs; "" stands for the

@@ -21,8 +21,7 @@ from shapes.frozen import frozen
 from shapes.model import AttentionShape, Block, MlaShape, ModelShape, MoeShape
 from shapes.model.mixers import RecurrentShape
 from shapes.model.parameters import PRECISIONS
-from shapes.model.stages import ShardParameters
-from shapes.model.trainable import layers_train
+from shapes.model.stages import ShardParameters, layers_train
 from shapes.operators.types import (
     Attention,
     CachedAttention,

@@ -29,13 +29,15 @@ from shapes.errors import InputError
 from shapes.finetune import BASES
 from shapes.model import Block, Linear, ModelShape, MoeShape, Stack
 from shapes.model.parameters import optimizer_state_bytes, parameter_count, precision_named
-from shapes.model.stages import ShardParameters, shard_parameters, stage_kinds
-from shapes.model.trainable import (
+from shapes.model.stages import (
+    ShardParameters,
     adapters,
     base_of,
     check_finetune,
     has_adapters,
     layers_train,
+    shard_parameters,
+    stage_kinds,
     trained_shard,
     trained_tensors,
 )

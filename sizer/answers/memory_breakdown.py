@@ -12,7 +12,7 @@ from shapes.json_form import shown
 from shapes.memory import CHECKED, Memory, Saved, largest_microbatch, savings, smallest_pp, smallest_tp
 from shapes.memory import memory as bytes_by_component
 from shapes.model import ModelShape
-from shapes.model.trainable import trained_parameters
+from shapes.model.stages import trained_parameters
 from shapes.step.stack import SoftwareStack
 from shapes.workload import Workload, WorkloadKeywords
 from sizer.answers.batch import batch_of

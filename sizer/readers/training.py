@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from shapes.errors import InputError
-from shapes.model.trainable import ALL_LINEAR
+from shapes.model.stages import ALL_LINEAR
 from sizer.readers.fields import Fields, stated, table
 from sizer.readers.loading import load_text, parse_mapping
 from sizer.readers.reading import Reading
