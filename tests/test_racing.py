@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
-from sizer.searching.strategies import exhaustive, racing
-from sizer.searching.strategies.paired import (
+from sizer.searching.paired import (
     BASELINE_BATCH,
     BATCH,
     OWN_SPREAD,
@@ -15,11 +16,21 @@ from sizer.searching.strategies.paired import (
     WINDOW,
     BaselineError,
     CannotRunError,
+    Outcome,
     PairedSamples,
+    Race,
     Sample,
 )
+from sizer.searching.strategies import LEAST, exhaustive, racing
 
-race = racing.run
+
+def race(*arguments: Any, **options: Any) -> Outcome:
+    return racing(Race(*arguments, **options))
+
+
+def sweep(*arguments: Any, **options: Any) -> Outcome:
+    return exhaustive(Race(*arguments, **options))
+
 
 CANDIDATES, NOISE, ERROR = 100, 0.01, 0.04
 #: Samples a candidate when everything is measured to half a percent: (2 x 1.25 x 0.01 / 0.005)^2.
@@ -97,7 +108,7 @@ def refuse(index: int, count: int) -> np.ndarray:
 
 
 def test_a_baseline_that_cannot_run_is_an_error_of_its_own_that_says_why() -> None:
-    for run in (racing.run, exhaustive.run):
+    for run in (race, sweep):
         with pytest.raises(BaselineError, match=r"wrong: relative error 0\.5"):
             run([1.0, 2.0], 0.1, refuse)
 
@@ -106,14 +117,14 @@ def test_an_error_of_the_samples_is_not_taken_for_a_baseline_that_cannot_run() -
     def broken(index: int, count: int) -> np.ndarray:
         return np.ones(3) + np.ones(count)  # operands could not be broadcast together
 
-    for run in (racing.run, exhaustive.run):
+    for run in (race, sweep):
         with pytest.raises(ValueError, match="broadcast"):
             run([1.0, 2.0], 0.1, broken)
 
 
 def test_a_baseline_that_stops_running_ends_the_search() -> None:
     # A GPU lost half-way: without its baseline no further sample means anything, and waiting would have no end.
-    for run in (racing.run, exhaustive.run):
+    for run in (race, sweep):
         left = iter(range(2))
 
         def sample(index: int, count: int, left=left) -> np.ndarray:
@@ -125,7 +136,7 @@ def test_a_baseline_that_stops_running_ends_the_search() -> None:
 
 def test_a_round_ends_when_the_time_does() -> None:
     # Forty candidates that nothing tells apart: one round over all of them is long.
-    for run in (racing.run, exhaustive.run):
+    for run in (race, sweep):
         spent, rng = [0.0], np.random.default_rng(0)
 
         def sample(index: int, count: int, spent=spent, rng=rng) -> np.ndarray:
@@ -157,9 +168,9 @@ def test_exhaustive_measures_every_candidate_to_half_the_regret() -> None:
     rng = np.random.default_rng(0)
     truth = np.linspace(1.0, 1.2, 12)[::-1].copy()
     noisy = lambda index, count: truth[index] * (1 + 0.01 * np.abs(rng.standard_normal(count)))  # noqa: E731
-    result = exhaustive.run(list(truth), 0.05, noisy, regret=0.02)
+    result = sweep(list(truth), 0.05, noisy, regret=0.02)
     assert (result.best, result.finished, set(result.ratios)) == (11, True, set(range(12)))
-    assert all(len(ratios) >= exhaustive.LEAST for ratios in result.ratios.values())
+    assert all(len(ratios) >= LEAST for ratios in result.ratios.values())
     assert result.sure > 0.9
 
 
@@ -189,7 +200,7 @@ def test_the_errors_of_autocorrelated_runs_are_what_they_are_said_to_be() -> Non
     centres, errors = [], []
     for seed in range(10):
         sample = autocorrelated(np.ones(9), np.random.default_rng(seed))
-        paired = PairedSamples(sample, [1.0] * 9, 0.1, None, 0.01, None, lambda: False)
+        paired = PairedSamples(Race([1.0] * 9, 0.1, sample))
         assert paired.take(range(1, 9), rounds=50)
         centres.extend(paired.centres[1:])
         errors.extend(paired.errors()[1:])
@@ -226,15 +237,8 @@ def test_out_of_time_on_a_noisy_device_nothing_is_sure_of_those_seen_once() -> N
 def test_a_candidate_is_paired_with_the_baselines_latest_runs_and_not_with_all_of_them() -> None:
     # Half-way the clock falls to a half: ratios after it are those of before, but for the runs that tell the new level.
     clock = {"factor": 1.0}
-    paired = PairedSamples(
-        lambda index, count: np.full(count, clock["factor"] * (0.9 if index else 1.0)),
-        [1.0, 1.0],
-        0.1,
-        None,
-        0.01,
-        None,
-        lambda: False,
-    )
+    sample = lambda index, count: np.full(count, clock["factor"] * (0.9 if index else 1.0))  # noqa: E731
+    paired = PairedSamples(Race([1.0, 1.0], 0.1, sample))
     assert paired.take([1], rounds=100)
     clock["factor"] = 2.0
     assert paired.take([1], rounds=100)
@@ -296,7 +300,7 @@ def test_finalists_are_prepared_anew_and_the_best_of_biased_kernels_is_found_che
         result = race(predicted, ERROR, device.sample, classes=classes, renew=device.renew)
         assert not device.renewed or result.best in device.renewed  # one far ahead of the others is not in doubt
         losses.append(truth[result.best] / truth.min() - 1)
-        shares.append(result.spent_s / exhaustive.run(predicted, ERROR, swept.sample).spent_s)
+        shares.append(result.spent_s / sweep(predicted, ERROR, swept.sample).spent_s)
     assert sum(loss <= 0.01 for loss in losses) >= 28
     assert np.mean(shares) <= 0.15
 

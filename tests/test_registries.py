@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import pkgutil
 from importlib import import_module
 from typing import get_args, get_type_hints
@@ -17,7 +18,8 @@ from sizer.readers import READERS, read_config
 from sizer.readers.fields import table
 from sizer.readers.huggingface import BUILDERS, DEFAULTS_OF
 from sizer.rules import RULES, TOPICS
-from sizer.searching.strategies import STRATEGIES
+from sizer.searching import spaces
+from sizer.searching.space import Limits
 from tests.tools.kinds import KINDS, members, missing, skeletons
 
 MEMBERS = [(kind, name) for kind in KINDS for name in members(kind)]
@@ -68,8 +70,11 @@ def test_every_function_of_a_topic_that_answers_as_a_rule_is_one() -> None:
     assert answering == {rule.check for rule in RULES}
 
 
-def test_every_strategy_is_the_run_of_its_own_module() -> None:
-    assert {run.__module__ for run in STRATEGIES.values()} == {f"sizer.searching.strategies.{n}" for n in STRATEGIES}
+def test_every_limit_that_a_space_takes_is_one() -> None:
+    known = {field.name for field in dataclasses.fields(Limits)}
+    for name, takers in spaces.TAKEN_BY.items():
+        assert name in known
+        assert set(takers) <= set(spaces.SPACES.values())
 
 
 def test_every_operator_kind_says_who_lowers_prices_explains_and_measures_it() -> None:

@@ -9,7 +9,6 @@ import json
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -25,17 +24,15 @@ from shapes.step.stack import load_stack
 from shapes.timing import Timing
 from sizer.cli import main
 from sizer.readers import read_config
-from sizer.searching import OBJECTIVES, search, spaces, strategies
+from sizer.searching import OBJECTIVES, search
 from sizer.searching.baseline import Baseline
 from sizer.searching.listing import worth_it
-from sizer.searching.objective import TIE
 from sizer.searching.pricing import TimedCandidate, by_worst_loss, estimates, price
 from sizer.searching.result import Ranked
 from sizer.searching.run import rank
-from sizer.searching.space import Limits
-from sizer.searching.spaces import SPACES, make_space
-from sizer.searching.spaces import model as model_space
-from sizer.searching.strategies import STRATEGIES
+from sizer.searching.space import TIE, Limits
+from sizer.searching.spaces import make_space
+from sizer.searching.spaces.model import parameters_by
 from sizer.subject import run_by
 
 CONFIGS = Path(__file__).parent / "data" / "configs"
@@ -347,7 +344,7 @@ def test_parameters_of_a_model_search_equal_the_models_own(config: Any, layers: 
     fixed = {"hidden": 3072, "heads": 24, "head_dim": 128, "kv_heads": 8, "vocab": 50304}
     if model.attention is not None and model.attention.kv_heads == model.attention.heads:
         fixed["kv_heads"] = 24
-    counted = model_space.parameters_by(model, fixed).of(layers, d_ff)
+    counted = parameters_by(model, fixed).of(layers, d_ff)
     assert counted == resize(model, **fixed, layers=layers, d_ff=d_ff).parameters
 
 
@@ -622,22 +619,6 @@ def test_a_candidate_counts_with_its_worst_loss_and_not_its_best() -> None:
     ranked = rank(rows, devices, OBJECTIVES["step-time"])
     assert [one.value for one in ranked] == pytest.approx([1.0, 0.5, 0.1, 0.4])
     assert min(ranked, key=lambda one: one.value).change == {"d_ff": 2}
-
-
-def test_every_file_of_the_folder_is_a_space_in_the_registry() -> None:
-    assert {one.NAME for one in SPACES.values()} == set(SPACES)
-    assert {one.__name__.rpartition(".")[2] for one in SPACES.values()} == modules_of(spaces)
-    known = {field.name for field in dataclasses.fields(Limits)}
-    assert all(known >= space.LIMITS for space in SPACES.values())
-
-
-def test_every_file_of_the_folder_is_a_strategy_in_the_registry() -> None:
-    # paired.py is what the strategies share.
-    assert {run.__module__.rpartition(".")[2] for run in STRATEGIES.values()} == modules_of(strategies) - {"paired"}
-
-
-def modules_of(package: ModuleType) -> set[str]:
-    return {path.stem for path in Path(package.__file__ or "").parent.glob("*.py")} - {"__init__"}
 
 
 def test_gemm_only_is_of_the_mlp_and_nothing_else() -> None:

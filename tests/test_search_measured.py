@@ -24,11 +24,11 @@ from shapes.step import Pricer
 from sizer.cli import main
 from sizer.searching.baseline import Baseline
 from sizer.searching.measuring import _timing, weighted_jobs
+from sizer.searching.paired import Outcome, Race
 from sizer.searching.pricing import price
 from sizer.searching.space import Limits
 from sizer.searching.spaces import make_space
 from sizer.searching.strategies import STRATEGIES
-from sizer.searching.strategies.paired import Outcome
 
 pytestmark = pytest.mark.slow
 
@@ -84,9 +84,9 @@ def test_the_strategy_minimises_the_objective_of_measured_times(
     # What a second is worth must not depend on what was predicted: of a step's time it is one.
     given: list[float] = []
 
-    def strategy(predicted_s: list[float], error: float, sample: object, **options: list[float]) -> Outcome:
-        given.extend(options["weights"])
-        count = len(predicted_s)
+    def strategy(race: Race) -> Outcome:
+        given.extend(race.weights)
+        count = len(race.predicted_s)
         ratios, errors = {index: np.zeros(9) for index in range(count)}, dict.fromkeys(range(count), 0.01)
         return Outcome(0, ratios, errors, np.full(9, 1e-3), 9, 1.0, 1.0, True, {})
 

@@ -22,9 +22,8 @@ from sizer.cli import main
 from sizer.readers import Source
 from sizer.searching import search
 from sizer.searching.baseline import Baseline
-from sizer.searching.objective import TIE
 from sizer.searching.pricing import estimates, rebuilt
-from sizer.searching.space import Limits
+from sizer.searching.space import TIE, Limits
 from sizer.searching.spaces import make_space
 from sizer.searching.two_budgets import decode_gain, decode_step, training_gain
 from sizer.subject import run_by

@@ -41,7 +41,12 @@ def table(columns: tuple[str, ...], rows: Rows) -> list[str]:
 
 def first_line(module: str) -> str:
     """The first line of a module's docstring, without the full stop."""
-    return (import_module(module).__doc__ or "").strip().partition("\n")[0].rstrip(".")
+    return summary(import_module(module))
+
+
+def summary(one: object) -> str:
+    """The first line of what documents it, without the full stop."""
+    return (one.__doc__ or "").strip().partition("\n")[0].rstrip(".")
 
 
 def tera(value: float | None) -> str:
@@ -124,9 +129,9 @@ def page() -> str:
             ((one.name, one.title, one.dtype, ", ".join(one.generations)) for one in map(load_recipe, RECIPES)),
         ),
         "## Search spaces",
-        *table(("space", "searches"), ((name, first_line(f"sizer.searching.spaces.{name}")) for name in SPACES)),
+        *table(("space", "searches"), ((name, summary(space)) for name, space in SPACES.items())),
         "## Strategies of a measured search",
-        *table(("strategy", "does"), ((n, first_line(f"sizer.searching.strategies.{n}")) for n in STRATEGIES)),
+        *table(("strategy", "does"), ((name, summary(one)) for name, one in STRATEGIES.items())),
         "## Operators",
         *table(("operator", "is", "priced by", "measured by"), operators()),
         "## Output formats",

@@ -36,11 +36,11 @@ from sizer.render import render
 from sizer.searching import search
 from sizer.searching.baseline import Baseline, Scope
 from sizer.searching.measuring import weighted_jobs
+from sizer.searching.paired import Outcome, Race, Sample
 from sizer.searching.pricing import price
 from sizer.searching.space import Limits, Space
-from sizer.searching.spaces import swiglu
+from sizer.searching.spaces import make_space
 from sizer.searching.strategies import exhaustive, racing
-from sizer.searching.strategies.paired import Outcome, Sample
 
 REPORTS = Path(__file__).resolve().parents[1]
 DATA = REPORTS / "data" / "search-cpu"
@@ -70,7 +70,7 @@ class Case:
         workload = {"b": 1, "s": self.tokens, "dtype": "fp32"}
         device = load_device(DEFAULT_DEVICE)
         scope: Scope = "product" if self.gemm_only else "mlp"
-        return swiglu.space(Baseline.from_dimensions(self.h, scope=scope, **workload), device, self.limits)
+        return make_space("swiglu", Baseline.from_dimensions(self.h, scope=scope, **workload), device, self.limits)
 
 
 CASES = (
@@ -208,13 +208,13 @@ def replayed(trials: int) -> str:
 
 def _exhaustive(case: Case) -> Outcome:
     landscape, _ = recorded(case)
-    return exhaustive.run(list(landscape.predicted), landscape.error, landscape.sampler(0))
+    return exhaustive(Race(list(landscape.predicted), landscape.error, landscape.sampler(0)))
 
 
 def _racing(case: Case, seed: int) -> Outcome:
     landscape, _ = recorded(case)
     told = landscape.classes.tolist()
-    return racing.run(list(landscape.predicted), landscape.error, landscape.sampler(seed), classes=told)
+    return racing(Race(list(landscape.predicted), landscape.error, landscape.sampler(seed), classes=told))
 
 
 def _replay_row(case: Case, everything: Outcome, races: Sequence[Outcome]) -> list[object]:

@@ -26,6 +26,7 @@ from tabulate import tabulate
 
 from shapes.cost import predict
 from shapes.operators import Gemm
+from sizer.searching.paired import Race
 from sizer.searching.strategies import exhaustive, racing
 
 REPORTS = Path(__file__).resolve().parents[1]
@@ -122,19 +123,13 @@ def trial(landscape: Landscape, seed: int, noise: Noise) -> Trial:
     values = landscape.truth * landscape.weights
     predicted = list(landscape.mispriced(seed) if noise.classes_off else landscape.predicted)
     outcomes, devices = [], []
-    for run in (racing.run, exhaustive.run):
+    for strategy in (racing, exhaustive):
         device = Device(landscape, noise, seed)
         devices.append(device)
         told = landscape.classes.tolist() if noise.told else None
+        weights = list(landscape.weights)
         outcomes.append(
-            run(
-                predicted,
-                landscape.error,
-                device.sample,
-                weights=list(landscape.weights),
-                classes=told,
-                renew=device.renew,
-            )
+            strategy(Race(predicted, landscape.error, device.sample, weights, classes=told, renew=device.renew))
         )
     race, all_of_them = outcomes
     loss, other = (float(values[one.best] / values.min() - 1) for one in outcomes)

@@ -1,11 +1,11 @@
 """`search`: faster neighbouring dimensions, predicted for named devices or measured on the one at hand.
 
 ``search`` and ``swiglu_width`` take keywords (``entry``); ``run.find`` takes what they make of them: a ``Baseline``,
-the name of one of ``SPACES``, one of ``OBJECTIVES``, ``Limits``, and a ``Source``.
+the name of one of ``SPACES``, one of ``OBJECTIVES``, ``Limits``, devices, and who measures on one.
 """
 
 from sizer.searching.entry import search, swiglu_width
-from sizer.searching.objective import OBJECTIVES
 from sizer.searching.result import SearchResult
+from sizer.searching.space import OBJECTIVES
 
 __all__ = ["OBJECTIVES", "SearchResult", "search", "swiglu_width"]

@@ -71,21 +71,16 @@ class Baseline:
         cls,
         h: int,
         *,
-        d_ff: int | None = None,
-        heads: int | None = None,
-        kv_heads: int | None = None,
-        layers: int | None = None,
-        vocab: int | None = None,
+        dimensions: Mapping[str, int | None] | None = None,
         parameters: float | None = None,
         scope: Scope = "mlp",
         **workload: Any,
     ) -> Baseline:
         """A plain gated decoder of hidden size ``h``: d_ff 8h/3, heads of 128, 32 layers where nothing is said."""
-        sizes = {"hidden": h, "d_ff": d_ff, "heads": heads, "kv_heads": kv_heads, "layers": layers, "vocab": vocab}
-        given = _given(sizes)
+        given = _given({"hidden": h, **(dimensions or {})})
         count = given.get("heads") or max(1, h // 128)
-        if h % count and heads is not None:
-            raise InputError(f"expected a divisor of h = {h}", key="--heads", value=heads)
+        if h % count and "heads" in given:
+            raise InputError(f"expected a divisor of h = {h}", key="--heads", value=count)
         dim = max(1, h // count)
         attention = AttentionShape(count, given.get("kv_heads") or count, dim, rotary_dim=dim)
         block = Block(attention, MlpShape(given.get("d_ff") or max(1, 8 * h // 3)), count=given.get("layers") or 32)

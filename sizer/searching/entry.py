@@ -11,15 +11,14 @@ from shapes.errors import InputError, positive_int
 from shapes.step.stack import SoftwareStack, load_stack
 from shapes.workload import Workload, WorkloadKeywords, workload_fields
 from sizer.searching.baseline import DEFAULT_B, DEFAULT_S, OPTIONS, Baseline, Scope, sequences
-from sizer.searching.objective import DEFAULT_OBJECTIVE, find_objective
-from sizer.searching.pricing import Predicted, Source
 from sizer.searching.result import SearchResult
-from sizer.searching.run import find
-from sizer.searching.space import Limits
+from sizer.searching.run import EXHAUSTIVE, find
+from sizer.searching.space import DEFAULT_OBJECTIVE, Limits, find_objective
 from sizer.searching.two_budgets import Budgets
 
 if TYPE_CHECKING:
     from shapes.measure.executor import Executor
+    from sizer.searching.measuring import Measured
 
 #: Keywords of ``search`` that go to the baseline's dimensions and to a measured source, by name.
 _DIMENSIONS = ("d_ff", "heads", "kv_heads", "layers", "vocab")
@@ -93,42 +92,53 @@ def search(
     dimensions = {name: rest.pop(name, None) for name in _DIMENSIONS}
     measuring = {name: value for name in _MEASURING if (value := rest.pop(name, None)) is not None}
     what = what or ("model" if params is not None else "swiglu")
-    _used(what, config, params, dimensions)
     scope: Scope = "product" if rest.pop("gemm_only", False) else ("model" if config is not None else "mlp")
     tokens = rest.pop("tokens", None)
-    workload = workload_fields(rest)
-    if workload.get("phase") == "decode":
-        raise InputError("expected train or prefill: `sizer check` prices a decode step", key="phase", value="decode")
-    if tokens is not None:
-        workload |= sequences(tokens, workload)
-    if what != "microbatch" and (workload.get("frozen_architecture") or workload.get("finetune")):
-        key = "--frozen-architecture" if workload.get("frozen_architecture") else "--finetune"
-        raise InputError("expected --what microbatch with it: a released model's dimensions stay", key=key)
-    for name, usual in _SCHEDULES.items():
-        if workload.get(name, usual) != usual:
-            key = f"--{name.replace('_', '-')}"
-            raise InputError("expected none: a search compares dimensions, `sizer plan` prices schedules", key=key)
-    if params is not None and not 0 < params < MOST_PARAMETERS:
-        raise InputError(f"expected a positive number below {MOST_PARAMETERS:g}", key="--params", value=params)
-    source = _source(measure, device, measuring)
+    _used(what, config, params, dimensions)
+    workload = _asked_workload(what, rest, tokens)
+    devices, measured = _source(measure, device, measuring)
     if config is not None:
         start = Baseline.from_config(
             config, dimensions={"hidden": h, **dimensions}, parameters=params, scope=scope, stack=stack, **workload
         )
     elif h is not None:
-        start = Baseline.from_dimensions(h, **dimensions, parameters=params, scope=scope, **workload)
+        start = Baseline.from_dimensions(h, dimensions=dimensions, parameters=params, scope=scope, **workload)
     elif params is not None:
         start = Baseline.from_budget(params, dimensions=dimensions, scope=scope, **workload)
     else:
         raise InputError("expected --h, --params or a configuration to start from", key="--h")
     if stack is not None:
         start = replace(start, stack=load_stack(stack), given=start.given | workload.keys())
-    budgets = Budgets(_decode(serving, start), training_budget)
-    chosen = find_objective(objective)
-    asked = limits or Limits()
     return find(
-        start, what, chosen, asked, source, top=top, progress=progress, budgets=budgets, stacked=stack is not None
+        start,
+        what,
+        find_objective(objective),
+        limits or Limits(),
+        devices,
+        measured,
+        top=top,
+        progress=progress,
+        budgets=Budgets(_decode(serving, start), training_budget),
+        stacked=stack is not None,
     )
+
+
+def _asked_workload(what: str, asked: Mapping[str, Any], tokens: int | None) -> dict[str, Any]:
+    """The workload's fields by their letters; InputError for what a search compares nothing by."""
+    workload = workload_fields(asked)
+    if workload.get("phase") == "decode":
+        raise InputError("expected train or prefill: `sizer check` prices a decode step", key="phase", value="decode")
+    if tokens is not None:
+        workload |= sequences(tokens, workload)
+    for name in ("frozen_architecture", "finetune"):
+        if workload.get(name) and what != "microbatch":
+            expected = "expected --what microbatch with it: a released model's dimensions stay"
+            raise InputError(expected, key=f"--{name.replace('_', '-')}")
+    for name, usual in _SCHEDULES.items():
+        if workload.get(name, usual) != usual:
+            expected = "expected none: a search compares dimensions, `sizer plan` prices schedules"
+            raise InputError(expected, key=f"--{name.replace('_', '-')}")
+    return workload
 
 
 def _decode(serving: Mapping[str, Any] | None, start: Baseline) -> Workload | None:
@@ -145,36 +155,27 @@ def _decode(serving: Mapping[str, Any] | None, start: Baseline) -> Workload | No
 
 def _used(what: str, config: object, params: float | None, dimensions: dict[str, int | None]) -> None:
     """InputError for what a search would take no notice of."""
-    if config is not None and params is not None and what != "model":
-        raise InputError(
-            "expected --what model with it: a configuration has its own parameters", key="--params", value=params
-        )
+    if params is not None and config is not None and what != "model":
+        expected = "expected --what model with it: a configuration has its own parameters"
+        raise InputError(expected, key="--params", value=params)
+    if params is not None and not 0 < params < MOST_PARAMETERS:
+        raise InputError(f"expected a positive number below {MOST_PARAMETERS:g}", key="--params", value=params)
     if config is None and params is None and what == "swiglu":
-        # Of a bare hidden size one MLP is timed.
         for name in ("heads", "kv_heads", "layers", "vocab"):
             if dimensions[name] is not None:
-                raise InputError(
-                    "expected a configuration or another --what with it: one MLP is timed",
-                    key=OPTIONS[name],
-                    value=dimensions[name],
-                )
+                expected = "expected a configuration or another --what with it: one MLP is timed"
+                raise InputError(expected, key=OPTIONS[name], value=dimensions[name])
 
 
 def _source(
     measure: bool | Executor | Sequence[Executor],
     device: str | Device | Sequence[str | Device] | None,
     measuring: dict[str, Any],
-) -> Source:
+) -> tuple[tuple[Device, ...], Measured | None]:
+    """The devices that are predicted, and who measures on one."""
     named = tuple(device) if isinstance(device, (list, tuple)) else (device,)
     if measure is False:
-        unused = next((name for name in measuring if name != "strategy"), None)
-        if unused is not None:
-            limits = "limit " * (unused in ("regret", "confidence"))
-            option = f"--{limits}{unused.removesuffix('_s').replace('_', '-')}"
-            raise InputError("is of measuring: expected --measure with it", key=option, value=measuring[unused])
-        return Predicted(
-            tuple(load_device(one or DEFAULT_DEVICE) for one in named), measuring.get("strategy", "exhaustive")
-        )
+        return _predicted(named, measuring), None
     from sizer.searching.measuring import Measured, device_to_measure
 
     if measure is True:
@@ -184,7 +185,21 @@ def _source(
     executors = tuple(measure) if isinstance(measure, (list, tuple)) else (measure,)
     if len(named) > 1 or len(executors) > 1:
         raise InputError("expected one device with it: several can only be predicted (--predict)", key="--measure")
-    return Measured(executors[0], device_to_measure(executors[0], named[0]), **measuring)
+    return (device_to_measure(executors[0], named[0]),), Measured(executors[0], **measuring)
+
+
+def _predicted(named: Sequence[str | Device | None], measuring: Mapping[str, Any]) -> tuple[Device, ...]:
+    for name, value in measuring.items():
+        if name != "strategy":
+            limit = "limit " * (name in ("regret", "confidence"))
+            option = f"--{limit}{name.removesuffix('_s').replace('_', '-')}"
+            raise InputError("is of measuring: expected --measure with it", key=option, value=value)
+    if (strategy := measuring.get("strategy", EXHAUSTIVE)) != EXHAUSTIVE:
+        expected = "expected exhaustive: racing is a way to measure, add --measure"
+        raise InputError(expected, key="--strategy", value=strategy)
+    if not named:
+        raise InputError("expected at least one device", key="--device")
+    return tuple(load_device(one or DEFAULT_DEVICE) for one in named)
 
 
 def swiglu_width(

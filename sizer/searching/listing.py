@@ -22,10 +22,9 @@ from shapes.step.stack import SoftwareStack
 from sizer.checking.checks import check_subject
 from sizer.checking.proposals import Objections, objections, worse
 from sizer.rules.base import Context
-from sizer.searching.objective import TIE
 from sizer.searching.pricing import rebuilt
 from sizer.searching.result import Ranked
-from sizer.searching.space import Space
+from sizer.searching.space import TIE, Space
 from sizer.subject import Subject, read_subject, resized_subject
 
 #: Dimensions that candidates alike in all others differ by: only the best of them is listed.
@@ -59,7 +58,7 @@ def listing(
     """The ``top`` of ``ranked`` (baseline first). ``stack``: what `check` will price them on."""
     others = (one for one in ranked[1:] if one.change != ranked[0].change)
     rest = sorted(others, key=lambda one: (_level(one, ranked), -_aligned(one.change), one.value, one.parameters))
-    if space.operators_of is not None:  # the book's single product is no model that rules could speak of
+    if not space.ruled:
         return Listing(tuple(rest[:top]))
     own = _objections(space, space.baseline, pricers)
     passing: list[Ranked] = []

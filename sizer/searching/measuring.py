@@ -23,11 +23,10 @@ from shapes.operators import Gemm, GroupedGemm
 from shapes.timing import Timing
 from shapes.workload import Workload
 from sizer.checking.measured import device_at_hand
-from sizer.searching.objective import Objective
+from sizer.searching.paired import BaselineError, CannotRunError, Outcome, Race
 from sizer.searching.pricing import Progress, TimedCandidate, Times, rebuilt, timed_operators
-from sizer.searching.space import Space, whole_heads
+from sizer.searching.space import Objective, Space, whole_heads
 from sizer.searching.strategies import STRATEGIES
-from sizer.searching.strategies.paired import BaselineError, CannotRunError, Outcome
 
 #: (job, how many times it counts in the candidate's time)
 WeightedJobs = Sequence[tuple[Job, float]]
@@ -39,7 +38,7 @@ def weighted_jobs(space: Space, change: Mapping[str, int]) -> WeightedJobs:
     Their products are those that ``predicting.price`` prices. InputError for what is only predicted.
     """
     model, workload = rebuilt(space, change)
-    if space.operators_of is not None or space.measured_parts == ():
+    if space.measured_parts == ():
         found = timed_operators(space, change)
         return [(Job(operator), operator.count) for operator in found if isinstance(operator, Gemm | GroupedGemm)]
     names = space.measured_parts or (("layer", "head") if model.head else ("layer",))
@@ -56,7 +55,7 @@ def weighted_jobs(space: Space, change: Mapping[str, int]) -> WeightedJobs:
 
 def left_out(space: Space) -> tuple[str, ...]:
     """What of a step is not timed, a sentence each."""
-    if space.operators_of is not None:
+    if not space.ruled:
         return ()
     if space.measured_parts == ():
         return ("matrix products are timed one by one; activations, permutation and all-to-all are not",)
@@ -116,13 +115,12 @@ SAVE_S = 0.2
 class Measured:
     """Seconds of whole parts of a model on ``executor``'s device, kept in ``store``.
 
-    ``device``: whose limits and predictions order the candidates. The best is known to within ``regret`` at
+    The best is known to within ``regret`` at
     ``confidence``, unless ``time_limit_s`` is up first. A candidate's interval is that of its ratio to the baseline it
     was paired with.
     """
 
     executor: Executor
-    device: Device
     strategy: str = "racing"
     regret: float = 0.01
     confidence: float = 0.95
@@ -135,43 +133,30 @@ class Measured:
         if not 0 < self.regret < 1:
             raise InputError("expected more than 0 and less than 100%", key="--limit regret", value=self.regret)
 
-    @property
-    def devices(self) -> tuple[Device, ...]:
-        return (self.device,)
-
     def times(
-        self,
-        space: Space,
-        predicted: Sequence[Sequence[TimedCandidate]],
-        objective: Objective,
-        progress: Progress | None,
+        self, space: Space, row: Sequence[TimedCandidate], objective: Objective, progress: Progress | None
     ) -> Times:
-        """The candidates that the strategy looked at; the notes say how sure the best is.
+        """Those of the predicted ``row`` (baseline first) that the strategy looked at; the notes say how sure the
 
-        InputError where the baseline cannot run.
+        best is. InputError where the baseline cannot run.
         """
-        (row,) = predicted
         started = time.perf_counter()
-
-        def out_of_time() -> bool:
-            return self.time_limit_s is not None and time.perf_counter() - started >= self.time_limit_s
-
-        error = max((one.timing.high - one.timing.low) / 2 / one.timing.seconds for one in row[1:])
         with Store.open(self.store, set_aside=True) as store:
             sampler = Sampler(space, [one.change for one in row], self.executor, store)
+            race = Race(
+                [one.timing.seconds for one in row],
+                max((one.timing.high - one.timing.low) / 2 / one.timing.seconds for one in row[1:]),
+                sampler.sample,
+                [objective.weight(one) for one in row],
+                self.regret,
+                self.confidence,
+                lambda: self.time_limit_s is not None and time.perf_counter() - started >= self.time_limit_s,
+                progress,
+                [one.structure for one in row],
+                sampler.renew,
+            )
             try:
-                outcome = STRATEGIES[self.strategy](
-                    [one.timing.seconds for one in row],
-                    error,
-                    sampler.sample,
-                    regret=self.regret,
-                    confidence=self.confidence,
-                    weights=[objective.weight(one) for one in row],
-                    out_of_time=out_of_time,
-                    progress=progress,
-                    classes=[one.structure for one in row],
-                    renew=sampler.renew,
-                )
+                outcome = STRATEGIES[self.strategy](race)
             except BaselineError as failure:
                 raise InputError(f"the baseline cannot be measured here ({failure})", key="--measure") from None
             finally:

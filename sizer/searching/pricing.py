@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -26,8 +26,7 @@ from shapes.operators import Gemm, GroupedGemm, Operator, operators
 from shapes.step import Pricer, Step, Work, each_value, schedule_of, slowest_stage, step_parts, work
 from shapes.timing import Timing
 from shapes.workload import Workload
-from sizer.searching.objective import TIE, Objective
-from sizer.searching.space import Candidates, Space
+from sizer.searching.space import TIE, Candidates, Objective, Space
 
 #: Candidates whose operators are priced in one go: few enough to stay in a core's caches.
 BATCH = 512
@@ -65,8 +64,7 @@ def timed_operators(space: Space, change: Mapping[str, int]) -> tuple[Operator, 
 
 def timed(space: Space, model: ModelShape, workload: Workload) -> tuple[Operator, ...]:
     """The operators that the time of ``model`` consists of."""
-    listed = space.operators_of or space.timed or operators
-    return tuple(listed(model, workload))
+    return tuple((space.timed or operators)(model, workload))
 
 
 def price(space: Space, changes: Sequence[Mapping[str, int]], pricer: Pricer) -> list[TimedCandidate]:
@@ -102,9 +100,7 @@ def _candidate(
     scale = space.tokens / (workload.tokens * step.accumulation)
     tier = max(step.tier, step.cost.tier, key=TIERS.index) if step.cost is not None else step.tier
     timing = Timing(step.seconds * scale, step.low * scale, step.high * scale, step.source, tier)
-    return TimedCandidate(
-        change, timing, round(step.flops * scale), model.layers, space.parameters(model), _structure(step)
-    )
+    return TimedCandidate(change, timing, round(step.flops * scale), model.layers, model.parameters, _structure(step))
 
 
 #: Elements beyond which another factor of two in alignment is worth nothing to any kernel.
@@ -309,7 +305,7 @@ def _estimated(space: Space, pricer: Pricer, part: Table) -> Sequence[Any]:
     times = workload.accumulation if space.as_run is not None else 1
     scale = space.tokens / (workload.tokens * times)
     flops = round(times * sum(one.flops * one.count for one in listed) * scale)
-    return seconds * part.rows_of(scale), flops, model.layers, space.parameters(model)
+    return seconds * part.rows_of(scale), flops, model.layers, model.parameters
 
 
 def _step_seconds(
@@ -350,47 +346,3 @@ class Times:
     rows: Sequence[Sequence[TimedCandidate]]
     samples: int = 0
     notes: tuple[str, ...] = ()
-
-
-class Source(Protocol):
-    """Times candidates. ``predicted``: a row for every device, the baseline first."""
-
-    @property
-    def devices(self) -> tuple[Device, ...]: ...
-
-    @property
-    def strategy(self) -> str: ...
-
-    def times(
-        self,
-        space: Space,
-        predicted: Sequence[Sequence[TimedCandidate]],
-        objective: Objective,
-        progress: Progress | None,
-    ) -> Times: ...
-
-
-@frozen
-class Predicted:
-    """The cost model's seconds on each of ``devices``."""
-
-    devices: tuple[Device, ...]
-    strategy: str = "exhaustive"
-
-    def __post_init__(self) -> None:
-        if not self.devices:
-            raise InputError("expected at least one device", key="--device")
-        if self.strategy != "exhaustive":
-            raise InputError(
-                "expected exhaustive: racing is a way to measure, add --measure", key="--strategy", value=self.strategy
-            )
-
-    def times(
-        self,
-        space: Space,
-        predicted: Sequence[Sequence[TimedCandidate]],
-        objective: Objective,
-        progress: Progress | None,
-    ) -> Times:
-        """The predictions as they are."""
-        return Times(predicted)

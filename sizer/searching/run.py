@@ -6,19 +6,19 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
+from typing import TYPE_CHECKING
 
 from shapes.device import Device
 from shapes.errors import InputError, positive_int
 from shapes.memory import memory
 from shapes.step import Pricer
+from shapes.workload import Workload
 from sizer.searching.baseline import Baseline
 from sizer.searching.listing import listing, ready
-from sizer.searching.objective import Objective
 from sizer.searching.pricing import (
-    Predicted,
     Progress,
-    Source,
     TimedCandidate,
+    Times,
     devices_agree,
     front,
     pareto,
@@ -29,7 +29,7 @@ from sizer.searching.pricing import (
     wave_edges,
 )
 from sizer.searching.result import Ranked, SearchResult, keeps, verdict
-from sizer.searching.space import Limits, Space
+from sizer.searching.space import Limits, Objective, Space
 from sizer.searching.spaces import make_space
 from sizer.searching.two_budgets import (
     NO_BUDGETS,
@@ -42,55 +42,60 @@ from sizer.searching.two_budgets import (
 )
 from sizer.subject import run_by
 
+if TYPE_CHECKING:
+    from sizer.searching.measuring import Measured  # loads what measures, which a prediction has no use for
+
+#: How candidates are tried where all of them are priced.
+EXHAUSTIVE = "exhaustive"
+
 
 def find(
     baseline: Baseline,
     what: str,
     objective: Objective,
     limits: Limits,
-    source: Source,
+    devices: Sequence[Device],
+    measured: Measured | None = None,
     *,
     top: int = 5,
     progress: Progress | None = None,
     budgets: Budgets = NO_BUDGETS,
     stacked: bool = False,
 ) -> SearchResult:
-    """The ``top`` candidates of the space named ``what`` that ``objective`` likes best, by the seconds of ``source``.
+    """The ``top`` candidates of the space named ``what`` that ``objective`` likes best, predicted for ``devices``.
 
     The objective orders a large space's shortlist as well. Several devices: each candidate counts with its worst loss
-    against the best on that device. With ``budgets`` for serving each is priced in decoding too, and the answer has the
-    front of both. ``stacked``: the baseline's stack was asked for. ``progress(done, of)``. InputError where nothing
-    satisfies the limits.
+    against the best on that device. ``measured``: who times candidates on the one device, predictions only ordering
+    them. With ``budgets`` for serving each is priced in decoding too, and the answer has the front of both.
+    ``stacked``: the baseline's stack was asked for. ``progress(done, of)``. InputError where nothing satisfies the
+    limits.
     """
     started = time.perf_counter()
     positive_int(top, "--top")
-    devices_agree(source.devices, baseline.workload.dtype)
+    devices_agree(devices, baseline.workload.dtype)
     if budgets.serving is not None:
-        check_served(what, baseline, budgets.serving, source)
-        limits = replace(limits, tp_ready=limits.shards(budgets.serving.t))
-    space = make_space(what, baseline, source.devices[0], limits)
-    if budgets.serving is not None:
-        space = whole_steps(space, baseline, budgets.serving)
-    stack = baseline.stack if space.whole_steps and isinstance(source, Predicted) else None
+        if measured is not None or len(devices) > 1:
+            raise InputError("expected --predict and one --device with it", key="--serving")
+        space = _served_space(baseline, what, devices[0], limits, budgets.serving)
+    else:
+        space = make_space(what, baseline, devices[0], limits)
+    stack = baseline.stack if space.timed is None and measured is None else None
     if stacked and stack is None:
         known = "expected --predict and whole steps (--what model, hidden or microbatch, or --serving) with it"
         raise InputError(known, key="--stack", value=baseline.stack.name if baseline.stack is not None else None)
     if stack is not None:
         space = replace(space, as_run=partial(run_by, stack, baseline.given))
-    pricers = [Pricer(device, stack=stack) for device in source.devices]
+    pricers = [Pricer(device, stack=stack) for device in devices]
     chosen = [space.baseline, *shortlist(space, pricers, objective, progress, budgets.serving)]
-    predicted = [price(space, chosen, pricer) for pricer in pricers]
-    times = source.times(space, predicted, objective, progress)
-    ranked, left_out = beside(space, rank(times.rows, source.devices, objective), budgets, source.devices[0])
+    times = Times([price(space, chosen, pricer) for pricer in pricers])
+    if measured is not None:
+        times = measured.times(space, times.rows[0], objective, progress)
+    ranked, left_out = beside(space, rank(times.rows, devices, objective), budgets, devices[0])
     listed = listing(space, ranked, pricers, top, baseline.stack)
     own, *best = _with_memory(space, (ranked[0], *listed.best))
-    places = (
-        pareto([one.parameters for one in ranked], [one.timing.seconds for one in ranked])
-        if budgets.serving is None
-        else front([training_gain(one) for one in ranked], [decode_gain(one) for one in ranked])
-    )
-    fronts = [ranked[place] for place in places]
+    unbeaten = _with_memory(space, [ranked[place] for place in _front(what, ranked, budgets)])
     drawn = best[0] if best else own  # whose tile most others have: a misaligned baseline runs another kernel
+    sources = [row[0].timing.source for row in times.rows]
     return SearchResult(
         what=what,
         objective=objective.name,
@@ -100,26 +105,37 @@ def find(
         candidates=tuple(best),
         verdict=verdict(what, own, best, listed.fixes),
         keep=keeps(best, listed.fixes),
-        strategy=source.strategy,
-        source="; ".join(dict.fromkeys(row[0].timing.source for row in times.rows)),
+        strategy=measured.strategy if measured is not None else EXHAUSTIVE,
+        source="; ".join(dict.fromkeys(sources)),
         considered=len(space.candidates),
         measurements=times.samples,
         elapsed_s=time.perf_counter() - started,
         excluded={**space.excluded, **left_out, **listed.excluded},
-        pareto=_with_memory(space, fronts if budgets.serving is None and what == "model" else ()),
+        pareto=unbeaten if budgets.serving is None else (),
         notes=(*space.notes, *times.notes, *ready(best, space.workload.t)),
         ranked=tuple(ranked),
         tile=tile_of(space, pricers[0], drawn.change),
         waves=wave_edges(space, pricers[0], drawn.change),
         serving=budgets.serving,
-        devices=_sources(source.devices, times.rows),
-        front=_with_memory(space, fronts if budgets.serving is not None else ()),
+        devices={device.name: one for device, one in zip(devices, sources, strict=True)} if len(devices) > 1 else {},
+        front=unbeaten if budgets.serving is not None else (),
     )
 
 
-def _sources(devices: Sequence[Device], rows: Sequence[Sequence[TimedCandidate]]) -> dict[str, str]:
-    """Device -> where its times are from, of several."""
-    return {one.name: row[0].timing.source for one, row in zip(devices, rows, strict=True)} if len(devices) > 1 else {}
+def _served_space(baseline: Baseline, what: str, device: Device, limits: Limits, serving: Workload) -> Space:
+    """The space of candidates that split as they are to be served, whole steps of them timed."""
+    check_served(what, baseline, serving)
+    limits = replace(limits, tp_ready=limits.shards(serving.t))
+    return whole_steps(make_space(what, baseline, device, limits), baseline, serving)
+
+
+def _front(what: str, ranked: Sequence[Ranked], budgets: Budgets) -> Sequence[int]:
+    """Those that no other beats: in training and decoding, or of whole models in time and parameters."""
+    if budgets.serving is not None:
+        return front([training_gain(one) for one in ranked], [decode_gain(one) for one in ranked])
+    if what == "model":
+        return pareto([one.parameters for one in ranked], [one.timing.seconds for one in ranked])
+    return ()
 
 
 def rank(rows: Sequence[Sequence[TimedCandidate]], devices: Sequence[Device], objective: Objective) -> list[Ranked]:

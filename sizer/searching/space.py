@@ -1,12 +1,15 @@
-"""What is searched: a baseline model and workload, and candidates that change named dimensions of it."""
+"""What is searched, and for what: candidates that change named dimensions of a baseline, limits, and objectives.
+
+A space is a function of a ``Request`` (``spaces``) that gives candidates as columns and says what of them is timed.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import field
+from dataclasses import field, replace
 from math import lcm
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,8 +18,10 @@ from shapes.device import Device
 from shapes.errors import InputError, positive_int
 from shapes.frozen import frozen
 from shapes.model import ModelShape
+from shapes.model.resize import dimensions
 from shapes.operators import Operator, layer_operators
 from shapes.workload import MOST_RANKS, Workload
+from sizer.searching.baseline import Baseline
 
 if TYPE_CHECKING:
     from shapes.measure.jobs import PartName  # loads what measures, which a prediction has no use for
@@ -89,8 +94,8 @@ class Space:
     none: their matrix products one by one).
     ``as_run``: a workload as a software stack runs it on a device, which then prices whole steps (None: kernels alone
     are added up).
-    ``parameters_of``: None: the whole model's. ``operators_of`` replaces the model's own operators (the book's single
-    product). ``excluded``: constraint -> how many candidates it left out, in words a person can act on.
+    ``ruled``: candidates are models that rules can speak of (the book's single product is none). ``excluded``:
+    constraint -> how many candidates it left out, in words a person can act on.
     """
 
     what: str
@@ -101,29 +106,38 @@ class Space:
     timed: Callable[[ModelShape, Workload], Iterable[Operator]] | None = None
     measured_parts: tuple[PartName, ...] | None = None
     as_run: Callable[[Workload, Device], Workload] | None = None
-    parameters_of: Callable[[ModelShape], int] | None = None
-    operators_of: Callable[[ModelShape, Workload], tuple[Operator, ...]] | None = None
+    ruled: bool = True
     excluded: Mapping[str, int] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
-
-    @property
-    def whole_steps(self) -> bool:
-        """Whether what is timed is a whole step, not some of its kernels."""
-        return self.timed is None and self.operators_of is None
 
     @property
     def tokens(self) -> int:
         """Tokens of the baseline that every time is of: a microbatch's, or a global step's where a stack runs it."""
         return self.workload.tokens * (self.workload.accumulation if self.as_run is not None else 1)
 
-    def parameters(self, model: ModelShape) -> int:
-        """Parameters of what is searched (an MLP, a model), of one candidate's ``model``."""
-        return model.parameters if self.parameters_of is None else self.parameters_of(model)
+    def where(self, conditions: Mapping[str, NDArray[np.bool_]]) -> Space:
+        """This space with the candidates that meet all ``conditions``; InputError where there are none."""
+        excluded = Counter[str]()
+        kept = self.candidates.where(conditions, excluded)
+        if not len(kept):
+            raise nothing_left(self.what, excluded)
+        return replace(self, candidates=kept, excluded={**self.excluded, **excluded})
 
 
 def layers_named(words: tuple[str, ...], model: ModelShape, workload: Workload) -> Iterator[Operator]:
     """The layers' operators whose names hold one of ``words``: what ``Space.timed`` is of parts of a layer."""
     return (one for one in layer_operators(model, workload) if any(word in one.name for word in words))
+
+
+#: Option -> what it takes.
+EXPECTED = {
+    "--tolerance": "expected a share between 0 and 1 (or a percentage up to 100%)",
+    "--range": "expected LOW:HIGH with LOW at most HIGH",
+    "--step": "expected a positive integer",
+    "--limit aspect": "expected LOW:HIGH, positive, LOW at most HIGH",
+    "--limit keep": f"expected some of {', '.join(KEEPABLE)}",
+    "--limit vary": f"expected some of {', '.join(VARIABLE)}, not kept",
+}
 
 
 @frozen
@@ -150,32 +164,23 @@ class Limits:
     vary: tuple[str, ...] | None = None
 
     def __post_init__(self) -> None:
-        if not 0 <= self.tolerance <= 1:
-            raise InputError(
-                "expected a share between 0 and 1 (or a percentage up to 100%)", key="--tolerance", value=self.tolerance
-            )
-        if self.low is not None and self.high is not None and self.low > self.high:
-            raise InputError("expected LOW:HIGH with LOW at most HIGH", key="--range", value=f"{self.low}:{self.high}")
-        if self.step is not None and self.step < 1:
-            raise InputError("expected a positive integer", key="--step", value=self.step)
-        if self.aspect is not None and not 0 < self.aspect[0] <= self.aspect[1]:
-            raise InputError(
-                "expected LOW:HIGH, positive, LOW at most HIGH",
-                key="--limit aspect",
-                value=f"{self.aspect[0]:g}:{self.aspect[1]:g}",
-            )
-        for dim in self.head_dims or ():
-            positive_int(dim, "--limit head-dim")
-        for length in self.seq_lens or ():
-            positive_int(length, "--limit seq-lens")
+        low, high, aspect = self.low, self.high, self.aspect
+        holds = {
+            ("--tolerance", self.tolerance): 0 <= self.tolerance <= 1,
+            ("--range", f"{low}:{high}"): low is None or high is None or low <= high,
+            ("--step", self.step): self.step is None or self.step >= 1,
+            ("--limit aspect", ":".join(f"{end:g}" for end in aspect or ())): aspect is None or 0 < aspect[0] <= aspect[1],
+            **{("--limit keep", name): name in KEEPABLE for name in self.keep or ()},
+            **{("--limit vary", name): name in VARIABLE and name not in (self.keep or ()) for name in self.vary or ()},
+        }
+        for (option, value), right in holds.items():
+            if not right:
+                raise InputError(EXPECTED[option], key=option, value=value)
+        for option, numbers in (("--limit head-dim", self.head_dims), ("--limit seq-lens", self.seq_lens)):
+            for number in numbers or ():
+                positive_int(number, option)
         if self.tp_ready is not None:
             positive_int(self.tp_ready, "--limit tp-ready", maximum=MOST_RANKS)
-        for name in self.keep or ():
-            if name not in KEEPABLE:
-                raise InputError(f"expected some of {', '.join(KEEPABLE)}", key="--limit keep", value=name)
-        for name in self.vary or ():
-            if name not in VARIABLE or name in (self.keep or ()):
-                raise InputError(f"expected some of {', '.join(VARIABLE)}, not kept", key="--limit vary", value=name)
 
     def shards(self, t: int) -> int:
         """Tensor-parallel shards that candidates split over, of a workload that runs on ``t``."""
@@ -191,6 +196,46 @@ class Limits:
         return found
 
 
+@frozen
+class Request:
+    """What a space is made from; ``excluded``: constraint -> how many candidates it left out so far."""
+
+    what: str
+    baseline: Baseline
+    device: Device
+    limits: Limits
+    excluded: Counter[str] = field(default_factory=Counter)
+
+    @property
+    def model(self) -> ModelShape:
+        return self.baseline.model
+
+    @property
+    def workload(self) -> Workload:
+        return self.baseline.workload
+
+    @property
+    def shards(self) -> int:
+        """Tensor-parallel shards that candidates split over."""
+        return self.limits.shards(self.workload.t)
+
+    @property
+    def step(self) -> int:
+        """What sizes are multiples of so that every shard of them is aligned."""
+        return self.device.alignment_elements(self.workload.dtype) * self.shards
+
+    def space(
+        self, candidates: Sequence[Mapping[str, int]], *notes: str, model: ModelShape | None = None, **fields: Any
+    ) -> Space:
+        """The space of ``candidates``, each with values for the same names. ``fields``: those of ``Space``."""
+        if not len(candidates):
+            raise nothing_left(self.what, self.excluded)
+        model, changed = model or self.model, Candidates.of(candidates)
+        own = {**dimensions(model), "b": self.workload.b, "s": self.workload.s}
+        baseline = {name: own[name] for name in changed.columns}
+        return Space(self.what, model, self.workload, changed, baseline, excluded=self.excluded, notes=notes, **fields)
+
+
 def whole_heads(heads: int, kv_heads: int, t: int) -> bool:
     """Whether ``t`` shards hold whole heads; key/value heads fewer than the shards are copied."""
     return heads % t == 0 and (kv_heads % t == 0 or t % kv_heads == 0)
@@ -202,3 +247,50 @@ def nothing_left(what: str, excluded: Mapping[str, int]) -> InputError:
         return InputError(f"no candidate for {what}: expected a range that holds one", key="--range")
     worst = max(excluded, key=lambda constraint: excluded[constraint])
     return InputError(f"no candidate for {what} is left: {worst} excludes the most ({excluded[worst]})")
+
+
+#: Values of an objective that differ by less than this share are a tie: no device tells them apart.
+TIE = 0.005
+
+
+class Weighed(Protocol):
+    """A candidate, or many of them as arrays: FLOPs of what is timed, layers and parameters."""
+
+    @property
+    def flops(self) -> Any: ...
+
+    @property
+    def layers(self) -> Any: ...
+
+    @property
+    def parameters(self) -> Any: ...
+
+
+@frozen
+class Objective:
+    """``weight``: what a second of a candidate counts, positive, so that the least product is the best."""
+
+    name: str
+    weight: Callable[[Weighed], Any]
+
+
+OBJECTIVES: Mapping[str, Objective] = {
+    objective.name: objective
+    for objective in (
+        Objective("step-time", lambda one: 1.0),
+        Objective("layer-time", lambda one: 1 / one.layers),
+        Objective("time-per-parameter", lambda one: 1 / one.parameters),
+        Objective("tflops", lambda one: 1 / one.flops),
+    )
+}
+
+
+#: Time at equal parameters: what more of them are worth is taken off, and doing less work is no gain.
+DEFAULT_OBJECTIVE = "time-per-parameter"
+
+
+def find_objective(name: str) -> Objective:
+    """The objective of this name; InputError lists the known ones."""
+    if name not in OBJECTIVES:
+        raise InputError(f"expected one of {', '.join(OBJECTIVES)}", key="--objective", value=name)
+    return OBJECTIVES[name]

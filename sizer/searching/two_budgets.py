@@ -13,7 +13,7 @@ from shapes.step import Pricer, Step
 from shapes.timing import Timing
 from shapes.workload import Workload
 from sizer.searching.baseline import Baseline
-from sizer.searching.pricing import Predicted, Source, rebuilt
+from sizer.searching.pricing import rebuilt
 from sizer.searching.result import Ranked
 from sizer.searching.space import Space, nothing_left
 
@@ -42,12 +42,10 @@ class Budgets:
 NO_BUDGETS = Budgets()
 
 
-def check_served(what: str, baseline: Baseline, serving: Workload, source: Source) -> None:
+def check_served(what: str, baseline: Baseline, serving: Workload) -> None:
     """InputError for what serves nobody, or does not split as it is to be served."""
     if what == "microbatch" or (baseline.scope != "model" and what == "swiglu"):
         raise InputError("expected a search that changes a whole model with it", key="--serving")
-    if not isinstance(source, Predicted) or len(source.devices) > 1:
-        raise InputError("expected --predict and one --device with it", key="--serving")
     try:
         operators(baseline.model, serving)
     except InputError as error:
@@ -56,22 +54,11 @@ def check_served(what: str, baseline: Baseline, serving: Workload, source: Sourc
 
 def whole_steps(space: Space, baseline: Baseline, serving: Workload) -> Space:
     """``space`` with whole steps timed, as serving runs whole models, of candidates whose experts divide over its e."""
-    kept = space.candidates
-    if "experts" in kept.columns:
-        kept = kept[kept.columns["experts"] % serving.e == 0]
-    excluded = {**space.excluded, f"experts that divide over ep {serving.e}": len(space.candidates) - len(kept)}
-    if not len(kept):
-        raise nothing_left(space.what, excluded)
-    return replace(
-        space,
-        model=baseline.model,
-        timed=None,
-        measured_parts=None,
-        parameters_of=None,
-        candidates=kept,
-        excluded={reason: number for reason, number in excluded.items() if number},
-        notes=(*space.notes, "to be served, whole steps are priced, in training too"),
-    )
+    if "experts" in space.candidates.columns:
+        divide = space.candidates.columns["experts"] % serving.e == 0
+        space = space.where({f"experts that divide over ep {serving.e}": divide})
+    notes = (*space.notes, "to be served, whole steps are priced, in training too")
+    return replace(space, model=baseline.model, timed=None, measured_parts=None, notes=notes)
 
 
 def decode_step(space: Space, change: Mapping[str, int], serving: Workload, pricer: Pricer) -> Step | None:

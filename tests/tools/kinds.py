@@ -137,8 +137,9 @@ def _output_formats() -> set[str]:
     return {name for command in render.COMMANDS for name in render.formats(command)}
 
 
-def _strategies() -> set[str]:
-    return set(import_module("sizer.searching.strategies").STRATEGIES)
+def _functions(path: str, pattern: str) -> Callable[[], set[str]]:
+    """Public functions of such a signature in these files."""
+    return lambda: set(re.findall(rf"(?m)^def ([a-z]\w*){pattern}", text(path)))
 
 
 def _command_modules() -> set[str]:
@@ -253,17 +254,17 @@ KINDS: Mapping[str, Kind] = {
     ),
     "space": Kind(
         attribute("sizer.searching.spaces", "SPACES"),
-        modules("sizer.searching.spaces", "NAME", "space"),
-        "sizer/searching/spaces/{name}.py",
+        _functions("sizer/searching/spaces/*.py", r"\(request: Request\) -> Space:"),
+        "a function of its name in sizer/searching/spaces/",
         "SPACES of sizer/searching/spaces/__init__.py",
         (_test("tests/test_search*.py", r'what(="|", "){name}"', "a search of it"), _NAMED_ROW),
     ),
     "strategy": Kind(
-        _strategies,
-        modules("sizer.searching.strategies", "NAME", "run"),
-        "sizer/searching/strategies/{name}.py",
-        "STRATEGIES of sizer/searching/strategies/__init__.py",
-        (_test("tests/test_racing.py", r"\b{name}\.run\b", "a race of it"), _NAMED_ROW),
+        attribute("sizer.searching.strategies", "STRATEGIES"),
+        _functions("sizer/searching/strategies.py", r"\(race: Race\) -> Outcome:"),
+        "a function of its name in sizer/searching/strategies.py",
+        "STRATEGIES of sizer/searching/strategies.py",
+        (_test("tests/test_racing.py", r"\b{name}\(", "a race of it"), _NAMED_ROW),
     ),
     "operator": Kind(
         _operator_kinds,

@@ -134,19 +134,19 @@ STEPS: dict[str, tuple[Write | Insert, ...]] = {
     "space": (
         Write(
             "sizer/searching/spaces/{name}.py",
-            MODULE + "import numpy as np\n\nfrom shapes.device import Device\n"
-            "from sizer.searching.baseline import Baseline\n"
-            "from sizer.searching.space import Candidates, Limits, Space\n\n"
-            'NAME = "{name}"\nLIMITS = frozenset({{"misaligned"}})\n\n\n'
-            "def space(baseline: Baseline, device: Device, limits: Limits) -> Space:\n"
-            '    """SKELETON: which values, and why no others."""\n'
-            "    model, workload = baseline.model, baseline.workload\n"
-            "    values = limits.values(model.vocab, 2 * model.vocab, device.alignment_elements(workload.dtype))\n"
-            '    columns = {{"vocab": np.array(values)}}  # SKELETON\n'
-            '    return Space(NAME, model, workload, Candidates(columns), {{"vocab": model.vocab}})\n',
+            MODULE + "from sizer.searching.space import Request, Space\n\n\n"
+            "def {name}(request: Request) -> Space:\n"
+            '    """SKELETON: which values, and why no others; the first line is the row in reports/reference.md."""\n'
+            "    vocab = request.model.vocab\n"
+            "    values = request.limits.values(vocab, 2 * vocab, request.step)\n"
+            '    return request.space([{{"vocab": size}} for size in values])  # SKELETON\n',
         ),
-        Insert("sizer/searching/spaces/__init__.py", r"\nfrom sizer\.searching\.spaces import [\w, ]*", ", {name}"),
-        Insert("sizer/searching/spaces/__init__.py", r"cast\(tuple\[SpaceMaker, \.\.\.\], \([\w, ]*", ", {name}"),
+        Insert(
+            "sizer/searching/spaces/__init__.py",
+            r"\nfrom sizer\.searching\.space import .*\n",
+            "from sizer.searching.spaces.{name} import {name}\n",
+        ),
+        Insert("sizer/searching/spaces/__init__.py", r"for one in \([\w, ]*", ", {name}"),
         Insert(
             "tests/test_search.py",
             "",
@@ -154,20 +154,18 @@ STEPS: dict[str, tuple[Write | Insert, ...]] = {
         ),
     ),
     "strategy": (
-        Write(
-            "sizer/searching/strategies/{name}.py",
-            MODULE + "from sizer.searching.strategies.exhaustive import run as exhaustive\n\n"
-            'NAME = "{name}"\n\nrun = exhaustive  # SKELETON: a function of its own, as Strategy says\n',
-        ),
         Insert(
-            "sizer/searching/strategies/__init__.py", r"\nfrom sizer\.searching\.strategies import [\w, ]*", ", {name}"
+            "sizer/searching/strategies.py",
+            r"(?s).*?(?=\n\n\n#: Name -> how candidates are tried)",
+            "\n\n\ndef {name}(race: Race) -> Outcome:\n"
+            '    """SKELETON: how it goes on, and when it ends."""\n    return exhaustive(race)  # SKELETON\n',
         ),
-        Insert("sizer/searching/strategies/__init__.py", r"for strategy in \([\w, ]*", ", {name}"),
+        Insert("sizer/searching/strategies.py", r"for one in \([\w, ]*", ", {name}"),
         Insert(
             "tests/test_racing.py",
             "",
             "\n\ndef test_{slug}_SKELETON() -> None:\n    from sizer.searching.strategies import {name}\n\n"
-            "    assert {name}.run  # SKELETON: what it finds, and how often it samples\n",
+            "    assert {name}(Race([1.0], 0.1, lambda index, count: np.ones(count)))  # SKELETON: what it finds\n",
         ),
     ),
     "operator": (

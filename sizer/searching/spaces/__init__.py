@@ -1,11 +1,8 @@
-"""The search spaces. Adding one is a file of this folder and its place in ``SPACES``."""
+"""The search spaces. Adding one is a function of a ``Request`` in a file of this folder and its place in ``SPACES``."""
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from typing import Protocol, cast
+from collections.abc import Callable, Mapping
 
 import numpy as np
 
@@ -13,31 +10,25 @@ from shapes.device import Device
 from shapes.errors import InputError
 from shapes.model.resize import dimensions
 from sizer.searching.baseline import Baseline
-from sizer.searching.space import KEEPABLE, Limits, Space, nothing_left
-from sizer.searching.spaces import experts, heads, hidden, microbatch, model, swiglu, vocab
+from sizer.searching.space import KEEPABLE, Limits, Request, Space
+from sizer.searching.spaces.experts import experts
+from sizer.searching.spaces.hidden import hidden
+from sizer.searching.spaces.model import model
+from sizer.searching.spaces.parts import heads, microbatch, swiglu, vocab
 
-
-class SpaceMaker(Protocol):
-    """The module of one space: its ``--what``, what limits it takes besides range, step and tolerance, candidates."""
-
-    NAME: str
-    LIMITS: frozenset[str]
-
-    def space(self, baseline: Baseline, device: Device, limits: Limits) -> Space: ...
-
-
-SPACES: Mapping[str, SpaceMaker] = {
-    one.NAME: one for one in cast(tuple[SpaceMaker, ...], (swiglu, experts, heads, vocab, hidden, microbatch, model))
+#: ``--what`` -> who makes the space.
+SPACES: Mapping[str, Callable[[Request], Space]] = {
+    one.__name__: one for one in (swiglu, experts, heads, vocab, hidden, microbatch, model)
 }
-#: Limits that not every space takes -> the command line's option.
-OPTIONS = {
-    "misaligned": "--misaligned",
-    "aspect": "--limit aspect",
-    "head_dims": "--limit head-dim",
-    "seq_lens": "--limit seq-lens",
-    "tp_ready": "--limit tp-ready",
-    "keep": "--limit keep",
-    "vary": "--limit vary",
+#: Limits that not every space takes -> those that do. All take a range, a step and a tolerance.
+TAKEN_BY = {
+    "misaligned": (swiglu, heads, vocab, microbatch),
+    "aspect": (hidden, model),
+    "head_dims": (heads, hidden, model),
+    "seq_lens": (microbatch,),
+    "tp_ready": (swiglu, experts, heads, vocab, hidden, model),
+    "keep": (heads, hidden, model),
+    "vary": (model,),
 }
 
 
@@ -45,25 +36,16 @@ def make_space(what: str, baseline: Baseline, device: Device, limits: Limits) ->
     """The space named ``what`` around a baseline. InputError: no such space, or a limit it would take no notice of."""
     if what not in SPACES:
         raise InputError(f"expected one of {', '.join(SPACES)}", key="--what", value=what)
-    for name, option in OPTIONS.items():
-        if getattr(limits, name) not in (None, False) and name not in SPACES[what].LIMITS:
-            others = " or ".join(other for other, space in SPACES.items() if name in space.LIMITS)
+    for name, takers in TAKEN_BY.items():
+        if getattr(limits, name) not in (None, False) and SPACES[what] not in takers:
+            others = " or ".join(taker.__name__ for taker in takers)
+            option = f"--limit {name.replace('head_dims', 'head-dim').replace('_', '-')}"
             raise InputError(f"expected --what {others} with it, not {what}", key=option)
-    if baseline.scope == "product" and what != swiglu.NAME:
-        raise InputError(f"expected --what {swiglu.NAME} with it", key="--gemm-only")
-    return _keeping(SPACES[what].space(baseline, device, limits), limits.keep or ())
-
-
-def _keeping(space: Space, names: Sequence[str]) -> Space:
-    """``space`` without the candidates that change what is to be kept."""
-    if not names:
+    if baseline.scope == "product" and what != "swiglu":
+        raise InputError("expected --what swiglu with it", key="--gemm-only")
+    space = SPACES[what](Request(what, baseline, device, limits))
+    if not limits.keep:
         return space
-    own, excluded = dimensions(space.model), Counter[str]()
-    sizes = {**own, **space.candidates.columns}
-    every = np.ones(len(space.candidates), dtype=bool)
-    kept = space.candidates.where(
-        {f"--limit keep={name}": every & KEEPABLE[name](own, sizes) for name in names}, excluded
-    )
-    if not len(kept):
-        raise nothing_left(space.what, excluded)
-    return replace(space, candidates=kept, excluded={**space.excluded, **excluded})
+    own = dimensions(space.model)
+    sizes, every = {**own, **space.candidates.columns}, np.ones(len(space.candidates), dtype=bool)
+    return space.where({f"--limit keep={name}": every & KEEPABLE[name](own, sizes) for name in limits.keep})

@@ -11,6 +11,7 @@ or slower by up to a percent for as long as it stays prepared.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import field
 from math import log, sqrt
 from random import Random
 
@@ -72,6 +73,28 @@ class BaselineError(RuntimeError):
 
 
 @frozen
+class Race:
+    """Find the candidate of least seconds x weight; index 0 is the baseline, always measured.
+
+    ``predicted_s`` order the candidates, ``error`` is their relative error (one standard deviation), ``weights`` turn
+    seconds into the objective (default 1). ``regret``: a difference that does not matter; ``confidence``: how sure to
+    be. ``progress(done, of)``. ``classes``: of each candidate, what the predictions may be off for as a whole (None:
+    not known). ``renew``: prepares a candidate's kernels anew (None: nothing can).
+    """
+
+    predicted_s: Sequence[float]
+    error: float
+    sample: Sample
+    weights: Sequence[float] | None = None
+    regret: float = 0.01
+    confidence: float = 0.95
+    out_of_time: Callable[[], bool] = field(default=lambda: False)
+    progress: Callable[[int, int], None] | None = None
+    classes: Sequence[Hashable] | None = None
+    renew: Renew | None = None
+
+
+@frozen
 class Outcome:
     """How a search ended. ``best`` indexes the candidates, of which 0 is the baseline.
 
@@ -94,32 +117,15 @@ class Outcome:
 
 
 class PairedSamples:
-    """The samples so far, the baseline's first. BaselineError: the baseline cannot run.
+    """The samples of a race so far, the baseline's first. BaselineError: the baseline cannot run."""
 
-    ``error``: of the predictions, one standard deviation. ``regret``: a difference that does not matter. ``weights``
-    turn seconds into what is minimised (default 1). ``progress`` hears how far the search is, of how much. ``classes``:
-    of each candidate, what predictions may be off for as a whole (None: not known).
-    """
-
-    def __init__(
-        self,
-        sample: Sample,
-        predicted_s: Sequence[float],
-        error: float,
-        weights: Sequence[float] | None,
-        regret: float,
-        progress: Callable[[int, int], None] | None,
-        out_of_time: Callable[[], bool],
-        classes: Sequence[Hashable] | None = None,
-    ) -> None:
-        self._sample, self._progress, self._out_of_time = sample, progress, out_of_time
-        self._error, self._regret = error, regret
-        count = len(predicted_s)
-        self._offsets: Array = np.log(weights if weights is not None else np.ones(count))
-        self.prior: Array = np.log(predicted_s) + self._offsets
+    def __init__(self, race: Race) -> None:
+        self._race = race
+        count = len(race.predicted_s)
+        self._offsets: Array = np.log(np.ones(count) if race.weights is None else race.weights)
+        self.prior: Array = np.log(race.predicted_s) + self._offsets
         codes: dict[Hashable, int] = {}
-        self._told = classes is not None
-        self._classes = np.array([codes.setdefault(one, len(codes)) for one in classes or [0] * count])
+        self._classes = np.array([codes.setdefault(one, len(codes)) for one in race.classes or [0] * count])
         self.ratios: dict[int, Array] = {}
         #: Of each candidate: the logarithm of what is minimised against the baseline's seconds, the spread of its
         #: batches, how many of them there were.
@@ -157,7 +163,7 @@ class PairedSamples:
         """
         order = np.argsort(self.prior[1:], kind="stable") + 1
         most = max(SCOUTED, len(order) // SCOUTED)
-        if self._told:
+        if self._race.classes is not None:
             firsts = {
                 int(code): int(index) for code, index in zip(self._classes[order[::-1]], order[::-1], strict=True)
             }
@@ -167,10 +173,10 @@ class PairedSamples:
 
     def tell(self, still_open: Sequence[int] | NDArray[np.int64]) -> None:
         """Who is neither eliminated nor known well enough; the batches these had count for a part of their way."""
-        if self._progress is not None:
+        if self._race.progress is not None:
             done = int(np.minimum(self._batches[still_open], OWN_SPREAD - 1).sum())
             whole = len(self.prior) * OWN_SPREAD
-            self._progress(whole - len(still_open) * OWN_SPREAD + done, whole)
+            self._race.progress(whole - len(still_open) * OWN_SPREAD + done, whole)
 
     def take(self, indices: Sequence[int], count: int = BATCH, rounds: int = 1) -> bool:
         """``count`` runs of each candidate and round, in random order, a few after each batch of the baseline.
@@ -185,18 +191,14 @@ class PairedSamples:
     def _round(self, others: list[int], count: int) -> bool:
         self._order.shuffle(others)
         for start in range(0, max(1, len(others)), GROUP):
-            if self._out_of_time():
+            if self._race.out_of_time():
                 return False
             self._take_baseline(NOISY_BASELINE_BATCH if self.noisy else BASELINE_BATCH)
             for index in others[start : start + GROUP]:
-                if self._out_of_time():
+                if self._race.out_of_time():
                     return False
-                if index in self.failed:
-                    continue
-                try:
-                    self._add(index, self._sample(index, count))
-                except CannotRunError as failure:
-                    self._fail(index, str(failure))
+                if index not in self.failed:
+                    self._try(index, count)
         return True
 
     def finalists(self, risk: float, round_s: float) -> list[int]:
@@ -227,16 +229,10 @@ class PairedSamples:
         renew(0)
         self._take_baseline(BATCH, alone=True)
         for index in indices:
-            if self._out_of_time():
+            if self._race.out_of_time():
                 break
-            try:
-                renew(index)
-                seconds = self._sample(index, BATCH)
-            except CannotRunError as failure:
-                self._fail(index, str(failure))
-                continue
-            self._add(index, seconds)
-            found[index] = self.ratios[index][-BATCH:]
+            if self._try(index, BATCH, renew):
+                found[index] = self.ratios[index][-BATCH:]
         return found
 
     def settle(self, held: Sequence[int], rounds: Sequence[Mapping[int, Array]]) -> None:
@@ -259,7 +255,7 @@ class PairedSamples:
 
     def _take_baseline(self, count: int, *, alone: bool = False) -> None:
         try:
-            seconds = self._sample(0, count)
+            seconds = self._race.sample(0, count)
         except CannotRunError as failure:
             raise BaselineError(str(failure)) from failure
         runs = np.log(seconds)
@@ -274,10 +270,18 @@ class PairedSamples:
         ratios = np.log(seconds) - self._level
         self.ratios[index] = np.concatenate((self.ratios[index], ratios)) if index in self.ratios else ratios
 
-    def _fail(self, index: int, reason: str) -> None:
-        self.failed[index] = reason
-        self.ratios.pop(index, None)
-        self.centres[index], self._batches[index] = np.inf, 0
+    def _try(self, index: int, count: int, renew: Renew | None = None) -> bool:
+        """Runs of a candidate, prepared anew by ``renew`` where that is given; False: it cannot run."""
+        try:
+            if renew is not None:
+                renew(index)
+            self._add(index, self._race.sample(index, count))
+        except CannotRunError as failure:
+            self.failed[index] = str(failure)
+            self.ratios.pop(index, None)
+            self.centres[index], self._batches[index] = np.inf, 0
+            return False
+        return True
 
     def _judge(self, indices: set[int]) -> None:
         """Bring what is known of the device and of these candidates up to date.
@@ -285,7 +289,7 @@ class PairedSamples:
         The runs of a batch are autocorrelated, so that it is batches that count; their spread is by quartiles, as tails
         are heavy. Where successive batches are correlated too they count as fewer.
         """
-        self.noisy = quantile(np.sort(self._deviations), 0.9) > NOISY * self._regret
+        self.noisy = quantile(np.sort(self._deviations), 0.9) > NOISY * self._race.regret
         for index in indices & self.ratios.keys():
             ratios = self.ratios[index]
             self._batches[index] = count = len(ratios) // BATCH
@@ -313,7 +317,7 @@ class PairedSamples:
         centres, widths = self._expected()
         errors = np.hypot(self.errors(), moved)
         centres[seen], widths[seen] = self.centres[seen], errors[seen]
-        ahead = self.centres[best] + log(1 - self._regret) - centres
+        ahead = self.centres[best] + log(1 - self._race.regret) - centres
         chances: Array = stdtr(FREEDOM, ahead / np.hypot(widths, errors[best]))
         chances[best] = 0.0
         if self.noisy:
@@ -335,10 +339,10 @@ class PairedSamples:
         means = np.bincount(self._classes[seen], off, minlength=len(looks)) / np.maximum(looks, 1)
         known = int((looks > 0).sum()) if len(looks) > 1 else 0
         alone = off - means[self._classes[seen]] if known else off
-        own = max((4 * self._error**2 + float((alone**2).sum())) / (4 + len(off) - known), LEAST_ERROR**2)
+        own = max((4 * self._race.error**2 + float((alone**2).sum())) / (4 + len(off) - known), LEAST_ERROR**2)
         if not known:
             return self.prior + shift, np.full(len(self.prior), sqrt(own))
-        shared = (2 * self._error**2 + float((means**2).sum())) / (2 + known)
+        shared = (2 * self._race.error**2 + float((means**2).sum())) / (2 + known)
         left = 1 / (looks / own + 1 / shared)
         centres = self.prior + shift + (means * looks / own * left)[self._classes]
         return centres, np.sqrt(own + left[self._classes])

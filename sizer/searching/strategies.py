@@ -1,4 +1,6 @@
-"""Racing: best-arm identification by successive elimination, ordered by the predictions.
+"""How candidates are tried when they are measured: racing, and exhaustively, which racing is judged by.
+
+Racing is best-arm identification by successive elimination, ordered by the predictions.
 
 The cost model orders the candidates and its own error is the prior: log(time) of a candidate not yet looked at lies
 around its prediction (Student's t with 8 degrees of freedom: models are sometimes far off), shifted by how the
@@ -10,28 +12,33 @@ is eliminated before twenty batches of samples.
 The likeliest of each class of alike candidates is looked at before that, whatever is predicted of it: a class that was
 priced wrong as a whole would else never be seen. After it those that are left are prepared anew a few times and judged
 by that alone, since a kernel's buffers make it faster or slower for as long as they stay where they are.
+
+Exhaustive measures every candidate as a sweep does, in rounds of random order. Each sample is a ratio to the baseline
+paired with it, from which clock states cancel, so that LEAST of them will do.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 import numpy as np
 
-from sizer.searching.strategies.exhaustive import LEAST
-from sizer.searching.strategies.paired import (
+from sizer.searching.paired import (
     BATCH,
     GROUP,
     MOST_SAMPLES,
+    START,
     Array,
     Outcome,
     PairedSamples,
+    Race,
     Renew,
-    Sample,
     any_of,
 )
 
-NAME = "racing"
+#: Samples of a candidate, at least, where all are measured.
+LEAST = 20
 #: Of what may go wrong, the part that is left to candidates never looked at; the rest to those that were.
 UNSEEN = 0.5
 #: Of an exhaustive search's time the share that preparing finalists anew may take, how many times each at most, and
@@ -39,29 +46,13 @@ UNSEEN = 0.5
 FINALS, MOST_PREPARED, LEAST_PREPARED = 0.08, 12, 3
 
 
-def run(
-    predicted_s: Sequence[float],
-    error: float,
-    sample: Sample,
-    *,
-    weights: Sequence[float] | None = None,
-    regret: float = 0.01,
-    confidence: float = 0.95,
-    out_of_time: Callable[[], bool] = lambda: False,
-    progress: Callable[[int, int], None] | None = None,
-    most_samples: int = MOST_SAMPLES,
-    classes: Sequence[Hashable] | None = None,
-    renew: Renew | None = None,
-) -> Outcome:
-    """Find the candidate of least ``seconds x weight``; index 0, the baseline, is always measured.
+def racing(race: Race) -> Outcome:
+    """Racing: best-arm identification by successive elimination, ordered by the predictions.
 
-    ``predicted_s`` order the candidates, ``error`` is their relative error (one standard deviation), ``weights`` turn
-    seconds into the objective (default 1). ``progress(done, of)``. ``classes``: of each candidate, what the predictions
-    may be off for as a whole (None: not known). ``renew``: prepares a candidate's kernels anew (None: nothing can).
     BaselineError: the baseline cannot run.
     """
-    paired = PairedSamples(sample, predicted_s, error, weights, regret, progress, out_of_time, classes)
-    risk = 1 - confidence
+    paired = PairedSamples(race)
+    risk = 1 - race.confidence
     finished = paired.take(paired.scouts())
     while finished:
         chances = paired.chances()
@@ -70,15 +61,15 @@ def run(
             arms = [int(unseen[np.argmax(chances[unseen])])]
         elif any_of(chances[seen]) > risk * (1 - UNSEEN):
             likeliest = seen[np.argsort(-chances[seen])][: GROUP - 1]
-            arms = [int(one) for one in {paired.best, *likeliest} if len(paired.ratios[one]) < most_samples]
+            arms = [int(one) for one in {paired.best, *likeliest} if len(paired.ratios[one]) < MOST_SAMPLES]
         else:
             break
         paired.tell(np.flatnonzero(chances > risk / len(chances)))
         if not arms:
             break
         finished = paired.take(arms, rounds=paired.rounds(arms))
-    if finished and renew is not None:
-        finished = _finals(paired, renew, risk * (1 - UNSEEN))
+    if finished and race.renew is not None:
+        finished = _finals(paired, race.renew, risk * (1 - UNSEEN))
     return paired.outcome(finished=finished)
 
 
@@ -103,3 +94,34 @@ def _finals(paired: PairedSamples, renew: Renew, risk: float) -> bool:
                 break
             finalists = [one for one in finalists if one == paired.best or chances[one] > risk / len(finalists)]
     return True
+
+
+def exhaustive(race: Race) -> Outcome:
+    """Exhaustive: every candidate measured as a sweep measures it, in rounds of random order. What racing is judged by.
+
+    The likeliest first: time runs out on the unlikeliest.
+    Classes change nothing where all are seen; nothing is prepared twice, as in a sweep.
+    """
+    paired = PairedSamples(replace(race, classes=None))
+    finished = True
+    for index in sorted(range(1, len(race.predicted_s)), key=paired.prior.__getitem__):
+        if not (finished := paired.take([index], START)):
+            break
+        paired.tell(paired.unseen)
+    while finished and (loose := _loose(paired, race.regret / 2)):
+        paired.tell(loose)
+        finished = paired.take(loose, rounds=paired.rounds(loose))
+    return paired.outcome(finished=finished)
+
+
+def _loose(paired: PairedSamples, precision: float) -> list[int]:
+    errors = paired.errors()
+    return [
+        index
+        for index, ratios in paired.ratios.items()
+        if len(ratios) < MOST_SAMPLES and (len(ratios) < LEAST or 2 * errors[index] > precision)
+    ]
+
+
+#: Name -> how candidates are tried.
+STRATEGIES: Mapping[str, Callable[[Race], Outcome]] = {one.__name__: one for one in (exhaustive, racing)}

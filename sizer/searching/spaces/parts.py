@@ -1,0 +1,170 @@
+"""Spaces of one part of a model, or of what it is run on: the MLP's width, heads, the vocabulary, the microbatch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
+
+import numpy as np
+
+from shapes.dtypes import BYTES
+from shapes.errors import InputError
+from shapes.memory import largest_microbatch
+from shapes.model import AttentionShape, Block, MlpShape, ModelShape, Stack
+from shapes.operators import Gemm, Operator, operators
+from shapes.workload import Workload
+from sizer.searching.space import Candidates, Request, Space, layers_named, nothing_left, whole_heads
+
+#: What a kernel loads at once: a leading dimension off it is served by another, slower kernel on every generation.
+VECTOR_BYTES = 16
+#: Head dimensions that fused kernels take.
+SMALLEST_HEAD, LARGEST_HEAD = 32, 256
+#: Multiples of the alignment beyond the vocabulary that are worth a look.
+PADDINGS = 8
+#: Of large b only those of so many significant bits are tried: every one to 256, then each within a 128th of the next.
+BITS = 8
+
+
+def swiglu(request: Request) -> Space:
+    """The width of a gated MLP near 8h/3: the real MLP forward and backward, or the book's single product.
+
+    Of the MLPs of its model, of one MLP forward and backward, or of the book's single product.
+    """
+    model, limits, scope = request.model, request.limits, request.baseline.scope
+    if model.dense_mlp is None:
+        raise InputError("expected a model with a dense MLP", key="--what", value=request.what)
+    width, share = model.dense_mlp.width, f"--tolerance {limits.tolerance:.2%}"
+    slack, dtype = int(width * limits.tolerance), request.workload.dtype
+    vector = min(VECTOR_BYTES // BYTES[dtype], request.device.alignment_elements(dtype)) * request.shards
+    found = limits.values(width - slack, width + slack, vector)
+    step, values = found.step, np.array(found, dtype=np.int64)
+    if not len(values):
+        raise nothing_left(request.what, {f"widths a multiple of {step} within {share}": 1})
+    others = Candidates({"d_ff": values[values != width]})
+    others = others.where({share: abs(others.columns["d_ff"] - width) <= slack}, request.excluded)
+    low, high = max(width - slack, limits.low or 1), min(width + slack, limits.high or width + slack)
+    misaligned = max(0, high - low + 1) - len(range(-(-low // step) * step, high + 1, step))
+    if misaligned:
+        request.excluded[f"multiples of {step}" + ("" if limits.step else " (--step 1 takes every integer)")] = (
+            misaligned
+        )
+    block = Block(None, MlpShape(width), norms=0)
+    alone = ModelShape("swiglu", (Stack("decoder", model.hidden, (block,), final_norm=0),), head=False)
+    if scope == "product":
+        note = "one batched product (b, s, d_ff) x (b, d_ff, h): d_ff is the reduction dimension"
+        return request.space(others, note, model=alone, timed=_single_product, measured_parts=(), ruled=False)
+    # One MLP or all of them: the candidates are the same, the parameters the whole model's.
+    return request.space(
+        others,
+        "gate, up and down with the activation; in training forward, dgrad and wgrad",
+        model=model if scope == "model" else alone,
+        timed=partial(layers_named, (".mlp.",)),
+        measured_parts=("mlp",),
+    )
+
+
+def _single_product(model: ModelShape, workload: Workload) -> tuple[Operator, ...]:
+    assert model.dense_mlp is not None
+    return (
+        Gemm(
+            "layers.*.mlp.down_proj",
+            "forward",
+            m=workload.s,
+            n=model.hidden,
+            k=model.dense_mlp.width,
+            batch=workload.b,
+            dtype=workload.dtype,
+            layout="nn",
+            kind="bmm",
+        ),
+    )
+
+
+def heads(request: Request) -> Space:
+    """The number of heads at constant hidden size: head dimension and key/value heads follow.
+
+    Every number that divides the hidden size with a head_dim of 32..256, a multiple of 8.
+    """
+    attention, limits, shards = request.model.attention, request.limits, request.shards
+    if not isinstance(attention, AttentionShape):
+        expected = "expected a model with multi-head or grouped-query attention"
+        raise InputError(expected, key="--what", value=request.what)
+    hidden, group = attention.heads * attention.head_dim, attention.heads // attention.kv_heads
+    step = limits.step or (1 if limits.misaligned else 8)
+    dims = [dim for dim in range(step, hidden + 1, step) if hidden % dim == 0 and dim != attention.head_dim]
+    head_dim = np.array(dims, dtype=np.int64)
+    count = hidden // head_dim
+    tried = Candidates({"heads": count, "head_dim": head_dim, "kv_heads": count // group})
+    found = tried.where(
+        {
+            f"head_dim within {SMALLEST_HEAD}..{LARGEST_HEAD}": (head_dim >= SMALLEST_HEAD)
+            & (head_dim <= LARGEST_HEAD),
+            "--limit head-dim": np.isin(head_dim, limits.head_dims or dims),
+            "--range": (count >= (limits.low or 1)) & (count <= (limits.high or hidden)),
+            f"whole heads on each of {shards} shards, {group} to a key/value head": np.array(
+                [one % group == 0 and whole_heads(one, one // group, shards) for one in count.tolist()], dtype=bool
+            ),
+        },
+        request.excluded,
+    )
+    return request.space(
+        found,
+        "attention with its projections is timed; what other heads do to quality is yours",
+        timed=partial(layers_named, (".attention.",)),
+        measured_parts=("self_attention",),
+    )
+
+
+def vocab(request: Request) -> Space:
+    """Padding the vocabulary: the embedding and the head grow, the tokenizer does not change.
+
+    To the next multiples of the alignment times t above it (never below: tokens would be lost).
+    """
+    model, step = request.model, request.step
+    if not model.head:
+        raise InputError("expected a model with an LM-head", key="--what", value=request.what)
+    highest = min(model.vocab + PADDINGS * step, int(model.vocab * (1 + request.limits.tolerance)) + step)
+    sizes = [{"vocab": size} for size in request.limits.values(model.vocab, highest, step) if size > model.vocab]
+    if not sizes:
+        request.excluded["padding (larger than the vocabulary)"] = 1
+    return request.space(sizes, "the head and the loss are timed", timed=_head, measured_parts=("head",))
+
+
+def _head(model: ModelShape, workload: Workload) -> Iterator[Operator]:
+    return (operator for operator in operators(model, workload) if operator.name in ("lm_head", "cross_entropy"))
+
+
+def microbatch(request: Request) -> Space:
+    """The microbatch: any b up to the largest that fits, at the sequence lengths allowed; time is compared a token.
+
+    To twice the baseline's tokens, for its s and each of ``limits.seq_lens``.
+    """
+    workload, limits = request.workload, request.limits
+    found: list[tuple[int, int]] = []
+    notes = []
+    for s in dict.fromkeys((workload.s, *(limits.seq_lens or ()))):
+        fits = largest_microbatch(request.model, replace(workload, s=s), request.device)
+        found += [(b, s) for b in _microbatches(request, s, fits) if (b, s) != (workload.b, workload.s)]
+        largest = f"the largest microbatch that fits {request.device.name} is {fits} at s {s}"
+        notes.append(largest if fits else f"nothing fits {request.device.name} at s {s}: times only")
+    changes = [{"b": b, "s": s} if limits.seq_lens else {"b": b} for b, s in found]
+    return request.space(changes, *notes, "times are compared a token")
+
+
+def _microbatches(request: Request, s: int, fits: int) -> list[int]:
+    """Those of sequences of ``s`` tokens, of which ``fits`` are the most that memory holds (0: none)."""
+    workload, limits, excluded = request.workload, request.limits, request.excluded
+    wanted = max(1, 2 * workload.tokens // s)
+    highest = min(wanted, fits or wanted)
+    every = limits.values(1, highest, 1)
+    whole = [b for b in every if workload.global_batch is None or workload.global_batch % (b * workload.d) == 0]
+    every_b = limits.misaligned or limits.step is not None
+    kept = [b for b in whole if every_b or b % (1 << max(0, b.bit_length() - BITS)) == 0]
+    left_out = {
+        f"memory of {request.device.name} (the largest that fits is {fits} at s {s})": wanted - highest,
+        f"--global-batch {workload.global_batch} in whole microbatches at s {s}": len(every) - len(whole),
+        f"b of more than {BITS} significant bits at s {s} (--step 1 takes them all)": len(whole) - len(kept),
+    }
+    excluded.update({reason: number for reason, number in left_out.items() if number})
+    return kept
