@@ -165,7 +165,7 @@ class Limits:
 
     def __post_init__(self) -> None:
         low, high, aspect = self.low, self.high, self.aspect
-        holds = {
+        holds: dict[tuple[str, Any], bool] = {
             ("--tolerance", self.tolerance): 0 <= self.tolerance <= 1,
             ("--range", f"{low}:{high}"): low is None or high is None or low <= high,
             ("--step", self.step): self.step is None or self.step >= 1,
