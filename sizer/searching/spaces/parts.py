@@ -29,7 +29,7 @@ BITS = 8
 def swiglu(request: Request) -> Space:
     """The width of a gated MLP near 8h/3: the real MLP forward and backward, or the book's single product.
 
-    Of the MLPs of its model, of one MLP forward and backward, or of the book's single product.
+    Widths within the tolerance of the baseline's, of all MLPs of its model where that is known.
     """
     model, limits, scope = request.model, request.limits, request.baseline.scope
     if model.dense_mlp is None:
