@@ -169,7 +169,8 @@ class Limits:
             ("--tolerance", self.tolerance): 0 <= self.tolerance <= 1,
             ("--range", f"{low}:{high}"): low is None or high is None or low <= high,
             ("--step", self.step): self.step is None or self.step >= 1,
-            ("--limit aspect", ":".join(f"{end:g}" for end in aspect or ())): aspect is None or 0 < aspect[0] <= aspect[1],
+            ("--limit aspect", ":".join(f"{end:g}" for end in aspect or ())): aspect is None
+            or 0 < aspect[0] <= aspect[1],
             **{("--limit keep", name): name in KEEPABLE for name in self.keep or ()},
             **{("--limit vary", name): name in VARIABLE and name not in (self.keep or ()) for name in self.vary or ()},
         }

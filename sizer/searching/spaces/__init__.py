@@ -30,6 +30,8 @@ TAKEN_BY = {
     "keep": (heads, hidden, model),
     "vary": (model,),
 }
+#: Those whose option is not called as they are.
+OPTIONS = {"misaligned": "--misaligned", "head_dims": "--limit head-dim"}
 
 
 def make_space(what: str, baseline: Baseline, device: Device, limits: Limits) -> Space:
@@ -39,7 +41,7 @@ def make_space(what: str, baseline: Baseline, device: Device, limits: Limits) ->
     for name, takers in TAKEN_BY.items():
         if getattr(limits, name) not in (None, False) and SPACES[what] not in takers:
             others = " or ".join(taker.__name__ for taker in takers)
-            option = f"--limit {name.replace('head_dims', 'head-dim').replace('_', '-')}"
+            option = OPTIONS.get(name, f"--limit {name.replace('_', '-')}")
             raise InputError(f"expected --what {others} with it, not {what}", key=option)
     if baseline.scope == "product" and what != "swiglu":
         raise InputError("expected --what swiglu with it", key="--gemm-only")
