@@ -20,7 +20,7 @@ from shapes.operators import Attention, Gemm, GroupedGemm, Operator, nearest_spl
 from shapes.step.stack import SoftwareStack, default_stack, load_stack
 from shapes.workload import WORDS, Workload, routing_note, workload_fields
 from sizer.readers import Reading, Source, UnknownModelType, load_mapping, read_config
-from sizer.readers.unread import Unread, sentences
+from sizer.readers.reading import Unread, sentences
 
 if TYPE_CHECKING:
     from shapes.trace import Traced

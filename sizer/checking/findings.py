@@ -10,7 +10,7 @@ from shapes.frozen import frozen
 from shapes.json_form import shown
 from shapes.workload import RunPhase, Workload
 from sizer.printing import Printable
-from sizer.readers.unread import Unread
+from sizer.readers.reading import Unread
 
 Severity = Literal["error", "warning", "info"]
 SEVERITIES: tuple[Severity, ...] = ("error", "warning", "info")

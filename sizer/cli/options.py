@@ -158,8 +158,7 @@ class Asked(SimpleNamespace):
 
     def source(self, config: str | None = None) -> object:
         """What a CONFIG argument names, with ``--set`` and ``--training``: its path, or standard input of "-"."""
-        from sizer.readers import Source
-        from sizer.readers.sources import parse_setting
+        from sizer.readers import Source, parse_setting
 
         config = config or self.config
         settings = dict(parse_setting(text) for text in self.set)

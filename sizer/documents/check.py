@@ -34,7 +34,7 @@ from sizer.documents.units import (
 )
 from sizer.readers.loading import load_text
 from sizer.readers.locate import Place, locate
-from sizer.readers.unread import sentences
+from sizer.readers.reading import sentences
 
 if TYPE_CHECKING:
     from sizer.answers.overview import Overview, Overviews

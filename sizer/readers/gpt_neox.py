@@ -7,12 +7,10 @@ from typing import Any
 
 from shapes.errors import shorten
 from shapes.model import AttentionShape, Block, MlpShape, ModelShape, MoeShape, Stack
-from sizer.readers.fields import Fields, stated, table
+from sizer.readers.fields import Fields, stated, table, vocabulary
 from sizer.readers.hf_blocks import run_lengths
-from sizer.readers.reading import Reading, reading
-from sizer.readers.tokenizers import vocabulary
+from sizer.readers.reading import Reading, Unread, reading
 from sizer.readers.training import optimizer, zero_optimization
-from sizer.readers.unread import Unread
 
 NAME = "gpt_neox"
 

@@ -13,9 +13,8 @@ from shapes.errors import InputError
 from shapes.model import AttentionShape, ModelShape
 from sizer.readers import litgpt
 from sizer.readers.fields import Fields, table
-from sizer.readers.reading import Reading
+from sizer.readers.reading import Reading, did_you_mean
 from sizer.readers.training import optimizer
-from sizer.readers.unread import did_you_mean
 
 NAME = "litgpt_training"
 

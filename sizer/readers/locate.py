@@ -7,9 +7,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from typing import Any
 
 from shapes.frozen import frozen
 
+#: A dotted key and where it begins and ends, in characters.
+Span = tuple[str, tuple[int, int]]
 #: One token of JSON: a string, a bracket or sign, or a number or word.
 _JSON = re.compile(r'"(?:[^"\\]|\\.)*"|[{}\[\]:,]|[^\s{}\[\]:,"]+', re.DOTALL)
 #: A script's option or a Python name.
@@ -60,7 +63,7 @@ def key_at(text: str, line: int, column: int, path: str) -> str | None:
     return next((key for key, (start, end) in found if start <= at < end), None)
 
 
-def _keys(text: str, path: str) -> Iterator[tuple[str, tuple[int, int]]] | None:
+def _keys(text: str, path: str) -> Iterator[Span] | None:
     """(dotted key, its span) of every key in order; None where the format has no keys (Python, scripts)."""
     if path.endswith(".toml"):
         return _toml_keys(text)
@@ -74,7 +77,7 @@ def _place(text: str, start: int, end: int) -> Place:
     return Place(text.count("\n", 0, start) + 1, start - before + 1, end - before + 1)
 
 
-def _json_keys(text: str) -> Iterator[tuple[str, tuple[int, int]]]:
+def _json_keys(text: str) -> Iterator[Span]:
     """(dotted key, span of its string) of every object's keys, in order."""
     path: list[str] = []  # the key that each open object is at
     opened: list[str] = []
@@ -93,36 +96,33 @@ def _json_keys(text: str) -> Iterator[tuple[str, tuple[int, int]]]:
         previous = token
 
 
-def _yaml_keys(text: str) -> Iterator[tuple[str, tuple[int, int]]]:
+def _yaml_keys(text: str) -> Iterator[Span]:
     import yaml
 
-    path: list[str] = []
-    expects_key: list[bool | None] = []  # of each open collection: whether a key comes next; None in a list
     try:
-        for event in yaml.parse(text, Loader=yaml.SafeLoader):
-            if isinstance(event, (yaml.MappingStartEvent, yaml.SequenceStartEvent)):
-                expects_key.append(True if isinstance(event, yaml.MappingStartEvent) else None)
-                path.append("")
-            elif isinstance(event, (yaml.MappingEndEvent, yaml.SequenceEndEvent)):
-                expects_key.pop()
-                path.pop()
-                _value_read(expects_key)
-            elif isinstance(event, yaml.ScalarEvent) and expects_key and expects_key[-1]:
-                path[-1], expects_key[-1] = event.value, False
-                if event.start_mark is not None and event.end_mark is not None:
-                    yield ".".join(filter(None, path)), (event.start_mark.index, event.end_mark.index)
-            elif isinstance(event, (yaml.ScalarEvent, yaml.AliasEvent)):
-                _value_read(expects_key)
-    except yaml.YAMLError:
+        root = yaml.compose(text, Loader=yaml.SafeLoader)
+    except (yaml.YAMLError, RecursionError):
+        return iter(())
+    return _node_keys(root, "", set())
+
+
+def _node_keys(node: Any, path: str, met: set[int]) -> Iterator[Span]:
+    """The keys below a node, once where aliases name it again."""
+    import yaml
+
+    if id(node) in met:
         return
+    met.add(id(node))
+    if isinstance(node, yaml.SequenceNode):
+        for item in node.value:
+            yield from _node_keys(item, path, met)
+    for key, value in node.value if isinstance(node, yaml.MappingNode) else ():
+        name = f"{path}.{key.value}".lstrip(".")
+        yield name, (key.start_mark.index, key.end_mark.index)
+        yield from _node_keys(value, name, met)
 
 
-def _value_read(expects_key: list[bool | None]) -> None:
-    if expects_key and expects_key[-1] is False:
-        expects_key[-1] = True
-
-
-def _toml_keys(text: str) -> Iterator[tuple[str, tuple[int, int]]]:
+def _toml_keys(text: str) -> Iterator[Span]:
     table, start = "", 0
     for line in text.splitlines(keepends=True):
         if found := _TOML_TABLE.match(line):

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from sizer.readers.fields import MAX_LAYERS, Fields, table
-from sizer.readers.megatron.layout import workload
+from sizer.readers.megatron import workload
 from sizer.readers.megatron.models import build
 from sizer.readers.reading import Reading, reading
 from sizer.readers.training import optimizer

@@ -1,16 +1,40 @@
-"""A reader's answer, and the refusal of recipes that leave a model's sizes to another file."""
+"""A reader's answer; keys that it did not look at: which change the model, its split or its step, which are typing
+
+errors, which are harmless; and the refusal of recipes that leave a model's sizes to another file.
+
+One mechanism for every format: ``Fields`` records what was asked for, and ``known_keys.json`` says of each format which
+further keys are known to matter or to be harmless (globs allowed).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import field
 from typing import Any
 
 from shapes.errors import InputError, shorten
 from shapes.frozen import frozen
 from shapes.model import ModelShape
-from sizer.readers.fields import Fields
-from sizer.readers.unread import Unread
+from sizer.readers.fields import Fields, table
+
+
+@frozen
+class Unread:
+    """A key that was not read. ``changes``: what it changes; None for a key that nobody knows, which may be a typing
+
+    error for ``meant``.
+    """
+
+    key: str
+    value: str
+    changes: str | None = None
+    meant: str | None = None
+
+    def __str__(self) -> str:
+        if self.changes is not None:
+            return f"{self.key} = {self.value} is not read: it changes {self.changes}"
+        guess = f": did you mean {self.meant}?" if self.meant else ""
+        return f"{self.key} = {self.value} is not a key that is known here{guess}"
 
 
 @frozen
@@ -89,3 +113,94 @@ def _sections(config: Mapping[str, Any], prefix: str = "", depth: int = 3) -> It
     for key, value in list(config.items())[:MAX_SECTIONS]:
         if isinstance(value, Mapping) and depth:
             yield from _sections(value, f"{prefix}.{key}".lstrip("."), depth - 1)
+
+
+def _known(format_name: str) -> Mapping[str, Any]:
+    """``harmless`` (globs) and ``matters`` (glob -> what the key changes) of a format."""
+    found: Mapping[str, Any] = table("known_keys").get(format_name, {})
+    return found
+
+
+def unread(config: Mapping[str, Any], asked: Iterable[str], format_name: str) -> tuple[Unread, ...]:
+    """Keys of ``config`` (nested ones dotted) outside ``asked`` that are not known to be harmless in the format.
+
+    A key that is off (false, null, 0, empty) changes nothing, so it is named only if nobody knows it.
+    """
+    known = _known(format_name)
+    matters: Mapping[str, str] = known.get("matters", {})
+    read = set(asked)
+    names = [name for name in (*read, *matters, *known.get("harmless", ())) if "*" not in name]
+    found = []
+    for key, value in flattened(config, read, {*read, *matters}):
+        spelled = (key, key.rpartition(".")[2])
+        what = next((matters[entry] for one in spelled if (entry := _entry(one, matters))), None)
+        if what is not None:
+            if value not in (None, False, 0, "", [], {}):
+                found.append(Unread(key, shorten(value), changes=what))
+        elif not any(is_harmless(one, format_name) for one in spelled):
+            found.append(Unread(key, shorten(value), meant=did_you_mean(key, names)))
+    return tuple(found)
+
+
+def sentences(found: Iterable[Unread]) -> tuple[str, ...]:
+    """The keys that were not read, a line each; keys that nobody knows and that resemble none share one."""
+    known = [one for one in found if one.changes is not None or one.meant is not None]
+    strange = [one.key for one in found if one.changes is None and one.meant is None]
+    few = ", ".join(strange[:8]) + (f" and {len(strange) - 8} more" if len(strange) > 8 else "")
+    return (*map(str, known), *([f"not known here and not read: {few}"] if strange else []))
+
+
+def is_harmless(key: str, format_name: str) -> bool:
+    return _entry(key, _known(format_name).get("harmless", ())) is not None
+
+
+def _entry(key: str, names: Collection[str]) -> str | None:
+    """The entry that a key falls under: itself, or the first glob that it matches."""
+    return key if key in names else next((name for name in names if "*" in name and _fits(key, name)), None)
+
+
+def _fits(key: str, glob: str) -> bool:
+    """Whether a glob of asterisks alone matches: without an expression, whose compiling takes longer than a check."""
+    first, *middle, last = glob.split("*")
+    at, end = len(first), len(key) - len(last)
+    for part in middle:
+        found = key.find(part, at)
+        at = found + len(part) if found >= 0 else len(key) + 1
+    return key.startswith(first) and key.endswith(last) and at <= end
+
+
+def flattened(
+    config: Mapping[str, Any], read: set[str], known: set[str], prefix: str = ""
+) -> Iterable[tuple[str, Any]]:
+    """Keys that are not in ``read``; a mapping that holds ``known`` keys is opened up."""
+    for key, value in config.items():
+        if str(key).startswith("_"):
+            continue  # a reader's own, or a class's private attribute
+        name = f"{prefix}{key}"
+        if isinstance(value, Mapping) and any(one.startswith(name + ".") for one in known):
+            yield from flattened(value, read, known, name + ".")
+        elif name not in read:
+            yield name, value
+
+
+def did_you_mean(key: str, names: Iterable[str]) -> str | None:
+    """The known name nearest to ``key``, if one is near."""
+    from difflib import get_close_matches  # only a strange key pays for it
+
+    near = get_close_matches(key, sorted(names), n=1, cutoff=0.8)
+    return near[0] if near else None
+
+
+def check_settings(
+    settings: Mapping[str, Any],
+    asked: Iterable[str],
+    where: str,
+    normalised: Callable[[Mapping[str, Any]], Mapping[str, Any]] = dict,
+) -> None:
+    """InputError for a key of ``--set`` that the reader has no use for."""
+    names = set(asked)
+    for key, value in normalised(settings).items():
+        if key not in names:
+            near = did_you_mean(key, names)
+            guess = f"did you mean {near}?" if near else ", ".join(sorted(names))
+            raise InputError(f"expected a key that is read here: {guess}", where=where, key=f"--set {key}", value=value)

@@ -10,9 +10,8 @@ from typing import Any
 from shapes.errors import InputError
 from sizer.readers import huggingface
 from sizer.readers.fields import Fields, table
-from sizer.readers.reading import Reading
+from sizer.readers.reading import Reading, did_you_mean
 from sizer.readers.training import optimizer
-from sizer.readers.unread import did_you_mean
 
 NAME = "torchtitan"
 

@@ -11,8 +11,7 @@ from shapes.errors import InputError
 from shapes.model.stages import ALL_LINEAR
 from sizer.readers.fields import Fields, stated, table
 from sizer.readers.loading import load_text, parse_mapping
-from sizer.readers.reading import Reading
-from sizer.readers.unread import unread
+from sizer.readers.reading import Reading, unread
 
 #: accelerate's sharding strategies as ZeRO stages, and its names of parallel degrees.
 _TABLE = table("formats")["accelerate"]

@@ -6,22 +6,26 @@ those of megatron/training/arguments.py.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import fields as dataclass_fields
 from typing import Any
 
 from shapes.errors import InputError
 from shapes.model import ModelShape
 from shapes.model.resize import dimensions
-from sizer.readers.fields import Fields, table
+from shapes.recipes import RECIPES
+from shapes.workload import Workload
+from sizer.readers.fields import Fields, stated, table
 from sizer.readers.megatron.arguments import SCRIPT_KEYS, flat_arguments, is_script, parse_script
-from sizer.readers.megatron.layout import workload
 from sizer.readers.megatron.models import build
-from sizer.readers.reading import Reading, reading
-from sizer.readers.unread import Unread, is_harmless
+from sizer.readers.reading import Reading, Unread, is_harmless, reading
+from sizer.readers.training import optimizer
 
 NAME = "megatron"
 
+_TABLE = table("formats")[NAME]
+
 #: Dimension -> the arguments it may have.
-KEYS: dict[str, list[str]] = table("formats")[NAME]["dimensions"]
+KEYS: dict[str, list[str]] = _TABLE["dimensions"]
 
 __all__ = ["KEYS", "NAME", "is_script", "matches", "normalised", "parse_script", "read"]
 
@@ -85,3 +89,114 @@ def _keys(flat: Mapping[str, Any], model: ModelShape) -> dict[str, str]:
         drop.append("shared_d_ff")
     drop += [name for name in KEYS if name.startswith(("linear_", "state_")) and name not in dimensions(model)]
     return {name: key for name, key in present.items() if name not in drop} | {"vocab": "vocab_size"}
+
+
+def workload(fields: Fields, model: ModelShape, flat: Mapping[str, Any]) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """(fields of Workload that the arguments give, notes on the rest)."""
+    found = fields.given(fields.optional, **_TABLE["degrees"])
+    sequence, target = fields.optional("seq_length", "encoder_seq_length"), fields.optional("decoder_seq_length")
+    if len(model.stacks) == 1 and target:
+        sequence, target = target, None  # a vision-language model's: what its language model sees, images included
+    found |= stated(s=sequence, decoder_s=target, sequence_parallel=fields.flag("sequence_parallel"))
+    found |= fields.given(fields.optional, b="micro_batch_size", global_batch="global_batch_size")
+    found |= stated(dtype=fields.switched_on("bf16", "fp16"))
+    if fields.raw("fp8_format", "fp8", default=None):
+        recipe = fields.text("fp8_recipe", default="delayed")
+        found |= {"dtype": "fp8", "recipe" if recipe in RECIPES else "unknown_recipe": recipe}
+    found |= _sharding(fields) | _dispatch(fields, model)
+    found |= _not_overlapped(fields, sharded=found.get("zero", 0) > 0)
+    found |= optimizer(fields, "optimizer", momentum=True)
+    eager = fields.text("attention_backend", default="auto") in ("unfused", "local")
+    stages = _virtual_stages(fields, model, found.get("p", 1))
+    found |= stated(checkpointing=_recomputation(fields), attention="eager" if eager else None, vpp=stages)
+    own = fields.optional("expert_tensor_parallel_size")
+    if model.moe is not None and own != found.get("t", 1):
+        found |= stated(etp=own)
+    notes = _data_parallel(fields, flat, found)
+    return _known(found, notes)
+
+
+def _sharding(fields: Fields) -> dict[str, Any]:
+    """The distributed optimizer shards states alone (ZeRO 1); Megatron-FSDP as its strategy says; FSDP 2 everything."""
+    distributed = fields.flag("use_distributed_optimizer")
+    if stage := fields.count("zero_stage"):  # Megatron-DeepSpeed's
+        return {"zero": min(stage, 3)}
+    if fields.flag("use_torch_fsdp2"):
+        return {"zero": 3}
+    strategy = fields.text("data_parallel_sharding_strategy", default="no_shard")
+    if fields.flag("use_megatron_fsdp") or fields.flag("use_custom_fsdp"):
+        return {"zero": fields.choice(strategy, _TABLE["sharding"], "data_parallel_sharding_strategy")}
+    return stated(zero=int(distributed))
+
+
+def _not_overlapped(fields: Fields, *, sharded: bool) -> dict[str, Any]:
+    """Communication that Megatron does not overlap unless told to; the pipeline's it does, unless told not to.
+
+    FSDP 2 prefetches by itself. Gathers of updated weights are only overlapped where the gradients' reduction is. The
+    backward has tensor parallelism's sends during a product of its own in any case (layers.py, async communication).
+    """
+    prefetches = fields.flag("use_torch_fsdp2")
+    data, gather = (prefetches or fields.flag(f"overlap_{what}") for what in ("grad_reduce", "param_gather"))
+    fields.flag("moe_shared_expert_overlap")  # the stacks' constant is of runs with it; the other flag: _dispatch
+    off = {
+        "tensor-forward": not fields.flag("tp_comm_overlap"),
+        "data": not data,
+        "gather": data and sharded and not gather,
+        "pipeline": fields.flag("no_overlap_p2p_communication") or not fields.flag("overlap_p2p_comm", default=True),
+    }
+    return stated(no_overlap=",".join(group for group, alone in off.items() if alone))
+
+
+def _dispatch(fields: Fields, model: ModelShape) -> dict[str, Any]:
+    """How a mixture's tokens reach their experts: by NCCL, unless by a flexible dispatcher (DeepEP, HybridEP)."""
+    kind, overlapped = fields.text("moe_token_dispatcher_type"), fields.flag("overlap_moe_expert_parallel_comm")
+    if model.moe is None:
+        return {}
+    return stated(dispatcher=kind and ("flex" if kind == "flex" else "alltoall"), ep_overlap=overlapped)
+
+
+def _recomputation(fields: Fields) -> str:
+    granularity, activations = fields.text("recompute_granularity"), fields.flag("recompute_activations")
+    if granularity not in ("", "full", "selective"):
+        raise fields.error("expected full or selective", "recompute_granularity")
+    if not granularity and fields.flag("checkpoint_activations"):  # before 2022 there was no other granularity
+        granularity = "full"
+    return granularity or ("selective" if activations else "")
+
+
+def _virtual_stages(fields: Fields, model: ModelShape, p: int) -> int | None:
+    """Model chunks a device holds under the interleaved schedule."""
+    given = fields.optional("num_virtual_stages_per_pipeline_rank")
+    each = fields.optional("num_layers_per_virtual_pipeline_stage")
+    if given is None and each is not None:
+        given = model.layers // p // each
+    return given if given and given > 1 else None
+
+
+def _data_parallel(fields: Fields, flat: Mapping[str, Any], found: dict[str, Any]) -> list[str]:
+    """Data parallelism from the number of devices that the script starts."""
+    devices = flat.get("_devices")
+    split = found.get("t", 1) * found.get("p", 1) * found.get("cp", 1)
+    experts = found.get("e", 1) * (fields.optional("expert_tensor_parallel_size") or found.get("t", 1))
+    if not isinstance(devices, int):
+        return []
+    taken = "data parallelism is not taken from it"
+    if devices % split:
+        return [f"the script starts {devices} devices, which tp x pp x cp = {split} does not divide: {taken}"]
+    d = devices // split
+    if found.get("e", 1) > 1 and devices // found.get("p", 1) % experts:
+        return [f"the script starts {devices} devices, too few for pp x {experts} ranks of the experts: {taken}"]
+    if d > 1:
+        found["d"] = d
+    return []
+
+
+def _known(found: dict[str, Any], notes: list[str]) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """The values that ``Workload`` has a field for, and notes on the others."""
+    names = {item.name for item in dataclass_fields(Workload)}
+    for key in [key for key in found if key not in names]:
+        notes.append(f"{_SAID.get(key, key)} {found.pop(key)} is read and not used by the step")
+    return found, tuple(notes)
+
+
+_SAID = {"unknown_recipe": "fp8 recipe", "etp": "the experts' own tensor parallelism"}

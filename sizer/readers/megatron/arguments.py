@@ -16,7 +16,7 @@ _STATES_MODEL = re.compile(
     r"--(?:num[-_]layers|hidden[-_]size|encoder[-_]num[-_]layers|hybrid[-_](?:layer|override)[-_]pattern)(?:=|$)"
 )
 _OPTION = re.compile(r"--[A-Za-z]")
-#: A word that is one variable without a value (as ``shell.expand.unknown`` marks it); names of ones that hold options.
+#: A word that is one variable without a value (as ``shell.words.unknown`` marks it); names of ones that hold options.
 _VARIABLE = re.compile("\0\\$\\{?([A-Za-z_]\\w*)[^\0]*\0")
 _OPTIONS = re.compile(r"(?i)(?:option|arg|opt)s?$")
 _NEGATIVE = re.compile(r"-\d")

@@ -8,10 +8,9 @@ from dataclasses import replace
 from typing import Any
 
 from shapes.model import AttentionShape, Block, Linear, MlaShape, MlpShape, ModelShape, MoeShape, RecurrentShape, Stack
-from sizer.readers.fields import MAX_LAYERS, Fields, table
+from sizer.readers.fields import MAX_LAYERS, Fields, table, vocabulary
 from sizer.readers.hf_blocks import run_lengths
 from sizer.readers.hf_hybrid import delta_net, mamba
-from sizer.readers.tokenizers import vocabulary
 
 #: Model specifications that are Megatron's own GPT, whatever they are called.
 _USUAL_SPECS = ("local", "gpt_layer_specs", "mamba_layer_specs", "hybrid_layer_specs")

@@ -15,8 +15,7 @@ from fnmatch import fnmatchcase
 
 from shapes.errors import InputError
 from shapes.frozen import frozen
-from sizer.readers.shell.expand import Variables, unknown_in
-from sizer.readers.shell.words import Scanner, Token, Word
+from sizer.readers.shell.words import Scanner, Token, Variables, Word, unknown_in
 
 __all__ = ["Script", "follow", "unknown_in"]
 
