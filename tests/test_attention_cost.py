@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shapes.cost import explain, predict, predict_many
-from shapes.cost.expected_errors import expected_errors
+from shapes.cost.explain import expected_errors
 from shapes.cost.fused_attention import constants_of, fitted_devices
 from shapes.device import list_devices, load_device
 from shapes.errors import InputError

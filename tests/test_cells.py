@@ -14,9 +14,9 @@ from fit.physics import around_cells
 
 from shapes.calibrate.data import Products
 from shapes.cost import explain, predict, predict_gemm
-from shapes.cost.bounds import Limits
 from shapes.cost.constants import FITTED, GemmConstants, gemm_constants
 from shapes.cost.corrections import Cells
+from shapes.cost.gemm import Limits
 from shapes.device import load_device
 from shapes.errors import InputError
 from shapes.operators.types import Gemm, GroupedGemm

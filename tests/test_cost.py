@@ -20,7 +20,7 @@ from shapes.cost import explain, predict, predict_gemm, predict_many
 from shapes.cost.alignment import LEADING, LEVELS, level, paid_tiles
 from shapes.cost.constants import CARRY, alignment_constants, collective_constants, gemm_constants
 from shapes.cost.error import Expected
-from shapes.cost.expected_errors import expected_errors
+from shapes.cost.explain import expected_errors
 from shapes.cost.gemm import ProductKernels, aligned_seconds
 from shapes.device import list_devices, load_device
 from shapes.errors import InputError

@@ -15,7 +15,7 @@ from schemas import load_schema
 
 import sizer
 from shapes.cost import predict
-from shapes.cost.parts import explain
+from shapes.cost.explain import explain
 from shapes.errors import InputError
 from shapes.memory import memory
 from shapes.model import ModelShape

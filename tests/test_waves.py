@@ -9,10 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shapes.cost.bounds import overlapped, paid_waves, throttled
 from shapes.cost.constants import gemm_constants
 from shapes.cost.fused_attention import constants_of
-from shapes.cost.gemm import compute_seconds, wave_seconds
+from shapes.cost.gemm import compute_seconds, overlapped, paid_waves, throttled, wave_seconds
 from shapes.device import load_device
 
 shares = st.floats(0.0, 1.0)

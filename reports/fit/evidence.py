@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 
 from shapes.cost import predict_gemm
 from shapes.cost.alignment import LEADING, operand_classes
-from shapes.cost.bounds import throttled
 from shapes.cost.constants import gemm_constants
+from shapes.cost.gemm import throttled
 from shapes.device import load_device
 from shapes.dtypes import BYTES
 from shapes.errors import InputError

@@ -36,10 +36,10 @@ from shapes.calibrate import Calibration, calibrate, write_tables
 from shapes.calibrate.data import Products, Record, held_out, parquet_columns, products
 from shapes.calibrate.device_file import gemm_table
 from shapes.calibrate.run import Progress, _plain
-from shapes.cost.bounds import Limits
 from shapes.cost.constants import GemmConstants
 from shapes.cost.corrections import LEAST_K, STEP_K
 from shapes.cost.error import IN_CELL
+from shapes.cost.gemm import Limits
 from shapes.device import Device, load_device
 from shapes.dtypes import BYTES
 

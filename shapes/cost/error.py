@@ -8,6 +8,7 @@ frameworks, which nobody runs (``large_consensus``). ``large_cell`` is of sizes 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from math import hypot
 
 import numpy as np
@@ -35,6 +36,10 @@ MISALIGNED_AS = "misaligned, "
 
 #: The regime of grouped products; a misaligned one's class follows it.
 GROUPED = "grouped"
+
+#: The regime of a decode step's attention over its cache, and what its roofline may be off by. No decode kernel was
+#: judged here: half is a guess, wide enough for kernels that reach two thirds of the bandwidth that products do.
+DECODE, DECODE_ERROR = "decode_attention", 0.5
 
 #: Ends the regimes of products whose m and n are a cell of the tables (shapes.cost.corrections).
 IN_CELL = "_cell"
@@ -77,30 +82,17 @@ def grouped_regime(regime: str) -> str:
 
 def expected(device: Device, origin: Origin, regime: str, dtype: str) -> Expected:
     """What a prediction in ``regime`` may be off by; the device's own held-out figures where it has them."""
+    if regime == DECODE:
+        return Expected(DECODE_ERROR, P95_OVER_MEAN * DECODE_ERROR, "extrapolated")
     if regime.startswith(f"{GROUPED}, "):
-        first = expected(device, origin, GROUPED, dtype)
-        second = expected(device, origin, regime.removeprefix(f"{GROUPED}, "), dtype)
-        return Expected(
-            hypot(first.error, second.error),
-            hypot(first.p95, second.p95),
-            max(first.tier, second.tier, key=TIERS.index),
-        )
-    tier = _tier(device, origin, regime)
+        return _both(*(expected(device, origin, one, dtype) for one in regime.split(", ", 1)))
     if regime.startswith(MISALIGNED_AS):
-        kernels, base = alignment_constants(device, dtype), expected(device, origin, "large", dtype)
-        at = CLASSES.index(regime.removeprefix(MISALIGNED_AS))
-        # Sweeps are of 16-bit elements.
-        known = kernels.tier if BYTES[dtype] == 2 else "extrapolated"
-        mean = (kernels.error[at] if known == "published" else 0.0) or MISALIGNED[known]
-        p95 = (kernels.error_p95[at] if known == "published" else 0.0) or P95_OVER_MEAN * mean
-        return Expected(hypot(base.error, mean), hypot(base.p95, p95), max(tier, known, key=TIERS.index))
-    own = device.errors.get(origin.table, {}) if origin.own_dtype else {}
-    if regime in own:
-        error = float(own[regime])
-        return Expected(error, float(own.get(f"{regime}_p95", P95_OVER_MEAN * error)), tier)
-    if origin.own_dtype and regime in device.errors:
-        error = float(device.errors[regime])
-        return Expected(error, P95_OVER_MEAN * error, tier)
+        return _both(expected(device, origin, "large", dtype), _misaligned(device, regime, dtype))
+    tier = _tier(device, origin, regime)
+    for errors in (device.errors.get(origin.table, {}), device.errors) if origin.own_dtype else ():
+        if regime in errors:
+            error = float(errors[regime])
+            return Expected(error, float(errors.get(f"{regime}_p95", P95_OVER_MEAN * error)), tier)
     errors = (device if origin.own_device else load_device(origin.device)).errors
     error = float(errors.get(origin.table, {}).get(regime) or errors.get(regime, 0.5))
     if not origin.own_dtype:
@@ -111,11 +103,30 @@ def expected(device: Device, origin: Origin, regime: str, dtype: str) -> Expecte
     return Expected(error, P95_OVER_MEAN * error, tier)
 
 
+def _both(one: Expected, other: Expected) -> Expected:
+    """Of a price that two independent errors enter."""
+    return Expected(hypot(one.error, other.error), hypot(one.p95, other.p95), least_certain((one.tier, other.tier)))
+
+
+def _misaligned(device: Device, regime: str, dtype: str) -> Expected:
+    """What the kernels of misaligned products add."""
+    kernels, at = alignment_constants(device, dtype), CLASSES.index(regime.removeprefix(MISALIGNED_AS))
+    # Sweeps are of 16-bit elements.
+    known = kernels.tier if BYTES[dtype] == 2 else "extrapolated"
+    judged = (kernels.error[at], kernels.error_p95[at]) if known == "published" else (0.0, 0.0)
+    mean = judged[0] or MISALIGNED[known]
+    return Expected(mean, judged[1] or P95_OVER_MEAN * mean, known)
+
+
+def least_certain(tiers: Iterable[str]) -> str:
+    """The last of TIERS that is among ``tiers``."""
+    return max(tiers, key=TIERS.index)
+
+
 def _tier(device: Device, origin: Origin, regime: str) -> str:
     if not origin.same_vendor:
         return "extrapolated"
     if regime == "memory_bound" or not origin.own_dtype:
         return "borrowed"
-    owned = {"grouped": "grouped", "collective": "collective"}.get(regime)
-    own = origin.own_device if owned is None else owned in device.cost
+    own = regime in device.cost if regime in (GROUPED, "collective") else origin.own_device
     return "fitted" if own else "borrowed"

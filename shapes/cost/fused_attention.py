@@ -27,9 +27,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from shapes.cost.bounds import overlapped, paid_waves, throttled
 from shapes.cost.constants import achievable, relative
-from shapes.cost.error import OTHER_DTYPE, OTHER_VENDOR, P95_OVER_MEAN, TIERS
+from shapes.cost.error import OTHER_DTYPE, OTHER_VENDOR, P95_OVER_MEAN, Expected, least_certain
+from shapes.cost.gemm import overlapped, paid_waves, throttled
 from shapes.device import Device, load_device
 from shapes.frozen import frozen
 from shapes.kernels import Run, load_kernel
@@ -59,7 +59,7 @@ class AttentionConstants:
     causal mask, whose blocks are unevenly long; ``ignores_window``: a window is masked but not skipped.
     ``copy_bytes_per_s``: what copies before the kernel reach; ``cache_bytes_per_s``: what writing K and V to a server's
     cache does (0: not known to be written). ``deterministic``: share added by a reproducible backward, by head
-    dimension. The others are shapes.cost.bounds'.
+    dimension. The others are shapes.cost.gemm'.
     """
 
     flops_per_s: ByBucket
@@ -128,18 +128,15 @@ def phase_of(backward: bool, training: bool) -> int:
 class KernelConstants:
     """Constants of PHASES, and where they are from: ``device`` and ``dtype`` they were fitted on.
 
-    In PHASES' order ``errors`` and ``p95s``, the mean relative error and its 95th percentile, and ``tiers``: "fitted"
-    on this device's measurements of this kernel, "published" by its authors, "borrowed" from another device or element
-    type, "extrapolated" from another vendor's.
+    ``expected``, in PHASES' order: errors, and tiers: "fitted" on this device's measurements of this kernel,
+    "published" by its authors, "borrowed" from another device or element type, "extrapolated" from another vendor's.
     """
 
     phases: tuple[AttentionConstants, ...]
     kernel: str
     device: str
     dtype: str
-    tiers: tuple[str, ...]
-    errors: tuple[float, ...]
-    p95s: tuple[float, ...]
+    expected: tuple[Expected, ...]
 
     @property
     def forward(self) -> AttentionConstants:
@@ -151,7 +148,7 @@ class KernelConstants:
 
     def source(self, device: Device) -> str:
         """The ``source`` of a prediction: "predicted:<device>", saying so where constants were borrowed."""
-        if self.device == device.name and self.tiers[0] in ("fitted", "published"):
+        if self.device == device.name and self.expected[0].tier in ("fitted", "published"):
             return f"predicted:{device.name}"
         return f"predicted:{device.name} ({self.kernel} constants of {self.device}, scaled)"
 
@@ -176,22 +173,23 @@ def constants_of(kernel: str, device: Device, dtype: str) -> KernelConstants:
     base = base if base in sets else "bf16"
     own_dtype = base in (dtype, _SAME.get(dtype))
     phases = _phases(sets[base], kin.compute.units)
-    errors = sets[base]["error"]
-    same = kin.name == device.name
-    if not (same and own_dtype):
-        speed = _speed(device, kin, peak, base)
-        bandwidth = device.memory.bandwidth_bytes_per_s / kin.memory.bandwidth_bytes_per_s
-        phases = tuple(_scaled(one, device, speed, bandwidth, peak) for one in phases)
+    own = kin.name == device.name and own_dtype
+    if not own:
+        phases = tuple(_scaled(one, device, kin, base, peak) for one in phases)
     extra = hypot(0.0 if own_dtype else OTHER_DTYPE, _distance(device, kin))
-    tier = "fitted" if same and own_dtype else "borrowed" if device.vendor == kin.vendor else "extrapolated"
-    tiers = tuple(max(tier, sets[base].get("tiers", {}).get(phase, tier), key=TIERS.index) for phase in PHASES)
-    means, p95s = [], []
-    for phase in PHASES:
-        known = phase if phase in errors else "forward"
-        mean = float(errors[known])
-        means.append(hypot(mean, extra))
-        p95s.append(hypot(float(errors.get(f"{known}_p95", P95_OVER_MEAN * mean)), P95_OVER_MEAN * extra))
-    return KernelConstants(phases, kernel, kin.name, base, tiers, tuple(means), tuple(p95s))
+    tier = "fitted" if own else "borrowed" if device.vendor == kin.vendor else "extrapolated"
+    judged = tuple(_judged(sets[base], phase, tier, extra) for phase in PHASES)
+    return KernelConstants(phases, kernel, kin.name, base, judged)
+
+
+def _judged(table: Mapping[str, Any], phase: str, tier: str, extra: float) -> Expected:
+    """The phase's error (the forward's where it has none), ``extra`` being added where constants are borrowed."""
+    errors = table["error"]
+    known = phase if phase in errors else "forward"
+    mean = float(errors[known])
+    p95 = float(errors.get(f"{known}_p95", P95_OVER_MEAN * mean))
+    tiers = (tier, table.get("tiers", {}).get(phase, tier))
+    return Expected(hypot(mean, extra), hypot(p95, P95_OVER_MEAN * extra), least_certain(tiers))
 
 
 def _priced_as(kernel: str, device: Device) -> str:
@@ -231,16 +229,13 @@ def _highest_clock(device: Device) -> float:
     return max(device.compute.clock_mhz or 0.0, *device.compute.clock_mhz_of.values(), 0.0)
 
 
-def _scaled(one: AttentionConstants, device: Device, speed: float, bandwidth: float, peak: float) -> AttentionConstants:
+def _scaled(one: AttentionConstants, device: Device, kin: Device, base: str, peak: float) -> AttentionConstants:
+    speed = _speed(device, kin, peak, base)
+    bandwidth = device.memory.bandwidth_bytes_per_s / kin.memory.bandwidth_bytes_per_s
     rates = tuple((bucket, min(rate * speed, peak)) for bucket, rate in one.flops_per_s)
-    return replace(
-        one,
-        flops_per_s=rates,
-        bandwidth_bytes_per_s=one.bandwidth_bytes_per_s * bandwidth,
-        copy_bytes_per_s=one.copy_bytes_per_s * bandwidth,
-        cache_bytes_per_s=one.cache_bytes_per_s * bandwidth,
-        units=device.compute.units,
-    )
+    moving = ("bandwidth_bytes_per_s", "copy_bytes_per_s", "cache_bytes_per_s")
+    moved = {key: getattr(one, key) * bandwidth for key in moving}
+    return replace(one, flops_per_s=rates, units=device.compute.units, **moved)
 
 
 def _distance(device: Device, kin: Device) -> float:
@@ -306,28 +301,18 @@ class AttentionBatch:
         return mean
 
 
+def attention_row(operator: Attention, run: Run) -> tuple[Any, ...]:
+    """The operator's `AttentionBatch`, numbers or columns, computed as the run says."""
+    one = operator
+    sizes = (one.batch, one.heads, one.kv_heads, one.q_len, one.kv_len, one.head_dim, one.v_head_dim)
+    masked = (one.causal, one.window or 0, run.copied or 0, one.deterministic, one.causal and not one.trains)
+    return *sizes, run.d_qk, run.d_v, *masked
+
+
 def work_of(operators: Sequence[Attention], runs: Sequence[Run]) -> AttentionBatch:
     """The operators as arrays, each computed as its run says."""
-    rows = [
-        (
-            op.batch,
-            op.heads,
-            op.kv_heads,
-            op.q_len,
-            op.kv_len,
-            op.head_dim,
-            op.v_head_dim,
-            run.d_qk,
-            run.d_v,
-            op.causal,
-            op.window or 0,
-            run.copied or 0,
-            op.deterministic,
-            op.causal and not op.trains,
-        )
-        for op, run in zip(operators, runs, strict=True)
-    ]
-    return AttentionBatch(*np.array(rows, dtype=float).reshape(-1, 14).T)
+    rows = [attention_row(*one) for one in zip(operators, runs, strict=True)]
+    return AttentionBatch(*np.array(rows, dtype=float).reshape(-1, len(fields(AttentionBatch))).T)
 
 
 def visible_keys(work: AttentionBatch, windowed: bool = True) -> Array:
@@ -362,6 +347,10 @@ class AttentionTimes:
     blocks: Array
     waves: Array
     visible_flops: Array
+
+    def only(self, row: int) -> Any:
+        """The ``row``'s, with numbers for arrays."""
+        return AttentionTimes(*(getattr(self, name)[row].item() for name in self.__slots__))
 
 
 def attention_times(work: AttentionBatch, c: AttentionConstants, backward: bool, size: float) -> AttentionTimes:

@@ -18,36 +18,46 @@ only: `copies_sent`.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from math import log2
+from typing import Any, NamedTuple
 
-from shapes.cost.constants import CollectiveConstants, GemmConstants
+import numpy as np
+
+from shapes.cost.constants import (
+    CollectiveConstants,
+    GemmConstants,
+    Origin,
+    collective_constants,
+    gemm_constants,
+    moving_constants,
+)
+from shapes.cost.error import DECODE
 from shapes.device import Device
-from shapes.operators.types import CachedAttention, Collective, Elementwise
+from shapes.operators.types import CachedAttention, Collective, Elementwise, Operator
 
 #: Rows of the smallest matrix instruction (mma.m16n8k16, PTX ISA), which the query heads that share a key fill.
 ROWS = 16
-#: What the roofline of a decode step's attention may be off by. No decode kernel was judged here: half is a guess, wide
-#: enough for kernels that reach two thirds of the bandwidth that products do.
-DECODE_ERROR = 0.5
 
 
-def elementwise_parts(operator: Elementwise, constants: GemmConstants) -> tuple[float, float]:
+def elementwise_parts(operator: Elementwise, device: Device) -> tuple[Any, ...]:
     """Seconds of the launch and of moving the bytes, of one run."""
+    constants, _ = constants_for(operator, device)
     return constants.launch_s, operator.bytes / achieved_bandwidth(constants)
 
 
-def cached_attention_parts(
-    operator: CachedAttention, constants: GemmConstants, device: Device
-) -> tuple[float, float, float]:
-    """Seconds of the launch, of moving the cache and of its arithmetic at the dense peak, which overlap, of one run.
+def cached_attention_parts(operator: CachedAttention, device: Device) -> tuple[Any, ...]:
+    """Seconds of the launch, of moving the cache and of its arithmetic beyond what that hides, of one run.
 
     Split over the keys (flash-decoding), so that few requests fill the device too; query heads of one key/value head
-    share its read, in whole instructions.
+    share its read, in whole instructions, at the dense peak.
     """
+    constants, _ = constants_for(operator, device)
     queries = operator.q_len * operator.heads // operator.kv_heads
     padded = -(-queries // ROWS) * ROWS / queries
     compute = operator.flops * padded / device.peak(operator.dtype)
-    return constants.launch_s, operator.bytes / achieved_bandwidth(constants), compute
+    memory = operator.bytes / achieved_bandwidth(constants)
+    return constants.launch_s, memory, np.maximum(compute - memory, 0.0)
 
 
 def achieved_bandwidth(constants: GemmConstants) -> float:
@@ -110,8 +120,11 @@ def _latency_over_nodes(operator: Collective, inside: int) -> float:
     return RING_NODE_STEP_S * others + RING_STEP_S * (operator.ranks - inside - others)
 
 
-def collective_parts(operator: Collective, device: Device, constants: CollectiveConstants) -> tuple[float, float]:
-    """Seconds of latency and of transfer of one run."""
+def collective_parts(
+    operator: Collective, device: Device, constants: CollectiveConstants | None = None
+) -> tuple[Any, ...]:
+    """Seconds of latency and of transfer of one run; ``constants`` None: the device's."""
+    constants = constants or collective_constants(device, operator.what)
     if operator.ranks == 1:
         return 0.0, 0.0
     inside = ranks_in_domain(device, operator)
@@ -121,3 +134,27 @@ def collective_parts(operator: Collective, device: Device, constants: Collective
     # Small messages never reach the full rate: half_bytes is the size at which half of it is reached.
     ramp = moved * half_bytes / (moved + half_bytes) if moved else 0.0
     return latency, (moved + ramp) / link_bytes_per_s(device, operator, share)
+
+
+class Moved(NamedTuple):
+    """How a type of operators is priced that is no product and no fused attention.
+
+    ``parts``: seconds of one run that add up, of the launch (or latency) first; sizes may be columns. ``regime`` is
+    what its error goes by, ``bound`` what it is made of where that is more than the launch.
+    """
+
+    parts: Callable[[Any, Device], tuple[Any, ...]]
+    regime: str
+    bound: str
+
+
+MOVED = {
+    Elementwise: Moved(elementwise_parts, "memory_bound", "memory"),
+    Collective: Moved(collective_parts, "collective", "communication"),
+    CachedAttention: Moved(cached_attention_parts, DECODE, "memory"),
+}
+
+
+def constants_for(operator: Operator, device: Device) -> tuple[GemmConstants, Origin]:
+    """Whose bandwidth and launch price the operator; a decode step's attention needs its element type's arithmetic."""
+    return gemm_constants(device, operator.dtype) if isinstance(operator, CachedAttention) else moving_constants(device)

@@ -1,45 +1,45 @@
-"""Any operator -> its Cost; many at once, products vectorised."""
+"""Any operator -> its Cost; many at once, products vectorised.
+
+`seconds_of` gives the seconds alone of operators whose sizes are columns (`shapes.columns`), which a search prices
+without an object for each row.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from shapes.cost.alignment import operand_classes
-from shapes.cost.constants import (
-    Origin,
-    collective_constants,
-    gemm_constants,
-    moving_constants,
-    number,
+from shapes.columns import spread
+from shapes.cost.alignment import OPERANDS, operand_classes
+from shapes.cost.constants import Origin, gemm_constants, number
+from shapes.cost.error import Expected, expected, gemm_regimes, grouped_regime, least_certain
+from shapes.cost.fused_attention import (
+    QUERIES,
+    AttentionBatch,
+    AttentionTimes,
+    KernelConstants,
+    attention_row,
+    attention_times,
+    constants_of,
+    phase_of,
+    work_of,
 )
-from shapes.cost.error import P95_OVER_MEAN, TIERS, expected, gemm_regimes, grouped_regime
-from shapes.cost.fused_attention import QUERIES, attention_times, constants_of, phase_of, work_of
-from shapes.cost.gemm import GemmTimes, ProductKernels, gemm_times, output_bytes, padded_times
-from shapes.cost.moving import DECODE_ERROR, cached_attention_parts, collective_parts, elementwise_parts
+from shapes.cost.gemm import CHUNK, GemmTimes, ProductKernels, gemm_seconds, gemm_times, output_bytes, padded_times
+from shapes.cost.moving import MOVED, Moved, constants_for
 from shapes.device import Device, load_device
 from shapes.dtypes import BYTES
 from shapes.errors import InputError
 from shapes.frozen import frozen
 from shapes.kernels import Run, load_kernel, run_of
 from shapes.operators.cores import written_out
-from shapes.operators.types import (
-    Attention,
-    CachedAttention,
-    Collective,
-    Elementwise,
-    Gemm,
-    GroupedGemm,
-    Layout,
-    Operator,
-    Product,
-    kind_of,
-    named_function,
-)
+from shapes.operators.types import Attention, Gemm, Layout, Operator, Product, kind_of, named_function
 from shapes.timing import Timing
+
+T = TypeVar("T")
+Array = NDArray[np.float64]
 
 
 class Term(NamedTuple):
@@ -111,27 +111,42 @@ def _by_group(
     """The costs of operators, in their order, those of one ``key`` priced together; errors name the operator."""
     groups: dict[Any, list[int]] = {}
     for index, operator in enumerate(operators):
-        try:
-            groups.setdefault(key(operator), []).append(index)
-        except InputError as error:
-            raise error.at(operator.name) from None
+        groups.setdefault(_naming(operator, key), []).append(index)
     costs: dict[int, Cost] = {}
     for own, indices in groups.items():
         costs.update(zip(indices, price([operators[index] for index in indices], own), strict=True))
     return [costs[index] for index in range(len(operators))]
 
 
-def product_costs(products: Sequence[Product], device: Device) -> list[Cost]:
-    """Costs of matrix products."""
-    return _by_group(
-        products, lambda product: alike(product, device), lambda own, shared: _products(own, shared, device)
-    )
+def _naming(operator: Operator, function: Callable[[Any], T]) -> T:
+    """``function`` of the operator, which its InputError names."""
+    try:
+        return function(operator)
+    except InputError as error:
+        raise error.at(operator.name) from None
 
 
-def _dtype(operator: Operator, device: Device) -> str:
-    """The operator's element type; InputError where the device lacks it."""
-    device.peak(operator.dtype)
-    return operator.dtype
+def seconds_of(operators: Sequence[Operator], device: Device) -> list[Any]:
+    """Predicted seconds of one run of each operator: a column where sizes are. InputError as of `predict_many`."""
+    found: list[Any] = [None] * len(operators)
+    groups: dict[tuple[Alike, float], dict[tuple[Any, ...], list[int]]] = {}
+    for place, operator in enumerate(operators):
+        if isinstance(operator, Product):
+            equal = groups.setdefault((alike(operator, device), _load(operator)), {})
+            equal.setdefault(per_group(operator), []).append(place)
+        elif isinstance(operator, Attention):
+            found[place] = _attention_seconds(operator, device)
+        else:
+            kind_of(operator)
+            found[place] = sum(MOVED[type(operator)].parts(operator, device))
+    for key, equal in groups.items():
+        packs, sizes = zip(*(spread(*one) for one in equal), strict=True)
+        seconds = _product_seconds(np.concatenate(sizes, axis=1), *key, device)
+        ends = np.cumsum([one.shape[1] for one in sizes])
+        for places, pack, own in zip(equal.values(), packs, np.split(seconds, ends[:-1]), strict=True):
+            for place in places:
+                found[place] = pack(own)
+    return found
 
 
 class Alike(NamedTuple):
@@ -147,19 +162,22 @@ class Alike(NamedTuple):
     def kernels(self, device: Device) -> ProductKernels:
         return ProductKernels.of(device, self.dtype, self.layout, self.recipe, self.out, self.grouped)
 
-    def times(self, sizes: NDArray[np.int64], device: Device) -> GemmTimes:
+    def times(self, sizes: NDArray[np.int64], by: ProductKernels) -> GemmTimes:
         """Times of products of these ``sizes``; of grouped ones, of each group's."""
-        by = self.kernels(device)
         times = gemm_times(sizes, by)
         return padded_times(times, sizes, by) if self.pads else times
+
+    def slower(self, device: Device) -> float:
+        """Seconds, but for the launch, over those of as many products that are not grouped."""
+        return number(device, "grouped", "slowdown") if self.grouped else 1.0
 
 
 def alike(operator: Product, device: Device) -> Alike:
     """What the operator has to share with others; InputError: a dtype the device lacks."""
-    dtype = _dtype(operator, device)
-    out = output_bytes(dtype, getattr(operator, "out_dtype", None))
+    device.peak(operator.dtype)
+    out = output_bytes(operator.dtype, getattr(operator, "out_dtype", None))
     grouped, pads = operator.kind == "grouped_gemm", getattr(operator, "pads", False)
-    return Alike(grouped, dtype, out, operator.layout, operator.recipe, pads)
+    return Alike(grouped, operator.dtype, out, operator.layout, operator.recipe, pads)
 
 
 def per_group(operator: Product) -> tuple[int, int, int, int]:
@@ -179,35 +197,50 @@ def sizes_of(products: Iterable[Product]) -> NDArray[np.int64]:
     return np.array([per_group(product) for product in products], dtype=np.int64).T
 
 
-#: Seconds of misalignment by operand of a product that has none.
-ALIGNED = (("A", 0.0), ("B", 0.0), ("C", 0.0))
+def _load(operator: Product) -> float:
+    """The fullest group's reduction over the even one, which outlasts the others' in wgrad."""
+    return 1.0 if isinstance(operator, Gemm) or operator.ragged == "m" else operator.load
 
 
-def _products(products: Sequence[Product], shared: Alike, device: Device) -> list[Cost]:
-    grouped, dtype, out, layout, recipe, _ = shared
-    m, n, k, batch = sizes = sizes_of(products)
-    times, by = shared.times(sizes, device), shared.kernels(device)
-    constants, origin = by.constants, gemm_constants(device, dtype, recipe)[1]
-    slower = number(device, "grouped", "slowdown") if grouped else 1.0
-    source = origin.source(device)
-    in_a, in_b, in_c = times.alignment
-    seconds, tiles = times.seconds, constants.tiles
-    if grouped:
-        skew = np.array([_skew(product) for product in products])
-        seconds = seconds + (seconds - constants.launch_s) * (slower - 1) + skew * times.compute_s
-    of_a, of_b, _ = operand_classes(m, n, k, (by.size, by.size, out), layout)
-    hit = np.empty(0, np.intp) if by.cells is None else by.cells.hit(m, n, k, batch)
-    regimes = gemm_regimes(np.minimum(np.minimum(m, n), k), np.minimum(of_a, of_b), by.alignment, hit)
-    if grouped:
-        regimes = [grouped_regime(regime) for regime in regimes]
-    of_regime = {regime: expected(device, origin, regime, dtype) for regime in dict.fromkeys(regimes)}
-    wide = 1 + np.array([of_regime[regime].error for regime in regimes])
-    slots = times.tiles * np.array(tiles).prod(axis=1)[times.tile]
+def _product_seconds(sizes: NDArray[np.int64], shared: Alike, load: float, device: Device) -> Array:
+    """Seconds of products that are ``shared`` alike; ``load``: the fullest group's."""
+    by = shared.kernels(device)
+    if not shared.pads and load == 1.0:
+        return _grouped(gemm_seconds(sizes, by), np.zeros(1), sizes, load, shared, by, device)
+    starts = range(0, sizes.shape[1], CHUNK)
+    times = [shared.times(sizes[:, start : start + CHUNK], by) for start in starts]
+    seconds, compute = (np.concatenate([getattr(one, name) for one in times]) for name in ("seconds", "compute_s"))
+    return _grouped(seconds, compute, sizes, load, shared, by, device)
+
+
+def _grouped(
+    seconds: Array, compute_s: Array, sizes: Array, load: Any, shared: Alike, by: ProductKernels, device: Device
+) -> Array:
+    """``seconds`` of one group each -> of the launch of all of them."""
+    if not shared.grouped:
+        return seconds
+    found: Array = seconds + (seconds - by.constants.launch_s) * (shared.slower(device) - 1)
+    return found + (load - 1) / sizes[3] * compute_s
+
+
+def product_costs(products: Sequence[Product], device: Device) -> list[Cost]:
+    """Costs of matrix products."""
+    return _by_group(
+        products, lambda product: alike(product, device), lambda own, shared: _products(own, shared, device)
+    )
+
+
+def _products(products: Sequence[Product], shared: Alike, device: Device) -> Iterator[Cost]:
+    m, n, _, batch = sizes = sizes_of(products)
+    by = shared.kernels(device)
+    times, constants, loads = shared.times(sizes, by), by.constants, np.array([_load(one) for one in products])
+    seconds = _grouped(times.seconds, times.compute_s, sizes, loads, shared, by, device)
+    origin = gemm_constants(device, shared.dtype, shared.recipe)[1]
+    source, regimes = origin.source(device), _regimes(sizes, shared, by)
+    judged = {regime: expected(device, origin, regime, shared.dtype) for regime in dict.fromkeys(regimes)}
+    slots = times.tiles * np.array(constants.tiles).prod(axis=1)[times.tile]
     columns = (
         seconds,
-        seconds / wide,
-        seconds * wide,
-        seconds - constants.launch_s,
         times.compute_s,
         times.memory_s,
         times.tile,
@@ -215,40 +248,28 @@ def _products(products: Sequence[Product], shared: Alike, device: Device) -> lis
         times.waves,
         1.0 * batch * m * n / slots,
         times.tiles / constants.units / times.waves,
-        in_a * slower,
-        in_b * slower,
-        in_c * slower,
+        *(one * shared.slower(device) for one in times.alignment),
     )
-    return [
-        Cost(
-            total,
-            low,
-            high,
-            source,
-            _bound(constants.launch_s, body, compute, memory),
-            of_regime[regime].error,
-            regime,
-            tiles[tile],
-            count,
-            waves,
-            kept,
-            filled,
-            (("A", a), ("B", b), ("C", c)) if a or b or c else ALIGNED,
-            None,
-            of_regime[regime].p95,
-            of_regime[regime].tier,
-        )
-        for regime, total, low, high, body, compute, memory, tile, count, waves, kept, filled, a, b, c in zip(
-            regimes, *(column.tolist() for column in columns), strict=True
-        )
-    ]
+    for regime, total, compute, memory, tile, count, waves, kept, filled, *extra in zip(
+        regimes, *(column.tolist() for column in columns), strict=True
+    ):
+        bound = _bound(constants.launch_s, total - constants.launch_s, compute, memory)
+        alignment = tuple(zip(OPERANDS, extra, strict=True)) if any(extra) else ALIGNED
+        which = (constants.tiles[tile], count, waves, kept, filled, alignment)
+        yield _cost(total, source, judged[regime], regime, bound, *which)
 
 
-def _skew(operator: Product) -> float:
-    """Share of the even time by which the fullest group's longer reduction outlasts the others, in wgrad."""
-    if not isinstance(operator, GroupedGemm) or operator.ragged == "m":
-        return 0.0
-    return (operator.load - 1) / max(1, operator.groups)
+def _regimes(sizes: NDArray[np.int64], shared: Alike, by: ProductKernels) -> list[str]:
+    """The regime of each product's error."""
+    m, n, k, batch = sizes
+    of_a, of_b, _ = operand_classes(m, n, k, (by.size, by.size, by.out), by.layout)
+    hit = np.empty(0, np.intp) if by.cells is None else by.cells.hit(m, n, k, batch)
+    regimes = gemm_regimes(np.minimum(np.minimum(m, n), k), np.minimum(of_a, of_b), by.alignment, hit)
+    return [grouped_regime(regime) for regime in regimes] if shared.grouped else regimes
+
+
+#: Seconds of misalignment by operand of a product that has none.
+ALIGNED = tuple((operand, 0.0) for operand in OPERANDS)
 
 
 def _bound(launch: float, body: float, compute: float, memory: float) -> str:
@@ -257,77 +278,17 @@ def _bound(launch: float, body: float, compute: float, memory: float) -> str:
     return "memory" if memory > compute else "compute"
 
 
-def _cost(seconds: float, source: str, error: float, regime: str, bound: str, **rest: Any) -> Cost:
-    return Cost(seconds, seconds / (1 + error), seconds * (1 + error), source, bound, error, regime, **rest)
-
-
-def attention_costs(operators: Sequence[Attention], device: Device) -> list[Cost]:
-    """Costs of fused attentions, or of what runs in their place."""
-
-    def asked(operator: Attention) -> tuple[Any, ...]:
-        dtype = _dtype(operator, device)
-        return run_for(operator, device).kernel, dtype, operator.phase != "forward", operator.trains
-
-    return _by_group(operators, asked, lambda alike, key: _attention(alike, key, device))
-
-
-def _attention(operators: Sequence[Attention], key: tuple[Any, ...], device: Device) -> Iterator[Cost]:
-    kernel, dtype, backward, trains = key
-    if kernel == "eager":
-        yield from (_written_out(operator, device) for operator in operators)
-        return
-    constants, phase = constants_of(kernel, device, dtype), phase_of(backward, trains)
-    c, source = constants.phases[phase], constants.source(device)
-    runs = [run_for(operator, device) for operator in operators]
-    times = attention_times(work_of(operators, runs), c, backward, BYTES[dtype])
-    for at, run in enumerate(runs):
-        seconds = float(times.seconds[at])
-        yield _cost(
-            seconds,
-            source,
-            constants.errors[phase],
-            "attention_backward" if backward else "attention",
-            bound=_bound(c.launch_s, seconds - c.launch_s, float(times.compute_s[at]), float(times.memory_s[at])),
-            tile=(QUERIES, max(run.d_qk, run.d_v)),
-            tiles=int(times.blocks[at]),
-            waves=float(times.waves[at]),
-            tile_efficiency=float(times.ideal_s[at] / times.walked_s[at]),
-            wave_efficiency=float(times.blocks[at] / c.units / times.waves[at]),
-            kernel=kernel,
-            p95=constants.p95s[phase],
-            tier=constants.tiers[phase],
-        )
-
-
-def cached_attention_costs(operators: Sequence[CachedAttention], device: Device) -> list[Cost]:
-    """Costs of decode steps' attentions."""
-    return _by_group(
-        operators,
-        lambda operator: _dtype(operator, device),
-        lambda alike, dtype: [_cached_attention(one, device) for one in alike],
-    )
-
-
-def _cached_attention(operator: CachedAttention, device: Device) -> Cost:
-    constants, origin = gemm_constants(device, operator.dtype)
-    launch, memory, compute = cached_attention_parts(operator, constants, device)
-    body = max(memory, compute)
-    return _cost(
-        launch + body,
-        origin.source(device),
-        DECODE_ERROR,
-        "decode_attention",
-        _bound(launch, body, compute, memory),
-        p95=P95_OVER_MEAN * DECODE_ERROR,
-        tier="extrapolated",
-    )
+def _cost(seconds: float, source: str, off: Expected, regime: str, bound: str, *rest: Any, **named: Any) -> Cost:
+    """``rest``: the fields from ``tile`` on."""
+    wide = 1 + off.error
+    low, high = seconds / wide, seconds * wide
+    return Cost(seconds, low, high, source, bound, off.error, regime, *rest, p95=off.p95, tier=off.tier, **named)
 
 
 def run_for(operator: Attention, device: Device) -> Run:
-    """Which kernel runs the attention on this device, and in which head dimensions."""
-    return run_of(
-        operator.kernel, device.architecture, operator.dtype, operator.head_dim, operator.v_head_dim, operator.trains
-    )
+    """Which kernel runs the attention on this device, and in which head dimensions, which have to be numbers."""
+    d_qk, d_v = int(operator.head_dim), int(operator.v_head_dim)
+    return run_of(operator.kernel, device.architecture, operator.dtype, d_qk, d_v, operator.trains)
 
 
 def attention_titles(operators: Iterable[Operator], device: Device) -> tuple[str, ...]:
@@ -336,44 +297,100 @@ def attention_titles(operators: Iterable[Operator], device: Device) -> tuple[str
     return tuple(dict.fromkeys(load_kernel(run.kernel).title for run in runs))
 
 
-def _written_out(operator: Attention, device: Device) -> Cost:
+class AlikeAttention(NamedTuple):
+    """What fused attentions share that are priced in one go."""
+
+    kernel: str
+    dtype: str
+    backward: bool
+    trains: bool
+
+    def constants(self, device: Device) -> tuple[KernelConstants, int]:
+        """The kernel's, and which of its phases it is."""
+        return constants_of(self.kernel, device, self.dtype), phase_of(self.backward, self.trains)
+
+    def times(self, work: AttentionBatch, device: Device) -> AttentionTimes:
+        constants, phase = self.constants(device)
+        return attention_times(work, constants.phases[phase], self.backward, BYTES[self.dtype])
+
+
+def alike_attention(operator: Attention, device: Device) -> AlikeAttention:
+    """What the operator has to share with others; InputError: a dtype the device lacks."""
+    device.peak(operator.dtype)
+    kernel = run_for(operator, device).kernel
+    return AlikeAttention(kernel, operator.dtype, operator.phase != "forward", operator.trains)
+
+
+def attention_costs(operators: Sequence[Attention], device: Device) -> list[Cost]:
+    """Costs of fused attentions, or of what runs in their place."""
+    return _by_group(
+        operators, lambda one: alike_attention(one, device), lambda own, shared: _attention(own, shared, device)
+    )
+
+
+def _attention(operators: Sequence[Attention], shared: AlikeAttention, device: Device) -> Iterator[Cost]:
+    regime = "attention_backward" if shared.backward else "attention"
+    if shared.kernel == "eager":
+        yield from (_written_out(operator, device, regime) for operator in operators)
+        return
+    constants, phase = shared.constants(device)
+    c, source = constants.phases[phase], constants.source(device)
+    runs = [run_for(operator, device) for operator in operators]
+    times = shared.times(work_of(operators, runs), device)
+    for at, run in enumerate(runs):
+        one = times.only(at)
+        yield _cost(
+            one.seconds,
+            source,
+            constants.expected[phase],
+            regime,
+            _bound(c.launch_s, one.seconds - c.launch_s, one.compute_s, one.memory_s),
+            tile=(QUERIES, max(run.d_qk, run.d_v)),
+            tiles=int(one.blocks),
+            waves=one.waves,
+            tile_efficiency=one.ideal_s / one.walked_s,
+            wave_efficiency=one.blocks / c.units / one.waves,
+            kernel=shared.kernel,
+        )
+
+
+def _written_out(operator: Attention, device: Device, regime: str) -> Cost:
     """An attention that no fused kernel takes: its products and the passes over the square between them."""
     parts = predict_many(written_out(operator), device)
-    seconds, error = sum(part.seconds for part in parts), max(part.error for part in parts)
-    p95 = max(part.p95 or part.error for part in parts)
+    off = Expected(
+        max(part.error for part in parts),
+        max(part.p95 or part.error for part in parts),
+        least_certain(part.tier for part in parts),
+    )
     bound = max(parts, key=lambda part: part.seconds).bound
-    regime = "attention" if operator.phase == "forward" else "attention_backward"
-    tier = max((part.tier for part in parts), key=TIERS.index)
-    return _cost(seconds, parts[0].source, error, regime, bound, kernel="eager", p95=p95, tier=tier)
+    return _cost(sum(part.seconds for part in parts), parts[0].source, off, regime, bound, kernel="eager")
 
 
-def elementwise_costs(operators: Sequence[Elementwise], device: Device) -> list[Cost]:
-    """Costs of memory-bound operators."""
-    constants, origin = moving_constants(device)
-    return [_moved(elementwise_parts(one, constants), origin, device, "memory_bound", "memory") for one in operators]
+def _attention_seconds(operator: Attention, device: Device) -> Any:
+    """Seconds of a fused attention: kernels are chosen, and fitted, by the head dimensions, which rows are told apart
+
+    by.
+    """
+    shared = alike_attention(operator, device)
+    if shared.kernel == "eager":
+        return sum(seconds_of(written_out(operator), device))
+    pack, rows = spread(*attention_row(operator, run_for(operator, device)))
+    return pack(shared.times(AttentionBatch(*rows.astype(float)), device).seconds)
 
 
-def collective_costs(operators: Sequence[Collective], device: Device) -> list[Cost]:
-    """Costs of collectives."""
-    _, origin = moving_constants(device)
+def moved_costs(operators: Sequence[Operator], device: Device) -> list[Cost]:
+    """Costs of what is in MOVED: memory-bound operators, collectives, a decode step's attention."""
     return _by_group(
         operators,
-        lambda operator: collective_constants(device, operator.what),
-        lambda alike, own: [
-            _moved(collective_parts(one, device, own), origin, device, "collective", "communication") for one in alike
-        ],
+        lambda one: (MOVED[type(one)], constants_for(one, device)[1]),
+        lambda own, shared: _moved(own, *shared, device),
     )
 
 
-def _moved(parts: tuple[float, float], origin: Origin, device: Device, regime: str, bound: str) -> Cost:
-    fixed, moving = parts
-    off = expected(device, origin, regime, origin.dtype)
-    return _cost(
-        fixed + moving,
-        origin.source(device),
-        off.error,
-        regime,
-        p95=off.p95,
-        tier=off.tier,
-        bound=bound if moving >= fixed else "overhead",
-    )
+def _moved(operators: Sequence[Operator], known: Moved, origin: Origin, device: Device) -> Iterator[Cost]:
+    source, off = origin.source(device), expected(device, origin, known.regime, origin.dtype)
+    for operator in operators:
+        fixed, moving, *computing = _naming(operator, lambda one: known.parts(one, device))
+        rest = float(moving + sum(computing))
+        bound = "overhead" if fixed > rest else "compute" if any(computing) else known.bound
+        yield _cost(fixed + rest, source, off, known.regime, bound)

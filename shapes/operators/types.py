@@ -312,60 +312,36 @@ class OperatorKind:
 Product = Gemm | GroupedGemm
 Operator = Product | Attention | CachedAttention | Elementwise | Collective
 
-_LINEAR = ("shapes.operators.lower:linear_operators", "shapes.cost.predict:product_costs")
-_PRODUCT = ("shapes.cost.parts:product_terms", "shapes.measure.kernels.products:gemm")
+_PRODUCTS, _OF_PRODUCTS = "shapes.cost.predict:product_costs", "shapes.cost.explain:product_terms"
+_MOVED = ("shapes.cost.predict:moved_costs", "shapes.cost.explain:moved_terms", None)
+_LINEAR = ("shapes.operators.lower:linear_operators", _PRODUCTS, _OF_PRODUCTS, "shapes.measure.kernels.products:gemm")
+_CORES = "shapes.operators.cores:attention_operators"
 #: Every kind of operator, and who lowers, prices, explains and measures it.
 KINDS = (
-    OperatorKind(Gemm, "gemm", "gemm", *_LINEAR, *_PRODUCT),
-    OperatorKind(Gemm, "conv", "gemm", *_LINEAR, *_PRODUCT),
-    OperatorKind(
-        Gemm, "bmm", "bmm", "shapes.operators.cores:attention_operators", "shapes.cost.predict:product_costs", *_PRODUCT
-    ),
+    OperatorKind(Gemm, "gemm", "gemm", *_LINEAR),
+    OperatorKind(Gemm, "conv", "gemm", *_LINEAR),
+    OperatorKind(Gemm, "bmm", "bmm", _CORES, *_LINEAR[1:]),
     OperatorKind(
         GroupedGemm,
         "grouped_gemm",
         "grouped",
         "shapes.operators.lower:expert_operators",
-        "shapes.cost.predict:product_costs",
-        "shapes.cost.parts:product_terms",
+        _PRODUCTS,
+        _OF_PRODUCTS,
         "shapes.measure.kernels.products:grouped_gemm",
     ),
     OperatorKind(
         Attention,
         "attention",
         "attention",
-        "shapes.operators.cores:attention_operators",
+        _CORES,
         "shapes.cost.predict:attention_costs",
-        "shapes.cost.parts:attention_terms",
+        "shapes.cost.explain:attention_terms",
         "shapes.measure.kernels.functions:attention",
     ),
-    OperatorKind(
-        CachedAttention,
-        "attention",
-        "attention",
-        "shapes.operators.cores:decode_operators",
-        "shapes.cost.predict:cached_attention_costs",
-        "shapes.cost.parts:cached_attention_terms",
-        None,
-    ),
-    OperatorKind(
-        Elementwise,
-        "elementwise",
-        "",
-        "shapes.operators.cores:block_elementwise",
-        "shapes.cost.predict:elementwise_costs",
-        "shapes.cost.parts:elementwise_terms",
-        None,
-    ),
-    OperatorKind(
-        Collective,
-        "collective",
-        None,
-        "shapes.operators.parallel:block_collectives",
-        "shapes.cost.predict:collective_costs",
-        "shapes.cost.parts:collective_terms",
-        None,
-    ),
+    OperatorKind(CachedAttention, "attention", "attention", "shapes.operators.cores:decode_operators", *_MOVED),
+    OperatorKind(Elementwise, "elementwise", "", "shapes.operators.cores:block_elementwise", *_MOVED),
+    OperatorKind(Collective, "collective", None, "shapes.operators.parallel:block_collectives", *_MOVED),
 )
 _KNOWN = {(one.type, one.kind): one for one in KINDS}
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from shapes.cost.expected_errors import expected_errors
+from shapes.cost.explain import expected_errors
 from shapes.device import Device, list_devices, load_device
 from shapes.frozen import frozen
 from sizer.printing import Printable

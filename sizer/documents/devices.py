@@ -6,7 +6,7 @@ from functools import partial
 
 from shapes.cost.constants import gemm_constants
 from shapes.cost.error import expected
-from shapes.cost.expected_errors import expected_errors
+from shapes.cost.explain import expected_errors
 from shapes.device import Device
 from shapes.dtypes import DTYPES
 from sizer.answers.devices import Devices

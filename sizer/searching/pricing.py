@@ -15,8 +15,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from shapes.columns import Table, rows_by
 from shapes.cost import Cost
-from shapes.cost.columns import seconds_of
 from shapes.cost.error import TIERS
+from shapes.cost.predict import seconds_of
 from shapes.device import Device
 from shapes.errors import InputError
 from shapes.frozen import frozen

@@ -1,0 +1,222 @@
+"""How the seconds of a prediction come about, as parts that add up, and what the prices of a device are off by."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+
+from shapes.cost.alignment import CLASSES, LEADING, LEVELS, Integers, level
+from shapes.cost.constants import GemmConstants, alignment_constants, gemm_constants, moving_constants
+from shapes.cost.error import GROUPED, IN_CELL, MISALIGNED_AS, Expected, expected
+from shapes.cost.fused_attention import PHASES, QUERIES, constants_of, work_of
+from shapes.cost.gemm import (
+    LARGE,
+    GemmTimes,
+    ProductKernels,
+    bounded_seconds,
+    overlapped,
+    tile_load,
+    uncorrected_seconds,
+)
+from shapes.cost.moving import MOVED, achieved_bandwidth, bus_factor, constants_for, link_bytes_per_s
+from shapes.cost.predict import Cost, Term, alike, alike_attention, predict, run_for, sizes_of
+from shapes.device import Device, load_device
+from shapes.frozen import frozen
+from shapes.kernels import KERNELS, load_kernel
+from shapes.operators.cores import written_out
+from shapes.operators.types import (
+    Attention,
+    CachedAttention,
+    Collective,
+    GroupedGemm,
+    Operator,
+    Product,
+    kind_of,
+    named_function,
+)
+from shapes.recipes import RECIPES, load_recipe
+
+
+def explain(operator: Operator, cost: Cost, device: str | Device) -> tuple[Term, ...]:
+    """Parts of ``cost``, predicted for ``operator`` on ``device``, in order; their seconds add up to the cost's."""
+    device = load_device(device)
+    return tuple(named_function(kind_of(operator).explained)(operator, cost, device))
+
+
+def moved_terms(operator: Operator, cost: Cost, device: Device) -> Iterator[Term]:
+    moved, reached = operator.bytes / 1e6, achieved_bandwidth(constants_for(operator, device)[0]) / 1e12
+    said: tuple[tuple[str, str], ...]
+    if isinstance(operator, Collective):
+        sent, link = bus_factor(operator) * moved, link_bytes_per_s(device, operator) / 1e9
+        transfer = f"{sent:.4g} MB a rank over a {link:.0f} GB/s link"
+        said = (("latency", f"{operator.what} over {operator.ranks} ranks"), ("transfer", transfer))
+    elif isinstance(operator, CachedAttention):
+        share = operator.cache_bytes / operator.bytes
+        said = (
+            ("launch", "fixed cost of a kernel"),
+            ("KV cache", f"{moved:.1f} MB at {reached:.2f} TB/s, {share:.0%} of it KV cache"),
+            ("arithmetic", "arithmetic at the dense peak, beyond what moving hides"),
+        )
+    else:
+        said = (("launch", "kernel launch and first bytes"), ("bytes", f"{moved:.4g} MB at {reached:.2f} TB/s"))
+    for (what, why), seconds in zip(said, MOVED[type(operator)].parts(operator, device), strict=True):
+        yield Term(what, float(seconds), why)
+
+
+def product_terms(operator: Product, cost: Cost, device: Device) -> Iterator[Term]:
+    shared = alike(operator, device)
+    shape, by = sizes_of([operator]), shared.kernels(device)
+    times = shared.times(shape, by)
+    parts = _closed_form(times, shape[:, 0].tolist(), by)
+    aligned = float(times.aligned_s[0])
+    parts.extend(_kernel_choice(sum(part.seconds for part in parts), aligned, shape, by))
+    served = f"kernels of {by.alignment.family} ({by.alignment.tier})"
+    if times.seconds[0] < shared._replace(pads=False).times(shape, by).seconds[0]:
+        served = f"padded copies, faster than {served}"
+    elements = (by.size, by.size, by.out)
+    for which, bytes_each, (name, seconds) in zip(LEADING[operator.layout], elements, cost.alignment_s, strict=True):
+        divides = LEVELS[int(level(shape[which], bytes_each)[0])]
+        more = " or more" if divides == LEVELS[-1] else ""
+        why = f"leading dimension {'mnk'[which]} = {shape[which, 0]} is a multiple of {divides}{more} bytes"
+        parts.append(Term(f"alignment of {name}", seconds, f"{why}; {served}" if seconds > 0 else why))
+    yield from parts
+    if isinstance(operator, GroupedGemm):
+        rest = cost.seconds - sum(part.seconds for part in parts)
+        yield Term("grouping", rest, f"{operator.groups} groups in one launch, load {operator.load:g}")
+
+
+def _kernel_choice(closed: float, aligned: float, shape: Integers, by: ProductKernels) -> Iterator[Term]:
+    """From the ``closed`` form to ``aligned`` seconds: what tables by waves and by m and n say."""
+    chosen = aligned
+    if by.cells is not None and by.cells.hit(*shape).size:
+        bare = replace(by, constants=replace(by.constants, cells=None))
+        chosen = float(bounded_seconds(shape, bare)[0])
+    factor = f"measured products of these waves, tails and this k take x{chosen / closed:.3f} of the above"
+    yield Term("kernel choice", chosen - closed, factor)
+    if chosen != aligned:
+        m, n = shape[:2, 0]
+        factor = f"measured products of m = {m}, n = {n} take x{aligned / chosen:.3f} of what others of their waves do"
+        yield Term("kernel choice for m and n", aligned - chosen, factor)
+
+
+def _closed_form(times: GemmTimes, shape: list[int], by: ProductKernels) -> list[Term]:
+    """The closed form's parts, by the set of constants that weighs more for this shape."""
+    m, n, k, batch = shape
+    c: GemmConstants = by.constants
+    if c.small is not None and min(m, n, k) < LARGE / 2**0.5:
+        c = c.small
+    fm, fn, fk, fb = np.array(shape, float)[:, None]
+    total = float(uncorrected_seconds(fm, fn, fk, fb, by.size, by.out, c)[0])
+    tile = bm, bn = c.tiles[int(times.tile[0])]
+    tiles, waves = float(times.tiles[0]), float(times.waves[0])
+    compute, memory = float(times.compute_s[0]), float(times.memory_s[0])
+    together = float(overlapped(times.compute_s, times.memory_s, c)[0])
+    step = 2 * bm * bn / c.flops_per_s
+    useful, computed = 2.0 * batch * m * n * k / c.flops_per_s, tiles * step * k
+    paid, load = waves * c.units * step, tile_load(tile, c)
+    # A slice of a product that is split along k starts and ends as a tile does.
+    started = max(waves, 1.0)
+    moved = batch * ((m + n) * k * by.size + m * n * by.out)
+    flops, rate = 2 * batch * m * n * k / 1e9, c.flops_per_s / 1e12
+    kept = f"{tiles:.0f} tiles of {bm}x{bn} keep {useful / computed:.1%} of what they compute"
+    filled = f"{tiles:.0f} tiles on {c.units} units: {waves:.2f} waves paid for {tiles / c.units:.2f}"
+    steps = f"{c.prologue_steps:.0f} steps of k a tile that nothing overlaps"
+    return [
+        Term("launch", c.launch_s, "kernel launch and first bytes"),
+        Term("arithmetic", useful, f"{flops:.4g} GFLOP at {rate:.0f} TFLOPS"),
+        Term("partial tiles", computed - useful, kept),
+        Term("unfilled waves", paid * k - computed, filled),
+        Term("operand loads", paid * k * (load - 1), f"feeding a {bm}x{bn} tile takes x{load:.3f} of its arithmetic"),
+        Term("tile start and end", started * c.units * step * c.prologue_steps, steps),
+        Term("wave overhead", started * c.wave_s, f"{c.wave_s * 1e6:.2f} us a wave"),
+        Term("waiting for memory", together - compute, f"moving {moved / 1e6:.4g} MB takes {memory * 1e6:.1f} us"),
+        Term("power limit", total - c.launch_s - together, "sustained work clocks lower"),
+    ]
+
+
+def attention_terms(operator: Attention, cost: Cost, device: Device) -> Iterator[Term]:
+    run, shared = run_for(operator, device), alike_attention(operator, device)
+    why = "".join(f"; {name} {reason}" for name, reason in run.refused)
+    if run.kernel == "eager":
+        for part in written_out(operator):
+            yield Term(part.name, predict(part, device).seconds, f"not fused: a kernel of its own{why}")
+        return
+    constants, phase = shared.constants(device)
+    c, one = constants.phases[phase], shared.times(work_of([operator], [run]), device).only(0)
+    seen = operator.kv_len * operator.visible_share
+    yield Term("launch", c.launch_s, f"{load_kernel(run.kernel).title}{why}")
+    dims = f"head_dim {operator.head_dim}, {operator.v_head_dim} runs as {run.d_qk}, {run.d_v}"
+    blocks = f"{operator.q_len} queries in blocks of {QUERIES}, whole blocks at the mask's edge of {seen:.0f} keys"
+    filled = f"{one.blocks:.0f} blocks on {c.units} units: {one.waves:.2f} waves paid for {one.blocks / c.units:.2f}"
+    memory = f"moving {operator.bytes / 1e6:.4g} MB takes {one.memory_s * 1e6:.1f} us"
+    before = 0.0
+    for what, seconds, said in (
+        ("arithmetic", one.ideal_s, f"{operator.visible_flops / 1e9:.4g} GFLOP that the mask leaves"),
+        ("head_dim padding", one.padded_s, dims),
+        ("head_dim checks", one.partial_s, "a head that does not fill what it runs as is masked load by load"),
+        ("partial blocks", one.walked_s, blocks),
+        ("block start and end", one.started_s, "what a block does before and after its keys"),
+        ("unfilled waves", one.compute_s, filled),
+        ("waiting for memory", one.body_s, memory),
+        ("power limit", one.seconds - c.launch_s - one.copies_s, "sustained work clocks lower"),
+    ):
+        if what != "head_dim checks" or seconds != before:
+            yield Term(what, seconds - before, said)
+        before = seconds
+    if one.copies_s:
+        copied = (
+            f"Q, K and V are padded to {run.copied} first" if run.copied else "K and V go to a server's cache first"
+        )
+        yield Term("copies", one.copies_s, copied)
+
+
+@frozen
+class ClassError:
+    """One class of kernels; ``kernel``: "product", a fused attention's name, "elementwise" or "collective"."""
+
+    kernel: str
+    dtype: str
+    regime: str
+    expected: Expected
+
+
+def expected_errors(device: Device) -> tuple[ClassError, ...]:
+    """Products by element type, size and alignment, grouped ones, attention by kernel and phase, what only moves."""
+    return tuple(_expected_errors(device))
+
+
+def _expected_errors(device: Device) -> Iterator[ClassError]:
+    for dtype in device.peak_flops:
+        for recipe in (None, *(name for name in RECIPES if load_recipe(name).dtype == dtype)):
+            _, origin = gemm_constants(device, dtype, recipe)
+            if recipe is None or origin.table == f"{dtype}_{recipe}":
+                named = f"{dtype} {recipe}" if recipe else dtype
+                for regime in _regimes(device, dtype, recipe):
+                    yield ClassError("product", named, regime, expected(device, origin, regime, dtype))
+    origin = moving_constants(device)[1]
+    dtype = "bf16" if "bf16" in device.peak_flops else "fp16"
+
+    def sixteen_bits(kernel: str, regime: str) -> ClassError:
+        return ClassError(kernel, dtype, regime, expected(device, origin, regime, dtype))
+
+    yield sixteen_bits("product", GROUPED)
+    for kernel in KERNELS:
+        if kernel != "eager" and load_kernel(kernel).runs_on(device.architecture):
+            c = constants_of(kernel, device, dtype)
+            for phase, own, off in zip(PHASES, c.phases, c.expected, strict=True):
+                if phase != "training" or own != c.forward:
+                    yield ClassError(kernel, dtype, "forward, training" if phase == "training" else phase, off)
+    yield sixteen_bits("elementwise", "memory_bound")
+    yield sixteen_bits("collective", "collective")
+
+
+def _regimes(device: Device, dtype: str, recipe: str | None) -> Iterator[str]:
+    """Regimes that single products of ``dtype`` are in."""
+    yield from ("large", "small")
+    if gemm_constants(device, dtype, recipe)[0].cells is not None:
+        yield from ("large" + IN_CELL, "small" + IN_CELL)
+    for name, own in zip(CLASSES, alignment_constants(device, dtype).served, strict=True) if recipe is None else ():
+        if own:
+            yield MISALIGNED_AS + name
