@@ -10,14 +10,15 @@ from pathlib import Path
 
 import pytest
 
-from sizer.rules import RULES
+from sizer.rules import RULES, TOPICS
 from tests.tools import kinds, new
 
 ROOT = Path(__file__).parents[1]
+TOPIC = TOPICS[-1].__name__.rpartition(".")[2]
 NEXT = f"SZ{int(RULES[-1].code[2:]) + 1}"
 #: Kind -> what the generator is asked for.
 ASKED = {
-    "rule": (NEXT, "wide_enough", "experts"),
+    "rule": (NEXT, "wide_enough", TOPIC),
     "reader": ("another_format",),
     "family": ("another_type",),
     "format": ("another_output",),
@@ -61,7 +62,12 @@ def test_what_is_there_is_refused(kind: str, capsys: pytest.CaptureFixture[str])
 
 @pytest.mark.parametrize(
     ("words", "said"),
-    [(("rule", "SZ999"), f"expected {NEXT}"), (("device", "../x"), "no name"), (("toy", "x"), "kinds: ")],
+    [
+        (("rule", "SZ999"), f"expected {NEXT}"),
+        (("rule", NEXT, "x", "nowhere"), "is not there"),
+        (("device", "../x"), "no name"),
+        (("toy", "x"), "kinds: "),
+    ],
 )
 def test_a_name_that_cannot_be_is_refused(
     words: tuple[str, ...], said: str, capsys: pytest.CaptureFixture[str]
@@ -119,7 +125,7 @@ def test_after_every_kinds_skeleton_the_registries_name_what_is_left_and_nothing
     rules = "sizer rules --format markdown > reports/rules.md"
     assert left == rows | {f"another_type: {DEFAULTS}", f"{NEXT}: run {rules} (reports/rules.md)"}
     marked = {line.partition(":")[0] for line in said if kinds.SKELETON in line}
-    assert {"sizer/rules/experts.py", "sizer/readers/another_format.py", "shapes/data/devices/h300-sxm.toml"} <= marked
+    assert {f"sizer/rules/{TOPIC}.py", "sizer/readers/another_format.py", "shapes/data/devices/h300-sxm.toml"} <= marked
 
     run(copy, "reports/bench/reference.py")
     (copy / "reports" / "rules.md").write_text("\n".join(run(copy, "-m", "sizer", "rules", "--format", "markdown")))

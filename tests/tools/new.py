@@ -1,6 +1,6 @@
 """Write the skeletons of one more of a kind: python -m tests.tools.new KIND NAME [SLUG] [TOPIC]
 
-    python -m tests.tools.new rule SZ131 expert_width experts     (a topic of sizer/rules; else dimensions)
+    python -m tests.tools.new rule SZ131 expert_width tokens      (a file of sizer/rules; else dimensions)
     python -m tests.tools.new device h300-sxm
 
 It writes the file (or function), its registration and its test's rows, never over something that is there, then says
@@ -234,6 +234,8 @@ def _changed(step: Write | Insert, words: dict[str, str]) -> tuple[Path, str]:
         if path.exists():
             raise RefusedError(f"{path.relative_to(ROOT)} is there already")
         return path, _marked((ROOT / step.like).read_text(), words["name"]) if step.like else step.text.format(**words)
+    if not path.exists():
+        raise RefusedError(f"{path.relative_to(ROOT)} is not there: name another, or mend STEPS in tests/tools/new.py")
     old, new = path.read_text(encoding="utf-8"), step.text.format(**words)
     if not step.after:
         return path, old + new
