@@ -6,9 +6,8 @@ out, so that only alignment is left.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from itertools import groupby
 from typing import Any
 
 import numpy as np
@@ -19,11 +18,11 @@ from shapes.cost.alignment import CLASSES, AlignmentConstants, misaligned_second
 from shapes.cost.constants import GemmConstants
 from shapes.cost.gemm import aligned_seconds
 from shapes.device import Device
+from shapes.frozen import frozen
 from shapes.operators.types import Layout
 
 Array = NDArray[np.float64]
 Integers = NDArray[np.int64]
-Triple = tuple[float, float, float]
 
 #: Bytes per element of the products looked at: bf16 and fp16, which the sweep covers in full.
 SIZE = 2
@@ -45,26 +44,26 @@ def fit_alignment(
     """
     from scipy.optimize import least_squares
 
-    groups = [_Layout.of(list(group), constants) for group in _by(records, "layout")]
-    ceilings = bool(np.isfinite(before.ceiling).any())
+    layouts = [_Layout.of(group, constants) for group in grouped(records, "layout").values()]
     in_ab, in_c = (
         np.bincount(np.concatenate(own), minlength=4)[:3] >= ENOUGH
-        for own in ([group.worse for group in groups], [group.of_c for group in groups])
+        for own in ([one.worse for one in layouts], [one.of_c for one in layouts])
     )
-    present = before.ceiling if ceilings else before.share
-    begin = np.where(np.isfinite(present), present, START * constants.flops_per_s) if ceilings else np.array(present)
-    begin, scale = np.clip(begin, 0.01, None), begin if ceilings else np.ones(3)
+    ceilings = bool(np.isfinite(before.ceiling).any())
+    kind, present = ("ceiling", before.ceiling) if ceilings else ("share", before.share)
+    begin = np.clip(np.where(np.isfinite(present), present, START * constants.flops_per_s), 0.01, None)
+    scale = begin if ceilings else np.ones(3)
     start = np.concatenate([begin / scale, np.clip(before.c_share, 0.01, 2.0)])
 
     def trial(theta: Array) -> AlignmentConstants:
-        ab: Triple = tuple(np.where(in_ab, theta[:3] * scale, present).tolist())
-        c_share: Triple = tuple(np.where(in_c, theta[3:], before.c_share).tolist())
-        own = replace(before, family="own", tier="measured", c_share=c_share, error=UNKNOWN, error_p95=UNKNOWN)
-        return replace(own, ceiling=ab) if ceilings else replace(own, share=ab)
+        ab = tuple(np.where(in_ab, theta[:3] * scale, present).tolist())
+        c_share = tuple(np.where(in_c, theta[3:], before.c_share).tolist())
+        fitted: dict[str, Any] = {kind: ab, "c_share": c_share, "error": UNKNOWN, "error_p95": UNKNOWN}
+        return replace(before, family="own", tier="measured", **fitted)
 
     def residuals(theta: Array) -> Array:
         c = trial(theta)
-        return np.concatenate([group.log_error(c, constants.launch_s) for group in groups])
+        return np.concatenate([one.log_error(c, constants.launch_s) for one in layouts])
 
     # A ceiling within a factor of ten of what was known, a share up to five times the aligned time, C's up to two.
     low, high = np.repeat([0.1 if ceilings else 0.0, 0.0], 3), np.repeat([10.0 if ceilings else 5.0, 2.0], 3)
@@ -92,29 +91,34 @@ def alignment_table(c: AlignmentConstants, device: Device) -> dict[str, Any]:
     return table
 
 
+@frozen
 class _Layout:
-    """The records of one layout as arrays, measured times scaled to the model's aligned ones."""
+    """The records of one layout as arrays: m, n, k and batch, the model's aligned times, logarithms of measured ones
 
-    def __init__(
-        self, dims: tuple[Integers, Integers, Integers, Integers], layout: Any, aligned: Array, measured: Array
-    ):
-        self.dims, self.layout, self.aligned = dims, layout, aligned
-        of_a, of_b, self.of_c = operand_classes(dims[0], dims[1], dims[2], (SIZE, SIZE, SIZE), layout)
-        self.worse = np.minimum(of_a, of_b)
-        straight = np.minimum(self.worse, self.of_c) == len(CLASSES) - 1
-        self.log_measured = np.log(measured)
-        if straight.any():
-            self.log_measured -= np.median((self.log_measured - np.log(aligned))[straight])
+    scaled to them; ``worse``, ``of_c``: alignment classes of the worse of A and B, and of C.
+    """
 
-    @classmethod
-    def of(cls, records: Sequence[Record], constants: GemmConstants) -> _Layout:
-        m, n, k, batch = (
-            np.array([getattr(one, name) for one in records], dtype=np.int64) for name in ("m", "n", "k", "batch")
-        )
-        fm, fn, fk, fb = (dim.astype(float) for dim in (m, n, k, batch))
-        aligned = aligned_seconds(fm, fn, fk, fb, SIZE, SIZE, constants)
+    layout: Layout
+    dims: tuple[Integers, Integers, Integers, Integers]
+    aligned: Array
+    log_measured: Array
+    worse: Integers
+    of_c: Integers
+
+    @staticmethod
+    def of(records: Sequence[Record], constants: GemmConstants) -> _Layout:
         layout: Layout = records[0].layout  # type: ignore[assignment]  # reading checked it
-        return cls((m, n, k, batch), layout, aligned, np.array([one.seconds for one in records]))
+        dims = np.array([(one.m, one.n, one.k, one.batch) for one in records], dtype=np.int64).T
+        m, n, k, batch = dims.astype(float)
+        aligned = aligned_seconds(m, n, k, batch, SIZE, SIZE, constants)
+        m, n, k, batch = dims
+        of_a, of_b, of_c = operand_classes(m, n, k, (SIZE, SIZE, SIZE), layout)
+        worse = np.minimum(of_a, of_b)
+        log_measured = np.log([one.seconds for one in records])
+        straight = np.minimum(worse, of_c) == len(CLASSES) - 1
+        if straight.any():
+            log_measured -= np.median((log_measured - np.log(aligned))[straight])
+        return _Layout(layout, (m, n, k, batch), aligned, log_measured, worse, of_c)
 
     def log_error(self, c: AlignmentConstants, launch_s: float) -> Array:
         extra = misaligned_seconds(self.dims, (SIZE, SIZE, SIZE), self.layout, self.aligned, launch_s, c)
@@ -122,11 +126,9 @@ class _Layout:
         return error
 
 
-def by_dtype(records: Sequence[Record]) -> Mapping[str, list[Record]]:
-    """Records of each dtype."""
-    return {group[0].dtype: group for group in _by(records, "dtype")}
-
-
-def _by(records: Sequence[Record], key: str) -> list[list[Record]]:
-    ordered = sorted(records, key=lambda record: str(getattr(record, key)))
-    return [list(group) for _, group in groupby(ordered, key=lambda record: str(getattr(record, key)))]
+def grouped(records: Sequence[Record], key: str) -> dict[str, list[Record]]:
+    """Records by one of their fields."""
+    groups: dict[str, list[Record]] = {}
+    for record in records:
+        groups.setdefault(getattr(record, key), []).append(record)
+    return dict(sorted(groups.items()))

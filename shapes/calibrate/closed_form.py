@@ -68,24 +68,27 @@ def fit_closed_form(
 
     def residuals(theta: Array) -> Array:
         trial = _with(guess, theta)
-        predicted = uncorrected_seconds(seen.m, seen.n, seen.k, ones, *sizes, trial)
-        if trial.correction is not None:
-            predicted = aligned_seconds(seen.m, seen.n, seen.k, ones, *sizes, trial)
+        price = uncorrected_seconds if trial.correction is None else aligned_seconds
+        predicted = price(seen.m, seen.n, seen.k, ones, *sizes, trial)
         misfit = np.log(predicted) - target
         if prior is None:
             return misfit
         return np.concatenate([misfit, (theta - centre) * (ROBUST_SCALE / prior)])
 
-    best = None
-    for start in range(starts):
-        begin = centre if start == 0 else np.clip(centre + random.normal(0, 0.6, centre.size), low + 1e-6, high - 1e-6)
-        result = least_squares(
-            residuals, begin, bounds=(low, high), loss="soft_l1", f_scale=ROBUST_SCALE, x_scale="jac", max_nfev=40
+    begins = [centre, *(centre + random.normal(0, 0.6, centre.size) for _ in range(starts - 1))]
+    results = [
+        least_squares(
+            residuals,
+            np.clip(begin, low + 1e-6, high - 1e-6),
+            bounds=(low, high),
+            loss="soft_l1",
+            f_scale=ROBUST_SCALE,
+            x_scale="jac",
+            max_nfev=40,
         )
-        if best is None or result.cost < best.cost:
-            best = result
-    assert best is not None
-    return _with(guess, best.x)
+        for begin in begins
+    ]
+    return _with(guess, min(results, key=lambda result: result.cost).x)
 
 
 def _with(constants: GemmConstants, theta: Array) -> GemmConstants:

@@ -109,10 +109,11 @@ def _flat(rows: Iterable[Mapping[str, Any]]) -> Iterator[Record]:
     """Products among flat rows: a failed measurement and every other kind of operator are left to others."""
     for row in rows:
         if (row.get("kind") or "gemm") in ("gemm", "bmm") and (row.get("status") or "ok") == "ok":
-            yield _record(row)
+            yield record_of(row)
 
 
-def _record(row: Mapping[str, Any]) -> Record:
+def record_of(row: Mapping[str, Any]) -> Record:
+    """The product of a flat row; InputError, KeyError, TypeError or ValueError where it is none."""
     dtype, layout = str(row["dtype"]), str(row.get("layout") or "tn")
     if dtype not in BYTES or layout not in LEADING:
         raise InputError("expected a known dtype and layout", key="dtype, layout", value=f"{dtype}, {layout}")
@@ -168,7 +169,7 @@ def consensus(values: Iterable[tuple[Key, str, float]]) -> dict[Key, float]:
     by_shape: dict[Key, dict[str, list[float]]] = {}
     for shape, source, seconds in values:
         by_shape.setdefault(shape, {}).setdefault(source, []).append(seconds)
-    return {shape: median(median(runs) for runs in sources.values()) for shape, sources in by_shape.items()}
+    return {shape: median(map(median, sources.values())) for shape, sources in by_shape.items()}
 
 
 def products(records: Iterable[Record], dtype: str) -> Products:
@@ -178,9 +179,8 @@ def products(records: Iterable[Record], dtype: str) -> Products:
         for record in records
         if record.dtype == dtype and record.batch == 1 and record.layout == "tn" and record.aligned
     )
-    truth = consensus(wanted)
-    table = np.array([(*shape, seconds) for shape, seconds in sorted(truth.items())], dtype=float).reshape(-1, 4)
-    return Products(table[:, 0], table[:, 1], table[:, 2], table[:, 3])
+    table = np.array([(*shape, seconds) for shape, seconds in sorted(consensus(wanted).items())], dtype=float)
+    return Products(*table.reshape(-1, 4).T)
 
 
 #: Share of the n values (or sequence lengths) held out whole: random rows would leak their neighbours.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator, Mapping
 from math import isfinite
@@ -23,9 +24,8 @@ def write_tables(path: Path, tables: Mapping[str, Mapping[str, Any]]) -> None:
 
     InputError when the file cannot be read or written, or a table is not an owned one.
     """
-    for name in tables:
-        if name not in OWNED:
-            raise InputError(f"expected one of {', '.join(OWNED)}", where=str(path), key=name)
+    for name in tables.keys() - set(OWNED):
+        raise InputError(f"expected one of {', '.join(OWNED)}", where=str(path), key=name)
     try:
         text = path.read_text(encoding="utf-8")
     except OSError as error:
@@ -59,25 +59,20 @@ def sections(name: str, table: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _value(value: Any) -> str:
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, str):
-        if value.endswith("\n") and "'" not in value:  # lines of numbers: a literal string is not read sign by sign
-            return f"'''\n{value}'''"
-        escaped = value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
-        return f'"{escaped}"'
+    if isinstance(value, str) and value.endswith("\n") and "'" not in value:
+        return f"'''\n{value}'''"  # lines of numbers: a literal string is not read sign by sign
     if isinstance(value, (list, tuple)):
         if value and isinstance(value[0], (list, tuple)) and len(value) > 8:
             return "[\n" + "".join(f"    {_value(row)},\n" for row in value) + "]"
-        return "[" + ", ".join(_value(item) for item in value) + "]"
-    return repr(value)
+        return "[" + ", ".join(map(_value, value)) + "]"
+    # JSON writes true, false and a basic string's escapes as TOML does; a number as Python does, but for infinities.
+    return json.dumps(value, ensure_ascii=False) if isinstance(value, bool | str) else repr(value)
 
 
 def gemm_table(constants: GemmConstants) -> dict[str, Any]:
     """``[cost.<dtype>]``; to six digits: rounding must not undo the order of two sizes' times."""
-    table: dict[str, Any] = {name: float(f"{getattr(constants, name):.6g}") for name in NUMBERS}
-    if isfinite(constants.split_steps):
-        table["split_steps"] = float(f"{constants.split_steps:.6g}")
+    numbers = [*NUMBERS, *(["split_steps"] if isfinite(constants.split_steps) else [])]
+    table: dict[str, Any] = {name: float(f"{getattr(constants, name):.6g}") for name in numbers}
     table["tiles"] = [list(tile) for tile in constants.tiles]
     if constants.correction is not None:
         table["correction"] = constants.correction.table()

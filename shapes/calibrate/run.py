@@ -5,16 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from datetime import date
-from math import exp, log
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from shapes.calibrate.alignment import alignment_table, by_dtype, fit_alignment
+from shapes.calibrate.alignment import alignment_table, fit_alignment, grouped
 from shapes.calibrate.closed_form import bounds, fit_closed_form
-from shapes.calibrate.data import Products, Record, held_out, products, read_records
+from shapes.calibrate.data import Products, Record, held_out, products, read_records, record_of
 from shapes.calibrate.device_file import gemm_table
 from shapes.cost.constants import GemmConstants, alignment_constants, gemm_constants
 from shapes.device import Device
@@ -80,7 +79,7 @@ def calibrate(
         "seed": seed,
         "held_out": "30% of the n values whole; of the sequence lengths for attention",
     }
-    for dtype, group in by_dtype(records).items():
+    for dtype, group in grouped(records, "dtype").items():
         measured = products(group, dtype)
         if dtype not in device.peak_flops or len(measured) == 0:
             continue
@@ -116,22 +115,17 @@ def refine(measured: Products, device: Device, dtype: str, seed: int = 0) -> Gem
     """
     present = replace(gemm_constants(device, dtype)[0], cells=None)
     sizes = (BYTES[dtype], max(2, BYTES[dtype]))
-    limits = {
-        name: (
-            low if low < getattr(present, name) or not getattr(present, name) else 0.5 * getattr(present, name),
-            high if high > getattr(present, name) else 2 * getattr(present, name),
-        )
-        for name, (low, high) in bounds(device, dtype).items()
-    }
+    limits = {}
+    for name, (low, high) in bounds(device, dtype).items():
+        now = getattr(present, name)
+        limits[name] = (0.5 * now if 0 < now <= low else low, 2 * now if now >= high else high)
     refined = fit_closed_form(measured, present, limits, sizes, starts=1, seed=seed, prior=PRIOR)
     small = present.small
-    if small is not None:
-        moved = {
-            name: getattr(small, name) * exp(log(getattr(refined, name) / getattr(present, name)))
-            for name in ("flops_per_s", "bandwidth_bytes_per_s", "cache_bandwidth_bytes_per_s", "launch_s")
-        }
-        small = replace(small, **moved)
-    return replace(refined, small=small)
+    if small is None:
+        return refined
+    rates = ("flops_per_s", "bandwidth_bytes_per_s", "cache_bandwidth_bytes_per_s", "launch_s")
+    moved = {name: getattr(small, name) * getattr(refined, name) / getattr(present, name) for name in rates}
+    return replace(refined, small=replace(small, **moved))
 
 
 def _fit_alignment(device: Device, records: Sequence[Record], cost: dict[str, Any], progress: Progress) -> None:
@@ -189,11 +183,11 @@ def measure_quick(
     jobs = [Job(product) for product in chosen(dtype, count, largest)]
     progress(f"measuring {len(jobs)} products")
     sweep = measure(jobs, executor=executor, store=store)
-    records = []
-    for one in sweep.results.values():
-        row = one.row(samples=False)
-        if one.ok and one.seconds is not None:
-            records.append(Record(row["m"], row["n"], row["k"], 1, dtype, "tn", one.seconds, one.environment.source))
+    records = [
+        record_of({**one.row(samples=False), "source": one.environment.source})
+        for one in sweep.results.values()
+        if one.ok
+    ]
     if len(records) < len(jobs) / 2:
         reasons = "; ".join(sorted({f"{one.status}: {one.message}" for one in sweep.failed}))
         raise InputError(f"expected at least {len(jobs) // 2} measured products, got {len(records)} ({reasons})")
