@@ -9,9 +9,11 @@ op        keys
 gemm      ``m n k`` (an integer, a list or a range "first:last:step", last included), or ``shapes`` [[m, n, k], …];
           ``batch``, ``layouts``, ``phase``; with ``offsets`` each ``moves`` ("m", "mn" …) of a shape goes through them
 mlp       ``tokens hidden width``; ``gated``, ``direction``, ``compiled``
-attention ``batch s hidden head_dim`` (heads = hidden // head_dim); ``kernels``, ``phases``, ``causal``
-layer     ``models`` = tables of name, hidden, heads, width, and optional kv_heads, gated, rotary, parallel; ``b s``
-head      ``tokens hidden vocab``
+attention ``batch s head_dim`` and ``hidden`` (heads = hidden // head_dim) or ``heads``; ``kv_heads``, ``kernels``,
+          ``phases``, ``causal``
+layer     ``models`` = tables of name, hidden, heads, width, and optional kv_heads, gated, rotary, parallel; ``b s``;
+          ``direction``, ``compiled``
+head      ``tokens hidden vocab``; ``direction``, ``compiled``
 memory    ``what rows columns``; ``phases``
 mamf      nothing more: the search of ``shapes.measure.mamf``
 ========  ==========================================================================================================
@@ -23,7 +25,7 @@ from __future__ import annotations
 
 import itertools
 import tomllib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from math import prod
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -84,6 +86,11 @@ def load_suite(path: Path, scale: float = 1.0) -> Suite:
     return Suite(path.stem, title, tuple(by_key(jobs).values()), tuple(mamf), settings)
 
 
+def sweep_jobs(keys: Mapping[str, Any], where: str) -> Iterator[Job]:
+    """The jobs of one ``[[sweep]]`` table that is in no file."""
+    return _Sweep(Table(keys, where), 1.0, 0).jobs()
+
+
 def values_of(value: object) -> tuple[int, ...]:
     """An integer, a list of integers and ranges, or text such as "128,1000:1030:2" (last included) as integers.
 
@@ -121,6 +128,10 @@ def _range(text: str) -> range:
     return range(first, last + 1, step)
 
 
+def _integer(table: Table, key: str) -> int | None:
+    return table.integer(key) if table.has(key) else None
+
+
 #: What is timed, and the kernel where it is named.
 _Made = Any | tuple[Any, str]
 
@@ -133,7 +144,7 @@ class _Sweep:
         self._scale = scale
         self.op = table.text("op")
         self.label = table.text("label")
-        self.priority = table.integer("priority") if table.has("priority") else place + 1
+        self.priority = _integer(table, "priority") or place + 1
         self.dtypes = self._choices("dtypes", DTYPES, ("bf16",))
 
     def jobs(self) -> Iterator[Job]:
@@ -228,9 +239,16 @@ class _Sweep:
                 phase = phase_of[layout]
                 yield Gemm(self.label, phase, m, n, k, batch, dtype, layout, kind=kind, out_dtype=out), kernel
 
+    def _direction(self) -> Direction:
+        chosen = self._choices("direction", get_args(Direction), ("forward+backward",))
+        return "forward+backward" if "forward+backward" in chosen else "forward"
+
     def _mlp(self) -> Iterator[_Made]:
-        gated, compiled = self._flag("gated", True), self._flag("compiled", False)
-        train = "forward+backward" in self._choices("direction", get_args(Direction), ("forward+backward",))
+        gated, compiled, train = (
+            self._flag("gated", True),
+            self._flag("compiled", False),
+            self._direction() != "forward",
+        )
         sizes = (self._sizes(key) for key in ("tokens", "hidden", "width"))
         for *shape, dtype in self._combined(*sizes, self.dtypes):
             yield swiglu(*shape, dtype=dtype, gated=gated, train=train, compiled=compiled)
@@ -241,31 +259,36 @@ class _Sweep:
         kernels = self._choices("kernels", KERNELS, ("",))
         phases = self._choices("phases", ("forward", "dgrad"), ("forward", "dgrad"))
         causal = self._flag("causal", True)
-        batch, hidden = self._sizes("batch", scaled=False)[0], self._sizes("hidden")[0]
+        batch, kv = self._sizes("batch", scaled=False)[0], _integer(self._table, "kv_heads")
+        # Either as many heads as are named, or those that fill a hidden size.
+        named = self._table.has("heads")
+        wide = self._sizes("heads", scaled=False) if named else self._sizes("hidden")[:1]
         sizes = self._sizes("s"), self._sizes("head_dim", scaled=False)
-        for s, d, phase, kernel, dtype in self._combined(*sizes, phases, kernels, self.dtypes):
-            heads = max(1, hidden // d)
-            yield Attention(self.label, phase, batch, heads, heads, s, s, d, d, causal=causal, dtype=dtype), kernel
+        for s, d, one, phase, kernel, dtype in self._combined(*sizes, wide, phases, kernels, self.dtypes):
+            heads = one if named else max(1, one // d)
+            yield (
+                Attention(self.label, phase, batch, heads, kv or heads, s, s, d, d, causal=causal, dtype=dtype),
+                kernel,
+            )
 
     def _layer(self) -> Iterator[_Made]:
-        b, s = self._sizes("b", scaled=False)[0], self._sizes("s")[0]
-        compiled = self._flag("compiled", False)
+        b, compiled, direction = self._sizes("b", scaled=False)[0], self._flag("compiled", False), self._direction()
         for table in self._table.tables("models"):
             model = self._layer_model(table)
             table.refuse_the_rest()
-            for dtype in self.dtypes:
-                yield Part("layer", model, Workload(b=b, s=s, dtype=dtype), compiled=compiled)
+            for s, dtype in self._combined(self._sizes("s"), self.dtypes):
+                yield Part("layer", model, Workload(b=b, s=s, dtype=dtype), direction, compiled)
 
     def _layer_model(self, table: Table) -> ModelShape:
         hidden, heads = table.integer("hidden"), table.integer("heads")
-        kv = table.integer("kv_heads") if table.has("kv_heads") else heads
+        kv = _integer(table, "kv_heads") or heads
         head_dim = hidden // heads
         if self._scale != 1.0:  # fewer heads of the same width keep every alignment
             group = heads // kv
             kv = max(1, round(kv * self._scale))
             heads = kv * group
             hidden = heads * head_dim
-        rotary = table.integer("rotary") if table.has("rotary") else 0
+        rotary = _integer(table, "rotary") or 0
         gated, parallel, biases = (bool(table.flag(key)) for key in ("gated", "parallel", "biases"))
         attention = AttentionShape(heads, kv, head_dim, rotary_dim=rotary, qkv_bias=biases, o_bias=biases)
         mlp = MlpShape(self._scaled(table.integer("width")), gated, biases)
@@ -273,9 +296,10 @@ class _Sweep:
         return ModelShape(table.text("name"), (Stack("main", hidden, (block,)),), head=False)
 
     def _head(self) -> Iterator[_Made]:
+        compiled, train = self._flag("compiled", False), self._direction() != "forward"
         sizes = (self._sizes(key) for key in ("tokens", "hidden", "vocab"))
         for *shape, dtype in self._combined(*sizes, self.dtypes):
-            yield head(*shape, dtype=dtype)
+            yield head(*shape, dtype=dtype, train=train, compiled=compiled)
 
     def _memory(self) -> Iterator[_Made]:
         phases = self._choices("phases", ("forward", "dgrad"), ("forward", "dgrad"))

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
 from math import prod
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from shapes.cost import predict
 from shapes.device import Device
@@ -19,15 +19,13 @@ from shapes.files import make_folder, write_whole
 from shapes.frozen import frozen
 from shapes.measure.environment import Environment
 from shapes.measure.executor import Executor, Settings
-from shapes.measure.jobs import Direction, Job, MemoryBound, Part, Work, head, swiglu
+from shapes.measure.jobs import Job
 from shapes.measure.mamf import Maximum, find_maximum
 from shapes.measure.record import Measurement
 from shapes.measure.runner import Progress, Sweep, measure
 from shapes.measure.store import Store
-from shapes.measure.suite import Suite
-from shapes.model import AttentionShape, Block, MlpShape, ModelShape, Stack
-from shapes.operators import LAYOUT_OF_PHASE, Attention, Gemm, Operator, Phase
-from shapes.workload import Workload
+from shapes.measure.suite import Suite, sweep_jobs
+from shapes.operators import Attention, Gemm, Operator
 from sizer.checking.measured import jobs_of_subject
 from sizer.printing import Printable
 from sizer.subject import Subject
@@ -49,13 +47,8 @@ OPS: dict[str, tuple[str, ...]] = {
     "cross_entropy": ("tokens", "vocab"),
 }
 
-PHASES: dict[str, tuple[Phase, ...]] = {
-    "forward": ("forward",),
-    "dgrad": ("dgrad",),
-    "wgrad": ("wgrad",),
-    "backward": ("dgrad", "wgrad"),
-    "all": ("forward", "dgrad", "wgrad"),
-}
+#: The layouts of the products that ``--phase`` asks for.
+LAYOUTS = {"forward": ["tn"], "dgrad": ["nn"], "wgrad": ["nt"], "backward": ["nn", "nt"], "all": ["tn", "nn", "nt"]}
 
 
 def option_of(size: str) -> str:
@@ -84,41 +77,36 @@ def jobs_of_op(
     """Jobs for every combination of ``sizes`` of ``op``; InputError names the size that is missing."""
     _refuse_sizes(op, sizes)
     train = phase != "forward"
-    directions: list[Literal["forward", "dgrad"]] = ["forward", "dgrad"] if train else ["forward"]
-    # dgrad's n is forward's k and so on: the sizes are the product's own, as given, whatever the phase.
-    products: list[tuple[Phase, Any]] = [("forward", layout) for layout in layouts]
-    products = products or [(one, LAYOUT_OF_PHASE[one]) for one in PHASES[phase]]
+    values = [sizes[size] for size in OPS[op]]
+    sweep: dict[str, Any] = {
+        **dict(zip(OPS[op], values, strict=True)),
+        "op": {"bmm": "gemm", "swiglu": "mlp"}.get(op, op),
+        "label": "bench",
+        "batch": batch,
+        "dtypes": list(dtypes),
+        "kernels": list(kernels),
+        "layouts": list(layouts) or LAYOUTS[phase],
+        "phases": ["forward", "dgrad"] if train else ["forward"],
+        "direction": ["forward+backward" if train else "forward"],
+        "compiled": compiled,
+        "gated": op != "mlp",
+    }
+    if op == "attention":
+        sweep |= {"s": values[0], "kv_heads": kv_heads}
+    elif op == "layer":
+        s, *rest = values
+        models = [_layer(hidden, heads, width, kv_heads) for hidden, heads, width in itertools.product(*rest)]
+        sweep |= {"s": s, "b": batch, "models": models}
+    elif op not in ("gemm", "bmm", "swiglu", "mlp", "head"):
+        sweep |= {"op": "memory", "what": [op], "rows": values[0], "columns": values[1]}
+    return list(sweep_jobs(sweep, "bench"))
 
-    def works(dtype: str, *values: int) -> list[Work]:
-        if op in ("gemm", "bmm"):
-            m, n, k = values
-            kind: Any = op
-            out = "bf16" if dtype == "fp8" else None
-            return [
-                Gemm("bench", one, m, n, k, batch, dtype, layout, kind=kind, out_dtype=out) for one, layout in products
-            ]
-        if op in ("swiglu", "mlp"):
-            return [swiglu(*values, dtype=dtype, gated=op == "swiglu", train=train, compiled=compiled)]
-        if op == "attention":
-            s, d, heads = values
-            kv = kv_heads or heads
-            return [Attention("bench", one, batch, heads, kv, s, s, d, d, dtype=dtype) for one in directions]
-        if op == "head":
-            return [head(*values, dtype=dtype, train=train, compiled=compiled)]
-        if op == "layer":
-            s, hidden, heads, width = values
-            model = _layer(hidden, heads, kv_heads or heads, width)
-            direction: Direction = "forward+backward" if train else "forward"
-            return [Part("layer", model, Workload(b=batch, s=s, dtype=dtype), direction, compiled)]
-        return [MemoryBound(op, values[0], values[1], one, dtype) for one in directions]
 
-    return [
-        Job(work, kernel)
-        for values in itertools.product(*(sizes[size] for size in OPS[op]))
-        for dtype in dtypes
-        for work in works(dtype, *values)
-        for kernel in kernels or ("",)
-    ]
+def _layer(hidden: int, heads: int, width: int, kv_heads: int | None) -> dict[str, Any]:
+    if hidden % heads:
+        raise InputError(f"expected a divisor of the hidden size {hidden}", key="--heads", value=heads)
+    sizes = {"hidden": hidden, "heads": heads, "kv_heads": kv_heads, "width": width}
+    return {**sizes, "name": "layer", "gated": True, "rotary": hidden // heads // 2 * 2 or None}
 
 
 def _refuse_sizes(op: str, sizes: Mapping[str, Sequence[int]]) -> None:
@@ -131,14 +119,6 @@ def _refuse_sizes(op: str, sizes: Mapping[str, Sequence[int]]) -> None:
     wanted = prod(len(sizes[size]) for size in OPS[op])
     if wanted > MOST_JOBS:
         raise InputError(f"expected at most {MOST_JOBS} combinations of sizes, found {wanted}", key="--op", value=op)
-
-
-def _layer(hidden: int, heads: int, kv_heads: int, width: int) -> ModelShape:
-    if hidden % heads:
-        raise InputError(f"expected a divisor of the hidden size {hidden}", key="--heads", value=heads)
-    d = hidden // heads
-    block = Block(AttentionShape(heads, kv_heads, d, rotary_dim=d // 2 * 2), MlpShape(width))
-    return ModelShape("layer", (Stack("main", hidden, (block,)),), head=False)
 
 
 @frozen
