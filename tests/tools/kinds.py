@@ -174,6 +174,12 @@ def _operator_further(name: str) -> Iterator[str]:
     cls, _, kind = name.partition(" ")
     if not re.search(rf'(?m)^    {cls}\(.*kind="{kind}"' if kind else rf"(?m)^    {cls}\(", text("tests/test_cost.py")):
         yield "add one of it to OPERATORS (tests/test_cost.py)"
+    wanted = _operator_types()[name]
+    for one in import_module("shapes.operators.types").KINDS:
+        for path in filter(None, (one.lowered, one.priced, one.explained, one.measured)):
+            module, _, function = path.partition(":")
+            if (one.type, one.kind) == wanted and not hasattr(import_module(module), function):
+                yield f"write {function} in {module.replace('.', '/')}.py"
 
 
 KINDS: Mapping[str, Kind] = {

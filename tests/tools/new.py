@@ -181,11 +181,15 @@ STEPS: dict[str, tuple[Write | Insert, ...]] = {
         Insert(
             "shapes/operators/types.py",
             r"\nKINDS = \(\n",
-            '    OperatorKind(  # SKELETON: functions of its own\n        {name},\n        "{slug}",\n        "",\n'
-            '        "shapes.operators.cores:emit",\n        "shapes.cost.predict:elementwise_costs",\n'
-            '        "shapes.cost.parts:elementwise_terms",\n        None,\n    ),\n',
+            '    OperatorKind(\n        {name},\n        "{slug}",\n        "",  # SKELETON: its class of work\n'
+            '        "shapes.operators.cores:{slug}_operators",\n        "shapes.cost.predict:{slug}_costs",\n'
+            '        "shapes.cost.explain:{slug}_terms",\n        None,\n    ),\n',
         ),
-        Insert("tests/test_cost.py", r"\nOPERATORS = \(\n", '    {name}("SKELETON", "forward", 1 << 27),\n'),
+        Insert(
+            "tests/test_cost.py",
+            r"(?s)\nOPERATORS = \(\n.*?(?=    Collective\()",
+            '    {name}("SKELETON", "forward", 1 << 27),\n',
+        ),
         Insert("tests/test_cost.py", r"\nfrom shapes\.operators\.types import [\w, ]*", ", {name}"),
     ),
     "command": (
