@@ -85,7 +85,7 @@ def verdict(value: float, target: float) -> str:
 
 
 def errors_table(cases: list[Case], python: Path | None) -> tuple[str, list[str]]:
-    """Error beside the peers on the same unseen shapes, and lines on speed."""
+    """Error, and that of the peers, on the same unseen shapes, and lines on speed."""
     rows, speeds = [], []
     for case in cases:
         data, judged, device = case.data, case.judged, case.device

@@ -1,4 +1,4 @@
-"""What stands beside the model: rooflines, gradient boosting, nvidia-matmul-heuristics, and the noise itself."""
+"""Peers of the model: rooflines, gradient boosting, nvidia-matmul-heuristics, and the noise itself."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Write the section on adapters of reports/memory.md: fine-tuning beside torch's MemTracker, peft and bitsandbytes.
+"""Write the section on adapters of reports/memory.md: fine-tuning against torch's MemTracker, peft and bitsandbytes.
 
     pip install -e '.[test]'
     python reports/bench/adapter_table.py
@@ -18,7 +18,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tests"))
 
-import memory_oracle as oracle  # noqa: E402 - beside the tests that use it too
+import memory_oracle as oracle  # noqa: E402 - with the tests that use it too
 from adapter_oracle import MATRICES, Tuning, track_adapted  # noqa: E402
 from test_memory_adapters import TOYS, of_tuning  # noqa: E402
 from test_memory_tracker import FURTHER, SMALL  # noqa: E402

@@ -38,7 +38,7 @@ def figure(off: np.ndarray) -> list[str]:
 
 
 def errors_of(kernel: str, device: str, dtype: str) -> dict[str, float]:
-    """Errors on rows left out of the fit, as the fit wrote them beside its constants."""
+    """Errors on rows left out of the fit, as the fit wrote them with its constants."""
     constants = content(shipped("attention", kernel))
     found: dict[str, float] = constants[device][dtype]["error"]
     return found

@@ -1,4 +1,4 @@
-"""This harness beside torch.utils.benchmark and, on a CUDA device, triton.testing.do_bench: medians and repeatability.
+"""This harness and torch.utils.benchmark and, on a CUDA device, triton.testing.do_bench: medians and repeatability.
 
     python reports/bench/measure_vs_peers.py [--device cuda] [--repeats 10]
 

@@ -1,4 +1,4 @@
-"""Write reports/memory-peaks.md: published peaks of allocated memory beside sizer's.
+"""Write reports/memory-peaks.md: published peaks of allocated memory and sizer's.
 
     python reports/bench/memory_peaks.py
 
@@ -15,7 +15,7 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tests"))
 
 from opening import with_answer  # noqa: E402
-from public_memory import peaks, sources  # noqa: E402 - beside the tests that use it too
+from public_memory import peaks, sources  # noqa: E402 - with the tests that use it too
 
 REPORT = ROOT / "reports" / "memory-peaks.md"
 
@@ -24,7 +24,7 @@ def report() -> str:
     found = list(peaks())
     worst = max(found, key=lambda peak: abs(peak.off))
     lines = [
-        "# Memory beside published peaks",
+        "# Memory against published peaks",
         "",
         "Written by `python reports/bench/memory_peaks.py`. Published figures are `torch.cuda.max_memory_allocated()`, "
         "the largest of all ranks; sizer's is its total without the framework's own memory and the caching "

@@ -1,4 +1,4 @@
-"""Write reports/memory.md: sizer's memory by component beside torch's MemTracker over whole training steps.
+"""Write reports/memory.md: sizer's memory by component against torch's MemTracker over whole training steps.
 
     pip install -e '.[test]'
     python reports/bench/memory_table.py
@@ -19,7 +19,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tests"))
 
-import memory_oracle as oracle  # noqa: E402 - beside the tests that use it too
+import memory_oracle as oracle  # noqa: E402 - with the tests that use it too
 import torch  # noqa: E402
 import transformers  # noqa: E402
 from opening import with_answer  # noqa: E402
@@ -62,7 +62,7 @@ UNCHECKED: dict[str, dict[str, Any]] = {
 FAMILIES = {**{family: {"num_hidden_layers": 2} for family in oracle.CONFIGS}, **FURTHER}
 #: Sequences and tokens; windows are shorter than that.
 B, S = 2, 512
-#: Configurations drawn at random, beside those of the table.
+#: Configurations drawn at random, besides those of the table.
 DRAWS = 20
 
 
@@ -213,7 +213,7 @@ def report(found: list[Row], drawn: list[Row], elapsed_s: float) -> str:
         table.append("| " + " | ".join([row.family, row.attention, row.checkpointing, *pairs, row.moment]) + " |")
     return "\n".join(
         [
-            "# Memory beside torch's own accounting",
+            "# Memory against torch's own accounting",
             "",
             "Written by `python reports/bench/memory_table.py` "
             f"(torch {torch.__version__}, transformers {transformers.__version__}, {elapsed_s:.0f} s).",

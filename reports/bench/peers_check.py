@@ -261,7 +261,7 @@ def report(answers: Answers, peers: str, repeat: int) -> str:
     tools = [*DRIVERS, OURS]
     return "\n".join(
         [
-            "# sizer check beside other estimators",
+            "# sizer check and other estimators",
             "",
             f"Made by `python reports/bench/peers_check.py --peers {peers}` on {platform.machine()}"
             f" with {os.cpu_count()} cores, Python {platform.python_version()}; median of {repeat} run(s) a cell.",

@@ -25,7 +25,7 @@ from opening import with_answer
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tests"))
 
-import memory_oracle as oracle  # noqa: E402 - beside the tests that use it too
+import memory_oracle as oracle  # noqa: E402 - with the tests that use it too
 import transformers  # noqa: E402
 
 from shapes.memory import memory  # noqa: E402
@@ -87,7 +87,7 @@ class Answer:
 
 
 def eleuther(config: dict[str, Any]) -> Answer:
-    """EleutherAI cookbook, calc/calc_transformer_mem.py at 069ae2e, with its defaults beside the file's values.
+    """EleutherAI cookbook, calc/calc_transformer_mem.py at 069ae2e, with its defaults and the file's values.
 
     The MLP has two matrices and key/value heads are as many as heads unless told otherwise, and experts are not read.
     """

@@ -1,4 +1,4 @@
-"""Predicted searches beside what was published: reports/search-published.md.
+"""Predicted searches against published cases: reports/search-published.md.
 
 python reports/bench/search_published.py
 """
@@ -32,7 +32,7 @@ def main() -> None:
     tflops = {one.change["d_ff"]: one.tflops for one in (book.baseline, *book.candidates)}
     rows = [[width, f"{tflops[width]:.0f}", measured] for width, measured in BOOK.items()]
     lines = [
-        "# Predicted searches beside what was published",
+        "# Predicted searches against published cases",
         "",
         "    python reports/bench/search_published.py",
         "",

@@ -48,7 +48,7 @@ ALIGNED = 4096
 
 @dataclass(frozen=True)
 class Noise:
-    """What a search meets beside a run's noise; ``told``: it knows the classes that candidates belong to."""
+    """Trouble for a search besides a run's noise; ``told``: it knows the classes that candidates belong to."""
 
     name: str
     classes_off: bool = False

@@ -1,4 +1,4 @@
-"""What searches of over a hundred thousand candidates take, beside predictions of single products.
+"""What searches of over a hundred thousand candidates take, and predictions of single products.
 
     python reports/bench/search_speed.py
 

@@ -1,4 +1,4 @@
-"""What `sizer check` costs to start, beside the least a tool on numpy and click can cost.
+"""What `sizer check` costs to start, and the least a tool on numpy and click can cost.
 
     python reports/bench/startup.py
 

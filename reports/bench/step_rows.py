@@ -24,7 +24,7 @@ from shapes.workload import AttentionKernel, Workload
 from sizer.readers import read_config
 from sizer.readers.megatron.models import predicting
 
-#: A word of an unknown stack's name -> the framework (a shipped stack's ``framework``) that it stands nearest to; the
+#: A word of an unknown stack's name -> the framework (a shipped stack's ``framework``) that it is nearest to; the
 #: first that a name holds decides.
 FRAMEWORKS = {
     "megatron": "megatron",

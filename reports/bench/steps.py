@@ -26,7 +26,7 @@ from shapes.step import StepCost, price_step
 
 @dataclass(frozen=True)
 class Judged:
-    """A published run beside its prediction."""
+    """A published run and its prediction."""
 
     row: Row
     cost: StepCost

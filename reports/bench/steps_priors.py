@@ -32,7 +32,7 @@ CORE = (
     ("optimizer.fixed_s", 2e-2, 0.7),
 )
 
-#: Releases of Megatron Bridge against the newest in low precision, which the stack stands for. Its runs in bf16 are
+#: Releases of Megatron Bridge against the newest in low precision, which the stack means. Its runs in bf16 are
 #: slower by their experts; GPT-OSS alone has heads of 64 on Blackwell, all in bf16, and its attention's prior is narrow
 #: because rows of one model cannot tell the two apart.
 RELEASES = tuple(

@@ -311,7 +311,7 @@ def _ratios_of_equal_launches(done: Sequence[Judged]) -> list[str]:
         f"- vtrain-single: the rows fall into {len(number)} groups of equal hidden size, tensor-parallel degree and "
         f"microbatch. In the groups of 30 rows and more ({rows} rows) the step is a sum, linear in layers, "
         f"microbatches and stages, that leaves {deviation:.2%} of it unexplained (13 terms): no runs timed one by one "
-        f"do that. They stand for {len(number)} timings of a layer, so that errors come by groups. Two runs of one "
+        f"do that. They amount to {len(number)} timings of a layer, so that errors come by groups. Two runs of one "
         f"group have ratios off by {np.median(pairs[alike]):.1%} in the median, two others by "
         f"{np.median(pairs[~alike]):.1%}; were the mean error of every group known, all would be off by "
         f"{np.median(known):.1%}. The timings contradict any law of launches and kernels: a layer of h 1024 at t 2 "

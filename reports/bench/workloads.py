@@ -25,14 +25,14 @@ PARTS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
         "QLoRA of Qwen2.5-7B on an RTX 4090",
         "The base's matrices take half a byte a parameter, embedding and head (1.1 billion parameters) four, as "
         "peft makes them ready, and hidden states are in fp32 then (`--base nf4-16` keeps all of it in 16 bits); 2.5 "
-        "million parameters train. The largest part beside the base is the loss, whose logits are as they always are. "
+        "million parameters train. The largest part after the base is the loss, whose logits do not change. "
         "In full, AdamW in mixed precision keeps 14 bytes a parameter of weights, masters and states, and 4 of "
         "gradients: no microbatch and no checkpointing changes that.",
         (f"sizer memory {QWEN} --finetune qlora", f"sizer memory {QWEN} --finetune full"),
     ),
     (
         "Decoding Llama-3.1-70B in fp8 on eight H100s, 64 requests of 8k",
-        "A step reads every key and value of 64 x 8,192 tokens: 20 GiB on each device in 16 bits, beside 8.5 GiB of "
+        "A step reads every key and value of 64 x 8,192 tokens: 20 GiB on each device in 16 bits, and 8.5 GiB of "
         "weights in 8. The attention core is the largest operator, all of it the cache's bytes; a narrower "
         "cache (`--kv-dtype fp8`) halves it. Prices of decoding are extrapolated, and say so.",
         (

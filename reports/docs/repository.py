@@ -1,6 +1,6 @@
 """mkdocs hook: the repository's own pages in the site, at their paths, so that links between them hold.
 
-README.md is the site's index; reports, CONTRIBUTING.md and CHANGELOG.md stand where they stand; the commands' page is
+README.md is the site's index; reports, CONTRIBUTING.md and CHANGELOG.md keep their paths; the commands' page is
 their own help; the tutorial's commands are run as the site is built, which shows what they answer. A link to a file
 that is no page becomes its name, or a link into ``repo_url`` where that is set.
 """

@@ -36,7 +36,7 @@ def tokens_power_of_two(context: Context) -> Answer:
     Bad: b 1, s 4090: divisible by 2 only.
     Good: b 1, s 4096.
 
-    Suggestion: the sequence lengths beside it.
+    Suggestion: the neighbouring sequence lengths.
     """
     workload = context.workload
     if not workload.train:
@@ -163,7 +163,7 @@ def sequence_shards(context: Context) -> Answer:
     Bad: s 4100 at cp 2: 4 x 1025, which t 4 does not divide. s 4098 at cp 2: no multiple of 4.
     Good: s 8192 at cp 4 and t 8: 8 parts of 1024, 256 tokens a rank.
 
-    Suggestion: the sequence lengths beside it; a smaller degree.
+    Suggestion: the neighbouring sequence lengths; a smaller degree.
     """
     workload = context.workload
     s, cp = workload.s, workload.cp
