@@ -15,7 +15,7 @@ from tabulate import tabulate
 
 import sizer
 from sizer.answers.diff import DeviceDiff, diff
-from sizer.documents.units import seconds_text
+from sizer.documents.document import seconds_text
 from sizer.readers import Source
 from sizer.render import draw
 from sizer.searching import search

@@ -407,8 +407,8 @@ def write_answer(
         and "github" in formats(command)
     ):
         format_ = "github"
-    if format_ not in formats(command):
-        format_ = None  # another view of the command's answer, which has fewer formats
+    if format_ not in formats(command) and _format_left_open():
+        format_ = None  # another view of the command's answer, which has another default
     context = click.get_current_context(silent=True)
     if context is not None and (picture := context.meta.get("sizer.plot")) is not None:
         click.echo(f"sizer: {draw(command.partition(' ')[0], seen or answer, picture)}", err=True)

@@ -7,53 +7,36 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
+from typing import Any
 
 from shapes.calibrate import Calibration
 from shapes.measure.jobs import flat
-from shapes.measure.record import Measurement
+from shapes.measure.record import COLUMNS, Measurement
 from shapes.measure.runner import Sweep
 from sizer.answers.bench import Bench, Peak, Planned, Row
 from sizer.answers.bench import Table as Measured
-from sizer.documents.charts import ALIGNMENT_COLOURS, Axis, Bar, Chart, Layer, alignment_class, bars, limit
-from sizer.documents.document import Charts, Column, Document, Part, Section, Table, Text
-from sizer.documents.units import seconds_text, width_text
+from sizer.documents.charts import Axis, Bar, Chart, bars, landscape, limit, path, points
+from sizer.documents.document import (
+    Charts,
+    Column,
+    Document,
+    Part,
+    Section,
+    Table,
+    Text,
+    lines,
+    seconds_text,
+    width_text,
+)
 
 SIZES = ("m", "n", "k")
-#: Fastest shapes of a maximum that are drawn, and that a text lists.
+#: Fastest shapes of a maximum that are drawn; those, and jobs not reached, that a text lists.
 DRAWN, LISTED = 20, 10
-#: Columns of CSV and Parquet: the flat fields, then the environment's.
+#: Columns of CSV and Parquet: what was measured, the record's own fields, those of its environment.
 FIELDS = (
-    "kind",
-    "phase",
-    "dtype",
-    "layout",
-    "kernel",
-    "batch",
-    "m",
-    "n",
-    "k",
-    "status",
-    "seconds",
-    "low",
-    "high",
-    "tflops",
-    "flops",
-    "bytes",
-    "device",
-    "torch",
-    "samples_taken",
-    "per_sample",
-    "stop",
-    "drift",
-    "correlation",
-    "check_error",
-    "control_s",
-    "peak_bytes",
-    "wall_s",
-    "label",
-    "message",
-    "created",
-    "uid",
+    *("kind", "phase", "dtype", "layout", "kernel", "batch", *SIZES),
+    *(name for name in COLUMNS if name not in ("description", "environment", "samples", "clocks")),
+    *("tflops", "device", "torch", "samples_taken"),
 )
 
 
@@ -78,138 +61,114 @@ def _group(title: str, parts: Sequence[Measured | Peak]) -> Iterator[Part]:
 
 
 TIMES = (
-    Column("time", lambda one: one.seconds, seconds_text),
+    Column("time", "seconds", seconds_text),
     Column("+-", "half_width", width_text),
-    Column("TFLOPS", lambda one: one.tflops or None, ".4g"),
+    Column("TFLOPS", "tflops", ".4g"),
 )
 
 
 def _sweep(table: Measured) -> Iterator[Part]:
     """The table, then outcomes that are no times, then how steady the device was."""
-    timed = [row for row in table.rows if row.measurement is not None and row.measurement.seconds]
+    measured = [row for row in table.rows if row.measurement is not None]
+    timed = [row for row in measured if row.measurement.seconds]
     counted = any(row.count != 1 for row in table.rows)
     predicted = any(row.predicted_s is not None for row in table.rows)
-    columns = [
+    columns = (
         Column("what", "title"),
         *([Column("a step", "count")] if counted else []),
-        *(Column(one.name, partial(_of_measurement, one), one.show) for one in TIMES),
+        *(one._replace(of=f"measurement.{one.of}") for one in TIMES),
         *(PREDICTED if predicted else ()),
         Column("samples", lambda row: len(row.measurement.samples)),
-        Column("stopped by", lambda row: row.measurement.stop, drop=1),
-    ]
+        Column("stopped by", "measurement.stop", drop=1),
+    )
     yield Text(f"measured on {table.environment.source.removeprefix('measured:')}")
-    yield Charts(partial(_charts, timed))
+    yield Charts(lambda: [*_landscape(timed), *_predictions(timed)])
     yield Table("", columns, timed)
-    if counted:
-        yield Text(_step(table.rows, timed))
-    failed = [row for row in table.rows if row.measurement is not None and not row.measurement.seconds]
-    for row in failed:
-        if row.measurement is not None:
-            yield Text(f"{row.title}: {row.measurement.status}: {row.measurement.message}")
-    yield from (Text(line) for line in (*_closing(table.sweep), *table.notes))
-
-
-def _of_measurement(column: Column, row: Row) -> object:
-    return column.of(row.measurement) if callable(column.of) else None
-
-
-def _off(row: Row) -> float | None:
-    one = row.measurement
-    return row.predicted_s / one.seconds - 1 if row.predicted_s and one is not None and one.seconds else None
+    failed = ((row.title, row.measurement) for row in measured if row not in timed)
+    yield from lines(
+        (
+            _step(table.rows, timed) if counted else "",
+            *(f"{title}: {one.status}: {one.message}" for title, one in failed),
+            *_closing(table.sweep),
+        )
+    )
+    caption = "not reached in time, the same command goes on with them"
+    yield Table(caption, (Column(f"{len(table.sweep.left)} jobs", "title"),), table.sweep.left, LISTED)
+    yield from lines(table.notes)
 
 
 PREDICTED = (
-    Column("predicted", lambda row: row.predicted_s or None, seconds_text),
-    Column("off by", _off, lambda off: f"{100 * off:+.1f}%"),
+    Column("predicted", "predicted_s", seconds_text),
+    Column(
+        "off by",
+        lambda row: row.predicted_s / row.measurement.seconds - 1 if row.predicted_s else None,
+        lambda off: f"{off:+.1%}",
+    ),
 )
 
 
-def _seconds(row: Row) -> float:
-    return (row.measurement.seconds or 0.0) if row.measurement is not None else 0.0
-
-
-def _step(rows: Sequence[Row], timed: Sequence[Row]) -> str:
-    total = sum(_seconds(row) * row.count for row in timed)
+def _step(rows: Sequence[Row], timed: Sequence[Any]) -> str:
+    total = sum(row.measurement.seconds * row.count for row in timed)
     text = f"a step: {seconds_text(total)} in the {len(timed)} of {len(rows)} operators that were measured"
     if timed and all(row.predicted_s is not None for row in timed):
-        known = sum((row.predicted_s or 0.0) * row.count for row in timed)
-        text += f" (predicted for the same: {seconds_text(known)}, {100 * (known / total - 1):+.1f}%)"
+        known = sum(row.predicted_s * row.count for row in timed)
+        text += f" (predicted for the same: {seconds_text(known)}, {known / total - 1:+.1%})"
     return text
 
 
-def _closing(sweep: Sweep) -> list[str]:
-    lines = [f"{sweep.measured} measured, {sweep.reused} from the store, in {sweep.elapsed_s:.1f} s"]
-    if sweep.left:
-        lines.append(f"{len(sweep.left)} not reached in time: the same command goes on with them")
+def _closing(sweep: Sweep) -> Iterator[str]:
+    yield f"{sweep.measured} measured, {sweep.reused} from the store, in {sweep.elapsed_s:.1f} s"
     drift = sweep.drift
     if drift.timings > 1 and not drift.steady:
-        lines.append(
-            f"warning: the control shape's time spread over {100 * drift.spread:.1f}% and changed by "
-            f"{100 * drift.change:+.1f}%: the device is shared, hot or throttled"
+        yield (
+            f"warning: the control shape's time spread over {drift.spread:.1%} and changed by "
+            f"{drift.change:+.1%}: the device is shared, hot or throttled"
         )
-    return lines
 
 
-def _charts(timed: Sequence[Row]) -> list[Chart]:
-    return [*_landscape(timed), *_predictions(timed)]
-
-
-def _landscape(timed: Sequence[Row]) -> Iterator[Chart]:
+def _landscape(timed: Sequence[Any]) -> Iterator[Chart]:
     """Rate over the one size that varies, coloured by alignment, with the prediction as a line."""
-    found = [(row, row.measurement) for row in timed if row.measurement is not None]
-    sizes = [flat(dict(one.description)) for _, one in found]
+    sizes = [flat(dict(row.measurement.description)) for row in timed]
     varying = [size for size in SIZES if len({known[size] for known in sizes}) > 1]
-    if len(varying) != 1 or any(not one.tflops for _, one in found) or any(not known[varying[0]] for known in sizes):
+    if len(varying) != 1 or not all(row.measurement.tflops for row in timed):
         return
     (size,) = varying
-    points, errors, predicted = [], [], []
-    for (row, one), known in zip(found, sizes, strict=True):
-        rate, seconds = one.tflops or 0.0, one.seconds or 0.0
-        at = {"x": known[size], "y": rate, "group": alignment_class(known[size])}
-        kind = " ".join(filter(None, (known["layout"], one.description.get("dtype"))))
-        points.append({**at, "kind": kind, "what": f"{row.title}: {rate:.4g} TFLOPS"})
-        if one.low and one.high:
-            errors.append({**at, "y": rate * seconds / one.high, "y2": rate * seconds / one.low})
-        if row.predicted_s:
-            predicted.append({"x": known[size], "y": rate * seconds / row.predicted_s, "what": "predicted"})
-    layers = [Layer("rule", errors, {"opacity": 0.5}), Layer("point", points, {"size": 45})]
-    layers += [Layer("line", predicted, {"color": "#888888"})] if predicted else []
-    line = " The line is the prediction." if predicted else ""
-    yield Chart(
-        f"Rate over {size} with its interval, coloured by the power of two that divides it.{line}",
-        Axis(size, zero=False, whole=True),
-        Axis("TFLOPS", zero=False),
-        layers,
-        colours=ALIGNMENT_COLOURS,
-        legend=("divisible by", ""),
-    )
-
-
-def _predictions(timed: Sequence[Row]) -> Iterator[Chart]:
-    """Measured over predicted times; on the diagonal they are the same."""
-    points, errors, ends = [], [], []
-    for row in timed:
-        one = row.measurement
-        if one is None or not one.seconds or not row.predicted_s:
-            continue
-        said = f"{row.title}: {seconds_text(one.seconds)}, predicted {seconds_text(row.predicted_s)}"
-        at = {"x": row.predicted_s, "y": one.seconds}
-        points.append({**at, "group": str(one.description.get("kind")), "what": said})
-        errors += [{**at, "y": one.low, "y2": one.high}] if one.low and one.high else []
-        ends += [row.predicted_s, one.seconds]
-    if not points:
+    if not all(known[size] for known in sizes):
         return
-    diagonal = [{"x": end, "y": end} for end in (min(ends), max(ends))]
-    layers = [
-        Layer("line", diagonal, {"color": "#888888"}),
-        *([Layer("rule", errors)] if errors else []),
-        Layer("point", points),
+    rows, predicted = [], []
+    for row, known in zip(timed, sizes, strict=True):
+        one = row.measurement
+        rate, x = one.tflops, known[size]
+        kind = " ".join(filter(None, (known["layout"], one.description.get("dtype"))))
+        within = {"low": rate * one.seconds / one.high, "high": rate * one.seconds / one.low} if one.low else {}
+        rows.append({"x": x, "y": rate, "kind": kind, "what": f"{row.title}: {rate:.4g} TFLOPS", **within})
+        predicted += [(x, rate * one.seconds / row.predicted_s)] if row.predicted_s else []
+    more = "The line is the prediction." if predicted else ""
+    yield landscape("Rate", more, size, rows, [path(predicted, "predicted", color="#888888")])
+
+
+def _predictions(timed: Sequence[Any]) -> Iterator[Chart]:
+    """Measured over predicted times; on the diagonal they are the same."""
+    rows = [
+        {
+            "x": row.predicted_s,
+            "y": one.seconds,
+            "group": str(one.description.get("kind")),
+            "low": one.low,
+            "high": one.high,
+            "what": f"{row.title}: {seconds_text(one.seconds)}, predicted {seconds_text(row.predicted_s)}",
+        }
+        for row in timed
+        if row.predicted_s and (one := row.measurement)
     ]
+    if not rows:
+        return
+    ends = [end for row in rows for end in (row["x"], row["y"])]
     yield Chart(
         "Measured over predicted times with their intervals; on the line they are the same.",
         Axis("predicted, s", log=True),
         Axis("measured, s", log=True),
-        layers,
+        points(rows, path(((end, end) for end in (min(ends), max(ends))), color="#888888")),
     )
 
 
@@ -229,30 +188,21 @@ def _peak(peak: Peak) -> Iterator[Part]:
 
 
 def _fastest(peak: Peak) -> list[Chart]:
-    listed = [
-        Bar(_shape(one), [(peak.maximum.dtype, one.tflops or 0.0, f"{_shape(one)}: {one.tflops or 0.0:.4g} TFLOPS")])
-        for one in peak.maximum.tried[:DRAWN]
-    ]
-    if not listed:
-        return []
-    published = peak.published_flops
+    dtype, tried, published = peak.maximum.dtype, peak.maximum.tried, peak.published_flops
+    rates = {_shape(one): one.tflops or 0.0 for one in tried[:DRAWN]}
+    listed = [Bar(shape, [(dtype, rate, f"{shape}: {rate:.4g} TFLOPS")]) for shape, rate in rates.items()]
     layers = limit(published / 1e12, f"published {published / 1e12:.4g}") if published else []
-    caption = f"The fastest {peak.maximum.dtype} products of {len(peak.maximum.tried)} tried."
-    return [bars(caption, "TFLOPS", listed, more=layers, title="m x n x k")]
+    caption = f"The fastest {dtype} products of {len(tried)} tried."
+    return [bars(caption, "TFLOPS", listed, more=layers, title="m x n x k")] if listed else []
 
 
 def planned(answer: Planned) -> Document:
     """One job a line, in the order in which they would be measured."""
-    lines = []
+    rows, said = [], []
     for suite, jobs in answer.suites.items():
-        lines += [f"{suite}: {len(jobs)} jobs", *(f"{job.priority} {job.title} ({job.label})" for job in jobs)]
-    parts = [Text(line) for line in lines]
-    rows = [
-        {"suite": suite, "priority": job.priority, "job": job.title, "label": job.label}
-        for suite, jobs in answer.suites.items()
-        for job in jobs
-    ]
-    return Document("sizer bench --dry-run", (Section("Jobs", parts),), answer, records=lambda: rows)
+        said += [f"{suite}: {len(jobs)} jobs", *(f"{job.priority} {job.title} ({job.label})" for job in jobs)]
+        rows += [{"suite": suite, "priority": one.priority, "job": one.title, "label": one.label} for one in jobs]
+    return Document("sizer bench --dry-run", (Section("Jobs", lines(said)),), records=lambda: rows)
 
 
 def calibration(answer: Calibration) -> Document:
@@ -262,4 +212,4 @@ def calibration(answer: Calibration) -> Document:
         text = ", ".join(f"{k} {v:.1%}" for k, v in error.items()) if isinstance(error, dict) else f"{error:.1%}"
         rows.append((name, text))
     columns = (Column("held out", 0), Column("error", 1))
-    return Document("sizer calibrate", (Section("", (Table("", columns, rows),)),), answer)
+    return Document("sizer calibrate", (Section("", (Table("", columns, rows),)),))

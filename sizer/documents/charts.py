@@ -1,13 +1,16 @@
-"""Charts as data: axes, layers of marks, and the bars and limits that several commands draw."""
+"""Charts as data: axes, layers of marks, and the bars, points and limits that several commands draw."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import field
 from typing import Any, Literal
 
 from shapes.frozen import frozen
+from sizer.documents.document import seconds_scale
 
+#: How points look that may lie on each other.
+POINTS = {"opacity": 0.8}
 #: A chart's row: keys are the channels of ``Layer`` that it has a value for.
 Row = Mapping[str, Any]
 
@@ -37,7 +40,7 @@ class Layer:
 class Chart:
     """``caption`` says what is seen; all of it is in a table of the page too. ``colours`` and ``shapes``: group and
     kind -> how they look, in the legend's order (the palette's where none is named; where rows have no kind, shapes are
-    the groups'); ``legend``: what each of them is called."""
+    the groups'); ``legend``: what each of them is called. A layer without rows is not drawn."""
 
     caption: str
     x: Axis
@@ -80,13 +83,45 @@ def bars(
             within.append({"x": low, "x2": high, "y": bar.name, "what": bar.pieces[0][2]})
         if bar.label:
             labels.append({"x": end, "y": bar.name, "text": bar.label})
-    layers = [Layer("bar", pieces, {"stroke": "#88888880", "strokeWidth": 0.5})]
-    layers += [Layer("rule", within, {"strokeWidth": 2})] if within else []
-    layers += [Layer("text", labels, {"align": "left", "dx": 5})] if labels else []
-    order = tuple(dict.fromkeys(bar.name for bar in listed))
-    return Chart(
-        caption, Axis(unit), Axis(title, order=order), [*layers, *more], 50 + 28 * len(order), colours=colours or {}
+    layers = (
+        Layer("bar", pieces, {"stroke": "#88888880", "strokeWidth": 0.5}),
+        Layer("rule", within, {"strokeWidth": 2}),
+        Layer("text", labels, {"align": "left", "dx": 5}),
+        *more,
     )
+    order = tuple(dict.fromkeys(bar.name for bar in listed))
+    return Chart(caption, Axis(unit), Axis(title, order=order), layers, 50 + 28 * len(order), colours=colours or {})
+
+
+def steps(caption: str, listed: Sequence[Bar], colours: Mapping[str, str], more: Sequence[Layer] = ()) -> Chart:
+    """Bars of seconds, in the unit that the longest is read in."""
+    factor, unit = seconds_scale(max((bar.within or (0.0, 0.0))[1] for bar in listed))
+    return bars(caption, f"step, {unit}", listed, factor, colours, more)
+
+
+def points(rows: Sequence[Row], *more: Layer, look: Mapping[str, Any] = POINTS) -> list[Layer]:
+    """A point each, with its vertical interval (``low``, ``high``) and its ``label`` where it has one.
+
+    ``more``: what lies below them.
+    """
+    within = [{**_at(row), "y": row["low"], "y2": row["high"]} for row in rows if row.get("high") is not None]
+    labels = [{**_at(row, ""), "text": row["label"]} for row in rows if row.get("label")]
+    drawn = [{key: value for key, value in row.items() if key not in ("low", "high", "label")} for row in rows]
+    return [
+        *more,
+        Layer("rule", within, {"opacity": 0.5}),
+        Layer("point", drawn, look),
+        Layer("text", labels, {"align": "left", "dx": 9, "dy": -9, "fontWeight": "bold"}),
+    ]
+
+
+def _at(row: Row, group: str = "group") -> dict[str, Any]:
+    return {key: row[key] for key in ("x", "y", group) if key in row}
+
+
+def path(places: Iterable[tuple[float, float]], what: str = "", **look: object) -> Layer:
+    """A line through ``places``."""
+    return Layer("line", [{"x": x, "y": y, **({"what": what} if what else {})} for x, y in places], look)
 
 
 def limit(value: float, label: str) -> list[Layer]:
@@ -105,6 +140,29 @@ _CLASSES = {64: "#4477aa", 32: "#66ccee", 16: "#228833", 8: "#ccbb44", 2: "#ee66
 ALIGNMENT_COLOURS = {"nothing (odd)" if size == 1 else str(size): colour for size, colour in _CLASSES.items()}
 
 
-def alignment_class(value: int) -> str:
-    """The largest of the classes that divides ``value``, as the legend names it."""
-    return next(name for name, size in zip(ALIGNMENT_COLOURS, _CLASSES, strict=True) if value % size == 0)
+def landscape(
+    caption: str,
+    more: str,
+    size: str,
+    rows: Sequence[dict[str, Any]],
+    below: Sequence[Layer],
+    shapes: Mapping[str, str] | None = None,
+) -> Chart:
+    """Rates over ``size``, coloured by the power of two that divides it, joined where ``shapes`` tell one from another.
+
+    ``more``: what else the caption says.
+    """
+    classes = dict(zip(_CLASSES, ALIGNMENT_COLOURS, strict=True))
+    for row in rows:
+        row["group"] = next(name for divisor, name in classes.items() if row["x"] % divisor == 0)
+    curve = sorted((_at(row) for row in rows), key=lambda row: row["x"])
+    joined = shapes and len({row["x"] for row in curve}) == len(curve)
+    return Chart(
+        f"{caption} over {size} with its interval, coloured by the power of two that divides it. {more}".rstrip(),
+        Axis(size, zero=False, whole=True),
+        Axis("TFLOPS", zero=False),
+        points(rows, *below, Layer("line", curve if joined else (), {"strokeWidth": 0.8})),
+        colours=ALIGNMENT_COLOURS,
+        shapes=shapes or {},
+        legend=("divisible by", ""),
+    )

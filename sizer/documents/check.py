@@ -23,12 +23,11 @@ from sizer.documents.document import (
     Section,
     Table,
     Text,
-)
-from sizer.documents.units import (
     change_text,
     count_text,
+    lines,
     percent_text,
-    seconds_scale,
+    plural,
     step_text,
     within_text,
 )
@@ -70,12 +69,12 @@ def document(answer: Checked | Overviews) -> Document:
     else:
         checked, seen = Checked(tuple(one.report for one in answer.items)), answer.items
     reports = checked.reports
-    sections = [_section(report, one) for report, one in zip(reports, seen, strict=True)]
-    if reports:
-        sections.insert(0, _compared(reports))
-    if total := _total(checked):
-        sections.append(Section("Total", (Text(total),), only=("text",)))
-    headline = tally_text(checked.tally()) or "no findings"
+    sections = [
+        *([_compared(reports)] if reports else []),
+        *(_section(report, one) for report, one in zip(reports, seen, strict=True)),
+        Section("Total", lines([_total(checked)]), only=("text",)),
+    ]
+    headline = tally_text(checked) or "no findings"
     return Document("sizer check", sections, checked, headline, partial(_records, checked), FIELDS)
 
 
@@ -92,18 +91,15 @@ def _section(report: Report, seen: Overview | None) -> Section:
         "MFU": percent_text(step.mfu),
     }
     warnings = set(sentences(model.unread))
+    found = report.findings
     parts: list[Part] = [
         Text(f"{report.path}: {model.model_type}, {size}", "head"),
         Text(f"  {_conditions(report)}"),
         Facts(facts),
-        *(Text(f"  {'warning' if note in warnings else 'note'}: {note}", "quiet") for note in model.notes),
+        *lines((f"  {'warning' if note in warnings else 'note'}: {note}" for note in model.notes), "quiet"),
+        Findings("", found, step.seconds, report.path) if found else Text("", only=("text",)),
+        Text([*(_tally(Checked((report,))) or [Cell("no findings")]), Cell(f"; {step_text(step)}")]),
     ]
-    if report.findings:
-        parts.append(Findings("", report.findings, step.seconds, report.path))
-    else:
-        parts.append(Text("", only=("text",)))
-    tally = tally_text({level: sum(one.severity == level for one in report.findings) for level in SEVERITIES})
-    parts.append(Text(f"{tally or 'no findings'}; {step_text(step)}", report.worst() or ""))
     if seen is not None:
         from sizer.documents import memory, ops  # only pages show these
 
@@ -111,7 +107,8 @@ def _section(report: Report, seen: Overview | None) -> Section:
         if seen.memory is not None:
             parts += [Charts(partial(memory.charts, seen.memory, report.device)), *memory.components(seen.memory)]
         parts.append(ops.operators(seen.table))
-    return Section(report.path, parts, folded=True, only=() if report.findings else ("text", "html"))
+    folded = f"{report.path}: {plural(len(found), 'finding')} on {report.device}"
+    return Section(report.path, parts, folded, only=() if found else ("text", "html"))
 
 
 def _conditions(report: Report) -> str:
@@ -142,32 +139,38 @@ def _conditions(report: Report) -> str:
     )
 
 
-def tally_text(tally: Mapping[Severity, int]) -> str:
-    return ", ".join(
-        f"{number} {level if level == 'info' or number == 1 else level + 's'}"
-        for level, number in tally.items()
+def tally_text(answer: Checked) -> str:
+    return "".join(one.shown for one in _tally(answer))
+
+
+def _tally(answer: Checked) -> list[Cell]:
+    """``1 error, 2 warnings``, each styled as its severity."""
+    found = [
+        Cell(f"{number} info" if level == "info" else plural(number, level), style=level)
+        for level, number in answer.tally().items()
         if number
-    )
+    ]
+    return [piece for one in found for piece in (Cell(", "), one)][1:]
 
 
 def _total(answer: Checked) -> str:
-    parts = []
-    if len(answer.reports) > 1:
-        clean = sum(not report.findings for report in answer.reports)
-        tally = tally_text(answer.tally()) or "no findings"
-        parts.append(f"{len(answer.reports)} configurations: {tally}, {clean} without findings")
-    parts += [f"{answer.accepted} accepted in the baseline"] if answer.accepted else []
-    parts += [f"{answer.passed_over} files passed over"] if answer.passed_over else []
-    return "; ".join(parts)
+    reports = answer.reports
+    clean = sum(not report.findings for report in reports)
+    found = f"{tally_text(answer) or 'no findings'}, {clean} without findings"
+    said = {
+        f"{len(reports)} configurations: {found}": len(reports) > 1,
+        f"{answer.accepted} accepted in the baseline": answer.accepted,
+        f"{answer.passed_over} files passed over": answer.passed_over,
+    }
+    return "; ".join(text for text, holds in said.items() if holds)
 
 
 def _worst(report: Report) -> Cell | None:
-    level = report.worst()
-    return Cell(level, SEVERITIES.index(level), level) if level is not None else None
+    return severity_cell(level) if (level := report.worst()) is not None else None
 
 
-def _tally_of(report: Report) -> str:
-    return tally_text(Checked((report,)).tally()) or "-"
+def severity_cell(level: Severity) -> Cell:
+    return Cell(level, SEVERITIES.index(level), level)
 
 
 REPORTS = (
@@ -176,7 +179,7 @@ REPORTS = (
     Column("parameters", "model.parameters", count_text),
     Column("step", lambda one: Cell(within_text(one.step), one.step.seconds)),
     Column("MFU", "step.mfu", percent_text),
-    Column("findings", _tally_of),
+    Column("findings", lambda one: tally_text(Checked((one,))) or "-"),
     Column("worst", _worst, only=FULL),
 )
 
@@ -191,25 +194,14 @@ def _compared(reports: Sequence[Report]) -> Section:
 
 
 def _steps(reports: Sequence[Report]) -> Chart:
-    from sizer.documents.charts import Bar, bars
+    from sizer.documents.charts import Bar, steps
 
-    factor, unit = seconds_scale(max(report.step.high for report in reports))
-    listed = [
-        Bar(
-            one.path,
-            [
-                (
-                    one.worst() or "no findings",
-                    one.step.seconds,
-                    f"{one.path}: {within_text(one.step)}, MFU {percent_text(one.step.mfu)}",
-                )
-            ],
-            (one.step.low, one.step.high),
-        )
-        for one in reports
-    ]
-    caption = "Steps side by side with their intervals, coloured by the worst finding."
-    return bars(caption, f"step, {unit}", listed, factor, COLOURS)
+    listed = []
+    for one in reports:
+        said = f"{one.path}: {within_text(one.step)}, MFU {percent_text(one.step.mfu)}"
+        pieces = [(one.worst() or "no findings", one.step.seconds, said)]
+        listed.append(Bar(one.path, pieces, (one.step.low, one.step.high)))
+    return steps("Steps side by side with their intervals, coloured by the worst finding.", listed, COLOURS)
 
 
 def _records(answer: Checked) -> Iterable[Mapping[str, object]]:
@@ -248,16 +240,15 @@ def text_of(path: str) -> str | None:
         return None
 
 
-COUNTED = (
-    Column("findings", 1),
-    Column("severity", lambda one: one[0][2]),
-    Column("rule", lambda one: one[0][0]),
-    Column("slug", lambda one: one[0][1]),
-)
+COUNTED = tuple(Column(name, name) for name in ("findings", "severity", "rule", "slug"))
 
 
 def statistics(answer: Checked) -> Document:
     """How many findings each rule has, the most frequent first; nothing where nothing was found."""
     counted = Counter((one.code, one.slug, one.severity) for report in answer.reports for one in report.findings)
-    ranked = sorted(counted.items(), key=lambda entry: (-entry[1], entry[0][0], SEVERITIES.index(entry[0][2])))
-    return Document("sizer check --statistics", (Section("", (Table("", COUNTED, ranked),)),), answer)
+    rows = [
+        {"findings": number, "severity": severity, "rule": code, "slug": slug}
+        for (code, slug, severity), number in counted.items()
+    ]
+    rows.sort(key=lambda row: (-row["findings"], row["rule"], SEVERITIES.index(row["severity"])))
+    return Document("sizer check --statistics", (Section("", (Table("", COUNTED, rows),)),), records=lambda: rows)

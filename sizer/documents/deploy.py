@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 
 from sizer.answers.deploy import Deployed, Deployment
-from sizer.documents.document import Cell, Column, Document, Part, Section, Table, Text
+from sizer.documents.document import Cell, Column, Document, Part, Section, Table, Text, lines
 
 #: How a verdict is coloured.
 STYLES = {"refused": "error", "unknown": "warning", "falls back": "warning", "pads": "info", "copies": "info"}
@@ -27,9 +27,8 @@ def document(answer: Deployment) -> Document:
     parts: list[Part] = [Text(head, "head"), Table("", ENGINES, answer.engines)]
     for one in answer.engines:
         parts += _engine(one, sources)
-    parts += [Text(f"[{number}] {source}") for number, source in enumerate(sources, 1)]
-    section = Section(answer.path, parts)
-    return Document("sizer deploy", (section,), answer, records=lambda: _records(answer))
+    parts += lines(f"[{number}] {source}" for number, source in enumerate(sources, 1))
+    return Document("sizer deploy", (Section(answer.path, parts),), answer, records=lambda: _records(answer))
 
 
 def _held(one: Deployed) -> int:

@@ -10,11 +10,10 @@ from shapes.cost.explain import expected_errors
 from shapes.device import Device
 from shapes.dtypes import DTYPES
 from sizer.answers.devices import Devices
-from sizer.documents.document import Cell, Column, Document, Section, Table, Text
-from sizer.documents.units import GIB, percent_text
+from sizer.documents.document import GIB, Cell, Column, Document, Section, Table, Text, lines, percent_text
 
 LEGEND = (
-    "fp16, bf16, fp8: dense peak TFLOPS with fp32 accumulation; empty: no fast path. 16-bit products: what their "
+    "fp16, bf16, fp8: dense peak TFLOPS with fp32 accumulation; -: no fast path. 16-bit products: what their "
     "prices rest on, mean error and 95th percentile of large ones. `sizer devices NAME` shows all."
 )
 
@@ -35,8 +34,8 @@ def _fitted(device: Device) -> str:
     return f"{off.tier}{whose}, +-{percent_text(off.error)}, 95% within {percent_text(off.p95)}"
 
 
-def _peak(dtype: str, device: Device) -> float | None:
-    return device.peak_flops.get(dtype)
+def _peak(dtype: str, device: Device) -> float | Cell:
+    return device.peak_flops.get(dtype, Cell("-"))
 
 
 DEVICES = (
@@ -68,18 +67,17 @@ def _details(device: Device) -> Section:
         Column("source", lambda leaf: _reference(device, documents, leaf[0])),
     )
     also = ", ".join(dict.fromkeys((*device.torch_names, *device.aliases))) or "-"
+    fitted = ", ".join(dtype for dtype in DTYPES if dtype in device.cost) or "nothing, data sheet only"
     parts = (
         Text(f"{device.title} ({device.name})", "head"),
-        Text(f"also known as: {also}"),
-        Text(f"16-bit products: {_fitted(device)}"),
-        Text(f"fitted: {', '.join(dtype for dtype in DTYPES if dtype in device.cost) or 'nothing, data sheet only'}"),
+        *lines((f"also known as: {also}", f"16-bit products: {_fitted(device)}", f"fitted: {fitted}")),
         Table("", columns, _leaves(device)),
         Table(
             "What predictions are off by, against single frameworks where several were timed",
             ERRORS,
             expected_errors(device),
         ),
-        *(Text(f"[{number}] {document}") for number, document in enumerate(documents, 1)),
+        *lines(f"[{number}] {document}" for number, document in enumerate(documents, 1)),
     )
     return Section(device.name, parts)
 

@@ -2,16 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, fields, replace
 from functools import partial
-from typing import Any
 
 from shapes.device import load_device
 from sizer.answers.diff import DeviceDiff, Diff, Figures, FileDiff
-from sizer.documents.charts import Bar, Chart, Layer, bars
-from sizer.documents.document import PAGES, Charts, Column, Document, Findings, Part, Section, Table, Text, notes
-from sizer.documents.units import GIB, count_text, percent_text, seconds_scale, seconds_text
+from sizer.documents.charts import Bar, Chart, Layer, bars, steps
+from sizer.documents.document import (
+    GIB,
+    PAGES,
+    Cell,
+    Charts,
+    Column,
+    Document,
+    Findings,
+    Part,
+    Section,
+    Table,
+    Text,
+    count_text,
+    lines,
+    notes,
+    percent_text,
+    plural,
+    range_text,
+    seconds_text,
+)
 
 COLOURS = {"old": "#bbbbbb", "new": "#4477aa"}
 NAMES = [field.name for field in fields(Figures)]
@@ -35,33 +52,28 @@ COMPARED = 12
 
 def document(answer: Diff) -> Document:
     changed = [_summary(file, one, answer) for file in answer.files for one in file.devices]
-    said = [*(Text(f"budget {one.budget}: {one.path}: {one.message}", "error") for one in answer.violations)]
-    first = [*said, *([Table("", SUMMARY, changed, COMPARED)] if changed else [])]
-    last: list[Part] = [*(Text(one.text, one.style, only=("text",)) for one in said), *notes(answer.notes)]
-    return Document(
-        "sizer diff",
-        [
-            *([Section("", first, only=PAGES)] if first else []),
-            *(_section(file, answer) for file in answer.files),
-            *([Section("Notes", last)] if last else []),
-        ],
-        answer,
-        _headline(answer),
-        partial(_records, answer),
-        FIELDS,
-    )
+    broken = [f"budget {one.budget}: {one.path}: {one.message}" for one in answer.violations]
+    sections = [
+        Section("", [*lines(broken, "error"), Table("", SUMMARY, changed, COMPARED)], only=PAGES),
+        *(_section(file, answer) for file in answer.files),
+        Section("Broken budgets", lines(broken, "error"), only=("text",)),
+        Section("Notes", notes(answer.notes)),
+    ]
+    shown = [one for one in sections if one.parts and (one.only != PAGES or changed or broken)]
+    return Document("sizer diff", shown, answer, _headline(answer), partial(_records, answer), FIELDS)
 
 
 def _headline(answer: Diff) -> str:
-    added, fixed = (
-        sum(len(getattr(one, kind)) for file in answer.files for one in file.devices) for kind in ("added", "fixed")
-    )
-    number = len(answer.files)
-    parts = [f"{number} configuration{'s' if number != 1 else ''} changed" if number else "no configuration changed"]
-    parts += [f"{added} finding{'s' if added != 1 else ''} added"] if added else []
-    parts += [f"{fixed} fixed"] if fixed else []
-    parts += [f"{len(answer.violations)} over budget"] if answer.violations else []
-    return ", ".join(parts)
+    devices = [one for file in answer.files for one in file.devices]
+    added, fixed = sum(len(one.added) for one in devices), sum(len(one.fixed) for one in devices)
+    said = {
+        f"{plural(len(answer.files), 'configuration')} changed": answer.files,
+        "no configuration changed": not answer.files,
+        f"{plural(added, 'finding')} added": added,
+        f"{fixed} fixed": fixed,
+        f"{len(answer.violations)} over budget": answer.violations,
+    }
+    return ", ".join(text for text, holds in said.items() if holds)
 
 
 SUMMARY = (
@@ -98,11 +110,12 @@ def _summary(file: FileDiff, one: DeviceDiff, answer: Diff) -> dict[str, str]:
 def _section(file: FileDiff, answer: Diff) -> Section:
     status = "" if file.status == "changed" else f" ({file.status})"
     parts: list[Part] = [Text(f"{file.path}: {file.model_type}, stack {file.stack}{status}", "head")]
-    parts += [Text(f"{key} {_shown(old)} -> {_shown(new)}", indent=2) for key, (old, new) in file.changes.items()]
+    for key, versions in file.changes.items():
+        old, new = ("-" if value is None else value for value in versions)
+        parts.append(Text(f"{key} {old} -> {new}", indent=2))
     parts.append(Charts(partial(_charts, file)))
     for one in file.devices:
-        parts.append(Table(f"on {one.device}", FIGURES, _rows(one, answer)))
-        parts += [Text(time_text(one))] if one.ratio is not None else []
+        parts += [Table(f"on {one.device}", CHANGES, _rows(one, answer)), *lines([time_text(one)])]
         step_s = one.new.step_s if one.new is not None else 0.0
         if one.added:
             parts.append(Findings(f"findings added on {one.device}", one.added, step_s, file.path, "added"))
@@ -110,38 +123,37 @@ def _section(file: FileDiff, answer: Diff) -> Section:
             # What would have fixed it is of the version that is gone.
             fixed = [replace(finding, suggestions=()) for finding in one.fixed]
             parts.append(Findings(f"findings fixed on {one.device}", fixed, 0.0, None, "fixed"))
-    return Section(file.path, parts, folded=True)
+    return Section(file.path, parts, file.path)
 
 
-def _shown(value: object) -> str:
-    return "-" if value is None else str(value)
+def _gib(size: float) -> str:
+    return f"{size:.2f} GiB"
 
 
-FIGURES = tuple(Column(name, at) for at, name in enumerate(("figure", "old", "new", "change")))
+CHANGES = tuple(Column(name, at) for at, name in enumerate(("figure", "old", "new", "change")))
+FIGURES = (
+    Column("parameters", "parameters", count_text),
+    Column("FLOPs a token", "flops_per_token", lambda flops: f"{flops:.4g} G", unit=1e9),
+    Column("step", "step_s", seconds_text),
+    Column("MFU", "mfu", percent_text),
+    Column("memory a device", "memory_bytes", _gib, unit=GIB),
+    Column("tokens/s a device", "tokens_per_s", ",.0f"),
+    Column("kWh", "kwh", ",.4g"),
+    Column("cost", "cost", ",.0f"),
+)
 
 
 def _rows(one: DeviceDiff, whole: Diff) -> list[tuple[str, str, str, str]]:
     """The figures of both versions on one device: name, old, new and change ("" where there is none)."""
-    listed: list[tuple[str, str, Callable[[Any], str]]] = [
-        ("parameters", "parameters", count_text),
-        ("FLOPs a token", "flops_per_token", lambda flops: f"{flops / 1e9:.4g} G"),
-        ("step", "step_s", seconds_text),
-        ("MFU", "mfu", percent_text),
-        ("memory a device", "memory_bytes", lambda size: f"{size / GIB:.2f} GiB"),
-        ("tokens/s a device", "tokens_per_s", lambda rate: f"{rate:,.0f}"),
-        (f"kWh of {whole.tokens:.3g} tokens", "kwh", lambda energy: f"{energy:,.4g}"),
-    ]
-    if whole.price is not None:
-        listed.append((f"cost of {whole.tokens:.3g} tokens", "cost", lambda cost: f"{cost:,.0f}"))
     rows = []
-    for name, key, text in listed:
-        before, after = (getattr(side, key) if side is not None else None for side in (one.old, one.new))
+    for column in FIGURES if whole.price is not None else FIGURES[:-1]:
+        old, new = (column.cell(side) if side is not None else Cell("") for side in (one.old, one.new))
         change = ""
-        if before is not None and after is not None and before != after:
-            points = f"{100 * (after - before):+.1f} points" if key == "mfu" else ""
-            change = points or (f"{after / before - 1:+.2%}" if before else "")
-        old, new = ("" if value is None else text(value) for value in (before, after))
-        rows.append((name, old, new, change))
+        if old.value is not None and new.value is not None and old.value != new.value:
+            points = f"{100 * (new.value - old.value):+.1f} points" if column.name == "MFU" else ""
+            change = points or (f"{new.value / old.value - 1:+.2%}" if old.value else "")
+        of = f" of {whole.tokens:.3g} tokens" if column.name in ("kWh", "cost") else ""
+        rows.append((column.name + of, old.shown, new.shown, change))
     return rows
 
 
@@ -176,29 +188,21 @@ def _records(answer: Diff) -> Iterable[Mapping[str, object]]:
             }
 
 
-def _versions(file: FileDiff) -> Iterator[tuple[str, str, Figures]]:
-    for one in file.devices:
-        for version, figures in (("old", one.old), ("new", one.new)):
-            if figures is not None:
-                yield one.device, version, figures
-
-
 def _charts(file: FileDiff) -> list[Chart]:
     """Steps, and memory where it was counted."""
-    versions = list(_versions(file))
-    factor, unit = seconds_scale(max(one.step_high_s for _, _, one in versions))
-    steps, memory, has = [], [], []
-    for device, version, one in versions:
+    times, memory, has = [], [], []
+    for device, version, one in (
+        (of.device, version, one) for of in file.devices for version, one in (("old", of.old), ("new", of.new)) if one
+    ):
         name = f"{device} {version}"
-        within = f"{seconds_text(one.step_low_s)} to {seconds_text(one.step_high_s)}"
-        said = f"{name}: {seconds_text(one.step_s)} ({within})"
-        steps.append(Bar(name, [(version, one.step_s, said)], (one.step_low_s, one.step_high_s)))
+        said = f"{name}: {seconds_text(one.step_s)} ({range_text(one.step_low_s, one.step_high_s)})"
+        times.append(Bar(name, [(version, one.step_s, said)], (one.step_low_s, one.step_high_s)))
         if one.memory_bytes is not None:
             size, known = one.memory_bytes / GIB, load_device(device).memory.bytes / GIB
             memory.append(Bar(name, [(version, size, f"{name}: {size:.2f} GiB")], label=f"{size:.1f} GiB"))
             has.append({"x": known, "y": name, "what": f"{device} has {known:.1f} GiB"})
     caption = "Steps with their intervals; what the change itself may be off by is less, and is in the table."
-    charts = [bars(caption, f"step, {unit}", steps, factor, COLOURS)]
+    charts = [steps(caption, times, COLOURS)]
     if memory:
         look = {"shape": "stroke", "angle": 90, "size": 300, "color": "currentColor", "filled": False, "strokeWidth": 2}
         caption = "Memory of one device; the strokes are what each device has."

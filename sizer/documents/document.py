@@ -1,24 +1,26 @@
-"""What a command says, once for every format: headline, key figures, tables with typed columns, charts, notes."""
+"""What a command says, once for every format: headline, key figures, tables with typed columns, charts, notes.
+
+And how its numbers are written: counts, seconds with bounds, shares, the sentences about a step.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from operator import attrgetter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from shapes.frozen import frozen
-from sizer.checking.findings import PricedFinding
+from sizer.checking.findings import PricedFinding, PricedSuggestion, StepTime
 
 if TYPE_CHECKING:
     from sizer.documents.charts import Chart
+
+# Named tuples, not frozen dataclasses: every check's start-up makes these classes, in a quarter of the time.
 
 #: Formats with room for everything, and those that a person reads in a browser.
 FULL = ("html", "csv")
 PAGES = ("html", "markdown")
 
 
-@frozen
-class Cell:
+class Cell(NamedTuple):
     """A table's cell: how it is shown, its number (which it is sorted by), its style."""
 
     shown: str
@@ -26,8 +28,7 @@ class Cell:
     style: str = ""
 
 
-@frozen
-class Column:
+class Column(NamedTuple):
     """``of``: a row's key, place or attribute (dotted), or a function of the row: a number, a text, a ``Cell`` or None.
 
     ``show``: a format specification or a function of the value; numbers are divided by ``unit`` first (GiB of bytes).
@@ -37,56 +38,65 @@ class Column:
 
     name: str
     of: str | int | Callable[[Any], Any]
-    show: str | Callable[[Any], str] = ""
+    show: str | Callable[[Any], str] = ","
     drop: int = 0
     unit: float = 1
     style: str = ""
     only: tuple[str, ...] = ()
 
     def cell(self, row: Any) -> Cell:
-        of = self.of
+        of, show = self.of, self.show
         if callable(of):
             value = of(row)
         else:
-            value = row[of] if isinstance(of, int) or isinstance(row, Mapping) else attrgetter(of)(row)
+            value = row[of] if isinstance(of, int) or isinstance(row, Mapping) else _attribute(row, of)
         if isinstance(value, Cell):
             return value
-        if value is None:
-            return Cell("", None, self.style)
-        if not isinstance(value, int | float) or isinstance(value, bool):
-            return Cell(self.show(value) if callable(self.show) else str(value), None, self.style)
-        value = value / self.unit if self.unit != 1 else value
-        shown = self.show(value) if callable(self.show) else format(value, self.show or ",")
-        return Cell(shown, float(value), self.style)
+        number = isinstance(value, int | float) and not isinstance(value, bool)
+        if number and self.unit != 1:
+            value /= self.unit
+        if callable(show) and value is not None:
+            shown = show(value)
+        else:
+            shown = format(value, str(show)) if number else str("" if value is None else value)
+        return Cell(shown, float(value) if number else None, self.style)
 
 
-class Part:
-    """One of what a section holds."""
+def _attribute(row: Any, of: str) -> Any:
+    """None where a part of the path is."""
+    for name in of.split("."):
+        row = getattr(row, name) if row is not None else None
+    return row
 
-    __slots__ = ()
-    only: tuple[str, ...] = ()
 
-
-@frozen
-class Facts(Part):
+class Facts(NamedTuple):
     """Figures that are read at a glance, by name: tiles of a page; in other formats the first line says them."""
 
     facts: Mapping[str, str]
+    only: tuple[str, ...] = ()
 
 
-@frozen
-class Text(Part):
-    """A paragraph or line. ``style``: head, quiet (a note), error, warning, info; ``indent``: an item of a list,
-    wrapped to the width that there is."""
+class Text(NamedTuple):
+    """A paragraph or line: a text, or pieces that are styled by themselves.
 
-    text: str
+    ``style``: head, quiet (a note), error, warning, info; page: Markdown already. ``indent``: an item of a list,
+    wrapped to the width that there is.
+    """
+
+    text: str | Sequence[Cell]
     style: str = ""
     indent: int = 0
     only: tuple[str, ...] = ()
 
+    @property
+    def pieces(self) -> Sequence[Cell]:
+        return [Cell(self.text, style=self.style)] if isinstance(self.text, str) else self.text
 
-@frozen
-class Table(Part):
+    def __str__(self) -> str:
+        return "".join(one.shown for one in self.pieces)
+
+
+class Table(NamedTuple):
     """Rows under a caption; a cell is worked out when it is shown. ``most``: rows that text and Markdown show."""
 
     caption: str
@@ -97,17 +107,18 @@ class Table(Part):
 
     def seen(self, format_: str) -> tuple[list[Column], list[list[Cell]]]:
         """The columns and rows of a format."""
-        columns = [one for one in self.columns if shown_in(one, format_)]
+        columns = seen(self.columns, format_)
         rows = self.rows if format_ in FULL else self.rows[: self.most]
         return columns, [[column.cell(row) for column in columns] for row in rows]
 
-    def left(self, format_: str) -> int:
-        """Rows that the format does not show."""
-        return 0 if format_ in FULL or self.most is None else max(0, len(self.rows) - self.most)
+    @property
+    def left(self) -> str:
+        """How many rows text and Markdown do not show."""
+        left = len(self.rows) - self.most if self.most is not None else 0
+        return f"… and {left:,} more" if left > 0 else ""
 
 
-@frozen
-class Findings(Part):
+class Findings(NamedTuple):
     """Findings priced against a step of ``step_s``; ``path``: the file they point into (None: none that is there).
 
     ``label``: what a diff says of each, added or fixed.
@@ -118,47 +129,42 @@ class Findings(Part):
     step_s: float
     path: str | None = None
     label: str = ""
-
-
-@frozen
-class Markdown(Part):
-    """A rule's page: Markdown already."""
-
-    text: str
     only: tuple[str, ...] = ()
 
 
-@frozen
-class Charts(Part):
+class Charts(NamedTuple):
     """Charts, made when somebody draws them: a text does not pay for them."""
 
     make: Callable[[], Iterable[Chart]]
     only: tuple[str, ...] = ()
 
 
-@frozen
-class Section:
-    """``folded``: in a comment it is only opened by who wants it."""
+#: One of what a section holds.
+Part = Facts | Text | Table | Findings | Charts
+
+
+class Section(NamedTuple):
+    """``folded``: the line under which a comment folds it away; "": it is open."""
 
     title: str
     parts: Sequence[Part]
-    folded: bool = False
+    folded: str = ""
     only: tuple[str, ...] = ()
 
     def seen(self, format_: str) -> list[Part]:
-        return [part for part in self.parts if shown_in(part, format_)]
+        return seen(self.parts, format_)
 
     @property
     def charts(self) -> list[Chart]:
         return [chart for part in self.parts if isinstance(part, Charts) for chart in part.make()]
 
 
-@frozen
-class Document:
+class Document(NamedTuple):
     """A command's whole answer. ``headline``: what a comment says first, of commands that have one.
 
     ``answer``: the library's, which is the JSON. ``records``: the answer's rows as data, which are the CSV, with at
-    least the columns ``fields``; without them CSV is the first table.
+    least the columns ``fields``; without them CSV is the first table. What has no answer of its own has its rows as
+    JSON.
     """
 
     title: str
@@ -169,13 +175,139 @@ class Document:
     fields: tuple[str, ...] = ()
 
     def seen(self, format_: str) -> list[Section]:
-        return [one for one in self.sections if shown_in(one, format_)]
+        return seen(self.sections, format_)
+
+    def rows(self) -> list[Mapping[str, object]]:
+        """The records, else the first table's rows by its columns' names."""
+        if self.records is not None:
+            return list(self.records())
+        parts = (part for one in self.seen("csv") for part in one.seen("csv"))
+        columns, rows = next((part.seen("csv") for part in parts if isinstance(part, Table)), ([], []))
+        names = [one.name for one in columns]
+        values = [[cell.shown if cell.value is None else cell.value for cell in row] for row in rows]
+        return [dict(zip(names, row, strict=True)) for row in values]
 
 
-def shown_in(one: Column | Part | Section, format_: str) -> bool:
-    """Whether a format has it."""
-    return not one.only or format_ in one.only
+def seen(listed: Iterable[Any], format_: str) -> list[Any]:
+    """The columns, parts or sections that a format has."""
+    return [one for one in listed if not one.only or format_ in one.only]
+
+
+def numeric(rows: Sequence[Sequence[Cell]]) -> list[bool]:
+    """Which columns hold numbers, and so are aligned to the right."""
+    return [any(cell.value is not None for cell in column) for column in zip(*rows, strict=True)]
+
+
+def lines(texts: Iterable[str], style: str = "", indent: int = 0) -> list[Part]:
+    """A line each, of those that say something."""
+    return [Text(text, style, indent) for text in texts if text]
 
 
 def notes(texts: Iterable[str]) -> list[Part]:
-    return [Text(f"note: {text}", "quiet") for text in texts]
+    return lines((f"note: {text}" for text in texts), "quiet")
+
+
+def plural(number: int, name: str) -> str:
+    """``1 finding``, ``2 findings``, ``2 microbatches``."""
+    ending = "es" if name.endswith("ch") else "s"
+    return f"{number:,} {name}{ending if number != 1 else ''}"
+
+
+GIB = 2**30
+
+
+def count_text(number: int) -> str:
+    """A parameter count with its exact value where it is short: 8.03 B, 124.4 M, 1,024."""
+    for limit, digits, suffix in ((1e12, 2, "T"), (1e9, 2, "B"), (1e6, 1, "M")):
+        if abs(number) >= limit:
+            return f"{number / limit:.{digits}f} {suffix}"
+    return f"{number:,}"
+
+
+def seconds_text(seconds: float) -> str:
+    """Seconds with three significant digits and a unit: 1.23 s, 4.56 ms, 7.89 us."""
+    factor, unit = seconds_scale(abs(seconds))
+    return f"{seconds * factor:.3g} {unit}" if seconds else "0"
+
+
+def seconds_scale(largest_s: float) -> tuple[float, str]:
+    """What an axis up to ``largest_s`` seconds multiplies them by, and its unit."""
+    if largest_s >= 1:
+        return 1.0, "s"
+    return (1e3, "ms") if largest_s >= 1e-3 else (1e6, "us")
+
+
+def percent_text(share: float) -> str:
+    """A share as a percentage, one digit below ten: 0.4%, 31%."""
+    percent = share * 100
+    return f"{percent:.1f}%" if abs(percent) < 10 else f"{percent:.0f}%"
+
+
+def signed_count_text(number: int) -> str:
+    return f"{'+' if number > 0 else '-' if number else ''}{count_text(abs(number))}"
+
+
+def signed_seconds_text(seconds: float) -> str:
+    return f"{'+' if seconds >= 0 else '-'}{seconds_text(abs(seconds))}"
+
+
+def width_text(half_width: float, digits: int = 2) -> str:
+    """Half of an interval's width; past the figure itself its size says nothing more."""
+    return f"{half_width:.{digits}%}" if half_width <= 1 else ">100%"
+
+
+def within_text(one: Any) -> str:
+    """A step's or a product's ``seconds`` with its interval from ``low`` to ``high``."""
+    return f"{seconds_text(one.seconds)} ({range_text(one.low, one.high)})"
+
+
+def range_text(low_s: float, high_s: float) -> str:
+    return f"{seconds_text(low_s)} to {seconds_text(high_s)}"
+
+
+def step_text(step: StepTime) -> str:
+    """A step with its interval, MFU and where the seconds come from."""
+    if step.coverage:
+        microbatches = f" of {step.accumulation} microbatches" if step.accumulation > 1 else ""
+        within = f"{microbatches} ({range_text(step.low, step.high)} in {step.coverage:.0%} of cases)"
+        source = f"{step.source}; stack {step.tier}"
+    else:
+        spread = (step.high - step.low) / 2 / step.seconds if step.seconds else 0.0
+        within, source = f" +-{percent_text(spread)}", f"{step.source}; {step.tier}" if step.tier else step.source
+    used = f"MFU {percent_text(step.mfu)}"
+    if step.phase == "train":
+        return f"step {seconds_text(step.seconds)}{within}, {used} ({source})"
+    what = "time per token" if step.phase == "decode" else "time to first token"
+    return (
+        f"{what} {seconds_text(step.seconds)}{within}, {step.tokens_per_s:,.0f} tokens/s, "
+        f"bandwidth utilisation (MBU) {percent_text(step.mbu)}, {used} ({source})"
+    )
+
+
+def change_text(suggestion: PricedSuggestion, equals: str = " ") -> str:
+    return ", ".join(f"{key}{equals}{value}" for key, value in suggestion.change.items())
+
+
+def saved_text(suggestion: PricedSuggestion, step_s: float = 0.0) -> str:
+    """``saves 3.93 ms (16%), within the error``; the share of a step where that is given."""
+    saved = -suggestion.step_seconds_change
+    if not saved:
+        return "no change in step time"
+    share = f" ({percent_text(abs(saved) / step_s)})" if step_s else ""
+    within = ", within the error" if suggestion.within_error and saved > 0 else ""
+    return f"{'saves' if saved > 0 else 'adds'} {seconds_text(abs(saved))}{share}{within}"
+
+
+def suggestion_text(suggestion: PricedSuggestion, step_s: float) -> str:
+    """A change with what it does to the step and the parameters: ``vocab_size 50304: saves 3.93 ms (16%)``."""
+    gain = saved_text(suggestion, step_s)
+    if suggestion.parameters_change:
+        gain += f", {signed_count_text(suggestion.parameters_change)} parameters"
+    return f"{change_text(suggestion)}: {gain}" + (f" ({suggestion.note})" if suggestion.note else "")
+
+
+def cost_text(finding: PricedFinding, step_s: float) -> str:
+    """``costs 4.21 ms a step (16%)``; "" for a finding without a price."""
+    if finding.step_seconds <= 0 or not step_s:
+        return ""
+    return f"costs {seconds_text(finding.step_seconds)} a step ({percent_text(finding.step_seconds / step_s)})"

@@ -5,8 +5,10 @@ from __future__ import annotations
 from shapes.memory import Memory
 from sizer.answers.memory_breakdown import MemoryBreakdown
 from sizer.documents.charts import Bar, Chart, bars, limit
-from sizer.documents.document import Charts, Column, Document, Facts, Section, Table, Text, notes
-from sizer.documents.units import GIB
+from sizer.documents.document import GIB, Charts, Column, Document, Facts, Section, Table, lines, notes
+
+#: Bytes of a row, in place 1.
+SIZE = Column("GiB", 1, ".3f", unit=GIB)
 
 
 def document(answer: MemoryBreakdown) -> Document:
@@ -17,11 +19,12 @@ def document(answer: MemoryBreakdown) -> Document:
         "largest microbatch": str(answer.largest_microbatch or "none"),
     }
     parts = (
-        *(Text(line, "" if at else "head") for at, line in enumerate(_head(answer))),
+        *lines(_head(answer)[:1], "head"),
+        *lines(_head(answer)[1:]),
         Facts(facts),
         Charts(lambda: charts(memory, answer.device)),
         *components(memory, f"{memory.stage} pipeline stage" if answer.workload.p > 1 else ""),
-        *(Text(line) for line in _verdict(answer)),
+        *lines(_verdict(answer)),
         Table("what each saving buys by itself", _savings(answer), answer.savings),
         *notes(answer.notes),
     )
@@ -72,32 +75,29 @@ def _savings(answer: MemoryBreakdown) -> tuple[Column, ...]:
 
 def charts(memory: Memory, device: str) -> list[Chart]:
     """The fullest moment stacked of its components, the other moments whole, and what the device has."""
-    fullest = memory.moment or "in use"
+    fullest, total = memory.moment or "in use", f"{sum(part.bytes for part in memory.parts) / GIB:.1f} GiB"
     pieces = [
         (part.name, float(part.bytes), f"{part.name}: {part.bytes / GIB:.2f} GiB, {part.formula}")
         for part in memory.parts
         if part.bytes
     ]
-    total = sum(size for _, size, _ in pieces) / GIB
-    listed = [Bar(fullest, pieces, label=f"{total:.1f} GiB")]
-    listed += [
-        Bar(name, [("another moment", size, f"{name}: {size / GIB:.2f} GiB")], label=f"{size / GIB:.1f} GiB")
-        for name, size in memory.moments
-        if name != fullest
-    ]
+    listed = [Bar(fullest, pieces, label=total)]
+    for name, size in memory.moments:
+        if name != fullest:
+            piece = ("another moment", float(size), f"{name}: {size / GIB:.2f} GiB")
+            listed.append(Bar(name, [piece], label=f"{size / GIB:.1f} GiB"))
     layers, has = [], ""
     if memory.device_bytes is not None:
         size = memory.device_bytes / GIB
         layers, has = limit(size, f"{device} has {size:.1f} GiB"), f" of {size:.1f} GiB"
-    caption = f"Memory of one device by moment, the fullest by component: {total:.1f} GiB{has}."
+    caption = f"Memory of one device by moment, the fullest by component: {total}{has}."
     return [bars(caption, "GiB", listed, 1 / GIB, {"another moment": "#999999"}, layers)]
 
 
 def components(memory: Memory, stage: str = "") -> list[Table]:
     """Bytes by component at the fullest moment, and of each moment in all."""
     where = ", ".join(filter(None, (memory.moment, stage)))
-    size = Column("GiB", 1, ".3f", unit=GIB)
     rows = [*((part.name, part.bytes, part.formula) for part in memory.parts), ("total", memory.total_bytes, where)]
-    columns = (Column("component", 0), size, Column("how", 2, style="quiet"))
-    moments = Table("by moment", (Column("moment", 0), size), memory.moments)
+    columns = (Column("component", 0), SIZE, Column("how", 2, style="quiet"))
+    moments = Table("by moment", (Column("moment", 0), SIZE), memory.moments)
     return [Table("memory by component", columns, rows), *([moments] if len(memory.moments) > 1 else [])]

@@ -5,8 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from sizer.answers.mfu import Explanation, MfuAnswer
-from sizer.documents.document import Column, Document, Part, Section, Table, Text
-from sizer.documents.units import percent_text, seconds_text, signed_seconds_text
+from sizer.documents.document import (
+    Column,
+    Document,
+    Part,
+    Section,
+    Table,
+    Text,
+    lines,
+    percent_text,
+    plural,
+    range_text,
+    seconds_text,
+    signed_seconds_text,
+)
 
 #: What no cause of `mfu --explain` is about.
 BEYOND_SLOW = "data loading, checkpoints to disk, evaluation and stragglers are not modelled, or the layout is another"
@@ -47,8 +59,7 @@ def _parts(answer: MfuAnswer) -> Iterator[Part]:
             f"{times.unread} lines without a time"
         )
     yield Table("", COUNTS, answer.rows)
-    for row in answer.rows:
-        yield Text(f"{row.count.method}: {row.count.convention}")
+    yield from lines(f"{row.count.method}: {row.count.convention}" for row in answer.rows)
     if any(row.mfu > 1 for row in answer.rows):
         yield Text("above 100%: the masked half of the attention square is counted, which a causal kernel does not run")
     if answer.explanation is not None:
@@ -67,8 +78,8 @@ def _explained(found: Explanation) -> Iterator[Part]:
     yield Text("")
     yield Text(
         f"predicted as {found.stack} runs it ({predicted.tier}): {seconds_text(predicted.seconds)} "
-        f"({seconds_text(predicted.low)} to {seconds_text(predicted.high)} in {predicted.coverage:.0%} of cases), "
-        f"{found.accumulation} {'microbatch' if found.accumulation == 1 else 'microbatches'} a device"
+        f"({range_text(predicted.low, predicted.high)} in {predicted.coverage:.0%} of cases), "
+        f"{plural(found.accumulation, 'microbatch')} a device"
     )
     yield Table("", columns, parts)
     yield Text(

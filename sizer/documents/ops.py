@@ -2,18 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from shapes.cost import Cost, explain
+from shapes.cost.parts import Term
 from shapes.cost.predict import attention_titles
-from shapes.device import Device
 from shapes.operators import Operator, Product
 from sizer.answers.operator_table import OperatorTable
 from sizer.checking.findings import StepTime
-from sizer.documents.charts import Axis, Bar, Chart, Layer, bars
-from sizer.documents.document import PAGES, Charts, Column, Document, Facts, Section, Table, Text, notes
-from sizer.documents.units import count_text, percent_text, seconds_scale, seconds_text, step_text, within_text
+from sizer.documents.charts import Axis, Bar, Chart, Layer, bars, path, points
+from sizer.documents.document import (
+    PAGES,
+    Charts,
+    Column,
+    Document,
+    Facts,
+    Part,
+    Section,
+    Table,
+    Text,
+    count_text,
+    lines,
+    notes,
+    percent_text,
+    seconds_scale,
+    seconds_text,
+    step_text,
+    within_text,
+)
 
 PHASES = ("forward", "dgrad", "wgrad", "optimizer")
 WHOLE = "whole step"
@@ -48,7 +65,7 @@ def document(answer: OperatorTable) -> Document:
     parts = (
         Text(head, "head"),
         Facts(facts),
-        *([Text(f"attention: {', '.join(kernels)}")] if kernels else []),
+        *lines([f"attention: {', '.join(kernels)}"] if kernels else []),
         *notes(model.notes),
         Charts(lambda: charts(answer)),
         operators(answer),
@@ -75,28 +92,23 @@ def charts(table: OperatorTable) -> list[Chart]:
 def step_stack(table: OperatorTable) -> Chart:
     """A bar a phase, stacked of its operators; above them the step's parts with its interval."""
     rows, step = sorted(table.rows, key=lambda row: (family(row), -row["seconds"] * row["count"])), table.step
-    pieces: dict[str, list[tuple[str, float, str]]] = {name: [] for name in (WHOLE, *PHASES)}
     listed = [(WHOLE, name, name, seconds) for name, seconds in sorted(step.parts.items(), key=lambda part: -part[1])]
     listed += [(row["phase"], family(row), row["name"], row["seconds"] * row["count"]) for row in rows]
+    pieces: dict[str, list[tuple[str, float, str]]] = {name: [] for name in (WHOLE, *PHASES)}
     for phase, group, name, seconds in listed:
         said = f"{name}, {phase}: {seconds_text(seconds)}, {percent_text(seconds / step.seconds)} of the step"
         pieces[phase].append((group, seconds, said))
-    factor, unit = seconds_scale(step.high)
     cover = f"the line holds {step.coverage:.0%} of cases" if step.coverage else "the line is the operators' own errors"
     many = f" of {step.accumulation} microbatches" if step.accumulation > 1 else ""
-    said = f"step {within_text(step)}"
-    middle = Layer("point", [{"x": step.seconds * factor, "y": WHOLE, "what": said}], {"color": "currentColor"})
+    factor, unit = seconds_scale(step.high)
+    middle = [{"x": step.seconds * factor, "y": WHOLE, "what": f"step {within_text(step)}"}]
     return bars(
         f"The step{many} by its parts, and one microbatch as a stack of operators by phase; {cover}.",
         unit,
-        [
-            Bar(phase, found, (step.low, step.high) if phase == WHOLE else None)
-            for phase, found in pieces.items()
-            if found
-        ],
+        [Bar(name, found, (step.low, step.high) if name == WHOLE else None) for name, found in pieces.items() if found],
         factor,
         COLOURS,
-        [middle],
+        [Layer("point", middle, {"color": "currentColor"})],
     )
 
 
@@ -123,25 +135,18 @@ def roofline(table: OperatorTable) -> list[Chart]:
     where = [row["visible_flops"] / row["bytes"] for row in rows]
     ends = (min(*where, ridge) / 2, max(*where, ridge) * 2)
     longest = max(row["seconds"] * row["count"] for row in rows)
-    points, errors = [], []
+    found = []
     for row, x in zip(rows, where, strict=True):
+        rate, error = row["tflops"], min(row["error"], 0.99)
         what = (
-            f"{row['name']}, {row['phase']}: {row['tflops']:.0f} TFLOPS at {x:.0f} FLOPs a byte, "
+            f"{row['name']}, {row['phase']}: {rate:.0f} TFLOPS at {x:.0f} FLOPs a byte, "
             f"{seconds_text(row['seconds'])} x {row['count']}, {row['bound']}-bound"
         )
-        at = {"x": x, "y": row["tflops"], "group": family(row)}
-        size = row["seconds"] * row["count"] / longest
-        points.append({**at, "kind": row["phase"], "size": size, "what": what})
-        error = min(row["error"], 0.99)
-        errors.append({**at, "y": row["tflops"] / (1 + error), "y2": row["tflops"] / (1 - error)})
+        within = {"low": rate / (1 + error), "high": rate / (1 - error)}
+        looks = {"group": family(row), "kind": row["phase"], "size": row["seconds"] * row["count"] / longest}
+        found.append({"x": x, "y": rate, "what": what, **looks, **within})
     roof = f"{device.name}: {peak:.0f} TFLOPS, {bandwidth:.2f} TB/s"
-    edge = [{"x": x, "y": min(peak, x * bandwidth), "what": roof} for x in (ends[0], ridge, ends[1])]
-    layers = [
-        Layer("line", edge, {"color": "#888888", "strokeWidth": 2}),
-        Layer("text", [{"x": ends[1], "y": peak, "text": roof}], {"align": "right", "dy": -8}),
-        Layer("rule", errors, {"opacity": 0.6}),
-        Layer("point", points, {"opacity": 0.8}),
-    ]
+    edge = ((x, min(peak, x * bandwidth)) for x in (ends[0], ridge, ends[1]))
     left = len(table.operators) - len(rows)
     rest = f" {left} operators that only move memory have no FLOPs: they are in the table." if left else ""
     return [
@@ -149,7 +154,11 @@ def roofline(table: OperatorTable) -> list[Chart]:
             f"Roofline: every operator with FLOPs, its area by its share of the step, its line its error.{rest}",
             Axis("FLOPs a byte", log=True),
             Axis("TFLOPS", log=True),
-            layers,
+            [
+                path(edge, roof, color="#888888", strokeWidth=2),
+                Layer("text", [{"x": ends[1], "y": peak, "text": roof}], {"align": "right", "dy": -8}),
+                *points(found),
+            ],
             height=420,
             colours=COLOURS,
         )
@@ -194,24 +203,34 @@ def operators(table: OperatorTable) -> Table:
 
 def explained(table: OperatorTable) -> Document:
     """How the time of chosen operators comes about, part by part."""
-    pairs = zip(table.operators, table.costs, strict=True)
-    sections = [Section("", _explained(operator, cost, table.device)) for operator, cost in pairs]
-    return Document(f"sizer ops --explain: {table.path}", sections, table)
+    sections, rows = [], []
+    for operator, cost in zip(table.operators, table.costs, strict=True):
+        terms = explain(operator, cost, table.device)
+        sections.append(Section("", _explained(operator, cost, terms)))
+        named = {"operator": operator.name, "phase": operator.phase}
+        rows += [{**named, "part": one.what, "seconds": one.seconds, "why": one.why} for one in terms]
+    return Document(f"sizer ops --explain: {table.path}", sections, records=lambda: rows)
 
 
-def _explained(operator: Operator, cost: Cost, device: Device) -> tuple[Text, Text, Table]:
-    shape = " x ".join(str(getattr(operator, key)) for key in ("batch", "m", "n", "k") if hasattr(operator, key))
-    layout = f" {operator.layout}" if isinstance(operator, Product) else ""
-    head = (
-        f"{operator.name} {operator.phase} {operator.kind} {shape}{layout} {operator.dtype}: "
-        f"{seconds_text(cost.seconds)} +-{percent_text(cost.error)}, {cost.bound}-bound, x {operator.count} a step"
-    )
+def _explained(operator: Operator, cost: Cost, terms: Sequence[Term]) -> list[Part]:
     # A difference of two sums that agree but for rounding is none.
     least = ROUNDING * cost.seconds
     time = Column("time", lambda part: part.seconds if abs(part.seconds) > least else 0.0, seconds_text)
-    columns = (Column("part", "what"), time, Column("why", "why"))
-    said = f"{', '.join(_facts(operator, cost))}; {cost.source}, {cost.regime}, {_tier(cost)}"
-    return Text(head, "head"), Text(f"  {said}"), Table("", columns, explain(operator, cost, device))
+    shape = " x ".join(str(getattr(operator, key)) for key in ("batch", "m", "n", "k") if hasattr(operator, key))
+    layout = f" {operator.layout}" if isinstance(operator, Product) else ""
+    spread = f", 95% within {percent_text(cost.p95)}" if cost.p95 is not None else ""
+    return [
+        Text(
+            f"{operator.name} {operator.phase} {operator.kind} {shape}{layout} {operator.dtype}: "
+            f"{seconds_text(cost.seconds)} +-{percent_text(cost.error)}, {cost.bound}-bound, x {operator.count} a step",
+            "head",
+        ),
+        Text(
+            f"  {', '.join(_facts(operator, cost))}; {cost.source}, {cost.regime}, {cost.tier} "
+            f"(mean error {percent_text(cost.error)}{spread})"
+        ),
+        Table("", (Column("part", "what"), time, Column("why", "why")), terms),
+    ]
 
 
 def _facts(operator: Operator, cost: Cost) -> Iterable[str]:
@@ -224,8 +243,3 @@ def _facts(operator: Operator, cost: Cost) -> Iterable[str]:
     if cost.wave_efficiency is not None:
         yield f"{percent_text(cost.wave_efficiency)} of the waves' slots filled"
     yield f"{operator.bytes / 1e6:.1f} MB"
-
-
-def _tier(cost: Cost) -> str:
-    spread = f", 95% within {percent_text(cost.p95)}" if cost.p95 is not None else ""
-    return f"{cost.tier} (mean error {percent_text(cost.error)}{spread})"

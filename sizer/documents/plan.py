@@ -6,9 +6,22 @@ from collections.abc import Callable
 
 from shapes.json_form import plain
 from sizer.answers.plan import Candidate, Plan
-from sizer.documents.charts import Axis, Bar, Chart, Layer, bars, limit
-from sizer.documents.document import FULL, Charts, Column, Document, Facts, Section, Table, Text
-from sizer.documents.units import GIB, percent_text, seconds_text
+from sizer.documents.charts import Axis, Bar, Chart, bars, limit, path, points
+from sizer.documents.document import (
+    FULL,
+    GIB,
+    Charts,
+    Column,
+    Document,
+    Facts,
+    Section,
+    Table,
+    Text,
+    lines,
+    percent_text,
+    range_text,
+    seconds_text,
+)
 
 #: Splits slower than this many times the fastest are not drawn; the chart says how many.
 SLOWEST = 1.5
@@ -22,7 +35,7 @@ def document(answer: Plan) -> Document:
     best, w = answer.recommended, answer.candidates[0].workload
     facts = {
         "recommended": split_text(best),
-        "step": f"{seconds_text(best.seconds)} ({seconds_text(best.low_s)} to {seconds_text(best.high_s)})",
+        "step": f"{seconds_text(best.seconds)} ({range_text(best.low_s, best.high_s)})",
         "memory": f"{best.memory_bytes / GIB:.1f} GiB",
         "MFU": "-" if best.mfu is None else percent_text(best.mfu),
     }
@@ -43,13 +56,13 @@ def document(answer: Plan) -> Document:
         Text(fit),
         Facts(facts),
         Table(simplest, SPLIT, [best]),
-        *([Text(said)] if (said := _training(answer)) else []),
+        *lines([_training(answer)]),
         Charts(lambda: (_frontier(answer), _taken_apart(answer))),
         Table("the fastest", SPLIT, answer.candidates[: answer.top]),
         Table(every, SPLIT, answer.candidates[:LISTED], only=FULL),
         Table("not listed", reasons, answer.dropped, most=SHOWN),
-        *([Text("assumed:")] if answer.assumptions else []),
-        *(Text(one, indent=2) for one in answer.assumptions),
+        *lines(["assumed:"] if answer.assumptions else []),
+        *lines(answer.assumptions, indent=2),
     )
     return Document(
         "sizer plan",
@@ -96,6 +109,8 @@ def _share(field: str) -> Callable[[Candidate], float]:
     return lambda one: getattr(one, field) / one.seconds
 
 
+#: How the recommended split is drawn.
+RING = {"filled": False, "color": "currentColor", "strokeWidth": 2}
 DEGREES = ("t", "p", "vpp", "cp", "d", "e")
 SPLIT = (
     *(Column(name, f"workload.{name}") for name in DEGREES),
@@ -119,18 +134,21 @@ def _kinds(candidate: Candidate) -> str:
     return " + ".join(kinds) or "data alone"
 
 
+def _at(candidate: Candidate) -> dict[str, float]:
+    return {"x": candidate.memory_bytes / GIB, "y": candidate.seconds}
+
+
 def _frontier(answer: Plan) -> Chart:
     """Every split by what it holds and takes; the frontier is what none beats in both."""
     slowest = SLOWEST * answer.candidates[0].seconds
     drawn = [one for one in answer.candidates if one.seconds <= slowest]
-    edge: list[Candidate] = []
-    for one in sorted(drawn, key=lambda one: (one.memory_bytes, one.seconds)):
-        if not edge or one.seconds < edge[-1].seconds:
-            edge.append(one)
+    edge: list[tuple[float, float]] = []
+    for size, seconds in sorted((one.memory_bytes / GIB, one.seconds) for one in drawn):
+        if not edge or seconds < edge[-1][1]:
+            edge.append((size, seconds))
     rows = [
         {
-            "x": one.memory_bytes / GIB,
-            "y": one.seconds,
+            **_at(one),
             "group": _kinds(one),
             "kind": one.workload.checkpointing,
             "size": 0.08,
@@ -138,16 +156,11 @@ def _frontier(answer: Plan) -> Chart:
         }
         for one in drawn
     ]
-    line = [{"x": one.memory_bytes / GIB, "y": one.seconds, "what": split_text(one)} for one in edge]
     best = answer.recommended
-    at = {"x": best.memory_bytes / GIB, "y": best.seconds}
-    ring = {"filled": False, "color": "currentColor", "strokeWidth": 2}
+    chosen = {**_at(best), "size": 0.6, "what": split_text(best), "label": "recommended"}
     layers = [
-        Layer("point", rows, {"opacity": 0.55}),
-        Layer("line", line, {"color": "currentColor", "interpolate": "step-after"}),
-        Layer("rule", [{**at, "y": best.low_s, "y2": best.high_s}], {"strokeWidth": 2}),
-        Layer("point", [{**at, "size": 0.6, "what": split_text(best)}], ring),
-        Layer("text", [{**at, "text": "recommended"}], {"dx": 12, "align": "left", "fontWeight": "bold"}),
+        *points(rows, path(edge, color="currentColor", interpolate="step-after")),
+        *points([{**chosen, "low": best.low_s, "high": best.high_s}], look=RING),
         *limit(answer.device_bytes / GIB, f"{answer.device} {answer.device_bytes / GIB:.1f} GiB"),
     ]
     left = len(answer.candidates) - len(drawn)

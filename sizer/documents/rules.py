@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from sizer.documents.document import Column, Document, Markdown, Section, Table
+from sizer.documents.document import Column, Document, Section, Table, Text
 from sizer.rules import Rule
 
 HEAD = """# The rules
@@ -18,14 +18,14 @@ RULES = (Column("code", "code"), Column("slug", "slug"), Column("asks that", "su
 
 
 def document(rules: Sequence[Rule]) -> Document:
-    pages = Markdown("\n".join([HEAD.format(len(rules)), *map(_page, rules)]), only=("markdown",))
+    pages = Text("\n".join([HEAD.format(len(rules)), *map(_page, rules)]), "page", only=("markdown",))
     listed = [{"code": rule.code, "slug": rule.slug, "summary": rule.summary} for rule in rules]
     table = Table("The rules", RULES, rules, only=("text", "html"))
     return Document("", (Section("", (pages, table)),), listed, records=lambda: listed)
 
 
 def page(rule: Rule) -> Document:
-    return Document("", (Section("", (Markdown(_page(rule)),)),))
+    return Document("", (Section("", (Text(_page(rule), "page"),)),))
 
 
 def _page(rule: Rule) -> str:

@@ -6,11 +6,25 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from shapes.timing import Timing
 from shapes.workload import Workload
-from sizer.documents.charts import ALIGNMENT_COLOURS, Axis, Chart, Layer, alignment_class
-from sizer.documents.document import FULL, Charts, Column, Document, Facts, Part, Section, Table, Text
-from sizer.documents.units import percent_text, seconds_scale, seconds_text, signed_count_text
+from sizer.documents.charts import Axis, Chart, Layer, Row, landscape, path, points
+from sizer.documents.document import (
+    FULL,
+    Charts,
+    Column,
+    Document,
+    Facts,
+    Section,
+    Table,
+    Text,
+    lines,
+    percent_text,
+    seconds_scale,
+    seconds_text,
+    signed_count_text,
+    width_text,
+    within_text,
+)
 from sizer.searching.result import Ranked, SearchResult, label, objected, settings
 from sizer.searching.two_budgets import decode_gain, training_gain
 
@@ -23,7 +37,13 @@ ROLES = {
     "baseline": ("square", "#ee6677", 0.35),
 }
 SHAPES = {role: shape for role, (shape, _, _) in ROLES.items()}
-ROLE_COLOURS = {role: colour for role, (_, colour, _) in ROLES.items()}
+
+
+#: Those whose names are written in a chart.
+NAMED = ("best", "baseline")
+
+#: Where a candidate lies in a chart.
+Place = Callable[[Ranked], tuple[float, float]]
 
 
 def document(answer: SearchResult) -> Document:
@@ -35,11 +55,10 @@ def document(answer: SearchResult) -> Document:
     }
     excluded = ", ".join(f"{number} by {why}" for why, number in answer.excluded.items() if number)
     columns = _columns(answer)
-    parts: tuple[Part, ...] = (
+    parts = (
         Text(_first(answer), "head"),
         *([Text(f"  {_serving(answer.serving)}")] if answer.serving is not None else []),
-        *(Text(f"  {note}", "quiet") for note in answer.notes),
-        *([Text(f"  excluded: {excluded}", "quiet")] if excluded else []),
+        *lines((f"  {note}" for note in (*answer.notes, *([f"excluded: {excluded}"] if excluded else []))), "quiet"),
         Facts(facts),
         Charts(partial(_charts, answer)),
         Table("", columns, (answer.baseline, *answer.candidates)),
@@ -78,14 +97,9 @@ def _serving(workload: Workload) -> str:
 def _columns(answer: SearchResult) -> tuple[Column, ...]:
     """Of the listed candidates, of a front and of all."""
     places = {id(one): str(at) for at, one in enumerate(answer.candidates, 1)} | {id(answer.baseline): "baseline"}
-
-    def half_width(one: Ranked) -> str:
-        half = (one.timing.high - one.timing.low) / 2 / one.timing.seconds
-        return f"{half:.1%}" if half <= 1 else ">100%"
-
     decode = (
-        Column("decode step", lambda one: one.decode.seconds if one.decode is not None else None, seconds_text),
-        Column("decode speed-up", "decode_speedup", lambda value: f"{value:.3f}x"),
+        Column("decode step", "decode.seconds", seconds_text),
+        Column("decode speed-up", "decode_speedup", _times),
     )
     losses = [
         Column(f"loss on {name}", partial(_loss, name), ".1%") for name in answer.devices or answer.baseline.losses
@@ -94,11 +108,11 @@ def _columns(answer: SearchResult) -> tuple[Column, ...]:
         Column("", lambda one: places.get(id(one), "")),
         Column(answer.what, lambda one: label(one) + objected(one)),
         Column("time", "timing.seconds", seconds_text),
-        Column("+-", half_width, drop=5),
+        Column("+-", _half_width, drop=5),
         Column("low", "timing.low", seconds_text, only=FULL),
         Column("high", "timing.high", seconds_text, only=FULL),
-        Column("TFLOPS", "tflops", lambda value: f"{value:.0f}" if value >= 100 else f"{value:.3g}", drop=4),
-        Column("speed-up", "speedup", lambda value: f"{value:.3f}x"),
+        Column("TFLOPS", "tflops", _rate, drop=4),
+        Column("speed-up", "speedup", _times),
         Column("interval", lambda one: f"{one.speedup_low:.2f}..{one.speedup_high:.2f}", drop=2),
         Column("all parameters", "parameters", only=FULL),
         Column("parameters", "parameters_change", lambda value: signed_count_text(round(value))),
@@ -107,6 +121,18 @@ def _columns(answer: SearchResult) -> tuple[Column, ...]:
         *(decode if answer.serving is not None else ()),
         *(losses if answer.baseline.losses else ()),
     )
+
+
+def _half_width(one: Ranked) -> str:
+    return width_text((one.timing.high - one.timing.low) / 2 / one.timing.seconds, 1)
+
+
+def _times(ratio: float) -> str:
+    return f"{ratio:.3f}x"
+
+
+def _rate(tflops: float) -> str:
+    return f"{tflops:.0f}" if tflops >= 100 else f"{tflops:.3g}"
 
 
 def _loss(device: str, one: Ranked) -> float | None:
@@ -153,12 +179,17 @@ def patch(answer: SearchResult) -> Document:
 
 def _charts(answer: SearchResult) -> list[Chart]:
     single = len(answer.baseline.change) == 1
-    draw = served if answer.front else landscape if single else front
+    draw = served if answer.front else rates if single else front
     return [draw(answer), *([losses(answer)] if answer.baseline.losses else [])]
 
 
-def _roles(answer: SearchResult) -> list[tuple[Ranked, str]]:
-    """Every candidate with a time and what it is, the notable ones last, so that they are drawn on top."""
+def _points(
+    answer: SearchResult, place: Place, said: Callable[[Ranked], str], more: Callable[[Ranked, str], Row]
+) -> list[dict[str, Any]]:
+    """A point a candidate with a time, the notable ones last, so that they are drawn on top.
+
+    ``said``: of a candidate; ``more``: further channels of a candidate and what it is.
+    """
     listed = [one.change for one in answer.candidates]
     on_front = [one.change for one in answer.front or answer.pareto]
 
@@ -169,100 +200,83 @@ def _roles(answer: SearchResult) -> list[tuple[Ranked, str]]:
             return "best" if one.change == listed[0] else "listed"
         return "on the front" if one.change in on_front else "candidate"
 
-    return sorted(((one, role(one)) for one in answer.ranked), key=lambda pair: list(ROLES).index(pair[1]))
+    rows = []
+    for one, name in sorted(((one, role(one)) for one in answer.ranked), key=lambda pair: list(ROLES).index(pair[1])):
+        x, y = place(one)
+        what = f"{label(one)}\n{name}: {said(one)}"
+        rows.append({"x": x, "y": y, "size": ROLES[name][2], "what": what, **more(one, name)})
+    return rows
 
 
-def landscape(answer: SearchResult) -> Chart:
+def rates(answer: SearchResult) -> Chart:
     """TFLOPS over the searched dimension, coloured by alignment, with what it may be off by and the device's edges."""
     (field,) = answer.baseline.change
-    rows: list[dict[str, Any]] = []
-    errors: list[dict[str, Any]] = []
-    for one, role in _roles(answer):
-        value, time = one.change[field], one.timing
-        at = {"x": value, "y": one.tflops, "group": alignment_class(value)}
-        what = f"{field} {value}, {role}: {one.tflops:.4g} TFLOPS, {_within(time)}, {one.speedup:.3f}x"
-        rows.append({**at, "kind": role, "size": ROLES[role][2], "what": what})
-        slow, fast = (one.tflops * time.seconds / max(bound, 1e-12) for bound in (time.high, time.low))
-        errors.append({**at, "y": slow, "y2": fast})
-    named = [
-        {"x": row["x"], "y": row["y"], "text": f"{row['kind']} {row['x']}"}
-        for row in rows
-        if row["kind"] in ("best", "baseline")
-    ]
-    low, high = (pick(row["x"] for row in rows) for pick in (min, max))
-    tiles = range(-(-low // answer.tile) * answer.tile, high + 1, answer.tile) if answer.tile else range(0)
-    curve = sorted(({key: row[key] for key in ("x", "y", "group")} for row in rows), key=lambda row: row["x"])
-    single = len({row["x"] for row in curve}) == len(curve)
-    layers = [
-        *_edges(tiles, "a tile ends here", {"color": "#888888", "opacity": 0.35}),
-        *_edges(answer.waves, "a wave is full here", {"strokeDash": [2, 3], "opacity": 0.7}),
-        Layer("rule", errors, {"opacity": 0.45}),
-        *([Layer("line", curve, {"strokeWidth": 0.8})] if single else []),
-        Layer("point", rows, {"opacity": 0.9}),
-        Layer("text", named, {"align": "left", "dx": 9, "dy": -9, "fontWeight": "bold"}),
-    ]
-    edges = f" Grey lines: tiles of {answer.tile} end; dotted: a wave is full." if answer.tile else ""
-    return Chart(
-        f"{answer.what}: rate over {field} with its interval, coloured by the power of two that divides it.{edges}",
-        Axis(field, zero=False, whole=True),
-        Axis("TFLOPS", zero=False),
-        layers,
-        colours=ALIGNMENT_COLOURS,
-        shapes=SHAPES,
-        legend=("divisible by", ""),
+
+    def more(one: Ranked, role: str) -> Row:
+        slow, fast = (one.tflops * one.timing.seconds / max(end, 1e-12) for end in (one.timing.high, one.timing.low))
+        name = f"{role} {one.change[field]}" if role in NAMED else ""
+        return {"low": slow, "high": fast, "kind": role, "label": name}
+
+    rows = _points(
+        answer,
+        lambda one: (one.change[field], one.tflops),
+        lambda one: f"{one.tflops:.4g} TFLOPS, {within_text(one.timing)}, {_times(one.speedup)}",
+        more,
+    )
+    tile, values = answer.tile, sorted(row["x"] for row in rows)
+    tiles = range(-(-values[0] // tile) * tile, values[-1] + 1, tile) if tile else ()
+    return landscape(
+        f"{answer.what}: rate",
+        f"Grey lines: tiles of {tile} end; dotted: a wave is full." if tile else "",
+        field,
+        rows,
+        [
+            _edges(tiles, "a tile ends here", {"color": "#888888", "opacity": 0.35}),
+            _edges(answer.waves, "a wave is full here", {"strokeDash": [2, 3], "opacity": 0.7}),
+        ],
+        SHAPES,
     )
 
 
-def _within(time: Timing) -> str:
-    return f"{seconds_text(time.seconds)} ({seconds_text(time.low)} to {seconds_text(time.high)})"
-
-
-def _edges(values: Iterable[int], what: str, look: dict[str, Any]) -> list[Layer]:
-    rows = [{"x": value, "what": f"{value}: {what}"} for value in values]
-    return [Layer("rule", rows, look)] if rows else []
+def _edges(values: Iterable[int], what: str, look: Row) -> Layer:
+    return Layer("rule", [{"x": value, "what": f"{value}: {what}"} for value in values], look)
 
 
 def front(answer: SearchResult) -> Chart:
     """Time over parameters: what nothing beats in both is the front."""
     unit, scale = ("billions", 1e9) if answer.ranked[0].parameters >= 10**9 else ("millions", 1e6)
     factor, time = seconds_scale(max(one.timing.seconds for one in answer.ranked))
-    errors = [
-        {"x": one.parameters / scale, "y": one.timing.low * factor, "y2": one.timing.high * factor, "group": role}
-        for one, role in _roles(answer)
-        if role in ("best", "baseline")
-    ]
+
+    def within(one: Ranked, role: str) -> Row:
+        return {"low": one.timing.low * factor, "high": one.timing.high * factor} if role in NAMED else {}
+
     return _front(
         answer,
         f"{answer.what}: time over parameters of every candidate; those on the front are faster than all that have "
         "more parameters. Lines at baseline and best: their intervals.",
         (f"parameters, {unit}", f"time, {time}"),
         lambda one: (one.parameters / scale, one.timing.seconds * factor),
-        lambda one: f"{seconds_text(one.timing.seconds)}, {one.speedup:.3f}x",
-        Layer("rule", errors, {"opacity": 0.6}),
+        lambda one: f"{seconds_text(one.timing.seconds)}, {_times(one.speedup)}",
+        within,
     )
 
 
 def served(answer: SearchResult) -> Chart:
     """The decode step over the training step, each over the baseline's and by the objective."""
+    ends = [one.change for one in (answer.front[0], answer.front[-1])]
 
-    def place(one: Ranked) -> tuple[float, float]:
-        return 1 / training_gain(one), 1 / decode_gain(one)
+    def differs(one: Ranked, _: str) -> Row:
+        found = (f"{key} {value}" for key, value in one.change.items() if value != answer.baseline.change[key])
+        return {"label": ", ".join(found)} if one.change in ends else {}
 
-    def differs(one: Ranked) -> str:
-        return ", ".join(f"{key} {value}" for key, value in one.change.items() if value != answer.baseline.change[key])
-
-    ends = [
-        {"x": place(one)[0], "y": place(one)[1], "text": differs(one)}
-        for one in {id(one): one for one in (answer.front[0], answer.front[-1])}.values()
-    ]
     return _front(
         answer,
         f"{answer.what}: the decode step over the training step, both over the baseline's, by {answer.objective}; none "
         "is faster in both than what is on the front.",
         ("training step, over the baseline's", "decode step, over the baseline's"),
-        place,
-        lambda one: f"{one.speedup:.3f}x to train, {one.decode_speedup:.3f}x to decode",
-        Layer("text", ends, {"align": "left", "dx": 9, "dy": -9}),
+        lambda one: (1 / training_gain(one), 1 / decode_gain(one)),
+        lambda one: f"{_times(one.speedup)} to train, {_times(one.decode_speedup)} to decode",
+        differs,
     )
 
 
@@ -270,21 +284,17 @@ def _front(
     answer: SearchResult,
     caption: str,
     axes: tuple[str, str],
-    place: Callable[[Ranked], tuple[float, float]],
+    place: Place,
     said: Callable[[Ranked], str],
-    top: Layer,
+    more: Callable[[Ranked, str], Row],
 ) -> Chart:
     """Every candidate at its place, with the line of those that none beats."""
-    rows = []
-    for one, role in _roles(answer):
-        x, y = place(one)
-        what = f"{label(one)}\n{role}: {said(one)}"
-        rows.append({"x": x, "y": y, "group": role, "size": ROLES[role][2], "what": what})
-    line = [{"x": x, "y": y} for x, y in sorted(place(one) for one in answer.front or answer.pareto)]
-    look = {"color": ROLE_COLOURS["on the front"], "interpolate": "step-after"}
-    layers = [*([Layer("line", line, look)] if line else []), Layer("point", rows, {"opacity": 0.85}), top]
+    rows = _points(answer, place, said, lambda one, role: {"group": role, **more(one, role)})
+    edge = sorted(place(one) for one in answer.front or answer.pareto)
+    line = path(edge, color=ROLES["on the front"][1], interpolate="step-after")
+    colours = {role: colour for role, (_, colour, _) in ROLES.items()}
     horizontal, vertical = (Axis(name, zero=False) for name in axes)
-    return Chart(caption, horizontal, vertical, layers, colours=ROLE_COLOURS, shapes=SHAPES)
+    return Chart(caption, horizontal, vertical, points(rows, line), colours=colours, shapes=SHAPES)
 
 
 def losses(answer: SearchResult) -> Chart:
@@ -306,6 +316,6 @@ def losses(answer: SearchResult) -> Chart:
         "Devices side by side: how much slower each candidate is than the best one of that device.",
         Axis("% slower"),
         Axis("", order=tuple(dict.fromkeys(label(one) for one in shown))),
-        [Layer("point", rows)],
+        points(rows),
         height=40 + 26 * len(shown),
     )

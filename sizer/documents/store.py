@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import partial
 
 from shapes.measure.record import Measurement, key_of
 from sizer.answers.datasets import LEAST, MEDIAN_ROOM, ROW_ROOM, Compared, Comparison, Pair, Stored
 from sizer.documents.bench import FIELDS, TIMES, records
-from sizer.documents.document import Cell, Column, Document, Part, Section, Table, Text
-from sizer.documents.units import seconds_text
+from sizer.documents.document import Cell, Column, Document, Part, Section, Table, Text, lines, seconds_text
 
 
 def listed(answer: Stored) -> Document:
@@ -46,29 +45,25 @@ def _words(words: Sequence[object]) -> str:
 
 
 def compared(answer: Comparison) -> Document:
-    sections = [Section(one.device, list(_compared(one))) for one in answer.devices]
+    sections = [Section(one.device, _compared(one)) for one in answer.devices]
     return Document("sizer store compare", sections, answer)
 
 
-def _compared(one: Compared) -> Iterator[Part]:
+def _compared(one: Compared) -> list[Part]:
     (first, second), rows = one.folders, one.rows
-    yield Text(f"{one.device}: {one.common} rows in common, of {rows[0]} in {first} and {rows[1]} in {second}")
-    if one.same_cards:
-        yield Text("the same card is in both: they are not independent")
-    for name, (a, b) in one.differences.items():
-        yield Text(f"{name}: {a} and {b}")
+    said = [f"{one.device}: {one.common} rows in common, of {rows[0]} in {first} and {rows[1]} in {second}"]
+    said += ["the same card is in both: they are not independent"] if one.same_cards else []
+    said += [f"{name}: {a} and {b}" for name, (a, b) in one.differences.items()]
     if one.ratio is not None and one.overlap is not None:
         middle, low, high = one.ratio
-        yield Text(f"second over first: {middle:.3f} (5% to 95%: {low:.3f} to {high:.3f})")
-        yield Text(f"intervals overlap in {one.overlap:.0%} of the rows")
-    if one.control is not None:
-        yield Text(f"control shape, second over first: {one.control:.3f}")
-    yield Table("", FARTHEST, one.farthest)
+        said.append(f"second over first: {middle:.3f} (5% to 95%: {low:.3f} to {high:.3f})")
+        said.append(f"intervals overlap in {one.overlap:.0%} of the rows")
+    said += [f"control shape, second over first: {one.control:.3f}"] if one.control is not None else []
+    room = f"(median within {MEDIAN_ROOM:.0%}, nine of ten rows within {ROW_ROOM:.0%} of it)"
+    verdict = f"they {'agree' if one.agree else 'disagree'} {room}"
     if one.agree is None:
-        yield Text(f"no verdict: fewer than {LEAST} rows in common")
-    else:
-        said = "agree" if one.agree else "disagree"
-        yield Text(f"they {said} (median within {MEDIAN_ROOM:.0%}, nine of ten rows within {ROW_ROOM:.0%} of it)")
+        verdict = f"no verdict: fewer than {LEAST} rows in common"
+    return [*lines(said), Table("", FARTHEST, one.farthest), Text(verdict)]
 
 
 def _pair(pair: Pair) -> str:

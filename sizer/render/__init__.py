@@ -47,7 +47,6 @@ class Page:
     terminal: bool = False
 
 
-_VIEWS = ("text", "csv", "markdown", "html")
 _ALL = ("text", "json", "csv", "markdown", "html")
 _REVIEW = ("sarif", "github", "junit")
 
@@ -55,10 +54,10 @@ _REVIEW = ("sarif", "github", "junit")
 #: formats.
 COMMANDS: dict[str, tuple[str, tuple[str, ...]]] = {
     "check": ("check:document", (*_ALL, *_REVIEW, "badge")),
-    "check --statistics": ("check:statistics", _VIEWS),
+    "check --statistics": ("check:statistics", _ALL),
     "diff": ("diff:document", (*_ALL, *_REVIEW)),
     "ops": ("ops:document", _ALL),
-    "ops --explain": ("ops:explained", _VIEWS),
+    "ops --explain": ("ops:explained", _ALL),
     "search": ("search:document", _ALL),
     "search --emit": ("search:patch", ("json",)),
     "memory": ("memory:document", _ALL),
@@ -66,8 +65,8 @@ COMMANDS: dict[str, tuple[str, tuple[str, ...]]] = {
     "plan": ("plan:document", _ALL),
     "deploy": ("deploy:document", _ALL),
     "bench": ("bench:document", (*_ALL, "jsonl")),
-    "bench --dry-run": ("bench:planned", _VIEWS),
-    "calibrate": ("bench:calibration", _VIEWS),
+    "bench --dry-run": ("bench:planned", _ALL),
+    "calibrate": ("bench:calibration", ("text", "csv", "markdown", "html")),
     "store list": ("store:listed", _ALL),
     "store export": ("store:exported", ("jsonl", "json", "csv", "parquet")),
     "store compare": ("store:compared", _ALL),

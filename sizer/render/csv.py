@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Mapping
 
 from shapes.errors import printable
-from sizer.documents.document import Document, Table
+from sizer.documents.document import Document
 from sizer.render import Page
 
 #: A cell that begins with one of these is a formula to a spreadsheet.
@@ -16,7 +15,7 @@ _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
 def render(document: Document, page: Page) -> str:
     """The document's records, else its first table; a list is its items with blanks between."""
-    rows = list(document.records()) if document.records is not None else _first_table(document)
+    rows = document.rows()
     columns = dict.fromkeys([*document.fields, *(key for row in rows for key in row)])
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
@@ -25,21 +24,10 @@ def render(document: Document, page: Page) -> str:
     return out.getvalue()
 
 
-def _first_table(document: Document) -> list[Mapping[str, object]]:
-    for section in document.seen("csv"):
-        for part in section.seen("csv"):
-            if isinstance(part, Table):
-                columns, rows = part.seen("csv")
-                names = [one.name for one in columns]
-                values = [[cell.shown if cell.value is None else cell.value for cell in row] for row in rows]
-                return [dict(zip(names, row, strict=True)) for row in values]
-    return []
-
-
 def _cell(value: object) -> object:
     if isinstance(value, list | tuple):
         value = " ".join(map(str, value))
     if not isinstance(value, str):
         return value
     text = printable(value)
-    return f"'{text}" if value.startswith(_FORMULA) else text
+    return f"'{text}" if value != "-" and value.startswith(_FORMULA) else text

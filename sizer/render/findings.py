@@ -14,8 +14,7 @@ from shapes.frozen import frozen
 from sizer.answers.diff import Diff
 from sizer.checking.findings import Checked, PricedFinding, Severity
 from sizer.documents.check import place_of, text_of
-from sizer.documents.document import Document
-from sizer.documents.units import change_text, cost_text
+from sizer.documents.document import Document, change_text, cost_text
 from sizer.readers.locate import Place
 from sizer.rules import find_rule
 

@@ -6,16 +6,28 @@ import json
 from collections.abc import Iterable
 from functools import lru_cache
 from html import escape
-from importlib import resources
 
 from shapes.errors import InputError, printable
-from sizer.checking.findings import SEVERITIES, PricedFinding
 from sizer.documents.charts import Chart
-from sizer.documents.document import Cell, Charts, Column, Document, Facts, Findings, Markdown, Part, Table, Text
-from sizer.documents.units import change_text, saved_text, seconds_text
+from sizer.documents.check import severity_cell
+from sizer.documents.document import (
+    Cell,
+    Charts,
+    Column,
+    Document,
+    Facts,
+    Findings,
+    Part,
+    Table,
+    Text,
+    change_text,
+    numeric,
+    saved_text,
+    seconds_text,
+)
 from sizer.render import Page
 from sizer.render.findings import rule_url
-from sizer.render.vega import CONFIG, spec
+from sizer.render.vega import asset, config, spec
 
 #: What the page may load: nothing but what is in it.
 POLICY = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data: blob:"
@@ -23,11 +35,11 @@ POLICY = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inli
 
 def render(document: Document, page: Page) -> str:
     """``document`` as a file that any browser opens, without a network or a server."""
-    style, script = (_asset(name) for name in ("page.css", "page.js"))
+    style, script = (asset(name) for name in ("page.css", "page.js"))
     charts: list[Chart] = []
     body = "".join(_body(document, charts))
     # In a script's text only the end of the tag and a comment's begin mean something to HTML.
-    specs = {"config": CONFIG, "charts": [spec(chart, "container") for chart in charts]}
+    specs = {"config": config(), "charts": [spec(chart, "container") for chart in charts]}
     data = json.dumps(specs, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
     library = _library() if charts else ""
     return (
@@ -85,10 +97,13 @@ def _part(part: Part, sortable: bool = True) -> str:
         case Facts():
             pairs = (f"<div><dt>{text(key)}</dt><dd>{text(value)}</dd></div>" for key, value in part.facts.items())
             return f"<dl>{''.join(pairs)}</dl>"
+        case Text(style="page"):
+            return f"<pre>{escape(str(part))}</pre>"
         case Text():
-            return f"<p{f' class={part.style}' if part.style else ''}>{text(part.text)}</p>"
-        case Markdown():
-            return f"<pre>{escape(part.text)}</pre>"
+            pieces = (
+                f"<span class={style}>{text(said)}</span>" if style else text(said) for said, _, style in part.pieces
+            )
+            return f"<p>{''.join(pieces)}</p>"
         case Table():
             return _table(part, sortable)
         case Findings():
@@ -99,14 +114,14 @@ def _part(part: Part, sortable: bool = True) -> str:
 def _table(table: Table, sortable: bool) -> str:
     """Columns of numbers to the right; ``sortable``: by their headings, where the page's script is."""
     columns, rows = table.seen("html")
-    by_value = {at for row in rows for at, cell in enumerate(row) if cell.value is not None}
-    right = {at for at in by_value if not any(row[at].style for row in rows)}
+    by_value = numeric(rows) or [False] * len(columns)
+    right = [numbers and not any(row[at].style for row in rows) for at, numbers in enumerate(by_value)]
     heads = "".join(
-        f"<th scope=col{' class=number' if at in right else ''}{' data-sort=value' if at in by_value else ''}>"
+        f"<th scope=col{' class=number' if right[at] else ''}{' data-sort=value' if by_value[at] else ''}>"
         f"{f'<button type=button>{text(column.name)}</button>' if sortable else text(column.name)}</th>"
         for at, column in enumerate(columns)
     )
-    body = "".join(f"<tr>{''.join(_cell(cell, at in right) for at, cell in enumerate(row))}</tr>" for row in rows)
+    body = "".join(f"<tr>{''.join(map(_cell, row, right))}</tr>" for row in rows)
     caption = text(table.caption)
     return (
         f'<h3>{caption}</h3><div class="scroll" tabindex="0" role="region" aria-label="{caption}">'
@@ -127,23 +142,15 @@ def _linked(cell: Cell) -> str:
     return f'<a href="{text(url)}">{text(cell.shown)}</a>' if url else text(cell.shown)
 
 
-def _severity(finding: PricedFinding) -> Cell:
-    return Cell(finding.severity, SEVERITIES.index(finding.severity), finding.severity)
-
-
 #: A finding with what it costs and what would fix it.
 FINDING = (
-    Column("severity", _severity),
+    Column("severity", lambda one: severity_cell(one.severity)),
     Column("rule", lambda one: f"{one.code} {one.slug}", style="rule"),
     Column("key", lambda one: f"{one.field} = {one.value}"),
     Column("what", "message"),
     Column("costs a step", "step_seconds", seconds_text),
     Column("instead", lambda one: "; ".join(f"{change_text(each)}: {saved_text(each)}" for each in one.suggestions)),
 )
-
-
-def _asset(name: str) -> str:
-    return resources.files("sizer.render").joinpath("assets", name).read_text(encoding="utf-8")
 
 
 @lru_cache(maxsize=1)

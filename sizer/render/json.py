@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 from sizer.documents.document import Document
 from sizer.render import Page
@@ -12,7 +13,10 @@ SCHEMA_VERSION = 1
 
 
 def render(document: Document, page: Page) -> str:
-    to_dict = getattr(document.answer, "to_dict", None)
-    body = {"schema_version": SCHEMA_VERSION, **to_dict()} if to_dict is not None else document.answer
+    answer: Any = document.answer
+    if answer is None:
+        answer = {"schema_version": SCHEMA_VERSION, "rows": document.rows()}
+    elif hasattr(answer, "to_dict"):
+        answer = {"schema_version": SCHEMA_VERSION, **answer.to_dict()}
     # NaN and Infinity are not JSON: fail here, not in the reader's parser.
-    return json.dumps(body, indent=2, allow_nan=False) + "\n"
+    return json.dumps(answer, indent=2, allow_nan=False) + "\n"

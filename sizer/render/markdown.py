@@ -8,8 +8,18 @@ from html import escape
 
 from shapes.errors import printable
 from sizer.checking.findings import PricedFinding
-from sizer.documents.document import Document, Findings, Markdown, Part, Section, Table, Text
-from sizer.documents.units import change_text, cost_text, saved_text
+from sizer.documents.document import (
+    Document,
+    Findings,
+    Part,
+    Section,
+    Table,
+    Text,
+    change_text,
+    cost_text,
+    numeric,
+    saved_text,
+)
 from sizer.render import Page
 from sizer.render.findings import rule_url
 
@@ -60,16 +70,16 @@ def _section(section: Section) -> list[str]:
     if not section.folded:
         return [*([f"#### {inline(section.title)}", ""] if section.title else []), *lines]
     # Inside a tag of HTML Markdown's own escapes would be shown.
-    summary = escape(printable(section.title)).replace("@", "@<!-- -->")
+    summary = escape(printable(section.folded)).replace("@", "@<!-- -->")
     return ["<details>", f"<summary>{summary}</summary>", "", *lines, "</details>", ""]
 
 
 def _part(part: Part) -> list[str]:
     match part:
+        case Text(style="page"):
+            return [str(part)]
         case Text():
-            return [f"- {inline(part.text)}"] if part.indent else [inline(part.text), ""]
-        case Markdown():
-            return [part.text]
+            return [f"- {inline(part)}"] if part.indent else [inline(part), ""]
         case Table():
             return _table(part)
         case Findings():
@@ -81,7 +91,6 @@ def _table(table: Table) -> list[str]:
     columns, rows = table.seen("markdown")
     if not rows:
         return []
-    right = [any(row[at].value is not None for row in rows) for at in range(len(columns))]
     cells = [
         [
             code(cell.shown) if column.style == "code" else inline(cell.shown)
@@ -89,13 +98,12 @@ def _table(table: Table) -> list[str]:
         ]
         for row in rows
     ]
-    rule = ["---:" if one else "---" for one in right]
-    left = table.left("markdown")
+    rule = ["---:" if one else "---" for one in numeric(rows)]
     return [
         "",
         *([f"{inline(table.caption)}:", ""] if table.caption else []),
         *(_line(row) for row in ([inline(one.name) for one in columns], rule, *cells)),
-        *([f"… and {left:,} more"] if left else []),
+        *filter(None, [table.left]),
         "",
     ]
 

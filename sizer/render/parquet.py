@@ -7,11 +7,17 @@ import json
 from typing import Any
 
 from shapes.errors import InputError
+from shapes.measure.dataset import COLUMNS
+from sizer.documents.bench import SIZES
 from sizer.documents.document import Document
 from sizer.render import Page
 
-_INTEGERS = {"batch", "m", "n", "k", "flops", "bytes", "samples_taken", "per_sample", "peak_bytes"}
-_TEXTS = {"kind", "phase", "dtype", "layout", "kernel", "status", "device", "torch", "stop", "label", "message", "uid"}
+#: Column -> Parquet's type; the others are texts.
+TYPES = {
+    **{name: kind for name, (kind, _) in COLUMNS.items()},
+    **dict.fromkeys(("batch", *SIZES, "samples_taken"), "int64"),
+    "tflops": "float64",
+}
 
 
 def render(document: Document, page: Page) -> bytes:
@@ -30,10 +36,7 @@ def render(document: Document, page: Page) -> bytes:
         }
         for one in answer.measurements
     ]
-    columns = [
-        (name, pa.int64() if name in _INTEGERS else pa.string() if name in _TEXTS else pa.float64())
-        for name in document.fields
-    ]
+    columns = [(name, pa.type_for_alias(TYPES.get(name, "string"))) for name in document.fields]
     schema = pa.schema([*columns, ("samples", pa.list_(pa.float64())), ("environment", pa.string())])
     out = io.BytesIO()
     pq.write_table(pa.Table.from_pylist(rows, schema=schema), out)

@@ -10,7 +10,7 @@ from shapes.errors import InputError
 from shapes.files import write_whole
 from sizer.documents.charts import Chart
 from sizer.documents.document import Document
-from sizer.render.vega import CONFIG, titled
+from sizer.render.vega import config, titled
 
 WIDTH = 620
 #: Sections in a row.
@@ -23,8 +23,7 @@ ENDINGS = (".png", ".svg", ".pdf")
 def save(document: Document, path: str) -> int:
     """Draw every chart of ``document``, its sections side by side, as the ending of ``path`` says; how many."""
     wanted = ending(path)
-    columns = [(section.title, section.charts) for section in document.seen("html")]
-    columns = [(title, charts) for title, charts in columns if charts]
+    columns = [(section.title, charts) for section in document.seen("html") if (charts := section.charts)]
     if not columns:
         raise InputError("there is nothing to draw", key="--plot", value=path)
     try:
@@ -52,15 +51,20 @@ def ending(path: str) -> str:
 
 def _spec(title: str, columns: list[tuple[str, list[Chart]]]) -> dict[str, Any]:
     """A section's charts below each other, sections side by side; no deeper, for PDF takes no deep nesting."""
-    drawn = [(name, [titled(chart, WIDTH) for chart in charts]) for name, charts in columns]
-    if len(drawn) == 1:
-        name, charts = drawn[0]
-        whole: dict[str, Any] = {"title": _heading(title, [name]), "vconcat": charts}
-    else:
-        parts = [{"title": _heading(name), "vconcat": charts, "resolve": APART} for name, charts in drawn]
-        whole = {"title": _heading(title), "concat": parts, "columns": ROW}
-    return {"background": "white", "padding": 16, "config": CONFIG, "resolve": APART, **whole}
+    parts = [
+        {"title": _heading(name), "vconcat": [titled(chart, WIDTH) for chart in charts], "resolve": APART}
+        for name, charts in columns
+    ]
+    return {
+        "background": "white",
+        "padding": 16,
+        "config": config(),
+        "resolve": APART,
+        "title": _heading(title),
+        "concat": parts,
+        "columns": ROW,
+    }
 
 
-def _heading(title: str, below: list[str] | None = None) -> dict[str, Any]:
-    return {"text": title, "fontSize": 15, **({"subtitle": below, "subtitleFontSize": 13} if below else {})}
+def _heading(title: str) -> dict[str, Any]:
+    return {"text": title, "fontSize": 15}

@@ -10,8 +10,18 @@ from urllib.parse import quote
 
 from shapes.errors import printable
 from sizer.checking.findings import PricedFinding
-from sizer.documents.document import Cell, Column, Document, Findings, Markdown, Part, Table, Text
-from sizer.documents.units import cost_text, suggestion_text
+from sizer.documents.document import (
+    Cell,
+    Column,
+    Document,
+    Findings,
+    Part,
+    Table,
+    Text,
+    cost_text,
+    numeric,
+    suggestion_text,
+)
 from sizer.render import Page
 
 #: Columns of a file's line that are shown; what matters of a longer one is around the key.
@@ -31,13 +41,12 @@ def render(document: Document, page: Page) -> str:
 def _part(part: Part, page: Page) -> list[str]:
     """Tables and findings stand apart, texts follow each other."""
     match part:
+        case Text(style="page"):
+            return [str(part)]
         case Text():
-            words = printable(part.text)
             if part.indent:
-                return _wrapped(words, page, part.indent, part.indent + 2)
-            return [page.style(words, part.style)]
-        case Markdown():
-            return [part.text]
+                return _wrapped(printable(str(part)), page, part.indent, part.indent + 2)
+            return ["".join(page.style(printable(one.shown), one.style) for one in part.pieces)]
         case Table():
             return _table(part, page)
         case Findings():
@@ -62,17 +71,14 @@ def _table(table: Table, page: Page) -> list[str]:
         lines = _aligned(columns, rows)
     if left_out:
         lines.append(f"left out, the terminal is too narrow: {', '.join(reversed(left_out))}")
-    if number := table.left("text"):
-        lines.append(f"… and {number:,} more")
-    return ["", *([f"{printable(table.caption)}:"] if table.caption else []), *lines, ""]
+    return ["", *([f"{printable(table.caption)}:"] if table.caption else []), *lines, *filter(None, [table.left]), ""]
 
 
 def _aligned(columns: list[Column], rows: list[list[Cell]]) -> list[str]:
     from tabulate import tabulate  # a check lists no table
 
-    right = [any(row[at].value is not None for row in rows) for at in range(len(columns))]
     shown = [[printable(cell.shown) for cell in row] for row in rows]
-    align = ["right" if one else "left" for one in right]
+    align = ["right" if one else "left" for one in numeric(rows)]
     heads = [printable(one.name) for one in columns]
     return tabulate(shown, heads, disable_numparse=True, colalign=align).splitlines()
 

@@ -5,7 +5,10 @@ Colours of text and lines are the page's own (``currentColor``), so that one cha
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
+from importlib import resources
 from itertools import cycle
 from textwrap import wrap
 from typing import Any
@@ -16,25 +19,18 @@ from sizer.documents.charts import Axis, Chart, Layer
 PALETTE = ("#4477aa", "#ee6677", "#228833", "#ccbb44", "#66ccee", "#aa3377", "#bbbbbb", "#ddcc77", "#882255")
 SHAPES = ("circle", "square", "diamond", "triangle-up", "cross", "triangle-down")
 LARGEST_AREA = 500
-_INK = {"labelColor": "currentColor", "titleColor": "currentColor", "titleFontWeight": "normal"}
-CONFIG: Mapping[str, Any] = {
-    "background": "transparent",
-    "axis": {**_INK, "gridColor": "#88888840", "domainColor": "#888888", "tickColor": "#888888", "labelLimit": 360},
-    "legend": {
-        **_INK,
-        "orient": "bottom",
-        "direction": "horizontal",
-        "columns": 4,
-        "labelLimit": 320,
-        "symbolBaseFillColor": "currentColor",
-        "symbolBaseStrokeColor": "currentColor",
-    },
-    "title": {"color": "currentColor", "anchor": "start", "fontWeight": "normal", "subtitleColor": "currentColor"},
-    "rule": {"color": "currentColor"},
-    "text": {"color": "currentColor"},
-    "line": {"strokeWidth": 1.5},
-    "view": {"stroke": None},
-}
+
+
+@cache
+def config() -> dict[str, Any]:
+    """How charts look everywhere: assets/vega.json."""
+    found: dict[str, Any] = json.loads(asset("vega.json"))
+    return found
+
+
+def asset(name: str) -> str:
+    """The text of a file that pages and pictures are made with."""
+    return resources.files("sizer.render").joinpath("assets", name).read_text(encoding="utf-8")
 
 
 def spec(chart: Chart, width: int | str) -> dict[str, Any]:
@@ -46,7 +42,7 @@ def spec(chart: Chart, width: int | str) -> dict[str, Any]:
         "height": chart.height,
         "description": chart.caption,
         "padding": {"left": 5, "right": 56, "top": 5, "bottom": 5},
-        "layer": [_layer(layer, chart, colours, shapes) for layer in chart.layers],
+        "layer": [_layer(layer, chart, colours, shapes) for layer in chart.layers if layer.rows],
     }
 
 
