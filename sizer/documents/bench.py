@@ -69,7 +69,7 @@ TIMES = (
 
 def _sweep(table: Measured) -> Iterator[Part]:
     """The table, then outcomes that are no times, then how steady the device was."""
-    measured = [row for row in table.rows if row.measurement is not None]
+    measured: list[Any] = [row for row in table.rows if row.measurement is not None]
     timed = [row for row in measured if row.measurement.seconds]
     counted = any(row.count != 1 for row in table.rows)
     predicted = any(row.predicted_s is not None for row in table.rows)

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from shapes.errors import InputError
 from sizer.checking.findings import SEVERITIES, Checked, PricedFinding, Report, Severity
@@ -246,7 +246,7 @@ COUNTED = tuple(Column(name, name) for name in ("findings", "severity", "rule", 
 def statistics(answer: Checked) -> Document:
     """How many findings each rule has, the most frequent first; nothing where nothing was found."""
     counted = Counter((one.code, one.slug, one.severity) for report in answer.reports for one in report.findings)
-    rows = [
+    rows: list[dict[str, Any]] = [
         {"findings": number, "severity": severity, "rule": code, "slug": slug}
         for (code, slug, severity), number in counted.items()
     ]

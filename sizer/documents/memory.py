@@ -88,8 +88,8 @@ def charts(memory: Memory, device: str) -> list[Chart]:
             listed.append(Bar(name, [piece], label=f"{size / GIB:.1f} GiB"))
     layers, has = [], ""
     if memory.device_bytes is not None:
-        size = memory.device_bytes / GIB
-        layers, has = limit(size, f"{device} has {size:.1f} GiB"), f" of {size:.1f} GiB"
+        known = memory.device_bytes / GIB
+        layers, has = limit(known, f"{device} has {known:.1f} GiB"), f" of {known:.1f} GiB"
     caption = f"Memory of one device by moment, the fullest by component: {total}{has}."
     return [bars(caption, "GiB", listed, 1 / GIB, {"another moment": "#999999"}, layers)]
 

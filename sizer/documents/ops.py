@@ -6,8 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from shapes.cost import Cost, explain
-from shapes.cost.parts import Term
-from shapes.cost.predict import attention_titles
+from shapes.cost.predict import Term, attention_titles
 from shapes.operators import Operator, Product
 from sizer.answers.operator_table import OperatorTable
 from sizer.checking.findings import StepTime

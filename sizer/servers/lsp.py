@@ -20,7 +20,7 @@ from sizer.checking.checks import Request, report_of
 from sizer.checking.findings import PricedFinding, PricedSuggestion, Report, Severity
 from sizer.checking.proposals import Proposals
 from sizer.documents.check import place_of
-from sizer.documents.units import percent_text, seconds_text, suggestion_text
+from sizer.documents.document import percent_text, seconds_text, suggestion_text
 from sizer.readers import NoModel, Source, UnknownModelType, read_config
 from sizer.readers.locate import Place, key_at, locate
 from sizer.render.findings import rule_url
