@@ -26,15 +26,13 @@ from shapes.calibrate.closed_form import bounds
 from shapes.calibrate.data import held_out
 from shapes.calibrate.device_file import gemm_table
 from shapes.calibrate.run import _plain
-from shapes.cost.constants import CARRY, GemmConstants, carried, origin_of
 from shapes.cost.constants import NUMBERS as OF_PRODUCTS
+from shapes.cost.constants import PLAIN_CORES, GemmConstants, carried, origin_of
 from shapes.cost.gemm import aligned_seconds
 from shapes.device import load_device
 
 #: Whose rows give whose constants.
-FITTED_ON = {CARRY.plain_cores.usual: ("a100-pcie", "a100-pcie-40")} | {
-    name: (name,) for name in CARRY.plain_cores.of.values()
-}
+FITTED_ON = {PLAIN_CORES.usual: ("a100-pcie", "a100-pcie-40")} | {name: (name,) for name in PLAIN_CORES.of.values()}
 #: Kernels without matrix units have small tiles too.
 SMALL_TILES = ((32, 32), (32, 64), (64, 32), (32, 128), (128, 32), *TILES)
 #: Relative residual from which a product pulls less than in proportion.
@@ -65,7 +63,7 @@ def fit(groups: list[Measured], kin: str, seed: int = 0) -> GemmConstants:
     names = (*NUMBERS, *SHORT_OF_POWER.get(kin, ()))
     guess = replace(
         first_guess(device, "fp32", SMALL_TILES),
-        flops_per_s=CARRY.plain_cores.reached * device.peak("fp32"),
+        flops_per_s=PLAIN_CORES.reached * device.peak("fp32"),
         load_steps=20.0,
         prologue_steps=5.0,
         split_steps=2000.0,
@@ -116,13 +114,13 @@ def main() -> None:
         constants, device = fit(groups, name), load_device(name)
         means = errors(groups, constants, name)
         print(name, means)  # noqa: T201  # a script whose output is its purpose
-        if name == CARRY.plain_cores.usual:
-            for other in CARRY.plain_cores.of.values():
+        if name == PLAIN_CORES.usual:
+            for other in PLAIN_CORES.of.values():
                 rows = [group for group in every if group.device == other]
                 print(f"{other} by {name}'s", errors(rows, constants, name))  # noqa: T201  # as above
         if constants.throttle:
             print(f"{name} felt from {constants.throttle_s:.2g} s on, taken {NEUSIGHT_FELT_S:g}")  # noqa: T201
-            constants = replace(constants, throttle_s=CARRY.plain_cores.sustained_s)
+            constants = replace(constants, throttle_s=PLAIN_CORES.sustained_s)
         if options.write:
             source = {"sources": ["neusight"], "devices": list(devices)}
             write_tables(

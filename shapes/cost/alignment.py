@@ -100,31 +100,25 @@ class AlignmentConstants:
         size = BYTES[dtype]
         clock_mhz = device.compute.clock_mhz or float(table.get("clock_mhz", np.inf))
         clock = clock_mhz * 1e6 * device.compute.units * 2 / size
-        ceilings = table.get("flops_per_clock_per_unit", {})
+        rates = _by_class(table.get("flops_per_clock_per_unit", {}), np.inf)
+        by_class = {key: _by_class(table.get(key, {}), 0.0) for key in ("share", "c_share", "error", "error_p95")}
         return cls(
-            str(table["family"]),
-            str(table["tier"]),
-            (
-                ceilings.get("odd", np.inf) * clock,
-                ceilings.get("narrow", np.inf) * clock,
-                ceilings.get("vector", np.inf) * clock,
-            ),
-            float(table.get("prologue_steps", 0.0)),
-            float(table.get("alone", 1.0)),
-            _by_class(table, "share"),
-            float(table.get("both", 0.0)),
-            _by_class(table, "c_share"),
-            device.compute.units,
-            device.peak(dtype),
-            device.memory.bandwidth_bytes_per_s,
-            _by_class(table, "error"),
-            _by_class(table, "error_p95"),
+            family=str(table["family"]),
+            tier=str(table["tier"]),
+            ceiling=(rates[0] * clock, rates[1] * clock, rates[2] * clock),
+            prologue_steps=float(table.get("prologue_steps", 0.0)),
+            alone=float(table.get("alone", 1.0)),
+            both=float(table.get("both", 0.0)),
+            units=device.compute.units,
+            peak_flops_per_s=device.peak(dtype),
+            bandwidth_bytes_per_s=device.memory.bandwidth_bytes_per_s,
+            **by_class,
         )
 
 
-def _by_class(table: Mapping[str, Any], key: str) -> tuple[float, float, float]:
-    values = table.get(key, {})
-    return float(values.get("odd", 0.0)), float(values.get("narrow", 0.0)), float(values.get("vector", 0.0))
+def _by_class(values: Mapping[str, Any], absent: float) -> tuple[float, float, float]:
+    odd, narrow, vector = (float(values.get(name, absent)) for name in CLASSES[:3])
+    return odd, narrow, vector
 
 
 #: What a dtype without matrix units has: no kernel that asks for alignment.

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import fields, replace
 from functools import lru_cache
 from math import inf, log2
+from types import SimpleNamespace
 from typing import Any
 
 from shapes.cost.alignment import NO_FAMILY, AlignmentConstants, family_table
@@ -14,56 +15,18 @@ from shapes.device import Device, list_devices, load_device
 from shapes.dtypes import BYTES, QUANTISED
 from shapes.errors import InputError
 from shapes.frozen import frozen
-from shapes.toml_table import DATA, Table, load
+from shapes.toml_table import DATA, content
 
 #: How a dtype that was not fitted is derived: from this one, its speed scaled by the two peaks.
 _DTYPE_BASE = {"fp16": "bf16", "bf16": "fp16"}
 
 
-@frozen
-class PlainCores:
-    """How constants of products without matrix units carry over."""
-
-    usual: str
-    of: Mapping[str, Any]
-    reached: float
-    reached_shared: float
-    shared: tuple[str, ...]
-    fed_share: float
-    fed_power: float
-    fed: tuple[str, ...]
-    sustained_s: float
-
-
-@frozen
-class Carrying:
-    """How fitted constants carry over to other devices: ``shapes/data/carrying.toml``, which says what each is for."""
-
-    fitted: tuple[str, ...]
-    ample: float
-    alike_units: float
-    split_steps: float
-    asymptote: float
-    boosting_w_per_tflops: float
-    boosted: float
-    power_limited_w_per_tflops: float
-    over_published: float
-    more_of: float
-    unpublished: float
-    relative: Mapping[str, Any]
-    built_like: Mapping[str, Any]
-    least_tile: Mapping[str, Any]
-    plain_cores: PlainCores
-
-
-def _carrying(data: Mapping[str, Any], where: str) -> Carrying:
-    top = Table(data, where)
-    return top.record(Carrying, plain_cores=top.table("plain_cores").record(PlainCores))
-
-
-CARRY = load(DATA / "carrying.toml", _carrying)
+#: How fitted constants carry over to other devices; the file says what each key is for.
+CARRY = SimpleNamespace(**content(DATA / "carrying.toml"))
+#: The same of products without matrix units.
+PLAIN_CORES = SimpleNamespace(**CARRY.plain_cores)
 #: Devices whose constants were fitted to measurements of their own.
-FITTED = CARRY.fitted
+FITTED: tuple[str, ...] = tuple(CARRY.fitted)
 
 
 @frozen
@@ -103,15 +66,15 @@ class GemmConstants:
 
     @classmethod
     def from_table(cls, table: Mapping[str, Any], units: int) -> GemmConstants:
-        values = {key: float(table[key]) for key in NUMBERS}
-        tiles = tuple((int(bm), int(bn)) for bm, bn in table["tiles"])
-        correction = Correction.from_table(table["correction"]) if "correction" in table else None
-        small = cls.from_table(table["small"], units) if "small" in table else None
-        split_steps = float(table.get("split_steps", inf))
-        cells = Cells.from_table(table["cells"]) if "cells" in table else None
-        return cls(
-            tiles=tiles, units=units, correction=correction, small=small, split_steps=split_steps, cells=cells, **values
-        )
+        read: dict[str, Callable[[Any], Any]] = {
+            "split_steps": float,
+            "correction": Correction.from_table,
+            "cells": Cells.from_table,
+            "small": lambda small: cls.from_table(small, units),
+        }
+        values: dict[str, Any] = {key: float(table[key]) for key in NUMBERS}
+        values |= {key: build(table[key]) for key, build in read.items() if key in table}
+        return cls(tiles=tuple((int(bm), int(bn)) for bm, bn in table["tiles"]), units=units, **values)
 
     def uncorrected(self) -> GemmConstants:
         """The closed form alone."""
@@ -184,19 +147,26 @@ def relative(device: Device, table: str = "bf16") -> Device:
     if table in device.cost:
         return device
     fitted = [load_device(name) for name in FITTED if name in list_devices()]
-    kin = [other for other in fitted if other.architecture == device.architecture]
+
+    def those(key: str, value: str | None) -> list[Device]:
+        return [other for other in fitted if getattr(other, key) == value]
+
+    if built := CARRY.built_like.get(device.compute_capability):
+        kin = those("compute_capability", built)
+    else:
+        kin = those("architecture", device.architecture)
+    kin = kin or those("name", CARRY.relative.get(device.architecture, "h100-sxm")) or fitted
     kin = [other for other in kin if table in other.cost] or kin
-    if (alike := CARRY.built_like.get(device.compute_capability or "")) is not None:
-        kin = [other for other in fitted if other.compute_capability == alike]
-    if not kin:
-        name = CARRY.relative.get(device.architecture, "h100-sxm")
-        kin = [other for other in fitted if other.name == name] or fitted
     return min(kin, key=lambda other: abs(_balance(other) / _balance(device) - 1))
 
 
 def _balance(device: Device) -> float:
-    peak = device.peak_flops.get("fp16") or device.peak_flops.get("bf16") or max(device.peak_flops.values())
-    return peak / device.memory.bandwidth_bytes_per_s
+    return _peak(device) / device.memory.bandwidth_bytes_per_s
+
+
+def _peak(device: Device) -> float:
+    """Of 16-bit products, where there are any."""
+    return device.peak_flops.get("bf16") or device.peak_flops.get("fp16") or max(device.peak_flops.values())
 
 
 @lru_cache(maxsize=256)
@@ -208,16 +178,10 @@ def gemm_constants(device: Device, dtype: str, recipe: str | None = None) -> tup
     peak = device.peak(dtype)
     if recipe is not None and (found := _of_recipe(device, dtype, f"{dtype}_{recipe}")) is not None:
         return found
-    kin, plain = device if dtype in device.cost else relative(device), CARRY.plain_cores
-    if dtype in device.compute.vector_dtypes and device.vendor == "nvidia" and dtype not in device.cost:
-        kin = load_device(plain.of.get(device.architecture, plain.usual))
-        kin = kin if dtype in kin.cost else load_device(plain.usual)
-    base = dtype
-    if base not in kin.cost:
-        base = _DTYPE_BASE.get(dtype, "fp8" if dtype in QUANTISED else "bf16")
-    if base not in kin.cost:
-        base = "bf16"
-    if base not in kin.cost:
+    kin = _whose(device, dtype)
+    bases = (dtype, _DTYPE_BASE.get(dtype, "fp8" if dtype in QUANTISED else "bf16"), "bf16")
+    base = next((one for one in bases if one in kin.cost), None)
+    if base is None:
         raise InputError("expected cost constants for bf16", where=kin.origin, key="cost")
     constants = GemmConstants.from_table(kin.cost[base], kin.compute.units)
     origin = origin_of(device, kin, dtype, base)
@@ -226,6 +190,16 @@ def gemm_constants(device: Device, dtype: str, recipe: str | None = None) -> tup
     borrowed = carried(constants, device, kin, dtype, origin)
     least = CARRY.least_tile.get(device.architecture, {}).get(dtype) if recipe != "blockwise" else None
     return (borrowed.with_tiles(least) if least else borrowed), origin
+
+
+def _whose(device: Device, dtype: str) -> Device:
+    """The device whose constants of ``dtype`` stand in; plain cores have relatives of their own."""
+    if dtype in device.cost:
+        return device
+    if dtype not in device.compute.vector_dtypes or device.vendor != "nvidia":
+        return relative(device)
+    kin = load_device(PLAIN_CORES.of.get(device.architecture, PLAIN_CORES.usual))
+    return kin if dtype in kin.cost else load_device(PLAIN_CORES.usual)
 
 
 def _of_recipe(device: Device, dtype: str, table: str) -> tuple[GemmConstants, Origin] | None:
@@ -264,7 +238,7 @@ def carries_corrections(device: Device, kin: Device, origin: Origin) -> bool:
     (A30), where the same tails are of other sizes.
     """
     alike = device.compute.units > CARRY.alike_units * kin.compute.units
-    return origin.same_architecture and origin.own_dtype and alike and not power_is_ample(device, kin)
+    return origin.same_architecture and origin.own_dtype and bool(alike) and not power_is_ample(device, kin)
 
 
 def carried(constants: GemmConstants, device: Device, kin: Device, dtype: str, origin: Origin) -> GemmConstants:
@@ -281,12 +255,11 @@ def carried(constants: GemmConstants, device: Device, kin: Device, dtype: str, o
         return scaled
     most = asymptote(device, dtype) * device.peak(dtype)
     if dtype in device.compute.vector_dtypes:
-        plain = CARRY.plain_cores
         short = max(0.0, most / device.peak(dtype) / _fed_share(device, dtype) - 1)
         # Plain cores are fed from registers more than matrix units are: half of what `scaled` adds, in log, by the best
         # squares of seven devices (reports/kernels.md).
         fed = (constants.load_steps * scaled.load_steps) ** 0.5
-        return replace(scaled, flops_per_s=most, throttle=short, throttle_s=plain.sustained_s, load_steps=fed)
+        return replace(scaled, flops_per_s=most, throttle=short, throttle_s=PLAIN_CORES.sustained_s, load_steps=fed)
     if origin.own_device:
         return scaled
     if power_is_ample(device, kin):
@@ -322,33 +295,32 @@ def _without_tables(constants: GemmConstants) -> GemmConstants:
 
 def _fed_share(device: Device, dtype: str) -> float:
     """Share of its plain cores' peak that a device's power feeds; inf where nothing says that it is short."""
-    plain = CARRY.plain_cores
-    if device.compute_capability not in plain.fed:
+    if device.compute_capability not in PLAIN_CORES.fed:
         return inf
-    return float(plain.fed_share * (device.power_w / (device.peak(dtype) * 1e-12)) ** plain.fed_power)
+    watts = device.power_w / (device.peak(dtype) * 1e-12)
+    return float(PLAIN_CORES.fed_share * watts**PLAIN_CORES.fed_power)
 
 
 def asymptote(device: Device, dtype: str) -> float:
     """Share of the peak that a long product's tiles reach where nothing else slows them; never more than all of it."""
-    plain = CARRY.plain_cores
     if dtype in device.compute.vector_dtypes:
-        return plain.reached_shared if device.compute_capability in plain.shared else plain.reached
+        shared = device.compute_capability in PLAIN_CORES.shared
+        return float(PLAIN_CORES.reached_shared if shared else PLAIN_CORES.reached)
     published = next((name for name in (dtype, "bf16", "fp16") if name in device.mamf_flops), None)
     if published is not None and device.has_matrix_units(dtype):
-        return min(1.0, CARRY.over_published * device.mamf_flops[published] / device.peak_flops[published])
-    return CARRY.boosted if _watts_per_flops(device) >= CARRY.boosting_w_per_tflops * 1e-12 else CARRY.asymptote
+        return min(1.0, float(CARRY.over_published) * device.mamf_flops[published] / device.peak_flops[published])
+    boosts = _watts_per_flops(device) >= CARRY.boosting_w_per_tflops * 1e-12
+    return float(CARRY.boosted if boosts else CARRY.asymptote)
 
 
 def power_is_ample(device: Device, kin: Device) -> bool:
     """Whether the power limit that slows ``kin`` does not slow the device."""
     own = _watts_per_flops(device)
-    return own >= max(CARRY.ample * _watts_per_flops(kin), CARRY.power_limited_w_per_tflops * 1e-12)
+    return bool(own >= max(CARRY.ample * _watts_per_flops(kin), CARRY.power_limited_w_per_tflops * 1e-12))
 
 
 def _watts_per_flops(device: Device) -> float:
-    return device.power_w / (
-        device.peak_flops.get("bf16") or device.peak_flops.get("fp16") or max(device.peak_flops.values())
-    )
+    return device.power_w / _peak(device)
 
 
 def _by_power(device: Device, kin: Device) -> float:
@@ -376,7 +348,7 @@ def achievable(device: Device) -> float:
     for dtype in ("bf16", "fp16"):
         if dtype in device.mamf_flops and dtype in device.peak_flops:
             return device.mamf_flops[dtype] / device.peak_flops[dtype]
-    return CARRY.unpublished
+    return float(CARRY.unpublished)
 
 
 @lru_cache(maxsize=256)
