@@ -3,9 +3,19 @@
 from __future__ import annotations
 
 from shapes.step.pricer import CostSource, Pricer, Step, StepCost, mean_error, price_step, schedule_of, step_cost
-from shapes.step.seconds import Schedule, microbatch, step_parts
+from shapes.step.seconds import (
+    Kind,
+    Region,
+    Schedule,
+    Work,
+    each_value,
+    microbatch,
+    slowest_stage,
+    step_parts,
+    with_layers,
+    work,
+)
 from shapes.step.stack import SoftwareStack, default_stack, list_stacks, load_stack
-from shapes.step.work import Kind, Region, Work, each_value, slowest_stage, with_layers, work
 
 __all__ = [
     "CostSource",

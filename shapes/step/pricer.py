@@ -22,9 +22,8 @@ from shapes.errors import InputError
 from shapes.frozen import frozen
 from shapes.model import ModelShape
 from shapes.operators import Operator, counted_once, operators
-from shapes.step.seconds import Schedule, step_parts
+from shapes.step.seconds import Schedule, Work, slowest_stage, step_parts, work
 from shapes.step.stack import STEP_TIERS, Interval, SoftwareStack
-from shapes.step.work import Work, slowest_stage, work
 from shapes.toml_table import DATA
 from shapes.workload import Workload
 

@@ -1,5 +1,8 @@
 """One global step: microbatches through a pipeline, what overlaps them, the gradients' reduction and the update.
 
+`work` adds up what a step consists of before any software stack has its say, seconds and runs of operators by class.
+The stack then makes a step of it:
+
     device    = sum over classes of factor x seconds                     of layers and of ends
     exposed   = max(comm - hidden device, 0) + contention min(comm, hidden device)
     host      = launch_s x kernels + collective_s x collectives
@@ -15,15 +18,190 @@ not fill a wait for the host.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, NamedTuple, TypeVar, cast
 
 import numpy as np
 
+from shapes.cost.predict import Cost
 from shapes.device import Device
 from shapes.frozen import frozen
-from shapes.step.stack import ELEMENTWISE, PARTS, PRODUCTS, Overlap, SoftwareStack
-from shapes.step.work import WITHIN, Kind, Region, Work
+from shapes.model import ModelShape
+from shapes.operators.types import Attention, CachedAttention, Collective, Gemm, GroupedGemm, Operator, Product, kind_of
+from shapes.step.stack import ELEMENTWISE, OVERLAPPED, PARTS, PRODUCTS, Overlap, SoftwareStack
+
+T = TypeVar("T")
+
+#: Element types whose products a stack's ``kernels.gemm`` and ``kernels.grouped`` speak of; others have their own.
+SIXTEEN_BITS = ("bf16", "fp16")
+#: Megatron-LM's fused softmax takes sequences x heads a rank in multiples of this; else its framework's own runs
+#: (megatron/model/fused_softmax.py, is_kernel_available: attn_batches % 4 == 0).
+FUSED_SOFTMAX_MULTIPLE = 4
+
+
+class Kind(NamedTuple):
+    """A class of operators (``CLASSES`` of ``shapes.step.stack``) and what tells its kernels apart.
+
+    ``detail``: a product's element type where it is not 16 bits, attention's head dimension.
+    """
+
+    name: str
+    detail: str | int = ""
+
+
+def _sums() -> dict[Any, Any]:
+    return defaultdict(int)
+
+
+@dataclass(slots=True)
+class Region:
+    """Operators of one microbatch that follow each other: ``seconds`` and ``runs`` (a group each) by kind.
+
+    ``fallbacks``: attention layers whose shape Megatron's fused softmax does not take.
+    """
+
+    seconds: dict[Kind, Any] = field(default_factory=_sums)
+    runs: dict[Kind, Any] = field(default_factory=_sums)
+    fallbacks: Any = 0
+
+
+@dataclass(slots=True)
+class Work:
+    """One device's work of one microbatch, in layers and ``ends`` (embedding, head, loss), and once a step.
+
+    ``communication`` and ``messages``: seconds and number of collectives by group (``GROUPS``) in one microbatch;
+    "data" is one reduction of the gradients with the gathers that belong to it. ``PARTS`` are in their groups too.
+    ``update_s``: moving the optimizer's bytes. Values are numbers, or arrays of one length when many steps are fitted.
+    """
+
+    layers: Region = field(default_factory=Region)
+    ends: Region = field(default_factory=Region)
+    communication: dict[str, Any] = field(default_factory=_sums)
+    messages: dict[str, Any] = field(default_factory=_sums)
+    update_s: Any = 0.0
+
+
+#: Groups that talk within layers.
+WITHIN = ("tensor", "expert", OVERLAPPED, "context")
+#: A collective's group by the first word of its name. Adapters' gradients are summed over tensor-parallel ranks where
+#: all gradients are reduced: once a step.
+_GROUP_OF = {
+    "tensor_parallel": "tensor",
+    "moe": "expert",
+    "overlapped_moe": OVERLAPPED,
+    "context_parallel": "context",
+    "pipeline": "pipeline",
+    "data_parallel": "data",
+    "adapters": "data",
+}
+
+
+def group_of(operator: Collective) -> str:
+    """What a collective serves: one of ``GROUPS``."""
+    for word in operator.name.split("."):
+        if word in _GROUP_OF:
+            return _GROUP_OF[word]
+    return "tensor"
+
+
+def _part_of(group: str, operator: Collective) -> str | None:
+    """Of ``PARTS``: the gathers of updated weights, and what tensor parallelism sends in the forward."""
+    if group == "data":
+        return "gather" if operator.what == "all_gather" else None
+    return "tensor-forward" if group == "tensor" and operator.phase == "forward" else None
+
+
+def class_of(operator: Operator) -> Kind:
+    """The class that a stack's constants speak of."""
+    known = kind_of(operator).work_class
+    if isinstance(operator, Attention | CachedAttention):
+        return Kind(str(known), operator.head_dim)
+    if isinstance(operator, Product):
+        return Kind(str(known), "" if operator.dtype in SIXTEEN_BITS else operator.dtype)
+    return Kind(known or str(getattr(operator, "what", "")))
+
+
+def work(operators: Iterable[Operator], costs: Iterable[Cost]) -> Work:
+    """``operators`` of one microbatch (data parallelism's and the update once) with their costs, added up."""
+    total = Work()
+    for operator, cost in zip(operators, costs, strict=True):
+        count, seconds = operator.count, cost.seconds * operator.count
+        if isinstance(operator, Collective):
+            group = group_of(operator)
+            total.messages[group] += count
+            total.communication[group] += seconds
+            if part := _part_of(group, operator):
+                total.communication[part] += seconds
+        elif operator.phase == "optimizer":
+            total.update_s += seconds
+        else:
+            region = total.layers if "layers" in operator.name else total.ends
+            # Each group of a grouped product is launched, or at least quantised and described, on its own.
+            kind, launches = class_of(operator), count * operator.groups if isinstance(operator, GroupedGemm) else count
+            region.seconds[kind] += seconds
+            region.runs[kind] += launches
+            if isinstance(operator, Gemm) and _falls_back(operator):
+                region.fallbacks += count
+    return total
+
+
+def each_value(one: T, function: Callable[[Any], Any]) -> T:
+    """``one`` (work, a region, a mapping) with ``function`` of every value."""
+    found: Any = one
+    if isinstance(one, dict):
+        found = {key: each_value(value, function) for key, value in one.items()}
+    elif isinstance(one, Work | Region):
+        found = type(one)(*(each_value(getattr(one, key.name), function) for key in fields(one)))
+    else:
+        found = function(one)
+    return cast(T, found)
+
+
+def _falls_back(operator: Gemm) -> bool:
+    return (
+        operator.kind == "bmm"
+        and operator.phase == "forward"
+        and operator.name.endswith(".scores")
+        and operator.batch % FUSED_SOFTMAX_MULTIPLE != 0
+    )
+
+
+def slowest_stage(last: Work, model: ModelShape, p: int) -> Work:
+    """The work of the slowest of ``p`` stages, ``last`` being of ceil(L / p) layers and the head.
+
+    Layers that divide are spread evenly. Others go where they balance best (Megatron-LM's account-for-loss split and
+    pipeline layouts: Llama 3's 126 layers over 16 stages, DeepSeek-V3's 61): the last stage, which has head, loss and
+    the layers of multi-token prediction, holds so many others that the slowest stage is as fast as can be.
+    """
+    predicting = model.head_passes - 1
+    layers = model.layers - predicting
+    if p == 1 or layers % p == 0:
+        return last
+    held = -(-model.layers // p)
+    layer, ends = sum(last.layers.seconds.values()) / held, sum(last.ends.seconds.values())
+
+    def slowest(own: int) -> float:
+        return float(max(-(-(layers - own) // (p - 1)) * layer, (own + predicting) * layer + ends))
+
+    own = min(range(layers - p + 2), key=slowest)
+    others = -(-(layers - own) // (p - 1))
+    if others * layer >= (own + predicting) * layer + ends:
+        return with_layers(replace(last, ends=Region()), others / held)
+    return with_layers(last, (own + predicting) / held)
+
+
+def with_layers(stage: Work, share: float) -> Work:
+    """``share`` of the stage's layers, and of what they send each other."""
+    within = {*WITHIN, *(part for part, whole in PARTS.items() if whole in WITHIN)}
+    communication, messages = (
+        {group: value * share if group in within else value for group, value in values.items()}
+        for values in (stage.communication, stage.messages)
+    )
+    layers = each_value(stage.layers, lambda value: value * share)
+    return replace(stage, layers=layers, communication=communication, messages=messages)
+
 
 #: How sharply a region turns from device-bound to launch-bound: kernels of one layer differ in length, so that both are
 #: partly paid near the balance. Chosen on the runs of one node; 1 would add, infinity take the longer.
@@ -47,9 +225,9 @@ class Schedule:
 
 def device_seconds(region: Region, stack: SoftwareStack, device: Device) -> Mapping[str, Any]:
     """Seconds on the device by class, as this stack's kernels run them."""
-    found: dict[str, Any] = {}
+    found = _sums()
     for kind, seconds in region.seconds.items():
-        found[kind.name] = found.get(kind.name, 0.0) + factor(kind, stack, device) * seconds
+        found[kind.name] += factor(kind, stack, device) * seconds
     return found
 
 
@@ -119,15 +297,20 @@ def microbatch(work: Work, stack: SoftwareStack, device: Device) -> Microbatch:
     messages = sum(work.messages.get(group, 0) for group in WITHIN)
     host = (host_seconds(work.layers, stack, messages), host_seconds(work.ends, stack))
     waiting = sum(_together(device, own) - device for device, own in zip((in_layers, in_ends), host, strict=True))
-    return Microbatch(_added(layers, ends), shows, waiting, sum(host))
+    everything = {key: layers.get(key, 0.0) + ends.get(key, 0.0) for key in (*layers, *ends)}
+    return Microbatch(everything, shows, waiting, sum(host))
 
 
 def _together(device: Any, host: Any) -> Any:
     return (device**SHARPNESS + host**SHARPNESS) ** (1 / SHARPNESS)
 
 
-def _added(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: one.get(key, 0.0) + other.get(key, 0.0) for key in dict.fromkeys((*one, *other))}
+#: Parts of a step that the device computes, by the classes of their operators.
+DEVICE_PARTS = {
+    "products": ("gemm", "grouped"),
+    "attention": ("attention", "bmm", "softmax"),
+    "elementwise": tuple(name for name in ELEMENTWISE if name != "softmax"),
+}
 
 
 def step_parts(stage: Work, whole: Work, schedule: Schedule, stack: SoftwareStack, device: Device) -> dict[str, Any]:
@@ -137,12 +320,11 @@ def step_parts(stage: Work, whole: Work, schedule: Schedule, stack: SoftwareStac
     """
     own = microbatch(stage, stack, device)
     times = schedule.accumulation
-    parts: dict[str, Any] = {}
-    for name in _device_parts(own):
-        parts[name] = times * _device_parts(own)[name]
+    parts = _sums()
+    for name, classes in DEVICE_PARTS.items():
+        parts[name] = times * sum(own.device.get(one, 0.0) for one in classes)
     for group, seconds in own.exposed.items():
-        name = f"{group.removeprefix('overlapped_')} parallelism"
-        parts[name] = parts.get(name, 0.0) + times * seconds
+        parts[f"{group.removeprefix('overlapped_')} parallelism"] += times * seconds
     parts["waiting for the host"] = times * own.waiting_for_host
     if stage is not whole:
         everything = microbatch(whole, stack, device).seconds
@@ -160,12 +342,3 @@ def step_parts(stage: Work, whole: Work, schedule: Schedule, stack: SoftwareStac
     # Inference has no update, and nothing of what surrounds one.
     parts["once a step"] = np.where(stage.update_s > 0, stack.fixed_s, 0.0)
     return parts
-
-
-def _device_parts(own: Microbatch) -> dict[str, Any]:
-    device = own.device
-    return {
-        "products": sum(device.get(name, 0.0) for name in ("gemm", "grouped")),
-        "attention": sum(device.get(name, 0.0) for name in ("attention", "bmm", "softmax")),
-        "elementwise": sum(device.get(name, 0.0) for name in ELEMENTWISE if name != "softmax"),
-    }

@@ -14,6 +14,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, get_args
 
+from shapes.cost.error import TIERS
 from shapes.errors import InputError
 from shapes.frozen import frozen
 from shapes.toml_table import Amount, Share, Table, load, names, shipped
@@ -48,8 +49,6 @@ OVERLAPPED = "overlapped_expert"
 GROUPS = ("tensor", "expert", OVERLAPPED, "context", "pipeline", "data")
 #: Of which group that is a part which some trainers do not overlap: gathers of updated weights, sends of the forward.
 PARTS = {"gather": "data", "tensor-forward": "tensor"}
-#: How a figure is known (shapes/design: "A figure has a tier").
-TIERS = ("measured", "published", "fitted", "borrowed", "extrapolated")
 #: Of a step's prediction: fitted on this stack and kind of device, on the stack alone, or on another stack.
 STEP_TIERS = ("fitted", "borrowed", "extrapolated")
 
