@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from sizer import cli
+from sizer.readers import fields
 from sizer.rules import RULES, TOPICS
 from tests.tools import kinds, new
 
@@ -51,6 +53,28 @@ def test_a_piece_that_is_forgotten_is_named_with_its_file(kind: str, monkeypatch
                 kinds, "text", lambda paths, gone=piece.paths, whole=whole: "" if paths == gone else whole(paths)
             )
             assert any(f"({piece.paths})" in line for line in kinds.missing(kind, name))
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "data", "said"),
+    [
+        ("family", "llama", "hf_defaults", "sizer/readers/hf_defaults.json: python tests/tools/make_hf_defaults.py"),
+        ("reader", "nemo", "formats", "add its keys to sizer/readers/formats.json"),
+        ("reader", "nemo", "known_keys", "add its keys to sizer/readers/known_keys.json"),
+    ],
+)
+def test_defaults_and_keys_that_are_forgotten_are_named_with_their_file(
+    kind: str, name: str, data: str, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = fields.table
+    monkeypatch.setattr(fields, "table", lambda asked: {} if asked == data else whole(asked))
+    (line,) = kinds.missing(kind, name)
+    assert line.endswith(said)
+
+
+def test_a_command_without_a_heading_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cli, "GROUPS", ())
+    assert kinds.missing("command", "check") == ["check: add it to a heading of GROUPS in sizer/cli/__init__.py"]
 
 
 @pytest.mark.parametrize("kind", kinds.KINDS)

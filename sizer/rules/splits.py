@@ -159,7 +159,7 @@ def pipeline_ends(context: Context) -> Answer:
     """The last pipeline stage's head, and what else is not a layer, is balanced by fewer layers.
 
     A pipeline is as fast as its slowest stage. The output projection (and with it the loss) runs on the last stage
-    as well as its layers, multi-token-prediction modules, each as long as a layer and a head: with a large
+    after its layers, and so do multi-token-prediction modules, each as long as a layer and a head. With a large
     vocabulary over few layers that is one or two layers' time, for which every other stage waits. The embedding at the
     front is a lookup.
 
