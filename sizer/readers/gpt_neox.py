@@ -192,6 +192,4 @@ def _keys(config: Mapping[str, Any], model: ModelShape) -> dict[str, str]:
     keys = {**_TABLE["dimensions"]}
     if model.dense_mlp is not None and not model.dense_mlp.gated:
         keys["d_ff"] = "intermediate_size"
-    if model.moe is None:
-        del keys["experts"], keys["top_k"]
     return {dimension: spelled.get(key, key) for dimension, key in keys.items()}

@@ -88,11 +88,7 @@ def _keys(fields: Fields, model: ModelShape) -> dict[str, str]:
         for dimension, names in KEYS.items()
         if any(name in known for name in names)
     }
-    if model.moe is None:
-        keys.pop("expert_d_ff", None)
-    if model.mixer is None:
-        keys.pop("chunk", None)
-    if model.dense_mlp is None or (model.model_type == "llama4_text"):
+    if model.model_type == "llama4_text":
         keys.pop("d_ff", None)
     if keys.get("head_dim") and fields.raw("head_dim", "d_kv", default=None) is None:
         del keys["head_dim"]

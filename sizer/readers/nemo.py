@@ -52,19 +52,18 @@ def read(config: Mapping[str, Any], where: str) -> Reading:
     precision = str(trainer.raw("precision", default=""))
     arguments |= {"bf16": True} if "bf16" in precision else {"fp16": True} if precision.startswith("16") else {}
     devices, nodes = trainer.raw("devices", default=None), trainer.raw("num_nodes", default=1)
-    flat: dict[str, Any] = {**arguments, "_program": "bert" if "bert" in outer.text("name") else ""}
+    arguments["_program"] = "bert" if "bert" in outer.text("name") else ""
     if type(devices) is int and type(nodes) is int and 0 < devices * nodes < 2**31:
-        flat["_devices"] = devices * nodes
+        arguments["_devices"] = devices * nodes
     fields = Fields(arguments, where, prefix="model.")
-    model, notes = build(fields, flat)
-    settled, layout_notes = workload(fields, model, flat)
+    model, notes = build(fields)
+    settled, layout_notes = workload(fields, model)
     settled |= optimizer(optim, "name")
-    drop = ("experts", "top_k", "expert_d_ff") if model.moe is None else ("d_ff",)
     return reading(
         outer,
         NAME,
         model,
-        keys={name: f"model.{key}" for name, key in _TABLE["dimensions"].items() if name not in drop},
+        keys={name: f"model.{key}" for name, key in _TABLE["dimensions"].items()},
         workload=settled,
         longest=section.optional("encoder_seq_length"),
         notes=(*notes, *layout_notes),

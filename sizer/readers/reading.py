@@ -15,6 +15,7 @@ from typing import Any
 from shapes.errors import InputError, shorten
 from shapes.frozen import frozen
 from shapes.model import ModelShape
+from shapes.model.resize import dimensions
 from sizer.readers.fields import Fields, table
 
 
@@ -62,8 +63,14 @@ class Reading:
 
 
 def reading(fields: Fields, format_name: str, model: ModelShape, **said: Any) -> Reading:
-    """The answer of a reader of ``fields``; ``said`` are further fields of Reading."""
-    return Reading(model, format_name, fields.where, asked=frozenset(fields.asked), **said)
+    """The answer of a reader of ``fields``, with the keys of dimensions that the model has.
+
+    ``said`` are further fields of Reading.
+    """
+    # A count of shared experts is no dimension: their width is the count's.
+    held = {"shared_experts", *dimensions(model)}
+    keys = {name: key for name, key in said.pop("keys").items() if name in held}
+    return Reading(model, format_name, fields.where, keys, asked=frozenset(fields.asked), **said)
 
 
 @frozen

@@ -11,11 +11,10 @@ from typing import Any
 
 from shapes.errors import InputError
 from shapes.model import ModelShape
-from shapes.model.resize import dimensions
 from shapes.recipes import RECIPES
 from shapes.workload import Workload
 from sizer.readers.fields import Fields, stated, table
-from sizer.readers.megatron.arguments import SCRIPT_KEYS, flat_arguments, is_script, parse_script
+from sizer.readers.megatron.arguments import is_script, normalised, parse_script
 from sizer.readers.megatron.models import build
 from sizer.readers.reading import Reading, Unread, is_harmless, reading
 from sizer.readers.training import optimizer
@@ -34,27 +33,22 @@ def matches(config: Mapping[str, Any]) -> bool:
     """Megatron says hidden_size, num_attention_heads and a number of layers, and never model_type."""
     if "_program" in config:
         return True  # a script that was parsed here
-    keys = flat_arguments(config)
+    keys = normalised(config)
     layers = ("num_layers", "encoder_num_layers", "hybrid_layer_pattern", "hybrid_override_pattern")
     own = "hidden_size" in keys and "num_attention_heads" in keys and any(key in keys for key in layers)
     return own and "mlp_type" not in keys and "no_weight_tying" not in keys
 
 
-def normalised(config: Mapping[str, Any]) -> dict[str, Any]:
-    """The arguments of a file's sections by name: no leading dashes, underscores inside."""
-    return flat_arguments(config)
-
-
 def read(config: Mapping[str, Any], where: str) -> Reading:
     """Absent keys take Megatron's defaults: ffn 4h, or 64 floor(8h/3/64) with swiglu; MHA; tied embeddings."""
-    flat = flat_arguments(config)
+    flat = normalised(config)
     unknown: Mapping[str, str] = flat.get("_unknown", {})
     # In a script a flag stands for itself: what follows it, and has no value there, is something else.
     present = frozenset(unknown) if "_program" in flat else frozenset()
-    fields = Fields({key: value for key, value in flat.items() if key not in SCRIPT_KEYS}, where, present=present)
+    fields = Fields(flat, where, present=present)
     try:
-        model, notes = build(fields, flat)
-        settled, layout_notes = workload(fields, model, flat)
+        model, notes = build(fields)
+        settled, layout_notes = workload(fields, model)
     except InputError as error:
         if error.key is not None and error.key in unknown:
             tested = "".join(f"--set {name}=... or " for name in flat.get("_tested", ())[:3])
@@ -72,7 +66,7 @@ def read(config: Mapping[str, Any], where: str) -> Reading:
         fields,
         NAME,
         model,
-        keys=_keys(flat, model),
+        keys={name: fields.key_of(*keys) for name, keys in KEYS.items()},
         workload=settled,
         longest=fields.optional("seq_length", "encoder_seq_length"),
         notes=(*notes, *layout_notes, *flat.get("_notes", ())),
@@ -80,18 +74,7 @@ def read(config: Mapping[str, Any], where: str) -> Reading:
     )
 
 
-def _keys(flat: Mapping[str, Any], model: ModelShape) -> dict[str, str]:
-    present = {name: next((key for key in keys if key in flat), keys[0]) for name, keys in KEYS.items()}
-    drop = [] if model.moe is not None else ["experts", "top_k", "expert_d_ff"]
-    if model.dense_mlp is None:
-        drop.append("d_ff")
-    if model.moe is None or model.moe.shared is None:
-        drop.append("shared_d_ff")
-    drop += [name for name in KEYS if name.startswith(("linear_", "state_")) and name not in dimensions(model)]
-    return {name: key for name, key in present.items() if name not in drop} | {"vocab": "vocab_size"}
-
-
-def workload(fields: Fields, model: ModelShape, flat: Mapping[str, Any]) -> tuple[dict[str, Any], tuple[str, ...]]:
+def workload(fields: Fields, model: ModelShape) -> tuple[dict[str, Any], tuple[str, ...]]:
     """(fields of Workload that the arguments give, notes on the rest)."""
     found = fields.given(fields.optional, **_TABLE["degrees"])
     sequence, target = fields.optional("seq_length", "encoder_seq_length"), fields.optional("decoder_seq_length")
@@ -112,7 +95,7 @@ def workload(fields: Fields, model: ModelShape, flat: Mapping[str, Any]) -> tupl
     own = fields.optional("expert_tensor_parallel_size")
     if model.moe is not None and own != found.get("t", 1):
         found |= stated(etp=own)
-    notes = _data_parallel(fields, flat, found)
+    notes = _data_parallel(fields, found)
     return _known(found, notes)
 
 
@@ -173,9 +156,9 @@ def _virtual_stages(fields: Fields, model: ModelShape, p: int) -> int | None:
     return given if given and given > 1 else None
 
 
-def _data_parallel(fields: Fields, flat: Mapping[str, Any], found: dict[str, Any]) -> list[str]:
+def _data_parallel(fields: Fields, found: dict[str, Any]) -> list[str]:
     """Data parallelism from the number of devices that the script starts."""
-    devices = flat.get("_devices")
+    devices = fields.config.get("_devices")
     split = found.get("t", 1) * found.get("p", 1) * found.get("cp", 1)
     experts = found.get("e", 1) * (fields.optional("expert_tensor_parallel_size") or found.get("t", 1))
     if not isinstance(devices, int):

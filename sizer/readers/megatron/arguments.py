@@ -169,7 +169,7 @@ def _devices(script: Script, text: str, words: list[str]) -> int | None:
     return int(each) * int(nodes) or None
 
 
-def flat_arguments(config: Mapping[str, Any]) -> dict[str, Any]:
+def normalised(config: Mapping[str, Any]) -> dict[str, Any]:
     """Sections of a YAML file (MODEL_ARGS, language_model …) opened up, dashes as underscores."""
     flat: dict[str, Any] = {}
     sections = [name for name in config if isinstance(config[name], Mapping) and name not in SCRIPT_KEYS]

@@ -23,7 +23,7 @@ _KNOWN = "MG*+-E"
 _STRANGE = {"D": "sparse attention"}
 
 
-def build(fields: Fields, flat: Mapping[str, Any]) -> tuple[ModelShape, tuple[str, ...]]:
+def build(fields: Fields) -> tuple[ModelShape, tuple[str, ...]]:
     """The model of the arguments, and what a person should know of how it was read."""
     fields, notes = _with_language_model(fields)
     for key, what in table("formats")["megatron"]["refused"].items():
@@ -33,11 +33,11 @@ def build(fields: Fields, flat: Mapping[str, Any]) -> tuple[ModelShape, tuple[st
         if value not in (None, False, 0, "") and not usual:
             raise fields.error(f"has no formula here: {what}", key)
     if any(key in fields.config for key in ("encoder_num_layers", "decoder_num_layers")):
-        model, more = _t5(fields, flat)
-    elif _is_bert(fields, flat):
-        model, more = _bert(fields, flat)
+        model, more = _t5(fields)
+    elif _is_bert(fields):
+        model, more = _bert(fields)
     else:
-        model, more = _gpt(fields, flat)
+        model, more = _gpt(fields)
     return model, (*notes, *more)
 
 
@@ -56,26 +56,32 @@ def _with_language_model(fields: Fields) -> tuple[Fields, tuple[str, ...]]:
 
 
 def _model(
-    fields: Fields, flat: Mapping[str, Any], kind: str, *stacks: Stack, usual: str = "", **traits: Any
+    fields: Fields, kind: str, *stacks: Stack, usual: str = "", **traits: Any
 ) -> tuple[ModelShape, tuple[str, ...]]:
     """The model of these stacks with its vocabulary; ``traits`` are further fields of ModelShape."""
     vocab, notes = vocabulary(
-        fields, "tensor_model_parallel_size", lambda: [*_tokenizers(fields, flat), usual], "vocab_extra_ids"
+        fields, "tensor_model_parallel_size", lambda: [*_tokenizers(fields), usual], "vocab_extra_ids"
     )
     tied = not fields.flag("untie_embeddings_and_output_weights")
     return ModelShape(kind, stacks, vocab=vocab, tied=tied, **traits), notes
 
 
-def _tokenizers(fields: Fields, flat: Mapping[str, Any]) -> tuple[str, str]:
+def _tokenizers(fields: Fields) -> tuple[str, str]:
     """The tokenizer, which decides the vocabulary: the tokenizer's model, else its type, else its files."""
-    unknown: Mapping[str, str] = flat.get("_unknown", {})
+    unknown = _unknown(fields)
     model = fields.raw("tokenizer_model", default=None) or unknown.get("tokenizer_model", "")
     kind = fields.text("tokenizer_type")
     if not str(model).strip("/") or "$" in str(model)[:1]:
-        model = flat.get("_tokenizer") or model
+        model = fields.config.get("_tokenizer") or model
     if not kind and fields.raw("merge_file", default=unknown.get("merge_file")):
         kind = "GPT2BPETokenizer"
     return str(model), kind
+
+
+def _unknown(fields: Fields) -> Mapping[str, str]:
+    """Arguments whose value a script does not hold -> what it says."""
+    found: Mapping[str, str] = fields.config.get("_unknown", {})
+    return found
 
 
 def _common(fields: Fields) -> dict[str, Any]:
@@ -87,7 +93,7 @@ def _learned(fields: Fields, *names: str) -> int:
     return fields.integer(*names) if position_embedding(fields) == "learned_absolute" else 0
 
 
-def _gpt(fields: Fields, flat: Mapping[str, Any]) -> tuple[ModelShape, tuple[str, ...]]:
+def _gpt(fields: Fields) -> tuple[ModelShape, tuple[str, ...]]:
     hidden, common = fields.integer("hidden_size"), _common(fields)
     pattern, depths = pattern_of(fields)
     if pattern:
@@ -107,7 +113,7 @@ def _gpt(fields: Fields, flat: Mapping[str, Any]) -> tuple[ModelShape, tuple[str
     positions = _learned(fields, "max_position_embeddings", "seq_length")
     layers = run_lengths([*blocks, *(block for depth in predicted for block in depth)])
     stack = Stack("decoder", hidden, layers, positions=positions, final_norm=common["norm_weights"])
-    model, said = _model(fields, flat, "megatron", stack, max_positions=positions or None, head_passes=passes)
+    model, said = _model(fields, "megatron", stack, max_positions=positions or None, head_passes=passes)
     return model, (*notes, *said)
 
 
@@ -365,16 +371,15 @@ def _pattern(node: ast.expr) -> list[int] | int:
     raise ValueError
 
 
-def _is_bert(fields: Fields, flat: Mapping[str, Any]) -> bool:
+def _is_bert(fields: Fields) -> bool:
     """BERT's launch says so by its program, its tokenizer or its one vocabulary file."""
     tokenizer = fields.text("tokenizer_type")
-    named = "bert" in str(flat.get("_program", "")) or tokenizer.startswith("BertWordPiece")
-    unknown: Mapping[str, str] = flat.get("_unknown", {})
-    file = str(fields.raw("vocab_file", default=unknown.get("vocab_file", "")))
+    named = "bert" in str(fields.config.get("_program", "")) or tokenizer.startswith("BertWordPiece")
+    file = str(fields.raw("vocab_file", default=_unknown(fields).get("vocab_file", "")))
     return named or (not tokenizer and file.endswith("vocab.txt"))
 
 
-def _bert(fields: Fields, flat: Mapping[str, Any]) -> tuple[ModelShape, tuple[str, ...]]:
+def _bert(fields: Fields) -> tuple[ModelShape, tuple[str, ...]]:
     """BERT with its masked-token head and, unless it is switched off, the next-sentence head."""
     hidden, positions = fields.integer("hidden_size"), fields.integer("max_position_embeddings", "seq_length")
     common, layers = _common(fields), fields.layers("num_layers")
@@ -387,7 +392,6 @@ def _bert(fields: Fields, flat: Mapping[str, Any]) -> tuple[ModelShape, tuple[st
         before += (Linear("pooler", hidden, hidden, True, rows=1), Linear("next_sentence", 2, hidden, True, rows=1))
     model, said = _model(
         fields,
-        flat,
         "megatron-bert",
         stack,
         usual="BertWordPieceLowerCase",
@@ -399,7 +403,7 @@ def _bert(fields: Fields, flat: Mapping[str, Any]) -> tuple[ModelShape, tuple[st
     return model, ("read as BERT", *said)
 
 
-def _t5(fields: Fields, flat: Mapping[str, Any]) -> tuple[ModelShape, tuple[str, ...]]:
+def _t5(fields: Fields) -> tuple[ModelShape, tuple[str, ...]]:
     """T5: learned positions that encoder and decoder share, and a bias in the head."""
     hidden, common = fields.integer("hidden_size"), _common(fields)
     one = fields.layers("encoder_num_layers", "num_layers")
@@ -413,5 +417,5 @@ def _t5(fields: Fields, flat: Mapping[str, Any]) -> tuple[ModelShape, tuple[str,
         Stack("decoder", hidden, (decoder,), final_norm=final),
     )
     traits: dict[str, Any] = {"usual": "BertWordPieceCase", "head_bias": True, "max_positions": positions or None}
-    model, said = _model(fields, flat, "megatron-t5", *stacks, **traits)
+    model, said = _model(fields, "megatron-t5", *stacks, **traits)
     return model, ("read as T5", *said)
