@@ -56,6 +56,46 @@ def test_every_command_has_help(command: str) -> None:
     assert result.output.startswith("Usage:")
 
 
+def _required() -> Iterator[tuple[list[str], str]]:
+    """(a command with all that it requires but one option, that option)."""
+
+    def commands(command: click.Command, path: list[str]) -> Iterator[tuple[click.Command, list[str]]]:
+        if isinstance(command, click.Group):
+            context = click.Context(command)
+            for name in command.list_commands(context):
+                found = command.get_command(context, name)
+                assert found is not None
+                yield from commands(found, [*path, name])
+        else:
+            yield command, path
+
+    for command, path in commands(main, []):
+        needed = [one for one in command.params if one.required]
+        said = {
+            one.opts[-1]: [str(CONFIGS / "gpt2.json")] if isinstance(one, click.Argument) else [one.opts[-1], "8"]
+            for one in needed
+        }
+        for one in needed:
+            if isinstance(one, click.Option):
+                rest = [word for name, words in said.items() if name != one.opts[-1] for word in words]
+                yield [*path, *rest], one.opts[-1]
+
+
+REQUIRED = list(_required())
+
+
+@pytest.mark.parametrize(("arguments", "option"), REQUIRED, ids=[f"{one[0][0]} {one[1]}" for one in REQUIRED])
+def test_a_required_option_that_is_missing_is_one_line(arguments: list[str], option: str) -> None:
+    result = run(*arguments)
+    assert result.exit_code == 2
+    assert result.stderr.count("\n") == 1
+    assert option in result.stderr
+
+
+def test_plan_requires_the_devices_and_the_global_batch() -> None:
+    assert {option for arguments, option in REQUIRED if arguments[0] == "plan"} == {"--gpus", "--global-batch"}
+
+
 def test_gpt2_s_vocabulary_is_found_with_its_padding_and_price() -> None:
     report = check_json(str(CONFIGS / "gpt2.json"))["reports"][0]
     assert report["model"]["parameters"] == 124_439_808

@@ -206,7 +206,9 @@ class Known(click.Choice):  # type: ignore[type-arg] # generic from click 8.2 on
 def workload_option(field: str, **other: Any) -> Callable[[F], F]:
     """The option of one field of ``Workload``; ``other`` replaces what its declaration says."""
     one, name = OPTIONS[field], option_of(field)
-    said: dict[str, Any] = {"default": None, "help": one.help, "group": one.group, "rare": one.rare}
+    said: dict[str, Any] = {"help": one.help, "group": one.group, "rare": one.rare}
+    if not other.get("required"):
+        said["default"] = None  # said so, it counts as a value that was given
     if one.kind is bool:
         name = f"{name}/--no-{name[2:]}"
     else:
