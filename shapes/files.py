@@ -74,17 +74,19 @@ def write_whole(path: str | os.PathLike[str], data: bytes) -> None:
         resolved = Path(os.path.realpath(where))
         if present is not None and stat.S_ISDIR(present.st_mode):
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
-        # What lies in these folders stands for something else: /dev/stdout may be a file that is being appended to.
-        if resolved.parts[:2] in (("/", "dev"), ("/", "proc")) and not str(resolved).startswith("/dev/shm/"):
-            special = True
-        else:
-            special = present is not None and not stat.S_ISREG(present.st_mode)
-        if special or where.startswith(("/dev/fd/", "/dev/std", "/proc/")):
+        irregular = present is not None and not stat.S_ISREG(present.st_mode)
+        if irregular or _names_another(where, resolved):
             _write_into(where, data)
         else:
             _replace(resolved, data, present)
     except (OSError, ValueError) as error:
         raise InputError(f"cannot be written: {_reason(error)}", where=where) from None
+
+
+def _names_another(where: str, resolved: Path) -> bool:
+    """Whether it lies where paths name something else: /dev/stdout may be a file that is being appended to."""
+    there = resolved.parts[:2] in (("/", "dev"), ("/", "proc")) and not str(resolved).startswith("/dev/shm/")
+    return there or where.startswith(("/dev/fd/", "/dev/std", "/proc/"))
 
 
 def make_folder(path: str | os.PathLike[str]) -> None:

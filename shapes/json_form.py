@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from functools import cache
+from itertools import chain
 from typing import Any, ClassVar
 
 
@@ -37,13 +38,12 @@ def members(cls: Any) -> dict[str, Any]:
     """Key -> path of what JSON shows of a dataclass or named tuple, in order."""
     names = [field.name for field in fields(cls)] if is_dataclass(cls) else list(getattr(cls, "_fields", ()))
     asked: Mapping[str, Any] = getattr(cls, "JSON", {})
-    roots = {key: [path.partition(".")[0].removesuffix("?") for path in _paths(value)] for key, value in asked.items()}
-    used = {root for found in roots.values() for root in found}
+    roots = {key: list(_roots(value)) for key, value in asked.items()}
+    used = {*asked, *chain.from_iterable(roots.values())}
     listed: dict[str, Any] = {}
     for name in names:
-        here = [key for key, found in roots.items() if found[:1] == [name]]
-        listed |= {key: asked[key] for key in here}
-        if name not in used and name not in asked:
+        listed |= {key: asked[key] for key, found in roots.items() if found[:1] == [name]}
+        if name not in used:
             listed[name] = name
     return listed | {key: value for key, value in asked.items() if value is not None}
 
@@ -73,9 +73,10 @@ def _at(value: Any, path: str) -> Any:
     return value
 
 
-def _paths(value: Any) -> Iterator[str]:
+def _roots(value: Any) -> Iterator[str]:
+    """The fields that paths begin with."""
     if isinstance(value, Mapping):
         for inner in value.values():
-            yield from _paths(inner)
+            yield from _roots(inner)
     elif value is not None:
-        yield value
+        yield value.partition(".")[0].removesuffix("?")

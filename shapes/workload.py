@@ -214,29 +214,30 @@ class Workload(AsJson):
         check_choices(self.finetune, self.base, self.lora_targets, train=self.train)
         if self.recipe is not None:
             self._take_the_recipes_dtype(self.recipe)
-        if not (isinstance(self.expert_load, (int, float)) and 1.0 <= self.expert_load <= MOST_RANKS):
-            raise InputError(
-                f"expected a number from 1 to {MOST_RANKS} (max/mean)", key="expert_load", value=self.expert_load
-            )
-        strange = [name for name in _words(self.no_overlap) if name not in NOT_OVERLAPPED]
-        if strange:
-            known = f"expected none, or some of {', '.join(NOT_OVERLAPPED)}"
-            raise InputError(known, key="no_overlap", value=self.no_overlap)
+        loads = isinstance(self.expert_load, (int, float)) and 1.0 <= self.expert_load <= MOST_RANKS
+        self._demand(loads, "expert_load", f"expected a number from 1 to {MOST_RANKS} (max/mean)")
+        overlaps = set(NOT_OVERLAPPED).issuperset(_words(self.no_overlap))
+        self._demand(overlaps, "no_overlap", f"expected none, or some of {', '.join(NOT_OVERLAPPED)}")
         self._check_serving()
 
     def _check_serving(self) -> None:
-        if isinstance(self.speculative, bool) or not isinstance(self.speculative, int) or self.speculative < 0:
-            raise InputError("expected 0 or more drafted tokens", key="speculative", value=self.speculative)
-        if not self.decode:
-            for key in ("context", "speculative"):
-                if getattr(self, key):
-                    raise InputError("expected the phase decode beside it", key=key, value=getattr(self, key))
-            if self.train and self.kv_dtype is not None:
-                raise InputError("expected an inference phase beside it", key="kv_dtype", value=self.kv_dtype)
+        drafts = not isinstance(self.speculative, bool) and isinstance(self.speculative, int) and self.speculative >= 0
+        self._demand(drafts, "speculative", "expected 0 or more drafted tokens")
+        if self.decode:
+            self._settle_decoding()
             return
-        for key, value, only in (("cp", self.cp, 1), ("attention", self.attention == "eager" and "eager", False)):
-            if value != only:
-                raise InputError("expected none with the phase decode, which is not modelled so", key=key, value=value)
+        for key in ("context", "speculative"):
+            self._demand(not getattr(self, key), key, "expected the phase decode with it")
+        self._demand(not self.train or self.kv_dtype is None, "kv_dtype", "expected an inference phase with it")
+
+    def _demand(self, holds: bool, key: str, expected: str) -> None:
+        if not holds:
+            raise InputError(expected, key=key, value=getattr(self, key))
+
+    def _settle_decoding(self) -> None:
+        """The context that a step decodes in, and the tokens that it runs."""
+        for key, modelled in (("cp", self.cp == 1), ("attention", self.attention != "eager")):
+            self._demand(modelled, key, "expected none with the phase decode, which is not modelled so")
         context = self.s if self.context is None else self.context
         if context < 1 + self.speculative:
             raise InputError(

@@ -11,7 +11,7 @@ from shapes.errors import InputError, positive_int
 from shapes.frozen import frozen
 from shapes.json_form import shown
 from shapes.model import AttentionShape, MlaShape, ModelShape
-from shapes.model.resize import dimensions, sides
+from shapes.model.resize import Side, dimensions, sides
 from sizer.printing import Printable
 from sizer.subject import read_model
 
@@ -147,18 +147,18 @@ def _sizes(fact: Fact, model: ModelShape, tp: int, expert_tp: int) -> Iterator[F
 
 def _multiples(fact: Fact, model: ModelShape, tp: int, expert_tp: int) -> Iterator[FactOutcome]:
     """What is asked of each shard of every matrix, as serving engines merge them: the worst side of each dimension."""
-    seen: dict[str, tuple[int, int, bool, str]] = {}
+    worst: dict[str, Side] = {}
     for side in sides(model, tp, expert_tp, fused=True):
         if side.dimension not in fact.of or (fact.cut and side.shards == 1 and not side.merged):
             continue
-        left = side.features % fact.multiple
-        name = f"{side.whole}/{side.shards} = {side.features}" if side.shards > 1 else str(side.features)
-        worst = seen.get(side.dimension)
-        if worst is None or (left and worst[2]):
-            padded = -(-side.features // fact.multiple) * fact.multiple
-            seen[side.dimension] = side.features, padded, not left, f"{side.matrix}: {name}"
-    for features, padded, holds, said in seen.values():
-        yield _said(fact, holds, said, f"not a multiple of {fact.multiple}", features, padded)
+        known = worst.setdefault(side.dimension, side)
+        if side.features % fact.multiple and known.features % fact.multiple == 0:
+            worst[side.dimension] = side
+    for side in worst.values():
+        features, padded = side.features, -(-side.features // fact.multiple) * fact.multiple
+        name = f"{side.whole}/{side.shards} = {features}" if side.shards > 1 else str(features)
+        said = f"{side.matrix}: {name}"
+        yield _said(fact, features == padded, said, f"not a multiple of {fact.multiple}", features, padded)
 
 
 def _said(fact: Fact, holds: bool, said: str, otherwise: str, size: int = 0, padded: int = 0) -> FactOutcome:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from math import exp, hypot, log
+from math import exp, hypot, inf, log
 from typing import Any, NamedTuple, Unpack
 
 from shapes.device import DEFAULT_DEVICE, Device, load_device
@@ -14,6 +14,7 @@ from shapes.json_form import shown
 from shapes.memory import memory
 from shapes.model import ModelShape
 from shapes.workload import WORDS, WORKLOAD_FIELDS, WorkloadKeywords
+from sizer.answers.mfu import positive_amounts
 from sizer.checking.checks import report_of
 from sizer.checking.findings import SEVERITIES, PricedFinding, Report, Severity
 from sizer.checking.project import Suppression
@@ -64,22 +65,23 @@ class DiffBudgets:
 
     def broken_by(self, path: str, one: DeviceDiff) -> Iterator[Violation]:
         """The budgets that a version breaks on one device."""
-        if self.max_step_regression is not None and one.ratio is not None:
-            slower, allowed, error = one.ratio - 1, self.max_step_regression, one.ratio_error
-            if slower > allowed:
-                within = slower <= error
-                text = f"{slower:+.1%} time a token on {one.device}, at most {allowed:+.1%} allowed"
-                text += f" (within the error of {error:.1%})" if within else ""
-                yield Violation(path, one.device, "max-step-regression", text, within)
-        if one.new is None or one.new.memory_bytes is None:
-            return
-        limits = [] if self.max_memory_bytes is None else [self.max_memory_bytes]
-        if self.max_memory_share is not None:
-            limits.append(self.max_memory_share * load_device(one.device).memory.bytes)
-        needed, most = one.new.memory_bytes, min(limits, default=None)
-        if most is not None and needed > most:
+        slower, allowed, error = (one.ratio or 0.0) - 1, self.max_step_regression, one.ratio_error
+        if allowed is not None and slower > allowed:
+            within = slower <= error
+            text = f"{slower:+.1%} time a token on {one.device}, at most {allowed:+.1%} allowed"
+            text += f" (within the error of {error:.1%})" if within else ""
+            yield Violation(path, one.device, "max-step-regression", text, within)
+        needed, most = (one.new.memory_bytes or 0) if one.new is not None else 0, self.most_bytes(one.device)
+        if needed > most:
             text = f"{needed / 2**30:.1f} GiB a device on {one.device}, at most {most / 2**30:.1f} GiB allowed"
             yield Violation(path, one.device, "max-memory", text)
+
+    def most_bytes(self, device: str) -> float:
+        """What a device may need; infinite where nothing limits it."""
+        most = inf if self.max_memory_bytes is None else self.max_memory_bytes
+        if self.max_memory_share is None:
+            return most
+        return min(most, self.max_memory_share * load_device(device).memory.bytes)
 
 
 def budgets_of(table: Mapping[str, Any], options: Iterable[str] = (), where: str = "") -> DiffBudgets:
@@ -259,9 +261,7 @@ def compare(
     price: float | None = None,
 ) -> FileDiff:
     """Two resolved inputs on each of ``devices``; None: the file was added or removed."""
-    for key, value in (("tokens", tokens), ("price", price)):
-        if value is not None and not 0 < value < 1e18:
-            raise InputError("expected a positive number", key=key, value=value)
+    positive_amounts(tokens=tokens, price=price)
     there = new or old
     if there is None:
         raise InputError("expected a configuration on one side at least")
@@ -312,22 +312,21 @@ def _memory(subject: Subject, model: ModelShape, device: Device) -> int:
 
 def _device_diff(device: str, old: _Priced | None, new: _Priced | None) -> DeviceDiff:
     ratio, error = (None, 0.0) if old is None or new is None else _ratio(old, new)
-    was, now = (side.report.findings if side else () for side in (old, new))
-    added = [found for found in now if not any(_same(found, one) and _rank(one) <= _rank(found) for one in was)]
-    fixed = [found for found in was if not any(_same(found, one) for one in now)]
-    return DeviceDiff(
-        device, old.figures if old else None, new.figures if new else None, ratio, error, tuple(added), tuple(fixed)
-    )
+    (was, before), (now, after) = ((one.report.findings, one.figures) if one else ((), None) for one in (old, new))
+    added = tuple(found for found in now if not _among(was, found, SEVERITIES.index(found.severity)))
+    fixed = tuple(found for found in was if not _among(now, found))
+    return DeviceDiff(device, before, after, ratio, error, added, fixed)
+
+
+def _among(findings: Sequence[PricedFinding], found: PricedFinding, least: int = len(SEVERITIES)) -> bool:
+    """Whether a finding is among others, at the severity of this index or worse."""
+    return any(_same(found, one) and SEVERITIES.index(one.severity) <= least for one in findings)
 
 
 def _same(one: PricedFinding, other: PricedFinding) -> bool:
     """Whether two findings are of one cause: a field, and a rule that points at it in both."""
     codes = {*other.codes, other.code}
     return one.field == other.field and not codes.isdisjoint((*one.codes, one.code))
-
-
-def _rank(finding: PricedFinding) -> int:
-    return SEVERITIES.index(finding.severity)
 
 
 def _ratio(old: _Priced, new: _Priced) -> tuple[float, float]:
@@ -349,18 +348,17 @@ def _changes(old: Subject | None, new: Subject | None) -> dict[str, Change]:
     """Dimensions and workload fields that differ, under the file's own names."""
     if old is None or new is None:
         return {}
-    changed: dict[str, Change] = {}
-    if old.model_type != new.model_type:
-        changed["model_type"] = Change(old.model_type, new.model_type)
+    return {name: change for name, change in _values(old, new) if change.old != change.new}
+
+
+def _values(old: Subject, new: Subject) -> Iterator[tuple[str, Change]]:
+    yield "model_type", Change(old.model_type, new.model_type)
     for key in dict.fromkeys((*old.dimensions, *new.dimensions)):
-        before, after = old.dimensions.get(key), new.dimensions.get(key)
-        if before != after:
-            changed[(new if after is not None else old).name_of(key)] = Change(before, after)
+        named_by = new if key in new.dimensions else old
+        yield named_by.name_of(key), Change(old.dimensions.get(key), new.dimensions.get(key))
     was, now = old.asked or old.workload, new.asked or new.workload
     for field in WORKLOAD_FIELDS:
-        if getattr(was, field) != getattr(now, field):
-            changed[WORDS.get(field, field)] = Change(_shown(getattr(was, field)), _shown(getattr(now, field)))
-    return changed
+        yield WORDS.get(field, field), Change(_shown(getattr(was, field)), _shown(getattr(now, field)))
 
 
 def _shown(value: object) -> int | str | None:

@@ -217,6 +217,13 @@ def check_step_time(step_s: float) -> float:
     return step_s
 
 
+def positive_amounts(**amounts: float | None) -> None:
+    """InputError for one of ``amounts`` that is not None and no positive number."""
+    for key, value in amounts.items():
+        if value is not None and not 0 < value < 1e18:
+            raise InputError("expected a positive number", key=key, value=value)
+
+
 @frozen
 class StepTimes:
     """Step times read from a log, in seconds. ``unread``: lines that hold none."""

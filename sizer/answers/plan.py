@@ -22,7 +22,7 @@ from shapes.operators.parallel import split_problems
 from shapes.step import Pricer
 from shapes.step.stack import SoftwareStack, load_stack
 from shapes.workload import Checkpointing, Workload
-from sizer.answers.mfu import operator_count
+from sizer.answers.mfu import operator_count, positive_amounts
 from sizer.printing import Printable
 
 CHECKPOINTING: tuple[Checkpointing, ...] = ("none", "selective", "full")
@@ -193,9 +193,7 @@ def plan(
     """
     positive_int(gpus, "gpus", maximum=2**20)
     positive_int(global_batch, "global_batch", maximum=2**31)
-    for key, value in (("tokens", tokens), ("price", price)):
-        if value is not None and not 0 < value < 1e18:
-            raise InputError("expected a positive number", key=key, value=value)
+    positive_amounts(tokens=tokens, price=price)
     dropped: Counter[str] = Counter()
     pricer = Pricer(device, stack=load_stack(stack))
     needed = operator_count(model, base.s, global_batch, base=replace(base, phase="train")).model_flops
@@ -242,20 +240,18 @@ def _fitting(
             continue
         share = global_batch // split.d
         for checkpointing in CHECKPOINTING:
-            for b in (b for b in range(1, min(share, LARGEST_MICROBATCH) + 1) if share % b == 0):
+            for b in _divisors(share, LARGEST_MICROBATCH):
                 workload = replace(split, b=b, checkpointing=checkpointing, global_batch=global_batch, gpus=gpus)
                 found = memory(model, workload, microbatches=share // b, **options)
                 if found.total_bytes > device.memory.bytes:
                     dropped[_reason(workload, b)] += 1
                     if sum(found.components.get(name, 0) for name in WHATEVER_B) > device.memory.bytes:
-                        break
-                    # A larger microbatch may yet fit: fewer are in flight, and of one alone no gradients stay.
-                    continue
-                if workload.vpp > 1 and workload.accumulation % workload.p:
+                        break  # else a larger microbatch may fit: fewer are in flight, of one alone no gradients stay
+                elif workload.vpp > 1 and workload.accumulation % workload.p:
                     # Megatron-LM asks interleaved schedules for it.
                     dropped["the microbatches of an interleaved pipeline are no multiple of p"] += 1
-                    continue
-                yield workload, found.total_bytes
+                else:
+                    yield workload, found.total_bytes
 
 
 def _reason(workload: Workload, b: int) -> str:
@@ -268,38 +264,42 @@ def _splits(model: ModelShape, device: Device, gpus: int, base: Workload, droppe
     """Degrees whose product is ``gpus`` and that the model divides over; t in a node, p at most the layers."""
     node = device.link.domain_devices
     base = replace(base, phase="train", sequence_parallel=False)
-    for t in (t for t in _divisors(gpus) if t <= node):
+    longest_ring = max(1, base.s // LEAST_TOKENS) if base.attention != "eager" else 1
+    for t in _divisors(gpus, node):
         problems = split_problems(model, replace(base, t=t))
         if problems:
             dropped[f"t {t}: {problems[0].expected}"] += 1
             continue
-        for cp in (
-            cp for cp in _divisors(gpus // t) if cp == 1 or (base.s >= LEAST_TOKENS * cp and base.attention != "eager")
-        ):
-            for p in (p for p in _divisors(gpus // (t * cp)) if p <= model.layers):
+        for cp in _divisors(gpus // t, longest_ring):
+            for p in _divisors(gpus // (t * cp), model.layers):
                 one = replace(base, t=t, cp=cp, p=p, d=gpus // (t * cp * p), sequence_parallel=t > 1)
-                for e in (e for e in _divisors(one.d) if not split_problems(model, replace(one, e=e))):
-                    yield from _schedules(model, replace(one, e=e), node, dropped)
+                for e in _divisors(one.d):
+                    if not split_problems(model, split := replace(one, e=e)):
+                        yield from _schedules(model, split, node, dropped)
 
 
 def _schedules(model: ModelShape, split: Workload, node: int, dropped: Counter[str]) -> Iterator[Workload]:
     """Ways to shard over data parallelism, and to interleave a pipeline."""
+    chunks = [vpp for vpp in CHUNKS if split.p * vpp <= model.layers] if split.p > 1 else []
     for zero in range(4) if split.d > 1 else (0,):
         if zero > 1 and split.p > 1:
             dropped["ZeRO 2 and 3 are not run with a pipeline"] += 1
             continue
-        yield replace(split, zero=zero)
-        for vpp in CHUNKS if split.p > 1 else ():
-            if split.p * vpp <= model.layers:
-                yield replace(split, zero=zero, vpp=vpp)
-        # Hybrid sharding: within a node, replicas between nodes.
-        within = node // split.t
-        if zero == 3 and split.cp == 1 and split.e == 1 and 1 < within < split.d and split.d % within == 0:
-            yield replace(split, zero=zero, replicas=split.d // within)
+        yield from (replace(split, zero=zero, vpp=vpp) for vpp in (split.vpp, *chunks))
+    if split.p == split.cp == split.e == 1:
+        yield from _hybrid(split, node // split.t)
 
 
-def _divisors(number: int) -> list[int]:
-    return [divisor for divisor in range(1, number + 1) if number % divisor == 0]
+def _hybrid(split: Workload, within: int) -> Iterator[Workload]:
+    """Hybrid sharding: ``within`` a node, replicas between nodes."""
+    if 1 < within < split.d and split.d % within == 0:
+        yield replace(split, zero=3, replicas=split.d // within)
+
+
+def _divisors(number: int, most: int | None = None) -> list[int]:
+    """Divisors, those of at most ``most``."""
+    most = number if most is None else min(most, number)
+    return [divisor for divisor in range(1, most + 1) if number % divisor == 0]
 
 
 def _priced(

@@ -110,14 +110,10 @@ def summary(subject: Subject) -> ModelSummary:
 
 def step_time(subject: Subject, step: Step, device: Device) -> StepTime:
     """The step's seconds with MFU: recomputed FLOPs take time but count for nothing, every stage's count alike."""
-    listed, workload = step.operators, subject.workload
-    if subject.model is not None and (workload.checkpointing, workload.p, workload.cp) != ("none", 1, 1):
-        plain = replace(workload, checkpointing="none", p=1, cp=1)
-        listed = resized_subject(subject, subject.model, plain).operators
-    flops = step.accumulation * round(needed_flops(listed)) // (workload.p * workload.cp)
+    workload, cost = subject.workload, step.cost
+    flops = step.accumulation * round(_model_flops(subject, step)) // (workload.p * workload.cp)
     peak = device.peak_flops.get(workload.dtype)
     mfu = flops / step.seconds / peak if peak and step.seconds else 0.0
-    cost = step.cost
     moved = step.accumulation * sum(
         op.bytes * op.count for op in step.operators if not isinstance(op, Elementwise | Collective)
     )
@@ -142,3 +138,12 @@ def step_time(subject: Subject, step: Step, device: Device) -> StepTime:
         phase=workload.phase,
         tier="extrapolated" if workload.serving else found.tier,
     )
+
+
+def _model_flops(subject: Subject, step: Step) -> float:
+    """FLOPs of a microbatch over all its ranks' stages and shares, without what is run again."""
+    workload = subject.workload
+    if subject.model is None or (workload.checkpointing, workload.p, workload.cp) == ("none", 1, 1):
+        return needed_flops(step.operators)
+    plain = replace(workload, checkpointing="none", p=1, cp=1)
+    return needed_flops(resized_subject(subject, subject.model, plain).operators)

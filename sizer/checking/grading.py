@@ -211,6 +211,15 @@ class _Cause:
     def mended_by(self, offer: Offer) -> bool:
         return any(code in self.finding.codes for code, _ in offer.fixes)
 
+    def fixed_by(self, offer: Offer) -> bool:
+        """Whether ``offer`` mends it, or is the change that one of its own makes."""
+        return offer.change.change in self.changes or self.mended_by(offer)
+
+    def changed_with(self, other: _Cause) -> bool:
+        """Whether the first way out of the error ``other`` fixes this one, which is none itself."""
+        errors = [one.finding.severity == "error" for one in (self, other)]
+        return errors == [False, True] and bool(other.offers) and self.mended_by(other.offers[0])
+
     def left(self, own: tuple[Offer, ...], there: PricedFinding | None) -> _Cause:
         """This cause with what fixes it ``own``, and where else it is fixed."""
         message = self.finding.message
@@ -246,30 +255,44 @@ def findings_by_cause(graded: Sequence[Graded], subject: Subject, *, measured: b
 def _merged(alike: Sequence[Graded], subject: Subject, measured: bool) -> _Cause | None:
     """The findings of one cause as one, the outright one first; None where nothing is left to say."""
     ordered = sorted(alike, key=lambda one: (not one.finding.error, not one.finding.violated, one.rule.code))
-    first, violated = ordered[0], any(one.finding.violated for one in ordered)
-    outright = violated or first.finding.error
-    everything = {frozenset(offer.priced.change.items()): offer for one in reversed(ordered) for offer in one.offers}
-    offers = _worth_a_line(tuple(everything.values()), subject, outright=outright, error=first.finding.error)
-    proposed = any(one.finding.suggestions for one in ordered)
-    if not offers and proposed and not outright and not measured:
+    error, violated = ordered[0].finding.error, any(one.finding.violated for one in ordered)
+    everything = _distinct(ordered)
+    offers = _worth_a_line(everything, subject, outright=violated or error, error=error)
+    if not offers and measured:
+        offers = everything[:MOST]
+    elif not offers and not (violated or error) and any(one.finding.suggestions for one in ordered):
         return None
-    if measured and not offers:
-        offers = tuple(everything.values())[:MOST]
-    known = [one.finding.at_most_s for one in ordered if one.finding.at_most_s is not None and not proposed]
-    price = _price_of(offers, max(known, default=0.0))
-    finding = PricedFinding(
-        code=first.rule.code,
-        slug=first.rule.slug,
+    return _Cause(_as_one(ordered, subject, offers), offers)
+
+
+def _distinct(ordered: Sequence[Graded]) -> tuple[Offer, ...]:
+    """The offers of all, one of every change: the first's."""
+    found = {frozenset(offer.priced.change.items()): offer for one in reversed(ordered) for offer in one.offers}
+    return tuple(found.values())
+
+
+def _as_one(ordered: Sequence[Graded], subject: Subject, offers: tuple[Offer, ...]) -> PricedFinding:
+    """The findings of one cause under the first's name."""
+    rule, finding = ordered[0].rule, ordered[0].finding
+    price = _price_of(offers, _known_s([one.finding for one in ordered]))
+    return PricedFinding(
+        code=rule.code,
+        slug=rule.slug,
         severity=min((one.severity for one in ordered), key=SEVERITIES.index),
-        field=subject.name_of(first.finding.field),
-        value=first.finding.value,
+        field=subject.name_of(finding.field),
+        value=finding.value,
         message="; ".join(dict.fromkeys(one.finding.message for one in ordered)),
         codes=tuple(dict.fromkeys(one.rule.code for one in ordered)),
-        violated=violated,
+        violated=any(one.finding.violated for one in ordered),
         tier=max((offer.tier for offer in offers), key=TIERS.index, default="") if price["step_seconds"] else "",
         **price,
     )
-    return _Cause(finding, offers)
+
+
+def _known_s(findings: Sequence[Finding]) -> float:
+    """Seconds that findings cost for which no change is proposed, where their rules know them."""
+    proposed = any(one.suggestions for one in findings)
+    return 0.0 if proposed else max(one.at_most_s or 0.0 for one in findings)
 
 
 def _worth_a_line(offers: tuple[Offer, ...], subject: Subject, *, outright: bool, error: bool) -> tuple[Offer, ...]:
@@ -277,14 +300,19 @@ def _worth_a_line(offers: tuple[Offer, ...], subject: Subject, *, outright: bool
     offers = tuple(sorted(offers, key=lambda offer: _rank(offer, subject)))
     if error:  # what cannot run has no time that another could be slower than; another split is no other model
         return tuple(sorted(offers, key=lambda offer: bool(set(offer.change.change) & set(DIMENSIONS))))[:MOST]
-    useful = tuple(
-        offer
-        for offer in offers
-        if offer.priced.step_seconds_change <= 0 and (offer.saving > 0 or (outright and _same_size(offer, subject)))
-    )
+
+    def worth_it(offer: Offer) -> bool:
+        saves = offer.saving > 0 or (outright and _same_size(offer, subject))
+        return offer.priced.step_seconds_change <= 0 and saves
+
+    useful = tuple(filter(worth_it, offers))
     if useful or not outright or not offers:
         return useful[:MOST]
-    first = offers[0]
+    return _least_dear(offers[0], subject)
+
+
+def _least_dear(first: Offer, subject: Subject) -> tuple[Offer, ...]:
+    """What fixes a breach although it saves nothing, saying so where it is slower."""
     if first.priced.step_seconds_change <= 0:
         return (first,)
     # Where another split stands in, that is no judgement of what is for the one asked for.
@@ -323,26 +351,16 @@ def _priced_once(cause: _Cause, done: Sequence[_Cause]) -> _Cause:
 
     So is what the first way out of an error fixes: what cannot run is changed whatever else is.
     """
-    if cause.finding.severity != "error":
-        errors = (one for one in done if one.finding.severity == "error" and one.offers)
-        if (first := next((one for one in errors if cause.mended_by(one.offers[0])), None)) is not None:
-            return cause.left((), first.finding)
-    above = [
-        one
-        for one in done
-        if any(one.mended_by(offer) for offer in cause.offers) or any(change in cause.changes for change in one.changes)
-    ]
-    own = tuple(
-        offer
-        for offer in cause.offers
-        if not any(offer.change.change in one.changes or one.mended_by(offer) for one in above)
-    )
-    fixed_by = (
-        one.finding
-        for one in above
-        if any(offer.change.change in cause.changes or cause.mended_by(offer) for offer in one.offers)
-    )
-    there = next(fixed_by, None)
+    for one in done:
+        if cause.changed_with(one):
+            return cause.left((), one.finding)
+    return _without(cause, [one for one in done if any(map(one.fixed_by, cause.offers))])
+
+
+def _without(cause: _Cause, above: Sequence[_Cause]) -> _Cause:
+    """``cause`` without the offers that fix what is ``above`` it too."""
+    own = tuple(offer for offer in cause.offers if not any(one.fixed_by(offer) for one in above))
+    there = next((one.finding for one in above if any(map(cause.fixed_by, one.offers))), None)
     if own == cause.offers or (not own and there is None):
         return cause
     return cause.left(own, there)

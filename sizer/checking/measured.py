@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Literal
 
@@ -17,7 +17,9 @@ from shapes.measure.jobs import Job, MemoryBound
 from shapes.measure.record import Measurement
 from shapes.measure.runner import measure
 from shapes.measure.store import Store
+from shapes.model import ModelShape
 from shapes.operators import CachedAttention, Elementwise, Operator, counted_once
+from shapes.workload import Workload
 from sizer.checking.checks import report_of
 from sizer.checking.findings import PricedFinding, Report
 from sizer.checking.project import Suppression
@@ -66,6 +68,21 @@ def _contradicted(finding: PricedFinding, before: PricedFinding | None, device: 
     return replace(finding, message=text)
 
 
+def _jobs_of(subjects: Iterable[Subject]) -> tuple[dict[Operator, Job], set[str]]:
+    """(the jobs of all operators that can be timed alone, the names of the others)."""
+    jobs: dict[Operator, Job] = {}
+    places: dict[tuple[str, str], int] = {}
+    alone: set[str] = set()
+    for subject in subjects:
+        found, notes = jobs_of_subject(subject)
+        alone.update(note.split(":")[0].split(" (")[0] for note in notes)
+        for operator, job in found.items():
+            # Equal priority: an operator and what would replace it are timed in the same rounds: drift cancels.
+            place = places.setdefault((operator.name, operator.phase), len(places))
+            jobs.setdefault(counted_once(operator), replace(job, priority=place))
+    return jobs, alone
+
+
 @frozen
 class MeasuredCosts:
     """A CostSource: operators by their measured time where there is one, by the cost model otherwise."""
@@ -107,27 +124,15 @@ def measured_costs(
 
     Communication and what has no kernel of its own stay predicted; a note says so.
     """
-    jobs: dict[Operator, Job] = {}
-    places: dict[tuple[str, str], int] = {}
-    alone: set[str] = set()
-    for subject in (baseline, *changed):
-        found, notes = jobs_of_subject(subject)
-        alone.update(note.split(":")[0].split(" (")[0] for note in notes)
-        for operator, job in found.items():
-            # Equal priority: an operator and what would replace it are timed in the same rounds: drift cancels.
-            place = places.setdefault((operator.name, operator.phase), len(places))
-            jobs.setdefault(counted_once(operator), replace(job, priority=place))
+    jobs, alone = _jobs_of((baseline, *changed))
     with Store.open(store, set_aside=True) as kept:
         sweep = measure(jobs.values(), executor=executor, store=kept, time_limit_s=time_limit_s)
-    known = {
-        operator: result
-        for operator, job in jobs.items()
-        if (result := sweep.results.get(job.key)) is not None and result.ok
-    }
+    good = {key: result for key, result in sweep.results.items() if result.ok}
+    known = {operator: good[job.key] for operator, job in jobs.items() if job.key in good}
     if not known:
-        reason = next((one.message for one in sweep.failed), "--time-limit was up first")
+        reason = sweep.failed[0].message if sweep.failed else "--time-limit was up first"
         raise InputError(f"nothing could be measured ({reason})", key="--measure")
-    alone |= {operator.name for operator in jobs if operator not in known}
+    alone.update(operator.name for operator in jobs.keys() - known.keys())
     notes = (f"predicted, not measured: {', '.join(sorted(alone))}",) if alone else ()
     if executor.environment.cpu:
         notes += ("times are this CPU's and say nothing of the device whose rules these are",)
@@ -160,25 +165,29 @@ def elementwise_shape(operator: Elementwise, subject: Subject) -> MemoryBound | 
         return None
     size = max(2, BYTES[operator.dtype])
     dtype = operator.dtype if BYTES[operator.dtype] > 1 else "bf16"
-    model = subject.model
     backward = operator.phase == "dgrad"
-    if operator.what == "norm" and "qk_norm" not in operator.name and "latent" not in operator.name:
-        columns, elements = model.hidden, operator.bytes_written // size
-    elif operator.what == "activation" and model.dense_mlp is not None and model.dense_mlp.gated:
-        columns, elements = model.dense_mlp.width, operator.bytes_written // size // (2 if backward else 1)
-    elif operator.what == "softmax":
-        columns, elements = subject.workload.s, operator.bytes_written // size
-    elif operator.what == "residual" and not backward:
-        columns, elements = model.hidden, operator.bytes_written // size
-    elif operator.what == "cross_entropy":
-        columns, elements = -(-model.vocab // subject.workload.t), operator.bytes_written // (size if backward else 4)
-    else:
+    columns = _columns(operator, subject.model, subject.workload, backward=backward)
+    if columns is None:
         return None
-    rows = elements // columns
-    if not rows:
-        return None
+    # Of a gated activation's backward both halves are written, and the loss is in fp32.
+    each = {"activation": 2 * size if backward else size, "cross_entropy": size if backward else 4}
+    rows = operator.bytes_written // each.get(operator.what, size) // columns
     phase: Literal["forward", "dgrad"] = "dgrad" if backward else "forward"
-    return MemoryBound(operator.what, rows, columns, phase, dtype)
+    return MemoryBound(operator.what, rows, columns, phase, dtype) if rows else None
+
+
+def _columns(operator: Elementwise, model: ModelShape, workload: Workload, *, backward: bool) -> int | None:
+    """Elements of a row that the operator's kernel works on; None where there is no such kernel."""
+    gated = model.dense_mlp is not None and model.dense_mlp.gated
+    own_norm = "qk_norm" in operator.name or "latent" in operator.name
+    found = {
+        "norm": None if own_norm else model.hidden,
+        "activation": model.dense_mlp.width if model.dense_mlp is not None and gated else None,
+        "softmax": workload.s,
+        "residual": None if backward else model.hidden,
+        "cross_entropy": -(-model.vocab // workload.t),
+    }
+    return found.get(operator.what)
 
 
 def device_at_hand(environment: Environment, named: str | Device | None) -> Device | None:

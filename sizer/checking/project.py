@@ -215,12 +215,16 @@ class Suppression:
             object.__setattr__(self, name, tuple(_known(code, option) for code in getattr(self, name)))
 
     def keeps(self, code: str, where: str) -> bool:
-        kept = max((len(one) for one in self.select if code.startswith(one)), default=-1 if self.select else 0)
-        left_out = max((len(one) for one in self.ignore if code.startswith(one)), default=-1)
-        if kept <= left_out or kept < 0:
+        kept = _longest(self.select, code) if self.select else 0
+        if kept <= _longest(self.ignore, code):  # -1 where neither names it
             return False
         here = (codes for pattern, codes in self.per_file if _matches(where, pattern, self.folder))
         return not any(code.startswith(codes) for codes in here)
+
+
+def _longest(prefixes: tuple[str, ...], code: str) -> int:
+    """Length of the longest of ``prefixes`` that the code begins with; -1: none."""
+    return max((len(one) for one in prefixes if code.startswith(one)), default=-1)
 
 
 def load_suppression(

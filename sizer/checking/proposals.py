@@ -27,14 +27,19 @@ def of_dimensions(change: Mapping[str, int | str]) -> bool:
     return set(change) <= set(DIMENSIONS)
 
 
+def dimensions_and_fields(change: Mapping[str, int | str]) -> tuple[dict[str, int | str], dict[str, Any]]:
+    """What of a change is of the model's dimensions, and what of the workload's fields."""
+    dims = {key: value for key, value in change.items() if key in DIMENSIONS}
+    return dims, {key: value for key, value in change.items() if key not in dims}
+
+
 def changed_subject(subject: Subject, change: Mapping[str, int | str]) -> Subject:
     """``subject`` with dimensions and workload fields changed; InputError where that is no model or cannot be split."""
     if subject.model is None:
         if subject.retrace is None:
             raise InputError("a module's dimensions are its own code's", where=subject.where)
         return subject.retrace(change)
-    dims = {key: value for key, value in change.items() if key in DIMENSIONS}
-    asked: dict[str, Any] = {key: value for key, value in change.items() if key not in DIMENSIONS}
+    dims, asked = dimensions_and_fields(change)
     model = resize(subject.model, **dims) if dims else subject.model  # type: ignore[arg-type]
     workload: Workload = replace(subject.asked or subject.workload, **asked)
     changed = resized_subject(subject, model, workload)
@@ -160,12 +165,14 @@ def _of_workload(answer: Answer, workload: Workload) -> Answer:
     """Of a released model's findings those whose advice is the workload's, and those that no advice came with."""
     if isinstance(answer, NotApplicable) or not (workload.frozen_architecture or workload.finetune):
         return answer
-    kept = []
-    for finding in answer:
-        advice = tuple(one for one in finding.suggestions if not set(one.change) & set(DIMENSIONS))
-        if advice or finding.error or (not finding.suggestions and finding.field not in DIMENSIONS):
-            kept.append(replace(finding, suggestions=advice))
-    return tuple(kept)
+    return tuple(kept for finding in answer if (kept := _workload_s(finding)) is not None)
+
+
+def _workload_s(finding: Finding) -> Finding | None:
+    """``finding`` with the advice on the workload alone; None where only other dimensions would help."""
+    advice = tuple(one for one in finding.suggestions if set(one.change).isdisjoint(DIMENSIONS))
+    unadvised = not finding.suggestions and finding.field not in DIMENSIONS
+    return replace(finding, suggestions=advice) if advice or finding.error or unadvised else None
 
 
 def _settled(answer: Answer) -> Answer:

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from shapes.measure import Executor
     from sizer.answers.overview import Overview, Overviews
     from sizer.checking.findings import Checked, Report
+    from sizer.checking.project import Accepted
 
 
 @dataclass
@@ -44,6 +45,13 @@ class _Found:
     overviews: list[Overview] = field(default_factory=list)
     refused: bool = False
     passed_over: int = 0
+
+    def checked(self, known: Accepted | None) -> Checked:
+        """The answer, without findings that a baseline has."""
+        from sizer.checking.findings import Checked
+
+        new = [(one, 0) if known is None else known.new_in(one) for one in self.reports]
+        return Checked(tuple(report for report, _ in new), sum(number for _, number in new), self.passed_over)
 
 
 @subcommand(epilog="For example: sizer check config.json --device b200 --tp 8 -b 2 -s 8192")
@@ -71,33 +79,19 @@ def command(asked: Asked) -> None:
 
     Exit code: 0 clean, 1 findings at or above --fail-on, 2 bad input (the other files are checked all the same).
     """
-    from sizer.checking.findings import Checked
-    from sizer.checking.project import load_defaults
-    from sizer.render import formats
+    from sizer.checking.project import load_accepted
 
     if not asked.configs:
         raise InputError(_nothing_named())
     if asked.ray is not None and not asked.measure:
         raise InputError("expected --measure with it", key="--ray", value=asked.ray)
-    known = None
-    if asked.baseline is not None:
-        from sizer.checking.project import load_accepted
-
-        known = load_accepted(asked.baseline)
+    known = load_accepted(asked.baseline) if asked.baseline is not None else None
     executor = chosen_executor(asked.ray, asked.on) if asked.ray is not None else None
-    project = load_defaults(asked.configs[0])
-    asked.fail_on = _unless_given("fail_on", asked.fail_on, project.fail_on)
-    asked.format_ = _unless_given("format_", asked.format_, project.format)
-    if asked.format_ not in formats("check"):
-        raise InputError(f"expected one of {', '.join(formats('check'))}", key="format", value=asked.format_)
+    _take_project_s(asked)
     found = _checked(asked, executor)
     if asked.write_baseline is not None:
         _accept(found, asked.write_baseline)
-    reports, accepted = found.reports, 0
-    if known is not None:
-        pairs = [known.new_in(report) for report in reports]
-        reports, accepted = [report for report, _ in pairs], sum(number for _, number in pairs)
-    checked = Checked(tuple(reports), accepted, found.passed_over)
+    checked = found.checked(known)
     _show(asked, found, checked)
     if found.refused:
         sys.exit(2)
@@ -196,6 +190,18 @@ def _nothing_named() -> str:
         "expected a configuration: sizer check config.json, or a directory, a glob, or - for standard input; "
         "`sizer check --help` has the options"
     )
+
+
+def _take_project_s(asked: Asked) -> None:
+    """The project's --fail-on and --format, where they were left at their defaults."""
+    from sizer.checking.project import load_defaults
+    from sizer.render import formats
+
+    project = load_defaults(asked.configs[0])
+    asked.fail_on = _unless_given("fail_on", asked.fail_on, project.fail_on)
+    asked.format_ = _unless_given("format_", asked.format_, project.format)
+    if asked.format_ not in formats("check"):
+        raise InputError(f"expected one of {', '.join(formats('check'))}", key="format", value=asked.format_)
 
 
 def _unless_given(option: str, value: str, default: str | None) -> str:

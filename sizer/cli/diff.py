@@ -67,9 +67,22 @@ def command(asked: Asked) -> None:
 
     Exit code: 0, 1 for a broken budget (options, or [tool.sizer.budgets]) or findings added, 2 bad input.
     """
-    from sizer.answers.diff import Diff, tokens_of
+    from sizer.answers.diff import tokens_of
 
     amount = tokens_of(asked.tokens, asked.workload)
+    answer, refused = _all_compared(asked, amount)
+    if answer.files or not refused:
+        write_answer("diff", answer, asked.format_, asked.output)
+    if refused:
+        sys.exit(2)
+    if answer.violations or exceeds(answer.worst_added(), asked.fail_on):
+        sys.exit(1)
+
+
+def _all_compared(asked: Asked, amount: float) -> tuple[Diff, bool]:
+    """(the comparison of every configuration named, whether one could not be read, which is said)."""
+    from sizer.answers.diff import Diff
+
     parts: list[Diff] = []
     notes: list[str] = []
     refused = False
@@ -82,14 +95,10 @@ def command(asked: Asked) -> None:
             refused = True
     if not parts and asked.revision is not None and not refused:
         notes.append(f"no model configuration differs from {asked.revision}")
-    files, violations = ([one for part in parts for one in getattr(part, name)] for name in ("files", "violations"))
-    answer = Diff(tuple(files), amount, asked.price, tuple(violations), tuple(notes))
-    if files or not refused:
-        write_answer("diff", answer, asked.format_, asked.output)
-    if refused:
-        sys.exit(2)
-    if violations or exceeds(answer.worst_added(), asked.fail_on):
-        sys.exit(1)
+    files, violations = (
+        tuple(one for part in parts for one in getattr(part, name)) for name in ("files", "violations")
+    )
+    return Diff(files, amount, asked.price, violations, tuple(notes)), refused
 
 
 def _compared(asked: Asked, pair: Pair, amount: float, notes: list[str]) -> Diff | None:

@@ -192,6 +192,7 @@ def mfu(asked: Asked) -> None:
         check_possible,
         check_step_time,
         counts,
+        explain_step,
         parameters_count,
         utilization,
     )
@@ -209,23 +210,26 @@ def mfu(asked: Asked) -> None:
         assert subject.model is not None
         s = subject.workload.s
         found = counts(subject.model, s, global_batch, checkpointing, subject.workload)
-        if asked.explain:
-            from sizer.answers.mfu import explain_step
-
-            explanation = explain_step(subject, target, seconds)
-    elif asked.params is not None and not asked.explain:
-        if not 0 < asked.params < 1e18:
-            raise InputError("expected a positive number of parameters", key="--params", value=asked.params)
-        s = positive_int(run.get("s", 4096), "--sequence", maximum=2**31)
-        found = (parameters_count(asked.params, s, global_batch, checkpointing),)
+        explanation = explain_step(subject, target, seconds) if asked.explain else None
     else:
-        raise InputError("expected a configuration" + ("" if asked.explain else " or --params"), key="CONFIG")
+        s = positive_int(run.get("s", 4096), "--sequence", maximum=2**31)
+        found = (parameters_count(_parameters(asked), s, global_batch, checkpointing),)
     log = None if isinstance(times, float) else times
     rows = tuple(utilization(count, seconds, gpus, target, dtype) for count in found)
     # The causal count leaves nothing in that a kernel may skip; Megatron's equation is of a GPT, and so left out.
     check_possible(rows[1:2] or rows, seconds, gpus, target, dtype)
     answer = MfuAnswer(seconds, gpus, global_batch, s, target, dtype, checkpointing, rows, log, explanation)
     write_answer("mfu", answer, asked.format_, asked.output)
+
+
+def _parameters(asked: Asked) -> float:
+    """The parameters of a model of which nothing else is known."""
+    found: float | None = asked.params
+    if found is None or asked.explain:
+        raise InputError("expected a configuration" + ("" if asked.explain else " or --params"), key="CONFIG")
+    if not 0 < found < 1e18:
+        raise InputError("expected a positive number of parameters", key="--params", value=found)
+    return found
 
 
 def _needed(asked: Asked, key: str) -> int:

@@ -402,19 +402,17 @@ def write_answer(
     ``seen``: what a page and a picture are made of, where that is more than ``answer``. In a workflow of GitHub's,
     annotations are the default where the command has them.
     """
-    if (
-        output is None
-        and _format_left_open()
-        and os.environ.get("GITHUB_ACTIONS") == "true"
-        and "github" in formats(command)
-    ):
+    if output is None and _format_left_open() and os.environ.get("GITHUB_ACTIONS") == "true":
         format_ = "github"
     if format_ not in formats(command) and _format_left_open():
-        format_ = None  # another view of the command's answer, which has another default
+        format_ = None  # the default, which another view of the command's answer may have another of
     context = click.get_current_context(silent=True)
     if context is not None and (picture := context.meta.get("sizer.plot")) is not None:
         click.echo(f"sizer: {draw(command.partition(' ')[0], seen or answer, picture)}", err=True)
-    text = render(command, format_, seen if format_ == "html" and seen is not None else answer, _page(output))
+    _write(render(command, format_, (seen or answer) if format_ == "html" else answer, _page(output)), format_, output)
+
+
+def _write(text: str | bytes, format_: str | None, output: str | None) -> None:
     if output is not None:
         write_whole(
             output, text if isinstance(text, bytes) else _with_newline(text).encode("utf-8", "backslashreplace")

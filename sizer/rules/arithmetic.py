@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable
 from math import lcm
 
@@ -96,17 +97,16 @@ def heads_that_keep_hidden(
     if not _resizable(context):
         return ()
     dim, hidden = context.dimensions["head_dim"], context.dimensions["hidden"]
-    fitting = [
-        candidate
-        for candidate in range(multiple, WIDEST_HEAD + 1, multiple)
-        if candidate != dim and fits(candidate) and hidden % candidate == 0 and _divides(context, hidden // candidate)
-    ]
-    larger = [candidate for candidate in fitting if candidate > dim][:1]
-    smaller = [candidate for candidate in fitting if candidate < dim][-1:]
-    return tuple(
-        Suggestion(_with_groups(context, hidden // candidate), f"head_dim {candidate}")
-        for candidate in (*larger, *smaller)
-    )
+    fitting = _whole_heads(context, multiple, fits)
+    larger, smaller = [size for size in fitting if size > dim][:1], [size for size in fitting if size < dim][-1:]
+    return tuple(Suggestion(_with_groups(context, hidden // size), f"head_dim {size}") for size in (*larger, *smaller))
+
+
+def _whole_heads(context: Context, multiple: int, fits: Callable[[int], bool]) -> list[int]:
+    """Multiples that ``fits`` and that cut the hidden size into heads that divide."""
+    hidden = context.dimensions["hidden"]
+    whole = (size for size in range(multiple, WIDEST_HEAD + 1, multiple) if hidden % size == 0 and fits(size))
+    return [size for size in whole if _divides(context, hidden // size)]
 
 
 def whole_heads_near(context: Context) -> tuple[Suggestion, ...]:
@@ -153,18 +153,21 @@ def larger_microbatch(context: Context, wanted: int, note: str = "") -> tuple[Su
     None in inference, where a batch is as large as the requests that wait; where ``wanted`` does not fit, the largest
     that does. Where what runs now does not fit either, memory is asked only if the layout was said.
     """
-    workload, most = context.workload, None
+    workload, b = context.workload, context.workload.b
     if not workload.train:
         return ()
-    if context.model is not None and context.divides:
-        fits = largest_microbatch(context.model, workload, context.device, implementation=context.implementation)
-        if fits < workload.b and context.sets_any("gpus", "d"):
-            return ()
-        most = fits if fits >= workload.b else None
-    if workload.global_batch is not None:
-        rank = workload.global_batch // workload.d
-        whole = [b for b in range(workload.b + 1, (min(most, rank) if most else rank) + 1) if rank % b == 0]
-        chosen = next((b for b in whole if b >= wanted), whole[-1] if whole else workload.b)
-    else:
-        chosen = wanted if most is None else min(wanted, most)
-    return suggest("b", [chosen] if chosen > workload.b else [], note)
+    most = _most_sequences(context)
+    if workload.global_batch is None:
+        return suggest("b", [int(min(wanted, most))] if min(wanted, most) > b else [], note)
+    rank = workload.global_batch // workload.d
+    whole = [other for other in range(b + 1, int(min(most, rank)) + 1) if rank % other == 0]
+    return suggest("b", [other for other in whole if other >= wanted][:1] or whole[-1:], note)
+
+
+def _most_sequences(context: Context) -> float:
+    """The largest microbatch that memory holds; infinite where it is not asked."""
+    workload = context.workload
+    if context.model is None or not context.divides:
+        return math.inf
+    fits = largest_microbatch(context.model, workload, context.device, implementation=context.implementation)
+    return fits if fits >= workload.b or context.sets_any("gpus", "d") else math.inf

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from shapes.model import AttentionShape, ModelShape
+from shapes.model import AttentionShape, MlpShape, ModelShape
 from shapes.model.resize import Side, sides
 from shapes.operators import Product
 from shapes.operators.parallel import nearest_t
 from shapes.recipes import RECIPES, Recipe, load_recipe
+from shapes.workload import Workload
 from sizer.rules.arithmetic import (
     NEIGHBOURHOOD,
     nearest_first,
@@ -99,8 +100,8 @@ def swiglu_width(context: Context) -> Answer:
     Suggestion: the neighbouring multiples of the alignment times t, of twice and of four times that; `sizer search --h
     H` looks wider.
     """
-    mlp = context.model.dense_mlp if context.model is not None else None
-    if mlp is None or not mlp.gated:
+    mlp = _gated(context.model)
+    if mlp is None:
         return NotApplicable("no gated dense MLP")
 
     def near(width: int, step: int) -> list[int]:
@@ -109,6 +110,12 @@ def swiglu_width(context: Context) -> Answer:
 
     origin = " (8h/3 rounded)" if abs(mlp.width - 8 * context.dimensions["hidden"] / 3) <= 1 else ""
     return unaligned_shards(context, "d_ff", "d_ff", mlp.width, f"the width{origin}: {{}}", near)
+
+
+def _gated(model: ModelShape | None) -> MlpShape | None:
+    """The dense MLP that rule SZ108 judges."""
+    mlp = model.dense_mlp if model is not None else None
+    return mlp if mlp is not None and mlp.gated else None
 
 
 #: Below this share of the step a product is not worth a line.
@@ -174,25 +181,27 @@ def _covered(context: Context) -> set[int]:
     """Sizes that other rules judge, whole and as shards hold them."""
     dims, workload, model = context.dimensions, context.workload, context.model
     names = ["vocab", "hidden", "head_dim", "experts", "expert_d_ff", "shared_d_ff"]
-    if model is not None and model.dense_mlp is not None and model.dense_mlp.gated:
+    if _gated(model) is not None:
         names.append("d_ff")
-    values = {dims[name] for name in names if name in dims}
-    if model is not None:
-        # What heads of a misaligned head_dim add up to is SZ102's to say.
-        values |= {
-            own.out_features if linear.shard == "column" else own.in_features
-            for stack, block in model.all_blocks()
-            if isinstance(block.attention, AttentionShape)
-            for linear in block.attention.linears(stack.hidden, fused=workload.fused_qkv)
-            for own in (linear, linear.on_shard(workload.t))
-        }
+    values = {dims[name] for name in names if name in dims} | _of_heads(model, workload)
     # Gate and up may be one product of twice the width.
     values |= {-(-value // workload.t) for value in values}
     values |= {2 * value for value in values}
-    if model is not None:
-        values |= {workload.tokens, workload.s}
-        values |= {length * scale for stack in model.stacks if (length := stack.length) for scale in (1, workload.b)}
-    return values
+    if model is None:
+        return values
+    lengths = {stack.length for stack in model.stacks if stack.length}
+    return values | {workload.tokens, workload.s} | lengths | {length * workload.b for length in lengths}
+
+
+def _of_heads(model: ModelShape | None, workload: Workload) -> set[int]:
+    """What heads of a misaligned head_dim add up to, which is SZ102's to say, whole and on a shard."""
+    return {
+        own.out_features if linear.shard == "column" else own.in_features
+        for stack, block in (model.all_blocks() if model is not None else ())
+        if isinstance(block.attention, AttentionShape)
+        for linear in block.attention.linears(stack.hidden, fused=workload.fused_qkv)
+        for own in (linear, linear.on_shard(workload.t))
+    }
 
 
 def _configured(context: Context, name: str, value: int) -> tuple[str, int, tuple[Suggestion, ...]]:

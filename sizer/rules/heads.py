@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from math import gcd
 
 from shapes.cost.predict import run_for
-from shapes.kernels import Run, load_kernel, resolve, run_of
+from shapes.kernels import Kernel, Run, load_kernel, resolve, run_of
 from shapes.model import MlaShape
 from shapes.operators import Attention, Gemm, Operator
 from shapes.operators.parallel import largest_divisor
@@ -121,19 +121,26 @@ def flash_head_dim(context: Context) -> Answer:
     cores = {(op.head_dim, op.v_head_dim): op for op in context.operators if isinstance(op, Attention)}
     if not cores:
         return NotApplicable("no fused attention")
-    findings, known = [], False
-    for (dim, v_dim), core in sorted(cores.items()):
-        run = run_for(core, context.device)
-        known = known or bool(run.refused or run.built or run.verified)
-        if not _as_it_is(run, dim, v_dim):
-            message = _padding_text(run, core, context.device.architecture)
-            # Narrower values run in the kernel for the queries' dimension (MLA's 192 and 128): a cost, and no fault.
-            violated = not _as_it_is(run, dim, dim if v_dim < dim and run.d_v == dim else v_dim)
-            findings.append(Finding("head_dim", dim, message, _taken_whole(context, core), violated=violated))
-    if not known:
+    runs = [(core, run_for(core, context.device)) for _, core in sorted(cores.items())]
+    if not any(map(_is_known, (run for _, run in runs))):
+        core, _ = runs[-1]
         kernel = resolve(core.kernel, context.device.architecture, core.trains)
         return NotApplicable(f"which head dimensions {load_kernel(kernel).title} is built for is not known here")
-    return findings
+    return [
+        _padded_heads(context, core, run) for core, run in runs if not _as_it_is(run, core.head_dim, core.v_head_dim)
+    ]
+
+
+def _padded_heads(context: Context, core: Attention, run: Run) -> Finding:
+    dim, v_dim = core.head_dim, core.v_head_dim
+    message = _padding_text(run, core, context.device.architecture)
+    # Narrower values run in the kernel for the queries' dimension (MLA's 192 and 128): a cost, and no fault.
+    violated = not _as_it_is(run, dim, dim if v_dim < dim and run.d_v == dim else v_dim)
+    return Finding("head_dim", dim, message, _taken_whole(context, core), violated=violated)
+
+
+def _is_known(run: Run) -> bool:
+    return bool(run.refused or run.built or run.verified)
 
 
 def _as_it_is(run: Run, dim: int, v_dim: int) -> bool:
@@ -147,16 +154,20 @@ def _padding_text(run: Run, core: Attention, generation: str) -> str:
     kernel = load_kernel(run.kernel)
     if run.kernel == "eager":
         return f"{name}: {'; '.join(parts)}: attention falls back to scores and softmax written out"
-    waste = 1 - (dim + v_dim) / (run.d_qk + run.d_v)
-    runs = f"{name} runs as {run.d_qk}{'' if run.d_qk == run.d_v else f', {run.d_v}'} in {kernel.title}"
-    if waste:
-        runs += f": {waste:.0%} of it is padding"
+    padded, waste = f"{run.d_qk}, {run.d_v}", 1 - (dim + v_dim) / (run.d_qk + run.d_v)
+    runs = f"{name} runs as {run.d_qk if run.d_qk == run.d_v else padded} in {kernel.title}"
+    said = [f"{waste:.0%} of it is padding"] if waste else []
     if run.copied is not None:
-        runs += f"{'; ' if waste else ': '}it is no multiple of 8, so that Q, K and V are padded with a copy first"
+        said.append("it is no multiple of 8, so that Q, K and V are padded with a copy first")
+    runs += f"{': ' if said else ''}{'; '.join(said)}"
+    return "; ".join([*parts, runs, *_was_built(kernel, run, dim, generation)])
+
+
+def _was_built(kernel: Kernel, run: Run, dim: int, generation: str) -> list[str]:
+    """That there was a kernel for the head dimension once."""
     earlier = [one for one in kernel.earlier if dim in one.built and dim not in run.built]
-    if earlier and generation in kernel.takes[0].generations:
-        runs += f"; until {earlier[0].until} there was a kernel for {dim}"
-    return "; ".join([*parts, runs])
+    here = generation in kernel.takes[0].generations
+    return [f"until {one.until} there was a kernel for {dim}" for one in earlier[:1] if here]
 
 
 def _taken_whole(context: Context, core: Attention) -> tuple[Suggestion, ...]:
@@ -262,15 +273,15 @@ def _recurrent_heads(context: Context) -> Iterator[Finding]:
     """Heads and groups that share no whole number, or that t does not cut."""
     dims, t = context.dimensions, context.workload.t
     for heads, groups in _SHARED:
-        held = [dims[name] for name in (heads, groups) if name in dims]
-        if len(held) == 2 and held[0] % held[1]:
-            words = f"{held[0]} {_words(heads)} over {held[1]} {_words(groups)}: no whole number shares one"
-            yield Finding(heads, held[0], words, error=True)
-        # Engines copy Mamba's groups where they are fewer than the ranks; in training they are cut.
-        cut = [name for name in (heads, groups) if name in dims and (context.workload.train or name != "state_groups")]
-        common = gcd(*(dims[name] for name in cut))
+        held = {name: dims[name] for name in (heads, groups) if name in dims}
+        if len(held) == 2 and held[heads] % held[groups]:
+            words = f"{held[heads]} {_words(heads)} over {held[groups]} {_words(groups)}: no whole number shares one"
+            yield Finding(heads, held[heads], words, error=True)
+        if not context.workload.train:
+            held.pop("state_groups", None)  # engines copy Mamba's groups where they are fewer; in training they are cut
+        common = gcd(*held.values())
         if t > 1 and common % t:
-            names = " and ".join(f"{dims[name]} {_words(name)}" for name in cut)
+            names = " and ".join(f"{size} {_words(name)}" for name, size in held.items())
             message = f"{names} do not divide over t {t}: tensor parallelism cannot shard the recurrence"
             yield Finding("t", t, message, suggest("t", [largest_divisor(common, t)]), error=True)
 

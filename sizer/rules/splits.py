@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from math import gcd
@@ -39,8 +40,11 @@ def batch_heads_per_shard(context: Context) -> Answer:
     if not known:
         return NotApplicable("no attention heads known")
     cut = [heads for heads in known if heads % t]
-    if not cut:
-        return ()
+    return [_cut_heads(context, known, cut)] if cut else ()
+
+
+def _cut_heads(context: Context, known: tuple[int, ...], cut: list[int]) -> Finding:
+    t, dims, model = context.workload.t, context.dimensions, context.model
 
     def divides(degree: int) -> bool:
         return gcd(*known) % degree == 0 and (model is None or nearest_t(model, degree) == degree)
@@ -50,7 +54,7 @@ def batch_heads_per_shard(context: Context) -> Answer:
         suggestions += tuple(change for value in neighbours(cut[0], t) for change in _with_heads(dims, value, t))
     heads = " and ".join(map(str, cut))
     message = f"{heads} heads do not divide over t {t}: Megatron-style tensor parallelism cannot shard them"
-    return [Finding("t", t, message, suggestions, error=True)]
+    return Finding("t", t, message, suggestions, error=True)
 
 
 def _with_heads(dims: Mapping[str, int], heads: int, t: int) -> Iterator[Suggestion]:
@@ -127,20 +131,18 @@ def layers_per_stage(context: Context) -> Answer:
 
 def _even_stages(context: Context, model: ModelShape) -> list[int]:
     """The nearest p that divides the layers, below and above, less smaller ones whose step does not fit."""
-    workload, layers = context.workload, model.layers
-    p = min(workload.p, layers)
-    even = [degree for degree in range(1, layers + 1) if layers % degree == 0]
-    below = max((degree for degree in even if degree < workload.p), default=1)
-    found = [below, *[degree for degree in even if p < degree <= 2 * p][:1]]
-    if workload.p > layers or not context.divides:
-        return found
-
-    def fits(degree: int) -> bool:
-        changed = replace(workload, p=degree, gpus=None)
-        return bool(memory(model, changed, device=context.device, implementation=context.implementation).fits)
-
+    p, layers = context.workload.p, model.layers
+    even = [degree for degree in range(1, min(layers, 2 * p) + 1) if layers % degree == 0]
+    below, above = even[: bisect_left(even, p)][-1], even[bisect_right(even, min(p, layers)) :][:1]
+    if p > layers or not context.divides or _fits(context, model, below):
+        return [below, *above]
     # Where what was asked for does not fit either, memory is SZ121's to speak of.
-    return [degree for degree in found if degree > p or fits(degree) or (2 * degree >= p and not fits(p))]
+    return [below, *above] if 2 * below >= p and not _fits(context, model, p) else above
+
+
+def _fits(context: Context, model: ModelShape, p: int) -> bool:
+    changed = replace(context.workload, p=p, gpus=None)
+    return bool(memory(model, changed, device=context.device, implementation=context.implementation).fits)
 
 
 #: What runs on the last stage after its layers.
@@ -173,6 +175,10 @@ def pipeline_ends(context: Context) -> Answer:
         return NotApplicable("no pipeline parallelism")
     if model is None or len(model.stacks) > 1 or not context.operators or p > model.layers:
         return NotApplicable("no stages of a single stack are priced")
+    return list(_ends(context, model, p))
+
+
+def _ends(context: Context, model: ModelShape, p: int) -> Iterator[Finding]:
     layers_s = sum(seconds for op, _, seconds in context.timed() if op.name.startswith("layers."))
     heads_s = sum(seconds for op, _, seconds in context.timed() if op.name in ENDS)
     held = layers_of_stages(model.layers, p)
@@ -180,7 +186,7 @@ def pipeline_ends(context: Context) -> Answer:
     # Spread over all stages it would take a p-th of the time; the last stage may hold fewer layers already.
     over = heads_s * (p - 1) / p - (max(held) - held[-1]) * layer_s
     if not layer_s or over < NOTABLE_END * stage_s:
-        return ()
+        return
     predicted = model.head_passes - 1 if context.workload.train else 0
     what = "the head" if not predicted else f"the head, once more for each of {predicted} predicted tokens,"
     message = (
@@ -188,7 +194,7 @@ def pipeline_ends(context: Context) -> Answer:
         f"the other stages wait {over / stage_s:.0%} of a microbatch. Count it as a layer "
         "(Megatron-LM: --account-for-loss-in-pipeline-split, --decoder-last-pipeline-num-layers)"
     )
-    return [Finding("p", p, message, at_most_s=over * context.workload.accumulation)]
+    yield Finding("p", p, message, at_most_s=over * context.workload.accumulation)
 
 
 #: Rows of the common grouped-GEMM tile.

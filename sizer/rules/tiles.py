@@ -41,13 +41,12 @@ def tile_quantization(context: Context) -> Answer:
     Suggestion: the dimension at the tile's edge. How much of this costs time differs by device, so the price decides.
     The head dimension is left to SZ102 and SZ114.
     """
-    if not any(cost.tile_efficiency is not None for cost in context.costs):
+    if all(cost.tile_efficiency is None for cost in context.costs):
         return NotApplicable("no tiled products")
     worst: dict[int, tuple[float, str, str]] = {}
     for op, cost, share in _notable_products(context, NOTABLE_TILED):
-        if cost.tile is None or cost.tile_efficiency is None or cost.tile_efficiency >= 1 - LARGEST_WASTE:
-            continue
-        if context.dimensions.get("head_dim") in (op.m, op.n):
+        kept = cost.tile_efficiency or 1.0
+        if cost.tile is None or kept >= 1 - LARGEST_WASTE or context.dimensions.get("head_dim") in (op.m, op.n):
             continue
         # The dimension of whose whole tiles the least is kept.
         value, edge = min(zip((op.m, op.n), cost.tile, strict=True), key=lambda pair: pair[0] / next_multiple(*pair))
@@ -56,9 +55,9 @@ def tile_quantization(context: Context) -> Answer:
             continue
         text = (
             f"{op.name} {op.phase} ({op.m} x {op.n} x {op.k}) in tiles of {cost.tile[0]} x {cost.tile[1]} keeps "
-            f"{cost.tile_efficiency:.0%} of what it computes; the edge is at multiples of {edge}"
+            f"{kept:.0%} of what it computes; the edge is at multiples of {edge}"
         )
-        waste = share * (1 - cost.tile_efficiency)
+        waste = share * (1 - kept)
         worst[value] = max(worst.get(value, (0.0, "", "")), (waste, op.name.removeprefix("layers.*."), text))
     return [
         Finding(*_behind(context, value, name), text, _at_the_edge(context, value, name))
@@ -120,13 +119,18 @@ def wave_quantization(context: Context) -> Answer:
     share, op, cost = max(idle, key=lambda one: one[0], default=(0.0, None, None))
     if op is None or cost is None or share <= LARGEST_IDLE:
         return ()
+    return [_idle_wave(context, op, cost, share)]
+
+
+def _idle_wave(context: Context, op: Gemm, cost: Cost, share: float) -> Finding:
+    width, t = context.dimensions["d_ff"], context.workload.t
     message = (
         f"{op.name} {op.phase} ({op.m} x {op.n} x {op.k}) is {cost.tiles} tiles on {context.device.compute.units} "
         f"multiprocessors: {cost.waves:.1f} waves, {share:.0%} of their slots idle"
     )
     step = max(context.alignment, 128) * t
     values = {value for base in (width - step, width, width + step) for value in neighbours(max(base, step), step)}
-    return [Finding("d_ff", width, message, suggest("d_ff", nearest_first(values - {width}, width)[:4]))]
+    return Finding("d_ff", width, message, suggest("d_ff", nearest_first(values - {width}, width)[:4]))
 
 
 #: Waves that differ by less than this, beyond what the units themselves do, are not worth a line.
@@ -225,28 +229,31 @@ def memory_bound_gemm(context: Context) -> Answer:
     Suggestion: more tokens a microbatch, where that brings the product past the ridge point; for eager attention's
     scores and values, which are as narrow in any batch, the fused kernel.
     """
-    workload, step_s = context.workload, context.step_s
-    products = [one for one in context.timed() if isinstance(one[0], Product)]
-    if not products:
+    workload = context.workload
+    if not any(isinstance(op, Product) for op in context.operators):
         return NotApplicable("no matrix products")
     if workload.decode or (not workload.train and workload.s == 1):
         return NotApplicable("decoding reads every weight for a token a request: it is bound by memory by nature")
-    slow = [one for one in products if one[1].bound == "memory"]
-    spent = sum(seconds for _, _, seconds in slow)
+    slow = [(op, s) for op, cost, s in context.timed() if cost.bound == "memory" and isinstance(op, Product)]
+    spent, step_s = sum(seconds for _, seconds in slow), context.step_s
     if spent < NOTABLE_BOUND * step_s:
         return ()
-    worst, _, _ = max(slow, key=lambda one: one[2])
+    return [_waiting_for_memory(context, max(slow, key=lambda one: one[1])[0], spent / step_s)]
+
+
+def _waiting_for_memory(context: Context, worst: Operator, share: float) -> Finding:
+    workload = context.workload
     message = (
-        f"memory-bound products take {spent / step_s:.0%} of the step; the largest is {worst.name} "
+        f"memory-bound products take {share:.0%} of the step; the largest is {worst.name} "
         f"{worst.phase} at {worst.flops / worst.bytes:.0f} FLOPs a byte"
     )
     if isinstance(worst, Gemm) and worst.kind == "bmm" and workload.attention == "eager":
         # A larger batch is more such products, not larger ones: what helps is to keep the scores on chip.
-        return [Finding("attention", workload.attention, message, (Suggestion({"attention": "auto"}),))]
+        return Finding("attention", workload.attention, message, (Suggestion({"attention": "auto"}),))
     most = _in_long_batches(worst)
     if most is not None and most < context.device.peak(worst.dtype) / context.device.memory.bandwidth_bytes_per_s:
-        return [Finding("b", workload.b, f"{message}, and {most:.0f} in any batch: it is narrow")]
-    return [Finding("b", workload.b, message, larger_microbatch(context, 2 * workload.b))]
+        return Finding("b", workload.b, f"{message}, and {most:.0f} in any batch: it is narrow")
+    return Finding("b", workload.b, message, larger_microbatch(context, 2 * workload.b))
 
 
 def _in_long_batches(operator: Operator) -> float | None:

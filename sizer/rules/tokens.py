@@ -18,6 +18,12 @@ from shapes.workload import Workload
 from sizer.rules.arithmetic import largest_power_of_two, neighbours, next_multiple
 from sizer.rules.base import Answer, Context, Finding, NotApplicable, Suggestion, rule, suggest
 
+FIXED = "the model, not the workload, sets the sequence length"
+
+
+def _sets_its_length(context: Context) -> bool:
+    return context.model is not None and context.model.main.length is not None
+
 
 def _sequences(context: Context, values: Iterable[int]) -> tuple[Suggestion, ...]:
     """Those of ``values`` that the model has positions for."""
@@ -41,8 +47,8 @@ def tokens_power_of_two(context: Context) -> Answer:
     workload = context.workload
     if not workload.train:
         return NotApplicable("no weight gradients in inference")
-    if context.model is None or context.model.main.length is not None:
-        return NotApplicable("the model, not the workload, sets the sequence length")
+    if context.model is None or _sets_its_length(context):
+        return NotApplicable(FIXED)
     tokens, step = workload.tokens, context.alignment
     if tokens % step == 0:
         return ()
@@ -172,8 +178,8 @@ def sequence_shards(context: Context) -> Answer:
         return NotApplicable("neither context nor sequence parallelism")
     if workload.decode:
         return NotApplicable("a decode step has one token a request")
-    if context.model is not None and context.model.main.length is not None:
-        return NotApplicable("the model, not the workload, sets the sequence length")
+    if _sets_its_length(context):
+        return NotApplicable(FIXED)
     parts = {
         f"2 x cp = {2 * cp} parts": 2 * cp if cp > 1 else 1,
         f"{cp * scattered} ranks of cp {cp} and t {workload.t}": cp * scattered,
@@ -181,12 +187,15 @@ def sequence_shards(context: Context) -> Answer:
     cut = [name for name, number in parts.items() if s % number]
     if not cut:
         return ()
-    suggestions = _sequences(context, neighbours(s, lcm(*parts.values(), context.alignment)))
-    if cp > 1 and s % (2 * cp):
-        half = max(1, largest_divisor(s, 2 * cp - 1) // 2)
-        suggestions += suggest("cp", [half] if s % (2 * half) == 0 else [])
+    longer = _sequences(context, neighbours(s, lcm(*parts.values(), context.alignment)))
     message = f"a sequence of {s} does not divide over {' or '.join(cut)}"
-    return [Finding("s", s, message, suggestions, error=True)]
+    return [Finding("s", s, message, longer + _smaller_ring(s, cp), error=True)]
+
+
+def _smaller_ring(s: int, cp: int) -> tuple[Suggestion, ...]:
+    """The next smaller degree of context parallelism whose parts the sequence cuts into."""
+    half = max(1, largest_divisor(s, 2 * cp - 1) // 2)
+    return suggest("cp", [half] if cp > 1 and s % (2 * cp) and s % (2 * half) == 0 else [])
 
 
 def _counted(context: Context) -> ModelShape | NotApplicable:
@@ -351,23 +360,32 @@ def _ways_out(model: ModelShape, workload: Workload, domain: int) -> Iterator[Ma
         yield {"attention": "auto"}
     if workload.decode and workload.cache_dtype in ("bf16", "fp16", "fp32"):
         yield {"kv_dtype": "fp8"}
-    stages = range(workload.zero + 1, 4) if workload.train and workload.d > 1 else ()
-    yield from ({"zero": stage} for stage in stages)
-    recompute: tuple[Mapping[str, int | str], ...] = ()
-    if workload.train and workload.checkpointing != "full":
-        recompute = ({"checkpointing": "full"},)
-        yield from recompute
-        if stages:
-            yield {"checkpointing": "full", "zero": 3}
+    stages, recompute = _stages_and_recomputation(workload)
+    yield from stages
+    for change in recompute:
+        yield from (change | more for more in ({}, *stages[-1:]))
     if workload.b > 1:
-        yield {"b": 1}
-        yield from ({"b": 1, "zero": stage} for stage in stages)
+        yield from ({"b": 1, **more} for more in ({}, *stages))
+    for split in _wider(model, workload, domain):
+        yield from (split | more for more in ({}, *recompute))
+
+
+def _stages_and_recomputation(workload: Workload) -> tuple[list[dict[str, int | str]], list[dict[str, int | str]]]:
+    """Higher stages of ZeRO, and full checkpointing where there is none."""
+    if not workload.train:
+        return [], []
+    stages = range(workload.zero + 1, 4) if workload.d > 1 else ()
+    recompute: list[dict[str, int | str]] = [{"checkpointing": "full"}] if workload.checkpointing != "full" else []
+    return [{"zero": stage} for stage in stages], recompute
+
+
+def _wider(model: ModelShape, workload: Workload, domain: int) -> Iterator[dict[str, int | str]]:
+    """Larger degrees of tensor and pipeline parallelism, with the ranks that the given devices leave."""
     shards = [{"t": degree} for degree in DEGREES if workload.t < degree <= domain]
     pipelines = [{"p": degree} for degree in DEGREES if degree > workload.p and model.layers % degree == 0]
     for split in (*shards, *pipelines):
         if (change := _within(workload, split)) is not None:
             yield change
-            yield from ({**change, **more} for more in recompute)
 
 
 def _within(workload: Workload, split: dict[str, int]) -> dict[str, int | str] | None:

@@ -90,23 +90,36 @@ def hover(checked: CheckedText, text: str, path: str, line: int, column: int) ->
     key, report, proposals = key_at(text, line, column, path), checked.report, checked.proposals
     if key is None or report is None or proposals is None:
         return None
-    subject, step, lines = proposals.subject, report.step, []
-    for finding in report.findings:
-        changed = (name for suggestion in finding.suggestions for name in suggestion.change)
-        if any(_names(key, name) for name in (finding.field, *changed)):
-            cost = _cost(finding, step.seconds)
-            lines += [f"**{finding_markdown(finding)}**" + (f", {cost}" if cost else ""), ""]
-            lines += [*_listed(finding.suggestions, step.seconds), ""]
-    dimension = next((name for name in subject.dimensions if _names(key, subject.name_of(name))), None)
-    if dimension is not None:
-        priced = _listed(neighbours(proposals, dimension), step.seconds) or ["- no neighbour makes a model"]
-        value = code(f"{key} = {subject.dimensions[dimension]}")
-        lines += [f"Beside {value} on {report.device}:", "", *priced, ""]
+    step = report.step
+    lines = [*_findings_at(key, report), *_neighbours_at(key, proposals, step.seconds)]
     place = locate(text, key, path)
     if not lines or place is None:
         return None
     taken, low, high = (seconds_text(seconds) for seconds in (step.seconds, step.low, step.high))
     return "\n".join([*lines, f"A step takes {taken} ({low} to {high})"]), place
+
+
+def _findings_at(key: str, report: Report) -> list[str]:
+    """Findings that point at a key, or would change it, with what is proposed."""
+    lines, step_s = [], report.step.seconds
+    for finding in report.findings:
+        changed = (name for suggestion in finding.suggestions for name in suggestion.change)
+        if any(_names(key, name) for name in (finding.field, *changed)):
+            cost = _cost(finding, step_s)
+            lines += [f"**{finding_markdown(finding)}**" + (f", {cost}" if cost else ""), ""]
+            lines += [*_listed(finding.suggestions, step_s), ""]
+    return lines
+
+
+def _neighbours_at(key: str, proposals: Proposals, step_s: float) -> list[str]:
+    """Prices of neighbouring values, of a key that is a dimension."""
+    subject = proposals.subject
+    dimension = next((name for name in subject.dimensions if _names(key, subject.name_of(name))), None)
+    if dimension is None:
+        return []
+    priced = _listed(neighbours(proposals, dimension), step_s) or ["- no neighbour makes a model"]
+    value = code(f"{key} = {subject.dimensions[dimension]}")
+    return [f"Beside {value} on {proposals.device.name}:", "", *priced, ""]
 
 
 def _listed(suggestions: Sequence[PricedSuggestion], step_s: float) -> list[str]:
