@@ -20,7 +20,7 @@ from sizer.readers.huggingface import BUILDERS, DEFAULTS_OF
 from sizer.rules import RULES, TOPICS
 from sizer.searching import spaces
 from sizer.searching.space import Limits
-from tests.tools.kinds import KINDS, members, missing, skeletons
+from tests.tools.kinds import KINDS, ROOT, members, missing, skeletons
 
 MEMBERS = [(kind, name) for kind in KINDS for name in members(kind)]
 
@@ -42,6 +42,15 @@ def test_a_name_that_nothing_knows_lacks_its_file_and_its_registration() -> None
         "nobody: write shapes/data/engines/nobody.toml",
         "nobody: register it in ENGINES of shapes/engines.py",
     ]
+
+
+def test_every_folder_of_facts_is_a_kind_s_and_every_file_of_constants_a_kernel_s() -> None:
+    kinds = {kind.file.split("/")[2] for kind in KINDS.values() if kind.file.startswith("shapes/data/")}
+    assert {path.name for path in (ROOT / "shapes" / "data").iterdir() if path.is_dir()} == {*kinds, "attention"}, (
+        "add a Kind for the folder to tests/tools/kinds.py"
+    )
+    constants = {path.stem for path in (ROOT / "shapes" / "data" / "attention").glob("*.toml")}
+    assert constants <= set(KINDS["kernel"].registered()), "add them to KERNELS of shapes/kernels.py"
 
 
 def test_no_skeleton_of_the_generator_is_left() -> None:
