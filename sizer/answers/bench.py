@@ -244,21 +244,17 @@ class Bencher:
         return groups
 
     def _suite(self, suite: Suite, scale: float, limit_s: float | None) -> Group:
-        start = time.monotonic()
+        start, sweep = time.monotonic(), None
         share_s = limit_s / (len(suite.mamf) + bool(suite.jobs)) if limit_s is not None and suite.mamf else None
-        parts: list[Table | Peak] = [self.maximum(dtype, scale, share_s) for dtype in suite.mamf]
-        extra = [one for part in parts for one in part.measurements]
+        peaks = [self.maximum(dtype, scale, share_s) for dtype in suite.mamf]
         left_s = max(0.0, limit_s - (time.monotonic() - start)) if limit_s is not None else None
         try:
             sweep = self._measure(suite.jobs, left_s, suite.settings)
-        except KeyboardInterrupt:
-            stored = {job.key: self.store.find(job.key, self.executor.environment) for job in suite.jobs}
-            self._write(suite, scale, extra, stored, None)
-            raise
-        if suite.jobs:
-            parts.append(self._table([(job, None) for job in suite.jobs], sweep))
-        self._write(suite, scale, extra, sweep.results, sweep)
-        return Group(tuple(parts), f"{suite.name}: {suite.title}")
+        finally:  # what was measured until it was stopped, too
+            if self.out is not None:
+                self._write(suite, scale, self.out, [one for peak in peaks for one in peak.measurements], sweep)
+        table = [self._table([(job, None) for job in suite.jobs], sweep)] if suite.jobs else []
+        return Group((*peaks, *table), f"{suite.name}: {suite.title}")
 
     def _measure(
         self, jobs: Iterable[Job], time_limit_s: float | None, settings: Mapping[str, Any] | None = None
@@ -275,44 +271,40 @@ class Bencher:
 
     def _table(self, listed: Iterable[tuple[Job, Operator | None]], sweep: Sweep, notes: tuple[str, ...] = ()) -> Table:
         """A row for every job, or for a step's every operator; a note on what each device of a fleet has done."""
-        device, rows = self.device, []
+        rows = []
         for job, operator in listed:
-            predicted = None
+            title, count = (job.title, 1) if operator is None else (f"{operator.name} {operator.phase}", operator.count)
             work = operator or (job.work if isinstance(job.work, Gemm | Attention) and not job.kernel else None)
-            if device is not None and work is not None:
-                with contextlib.suppress(InputError):  # a dtype that the device's file has no figures for
-                    predicted = predict(work, device).seconds
-            title = f"{operator.name} {operator.phase}" if operator is not None else job.title
-            count = operator.count if operator is not None else 1
-            rows.append(Row(title, sweep.results.get(job.key), predicted, count))
+            rows.append(Row(title, sweep.results.get(job.key), self._predicted_s(work), count))
         status = getattr(self.executor, "status", "")
         by_device = (f"by device: {status}",) if status else ()
         return Table(rows, sweep, self.executor.environment, (*notes, *by_device))
 
+    def _predicted_s(self, work: Operator | None) -> float | None:
+        with contextlib.suppress(InputError):  # a dtype that the device's file has no figures for
+            return predict(work, self.device).seconds if work is not None and self.device is not None else None
+        return None
+
     def _write(
-        self,
-        suite: Suite,
-        scale: float,
-        extra: Sequence[Measurement],
-        known: Mapping[str, Measurement | None],
-        sweep: Sweep | None,
+        self, suite: Suite, scale: float, folder: Path, extra: Sequence[Measurement], sweep: Sweep | None
     ) -> None:
-        """``<suite>.jsonl`` and ``<suite>.summary.json`` in ``out``."""
-        if self.out is None:
-            return
-        folder = self.out
+        """``<suite>.jsonl`` and ``<suite>.summary.json`` in ``folder``; ``sweep`` None: it was stopped."""
+        environment = self.executor.environment
+        if sweep is not None:
+            known: Mapping[str, Measurement | None] = sweep.results
+        else:
+            known = {job.key: self.store.find(job.key, environment) for job in suite.jobs}
         # One that came from the store was measured under another label.
         own = [replace(one, label=job.label) for job in suite.jobs if (one := known.get(job.key)) is not None]
-        results = [*extra, *own]
         make_folder(str(folder))
-        write_rows(results, folder / f"{suite.name}.jsonl")
+        write_rows([*extra, *own], folder / f"{suite.name}.jsonl")
         summary = {
             "suite": suite.name,
             "title": suite.title,
             "scale": scale,
             "jobs": len({job.key for job in suite.jobs}),
-            "environment": self.executor.environment.to_dict(),
-            "results": len(results),
+            "environment": environment.to_dict(),
+            "results": len(extra) + len(own),
             "left": None if sweep is None else len(sweep.left),
             "drift": None if sweep is None else asdict(sweep.drift),
             "elapsed_s": None if sweep is None else sweep.elapsed_s,

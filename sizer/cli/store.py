@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from shapes.errors import InputError
-from sizer.cli.options import output_options, say, write_answer
+from sizer.cli.options import output_options, say, several, write_answer
 
 if TYPE_CHECKING:
     from shapes.measure.store import Store
+    from sizer.answers.datasets import Stored
 
 _DAY_S = 86_400.0
 #: Bytes of a file of exported measurements: some hundred thousand of them.
@@ -33,21 +34,25 @@ def command(context: click.Context, path: str | None) -> None:
     context.obj = path
 
 
-def _filters(function: Any) -> Any:
-    for option in (
-        click.option("--status", type=click.Choice(["ok", "oom", "error", "unsupported", "wrong"]), help="Only these."),
-        click.option("--label", help="Only those whose label holds this text."),
-        click.option("--device", help="Only those whose device holds this text."),
-        click.option("--kind", help="Only this kind: gemm, bmm, attention, mlp, layer …"),
-    ):
-        function = option(function)
-    return function
+_filters = several(
+    click.option("--kind", help="Only this kind: gemm, bmm, attention, mlp, layer …"),
+    click.option("--device", help="Only those whose device holds this text."),
+    click.option("--label", help="Only those whose label holds this text."),
+    click.option("--status", type=click.Choice(["ok", "oom", "error", "unsupported", "wrong"]), help="Only these."),
+)
 
 
-def _open(path: str | None, *, create: bool = False, write: bool = False) -> Store:
+def _open(path: str | None, *, write: bool = False, create: bool = False) -> Store:
     from shapes.measure.store import Store
 
     return Store.open(path, create=create, write=write)
+
+
+def _stored(path: str | None, **filters: Any) -> Stored:
+    from sizer.answers.datasets import Stored
+
+    with _open(path) as store:
+        return Stored(tuple(store.measurements(**filters)), store.count())
 
 
 @command.command("list")
@@ -59,11 +64,7 @@ def _open(path: str | None, *, create: bool = False, write: bool = False) -> Sto
 @click.pass_obj
 def list_(path: str | None, /, newest: int, format_: str, output: str | None, **filters: Any) -> None:
     """List measurements, the newest last."""
-    from sizer.answers.datasets import Stored
-
-    with _open(path) as store:
-        answer = Stored(tuple(store.measurements(newest=newest, **filters)), store.count())
-    write_answer("store list", answer, format_, output)
+    write_answer("store list", _stored(path, newest=newest, **filters), format_, output)
 
 
 @command.command()
@@ -76,18 +77,14 @@ def export(path: str | None, /, dataset: str | None, format_: str, output: str |
 
     --dataset: Parquet by device and environment, each with a sidecar (reports/datasets.md), which import takes too.
     """
-    from sizer.answers.datasets import Stored
-
-    if dataset is not None:
-        from shapes.measure.dataset import export_dataset
-
-        with _open(path) as store:
-            written = export_dataset(store.measurements(**filters), Path(dataset))
-        say("\n".join(f"{one.path}: {one.rows} rows of {one.device}" for one in written) or "no measurements")
+    if dataset is None:
+        write_answer("store export", _stored(path, **filters), format_, output)
         return
+    from shapes.measure.dataset import export_dataset
+
     with _open(path) as store:
-        answer = Stored(tuple(store.measurements(**filters)), store.count())
-    write_answer("store export", answer, format_, output)
+        written = export_dataset(store.measurements(**filters), Path(dataset))
+    say("\n".join(f"{one.path}: {one.rows} rows of {one.device}" for one in written) or "no measurements")
 
 
 @command.command("import")
