@@ -9,7 +9,7 @@ from typing import Any
 from measure_fakes import ENVIRONMENT, FakeExecutor, _sent
 
 from shapes.measure.environment import Environment
-from shapes.measure.executor import Executor, NotMeasured, Samples, Settings
+from shapes.measure.executor import Executor, Samples, Settings
 from shapes.measure.fleet.device import DeviceProcess, LostError, Message, Over
 from shapes.measure.fleet.fleet import Fleet, Member
 from shapes.measure.jobs import Job
@@ -71,15 +71,6 @@ class FakePool:
             self.runs[name].pop(0)
             return [(name, Over())]
 
-    def call(self, name: str, method: str, *arguments: Any, timeout_s: float) -> Any:
-        fate = self._fate(name, [method])
-        if fate:
-            raise LostError("its process died" if fate == "dies" else "answered nothing", silent=fate == "hangs")
-        answer = _sent(getattr(self.processes[name], method)(*_sent(arguments)))
-        if isinstance(answer, NotMeasured):
-            raise answer
-        return answer
-
 
 def fleet(
     pool: FakePool,
@@ -90,7 +81,7 @@ def fleet(
     """A fleet over ``pool`` and the lines that it says."""
     said: list[str] = []
     members = [Member(name, name.partition("/")[0]) for name in names]
-    made = Fleet(pool, members, environment, room_bytes=10**9, say=said.append, silent_s=silent_s, start_s=1e9)
+    made = Fleet(pool, members, environment, say=said.append, silent_s=silent_s, start_s=1e9)
     return made, said
 
 

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from measure_fakes import ENVIRONMENT, FakeExecutor, measurement
 
 from shapes.errors import InputError
-from shapes.measure import DeviceLostError, Job, NotMeasured, Settings, measure
+from shapes.measure import DeviceLostError, Job, Settings, measure
 from shapes.measure.environment import Environment
 from shapes.measure.executor import Event, Round
 from shapes.measure.fleet import device
@@ -173,34 +173,6 @@ def test_a_fleet_left_in_the_middle_serves_the_next_sweep() -> None:
             break
     result = measure([job(k) for k in range(100, 120)], executor=executor)
     assert sorted(one.description["k"] for one in result.results.values()) == list(range(100, 120))
-
-
-def test_what_is_prepared_is_sampled_and_finished_there() -> None:
-    executor, _ = fleet(FakePool(steady))
-    prepared = executor.prepare(job(5))
-    first, second = executor.sample(prepared, 4), executor.sample(prepared, 3)
-    done = executor.finish(prepared)
-    assert done.samples.tolist() == [*first, *second]
-    assert prepared.held_bytes == 10**3
-
-
-def test_a_device_lost_while_searching_is_replaced_and_what_was_prepared_is_prepared_again() -> None:
-    deaths = iter(["", "", "dies", *[""] * 50])
-    pool = FakePool(steady, lambda name, keys: next(deaths))
-    executor, said = fleet(pool)
-    first, second = executor.prepare(job(5)), executor.prepare(job(6))
-    kept = executor.sample(first, 4)  # its process dies of this, and another takes them
-    executor.sample(second, 4)
-    assert executor.finish(first).samples.tolist() == kept.tolist()
-    assert len(executor.finish(second).samples) == 4
-    assert len(said) == 1
-
-
-def test_a_job_that_loses_its_device_again_and_again_is_an_outcome() -> None:
-    pool = FakePool(steady, lambda name, keys: "hangs" if keys == ["sample"] else "")
-    executor, _ = fleet(pool)
-    with pytest.raises(NotMeasured, match="the device was lost with it: answered nothing"):
-        executor.sample(executor.prepare(job(5)), 4)
 
 
 def test_leases_shrink_towards_the_end_and_follow_the_order() -> None:

@@ -46,7 +46,8 @@ def test_on_and_another_device_are_refused_in_a_line() -> None:
     assert (alone.exit_code, alone.output) == (2, "sizer: --on = 'H100': expected --ray ADDRESS with it\n")
     placed = CliRunner().invoke(main, ["bench", *PRODUCTS, "--ray", "auto", "--device", "cuda:1"])
     assert "Ray, which places them" in placed.output.replace("--ray", "Ray")
-    predicted = CliRunner().invoke(main, ["search", "--h", "4096", "--predict", "--ray", "auto"])
+    config = str(Path(__file__).parent / "data" / "configs" / "gpt2.json")
+    predicted = CliRunner().invoke(main, ["check", config, "--ray", "auto"])
     assert (predicted.exit_code, predicted.output) == (2, "sizer: --ray = 'auto': expected --measure with it\n")
 
 

@@ -59,8 +59,6 @@ ACTS: tuple[tuple[tuple[str, ...], tuple[str, ...]], ...] = (
     (HEADS, ("--limit", "confidence=0.9")),
     (HEADS, ("--time-limit", "3")),
     (HEADS, ("--store", "here.db")),
-    (HEADS, ("--ray", "auto")),
-    (HEADS, ("--on", "h100")),
     (HEADS, ("--top", "1")),
     (HEADS, ("-b", "1")),
     (HEADS, ("-s", "1024")),

@@ -2,16 +2,16 @@
 
 * ``measure(jobs, executor=…, store=…, settings=…) -> Sweep``: the one way anything is measured (``runner``).
 * ``Job`` says what: an operator of ``shapes.operators``, a ``MemoryBound`` kernel or a ``Part`` of a model (``jobs``).
-* ``Executor`` is where it runs (``executor``): ``run(jobs)`` for a sweep; ``prepare(job)``, ``sample(prepared, n)``
-  and ``finish(prepared)`` for a search that chooses what to time next. ``NotMeasured`` carries the outcome of what
-  cannot run. ``InProcess(device)`` is the one of this process and one device (``in_process``).
+* ``Executor`` is where it runs (``executor``): ``run(jobs)`` for a sweep; a ``SamplingExecutor`` has ``prepare(job)``,
+  ``sample(prepared, n)`` and ``finish(prepared)`` for a search that chooses what to time next. ``NotMeasured`` carries
+  the outcome of what cannot run. ``InProcess(device)`` is the one of this process and one device (``in_process``).
 * ``compare(a, b)``, ``summarise(samples)`` and ``Stopping`` say what samples mean (``stats``, pure).
 * ``shapes.measure.store.Store``: ``find(key, environment)`` before measuring, ``add([measurement])`` after.
 
 Importing this package loads no torch; opening a device does.
 """
 
-from shapes.measure.executor import DeviceLostError, Executor, NotMeasured, Prepared, Settings
+from shapes.measure.executor import DeviceLostError, Executor, NotMeasured, Prepared, SamplingExecutor, Settings
 from shapes.measure.in_process import InProcess
 from shapes.measure.jobs import Job, MemoryBound, Part, swiglu
 from shapes.measure.record import Measurement
@@ -31,6 +31,7 @@ __all__ = [
     "Part",
     "Prepared",
     "Progress",
+    "SamplingExecutor",
     "Settings",
     "Stopping",
     "Summary",

@@ -1,13 +1,13 @@
 """Where jobs are run: one seam, so that a cluster fits behind it without touching search or store.
 
-``Executor`` is the seam, of two halves. ``run`` takes jobs in order of importance and yields what happens: a sweep,
-over as many devices as the executor has. ``prepare``, ``sample`` and ``finish`` (or ``release``) are for those who
+``Executor`` is the seam: ``run`` takes jobs in order of importance and yields what happens, over as many devices as the
+executor has. A ``SamplingExecutor`` has ``prepare``, ``sample`` and ``finish`` (or ``release``) as well, for those who
 choose what to time next (a search): what is prepared stays on one device, so that samples of two may be paired.
 
 Nothing that crosses the seam holds a device: jobs and settings go in, samples and measurements come out, and whoever
-drives the executor keeps them (``runner.measure``, the store). ``shapes.measure.in_process.InProcess`` is the executor
-of this process and one device. One of a cluster would keep an actor a device and put a reference to what the actor has
-prepared into ``Prepared.handle``; only the command line, the library's front doors and tests choose an executor.
+drives the executor keeps them (``runner.measure``, the store). ``shapes.measure.in_process.InProcess`` is both, of this
+process and one device; ``shapes.measure.fleet.Fleet`` runs sweeps on a cluster's. Only the command line, the library's
+front doors and tests choose an executor.
 """
 
 from __future__ import annotations
@@ -110,6 +110,26 @@ class Executor(Protocol):
         """Of the devices that jobs run on, which are all alike."""
         ...
 
+    def run(
+        self,
+        jobs: Sequence[Job],
+        settings: Settings,
+        *,
+        deadline: float | None = None,
+        unfinished: Samples | None = None,
+        claim: Claim = unclaimed,
+    ) -> Iterator[Event]:
+        """Measure ``jobs``: a Round now and then and a Measurement for every job that is done, in any order.
+
+        No job is started when ``deadline`` (time.monotonic seconds) has passed. ``unfinished``: what an interrupted run
+        has left. ``claim`` is asked of each job just before. DeviceLostError where the device answers nothing any more.
+        """
+        ...
+
+
+class SamplingExecutor(Executor, Protocol):
+    """Samples jobs one by one, too."""
+
     @property
     def room_bytes(self) -> int:
         """Memory that is free on the device where jobs are prepared."""
@@ -129,20 +149,4 @@ class Executor(Protocol):
 
     def release(self, prepared: Prepared) -> None:
         """Let go of what was prepared without a measurement, as where there are no samples."""
-        ...
-
-    def run(
-        self,
-        jobs: Sequence[Job],
-        settings: Settings,
-        *,
-        deadline: float | None = None,
-        unfinished: Samples | None = None,
-        claim: Claim = unclaimed,
-    ) -> Iterator[Event]:
-        """Measure ``jobs``: a Round now and then and a Measurement for every job that is done, in any order.
-
-        No job is started when ``deadline`` (time.monotonic seconds) has passed. ``unfinished``: what an interrupted run
-        has left. ``claim`` is asked of each job just before. DeviceLostError where the device answers nothing any more.
-        """
         ...

@@ -56,7 +56,7 @@ def chosen_executor(
     from shapes.measure.fleet.ray_cluster import ray_fleet
 
     wanted = parse_on(on) if on is not None else None
-    return ray_fleet(ray, on=wanted, device=device, make=accelerator_or_cpu, settings=settings, say=say_line)
+    return ray_fleet(ray, on=wanted, device=device, make=accelerator_or_cpu, say=say_line)
 
 
 def refuse_network(path: Path) -> None:

@@ -12,7 +12,6 @@ import click
 
 from shapes.errors import InputError
 from shapes.workload import OPTIONS
-from sizer.cli.executors import chosen_executor, ray_options
 from sizer.cli.numbers import COUNT, QUANTITY
 from sizer.cli.options import (
     Asked,
@@ -150,7 +149,6 @@ _LIMITS = several(
     help="Price a decode step for each: microbatch=64,context=8k[,tp=8,dtype=fp8,kv-dtype=fp8 …]; a Pareto front.",
 )
 @measuring_options
-@ray_options
 @_measuring("--strategy", help="How candidates are tried (an unknown name lists them). [default: racing]")
 @config_options
 @output_options("search")
@@ -211,14 +209,10 @@ def _said(texts: tuple[str, ...]) -> dict[str, Any]:
     return found
 
 
-def _measure(asked: Asked) -> Any:
-    """Whether, or with which executor, to measure: where nobody says, if there is an accelerator."""
+def _measure(asked: Asked) -> bool:
+    """Whether to measure: where nobody says, if there is an accelerator."""
     from shapes.measure.backend import accelerator_here
 
-    if asked.ray is not None and asked.measure is False:
-        raise InputError("expected --measure with it", key="--ray", value=asked.ray)
-    if asked.ray is not None or asked.on is not None:
-        return chosen_executor(asked.ray, asked.on)
     return asked.measure if asked.measure is not None else not asked.device and accelerator_here()
 
 

@@ -17,7 +17,7 @@ from sizer.searching.space import DEFAULT_OBJECTIVE, Limits, find_objective
 from sizer.searching.two_budgets import Budgets
 
 if TYPE_CHECKING:
-    from shapes.measure.executor import Executor
+    from shapes.measure.executor import SamplingExecutor
     from sizer.searching.measuring import Measured
 
 #: Keywords of ``search`` that go to the baseline's dimensions and to a measured source, by name.
@@ -58,7 +58,7 @@ def search(
     limits: Limits | None = None,
     objective: str = DEFAULT_OBJECTIVE,
     top: int = 5,
-    measure: bool | Executor | Sequence[Executor] = False,
+    measure: bool | SamplingExecutor | Sequence[SamplingExecutor] = False,
     progress: Callable[[int, int], None] | None = None,
     stack: str | SoftwareStack | None = None,
     serving: Mapping[str, Any] | None = None,
@@ -71,7 +71,7 @@ def search(
     ``params`` a whole model. Predicting, for ``device`` (default h100-sxm), every candidate is priced. Several devices:
     each candidate counts with its worst loss against the best on that device. Measuring, the prediction for the device
     at hand (for h100-sxm where that is not known, as a CPU) orders the candidates; ``measure`` may be an executor of
-    its own (``shapes.measure.Executor``). ``stack``: the software that runs whole steps (None: that of the
+    its own (``shapes.measure.SamplingExecutor``). ``stack``: the software that runs whole steps (None: that of the
     configuration's format; of plain dimensions kernels alone are added up, as of parts of a model and of what is
     measured). ``progress(done, of)``. ``serving``: fields of the decode step that is priced beside each candidate's
     step ({"b": 64, "context": 8192, "tp": 8}); ``training_budget``: the longest step, over the baseline's. ``options``
@@ -168,7 +168,7 @@ def _used(what: str, config: object, params: float | None, dimensions: dict[str,
 
 
 def _source(
-    measure: bool | Executor | Sequence[Executor],
+    measure: bool | SamplingExecutor | Sequence[SamplingExecutor],
     device: str | Device | Sequence[str | Device] | None,
     measuring: dict[str, Any],
 ) -> tuple[tuple[Device, ...], Measured | None]:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from shapes.device import DEFAULT_DEVICE, Device, load_device
 from shapes.errors import InputError
 from shapes.frozen import frozen
-from shapes.measure.executor import Executor, NotMeasured, Prepared
+from shapes.measure.executor import NotMeasured, Prepared, SamplingExecutor
 from shapes.measure.jobs import Job, Part, PartName
 from shapes.measure.stats import summarise
 from shapes.measure.store import Store
@@ -120,7 +120,7 @@ class Measured:
     was paired with.
     """
 
-    executor: Executor
+    executor: SamplingExecutor
     strategy: str = "racing"
     regret: float = 0.01
     confidence: float = 0.95
@@ -178,7 +178,7 @@ class Measured:
         )
 
 
-def device_to_measure(executor: Executor, named: str | Device | None) -> Device:
+def device_to_measure(executor: SamplingExecutor, named: str | Device | None) -> Device:
     """The device whose limits and predictions go with measuring on ``executor``; the default's where it is unknown."""
     return device_at_hand(executor.environment, named) or load_device(named or DEFAULT_DEVICE)
 
@@ -203,7 +203,9 @@ def _timing(outcome: Outcome, index: int, confidence: float, source: str) -> Tim
 class Sampler:
     """Samples of candidates by index, from the store first."""
 
-    def __init__(self, space: Space, changes: Sequence[Mapping[str, int]], executor: Executor, store: Store) -> None:
+    def __init__(
+        self, space: Space, changes: Sequence[Mapping[str, int]], executor: SamplingExecutor, store: Store
+    ) -> None:
         self._jobs = [weighted_jobs(space, change) for change in changes]
         self._executor, self._store = executor, store
         self._ready: dict[str, Prepared] = {}

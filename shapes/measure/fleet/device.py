@@ -7,7 +7,7 @@ import socket
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
-from typing import Any, Protocol, TypeVar
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,13 +15,12 @@ from numpy.typing import NDArray
 from shapes.errors import InputError
 from shapes.frozen import frozen
 from shapes.measure.environment import Environment
-from shapes.measure.executor import Event, Executor, NotMeasured, Prepared, Round, Samples, Settings
+from shapes.measure.executor import Event, Executor, Round, Samples, Settings
 from shapes.measure.in_process import InProcess
 from shapes.measure.jobs import Job
 from shapes.measure.record import Measurement
 
 Array = NDArray[np.float64]
-T = TypeVar("T")
 #: Makes the executor of a process: of torch's ``device``, None being the accelerator that the process was given.
 Make = Callable[[str | None], Executor]
 
@@ -32,10 +31,9 @@ MESSAGE_S = 0.25
 
 @frozen
 class Greeting:
-    """A device's process is ready: its ``environment``, ``room_bytes`` free on the device, and its ``node``."""
+    """A device's process is ready: its ``environment`` and its ``node``."""
 
     environment: Environment
-    room_bytes: int
     node: str
     pid: int
 
@@ -57,7 +55,7 @@ Message = Greeting | tuple[Event, ...] | Over | LostError
 
 
 class Pool(Protocol):
-    """Device processes by name. Only ``wait`` and ``call`` wait."""
+    """Device processes by name. Only ``wait`` waits."""
 
     def start(self, name: str, type_: str) -> None:
         """Begin to start a process on a device of ``type_``; its Greeting comes when it is ready."""
@@ -75,10 +73,6 @@ class Pool(Protocol):
 
     def wait(self, timeout_s: float) -> Iterable[tuple[str, Message]]:
         """What has come, after at most ``timeout_s`` seconds; of one process in the order it was sent."""
-        ...
-
-    def call(self, name: str, method: str, *arguments: Any, timeout_s: float) -> Any:
-        """What ``method`` (prepare, sample, finish, release) returns there. LostError, NotMeasured."""
         ...
 
 
@@ -115,20 +109,16 @@ def bursts(events: Iterable[Event], now: Callable[[], float] = time.monotonic) -
 
 
 class DeviceProcess:
-    """One device. What is prepared one by one is kept by its job, and prepared again where another process had it.
-
-    Outcomes that are no times are returned, not raised: they must cross a wire whole.
-    """
+    """One device."""
 
     def __init__(self, device: str | None, make: Make = accelerator_or_cpu, node: str = "") -> None:
         self._device, self._make = device, make
         self._node = node or socket.gethostname()
-        self._prepared: dict[str, Prepared] = {}
 
     def greet(self) -> Iterator[Greeting]:
         # Not when it is made: Ray says little of what goes wrong then.
         self._executor = self._make(self._device)
-        yield Greeting(self._executor.environment, self._executor.room_bytes, self._node, os.getpid())
+        yield Greeting(self._executor.environment, self._node, os.getpid())
 
     def run(
         self, jobs: Sequence[Job], settings: Settings, unfinished: Samples, left_s: float | None
@@ -139,32 +129,6 @@ class DeviceProcess:
         unfinished = {key: (np.array(own), np.array(control)) for key, (own, control) in unfinished.items()}
         for burst in bursts(self._executor.run(jobs, settings, deadline=deadline, unfinished=unfinished)):
             yield tuple(self._signed(one) if isinstance(one, Measurement) else one for one in burst)
-
-    def prepare(self, job: Job, settings: Settings) -> int | NotMeasured:
-        """The bytes that the prepared job holds."""
-        return self._with(job, settings, lambda prepared: prepared.held_bytes)
-
-    def sample(self, job: Job, settings: Settings, count: int) -> Array | NotMeasured:
-        return self._with(job, settings, lambda prepared: self._executor.sample(prepared, count))
-
-    def finish(self, job: Job, settings: Settings, samples: Array, controls: Array) -> Measurement | NotMeasured:
-        def finished(prepared: Prepared) -> Measurement:
-            prepared.samples, prepared.controls = np.array(samples), np.array(controls)
-            return self._signed(self._executor.finish(self._prepared.pop(job.key)))
-
-        return self._with(job, settings, finished)
-
-    def release(self, job: Job, settings: Settings) -> None:
-        if job.key in self._prepared:
-            self._executor.release(self._prepared.pop(job.key))
-
-    def _with(self, job: Job, settings: Settings, use: Callable[[Prepared], T]) -> T | NotMeasured:
-        try:
-            if job.key not in self._prepared:
-                self._prepared[job.key] = self._executor.prepare(job, settings)
-            return use(self._prepared[job.key])
-        except NotMeasured as outcome:
-            return outcome
 
     def _signed(self, one: Measurement) -> Measurement:
         """``one`` saying on which node it was made."""

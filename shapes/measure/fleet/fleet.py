@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,17 +15,15 @@ from shapes.measure.executor import (
     Claim,
     DeviceLostError,
     Event,
-    NotMeasured,
-    Prepared,
     Round,
     Samples,
     Settings,
     unclaimed,
 )
 from shapes.measure.fleet.device import Greeting, LostError, Message, Over, Pool
-from shapes.measure.fleet.leases import MOST_DEATHS, MOST_SILENCES, Lease, Leases
+from shapes.measure.fleet.leases import Lease, Leases
 from shapes.measure.jobs import Job, Part
-from shapes.measure.record import Measurement, outcome
+from shapes.measure.record import outcome
 
 Array = NDArray[np.float64]
 
@@ -59,7 +56,7 @@ class Member:
 
 
 class Fleet:
-    """See ``Executor``. A sweep uses every device; what is prepared one by one lies on the first that is ready.
+    """See ``Executor``: a sweep uses every device.
 
     ``members``: devices of ``pool`` whose figures stand for ``environment``. ``say`` tells a person a line of what
     happens. ``silent_s``: how long a device at work may say nothing. ``start_s``: how long one may take to be ready.
@@ -71,19 +68,14 @@ class Fleet:
         members: Iterable[Member],
         environment: Environment,
         *,
-        room_bytes: int,
         say: Callable[[str], None],
         silent_s: float,
         start_s: float,
-        settings: Settings | None = None,
     ) -> None:
         self._pool = pool
         self._members = {member.name: member for member in members}
-        self.environment, self.room_bytes = environment, room_bytes
+        self.environment = environment
         self._say, self._silent_s, self._start_s = say, silent_s, start_s
-        self.settings = settings or Settings()
-        self._home: Member | None = None
-        self._losses: Counter[str] = Counter()
 
     @property
     def members(self) -> tuple[Member, ...]:
@@ -186,53 +178,6 @@ class Fleet:
         jobs = member.lease.left.values() if member.lease is not None else ()
         compiled = any(isinstance(job.work, Part) and job.work.compiled for job in jobs)
         return self._silent_s * (COMPILING if compiled else 1)
-
-    def prepare(self, job: Job, settings: Settings | None = None) -> Prepared:
-        """See ``Executor.prepare``."""
-        settings = settings or self.settings
-        return Prepared(job, settings, self._ask("prepare", job, settings))
-
-    def sample(self, prepared: Prepared, count: int) -> Array:
-        """See ``Executor.sample``."""
-        taken: Array = self._ask("sample", prepared.job, prepared.handle, count)
-        prepared.samples = np.concatenate((prepared.samples, taken))
-        return taken
-
-    def finish(self, prepared: Prepared) -> Measurement:
-        """See ``Executor.finish``."""
-        result: Measurement = self._ask("finish", prepared.job, prepared.handle, prepared.samples, prepared.controls)
-        return result
-
-    def release(self, prepared: Prepared) -> None:
-        """See ``Executor.release``."""
-        self._ask("release", prepared.job, prepared.handle)
-
-    def _ask(self, method: str, job: Job, *arguments: Any) -> Any:
-        """``method`` of the process that has ``job``. One that is lost is replaced and the next is asked; NotMeasured
-
-        where the same job loses one after the other.
-        """
-        while True:
-            home = self._at_home()
-            try:
-                return self._pool.call(home.name, method, job, *arguments, timeout_s=self._silent_s)
-            except LostError as lost:
-                self._start_again(home, str(lost))
-                self._losses[job.key] += 1
-                if self._losses[job.key] >= (MOST_SILENCES if lost.silent else MOST_DEATHS):
-                    raise NotMeasured("error", f"the device was lost with it: {lost}") from lost
-
-    def _at_home(self) -> Member:
-        """A device that is ready, the same for as long as it is. DeviceLostError where none comes."""
-        self._begin()
-        idle = Leases((), 1)
-        while self._home is None or self._home.state != "ready":
-            self._home = next((member for member in self.members if member.state == "ready"), None)
-            if self._home is None:
-                for name, message in self._pool.wait(WAIT_S):
-                    list(self._hear(self._members[name], message, idle, {}, late=False))
-                self._expect_one()
-        return self._home
 
     def _begin(self) -> None:
         for member in self.members:

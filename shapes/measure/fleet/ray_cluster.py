@@ -22,7 +22,7 @@ import ray
 
 import shapes
 from shapes.errors import InputError
-from shapes.measure.executor import NotMeasured, Samples, Settings
+from shapes.measure.executor import Samples, Settings
 from shapes.measure.fleet.device import DeviceProcess, Greeting, LostError, Make, Message, Over
 from shapes.measure.fleet.fleet import Fleet, Member
 from shapes.measure.fleet.leases import UNNAMED, places
@@ -130,7 +130,6 @@ def ray_fleet(
     make: Make,
     device: str | None = None,
     on: Mapping[str, int | None] | None = None,
-    settings: Settings | None = None,
     say: Callable[[str], None],
     silent_s: float = 120.0,
     start_s: float = 120.0,
@@ -163,11 +162,9 @@ def ray_fleet(
         pool,
         members,
         next(one for one in environments if one.identity == usual),
-        room_bytes=min(greeting.room_bytes for greeting in ready.values()),
         say=say,
         silent_s=silent_s,
         start_s=start_s,
-        settings=settings,
     )
     for member in members:
         fleet.greeted(member, ready[member.name])
@@ -249,17 +246,6 @@ class RayPool:
             seat.messages = None  # asked no more: whoever hears of an end stops or leases it
             return Over() if isinstance(error, StopIteration) else LostError(_reason(error))
         return message
-
-    def call(self, name: str, method: str, *arguments: Any, timeout_s: float) -> Any:
-        try:
-            answer = ray.get(getattr(self._seats[name].actor, method).remote(*arguments), timeout=timeout_s)
-        except ray.exceptions.GetTimeoutError:
-            raise LostError(f"answered nothing for {timeout_s:.0f} s", silent=True) from None
-        except ray.exceptions.RayError as error:
-            raise LostError(_reason(error)) from None
-        if isinstance(answer, NotMeasured):
-            raise answer
-        return answer
 
 
 def _reason(error: Exception) -> str:
