@@ -7,10 +7,9 @@ from dataclasses import replace
 import pytest
 
 from shapes.memory import Memory, memory
-from shapes.memory.listing import declared, line_of, listing
 from shapes.memory.modules import layer_tape
 from shapes.memory.moments import Gradients, Moment, Step, moments
-from shapes.memory.tape import Tape
+from shapes.memory.tape import Tape, declared, line_of, listing
 from shapes.model import AttentionShape, Block, MlpShape, ModelShape, MoeShape, Stack
 from shapes.model.stages import ShardParameters
 from shapes.workload import Workload

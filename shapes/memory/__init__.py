@@ -5,10 +5,16 @@ from shapes.memory.breakdown import (
     DISTRIBUTED_BYTES,
     WEIGHT_DTYPES,
     Memory,
+    Saved,
+    Saving,
+    largest_microbatch,
     memory,
+    possible_savings,
+    savings,
+    smallest_pp,
+    smallest_tp,
     weight_bytes,
 )
-from shapes.memory.fitting import Saved, Saving, largest_microbatch, possible_savings, savings, smallest_pp, smallest_tp
 from shapes.memory.modules import CHECKED
 from shapes.memory.moments import Gradients, Moment
 from shapes.memory.training import Component

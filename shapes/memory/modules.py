@@ -6,13 +6,13 @@ torch's MemTracker over whole training steps in tests/test_memory_tracker.py.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from typing import Literal
 
 from shapes.frozen import frozen
-from shapes.memory.listing import declared, play
-from shapes.memory.tape import Tape, Tensor
+from shapes.memory.tape import Runs, Tape, Tensor, declared, play
 from shapes.model import (
     AttentionShape,
     Block,
@@ -142,11 +142,21 @@ class _Forward:
         return self if sizes.product >= sizes.element else _Forward(replace(sizes, element=sizes.product), self.tape)
 
     def play(
-        self, module: str, tensors: dict[str, Tensor], words: dict[str, bool] | None = None, /, **numbers: int
+        self,
+        module: str,
+        tensors: dict[str, Tensor],
+        words: dict[str, bool] | None = None,
+        runs: Runs | None = None,
+        /,
+        **numbers: int,
     ) -> Tensor:
         """A module's operators where ``words`` hold beside the style's; the last one's output."""
         holding = self.words | {word for word, holds in words.items() if holds} if words else self.words
-        return play(self.tape, module, holding, {**self.numbers, **numbers}, tensors)
+        return play(self.tape, module, holding, runs or {}, {**self.numbers, **numbers}, tensors)
+
+    def products(self, linears: Iterable[Linear]) -> Runs:
+        """Matrix products by the last part of their names."""
+        return {linear.name.rpartition(".")[2]: partial(self.linear, linear) for linear in linears}
 
     # Layers.
 
@@ -188,7 +198,7 @@ class _Forward:
 
     def part(self, part: Attention | RecurrentShape | MlpShape | MoeShape | None, hidden: int, x: Tensor) -> Tensor:
         if isinstance(part, MlpShape):
-            return self.mlp(part, hidden, x)
+            return self.mlp(part, part.linears(hidden, fused=self.fused(self.workload.fused_gate_up)), x)
         if isinstance(part, MoeShape):
             return self.experts(part, hidden, x)
         if isinstance(part, RecurrentShape):
@@ -266,71 +276,50 @@ class _Forward:
     # Attention.
 
     def attention(self, attention: Attention, hidden: int, x: Tensor) -> Tensor:
-        tape, rows, e = self.tape, self.sizes.rows, self.sizes.element
-        heads, kv_heads = attention.on_shard(self.t)
+        tape, e, tensors = self.tape, self.sizes.element, {"x": x}
         linears = attention.linears(hidden, fused=self.fused(self.workload.fused_qkv))
-        q_bytes = rows * heads * attention.head_dim * e
-        k_bytes, v_bytes = (rows * kv_heads * dim * e for dim in (attention.head_dim, attention.v_dim))
-        gate = None
-        q, k, v = self.projected(attention, linears, x, (q_bytes, k_bytes, v_bytes))
-        if isinstance(attention, AttentionShape):
-            if attention.gated:
-                gate, q = (tape.view(q, q_bytes, copies_gradient=first) for first in (True, False))
-            if attention.qk_norm != "none":
-                width = attention.head_dim if attention.qk_norm == "head" else 0
-                q, k = (self.norm(part, part_bytes // e, width) for part, part_bytes in ((q, q_bytes), (k, k_bytes)))
-        if attention.rotary_dim:
-            q, k = (tape.op("rotary", (part,), part.bytes, work=2 * part.bytes) for part in (q, k))
-            if self.megatron:  # Transformer Engine asks for all three contiguous
-                v = tape.op("values, contiguous", (v,), v.bytes)
-        run, names = self.narrowed(), (x, q, k, v)
+        self.projected(attention, linears, tensors)
+        run, names = self.narrowed(), (x, *(tensors[name] for name in "qkv"))
+        core = names[1:]
         tape.recomputing = True  # by selective checkpointing
         if run is not self:
             product = self.sizes.product
-            q, k, v = (tape.op("cast for its products", (one,), one.bytes * product // e) for one in (q, k, v))
+            core = tuple(tape.op("cast for its products", (one,), one.bytes * product // e) for one in core)
         if self.workload.attention == "eager":
             tape.named = names  # the layer's own code has names for these until its core is done
-            out = run.eager(attention, q, k, v)
+            out = run.eager(attention, *core)
         else:
-            out = run.flash(attention, q, k, v)
+            out = run.flash(attention, *core)
         tape.recomputing = False
-        if gate is not None:
-            out = run.play("attention-gate", {"gate": gate, "out": out})
+        if attention.gated:
+            out = run.play("attention-gate", {"gate": tensors["gate"], "out": out})
         out = run.linear(linears[-1], out)
         if "keeps-names" not in self.words:
             tape.named = ()
         return out
 
-    def projected(
-        self, attention: Attention, linears: tuple[Linear, ...], x: Tensor, part_bytes: tuple[int, int, int]
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        """Queries, keys and values, of ``part_bytes`` each."""
+    def projected(self, attention: Attention, linears: tuple[Linear, ...], tensors: dict[str, Tensor]) -> None:
+        """Add queries, keys and values, and a gate on the output, to ``tensors``."""
+        rows, e, (heads, kv_heads) = self.sizes.rows, self.sizes.element, attention.on_shard(self.t)
+        q, k, v = (
+            rows * heads * attention.head_dim,
+            rows * kv_heads * attention.head_dim,
+            rows * kv_heads * attention.v_dim,
+        )
+        width = attention.head_dim if attention.qk_norm == "head" else 0
+        runs = self.products(linears) | {
+            "q_norm": partial(self.norm, n=q, width=width),
+            "k_norm": partial(self.norm, n=k, width=width),
+        }
+        words = {"gated": attention.gated, "qk-norm": attention.qk_norm != "none", "rotary": attention.rotary_dim > 0}
+        numbers = {"q_bytes": q * e, "k_bytes": k * e, "v_bytes": v * e}
+        module = "one-product" if len(linears) == 2 else "three-products"
         if isinstance(attention, MlaShape):
-            return self.latent(attention, linears, x, *part_bytes[1:])
-        if len(linears) > 2:
-            q, k, v = (self.linear(linear, x) for linear in linears[:3])
-            return q, k, v
-        qkv = self.linear(linears[0], x)
-        # The three parts are put together again by one copy of the whole, charged to the first.
-        part = self.tape.view(qkv, qkv.bytes, copies_gradient=True)
-        q, k, v = (self.tape.view(part, size) for size in part_bytes)
-        return q, k, v
-
-    def latent(
-        self, attention: MlaShape, linears: tuple[Linear, ...], x: Tensor, k_bytes: int, v_bytes: int
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        """Multi-head latent attention: queries, keys and values through their low-rank projections."""
-        rows, (*queries, inward, outward, _) = self.sizes.rows, linears
-        q = self.linear(queries[0], x)
-        if attention.q_lora_rank is not None:
-            q = self.linear(queries[1], self.norm(q, rows * attention.q_lora_rank))
-        low = self.linear(inward, x)
-        n = rows * attention.kv_lora_rank
-        latent = self.tape.view(low, n * self.sizes.element, copies_gradient=True)
-        both = self.linear(outward, self.norm(latent, n))
-        # Keys are copied beside the rotated part that all heads share; values stay a view of the projection.
-        k = self.tape.op("keys with their rotated part", (both,), k_bytes)
-        return q, k, self.tape.view(both, v_bytes, copies_gradient=True)
+            ranks = attention.q_lora_rank or 0, attention.kv_lora_rank
+            module, words["q-lora"], numbers["latent_bytes"] = "latent", ranks[0] > 0, rows * ranks[1] * e
+            runs["q_a_norm"], runs["kv_a_norm"] = (partial(self.norm, n=rows * rank) for rank in ranks)
+        for name in (module, "positions"):
+            self.play(name, tensors, words, runs, **numbers)
 
     def flash(self, attention: Attention, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         sizes, (heads, kv_heads) = self.sizes, attention.on_shard(self.t)
@@ -396,77 +385,60 @@ class _Forward:
         )
         return self.linear(outward, out)
 
-    def activation(self, x: Tensor) -> Tensor:
-        return self.play("gelu_new" if "gelu_new" in self.words else "activation", {"x": x})
-
-    def gated(self, projected: list[Tensor], width: int) -> Tensor:
-        """Gate times up, of ``width`` bytes, from one projection or two."""
-        if len(projected) == 1:
-            both = self.tape.view(projected[0], 2 * width, copies_gradient=True)
-            projected = [self.tape.view(both, width) for _ in range(2)]
-        gate, up = projected
-        clamped, fused = ("clamped-gate" in self.words, "fused-gate" in self.words)
-        gate = gate if clamped or fused else self.activation(gate)
-        return self.play("clamped" if clamped else "gated", {"gate": gate, "up": up}, width=width)
-
-    def mlp(self, mlp: MlpShape, hidden: int, x: Tensor) -> Tensor:
-        *inward, outward = mlp.linears(hidden, fused=self.fused(self.workload.fused_gate_up))
-        projected = [self.linear(linear, x) for linear in inward]
-        width = self.sizes.rows * -(-mlp.width // self.t) * self.sizes.element
-        inner = self.gated(projected, width) if mlp.gated else self.activation(projected[0])
-        return self.linear(outward, inner)
+    def mlp(
+        self,
+        mlp: MlpShape | MoeShape,
+        linears: tuple[Linear, ...],
+        x: Tensor,
+        *,
+        rows: int | None = None,
+        matrices: int = 1,
+    ) -> Tensor:
+        """An MLP, or a mixture's experts by grouped products: ``rows`` in all of ``matrices``."""
+        named = {"first": linears[0], "last": linears[-2], "down": linears[-1]}
+        clamps = mlp.gated and "clamped-gate" in self.words
+        words = {
+            "gated": mlp.gated,
+            "one": mlp.gated and len(linears) == 2,
+            "clamps": clamps,
+            "activates": not (clamps or (mlp.gated and "fused-gate" in self.words)),
+        }
+        runs: Runs = {
+            name: partial(self.linear, linear, rows=rows, matrices=matrices) for name, linear in named.items()
+        }
+        runs["activation"] = lambda gate: self.play("activation", {"x": gate})
+        width = (rows or self.sizes.rows) * -(-mlp.width // self.t) * self.sizes.element
+        return self.play("mlp", {"x": x}, words, runs, width=width)
 
     def experts(self, moe: MoeShape, hidden: int, x: Tensor) -> Tensor:
         """Tokens gathered by expert, two grouped products, and the weighted sum back in the tokens' order."""
-        workload, words, tokens = self.workload, self.words, x
+        workload, channels = self.workload, moe.routed_width(hidden)
         # Routing is even over devices, so a device meets as many routed rows as it sends out; the fullest expert's load
         # is what a device must hold when it has only a few experts.
         routed = round(self.sizes.rows * moe.top_k * (workload.expert_load if workload.e > 1 else 1.0))
-        linears = {linear.name: linear for linear in moe.linears(hidden)}
-        router = self.router(moe, hidden, x)
-        shared = self.mlp(moe.shared, hidden, x) if moe.shared and "shared-last" not in words else None
-        if moe.latent is not None:
-            x = self.linear(linears["moe.latent_down_proj"], x)
-        x = self.play("gathered", {"x": x}, routed=routed, channels=moe.routed_width(hidden))
-        x = self.combined(moe, hidden, self.routed(moe, hidden, x, routed), router, routed)
-        if moe.latent is not None:
-            x = self.linear(linears["moe.latent_up_proj"], x)
-        if moe.shared is None:
-            return x
-        shared = shared or self.mlp(moe.shared, hidden, tokens)
-        if moe.shared_gate:
-            shared = self.play("shared-gate", {"tokens": tokens, "shared": shared})
-        return self.tape.op("with the shared expert", (x, shared), x.bytes, shares_gradient=True)
-
-    def router(self, moe: MoeShape, hidden: int, x: Tensor) -> Tensor:
-        """The experts' weights for each token."""
-        numbers = {"experts": moe.experts, "top_k": moe.top_k, "hidden": hidden}
-        x = self.play("router-input", {"x": x}, **numbers)
-        logits = self.linear(Linear("moe.router", moe.experts, hidden, moe.router_bias), x)
-        return self.play("router", {"logits": logits}, **numbers)
-
-    def routed(self, moe: MoeShape, hidden: int, x: Tensor, rows: int) -> Tensor:
-        """The experts' own products."""
-        local = moe.experts // self.workload.e
-        *inward, outward = moe.expert_linears(hidden, fused=self.workload.fused_gate_up)
-        projected = [self.linear(linear, x, rows=rows, matrices=local) for linear in inward]
-        width = rows * -(-moe.width // self.t) * self.sizes.element
-        inner = self.gated(projected, width) if moe.gated else self.activation(projected[0])
-        return self.linear(outward, inner, rows=rows, matrices=local)
-
-    def combined(self, moe: MoeShape, hidden: int, back: Tensor, router: Tensor, rows: int) -> Tensor:
-        """What the experts made, weighted and added up a token."""
-        size, channels, spare, wide = back.bytes, moe.routed_width(hidden), back.bytes, False
-        if {"router-wide", "narrow"} <= self.words:
-            # Both fp32 products are alive when the first is narrowed. What the node saved is too, unless checkpointing
-            # made it again, which has let go of it by then.
-            size, wide = rows * channels * 4, True
-            spare = 2 * size - (back.bytes if self.workload.checkpointing == "full" else 0)
+        own, local = moe.expert_linears(hidden, fused=workload.fused_gate_up), moe.experts // workload.e
+        wide, back = {"router-wide", "narrow"} <= self.words, routed * channels * self.sizes.element
+        # Both fp32 products are alive when the first is narrowed. What the node saved is too, unless checkpointing made
+        # it again, which has let go of it by then.
+        spare = 8 * routed * channels - (back if workload.checkpointing == "full" else 0) if wide else back
         return self.play(
-            "combined",
-            {"back": back, "router": router},
-            {"sum-wide": wide},
-            routed_bytes=size,
+            "experts",
+            {"x": x},
+            {
+                "shared": moe.shared is not None,
+                "shared-gate": moe.shared_gate,
+                "latent": moe.latent is not None,
+                "sum-wide": wide,
+            },
+            self.products(moe.linears(hidden))
+            | {
+                "shared": lambda tokens: self.part(moe.shared, hidden, tokens),
+                "experts": lambda rows: self.mlp(moe, own, rows, rows=routed, matrices=local),
+            },
+            experts=moe.experts,
+            top_k=moe.top_k,
+            hidden=hidden,
+            routed=routed,
             channels=channels,
             spare=spare,
             sum_e=4 if wide else self.sizes.element,

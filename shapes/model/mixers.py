@@ -6,7 +6,7 @@ Shapes are per model, before any parallel split; ``Linear.on_shard`` says what o
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Literal
+from typing import ClassVar, Literal
 
 from shapes.errors import InputError, positive_int
 from shapes.frozen import frozen
@@ -153,6 +153,8 @@ class MlaShape:
 
     cross = False
     sinks = False
+    gated = False
+    qk_norm: ClassVar[QkNorm] = "none"
 
     @property
     def kv_heads(self) -> int:
