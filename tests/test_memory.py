@@ -22,7 +22,7 @@ from shapes.memory import (
     weight_bytes,
 )
 from shapes.memory.modules import layer_tape
-from shapes.memory.moments import Gradients, Moment, Step, moments
+from shapes.memory.moments import Gradients, Moment, Recipe, Step, moments
 from shapes.memory.tape import Tape
 from shapes.memory.training import lost
 from shapes.model import AttentionShape, Block, MlaShape, MlpShape, ModelShape, MoeShape, Stack
@@ -51,7 +51,7 @@ def mixtral() -> ModelShape:
 
 def activation_peak(model: ModelShape, workload: Workload, in_flight: int = 1, stage: Stage = "last") -> Moment:
     """Megatron's fullest moment beside weights, gradients and states, whose gradients stay."""
-    step = Step(model, workload, "megatron", stage, in_flight)
+    step = Step(model, workload, Recipe(implementation="megatron"), stage, in_flight)
     return max(moments(step, Gradients(True, "", 4)), key=lambda moment: moment.bytes)
 
 
@@ -59,7 +59,7 @@ def layer_bytes(model: ModelShape, workload: Workload, *, selective: bool = Fals
     """What Megatron saves of one layer, without the norms' means and deviations, which the paper leaves out."""
     rows = workload.tokens
     whole = rows // workload.t if workload.sequence_parallel else rows
-    sizes = Step(model, workload, "megatron").sizes(workload.s)
+    sizes = Step(model, workload, Recipe(implementation="megatron")).sizes(workload.s)
     tape = layer_tape(model.main.blocks[0], model.hidden, sizes)
     return tape.saved_bytes(selective=selective) - 2 * (2 * 2 * whole)
 

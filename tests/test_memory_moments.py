@@ -8,7 +8,7 @@ import pytest
 
 from shapes.memory import Memory, memory
 from shapes.memory.modules import layer_tape
-from shapes.memory.moments import Gradients, Moment, Step, moments
+from shapes.memory.moments import Gradients, Moment, Recipe, Step, moments
 from shapes.memory.tape import Tape, declared, line_of, listing
 from shapes.model import AttentionShape, Block, MlpShape, ModelShape, MoeShape, Stack
 from shapes.model.stages import ShardParameters
@@ -145,7 +145,7 @@ def test_a_clause_that_there_is_not_is_refused_with_its_line() -> None:
 
 def test_a_layers_backward_finds_what_the_layers_before_it_saved() -> None:
     model, w = llama(4), Workload(b=2, s=512)
-    step = Step(model, w, gradient_element=4)
+    step = Step(model, w)
     hidden = 2 * 512 * 256 * 2
     tape = layer_tape(model.main.blocks[0], 256, step.sizes(512))
     (backward,) = moments_of(step, STAY, "backward of a layer")
@@ -264,7 +264,9 @@ def test_interleaved_chunks_keep_more_microbatches_in_flight(p: int, vpp: int, i
     # Korthikanti et al. 2205.05198, 4.2.3: (p - 1) / (p vpp) more than p stages' worth, whole microbatches here.
     model, w = replace(llama(24), head=False), Workload(b=8, s=512, p=p, vpp=vpp)
     found = memory(model, w, implementation="megatron", microbatches=32)
-    (end,) = moments_of(Step(model, w, "megatron", "first", in_flight), STAY, "end of the forward")
+    (end,) = moments_of(
+        Step(model, w, Recipe(implementation="megatron"), "first", in_flight), STAY, "end of the forward"
+    )
     assert (found.stage, bytes_of(found, "activations")) == ("first", end.saved)
     few = memory(model, w, implementation="megatron", microbatches=2)
     assert 3 * bytes_of(few, "activations") == pytest.approx(2 * 3 * end.saved / in_flight, rel=0.01)

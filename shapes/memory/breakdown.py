@@ -11,12 +11,12 @@ from shapes.device import Device, load_device
 from shapes.dtypes import BYTES
 from shapes.errors import InputError
 from shapes.frozen import frozen
-from shapes.memory.modules import LOSSES, Loss, buffer_bytes, layer_tape, style_of
-from shapes.memory.moments import Gradients, Step
-from shapes.memory.training import Component, Recipe, Update, allocator, communication, microbatches_of, training
-from shapes.model import AttentionShape, MlaShape, ModelShape
+from shapes.memory.modules import LOSSES, Loss, buffer_bytes, layer_tape
+from shapes.memory.moments import Gradients, Recipe, Step, Update
+from shapes.memory.training import Component, allocator, communication, microbatches_of, training
+from shapes.model import Block, MlaShape, ModelShape, Stack
 from shapes.model.parameters import ParameterTensor, default_precision, parameter_count, precision_named
-from shapes.model.stages import Stage, check_finetune, has_adapters, parameter_tensors, stage_kinds
+from shapes.model.stages import Stage, check_finetune, has_adapters
 from shapes.operators.cores import state_elements
 from shapes.operators.lower import sequence_length
 from shapes.operators.parallel import check_split
@@ -120,18 +120,17 @@ def memory(
     limit = None if device is None else device_bytes(device)
     stages: tuple[Stage, ...] = ("last",) if workload.p == 1 else ("first", "last")
     found = []
-    for stage in stages:
-        tensors = parameter_tensors(model, workload, stage)
-        overhead = tuple(_overhead(model, workload, stage, recipe, context_bytes))
-        named = (parameter_count(tensors), names, recipe.optimizer, recipe.implementation, limit)
+    for step in (Step(model, workload, recipe, stage) for stage in stages):
+        overhead = tuple(_overhead(step, context_bytes))
+        n = parameter_count(step.tensors)
+        named = (step.stage, n, names, recipe.optimizer, recipe.implementation, limit)
         if workload.train:
-            step = training(model, workload, stage, recipe)
+            own = training(step)
             always = sum(part.bytes for part in overhead)
-            totals = tuple((name, size + always) for name, size in step.moments)
-            found.append(Memory(step.parts + overhead, stage, *named, step.moment, totals, step.gradients))
+            totals = tuple((name, size + always) for name, size in own.moments)
+            found.append(Memory(own.parts + overhead, *named, own.moment, totals, own.gradients))
         else:
-            parts = tuple(_inference(model, workload, stage, recipe, weight_dtype))
-            found.append(Memory(parts + overhead, stage, *named))
+            found.append(Memory((*_inference(step, weight_dtype), *overhead), *named))
     return max(found, key=lambda one: one.total_bytes)
 
 
@@ -139,43 +138,39 @@ def device_bytes(device: str | Device) -> int:
     return (load_device(device) if isinstance(device, str) else device).memory.bytes
 
 
-def _overhead(
-    model: ModelShape, workload: Workload, stage: Stage, recipe: Recipe, context_bytes: int
-) -> Iterator[Component]:
-    """What is there beside a step's own tensors."""
+def _overhead(step: Step, context_bytes: int) -> Iterator[Component]:
+    """Components in addition to a step's own tensors."""
+    workload, recipe = step.workload, step.recipe
     devices = workload.t * workload.p * max(workload.d, workload.e)
     distributed = DISTRIBUTED_BYTES if devices > 1 and context_bytes else 0
     text = "CUDA context and kernels (0.5 to 2 GiB)" + (" and torch.distributed (1 to 2 GiB)" if distributed else "")
     yield Component("framework", context_bytes + distributed, text)
-    layers = sum(block.count for _, blocks in stage_kinds(model, workload.p, stage) for block in blocks)
-    if buffers := buffer_bytes(model, style_of(model, recipe.implementation), layers):
-        yield Component("buffers", buffers, f"the class's own, of {model.max_positions} positions")
+    layers = sum(block.count for _, blocks in step.kinds for block in blocks)
+    if buffers := buffer_bytes(step.model, step.style, layers):
+        yield Component("buffers", buffers, f"the class's own, of {step.model.max_positions} positions")
     if context_bytes:  # without a device there is no caching allocator
-        flat = recipe.implementation == "megatron" or workload.zero > 0 or not workload.train
-        yield allocator(parameter_tensors(model, workload, stage), recipe.precision, flat=flat)
+        flat = step.megatron or workload.zero > 0 or not workload.train
+        yield allocator(step.tensors, recipe.precision, flat=flat)
 
 
-def _inference(
-    model: ModelShape, workload: Workload, stage: Stage, recipe: Recipe, weight_dtype: str | None
-) -> Iterator[Component]:
+def _inference(step: Step, weight_dtype: str | None) -> Iterator[Component]:
+    model, workload = step.model, step.workload
     dtype = weight_dtype or ("bf16" if workload.dtype == "tf32" else workload.dtype)
     if dtype not in WEIGHT_DTYPES:
         raise InputError(f"expected one of {', '.join(WEIGHT_DTYPES)}", key="weight_dtype", value=dtype)
-    tensors = parameter_tensors(model, workload, stage)
-    n = parameter_count(tensors)
-    yield Component("weights", weight_bytes(tensors, dtype), f"{n:,} parameters in {dtype}")
-    yield Component("kv_cache", *_kv_cache(model, workload, stage))
-    e, step = workload.activation_bytes, Step(model, workload, recipe.implementation)
-    forward = 0
-    for stack, blocks in stage_kinds(model, workload.p, stage):
-        sizes = step.sizes(sequence_length(model, stack, workload))
+    n = parameter_count(step.tensors)
+    yield Component("weights", weight_bytes(step.tensors, dtype), f"{n:,} parameters in {dtype}")
+    yield Component("kv_cache", *_kv_cache(step))
+    plain, forward = Step(model, workload, Recipe(implementation=step.recipe.implementation)), 0
+    for stack, blocks in step.kinds:
+        sizes = plain.sizes(sequence_length(model, stack, workload))
         forward = max(forward, *(layer_tape(block, stack.hidden, sizes).forward_peak_bytes() for block in blocks))
     yield Component("activations", forward, f"one layer at a time, b {workload.b} x s {workload.s}, nothing saved")
     positions = workload.b * (workload.s if workload.decode else 1)
     rows = positions * -(-model.vocab // workload.t) if model.head else 0
     which = "the step's" if workload.decode else "the last position's"
-    yield Component("logits", rows * (e + 4), f"{which}, b x v, and their fp32 copy")
-    yield Component("communication", *communication(model, replace(workload, zero=0, d=1), recipe, n))
+    yield Component("logits", rows * (workload.activation_bytes + 4), f"{which}, b x v, and their fp32 copy")
+    yield Component("communication", *communication(replace(step, workload=replace(workload, zero=0, d=1)), n))
 
 
 def weight_bytes(tensors: tuple[ParameterTensor, ...], dtype: str) -> int:
@@ -195,30 +190,29 @@ def weight_bytes(tensors: tuple[ParameterTensor, ...], dtype: str) -> int:
     return total
 
 
-def _kv_cache(model: ModelShape, workload: Workload, stage: Stage) -> tuple[int, str]:
+def _kv_cache(step: Step) -> tuple[int, str]:
     """Keys and values of every layer: grouped heads, a window's worth of them, or MLA's latent vector."""
-    total, texts = 0, []
+    kinds = ((stack, block) for stack, blocks in step.kinds for block in blocks)
+    parts = [part for stack, block in kinds for part in _cached(step, stack, block)]
+    return sum(size for size, _ in parts), "; ".join(text for _, text in parts) or "no causal attention"
+
+
+def _cached(step: Step, stack: Stack, block: Block) -> Iterator[tuple[int, str]]:
+    workload, attention, many = step.workload, block.attention, f"{block.count} layers x b {step.workload.b} x"
+    if block.mixer is not None:
+        state = sum(state_elements(block.mixer, workload.t))
+        yield block.count * workload.b * state * workload.activation_bytes, f"{many} a state of {state} elements"
+    if attention is None or not attention.causal:
+        return
+    if isinstance(attention, MlaShape):
+        per_token, what = attention.kv_lora_rank + attention.qk_rope_head_dim, "latent"
+    else:
+        _, kv = attention.on_shard(workload.t)
+        per_token, what = kv * (attention.head_dim + attention.v_dim), f"{kv} kv heads"
+    length = workload.cached(sequence_length(step.model, stack, workload), attention.window)
     e = BYTES[workload.cache_dtype]
-    for stack, blocks in stage_kinds(model, workload.p, stage):
-        s = sequence_length(model, stack, workload)
-        for block in blocks:
-            attention = block.attention
-            if block.mixer is not None:
-                per_sequence = sum(state_elements(block.mixer, workload.t))
-                total += block.count * workload.b * per_sequence * workload.activation_bytes
-                texts.append(f"{block.count} layers x b {workload.b} x a state of {per_sequence} elements")
-            if attention is None or not attention.causal:
-                continue
-            if isinstance(attention, MlaShape):
-                per_token, what = attention.kv_lora_rank + attention.qk_rope_head_dim, "latent"
-            else:
-                assert isinstance(attention, AttentionShape)
-                _, kv = attention.on_shard(workload.t)
-                per_token, what = kv * (attention.head_dim + attention.v_dim), f"{kv} kv heads"
-            length = workload.cached(s, attention.window)
-            total += block.count * workload.b * length * per_token * e
-            texts.append(f"{block.count} layers x b {workload.b} x {length} tokens x {per_token} ({what}) x {e}")
-    return total, "; ".join(texts) or "no causal attention"
+    text = f"{many} {length} tokens x {per_token} ({what}) x {e}"
+    yield block.count * workload.b * length * per_token * e, text
 
 
 #: No microbatch is searched beyond this: a million sequences fill no device usefully.

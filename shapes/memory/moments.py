@@ -11,18 +11,22 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import lru_cache
+from typing import Literal
 
 from shapes.frozen import frozen
 from shapes.json_form import shown
 from shapes.memory.modules import Loss, Sizes, Style, alibi_in_fp32, layer_tape, masked, style_of, tail_tape
 from shapes.memory.tape import INPUT, Tape
-from shapes.model import Block, ModelShape
+from shapes.model import Block, ModelShape, ParameterTensor, Stack
+from shapes.model.parameters import PRECISIONS, Precision
 from shapes.model.stages import (
     ShardParameters,
     Stage,
     counted,
     has_adapters,
     layers_train,
+    parameter_tensors,
+    stage_kinds,
     stage_runs,
     trained_block,
     trained_ends,
@@ -83,38 +87,65 @@ class _Layer:
     unneeded: int
 
 
+#: torch's three ways of an optimizer's step: one kernel over all tensors, which takes nothing more; ``foreach``, a
+#: temporary of all of them; a loop over tensors, two of the largest (the square root and the quotient) and the quotient
+#: of the one before, whose name is bound until the next is there (torch/optim/adam.py, _single_tensor_adam).
+Update = Literal["fused", "foreach", "loop"]
+
+
+@frozen
+class Recipe:
+    """How a step is run, beyond its workload: the options of ``shapes.memory.memory``.
+
+    ``mask``: bytes of a dropout mask's element.
+    """
+
+    precision: Precision = PRECISIONS["fp32"]
+    optimizer: str = "adamw"
+    implementation: Implementation = "huggingface"
+    microbatches: int | None = None
+    mask: int = 1
+    update: Update = "fused"
+    loss: Loss | None = None
+
+
 @frozen
 class Step:
-    """What decides a training step's activations on one device.
-
-    ``in_flight`` microbatches at once (pipelines); ``mask``: bytes of a dropout mask's element;
-    ``trained_element``: of a trained weight's.
-    """
+    """What runs on one device of a ``stage``, which decides its memory; ``in_flight`` microbatches at once."""
 
     model: ModelShape
     workload: Workload
-    implementation: Implementation = "huggingface"
+    recipe: Recipe = Recipe()
     stage: Stage = "last"
     in_flight: int = 1
-    mask: int = 1
-    gradient_element: int = 4
-    loss: Loss | None = None
-    trained_element: int = 4
+
+    @property
+    def kinds(self) -> tuple[tuple[Stack, tuple[Block, ...]], ...]:
+        """The stage's different layers, by stack."""
+        return stage_kinds(self.model, self.workload.p, self.stage)
+
+    @property
+    def tensors(self) -> tuple[ParameterTensor, ...]:
+        return parameter_tensors(self.model, self.workload, self.stage)
+
+    @property
+    def megatron(self) -> bool:
+        return self.recipe.implementation == "megatron"
 
     def gradient_bytes(self, there: ShardParameters) -> int:
         """One rank's bytes of these parameters' gradients, which ZeRO shards from stage 2 on."""
-        workload, each = self.workload, self.gradient_element
+        workload, each = self.workload, self.recipe.precision.gradients
         d, expert_d = (workload.d, workload.expert_d) if workload.zero >= 2 else (1, 1)
         return -(-there.dense * each // d) - (-there.experts * each // expert_d)
 
     @property
     def fused_wgrad(self) -> bool:
         """Whether a layer's product adds its weight's gradient to the buffer itself (gradient accumulation fusion)."""
-        return self.implementation == "megatron" and self.workload.zero < 3 and layers_train(self.workload)
+        return self.megatron and self.workload.zero < 3 and layers_train(self.workload)
 
     @property
     def style(self) -> Style:
-        return style_of(self.model, self.implementation)
+        return style_of(self.model, self.recipe.implementation)
 
     @property
     def first(self) -> bool:
@@ -138,10 +169,10 @@ class Step:
             whole,
             s,
             wide,
-            self.mask,
+            self.recipe.mask,
             wide if stored == e else stored,
-            self.loss,
-            self.trained_element,
+            self.recipe.loss,
+            self.recipe.precision.weights,
             e,
         )
 
@@ -152,30 +183,41 @@ def moments(step: Step, gradients: Gradients, *, updated: int = 0) -> tuple[Mome
     ``updated``: bytes that the optimizer's step takes beside gradients and states. New gradients of weights that are
     added to those of an earlier microbatch are temporary.
     """
-    kinds, runs = _kinds(step, gradients)
-    saved = step.in_flight * sum(kinds[place].saved * count for place, count in runs) + _tables(step)
-    saved += _embedding(step)
-    if step.first and has_adapters(step.workload) and step.workload.checkpointing == "none":
+    model, workload, (kinds, runs) = step.model, step.workload, _kinds(step, gradients)
+    saved = step.in_flight * sum(kinds[place].saved * count for place, count in runs) + _tables(step) + _embedding(step)
+    if step.first and has_adapters(workload) and workload.checkpointing == "none":
         # Checkpointing would ask for the embedding's gradient (enable_input_require_grads).
         saved -= step.in_flight * kinds[runs[0][0]].unneeded
-    model, workload = step.model, step.workload
     everything = counted(trained_tensors(model, workload, step.stage))
     made = everything if gradients.stay else ShardParameters()
     found = [Moment("end of the forward", saved, 0, 0, made)]
     if step.last and model.head:
         found.append(Moment("at the loss", saved, _tail(_alone(step), gradients), 0, made))
-    update = Moment("optimizer's step", 0, 0, updated, everything)
-    if workload.finetune == "frozen-base":
-        return (*found, update)
-    embedding = -(-model.vocab // workload.t) * (model.embedding_dim or model.hidden) * workload.activation_bytes
-    tied_head = embedding if model.tied and model.head and step.last and layers_train(workload) else 0
-    found += _of_layers(step, kinds, runs, saved, made, gradients, tied_head)
-    if step.first and model.vocab and layers_train(workload):
+    if workload.finetune != "frozen-base":
+        found += _of_layers(step, kinds, runs, saved, made, gradients)
+        found += _of_embedding(
+            step, saved, made if gradients.stay else everything - counted(model.front_tensors(workload.t))
+        )
+    return (*found, Moment("optimizer's step", 0, 0, updated, everything))
+
+
+def _embedding_gradient(step: Step) -> int:
+    """Bytes of the token embedding's gradient; 0 where it does not train."""
+    model, workload = step.model, step.workload
+    if not layers_train(workload):
+        return 0
+    return -(-model.vocab // workload.t) * (model.embedding_dim or model.hidden) * workload.activation_bytes
+
+
+def _tied_head(step: Step) -> int:
+    """Bytes of a tied matrix's gradient of the head."""
+    return _embedding_gradient(step) if step.model.tied and step.model.head and step.last else 0
+
+
+def _of_embedding(step: Step, saved: int, there: ShardParameters) -> Iterator[Moment]:
+    if step.first and (size := _embedding_gradient(step)):
         # A tied matrix meets its head's gradient here: both and their sum, which is the one that stays.
-        total = embedding * (3 if tied_head else 1)
-        there = made if gradients.stay else everything - counted(model.front_tensors(workload.t))
-        found.append(_moment("gradient of the embedding", total, saved, there))
-    return (*found, update)
+        yield _moment("gradient of the embedding", size + 2 * _tied_head(step), saved, there)
 
 
 def _moment(name: str, alive: int, saved: int, there: ShardParameters) -> Moment:
@@ -190,42 +232,49 @@ def _of_layers(
     saved: int,
     made: ShardParameters,
     gradients: Gradients,
-    tied_head: int,
 ) -> Iterator[Moment]:
     """The fullest forward and backward of a layer of each kind: what is saved shrinks from layer to layer, gradients
 
-    grow, unless they are added to those that are there all the time, ``made``. ``tied_head``: bytes of a tied matrix's
-    gradient of the head.
+    grow, unless they are added to those that are there all the time, ``made``.
     """
-    masks, keeps = _masks(step), _keeps_masks(step)
     again = ", its forward run again" if step.workload.checkpointing != "none" else ""
     name = f"backward of a layer{again}: gradients of activations and of one weight"
-    below, none = saved, ShardParameters()
-    grown = none if gradients.stay else counted(trained_ends(step.model, step.workload, step.stage))
     fullest: dict[tuple[str, int], tuple[int, int, ShardParameters]] = {}
+    for backward, place, alive, there in _alive(step, kinds, runs, saved, gradients):
+        key, size = (name if backward else "forward of a layer", place), alive + step.gradient_bytes(there)
+        if key not in fullest or size > fullest[key][0]:
+            fullest[key] = size, alive, there
+    for (name, _), (_, alive, there) in fullest.items():
+        yield _moment(name, alive, saved, made + there)
 
-    def look(name: str, place: int, alive: int, there: ShardParameters) -> None:
-        size = alive + step.gradient_bytes(there)
-        if (name, place) not in fullest or size > fullest[name, place][0]:
-            fullest[name, place] = size, alive, there
 
+def _alive(
+    step: Step, kinds: Sequence[_Layer], runs: Sequence[tuple[int, int]], below: int, gradients: Gradients
+) -> Iterator[tuple[bool, int, int, ShardParameters]]:
+    """Of each run's layers, from the last: (whether backward, which kind, bytes alive, the layers' new gradients)."""
+    none, tied_head, outlive = ShardParameters(), _tied_head(step), _outlive(step, kinds, runs)
+    grown = none if gradients.stay else counted(trained_ends(step.model, step.workload, step.stage))
+    held = 0 if _keeps_masks(step) else sum(_masks(step).values())
     for index, (place, count) in reversed(list(enumerate(runs))):
         layer = kinds[place]
         new = none if gradients.stay else layer.gradients
-        # A mask goes when the last layer has read it: those that outlive the forward in the backward.
-        read = {kinds[one].window for one, _ in runs[: index + 1]} if keeps else masks
-        gone = sum(size for window, size in masks.items() if window not in read)
         # Within a run of equal layers both change evenly: its ends are the extremes.
         for done in sorted({0, count - 1}):
-            alive = below - gone - (done + 1) * layer.saved + layer.backward + tied_head
-            look(name, place, alive, grown + new.times(done))
+            alive = below - outlive[index] - (done + 1) * layer.saved + layer.backward + tied_head
+            yield True, place, alive, grown + new.times(done)
         before = kinds[runs[index - 1][0] if count == 1 else place].returned if index or count > 1 else 0
-        held = 0 if keeps else sum(masks.values())
-        look("forward of a layer", place, below - layer.saved + layer.forward + before + held, none)
+        yield False, place, below - layer.saved + layer.forward + before + held, none
         below -= layer.saved * count
         grown += new.times(count)
-    for (name, _), (_, alive, there) in fullest.items():
-        yield _moment(name, alive, saved, made + there)
+
+
+def _outlive(step: Step, kinds: Sequence[_Layer], runs: Sequence[tuple[int, int]]) -> list[int]:
+    """Bytes of the masks that are gone when the backward is at each run: the last layer to read one has run."""
+    masks, read, gone = _masks(step), set[int | None](), []
+    for place, _ in runs:
+        read.add(kinds[place].window)
+        gone.append(sum(size for window, size in masks.items() if window not in read) if _keeps_masks(step) else 0)
+    return gone
 
 
 def _kinds(step: Step, gradients: Gradients) -> tuple[list[_Layer], tuple[tuple[int, int], ...]]:
@@ -255,6 +304,7 @@ def _alone(step: Step) -> Step:
             gpus=None,
             global_batch=None,
         ),
+        recipe=replace(step.recipe, optimizer="adamw", microbatches=None, update="fused"),
         stage="last",
         in_flight=1,
     )
@@ -313,7 +363,7 @@ def _embedding(step: Step) -> int:
     for stack in step.model.stacks:
         channels = workload.b * sequence_length(step.model, stack, workload) * stack.hidden
         if stack.blocks[0].dropout and "no-embedding-dropout" not in step.style:
-            total += channels * step.mask
+            total += channels * step.recipe.mask
         total += channels * workload.activation_bytes if stack.embedding_norm else 0
         total += channels * workload.activation_bytes if leaf and (stack.positions or stack.blocks[0].dropout) else 0
     return total
@@ -346,14 +396,15 @@ def _keeps_masks(step: Step) -> bool:
 
 def _masks(step: Step) -> dict[int | None, int]:
     """Bytes of the masks that all layers share, by window: added to the scores, or of booleans."""
-    if step.implementation == "megatron":
+    if step.megatron:
         return {}
-    workload, eager = step.workload, step.workload.attention == "eager"
-    style = step.style
+    workload, style = step.workload, step.style
     cores = [block.attention for _, block in step.model.all_blocks() if block.attention]
-    windows = {core.window for core in cores if eager or masked(style, core, workload.s)}
-    # The fused core's is one for all sequences.
-    element = workload.b * (1 if "fills-mask" in style else workload.activation_bytes) if eager else 1
+    if workload.attention == "eager":
+        windows = {core.window for core in cores}
+        element = workload.b * (1 if "fills-mask" in style else workload.activation_bytes)
+    else:  # the fused core's is one for all sequences
+        windows, element = {core.window for core in cores if masked(style, core, workload.s)}, 1
     if cores and alibi_in_fp32(style, cores[0]):
         element = workload.b * cores[0].on_shard(workload.t)[0] * workload.activation_bytes
     return dict.fromkeys(windows, workload.s**2 * element)

@@ -6,13 +6,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from math import ceil
-from typing import Literal
 
 from shapes.finetune import BASES
 from shapes.frozen import frozen
-from shapes.memory.modules import Loss
-from shapes.memory.moments import Gradients, Moment, Step, moments
-from shapes.model import ModelShape, MoeShape
+from shapes.memory.moments import Gradients, Moment, Recipe, Step, moments
+from shapes.model import MoeShape
 from shapes.model.parameters import (
     OPTIMIZER_NOTES,
     ParameterTensor,
@@ -23,25 +21,16 @@ from shapes.model.parameters import (
 )
 from shapes.model.stages import (
     ShardParameters,
-    Stage,
     base_of,
     counted,
     layers_train,
-    parameter_tensors,
-    stage_kinds,
     trained_tensors,
     widened,
 )
-from shapes.workload import Implementation, Workload
+from shapes.workload import Workload
 
 #: DeepSpeed ZeRO's reduce and gather buckets, elements (deepspeed.ai/docs/config-json, reduce_bucket_size).
 ZERO_BUCKET_ELEMENTS = 5 * 10**8
-
-
-#: torch's three ways of an optimizer's step: one kernel over all tensors, which takes nothing more; ``foreach``, a
-#: temporary of all of them; a loop over tensors, two of the largest (the square root and the quotient) and the quotient
-#: of the one before, whose name is bound until the next is there (torch/optim/adam.py, _single_tensor_adam).
-Update = Literal["fused", "foreach", "loop"]
 
 
 @frozen
@@ -53,24 +42,11 @@ class Component:
     formula: str
 
 
-@frozen
-class Recipe:
-    """How a step is run, beyond its workload: the options of ``shapes.memory.memory``."""
-
-    precision: Precision
-    optimizer: str
-    implementation: Implementation
-    microbatches: int | None
-    mask: int
-    update: Update
-    loss: Loss | None = None
-
-
-def gradients_of(workload: Workload, recipe: Recipe) -> Gradients:
+def gradients_of(step: Step) -> Gradients:
     """Whether gradients exist before a microbatch's backward: accumulation and frameworks' own buffers keep them."""
-    each = recipe.precision.gradients
-    number = microbatches_of(workload, recipe.microbatches)
-    if recipe.implementation == "megatron":
+    each = step.recipe.precision.gradients
+    number = microbatches_of(step.workload, step.recipe.microbatches)
+    if step.megatron:
         return Gradients(True, "stay: Megatron's gradient buffers are allocated once", each)
     if number is None or number > 1:
         many = "the microbatches that fill the pipeline" if number is None else f"{number} microbatches"
@@ -97,45 +73,32 @@ class Training:
     gradients: Gradients
 
 
-def training(model: ModelShape, workload: Workload, stage: Stage, recipe: Recipe) -> Training:
+def training(step: Step) -> Training:
     """Components of one stage's step. Raises InputError for an unknown optimizer."""
-    tensors, trained = (of(model, workload, stage) for of in (parameter_tensors, trained_tensors))
-    states = (_states if layers_train(workload) else _tuned_states)(tensors, trained, workload, recipe)
-    precision, gradients = recipe.precision, gradients_of(workload, recipe)
-    in_flight = _in_flight(workload, stage, recipe)
-    step = Step(
-        model,
-        workload,
-        recipe.implementation,
-        stage,
-        in_flight,
-        recipe.mask,
-        precision.gradients,
-        recipe.loss,
-        precision.weights,
-    )
+    workload = step.workload
+    tensors, trained = step.tensors, trained_tensors(step.model, workload, step.stage)
+    states = (_states if layers_train(workload) else _tuned_states)(step, tensors, trained)
+    step, gradients = replace(step, in_flight=_in_flight(step)), gradients_of(step)
     looked_at = [
         (moment.bytes + kept, moment, kept)
-        for moment in moments(step, gradients, updated=_update_bytes(model, trained, workload, recipe))
+        for moment in moments(step, gradients, updated=_update_bytes(step, trained))
         for kept in [step.gradient_bytes(moment.gradients)]
     ]
     _, fullest, kept = max(looked_at, key=lambda one: one[0])
-    exchanged, text = communication(model, workload, recipe, parameter_count(tensors))
-    buckets = _ddp_buckets(trained, workload, recipe)
-    dummies = tuple(_dummy_wgrads(step))
+    exchanged, text = communication(step, parameter_count(tensors))
+    buckets, dummies = _ddp_buckets(step, trained), tuple(_dummy_wgrads(step))
     always = sum(part.bytes for part in (*states, *dummies)) + exchanged + buckets
     how = _gradients_formula(fullest.gradients, workload, gradients)
     if buckets:
         text, exchanged = f"gradients outside DDP's buckets (gradient_as_bucket_view=False), {how}", exchanged + kept
         how = f"{parameter_count(trained):,} x {gradients.bytes} bytes: DistributedDataParallel's buckets, always there"
-    many = f" x {in_flight} microbatches in flight" if in_flight > 1 else ""
     parts = (
         *states[:-1],
         Component("gradients", buckets or kept, how),
         *dummies,
         states[-1],
-        Component("activations", fullest.saved, f"{_layers(model, workload, stage)}: what autograd saves{many}"),
-        Component("logits_and_loss", fullest.logits, _logits_formula(model, workload, fullest, recipe)),
+        Component("activations", fullest.saved, _activations_formula(step)),
+        Component("logits_and_loss", fullest.logits, _logits_formula(step, fullest)),
         Component("temporary", fullest.temporary, fullest.name),
         Component("communication", exchanged, text),
     )
@@ -143,13 +106,14 @@ def training(model: ModelShape, workload: Workload, stage: Stage, recipe: Recipe
     return Training(parts, fullest.name, totals, gradients)
 
 
-def _in_flight(workload: Workload, stage: Stage, recipe: Recipe) -> int:
+def _in_flight(step: Step) -> int:
     """Microbatches whose activations the stage holds at once."""
-    if workload.p == 1 or stage == "last":
+    workload = step.workload
+    if step.last:
         return 1
     # Interleaved chunks keep (p - 1) / (p vpp) more of the stage in flight (Korthikanti et al. 2205.05198, 4.2.3).
     most = workload.p + (-(-(workload.p - 1) // workload.vpp) if workload.vpp > 1 else 0)
-    return min(most, microbatches_of(workload, recipe.microbatches) or most)
+    return min(most, microbatches_of(workload, step.recipe.microbatches) or most)
 
 
 def _gradients_formula(there: ShardParameters, workload: Workload, gradients: Gradients) -> str:
@@ -159,10 +123,9 @@ def _gradients_formula(there: ShardParameters, workload: Workload, gradients: Gr
     return f"{there.total:,} x {gradients.bytes} bytes{text} ({gradients.why})"
 
 
-def _states(
-    tensors: Sequence[ParameterTensor], trained: Sequence[ParameterTensor], workload: Workload, recipe: Recipe
-) -> list[Component]:
+def _states(step: Step, tensors: Sequence[ParameterTensor], trained: Sequence[ParameterTensor]) -> list[Component]:
     """Weights, master weights where there are some, and last the optimizer's states: of all ``tensors``."""
+    recipe = step.recipe
     n, found = parameter_count(tensors), []
     for name, zero in (("weights", 3), ("master_weights", 1), ("optimizer_states", 1)):
         sizes = [
@@ -171,7 +134,7 @@ def _states(
         ]
         if not sum(sizes) and name == "master_weights":
             continue
-        total, text = _over_ranks(sizes, workload, zero=zero)
+        total, text = _over_ranks(sizes, step.workload, zero=zero)
         what = f" ({recipe.optimizer}: {OPTIMIZER_NOTES[recipe.optimizer]})" if name == "optimizer_states" else ""
         each = "parameters x" if name == "weights" else "x"
         found.append(Component(name, total, f"{n:,} {each} {sum(sizes) / max(n, 1):.4g} bytes{text}{what}"))
@@ -179,57 +142,62 @@ def _states(
 
 
 def _tuned_states(
-    tensors: Sequence[ParameterTensor], trained: Sequence[ParameterTensor], workload: Workload, recipe: Recipe
+    step: Step, tensors: Sequence[ParameterTensor], trained: Sequence[ParameterTensor]
 ) -> list[Component]:
-    """The frozen base and what trains beside it; as ``_states``, the optimizer's states last.
+    """The frozen base and what trains with it; as ``_states``, the optimizer's states last.
 
     bitsandbytes quantises the layers' matrices that are nn.Linear, which transformers 5's packed experts are not;
     peft's ``prepare_model_for_kbit_training`` keeps the rest of such a base in fp32.
     """
-    base = base_of(workload)
+    workload, base = step.workload, base_of(step.workload)
     frozen = [tensor for tensor in tensors if tensor not in trained]
-    rest = 4 if widened(workload) else 2
+    kept, rest = ("fp32", 4) if widened(workload) else ("16 bits", 2)
     sizes = [0, 0]
     for one in frozen:
-        each = BASES[base] if one.is_matrix and one.role == "block" and not one.expert else rest
-        scales = 4 * one.copies * one.shape[0] if each == 1 else 0
-        sizes[one.expert] += ceil(each * one.copies * one.elements) + scales
+        sizes[one.expert] += _base_bytes(one, BASES[base], rest)
     total, text = _over_ranks(sizes, workload, zero=3)
     experts = "experts, " if any(one.expert for one in frozen) else ""
-    kept = "fp32" if widened(workload) else "16 bits"
     note = "" if base == "bf16" else f", {experts}embeddings, head and vectors in {kept}"
     if base.startswith("int8"):
         text += " (LLM.int8()'s activations are not compared with torch's tracker)"
     weights = Component("weights", total, f"{parameter_count(frozen):,} frozen parameters in {base}{note}{text}")
-    own, *others = _states(trained, trained, workload, recipe)
+    own, *others = _states(step, trained, trained)
     return [weights, replace(own, name="trained_weights"), *others]
 
 
-def _update_bytes(model: ModelShape, trained: Sequence[ParameterTensor], workload: Workload, recipe: Recipe) -> int:
+def _base_bytes(tensor: ParameterTensor, quantised: float, rest: int) -> int:
+    """Bytes of a frozen tensor: a layer's matrix as the base keeps it, with a scale a row in int8."""
+    each = quantised if tensor.is_matrix and tensor.role == "block" and not tensor.expert else rest
+    scales = 4 * tensor.copies * tensor.shape[0] if each == 1 else 0
+    return ceil(each * tensor.copies * tensor.elements) + scales
+
+
+def _update_bytes(step: Step, trained: Sequence[ParameterTensor]) -> int:
     """What the optimizer's step takes beside the states of the parameters that a rank updates."""
+    recipe = step.recipe
     if recipe.update == "fused" or recipe.optimizer in ("sgd", "sgd-momentum"):  # both add in place
         return 0
     each = recipe.precision.moments
     if recipe.update == "foreach":
-        return each * counted(trained).updated(workload)
+        return each * counted(trained).updated(step.workload)
     # Parameters in their order: the embedding's before the layers', the head's behind them.
     roles = ("embedding", "block", "other", "head")
     # transformers 5 keeps a layer's experts in one parameter.
-    moe = model.moe if recipe.implementation == "huggingface" else None
-    packed = moe.experts // workload.e if moe else 1
+    moe = None if step.megatron else step.model.moe
+    packed = moe.experts // step.workload.e if moe else 1
     ordered = sorted(trained, key=lambda one: (roles.index(one.role), one.name == "positions"))
     sizes = [one.elements * (packed if one.expert else 1) for one in ordered]
     return each * max((2 * own + before for before, own in pairwise([0, *sizes])), default=0)
 
 
-def _ddp_buckets(tensors: Sequence[ParameterTensor], workload: Workload, recipe: Recipe) -> int:
+def _ddp_buckets(step: Step, trained: Sequence[ParameterTensor]) -> int:
     """DistributedDataParallel's buckets: as large as all gradients together.
 
     torch's documentation of ``gradient_as_bucket_view``: False, the default, keeps gradients beside them.
     """
-    if workload.d == 1 or workload.zero or recipe.implementation == "megatron":
+    if step.workload.d == 1 or step.workload.zero or step.megatron:
         return 0
-    return parameter_count(tensors) * recipe.precision.gradients
+    return parameter_count(trained) * step.recipe.precision.gradients
 
 
 def _dummy_wgrads(step: Step) -> Iterator[Component]:
@@ -240,8 +208,7 @@ def _dummy_wgrads(step: Step) -> Iterator[Component]:
     if not step.fused_wgrad:
         return
     workload, found = step.workload, set()
-    kinds = stage_kinds(step.model, workload.p, step.stage)
-    for stack, block in ((stack, block) for stack, blocks in kinds for block in blocks):
+    for stack, block in ((stack, block) for stack, blocks in step.kinds for block in blocks):
         linears = block.linears(stack.hidden, fused_qkv=True, fused_gate_up=True)
         experts = block.mlp.expert_linears(stack.hidden, fused=True) if isinstance(block.mlp, MoeShape) else ()
         found |= {
@@ -276,10 +243,12 @@ def _over_ranks(sizes: Sequence[int], workload: Workload, *, zero: int) -> tuple
     return total, f" / {ranks[0]}" + (f" (experts: / {ranks[1]})" if ranks[0] != ranks[1] else "")
 
 
-def _layers(model: ModelShape, workload: Workload, stage: Stage) -> str:
-    count = sum(block.count for _, blocks in stage_kinds(model, workload.p, stage) for block in blocks)
+def _activations_formula(step: Step) -> str:
+    workload, count = step.workload, sum(block.count for _, blocks in step.kinds for block in blocks)
     how = "" if workload.checkpointing == "none" else f", {workload.checkpointing} checkpointing"
-    return f"{count} layers x b {workload.b} x s {workload.s}, {workload.attention} attention{how}"
+    many = f" x {step.in_flight} microbatches in flight" if step.in_flight > 1 else ""
+    layers = f"{count} layers x b {workload.b} x s {workload.s}, {workload.attention} attention{how}"
+    return f"{layers}: what autograd saves{many}"
 
 
 #: What lies beside the logits while the loss runs, by shapes.memory.modules' LOSSES.
@@ -290,38 +259,40 @@ _LOSS_NOTES = {
 }
 
 
-def _logits_formula(model: ModelShape, workload: Workload, peak: Moment, recipe: Recipe) -> str:
+def _logits_formula(step: Step, peak: Moment) -> str:
     if not peak.logits:
         return "freed before the fullest moment"
-    elements = workload.tokens * -(-model.vocab // workload.t)
-    head = "; the head in 16 bits" if widened(workload) else ""
-    kind = recipe.loss or ("in-place" if recipe.implementation == "megatron" else "fp32")
+    elements = step.workload.tokens * -(-step.model.vocab // step.workload.t)
+    head = "; the head in 16 bits" if widened(step.workload) else ""
+    kind = step.recipe.loss or ("in-place" if step.megatron else "fp32")
     return f"b x s x v = {elements:,} x {peak.logits / elements:.3g} bytes ({_LOSS_NOTES[kind]}{head})"
 
 
-def communication(model: ModelShape, workload: Workload, recipe: Recipe, n: int) -> tuple[int, str]:
+def communication(step: Step, n: int) -> tuple[int, str]:
     """Bytes of the buffers that devices exchange through, ``n`` parameters on each, and which they are."""
-    e, precision = workload.activation_bytes, recipe.precision
-    parts: list[tuple[int, str]] = []
+    parts = tuple(_exchanged(step, n))
+    return sum(size for size, _ in parts), "; ".join(text for _, text in parts) or "one device"
+
+
+def _exchanged(step: Step, n: int) -> Iterator[tuple[int, str]]:
+    workload, precision = step.workload, step.recipe.precision
+    hidden_state = workload.tokens * step.model.hidden * workload.activation_bytes
     if workload.t > 1 and workload.sequence_parallel:
-        parts.append((workload.tokens * model.hidden * e, "gathered activations b x s x h"))
+        yield hidden_state, "gathered activations b x s x h"
     if workload.p > 1:
-        parts.append((2 * workload.tokens * model.hidden * e, "pipeline receive and send b x s x h"))
+        yield 2 * hidden_state, "pipeline receive and send b x s x h"
+    if workload.d == 1:
+        return
     # Megatron's distributed optimizer reduces and gathers where gradients and parameters lie: it has no buckets.
-    buckets = (2,) if recipe.implementation == "megatron" else (1, 2)
-    if workload.d > 1 and workload.zero in buckets:
+    if workload.zero == 2 or (workload.zero == 1 and not step.megatron):
         bucket = min(ZERO_BUCKET_ELEMENTS, n) * (precision.gradients + precision.weights)
-        parts.append((bucket, "ZeRO's reduce and gather buckets"))
-    if workload.d > 1 and workload.zero == 3:
+        yield bucket, "ZeRO's reduce and gather buckets"
+    if workload.zero == 3:
         layer = max(
             parameter_count(block_tensors(replace(block, count=1), stack.hidden, workload.t, workload.e))
-            for stack, block in model.all_blocks()
+            for stack, block in step.model.all_blocks()
         )
-        gathered = 2 * layer * max(precision.weights, 2)
-        parts.append((gathered, "two gathered layers (this one and the next)"))
-    if not parts:
-        return 0, "one device"
-    return sum(size for size, _ in parts), "; ".join(text for _, text in parts)
+        yield 2 * layer * max(precision.weights, 2), "two gathered layers (this one and the next)"
 
 
 # What torch's caching allocator takes beyond the tensors in it, by pytorch's c10/cuda/CUDACachingAllocator.cpp:
