@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import field, replace
 from math import gcd, isqrt
-from typing import Any
+from typing import Any, get_args
 
 from shapes.device import Device, load_device
 from shapes.dtypes import BYTES
@@ -16,11 +16,11 @@ from shapes.memory.moments import Gradients, Recipe, Step, Update
 from shapes.memory.training import Component, allocator, communication, microbatches_of, training
 from shapes.model import Block, MlaShape, ModelShape, Stack
 from shapes.model.parameters import ParameterTensor, default_precision, parameter_count, precision_named
-from shapes.model.stages import Stage, check_finetune, has_adapters
+from shapes.model.stages import STAGES, Stage, check_finetune, has_adapters
 from shapes.operators.cores import state_elements
 from shapes.operators.lower import sequence_length
 from shapes.operators.parallel import check_split
-from shapes.workload import Implementation, Workload
+from shapes.workload import Checkpointing, Implementation, Workload
 
 GIB = 2**30
 
@@ -102,36 +102,34 @@ def memory(
     """
     check_split(model, workload)
     check_finetune(model, workload)
-    microbatches = microbatches_of(workload, microbatches)
-    workload = workload.without_context_parallelism()
     if loss is not None and loss not in LOSSES:
         raise InputError(f"expected one of {', '.join(LOSSES)}", key="loss", value=loss)
     # Adapters are kept in fp32 and run under autocast (peft's autocast_adapter_dtype).
-    names = precision or workload.precision or ("fp32" if has_adapters(workload) else default_precision(workload))
+    kept_in = precision or workload.precision or ("fp32" if has_adapters(workload) else default_precision(workload))
     recipe = Recipe(
-        precision_named(names),
+        precision_named(kept_in),
         optimizer or workload.optimizer or "adamw",
         implementation or workload.implementation or "huggingface",
-        microbatches,
+        microbatches_of(workload, microbatches),
         dropout_mask_bytes,
         update,
         loss,
     )
     limit = None if device is None else device_bytes(device)
-    stages: tuple[Stage, ...] = ("last",) if workload.p == 1 else ("first", "last")
-    found = []
-    for step in (Step(model, workload, recipe, stage) for stage in stages):
-        overhead = tuple(_overhead(step, context_bytes))
-        n = parameter_count(step.tensors)
-        named = (step.stage, n, names, recipe.optimizer, recipe.implementation, limit)
-        if workload.train:
-            own = training(step)
-            always = sum(part.bytes for part in overhead)
-            totals = tuple((name, size + always) for name, size in own.moments)
-            found.append(Memory(own.parts + overhead, *named, own.moment, totals, own.gradients))
-        else:
-            found.append(Memory((*_inference(step, weight_dtype), *overhead), *named))
+    whole = workload.without_context_parallelism()
+    steps = [Step(model, whole, recipe, stage) for stage in (STAGES if workload.p > 1 else STAGES[1:])]
+    found = (_of_step(step, kept_in, limit, context_bytes, weight_dtype) for step in steps)
     return max(found, key=lambda one: one.total_bytes)
+
+
+def _of_step(step: Step, kept_in: str, limit: int | None, context_bytes: int, weight_dtype: str | None) -> Memory:
+    recipe, n, overhead = step.recipe, parameter_count(step.tensors), tuple(_overhead(step, context_bytes))
+    named = (step.stage, n, kept_in, recipe.optimizer, recipe.implementation, limit)
+    if not step.workload.train:
+        return Memory((*_inference(step, weight_dtype), *overhead), *named)
+    own, always = training(step), sum(part.bytes for part in overhead)
+    totals = tuple((name, size + always) for name, size in own.moments)
+    return Memory(own.parts + overhead, *named, own.moment, totals, own.gradients)
 
 
 def device_bytes(device: str | Device) -> int:
@@ -215,6 +213,8 @@ def _cached(step: Step, stack: Stack, block: Block) -> Iterator[tuple[int, str]]
     yield block.count * workload.b * length * per_token * e, text
 
 
+#: From what takes no time to what takes most.
+CHECKPOINTING = get_args(Checkpointing)
 #: No microbatch is searched beyond this: a million sequences fill no device usefully.
 LARGEST_SEARCHED = 2**20
 
@@ -275,13 +275,10 @@ def possible_savings(workload: Workload, optimizer: str = "adamw") -> Iterator[S
         yield Saving("fused attention", {"attention": "auto"})
     if workload.t > 1 and not workload.sequence_parallel:
         yield Saving("sequence parallelism", {"sequence_parallel": True})
-    if workload.d > 1:
-        for stage in range(workload.zero + 1, 4):
-            yield Saving(f"ZeRO {stage}" + (" / FSDP" if stage == 3 else ""), {"zero": stage})
-    if workload.checkpointing == "none":
-        yield Saving("selective checkpointing", {"checkpointing": "selective"})
-    if workload.checkpointing != "full":
-        yield Saving("full checkpointing", {"checkpointing": "full"})
+    for stage in range(workload.zero + 1, 4 if workload.d > 1 else 0):
+        yield Saving(f"ZeRO {stage}" + (" / FSDP" if stage == 3 else ""), {"zero": stage})
+    for how in CHECKPOINTING[CHECKPOINTING.index(workload.checkpointing) + 1 :]:
+        yield Saving(f"{how} checkpointing", {"checkpointing": how})
     if optimizer == "adamw":
         for other in ("adamw-8bit", "adafactor"):
             yield Saving(other, {}, {"optimizer": other})

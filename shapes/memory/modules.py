@@ -249,12 +249,9 @@ class _Forward:
         if not pair:
             return out
         casts = not quantised and self.sizes.adapter > product
-        words |= {
-            "casts": casts,
-            "narrows": casts or narrowed < x.bytes,
-            "promotes": wide and quantised and e > product,
-        }
-        a, b = (adapter.out_features * adapter.in_features for adapter in pair)
+        words["casts"], words["narrows"] = casts, casts or narrowed < x.bytes
+        words["promotes"] = wide and quantised and e > product
+        a, b = pair
         return self.play(
             "adapter",
             {"x": x, "out": out},
@@ -262,10 +259,10 @@ class _Forward:
             narrowed=narrowed,
             y=y,
             rows_here=rows,
-            rank=pair[0].out_features,
-            out_features=pair[1].out_features,
-            a=a,
-            b=b,
+            rank=a.out_features,
+            out_features=b.out_features,
+            a=a.out_features * a.in_features,
+            b=b.out_features * b.in_features,
             cast_e=product if self.sizes.adapter > product else 0,
         )
 

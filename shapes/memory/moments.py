@@ -15,7 +15,7 @@ from typing import Literal
 
 from shapes.frozen import frozen
 from shapes.json_form import shown
-from shapes.memory.modules import Loss, Sizes, Style, alibi_in_fp32, layer_tape, masked, style_of, tail_tape
+from shapes.memory.modules import Attention, Loss, Sizes, Style, alibi_in_fp32, layer_tape, masked, style_of, tail_tape
 from shapes.memory.tape import INPUT, Tape
 from shapes.model import Block, ModelShape, ParameterTensor, Stack
 from shapes.model.parameters import PRECISIONS, Precision
@@ -396,15 +396,19 @@ def _keeps_masks(step: Step) -> bool:
 
 def _masks(step: Step) -> dict[int | None, int]:
     """Bytes of the masks that all layers share, by window: added to the scores, or of booleans."""
-    if step.megatron:
+    workload, cores = step.workload, [block.attention for _, block in step.model.all_blocks() if block.attention]
+    if step.megatron or not cores:
         return {}
-    workload, style = step.workload, step.style
-    cores = [block.attention for _, block in step.model.all_blocks() if block.attention]
-    if workload.attention == "eager":
-        windows = {core.window for core in cores}
-        element = workload.b * (1 if "fills-mask" in style else workload.activation_bytes)
-    else:  # the fused core's is one for all sequences
-        windows, element = {core.window for core in cores if masked(style, core, workload.s)}, 1
-    if cores and alibi_in_fp32(style, cores[0]):
-        element = workload.b * cores[0].on_shard(workload.t)[0] * workload.activation_bytes
-    return dict.fromkeys(windows, workload.s**2 * element)
+    eager = workload.attention == "eager"
+    windows = {core.window for core in cores if eager or masked(step.style, core, workload.s)}
+    return dict.fromkeys(windows, workload.s**2 * _mask_element(step, cores[0]))
+
+
+def _mask_element(step: Step, core: Attention) -> int:
+    """Bytes of all sequences' masks for one pair of tokens; the fused core's is one for all of them."""
+    workload = step.workload
+    if alibi_in_fp32(step.style, core):
+        return workload.b * core.on_shard(workload.t)[0] * workload.activation_bytes
+    if workload.attention != "eager":
+        return 1
+    return workload.b * (1 if "fills-mask" in step.style else workload.activation_bytes)

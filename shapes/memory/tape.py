@@ -49,6 +49,17 @@ class _Node:
         """What is alive while it runs forward."""
         return tuple(tensor.storage for tensor in (*self.inputs, *self.holds, self.output))
 
+    def needed(self, needs: list[bool]) -> set[int]:
+        """Of what it saves, the storages that its backward reads where the inputs that ``needs`` names have gradients."""
+        saved, reads = set(self.saved), [tensor.storage for tensor in self.inputs]
+        if not any(needs):  # a weight's own copy is for its input's gradient
+            return saved.intersection(reads)
+        if (
+            not self.weights and len(reads) == 2 and [*self.saved] == reads
+        ):  # of a product, each for the other's gradient
+            return {one for one, other in zip(reads, reversed(needs), strict=True) if other}
+        return saved
+
 
 @dataclass(slots=True)
 class Tape:
@@ -121,19 +132,13 @@ class Tape:
 
         ``selective``: without those that only nodes marked ``recomputing`` save, which run again instead.
         """
-        kept = {
-            storage: self.storages[storage]
-            for node in self.nodes
-            if not (selective and node.recomputed)
-            for storage in node.saved
-        }
-        if selective:
-            # The recomputed part starts again from its inputs.
-            inside = {node.output.key for node in self.nodes if node.recomputed}
-            for node in self.nodes:
-                if node.recomputed:
-                    kept |= {x.storage: self.storages[x.storage] for x in node.inputs if x.key not in inside}
-        return kept
+        again = [node for node in self.nodes if selective and node.recomputed]
+        made = {node.output.key for node in again}
+        # The recomputed part starts again from its inputs.
+        read = (tensor for node in again for tensor in node.inputs)
+        kept = {tensor.storage for tensor in read if tensor.key not in made}
+        kept.update(*(node.saved for node in self.nodes if not selective or not node.recomputed))
+        return {storage: self.storages[storage] for storage in kept}
 
     def saved_bytes(self, *, selective: bool = False) -> int:
         return sum(self.saved(selective=selective).values())
@@ -143,16 +148,10 @@ class Tape:
         needing: set[int] = set()
         kept: set[int] = set()
         for node in self.nodes:
-            reads = [tensor.storage for tensor in node.inputs]
             needs = [tensor.key in needing for tensor in node.inputs]
             if node.weights or any(needs):
                 needing.add(node.output.key)
-                if node.weights and not any(needs):  # a weight's own copy is for its input's gradient
-                    kept |= set(node.saved) & set(reads)
-                elif len(reads) == 2 and list(node.saved) == reads:  # of a product, each for the other's gradient
-                    kept |= {one for one, other in zip(reads, reversed(needs), strict=True) if other}
-                else:
-                    kept |= set(node.saved)
+                kept |= node.needed(needs)
         return sum(size for storage, size in self.saved().items() if storage not in kept)
 
     def backward_peak_bytes(self, seed_bytes: int, *, made_bytes: int = 2, kept_bytes: int = 0) -> int:
@@ -191,18 +190,15 @@ class Tape:
             if own is None:
                 continue  # nothing downstream needs its gradient
             before = alive
+            new = [(tensor.key, own if node.shares_gradient else [tensor.bytes, 1]) for tensor in node.inputs]
             if node.shares_gradient:
-                own[1] += len(node.inputs)
-                new = [(tensor.key, own) for tensor in node.inputs]
+                own[1] += len(new)
             else:
                 alive += sum(tensor.bytes for tensor in node.inputs)
-                new = [(tensor.key, [tensor.bytes, 1]) for tensor in node.inputs]
             alive += node.weights * kept_bytes
             peak = max(before, alive + node.work_bytes + node.weights * passing)
-            for storage in node.saved:
-                users[storage] -= 1
-                if not users[storage]:
-                    alive -= self.storages[storage]
+            users.subtract(node.saved)
+            alive -= sum(self.storages[storage] for storage in set(node.saved) if not users[storage])
             alive -= _release(own)
             for key, gradient in new:
                 if key not in gradients:
@@ -220,9 +216,7 @@ class Tape:
 
         ``kept``: storages that stay, since autograd saves them. ``whole``: the last node makes its output, too.
         """
-        last: dict[int, int] = {}
-        for index, node in enumerate(self.nodes):
-            last |= dict.fromkeys(node.storages, index)
+        last = {storage: index for index, node in enumerate(self.nodes) for storage in node.storages}
         born: set[int] = set()
         stops = None if whole or until is None else self.nodes[until - 1]
         alive = peak = 0
@@ -294,25 +288,20 @@ def line_of(text: str) -> Line:
     head, *columns = (part.strip() for part in text.split("|"))
     clauses = [clause.split() for column in columns[-1:] for clause in column.split(";")]
     words = next((clause[1:] for clause in clauses if clause[0] == "if"), [])
-    when = frozenset(word for word in words if word[0] != "!")
     unless = frozenset(word[1:] for word in words if word[0] == "!")
+    when = frozenset(words).difference(f"!{word}" for word in unless)
     output, arrow, inputs = head.partition("<-")
     if not arrow:
         return Line("", tuple(head.split()), when, unless)
     given: dict[str, Any] = {}
     for name, *rest in clauses if len(columns) > 1 else ():
-        if name in ("keeps", "work", "weights"):
-            given[name] = _sum(rest)
-        elif name == "saves":
-            given[name] = tuple(rest)
-        elif name in ("adds", "views", "part", "joins"):
-            given[name] = True
+        if name in _CLAUSES:
+            given[name] = _CLAUSES[name](rest)
         elif name != "if":
             raise ValueError(f"modules.toml: {text!r}: {name!r} is no clause")
-    size = columns[0].split()
-    if size[0] == "run":
-        return Line(output.strip(), tuple(inputs.split()), when, unless, run=size[1])
-    return Line(output.strip(), tuple(inputs.split()), when, unless, _sum(size), **given)
+    first, *rest = columns[0].split()
+    given |= {"run": rest[0]} if first == "run" else {"size": _sum([first, *rest])}
+    return Line(output.strip(), tuple(inputs.split()), when, unless, **given)
 
 
 def _sum(words: list[str]) -> _Sum:
@@ -323,6 +312,14 @@ def _product(words: list[str]) -> tuple[int, tuple[str, ...], int | str]:
     *factors, divisor = (*words[:-2], words[-1]) if "/" in words else (*words, "1")
     number = int(factors.pop(0)) if factors[0].isdigit() else 1
     return number, tuple(factors), int(divisor) if divisor.isdigit() else divisor
+
+
+#: What a clause's words are in its field of a line.
+_CLAUSES: Mapping[str, Callable[[list[str]], Any]] = {
+    **dict.fromkeys(("keeps", "work", "weights"), _sum),
+    "saves": tuple,
+    **dict.fromkeys(("adds", "views", "part", "joins"), lambda words: True),
+}
 
 
 def play(
@@ -339,9 +336,8 @@ def play(
     two are added to.
     """
     named = tape.named
-    for name, tensor in tensors.items():
-        numbers[name] = tensor.bytes
-    output = None
+    numbers |= {name: tensor.bytes for name, tensor in tensors.items()}
+    output = next(iter(tensors.values()))
     for line in listing(module):
         holds = line.when.issubset(words) and line.unless.isdisjoint(words)
         if not line.output:
@@ -350,20 +346,21 @@ def play(
                 tape.named = named if verb == "forget" else tape.named + tuple(tensors[name] for name in names)
             continue
         inputs = tuple(tensors[name] for name in line.inputs)
-        if not holds:
-            output = inputs[0]
-        elif line.run:
-            output = runs[line.run](*inputs)
-        else:
-            output = _run(tape, line, inputs, numbers, tensors)
+        output = _run(tape, line, inputs, runs, numbers, tensors) if holds else inputs[0]
         tensors[line.output], numbers[line.output] = output, output.bytes
-    assert output is not None
     return output
 
 
 def _run(
-    tape: Tape, line: Line, inputs: tuple[Tensor, ...], numbers: Mapping[str, int], tensors: Mapping[str, Tensor]
+    tape: Tape,
+    line: Line,
+    inputs: tuple[Tensor, ...],
+    runs: Runs,
+    numbers: Mapping[str, int],
+    tensors: Mapping[str, Tensor],
 ) -> Tensor:
+    if line.run:
+        return runs[line.run](*inputs)
     size = _value(line.size, numbers)
     if line.part:
         return tape.view(inputs[0], size, copies_gradient=line.joins)
@@ -373,9 +370,9 @@ def _run(
         size,
         tuple(tensors[name] for name in line.saves if name != line.output),
         saves_output=line.output in line.saves,
-        saves_bytes=_value(line.keeps, numbers) if line.keeps else 0,
-        work=_value(line.work, numbers) if line.work else 0,
-        weights=_value(line.weights, numbers) if line.weights else 0,
+        saves_bytes=_value(line.keeps, numbers),
+        work=_value(line.work, numbers),
+        weights=_value(line.weights, numbers),
         shares_gradient=line.adds,
         views_gradient=line.views,
     )

@@ -29,6 +29,7 @@ from shapes.workload import Workload
 
 #: The two stages that can hold most: the first has the embedding and most microbatches in flight, the last the head.
 Stage = Literal["first", "last"]
+STAGES: tuple[Stage, ...] = ("first", "last")
 
 
 def layers_of_stages(layers: int, p: int) -> tuple[int, ...]:
