@@ -50,7 +50,7 @@ class _Node:
         return tuple(tensor.storage for tensor in (*self.inputs, *self.holds, self.output))
 
     def needed(self, needs: list[bool]) -> set[int]:
-        """Of what it saves, the storages that its backward reads where the inputs that ``needs`` names have gradients."""
+        """Of what it saves, the storages that its backward reads if each input ``needs`` a gradient or does not."""
         saved, reads = set(self.saved), [tensor.storage for tensor in self.inputs]
         if not any(needs):  # a weight's own copy is for its input's gradient
             return saved.intersection(reads)
