@@ -35,7 +35,9 @@ pytestmark = pytest.mark.slow
 TINY = [
     "--h",
     "64",
-    "--tokens",
+    "-b",
+    "1",
+    "-s",
     "64",
     "--dtype",
     "fp32",
@@ -193,7 +195,7 @@ def test_exhaustive_looks_at_every_candidate(tmp_path: Path) -> None:
 
 def test_a_killed_search_goes_on_from_what_it_had(tmp_path: Path) -> None:
     path = tmp_path / "store.db"
-    wide = ["--h", "512", "--tokens", "512", "--tolerance", "2%", "--step", "4", "--regret", "1%"]
+    wide = ["--h", "512", "-b", "1", "-s", "512", "--tolerance", "2%", "--step", "4", "--limit", "regret=1%"]
     command = [sys.executable, "-m", "sizer", "search", *TINY, *wide]
     environment = {**os.environ, "SIZER_STORE": str(path)}
     process = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)

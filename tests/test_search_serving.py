@@ -105,7 +105,8 @@ def test_a_training_budget_leaves_out_what_takes_longer() -> None:
     bound = search(LLAMA, what="model", training_budget=0.99)
     assert {one.speedup >= 1 / 0.99 for one in bound.ranked[1:]} == {True}
     assert len(bound.ranked) < len(free.ranked)
-    assert bound.excluded["--limit training-budget=99%"] == len(free.ranked) - len(bound.ranked)
+    # Of all candidates, shown or not.
+    assert bound.excluded["--limit training-budget=99%"] == bound.considered - len(bound.ranked[1:])
 
 
 @pytest.mark.slow
@@ -195,3 +196,14 @@ def test_half_of_deepseek_v3s_heads_are_the_inference_flops_that_kimi_k2s_report
         for heads in (128, 64)
     ]
     assert flops[0] / flops[1] == pytest.approx(1.83, abs=0.05)
+
+
+def test_a_training_budget_counts_all_that_it_leaves_out_of_a_large_space() -> None:
+    # The shortlist is of what is left: 256 candidates and more are shown, and what took longer was priced and counted.
+    words: dict[str, Any] = {"params": 1.3e9, "limits": Limits(0.05, aspect=(16, 400))}
+    free, bound = search(**words), search(**words, training_budget=0.95)
+    left_out = bound.excluded["--limit training-budget=95%"]
+    assert bound.considered == free.considered
+    assert left_out > free.considered - len(free.ranked) > 256
+    assert len(bound.ranked) - 1 <= bound.considered - left_out
+    assert {one.speedup >= 1 / 0.95 for one in bound.ranked[1:]} == {True}

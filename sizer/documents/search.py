@@ -98,7 +98,7 @@ def _columns(answer: SearchResult) -> tuple[Column, ...]:
     """Of the listed candidates, of a front and of all."""
     places = {id(one): str(at) for at, one in enumerate(answer.candidates, 1)} | {id(answer.baseline): "baseline"}
     decode = (
-        Column("decode step", "decode.seconds", seconds_text),
+        Column("decode, time a token", "decode.seconds", seconds_text),
         Column("decode speed-up", "decode_speedup", _times),
     )
     losses = [

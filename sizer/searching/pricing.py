@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -116,54 +117,46 @@ def _structure(step: Step) -> tuple[int, bool, bool]:
 
     any expert has fewer rows than a tile.
     """
-    priced = [
-        (op, cost, op.count * cost.seconds)
+    seconds = {
+        (op, cost): op.count * cost.seconds
         for op, cost in zip(step.operators, step.costs, strict=True)
         if isinstance(op, Gemm | GroupedGemm)
-    ]
-    least_s = NOTABLE * sum(seconds for _, _, seconds in priced)
-    products = [one for one in priced if one[2] >= least_s]
-    level = min((min(size & -size, ALIGNED) for op, _, _ in products for size in (op.n, op.k)), default=ALIGNED)
-    dearest = max(products, key=lambda one: one[2], default=None)
-    filled = dearest[1].wave_efficiency if dearest is not None else None
-    thin = any(
-        isinstance(op, GroupedGemm) and op.ragged == "m" and cost.tile is not None and op.m < op.groups * cost.tile[0]
-        for op, cost, _ in products
-    )
-    return level, filled is not None and filled >= 1 - IDLE, thin
+    }
+    if not seconds:
+        return ALIGNED, False, False
+    least_s = NOTABLE * sum(seconds.values())
+    products = [product for product, own in seconds.items() if own >= least_s]
+    level = min(min(size & -size, ALIGNED) for op, _ in products for size in (op.n, op.k))
+    filled = max(products, key=seconds.__getitem__)[1].wave_efficiency
+    return level, filled is not None and filled >= 1 - IDLE, any(_thin(*product) for product in products)
 
 
-def tile_of(space: Space, pricer: Pricer, change: Mapping[str, int]) -> int | None:
-    """The searched dimension's tile at ``change``: columns of C a thread block computes, over all t shards."""
-    found = _of_columns(space, pricer, change)
-    return found[1][1] * space.workload.t if found is not None else None
+def _thin(product: Gemm | GroupedGemm, cost: Cost) -> bool:
+    if not isinstance(product, GroupedGemm) or product.ragged != "m" or cost.tile is None:
+        return False
+    return product.m < product.groups * cost.tile[0]
 
 
-def wave_edges(space: Space, pricer: Pricer, change: Mapping[str, int]) -> tuple[int, ...]:
-    """Values of the searched dimension, among its candidates, beyond which a product of that tile is a wave longer."""
-    found = _of_columns(space, pricer, change)
-    if found is None or not len(space.candidates):
-        return ()
-    (values,) = space.candidates.columns.values()
-    product, (rows, columns) = found
-    tile, down = columns * space.workload.t, -(-product.m // rows) * product.batch
-    ends = range(-(-int(values.min()) // tile) * tile, int(values.max()) + 1, tile)
-    units = pricer.device.compute.units
-    waves = [-(-down * (end // tile) // units) for end in (*ends, ends[-1] + tile)] if ends else []
-    return tuple(end for end, now, after in zip(ends, waves, waves[1:], strict=False) if after > now)
+def tile_and_waves(space: Space, pricer: Pricer, change: Mapping[str, int]) -> tuple[int | None, tuple[int, ...]]:
+    """Every how many values of the searched dimension a tile ends, over all t shards, as it is at ``change``, and
 
-
-def _of_columns(space: Space, pricer: Pricer, change: Mapping[str, int]) -> tuple[Gemm, tuple[int, int]] | None:
-    """The forward product whose columns are the searched dimension, and its tile; None where there is none."""
-    if len(space.baseline) != 1:
-        return None
+    values among the candidates beyond which that product is a wave longer. None where no product has it for columns.
+    """
+    if len(space.baseline) > 1:
+        return None, ()
     (value,), t = change.values(), space.workload.t
     step = pricer.step(timed_operators(space, change))
-    for operator, cost in zip(step.operators, step.costs, strict=True):
-        columns = (value // t, -(-value // t))
-        if isinstance(operator, Gemm) and operator.phase == "forward" and cost.tile and operator.n in columns:
-            return operator, cost.tile
-    return None
+    for product, cost in zip(step.operators, step.costs, strict=True):
+        if not isinstance(product, Gemm) or product.phase != "forward" or product.n not in (value // t, -(-value // t)):
+            continue
+        if cost.tile is not None:
+            rows, columns = cost.tile
+            tile, down = columns * t, -(-product.m // rows) * product.batch
+            (values,) = space.candidates.columns.values()
+            ends = np.arange(-(-values.min() // tile), values.max() // tile + 2)
+            waves = -(-down * ends // pricer.device.compute.units)
+            return tile, tuple((ends[:-1][np.diff(waves) > 0] * tile).tolist())
+    return None, ()
 
 
 def devices_agree(devices: Sequence[Device], dtype: str) -> None:
@@ -177,6 +170,8 @@ def devices_agree(devices: Sequence[Device], dtype: str) -> None:
             )
 
 
+#: How far a search is, of how much.
+Progress = Callable[[int, int], None]
 Array = NDArray[np.float64]
 Change = Mapping[str, int]
 #: So many candidates of a large space are made objects of: those that an answer, its page and its picture hold.
@@ -204,19 +199,26 @@ def shortlist(
     space: Space,
     pricers: Sequence[Pricer],
     objective: Objective,
-    progress: Callable[[int, int], None] | None = None,
+    progress: Progress | None = None,
     serving: Workload | None = None,
-) -> Sequence[Change]:
+    budget: float | None = None,
+) -> tuple[Space, Sequence[Change]]:
     """All candidates of a small space; of a large one the ``SHOWN`` best, the best for each device and what no other
 
     beats in time and parameters among them. Of one dimension's values some more, evenly spread, for the picture.
     Where they are for ``serving`` too, the best of every weighing of a step of training against one of decoding, and
-    what no other beats in both.
+    what no other beats in both. ``budget``: the longest step, over the baseline's, to which a large space is cut.
     """
     single = len(space.baseline) == 1
     if len(space.candidates) <= (DRAWN if single else SHOWN):
-        return space.candidates
+        return space, space.candidates
     found = estimates(space, space.candidates, pricers, progress)
+    if budget is not None:
+        within = found.seconds[0] <= budget * estimates(space, [space.baseline], pricers[:1]).seconds[0]
+        space = space.where({budget_limit(budget): within})
+        found = Estimates(
+            found.seconds[:, within], *(one[within] for one in (found.flops, found.layers, found.parameters))
+        )
     values = found.seconds * objective.weight(found)
     if serving is None:
         taken = by_worst_loss(values)[:SHOWN]
@@ -228,7 +230,12 @@ def shortlist(
         orders = [np.argsort(values[0] ** (1 - share) * decode**share, kind="stable")[:SHOWN] for share in SHARES]
         taken = list(dict.fromkeys(np.stack(orders, axis=1).ravel().tolist()))[:SHOWN]
         taken += front(1 / values[0], 1 / decode)
-    return [space.candidates[index] for index in dict.fromkeys(taken)]
+    return space, [space.candidates[index] for index in dict.fromkeys(taken)]
+
+
+def budget_limit(budget: float) -> str:
+    """What leaves out candidates whose step is longer than this share of the baseline's."""
+    return f"--limit training-budget={budget:.0%}"
 
 
 def by_worst_loss(values: Array) -> list[int]:
@@ -271,26 +278,20 @@ def front(training: ArrayLike, decoding: ArrayLike) -> list[int]:
 
 
 def estimates(
-    space: Space,
-    changes: Sequence[Change],
-    pricers: Sequence[Pricer],
-    progress: Callable[[int, int], None] | None = None,
+    space: Space, changes: Sequence[Change], pricers: Sequence[Pricer], progress: Progress | None = None
 ) -> Estimates:
     """What ``changes`` come to on each pricer's device."""
     table, done = Table(Candidates.of(changes).columns), 0
-    found = []
-    for pricer in pricers:
 
-        def priced(part: Table, pricer: Pricer = pricer) -> Sequence[Any]:
-            nonlocal done
-            row = _estimated(space, pricer, part)
-            done += part.size
-            if progress is not None:
-                progress(done // len(pricers), table.size)
-            return row
+    def priced(pricer: Pricer, part: Table) -> Sequence[Any]:
+        nonlocal done
+        row = _estimated(space, pricer, part)
+        done += part.size
+        if progress is not None:
+            progress(done // len(pricers), table.size)
+        return row
 
-        found.append(rows_by(table, priced, 4))
-    rows = np.array(found)
+    rows = np.array([rows_by(table, partial(priced, pricer), 4) for pricer in pricers])
     return Estimates(rows[:, 0], *rows[0, 1:])
 
 
@@ -333,10 +334,6 @@ def _step_seconds(
 
 def _work(listed: Sequence[Operator], seconds: Sequence[Any]) -> Work:
     return work(listed, (Cost(one, one, one, "", "", 0.0, "") for one in seconds))
-
-
-#: How far a search is, of how much.
-Progress = Callable[[int, int], None]
 
 
 @frozen

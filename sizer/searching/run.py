@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
@@ -25,8 +26,7 @@ from sizer.searching.pricing import (
     price,
     rebuilt,
     shortlist,
-    tile_of,
-    wave_edges,
+    tile_and_waves,
 )
 from sizer.searching.result import Ranked, SearchResult, keeps, verdict
 from sizer.searching.space import Limits, Objective, Space
@@ -86,15 +86,19 @@ def find(
     if stack is not None:
         space = replace(space, as_run=partial(run_by, stack, baseline.given))
     pricers = [Pricer(device, stack=stack) for device in devices]
-    chosen = [space.baseline, *shortlist(space, pricers, objective, progress, budgets.serving)]
+    considered, budget = len(space.candidates), budgets.training if measured is None else None
+    space, chosen = shortlist(space, pricers, objective, progress, budgets.serving, budget)
+    chosen = [space.baseline, *chosen]
     times = Times([price(space, chosen, pricer) for pricer in pricers])
     if measured is not None:
         times = measured.times(space, times.rows[0], objective, progress)
     ranked, left_out = beside(space, rank(times.rows, devices, objective), budgets, devices[0])
     listed = listing(space, ranked, pricers, top, baseline.stack)
-    own, *best = _with_memory(space, (ranked[0], *listed.best))
-    unbeaten = _with_memory(space, [ranked[place] for place in _front(what, ranked, budgets)])
+    places = _front(what, ranked, budgets)
+    own, *shown = _with_memory(space, (ranked[0], *listed.best, *(ranked[place] for place in places)))
+    best, unbeaten = shown[: len(listed.best)], tuple(shown[len(listed.best) :])
     drawn = best[0] if best else own  # whose tile most others have: a misaligned baseline runs another kernel
+    tile, waves = tile_and_waves(space, pricers[0], drawn.change)
     sources = [row[0].timing.source for row in times.rows]
     return SearchResult(
         what=what,
@@ -107,15 +111,15 @@ def find(
         keep=keeps(best, listed.fixes),
         strategy=measured.strategy if measured is not None else EXHAUSTIVE,
         source="; ".join(dict.fromkeys(sources)),
-        considered=len(space.candidates),
+        considered=considered,
         measurements=times.samples,
         elapsed_s=time.perf_counter() - started,
-        excluded={**space.excluded, **left_out, **listed.excluded},
+        excluded=Counter(space.excluded) + Counter(left_out) + Counter(listed.excluded),
         pareto=unbeaten if budgets.serving is None else (),
         notes=(*space.notes, *times.notes, *ready(best, space.workload.t)),
         ranked=tuple(ranked),
-        tile=tile_of(space, pricers[0], drawn.change),
-        waves=wave_edges(space, pricers[0], drawn.change),
+        tile=tile,
+        waves=waves,
         serving=budgets.serving,
         devices={device.name: one for device, one in zip(devices, sources, strict=True)} if len(devices) > 1 else {},
         front=unbeaten if budgets.serving is not None else (),

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import field, replace
 from math import lcm
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -254,25 +254,15 @@ def nothing_left(what: str, excluded: Mapping[str, int]) -> InputError:
 TIE = 0.005
 
 
-class Weighed(Protocol):
-    """A candidate, or many of them as arrays: FLOPs of what is timed, layers and parameters."""
-
-    @property
-    def flops(self) -> Any: ...
-
-    @property
-    def layers(self) -> Any: ...
-
-    @property
-    def parameters(self) -> Any: ...
-
-
 @frozen
 class Objective:
-    """``weight``: what a second of a candidate counts, positive, so that the least product is the best."""
+    """``weight``: what a second of a candidate counts, positive, so that the least product is the best.
+
+    It takes a candidate, or many of them as arrays: their FLOPs (of what is timed), layers and parameters.
+    """
 
     name: str
-    weight: Callable[[Weighed], Any]
+    weight: Callable[[Any], Any]
 
 
 OBJECTIVES: Mapping[str, Objective] = {

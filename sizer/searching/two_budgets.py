@@ -13,7 +13,7 @@ from shapes.step import Pricer, Step
 from shapes.timing import Timing
 from shapes.workload import Workload
 from sizer.searching.baseline import Baseline
-from sizer.searching.pricing import rebuilt
+from sizer.searching.pricing import budget_limit, rebuilt
 from sizer.searching.result import Ranked
 from sizer.searching.space import Space, nothing_left
 
@@ -82,7 +82,7 @@ def beside(
     if budgets.training is not None:
         most = budgets.training * ranked[0].timing.seconds
         found = [ranked[0], *(one for one in ranked[1:] if one.timing.seconds <= most)]
-        excluded[f"--limit training-budget={budgets.training:.0%}"] = len(ranked) - len(found)
+        excluded[budget_limit(budgets.training)] = len(ranked) - len(found)
     if budgets.serving is not None:
         priced = _served(space, found, budgets.serving, Pricer(device))
         excluded[f"the split that serves (tp {budgets.serving.t}, ep {budgets.serving.e})"] = len(found) - len(priced)
