@@ -51,6 +51,32 @@ class Takes:
             and self.training in (None, training)
         )
 
+    def run(self, kernel: str, d_qk: int, d_v: int) -> Run | str:
+        """How ``kernel`` runs these head dimensions, or why it does not take them."""
+        if (d_qk, d_v) in self.pairs:
+            return Run(kernel, d_qk, d_v, None, (), self.built, self.source, self.verified)
+        aligned = _up(max(d_qk, d_v), self.multiple)
+        copied = aligned if d_qk % self.multiple or d_v % self.multiple else None
+        if reason := self._refusal(aligned, copied):
+            return reason
+        bucket = next((built for built in self.built if built >= aligned), aligned)
+        # Without a list of what it is built for, each dimension is computed as it is.
+        qk, v = (bucket, bucket) if self.built else (_up(d_qk, self.multiple), _up(d_v, self.multiple))
+        return Run(kernel, qk, v, copied, (), self.built, self.source, self.verified)
+
+    def _refusal(self, aligned: int, copied: int | None) -> str:
+        pairs = ", ".join(f"({qk}, {v})" for qk, v in self.pairs)
+        training = " in training" if self.training else ""
+        if self.largest is None:
+            if pairs:
+                return f"takes only {pairs}{training}"
+        elif aligned > self.largest:
+            return f"takes head dimensions up to {self.largest}{pairs and f' or {pairs}'}{training}"
+        if copied and not self.copies:
+            return f"takes multiples of {self.multiple}"
+        built = ", ".join(map(str, self.built))
+        return f"is built for {built} alone" if self.exact and aligned not in self.built else ""
+
 
 @frozen
 class Earlier:
@@ -150,56 +176,28 @@ def run_of(kernel: str, generation: str, dtype: str, d_qk: int, d_v: int, traini
     name = resolve(kernel, generation, training)
     if generation not in _usual():
         return Run(name, d_qk, d_v, None, (), (), f"nothing is known of kernels on {generation}", False)
-    refused: list[tuple[str, str]] = []
+    refused: dict[str, str] = {}
     while True:
         facts = load_kernel(name)
-        before = facts.first.get(generation)
-        if before is not None and before not in {kernel for kernel, _ in refused}:
-            ran, reason = _accepted(load_kernel(before), generation, dtype, d_qk, d_v, training)
-            if ran is not None:
-                return replace(ran, refused=tuple(refused))
-            refused.append((before, reason))
-        ran, reason = _accepted(facts, generation, dtype, d_qk, d_v, training)
-        if ran is not None:
-            return replace(ran, refused=tuple(refused))
-        refused.append((name, reason))
+        for asked in (facts.first.get(generation), name):
+            if asked is None or asked in refused:
+                continue
+            found = _accepted(load_kernel(asked), generation, dtype, d_qk, d_v, training)
+            if isinstance(found, Run):
+                return replace(found, refused=tuple(refused.items()))
+            refused[asked] = found
         # Eager takes whatever there is, so the chain ends.
         name = facts.fallback or "eager"
 
 
-def _accepted(
-    kernel: Kernel, generation: str, dtype: str, d_qk: int, d_v: int, training: bool
-) -> tuple[Run | None, str]:
+def _accepted(kernel: Kernel, generation: str, dtype: str, d_qk: int, d_v: int, training: bool) -> Run | str:
     """The run by the first clause that takes the shape, or the reason of the last that did not."""
-    reason = f"takes no {dtype} on {generation}"
+    found: Run | str = f"takes no {dtype} on {generation}"
     for one in kernel.takes:
-        if not one.covers(generation, dtype, training):
-            continue
-        if (d_qk, d_v) in one.pairs:
-            return Run(kernel.name, d_qk, d_v, None, (), one.built, one.source, one.verified), ""
-        wider = max(d_qk, d_v)
-        aligned = -(-wider // one.multiple) * one.multiple
-        if one.pairs and one.largest is None:
-            reason = f"takes only {_pairs(one.pairs)}{' in training' if one.training else ''}"
-        elif one.largest is not None and aligned > one.largest:
-            also = f" or {_pairs(one.pairs)}" if one.pairs else ""
-            reason = f"takes head dimensions up to {one.largest}{also}{' in training' if one.training else ''}"
-        elif (d_qk % one.multiple or d_v % one.multiple) and not one.copies:
-            reason = f"takes multiples of {one.multiple}"
-        elif one.exact and aligned not in one.built:
-            reason = f"is built for {', '.join(map(str, one.built))} alone"
-        else:
-            copied = aligned if d_qk % one.multiple or d_v % one.multiple else None
-            bucket = next((built for built in one.built if built >= aligned), aligned)
-            # Without a list of what it is built for, each dimension is computed as it is.
-            qk, v = (bucket, bucket) if one.built else (_up(d_qk, one.multiple), _up(d_v, one.multiple))
-            return Run(kernel.name, qk, v, copied, (), one.built, one.source, one.verified), ""
-    return None, reason
+        if one.covers(generation, dtype, training) and not isinstance(found, Run):
+            found = one.run(kernel.name, d_qk, d_v)
+    return found
 
 
 def _up(dimension: int, multiple: int) -> int:
     return -(-dimension // multiple) * multiple
-
-
-def _pairs(pairs: tuple[tuple[int, int], ...]) -> str:
-    return ", ".join(f"({qk}, {v})" for qk, v in pairs)

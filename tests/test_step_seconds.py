@@ -75,7 +75,7 @@ def test_the_host_takes_its_time_for_every_kernel_and_every_collective_of_the_la
     host = Host(1e-3, BARE.host.kernels | {"norm": 3.0}, 1e-2, 0.5)  # type: ignore[operator]  # of dicts here
     one = stage(1.0, 1.0, tensor=0.0, data=0.0)
     one.messages.update(tensor=4, expert=2, overlapped_expert=1, context=1, pipeline=7, data=9)
-    one.layers.add(NORM, 0.0, 5)
+    one.layers.seconds[NORM], one.layers.runs[NORM] = 0.0, 5
     one.layers.fallbacks = 2
     # Layers: 10 products, 5 norms of 3 launches, 8 collectives within, 2 fallbacks; ends: 2 products.
     in_layers = 1e-3 * (10 + 3 * 5) + 1e-2 * 8 + 0.5 * 2

@@ -179,10 +179,7 @@ def gemm_constants(device: Device, dtype: str, recipe: str | None = None) -> tup
     if recipe is not None and (found := _of_recipe(device, dtype, f"{dtype}_{recipe}")) is not None:
         return found
     kin = _whose(device, dtype)
-    bases = (dtype, _DTYPE_BASE.get(dtype, "fp8" if dtype in QUANTISED else "bf16"), "bf16")
-    base = next((one for one in bases if one in kin.cost), None)
-    if base is None:
-        raise InputError("expected cost constants for bf16", where=kin.origin, key="cost")
+    base = _base(kin, dtype)
     constants = GemmConstants.from_table(kin.cost[base], kin.compute.units)
     origin = origin_of(device, kin, dtype, base)
     if origin.own_device and peak == kin.peak(base) and BYTES[dtype] == BYTES[base]:
@@ -190,6 +187,14 @@ def gemm_constants(device: Device, dtype: str, recipe: str | None = None) -> tup
     borrowed = carried(constants, device, kin, dtype, origin)
     least = CARRY.least_tile.get(device.architecture, {}).get(dtype) if recipe != "blockwise" else None
     return (borrowed.with_tiles(least) if least else borrowed), origin
+
+
+def _base(kin: Device, dtype: str) -> str:
+    """Whose of ``kin``'s element types' constants stand in for ``dtype``'s."""
+    for base in (dtype, _DTYPE_BASE.get(dtype, "fp8" if dtype in QUANTISED else "bf16"), "bf16"):
+        if base in kin.cost:
+            return base
+    raise InputError("expected cost constants for bf16", where=kin.origin, key="cost")
 
 
 def _whose(device: Device, dtype: str) -> Device:

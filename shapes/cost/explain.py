@@ -184,10 +184,16 @@ class ClassError:
 
 def expected_errors(device: Device) -> tuple[ClassError, ...]:
     """Products by element type, size and alignment, grouped ones, attention by kernel and phase, what only moves."""
-    return tuple(_expected_errors(device))
+    origin = moving_constants(device)[1]
+    dtype = "bf16" if "bf16" in device.peak_flops else "fp16"
+    grouped, elementwise, collective = (
+        ClassError(kernel, dtype, regime, expected(device, origin, regime, dtype))
+        for kernel, regime in (("product", GROUPED), ("elementwise", "memory_bound"), ("collective", "collective"))
+    )
+    return *_of_products(device), grouped, *_of_attention(device, dtype), elementwise, collective
 
 
-def _expected_errors(device: Device) -> Iterator[ClassError]:
+def _of_products(device: Device) -> Iterator[ClassError]:
     for dtype in device.peak_flops:
         for recipe in (None, *(name for name in RECIPES if load_recipe(name).dtype == dtype)):
             _, origin = gemm_constants(device, dtype, recipe)
@@ -195,21 +201,15 @@ def _expected_errors(device: Device) -> Iterator[ClassError]:
                 named = f"{dtype} {recipe}" if recipe else dtype
                 for regime in _regimes(device, dtype, recipe):
                     yield ClassError("product", named, regime, expected(device, origin, regime, dtype))
-    origin = moving_constants(device)[1]
-    dtype = "bf16" if "bf16" in device.peak_flops else "fp16"
 
-    def sixteen_bits(kernel: str, regime: str) -> ClassError:
-        return ClassError(kernel, dtype, regime, expected(device, origin, regime, dtype))
 
-    yield sixteen_bits("product", GROUPED)
+def _of_attention(device: Device, dtype: str) -> Iterator[ClassError]:
     for kernel in KERNELS:
         if kernel != "eager" and load_kernel(kernel).runs_on(device.architecture):
             c = constants_of(kernel, device, dtype)
             for phase, own, off in zip(PHASES, c.phases, c.expected, strict=True):
                 if phase != "training" or own != c.forward:
                     yield ClassError(kernel, dtype, "forward, training" if phase == "training" else phase, off)
-    yield sixteen_bits("elementwise", "memory_bound")
-    yield sixteen_bits("collective", "collective")
 
 
 def _regimes(device: Device, dtype: str, recipe: str | None) -> Iterator[str]:

@@ -201,12 +201,20 @@ def _priced_as(kernel: str, device: Device) -> str:
 def _kin(kernel: str, device: Device) -> Device:
     """The fitted device that stands nearest: itself, its architecture's, its relative, or the file's first."""
     fitted = [load_device(name) for name in fitted_devices(kernel)]
-    near = [other for other in fitted if other.architecture == device.architecture]
-    own = [other for other in near if other.name == device.name]
-    # A kernel that leaves a newer generation's instructions alone says nothing of another vendor's own build of it.
-    stand_in = [other for other in fitted if other.name == relative(device).name and other.vendor == device.vendor]
-    # Compute capability 8.6 (GA102) is built like 8.9 (Ada): `relative` knows.
-    return (own or (stand_in if device.compute_capability == "8.6" else []) or near or stand_in or fitted)[0]
+    usual = relative(device).name
+
+    def rank(other: Device) -> int:
+        if other.name == device.name:
+            return 0
+        near = other.architecture == device.architecture
+        # A kernel that leaves a newer generation's instructions alone says nothing of another vendor's own build of it.
+        stands_in = other.name == usual and other.vendor == device.vendor
+        # Compute capability 8.6 (GA102) is built like 8.9 (Ada): `relative` knows.
+        if stands_in and (device.compute_capability == "8.6" or not near):
+            return 1 if device.compute_capability == "8.6" else 3
+        return 2 if near else 4
+
+    return min(fitted, key=rank)
 
 
 def _speed(device: Device, kin: Device, peak: float, base: str) -> float:

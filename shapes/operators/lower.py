@@ -162,18 +162,17 @@ def _three(
 
 def _layers(model: ModelShape, workload: Workload) -> Iterator[Operator]:
     """The layers' operators and what is before the first (patch embeddings)."""
+    # Where only the head trains nothing runs backward through the layers.
+    runs = replace(workload, phase="infer", finetune=None) if workload.finetune == "frozen-base" else workload
+    forwards = 2 if runs.train and runs.checkpointing == "full" else 1
     for stack, blocks in stage_kinds(model, workload.p):
         prefix = f"{stack.name}." if len(model.stacks) > 1 else ""
         if workload.decode and stack != model.main:
             continue  # an image's tower ran with the prompt
         s = sequence_length(model, stack, workload)
-        if workload.p == 1:
-            for linear in stack.front:
-                rows = workload.own_tokens(linear.rows if linear.rows is not None else s)
-                yield from linear_operators(linear, rows, Lowering(workload, prefix))
-        # Where only the head trains nothing runs backward through the layers.
-        runs = replace(workload, phase="infer", finetune=None) if workload.finetune == "frozen-base" else workload
-        forwards = 2 if runs.train and runs.checkpointing == "full" else 1
+        for linear in stack.front if workload.p == 1 else ():
+            rows = workload.own_tokens(s if linear.rows is None else linear.rows)
+            yield from linear_operators(linear, rows, Lowering(workload, prefix))
         for block in blocks:
             yield from _block(model, block, stack, s, Lowering(runs, f"{prefix}layers.*.", block.count, forwards))
 

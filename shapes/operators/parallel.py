@@ -173,11 +173,17 @@ def block_collectives(block: Block, hidden: int, s: int, run: Lowering) -> Itera
             buffer = workload.b * s * kv_heads * (attention.head_dim + attention.v_dim) * size
             yield from run.sends("context_parallel", buffer, workload.cp, CONTEXT_PARALLEL, stride=workload.t)
     if workload.e > 1 and isinstance(block.mlp, MoeShape):
-        # A rank routes 1/t of the tokens: Megatron-LM asks for sequence parallelism where t and e meet.
-        routed = -(-tokens // workload.t) * block.mlp.routed_width(hidden) * size * block.mlp.top_k
-        name = "overlapped_moe" if workload.ep_overlap else "moe"
-        copies = block.mlp.top_k if workload.dispatcher == "flex" else 1
-        yield from run.sends(name, routed, workload.e, ALL_TO_ALLS, 2, workload.t, copies)
+        yield from _expert_parallel(block.mlp, hidden, tokens, run)
+
+
+def _expert_parallel(moe: MoeShape, hidden: int, tokens: int, run: Lowering) -> Iterator[Collective]:
+    """Tokens to their experts and back."""
+    workload = run.workload
+    # A rank routes 1/t of the tokens: Megatron-LM asks for sequence parallelism where t and e meet.
+    routed = -(-tokens // workload.t) * moe.routed_width(hidden) * workload.activation_bytes * moe.top_k
+    name = "overlapped_moe" if workload.ep_overlap else "moe"
+    copies = moe.top_k if workload.dispatcher == "flex" else 1
+    yield from run.sends(name, routed, workload.e, ALL_TO_ALLS, 2, workload.t, copies)
 
 
 #: Tensor parallelism's of the vocabulary, with sequence parallelism and without: the embedding's rows are added up over
