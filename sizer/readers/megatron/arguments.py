@@ -47,10 +47,10 @@ def parse_script(text: str, where: str, settings: Mapping[str, Any] | None = Non
     arguments = parse_options(options)
     unknown = {key: what for key, value in arguments.items() if (what := _unknown_value(value))}
     if script.undecided:
-        lines = ", ".join(map(str, script.undecided[:5]))
+        lines = ", ".join(map(str, sorted(script.undecided)[:5]))
         notes.append(f"tests that only running could decide are taken as not holding (line {lines})")
     notes += [f"{name.replace(chr(0), '')} is read in by the script, and not here" for name in script.sourced[:3]]
-    tokenizer = script.variables.get("TOKENIZER_MODEL")
+    tokenizer = script.variables.values.get("TOKENIZER_MODEL")
     return {
         **{key: value for key, value in arguments.items() if key not in unknown},
         "_unknown": unknown,
@@ -59,7 +59,7 @@ def parse_script(text: str, where: str, settings: Mapping[str, Any] | None = Non
         "_devices": _devices(script, text, words),
         "_tokenizer": tokenizer if isinstance(tokenizer, str) else "",
         "_further": further,
-        "_variables": script.used & preset.keys(),
+        "_variables": frozenset(script.variables.used & preset.keys()),
         "_tested": _tested(script, text) if script.undecided else (),
     }
 
@@ -85,7 +85,7 @@ def _tested(script: Script, text: str) -> tuple[str, ...]:
     """Variables that the script takes from its arguments and decides branches by."""
     given = [
         name
-        for name, value in script.variables.items()
+        for name, value in script.variables.values.items()
         if isinstance(value, str) and re.fullmatch(r"\$\{?\d+\}?", unknown_in(value) or "")
     ]
     return tuple(name for name in given if re.search(rf"(?:\[|case)\s+\"?\$\{{?{re.escape(name)}\b", text))
@@ -99,7 +99,9 @@ def _model_command(script: Script, where: str) -> tuple[list[str], list[str]]:
         same = all(_model_options(words) == _model_options(first[0]) for words in first)
         notes = [] if same else [f"{len(first)} commands state a model: the first is read"]
         return first[0], notes
-    held = {name: _split([value] if isinstance(value, str) else value) for name, value in script.variables.items()}
+    held = {
+        name: _split([value] if isinstance(value, str) else value) for name, value in script.variables.values.items()
+    }
     optional = {name: words for name, words in held.items() if any(map(_OPTION.match, words))}
     if not any(_states_model(words) for words in optional.values()):
         raise InputError(

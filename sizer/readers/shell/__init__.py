@@ -14,8 +14,7 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 
 from shapes.errors import InputError
-from shapes.frozen import frozen
-from sizer.readers.shell.words import Scanner, Token, Variables, Word, unknown_in
+from sizer.readers.shell.words import Part, Scanner, Token, Variables, Word, unknown_in
 
 __all__ = ["Script", "follow", "unknown_in"]
 
@@ -29,255 +28,243 @@ MAX_DEPTH = 60
 _ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)(\[[^\]]*\])?(\+?)=")
 _REDIRECTIONS = ("<", ">", ">>", "&>", ">&", "<&", "<<<")
 _DECLARING = ("export", "declare", "local", "readonly", "typeset")
+_SUCCEEDING = ("true", ":", "set", "cd", "echo", "mkdir", *_DECLARING)
 _ORDERS = {f"-{name}": getattr(operator, name) for name in ("eq", "ne", "lt", "le", "gt", "ge")}
 _COMPOUND = {"if": "_if", "for": "_for", "select": "_for", "while": "_while", "until": "_while", "case": "_case"}
 _ENDS = ("then", "else", "elif", "fi", "do", "done", "esac", "}", ")", ";;")
 
 
-@frozen
+@dataclass(slots=True)
 class Script:
-    """``commands``: the words of each command, in order. ``variables``: what is assigned at the end, in order.
+    """A script as followed: the words of each command, in order; ``variables`` at the end, in order of assignment.
 
     ``undecided``: lines of tests that cannot be told. ``sourced``: files that the script reads in, which are not read.
-    ``used``: names of variables that were looked up or kept at their preset value.
     """
 
-    commands: tuple[tuple[str, ...], ...]
-    variables: dict[str, str | list[str]]
-    undecided: tuple[int, ...] = ()
-    sourced: tuple[str, ...] = ()
-    used: frozenset[str] = frozenset()
-
-
-def follow(text: str, where: str, preset: dict[str, str] | None = None) -> Script:
-    """The commands that ``text`` would run, ``preset`` variables given. InputError for an unclosed quote or bracket."""
-    state = _State(Variables(where, preset), where)
-    _Follower(Scanner(text, where).tokens(), state).all()
-    return Script(
-        tuple(state.commands),
-        state.variables.values,
-        tuple(sorted(state.undecided)),
-        tuple(state.sourced),
-        frozenset(state.variables.used),
-    )
-
-
-@dataclass(slots=True)
-class _State:
-    variables: Variables
     where: str
+    variables: Variables
     commands: list[tuple[str, ...]] = field(default_factory=list)
-    functions: dict[str, list[Token]] = field(default_factory=dict)
     undecided: set[int] = field(default_factory=set)
     sourced: list[str] = field(default_factory=list)
+    functions: dict[str, list[Token]] = field(default_factory=dict)
     steps: int = 0
     calls: int = 0
-
-    def step(self) -> None:
-        self.steps += 1
-        self.bounded(self.steps, MAX_STEPS, "a script of at most {} commands")
 
     def bounded(self, number: int, most: int, expected: str) -> None:
         if number > most:
             raise InputError("expected " + expected.format(most), where=self.where)
 
 
+def follow(text: str, where: str, preset: dict[str, str] | None = None) -> Script:
+    """The commands that ``text`` would run, ``preset`` variables given. InputError for an unclosed quote or bracket."""
+    script = Script(where, Variables(where, preset))
+    _Follower(Scanner(text, where).tokens(), script).all()
+    return script
+
+
 class _Follower:
     """Tokens of a script, a function or a branch. ``live`` False: they are only passed over."""
 
-    def __init__(self, tokens: list[Token], state: _State) -> None:
-        self.tokens, self.state = tokens, state
-        self.at = 0
-        self.depth = 0
+    def __init__(self, tokens: list[Token], script: Script) -> None:
+        self.tokens, self.script = tokens, script
+        self.variables = script.variables
+        self.at = self.depth = 0
+        self.live = True
 
     def all(self) -> None:
-        while self.at < len(self.tokens):
-            self._list(live=True)
-            self.at += self.at < len(self.tokens)  # a stray closing word
+        """Follow the tokens to the end; ``calls`` counts those inside one another."""
+        self.script.calls += 1
+        try:
+            while self._more:
+                self._list()
+                self.at += self._more  # a stray closing word
+        finally:
+            self.script.calls -= 1
 
-    def _plain(self, ahead: int = 0) -> str | None:
-        """The next token as a keyword or operator."""
-        if self.at + ahead >= len(self.tokens):
-            return None
-        token = self.tokens[self.at + ahead]
-        if isinstance(token.value, Word):
-            return token.value.plain
-        return str(token.value) if token.kind == "operator" else ""
-
-    def _skip(self, *words: str) -> None:
-        while self._plain() in words:
-            self.at += 1
+    @property
+    def _more(self) -> bool:
+        return self.at < len(self.tokens)
 
     @property
     def _line(self) -> int:
-        return self.tokens[self.at].line if self.at < len(self.tokens) else 0
+        return self.tokens[self.at].line if self._more else 0
 
-    def _list(self, *, live: bool) -> bool | None:
-        """Commands up to a closing word (not consumed); the last one's status, None where it is not known."""
+    def _plain(self, ahead: int = 0) -> str | None:
+        """A token ahead as a keyword or an operator; None at the end and for a word with quotes or expansions."""
+        ahead += self.at
+        return self.tokens[ahead].plain if ahead < len(self.tokens) else None
+
+    def _skip(self, *words: str) -> bool:
+        """Whether any of these words was next; the position moves past them."""
+        start = self.at
+        while self._plain() in words:
+            self.at += 1
+        return self.at > start
+
+    def _expect(self, word: str) -> None:
+        if self._plain() != word:
+            line = self.tokens[min(self.at, len(self.tokens) - 1)].line
+            raise InputError(f"expected {word}, line {line}", where=self.script.where)
+        self.at += 1
+
+    def _list(self, live: bool = True) -> bool | None:
+        """Commands up to a closing word (not consumed); the last one's status, None where it is not known.
+
+        They run where what is around them does and ``live`` says so.
+        """
+        outer, self.live = self.live, self.live and live
         status: bool | None = None
         join = ""
-        while self.at < len(self.tokens):
-            word = self._plain()
-            if word is not None and (word in _ENDS):
-                break
+        while self._more and (word := self._plain()) not in _ENDS:
             if word in ("&&", "||", "|", "&", ";", "\n"):
-                join = word if word in ("&&", "||") else join if word == "\n" and join else ""
+                join = word if word in ("&&", "||") else join if word == "\n" else ""
                 self.at += 1
                 continue
-            runs = live and not (join == "&&" and status is False) and not (join == "||" and status is not False)
-            found = self._command(live=runs)
-            status, join = (found if runs else status), ""
+            runs = not (join == "&&" and status is False) and not (join == "||" and status is not False)
+            found = self._command(runs)
+            status, join = (found if self.live and runs else status), ""
+        self.live = outer
         return status
 
-    def _command(self, *, live: bool) -> bool | None:
+    def _command(self, live: bool = True) -> bool | None:
         """One command, simple or compound; its status where it can be told."""
+        if not self._more:
+            return None
+        outer, self.live = self.live, self.live and live
         self.depth += 1
-        self.state.bounded(self.depth, MAX_DEPTH, "at most {} levels of nesting")
-        status = self._any_command(live=live) if self.at < len(self.tokens) else None
+        self.script.bounded(self.depth, MAX_DEPTH, "at most {} levels of nesting")
+        if self.live:
+            self._step()
+        status = self._any_command(self.tokens[self.at], self._plain())
         self.depth -= 1
+        self.live = outer
         return status
 
-    def _any_command(self, *, live: bool) -> bool | None:
-        if live:
-            self.state.step()
-        token, word = self.tokens[self.at], self._plain()
-        if token.kind == "word" and word in _COMPOUND:
-            self.at += 1
-            getattr(self, _COMPOUND[word])(live=live)
-            return None
+    def _step(self) -> None:
+        self.script.steps += 1
+        self.script.bounded(self.script.steps, MAX_STEPS, "a script of at most {} commands")
+
+    def _any_command(self, token: Token, word: str | None) -> bool | None:
+        compound = word in _COMPOUND or word in ("!", "{", "(")
+        if not compound and (word == "function" or (word and self._plain(1) == "(" and self._plain(2) == ")")):
+            return self._function()
+        if not compound and token.kind != "heredoc":
+            return self._simple()
+        self.at += 1
         if word == "!":
-            self.at += 1
-            status = self._command(live=live)
+            status = self._command()
             return None if status is None else not status
         if word in ("{", "("):
-            self.at += 1
-            status = self._list(live=live)
+            status = self._list()
             self.at += 1
             return status
-        if word == "function" or (word and self._plain(1) == "(" and self._plain(2) == ")"):
-            self._function(live=live)
-            return None
         if token.kind == "heredoc":
-            self.at += 1
-            if live:
-                self._heredoc(token)
-            return None
-        return self._simple(live=live)
+            self._heredoc(token)
+        else:
+            getattr(self, _COMPOUND[str(word)])()
+        return None
 
     def _heredoc(self, token: Token) -> None:
         """A script written by the script (``sbatch <<EOF``): followed when it states options of its own."""
-        if "--" not in str(token.value) or self.state.calls >= MAX_CALLS:
+        if not self.live or "--" not in str(token.value) or self.script.calls > MAX_CALLS:
             return
-        self.state.calls += 1
         try:
-            tokens = Scanner(str(token.value), self.state.where, line=token.line).tokens()
-            _Follower(tokens, self.state).all()
+            tokens = Scanner(str(token.value), self.script.where, line=token.line).tokens()
+            _Follower(tokens, self.script).all()
         except InputError:
             return  # text of another kind
-        finally:
-            self.state.calls -= 1
 
-    def _function(self, *, live: bool) -> None:
-        if self._plain() == "function":
-            self.at += 1
+    def _function(self) -> None:
+        self._skip("function")
         name = self._plain() or ""
         self.at += 1
         self._skip("(", ")", "\n")
         start = self.at
         self._command(live=False)
-        if live:
-            self.state.functions[name] = self.tokens[start : self.at]
+        if self.live:
+            self.script.functions[name] = self.tokens[start : self.at]
 
-    def _if(self, *, live: bool) -> None:
-        done = not live
-        while True:
+    def _if(self) -> None:
+        waits = True  # no branch has been taken
+        word: str | None = "elif"
+        while word == "elif":
             line = self._line
-            holds = self._list(live=not done)
-            if not done and holds is None:
-                self.state.undecided.add(line)
+            holds = self._list(waits)
+            if self.live and waits and holds is None:
+                self.script.undecided.add(line)
             self._expect("then")
-            self._list(live=not done and holds is True)
-            done = done or holds is True
-            if self._plain() != "elif":
-                break
-            self.at += 1
-        if self._plain() == "else":
-            self.at += 1
-            self._list(live=not done)
+            self._list(waits and holds is True)
+            waits = waits and holds is not True
+            word = self._plain()
+            self.at += word in ("elif", "else")
+        if word == "else":
+            self._list(waits)
         self._expect("fi")
 
-    def _while(self, *, live: bool) -> None:
+    def _while(self) -> None:
         self._list(live=False)
         self._body()
 
-    def _body(self) -> None:
-        """A loop's body passed over."""
+    def _body(self, live: bool = False) -> None:
+        """A loop's body, passed over unless it is ``live``."""
         self._expect("do")
-        self._list(live=False)
+        self._list(live)
         self._expect("done")
 
-    def _for(self, *, live: bool) -> None:
+    def _for(self) -> None:
         name = self._plain() or ""
         self.at += 1
         items: list[str] = []
         if self._plain() == "in":
             self.at += 1
             for word in self._words():
-                items += self.state.variables.fields(word) if live else []
+                items += self.variables.fields(word) if self.live else []
         self._skip(";", "\n")
         body = self.at
         known = [item for item in items if unknown_in(item) is None]
         # Of items that are not known (``$(seq 8)``) one stands for all, so that what the loop runs is seen.
         for item in known or items[:1]:
             self.at = body
-            self._expect("do")
-            self.state.step()
-            self.state.variables.assign(name, item)
-            self._list(live=True)
+            self._step()
+            self.variables.assign(name, item)
+            self._body(live=True)
         self.at = body
         self._body()
 
-    def _case(self, *, live: bool) -> None:
+    def _case(self) -> None:
         line = self._line
-        subject = " ".join(self.state.variables.joined(word) for word in self._words())
+        subject = " ".join(map(self.variables.joined, self._words()))
         self._skip("in", "\n")
-        asked, done = live, False
-        if live and unknown_in(subject) is not None:
-            self.state.undecided.add(line)
-            asked = False
-        while self.at < len(self.tokens) and self._plain() != "esac":
-            patterns: list[str] = []
-            while self.at < len(self.tokens) and self._plain() != ")":
-                token = self.tokens[self.at]
-                if isinstance(token.value, Word):
-                    patterns.append(self.state.variables.joined(token.value))
+        waits = True
+        if self.live and unknown_in(subject) is not None:
+            self.script.undecided.add(line)
+            waits = False
+        while self._more and self._plain() != "esac":
+            hit = False
+            while self._more and self._plain() != ")":
+                value = self.tokens[self.at].value
+                if isinstance(value, Word):
+                    hit |= fnmatchcase(subject, self.variables.joined(value))
                 self.at += 1
             self.at += 1
-            hit = asked and not done and any(fnmatchcase(subject, pattern) for pattern in patterns)
-            self._list(live=hit)
-            done = done or hit
+            self._list(waits and hit)
+            waits = waits and not hit
             self._skip(";;", "\n")
         self._expect("esac")
 
-    def _expect(self, word: str) -> None:
-        if self._plain() != word:
-            line = self.tokens[min(self.at, len(self.tokens) - 1)].line
-            raise InputError(f"expected {word}, line {line}", where=self.state.where)
-        self.at += 1
-
     def _words(self) -> Iterator[Word]:
-        while self.at < len(self.tokens):
+        while self._more:
             value = self.tokens[self.at].value
             if not isinstance(value, Word) or value.plain == "in":
                 return
             self.at += 1
             yield value
 
-    def _simple(self, *, live: bool) -> bool | None:
+    def _simple(self) -> bool | None:
         """Assignments and one command's words; its status where that can be told."""
         words: list[str] = []
         line, inside = self._line, self._plain() == "[["
-        while self.at < len(self.tokens):
+        while self._more:
             token = self.tokens[self.at]
             if token.kind == "operator" and not inside:
                 if token.value not in _REDIRECTIONS:
@@ -287,65 +274,60 @@ class _Follower:
                 self.at += 2  # a redirection with its target
                 continue
             self.at += 1
-            inside = inside and not (isinstance(token.value, Word) and token.value.plain == "]]")
-            if live:
+            inside = inside and token.plain != "]]"
+            if self.live:
                 self._take(token, words, inside)
-        return self._status(words, line) if live else None
+        return self._status(words, line) if self.live else None
 
     def _take(self, token: Token, words: list[str], inside: bool) -> None:
         """One token of a simple command: an assignment is made, anything else gives words."""
-        variables, value = self.state.variables, token.value
+        value = token.value
         if isinstance(value, tuple):
-            elements = [field for word in value for field in variables.fields(word)]
-            variables.assign(token.name, elements, append=token.appended)
+            elements = [field for word in value for field in self.variables.fields(word)]
+            self.variables.assign(token.name.rstrip("+"), elements, append=token.name.endswith("+"))
         elif isinstance(value, str):
             words += [value] if inside else []
         elif not self._assigned(value, words):
-            words += [variables.joined(value)] if words[:1] in (["[["], ["["]) else variables.fields(value)
+            tested = words[:1] in (["[["], ["["])
+            words += [self.variables.joined(value)] if tested else self.variables.fields(value)
 
     def _assigned(self, word: Word, before: list[str]) -> bool:
-        first = word.parts[0] if word.parts else None
+        first, *more = word.parts or (None,)
         if first is None or first.quoted or first.kind != "text" or (before and before[0] not in _DECLARING):
             return False
         found = _ASSIGNMENT.match(first.text)
         if found is None:
             return False
-        rest = Word((type(first)("text", first.text[found.end() :]), *word.parts[1:]))
         if not found[2]:
-            self.state.variables.assign(found[1], self.state.variables.joined(rest), append=bool(found[3]))
+            rest = Word((Part("text", first.text[found.end() :]), *more))
+            self.variables.assign(found[1], self.variables.joined(rest), append=bool(found[3]))
         return True
 
     def _status(self, words: list[str], line: int) -> bool | None:
-        if not words:
-            return True
-        name = words[0]
+        """Run a command's words as far as that is done here."""
+        name, *arguments = words or [":"]
         if name in ("[", "[[", "test"):
-            holds = _test(words[1:-1] if name != "test" else words[1:])
+            holds = _test(arguments if name == "test" else arguments[:-1])
             if holds is None:
-                self.state.undecided.add(line)
+                self.script.undecided.add(line)
             return bool(holds)
-        if name in ("true", ":", "set", "cd", "echo", "mkdir", *_DECLARING):
-            return True
-        if name == "false":
-            return False
-        if name in ("source", ".") and len(words) > 1:
-            self.state.sourced.append(words[1])
-            return None
-        if name in self.state.functions and self.state.calls < MAX_CALLS:
-            self._call(name, words[1:])
-            return None
-        self.state.commands.append(tuple(words))
+        if name in _SUCCEEDING or name == "false":
+            return name != "false"
+        if name in ("source", ".") and arguments:
+            self.script.sourced.append(arguments[0])
+        elif name in self.script.functions and self.script.calls <= MAX_CALLS:
+            self._call(name, arguments)
+        else:
+            self.script.commands.append(tuple(words))
         return None
 
     def _call(self, name: str, arguments: list[str]) -> None:
-        values = self.state.variables.values
+        values = self.variables.values
         own: dict[str, str | list[str]] = {str(index): one for index, one in enumerate(arguments[:99], start=1)}
         own["@"] = list(arguments)
         before = {key: value for key, value in values.items() if key == "@" or key.isdecimal()}
         values.update(own)
-        self.state.calls += 1
-        _Follower(self.state.functions[name], self.state).all()
-        self.state.calls -= 1
+        _Follower(self.script.functions[name], self.script).all()
         for key in own:
             values.pop(key, None)
         values.update(before)
@@ -383,7 +365,6 @@ def _test_empty(how: str, word: str) -> bool | None:
 def _compared(one: str, how: str, other: str) -> bool | None:
     if how in ("=", "==", "!="):
         return fnmatchcase(one, other) is (how != "!=")
-    order = _ORDERS.get(how)
-    if order is None or not (one.lstrip("-").isdecimal() and other.lstrip("-").isdecimal()):
+    if how not in _ORDERS or not (one.lstrip("-").isdecimal() and other.lstrip("-").isdecimal()):
         return None
-    return bool(order(int(one[:20]), int(other[:20])))
+    return bool(_ORDERS[how](int(one[:20]), int(other[:20])))

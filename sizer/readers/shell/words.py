@@ -24,7 +24,7 @@ MAX_NESTING = 20
 
 _OPERATOR = re.compile(r"<<<|<<-|&&|\|\||;;|<<|>>|&>|>&|<&|[;&|()<>\n]")
 _NAME = re.compile(r"\$([A-Za-z_][A-Za-z0-9_]*|[0-9@*#?$!-])")
-_ARRAY = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)(\+?)=\(")
+_ARRAY = re.compile(r"([A-Za-z_][A-Za-z0-9_]*\+?)=\(")
 #: Blanks, continued lines and comments between words.
 _BLANK = re.compile(r"(?:[ \t\r]|\\\n|#[^\n]*)*")
 _BREAKS = " \t\r\n;&|<>()"
@@ -33,6 +33,8 @@ _PLAIN = re.compile(rf"[^{_BREAKS}'\"\\$`]+")
 _SINGLE = re.compile(r"\$?'([^']*)'")
 _ESCAPED = re.compile(r"\\(.?)", re.DOTALL)
 _QUOTED = re.compile(r"\\([$`\"\\\n])|([^\"][^\"$`\\]*)")
+#: Quotes and brackets, and what a backslash takes their meaning.
+_SIGN = re.compile(r"\\.?|['\"(){}]", re.DOTALL)
 _BACKQUOTED = re.compile(r"`([^`]*)`")
 
 Kind = Literal["text", "variable", "command", "arithmetic"]
@@ -60,13 +62,22 @@ class Word:
 
 @frozen
 class Token:
-    """``value``: a Word, an operator, the words of an array assigned to ``name``, or a here-document's text."""
+    """``value``: a Word, an operator, the words of an array assigned to ``name`` (``name+``: appended to it), or a
+
+    here-document's text.
+    """
 
     kind: Literal["word", "operator", "array", "heredoc", "arithmetic"]
     value: Word | str | tuple[Word, ...]
     line: int
     name: str = ""
-    appended: bool = False
+
+    @property
+    def plain(self) -> str | None:
+        """The token as a keyword or operator; None for a word with quotes or expansions."""
+        if isinstance(self.value, Word):
+            return self.value.plain
+        return str(self.value) if self.kind == "operator" else ""
 
 
 class Scanner:
@@ -80,7 +91,7 @@ class Scanner:
         self.at = 0
         self.line = line
         self.nesting = 0
-        self._heredocs: list[tuple[str, bool]] = []
+        self._heredocs: list[str] = []
 
     def tokens(self, *, until: str | None = None) -> list[Token]:
         """Tokens to the end, or to the operator ``until`` (an array's closing bracket), which is consumed."""
@@ -95,7 +106,7 @@ class Scanner:
                 self._operator(operator[0], line, found)
             elif until is None and (array := self._take(_ARRAY)):
                 inner = [token.value for token in self._nested(")") if isinstance(token.value, Word)]
-                found.append(Token("array", tuple(inner), self.line, array[1], bool(array[2])))
+                found.append(Token("array", tuple(inner), self.line, array[1]))
             else:
                 found.append(Token("word", self._word(), self.line))
         if until is not None:
@@ -130,28 +141,16 @@ class Scanner:
     def _operator(self, operator: str, line: int, found: list[Token]) -> None:
         if operator in ("<<", "<<-"):
             self._take(_BLANK)
-            word = self._word()
-            quoted = any(part.quoted for part in word.parts)
-            self._heredocs.append(("".join(part.text for part in word.parts), quoted))
+            self._heredocs.append("".join(part.text for part in self._word().parts))
             return
         found.append(Token("operator", operator, line))
         if operator == "\n":
-            for delimiter, quoted in self._heredocs:
-                body, start = self._heredoc_body(delimiter), self.line
-                found.append(Token("heredoc", body, start, "quoted" if quoted else ""))
+            for delimiter in self._heredocs:
+                start = self.line
+                ends = rf"(?ms)(.*?)(?:^\t*{re.escape(delimiter)}\t*(?:\n|\Z)|\Z)"
+                body = self._take(re.compile(ends))
+                found.append(Token("heredoc", body[1] if body else "", start))
             self._heredocs = []
-
-    def _heredoc_body(self, delimiter: str) -> str:
-        lines: list[str] = []
-        while self.at < len(self.text):
-            end = self.text.find("\n", self.at)
-            end = len(self.text) if end < 0 else end
-            line, self.at = self.text[self.at : end], end + 1
-            self.line += 1
-            if line.strip("\t") == delimiter:
-                break
-            lines.append(line)
-        return "\n".join(lines) + "\n"
 
     def _word(self) -> Word:
         parts: list[Part] = []
@@ -211,27 +210,21 @@ class Scanner:
 
     def _balanced(self, opening: int, closing: str) -> str:
         """The text between brackets, quotes and inner brackets respected; the position moves past the closing one."""
-        start = position = self.at + opening
-        pair = {")": "(", "}": "{"}[closing[0]]
+        start, opens, closes = self.at + opening, {")": "(", "}": "{"}[closing[0]], closing[0]
         depth, quote = len(closing), ""
-        while position < len(self.text):
-            character = self.text[position]
-            if character == "\\":
-                position += 1
-            elif quote:
-                quote = "" if character == quote else quote
-            elif character in "'\"" and closing != "))":
-                quote = character
-            elif character == pair:
-                depth += 1
-            elif character == closing[0]:
-                depth -= 1
-                if depth == 0:
-                    self.at = position + 1
-                    inner = self.text[start : position + 1 - len(closing)]
-                    self.line += inner.count("\n")
-                    return inner
-            position += 1
+        for found in _SIGN.finditer(self.text, start):
+            sign = found[0]
+            if quote:
+                quote = "" if sign == quote else quote
+            elif sign in ("'", '"') and closing != "))":
+                quote = sign
+            elif sign in (opens, closes):
+                depth += 1 if sign == opens else -1
+            if depth == 0:
+                self.at = found.end()
+                inner = self.text[start : self.at - len(closing)]
+                self.line += inner.count("\n")
+                return inner
         raise self._error(f"expected a closing {closing}")
 
     def _error(self, expected: str) -> InputError:
