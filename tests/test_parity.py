@@ -111,7 +111,29 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "deepseek_v3": MLA | {"q_lora_rank": 40},
     "glm4_moe": MLA | {"num_key_value_heads": 2, "head_dim": 16},
     "gpt_oss": MOE | {"num_local_experts": 8},
+    "arcee": LLAMA_LIKE,
+    "ernie4_5": LLAMA_LIKE | {"head_dim": 24, "use_bias": True},
+    "ernie4_5_moe": MOE | {"moe_num_experts": 8, "moe_k": 2, "use_bias": True},
+    "exaone4": LLAMA_LIKE | {"sliding_window": 8, "num_hidden_layers": 5},
+    "glm": LLAMA_LIKE | {"head_dim": 24, "pad_token_id": 0},
+    "granite": LLAMA_LIKE | {"attention_bias": True, "mlp_bias": True},
+    "granitemoe": MOE | {"num_local_experts": 8},
+    "helium": LLAMA_LIKE | {"head_dim": 16, "attention_bias": True, "mlp_bias": True},
+    "hunyuan_v1_dense": LLAMA_LIKE | {"head_dim": 16},
+    "mimo_v2_flash": MLA
+    | {"num_attention_heads": 8, "num_key_value_heads": 2, "head_dim": 24, "v_head_dim": 16, "sliding_window_size": 8}
+    | {"num_hidden_layers": 7},
+    "ministral3": LLAMA_LIKE | {"head_dim": 16, "sliding_window": 8},
+    "olmo3": LLAMA_LIKE | {"sliding_window": 8, "num_hidden_layers": 5},
+    "olmoe": MOE,
+    "phimoe": MOE | {"num_local_experts": 8, "attention_bias": True, "lm_head_bias": True, "pad_token_id": 0},
+    "seed_oss": LLAMA_LIKE | {"head_dim": 16, "mlp_bias": True},
+    "smollm3": LLAMA_LIKE | {"num_hidden_layers": 5, "pad_token_id": 0},
 }
+#: Types that transformers 4.57 does not have, or has with other defaults.
+if OLD:
+    for new in ("exaone4", "hunyuan_v1_dense", "mimo_v2_flash", "ministral3", "olmo3"):
+        CONFIGS.pop(new)
 #: Only eager can be compared: transformers has no fused attention for the first two, whatever is asked for, and repeats
 #: falcon's key/value heads before the fused operator, which the formulas (and FlashAttention) do not.
 EAGER_ALONE = frozenset({"bloom", "mpt", "falcon new"}) | (

@@ -31,15 +31,16 @@ SMALL = {
 }
 #: Types without a reader that are whole, with what of them tells them from llama.
 WHOLE: dict[str, dict[str, Any]] = {
-    "arcee": {},
-    "exaone4": {"sliding_window": 16, "layer_types": ["sliding_attention"] * 3 + ["full_attention"]},
-    "granite": {},
-    "helium": {"head_dim": 16},
-    "ministral3": {"head_dim": 16},
-    "olmo3": {"sliding_window": 16},
-    "olmoe": {"num_experts": 8, "num_experts_per_tok": 2},
-    "seed_oss": {"head_dim": 16},
-    "smollm3": {"no_rope_layers": [1, 1, 1, 0]},
+    "cwm": {"head_dim": 16, "sliding_window": 16},
+    "exaone_moe": {"head_dim": 16, "num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 48},
+    "flex_olmo": {"num_experts": 8, "num_experts_per_tok": 2},
+    "granitemoeshared": {"num_local_experts": 8, "num_experts_per_tok": 2, "shared_intermediate_size": 48},
+    "internlm3": {"head_dim": 16},
+    "jais2": {"head_dim": 16},
+    "nanochat": {},
+    "persimmon": {},
+    "solar_open": {"head_dim": 16, "n_routed_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 48},
+    "vaultgemma": {"head_dim": 16, "sliding_window": 16},
 }
 
 
@@ -57,6 +58,8 @@ def proof(model_type: str, **more: Any) -> Any:
 #: runs every expert, bert-like and encoder-decoder types have other parts, and default dropouts are no shape.
 READ = sorted(
     {"cohere", "cohere2", "deepseek_v3", "gemma", "gemma2", "gemma3_text", "gpt_neox", "gpt_oss", "llama", "mistral"}
+    | {"arcee", "ernie4_5", "exaone4", "glm", "granite", "granitemoe", "helium", "hunyuan_v1_dense", "ministral3"}
+    | {"ernie4_5_moe", "mimo_v2_flash", "olmo3", "olmoe", "phimoe", "smollm3"}
     | {"mixtral", "olmo", "olmo2", "phi3", "qwen2", "qwen2_moe", "qwen3", "qwen3_moe", "starcoder2", "glm4_moe"}
 )
 
@@ -87,18 +90,24 @@ def test_a_type_without_a_reader_answers_as_a_formula_does(model_type: str) -> N
 
 
 def test_windows_and_rotation_are_each_layers_own() -> None:
-    blocks = proof("exaone4", **WHOLE["exaone4"]).model.main.blocks
+    kinds = ["sliding_attention"] * 3 + ["full_attention"]
+    blocks = proof("exaone4", sliding_window=16, layer_types=kinds).model.main.blocks
     assert [(block.attention.window, block.count) for block in blocks] == [(16, 3), (None, 1)]
-    layers = [block.attention.rotary_dim for block in proof("smollm3", **WHOLE["smollm3"]).model.main.blocks]
+    assert [block.attention.rotary_dim for block in blocks] == [16, 0]
+    layers = [block.attention.rotary_dim for block in proof("smollm3", no_rope_layers=[1, 1, 1, 0]).model.main.blocks]
     assert layers == [16, 0]
 
 
 def test_a_wrapper_is_read_as_the_tower_that_ran() -> None:
-    text = {**SMALL, "model_type": "qwen3_vl_moe_text", "num_experts": 8, "num_experts_per_tok": 2}
+    from shapes.trace import recognise_config
+
+    text = {**SMALL, "model_type": "qwen3_vl_moe_text", "num_local_experts": 8, "num_experts_per_tok": 2}
     text |= {"moe_intermediate_size": 48, "head_dim": 16}
-    found = read_model({"model_type": "qwen3_vl_moe", "text_config": text})
-    assert found.model.moe is not None
-    assert any("visual" in note for note in found.notes)
+    found = recognise_config({"model_type": "qwen3_vl_moe", "text_config": text})
+    assert found.model is not None
+    assert any("visual" in path for path in found.held)
+    expected = read_config({"model_type": "qwen3_vl_moe", "text_config": text}).model
+    assert found.model.stacks == expected.stacks
 
 
 def test_what_is_not_understood_is_named_with_its_share() -> None:
@@ -157,5 +166,5 @@ def test_a_mask_function_is_a_window_a_chunk_or_neither() -> None:
 
 
 def test_findings_of_a_recognised_model_name_its_file_s_keys() -> None:
-    report = check(config("seed_oss", head_dim=16, vocab_size=321), device="h100-sxm", b=2, s=64)
+    report = check(config("nanochat", vocab_size=321), device="h100-sxm", b=2, s=64)
     assert "vocab_size = 321" in str(report)

@@ -14,7 +14,7 @@ from torch import nn
 
 from shapes.errors import InputError
 from shapes.frozen import frozen
-from shapes.model import ModelShape
+from shapes.model import Block, ModelShape
 from shapes.operators import operators
 from shapes.operators.types import Attention, Gemm, GroupedGemm, Operator
 from shapes.trace.config import answers_for, build, load_config
@@ -193,7 +193,16 @@ def _backward(module: nn.Module, settings: Any, model: ModelShape, dtype: str) -
             raise
         traced = run(module, (), inputs, answers=answers_for(settings, s), masks=True, **options)
     phases = ("forward", "dgrad", "wgrad")
-    return differences(model, products(traced.operators), Workload(b=1, s=s, dtype=dtype), phases)
+    # The windows are those of the masks, proven forward: not every class tells its core of them.
+    ran = [replace(one, window=None) if isinstance(one, Attention) else one for one in traced.operators]
+    return differences(_without_windows(model), products(ran), Workload(b=1, s=s, dtype=dtype), phases)
+
+
+def _without_windows(model: ModelShape) -> ModelShape:
+    def seen(block: Block) -> Block:
+        return replace(block, attention=replace(block.attention, window=None)) if block.attention else block
+
+    return replace(model, stacks=tuple(replace(one, blocks=tuple(map(seen, one.blocks))) for one in model.stacks))
 
 
 def shares(graph: Graph, problems: Mapping[str, str]) -> dict[str, float]:

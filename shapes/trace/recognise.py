@@ -64,7 +64,7 @@ class _Layer:
     def need(self, holds: bool, otherwise: str) -> None:
         """Misfit where what a known form needs does not hold."""
         if not holds:
-            raise Misfit(f"{self.path}: {otherwise}")
+            raise Misfit(f"{self.path}: {otherwise}" if self.path else otherwise)
 
     def one(self, found: Sequence[Node], what: str) -> Node:
         self.need(len(found) == 1, f"{len(found)} {what}")

@@ -107,10 +107,13 @@ def told(fields: Fields, traits: dict[str, Any]) -> dict[str, Any]:
     return {name: trait(fields) if callable(trait) else trait for name, trait in traits.items()}
 
 
-def attention(*, windows: Windows | None = None, bias: Any = None, rotary: Any = 1.0, **traits: Any) -> AttentionPart:
+def attention(
+    *, windows: Windows | None = None, bias: Any = None, rotary: Any = 1.0, rotates: Any = None, **traits: Any
+) -> AttentionPart:
     """Self-attention from the usual fields. ``bias``: of all projections; ``rotary``: the share of a head's channels
 
-    that is rotated (most classes read no key for it); ``traits``: of AttentionShape, kv_heads among them.
+    that is rotated (most classes read no key for it); ``rotates``: fields -> (layer, its window) -> whether it rotates
+    at all; ``traits``: of AttentionShape, kv_heads among them.
     """
 
     def part(fields: Fields) -> Callable[[int], Attention]:
@@ -120,10 +123,16 @@ def attention(*, windows: Windows | None = None, bias: Any = None, rotary: Any =
         kv_heads = said.pop("kv_heads", None) or fields.kv_heads(heads, "num_key_value_heads")
         said.setdefault("dropout", fields.number("attention_dropout", "attn_pdrop"))
         shape = AttentionShape(heads, kv_heads, dim, rotary_dim=int(dim * share), **said)
-        if windows is None:
+        if windows is None and rotates is None:
             return lambda _: shape
-        window = windows(fields)
-        return lambda layer: replace(shape, window=window(layer))
+        window, rotated = windows(fields) if windows else lambda _: None, rotates(fields) if rotates else None
+
+        def of(layer: int) -> Attention:
+            sees = window(layer)
+            turns = rotated is None or rotated(layer, sees)
+            return replace(shape, window=sees, rotary_dim=shape.rotary_dim if turns else 0)
+
+        return of
 
     return part
 

@@ -9,6 +9,7 @@ from typing import Any
 from shapes.model import Linear, MlaShape, MlpShape, ModelShape
 from sizer.readers.fields import Fields
 from sizer.readers.hf_blocks import (
+    EXPERTS,
     HEADS,
     POSITIONS,
     Attention,
@@ -102,6 +103,20 @@ def _cohere(**traits: Any) -> Builder:
     return family(attention(bias=_BIAS, **traits), mlp(), norms=1, parallel=True, ignored=("use_qk_norm",))
 
 
+def _where_it_slides(fields: Fields) -> Callable[[int, int | None], bool]:
+    """Layers that attend to everything are not rotated, where others slide."""
+    slides = fields.count("sliding_window") > 0
+    return lambda _, window: window is not None or not slides
+
+
+def _rope_layers(fields: Fields) -> Callable[[int, int | None], bool]:
+    """smollm3: all layers are rotated but the last of each interval, or those with a 0 in ``no_rope_layers``."""
+    every, listed = fields.count("no_rope_layer_interval", default=4), fields.integers("no_rope_layers")
+    if len(listed) == layer_count(fields):
+        return lambda layer, _: bool(listed[layer])
+    return lambda layer, _: not every or (layer + 1) % every != 0
+
+
 def _no_windows(fields: Fields) -> Callable[[int], int | None]:
     """cohere's class has none, whatever the file lists."""
     fields.ignore(*_PATTERN)
@@ -124,13 +139,17 @@ _QWEN2 = family(attention(qkv_bias=True, windows=_qwen_windows), _GATED)
 _QWEN3 = family(attention(bias=_BIAS, qk_norm="head", windows=_qwen_windows), _GATED)
 
 DENSE: dict[str, Builder] = {
+    "arcee": family(attention(bias=_BIAS), mlp(gated=False, bias=flag("mlp_bias"))),
     "bloom": family(_FUSED, mlp(_four_h, gated=False, bias=True), norm_weights=2, embedding_norm=2),
     "cohere": _cohere(qk_norm=when("use_qk_norm", "full"), windows=_no_windows),
-    "cohere2": _cohere(windows=all_but_every(4, *_PATTERN)),
+    "cohere2": _cohere(windows=all_but_every(4, *_PATTERN), rotates=_where_it_slides),
+    "ernie4_5": family(attention(bias=flag("use_bias")), mlp(bias=flag("use_bias"))),
+    "exaone4": family(attention(qk_norm="head", windows=all_but_every(4, *_PATTERN), rotates=_where_it_slides), _GATED),
     "falcon": _falcon,
     "gemma": family(attention(bias=_BIAS), _GATED),
     "gemma2": family(attention(bias=_BIAS, windows=all_but_every(2, *_PATTERN)), _GATED, norms=4),
     "gemma3_text": family(attention(bias=_BIAS, qk_norm="head", windows=all_but_every(6, *_PATTERN)), _GATED, norms=4),
+    "glm": family(attention(qkv_bias=_BIAS, rotary=rotary_share(0.5)), mlp(fused_gate_up=True)),
     "glm4": family(attention(qkv_bias=_BIAS, rotary=rotary_share(0.5)), mlp(fused_gate_up=True), norms=4),
     "gpt2": family(_FUSED, _INNER, **_GPT2),
     "gpt_bigcode": family(_BIGCODE, _INNER, **_GPT2),
@@ -154,12 +173,17 @@ DENSE: dict[str, Builder] = {
         head_bias=True,
         max_positions=lambda fields: fields.optional(*POSITIONS),
     ),
+    "granite": _LLAMA,
+    "helium": family(attention(qkv_bias=_BIAS), mlp(bias=flag("mlp_bias"))),
+    "hunyuan_v1_dense": family(attention(bias=_BIAS, qk_norm="head"), _GATED),
     "llama": _LLAMA,
+    "ministral3": family(attention(windows=sliding), _GATED),
     "mistral": _LLAMA,
     # The class's MLP is 4h whatever expansion_ratio says, and nothing has a bias.
     "mpt": family(attention(fused_qkv=True, kv_heads=all_heads, rotary=0.0), mlp(_four_h, gated=False)),
     "olmo": family(attention(bias=_BIAS), _GATED, norm_weights=0),
     "olmo2": family(attention(bias=_BIAS, qk_norm="full"), _GATED),
+    "olmo3": family(attention(bias=_BIAS, qk_norm="full", windows=all_but_every(4)), _GATED),
     "opt": _opt,
     "phi": family(
         attention(bias=True, qk_norm=when("qk_layernorm", "head"), qk_norm_weights=2, rotary=rotary_share(0.5)),
@@ -175,6 +199,8 @@ DENSE: dict[str, Builder] = {
     "qwen2_vl_text": _QWEN2,
     "qwen3": _QWEN3,
     "qwen3_vl_text": _QWEN3,
+    "seed_oss": family(attention(qkv_bias=_BIAS, o_bias=flag("attention_out_bias")), mlp(bias=flag("mlp_bias"))),
+    "smollm3": family(attention(bias=_BIAS, windows=_qwen_windows, rotates=_rope_layers), mlp(bias=flag("mlp_bias"))),
     "stablelm": family(
         attention(qkv_bias=flag("use_qkv_bias"), qk_norm=when("qk_layernorm", "full"), rotary=rotary_share(0.25)),
         _GATED,
@@ -221,6 +247,47 @@ def _leading_dense(fields: Fields) -> Callable[[int], Mlp]:
     moe = with_experts(fields, width, shared=shared, router_dtype="fp32")
     dense = MlpShape(fields.integer("intermediate_size"), bias=bias)
     return lambda layer: dense if layer < first else moe
+
+
+def _ernie_experts(fields: Fields) -> Callable[[int], Mlp]:
+    """Experts with shared ones as one MLP in every ``moe_layer_interval``-th layer of a range; dense elsewhere."""
+    bias, width = fields.flag("use_bias"), fields.integer("moe_intermediate_size")
+    number, experts = fields.count("moe_num_shared_experts"), fields.integer(*EXPERTS)
+    shared = MlpShape(number * width, bias=bias) if number else None
+    moe = with_experts(fields, width, shared=shared, router_dtype="fp32", router_parameters=experts)
+    dense = MlpShape(fields.integer("intermediate_size"), bias=bias)
+    first, last = fields.count("moe_layer_start_index"), fields.raw("moe_layer_end_index", default=-1)
+    last = last if isinstance(last, int) and last >= 0 else layer_count(fields)  # -1: the last
+    every = fields.count("moe_layer_interval", default=1) or 1
+    return lambda layer: moe if first <= layer <= last and (layer + 1) % every == 0 else dense
+
+
+def _mimo_attention(fields: Fields) -> Callable[[int], Attention]:
+    """MiMo-V2: sliding layers have key/value heads of their own number and sinks; the window counts the query too."""
+    layers = layer_count(fields)
+    kinds = fields.strings("layer_types", layers)
+    pattern = fields.integers("hybrid_layer_pattern") or [
+        int(layer > 0 and (layer + 1) % 6 != 0) for layer in range(layers)
+    ]
+    slides = [kind == "sliding_attention" for kind in kinds] if kinds else [bool(one) for one in pattern]
+    before = fields.optional("sliding_window_size")
+    window = before + 1 if before else fields.count("sliding_window") or None
+    share = rotary_share(0.334)(fields)
+    whole = attention(bias=_BIAS, rotary=share, v_head_dim=lambda fields: fields.integer("v_head_dim"))(fields)(0)
+    heads = fields.optional("swa_num_key_value_heads") or 2 * whole.kv_heads
+    local = replace(whole, kv_heads=heads, window=window, sinks=True)  # type: ignore[call-arg]
+    return lambda layer: local if slides[layer] else whole
+
+
+def _listed_experts(fields: Fields) -> Callable[[int], Mlp]:
+    """Experts in the layers that a list says, which may be of numbers or of words; by default all but the first."""
+    layers = layer_count(fields)
+    words = fields.strings("mlp_layer_types", layers)
+    numbers = fields.integers("moe_layer_freq") or [int(layer > 0) for layer in range(layers)]
+    sparse = [word == "sparse" for word in words] if words else [bool(one) for one in numbers]
+    moe = with_experts(fields, fields.integer("moe_intermediate_size"), router_dtype="fp32")
+    dense = MlpShape(fields.integer("intermediate_size"))
+    return lambda layer: moe if sparse[layer] else dense
 
 
 def _latent(fields: Fields) -> Callable[[int], Attention]:
@@ -270,9 +337,12 @@ def _llama4(fields: Fields) -> ModelShape:
 _DEEPSEEK = family(_latent, _leading_dense, ignored=("num_key_value_heads", "head_dim"))
 _QWEN_MOE = ("use_qk_norm", "sliding_window", "shared_expert_intermediate_size")
 
+_QWEN3_MOE = family(attention(bias=_BIAS, qk_norm="head"), sparse_qwen(shared=False), ignored=_QWEN_MOE)
+
 MIXTURES: dict[str, Builder] = {
     "deepseek_v2": _DEEPSEEK,
     "deepseek_v3": _DEEPSEEK,
+    "ernie4_5_moe": family(attention(bias=flag("use_bias")), _ernie_experts, head_bias=flag("use_bias")),
     "glm4_moe": family(
         attention(qkv_bias=_BIAS, qk_norm=when("use_qk_norm", "head"), rotary=rotary_share(0.5)), _leading_dense
     ),
@@ -281,10 +351,15 @@ MIXTURES: dict[str, Builder] = {
         attention(bias=flag("attention_bias", True), sinks=True, windows=all_but_every(2)),
         experts(bias=True, router_bias=True),
     ),
+    "granitemoe": family(attention(bias=_BIAS), experts()),
     "kimi_k2": _DEEPSEEK,
     "llama4_text": _llama4,
+    "mimo_v2_flash": family(_mimo_attention, _listed_experts),
     "minimax_m2": family(attention(qk_norm="full", rotary=_minimax_share), experts(), ignored=("use_qk_norm",)),
     "mixtral": family(attention(windows=sliding), experts()),
+    "olmoe": family(attention(bias=_BIAS, qk_norm="full"), experts()),
+    "phimoe": family(attention(bias=_BIAS, windows=sliding), experts(), norm_weights=2, head_bias=flag("lm_head_bias")),
     "qwen2_moe": family(attention(qkv_bias=flag("qkv_bias", True)), sparse_qwen(shared=True), ignored=_QWEN_MOE),
-    "qwen3_moe": family(attention(bias=_BIAS, qk_norm="head"), sparse_qwen(shared=False), ignored=_QWEN_MOE),
+    "qwen3_moe": _QWEN3_MOE,
+    "qwen3_vl_moe_text": _QWEN3_MOE,
 }
