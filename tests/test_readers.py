@@ -52,6 +52,17 @@ SETTINGS: list[tuple[str, dict[str, Any]]] = [
     ("glm4", SMALL | BIAS | {"head_dim": 24, "pad_token_id": 0}),
     *((family, SMALL | BIAS | UNTIED) for family in ("cohere", "cohere2", "olmo", "olmo2")),
     ("cohere", SMALL | {"use_qk_norm": True}),
+    *(("granite", SMALL | setting) for setting in (BIAS | {"mlp_bias": True}, TIED)),
+    ("arcee", SMALL | BIAS | {"mlp_bias": True}),
+    ("ernie4_5", SMALL | {"head_dim": 24, "use_bias": True} | UNTIED),
+    ("exaone4", SMALL | {"sliding_window": 8, "num_hidden_layers": 5}),
+    ("glm", SMALL | {"head_dim": 24, "attention_bias": False, "pad_token_id": 0}),
+    ("helium", SMALL | BIAS | {"head_dim": 16, "mlp_bias": True}),
+    ("hunyuan_v1_dense", SMALL | BIAS | {"head_dim": 24}),
+    ("ministral3", SMALL | {"head_dim": 24, "sliding_window": 8}),
+    ("olmo3", SMALL | BIAS),
+    ("seed_oss", SMALL | {"head_dim": 24, "attention_bias": False, "attention_out_bias": True, "mlp_bias": True}),
+    ("smollm3", SMALL | BIAS | {"mlp_bias": True, "no_rope_layers": [1, 0, 1], "pad_token_id": 0}),
     ("stablelm", SMALL | {"use_qkv_bias": True, "qk_layernorm": True}),
     ("stablelm", SMALL | {"use_parallel_residual": True}),
     ("starcoder2", SMALL | {"use_bias": False}),
@@ -74,6 +85,11 @@ SETTINGS: list[tuple[str, dict[str, Any]]] = [
     ("qwen2_moe", SMALL | MOE | {"shared_expert_intermediate_size": 80, "mlp_only_layers": [1]}),
     ("qwen2_moe", SMALL | MOE | {"shared_expert_intermediate_size": 80, "decoder_sparse_step": 2}),
     ("qwen3_moe", MOE | BIAS | {"mlp_only_layers": [0, 2]}),
+    ("granitemoe", MOE | BIAS | {"num_local_experts": 8}),
+    ("olmoe", MOE | BIAS | {"head_dim": 16}),
+    ("phimoe", MOE | {"num_local_experts": 8, "attention_bias": True, "lm_head_bias": True, "pad_token_id": 0}),
+    ("ernie4_5_moe", MOE | {"moe_num_experts": 8, "moe_k": 3, "moe_num_shared_experts": 0, "moe_layer_interval": 2}),
+    ("mimo_v2_flash", MLA | {"num_attention_heads": 8, "num_key_value_heads": 2, "head_dim": 24, "v_head_dim": 16}),
     ("deepseek_v2", MLA | {"q_lora_rank": None}),
     ("deepseek_v2", MLA | BIAS | {"q_lora_rank": 40}),
     ("deepseek_v3", MLA | {"q_lora_rank": None}),
@@ -123,17 +139,23 @@ BLOCKS_OF = {
     "qwen2_vl_text": "qwen2",
     "qwen2_5_vl_text": "qwen2",
     "qwen3_vl_text": "qwen3",
+    "qwen3_vl_moe_text": "qwen3_moe",
 }
 
 #: Real defaults, cut to a few layers where building hundreds of experts would take minutes.
 CUT = {"deepseek_v2": 2, "deepseek_v3": 4, "minimax_m2": 2, "llama4_text": 4, "glm4_moe": 2}
-#: Classes whose own defaults no checkpoint has: no top_k; 96 heads that do not divide h = 4096.
-UNBUILDABLE: dict[str, dict[str, Any]] = {"deepseek_v2": {"num_experts_per_tok": 6}, "glm4_moe": {"head_dim": 128}}
+CUT |= dict.fromkeys(("ernie4_5_moe", "granitemoe", "mimo_v2_flash", "olmoe", "phimoe"), 3)
+#: Classes whose own defaults no checkpoint has: no top_k; 96 heads that do not divide h = 4096; no head_dim.
+UNBUILDABLE: dict[str, dict[str, Any]] = {
+    "deepseek_v2": {"num_experts_per_tok": 6},
+    "glm4_moe": {"head_dim": 128},
+    "hunyuan_v1_dense": {"head_dim": 128},
+}
 #: Read under another type's defaults and not a class of transformers, or only a tower of a larger class.
 DEFAULTS = [
     (family, ({"num_hidden_layers": CUT[family]} if family in CUT else {}) | UNBUILDABLE.get(family, {}))
     for family in sorted(BUILDERS)
-    if family not in DEFAULTS_OF and not family.endswith("_vl_text")
+    if family not in DEFAULTS_OF and not family.endswith(("_vl_text", "_vl_moe_text"))
 ]
 #: Old and hand-written files of three families use the general names of their attribute_map; the general name wins.
 ALIASES: list[tuple[str, dict[str, Any]]] = [
