@@ -250,7 +250,7 @@ def test_layers_follow_the_network_dense_first_then_experts() -> None:
 
 @pytest.mark.parametrize(("family", "other"), BLOCKS_OF.items())
 def test_a_type_without_a_class_is_read_with_the_blocks_of_another(family: str, other: str) -> None:
-    stated = SMALL | TIED | {"num_key_value_heads": 2, "head_dim": 24, "first_k_dense_replace": 1}
+    stated = MOE | TIED | {"num_key_value_heads": 2, "head_dim": 24, "first_k_dense_replace": 1}
     one, same = (read_config({"model_type": name, **stated}).model for name in (family, other))
     assert (one.stacks, one.vocab) == (same.stacks, same.vocab)
 
