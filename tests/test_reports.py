@@ -33,3 +33,21 @@ def test_a_changed_figure_changes_the_answer() -> None:
     changed = with_answer("trace-coverage", re.sub(r"\| causal LM \| \d+ \| \d+ ", "| causal LM | 200 | 100 ", text))
     assert changed != text
     assert " trace on the meta device" in changed
+
+
+PAGES = sorted(REPORTS.glob("*.md")) + [REPORTS.parent / name for name in ("CONTRIBUTING.md", "README.md")]
+#: A path of this repository, and that it is of an earlier commit or part of somebody else's path.
+NAMED = re.compile(
+    r"(?<![\w./-])((?:sizer|shapes|reports|tests)/[\w./-]*\w\.(?:py|toml|json|md|csv))(?![\w/])"
+    r"(.{0,120}?(?:of commit \w{7}))?",
+    re.DOTALL,
+)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_a_page_names_files_that_are_there(page: Path) -> None:
+    named = NAMED.findall(page.read_text(encoding="utf-8"))
+    gone = {
+        path for path, earlier in named if not earlier and "NAME" not in path and not (REPORTS.parent / path).exists()
+    }
+    assert not gone, f"{page.name} names what has moved"
