@@ -127,7 +127,7 @@ def path(places: Iterable[tuple[float, float]], what: str = "", **look: object) 
 def limit(value: float, label: str) -> list[Layer]:
     """A dashed line at ``value`` of the horizontal axis with its label at the end."""
     row = {"x": value, "what": label}
-    look = {"align": "center", "dy": -7, "at": "start"}
+    look = {"align": "center", "dy": -7}
     return [
         Layer("rule", [row], {"strokeDash": [5, 4], "strokeWidth": 1.5}),
         Layer("text", [{**row, "text": label}], look),

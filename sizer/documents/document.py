@@ -45,28 +45,24 @@ class Column(NamedTuple):
     only: tuple[str, ...] = ()
 
     def cell(self, row: Any) -> Cell:
-        of, show = self.of, self.show
-        if callable(of):
-            value = of(row)
-        else:
-            value = row[of] if isinstance(of, int) or isinstance(row, Mapping) else _attribute(row, of)
-        if isinstance(value, Cell):
-            return value
+        value = self._value(row)
+        if value is None or isinstance(value, Cell):
+            return value or Cell("", style=self.style)
         number = isinstance(value, int | float) and not isinstance(value, bool)
         if number and self.unit != 1:
             value /= self.unit
-        if callable(show) and value is not None:
-            shown = show(value)
-        else:
-            shown = format(value, str(show)) if number else str("" if value is None else value)
+        shown = self.show(value) if callable(self.show) else format(value, self.show) if number else str(value)
         return Cell(shown, float(value) if number else None, self.style)
 
-
-def _attribute(row: Any, of: str) -> Any:
-    """None where a part of the path is."""
-    for name in of.split("."):
-        row = getattr(row, name) if row is not None else None
-    return row
+    def _value(self, row: Any) -> Any:
+        """None where a part of a dotted path is."""
+        if callable(self.of):
+            return self.of(row)
+        if isinstance(self.of, int) or isinstance(row, Mapping):
+            return row[self.of]
+        for name in self.of.split("."):
+            row = getattr(row, name) if row is not None else None
+        return row
 
 
 class Facts(NamedTuple):
@@ -181,11 +177,10 @@ class Document(NamedTuple):
         """The records, else the first table's rows by its columns' names."""
         if self.records is not None:
             return list(self.records())
-        parts = (part for one in self.seen("csv") for part in one.seen("csv"))
-        columns, rows = next((part.seen("csv") for part in parts if isinstance(part, Table)), ([], []))
-        names = [one.name for one in columns]
-        values = [[cell.shown if cell.value is None else cell.value for cell in row] for row in rows]
-        return [dict(zip(names, row, strict=True)) for row in values]
+        tables = (part for one in self.seen("csv") for part in one.seen("csv") if isinstance(part, Table))
+        columns, rows = next((table.seen("csv") for table in tables), ([], []))
+        values = ([cell.shown if cell.value is None else cell.value for cell in row] for row in rows)
+        return [dict(zip([one.name for one in columns], row, strict=True)) for row in values]
 
 
 def seen(listed: Iterable[Any], format_: str) -> list[Any]:

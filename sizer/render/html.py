@@ -27,7 +27,7 @@ from sizer.documents.document import (
 )
 from sizer.render import Page
 from sizer.render.findings import rule_url
-from sizer.render.vega import asset, config, spec
+from sizer.render.vega import asset, assets, spec
 
 #: What the page may load: nothing but what is in it.
 POLICY = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data: blob:"
@@ -39,7 +39,7 @@ def render(document: Document, page: Page) -> str:
     charts: list[Chart] = []
     body = "".join(_body(document, charts))
     # In a script's text only the end of the tag and a comment's begin mean something to HTML.
-    specs = {"config": config(), "charts": [spec(chart, "container") for chart in charts]}
+    specs = {"config": assets()["config"], "charts": [spec(chart, "container") for chart in charts]}
     data = json.dumps(specs, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
     library = _library() if charts else ""
     return (

@@ -52,7 +52,7 @@ def _suite(
     found: Sequence[Annotation],
 ) -> None:
     by_code = {code: [one for one in found if code in one.codes] for code in cases}
-    failed = {code for code, listed in by_code.items() if any(one.severity != "info" for one in listed)}
+    failed = {code: listed for code, listed in by_code.items() if any(one.severity != "info" for one in listed)}
     counts = {"tests": len(cases), "failures": len(failed), "errors": 0, "skipped": len(skipped & cases.keys())}
     named = {"name": _xml(path), "package": _xml(device), "id": str(len(root))}
     suite = ElementTree.SubElement(root, "testsuite", {**named, **_FIXED, **{k: str(v) for k, v in counts.items()}})
@@ -60,20 +60,26 @@ def _suite(
     for code, name in cases.items():
         case = ElementTree.SubElement(suite, "testcase", {"name": name, "classname": _xml(path), "time": "0"})
         if code in failed:
-            listed = by_code[code]
-            kind = min((one.severity for one in listed), key=SEVERITIES.index)
-            failure = ElementTree.SubElement(case, "failure", {"type": kind, "message": _xml(listed[0].message)})
-            failure.text = _xml("\n".join(f"{_where(one)}{one.severity}: {one.message}" for one in listed))
+            _failure(case, failed[code])
         elif code in skipped:
             ElementTree.SubElement(case, "skipped")
-    infos = [one for code in cases if code not in failed for one in by_code[code]]
-    text = "\n".join(f"{_where(one)}{one.code}: {one.message}" for one in infos)
-    ElementTree.SubElement(suite, "system-out").text = _xml(text)
+    infos = [one for code, listed in by_code.items() if code not in failed for one in listed]
+    ElementTree.SubElement(suite, "system-out").text = _said(infos, "code")
     ElementTree.SubElement(suite, "system-err")
 
 
-def _where(one: Annotation) -> str:
-    return f"{one.path}:{one.place.line}:{one.place.column}: " if one.place is not None else f"{one.path}: "
+def _failure(case: ElementTree.Element, listed: Sequence[Annotation]) -> None:
+    kind = min((one.severity for one in listed), key=SEVERITIES.index)
+    failure = ElementTree.SubElement(case, "failure", {"type": kind, "message": _xml(listed[0].message)})
+    failure.text = _said(listed, "severity")
+
+
+def _said(listed: Sequence[Annotation], key: str) -> str:
+    """A line each: where, its ``key`` and its message."""
+    places = (f"{one.path}:{one.place.line}:{one.place.column}" if one.place else one.path for one in listed)
+    return _xml(
+        "\n".join(f"{where}: {getattr(one, key)}: {one.message}" for where, one in zip(places, listed, strict=True))
+    )
 
 
 def _xml(text: str) -> str:

@@ -10,7 +10,7 @@ from shapes.errors import InputError
 from shapes.files import write_whole
 from sizer.documents.charts import Chart
 from sizer.documents.document import Document
-from sizer.render.vega import config, titled
+from sizer.render.vega import assets, titled
 
 WIDTH = 620
 #: Sections in a row.
@@ -58,7 +58,7 @@ def _spec(title: str, columns: list[tuple[str, list[Chart]]]) -> dict[str, Any]:
     return {
         "background": "white",
         "padding": 16,
-        "config": config(),
+        "config": assets()["config"],
         "resolve": APART,
         "title": _heading(title),
         "concat": parts,

@@ -15,15 +15,14 @@ from typing import Any
 
 from sizer.documents.charts import Axis, Chart, Layer
 
-#: Paul Tol's bright scheme, and two of his muted one: told apart by people who see few colours, on light and dark.
-PALETTE = ("#4477aa", "#ee6677", "#228833", "#ccbb44", "#66ccee", "#aa3377", "#bbbbbb", "#ddcc77", "#882255")
-SHAPES = ("circle", "square", "diamond", "triangle-up", "cross", "triangle-down")
-LARGEST_AREA = 500
-
 
 @cache
-def config() -> dict[str, Any]:
-    """How charts look everywhere: assets/vega.json."""
+def assets() -> dict[str, Any]:
+    """How charts look everywhere (``config``), and a row's key -> Vega-Lite's channels of it (``channels``).
+
+    ``palette``: Paul Tol's bright scheme, and two of his muted one: told apart by people who see few colours, on light
+    and dark; ``shapes`` of points.
+    """
     found: dict[str, Any] = json.loads(asset("vega.json"))
     return found
 
@@ -35,8 +34,8 @@ def asset(name: str) -> str:
 
 def spec(chart: Chart, width: int | str) -> dict[str, Any]:
     """``chart`` as Vega-Lite's specification; ``width`` in pixels, or "container" in a page."""
-    colours = _looks(chart.layers, "group", chart.colours, PALETTE)
-    shapes = _looks(chart.layers, "kind", chart.shapes, SHAPES)
+    colours = _looks(chart.layers, "group", chart.colours, assets()["palette"])
+    shapes = _looks(chart.layers, "kind", chart.shapes, assets()["shapes"])
     return {
         "width": width,
         "height": chart.height,
@@ -61,35 +60,24 @@ def _looks(layers: Iterable[Layer], key: str, named: Mapping[str, str], others: 
 
 
 def _layer(layer: Layer, chart: Chart, colours: Mapping[str, str], shapes: Mapping[str, str]) -> dict[str, Any]:
-    keys = {key for row in layer.rows for key in row}
-    look, rows = dict(layer.look), layer.rows
-    encoding: dict[str, Any] = {}
+    keys, rows = {key for row in layer.rows for key in row}, layer.rows
+    channels = [found for key, found in assets()["channels"].items() if key in keys]
+    encoding: dict[str, Any] = {channel: look for found in channels for channel, look in found.items()}
     for key, axis in (("x", chart.x), ("y", chart.y)):
         if key in keys:
             encoding[key] = _position(key, axis, layer.mark)
             rows = [{**row, key: _lines(row[key])} for row in rows] if axis.order else rows
-        elif "at" in look:
+        elif layer.mark == "text":
             # A label of a line across the chart: at the end of the other axis.
             encoding[key] = {"value": 0}
-        if f"{key}2" in keys:
-            encoding[f"{key}2"] = {"field": f"{key}2"}
-    look.pop("at", None)
     if "group" in keys:
         encoding["color"] = _scale("group", colours, chart.legend[0])
     if "kind" in keys:
         encoding["shape"] = _scale("kind", shapes, chart.legend[1])
-    elif chart.shapes and "group" in keys and layer.mark == "point":
+    elif chart.shapes and layer.mark == "point":
         # One legend for both: Vega-Lite joins those of one field and one domain.
         encoding["shape"] = _scale("group", {name: chart.shapes[name] for name in colours}, chart.legend[0])
-    if "size" in keys:
-        scale = {"type": "linear", "domain": [0, 1], "range": [20, LARGEST_AREA]}
-        encoding["size"] = {"field": "size", "type": "quantitative", "scale": scale, "legend": None}
-    if "text" in keys:
-        encoding["text"] = {"field": "text", "type": "nominal"}
-    if "what" in keys:
-        encoding |= {name: {"field": "what", "type": "nominal"} for name in ("tooltip", "description")}
-    mark = {"type": layer.mark, "clip": False, **({"filled": True} if layer.mark == "point" else {}), **look}
-    return {"data": {"values": list(rows)}, "mark": mark, "encoding": encoding}
+    return {"data": {"values": list(rows)}, "mark": {"type": layer.mark, **layer.look}, "encoding": encoding}
 
 
 def _position(key: str, axis: Axis, mark: str) -> dict[str, Any]:
