@@ -69,41 +69,32 @@ TIMES = (
 
 def _sweep(table: Measured) -> Iterator[Part]:
     """The table, then outcomes that are no times, then how steady the device was."""
-    measured: list[Any] = [row for row in table.rows if row.measurement is not None]
-    timed = [row for row in measured if row.measurement.seconds]
-    counted = any(row.count != 1 for row in table.rows)
+    found: dict[bool, list[Any]] = {True: [], False: []}
+    for row in table.rows:
+        if row.measurement is not None:
+            found[bool(row.measurement.seconds)].append(row)
+    timed, counted = found[True], any(row.count != 1 for row in table.rows)
     predicted = any(row.predicted_s is not None for row in table.rows)
-    columns = (
-        Column("what", "title"),
-        *([Column("a step", "count")] if counted else []),
-        *(one._replace(of=f"measurement.{one.of}") for one in TIMES),
-        *(PREDICTED if predicted else ()),
-        Column("samples", lambda row: len(row.measurement.samples)),
-        Column("stopped by", "measurement.stop", drop=1),
-    )
+    left_out = [*([] if counted else ["a step"]), *([] if predicted else ["predicted", "off by"])]
     yield Text(f"measured on {table.environment.source.removeprefix('measured:')}")
     yield Charts(lambda: [*_landscape(timed), *_predictions(timed)])
-    yield Table("", columns, timed)
-    failed = ((row.title, row.measurement) for row in measured if row not in timed)
-    yield from lines(
-        (
-            _step(table.rows, timed) if counted else "",
-            *(f"{title}: {one.status}: {one.message}" for title, one in failed),
-            *_closing(table.sweep),
-        )
-    )
+    yield Table("", [one for one in MEASURED if one.name not in left_out], timed)
+    said = [_step(table.rows, timed)] if counted else []
+    said += [f"{row.title}: {row.measurement.status}: {row.measurement.message}" for row in found[False]]
+    yield from lines((*said, *_closing(table.sweep)))
     caption = "not reached in time, the same command goes on with them"
     yield Table(caption, (Column(f"{len(table.sweep.left)} jobs", "title"),), table.sweep.left, LISTED)
     yield from lines(table.notes)
 
 
-PREDICTED = (
+MEASURED = (
+    Column("what", "title"),
+    Column("a step", "count"),
+    *(one._replace(of=f"measurement.{one.of}") for one in TIMES),
     Column("predicted", "predicted_s", seconds_text),
-    Column(
-        "off by",
-        lambda row: row.predicted_s / row.measurement.seconds - 1 if row.predicted_s else None,
-        lambda off: f"{off:+.1%}",
-    ),
+    Column("off by", lambda row: row.predicted_s / row.measurement.seconds - 1 if row.predicted_s else None, "+.1%"),
+    Column("samples", lambda row: len(row.measurement.samples)),
+    Column("stopped by", "measurement.stop", drop=1),
 )
 
 
@@ -128,23 +119,33 @@ def _closing(sweep: Sweep) -> Iterator[str]:
 
 def _landscape(timed: Sequence[Any]) -> Iterator[Chart]:
     """Rate over the one size that varies, coloured by alignment, with the prediction as a line."""
-    sizes = [flat(dict(row.measurement.description)) for row in timed]
-    varying = [size for size in SIZES if len({known[size] for known in sizes}) > 1]
-    if len(varying) != 1 or not all(row.measurement.tflops for row in timed):
+    size = _varying(timed)
+    rows = [_rate(row, size) for row in timed] if size else []
+    if not rows or not all(row["x"] and row["y"] for row in rows):
         return
-    (size,) = varying
-    if not all(known[size] for known in sizes):
-        return
-    rows, predicted = [], []
-    for row, known in zip(timed, sizes, strict=True):
-        one = row.measurement
-        rate, x = one.tflops, known[size]
-        kind = " ".join(filter(None, (known["layout"], one.description.get("dtype"))))
-        within = {"low": rate * one.seconds / one.high, "high": rate * one.seconds / one.low} if one.low else {}
-        rows.append({"x": x, "y": rate, "kind": kind, "what": f"{row.title}: {rate:.4g} TFLOPS", **within})
-        predicted += [(x, rate * one.seconds / row.predicted_s)] if row.predicted_s else []
+    predicted = [
+        (point["x"], row.measurement.flops / row.predicted_s / 1e12)
+        for row, point in zip(timed, rows, strict=True)
+        if row.predicted_s
+    ]
     more = "The line is the prediction." if predicted else ""
     yield landscape("Rate", more, size, rows, [path(predicted, "predicted", color="#888888")])
+
+
+def _varying(timed: Sequence[Any]) -> str:
+    """The one size that differs between rows; "" where none or several do."""
+    sizes = [flat(dict(row.measurement.description)) for row in timed]
+    varying = [size for size in SIZES if len({known[size] for known in sizes}) > 1]
+    return varying[0] if len(varying) == 1 else ""
+
+
+def _rate(row: Any, size: str) -> dict[str, Any]:
+    one = row.measurement
+    known = flat(dict(one.description))
+    said = f"{row.title}: {one.tflops or 0:.4g} TFLOPS"
+    kind = " ".join(filter(None, (known["layout"], one.description.get("dtype"))))
+    within = {"low": one.flops / one.high / 1e12, "high": one.flops / one.low / 1e12} if one.low else {}
+    return {"x": known[size], "y": one.tflops, "kind": kind, "what": said, **within}
 
 
 def _predictions(timed: Sequence[Any]) -> Iterator[Chart]:

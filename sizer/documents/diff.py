@@ -148,13 +148,16 @@ def _rows(one: DeviceDiff, whole: Diff) -> list[tuple[str, str, str, str]]:
     rows = []
     for column in FIGURES if whole.price is not None else FIGURES[:-1]:
         old, new = (column.cell(side) if side is not None else Cell("") for side in (one.old, one.new))
-        change = ""
-        if old.value is not None and new.value is not None and old.value != new.value:
-            points = f"{100 * (new.value - old.value):+.1f} points" if column.name == "MFU" else ""
-            change = points or (f"{new.value / old.value - 1:+.2%}" if old.value else "")
         of = f" of {whole.tokens:.3g} tokens" if column.name in ("kWh", "cost") else ""
+        change = "" if old.value == new.value else _change(column.name, old.value, new.value)
         rows.append((column.name + of, old.shown, new.shown, change))
     return rows
+
+
+def _change(name: str, old: float | None, new: float | None) -> str:
+    if not old or new is None:
+        return ""
+    return f"{100 * (new - old):+.1f} points" if name == "MFU" else f"{new / old - 1:+.2%}"
 
 
 def time_text(one: DeviceDiff) -> str:

@@ -134,16 +134,6 @@ def roofline(table: OperatorTable) -> list[Chart]:
     where = [row["visible_flops"] / row["bytes"] for row in rows]
     ends = (min(*where, ridge) / 2, max(*where, ridge) * 2)
     longest = max(row["seconds"] * row["count"] for row in rows)
-    found = []
-    for row, x in zip(rows, where, strict=True):
-        rate, error = row["tflops"], min(row["error"], 0.99)
-        what = (
-            f"{row['name']}, {row['phase']}: {rate:.0f} TFLOPS at {x:.0f} FLOPs a byte, "
-            f"{seconds_text(row['seconds'])} x {row['count']}, {row['bound']}-bound"
-        )
-        within = {"low": rate / (1 + error), "high": rate / (1 - error)}
-        looks = {"group": family(row), "kind": row["phase"], "size": row["seconds"] * row["count"] / longest}
-        found.append({"x": x, "y": rate, "what": what, **looks, **within})
     roof = f"{device.name}: {peak:.0f} TFLOPS, {bandwidth:.2f} TB/s"
     edge = ((x, min(peak, x * bandwidth)) for x in (ends[0], ridge, ends[1]))
     left = len(table.operators) - len(rows)
@@ -156,12 +146,23 @@ def roofline(table: OperatorTable) -> list[Chart]:
             [
                 path(edge, roof, color="#888888", strokeWidth=2),
                 Layer("text", [{"x": ends[1], "y": peak, "text": roof}], {"align": "right", "dy": -8}),
-                *points(found),
+                *points([_operator(row, longest) for row in rows]),
             ],
             height=420,
             colours=COLOURS,
         )
     ]
+
+
+def _operator(row: dict[str, Any], longest: float) -> dict[str, Any]:
+    """An operator's point; the one that takes longest in a step has the largest area."""
+    x, rate, error = row["visible_flops"] / row["bytes"], row["tflops"], min(row["error"], 0.99)
+    what = (
+        f"{row['name']}, {row['phase']}: {rate:.0f} TFLOPS at {x:.0f} FLOPs a byte, "
+        f"{seconds_text(row['seconds'])} x {row['count']}, {row['bound']}-bound"
+    )
+    looks = {"group": family(row), "kind": row["phase"], "size": row["seconds"] * row["count"] / longest}
+    return {"x": x, "y": rate, "what": what, **looks, "low": rate / (1 + error), "high": rate / (1 - error)}
 
 
 def _counted(row: dict[str, Any], value: float) -> float | None:

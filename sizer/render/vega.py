@@ -13,7 +13,7 @@ from itertools import cycle
 from textwrap import wrap
 from typing import Any
 
-from sizer.documents.charts import Axis, Chart, Layer
+from sizer.documents.charts import Axis, Chart, Layer, Row
 
 
 @cache
@@ -34,8 +34,9 @@ def asset(name: str) -> str:
 
 def spec(chart: Chart, width: int | str) -> dict[str, Any]:
     """``chart`` as Vega-Lite's specification; ``width`` in pixels, or "container" in a page."""
-    colours = _looks(chart.layers, "group", chart.colours, assets()["palette"])
-    shapes = _looks(chart.layers, "kind", chart.shapes, assets()["shapes"])
+    rows = [row for layer in chart.layers for row in layer.rows]
+    colours = _looks(rows, "group", chart.colours, assets()["palette"])
+    shapes = _looks(rows, "kind", chart.shapes, assets()["shapes"])
     return {
         "width": width,
         "height": chart.height,
@@ -51,9 +52,9 @@ def titled(chart: Chart, width: int) -> dict[str, Any]:
     return {**body, "title": {"text": wrap(chart.caption, width // 6), "fontSize": 12, "offset": 12}}
 
 
-def _looks(layers: Iterable[Layer], key: str, named: Mapping[str, str], others: Sequence[str]) -> dict[str, str]:
+def _looks(rows: Iterable[Row], key: str, named: Mapping[str, str], others: Sequence[str]) -> dict[str, str]:
     """How each value of ``key`` that a row has looks: those with a look of their own first, in their order."""
-    seen = dict.fromkeys(row[key] for layer in layers for row in layer.rows if key in row)
+    seen = dict.fromkeys(row[key] for row in rows if key in row)
     looks = {name: look for name, look in named.items() if name in seen}
     spare = cycle([look for look in others if look not in looks.values()] or others)
     return looks | {name: next(spare) for name in seen if name not in looks}
@@ -61,8 +62,9 @@ def _looks(layers: Iterable[Layer], key: str, named: Mapping[str, str], others: 
 
 def _layer(layer: Layer, chart: Chart, colours: Mapping[str, str], shapes: Mapping[str, str]) -> dict[str, Any]:
     keys, rows = {key for row in layer.rows for key in row}, layer.rows
-    channels = [found for key, found in assets()["channels"].items() if key in keys]
-    encoding: dict[str, Any] = {channel: look for found in channels for channel, look in found.items()}
+    encoding: dict[str, Any] = {}
+    for key, found in assets()["channels"].items():
+        encoding |= found if key in keys else {}
     for key, axis in (("x", chart.x), ("y", chart.y)):
         if key in keys:
             encoding[key] = _position(key, axis, layer.mark)
