@@ -25,12 +25,12 @@ _RENEW_S = 30.0
 
 
 class Claims:
-    """Of one sweep on devices of ``environment``. ``known(job)``: whether the store has it by now.
+    """Of one sweep on devices of ``environment``. ``known(keys)``: what the store has of them by now.
 
     ``elsewhere``: jobs that others had when they were asked for. ``refused``: whether any was ever left to another.
     """
 
-    def __init__(self, store: Store, environment: Environment, known: Callable[[Job], bool]) -> None:
+    def __init__(self, store: Store, environment: Environment, known: Callable[[list[str]], object]) -> None:
         self._store, self._identity, self._known = store, environment.identity, known
         self._owner, self._host, self._process = uuid.uuid4().hex, socket.gethostname(), os.getpid()
         self._renewed_s = time.monotonic()
@@ -62,7 +62,7 @@ class Claims:
             )
         self.elsewhere.pop(job.key, None)
         # Asked after it was claimed: who did it has stored it before its claim went.
-        if not self._known(job):
+        if not self._known([job.key]):
             return True
         self._store.change("DELETE FROM claim WHERE key = ? AND identity = ?", *place)
         self.refused = True

@@ -19,7 +19,8 @@ import numpy as np
 from shapes.errors import InputError
 from shapes.frozen import frozen
 from shapes.measure.claims import Claims
-from shapes.measure.executor import Event, Executor, Round, Samples, Settings, unclaimed
+from shapes.measure.environment import Environment
+from shapes.measure.executor import Event, Executor, Round, Settings
 from shapes.measure.jobs import Job, by_key
 from shapes.measure.record import Measurement
 from shapes.measure.stats import Drift, control_drift
@@ -85,35 +86,33 @@ def measure(
     start = time.monotonic()
     settings = settings or Settings()
     wanted = by_key(jobs)
-    found = _stored(wanted, store, executor, settings) if store is not None and not fresh else {}
-    reused = len(found)
-    waiting = ordered([job for key, job in wanted.items() if key not in found], settings.seed)
     deadline = start + time_limit_s if time_limit_s is not None else None
     control: list[float] = []
     last: Measurement | None = None
     with ExitStack() as held:
-        claims = None
-        if store is not None and not fresh:
-            known = partial(_is_stored, store, executor, settings)
-            claims = held.enter_context(Claims(store, executor.environment, known))
-        for event in _events(executor, waiting, settings, deadline, store, claims):
-            elsewhere = 0
+        kept = store if store is not None else held.enter_context(Store.in_memory())
+        known = partial(_stored, kept, executor.environment, settings)
+        claims = None if fresh else held.enter_context(Claims(kept, executor.environment, known))
+        found = {} if fresh else known(wanted)
+        reused = len(found)
+        waiting = ordered([job for key, job in wanted.items() if key not in found], settings.seed)
+        for event in _events(executor, waiting, settings, deadline, kept, claims):
             if isinstance(event, Round):
                 if event.control.size:  # none: samples that are taken back
                     control.append(float(np.median(event.control)))
-                if store is not None:
-                    store.save_unfinished(event.samples, executor.environment)
+                kept.save_unfinished(event.samples, executor.environment)
             elif isinstance(event, Measurement):
                 found[event.key] = last = event
-                if store is not None:
-                    store.add([event])
-            elif store is not None and claims is not None:
-                others = _stored([key for key in wanted if key not in found], store, executor, settings)
+                kept.add([event])
+            else:
+                others = known(key for key in wanted if key not in found)
                 found |= others
                 reused += len(others)
-                elsewhere = len(claims.elsewhere)
             if progress is not None:
-                progress(_progress(len(found), len(wanted), reused, start, time_limit_s, last, elsewhere))
+                elsewhere = len(claims.elsewhere) if claims is not None and event is None else 0
+                elapsed_s = time.monotonic() - start
+                left_s = _left_s(len(found) - reused, len(wanted) - len(found), elapsed_s, time_limit_s)
+                progress(Progress(len(found), len(wanted), reused, elapsed_s, left_s, last, elsewhere))
     return Sweep(
         results={key: found[key] for key in wanted if key in found},
         left=tuple(job for job in waiting if job.key not in found),
@@ -124,27 +123,37 @@ def measure(
     )
 
 
+def _left_s(new: int, left: int, elapsed_s: float, time_limit_s: float | None) -> float | None:
+    """Seconds to go: as long a job as the ``new`` ones took, and no longer than the limit; None: nobody can tell."""
+    ends = [elapsed_s / new * left] if new else []
+    if time_limit_s is not None:
+        ends.append(time_limit_s - elapsed_s)
+    return max(0.0, min(ends)) if ends else None
+
+
 def _events(
     executor: Executor,
     waiting: list[Job],
     settings: Settings,
     deadline: float | None,
-    store: Store | None,
+    store: Store,
     claims: Claims | None,
 ) -> Iterator[Event | None]:
     """What the executor does; then, while other processes are at work on what is left, now and then None.
 
     What one of them has begun and left, as when it is killed, is measured here.
     """
-    may_start = claims.take if claims is not None else unclaimed
+    if claims is None:
+        yield from executor.run(waiting, settings, deadline=deadline)
+        return
     while waiting:
-        samples = _unfinished(waiting, store, executor) if claims is not None else {}
-        for event in executor.run(waiting, settings, deadline=deadline, unfinished=samples, claim=may_start):
+        begun = {job.key: store.unfinished(job.key, executor.environment) for job in waiting}
+        samples = {key: taken for key, taken in begun.items() if taken is not None}
+        for event in executor.run(waiting, settings, deadline=deadline, unfinished=samples, claim=claims.take):
             yield event
-            if claims is not None:
-                claims.renew()
+            claims.renew()
         waiting = []
-        while claims is not None and claims.refused and not waiting:
+        while claims.refused and not waiting:
             yield None
             if not claims.elsewhere or (deadline is not None and time.monotonic() >= deadline):
                 return
@@ -184,43 +193,13 @@ class Shard:
         return ordered(list(by_key(jobs).values()), seed)[self.number - 1 :: self.of]
 
 
-def _stored(wanted: Iterable[str], store: Store, executor: Executor, settings: Settings) -> dict[str, Measurement]:
+def _stored(
+    store: Store, environment: Environment, settings: Settings, wanted: Iterable[str]
+) -> dict[str, Measurement]:
     """What the store knows well enough: a looser measurement than the precision now asked for is made again."""
     found = {}
     for key in wanted:
-        one = store.find(key, executor.environment)
-        if one is None:
-            continue
-        width = one.half_width
-        if one.stop == "precision" and width is not None and width > settings.precision:
-            continue
-        found[key] = one
+        one = store.find(key, environment)
+        if one is not None and not (one.stop == "precision" and (one.half_width or 0.0) > settings.precision):
+            found[key] = one
     return found
-
-
-def _is_stored(store: Store, executor: Executor, settings: Settings, job: Job) -> bool:
-    return bool(_stored([job.key], store, executor, settings))
-
-
-def _unfinished(jobs: list[Job], store: Store | None, executor: Executor) -> Samples:
-    if store is None:
-        return {}
-    found = {job.key: store.unfinished(job.key, executor.environment) for job in jobs}
-    return {key: samples for key, samples in found.items() if samples is not None}
-
-
-def _progress(
-    done: int,
-    total: int,
-    reused: int,
-    start: float,
-    time_limit_s: float | None,
-    last: Measurement | None,
-    elsewhere: int,
-) -> Progress:
-    elapsed = time.monotonic() - start
-    new = done - reused
-    left = elapsed / new * (total - done) if new else None
-    if time_limit_s is not None:
-        left = min(left, time_limit_s - elapsed) if left is not None else time_limit_s - elapsed
-    return Progress(done, total, reused, elapsed, max(0.0, left) if left is not None else None, last, elsewhere)

@@ -167,6 +167,13 @@ class Store:
             raise InputError(f"cannot open the store ({error})", where=str(place)) from None
 
     @classmethod
+    def in_memory(cls) -> Store:
+        """One that ends with its process."""
+        connection = sqlite3.connect(":memory:", isolation_level=None)
+        _migrate(connection, 0)
+        return cls(connection, Path(":memory:"))
+
+    @classmethod
     def _open(cls, place: Path, create: bool, write: bool) -> Store:
         try:
             if not place.exists():
@@ -526,10 +533,8 @@ def _refuse_foreign(place: Path) -> None:
 
 def _empty() -> bytes:
     """A new database's file."""
-    with closing(sqlite3.connect(":memory:", isolation_level=None)) as connection:
-        connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
-        _migrate(connection, 0)
-        return connection.serialize()
+    with Store.in_memory() as store:
+        return store._connection.serialize()
 
 
 def _trouble(error: sqlite3.Error, place: Path) -> InputError:
@@ -583,6 +588,7 @@ def _migrate(connection: sqlite3.Connection, version: int) -> None:
                 if statement.strip():
                     connection.execute(statement)
             connection.execute(f"PRAGMA user_version = {number + 1}")
+            connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
     except BaseException:
         connection.execute("ROLLBACK")
         raise
