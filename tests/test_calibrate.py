@@ -15,9 +15,8 @@ from fit.gemm import first_guess
 from fit.run import read_published
 
 from shapes.calibrate import calibrate, read_records, refine, write_tables
-from shapes.calibrate.alignment import alignment_table, fit_alignment
-from shapes.calibrate.closed_form import bounds, fit_closed_form
 from shapes.calibrate.data import Products, Record, consensus, held_out, products
+from shapes.calibrate.fitting import alignment_table, bounds, fit_alignment, fit_closed_form
 from shapes.calibrate.run import chosen, measure_quick
 from shapes.cost import predict_gemm
 from shapes.cost.alignment import AlignmentConstants, misaligned_seconds

@@ -15,8 +15,8 @@ import numpy as np
 import pytest
 from measure_fakes import ENVIRONMENT, FakeExecutor, measurement
 
-from shapes.measure import InProcess, Job, Measurement, Progress, Settings, claims, measure
-from shapes.measure.claims import Claims
+from shapes.measure import InProcess, Job, Measurement, Progress, Settings, measure, runner
+from shapes.measure.runner import Claims
 from shapes.measure.store import Store
 from shapes.operators import Gemm
 
@@ -100,7 +100,7 @@ def test_a_claim_that_is_not_renewed_ends_and_one_that_is_does_not(tmp_path: Pat
     with Store.open(tmp_path / "s.db") as store:
         other = _begun(store, job(1))
         store.change("UPDATE claim SET until = ?", time.time() - 1)
-        monkeypatch.setattr(claims, "_RENEW_S", 0)
+        monkeypatch.setattr(runner, "_RENEW_S", 0)
         other.renew()
         waiting = measure([job(1)], executor=FakeExecutor(lambda one: 1e-3), store=store, time_limit_s=0.4)
         assert (len(waiting.left), waiting.measured) == (1, 0)

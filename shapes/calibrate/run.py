@@ -11,10 +11,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from shapes.calibrate.alignment import alignment_table, fit_alignment, grouped
-from shapes.calibrate.closed_form import bounds, fit_closed_form
 from shapes.calibrate.data import Products, Record, held_out, products, read_records, record_of
 from shapes.calibrate.device_file import gemm_table
+from shapes.calibrate.fitting import alignment_table, bounds, fit_alignment, fit_closed_form, grouped
 from shapes.cost.constants import GemmConstants, alignment_constants, gemm_constants
 from shapes.device import Device
 from shapes.dtypes import BYTES

@@ -4,7 +4,7 @@
 damaged store is set aside by those who measure, who go on with a new one: what it holds can be measured again.
 Results are found by the work's key and the environment's identity (device name, driver, library versions, harness), so
 a figure from another driver never stands for one from this. ``part`` holds the samples of what is being timed, so that
-a kill loses at most the round in flight; ``claim`` (``claims.py``) says who is at work on what.
+a kill loses at most the round in flight; ``claim`` (``runner.Claims``) says who is at work on what.
 """
 
 from __future__ import annotations
