@@ -56,7 +56,8 @@ class Option(NamedTuple):
     """How people say a field of ``Workload``: on the command line, as a keyword, in a file.
 
     ``word``: its other name, for people, as reports and options use it (t: tp). ``most``: the largest value, from 1 on.
-    ``choices``: the values known. ``rare``: listed by ``--help-all`` alone. ``kind``: its type.
+    ``choices``: the values known. ``rare``: listed by ``--help-all`` alone. ``further``: said by ``--workload``, and no
+    option of its own. ``kind``: its type.
     """
 
     default: Any
@@ -68,6 +69,7 @@ class Option(NamedTuple):
     choices: tuple[Any, ...] = ()
     metavar: str | None = None
     rare: bool = False
+    further: bool = False
     kind: type = str
 
 
@@ -130,15 +132,15 @@ class Workload(AsJson):
     )
     checkpointing: Checkpointing = option("none", "Activation checkpointing. [default: none]", _MEMORY)
     sequence_parallel: bool = option(False, "Split norms over the TP group.", _SPLIT)
-    fused_qkv: bool | None = option(None, "One QKV product. [default: as the model class]", _WORK, rare=True)
+    fused_qkv: bool | None = option(None, "One QKV product. [default: as the model class]", _WORK, further=True)
     fused_gate_up: bool | None = option(
-        None, "One gate and up product. [default: as the model class]", _WORK, rare=True
+        None, "One gate and up product. [default: as the model class]", _WORK, further=True
     )
     expert_load: float = option(
-        1.0, "Fullest expert's tokens over the mean. [default: 1.0, even routing]", _WORK, rare=True
+        1.0, "Fullest expert's tokens over the mean. [default: 1.0, even routing]", _WORK, further=True
     )
     decoder_s: int | None = option(
-        None, "Target tokens of an encoder-decoder.", _WORK, word="decoder_sequence", most=_LARGEST, rare=True
+        None, "Target tokens of an encoder-decoder.", _WORK, word="decoder_sequence", most=_LARGEST, further=True
     )
     gpus: int | None = option(None, "Devices; --dp follows as GPUs / (TP x PP x CP).", _SPLIT, most=_LARGEST)
     global_batch: int | None = option(None, "Sequences a step; gradient accumulation follows.", _WORK, most=_LARGEST)
@@ -157,19 +159,23 @@ class Workload(AsJson):
     )
     lora_rank: int = option(8, "Rank of LoRA's adapters. [default: 8]", _TUNING, most=MOST_RANKS, rare=True)
     lora_targets: str | None = option(
-        None, "Matrices with adapters (commas), or all-linear. [default: peft's]", _TUNING, metavar="NAMES", rare=True
+        None,
+        "Matrices with adapters (commas), or all-linear. [default: peft's]",
+        _TUNING,
+        metavar="NAMES",
+        further=True,
     )
     base: str | None = option(
-        None, f"LoRA's frozen weights: {', '.join(BASES)}. [default: by method]", _TUNING, metavar="TYPE", rare=True
+        None, f"LoRA's frozen weights: {', '.join(BASES)}. [default: by method]", _TUNING, metavar="TYPE", further=True
     )
     frozen_architecture: bool = option(
-        False, "A released model: advise the workload only (--finetune implies it).", _TUNING, rare=True
+        False, "A released model: advise the workload only (--finetune implies it).", _TUNING, further=True
     )
     context: int | None = option(
         None, "Decoding: keys a request has in its cache. [default: the sequence]", _SERVING, most=_LARGEST
     )
     kv_dtype: KvDtype | None = option(None, "Inference: KV cache's type. [default: 16 bits]", _SERVING, rare=True)
-    speculative: int = option(0, "Decoding: drafted tokens a request and step. [default: 0]", _SERVING, rare=True)
+    speculative: int = option(0, "Decoding: drafted tokens a request and step. [default: 0]", _SERVING, further=True)
     optimizer: Optimizer | None = option(
         None, "Whose states are kept (a wrong name lists them). [default: adamw]", _MEMORY, metavar="NAME"
     )
@@ -191,15 +197,15 @@ class Workload(AsJson):
         f"Communication not overlapped with compute: {', '.join(NOT_OVERLAPPED)}, or none. [default: the file's]",
         _SPLIT,
         metavar="NAMES",
-        rare=True,
+        further=True,
     )
     dispatcher: Dispatcher = option(
         "flex",
         "Experts' tokens: flex (DeepEP, HybridEP: once a node) or alltoall (every copy). [default: flex]",
         _SPLIT,
-        rare=True,
+        further=True,
     )
-    ep_overlap: bool = option(False, "Dispatch during another microbatch's compute.", _SPLIT, rare=True)
+    ep_overlap: bool = option(False, "Dispatch during another microbatch's compute.", _SPLIT, further=True)
 
     def __post_init__(self) -> None:
         for key, one in OPTIONS.items():
@@ -415,8 +421,9 @@ _LETTERS = {word: letter for letter, word in WORDS.items()}
 
 
 def option_of(field: str) -> str:
-    """The command-line option of a field: t -> --tp, zero -> --zero."""
-    return "--" + WORDS.get(field, field).replace("_", "-")
+    """The command-line option of a field: t -> --tp, zero -> --zero, ep_overlap -> --workload ep-overlap."""
+    further = field in OPTIONS and OPTIONS[field].further
+    return ("--workload " if further else "--") + WORDS.get(field, field).replace("_", "-")
 
 
 def workload_fields(asked: Mapping[str, Any]) -> dict[str, Any]:

@@ -14,7 +14,7 @@ import pytest
 from click.testing import CliRunner, Result
 from schemas import load_schema
 
-from shapes.workload import WORDS, WORKLOAD_FIELDS, Workload, WorkloadKeywords, option_of
+from shapes.workload import OPTIONS, WORDS, WORKLOAD_FIELDS, Workload, WorkloadKeywords, option_of
 from sizer.cli import COMMANDS, main
 
 CONFIGS = Path(__file__).parent / "data" / "configs"
@@ -209,6 +209,10 @@ def test_ops_explain_adds_up_to_the_operators_time() -> None:
         (("search", "--config", str(CONFIGS / "gpt2.json")), "--config is now the CONFIG argument"),
         (("search", "--h", "1024", "--misaligned"), "--misaligned is now --step 1"),
         (("check", str(CONFIGS / "gpt2.json"), "--exit-zero"), "--exit-zero is now --fail-on never"),
+        (("search", "--h", "1024", "--aspect", "60:100"), "--aspect is now --limit aspect=VALUE"),
+        (("check", "a.json", "--expert-load", "2"), "--expert-load is now --workload expert-load=VALUE"),
+        (("diff", "a.json", "b.json", "--max-memory", "90%"), "--max-memory is now --budget max-memory=BYTES"),
+        (("mfu", "a.json", "--log", "log.txt"), "--log is now --step-time FILE"),
         (("diff", "a.json", "b.json", "--extend-ignore", "SZ101"), "--extend-ignore is now --ignore"),
     ],
 )
@@ -236,8 +240,8 @@ def test_help_shows_45_options_at_most_under_headings_and_help_all_the_rest() ->
         shown, listed = (sum(line.startswith("  -") for line in text.splitlines()) for text in (brief, whole))
         assert shown <= 45
         assert listed == of[command] + 2  # and --help, --help-all
-        assert "--dispatcher" in whole
-        assert "--dispatcher" not in brief
+        assert "--implementation" in whole
+        assert "--implementation" not in brief
         assert all(f"\n{title}:\n" in brief for title in ("Workload", "Parallelism", "Memory", "Output"))
 
 
@@ -246,7 +250,25 @@ def test_every_field_of_a_workload_is_an_option_and_a_typed_keyword() -> None:
     typed = {name: hints[name] for name in WORKLOAD_FIELDS} | {word: hints[name] for name, word in WORDS.items()}
     assert get_type_hints(WorkloadKeywords) == typed
     offered = {option for command, option in options_of(main) if command == "check"}
-    assert {option_of(name) for name in WORKLOAD_FIELDS} - offered == {"--compiled"}  # a stack's, not a person's
+    said = {option_of(name).partition(" ")[0] for name in WORKLOAD_FIELDS}
+    assert said - offered == {"--compiled"}  # a stack's, not a person's
+
+
+def test_a_rarer_field_is_said_by_key_and_value() -> None:
+    further = [option_of(name).partition(" ")[2] for name, one in OPTIONS.items() if one.further]
+    listed = "".join(run("check", "--help-all").output.split())  # lines break after hyphens
+    assert all(name in listed for name in further)
+    gpt2 = str(CONFIGS / "gpt2.json")
+    said = run("ops", gpt2, "--workload", "fused-qkv=false", "--workload", "base=int8", "--finetune", "qlora")
+    assert said.exit_code == 0
+    for wrong, expected in (
+        ("dispatcher=pigeon", "flex"),
+        ("ep-overlap=perhaps", "true or false"),
+        ("x=1", "expert_load"),
+    ):
+        result = run("ops", gpt2, "--workload", wrong)
+        assert (result.exit_code, result.stderr.count("\n")) == (2, 1)
+        assert expected in result.stderr
 
 
 BAD: list[tuple[str, tuple[str, ...], tuple[str, ...]]] = [

@@ -106,7 +106,7 @@ def test_an_operator_that_no_device_holds_is_named() -> None:
 OUT_OF_BOUNDS: list[tuple[str, ...]] = [
     ("check", "{}", "--tp", "2097152"),
     ("check", "{}", "--pp", "2147483648"),
-    ("check", "{}", "--expert-load", "1.7e308"),
+    ("check", "{}", "--workload", "expert-load=1.7e308"),
     ("search", "{}", "--layers", "4294967296", "--predict"),
     ("search", "--h", "4096", "--range", "1:9999999999", "--step", "1", "--predict"),
     ("search", "--h", "4096", "--params=-inf", "--what", "model", "--predict"),

@@ -149,7 +149,7 @@ def test_choices_that_there_are_not_are_one_line(options: dict[str, Any], said: 
 
 
 def test_targets_that_match_nothing_are_one_line_with_those_there_are() -> None:
-    result = run("ops", str(QWEN), "--finetune", "lora", "--lora-targets", "qq_proj")
+    result = run("ops", str(QWEN), "--finetune", "lora", "--workload", "lora-targets=qq_proj")
     assert (result.exit_code, result.stdout) == (2, "")
     assert isinstance(result.exception, SystemExit) or "no matrix is called so" in str(result.exception)
     with pytest.raises(InputError, match="down_proj, gate_proj, k_proj, o_proj, q_proj, up_proj, v_proj or all-linear"):

@@ -131,7 +131,7 @@ def test_the_routing_assumed_is_said_on_both_paths(trace: bool, tmp_path: Path) 
     flags = ["--trace"] if trace else []
     for command in ("ops", "check"):
         even = run(command, path, "-s", "256", *flags)
-        skewed = run(command, path, "-s", "256", "--expert-load", "1.7", *flags)
+        skewed = run(command, path, "-s", "256", "--workload", "expert-load=1.7", *flags)
         assert "routing: even, every expert is routed as many tokens" in even.stdout
         assert "routing: uneven, the fullest expert is routed 1.7 x the mean of the tokens" in skewed.stdout
 
@@ -148,9 +148,9 @@ def test_a_skewed_routing_takes_longer_and_no_more_arithmetic(trace: bool) -> No
 
 @pytest.mark.parametrize("load", ["0.5", "nan", "inf"])
 def test_an_expert_load_that_is_no_ratio_is_refused(load: str, tmp_path: Path) -> None:
-    result = run("ops", write(tmp_path, MIXTRAL), "--expert-load", load)
+    result = run("ops", write(tmp_path, MIXTRAL), "--workload", f"expert-load={load}")
     assert result.exit_code == 2
-    assert "--expert-load = " in result.stderr
+    assert "--workload expert-load = " in result.stderr
     assert "expected a number from 1 to 1048576 (max/mean)" in result.stderr
 
 
@@ -161,7 +161,19 @@ def test_fused_projections_are_one_product_on_both_paths(trace: bool, tmp_path: 
     )
     flags = ["--trace"] if trace else []
     table = json.loads(
-        run("ops", path, "-s", "256", "--fused-qkv", "--fused-gate-up", "--format", "json", *flags).stdout
+        run(
+            "ops",
+            path,
+            "-s",
+            "256",
+            "--workload",
+            "fused-qkv",
+            "--workload",
+            "fused-gate-up",
+            "--format",
+            "json",
+            *flags,
+        ).stdout
     )
     forward = {row["name"].split(".")[-1]: row["n"] for row in table["operators"] if row["phase"] == "forward"}
     assert (forward["qkv_proj"], forward["gate_up_proj"]) == (3 * 512, 2 * 1024)

@@ -24,8 +24,8 @@ PARTS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     (
         "QLoRA of Qwen2.5-7B on an RTX 4090",
         "The base's matrices take half a byte a parameter, embedding and head (1.1 billion parameters) four, as "
-        "peft makes them ready, and hidden states are in fp32 then (`--base nf4-16` keeps all of it in 16 bits); 2.5 "
-        "million parameters train. The largest part after the base is the loss, whose logits do not change. "
+        "peft makes them ready, and hidden states are in fp32 then (`--workload base=nf4-16` keeps all of it in 16 "
+        "bits); 2.5 million parameters train. The largest part after the base is the loss, whose logits do not change. "
         "In full, AdamW in mixed precision keeps 14 bytes a parameter of weights, masters and states, and 4 of "
         "gradients: no microbatch and no checkpointing changes that.",
         (f"sizer memory {QWEN} --finetune qlora", f"sizer memory {QWEN} --finetune full"),

@@ -16,7 +16,7 @@ import click
 from shapes.device import DEFAULT_DEVICE
 from shapes.errors import InputError
 from shapes.files import write_whole
-from shapes.workload import OPTIONS, WORKLOAD_FIELDS, option_of
+from shapes.workload import OPTIONS, WORKLOAD_FIELDS, option_of, workload_fields
 from sizer.cli.numbers import COUNT
 from sizer.ending import give_up_output
 from sizer.render import DRAWN, Page, draw, formats, plain, render, unlinked
@@ -182,9 +182,10 @@ def subcommand(**said: Any) -> Callable[[Callable[[Asked], None]], Command]:
     def decorate(function: Callable[[Asked], None]) -> Command:
         @wraps(function)
         def called(**options: Any) -> None:
-            workload = {name: options.pop(name) for name in OPTIONS if name in options}
+            workload = given({name: options.pop(name) for name in OPTIONS if name in options})
             try:
-                function(Asked(workload=given(workload), **options))
+                workload |= dict(stated(text, "--workload") for text in options.pop("further", ()))
+                function(Asked(workload=workload, **options))
             except InputError as error:
                 raise option_error(error) from None
 
@@ -218,8 +219,41 @@ def workload_option(field: str, **other: Any) -> Callable[[F], F]:
     return option(*([one.short] if one.short else []), name, field, **said | other)
 
 
-#: Every option a field of ``Workload``, passed on under that name; None where not given.
-workload_options = several(*(workload_option(field) for field in OPTIONS))
+#: Fields of ``Workload`` that ``--workload`` says, by their names there.
+_FURTHER = [option_of(field).removeprefix("--workload ") for field, one in OPTIONS.items() if one.further]
+REMOVED |= {f"--{name}": f"--workload {name}=VALUE" for name in _FURTHER}
+#: Every option a field of ``Workload``, passed on under that name, None where not given; the rarer ones by one option.
+workload_options = several(
+    *(workload_option(field) for field, one in OPTIONS.items() if not one.further),
+    option(
+        "--workload",
+        "further",
+        multiple=True,
+        metavar="KEY=VALUE",
+        group="Workload",
+        rare=True,
+        help=f"A rarer field: {', '.join(_FURTHER)}; several allowed.",
+    ),
+)
+
+
+def stated(text: str, option: str) -> tuple[str, Any]:
+    """The field and the value of a KEY=VALUE, numbers as the other options take them; KEY alone is KEY=true."""
+    key, equals, value = text.strip().partition("=")
+    name = key.strip().replace("-", "_")
+    if not equals:
+        value = "true"
+    ((field, _),) = workload_fields({name: value}).items()
+    kind = OPTIONS[field].kind if field in OPTIONS else bool
+    try:
+        if kind is bool:
+            return field, {"true": True, "false": False}[value.lower()]
+        return field, COUNT.convert(value, None, None) if kind is int else kind(value)
+    except (click.UsageError, ValueError, KeyError):
+        expected = {bool: "true or false", int: "a number (such as 64 or 8k)"}.get(kind, "a number")
+        raise InputError(f"expected {expected}", key=option, value=text) from None
+
+
 device_option = option(
     "--device",
     default=DEFAULT_DEVICE,

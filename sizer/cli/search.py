@@ -11,8 +11,7 @@ from typing import Any
 import click
 
 from shapes.errors import InputError
-from shapes.workload import OPTIONS
-from sizer.cli.numbers import COUNT, QUANTITY
+from sizer.cli.numbers import QUANTITY
 from sizer.cli.options import (
     Asked,
     config_options,
@@ -21,6 +20,7 @@ from sizer.cli.options import (
     output_options,
     several,
     stack_option,
+    stated,
     subcommand,
     workload_options,
     write_answer,
@@ -240,15 +240,7 @@ def _fields(text: str | None, option: str) -> dict[str, Any] | None:
     """KEY=VALUE between commas: fields of a workload, numbers as the other options take them."""
     if text is None:
         return None
-    found: dict[str, Any] = {}
     for part in text.split(","):
-        key, equals, value = part.strip().partition("=")
-        if not equals:
+        if "=" not in part:
             raise InputError("expected KEY=VALUE between commas", key=option, value=part)
-        name = key.strip().replace("-", "_")
-        try:
-            words = name in OPTIONS and OPTIONS[name].kind is str
-            found[name] = value if words else COUNT.convert(value, None, None)
-        except click.UsageError:
-            raise InputError("expected a number (such as 64 or 8k)", key=option, value=part) from None
-    return found
+    return dict(stated(part, option) for part in text.split(","))

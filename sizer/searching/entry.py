@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 from shapes.device import DEFAULT_DEVICE, Device, load_device
 from shapes.errors import InputError, positive_int
 from shapes.step.stack import SoftwareStack, load_stack
-from shapes.workload import Workload, WorkloadKeywords, workload_fields
+from shapes.workload import Workload, WorkloadKeywords, option_of, workload_fields
 from sizer.searching.baseline import DEFAULT_B, DEFAULT_S, OPTIONS, Baseline, Scope, sequences
 from sizer.searching.result import SearchResult
 from sizer.searching.run import EXHAUSTIVE, find
@@ -133,11 +133,11 @@ def _asked_workload(what: str, asked: Mapping[str, Any], tokens: int | None) -> 
     for name in ("frozen_architecture", "finetune"):
         if workload.get(name) and what != "microbatch":
             expected = "expected --what microbatch with it: a released model's dimensions stay"
-            raise InputError(expected, key=f"--{name.replace('_', '-')}")
+            raise InputError(expected, key=option_of(name))
     for name, usual in _SCHEDULES.items():
         if workload.get(name, usual) != usual:
             expected = "expected none: a search compares dimensions, `sizer plan` prices schedules"
-            raise InputError(expected, key=f"--{name.replace('_', '-')}")
+            raise InputError(expected, key=option_of(name))
     return workload
 
 
