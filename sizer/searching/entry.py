@@ -97,14 +97,14 @@ def search(
     _used(what, config, params, dimensions)
     workload = _asked_workload(what, rest, tokens)
     devices, measured = _source(measure, device, measuring)
+    asked: dict[str, Any] = {"dimensions": dimensions, "scope": scope, **workload}
     if config is not None:
-        start = Baseline.from_config(
-            config, dimensions={"hidden": h, **dimensions}, parameters=params, scope=scope, stack=stack, **workload
-        )
+        asked["dimensions"] = {"hidden": h, **dimensions}
+        start = Baseline.from_config(config, parameters=params, stack=stack, **asked)
     elif h is not None:
-        start = Baseline.from_dimensions(h, dimensions=dimensions, parameters=params, scope=scope, **workload)
+        start = Baseline.from_dimensions(h, parameters=params, **asked)
     elif params is not None:
-        start = Baseline.from_budget(params, dimensions=dimensions, scope=scope, **workload)
+        start = Baseline.from_budget(params, **asked)
     else:
         raise InputError("expected --h, --params or a configuration to start from", key="--h")
     if stack is not None:

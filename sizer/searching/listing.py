@@ -7,7 +7,7 @@ or where none keeps them; it says which rule, and why it is there.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import field, replace
 from itertools import islice
@@ -61,30 +61,41 @@ def listing(
     if not space.ruled:
         return Listing(tuple(rest[:top]))
     own = _objections(space, space.baseline, pricers)
-    passing: list[Ranked] = []
-    breaking: list[Ranked] = []
-    for one in islice(_distinct(rest), LOOKED_AT):
-        # What the baseline breaks in a dimension that is searched is no excuse.
-        kept = {key: outright for key, outright in own.items() if key[1] not in one.change}
-        breaks = worse(_objections(space, one.change, pricers), kept)
-        (breaking if breaks else passing).append(replace(one, breaks=breaks))
-        if len(passing) == top:
-            break
+    passing, breaking = _judged(space, _distinct(rest), own, pricers, top)
     worth = worth_it(breaking, passing)
-    best = tuple(replace(one, shards=_shards(space, one.change, pricers)) for one in (*passing, *worth)[:top])
     checked = read_subject(space.model, stack=stack)
     before = _warned(checked, space, space.baseline, pricers)
     best = tuple(
-        replace(one, warns=tuple(sorted(_warned(checked, space, one.change, pricers) - before - {*one.breaks})))
-        for one in best
+        replace(
+            one,
+            shards=_shards(space, one.change, pricers),
+            warns=tuple(sorted(_warned(checked, space, one.change, pricers) - before - {*one.breaks})),
+        )
+        for one in (*passing, *worth)[:top]
     )
     excluded = Counter(
         f"rules of check ({', '.join(one.breaks)}), and no better beyond the error than what keeps them"
         for one in breaking[len(worth) :]
     )
     left = _objections(space, best[0].change, pricers) if best and not best[0].breaks else own
-    fixes = tuple(code for (code, field), outright in own.items() if outright and (code, field) not in left)
+    fixes = (code for (code, field), outright in own.items() if outright and (code, field) not in left)
     return Listing(best, tuple(dict.fromkeys(fixes)), excluded)
+
+
+def _judged(
+    space: Space, listed: Iterable[Ranked], own: Objections, pricers: Sequence[Pricer], top: int
+) -> tuple[list[Ranked], list[Ranked]]:
+    """The first ``top`` that break no rule which the baseline keeps, and those before them that do."""
+    passing: list[Ranked] = []
+    breaking: list[Ranked] = []
+    for one in islice(listed, LOOKED_AT):
+        # What the baseline breaks in a dimension that is searched is no excuse.
+        kept = {key: outright for key, outright in own.items() if key[1] not in one.change}
+        breaks = worse(_objections(space, one.change, pricers), kept)
+        (breaking if breaks else passing).append(replace(one, breaks=breaks))
+        if len(passing) == top:
+            break
+    return passing, breaking
 
 
 def ready(best: Sequence[Ranked], t: int) -> Iterator[str]:

@@ -35,7 +35,7 @@ WeightedJobs = Sequence[tuple[Job, float]]
 def weighted_jobs(space: Space, change: Mapping[str, int]) -> WeightedJobs:
     """What is measured of a candidate, each job with its weight at the baseline's tokens.
 
-    Their products are those that ``predicting.price`` prices. InputError for what is only predicted.
+    Their products are those that ``pricing.price`` prices. InputError for what is only predicted.
     """
     model, workload = rebuilt(space, change)
     if space.measured_parts == ():
@@ -43,13 +43,17 @@ def weighted_jobs(space: Space, change: Mapping[str, int]) -> WeightedJobs:
         return [(Job(operator), operator.count) for operator in found if isinstance(operator, Gemm | GroupedGemm)]
     names = space.measured_parts or (("layer", "head") if model.head else ("layer",))
     _refuse(model, workload, names)
-    scale = space.workload.tokens / workload.tokens
+    scale, blocks = space.workload.tokens / workload.tokens, model.main.blocks
+    # The head is once, whatever the blocks.
+    parts: list[tuple[PartName, Block, int]] = [(name, one, one.count) for name in names for one in blocks]
+    if "head" in names:
+        parts = [*(part for part in parts if part[0] != "head"), ("head", blocks[0], 1)]
     jobs: dict[str, tuple[Job, float]] = {}
-    for name in names:
-        for block in model.main.blocks if name != "head" else model.main.blocks[:1]:
-            job, count = _job(name, model, block, workload), block.count if name != "head" else 1
-            # Blocks that differ elsewhere may have the same MLP: one job, which counts for all of them.
-            jobs[job.key] = job, scale * count + (jobs[job.key][1] if job.key in jobs else 0.0)
+    for name, block, count in parts:
+        job = _job(name, model, block, workload)
+        # Blocks that differ elsewhere may have the same MLP: one job, which counts for all of them.
+        _, before = jobs.get(job.key, (job, 0.0))
+        jobs[job.key] = job, scale * count + before
     return list(jobs.values())
 
 
@@ -69,23 +73,19 @@ def left_out(space: Space) -> tuple[str, ...]:
 
 
 def _refuse(model: ModelShape, workload: Workload, names: tuple[PartName, ...]) -> None:
-    reason = None
-    if workload.p * workload.e > 1:
-        reason = "one pipeline stage and expert shard: others"
-    elif workload.train and workload.checkpointing != "none":
-        reason = "no checkpointing: recomputed layers"
-    elif len(model.stacks) > 1 and names != ("head",):
-        reason = "a decoder: stacks of layers"
-    elif model.moe is not None and "layer" in names:
-        reason = "a dense model: experts"
-    elif {"layer", "self_attention"}.intersection(names) and not all(
-        whole_heads(block.attention.heads, block.attention.kv_heads, workload.t)
-        for block in model.main.blocks
-        if isinstance(block.attention, AttentionShape)
-    ):
-        reason = f"whole key/value heads on each of {workload.t} shards: split ones"
-    if reason is not None:
-        raise InputError(f"expected {reason} are not measured, --predict covers them", key="--measure")
+    plain = [block.attention for block in model.main.blocks if isinstance(block.attention, AttentionShape)]
+    whole = all(whole_heads(one.heads, one.kv_heads, workload.t) for one in plain)
+    reasons = {
+        "one pipeline stage and expert shard: others": workload.p * workload.e > 1,
+        "no checkpointing: recomputed layers": workload.train and workload.checkpointing != "none",
+        "a decoder: stacks of layers": len(model.stacks) > 1 and names != ("head",),
+        "a dense model: experts": model.moe is not None and "layer" in names,
+        f"whole key/value heads on each of {workload.t} shards: split ones": not whole
+        and not {"layer", "self_attention"}.isdisjoint(names),
+    }
+    for reason, holds in reasons.items():
+        if holds:
+            raise InputError(f"expected {reason} are not measured, --predict covers them", key="--measure")
 
 
 def _job(name: PartName, model: ModelShape, block: Block, workload: Workload) -> Job:

@@ -13,6 +13,7 @@ from shapes.device import Device
 from shapes.errors import InputError, positive_int
 from shapes.memory import memory
 from shapes.step import Pricer
+from shapes.step.stack import SoftwareStack
 from shapes.workload import Workload
 from sizer.searching.baseline import Baseline
 from sizer.searching.listing import listing, ready
@@ -73,18 +74,13 @@ def find(
     started = time.perf_counter()
     positive_int(top, "--top")
     devices_agree(devices, baseline.workload.dtype)
-    if budgets.serving is not None:
-        if measured is not None or len(devices) > 1:
-            raise InputError("expected --predict and one --device with it", key="--serving")
-        space = _served_space(baseline, what, devices[0], limits, budgets.serving)
-    else:
+    if budgets.serving is None:
         space = make_space(what, baseline, devices[0], limits)
-    stack = baseline.stack if space.timed is None and measured is None else None
-    if stacked and stack is None:
-        known = "expected --predict and whole steps (--what model, hidden or microbatch, or --serving) with it"
-        raise InputError(known, key="--stack", value=baseline.stack.name if baseline.stack is not None else None)
-    if stack is not None:
-        space = replace(space, as_run=partial(run_by, stack, baseline.given))
+    elif measured is not None or len(devices) > 1:
+        raise InputError("expected --predict and one --device with it", key="--serving")
+    else:
+        space = _served_space(baseline, what, devices[0], limits, budgets.serving)
+    space, stack = _run_by_stack(space, baseline, predicted=measured is None, asked=stacked)
     pricers = [Pricer(device, stack=stack) for device in devices]
     considered, budget = len(space.candidates), budgets.training if measured is None else None
     space, chosen = shortlist(space, pricers, objective, progress, budgets.serving, budget)
@@ -94,10 +90,12 @@ def find(
         times = measured.times(space, times.rows[0], objective, progress)
     ranked, left_out = beside(space, rank(times.rows, devices, objective), budgets, devices[0])
     listed = listing(space, ranked, pricers, top, baseline.stack)
-    places = _front(what, ranked, budgets)
-    own, *shown = _with_memory(space, (ranked[0], *listed.best, *(ranked[place] for place in places)))
-    best, unbeaten = shown[: len(listed.best)], tuple(shown[len(listed.best) :])
-    drawn = best[0] if best else own  # whose tile most others have: a misaligned baseline runs another kernel
+    own, *best = _with_memory(space, (ranked[0], *listed.best))
+    fronts = {
+        name: _with_memory(space, [ranked[place] for place in places])
+        for name, places in _fronts(what, ranked, budgets).items()
+    }
+    drawn = (*best, own)[0]  # whose tile most others have: a misaligned baseline runs another kernel
     tile, waves = tile_and_waves(space, pricers[0], drawn.change)
     sources = [row[0].timing.source for row in times.rows]
     return SearchResult(
@@ -109,21 +107,33 @@ def find(
         candidates=tuple(best),
         verdict=verdict(what, own, best, listed.fixes),
         keep=keeps(best, listed.fixes),
-        strategy=measured.strategy if measured is not None else EXHAUSTIVE,
+        strategy=measured.strategy if measured else EXHAUSTIVE,
         source="; ".join(dict.fromkeys(sources)),
         considered=considered,
         measurements=times.samples,
         elapsed_s=time.perf_counter() - started,
         excluded=Counter(space.excluded) + Counter(left_out) + Counter(listed.excluded),
-        pareto=unbeaten if budgets.serving is None else (),
         notes=(*space.notes, *times.notes, *ready(best, space.workload.t)),
         ranked=tuple(ranked),
         tile=tile,
         waves=waves,
         serving=budgets.serving,
-        devices={device.name: one for device, one in zip(devices, sources, strict=True)} if len(devices) > 1 else {},
-        front=unbeaten if budgets.serving is not None else (),
+        devices=dict(zip((one.name for one in devices), sources, strict=True)) if len(devices) > 1 else {},
+        pareto=fronts.get("pareto", ()),
+        front=fronts.get("front", ()),
     )
+
+
+def _run_by_stack(
+    space: Space, baseline: Baseline, *, predicted: bool, asked: bool
+) -> tuple[Space, SoftwareStack | None]:
+    """``space`` as the baseline's stack runs it, where whole steps are timed. InputError: a stack was ``asked`` for."""
+    if predicted and space.timed is None and baseline.stack is not None:
+        return replace(space, as_run=partial(run_by, baseline.stack, baseline.given)), baseline.stack
+    if asked:
+        known = "expected --predict and whole steps (--what model, hidden or microbatch, or --serving) with it"
+        raise InputError(known, key="--stack", value=baseline.stack.name if baseline.stack is not None else None)
+    return space, None
 
 
 def _served_space(baseline: Baseline, what: str, device: Device, limits: Limits, serving: Workload) -> Space:
@@ -133,13 +143,13 @@ def _served_space(baseline: Baseline, what: str, device: Device, limits: Limits,
     return whole_steps(make_space(what, baseline, device, limits), baseline, serving)
 
 
-def _front(what: str, ranked: Sequence[Ranked], budgets: Budgets) -> Sequence[int]:
-    """Those that no other beats: in training and decoding, or of whole models in time and parameters."""
+def _fronts(what: str, ranked: Sequence[Ranked], budgets: Budgets) -> dict[str, list[int]]:
+    """Places of those that no other beats: in training and decoding, or of whole models in time and parameters."""
     if budgets.serving is not None:
-        return front([training_gain(one) for one in ranked], [decode_gain(one) for one in ranked])
+        return {"front": front([training_gain(one) for one in ranked], [decode_gain(one) for one in ranked])}
     if what == "model":
-        return pareto([one.parameters for one in ranked], [one.timing.seconds for one in ranked])
-    return ()
+        return {"pareto": pareto([one.parameters for one in ranked], [one.timing.seconds for one in ranked])}
+    return {}
 
 
 def rank(rows: Sequence[Sequence[TimedCandidate]], devices: Sequence[Device], objective: Objective) -> list[Ranked]:

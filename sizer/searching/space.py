@@ -164,24 +164,31 @@ class Limits:
     vary: tuple[str, ...] | None = None
 
     def __post_init__(self) -> None:
-        low, high, aspect = self.low, self.high, self.aspect
-        holds: dict[tuple[str, Any], bool] = {
-            ("--tolerance", self.tolerance): 0 <= self.tolerance <= 1,
-            ("--range", f"{low}:{high}"): low is None or high is None or low <= high,
-            ("--step", self.step): self.step is None or self.step >= 1,
-            ("--limit aspect", ":".join(f"{end:g}" for end in aspect or ())): aspect is None
-            or 0 < aspect[0] <= aspect[1],
-            **{("--limit keep", name): name in KEEPABLE for name in self.keep or ()},
-            **{("--limit vary", name): name in VARIABLE and name not in (self.keep or ()) for name in self.vary or ()},
-        }
-        for (option, value), right in holds.items():
-            if not right:
-                raise InputError(EXPECTED[option], key=option, value=value)
+        self._check_bounds()
+        for option, names, known in (
+            ("--limit keep", self.keep, KEEPABLE.keys()),
+            ("--limit vary", self.vary, VARIABLE.keys() - {*(self.keep or ())}),
+        ):
+            for name in names or ():
+                if name not in known:
+                    raise InputError(EXPECTED[option], key=option, value=name)
         for option, numbers in (("--limit head-dim", self.head_dims), ("--limit seq-lens", self.seq_lens)):
             for number in numbers or ():
                 positive_int(number, option)
         if self.tp_ready is not None:
             positive_int(self.tp_ready, "--limit tp-ready", maximum=MOST_RANKS)
+
+    def _check_bounds(self) -> None:
+        low, high, aspect = self.low, self.high, self.aspect or (1.0, 1.0)
+        holds: dict[tuple[str, Any], bool] = {
+            ("--tolerance", self.tolerance): 0 <= self.tolerance <= 1,
+            ("--range", f"{low}:{high}"): low is None or high is None or low <= high,
+            ("--step", self.step): self.step is None or self.step >= 1,
+            ("--limit aspect", f"{aspect[0]:g}:{aspect[1]:g}"): 0 < aspect[0] <= aspect[1],
+        }
+        for (option, value), right in holds.items():
+            if not right:
+                raise InputError(EXPECTED[option], key=option, value=value)
 
     def shards(self, t: int) -> int:
         """Tensor-parallel shards that candidates split over, of a workload that runs on ``t``."""

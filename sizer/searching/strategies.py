@@ -81,7 +81,7 @@ def _finals(paired: PairedSamples, renew: Renew, risk: float) -> bool:
     left_s = FINALS * LEAST * float(paired.seconds().sum())
     finalists = paired.finalists(risk, left_s / LEAST_PREPARED)
     rounds: list[Mapping[int, Array]] = []
-    while len(finalists) > 1 and len(rounds) < MOST_PREPARED and (len(rounds) < LEAST_PREPARED or left_s > 0):
+    while len(finalists) > 1 and len(rounds) < (MOST_PREPARED if left_s > 0 else LEAST_PREPARED):
         left_s -= BATCH * float(paired.seconds()[[0, *finalists]].sum())
         rounds.append(paired.take_anew(finalists, renew))
         if len(rounds[-1].keys() | paired.failed.keys() & set(finalists)) < len(finalists):
@@ -89,11 +89,16 @@ def _finals(paired: PairedSamples, renew: Renew, risk: float) -> bool:
         finalists = [index for index in finalists if index not in paired.failed]
         if len(rounds) >= LEAST_PREPARED and len(finalists) > 1:
             paired.settle(finalists, rounds)
-            chances = paired.chances()
-            if any_of(chances[finalists]) <= risk:
-                break
-            finalists = [one for one in finalists if one == paired.best or chances[one] > risk / len(finalists)]
+            finalists = _open(paired, finalists, risk)
     return True
+
+
+def _open(paired: PairedSamples, finalists: list[int], risk: float) -> list[int]:
+    """The best and those that may still beat it; none where nobody is likely to."""
+    chances = paired.chances()
+    if any_of(chances[finalists]) <= risk:
+        return []
+    return [one for one in finalists if one == paired.best or chances[one] > risk / len(finalists)]
 
 
 def exhaustive(race: Race) -> Outcome:

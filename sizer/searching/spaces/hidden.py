@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from math import lcm
 
 from shapes.errors import InputError
@@ -34,21 +34,30 @@ def hidden(request: Request) -> Space:
     one_more = -(-model.hidden * least_heads // attention.heads)
     # As far as one head, and one step of aligned shards, reaches.
     slack = max(int(model.hidden * NEIGHBOURHOOD), *(far for far in (one_more, step) if far <= FAR * model.hidden), 0)
-    found = limits.values(model.hidden - slack, model.hidden + slack, step)
-    values = [value for value in found if value != model.hidden]
+    values = {*limits.values(model.hidden - slack, model.hidden + slack, step)} - {model.hidden}
     if not values:
         request.excluded[f"{model.hidden} +-{slack} in multiples of {step} ({shards} aligned shards)"] = 1
-    dims = limits.head_dims or (attention.head_dim,)
-    fixed = [{"hidden": value, **one} for value in values for one in whole_head_counts(request, value, dims)]
-    if not fixed and limits.head_dims is None and whole_heads(attention.heads, attention.kv_heads, shards):
-        # No neighbour is whole heads at the same key/value ratio: they stay as they are, and add up to another width.
-        same = {"heads": attention.heads, "head_dim": attention.head_dim, "kv_heads": attention.kv_heads}
-        fixed = [{"hidden": value, **same} for value in values]
     factor = WIDTH_FACTOR_ALONE if "layers" in (limits.keep or ()) else WIDTH_FACTOR
+    fixed = _with_heads(request, attention, sorted(values))
     return request.space(
         [change for one in fixed for change in _layers_and_widths(request, one, factor)],
         f"layers and d_ff (d_ff/h within a factor {factor} of the baseline's) follow, to keep the parameters",
     )
+
+
+def _with_heads(request: Request, attention: AttentionShape, values: Sequence[int]) -> list[dict[str, int]]:
+    """Hidden sizes of whole heads, of the baseline's head_dim (or those asked for) and its key/value ratio."""
+    dims = request.limits.head_dims
+    found = [
+        {"hidden": value, **one}
+        for value in values
+        for one in whole_head_counts(request, value, dims or (attention.head_dim,))
+    ]
+    if found or dims is not None or not whole_heads(attention.heads, attention.kv_heads, request.shards):
+        return found
+    # No neighbour is whole heads at the same key/value ratio: they stay as they are, and add up to another width.
+    same = {"heads": attention.heads, "head_dim": attention.head_dim, "kv_heads": attention.kv_heads}
+    return [{"hidden": value, **same} for value in values]
 
 
 def _layers_and_widths(request: Request, fixed: dict[str, int], factor: float) -> Iterator[dict[str, int]]:

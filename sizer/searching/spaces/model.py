@@ -56,15 +56,15 @@ def _refuse(request: Request) -> None:
     """InputError for what is no decoder, or has no use for a limit."""
     model, limits = request.model, request.limits
     sparse = {block.mlp for block in model.main.blocks if isinstance(block.mlp, MoeShape)}
-    known = model.attention is not None and (model.dense_mlp is not None or sparse)
-    if not known or len(model.stacks) > 1 or len(sparse) > 1:
+    alike = len(model.stacks) == 1 and len(sparse) <= 1
+    if not alike or model.attention is None or not (sparse or model.dense_mlp):
         raise InputError("expected a decoder, its experts alike in all layers", key="--what", value=request.what)
-    if limits.head_dims is not None and not isinstance(model.attention, AttentionShape):
+    latent = isinstance(model.attention, MlaShape)
+    if limits.head_dims is not None and latent:
         raise InputError("expected attention of one head dimension with it", key="--limit head-dim")
-    other = {"kv-ratio"} if isinstance(model.attention, MlaShape) else {"mla-heads"}
-    sizes = dimensions(model)
+    lacks, sizes = "kv-ratio" if latent else "mla-heads", dimensions(model)
     for name in limits.vary or ():
-        if name in other or not sizes.keys() >= set(VARIABLE[name]):
+        if name == lacks or not sizes.keys() >= set(VARIABLE[name]):
             raise InputError("expected a model that has such a dimension", key="--limit vary", value=name)
 
 
