@@ -287,7 +287,7 @@ KINDS: Mapping[str, Kind] = {
         "COMMANDS of sizer/cli/__init__.py",
         (
             _test("tests/test_*.py", '"{name}"', "a call of it"),
-            Piece("README.md", "`sizer {name}", "add it to the table of commands"),
+            Piece("README.md", r"`(sizer )?{name}\b", "add it to the table of commands"),
             _NAMED_ROW,
         ),
         further=_command_further,
