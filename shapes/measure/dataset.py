@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import io
+import itertools
 import json
 import math
 import re
@@ -149,11 +150,9 @@ def _card(environment: Environment) -> str | None:
 
 def _sidecar(environment: Environment, rows: Sequence[Measurement]) -> dict[str, Any]:
     known = environment.accelerator
-    clocks = {
-        name: [one.clocks[name] for one in rows if isinstance(one.clocks.get(name), int | float)]
-        for name in ("sm_mhz", "memory_mhz", "power_w", "power_limit_w", "temperature_c")
-    }
     controls = [one.control_s for one in rows if one.control_s is not None]
+    cards = {_card(one.environment) for one in rows}
+    measured = [one.created for one in rows]
     return {
         "format": FORMAT,
         "sku": environment.device,
@@ -165,7 +164,7 @@ def _sidecar(environment: Environment, rows: Sequence[Measurement]) -> dict[str,
         "harness": environment.harness,
         "host": {key: environment.host.get(key) for key in OF_HOST},
         "units": {name: unit for name, (_, unit) in COLUMNS.items() if unit},
-        "clocks": {name: _spread(values) for name, values in clocks.items() if values},
+        "clocks": _clocks(rows),
         "throttled_rows": sum(bool(one.clocks.get("throttle")) for one in rows),
         "control": {
             "shape": control_of(cpu=environment.cpu).describe(),
@@ -174,9 +173,15 @@ def _sidecar(environment: Environment, rows: Sequence[Measurement]) -> dict[str,
         },
         "rows": len(rows),
         "by_status": dict(Counter(one.status for one in rows)),
-        "cards": sorted({card for one in rows if (card := _card(one.environment)) is not None}),
-        "measured": [datetime.fromtimestamp(when(one.created for one in rows), UTC).isoformat() for when in (min, max)],
+        "cards": sorted(filter(None, cards)),
+        "measured": [datetime.fromtimestamp(when, UTC).isoformat() for when in (min(measured), max(measured))],
     }
+
+
+def _clocks(rows: Sequence[Measurement]) -> dict[str, Any]:
+    names = ("sm_mhz", "memory_mhz", "power_w", "power_limit_w", "temperature_c")
+    read = {name: [one.clocks[name] for one in rows if isinstance(one.clocks.get(name), int | float)] for name in names}
+    return {name: _spread(values) for name, values in read.items() if values}
 
 
 def _spread(values: Sequence[float]) -> dict[str, float] | None:
@@ -255,28 +260,38 @@ def import_dataset(folder: Path, store: Store) -> tuple[Imported, ...]:
 
 def _import(dataset: Dataset, store: Store) -> Imported:
     device, rows = dataset.device, dataset.measurements
-    control = control_median(rows)
     notes = () if device is not None else ("no data sheet of this device is known: rates were held against no peak",)
     ours = [one for one in store.measurements() if one.environment.identity == dataset.environment.identity]
-    known, samples = {one.uid for one in ours}, {_samples(one) for one in ours if one.ok}
-    new = {one.uid: one for one in rows if one.uid not in known}
-    here = control_median([one for one in ours if one.uid not in {row.uid for row in rows}])
-    off = control / here - 1 if control is not None and here is not None else 0.0
+    samples = {_samples(one) for one in ours if one.ok}
+    new = {one.uid: one for one in rows} | dict.fromkeys(one.uid for one in ours)
+    control = control_median(rows)
+    off = _apart(control, control_median(one for one in ours if one.uid not in {row.uid for row in rows}))
     good: list[Measurement] = []
     refused: list[tuple[str, str]] = []
-    for one in new.values():
-        said = objection(one, device, control)
-        if said is None and abs(off) > CONTROL_ROOM:
-            said = f"control shape off by {off:+.0%} from what the store has of this device"
-        if said is None and one.ok and _samples(one) in samples:
-            said = "duplicate: the same samples under another name"
-        if said is not None:
+    wanted = [one for one in new.values() if one is not None]
+    for one in wanted:
+        said = objection(one, device, control) or _unlike(one, off, samples)
+        if said is None:
+            samples.add(_samples(one))
+            good.append(one)
+        else:
             refused.append((one.key, said))
-            continue
-        samples.add(_samples(one))
-        good.append(one)
-    there = len(rows) - len(new)
+    there = len(rows) - len(wanted)
     return Imported(str(dataset.path), dataset.environment.device, store.add(good), there, tuple(refused), notes)
+
+
+def _unlike(one: Measurement, off: float, samples: set[tuple[str, bytes]]) -> str | None:
+    """Why ``one`` does not go with what the store has: ``off``, its device's control shape; ``samples`` there."""
+    if abs(off) > CONTROL_ROOM:
+        return f"control shape off by {off:+.0%} from what the store has of this device"
+    if one.ok and _samples(one) in samples:
+        return "duplicate: the same samples under another name"
+    return None
+
+
+def _apart(control_s: float | None, other_s: float | None) -> float:
+    """How far a control shape's time is from another's, relative; 0 where one is not known."""
+    return control_s / other_s - 1 if control_s is not None and other_s is not None else 0.0
 
 
 def _samples(one: Measurement) -> tuple[str, bytes]:
@@ -299,27 +314,31 @@ def objection(one: Measurement, device: Device | None, control_s: float | None) 
 
     ``control_s``: the control shape's median over the rows that ``one`` belongs to.
     """
-    return next(_objections(one, device, control_s), None) if one.ok else None
+    if not one.ok:
+        return None
+    limits = _above_limits(one, device) if device is not None else ()
+    return next(itertools.chain(limits, _objections(one, control_s)), None)
 
 
-def _objections(one: Measurement, device: Device | None, control_s: float | None) -> Iterator[str]:
+def _above_limits(one: Measurement, device: Device) -> Iterator[str]:
     seconds = one.seconds or math.inf
-    peak = device.peak_flops.get(str(one.description.get("dtype"))) if device is not None else None
-    if device is not None and peak is not None:
-        rate, limit = one.flops / seconds, peak * _clock(one, device) * (1 + ROOM)
-        if rate > limit:
-            yield f"rate above the peak: {rate / 1e12:.4g} of {limit / 1e12:.4g} TFLOPS"
+    peak = device.peak_flops.get(str(one.description.get("dtype")), math.inf)
+    rate, limit = one.flops / seconds, peak * _clock(one, device) * (1 + ROOM)
+    if rate > limit:
+        yield f"rate above the peak: {rate / 1e12:.4g} of {limit / 1e12:.4g} TFLOPS"
     # Products may keep what they write in the cache; a kernel that only moves bytes is timed past it.
-    if device is not None and one.description["kind"] == "memory_bound":
-        rate, limit = one.bytes / seconds, device.memory.bandwidth_bytes_per_s * (1 + ROOM)
-        if rate > limit:
-            yield f"bytes above the bandwidth: {rate / 1e9:.4g} of {limit / 1e9:.4g} GB/s"
+    rate, limit = one.bytes / seconds, device.memory.bandwidth_bytes_per_s * (1 + ROOM)
+    if one.description["kind"] == "memory_bound" and rate > limit:
+        yield f"bytes above the bandwidth: {rate / 1e9:.4g} of {limit / 1e9:.4g} GB/s"
+
+
+def _objections(one: Measurement, control_s: float | None) -> Iterator[str]:
     found = summarise(one.samples).seconds
-    if abs(found / seconds - 1) > STATISTICS_ROOM:
+    if abs(found / (one.seconds or math.inf) - 1) > STATISTICS_ROOM:
         yield f"its samples give {found:.6g} s"
     if one.clocks.get("throttle"):
         yield f"throttled: {', '.join(map(str, one.clocks['throttle']))}"
-    off = one.control_s / control_s - 1 if one.control_s is not None and control_s is not None else 0.0
+    off = _apart(one.control_s, control_s)
     if abs(off) > CONTROL_ROOM:
         yield f"control shape off by {off:+.0%}"
 

@@ -226,14 +226,7 @@ def read_export(lines: Iterable[str], where: str) -> Iterator[Measurement]:
 
 def checked_row(row: Mapping[str, Any], where: str) -> Measurement:
     """The measurement that ``row`` holds; InputError naming the field that is wrong."""
-    values = dict(row)
-    for name in ("environment", "description"):
-        if isinstance(row.get(name), Mapping):
-            values |= {f"{name}.{key}": value for key, value in row[name].items()}
-    for key, (holds, expected) in _CHECKS.items():
-        value = values.get(key)
-        if (key in _REQUIRED or value is not None) and not holds(value):
-            raise InputError(f"expected {expected}", where=where, key=key, value=value)
+    _check(_by_path(row), _CHECKS, where)
     if row["status"] == "ok":
         low, seconds, high = (row.get(name) or 0.0 for name in ("low", "seconds", "high"))
         if not 0 < low <= seconds <= high or not row.get("samples"):
@@ -245,7 +238,24 @@ def checked_row(row: Mapping[str, Any], where: str) -> Measurement:
         json.dumps(row).encode()
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError, RecursionError) as error:
         raise InputError(f"expected a measurement exported by `sizer store export` ({error!r})", where=where) from None
-    for name in ("batch", "m", "n", "k"):
-        if sizes[name] is not None and not _is_count(sizes[name]):
-            raise InputError("expected a whole number", where=where, key=f"description.{name}", value=sizes[name])
+    names = ("batch", "m", "n", "k")
+    _check(
+        {f"description.{name}": sizes[name] for name in names}, {f"description.{name}": COUNT for name in names}, where
+    )
     return one
+
+
+def _by_path(row: Mapping[str, Any]) -> dict[str, Any]:
+    """A row's values, those of its environment and description under their paths too."""
+    values = dict(row)
+    for name in ("environment", "description"):
+        if isinstance(row.get(name), Mapping):
+            values |= {f"{name}.{key}": value for key, value in row[name].items()}
+    return values
+
+
+def _check(values: Mapping[str, Any], checks: Mapping[str, Check], where: str) -> None:
+    for key, (holds, expected) in checks.items():
+        value = values.get(key)
+        if (key in _REQUIRED or value is not None) and not holds(value):
+            raise InputError(f"expected {expected}", where=where, key=key, value=value)

@@ -23,7 +23,7 @@ import numpy as np
 from shapes.errors import InputError
 from shapes.frozen import frozen
 from shapes.measure.environment import Environment
-from shapes.measure.executor import Event, Executor, Round, Settings
+from shapes.measure.executor import Event, Executor, Settings
 from shapes.measure.jobs import Job, by_key
 from shapes.measure.record import Measurement
 from shapes.measure.stats import Drift, control_drift
@@ -90,40 +90,57 @@ def measure(
     settings = settings or Settings()
     wanted = by_key(jobs)
     deadline = start + time_limit_s if time_limit_s is not None else None
-    control: list[float] = []
-    last: Measurement | None = None
     with ExitStack() as held:
         kept = store if store is not None else held.enter_context(Store.in_memory())
         known = partial(_stored, kept, executor.environment, settings)
         claims = None if fresh else held.enter_context(Claims(kept, executor.environment, known))
-        found = {} if fresh else known(wanted)
-        reused = len(found)
-        waiting = ordered([job for key, job in wanted.items() if key not in found], settings.seed)
+        book = _Book(kept, executor.environment, {} if fresh else known(wanted))
+        waiting = ordered([job for key, job in wanted.items() if key not in book.found], settings.seed)
         for event in _events(executor, waiting, settings, deadline, kept, claims):
-            if isinstance(event, Round):
-                if event.control.size:  # none: samples that are taken back
-                    control.append(float(np.median(event.control)))
-                kept.save_unfinished(event.samples, executor.environment)
-            elif isinstance(event, Measurement):
-                found[event.key] = last = event
-                kept.add([event])
-            else:
-                others = known(key for key in wanted if key not in found)
-                found |= others
-                reused += len(others)
+            book.hear(event)
+            elsewhere = 0
+            if event is None and claims is not None:
+                book.reuse(known(key for key in wanted if key not in book.found))
+                elsewhere = len(claims.elsewhere)
             if progress is not None:
-                elsewhere = len(claims.elsewhere) if claims is not None and event is None else 0
-                elapsed_s = time.monotonic() - start
-                left_s = _left_s(len(found) - reused, len(wanted) - len(found), elapsed_s, time_limit_s)
-                progress(Progress(len(found), len(wanted), reused, elapsed_s, left_s, last, elsewhere))
+                progress(book.progress(len(wanted), time.monotonic() - start, time_limit_s, elsewhere))
     return Sweep(
-        results={key: found[key] for key in wanted if key in found},
-        left=tuple(job for job in waiting if job.key not in found),
-        drift=control_drift(control),
-        measured=len(found) - reused,
-        reused=reused,
+        results={key: book.found[key] for key in wanted if key in book.found},
+        left=tuple(job for job in waiting if job.key not in book.found),
+        drift=control_drift(book.control),
+        measured=len(book.found) - book.reused,
+        reused=book.reused,
         elapsed_s=time.monotonic() - start,
     )
+
+
+class _Book:
+    """What is known so far: ``found`` by job key, of which ``reused`` others measured; the ``control`` by rounds."""
+
+    def __init__(self, store: Store, environment: Environment, found: dict[str, Measurement]) -> None:
+        self._store, self._environment = store, environment
+        self.found, self.reused = found, len(found)
+        self.control: list[float] = []
+        self.last: Measurement | None = None
+
+    def hear(self, event: Event | None) -> None:
+        """Write down what happened."""
+        if isinstance(event, Measurement):
+            self.found[event.key] = self.last = event
+            self._store.add([event])
+        elif event is not None:
+            if event.control.size:  # none: samples that are taken back
+                self.control.append(float(np.median(event.control)))
+            self._store.save_unfinished(event.samples, self._environment)
+
+    def reuse(self, others: dict[str, Measurement]) -> None:
+        self.found |= others
+        self.reused += len(others)
+
+    def progress(self, total: int, elapsed_s: float, limit_s: float | None, elsewhere: int) -> Progress:
+        done = len(self.found)
+        left_s = _left_s(done - self.reused, total - done, elapsed_s, limit_s)
+        return Progress(done, total, self.reused, elapsed_s, left_s, self.last, elsewhere)
 
 
 def _left_s(new: int, left: int, elapsed_s: float, time_limit_s: float | None) -> float | None:
@@ -150,8 +167,7 @@ def _events(
         yield from executor.run(waiting, settings, deadline=deadline)
         return
     while waiting:
-        begun = {job.key: store.unfinished(job.key, executor.environment) for job in waiting}
-        samples = {key: taken for key, taken in begun.items() if taken is not None}
+        samples = store.all_unfinished([job.key for job in waiting], executor.environment)
         for event in executor.run(waiting, settings, deadline=deadline, unfinished=samples, claim=claims.take):
             yield event
             claims.renew()

@@ -329,6 +329,11 @@ class Store:
         except (TypeError, ValueError):
             return None  # damaged: it is taken anew
 
+    def all_unfinished(self, keys: Iterable[str], environment: Environment) -> dict[str, tuple[Array, Array]]:
+        """``unfinished`` of each of ``keys`` that has some."""
+        found = {key: self.unfinished(key, environment) for key in keys}
+        return {key: samples for key, samples in found.items() if samples is not None}
+
     def merge(self, other: Store) -> int:
         """Add what ``other`` has and this has not; returns how many. Doing it twice adds nothing."""
         return self.add(other.measurements())

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from shapes.errors import InputError
 from shapes.frozen import frozen
@@ -75,33 +76,39 @@ def _by_device(datasets: Sequence[Dataset]) -> dict[str, list[Dataset]]:
 
 def _compared(name: str, first: list[Dataset], second: list[Dataset], folders: tuple[str, str]) -> Compared:
     rows, other = ({one.key: one for one in _rows(datasets) if one.ok} for datasets in (first, second))
-    controls = [control_median(_rows(datasets)) for datasets in (first, second)]
-    cards, others = (
-        {card for data in datasets for card in data.sidecar.get("cards", ())} for datasets in (first, second)
-    )
+    control, other_control = (control_median(_rows(datasets)) for datasets in (first, second))
     keys = sorted(rows.keys() & other.keys())
     pairs = [(rows[key], other[key]) for key in keys]
     seconds = np.array([(a.seconds or 1.0, b.seconds or 0.0) for a, b in pairs]).reshape(-1, 2)
     ratios = seconds[:, 1] / seconds[:, 0]
     low, middle, high = np.percentile(ratios, (5, 50, 95)).tolist() if keys else (0.0, 1.0, 0.0)
     off = ratios / middle - 1
-    agree = abs(middle - 1) <= MEDIAN_ROOM and float(np.quantile(np.abs(off), 0.9)) <= ROW_ROOM if keys else False
     return Compared(
         name,
         folders,
         (len(rows), len(other)),
         len(keys),
         (middle, low, high) if keys else None,
-        controls[1] / controls[0] if controls[0] and controls[1] else None,
+        other_control / control if control and other_control else None,
         float(np.mean([_overlap(a, b) for a, b in pairs])) if keys else None,
-        bool(cards & others),
+        bool(_cards(first) & _cards(second)),
         _differences(first[0], second[0]),
         tuple(
             Pair(keys[i], float(seconds[i, 0]), float(seconds[i, 1]), float(off[i]))
             for i in np.argsort(-np.abs(off))[:LISTED]
         ),
-        agree if len(keys) >= LEAST else None,
+        _agree(middle, off),
     )
+
+
+def _agree(middle: float, off: NDArray[np.float64]) -> bool | None:
+    if len(off) < LEAST:
+        return None
+    return abs(middle - 1) <= MEDIAN_ROOM and float(np.quantile(np.abs(off), 0.9)) <= ROW_ROOM
+
+
+def _cards(datasets: Sequence[Dataset]) -> set[str]:
+    return {card for data in datasets for card in data.sidecar.get("cards", ())}
 
 
 def _rows(datasets: Sequence[Dataset]) -> list[Measurement]:

@@ -22,6 +22,7 @@ import ray
 
 import shapes
 from shapes.errors import InputError
+from shapes.measure.environment import Environment
 from shapes.measure.executor import Samples, Settings
 from shapes.measure.fleet.device import DeviceProcess, Greeting, LostError, Make, Message, Over
 from shapes.measure.fleet.fleet import Fleet, Member
@@ -150,25 +151,27 @@ def ray_fleet(
     for member in members:
         pool.start(member.name, member.type)
     ready = _greetings(pool, [member.name for member in members], say, start_s)
-    environments = [greeting.environment for greeting in ready.values()]
-    devices = sorted({one.device for one in environments})
-    if len(devices) > 1:
-        for name in ready:
-            pool.stop(name)
-        raise InputError(f"expected one kind of device, named with --on: {', '.join(devices)}", key="--ray")
-    usual = Counter(one.identity for one in environments).most_common(1)[0][0]
-    members = [member for member in members if member.name in ready]
     fleet = Fleet(
         pool,
-        members,
-        next(one for one in environments if one.identity == usual),
+        [member for member in members if member.name in ready],
+        _environment(ready.values()),
         say=say,
         silent_s=silent_s,
         start_s=start_s,
     )
-    for member in members:
+    for member in fleet.members:
         fleet.greeted(member, ready[member.name])
     return fleet
+
+
+def _environment(greetings: Iterable[Greeting]) -> Environment:
+    """What most devices have; InputError where they are of several names."""
+    found = [greeting.environment for greeting in greetings]
+    devices = sorted({one.device for one in found})
+    if len(devices) > 1:
+        raise InputError(f"expected one kind of device, named with --on: {', '.join(devices)}", key="--ray")
+    usual = Counter(one.identity for one in found).most_common(1)[0][0]
+    return next(one for one in found if one.identity == usual)
 
 
 def _greetings(pool: RayPool, names: list[str], say: Callable[[str], None], start_s: float) -> dict[str, Greeting]:
