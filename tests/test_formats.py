@@ -283,3 +283,38 @@ def test_a_narrow_terminal_leaves_columns_out_and_says_which() -> None:
     assert "left out, the terminal is too narrow: " in narrow
     assert max(map(len, narrow.splitlines()[4:30])) <= 100 < max(map(len, pipe.splitlines()[4:30]))
     assert "left out" not in pipe
+
+
+def test_a_view_without_a_format_refuses_it_in_one_line() -> None:
+    result = CliRunner().invoke(main, ["check", GPT2, "--statistics", "--format", "sarif"])
+    assert result.exit_code == 2
+    assert result.output == "sizer: format = 'sarif': expected one of text, json, csv, markdown, html\n"
+
+
+def test_counts_by_severity_have_its_colour() -> None:
+    answer = Checked((sizer.check(GPT2, tp=5),))
+    counts = {level: number for level, number in answer.tally().items() if number}
+    assert len(counts) > 1
+    shown = str(render("check", "text", answer, Page(style=lambda text, style: f"<{style}>{text}" if style else text)))
+    for level, number in counts.items():
+        assert f"<{level}>{number} {level}" in shown
+
+
+def test_jobs_that_were_not_reached_in_time_are_named_those_of_a_page_all() -> None:
+    from shapes.measure.environment import Environment
+    from shapes.measure.jobs import Job
+    from shapes.measure.runner import Sweep
+    from shapes.measure.stats import Drift
+    from shapes.operators import Gemm
+    from sizer.answers.bench import Group
+    from sizer.answers.bench import Table as Measured
+
+    left = tuple(Job(Gemm("bench", "forward", size, 8, 8, 1, "bf16", "tn")) for size in range(8, 20))
+    environment = Environment("h200", None, None, None, ())
+    table = Measured((), Sweep({}, left, Drift(0.0, 0.0, 0), 0, 0, 1.0), environment)
+    text, page = (str(render("bench", name, Bench((Group((table,)),)))) for name in ("text", "html"))
+    assert "12 jobs" in text
+    assert "gemm 8 x 8 x 8" in text
+    assert "… and 2 more" in text
+    assert "gemm 19 x 8 x 8" not in text
+    assert "gemm 19 x 8 x 8" in page

@@ -13,8 +13,6 @@ from sizer.checking.findings import PricedFinding, PricedSuggestion, StepTime
 if TYPE_CHECKING:
     from sizer.documents.charts import Chart
 
-# Named tuples, not frozen dataclasses: every check's start-up makes these classes, in a quarter of the time.
-
 #: Formats with room for everything, and those that a person reads in a browser.
 FULL = ("html", "csv")
 PAGES = ("html", "markdown")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from urllib.parse import quote
@@ -128,18 +128,14 @@ def _excerpt(finding: PricedFinding, path: str, page: Page) -> list[str]:
     marked = page.style(key.rstrip(" ,"), finding.severity)
     where = f"{printable(path)}:{place.line}:{place.column}"
     return [
-        f"  {page.link(where, _file_address(path))}",
+        f"  {page.link(where, partial(_file_address, path))}",
         f"  {place.line:>5} | {before if start == 0 else '…' + before}{marked}",
     ]
 
 
-def _file_address(path: str) -> Callable[[], str | None]:
+def _file_address(path: str) -> str | None:
     """The file as an address of this machine; None for a name whose bytes are no text."""
-
-    def address() -> str | None:
-        try:
-            return f"file://{quote(str(Path(path).absolute()))}"
-        except UnicodeEncodeError:
-            return None
-
-    return address
+    try:
+        return f"file://{quote(str(Path(path).absolute()))}"
+    except UnicodeEncodeError:
+        return None
