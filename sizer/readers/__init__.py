@@ -153,16 +153,15 @@ def plain_mapping(source: object) -> tuple[Mapping[str, Any], str]:
         if inner is not None:
             return plain_mapping(inner)[0], named
         raise InputError("expected example_inputs: the arguments of one forward call", where=named)
-    to_dict = getattr(source, "to_dict", None)
-    if callable(to_dict) and not isinstance(source, type):
-        found = to_dict()
-        if isinstance(found, Mapping):
+    if not isinstance(source, type):
+        to_dict = getattr(source, "to_dict", None)
+        if callable(to_dict) and isinstance(found := to_dict(), Mapping):
             return found, named
-    if dataclasses.is_dataclass(source) and not isinstance(source, type):
-        return dataclasses.asdict(source), named
-    held = getattr(source, "__dict__", None)
-    if held and not isinstance(source, type) and not callable(source):
-        return {key: value for key, value in held.items() if not key.startswith("_")}, named
+        if dataclasses.is_dataclass(source):
+            return dataclasses.asdict(source), named
+        held = getattr(source, "__dict__", None)
+        if held and not callable(source):
+            return {key: value for key, value in held.items() if not key.startswith("_")}, named
     raise InputError(
         "expected a path, a mapping, a PretrainedConfig, an nn.Module, a dataclass or a namespace, or a ModelShape, "
         f"found {named}",

@@ -32,7 +32,7 @@ def normalised(config: Mapping[str, Any]) -> dict[str, Any]:
 
 def read(config: Mapping[str, Any], where: str) -> Reading:
     """Without vocab_size the named tokenizer's is taken, else GPT-2's, and padded; a note says so."""
-    fields = Fields(normalised(config), where)
+    fields = Fields(config, where)
     kinds, left = _attention_kinds(fields, fields.layers("num_layers"))
     hidden, heads = fields.integer("hidden_size"), fields.integer("num_attention_heads")
     dim = fields.quotient(hidden, heads, f"hidden_size = {hidden}", "num_attention_heads")
@@ -69,7 +69,7 @@ def read(config: Mapping[str, Any], where: str) -> Reading:
         fields,
         NAME,
         model,
-        keys=_keys(config, model),
+        keys=_keys(model),
         workload=_workload(fields),
         longest=fields.optional("seq_length"),
         notes=(*notes, *_mlp_notes(fields, hidden, dense)),
@@ -186,10 +186,9 @@ def _workload(fields: Fields) -> dict[str, Any]:
     return found
 
 
-def _keys(config: Mapping[str, Any], model: ModelShape) -> dict[str, str]:
-    """Each dimension under the file's own spelling; a gated width is no key of the file, which holds another number."""
-    spelled = {str(key).replace("-", "_"): str(key) for key in config}
+def _keys(model: ModelShape) -> dict[str, str]:
+    """The file's dimensions; a gated width is no key of the file, which holds another number."""
     keys = {**_TABLE["dimensions"]}
     if model.dense_mlp is not None and not model.dense_mlp.gated:
         keys["d_ff"] = "intermediate_size"
-    return {dimension: spelled.get(key, key) for dimension, key in keys.items()}
+    return keys

@@ -97,7 +97,6 @@ def _arguments(section: Fields, optim: Fields) -> dict[str, Any]:
         "use_distributed_optimizer": "distributed" in str(optim.config.get("name")),
         "overlap_grad_reduce": optim.flag("overlap_grad_sync"),
         "overlap_param_gather": optim.flag("overlap_param_sync"),
-        "no_overlap_p2p_communication": not section.flag("overlap_p2p_comm", default=True),
     }
     if tokenizer.text("library") == "megatron" and not arguments["tokenizer_model"]:
         arguments["tokenizer_model"] = "gpt2"

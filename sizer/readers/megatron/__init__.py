@@ -41,17 +41,16 @@ def matches(config: Mapping[str, Any]) -> bool:
 
 def read(config: Mapping[str, Any], where: str) -> Reading:
     """Absent keys take Megatron's defaults: ffn 4h, or 64 floor(8h/3/64) with swiglu; MHA; tied embeddings."""
-    flat = normalised(config)
-    unknown: Mapping[str, str] = flat.get("_unknown", {})
+    unknown: Mapping[str, str] = config.get("_unknown", {})
     # In a script a flag stands for itself: what follows it, and has no value there, is something else.
-    present = frozenset(unknown) if "_program" in flat else frozenset()
-    fields = Fields(flat, where, present=present)
+    present = frozenset(unknown) if "_program" in config else frozenset()
+    fields = Fields(config, where, present=present)
     try:
         model, notes = build(fields)
         settled, layout_notes = workload(fields, model)
     except InputError as error:
         if error.key is not None and error.key in unknown:
-            tested = "".join(f"--set {name}=... or " for name in flat.get("_tested", ())[:3])
+            tested = "".join(f"--set {name}=... or " for name in config.get("_tested", ())[:3])
             said = f"its value is {unknown[error.key]}, which the file does not hold; {tested}--set {error.key}=N"
             raise InputError(said, where=where, key=error.key) from None
         raise
@@ -61,7 +60,7 @@ def read(config: Mapping[str, Any], where: str) -> Reading:
         for key, value in unknown.items()
         if key in fields.asked and key not in fields.flags and not is_harmless(key, NAME)
     ]
-    left += [Unread(f"${name}", "further options", changes=lacks) for name in flat.get("_further", ())]
+    left += [Unread(f"${name}", "further options", changes=lacks) for name in config.get("_further", ())]
     return reading(
         fields,
         NAME,
@@ -69,7 +68,7 @@ def read(config: Mapping[str, Any], where: str) -> Reading:
         keys={name: fields.key_of(*keys) for name, keys in KEYS.items()},
         workload=settled,
         longest=fields.optional("seq_length", "encoder_seq_length"),
-        notes=(*notes, *layout_notes, *flat.get("_notes", ())),
+        notes=(*notes, *layout_notes, *config.get("_notes", ())),
         unread=tuple(left),
     )
 

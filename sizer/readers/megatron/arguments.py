@@ -174,24 +174,17 @@ def _devices(script: Script, text: str, words: list[str]) -> int | None:
 def normalised(config: Mapping[str, Any]) -> dict[str, Any]:
     """Sections of a YAML file (MODEL_ARGS, language_model …) opened up, dashes as underscores."""
     flat: dict[str, Any] = {}
-    sections = [name for name in config if isinstance(config[name], Mapping) and name not in SCRIPT_KEYS]
-    chosen = [name for name in sections if str(name).upper() == "MODEL_ARGS"]
-    for key, value in config.items():
-        if key in SCRIPT_KEYS:
-            flat[key] = value
-        elif isinstance(value, Mapping):
-            if not chosen or key in chosen:
-                flat.update({_name(inner): item for inner, item in value.items()})
-        elif not chosen:
-            flat[_name(key)] = value
+    rest = {key: value for key, value in config.items() if key not in SCRIPT_KEYS}
+    sections = {key: value for key, value in rest.items() if isinstance(value, Mapping)}
+    chosen = {key: value for key, value in sections.items() if str(key).upper() == "MODEL_ARGS"}
+    for key, value in (chosen or rest).items():
+        inner = sections.get(key, {key: value})
+        flat.update({str(name).lstrip("-").replace("-", "_"): item for name, item in inner.items()})
+    flat |= {key: config[key] for key in SCRIPT_KEYS if key in config}
     unknown = {key: value for key, value in flat.items() if isinstance(value, str) and "${" in value}
     if unknown and "_unknown" not in flat:
         flat = {key: value for key, value in flat.items() if key not in unknown} | {"_unknown": unknown}
     return flat
-
-
-def _name(key: object) -> str:
-    return str(key).lstrip("-").replace("-", "_")
 
 
 def _value(text: str) -> Any:

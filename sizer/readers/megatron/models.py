@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -11,6 +10,7 @@ from shapes.model import AttentionShape, Block, Linear, MlaShape, MlpShape, Mode
 from sizer.readers.fields import MAX_LAYERS, Fields, table, vocabulary
 from sizer.readers.hf_blocks import run_lengths
 from sizer.readers.hf_hybrid import delta_net, mamba
+from sizer.readers.shell.words import evaluated
 
 #: Model specifications that are Megatron's own GPT, whatever they are called.
 _USUAL_SPECS = ("local", "gpt_layer_specs", "mamba_layer_specs", "hybrid_layer_specs")
@@ -345,30 +345,12 @@ def _layer_flags(fields: Fields, key: str, layers: int, every: Any) -> list[bool
     if isinstance(value, int) and not isinstance(value, bool) and value > 0:
         return [every(layer, value) for layer in range(layers)]
     try:
-        listed = _pattern(ast.parse(str(value), mode="eval").body)
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        listed = evaluated(str(value), MAX_LAYERS)
+    except ValueError:
         raise fields.error("expected an integer or a list such as ([0]*3+[1]*58)", key) from None
     if not isinstance(listed, list) or len(listed) != layers:
         raise fields.error(f"expected a pattern of {layers} layers", key)
     return [bool(one) for one in listed]
-
-
-def _pattern(node: ast.expr) -> list[int] | int:
-    """``([1]*3+[0])*2`` without running it; ValueError for anything else or for more layers than any model has."""
-    if isinstance(node, ast.Constant) and type(node.value) is int:
-        return node.value
-    if isinstance(node, ast.List):
-        items = [_pattern(item) for item in node.elts]
-        if all(isinstance(item, int) for item in items):
-            return [item for item in items if isinstance(item, int)]
-    if isinstance(node, ast.BinOp):
-        left, right = _pattern(node.left), _pattern(node.right)
-        if isinstance(node.op, ast.Add) and isinstance(left, list) and isinstance(right, list):
-            return (left + right)[: MAX_LAYERS + 1]
-        repeated = isinstance(node.op, ast.Mult) and isinstance(left, list) and isinstance(right, int)
-        if repeated and 0 <= right * len(left) <= MAX_LAYERS:  # type: ignore[operator, arg-type]
-            return left * right  # type: ignore[operator]
-    raise ValueError
 
 
 def _is_bert(fields: Fields) -> bool:

@@ -12,7 +12,7 @@ import ast
 import operator
 import re
 from collections.abc import Callable
-from typing import Literal
+from typing import Any, Literal
 
 from shapes.errors import InputError
 from shapes.frozen import frozen
@@ -369,8 +369,8 @@ class Variables:
         """The integer that ``$((text))`` is; marked where a variable is not known or an operator not taken."""
         names = re.sub(r"\$\{?([A-Za-z_]\w*)\}?", r"\1", text).strip()
         try:
-            return str(_evaluate(ast.parse(names, mode="eval").body, self._integer))
-        except (SyntaxError, ValueError, KeyError, ZeroDivisionError, RecursionError, MemoryError):
+            return str(evaluated(names, 0, self._integer))
+        except ValueError:
             return unknown(f"$(({text}))")
 
     def _integer(self, name: str) -> int:
@@ -378,7 +378,7 @@ class Variables:
         return int(value[0] if value else "")
 
 
-_ARITHMETIC: dict[type[ast.operator], Callable[[int, int], int]] = {
+_ARITHMETIC: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
     ast.Add: operator.add,
     ast.Sub: operator.sub,
     ast.Mult: operator.mul,
@@ -387,18 +387,37 @@ _ARITHMETIC: dict[type[ast.operator], Callable[[int, int], int]] = {
 }
 
 
-def _evaluate(node: ast.expr, integer: Callable[[str], int]) -> int:
+def evaluated(text: str, items: int, integer: Callable[[str], int] = int) -> int | list[int]:
+    """The value of ``(2 + 3) * n``, ``integer`` giving the names' values, or of a list of at most so many ``items``:
+
+    ``([1]*3+[0])*2``. Nothing is run: ValueError for anything else.
+    """
+    try:
+        found: int | list[int] = _evaluated(ast.parse(text, mode="eval").body, items, integer)
+    except (SyntaxError, TypeError, ZeroDivisionError, RecursionError, MemoryError):
+        raise ValueError(text) from None
+    return found
+
+
+def _evaluated(node: ast.expr, items: int, integer: Callable[[str], int]) -> Any:
+    inner = [_evaluated(one, items, integer) for one in ast.iter_child_nodes(node) if isinstance(one, ast.expr)]
     if isinstance(node, ast.Constant) and type(node.value) is int:
-        value = node.value
+        value: Any = node.value
     elif isinstance(node, ast.Name):
         value = integer(node.id)
+    elif isinstance(node, ast.List) and items and all(isinstance(one, int) for one in inner):
+        value = inner
     elif isinstance(node, ast.BinOp) and type(node.op) in _ARITHMETIC:
-        value = _ARITHMETIC[type(node.op)](_evaluate(node.left, integer), _evaluate(node.right, integer))
+        one, other = inner
+        repeated = isinstance(one, list) and isinstance(other, int)
+        if len(one) * other > items if repeated else type(one) is not type(other):
+            raise ValueError
+        value = _ARITHMETIC[type(node.op)](one, other)
     elif isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
-        value = -_evaluate(node.operand, integer)
+        value = -inner[0]
     else:
         raise ValueError
-    if abs(value) > 2**63:
+    if len(value) > items if isinstance(value, list) else abs(value) > 2**63:
         raise ValueError
     return value
 
