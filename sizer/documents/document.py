@@ -6,12 +6,9 @@ And how its numbers are written: counts, seconds with bounds, shares, the senten
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from sizer.checking.findings import PricedFinding, PricedSuggestion, StepTime
-
-if TYPE_CHECKING:
-    from sizer.documents.charts import Chart
 
 #: Formats with room for everything, and those that a person reads in a browser.
 FULL = ("html", "csv")
@@ -127,9 +124,9 @@ class Findings(NamedTuple):
 
 
 class Charts(NamedTuple):
-    """Charts, made when somebody draws them: a text does not pay for them."""
+    """Makes charts (``sizer.documents.charts``) when somebody draws them: a text does not load what they are of."""
 
-    make: Callable[[], Iterable[Chart]]
+    make: Callable[[], Iterable[Any]]
     only: tuple[str, ...] = ()
 
 
@@ -149,7 +146,7 @@ class Section(NamedTuple):
         return seen(self.parts, format_)
 
     @property
-    def charts(self) -> list[Chart]:
+    def charts(self) -> list[Any]:
         return [chart for part in self.parts if isinstance(part, Charts) for chart in part.make()]
 
 
