@@ -16,7 +16,7 @@ from shapes.memory import Implementation
 from shapes.model import ModelShape
 from shapes.model.resize import DIMENSIONS, dimensions
 from shapes.model.stages import USUAL_OF
-from shapes.operators import Attention, Gemm, GroupedGemm, Operator, nearest_split, operators, split_problems
+from shapes.operators import Operator, nearest_split, operators, split_problems
 from shapes.step.stack import SoftwareStack, default_stack, load_stack
 from shapes.workload import WORDS, Workload, routing_note, workload_fields
 from sizer.readers import Reading, Source, UnknownModelType, load_mapping, read_config
@@ -31,8 +31,8 @@ DEFAULT_SEQUENCE = 4096
 #: Formats of frameworks that train with Megatron's fused kernels; every other file is a transformers model's.
 MEGATRON_FORMATS = ("megatron", "gpt_neox", "nemo")
 
-#: Element types that torch.autocast runs the products of a module in fp32 in.
-AUTOCAST = ("bf16", "fp16")
+#: Methods of fine-tuning that train adapters.
+ADAPTED = ("lora", "qlora")
 
 #: Fields of ``Workload`` that a configuration's trace runs with.
 _TRACED = (
@@ -154,16 +154,18 @@ def read_subject(
     try:
         if not trace:
             reading = read_model(source, config_format=config_format)
+            _refuse_plan(plan, reading.source)
+            return _subject_of_reading(reading, workload, stack, nearest=nearest)
     except UnknownModelType as error:
         because = error
-    if trace or because is not None:
-        # For a trace the mapping of a ``Source``, its settings applied; all else as it is.
-        plain = load_mapping(source) if isinstance(source, Source) else source
-        return _run_by(
-            _traced_config(plan=plan, source=plain, workload=workload, because=because, where=_where(source)), stack
-        )
-    if plan is not None:
-        raise InputError("expected a traced model: pass trace=True (--trace) too", where=reading.source, key="plan")
+    # For a trace the mapping of a ``Source``, its settings applied; all else as it is.
+    plain = load_mapping(source) if isinstance(source, Source) else source
+    return _run_by(_traced_config(plain, plan, workload, because, _where(source)), stack)
+
+
+def _subject_of_reading(
+    reading: Reading, workload: Mapping[str, Any], stack: str | SoftwareStack | None, *, nearest: bool
+) -> Subject:
     model = reading.model
     settled = settle_workload(reading, workload)
     problems = _split_problems(model, settled) if nearest else ()
@@ -275,6 +277,11 @@ def _assumed(reading: Reading, workload: Workload) -> list[str]:
     return notes
 
 
+def _refuse_plan(plan: Mapping[str, str] | None, where: str) -> None:
+    if plan is not None:
+        raise InputError("expected a traced model: pass trace=True (--trace) too", where=where, key="plan")
+
+
 def _refuse_decode(workload: Mapping[str, Any], where: str) -> None:
     if workload.get("phase") == "decode":
         expected = "expected a model that sizer reads: a trace has no KV cache to decode from"
@@ -295,28 +302,28 @@ def settle_workload(reading: Reading, asked: Mapping[str, Any]) -> Workload:
     decodes = values.get("phase") == "decode"
     if decodes and "s" in asked and "context" in asked:
         raise InputError("expected the sequence or the context, not both", key="s", value=asked["s"])
-    if "s" not in values:
-        values["s"] = min(DEFAULT_SEQUENCE, reading.longest or reading.model.max_positions or DEFAULT_SEQUENCE)
+    longest = reading.longest or reading.model.max_positions or DEFAULT_SEQUENCE
+    values.setdefault("s", min(DEFAULT_SEQUENCE, longest))
     values = _with_data_parallelism(values)
     _check_adapters(values)
     if asked.get("vpp", 1) != 1 and values.get("p", 1) == 1:
-        raise InputError("expected a pipeline (p above 1) beside it", key="vpp", value=asked["vpp"])
-    if values.get("finetune") in ("lora", "qlora") and values.get("lora_targets") is None:
+        raise InputError("expected a pipeline (p above 1) with it", key="vpp", value=asked["vpp"])
+    if values.get("finetune") in ADAPTED and values.get("lora_targets") is None:
         values["lora_targets"] = USUAL_OF.get(reading.model.model_type)
-    longest = reading.model.max_positions
-    if not decodes and longest is not None and isinstance(values["s"], int) and values["s"] > longest:
-        raise InputError(
-            f"expected at most the model's {longest} positions",
-            where=reading.source,
-            key="s",
-            value=values["s"],
-        )
+    return _within_positions(reading, values, decodes=decodes)
+
+
+def _within_positions(reading: Reading, values: dict[str, Any], *, decodes: bool) -> Workload:
+    """The workload of these fields; InputError for a sequence that the model has no positions for."""
+    longest, s = reading.model.max_positions, values["s"]
+    if not decodes and longest is not None and isinstance(s, int) and s > longest:
+        raise InputError(f"expected at most the model's {longest} positions", where=reading.source, key="s", value=s)
     return Workload(**values)
 
 
 def _check_adapters(values: Mapping[str, Any]) -> None:
     """InputError for a rank without adapters: it would change nothing."""
-    if "lora_rank" in values and values.get("finetune") not in ("lora", "qlora"):
+    if "lora_rank" in values and values.get("finetune") not in ADAPTED:
         raise InputError("expected it with --finetune lora or qlora", key="lora_rank", value=values["lora_rank"])
 
 
@@ -402,41 +409,40 @@ def _traced_module(
     workload: Mapping[str, Any],
 ) -> Subject:
     from shapes.trace import trace
+    from shapes.trace.result import batch_and_sequence
 
     where = type(module).__name__
     _refuse_decode(workload, where)
-    if example_inputs is None:
-        raise InputError("expected example_inputs: the arguments of one forward call", where=where)
-    keywords = example_inputs if isinstance(example_inputs, Mapping) else {}
-    positional = () if keywords else example_inputs if isinstance(example_inputs, (tuple, list)) else (example_inputs,)
+    positional, keywords = _arguments(example_inputs, where)
     _check_dims(dims, where)
-    ran = {}
-    for key, size in zip(("b", "s"), _batch_and_sequence((*positional, *keywords.values())), strict=True):
+    ran = dict(zip(("b", "s"), batch_and_sequence((*positional, *keywords.values())), strict=True))
+    for key, size in ran.items():
         if workload.get(key, size) != size:
             raise InputError(f"expected {size}, as in example_inputs", where=where, key=key, value=workload[key])
-        ran[key] = size
     settled = Workload(**{**workload, **ran})
     ran_with = {name: getattr(settled, name) for name in ("phase", "expert_load", "fused_qkv", "fused_gate_up", "t")}
     traced = trace(module, *positional, plan=plan, **ran_with, **keywords)
-    runs_in = _main_dtype(traced.operators)
-    asked, cast = workload.get("dtype", runs_in), ""
-    if asked != runs_in:
-        if runs_in != "fp32" or asked not in AUTOCAST:
-            said = f"expected {runs_in}, which the module is in" + (", or bf16 or fp16" if runs_in == "fp32" else "")
-            raise InputError(said, where=where, key="dtype", value=asked)
-        traced = replace(traced, operators=tuple(_under_autocast(one, asked) for one in traced.operators))
+    asked, cast = workload.get("dtype", traced.main_dtype), ""
+    if asked != traced.main_dtype:
+        try:
+            traced = traced.under_autocast(asked)
+        except InputError as error:
+            raise error.at(where) from None
         cast = f"as under autocast: products and attention run in {asked}, weights and the rest stay fp32"
-    elif runs_in == "fp32" and "dtype" not in workload:
+    elif asked == "fp32" and "dtype" not in workload:
         cast = "the module is in fp32, whose products ask for less: if it runs under autocast, say so (dtype bf16)"
     subject = subject_of_trace(traced, where, replace(settled, dtype=asked), dims, given=frozenset(workload))
     unpriced = "changes are not priced: a module's sizes are its own code's, so build the changed one and check it too"
     return replace(subject, notes=(*subject.notes, *filter(None, [cast]), unpriced))
 
 
-def _under_autocast(operator: Operator, dtype: str) -> Operator:
-    """An operator of a module in fp32 as torch.autocast runs it."""
-    in_fp32 = isinstance(operator, (Gemm, GroupedGemm, Attention)) and operator.dtype == "fp32"
-    return replace(operator, dtype=dtype) if in_fp32 else operator
+def _arguments(example_inputs: object, where: str) -> tuple[Sequence[Any], Mapping[str, Any]]:
+    """The positional and the named arguments of one forward call."""
+    if example_inputs is None:
+        raise InputError("expected example_inputs: the arguments of one forward call", where=where)
+    if isinstance(example_inputs, Mapping) and example_inputs:
+        return (), example_inputs
+    return example_inputs if isinstance(example_inputs, (tuple, list)) else (example_inputs,), {}
 
 
 def _check_dims(dims: Mapping[str, int] | None, where: str) -> None:
@@ -444,25 +450,6 @@ def _check_dims(dims: Mapping[str, int] | None, where: str) -> None:
         if name not in DIMENSIONS:
             raise InputError(f"expected one of {', '.join(DIMENSIONS)}", where=where, key=f"dims[{name!r}]", value=size)
         positive_int(size, f"dims[{name!r}]", where=where)
-
-
-def _batch_and_sequence(arguments: Iterable[Any]) -> tuple[int, int]:
-    """The leading two sizes of the first tensor that has them: (b, s) of token numbers or of embeddings."""
-    for argument in arguments:
-        shape = tuple(getattr(argument, "shape", ()))
-        if len(shape) == 2 and argument.is_floating_point():
-            return int(shape[0]), 1  # rows of features
-        if len(shape) >= 2:
-            return int(shape[0]), int(shape[1]) if len(shape) < 4 else 1  # an image is no sequence
-    return 1, 1
-
-
-def _main_dtype(operators: tuple[Operator, ...]) -> str:
-    """The element type of most of the FLOPs: a module runs in its own, whatever the default workload says."""
-    flops: dict[str, int] = {}
-    for operator in operators:
-        flops[operator.dtype] = flops.get(operator.dtype, 0) + operator.flops * operator.count
-    return max(flops, key=lambda dtype: flops[dtype], default="fp32")
 
 
 def subject_of_trace(
