@@ -319,46 +319,40 @@ class _Forward:
             self.play(name, tensors, words, runs, **numbers)
 
     def flash(self, attention: Attention, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        sizes, (heads, kv_heads) = self.sizes, attention.on_shard(self.t)
-        batch = self.workload.b * heads
+        sizes, workload, (heads, kv_heads) = self.sizes, self.workload, attention.on_shard(self.t)
         has_mask = masked(sizes.style, attention, sizes.s)
         repeated = has_mask and k.bytes < q.bytes
-        numbers = {"heads": heads, "head_dim": attention.head_dim, "v_dim": attention.v_dim}
+        tensors, numbers = {"q": q, "k": k, "v": v}, self.core(attention)
         if repeated and "expands-kv" in self.words and kv_heads == 1:
             # The one head is copied for all of them where there are several sequences, and else a view of itself.
-            expanded = 4 * sizes.rows * (heads if self.workload.b > 1 else 1)
-            square = batch * sizes.s**2
-            return self.play("math", {"q": q, "k": k, "v": v}, expanded=expanded, square=square, **numbers)
+            expanded = 4 * sizes.rows * (heads if workload.b > 1 else 1)
+            return self.play("math", tensors, expanded=expanded, **numbers)
         # Each layer casts the mask to the queries' type; one with a bias in it has that type, and all layers save one.
         cast = has_mask and not alibi_in_fp32(sizes.style, attention)
-        bias = self.workload.b * sizes.s**2 * sizes.element if cast else 0
-        return self.play("flash", {"q": q, "k": k, "v": v}, {"repeated": repeated}, bias=bias, **numbers)
+        bias = workload.b * sizes.s**2 * sizes.element if cast else 0
+        return self.play("flash", tensors, {"repeated": repeated}, bias=bias, **numbers)
+
+    def core(self, attention: Attention) -> dict[str, int]:
+        heads, _ = attention.on_shard(self.t)
+        batch = self.workload.b * heads
+        sizes = {"heads": heads, "head_dim": attention.head_dim, "v_dim": attention.v_dim}
+        return sizes | {"batch": batch, "square": batch * self.sizes.s**2}
 
     def eager(self, attention: Attention, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        sizes, (heads, kv_heads) = self.sizes, attention.on_shard(self.t)
-        batch, narrow = self.workload.b * heads, "narrow" in self.words
-        several, square = self.workload.b > 1 or self.megatron, batch * sizes.s**2
-        sinks = attention.sinks and not self.megatron
+        sizes, numbers, (heads, kv_heads) = self.sizes, self.core(attention), attention.on_shard(self.t)
+        several, sinks = self.workload.b > 1 or self.megatron, attention.sinks and not self.megatron
         words = {
             "several": several,
             "copies": several or 1 < kv_heads < heads,
             "alibi": alibi_in_fp32(sizes.style, attention),
             "sinks": sinks,
-            "softmax-fp32": narrow and "softmax-narrow" not in self.words,
+            "softmax-fp32": "narrow" in self.words and "softmax-narrow" not in self.words,
             "attention-dropout": attention.dropout > 0,
         }
-        out = self.play(
-            "eager",
-            {"q": q, "k": k, "v": v},
-            words,
-            batch=batch,
-            head_dim=attention.head_dim,
-            v_dim=attention.v_dim,
-            square=square,
-            score_e=4 if "scores-fp32" in self.words else sizes.element,
-            sinks=batch * sizes.s if sinks else 0,
-        )
-        self.tape.returned = square * sizes.element if "returns-scores" in self.words else 0
+        numbers["score_e"] = 4 if "scores-fp32" in self.words else sizes.element
+        numbers["sinks"] = numbers["batch"] * sizes.s if sinks else 0
+        out = self.play("eager", {"q": q, "k": k, "v": v}, words, **numbers)
+        self.tape.returned = numbers["square"] * sizes.element if "returns-scores" in self.words else 0
         return out
 
     # What is in attention's place, and behind it.

@@ -17,7 +17,7 @@ from functools import cache
 from typing import Any
 
 from shapes.frozen import frozen
-from shapes.toml_table import DATA, load
+from shapes.toml_table import DATA, content
 
 #: The storage of a tape's first tensor: its module's input.
 INPUT = 0
@@ -54,9 +54,7 @@ class _Node:
         saved, reads = set(self.saved), [tensor.storage for tensor in self.inputs]
         if not any(needs):  # a weight's own copy is for its input's gradient
             return saved.intersection(reads)
-        if (
-            not self.weights and len(reads) == 2 and [*self.saved] == reads
-        ):  # of a product, each for the other's gradient
+        if len(reads) == 2 and [*self.saved] == reads:  # of a product, each for the other's gradient
             return {one for one, other in zip(reads, reversed(needs), strict=True) if other}
         return saved
 
@@ -271,10 +269,9 @@ class Line:
     run: str = ""
 
 
-@cache
 def declared() -> Mapping[str, Any]:
     """shapes/data/modules.toml, parsed."""
-    return load(DATA / "modules.toml", lambda data, where: data)
+    return content(DATA / "modules.toml")
 
 
 @cache

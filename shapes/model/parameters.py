@@ -20,6 +20,7 @@ from shapes.errors import InputError, positive_int
 from shapes.frozen import frozen
 from shapes.model.layers import Block, MlpShape, MoeShape, Stack
 from shapes.model.mixers import AttentionShape, Linear, MlaShape, RecurrentShape
+from shapes.toml_table import DATA, content
 from shapes.workload import Workload
 
 Role = Literal["block", "embedding", "head", "other"]
@@ -239,18 +240,9 @@ class Precision:
     matrix_copies: int = 0
 
 
+_TABLES = content(DATA / "models.toml")
 #: The book's two conventions for mixed precision are "mixed" (6 + 4 + 8 = 18 with AdamW) and "mixed-16" (16).
-PRECISIONS: dict[str, Precision] = {
-    "fp32": Precision(4, 0, 4, 4, "everything in fp32"),
-    "mixed": Precision(2, 4, 4, 4, "16-bit weights, fp32 master weights and fp32 gradients (18 bytes with AdamW)"),
-    "mixed-16": Precision(2, 4, 2, 4, "16-bit weights and gradients, fp32 master weights (16 bytes with AdamW)"),
-    "amp": Precision(4, 0, 4, 4, "torch.autocast: fp32 weights, cached 16-bit copies (18 bytes with AdamW)", 2),
-    "bf16": Precision(2, 0, 2, 2, "everything in bf16, optimizer states too"),
-    "fp8": Precision(2, 4, 4, 4, "Transformer Engine: 16-bit weights, matrices cached in fp8 (and transposed)", 0, 2),
-    "fp8-weights": Precision(
-        0, 4, 4, 4, "Transformer Engine's fp8_model_init: matrices only in fp8, twice; fp32 master weights", 0, 2
-    ),
-}
+PRECISIONS = {name: Precision(**row) for name, row in _TABLES["precisions"].items()}
 
 #: bitsandbytes: blocks of 256 share one fp32 absmax, and tensors under 4096 elements keep 32-bit states
 #: (`block_wise`, `min_8bit_size` in bitsandbytes/optim/optimizer.py).
@@ -290,18 +282,7 @@ OPTIMIZERS: dict[str, Callable[[ParameterTensor, int], int]] = {
     "adafactor-momentum": lambda tensor, moments: _factored(tensor, moments) + 4 * tensor.elements,
     "muon": _muon,
 }
-OPTIMIZER_NOTES: dict[str, str] = {
-    "adamw": "two moments",
-    "adamw-bf16": "two moments in bf16",
-    "adamw-8bit": "two 8-bit moments, an fp32 constant per 256, fp32 for tensors under 4096 elements",
-    "adamw-master": "two fp32 moments and an fp32 master weight",
-    "sgd": "none",
-    "sgd-momentum": "one moment",
-    "lion": "one moment",
-    "adafactor": "fp32 row and column means of matrices, fp32 second moment of vectors",
-    "adafactor-momentum": "adafactor's and an fp32 moment",
-    "muon": "one moment for hidden matrices, AdamW's two for the rest",
-}
+OPTIMIZER_NOTES: dict[str, str] = _TABLES["optimizers"]
 
 
 def precision_named(name: str) -> Precision:

@@ -12,25 +12,13 @@ from shapes.errors import InputError, positive_int
 from shapes.frozen import frozen
 from shapes.model import AttentionShape, Block, Linear, MlaShape, MlpShape, ModelShape, MoeShape, Stack
 from shapes.model.layers import MOST_LAYERS
+from shapes.toml_table import DATA, content
 
 Part = TypeVar("Part", AttentionShape, MlaShape, MlpShape, MoeShape, Linear)
 
+_TABLES = content(DATA / "models.toml")
 #: Each dimension's place in a model.
-_PLACES = {
-    "vocab": "vocab",
-    "hidden": "hidden",
-    "layers": "main.layers",
-    "heads": "attention.heads",
-    "kv_heads": "attention.kv_heads",
-    "head_dim": "attention.head_dim",
-    "d_ff": "dense_mlp.width",
-    "experts": "moe.experts",
-    "top_k": "moe.top_k",
-    "expert_d_ff": "moe.width",
-    "shared_d_ff": "moe.shared.width",
-    "q_lora_rank": "attention.q_lora_rank",
-    "kv_lora_rank": "attention.kv_lora_rank",
-}
+_PLACES: dict[str, str] = _TABLES["places"]
 DIMENSIONS = (*_PLACES, "window")
 
 
@@ -169,23 +157,8 @@ def _resized_linears(linears: tuple[Linear, ...], old: dict[str, int], new: dict
     return tuple(_renewed(linear, old, new, out_features="hidden", in_features="hidden") for linear in linears)
 
 
-#: The dimensions of a matrix's outputs, one for each part that is cut by itself, and of its inputs; "" stands for the
-#: width of the MLP that it is of. Dimensions are those of ``shapes.model.resize`` and MLA's ranks.
-_OF_NAME: dict[str, tuple[tuple[str, ...], str]] = {
-    "qkv_proj": (("heads", "kv_heads", "kv_heads"), "hidden"),
-    "q_proj": (("heads",), "hidden"),
-    "k_proj": (("kv_heads",), "hidden"),
-    "v_proj": (("kv_heads",), "hidden"),
-    "o_proj": (("hidden",), "heads"),
-    "q_a_proj": (("q_lora_rank",), "hidden"),
-    "q_b_proj": (("heads",), "q_lora_rank"),
-    "kv_a_proj": (("kv_lora_rank",), "hidden"),
-    "kv_b_proj": (("heads",), "kv_lora_rank"),
-    "gate_up_proj": (("", ""), "hidden"),
-    "gate_proj": (("",), "hidden"),
-    "up_proj": (("",), "hidden"),
-    "down_proj": (("hidden",), ""),
-}
+#: The dimensions of a matrix's outputs and inputs.
+_SIDES: dict[str, dict[str, Any]] = _TABLES["sides"]
 
 
 @frozen
@@ -225,9 +198,9 @@ def sides(model: ModelShape, t: int, expert_t: int, *, fused: bool | None = None
 
 def _of(linear: Linear, t: int, width: str) -> Iterator[Side]:
     name = linear.name.rpartition(".")[2]
-    if name not in _OF_NAME:
+    if name not in _SIDES:
         return
-    outs, inner = _OF_NAME[name]
+    outs, inner = _SIDES[name]["outputs"], _SIDES[name]["inputs"]
     cut = t if linear.shard == "column" else 1
     parts = linear.units or ((linear.out_features, 1),)
     for dimension, (number, size) in zip(outs, parts, strict=True):

@@ -25,6 +25,7 @@ from shapes.model.parameters import (
     stack_end,
     stack_front,
 )
+from shapes.toml_table import DATA, content
 from shapes.workload import Workload
 
 #: The two stages that can hold most: the first has the embedding and most microbatches in flight, the last the head.
@@ -180,23 +181,7 @@ USUAL = ("q_proj", "v_proj", "qkv_proj")
 USUAL_OF = {"phi": "q_proj,v_proj,up_proj,down_proj", "nemotron_h": "q_proj,k_proj,v_proj,o_proj"}
 ALL_LINEAR = "all-linear"
 #: Names that model classes give to the same matrices.
-_ALSO = {
-    "q": "q_proj",
-    "query": "q_proj",
-    "k": "k_proj",
-    "key": "k_proj",
-    "v": "v_proj",
-    "value": "v_proj",
-    "query_key_value": "qkv_proj",
-    "c_attn": "qkv_proj",
-    "Wqkv": "qkv_proj",
-    "out_proj": "o_proj",
-    "fc1": "up_proj",
-    "c_fc": "up_proj",
-    "dense_h_to_4h": "up_proj",
-    "fc2": "down_proj",
-    "dense_4h_to_h": "down_proj",
-}
+_ALSO: dict[str, str] = content(DATA / "models.toml")["matrix_names"]
 
 
 def base_of(workload: Workload) -> str:

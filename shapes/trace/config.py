@@ -21,7 +21,7 @@ from shapes.kernels import CHOICES
 from shapes.operators.lower import apply_recipe
 from shapes.operators.types import Gemm, GroupedGemm, Operator
 from shapes.recipes import DEFAULT, load_recipe
-from shapes.trace.dimensions import named_dimensions, size_in
+from shapes.trace.dimensions import NAMES, named_dimensions, size_in
 from shapes.trace.grouping import regroup
 from shapes.trace.guards import bounded_modules, check_counts, offline
 from shapes.trace.inputs import DataAnswers, example_inputs
@@ -39,18 +39,6 @@ _TORCH_DTYPES = {
     "fp16": torch.float16,
     **dict.fromkeys(QUANTISED, torch.bfloat16),
 }
-#: Auto classes in the order in which a configuration without ``architectures`` is read.
-_AUTO_CLASSES = (
-    "AutoModelForCausalLM",
-    "AutoModelForSeq2SeqLM",
-    "AutoModelForSpeechSeq2Seq",
-    "AutoModelForMaskedLM",
-    "AutoModelForImageClassification",
-    "AutoModelForImageTextToText",
-    "AutoModel",
-)
-_TOP_K_KEYS = ("num_experts_per_tok", "num_experts_per_token", "moe_topk", "moe_k", "moe_top_k", "top_k_experts")
-_EXPERT_KEYS = ("num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts", "num_moe_experts")
 
 
 @contextmanager
@@ -62,10 +50,6 @@ def _quietly() -> Iterator[None]:
         yield
     finally:
         transformers.logging.set_verbosity(before)
-
-
-#: Types whose class scales every token by its router's score instead of dispatching it.
-EVERY_EXPERT = ("llama4", "llama4_text")
 
 
 @offline()
@@ -148,7 +132,7 @@ def _run(model: nn.Module, settings: Any, where: str, asked: Settings) -> Traced
 def _expert_notes(settings: Any, asked: Settings) -> Iterator[str]:
     if expert_count(settings) is not None:
         yield routing_note(asked.expert_load)
-    if settings.model_type in EVERY_EXPERT:
+    if settings.model_type in NAMES["classes"]["every_expert"]:
         yield (
             "transformers' class runs every token through every expert, and so do these operators; without --trace "
             "experts run the tokens routed to them"
@@ -242,7 +226,7 @@ def model_class(settings: Any, where: str, architecture: str | None) -> type[Any
 
 def _auto_class(settings: Any) -> type[Any] | None:
     translating = getattr(settings, "is_encoder_decoder", False)
-    for auto in sorted(_AUTO_CLASSES, key=lambda name: "Seq2Seq" not in name) if translating else _AUTO_CLASSES:
+    for auto in sorted(NAMES["classes"]["auto"], key=lambda name: translating and "Seq2Seq" not in name):
         mapping = getattr(transformers, auto)._model_mapping
         if type(settings) in mapping:
             found = mapping[type(settings)]
@@ -324,12 +308,12 @@ def _without_initialization() -> Iterator[None]:
 
 def expert_count(settings: Any) -> int | None:
     """Routed experts of a mixture-of-experts configuration, its language part included; None for a dense one."""
-    return _first(settings, _EXPERT_KEYS)
+    return _first(settings, "experts")
 
 
-def _first(settings: Any, keys: tuple[str, ...]) -> int | None:
+def _first(settings: Any, name: str) -> int | None:
     parts = (settings, *(v for v in vars(settings).values() if isinstance(v, transformers.PretrainedConfig)))
-    return next((found[0] for part in parts if (found := size_in(part, keys))), None)
+    return next((found[0] for part in parts if (found := size_in(part, NAMES["attributes"][name]))), None)
 
 
 def active_parameters(model: nn.Module, settings: Any) -> int | None:
@@ -337,7 +321,7 @@ def active_parameters(model: nn.Module, settings: Any) -> int | None:
 
     An expert weight is a stacked parameter whose first dimension counts the experts, or lies in a ModuleList of them.
     """
-    experts, top_k = expert_count(settings), _first(settings, _TOP_K_KEYS)
+    experts, top_k = expert_count(settings), _first(settings, "top_k")
     if experts is None or top_k is None or experts == 1:
         return None
     routed = {id(one): one.numel() for module in model.modules() for one in _expert_weights(module, experts)}
@@ -354,5 +338,5 @@ def _expert_weights(module: nn.Module, experts: int) -> Iterator[nn.Parameter]:
 
 def answers_for(settings: Any, tokens: int | None = None) -> DataAnswers:
     """Answers for a model of transformers; ``tokens`` of one call, where they are known."""
-    top_k = _first(settings, _TOP_K_KEYS)
+    top_k = _first(settings, "top_k")
     return DataAnswers(expert_count(settings), tokens * top_k if tokens and top_k else None)

@@ -6,43 +6,21 @@ The names are ``DIMENSIONS``; what each is called in a configuration is transfor
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping
+from collections.abc import Container, Iterable, Mapping
 from typing import Any
 
 from shapes.errors import InputError
+from shapes.toml_table import DATA, content
 
-_ATTRIBUTES: dict[str, tuple[str, ...]] = {
-    "vocab": ("vocab_size",),
-    "hidden": ("hidden_size", "d_model"),
-    "layers": ("num_hidden_layers", "num_layers"),
-    "heads": ("num_attention_heads", "num_heads"),
-    "kv_heads": ("num_key_value_heads", "num_kv_heads"),
-    "head_dim": ("head_dim",),
-    "d_ff": ("intermediate_size", "ffn_dim", "n_inner", "d_ff"),
-    "experts": ("num_local_experts", "num_experts", "n_routed_experts"),
-    "top_k": ("num_experts_per_tok",),
-    "expert_d_ff": ("moe_intermediate_size",),
-}
-
-#: Sizes of a recurrence (gated delta net, Mamba-2), which are named and not changed; where there are heads of one.
-_RECURRENT: dict[str, tuple[str, ...]] = {
-    "linear_value_heads": ("linear_num_value_heads",),
-    "linear_key_heads": ("linear_num_key_heads",),
-    "linear_key_dim": ("linear_key_head_dim",),
-    "state_heads": ("mamba_n_heads", "mamba_num_heads"),
-    "state_groups": ("mamba_n_groups", "n_groups"),
-    "chunk": ("mamba_chunk_size", "chunk_size"),
-}
-
-
-#: What configurations call the longest sequence they were made for.
-_POSITIONS = ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length", "max_sequence_length")
+#: What configurations call things.
+NAMES = content(DATA / "trace.toml")
 
 
 def positions(settings: Any) -> int | None:
     """The longest sequence that a PretrainedConfig, or the language model inside it, names."""
     part = getattr(settings, "text_config", None) or settings
-    found = size_in(part, _POSITIONS) or size_in(settings, _POSITIONS)
+    names = NAMES["attributes"]["positions"]
+    found = size_in(part, names) or size_in(settings, names)
     return found and found[0]
 
 
@@ -57,13 +35,13 @@ def _held(settings: Any, attribute: str) -> Any:
         return _VARIES
 
 
-def size_in(settings: Any, attributes: tuple[str, ...]) -> tuple[int, str] | None:
+def size_in(settings: Any, attributes: Iterable[str]) -> tuple[int, str] | None:
     """The first of ``attributes`` that is a plain positive integer, and its name."""
     values = ((_held(settings, attribute), attribute) for attribute in attributes)
     return next(((value, attribute) for value, attribute in values if type(value) is int and value > 0), None)
 
 
-def _sizes_in(part: Any, table: Mapping[str, tuple[str, ...]]) -> dict[str, tuple[int, str]]:
+def _sizes_in(part: Any, table: Mapping[str, Iterable[str]]) -> dict[str, tuple[int, str]]:
     return {name: found for name, attributes in table.items() if (found := size_in(part, attributes))}
 
 
@@ -75,7 +53,7 @@ def named_dimensions(settings: Any) -> tuple[dict[str, int], dict[str, str]]:
     """
     inside = getattr(settings, "hidden_size", None) is None and getattr(settings, "text_config", None)
     prefix, part = ("text_config.", inside) if inside else ("", settings)
-    found, recurrent = _sizes_in(part, _ATTRIBUTES), _sizes_in(part, _RECURRENT)
+    found, recurrent = _sizes_in(part, NAMES["dimensions"]), _sizes_in(part, NAMES["recurrent"])
     if {"linear_value_heads", "state_heads"} & recurrent.keys():
         found |= recurrent
     mapped = getattr(part, "attribute_map", None) or {}
@@ -90,7 +68,7 @@ def named_dimensions(settings: Any) -> tuple[dict[str, int], dict[str, str]]:
 
 def _derive(name: str, size: int, sizes: dict[str, int], part: Any) -> None:
     """Add a size that ``part`` does not name, unless its layers differ in it."""
-    if all(_held(part, attribute) is not _VARIES for attribute in _ATTRIBUTES[name]):
+    if all(_held(part, attribute) is not _VARIES for attribute in NAMES["dimensions"][name]):
         sizes.setdefault(name, size)
 
 

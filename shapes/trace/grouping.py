@@ -16,20 +16,11 @@ from torch import nn
 
 from shapes.frozen import frozen
 from shapes.operators.types import Gemm, Operator, Phase, Product
+from shapes.trace.dimensions import NAMES
 from shapes.trace.repeats import Names
 
-#: What transformers' classes call the parts, in order, and then the whole.
-_QKV_PARTS = (
-    ("q_proj", "k_proj", "v_proj"),
-    ("query", "key", "value"),
-    ("q", "k", "v"),
-    ("q_lin", "k_lin", "v_lin"),
-)
-_QKV_WHOLE = ("qkv_proj", "query_key_value", "c_attn", "Wqkv", "qkv", "att_proj")
-_GATE_UP_PARTS = (("gate_proj", "up_proj"), ("w1", "w3"), ("wi_0", "wi_1"))
-_GATE_UP_WHOLE = ("gate_up_proj",)
-#: Paths of attention over another sequence.
-_CROSS = ("encdecattention", "encoder_attn", "crossattention", "cross_attn", "cross_attention")
+#: What transformers' classes call the parts, in order, and the whole.
+_NAMES = NAMES["projections"]
 
 
 @frozen
@@ -51,10 +42,8 @@ def regroup(
     groups: list[_Group] = []
     apart: list[_Group] = []
     notes: list[str] = []
-    for wanted, whole, parts, label in (
-        (qkv, _QKV_WHOLE, _QKV_PARTS, "query, key and value"),
-        (gate_up, _GATE_UP_WHOLE, _GATE_UP_PARTS, "gate and up"),
-    ):
+    for wanted, kind, label in ((qkv, "qkv", "query, key and value"), (gate_up, "gate_up", "gate and up")):
+        whole, parts = _NAMES[f"{kind}_whole"], _NAMES[f"{kind}_parts"]
         if wanted is True:
             groups += _to_fuse(model, parts, whole[0])
         elif wanted is False:
@@ -65,7 +54,7 @@ def regroup(
     return tuple(part for operator in fused for part in _split(operator, apart)), notes
 
 
-def _to_fuse(model: nn.Module, namings: tuple[tuple[str, ...], ...], whole: str) -> list[_Group]:
+def _to_fuse(model: nn.Module, namings: Sequence[Sequence[str]], whole: str) -> list[_Group]:
     names, found = Names(model), dict[_Group, None]()
     for path, module in model.named_modules():
         for parts in namings:
@@ -76,15 +65,15 @@ def _to_fuse(model: nn.Module, namings: tuple[tuple[str, ...], ...], whole: str)
 
 
 def _is_cross(path: str) -> bool:
-    return any(word in path.lower() for word in _CROSS)
+    return any(word in path.lower() for word in _NAMES["cross"])
 
 
-def _group(folded: str, whole: str, parts: tuple[str, ...], widths: tuple[int, ...]) -> _Group:
+def _group(folded: str, whole: str, parts: Sequence[str], widths: tuple[int, ...]) -> _Group:
     joined, *named = (f"{folded}.{name}" if folded else name for name in (whole, *parts))
     return _Group(joined, tuple(named), widths)
 
 
-def _fusible_widths(module: nn.Module, parts: tuple[str, ...]) -> tuple[int, ...] | None:
+def _fusible_widths(module: nn.Module, parts: Sequence[str]) -> tuple[int, ...] | None:
     """Outputs of each of the linear layers ``parts`` of ``module`` that can be one; None where they cannot."""
     linears = [child for part in parts if isinstance(child := module._modules.get(part), nn.Linear)]
     alike = {(linear.weight.shape[1], linear.bias is not None) for linear in linears}
@@ -93,7 +82,7 @@ def _fusible_widths(module: nn.Module, parts: tuple[str, ...]) -> tuple[int, ...
     return tuple(linear.weight.shape[0] for linear in linears)
 
 
-def _to_split(model: nn.Module, wholes: tuple[str, ...], parts: tuple[str, ...]) -> tuple[list[_Group], list[str]]:
+def _to_split(model: nn.Module, wholes: Sequence[str], parts: Sequence[str]) -> tuple[list[_Group], list[str]]:
     names, found, unsure = Names(model), dict[_Group, None](), dict[str, None]()
     for path, parameter in model.named_parameters():
         owner = path.removesuffix(".weight")
