@@ -16,7 +16,7 @@ from shapes.memory.moments import Gradients, Recipe, Step, Update
 from shapes.memory.training import Component, allocator, communication, microbatches_of, training
 from shapes.model import Block, MlaShape, ModelShape, Stack
 from shapes.model.parameters import ParameterTensor, default_precision, parameter_count, precision_named
-from shapes.model.stages import STAGES, Stage, check_finetune, has_adapters
+from shapes.model.stages import STAGES, Stage, check_finetune
 from shapes.operators.cores import state_elements
 from shapes.operators.lower import sequence_length
 from shapes.operators.parallel import check_split
@@ -102,24 +102,31 @@ def memory(
     """
     check_split(model, workload)
     check_finetune(model, workload)
-    if loss is not None and loss not in LOSSES:
-        raise InputError(f"expected one of {', '.join(LOSSES)}", key="loss", value=loss)
-    # Adapters are kept in fp32 and run under autocast (peft's autocast_adapter_dtype).
-    kept_in = precision or workload.precision or ("fp32" if has_adapters(workload) else default_precision(workload))
-    recipe = Recipe(
-        precision_named(kept_in),
-        optimizer or workload.optimizer or "adamw",
-        implementation or workload.implementation or "huggingface",
-        microbatches_of(workload, microbatches),
-        dropout_mask_bytes,
-        update,
-        loss,
-    )
+    kept_in = precision or workload.precision or default_precision(workload)
+    recipe = _recipe(workload, kept_in, optimizer, implementation, microbatches, dropout_mask_bytes, update, loss)
     limit = None if device is None else device_bytes(device)
     whole = workload.without_context_parallelism()
     steps = [Step(model, whole, recipe, stage) for stage in (STAGES if workload.p > 1 else STAGES[1:])]
     found = (_of_step(step, kept_in, limit, context_bytes, weight_dtype) for step in steps)
     return max(found, key=lambda one: one.total_bytes)
+
+
+def _recipe(
+    workload: Workload,
+    kept_in: str,
+    optimizer: str | None,
+    implementation: Implementation | None,
+    microbatches: int | None,
+    mask: int,
+    update: Update,
+    loss: Loss | None,
+) -> Recipe:
+    if loss is not None and loss not in LOSSES:
+        raise InputError(f"expected one of {', '.join(LOSSES)}", key="loss", value=loss)
+    optimizer = optimizer or workload.optimizer or "adamw"
+    implementation = implementation or workload.implementation or "huggingface"
+    number = microbatches_of(workload, microbatches)
+    return Recipe(precision_named(kept_in), optimizer, implementation, number, mask, update, loss)
 
 
 def _of_step(step: Step, kept_in: str, limit: int | None, context_bytes: int, weight_dtype: str | None) -> Memory:
@@ -215,6 +222,7 @@ def _cached(step: Step, stack: Stack, block: Block) -> Iterator[tuple[int, str]]
 
 #: From what takes no time to what takes most.
 CHECKPOINTING = get_args(Checkpointing)
+ZERO = ("", "ZeRO 1", "ZeRO 2", "ZeRO 3 / FSDP")
 #: No microbatch is searched beyond this: a million sequences fill no device usefully.
 LARGEST_SEARCHED = 2**20
 
@@ -275,8 +283,8 @@ def possible_savings(workload: Workload, optimizer: str = "adamw") -> Iterator[S
         yield Saving("fused attention", {"attention": "auto"})
     if workload.t > 1 and not workload.sequence_parallel:
         yield Saving("sequence parallelism", {"sequence_parallel": True})
-    for stage in range(workload.zero + 1, 4 if workload.d > 1 else 0):
-        yield Saving(f"ZeRO {stage}" + (" / FSDP" if stage == 3 else ""), {"zero": stage})
+    for stage in range(workload.zero + 1, len(ZERO) if workload.d > 1 else 0):
+        yield Saving(ZERO[stage], {"zero": stage})
     for how in CHECKPOINTING[CHECKPOINTING.index(workload.checkpointing) + 1 :]:
         yield Saving(f"{how} checkpointing", {"checkpointing": how})
     if optimizer == "adamw":

@@ -243,7 +243,7 @@ class _Forward:
         wide = x.bytes > rows * own.in_features * product
         narrowed, y = x.bytes * product // e if wide else x.bytes, rows * own.out_features * product
         words = {"quantised": quantised, "wide": wide}
-        written = 2 * weights if quantised else 0
+        written = 2 * weights * quantised
         out = self.play("frozen", {"x": x}, words, narrowed=narrowed, y=y, written=written)
         pair = [adapter.on_shard(self.t) for adapter in adapters(linear, workload)]
         if not pair:
@@ -263,7 +263,7 @@ class _Forward:
             out_features=b.out_features,
             a=a.out_features * a.in_features,
             b=b.out_features * b.in_features,
-            cast_e=product if self.sizes.adapter > product else 0,
+            cast_e=product * (self.sizes.adapter > product),
         )
 
     def fused(self, asked: bool | None) -> bool | None:

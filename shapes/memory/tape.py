@@ -45,9 +45,14 @@ class _Node:
     views_gradient: bool = False
 
     @property
+    def read(self) -> tuple[int, ...]:
+        """Storages that are alive before it runs forward."""
+        return tuple(tensor.storage for tensor in (*self.inputs, *self.holds))
+
+    @property
     def storages(self) -> tuple[int, ...]:
-        """What is alive while it runs forward."""
-        return tuple(tensor.storage for tensor in (*self.inputs, *self.holds, self.output))
+        """Storages that are alive while it runs forward."""
+        return (*self.read, self.output.storage)
 
     def needed(self, needs: list[bool]) -> set[int]:
         """Of what it saves, the storages that its backward reads if each input ``needs`` a gradient or does not."""
@@ -131,11 +136,8 @@ class Tape:
         ``selective``: without those that only nodes marked ``recomputing`` save, which run again instead.
         """
         again = [node for node in self.nodes if selective and node.recomputed]
-        made = {node.output.key for node in again}
-        # The recomputed part starts again from its inputs.
-        read = (tensor for node in again for tensor in node.inputs)
-        kept = {tensor.storage for tensor in read if tensor.key not in made}
-        kept.update(*(node.saved for node in self.nodes if not selective or not node.recomputed))
+        first = [node for node in self.nodes if not (selective and node.recomputed)]
+        kept = _inputs(again).union(*(node.saved for node in first))
         return {storage: self.storages[storage] for storage in kept}
 
     def saved_bytes(self, *, selective: bool = False) -> int:
@@ -198,15 +200,8 @@ class Tape:
             users.subtract(node.saved)
             alive -= sum(self.storages[storage] for storage in set(node.saved) if not users[storage])
             alive -= _release(own)
-            for key, gradient in new:
-                if key not in gradients:
-                    gradients[key] = gradient
-                    views |= {key} if node.views_gradient else set()
-                    continue
-                if key in views:
-                    peak = max(peak, alive + gradients[key][0])
-                    views.remove(key)
-                alive -= _release(gradient)
+            freed, third = _accumulate(new, gradients, views, is_view=node.views_gradient)
+            peak, alive = max(peak, alive + third), alive - freed
             yield node, before, peak
 
     def forward_peak_bytes(self, kept: Container[int] = (), *, until: int | None = None, whole: bool = True) -> int:
@@ -216,19 +211,39 @@ class Tape:
         """
         last = {storage: index for index, node in enumerate(self.nodes) for storage in node.storages}
         born: set[int] = set()
-        stops = None if whole or until is None else self.nodes[until - 1]
         alive = peak = 0
         for index, node in enumerate(self.nodes[:until]):
-            saved = (storage for storage in node.saved if storage in kept)
-            unmade = {node.output.storage} if node is stops and node.output.storage not in node.saved else set()
-            for storage in {*node.storages, *saved} - born - unmade:
-                born.add(storage)
-                alive += self.storages[storage]
+            made = node.storages if whole or index + 1 != until or node.output.storage in node.saved else node.read
+            new = {*made, *filter(kept.__contains__, node.saved)} - born
+            born |= new
+            alive += sum(map(self.storages.__getitem__, new))
             peak = max(peak, alive)
-            for storage in set(node.storages):
-                if last[storage] == index and storage not in kept:
-                    alive -= self.storages[storage]
+            gone = {storage for storage in node.storages if last[storage] == index and storage not in kept}
+            alive -= sum(map(self.storages.__getitem__, gone))
         return peak
+
+
+def _inputs(nodes: list[_Node]) -> set[int]:
+    """Storages that ``nodes`` read and do not make themselves."""
+    made = {node.output.key for node in nodes}
+    return {tensor.storage for node in nodes for tensor in node.inputs if tensor.key not in made}
+
+
+def _accumulate(
+    new: list[tuple[int, list[int]]], gradients: dict[int, list[int]], views: set[int], *, is_view: bool
+) -> tuple[int, int]:
+    """Add ``new`` gradients to those that are there: bytes freed, and the most that a sum with a view takes."""
+    freed = third = 0
+    for key, gradient in new:
+        if key not in gradients:
+            gradients[key] = gradient
+            views |= {key} if is_view else set()
+            continue
+        if key in views:
+            third = max(third, gradients[key][0] - freed)
+            views.remove(key)
+        freed += _release(gradient)
+    return freed, third
 
 
 def _release(gradient: list[int]) -> int:
@@ -282,22 +297,20 @@ def listing(module: str) -> tuple[Line, ...]:
 
 def line_of(text: str) -> Line:
     """A line as modules.toml writes it. Raises ValueError for a clause that there is not."""
-    head, *columns = (part.strip() for part in text.split("|"))
-    clauses = [clause.split() for column in columns[-1:] for clause in column.split(";")]
-    words = next((clause[1:] for clause in clauses if clause[0] == "if"), [])
+    head, *columns = map(str.strip, text.split("|"))
+    clauses = {name: words for name, *words in map(str.split, columns[-1].split(";"))} if columns else {}
+    words = clauses.pop("if", [])
     unless = frozenset(word[1:] for word in words if word[0] == "!")
     when = frozenset(words).difference(f"!{word}" for word in unless)
     output, arrow, inputs = head.partition("<-")
     if not arrow:
         return Line("", tuple(head.split()), when, unless)
-    given: dict[str, Any] = {}
-    for name, *rest in clauses if len(columns) > 1 else ():
-        if name in _CLAUSES:
-            given[name] = _CLAUSES[name](rest)
-        elif name != "if":
-            raise ValueError(f"modules.toml: {text!r}: {name!r} is no clause")
     first, *rest = columns[0].split()
-    given |= {"run": rest[0]} if first == "run" else {"size": _sum([first, *rest])}
+    given: dict[str, Any] = {"run": rest[0]} if first == "run" else {"size": _sum([first, *rest])}
+    for name, words in clauses.items() if len(columns) > 1 else ():
+        if name not in _CLAUSES:
+            raise ValueError(f"modules.toml: {text!r}: {name!r} is no clause")
+        given[name] = _CLAUSES[name](words)
     return Line(output.strip(), tuple(inputs.split()), when, unless, **given)
 
 

@@ -292,8 +292,11 @@ def precision_named(name: str) -> Precision:
 
 
 def default_precision(workload: Workload) -> str:
-    """fp32 trains in fp32, fp8 by Transformer Engine's recipe, 16 bits with fp32 master weights."""
-    if workload.dtype in ("fp64", "fp32", "tf32"):
+    """fp32 trains in fp32, fp8 by Transformer Engine's recipe, 16 bits with fp32 master weights.
+
+    Adapters are kept in fp32 and run under autocast (peft's autocast_adapter_dtype).
+    """
+    if workload.finetune in ("lora", "qlora") or workload.dtype in ("fp64", "fp32", "tf32"):
         return "fp32"
     return "fp8" if workload.dtype in QUANTISED else "mixed"
 
