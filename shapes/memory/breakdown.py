@@ -1,4 +1,4 @@
-"""What a step takes on one device, by component, and what fits: largest microbatch, smallest degrees, savings."""
+"""Bytes of a step on one device by component, and what fits: largest microbatch, smallest degrees, savings."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from shapes.workload import Checkpointing, Implementation, Workload
 
 GIB = 2**30
 
-#: What a process takes on the device before the first tensor: the CUDA context with its kernels, 0.5 to 2 GiB by device
+#: Bytes of a process on the device before the first tensor: the CUDA context with its kernels, 0.5 to 2 GiB by device
 #: and library (Machine Learning Engineering book, "Anatomy of model's memory usage"; huggingface.co/docs/transformers
 #: perf_train_gpu_one measured 1.3 GB). The middle of the range.
 CONTEXT_BYTES = GIB
-#: What torch.distributed with NCCL takes more, 1 to 2 GiB (the same chapter); the lower end.
+#: Further bytes of torch.distributed with NCCL, 1 to 2 GiB (the same chapter); the lower end.
 DISTRIBUTED_BYTES = GIB
 #: 4-bit weights: a 16-bit scale for each group of 128 (GPTQ, AWQ); embeddings and norms stay in 16 bits.
 INT4_GROUP = 128
@@ -37,7 +37,7 @@ WEIGHT_DTYPES: tuple[str, ...] = ("fp32", "bf16", "fp16", "fp8", "int8", "int4")
 
 @frozen
 class Memory:
-    """What one device holds at the fullest moment of a step.
+    """Bytes of one device at the fullest moment of a step.
 
     ``stage``: the pipeline stage that holds most. ``device_bytes`` and ``fits`` are None where no device was named.
     ``moment`` is the fullest one's name, ``moments`` the total bytes of each that was looked at (training only), and

@@ -1,4 +1,4 @@
-"""What a layer, the head and the loss put on autograd's tape, by kind of module.
+"""The operators of a layer, the head and the loss on autograd's tape, by kind of module.
 
 How a family's modelling code is written, and what each operator saves, is declared in modules.toml; checked against
 torch's MemTracker over whole training steps in tests/test_memory_tracker.py.
@@ -26,10 +26,10 @@ from shapes.model import (
 from shapes.model.stages import adapters, base_of, has_adapters, layers_train
 from shapes.workload import Implementation, Workload
 
-#: What modules.toml says of how a family or implementation is written.
+#: Words of modules.toml for how a family or implementation is written.
 Style = frozenset[str]
 Attention = AttentionShape | MlaShape
-#: What the words of a style are if they say nothing else: llama's norm and activation.
+#: Words of a style where no other of their kind is given: llama's norm and activation.
 _USUALLY = {"rms": ("gemma", "centred", "layer", "wide-layer"), "fused": ("gelu_new", "relu", "recomputed")}
 #: Families that were compared with MemTracker and whose totals are within 1% (tests/test_memory_tracker.py).
 CHECKED = frozenset(declared()["checked"]["families"])
@@ -54,7 +54,7 @@ def style_of(model: ModelShape, implementation: Implementation) -> Style:
 
 
 def buffer_bytes(model: ModelShape, style: Style, layers: int) -> int:
-    """Bytes of what the class holds beside parameters, of a device's ``layers``."""
+    """Bytes of the class's buffers, of a device's ``layers``."""
     positions, attention = model.max_positions or 0, model.attention
     if attention is None:
         return 0
@@ -150,7 +150,7 @@ class _Forward:
         /,
         **numbers: int,
     ) -> Tensor:
-        """A module's operators where ``words`` hold beside the style's; the last one's output."""
+        """A module's operators where ``words`` hold in addition to the style's; the last one's output."""
         holding = self.words | {word for word, holds in words.items() if holds} if words else self.words
         return play(self.tape, module, holding, runs or {}, {**self.numbers, **numbers}, tensors)
 
@@ -355,7 +355,7 @@ class _Forward:
         self.tape.returned = numbers["square"] * sizes.element if "returns-scores" in self.words else 0
         return out
 
-    # What is in attention's place, and behind it.
+    # Recurrent layers, MLPs and mixtures.
 
     def recurrence(self, mixer: RecurrentShape, hidden: int, x: Tensor) -> Tensor:
         rows, e, (heads, groups) = self.sizes.rows, self.sizes.element, mixer.on_shard(self.t)

@@ -1,6 +1,6 @@
 """The moments of a training step at which memory can be fullest, and what is alive at each.
 
-In a layer's forward what it works with is alive beside what was saved. At the loss everything that the forward saved
+In a layer's forward its work is alive, too, and what was saved. At the loss everything that the forward saved
 is, and no gradient unless gradients stay allocated from one microbatch to the next. In a layer's backward what was
 saved shrinks from layer to layer while gradients grow. At the optimizer's step all gradients are there and no
 activation is.
@@ -52,7 +52,7 @@ class Moment:
 
     @property
     def bytes(self) -> int:
-        """Bytes beside weights, gradients and states."""
+        """Bytes in addition to weights, gradients and states."""
         return self.saved + self.logits + self.temporary
 
 
@@ -74,7 +74,7 @@ class Gradients:
 class _Layer:
     """One layer of a kind: bytes it saves, its forward's and its backward's peak (saved and its input included).
 
-    ``returned``: what it hands on beside its output that autograd does not save. ``window``: whose mask it reads.
+    ``returned``: what it hands on with its output that autograd does not save. ``window``: whose mask it reads.
     ``unneeded``: of what it saves, what it does not where nothing before it trains.
     """
 
@@ -111,7 +111,7 @@ class Recipe:
 
 @frozen
 class Step:
-    """What runs on one device of a ``stage``, which decides its memory; ``in_flight`` microbatches at once."""
+    """A training or inference step on one device of a ``stage``; ``in_flight`` microbatches at once."""
 
     model: ModelShape
     workload: Workload
@@ -180,7 +180,7 @@ class Step:
 def moments(step: Step, gradients: Gradients, *, updated: int = 0) -> tuple[Moment, ...]:
     """The moments that can be the fullest, in the order of the step.
 
-    ``updated``: bytes that the optimizer's step takes beside gradients and states. New gradients of weights that are
+    ``updated``: bytes that the optimizer's step takes over gradients and states. New gradients of weights that are
     added to those of an earlier microbatch are temporary.
     """
     model, workload, (kinds, runs) = step.model, step.workload, _kinds(step, gradients)
@@ -351,10 +351,10 @@ def _backward(tape: Tape, seed: int, step: Step, gradients: Gradients, *, made: 
 
 
 def _embedding(step: Step) -> int:
-    """What the embedding's norm and dropout save, where the model has them.
+    """Bytes that the embedding's norm and dropout save, where the model has them.
 
-    Checkpointing beside a frozen embedding makes a leaf of its output (transformers' enable_input_require_grads), which
-    stays beside what positions or dropout make of it.
+    Checkpointing with a frozen embedding makes a leaf of its output (transformers' enable_input_require_grads), which
+    stays in addition to what positions or dropout make of it.
     """
     if not step.first:
         return 0

@@ -69,7 +69,7 @@ class Tape:
     """Operators in the order they run. Sizes are bytes.
 
     ``named``: tensors that a name of the running code keeps alive, whether or not an operator reads them.
-    ``returned``: of what its module returns beside its output, which stays until the next such module has run.
+    ``returned``: of what its module returns with its output, which stays until the next such module has run.
     """
 
     storages: list[int] = field(default_factory=list)
@@ -102,7 +102,7 @@ class Tape:
         """Run an operator that makes ``size`` bytes.
 
         ``saves``: tensors its backward reads; ``saves_output``: its own output too; ``saves_bytes``: what only it
-        knows (a mask, a log-sum-exp). ``work``: bytes its backward needs beside the gradients it returns.
+        knows (a mask, a log-sum-exp). ``work``: bytes its backward needs in addition to the gradients it returns.
         ``weights``: elements of a weight whose gradient it makes.
         ``shares_gradient``: its backward hands on the gradient it was given (an addition). ``views_gradient``: a
         product over tokens with a weight, which is saved, too; the gradient that it returns is a view of another shape.
@@ -144,7 +144,7 @@ class Tape:
         return sum(self.saved(selective=selective).values())
 
     def unneeded_bytes(self) -> int:
-        """What is not saved where the input needs no gradient: all that comes before the first trained weight."""
+        """Bytes not saved where the input needs no gradient: all that comes before the first trained weight."""
         needing: set[int] = set()
         kept: set[int] = set()
         for node in self.nodes:
@@ -256,7 +256,7 @@ def _release(gradient: list[int]) -> int:
 _Sum = tuple[tuple[int, tuple[str, ...], int | str], ...]
 
 
-#: What puts a module on the tape, by name.
+#: Functions that put a module on the tape, by name.
 Runs = dict[str, Callable[[Tensor], Tensor]]
 
 
@@ -324,7 +324,7 @@ def _product(words: list[str]) -> tuple[int, tuple[str, ...], int | str]:
     return number, tuple(factors), int(divisor) if divisor.isdigit() else divisor
 
 
-#: What a clause's words are in its field of a line.
+#: How the words of a clause become the value of its field of a line.
 _CLAUSES: Mapping[str, Callable[[list[str]], Any]] = {
     **dict.fromkeys(("keeps", "work", "weights"), _sum),
     "saves": tuple,

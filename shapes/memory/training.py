@@ -173,7 +173,7 @@ def _base_bytes(tensor: ParameterTensor, quantised: float, rest: int) -> int:
 
 
 def _update_bytes(step: Step, trained: Sequence[ParameterTensor]) -> int:
-    """What the optimizer's step takes beside the states of the parameters that a rank updates."""
+    """Bytes that the optimizer's step takes in addition to the states of the parameters that a rank updates."""
     recipe = step.recipe
     if recipe.update == "fused" or recipe.optimizer in ("sgd", "sgd-momentum"):  # both add in place
         return 0
@@ -193,7 +193,7 @@ def _update_bytes(step: Step, trained: Sequence[ParameterTensor]) -> int:
 def _ddp_buckets(step: Step, trained: Sequence[ParameterTensor]) -> int:
     """DistributedDataParallel's buckets: as large as all gradients together.
 
-    torch's documentation of ``gradient_as_bucket_view``: False, the default, keeps gradients beside them.
+    torch's documentation of ``gradient_as_bucket_view``: False, the default, keeps gradients in addition.
     """
     if step.workload.d == 1 or step.workload.zero or step.megatron:
         return 0
@@ -201,7 +201,7 @@ def _ddp_buckets(step: Step, trained: Sequence[ParameterTensor]) -> int:
 
 
 def _dummy_wgrads(step: Step) -> Iterator[Component]:
-    """What autograd is given where a product added its weight's gradient to the buffer: one tensor of each shape.
+    """Tensors given to autograd where a product added its weight's gradient to the buffer: one tensor of each shape.
 
     get_dummy_wgrad in transformer_engine/pytorch/module/base.py, which keeps them.
     """
@@ -251,7 +251,7 @@ def _activations_formula(step: Step) -> str:
     return f"{layers}: what autograd saves{many}"
 
 
-#: What lies beside the logits while the loss runs, by shapes.memory.modules' LOSSES.
+#: Tensors in addition to the logits while the loss runs, by shapes.memory.modules' LOSSES.
 _LOSS_NOTES = {
     "fp32": "fp32 softmax and gradients",
     "in-place": "fp32 softmax that becomes the gradient in place",
@@ -295,7 +295,7 @@ def _exchanged(step: Step, n: int) -> Iterator[tuple[int, str]]:
         yield 2 * layer * max(precision.weights, 2), "two gathered layers (this one and the next)"
 
 
-# What torch's caching allocator takes beyond the tensors in it, by pytorch's c10/cuda/CUDACachingAllocator.cpp:
+# Bytes of torch's caching allocator beyond the tensors in it, by pytorch's c10/cuda/CUDACachingAllocator.cpp:
 # allocations of 10 MiB and more are segments of their own, rounded up to 2 MiB (kMinLargeAlloc, kRoundLarge), of whose
 # rest what is under 1 MiB is no block that another tensor gets (should_split: kSmallSize); smaller ones share segments
 # of 20 MiB, those of 1 MiB and less segments of 2 MiB.

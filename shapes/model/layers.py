@@ -1,4 +1,4 @@
-"""What a model is made of: ``Stack``s of ``Block``s (attention kind x MLP kind) over one hidden size.
+"""The parts of a model: ``Stack``s of ``Block``s (attention kind x MLP kind) over one hidden size.
 
 Every weight matrix is a ``Linear``, from which parameters and operators both follow, so the two cannot disagree.
 Shapes are per model, before any parallel split; ``Linear.on_shard`` says what one tensor-parallel rank holds.
@@ -45,10 +45,10 @@ class MlpShape:
 
 @frozen
 class MoeShape:
-    """A mixture of ``experts`` gated MLPs of ``width``, ``top_k`` a token, beside an optional shared MLP.
+    """A mixture of ``experts`` gated MLPs of ``width``, ``top_k`` a token, and an optional shared MLP.
 
     ``shared_gate``: a linear to one sigmoid that scales the shared MLP (qwen2_moe). ``router_parameters``: learned
-    scalars of the router beside its matrix (a correction bias). ``latent``: the width that routed tokens are projected
+    scalars of the router besides its matrix (a correction bias). ``latent``: the width that routed tokens are projected
     down to before the experts and up from behind them (None: the hidden size, no projection).
     """
 
@@ -116,7 +116,7 @@ class Block:
 
     @property
     def parts(self) -> tuple[AttentionShape | MlaShape | RecurrentShape | MlpShape | MoeShape, ...]:
-        """What has a norm and a residual addition of its own, in order."""
+        """The parts with a norm and a residual addition of their own, in order."""
         found = (self.attention, self.mixer, self.cross, self.mlp)
         return tuple(part for part in found if part is not None)
 

@@ -121,7 +121,7 @@ class AttentionShape:
         return self.heads // t, -(-self.kv_heads // t)
 
     def vectors(self, t: int = 1) -> tuple[tuple[str, int], ...]:
-        """Learned vectors beside the matrices on one of ``t`` ranks: (name, elements)."""
+        """Learned vectors on one of ``t`` ranks: (name, elements)."""
         heads, kv_heads = (1, 1) if self.qk_norm == "head" else (self.heads, self.kv_heads)
         norms = (("attention.q_norm", heads * self.head_dim), ("attention.k_norm", kv_heads * self.head_dim))
         found = norms * (self.qk_norm_weights if self.qk_norm != "none" else 0)
@@ -245,7 +245,7 @@ class RecurrentShape:
 
     @property
     def sizes(self) -> dict[str, int]:
-        """What rules call the sizes that its kernels and its split are judged by."""
+        """Sizes that rules judge its kernels and its split by, by the rules' names."""
         if self.kind == "mamba2":
             return {"state_heads": self.heads, "state_groups": self.groups, "chunk": self.chunk}
         return {
@@ -277,7 +277,7 @@ class RecurrentShape:
         )
 
     def vectors(self, t: int = 1) -> tuple[tuple[str, int], ...]:
-        """What is learned beside the matrices, on one of ``t`` ranks: (name, elements)."""
+        """Learned vectors, on one of ``t`` ranks: (name, elements)."""
         heads, channels = self.heads // t, self.conv_channels(t)
         whole = self.norm == self.inner  # else one norm that all heads share
         found = (

@@ -93,7 +93,7 @@ def block_tensors(
 
 
 def stack_front(stack: Stack, t: int = 1) -> Iterator[ParameterTensor]:
-    """What is before a stack's first layer: patch embeddings, learned positions, the embedding's norm."""
+    """Parameters before a stack's first layer: patch embeddings, learned positions, the embedding's norm."""
     for linear in stack.front:
         yield from linear_tensors(linear, t)
     if stack.positions:
@@ -180,7 +180,7 @@ class ModelShape:
         return Linear("lm_head", self.vocab, self.embedding_dim or self.hidden, self.head_bias, "column")
 
     def front_tensors(self, t: int = 1) -> Iterator[ParameterTensor]:
-        """What the first pipeline stage holds beside its layers and its stacks' fronts, on one of ``t`` ranks."""
+        """Parameters of the first pipeline stage before its stacks' fronts and layers, on one of ``t`` ranks."""
         yield from self.embedding_tensors(t)
         for linear in self.after_embedding:
             yield from linear_tensors(linear, t)
@@ -192,7 +192,7 @@ class ModelShape:
             yield ParameterTensor("embedding", shape, self.embedding_tables, "embedding")
 
     def end_tensors(self, t: int = 1) -> Iterator[ParameterTensor]:
-        """What the last pipeline stage holds after its stacks' ends, on one of ``t`` ranks; a tied head no matrix."""
+        """Parameters of the last stage after its stacks' ends, on one of ``t`` ranks; tied heads have no matrix."""
         for linear in self.before_head:
             yield from linear_tensors(linear, t)
         yield from named_vectors(self.extra)
@@ -229,7 +229,7 @@ class ModelShape:
 
 @frozen
 class Precision:
-    """Bytes a parameter. ``copies``: kept beside the weights in 16 or 8 bits; ``matrix_copies``: of matrices only."""
+    """Bytes a parameter. ``copies``: kept with the weights in 16 or 8 bits; ``matrix_copies``: of matrices only."""
 
     weights: int
     master: int

@@ -246,7 +246,7 @@ def check_finetune(model: ModelShape, workload: Workload) -> None:
 
 
 def trained_block(block: Block, hidden: int, workload: Workload) -> Iterator[ParameterTensor]:
-    """What trains of ``block.count`` layers on one tensor- and expert-parallel rank."""
+    """Trained parameters of ``block.count`` layers on one tensor- and expert-parallel rank."""
     if layers_train(workload):
         yield from block_tensors(block, hidden, workload.t, workload.e)
         return
@@ -265,7 +265,7 @@ def trained_tensors(model: ModelShape, workload: Workload, stage: Stage = "last"
 
 
 def trained_ends(model: ModelShape, workload: Workload, stage: Stage = "last") -> tuple[ParameterTensor, ...]:
-    """What trains behind the layers."""
+    """Trained parameters behind the layers."""
     if stage == "first" and workload.p > 1:
         return ()
     if layers_train(workload):

@@ -30,7 +30,7 @@ from shapes.trace.result import Settings, Traced
 from shapes.trace.run import run, said
 from shapes.workload import routing_note
 
-#: What the model computes in; fp8 and int8 recipes quantise the linear layers of a bf16 model, tf32 is fp32 in memory.
+#: The types computed in; fp8 and int8 recipes quantise the linear layers of a bf16 model, tf32 is fp32 in memory.
 _TORCH_DTYPES = {
     "fp64": torch.float64,
     "fp32": torch.float32,
@@ -43,7 +43,7 @@ _TORCH_DTYPES = {
 
 @contextmanager
 def _quietly() -> Iterator[None]:
-    # What transformers remarks on a configuration (a token number past the vocabulary) has no bearing on its shapes.
+    # A remark of transformers on a configuration (a token number past the vocabulary) has no bearing on its shapes.
     before = transformers.logging.get_verbosity()
     transformers.logging.set_verbosity(logging.ERROR)
     try:

@@ -12,7 +12,7 @@ from typing import Any
 from shapes.errors import InputError
 from shapes.toml_table import DATA, content
 
-#: What configurations call things.
+#: Names in configurations and model classes.
 NAMES = content(DATA / "trace.toml")
 
 

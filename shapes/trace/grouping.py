@@ -19,7 +19,7 @@ from shapes.operators.types import Gemm, Operator, Phase, Product
 from shapes.trace.dimensions import NAMES
 from shapes.trace.repeats import Names
 
-#: What transformers' classes call the parts, in order, and the whole.
+#: Names of the parts in transformers' classes, in order, and of the whole.
 _NAMES = NAMES["projections"]
 
 

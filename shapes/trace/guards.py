@@ -1,4 +1,4 @@
-"""What a configuration may not do: ask for more objects than can be made, or for the network."""
+"""Limits on a configuration: it gets neither more objects than can be made nor the network."""
 
 from __future__ import annotations
 

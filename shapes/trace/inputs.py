@@ -1,4 +1,4 @@
-"""What a model is called with: inputs of the right shapes, and answers where it asks for values that there are not.
+"""A model's arguments: inputs of the right shapes, and answers where it asks for values that there are not.
 
 Answers are for transformers' own models alone. A mask helper asks whether every token is attended to: yes. Whether one
 number equals another: no. An expert loop asks which experts were hit, by which tokens and by how many: all of them, and

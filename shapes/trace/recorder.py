@@ -250,7 +250,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call] # torch has 
             self._weights.setdefault(storage._cdata, (1, parameter, storage))
 
     def operators(self) -> tuple[Operator, ...]:
-        """What was recorded, the memory-bound included, in the order first met."""
+        """The recorded operators, the memory-bound included, in the order first met."""
         merged: dict[Operator, int] = {}
         for (operator, frame), count in self._rows.items():
             merged[operator] = merged.get(operator, 0) + count * frame.multiplicity

@@ -1,4 +1,4 @@
-"""What a trace of a configuration is asked, and what a trace answers."""
+"""The settings of a trace of a configuration, and a trace's result."""
 
 from __future__ import annotations
 

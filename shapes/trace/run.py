@@ -123,7 +123,7 @@ def _refusal(error: Exception, recorder: Recorder, where: str) -> InputError:
 
 
 def said(error: Exception) -> str:
-    """What ``error`` says in one line: the first, as torch appends stack traces; two where that ends in a colon."""
+    """``error`` in one line: the first, as torch appends stack traces; two where that ends in a colon."""
     lines = str(error).split("\n") if str(error).strip() else [type(error).__name__]
     first, *rest = [line.strip() for line in lines if line.strip()]
     return f"{first} {rest[0]}" if first.endswith(":") and rest else first
