@@ -299,9 +299,7 @@ def line_of(text: str) -> Line:
     """A line as modules.toml writes it. Raises ValueError for a clause that there is not."""
     head, *columns = map(str.strip, text.split("|"))
     clauses = {name: words for name, *words in map(str.split, columns[-1].split(";"))} if columns else {}
-    words = clauses.pop("if", [])
-    unless = frozenset(word[1:] for word in words if word[0] == "!")
-    when = frozenset(words).difference(f"!{word}" for word in unless)
+    when, unless = _conditions(clauses.pop("if", []))
     output, arrow, inputs = head.partition("<-")
     if not arrow:
         return Line("", tuple(head.split()), when, unless)
@@ -312,6 +310,11 @@ def line_of(text: str) -> Line:
             raise ValueError(f"modules.toml: {text!r}: {name!r} is no clause")
         given[name] = _CLAUSES[name](words)
     return Line(output.strip(), tuple(inputs.split()), when, unless, **given)
+
+
+def _conditions(words: list[str]) -> tuple[frozenset[str], frozenset[str]]:
+    unless = frozenset(word[1:] for word in words if word[0] == "!")
+    return frozenset(words).difference(f"!{word}" for word in unless), unless
 
 
 def _sum(words: list[str]) -> _Sum:
