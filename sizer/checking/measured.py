@@ -133,7 +133,7 @@ def measured_costs(
         reason = sweep.failed[0].message if sweep.failed else "--time-limit was up first"
         raise InputError(f"nothing could be measured ({reason})", key="--measure")
     alone.update(operator.name for operator in jobs.keys() - known.keys())
-    notes = (f"predicted, not measured: {', '.join(sorted(alone))}",) if alone else ()
+    notes: tuple[str, ...] = (f"predicted, not measured: {', '.join(sorted(alone))}",) if alone else ()
     if executor.environment.cpu:
         notes += ("times are this CPU's and say nothing of the device whose rules these are",)
     return MeasuredCosts(known, executor.environment.source, notes)

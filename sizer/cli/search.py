@@ -163,6 +163,7 @@ def command(asked: Asked) -> None:
     from sizer.subject import read_model
 
     said, measure = _said(asked.limits), _measure(asked)
+    budgets: dict[str, Any] = {name: said.get(name) for name in ("training_budget", "regret", "confidence")}
     reading = None
     if asked.config is not None:
         reading = read_model(asked.source(asked.config), config_format=asked.config_format)
@@ -178,7 +179,7 @@ def command(asked: Asked) -> None:
             serving=_fields(asked.serving, "--serving"),
             what="swiglu" if asked.what == ONE_PRODUCT else asked.what,
             gemm_only=asked.what == ONE_PRODUCT,
-            **{name: said.get(name) for name in ("training_budget", "regret", "confidence")},
+            **budgets,
             **asked.named("objective", "top", "stack", "strategy", "time_limit_s", "store"),
             **asked.named("h", "params", "d_ff", "heads", "kv_heads", "layers", "vocab"),
             **asked.workload,
@@ -193,7 +194,9 @@ def _limits(asked: Asked, said: dict[str, Any]) -> Any:
     from sizer.searching.space import Limits
 
     low, high = _bounds(asked.range_, "--range", int)
-    further = {name: said.get(name) for name in ("aspect", "head_dims", "seq_lens", "tp_ready", "keep", "vary")}
+    further: dict[str, Any] = {
+        name: said.get(name) for name in ("aspect", "head_dims", "seq_lens", "tp_ready", "keep", "vary")
+    }
     return Limits(_share(asked.tolerance, "--tolerance"), low, high, asked.step, **further)
 
 
