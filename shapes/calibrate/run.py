@@ -67,9 +67,9 @@ def calibrate(
     to fit, unreadable files.
     """
     files = [Path(path) for path in paths]
-    cost, error = _plain(device.cost), {**STATED, **_plain(device.errors)}
     records = [*records, *(read_records(files) if files else ())]
     named = "; ".join(path.name for path in files) or "; ".join(sorted({record.source for record in records}))
+    cost, error = _plain(device.cost), {**STATED, **_plain(device.errors)}
     provenance: dict[str, Any] = {
         # Constants that are not fitted anew stay, and so does what they were fitted on.
         **{dtype: table for dtype, table in _plain(device.provenance).items() if dtype in cost},
@@ -85,15 +85,19 @@ def calibrate(
         hidden = held_out(measured.n, seed)
         constants = (fit or refine)(measured[~hidden], device, dtype, seed)
         cost[dtype], error[dtype] = gemm_table(constants), _errors(measured, constants, dtype, hidden)
-        provenance[dtype] = {
-            "shapes": len(measured),
-            "sources": sorted({record.source for record in group}),
-            "held_out_n": [int(n) for n in np.unique(measured.n[hidden])],
-        }
+        provenance[dtype] = _provenance(measured, group, hidden)
         figures = ", ".join(f"{name} {value:.1%}" for name, value in error[dtype].items())
         progress(f"{device.name} {dtype}: error on held-out n: {figures}")
     _fit_alignment(device, records, cost, progress)
     return Calibration(device.name, cost, error, provenance)
+
+
+def _provenance(measured: Products, group: Sequence[Record], hidden: NDArray[np.bool_]) -> dict[str, Any]:
+    return {
+        "shapes": len(measured),
+        "sources": sorted({record.source for record in group}),
+        "held_out_n": [int(n) for n in np.unique(measured.n[hidden])],
+    }
 
 
 def _errors(measured: Products, constants: GemmConstants, dtype: str, hidden: NDArray[np.bool_]) -> dict[str, float]:

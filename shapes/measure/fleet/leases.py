@@ -136,10 +136,10 @@ def places(wanted: Mapping[str, int | None] | None, there: Counter[str]) -> dict
     """Type -> devices to use, of those ``there`` (``wanted`` None: all). InputError says what there is."""
     if not there:
         raise InputError("expected a node with accelerators: the cluster has none", key="--ray")
-    listed = ", ".join(f"{name}:{count}" for name, count in sorted(there.items()))
     wanted = dict.fromkeys(there) if wanted is None else wanted
     for name, count in wanted.items():
-        if not there[name] or (count or 0) > there[name]:
+        if not 0 < (count or 1) <= there[name]:
             asked = name if count is None else f"{name}:{count}"
+            listed = ", ".join(f"{type_}:{here}" for type_, here in sorted(there.items()))
             raise InputError(f"expected what the cluster has: {listed}", key="--on", value=asked)
     return {name: count or there[name] for name, count in wanted.items()}
