@@ -10,6 +10,7 @@ import re
 import tomllib
 from collections.abc import Callable, Mapping
 from functools import lru_cache
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -202,19 +203,17 @@ def device_from_mapping(data: Mapping[str, Any], where: str) -> Device:
 
 def _check_dtypes_agree(device: Device) -> None:
     """Tables by dtype may only speak of dtypes that have a peak."""
-    tables: dict[str, Any] = {
-        "compute.flops_per_clock_per_unit": device.compute.flops_per_clock_per_unit,
-        "compute.clock_mhz_of": device.compute.clock_mhz_of,
-        "compute.vector_dtypes": device.compute.vector_dtypes,
-        "alignment_bytes": device.alignment_bytes,
-        "mamf_flops": device.mamf_flops,
-    }
-    for key, dtypes in tables.items():
-        for dtype in dtypes:
+    for key in (
+        "compute.flops_per_clock_per_unit",
+        "compute.clock_mhz_of",
+        "compute.vector_dtypes",
+        "alignment_bytes",
+        "mamf_flops",
+    ):
+        for dtype in attrgetter(key)(device):
             if dtype not in device.peak_flops:
-                raise InputError(
-                    "expected a dtype that has a peak in [peak_flops]", where=device.origin, key=key, value=dtype
-                )
+                expected = "expected a dtype that has a peak in [peak_flops]"
+                raise InputError(expected, where=device.origin, key=key, value=dtype)
     for dtype, size in device.alignment_bytes.items():
         if size % BYTES[dtype]:
             raise InputError(
@@ -242,12 +241,14 @@ def _resolve(name: str) -> str:
         # The first test is cheap and passes for a file or two; only those are parsed.
         if wanted in _normalise(head) and wanted in map(_normalise, _spellings(head)):
             return known
-    by_spelling = {
-        _normalise(spelling): known for known, head in heads.items() for spelling in _spellings(head)
-    } | by_name
-    near = list(dict.fromkeys(by_spelling[spelling] for spelling in nearest(wanted, by_spelling, 8)))[:4]
-    hint = f"nearest: {', '.join(near)}" if near else f"known: {', '.join(by_name.values())}"
-    raise InputError(f"expected a known device or a path to a .toml file; {hint}", key="device", value=name)
+    spelt = {_normalise(one): known for known, head in heads.items() for one in _spellings(head)} | by_name
+    near = list(dict.fromkeys(spelt[spelling] for spelling in nearest(wanted, spelt, 8)))[:4]
+    raise InputError(
+        "expected a known device or a path to a .toml file; "
+        + (f"nearest: {', '.join(near)}" if near else f"known: {', '.join(heads)}"),
+        key="device",
+        value=name,
+    )
 
 
 def _head(name: str) -> str:

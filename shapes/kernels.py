@@ -66,7 +66,7 @@ class Takes:
 
     def _refusal(self, aligned: int, copied: int | None) -> str:
         pairs = ", ".join(f"({qk}, {v})" for qk, v in self.pairs)
-        training = " in training" if self.training else ""
+        training = " in training" * bool(self.training)
         if self.largest is None:
             if pairs:
                 return f"takes only {pairs}{training}"

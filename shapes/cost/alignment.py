@@ -23,7 +23,7 @@ Which kernels, at which FLOP per clock and unit, is data by family of devices: s
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -185,7 +185,7 @@ def kernel_seconds(
 
 
 def misaligned_seconds(
-    dimensions: tuple[Integers, Integers, Integers, Integers],
+    dimensions: Sequence[Integers] | Integers,
     sizes: tuple[int, int, int],
     layout: Layout,
     aligned: Array,
@@ -193,7 +193,7 @@ def misaligned_seconds(
     c: AlignmentConstants,
 ) -> tuple[Array, Array, Array]:
     """Seconds that A's, B's and C's leading dimension add to ``aligned``; m, n, k and batch are ``dimensions``."""
-    of_a, of_b, of_c = operand_classes(*dimensions[:3], sizes, layout)
+    of_a, of_b, of_c = operand_classes(dimensions[0], dimensions[1], dimensions[2], sizes, layout)
     worse = np.minimum(of_a, of_b)
     body = np.maximum(aligned - launch_s, 0.0)
     in_c = body * np.array([*c.c_share, 0.0])[of_c]

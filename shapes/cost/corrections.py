@@ -273,7 +273,7 @@ def _read(cells: Cells) -> _Read:
     if len(rows) != len(cells.m) or any(len(row) != width for row in rows) or len(cells.log2_k) < 2:
         raise InputError(f"expected {len(cells.m)} lines of {width} entries", key="cells.log_factor", value=len(rows))
     try:
-        entries = np.array([[float("nan") if one == "-" else float(one) for one in row] for row in rows])
+        entries = np.array([float("nan" if one == "-" else one) for row in rows for one in row])
     except ValueError as error:
         raise InputError(f"expected numbers: {error}", key="cells.log_factor") from None
     log_factor = entries.reshape(len(cells.m) * len(cells.n), len(cells.log2_k)) * UNIT

@@ -95,17 +95,18 @@ def expected(device: Device, origin: Origin, regime: str, dtype: str) -> Expecte
             return Expected(error, float(errors.get(f"{regime}_p95", P95_OVER_MEAN * error)), tier)
     errors = (device if origin.own_device else load_device(origin.device)).errors
     error = float(errors.get(origin.table, {}).get(regime) or errors.get(regime, 0.5))
-    error = hypot(error, 0.0 if origin.own_dtype else OTHER_DTYPE, _carried(origin))
+    error = hypot(error, *_borrowed(origin))
     return Expected(error, P95_OVER_MEAN * error, tier)
 
 
-def _carried(origin: Origin) -> float:
-    """What another device's constants add."""
+def _borrowed(origin: Origin) -> tuple[float, float]:
+    """What another element type's and another device's constants add."""
+    dtype = 0.0 if origin.own_dtype else OTHER_DTYPE
     if origin.own_device:
-        return 0.0
+        return dtype, 0.0
     if not origin.same_vendor:
-        return OTHER_VENDOR
-    return SAME_ARCHITECTURE if origin.same_architecture else SAME_VENDOR
+        return dtype, OTHER_VENDOR
+    return dtype, SAME_ARCHITECTURE if origin.same_architecture else SAME_VENDOR
 
 
 def _both(one: Expected, other: Expected) -> Expected:

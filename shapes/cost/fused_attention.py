@@ -59,7 +59,7 @@ class AttentionConstants:
     causal mask, whose blocks are unevenly long; ``ignores_window``: a window is masked but not skipped.
     ``copy_bytes_per_s``: what copies before the kernel reach; ``cache_bytes_per_s``: what writing K and V to a server's
     cache does (0: not known to be written). ``deterministic``: share added by a reproducible backward, by head
-    dimension. The others are shapes.cost.gemm'.
+    dimension. The others are `WaveConstants`.
     """
 
     flops_per_s: ByBucket

@@ -251,9 +251,8 @@ def bounded_seconds(sizes: Integers, by: ProductKernels) -> Array:
 
 
 def _misaligned(sizes: Integers, aligned: Array, by: ProductKernels) -> tuple[Array, Array, Array]:
-    m, n, k, batch = sizes
     elements, launch_s = (by.size, by.size, by.out), by.constants.launch_s
-    return misaligned_seconds((m, n, k, batch), elements, by.layout, aligned, launch_s, by.alignment)
+    return misaligned_seconds(sizes, elements, by.layout, aligned, launch_s, by.alignment)
 
 
 @frozen

@@ -162,9 +162,7 @@ def _three(
 
 def _layers(model: ModelShape, workload: Workload) -> Iterator[Operator]:
     """The layers' operators and what is before the first (patch embeddings)."""
-    # Where only the head trains nothing runs backward through the layers.
-    runs = replace(workload, phase="infer", finetune=None) if workload.finetune == "frozen-base" else workload
-    forwards = 2 if runs.train and runs.checkpointing == "full" else 1
+    run = _of_layers(workload)
     for stack, blocks in stage_kinds(model, workload.p):
         prefix = f"{stack.name}." if len(model.stacks) > 1 else ""
         if workload.decode and stack != model.main:
@@ -174,7 +172,14 @@ def _layers(model: ModelShape, workload: Workload) -> Iterator[Operator]:
             rows = workload.own_tokens(s if linear.rows is None else linear.rows)
             yield from linear_operators(linear, rows, Lowering(workload, prefix))
         for block in blocks:
-            yield from _block(model, block, stack, s, Lowering(runs, f"{prefix}layers.*.", block.count, forwards))
+            own = replace(run, prefix=f"{prefix}layers.*.", count=block.count)
+            yield from _block(model, block, stack, s, own)
+
+
+def _of_layers(workload: Workload) -> Lowering:
+    """Where only the head trains nothing runs backward through the layers."""
+    runs = replace(workload, phase="infer", finetune=None) if workload.finetune == "frozen-base" else workload
+    return Lowering(runs, forwards=2 if runs.train and runs.checkpointing == "full" else 1)
 
 
 def _all(model: ModelShape, workload: Workload) -> Iterator[Operator]:
