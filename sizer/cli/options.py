@@ -222,6 +222,7 @@ def workload_option(field: str, **other: Any) -> Callable[[F], F]:
 #: Fields of ``Workload`` that ``--workload`` says, by their names there.
 _FURTHER = [option_of(field).removeprefix("--workload ") for field, one in OPTIONS.items() if one.further]
 REMOVED |= {f"--{name}": f"--workload {name}=VALUE" for name in _FURTHER}
+REMOVED |= {f"--no-{name}": f"--workload {name}=false" for name in _FURTHER}
 #: Every option a field of ``Workload``, passed on under that name, None where not given; the rarer ones by one option.
 workload_options = several(
     *(workload_option(field) for field, one in OPTIONS.items() if not one.further),
