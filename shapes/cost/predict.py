@@ -383,7 +383,7 @@ def moved_costs(operators: Sequence[Operator], device: Device) -> list[Cost]:
     return _by_group(
         operators,
         lambda one: (MOVED[type(one)], constants_for(one, device)[1]),
-        lambda own, shared: _moved(own, *shared, device),
+        lambda own, shared: _moved(own, shared[0], shared[1], device),
     )
 
 
