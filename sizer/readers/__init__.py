@@ -157,7 +157,7 @@ def plain_mapping(source: object) -> tuple[Mapping[str, Any], str]:
         to_dict = getattr(source, "to_dict", None)
         if callable(to_dict) and isinstance(found := to_dict(), Mapping):
             return found, named
-        if dataclasses.is_dataclass(source):
+        if dataclasses.is_dataclass(source) and not isinstance(source, type):
             return dataclasses.asdict(source), named
         held = getattr(source, "__dict__", None)
         if held and not callable(source):

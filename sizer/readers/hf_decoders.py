@@ -275,7 +275,7 @@ def _mimo_attention(fields: Fields) -> Callable[[int], Attention]:
     share = rotary_share(0.334)(fields)
     whole = attention(bias=_BIAS, rotary=share, v_head_dim=lambda fields: fields.integer("v_head_dim"))(fields)(0)
     heads = fields.optional("swa_num_key_value_heads") or 2 * whole.kv_heads
-    local = replace(whole, kv_heads=heads, window=window, sinks=True)  # type: ignore[call-arg]
+    local = replace(whole, kv_heads=heads, window=window, sinks=True)  # type: ignore[arg-type]
     return lambda layer: local if slides[layer] else whole
 
 

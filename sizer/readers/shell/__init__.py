@@ -147,7 +147,8 @@ class _Follower:
     def _any_command(self, token: Token, word: str | None) -> bool | None:
         compound = word in _COMPOUND or word in ("!", "{", "(")
         if not compound and (word == "function" or (word and self._plain(1) == "(" and self._plain(2) == ")")):
-            return self._function()
+            self._function()
+            return None
         if not compound and token.kind != "heredoc":
             return self._simple()
         self.at += 1
