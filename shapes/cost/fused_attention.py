@@ -358,7 +358,10 @@ class AttentionTimes:
 
     def only(self, row: int) -> Any:
         """The ``row``'s, with numbers for arrays."""
-        return AttentionTimes(*(getattr(self, name)[row].item() for name in self.__slots__))
+        return AttentionTimes(*(getattr(self, name)[row].item() for name in _TIMES))
+
+
+_TIMES = tuple(field.name for field in fields(AttentionTimes))
 
 
 def attention_times(work: AttentionBatch, c: AttentionConstants, backward: bool, size: float) -> AttentionTimes:

@@ -214,13 +214,20 @@ def _product_seconds(sizes: NDArray[np.int64], shared: Alike, load: float, devic
 
 
 def _grouped(
-    seconds: Array, compute_s: Array, sizes: Array, load: Any, shared: Alike, by: ProductKernels, device: Device
+    seconds: Array,
+    compute_s: Array,
+    sizes: NDArray[np.int64],
+    load: Any,
+    shared: Alike,
+    by: ProductKernels,
+    device: Device,
 ) -> Array:
     """``seconds`` of one group each -> of the launch of all of them."""
     if not shared.grouped:
         return seconds
     found: Array = seconds + (seconds - by.constants.launch_s) * (shared.slower(device) - 1)
-    return found + (load - 1) / sizes[3] * compute_s
+    found += (load - 1) / sizes[3] * compute_s
+    return found
 
 
 def product_costs(products: Sequence[Product], device: Device) -> list[Cost]:
@@ -255,8 +262,19 @@ def _products(products: Sequence[Product], shared: Alike, device: Device) -> Ite
     ):
         bound = _bound(constants.launch_s, total - constants.launch_s, compute, memory)
         alignment = tuple(zip(OPERANDS, extra, strict=True)) if any(extra) else ALIGNED
-        which = (constants.tiles[tile], count, waves, kept, filled, alignment)
-        yield _cost(total, source, judged[regime], regime, bound, *which)
+        yield _cost(
+            total,
+            source,
+            judged[regime],
+            regime,
+            bound,
+            tile=constants.tiles[tile],
+            tiles=count,
+            waves=waves,
+            tile_efficiency=kept,
+            wave_efficiency=filled,
+            alignment_s=alignment,
+        )
 
 
 def _regimes(sizes: NDArray[np.int64], shared: Alike, by: ProductKernels) -> list[str]:
@@ -278,11 +296,11 @@ def _bound(launch: float, body: float, compute: float, memory: float) -> str:
     return "memory" if memory > compute else "compute"
 
 
-def _cost(seconds: float, source: str, off: Expected, regime: str, bound: str, *rest: Any, **named: Any) -> Cost:
+def _cost(seconds: float, source: str, off: Expected, regime: str, bound: str, **rest: Any) -> Cost:
     """``rest``: the fields from ``tile`` on."""
     wide = 1 + off.error
     low, high = seconds / wide, seconds * wide
-    return Cost(seconds, low, high, source, bound, off.error, regime, *rest, p95=off.p95, tier=off.tier, **named)
+    return Cost(seconds, low, high, source, bound, off.error, regime, p95=off.p95, tier=off.tier, **rest)
 
 
 def run_for(operator: Attention, device: Device) -> Run:
