@@ -153,7 +153,7 @@ def read_subject(
     because = None
     try:
         if not trace:
-            reading = read_model(source, config_format=config_format)
+            reading = read_model(source, config_format=config_format, recognise=plan is None)
             _refuse_plan(plan, reading.source)
             return _subject_of_reading(reading, workload, stack, nearest=nearest)
     except UnknownModelType as error:
@@ -191,16 +191,19 @@ def _subject_of_reading(
     )
 
 
-def read_model(source: object, *, config_format: str | None = None) -> Reading:
+def read_model(source: object, *, config_format: str | None = None, recognise: bool = True) -> Reading:
     """``read_config``; a model type that no reader knows is recognised in its transformers class, and proven.
 
-    UnknownModelType where that is not proven, naming the modules that were not understood with their share of FLOPs.
+    UnknownModelType where that is not proven, naming the modules that were not understood with their share of FLOPs,
+    or at once without ``recognise``.
     """
     if isinstance(source, Reading):
         return source
     try:
         return read_config(source, config_format=config_format)
     except UnknownModelType as error:
+        if not recognise:
+            raise
         return _recognised(source, error)
 
 
@@ -215,8 +218,8 @@ def _recognised(source: object, unknown: UnknownModelType) -> Reading:
         raise UnknownModelType(
             f"{unknown.expected}; {error.expected}", where=unknown.where, key=unknown.key, value=unknown.value
         ) from None
-    except InputError as error:
-        raise error.at(where) from None
+    except InputError as error:  # as a trace says it better, where there is one
+        raise UnknownModelType(error.expected, where=unknown.where, key=unknown.key, value=unknown.value) from None
     if proof.model is None:
         found = sorted(proof.unproven, key=lambda path: -proof.share.get(path, 0.0))
         shown = ", ".join(f"{path or 'the model'} ({proof.share.get(path, 1.0):.1%} of FLOPs)" for path in found[:3])

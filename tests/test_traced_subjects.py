@@ -23,8 +23,8 @@ from torch import nn  # noqa: E402 # after the skip
 pytestmark = pytest.mark.slow
 
 #: A type that no reader knows, with a vocabulary and a hidden size that tensor cores dislike.
-SMOLLM = {
-    "model_type": "smollm3",
+BITNET = {
+    "model_type": "bitnet",
     "hidden_size": 540,
     "intermediate_size": 1536,
     "num_hidden_layers": 2,
@@ -74,7 +74,7 @@ class Mlp(nn.Module):
 
 
 def test_a_type_without_a_reader_is_traced_and_the_report_says_so(tmp_path: Path) -> None:
-    result = run("check", write(tmp_path, SMOLLM), "-b", "2", "-s", "256", "--format", "json", "--fail-on", "never")
+    result = run("check", write(tmp_path, BITNET), "-b", "2", "-s", "256", "--format", "json", "--fail-on", "never")
     document = json.loads(result.stdout)
     (report,) = document.get("reports", [document])
     assert report["model"]["path"] == "trace"
@@ -82,7 +82,7 @@ def test_a_type_without_a_reader_is_traced_and_the_report_says_so(tmp_path: Path
 
 
 def test_a_traced_configuration_s_suggestions_are_priced_by_tracing_the_changed_one() -> None:
-    report = sizer.check(SMOLLM, b=2, s=256, select=["SZ101"])
+    report = sizer.check(BITNET, b=2, s=256, select=["SZ101"])
     (finding,) = report.findings
     assert (finding.field, finding.value) == ("vocab_size", 50257)
     padded = next(suggestion for suggestion in finding.suggestions if suggestion.change == {"vocab_size": 50304})
@@ -93,7 +93,7 @@ def test_a_traced_configuration_s_suggestions_are_priced_by_tracing_the_changed_
 
 
 def test_heads_changed_on_a_trace_keep_plain_multi_head_attention_plain() -> None:
-    subject = read_subject(SMOLLM, b=1, s=64)
+    subject = read_subject(BITNET, b=1, s=64)
     assert subject.retrace is not None
     assert subject.dimensions["head_dim"] == 540 // 6
     changed = subject.retrace({"heads": 10})
@@ -102,7 +102,7 @@ def test_heads_changed_on_a_trace_keep_plain_multi_head_attention_plain() -> Non
 
 
 def test_a_workload_changed_on_a_trace_runs_the_new_workload() -> None:
-    subject = read_subject(SMOLLM, b=1, s=64)
+    subject = read_subject(BITNET, b=1, s=64)
     assert subject.retrace is not None
     doubled = subject.retrace({"b": 2})
     assert sum(op.flops * op.count for op in doubled.operators if op.kind == "gemm") == 2 * sum(
@@ -119,9 +119,9 @@ def test_the_pytorch_names_of_gpt2_are_its_file_s_keys() -> None:
 
 
 def test_a_dimension_the_configuration_has_no_key_for_is_not_invented() -> None:
-    subject = read_subject(SMOLLM, s=64)
+    subject = read_subject(BITNET, s=64)
     assert subject.retrace is not None
-    with pytest.raises(InputError, match="top_k = 4: smollm3 has no key for it"):
+    with pytest.raises(InputError, match="top_k = 4: bitnet has no key for it"):
         subject.retrace({"top_k": 4})
 
 
@@ -215,7 +215,7 @@ def test_a_module_is_split_by_the_plan_one_gives_and_left_as_it_was() -> None:
 
 def test_a_plan_is_followed_by_a_traced_configuration_and_its_suggestions() -> None:
     plan = {"model.layers.*.mlp.gate_proj": "colwise", "*.up_proj": "colwise", "*.down_proj": "rowwise"}
-    subject = read_subject(SMOLLM, s=64, t=2, plan=plan)
+    subject = read_subject(BITNET, s=64, t=2, plan=plan)
     assert subject.retrace is not None
     for one, width in ((subject, 1536), (subject.retrace({"d_ff": 2048}), 2048)):
         ups = {op.n for op in one.operators if op.name.endswith("up_proj") and op.phase == "forward" and op.flops}
@@ -290,7 +290,7 @@ def test_what_a_module_cannot_be_checked_with_is_one_line(options: dict[str, Any
     [
         ({"model_type": "never_heard_of"}, "model_type = 'never_heard_of': expected a model_type that transformers"),
         ({"model_type": "mine", "auto_map": {"AutoModel": "x.py--X"}}, "code that a configuration names is never run"),
-        ({"model_type": "smollm3", "hidden_size": "wide"}, "transformers "),
+        ({"model_type": "bitnet", "hidden_size": "wide"}, "transformers "),
         # Its forward refuses images without channels: that and the module it came from.
         ({"model_type": "resnet", "num_channels": 0}, "resnet.embedder: cannot be traced"),
     ],
@@ -315,16 +315,16 @@ def test_without_the_extra_a_line_says_how_to_install_it(
     monkeypatch.setattr(
         importlib.util, "find_spec", lambda name, *rest: None if name == missing else find_spec(name, *rest)
     )
-    path = write(tmp_path, SMOLLM)
+    path = write(tmp_path, BITNET)
     unread, asked = run("check", path), run("ops", path, "--trace")
     assert (unread.exit_code, asked.exit_code) == (2, 2)
     for result in (unread, asked):
         (line,) = result.stderr.strip().splitlines()
         assert f"tracing needs {missing}, which is not installed: pip install 'sizer[trace]'" in line
         assert line.startswith(f"sizer: {path}: ")
-    assert "model_type = 'smollm3'" in unread.stderr
+    assert "model_type = 'bitnet'" in unread.stderr
 
 
 def test_options_that_a_trace_cannot_follow_are_named() -> None:
-    subject = read_subject(SMOLLM, s=64, p=2, checkpointing="full")
+    subject = read_subject(BITNET, s=64, p=2, checkpointing="full")
     assert "the trace is of one whole pass: p, checkpointing change none of its operators" in subject.notes
