@@ -42,7 +42,7 @@ def check(
     of ``shapes.Workload`` (b, s, dtype, phase, attention, gpus, global_batch …; t or tp, p or pp, d or dp, e or ep). A
     split that does not divide is a finding, and the times are those of the nearest that does. ``measure``: operators
     are timed on the device at hand, or by an executor of its own (``shapes.measure.Executor``), for at most
-    ``time_limit_s``, samples kept in ``store``. ``stack``: the software that runs it (``shapes/stacks``; None: the
+    ``time_limit_s``, samples kept in ``store``. ``stack``: the software that runs it (``shapes/data/stacks``; None: the
     one that the configuration's format is run by). Raises ``InputError`` for what it cannot read.
     """
     subject = read_subject(

@@ -266,7 +266,7 @@ device_option = option(
 stack_option = option(
     "--stack",
     metavar="NAME",
-    help="Software stack that runs the step (a name of shapes/stacks or a .toml). [default: by the file's format]",
+    help="Software stack that runs the step (a name or a .toml). [default: by the file's format]",
 )
 trace_options = several(
     option(
