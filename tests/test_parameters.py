@@ -76,10 +76,13 @@ def test_every_matrix_of_a_shard_is_the_forward_products_of_that_shard(label: st
 #: What transformers' plan leaves whole and Megatron cuts: our names, their paths.
 LEFT_WHOLE = {
     "deepseek_v3": (r"attention\.", r"self_attn"),
+    "granitemoe": (r"attention\.", r"self_attn"),
+    "mimo_v2_flash": (r"attention\.sinks", r"sinks"),
+    "phimoe": (r"attention\.", r"self_attn"),
     "qwen2_moe": (r"mlp\.", r"(mlp|shared_expert)\.(gate|up|down)_proj"),
 }
 #: The plan is of the head alone.
-NO_PLAN = {"gpt_oss"}
+NO_PLAN = {"gpt_oss", "hunyuan_v1_dense"}
 #: Megatron cuts the embedding and the head by vocabulary, transformers' plan leaves the embedding whole.
 ENDS = r"embed_tokens|embed_in|lm_head|embed_out|wte|wpe|embed_positions|shared\."
 
