@@ -215,7 +215,7 @@ def _recognised(source: object, unknown: UnknownModelType) -> Reading:
     try:
         proof = recognise_config(plain)
     except MissingExtra as error:
-        raise UnknownModelType(
+        raise InputError(
             f"{unknown.expected}; {error.expected}", where=unknown.where, key=unknown.key, value=unknown.value
         ) from None
     except InputError as error:  # as a trace says it better, where there is one
