@@ -231,9 +231,8 @@ def _recognised(source: object, unknown: UnknownModelType) -> Reading:
             key=unknown.key,
             value=unknown.value,
         )
-    held = tuple(path for path in proof.held if path != "lm_head")
     notes = [f"recognised in transformers' class, {proof.parameters:,} parameters and all products proven"]
-    notes += [f"not run, and not counted: {', '.join(held)}"] if held else []
+    notes += [f"not run, and not counted: {', '.join(proof.held)}"] if proof.held else []
     return Reading(
         proof.model,
         "huggingface",

@@ -7,6 +7,7 @@ Shapes are per model, before any parallel split; ``Linear.on_shard`` says what o
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import replace
 from functools import lru_cache
 
@@ -181,6 +182,17 @@ def kinds_of(blocks: tuple[Block, ...]) -> tuple[Block, ...]:
     for block in {id(block): block for block in blocks}.values():
         counts[block] = counts.get(block, 0) + times_of[id(block)]
     return tuple(block if times == 1 else replace(block, count=block.count * times) for block, times in counts.items())
+
+
+def run_lengths(blocks: Iterable[Block]) -> tuple[Block, ...]:
+    """Neighbours that are alike joined into one block with their count."""
+    runs: list[Block] = []
+    for block in blocks:
+        if runs and replace(runs[-1], count=block.count) == block:
+            runs[-1] = replace(runs[-1], count=runs[-1].count + block.count)
+        else:
+            runs.append(block)
+    return tuple(runs)
 
 
 @lru_cache(maxsize=256)

@@ -53,6 +53,9 @@ class Linear:
         return replace(self, out_features=out, in_features=inner, shard="none", units=())
 
 
+#: Tokens of a chunk of a gated delta rule, in transformers' ``chunk_gated_delta_rule`` and in fla's.
+DELTA_CHUNK = 64
+
 QkNorm = Literal["none", "head", "full"]
 
 

@@ -25,6 +25,27 @@ if TYPE_CHECKING:
     from shapes.trace.recorder import Recorder
 
 
+def core_of(
+    where: str, query: Tensor, key: Tensor, value: Tensor, *, causal: bool, window: int | None, training: bool = False
+) -> Attention:
+    """The forward core of queries, keys and values [..., heads, tokens, channels] as an operator."""
+    return Attention(
+        name=where,
+        phase="forward",
+        batch=prod(query.shape[:-3]),
+        heads=query.shape[-3],
+        kv_heads=key.shape[-3],
+        q_len=query.shape[-2],
+        kv_len=key.shape[-2],
+        head_dim=query.shape[-1],
+        v_head_dim=value.shape[-1],
+        causal=causal,
+        window=window,
+        dtype=dtype_name(query.dtype),
+        training=training,
+    )
+
+
 class _Core(torch.autograd.Function):
     @staticmethod
     def forward(
@@ -38,21 +59,8 @@ class _Core(torch.autograd.Function):
         mask: Tensor | None,
     ) -> Tensor:
         where, frame, _ = recorder.place()
-        ctx.operator = Attention(
-            name=where,
-            phase="forward",
-            batch=prod(query.shape[:-3]),
-            heads=query.shape[-3],
-            kv_heads=key.shape[-3],
-            q_len=query.shape[-2],
-            kv_len=key.shape[-2],
-            head_dim=query.shape[-1],
-            v_head_dim=value.shape[-1],
-            causal=causal,
-            window=window,
-            dtype=dtype_name(query.dtype),
-            training=any(ctx.needs_input_grad),
-        )
+        training = any(ctx.needs_input_grad)
+        ctx.operator = core_of(where, query, key, value, causal=causal, window=window, training=training)
         ctx.recorder, ctx.frame = recorder, frame
         ctx.mask = None if mask is None else mask.shape
         recorder.add(ctx.operator, frame)

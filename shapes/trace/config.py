@@ -27,7 +27,7 @@ from shapes.trace.guards import bounded_modules, check_counts, offline
 from shapes.trace.inputs import DataAnswers, example_inputs
 from shapes.trace.parallel import shard
 from shapes.trace.result import Settings, Traced
-from shapes.trace.run import run, said
+from shapes.trace.run import masks_where_read, run, said
 from shapes.workload import routing_note
 
 #: The types computed in; fp8 and int8 recipes quantise the linear layers of a bf16 model, tf32 is fp32 in memory.
@@ -42,7 +42,7 @@ _TORCH_DTYPES = {
 
 
 @contextmanager
-def _quietly() -> Iterator[None]:
+def quietly() -> Iterator[None]:
     # A remark of transformers on a configuration (a token number past the vocabulary) has no bearing on its shapes.
     before = transformers.logging.get_verbosity()
     transformers.logging.set_verbosity(logging.ERROR)
@@ -53,7 +53,7 @@ def _quietly() -> Iterator[None]:
 
 
 @offline()
-@_quietly()
+@quietly()
 def traced_config(config: Any, asked: Settings) -> Traced:
     """As ``shapes.trace.trace_config``."""
     for key in ("b", "s", "t"):
@@ -105,7 +105,7 @@ def _traced(settings: Any, where: str, asked: Settings) -> Traced:
 def _run(model: nn.Module, settings: Any, where: str, asked: Settings) -> Traced:
     inputs = example_inputs(model, b=asked.b, s=asked.s, decoder_s=asked.decoder_s)
 
-    def once(*, masks: bool) -> Traced:
+    def once(masks: bool) -> Traced:
         return run(
             model,
             (),
@@ -120,13 +120,7 @@ def _run(model: nn.Module, settings: Any, where: str, asked: Settings) -> Traced
             masks=masks,
         )
 
-    try:
-        return once(masks=False)
-    except InputError as error:
-        # Some models look into the mask that a fused kernel would not need.
-        if not isinstance(error.__cause__, (TypeError, AttributeError, ValueError)):
-            raise
-        return once(masks=True)
+    return masks_where_read(once)
 
 
 def _expert_notes(settings: Any, asked: Settings) -> Iterator[str]:
@@ -159,7 +153,7 @@ def _recast(operator: Operator, dtype: str) -> Operator:
 
 
 @offline()
-@_quietly()
+@quietly()
 def load_config(config: Any) -> tuple[Any, str]:
     """(PretrainedConfig, what to call it in an error). A configuration is data: code it names is never run."""
     if isinstance(config, transformers.PretrainedConfig):

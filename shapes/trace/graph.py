@@ -8,21 +8,21 @@ projections feed a core and which vector scales whose output are facts of edges,
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field
-from math import prod
 from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 from torch.utils import _pytree
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
 from shapes.errors import InputError
-from shapes.trace.attention import FusedAttention
+from shapes.operators.types import Attention
+from shapes.trace.attention import FusedAttention, core_of
 from shapes.trace.inputs import DataAnswers
-from shapes.trace.products import convolution_product, dtype_name, identity, is_product, read_product
+from shapes.trace.products import convolution_product, identity, is_product, read_product
+from shapes.trace.repeats import calls_followed
 
 #: Bits that are no product: what depends on cosines and sines (or on tables of them in buffers), and on the inputs.
 TRIGONOMETRY, INPUTS = 1, 2
@@ -36,7 +36,7 @@ NodeKind = Literal["gemm", "bmm", "conv", "depthwise", "grouped", "attention", "
 class Node:
     """One product (C[m,n] = A[m,k] B[k,n], ``batch`` times), attention core, depthwise convolution or table look-up.
 
-    ``reads``: the set of what its activation comes from; of attention the sets of ``query``, ``key``, ``value``.
+    ``reads``: the set of what its activation comes from; a ``core`` has those of ``query``, ``key``, ``value``.
     ``weight`` and ``bias``: paths of the parameters that its second operand and its addend were made of.
     """
 
@@ -48,14 +48,13 @@ class Node:
     k: int = 0
     batch: int = 1
     dtype: str = ""
-    out_dtype: str = ""
     weight: str | None = None
     bias: str | None = None
     reads: int = 0
     query: int = 0
     key: int = 0
     value: int = 0
-    core: Mapping[str, Any] = field(default_factory=dict)
+    core: Attention | None = None
 
     @property
     def bit(self) -> int:
@@ -69,7 +68,6 @@ class Scaled:
     parameter: str
     operator: str
     reads: int
-    where: str
 
 
 @dataclass(slots=True)
@@ -82,7 +80,7 @@ class Rotated:
 
 @dataclass(slots=True)
 class Graph:
-    """Nodes in the order in which they ran. ``normed``: sets that a norm without regard to its weight was taken of.
+    """Nodes in the order in which they ran. ``normed``: the width of each norm, with a weight or without.
 
     ``problems``: module -> what of its attention mask was not understood.
     """
@@ -91,7 +89,7 @@ class Graph:
     nodes: list[Node] = field(default_factory=list)
     scaled: list[Scaled] = field(default_factory=list)
     rotated: list[Rotated] = field(default_factory=list)
-    normed: list[Rotated] = field(default_factory=list)
+    normed: list[int] = field(default_factory=list)
     used: set[str] = field(default_factory=set)
     problems: dict[str, str] = field(default_factory=dict)
 
@@ -131,8 +129,7 @@ class GraphRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call] # torch
             if buffer.is_floating_point():
                 self._put(buffer, TRIGONOMETRY, frozenset(), False)
 
-    @contextmanager
-    def following(self) -> Iterator[None]:
+    def following(self) -> AbstractContextManager[None]:
         """Follow calls into modules, so that nodes know where they ran."""
 
         def enter(module: nn.Module, _inputs: Any) -> None:
@@ -141,12 +138,7 @@ class GraphRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call] # torch
         def leave(_module: nn.Module, _inputs: Any, _output: Any) -> None:
             self._stack.pop()
 
-        hooks = register_module_forward_pre_hook(enter), register_module_forward_hook(leave)
-        try:
-            yield
-        finally:
-            for hook in hooks:
-                hook.remove()
+        return calls_followed(enter, leave)
 
     @property
     def where(self) -> str:
@@ -171,18 +163,7 @@ class GraphRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call] # torch
         """A fused attention core whose result is ``out``."""
         node = self._node("attention")
         node.query, node.key, node.value = (self._value(one).mask for one in (query, key, value))
-        node.dtype = dtype_name(query.dtype)
-        node.core = {
-            "batch": prod(query.shape[:-3]),
-            "heads": query.shape[-3],
-            "kv_heads": key.shape[-3],
-            "q_len": query.shape[-2],
-            "kv_len": key.shape[-2],
-            "head_dim": query.shape[-1],
-            "v_head_dim": value.shape[-1],
-            "causal": causal,
-            "window": window,
-        }
+        node.core = core_of(node.where, query, key, value, causal=causal, window=window)
         if sinks is not None:
             for path in self._value(sinks).made_of:
                 self._scaled(path, "sinks", node.bit)
@@ -240,7 +221,7 @@ class GraphRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call] # torch
             return
         node = self._node(product.kind)
         node.m, node.n, node.k, node.batch = product.m, product.n, product.k, product.batch
-        node.dtype, node.out_dtype = product.dtype, product.out_dtype
+        node.dtype = product.dtype
         node.reads = first.mask
         mask = node.bit
         if second.made_of and not second.activation:
@@ -288,7 +269,7 @@ class GraphRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call] # torch
             if value.activation:
                 reads |= value.mask
         if operator in _NORMS:
-            self.graph.normed.append(Rotated(reads, tensors[0].shape[-1] if tensors[0].dim() else 1))
+            self.graph.normed.append(tensors[0].shape[-1] if tensors[0].dim() else 1)
         for tensor, value in zip(tensors, values, strict=True):
             if value.activation:
                 continue
@@ -300,7 +281,7 @@ class GraphRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call] # torch
 
     def _scaled(self, path: str, operator: str, reads: int) -> None:
         self.graph.used.add(path)
-        self.graph.scaled.append(Scaled(path, operator, reads, self._stack[-1]))
+        self.graph.scaled.append(Scaled(path, operator, reads))
 
     def _use(self, *tensors: Tensor | None) -> None:
         for tensor in tensors:
@@ -445,13 +426,12 @@ def record(
     module: nn.Module,
     inputs: Mapping[str, Any],
     *,
-    answers: DataAnswers | None,
-    transformers: bool,
+    answers: DataAnswers,
     masks: bool = False,
 ) -> Graph:
-    """The graph of one call ``module(**inputs)`` on the meta device, every layer run.
+    """The graph of one call ``module(**inputs)`` of transformers on the meta device, every layer run.
 
-    ``transformers``: the module is one of that library's, whose attention functions are met before they run.
+    ``masks``: let transformers build its attention masks, which some models read.
     InputError where the forward asks for a tensor's values.
     """
     recorder = GraphRecorder(module)
@@ -462,12 +442,10 @@ def record(
     with ExitStack() as stack:
         stack.enter_context(torch.device("meta"))
         stack.enter_context(torch.no_grad())
-        if transformers:
-            stack.enter_context(watched.in_transformers(masks=masks))
+        stack.enter_context(watched.in_transformers(masks=masks))
         stack.enter_context(recorder.following())
         stack.enter_context(watched)
-        if answers is not None:
-            stack.enter_context(answers)
+        stack.enter_context(answers)
         stack.enter_context(recorder)
         try:
             module(**inputs)

@@ -17,13 +17,13 @@ from shapes.frozen import frozen
 from shapes.model import Block, ModelShape
 from shapes.operators import operators
 from shapes.operators.types import Attention, Gemm, GroupedGemm, Operator
-from shapes.trace.config import answers_for, build, load_config
+from shapes.trace.config import answers_for, build, load_config, quietly
 from shapes.trace.dimensions import named_dimensions, positions
 from shapes.trace.graph import Graph, Node, record
 from shapes.trace.guards import offline
 from shapes.trace.inputs import example_inputs
 from shapes.trace.recognise import Recognised, recognise
-from shapes.trace.run import run
+from shapes.trace.run import masks_where_read, run
 from shapes.workload import Workload
 
 #: A product or core as both sides give it.
@@ -44,31 +44,18 @@ def products(found: Iterable[Operator]) -> Counter[Key]:
             case Gemm() if one.kind != "bmm" and one.batch == 1:
                 key = (one.phase, one.kind, one.batch, one.m, one.n, one.k, one.dtype)
             case Attention():
-                key = _core(
-                    one.phase,
-                    one.batch,
-                    one.heads,
-                    one.kv_heads,
-                    one.q_len,
-                    one.kv_len,
-                    one.head_dim,
-                    one.v_head_dim,
-                    one.causal,
-                    one.window,
-                    one.dtype,
-                )
+                key = _core(one)
             case _:
                 continue
         counted[key] += one.count
     return counted
 
 
-def _core(*parts: object) -> Key:
-    *sizes, causal, window, dtype = parts
+def _core(one: Attention) -> Key:
+    sizes = (one.batch, one.heads, one.kv_heads, one.q_len, one.kv_len, one.head_dim, one.v_head_dim)
     # A window as long as the sequence hides nothing.
-    kv_len = sizes[5]
-    hides = isinstance(window, int) and isinstance(kv_len, int) and window < kv_len
-    return (*sizes, causal, window if hides else None, dtype)
+    window = one.window if one.window is not None and one.window < one.kv_len else None
+    return (one.phase, *sizes, one.causal, window, one.dtype)
 
 
 def run_products(graph: Graph) -> Counter[Key]:
@@ -77,10 +64,8 @@ def run_products(graph: Graph) -> Counter[Key]:
     for node in graph.nodes:
         if node.kind == "grouped":
             counted["forward", "grouped", node.batch, node.m, node.n, node.k, "m", node.dtype] += 1
-        elif node.kind == "attention":
-            sizes = (node.core[name] for name in ("batch", "heads", "kv_heads", "q_len", "kv_len", "head_dim"))
-            rest = (node.core["v_head_dim"], node.core["causal"], node.core["window"], node.dtype)
-            counted[_core("forward", *sizes, *rest)] += 1
+        elif node.core is not None:
+            counted[_core(node.core)] += 1
         elif node.weight is not None and node.kind in ("gemm", "conv"):
             counted["forward", node.kind, node.batch, node.m, node.n, node.k, node.dtype] += 1
     return counted
@@ -126,16 +111,16 @@ class Proof:
 LENGTHS = (64, 96)
 
 
-def prove_config(config: object, *, dtype: str = "bf16", architecture: str | None = None) -> Proof:
-    """The transformers class that ``config`` names, recognised and proven on the meta device.
+@offline()
+@quietly()
+def prove_config(config: object) -> Proof:
+    """The transformers class that ``config`` names, recognised and proven on the meta device in bf16.
 
-    ``dtype``: what the class computes in; ``architecture``: the class to build in place of the one that is named.
     InputError where the class cannot be built or run without data.
     """
     settings, where = load_config(config)
-    model, _ = build(settings, where, attention="auto", dtype=dtype, architecture=architecture, experts=None)
-    with offline():
-        proof = prove(model, settings, dtype)
+    model, _ = build(settings, where, attention="auto", dtype="bf16", architecture=None, experts=None)
+    proof = prove(model, settings, "bf16")
     return replace(proof, keys=named_dimensions(settings)[1], longest=positions(settings))
 
 
@@ -173,25 +158,16 @@ def _problems(found: Recognised, before: Recognised | None, parameters: int, for
 
 
 def _graph(module: nn.Module, settings: Any, inputs: Mapping[str, Any], tokens: int) -> Graph:
-    try:
-        return record(module, inputs, answers=answers_for(settings, tokens), transformers=True)
-    except InputError as error:
-        # Some models look into the mask that a fused kernel would not need.
-        if not isinstance(error.__cause__, (TypeError, AttributeError, ValueError)):
-            raise
-        return record(module, inputs, answers=answers_for(settings, tokens), transformers=True, masks=True)
+    return masks_where_read(lambda masks: record(module, inputs, answers=answers_for(settings, tokens), masks=masks))
 
 
 def _backward(module: nn.Module, settings: Any, model: ModelShape, dtype: str) -> list[str]:
     s = LENGTHS[0]
     inputs = example_inputs(module, b=1, s=s)
     options: dict[str, Any] = {"train": True, "model_type": settings.model_type, "config": settings}
-    try:
-        traced = run(module, (), inputs, answers=answers_for(settings, s), **options)
-    except InputError as error:
-        if not isinstance(error.__cause__, (TypeError, AttributeError, ValueError)):
-            raise
-        traced = run(module, (), inputs, answers=answers_for(settings, s), masks=True, **options)
+    traced = masks_where_read(
+        lambda masks: run(module, (), inputs, answers=answers_for(settings, s), masks=masks, **options)
+    )
     phases = ("forward", "dgrad", "wgrad")
     # The windows are those of the masks, proven forward: not every class tells its core of them.
     ran = [replace(one, window=None) if isinstance(one, Attention) else one for one in traced.operators]
@@ -212,11 +188,8 @@ def shares(graph: Graph, problems: Mapping[str, str]) -> dict[str, float]:
 
 
 def _flops(node: Node) -> int:
-    if node.kind == "attention":
-        heads, queries, keys, *wide = (
-            int(node.core[name]) for name in ("heads", "q_len", "kv_len", "head_dim", "v_head_dim")
-        )
-        return 2 * heads * queries * keys * sum(wide)
+    if node.core is not None:
+        return node.core.flops
     return 2 * node.m * node.n * node.k * (node.batch if node.kind in ("gemm", "bmm", "conv") else 1)
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import prod
 
@@ -16,15 +16,25 @@ from torch import nn
 
 from shapes.errors import InputError
 from shapes.frozen import frozen
-from shapes.model import AttentionShape, Block, MlaShape, MlpShape, ModelShape, MoeShape, RecurrentShape, Stack
-from shapes.model.mixers import QkNorm
+from shapes.model import (
+    DELTA_CHUNK,
+    AttentionShape,
+    Block,
+    MlaShape,
+    MlpShape,
+    ModelShape,
+    MoeShape,
+    QkNorm,
+    RecurrentShape,
+    Stack,
+    run_lengths,
+)
+from shapes.operators.types import Attention
 from shapes.trace.graph import TRIGONOMETRY, Graph, Node, Scaled
 from shapes.trace.repeats import repeated_children
 
 #: Learned vectors of recurrences, which go by these names in every implementation.
 _STATE_VECTORS = re.compile(r"(^|\.)(A_log|A|D|dt_bias)$")
-#: Chunk of a gated delta rule in transformers' and flash-linear-attention's kernels.
-DELTA_CHUNK = 64
 
 
 @frozen
@@ -37,10 +47,6 @@ class Recognised:
     model: ModelShape | None
     left_over: Mapping[str, str]
     held: tuple[str, ...] = ()
-
-    @property
-    def whole(self) -> bool:
-        return self.model is not None and not self.left_over
 
 
 class Misfit(Exception):  # noqa: N818 # named for what it is
@@ -56,7 +62,6 @@ class _Layer:
     scaled: list[Scaled] = field(default_factory=list)
     claimed: set[int] = field(default_factory=set)
     vectors: set[str] = field(default_factory=set)
-    problems: dict[str, str] = field(default_factory=dict)
 
     def open(self, *kinds: str) -> list[Node]:
         return [node for node in self.nodes if node.kind in kinds and node.number not in self.claimed]
@@ -99,11 +104,12 @@ class Recogniser:
 
     def _held(self) -> tuple[str, ...]:
         """The outermost modules none of whose parameters was used."""
-        used = self.graph.used
+        # By identity: a tied head's matrix is used under the embedding's path.
+        used = {id(self.module.get_parameter(path)) for path in self.graph.used}
         found: list[str] = []
         for path, child in self.module.named_modules():
-            own = [f"{path}.{name}" if path else name for name, _ in child.named_parameters()]
-            if own and not used.intersection(own) and not any(path.startswith(f"{one}.") for one in found):
+            own = {id(parameter) for parameter in child.parameters()}
+            if own and not used & own and not any(path.startswith(f"{one}.") for one in found):
                 found.append(path)
         return tuple(found)
 
@@ -192,7 +198,8 @@ class Recogniser:
         query, key, value = sources
         fused = query is key is value
         layer.need(fused or (key is not value and query is not key), "keys and values of one product")
-        heads, wide = core.core["heads"], core.core["head_dim"]
+        run = _run_of(core)
+        heads, wide = run.heads, run.head_dim
         v_wide = out.k // heads
         kv_heads = (query.n // wide - heads) // 2 if fused else key.n // wide
         gated = not fused and query.n == 2 * heads * wide and bool(out.reads & query.bit)
@@ -218,8 +225,8 @@ class Recogniser:
             k_bias=biases[1] if biases[1] != biases[0] else None,
             o_bias=out.bias is not None,
             fused_qkv=fused,
-            causal=core.core["causal"],
-            window=core.core["window"],
+            causal=run.causal,
+            window=run.window,
             rotary_dim=self._rotary(query, wide, 2 if fused else 1),
             qk_norm=kind,
             qk_norm_weights=weights,
@@ -232,7 +239,8 @@ class Recogniser:
         (up,) = sources[2]
         down = next(node for node in sources[1] if node is not up)
         query = layer.one(sources[0], "products of queries")
-        heads, wide = core.core["heads"], core.core["head_dim"]
+        run = _run_of(core)
+        heads, wide = run.heads, run.head_dim
         rope, v_wide = down.n - up.k, out.k // heads
         expected = (heads * (wide - rope + v_wide), heads * wide)
         found = (up.n, query.n)
@@ -254,8 +262,8 @@ class Recogniser:
             v_wide,
             q_lora_rank=query.k if first else None,
             bias=down.bias is not None,
-            causal=core.core["causal"],
-            window=core.core["window"],
+            causal=run.causal,
+            window=run.window,
             latent_norm=norms,
         )
 
@@ -412,8 +420,7 @@ class Recogniser:
                 owners[path.rpartition(".")[0]] += 1
                 layer.vectors.add(path)
         if not owners:
-            masks = [one for one in self.graph.normed if one.width == hidden]
-            return (2 if masks else 0), 0
+            return (2 if hidden in self.graph.normed else 0), 0
         weights = set(owners.values())
         if len(weights) != 1:
             raise Misfit(f"{layer.path}: norms of {sorted(weights)} weights")
@@ -490,7 +497,9 @@ class Recogniser:
         self.claimed |= outside.vectors
         for node in outside.open("gemm", "grouped", "conv", "depthwise"):
             self.left[node.weight or node.where] = f"{node.kind} outside the layers"
-        stack = Stack("decoder", hidden, _runs(blocks), positions=positions, embedding_norm=before, final_norm=after)
+        stack = Stack(
+            "decoder", hidden, run_lengths(blocks), positions=positions, embedding_norm=before, final_norm=after
+        )
         head = heads[0] if heads else None
         return ModelShape(
             self.model_type,
@@ -551,27 +560,16 @@ class Recogniser:
         return before, after
 
 
-def _attribute(module: nn.Module, *names: str) -> int:
-    for name in names:
-        value = getattr(module, name, None)
-        if isinstance(value, int) and value > 0:
-            return value
-    raise Misfit(f"{type(module).__name__} says nothing of {names[0]}")
+def _run_of(core: Node) -> Attention:
+    assert core.core is not None
+    return core.core
 
 
-def _runs(blocks: Sequence[Block]) -> tuple[Block, ...]:
-    """Neighbours that are alike joined into one block with their count."""
-    return tuple(replace(block, count=count) for block, count in _joined(blocks))
-
-
-def _joined(blocks: Sequence[Block]) -> Iterator[tuple[Block, int]]:
-    at = 0
-    while at < len(blocks):
-        end = at
-        while end < len(blocks) and blocks[end] == blocks[at]:
-            end += 1
-        yield blocks[at], end - at
-        at = end
+def _attribute(module: nn.Module, name: str) -> int:
+    value = getattr(module, name, None)
+    if isinstance(value, int) and value > 0:
+        return value
+    raise Misfit(f"{type(module).__name__} says nothing of {name}")
 
 
 def recognise(graph: Graph, module: nn.Module, model_type: str, sequence: int) -> Recognised:

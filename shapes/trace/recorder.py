@@ -8,14 +8,12 @@ from which operand of that product the formula still needs: the weight gives dgr
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from shapes.frozen import frozen
@@ -32,7 +30,7 @@ from shapes.trace.products import (
     tensors_in,
     weight_gradient,
 )
-from shapes.trace.repeats import Frame, Names, Repeats
+from shapes.trace.repeats import Frame, Names, Repeats, calls_followed
 
 #: Operator namespaces whose members either are products listed in products.py or move bytes only.
 _SEEN_THROUGH = frozenset({"aten", "prim", "prims", "profiler", "transformers", "_c10d_functional", "c10d"})
@@ -78,18 +76,9 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call] # torch has 
             storage = parameter.untyped_storage()
             self._weights[storage._cdata] = (2, id(parameter), storage)
 
-    @contextmanager
-    def following(self) -> Iterator[None]:
+    def following(self) -> AbstractContextManager[None]:
         """Follow calls into modules, so that operators get their names."""
-        hooks = (
-            register_module_forward_pre_hook(self._enter),
-            register_module_forward_hook(self._leave),
-        )
-        try:
-            yield
-        finally:
-            for hook in hooks:
-                hook.remove()
+        return calls_followed(self._enter, self._leave)
 
     @property
     def where(self) -> str:

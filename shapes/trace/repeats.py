@@ -15,10 +15,22 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 from torch.utils import _pytree
 
 from shapes.frozen import frozen
 from shapes.trace.products import tensors_in
+
+
+@contextmanager
+def calls_followed(enter: Callable[..., None], leave: Callable[..., None]) -> Iterator[None]:
+    """``enter(module, inputs)`` before every module's forward, ``leave(module, inputs, output)`` after it."""
+    hooks = register_module_forward_pre_hook(enter), register_module_forward_hook(leave)
+    try:
+        yield
+    finally:
+        for hook in hooks:
+            hook.remove()
 
 
 def repeated_children(module: nn.Module) -> Iterator[tuple[str, list[tuple[str, nn.Module]]]]:

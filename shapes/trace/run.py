@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -18,8 +18,20 @@ from shapes.trace.recorder import Recorder
 from shapes.trace.repeats import Repeats
 from shapes.trace.result import Traced
 
+T = TypeVar("T")
+
 #: Memory-bound operators below this share of all bytes are summed up in a note instead of listed.
 NOTABLE_SHARE = 1e-3
+
+
+def masks_where_read(once: Callable[[bool], T]) -> T:
+    """``once`` without masks, and with them for a model that looks into the mask that a fused kernel would not need."""
+    try:
+        return once(False)
+    except InputError as error:
+        if not isinstance(error.__cause__, (TypeError, AttributeError, ValueError)):
+            raise
+        return once(True)
 
 
 def run(

@@ -6,9 +6,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from shapes.errors import shorten
-from shapes.model import AttentionShape, Block, MlpShape, ModelShape, MoeShape, Stack
+from shapes.model import AttentionShape, Block, MlpShape, ModelShape, MoeShape, Stack, run_lengths
 from sizer.readers.fields import Fields, stated, table, vocabulary
-from sizer.readers.hf_blocks import run_lengths
 from sizer.readers.reading import Reading, Unread, reading
 from sizer.readers.training import optimizer, zero_optimization
 

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from shapes.model import AttentionShape, Block, MlaShape, MlpShape, ModelShape, MoeShape, Stack
+from shapes.model import AttentionShape, Block, MlaShape, MlpShape, ModelShape, MoeShape, Stack, run_lengths
 from sizer.readers.fields import Fields, table
 
 _NAMES = table("formats")["huggingface"]["dimensions"]
@@ -151,17 +151,6 @@ def with_experts(fields: Fields, width: int, **traits: Any) -> MoeShape:
     """A mixture of the usual names' experts; ``traits`` are further fields of MoeShape."""
     experts = fields.integer(*EXPERTS)
     return MoeShape(experts, fields.top_k(experts, *TOP_K), width, **traits)
-
-
-def run_lengths(blocks: list[Block]) -> tuple[Block, ...]:
-    """Neighbours that are alike joined into one block with their count."""
-    runs: list[Block] = []
-    for block in blocks:
-        if runs and replace(runs[-1], count=block.count) == block:
-            runs[-1] = replace(runs[-1], count=runs[-1].count + block.count)
-        else:
-            runs.append(block)
-    return tuple(runs)
 
 
 def stack(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from shapes.model import Block, MlpShape, ModelShape, MoeShape, RecurrentShape, Stack
+from shapes.model import DELTA_CHUNK, Block, MlpShape, ModelShape, MoeShape, RecurrentShape, Stack, run_lengths
 from sizer.readers.fields import Fields
 from sizer.readers.hf_blocks import (
     Attention,
@@ -18,7 +18,6 @@ from sizer.readers.hf_blocks import (
     mlp,
     model_of,
     rotary_share,
-    run_lengths,
     with_experts,
 )
 from sizer.readers.hf_decoders import sparse_qwen
@@ -36,8 +35,6 @@ _KINDS = {
     "moe": "moe",
     "E": "moe",
 }
-#: Tokens of a chunk in transformers' ``chunk_gated_delta_rule`` and in fla's.
-DELTA_CHUNK = 64
 _BIAS = flag("attention_bias")
 
 

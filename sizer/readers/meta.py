@@ -6,9 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from shapes.errors import InputError
-from shapes.model import AttentionShape, Block, MlpShape, ModelShape, MoeShape, Stack
+from shapes.model import AttentionShape, Block, MlpShape, ModelShape, MoeShape, Stack, run_lengths
 from sizer.readers.fields import Fields, table
-from sizer.readers.hf_blocks import run_lengths
 from sizer.readers.reading import Reading, reading
 
 NAME = "meta"

@@ -6,9 +6,19 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from shapes.model import AttentionShape, Block, Linear, MlaShape, MlpShape, ModelShape, MoeShape, RecurrentShape, Stack
+from shapes.model import (
+    AttentionShape,
+    Block,
+    Linear,
+    MlaShape,
+    MlpShape,
+    ModelShape,
+    MoeShape,
+    RecurrentShape,
+    Stack,
+    run_lengths,
+)
 from sizer.readers.fields import MAX_LAYERS, Fields, table, vocabulary
-from sizer.readers.hf_blocks import run_lengths
 from sizer.readers.hf_hybrid import delta_net, mamba
 from sizer.readers.shell.words import evaluated
 
