@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import sys
+import zlib
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
@@ -25,11 +26,13 @@ ALIGNED = 128
 
 def main() -> None:
     root = Path(sys.argv[1]) if len(sys.argv) > 1 else HERE / "data"
-    pages = sorted(root.glob("**/*.jsonl"))
+    pages = sorted((*root.glob("**/*.jsonl"), *root.glob("**/*.jsonl.gz")))
     for path in pages:
-        rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines() if line]
+        packed = path.suffix == ".gz"
+        text = zlib.decompressobj(31).decompress(path.read_bytes()).decode() if packed else path.read_text("utf-8")
+        rows = [json.loads(line) for line in text.splitlines() if line.endswith("}")]
         if rows:
-            path.with_suffix(".md").write_text(page(path, rows), encoding="utf-8")
+            (path.with_suffix("") if packed else path).with_suffix(".md").write_text(page(path, rows), encoding="utf-8")
     sys.stdout.write(f"{len(pages)} pages\n")
 
 

@@ -122,14 +122,6 @@ class Device:
         """Whether products of ``dtype`` run on matrix units (tensor cores, MFMA, MME)."""
         return dtype in self.peak_flops and dtype not in self.compute.vector_dtypes
 
-    def peak_from_parts(self, dtype: str) -> float | None:
-        """Clock x units x FLOPs per clock, or None where a part is not public."""
-        clock_mhz = self.compute.clock_mhz_of.get(dtype, self.compute.clock_mhz)
-        per_clock = self.compute.flops_per_clock_per_unit.get(dtype)
-        if clock_mhz is None or per_clock is None:
-            return None
-        return clock_mhz * 1e6 * self.compute.units * per_clock
-
     def alignment_elements(self, dtype: str) -> int:
         """Elements that a product's leading dimensions should be multiples of: 1 for a dtype without matrix units."""
         return max(1, self.alignment_bytes.get(dtype, 1) // dtype_bytes(dtype))
@@ -252,7 +244,7 @@ def _resolve(name: str) -> str:
 
 
 def _head(name: str) -> str:
-    """What stands before the file's first table: its names are there, and the rest need not be parsed for them."""
+    """The file's text before its first table: its names are there, and the rest need not be parsed for them."""
     return shipped("devices", name).read_text(encoding="utf-8").partition("\n[")[0]
 
 

@@ -58,7 +58,7 @@ def decoded(data: bytes, where: str) -> str:
 
 
 def write_whole(path: str | os.PathLike[str], data: bytes) -> None:
-    """``data`` as the file's content: whole, or the file stays as it was and nothing is left beside it.
+    """``data`` as the file's content: whole, or the file stays as it was and no other file is left.
 
     A link is followed, and the file's mode and owner stay. What is no regular file (a device, a pipe) is written into,
     never replaced. InputError where it cannot be written.

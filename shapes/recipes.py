@@ -6,13 +6,15 @@ One sourced file a recipe; the names are Megatron-Core's and Transformer Engine'
 from __future__ import annotations
 
 from collections.abc import Mapping
+from math import ceil
 from typing import Any
 
+from shapes.dtypes import BYTES
 from shapes.frozen import frozen
 from shapes.toml_table import Table, load, named
 
 RECIPES = ("delayed", "tensorwise", "blockwise", "mxfp8", "nvfp4", "int8")
-#: The recipe that an element type alone stands for.
+#: The recipe of an element type alone.
 DEFAULT = {"fp8": "delayed", "mxfp8": "mxfp8", "nvfp4": "nvfp4", "int8": "int8"}
 
 
@@ -74,3 +76,31 @@ def _recipe(data: Mapping[str, Any], where: str) -> Recipe:
         alignment=top.table("alignment").record(Alignment),
         quantise=top.table("quantise").record(Quantise),
     )
+
+
+@frozen
+class WeightFormat:
+    """How a quantised release keeps a matrix: bits an element, scales of blocks, and what its products run in.
+
+    ``block``: rows and columns of a matrix [out, in] that share ``scale_bits``, of scale and zero point (0: all).
+
+    ``recipe``: in which the products run; None: weights alone are quantised, activations and
+    arithmetic keep the workload's element type.
+    """
+
+    title: str
+    bits: int
+    block: tuple[int, int] = (0, 0)
+    scale_bits: float = 32.0
+    recipe: str | None = None
+
+    def stored_bytes(self, rows: int, columns: int) -> int:
+        """Bytes of a matrix of ``rows`` x ``columns`` with its scales."""
+        down, across = (-(-size // (part or size)) for size, part in zip((rows, columns), self.block, strict=True))
+        return ceil((rows * columns * self.bits + down * across * self.scale_bits) / 8)
+
+    def read_bytes(self, rows: int, columns: int) -> float | None:
+        """Bytes an element that a product reads; None where that is its element type's, or hardly more."""
+        if self.recipe is not None and self.bits == 8 * BYTES[load_recipe(self.recipe).dtype]:
+            return None
+        return self.stored_bytes(rows, columns) / (rows * columns)

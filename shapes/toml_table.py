@@ -131,15 +131,15 @@ class Table:
         return value
 
     def number(self, key: str) -> float:
-        value = self._get(key)
-        if not isinstance(value, (int, float)) or isinstance(value, bool) or not 0 < value < math.inf:
+        value = self.zero_or_more(key, "expected a positive number")
+        if not value:
             raise self.fail(key, "expected a positive number")
         return value
 
-    def zero_or_more(self, key: str) -> float:
+    def zero_or_more(self, key: str, expected: str = "expected a number, 0 or more") -> float:
         value = self._get(key)
         if not isinstance(value, (int, float)) or isinstance(value, bool) or not 0 <= value < math.inf:
-            raise self.fail(key, "expected a number, 0 or more")
+            raise self.fail(key, expected)
         return value
 
     def share(self, key: str) -> float:
@@ -161,23 +161,21 @@ class Table:
             raise self.fail(key, "expected true or false")
         return value
 
+    def _list(self, key: str, what: str, known: Callable[[Any], Any]) -> tuple[Any, ...]:
+        """A list of what is ``known``; an absent key is an empty one."""
+        value = self._get(key)
+        if value is not None and not (isinstance(value, list) and all(map(known, value))):
+            raise self.fail(key, f"expected a list of {what}")
+        return tuple(value or ())
+
     def integers(self, key: str) -> tuple[int, ...]:
         """A list of positive integers; an absent key is an empty one."""
-        value = self._get(key)
-        if value is None:
-            return ()
-        if not isinstance(value, list) or not all(type(item) is int and item > 0 for item in value):
-            raise self.fail(key, "expected a list of positive integers")
-        return tuple(value)
+        return self._list(key, "positive integers", lambda item: type(item) is int and item > 0)
 
     def texts(self, key: str) -> tuple[str, ...]:
         """A list of strings; an absent key is an empty one."""
-        value = self._get(key)
-        if value is None:
-            return ()
-        if not isinstance(value, list) or not all(isinstance(item, str) and item for item in value):
-            raise self.fail(key, "expected a list of strings")
-        return tuple(self._shown(key, item) for item in value)
+        found = self._list(key, "strings", lambda item: isinstance(item, str) and item)
+        return tuple(self._shown(key, item) for item in found)
 
     def table(self, key: str) -> Table:
         """The table below; an absent key is an empty one, whose own keys are then found missing."""

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import field, fields, replace
+from dataclasses import fields, replace
 from typing import Any, Literal, NamedTuple, TypedDict, get_args, get_type_hints
 
 from shapes.dtypes import DTYPES, dtype_bytes
 from shapes.errors import InputError, positive_int
-from shapes.finetune import BASES, METHODS, check_choices
 from shapes.frozen import frozen
 from shapes.json_form import AsJson
 from shapes.recipes import DEFAULT, RECIPES, Recipe, load_recipe
+from shapes.toml_table import DATA, content
 
 #: "infer" is one forward pass over whole sequences; "prefill" that of a serving engine, which needs the last position's
 #: logits alone; "decode" is one step of generating.
@@ -47,9 +47,35 @@ NOT_OVERLAPPED = ("data", "gather", "tensor", "tensor-forward", "expert", "conte
 MOST_RANKS = 2**20
 
 
-#: Titles that help lists the options under.
-_WORK, _SPLIT, _MEMORY, _SERVING, _TUNING = "Workload", "Parallelism", "Memory", "Serving", "Fine-tuning"
-_LARGEST = 2**31
+# Fine-tuning, with peft's names and defaults. LoRA (Hu et al. 2106.09685) adds B A to a frozen matrix W [out, in], A
+# [r, in] and B [out, r]; QLoRA (Dettmers et al. 2305.14314) keeps W in 4 bits.
+#: full: every weight; lora, qlora: adapters added to a frozen base; frozen-base: the head alone.
+METHODS = ("full", "lora", "qlora", "frozen-base")
+#: Bytes of a frozen matrix's element. nf4: 4 bits, with double quantisation an 8-bit constant for each 64 and an fp32
+#: one for 256 of those (QLoRA, section 3: 0.127 bits a parameter). int8: bitsandbytes' LLM.int8(), with which each
+#: row has an fp32 scale. -16: what is not quantised, embeddings, head and vectors, stays in 16 bits, as TRL
+#: and LLaMA-Factory have it; else it is in fp32, and with it the hidden states: peft's prepare_model_for_kbit_training.
+#: release: each matrix as a quantised release has it, the rest in 16 bits.
+BASES: dict[str, float] = {"bf16": 2.0, "int8": 1.0, "nf4": 0.5 + 1 / 64 + 4 / (64 * 256)}
+BASES |= {f"{name}-16": BASES[name] for name in ("int8", "nf4")} | {"release": 2.0}
+
+
+def check_choices(method: str | None, base: str | None, targets: str | None, *, train: bool) -> None:
+    """InputError for a method, base or combination that there is not."""
+    if method is base is targets is None:
+        return
+    adapted, adapters = method in ("lora", "qlora"), "expected it with --finetune lora or qlora"
+    narrow = "expected nf4 or int8 with qlora, or either with -16 (lora has a bf16 base)"
+    for refused, key, value, expected in (
+        (method not in (None, *METHODS), "finetune", method, f"expected one of {', '.join(METHODS)}"),
+        (method is not None and not train, "finetune", method, "expected no fine-tuning with a phase of inference"),
+        (base not in (None, *BASES), "base", base, f"expected one of {', '.join(BASES)}"),
+        (base is not None and not adapted, "base", base, adapters),
+        (method == "qlora" and base == "bf16", "base", base, narrow),
+        (targets is not None and not adapted, "lora_targets", targets, adapters),
+    ):
+        if refused:
+            raise InputError(expected, key=key, value=value)
 
 
 class Option(NamedTuple):
@@ -73,11 +99,6 @@ class Option(NamedTuple):
     kind: type = str
 
 
-def option(default: Any, help: str, group: str, **said: Any) -> Any:
-    """A field that people set by an option."""
-    return field(default=default, metadata={"option": Option(default, help, group, **said)})
-
-
 @frozen
 class Workload(AsJson):
     """One microbatch's work. Symbols as in the literature: b microbatch, s tokens a sequence, t/p/d/e parallel degrees.
@@ -86,126 +107,62 @@ class Workload(AsJson):
     (interleaved schedule; 1: 1F1B). ``replicas``: of a ZeRO-3 model's d ranks, groups that each hold it whole (HSDP).
     ``fused_qkv`` and ``fused_gate_up`` override how the model class groups its projections (None: as it does).
     ``expert_load`` is the fullest expert's tokens over the mean (1.0: even routing). ``ep_overlap``: one microbatch's
-    dispatch runs beside another's computing (Megatron-Core's overlap_moe_expert_parallel_comm).
+    dispatch overlaps another's computing (Megatron-Core's overlap_moe_expert_parallel_comm).
     ``decoder_s`` is the target length of an encoder-decoder (None: s).
     ``gpus`` devices and ``global_batch`` sequences a step are what was asked for (None: not said); whether they agree
     with the degrees and the microbatch is a rule's affair (SZ120). ``recipe``: of shapes.recipes, which decides
-    ``dtype`` (None: what that alone stands for).
+    ``dtype`` (None: that of the element type alone).
     ``no_overlap`` (commas; of ``NOT_OVERLAPPED``, or "none"): communication that overlaps with nothing, where the
     software stack's would (None: everything overlaps as the stack's does).
     ``compiled``: torch.compile runs the products and pads misaligned ones where that is faster, copies included.
-    ``finetune``, ``lora_rank``, ``lora_targets`` (commas; None: peft's usual) and ``base`` are shapes.finetune's;
+    ``finetune``, ``lora_rank``, ``lora_targets`` (commas; None: peft's usual) and ``base`` say how it is tuned;
     ``frozen_architecture``: the model is a released one, so that nothing but the workload is advised.
     ``optimizer`` (None: adamw), ``precision`` (None: by the element type) and ``implementation`` (None: of the
     framework whose file it is) decide memory, and the first two the bytes that the update moves.
 
     A decode step: b requests in flight, each with ``context`` keys in its cache (those of the step's own tokens among
-    them; None: what ``s`` was) and ``speculative`` drafted tokens to verify beside its next one; ``s`` is then
+    them; None: what ``s`` was) and ``speculative`` drafted tokens to verify with its next one; ``s`` is then
     1 + speculative, the tokens of a request that run. ``kv_dtype``: of the cache (None: 16 bits, as the activations).
     """
 
-    b: int = option(
-        4, "Sequences a microbatch. [default: the file's, or 4]", _WORK, word="microbatch", short="-b", most=_LARGEST
-    )
-    s: int = option(
-        4096,
-        "Tokens a sequence. [default: the file's, or 4096, at most the model's longest]",
-        _WORK,
-        word="sequence",
-        short="-s",
-        most=_LARGEST,
-    )
-    dtype: str = option("bf16", "Element type. [default: the file's, or bf16]", _WORK, choices=DTYPES)
-    phase: RunPhase = option(
-        "train", "Training, a prompt (infer, prefill) or a step of generating. [default: train]", _WORK
-    )
-    t: int = option(1, "Tensor-parallel degree. [default: 1]", _SPLIT, word="tp", most=MOST_RANKS)
-    p: int = option(1, "Pipeline-parallel degree. [default: 1]", _SPLIT, word="pp", most=MOST_RANKS)
-    d: int = option(1, "Data-parallel degree. [default: 1]", _SPLIT, word="dp", most=MOST_RANKS)
-    e: int = option(1, "Expert-parallel degree. [default: 1]", _SPLIT, word="ep", most=MOST_RANKS)
-    zero: int = option(0, "ZeRO stage, 0 to 3. [default: 0]", _SPLIT, choices=(0, 1, 2, 3))
-    attention: AttentionKernel = option(
-        "auto",
-        "Attention kernel (a wrong name lists them). [default: auto, the device's usual one]",
-        _WORK,
-        metavar="KERNEL",
-    )
-    checkpointing: Checkpointing = option("none", "Activation checkpointing. [default: none]", _MEMORY)
-    sequence_parallel: bool = option(False, "Split norms over the TP group.", _SPLIT)
-    fused_qkv: bool | None = option(None, "One QKV product. [default: as the model class]", _WORK, further=True)
-    fused_gate_up: bool | None = option(
-        None, "One gate and up product. [default: as the model class]", _WORK, further=True
-    )
-    expert_load: float = option(
-        1.0, "Fullest expert's tokens over the mean. [default: 1.0, even routing]", _WORK, further=True
-    )
-    decoder_s: int | None = option(
-        None, "Target tokens of an encoder-decoder.", _WORK, word="decoder_sequence", most=_LARGEST, further=True
-    )
-    gpus: int | None = option(None, "Devices; --dp follows as GPUs / (TP x PP x CP).", _SPLIT, most=_LARGEST)
-    global_batch: int | None = option(None, "Sequences a step; gradient accumulation follows.", _WORK, most=_LARGEST)
-    cp: int = option(1, "Context-parallel degree: ranks that share a sequence. [default: 1]", _SPLIT, most=MOST_RANKS)
-    vpp: int = option(
-        1, "Chunks of layers a pipeline stage (interleaved schedule). [default: 1]", _SPLIT, most=MOST_RANKS, rare=True
-    )
-    replicas: int = option(
-        1, "HSDP: groups of ranks that each shard the model. [default: 1]", _SPLIT, most=MOST_RANKS, rare=True
-    )
-    recipe: str | None = option(
-        None, "Low-precision recipe of the products. [default: by --dtype]", _WORK, choices=RECIPES, metavar="NAME"
-    )
-    finetune: str | None = option(
-        None, f"Fine-tuning: {', '.join(METHODS)}. [default: training from scratch]", _TUNING, metavar="METHOD"
-    )
-    lora_rank: int = option(8, "Rank of LoRA's adapters. [default: 8]", _TUNING, most=MOST_RANKS, rare=True)
-    lora_targets: str | None = option(
-        None,
-        "Matrices with adapters (commas), or all-linear. [default: peft's]",
-        _TUNING,
-        metavar="NAMES",
-        further=True,
-    )
-    base: str | None = option(
-        None, f"LoRA's frozen weights: {', '.join(BASES)}. [default: by method]", _TUNING, metavar="TYPE", further=True
-    )
-    frozen_architecture: bool = option(
-        False, "A released model: advise the workload only (--finetune implies it).", _TUNING, further=True
-    )
-    context: int | None = option(
-        None, "Decoding: keys a request has in its cache. [default: the sequence]", _SERVING, most=_LARGEST
-    )
-    kv_dtype: KvDtype | None = option(None, "Inference: KV cache's type. [default: 16 bits]", _SERVING, rare=True)
-    speculative: int = option(0, "Decoding: drafted tokens a request and step. [default: 0]", _SERVING, further=True)
-    optimizer: Optimizer | None = option(
-        None, "Whose states are kept (a wrong name lists them). [default: adamw]", _MEMORY, metavar="NAME"
-    )
-    precision: PrecisionName | None = option(
-        None,
-        "What parameters are kept in (a wrong name lists them). [default: by --dtype]",
-        _MEMORY,
-        metavar="NAME",
-    )
-    implementation: Implementation | None = option(
-        None,
-        "Whose kernels save activations: transformers' modules or Megatron's. [default: the file's]",
-        _MEMORY,
-        rare=True,
-    )
+    b: int = 4
+    s: int = 4096
+    dtype: str = "bf16"
+    phase: RunPhase = "train"
+    t: int = 1
+    p: int = 1
+    d: int = 1
+    e: int = 1
+    zero: int = 0
+    attention: AttentionKernel = "auto"
+    checkpointing: Checkpointing = "none"
+    sequence_parallel: bool = False
+    images: str | None = None
+    fused_qkv: bool | None = None
+    fused_gate_up: bool | None = None
+    expert_load: float = 1.0
+    decoder_s: int | None = None
+    gpus: int | None = None
+    global_batch: int | None = None
+    cp: int = 1
+    vpp: int = 1
+    replicas: int = 1
+    recipe: str | None = None
+    finetune: str | None = None
+    lora_rank: int = 8
+    lora_targets: str | None = None
+    base: str | None = None
+    frozen_architecture: bool = False
+    context: int | None = None
+    kv_dtype: KvDtype | None = None
+    speculative: int = 0
+    optimizer: Optimizer | None = None
+    precision: PrecisionName | None = None
+    implementation: Implementation | None = None
     compiled: bool = False
-    no_overlap: str | None = option(
-        None,
-        f"Communication not overlapped with compute: {', '.join(NOT_OVERLAPPED)}, or none. [default: the file's]",
-        _SPLIT,
-        metavar="NAMES",
-        further=True,
-    )
-    dispatcher: Dispatcher = option(
-        "flex",
-        "Experts' tokens: flex (DeepEP, HybridEP: once a node) or alltoall (every copy). [default: flex]",
-        _SPLIT,
-        further=True,
-    )
-    ep_overlap: bool = option(False, "Dispatch during another microbatch's compute.", _SPLIT, further=True)
+    no_overlap: str | None = None
+    dispatcher: Dispatcher = "flex"
+    ep_overlap: bool = False
 
     def __post_init__(self) -> None:
         for key, one in OPTIONS.items():
@@ -224,6 +181,7 @@ class Workload(AsJson):
         self._demand(loads, "expert_load", f"expected a number from 1 to {MOST_RANKS} (max/mean)")
         overlaps = set(NOT_OVERLAPPED).issuperset(_words(self.no_overlap))
         self._demand(overlaps, "no_overlap", f"expected none, or some of {', '.join(NOT_OVERLAPPED)}")
+        self._demand(self.images is None or self.image_sizes is not None, "images", "expected count x height x width")
         self._check_serving()
 
     def _check_serving(self) -> None:
@@ -259,8 +217,15 @@ class Workload(AsJson):
         object.__setattr__(self, "dtype", own)
 
     @property
+    def image_sizes(self) -> tuple[int, int, int] | None:
+        """(images a sequence, height, width in pixels); None without images."""
+        parts = self.images.split("x") if isinstance(self.images, str) else []
+        sizes = tuple(int(part) for part in parts if part.isascii() and part.isdigit() and 0 < len(part) < 6)
+        return (sizes[0], sizes[1], sizes[2]) if len(sizes) == len(parts) == 3 and min(sizes) > 0 else None
+
+    @property
     def low_precision(self) -> Recipe | None:
-        """The recipe that products run in: the one named, or what the element type alone stands for."""
+        """The recipe that products run in: the one named, or that of the element type alone."""
         name = self.recipe or DEFAULT.get(self.dtype)
         return load_recipe(name) if name else None
 
@@ -277,7 +242,7 @@ class Workload(AsJson):
     def expert_d(self) -> int:
         """Data-parallel ranks that hold the same experts: d/e, since experts are spread inside data parallelism.
 
-        Megatron-LM's expert-data-parallel size with experts cut by the same t. d = 1 beside e > 1 stands for a d that
+        Megatron-LM's expert-data-parallel size with experts cut by the same t. d = 1 with e > 1 means a d that
         was not given: no two ranks hold the same expert, and nothing else is taken to be replicated either.
         """
         return max(1, self.d // self.e)
@@ -372,6 +337,7 @@ class WorkloadKeywords(TypedDict, total=False):
     attention: AttentionKernel
     checkpointing: Checkpointing
     sequence_parallel: bool
+    images: str | None
     fused_qkv: bool | None
     fused_gate_up: bool | None
     expert_load: float
@@ -401,15 +367,19 @@ class WorkloadKeywords(TypedDict, total=False):
 
 
 def _options() -> Mapping[str, Option]:
-    """Field -> its option, with the kind and the choices that its annotation has."""
+    """Field -> its option of shapes/data/options.toml, with the kind and the choices that its annotation has."""
     found, hints = {}, get_type_hints(Workload)
-    for one in fields(Workload):
-        if "option" in one.metadata:
-            said: Option = one.metadata["option"]
-            parts = get_args(hints[one.name])
-            kind = parts[0] if type(None) in parts else hints[one.name]
-            literal = get_args(kind)
-            found[one.name] = said._replace(choices=said.choices or literal, kind=str if literal else kind)
+    defaults = {one.name: one.default for one in fields(Workload)}
+    named = {"METHODS": METHODS, "BASES": BASES, "NOT_OVERLAPPED": NOT_OVERLAPPED}
+    listed = {name: ", ".join(known) for name, known in named.items()}
+    choices: dict[str, tuple[Any, ...]] = {"dtype": DTYPES, "recipe": RECIPES}
+    for name, row in content(DATA / "options.toml").items():
+        parts = get_args(hints[name])
+        kind = parts[0] if type(None) in parts else hints[name]
+        literal = get_args(kind)
+        known = tuple(row.get("choices", ())) or choices.get(name, literal)
+        said = {**row, "help": row["help"].format(**listed), "choices": known}
+        found[name] = Option(defaults[name], **said, kind=str if literal else kind)
     return found
 
 

@@ -77,6 +77,12 @@ def __getattr__(name: str) -> object:
             import_module("sizer.render")  # how answers print and are written
         globals()[name] = found
         return found
+    if name == "__version__":
+        from importlib.metadata import version
+
+        from shapes.package import DISTRIBUTION
+
+        return version(DISTRIBUTION)
     raise AttributeError(f"module 'sizer' has no attribute {name!r}")
 
 

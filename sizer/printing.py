@@ -16,11 +16,11 @@ class Printable(AsJson):
 
     __slots__ = ()
     COMMAND: ClassVar[str]
-    _render: ClassVar[Callable[..., str | bytes] | None] = None
+    _render: ClassVar[Callable[..., str] | None] = None
     _fragment: ClassVar[Callable[..., str] | None] = None
 
     @staticmethod
-    def show_by(render: Callable[..., str | bytes], fragment: Callable[..., str]) -> None:
+    def show_by(render: Callable[..., str], fragment: Callable[..., str]) -> None:
         """``render(command, format, answer)``, and ``fragment(command, answer)``: HTML inside another page."""
         Printable._render, Printable._fragment = render, fragment
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import field, replace
 from functools import partial
 from pathlib import Path
@@ -16,14 +16,21 @@ from shapes.memory import Implementation
 from shapes.model import ModelShape
 from shapes.model.resize import DIMENSIONS, dimensions
 from shapes.model.stages import USUAL_OF
-from shapes.operators import Operator, nearest_split, operators, split_problems
+from shapes.operators import Operator, operators, runnable_split, split_problems
+from shapes.operators.lower import image_workloads
+from shapes.recipes import load_recipe
 from shapes.step.stack import SoftwareStack, default_stack, load_stack
-from shapes.workload import WORDS, Workload, routing_note, workload_fields
-from sizer.readers import Reading, Source, UnknownModelType, load_mapping, read_config
+from shapes.workload import WORDS, WORKLOAD_FIELDS, Workload, routing_note, workload_fields
+from sizer.readers import Reading, Source, UnknownModelType, is_name, load_mapping, read_config
 from sizer.readers.reading import Unread, sentences
 
 if TYPE_CHECKING:
+    from shapes.model.unproven import Unproven
     from shapes.trace import Traced
+    from shapes.trace.prove import Proof
+
+#: Element types that torch.autocast runs the products of a module in fp32 in.
+AUTOCAST = ("bf16", "fp16")
 
 #: Tokens a sequence where neither the caller nor the file says: the length most models are pretrained at.
 DEFAULT_SEQUENCE = 4096
@@ -34,45 +41,17 @@ MEGATRON_FORMATS = ("megatron", "gpt_neox", "nemo")
 #: Methods of fine-tuning that train adapters.
 ADAPTED = ("lora", "qlora")
 
-#: Fields of ``Workload`` that a configuration's trace runs with.
-_TRACED = (
-    "b",
-    "s",
-    "phase",
-    "attention",
-    "dtype",
-    "expert_load",
-    "t",
-    "decoder_s",
-    "fused_qkv",
-    "fused_gate_up",
-    "recipe",
-)
-#: Fields of ``Workload`` that change the operators of a formula and not those of a trace.
-_NOT_TRACED = (
-    "p",
-    "d",
-    "e",
-    "cp",
-    "vpp",
-    "replicas",
-    "zero",
-    "checkpointing",
-    "sequence_parallel",
-    "gpus",
-    "dispatcher",
-    "ep_overlap",
-)
+#: Fields of ``Workload`` that the products of a trace depend on.
+_TRACED = frozenset({"b", "s", "phase", "attention", "dtype", "decoder_s"})
 
 
 @frozen
 class Subject:
-    """A resolved input, a model with its workload: from a reader (``model`` known) or from a trace (operators only).
+    """A resolved input, a model with its workload. ``model``: None where its class was traced, of which the products
 
-    ``keys``: dimension -> what a traced configuration calls it. ``retrace`` resolves a traced configuration again with
-    dimensions and workload fields changed (None: a module, whose dimensions are its own code's). ``asked``: the
-    workload asked for, where the model does not divide over it and ``workload`` is the nearest that it does.
-    ``stack``: the software that runs it.
+    are known and the price is not: ``unproven`` names what of it was not understood (empty where a trace was asked).
+    ``keys``: dimension -> what a traced configuration calls it. ``asked``: the workload asked for, where the model does
+    not divide over it and ``workload`` leaves those degrees out. ``stack``: the software that runs it.
     """
 
     where: str
@@ -87,7 +66,7 @@ class Subject:
     notes: tuple[str, ...] = ()
     given: frozenset[str] = frozenset()
     keys: Mapping[str, str] = field(default_factory=dict)
-    retrace: Callable[[Mapping[str, int | str]], Subject] | None = field(default=None, compare=False)
+    unproven: tuple[Unproven, ...] = ()
     asked: Workload | None = None
     stack: SoftwareStack = field(default_factory=lambda: default_stack(None))
 
@@ -102,6 +81,26 @@ class Subject:
         if self.model is None:
             return "trace"
         return "recognised" if self.reading is not None and self.reading.recognised else "formula"
+
+    @property
+    def understood(self) -> tuple[Operator, ...]:
+        """The operators that are a kernel's whatever the rest is: all of a model; of a class products with a weight,
+
+        and attention, outside of what was not understood.
+        """
+        unknown = [one.module for one in self.unproven]
+
+        def kernel(operator: Operator) -> bool:
+            within = any(not path or operator.name == path or operator.name.startswith(f"{path}.") for path in unknown)
+            return not within and operator.kind in ("gemm", "grouped_gemm", "attention")
+
+        return self.operators if self.model is not None else tuple(filter(kernel, self.operators))
+
+    def whole(self) -> ModelShape:
+        """The model; InputError, naming what of it was not understood, where it is not known."""
+        if self.model is None:
+            raise _not_understood(self.unproven, InputError("", where=self.where))
+        return self.model
 
     @property
     def implementation(self) -> Implementation:
@@ -124,7 +123,6 @@ def read_subject(
     config_format: str | None = None,
     example_inputs: object = None,
     dims: Mapping[str, int] | None = None,
-    plan: Mapping[str, str] | None = None,
     nearest: bool = False,
     settings: Mapping[str, Any] | None = None,
     stack: str | SoftwareStack | None = None,
@@ -133,43 +131,37 @@ def read_subject(
 ) -> Subject:
     """Read ``source`` (a path, mapping, PretrainedConfig, ModelShape, Reading or nn.Module) and settle its workload.
 
-    ``trace=True``, or a model type no reader knows, lists the operators by tracing (needs the ``trace`` extra).
-    A module is traced with ``example_inputs`` (a tuple or a mapping of arguments); ``dims`` names the dimensions of
-    it that the caller knows. ``plan`` says how a traced model is split over t (path glob -> "colwise" | "rowwise";
-    default: its transformers class's own). ``workload`` are fields of ``Workload``, in either spelling (t or tp); what
-    is not given comes from the file, else from the defaults. Degrees that the model does not divide over are an
-    InputError, or with ``nearest`` give the operators of the nearest ones that it does (``Subject.asked``).
+    A model type that no reader knows, or a module, is recognised in its class and proven (needs the ``trace`` extra).
+    Where that fails, and with ``trace=True``, the class's products are listed. A module comes with ``example_inputs``
+    (a tuple or a mapping of arguments); ``dims`` names the dimensions of one that is not understood. ``workload`` are
+    fields of ``Workload``, in either spelling (t or tp); what is not given comes from the file, else from the defaults.
+    Degrees that the model does not divide over are an InputError, or with ``nearest`` are left out (``Subject.asked``).
     ``stack``: the software stack (``shapes.step.stack``; None: the one that the file's format is run by).
-    ``settings`` replace or add keys of the configuration and ``training`` names files of a trainer's settings (as a
-    ``Source`` does). A transformers model without ``example_inputs`` is read by its ``config``.
+    ``settings`` replace or add keys of the configuration and ``training`` names files of a
+    trainer's settings (as a ``Source`` does). A transformers model without ``example_inputs`` is read by its config.
     """
     workload = workload_fields(workload)
     if callable(getattr(source, "named_parameters", None)):
         if example_inputs is not None or getattr(source, "config", None) is None:
-            return _run_by(_traced_module(source, example_inputs, dims, plan, workload), stack)
+            return _of_module(source, example_inputs, dims, workload, stack, nearest=nearest)
         source = source.config  # type: ignore[attr-defined]
     if settings or training:
         source = Source(source, settings or {}, tuple(training))
-    because = None
+    if trace:
+        return _run_by(_traced_config(source, workload), stack)
     try:
-        if not trace:
-            reading = read_model(source, config_format=config_format, recognise=plan is None)
-            _refuse_plan(plan, reading.source)
-            return _subject_of_reading(reading, workload, stack, nearest=nearest)
-    except UnknownModelType as error:
-        because = error
-    # For a trace the mapping of a ``Source``, its settings applied; all else as it is.
-    plain = load_mapping(source) if isinstance(source, Source) else source
-    return _run_by(_traced_config(plain, plan, workload, because, _where(source)), stack)
+        return _of_reading(read_model(source, config_format=config_format), workload, stack, nearest=nearest)
+    except NotUnderstood as error:
+        return _run_by(_traced_config(source, workload, error.proof), stack)
 
 
-def _subject_of_reading(
+def _of_reading(
     reading: Reading, workload: Mapping[str, Any], stack: str | SoftwareStack | None, *, nearest: bool
 ) -> Subject:
-    model = reading.model
-    settled = settle_workload(reading, workload)
+    model, released = as_it_runs(reading.model, workload)
+    settled = settle_workload(replace(reading, model=model), workload)
     problems = _split_problems(model, settled) if nearest else ()
-    runs = nearest_split(model, settled) if problems else settled
+    runs = runnable_split(model, settled) if problems else settled
     try:
         found = operators(model, runs)
     except InputError as error:
@@ -184,65 +176,85 @@ def _subject_of_reading(
         model=model,
         reading=reading,
         dimensions=dimensions(model),
-        notes=(*reading.notes, *sentences(reading.unread), *_assumed(reading, runs), *_instead(problems, runs)),
+        notes=(
+            *reading.notes,
+            *released,
+            *sentences(reading.unread),
+            *_assumed(reading, runs),
+            *_instead(problems, runs),
+        ),
         given=frozenset({*reading.workload, *workload}),
         asked=settled if problems else None,
         stack=load_stack(stack) if stack is not None else default_stack(reading.format),
     )
 
 
-def read_model(source: object, *, config_format: str | None = None, recognise: bool = True) -> Reading:
+class NotUnderstood(UnknownModelType):
+    """A model type that no reader knows and whose class was not proven to be what it was recognised as."""
+
+    proof: Proof
+
+
+def read_model(source: object, *, config_format: str | None = None) -> Reading:
     """``read_config``; a model type that no reader knows is recognised in its transformers class, and proven.
 
-    UnknownModelType where that is not proven, naming the modules that were not understood with their share of FLOPs,
-    or at once without ``recognise``.
+    NotUnderstood where that is not proven, naming the modules that were not understood with their share of FLOPs.
     """
     if isinstance(source, Reading):
         return source
     try:
         return read_config(source, config_format=config_format)
     except UnknownModelType as error:
-        if not recognise:
-            raise
         return _recognised(source, error)
 
 
 def _recognised(source: object, unknown: UnknownModelType) -> Reading:
     from shapes.trace import MissingExtra, recognise_config
 
-    plain = load_mapping(source) if isinstance(source, Source) else source
-    where = _where(source)
+    plain, where = _plain(source), _where(source)
     try:
         proof = recognise_config(plain)
     except MissingExtra as error:
         raise InputError(
             f"{unknown.expected}; {error.expected}", where=unknown.where, key=unknown.key, value=unknown.value
         ) from None
-    except InputError as error:  # as a trace says it better, where there is one
-        raise UnknownModelType(error.expected, where=unknown.where, key=unknown.key, value=unknown.value) from None
+    except InputError as error:
+        raise error.at(where) from None
     if proof.model is None:
-        found = sorted(proof.unproven, key=lambda path: -proof.share.get(path, 0.0))
-        shown = ", ".join(f"{path or 'the model'} ({proof.share.get(path, 1.0):.1%} of FLOPs)" for path in found[:3])
-        more = f" and {len(found) - 3} more" if len(found) > 3 else ""
-        reason = proof.unproven[found[0]]
-        raise UnknownModelType(
-            f"no reader for this model type; in its class not understood: {shown}{more}: {reason}",
-            where=unknown.where,
-            key=unknown.key,
-            value=unknown.value,
-        )
-    notes = [f"recognised in transformers' class, {proof.parameters:,} parameters and all products proven"]
+        refused = _not_understood(proof.unproven, unknown)
+        refused.proof = proof
+        raise refused
+    return _reading_of(proof, proof.model, where, plain if isinstance(plain, Mapping) else {})
+
+
+def _not_understood(unproven: Sequence[Unproven], unknown: InputError) -> NotUnderstood:
+    """What was not understood and what to do, in one line."""
+    from shapes.model.unproven import named
+
+    what = named(unproven) if unproven else "a trace lists products alone: leave --trace out"
+    todo = " (`sizer check` has what parameters alone tell; `sizer ops` lists the products)" if unproven else ""
+    return NotUnderstood(what + todo, where=unknown.where, key=unknown.key, value=unknown.value)
+
+
+def _reading_of(proof: Proof, model: ModelShape, where: str, config: Mapping[str, Any]) -> Reading:
+    notes = [f"recognised in its class, {proof.parameters:,} parameters and all products proven"]
     notes += [f"not run, and not counted: {', '.join(proof.held)}"] if proof.held else []
     return Reading(
-        proof.model,
+        model,
         "huggingface",
         where,
         keys=proof.keys,
         longest=proof.longest,
-        config=plain if isinstance(plain, Mapping) else {},
+        config=config,
         notes=tuple(notes),
         recognised=True,
     )
+
+
+def _plain(source: object) -> object:
+    """For a trace the mapping of a ``Source``, its settings applied; all else as it is."""
+    source = load_mapping(source) if isinstance(source, Source) or is_name(source) else source
+    return source.config if isinstance(source, Reading) else source
 
 
 def _run_by(subject: Subject, stack: str | SoftwareStack | None) -> Subject:
@@ -268,7 +280,10 @@ def _assumed(reading: Reading, workload: Workload) -> list[str]:
     """What the figures of a mixture, of a prompt and of a decode step assume."""
     notes = [routing_note(workload.expert_load)] if reading.model.moe is not None else []
     if workload.serving:
-        notes.append("operators added up, as a serving engine runs them: no software stack was fitted on serving")
+        notes.append("operators added up: an engine's host time, launches and other requests' prompts are not in them")
+    for *_, tokens in image_workloads(reading.model, workload):
+        each = tokens // workload.b
+        notes.append(f"images: {each} of a sequence's {workload.s} tokens, which its vision tower makes")
     if workload.context is None:
         return notes
     longest = reading.longest or reading.model.max_positions
@@ -279,15 +294,15 @@ def _assumed(reading: Reading, workload: Workload) -> list[str]:
     return notes
 
 
-def _refuse_plan(plan: Mapping[str, str] | None, where: str) -> None:
-    if plan is not None:
-        raise InputError("expected a traced model: pass trace=True (--trace) too", where=where, key="plan")
-
-
-def _refuse_decode(workload: Mapping[str, Any], where: str) -> None:
-    if workload.get("phase") == "decode":
-        expected = "expected a model that sizer reads: a trace has no KV cache to decode from"
-        raise InputError(expected, where=where, key="phase", value="decode")
+def as_it_runs(model: ModelShape, asked: Mapping[str, Any]) -> tuple[ModelShape, tuple[str, ...]]:
+    """``model`` in its release's formats, or in 16 bits where all of it trains or the caller says a type; notes."""
+    if not model.formats:
+        return model, ()
+    said = next((f"--{key} {asked[key]}" for key in ("dtype", "recipe") if asked.get(key)), None)
+    trains = asked.get("phase", "train") == "train" and asked.get("finetune") not in ADAPTED
+    if said is None and not trains:
+        return model, ()
+    return model.in_formats(lambda _: None), (f"not run as released: {said or 'training keeps weights in 16 bits'}",)
 
 
 def _where(source: object) -> str:
@@ -301,6 +316,8 @@ def _where(source: object) -> str:
 def settle_workload(reading: Reading, asked: Mapping[str, Any]) -> Workload:
     """``asked`` over what the file says over the defaults; the sequence: the model's longest, at most 4096."""
     values = {**reading.workload, **asked}
+    if values.get("phase", "train") == "train" and "kv_dtype" not in asked:
+        values.pop("kv_dtype", None)  # a release's, which training has none of
     decodes = values.get("phase") == "decode"
     if decodes and "s" in asked and "context" in asked:
         raise InputError("expected the sequence or the context, not both", key="s", value=asked["s"])
@@ -312,6 +329,8 @@ def settle_workload(reading: Reading, asked: Mapping[str, Any]) -> Workload:
         raise InputError("expected a pipeline (p above 1) with it", key="vpp", value=asked["vpp"])
     if values.get("finetune") in ADAPTED and values.get("lora_targets") is None:
         values["lora_targets"] = USUAL_OF.get(reading.model.model_type)
+    if values.get("finetune") in ADAPTED and reading.model.formats:
+        values.setdefault("base", "release")
     return _within_positions(reading, values, decodes=decodes)
 
 
@@ -344,98 +363,89 @@ def _with_data_parallelism(values: Mapping[str, Any]) -> dict[str, Any]:
     return {**values, "d": gpus // each} if gpus % each == 0 else dict(values)
 
 
-def _traced_config(
-    source: object,
-    plan: Mapping[str, str] | None,
-    workload: Mapping[str, Any],
-    because: InputError | None = None,
-    where: str | None = None,
-) -> Subject:
-    from shapes.trace import MissingExtra, trace_config
+def _traced_config(source: object, workload: Mapping[str, Any], proof: Proof | None = None) -> Subject:
+    """The products of the class of a configuration, which is built already where ``proof`` failed."""
+    from shapes.trace import trace_config
 
-    where = where or _where(source)
-    _refuse_decode(workload, where)
+    where, plain = _where(source), _plain(source)
     try:
-        asked = workload if "s" in workload else {"s": _traced_sequence(source), **workload}
-        source = source.config if isinstance(source, Reading) else source
+        asked = workload if "s" in workload else {"s": _traced_sequence(plain, proof), **workload}
         _check_adapters(asked)
         settled = Workload(**_with_data_parallelism(asked))
-        traced = trace_config(source, plan=plan, **{name: getattr(settled, name) for name in _TRACED})
+        if settled.decode:
+            expected = "expected a model that sizer reads: products of a class have no KV cache to decode from"
+            raise _not_understood(proof.unproven, InputError("")) if proof else InputError(expected, key="phase")
+        run = {name: getattr(settled, name) for name in ("b", "s", "decoder_s")}
+        if proof is not None and proof.built is not None and (settled.attention, settled.dtype) == _AS_PROVEN:
+            traced = proof.built.listed(train=settled.train, **run)
+        else:
+            traced = trace_config(plain, phase=settled.phase, attention=settled.attention, dtype=settled.dtype, **run)
     except InputError as error:
-        if because is not None and isinstance(error, MissingExtra):
-            raise InputError(
-                f"{because.expected}; {error.expected}", where=because.where, key=because.key, value=because.value
-            ) from None
         raise error.at(where) from None
-    subject = subject_of_trace(traced, where, settled, traced.dimensions, given=frozenset(workload))
-    known: dict[frozenset[tuple[str, int | str]], Subject] = {}
-
-    def retrace(change: Mapping[str, int | str]) -> Subject:
-        # Several rules propose the same change, and a trace takes a second.
-        key = frozenset(change.items())
-        if key not in known:
-            known[key] = replace(_traced_change(source, plan, workload, change), where=where)
-        return known[key]
-
-    return replace(subject, keys=traced.keys, retrace=retrace)
+    unproven = proof.unproven if proof is not None else ()
+    return _of_trace(traced, where, settled, traced.dimensions, unproven, given=frozenset(workload))
 
 
-def _traced_sequence(source: object) -> int:
+#: Attention and element type that a class is proven with.
+_AS_PROVEN = (Workload().attention, "bf16")
+
+
+def _traced_sequence(source: object, proof: Proof | None) -> int:
     """The sequence where nobody says, the same as by formula: the longest the configuration names, at most 4096."""
     from shapes.trace import longest_sequence
 
+    if proof is not None:
+        return min(DEFAULT_SEQUENCE, proof.longest or DEFAULT_SEQUENCE)
     try:
-        return settle_workload(source if isinstance(source, Reading) else read_config(source), {}).s
-    except InputError:  # no reader knows it, which is why it is traced
+        return settle_workload(read_config(source), {}).s
+    except InputError:
         return min(DEFAULT_SEQUENCE, longest_sequence(source) or DEFAULT_SEQUENCE)
 
 
-def _traced_change(
-    source: object, plan: Mapping[str, str] | None, workload: Mapping[str, Any], change: Mapping[str, int | str]
-) -> Subject:
-    """The configuration ``source`` with dimensions and workload fields changed, traced."""
-    from shapes.trace.config import load_config
-    from shapes.trace.dimensions import changed_config
-
-    sizes = {key: value for key, value in change.items() if key in DIMENSIONS}
-    asked = {key: value for key, value in change.items() if key not in DIMENSIONS}
-    changed = changed_config(load_config(source)[0], sizes) if sizes else source
-    return _traced_config(changed, plan, {**workload, **asked})
-
-
-def _traced_module(
+def _of_module(
     module: Any,
     example_inputs: object,
     dims: Mapping[str, int] | None,
-    plan: Mapping[str, str] | None,
     workload: Mapping[str, Any],
+    stack: str | SoftwareStack | None,
+    *,
+    nearest: bool,
 ) -> Subject:
-    from shapes.trace import trace
+    """A module of one's own: by the model it is recognised as, else its products."""
+    from shapes.trace import recognise_module, trace
     from shapes.trace.result import batch_and_sequence
 
     where = type(module).__name__
-    _refuse_decode(workload, where)
     positional, keywords = _arguments(example_inputs, where)
     _check_dims(dims, where)
     ran = dict(zip(("b", "s"), batch_and_sequence((*positional, *keywords.values())), strict=True))
+    proof = recognise_module(module, tuple(positional), keywords)
+    dtype, notes = _module_dtype(proof.dtype, workload.get("dtype"), where)
+    if proof.model is not None:
+        reading = _reading_of(proof, proof.model, where, {})
+        asked = {**ran, **workload, "dtype": dtype}
+        return _of_reading(replace(reading, notes=(*reading.notes, *notes)), asked, stack, nearest=nearest)
     for key, size in ran.items():
         if workload.get(key, size) != size:
             raise InputError(f"expected {size}, as in example_inputs", where=where, key=key, value=workload[key])
-    settled = Workload(**{**workload, **ran})
-    ran_with = {name: getattr(settled, name) for name in ("phase", "expert_load", "fused_qkv", "fused_gate_up", "t")}
-    traced = trace(module, *positional, plan=plan, **ran_with, **keywords)
-    asked, cast = workload.get("dtype", traced.main_dtype), ""
-    if asked != traced.main_dtype:
-        try:
-            traced = traced.under_autocast(asked)
-        except InputError as error:
-            raise error.at(where) from None
-        cast = f"as under autocast: products and attention run in {asked}, weights and the rest stay fp32"
-    elif asked == "fp32" and "dtype" not in workload:
-        cast = "the module is in fp32, whose products ask for less: if it runs under autocast, say so (dtype bf16)"
-    subject = subject_of_trace(traced, where, replace(settled, dtype=asked), dims, given=frozenset(workload))
-    unpriced = "changes are not priced: a module's sizes are its own code's, so build the changed one and check it too"
-    return replace(subject, notes=(*subject.notes, *filter(None, [cast]), unpriced))
+    settled = Workload(**{**workload, **ran, "dtype": dtype})
+    if settled.decode:
+        raise _not_understood(proof.unproven, InputError("", where=where))
+    traced = trace(module, *positional, phase=settled.phase, **keywords)
+    traced = replace(traced, notes=(*traced.notes, *notes))
+    found = _of_trace(traced, where, settled, dims or {}, proof.unproven, given=frozenset(workload))
+    return _run_by(found, stack)
+
+
+def _module_dtype(runs_in: str, asked: str | None, where: str) -> tuple[str, tuple[str, ...]]:
+    """The element type that a module's products run in, and what is to be known of it."""
+    if asked in (None, runs_in):
+        said = "the module is in fp32, whose products ask for less: if it runs under autocast, say so (dtype bf16)"
+        return runs_in, (said,) if runs_in == "fp32" and asked is None else ()
+    if runs_in != "fp32" or asked not in AUTOCAST:
+        expected = f"expected {runs_in}, which the module is in" + (", or bf16 or fp16" if runs_in == "fp32" else "")
+        raise InputError(expected, where=where, key="dtype", value=asked)
+    return asked, (f"as under autocast: products and attention run in {asked}, weights and the rest stay fp32",)
 
 
 def _arguments(example_inputs: object, where: str) -> tuple[Sequence[Any], Mapping[str, Any]]:
@@ -454,17 +464,18 @@ def _check_dims(dims: Mapping[str, int] | None, where: str) -> None:
         positive_int(size, f"dims[{name!r}]", where=where)
 
 
-def subject_of_trace(
+def _of_trace(
     traced: Traced,
     where: str,
     workload: Workload,
-    dims: Mapping[str, int] | None = None,
+    dims: Mapping[str, int],
+    unproven: tuple[Unproven, ...],
     *,
-    given: frozenset[str] = frozenset(),
+    given: frozenset[str],
 ) -> Subject:
-    """A traced model as a resolved input; ``dims`` are names of dimensions the caller knows."""
+    """Products of a class as a resolved input; ``dims`` are names of dimensions that are known."""
     plain = Workload()
-    unused = [key for key in _NOT_TRACED if getattr(workload, key) != getattr(plain, key)]
+    unused = [key for key in WORKLOAD_FIELDS if key not in _TRACED and getattr(workload, key) != getattr(plain, key)]
     return Subject(
         where=where,
         model_type=traced.model_type,
@@ -472,28 +483,46 @@ def subject_of_trace(
         active_parameters=traced.active_parameters or traced.parameters,
         workload=workload,
         operators=traced.operators,
-        dimensions=dims or {},
+        dimensions=dims,
+        keys=traced.keys,
+        unproven=unproven,
         given=given,
         notes=(
-            "operators traced on torch's meta device",
+            "products of the class, run on torch's meta device: the time of a step is not known",
             *traced.notes,
             *(f"cannot see into {name}" for name in traced.opaque),
-            *([f"the trace is of one whole pass: {', '.join(unused)} change none of its operators"] if unused else ()),
+            *([f"the products are of one whole pass: {', '.join(unused)} change none of them"] if unused else ()),
         ),
     )
 
 
 def run_on(subject: Subject, device: Device) -> Subject:
-    """``subject`` as its stack runs it on ``device``: compiled or not, and its attention kernel where none is asked."""
+    """``subject`` as its stack runs it on ``device``: compiled or not, and its attention kernel where none is asked.
+
+    A quantised release whose products the device cannot multiply runs with its weights alone quantised.
+    """
+    if subject.model is None:
+        return subject
+    subject = _with_products_of(subject, subject.model, device)
     if subject.workload.decode or subject.model is None:
         return subject
     run = partial(run_by, subject.stack, subject.given, device=device)
     workload = run(subject.workload)
     if workload == subject.workload:
         return subject
-    # The split that was asked for runs as its nearest does: what replaces it is compared with that.
+    # The split that was asked for runs as the one without it does: what replaces it is compared with that.
     asked = run(subject.asked) if subject.asked is not None else None
     return replace(resized_subject(subject, subject.model, workload), asked=asked)
+
+
+def _with_products_of(subject: Subject, model: ModelShape, device: Device) -> Subject:
+    lacking = {one for one in model.formats if one.recipe and load_recipe(one.recipe).dtype not in device.peak_flops}
+    if not lacking:
+        return subject
+    alone = model.in_formats(lambda one: replace(one, recipe=None) if one in lacking else one)
+    titles = ", ".join(one.title for one in lacking)
+    note = f"{device.name} has no products in {titles}: its weights alone are quantised, arithmetic is in 16 bits"
+    return replace(resized_subject(subject, alone, subject.workload), notes=(*subject.notes, note))
 
 
 def run_by(stack: SoftwareStack, given: Container[str], workload: Workload, device: Device) -> Workload:
@@ -511,10 +540,10 @@ def run_by(stack: SoftwareStack, given: Container[str], workload: Workload, devi
 def resized_subject(subject: Subject, model: ModelShape, workload: Workload) -> Subject:
     """The same input with another model or workload: what a suggestion would run.
 
-    Where its own split cannot run, what of the new one still cannot is taken as the nearest that can.
+    Where its own split cannot run, what of the new one still cannot is left out.
     """
     if subject.asked is not None:
-        workload = nearest_split(model, workload)
+        workload = runnable_split(model, workload)
     return replace(
         subject,
         model=model,

@@ -27,7 +27,7 @@ class Tuning:
     """How a model is tuned.
 
     ``adapters``: their element type; fp32 is peft's own choice (autocast_adapter_dtype), bf16 what TRL and torchtune
-    run. ``autocast``: as transformers' Trainer and accelerate run the forward. ``base``: of shapes.finetune.BASES;
+    run. ``autocast``: as transformers' Trainer and accelerate run the forward. ``base``: of shapes.workload.BASES;
     nf4 is made ready by peft's prepare_model_for_kbit_training, nf4-16 is not.
     """
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -27,6 +28,18 @@ SLOW_FILE = "\npytestmark = pytest.mark.slow\n"
 
 def pytest_configure(config: pytest.Config) -> None:
     settings.load_profile("fast" if config.option.markexpr == FAST else "sizer")
+    if os.environ.get("SIZER_SHIM"):
+        import cuda_shim
+
+        held = ExitStack()
+        held.enter_context(cuda_shim.installed())
+        config.add_cleanup(held.close)
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Whatever leaves slow tests out leaves out exhaustive ones."""
+    if item.get_closest_marker("exhaustive"):
+        item.add_marker(pytest.mark.slow)
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
@@ -34,3 +47,10 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     if config.option.markexpr == FAST and collection_path.suffix == ".py":
         return SLOW_FILE in collection_path.read_text(encoding="utf-8") or None
     return None
+
+
+@pytest.fixture
+def fewer_pairs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A search of a tenth of the pairs, in half as many rounds: these tables are of a few thousand products."""
+    for name, value in (("PAIRS", 60_000), ("NEAR_PAIRS", 15_000), ("ROUNDS", 30), ("QUIET", 1)):
+        monkeypatch.setattr(f"fit.correction.{name}", value)

@@ -11,7 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shapes.measure.environment import Environment
-from shapes.measure.executor import Claim, Event, Prepared, Round, Samples, Settings, unclaimed
+from shapes.measure.executor import Event, Prepared, Round, Samples, Settings
+from shapes.measure.in_process import ALIVE
 from shapes.measure.jobs import Job
 from shapes.measure.record import Measurement, summary_fields
 
@@ -105,13 +106,11 @@ class FakeExecutor:
         *,
         deadline: float | None = None,
         unfinished: Samples | None = None,
-        claim: Claim = unclaimed,
     ) -> Iterator[Event]:
+        yield ALIVE
         for job in jobs:
             if deadline is not None and time.monotonic() >= deadline:
                 return
-            if not claim(job):
-                continue
             time.sleep(self._wall_s)
             self.asked.append(job)
             samples = np.full(12, self._seconds_of(job))
@@ -148,11 +147,10 @@ class RemoteExecutor(FakeExecutor):
         *,
         deadline: float | None = None,
         unfinished: Samples | None = None,
-        claim: Claim = unclaimed,
     ) -> Iterator[Event]:
         arguments = (
             _sent((list(jobs), settings)),
-            {"deadline": deadline, "unfinished": _sent(unfinished), "claim": claim},
+            {"deadline": deadline, "unfinished": _sent(unfinished)},
         )
         for event in super().run(*arguments[0], **arguments[1]):
             yield _sent(event)

@@ -105,6 +105,9 @@ class Tracker(MemTracker):
         self.activations = 0
         self.largest: Counter[str] = Counter()
 
+    def _update_peak_stats(self, peak_state: Any) -> None:
+        """Not each module's own peaks too: nobody reads them, and every product would look at every module."""
+
     def now(self) -> Counter[str]:
         counts: Counter[str] = Counter()
         for snapshot in self._curr_mem_snap.values():
@@ -174,7 +177,7 @@ def track(
     optimizer: Callable[..., torch.optim.Optimizer] = torch.optim.AdamW,
     train: bool = True,
 ) -> Tracked:
-    """A step of one microbatch and one of two, tracked, after one that creates the optimizer's states.
+    """A step of one microbatch and one of two, tracked, after an update that creates the optimizer's states.
 
     Raises whatever transformers or torch raise.
     """
@@ -206,7 +209,11 @@ def track_model(
     tracker, peaks = Tracker(), []
     tracker.track_external(model, update)
     with tracker:
-        for microbatches in (1, 1, 2):
+        for weight in model.parameters():
+            weight.grad = torch.zeros_like(weight) if weight.requires_grad else None
+        update.step()
+        update.zero_grad(set_to_none=True)
+        for microbatches in (1, 2):
             tracker.largest.clear()
             for _ in range(microbatches):
                 tracker.reset_mod_stats()
@@ -219,4 +226,4 @@ def track_model(
             states = tracker.now()["Optstate"]
             update.zero_grad(set_to_none=True)
             peaks.append(tracker.largest["Total"])
-    return Tracked(tracker.largest["Parameter"], gradients, states, tracker.activations, *peaks[1:])
+    return Tracked(tracker.largest["Parameter"], gradients, states, tracker.activations, *peaks)

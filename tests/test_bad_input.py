@@ -21,7 +21,7 @@ CONFIGS = {
     for path in sorted((Path(__file__).parent / "data" / "configs").glob("*.json"))
 }
 LLAMA = CONFIGS["llama-3.1-8b"]
-WRONG = [0, -1, 1e30, 10**60, 4096.0, math.nan, math.inf, True, "4096", [4096], {"a": 1}, None]
+WRONG = [0, -1, 1e30, 10**60, 4096.5, math.nan, math.inf, True, "4096", [4096], {"a": 1}, None]
 
 
 def refused(source: object, **options: Any) -> str:

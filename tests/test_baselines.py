@@ -1,4 +1,4 @@
-"""`sizer check` over many files: baselines, totals, statistics, what is passed over and how it exits."""
+"""`sizer check` over many files: baselines, totals, what is passed over and how it exits."""
 
 from __future__ import annotations
 
@@ -94,21 +94,6 @@ def test_quiet_leaves_out_what_has_no_finding(models: Path) -> None:
     assert "odd/config.json" in result.output
     assert "even/config.json" not in result.output
     assert run("check", "even", "-q", "--select", "SZ101").output == ""
-
-
-def test_statistics_of_refused_files_alone_are_not_written(models: Path, tmp_path: Path) -> None:
-    counts = tmp_path / "counts.txt"
-    result = run("check", ".", "--precision", "half", "--statistics", "-o", str(counts))
-    assert result.exit_code == 2
-    assert "--precision = 'half'" in result.stderr
-    assert not counts.exists()
-
-
-def test_statistics_count_findings_by_rule(models: Path) -> None:
-    write(models / "third" / "config.json")
-    result = run("check", ".", "--select", "SZ101", "--statistics")
-    assert result.exit_code == 1
-    assert result.output.splitlines()[-1].split() == ["2", "warning", "SZ101", "vocab-multiple"]
 
 
 def test_fail_on_never_hides_findings_and_not_bad_input(models: Path) -> None:

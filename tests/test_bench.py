@@ -3,15 +3,24 @@
 from __future__ import annotations
 
 import csv
+import gzip
 import io
 import json
 import os
+import re
 from pathlib import Path
 
+import numpy as np
 import pytest
-from click.testing import CliRunner
+from click.testing import CliRunner, Result
+from measure_fakes import measurement
 
+from shapes.measure import Job
+from shapes.measure.kernels import products
 from shapes.measure.store import Store
+from shapes.operators import Gemm
+from sizer.answers import bench as answers
+from sizer.answers.bench import Rows
 from sizer.checking.measured import elementwise_shape, jobs_of_subject
 from sizer.cli import main
 from sizer.subject import read_subject
@@ -69,6 +78,7 @@ def test_json_csv_and_jsonl_hold_the_same_rows(bench) -> None:
     assert [float(row["seconds"]) for row in table] == [row["seconds"] for row in rows]
 
 
+@pytest.mark.slow
 def test_a_configuration_is_measured_operator_by_operator_beside_its_step(bench, tmp_path: Path) -> None:
     config = {
         "model_type": "llama",
@@ -110,19 +120,74 @@ def test_a_suite_writes_rows_and_a_summary(bench, tmp_path: Path) -> None:
     out = tmp_path / "out"
     result = bench("--suite", str(suite), "--out", str(out), *FAST)
     assert result.exit_code == 0, result.output
-    assert sorted(os.listdir(out)) == ["tiny.jsonl", "tiny.summary.json"]
-    rows = [json.loads(line) for line in (out / "tiny.jsonl").read_text().splitlines()]
-    assert [row["k"] for row in rows] == [31, 32]
+    assert sorted(os.listdir(out)) == ["tiny.jsonl.gz", "tiny.summary.json"]
+    rows = [json.loads(line) for line in gzip.decompress((out / "tiny.jsonl.gz").read_bytes()).splitlines()]
+    assert sorted(row["k"] for row in rows) == [31, 32]  # in the order in which they were measured
     assert rows[0]["environment"]["versions"]["torch"]
     assert len(rows[0]["samples"]) == rows[0]["samples_taken"]
     summary = json.loads((out / "tiny.summary.json").read_text())
     assert (summary["jobs"], summary["left"]) == (2, 0)
 
 
-def test_the_maximum_names_its_best_shape_and_how_many_were_tried(bench) -> None:
-    result = bench("mamf", "--dtype", "fp32", "--scale", "0.01", "--time-limit", "1", *FAST)
+def test_the_highest_rate_of_several_products_is_named(bench) -> None:
+    result = bench("-m", "32", "-n", "32", "-k", "32,64", *FAST)
+    assert re.search(r"highest rate: \S+ TFLOPS, gemm 32 x 32 x \d\d tn fp32\n", result.output)
+
+
+def test_rows_are_on_the_disk_as_they_come_and_go_on_in_another_file(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr(answers, "ROLL_BYTES", 700)
+    made = [measurement(Job(Gemm("x", "forward", 16, 16, k)), np.full(12, 1e-5)) for k in range(1, 9)]
+    with Rows(tmp_path, "t") as rows:
+        for one in made[:-1]:
+            rows.add(one)
+        cut = max(tmp_path.glob("t*.jsonl.gz"), key=lambda path: path.stat().st_mtime_ns).read_bytes()
+        rows.add(made[-1])
+    files = sorted(map(str, tmp_path.glob("t*.jsonl.gz")))
+    assert 1 < len(files) < 8
+    imported = run_store(tmp_path, "import", *files)
+    assert imported.exit_code == 0, imported.output
+    with Store.open(tmp_path / "s.db") as store:
+        assert {one.uid for one in store.measurements()} == {one.uid for one in made}
+    (tmp_path / "cut.jsonl.gz").write_bytes(cut[:-20])  # a driver that was killed in the middle of a row
+    assert run_store(tmp_path, "import", str(tmp_path / "cut.jsonl.gz")).exit_code == 0
+    (tmp_path / "no.jsonl.gz").write_bytes(b"junk")
+    assert "expected gzip" in run_store(tmp_path, "import", str(tmp_path / "no.jsonl.gz")).output
+
+
+@pytest.mark.slow
+def test_the_self_test_passes_here_and_says_what_does_not(bench, monkeypatch) -> None:
+    result = bench("--self-test")
     assert result.exit_code == 0, result.output
-    assert "shapes tried" in result.output
+    assert result.output.splitlines()[-1] == "measuring works here"
+    for line in ("fp32 product", "batched product", "attention math", "norm, past the caches"):
+        assert re.search(rf"{line} +pass", result.output)
+    right = products._check
+    monkeypatch.setattr(products, "_check", lambda one, *rest: 0.5 if one.m == 256 else right(one, *rest))
+    broken = bench("--self-test")
+    assert broken.exit_code == 1
+    assert re.search(r"fp32 product +FAIL +wrong: .*relative error 0.5", broken.output)
+
+
+@pytest.mark.slow
+def test_everything_is_measured_in_its_time_and_every_suite_has_its_file(bench, tmp_path: Path) -> None:
+    result = bench("all", "--minutes", "0.02", "--out", str(tmp_path / "out"), *FAST)
+    assert len(list((tmp_path / "out").glob("*.summary.json"))) == 6
+    assert "misalignment: " in result.output
+    plan = bench("all", "--dry-run")
+    assert plan.exit_code == 0
+    assert plan.output.startswith("swiglu-4096: 202 jobs\n")
+
+
+def run_store(folder: Path, *arguments: str) -> Result:
+    return CliRunner().invoke(main, ["store", "--store", str(folder / "s.db"), *arguments])
+
+
+def test_what_was_not_measured_is_counted_and_the_exit_code_is_1(bench) -> None:
+    attention = ("--op", "attention", "-s", "32", "--head-dim", "16", "--heads", "2", "--dtype", "bf16")
+    alone = bench(*attention, "--kernel", "cudnn", *FAST)
+    assert (alone.exit_code, alone.output.splitlines()[-1]) == (1, "sizer: not measured: 1 unsupported")
+    some = bench(*attention, "--kernel", "cudnn", "--kernel", "math", *FAST)
+    assert some.exit_code == 0, some.output
 
 
 @pytest.mark.parametrize(
@@ -134,7 +199,7 @@ def test_the_maximum_names_its_best_shape_and_how_many_were_tried(bench) -> None
         (("--op", "dance"), "expected one of gemm"),
         (("--suite", "none.toml"), "none.toml: cannot be read"),
         (("--config", "none.json"), "none.json"),
-        (("mamf", "--config", "x.json"), "expected one of mamf"),
+        (("--suite", "x.toml", "--config", "x.json"), "expected one of --config"),
         (("--op", "layer", "-s", "8", "--hidden", "64", "--heads", "3", "--width", "8"), "expected a divisor"),
         (("-m", "8", "-n", "8", "-k", "8", "--device", "cuda:77"), "cuda:77"),
     ],

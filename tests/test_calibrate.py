@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-import json
+import csv
 import shutil
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 from click.testing import CliRunner
+from fit.alignment import alignment_table, fit_alignment
 from fit.correction import Case, fit_correction
 from fit.gemm import first_guess
 from fit.run import read_published
+from measure_fakes import ENVIRONMENT, measurement
 
-from shapes.calibrate import calibrate, read_records, refine, write_tables
-from shapes.calibrate.data import Products, Record, consensus, held_out, products
-from shapes.calibrate.fitting import alignment_table, bounds, fit_alignment, fit_closed_form
+from shapes.calibrate import calibrate, refine, stored_products, write_tables
+from shapes.calibrate.data import Products, Record, consensus, held_out, products, record_of
+from shapes.calibrate.fitting import bounds, fit_closed_form
 from shapes.calibrate.run import chosen, measure_quick
 from shapes.cost import predict_gemm
 from shapes.cost.alignment import AlignmentConstants, misaligned_seconds
@@ -24,11 +27,17 @@ from shapes.cost.constants import GemmConstants, alignment_constants, gemm_const
 from shapes.cost.gemm import aligned_seconds
 from shapes.device import load_device
 from shapes.errors import InputError
-from shapes.measure import InProcess
+from shapes.measure import InProcess, Job, MemoryBound
 from shapes.measure.store import Store
-from shapes.operators.types import Layout
+from shapes.operators.types import Gemm, Layout
 
 PRODUCTS = Path(__file__).parent / "data" / "products"
+
+
+def read_csv(name: str) -> tuple[Record, ...]:
+    """The sample of published products of a device."""
+    with (PRODUCTS / f"{name}.csv").open() as file:
+        return tuple(map(record_of, csv.DictReader(line for line in file if not line.startswith("#"))))
 
 
 def random_products(constants: GemmConstants, count: int, seed: int = 0, noise: float = 0.0) -> Products:
@@ -67,6 +76,7 @@ def test_known_constants_are_found_again_from_noisy_times() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("fewer_pairs")
 def test_the_correction_learns_what_the_closed_form_cannot_and_time_does_not_fall() -> None:
     device = load_device("a100-sxm")
     plain = first_guess(device, "bf16")
@@ -140,16 +150,6 @@ def test_without_ceilings_a_sweep_gives_shares() -> None:
     assert fit_alignment(records, constants, before).share == pytest.approx(truth.share, abs=0.02)
 
 
-def test_csv_jsonl_parquet_and_the_store_are_read_alike(tmp_path: Path) -> None:
-    rows = [{"m": 1024, "n": 2048, "k": 512, "dtype": "bf16", "layout": "nn", "batch": 4, "seconds": 1e-3}]
-    (tmp_path / "a.jsonl").write_text("\n".join(json.dumps(row) for row in rows) + "\n")
-    (tmp_path / "a.csv").write_text("# a comment\nm,n,k,dtype,layout,batch,seconds\n1024,2048,512,bf16,nn,4,0.001\n")
-    assert read_records([tmp_path / "a.jsonl"]) == read_records([tmp_path / "a.csv"])
-    pa, pq = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
-    pq.write_table(pa.Table.from_pylist(rows), tmp_path / "a.parquet")
-    assert read_records([tmp_path / "a.parquet"]) == read_records([tmp_path / "a.csv"])
-
-
 def test_published_tables_are_in_milliseconds_and_named_by_framework(tmp_path: Path) -> None:
     pa, pq = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
     table = {"m": [64], "n": [64], "k": [64], "gemm_dtype": ["bfloat16"], "latency": [0.5], "framework": ["SGLang"]}
@@ -157,33 +157,33 @@ def test_published_tables_are_in_milliseconds_and_named_by_framework(tmp_path: P
     assert read_published(tmp_path) == (Record(64, 64, 64, 1, "bf16", "tn", 0.0005, "SGLang"),)
 
 
-def test_failed_measurements_and_other_operators_are_left_out(tmp_path: Path) -> None:
-    good = {"kind": "gemm", "m": 64, "n": 64, "k": 64, "dtype": "bf16", "seconds": 1e-5, "status": "ok"}
-    rows = [good, {**good, "status": "oom", "seconds": None}, {**good, "kind": "attention"}]
-    (tmp_path / "a.jsonl").write_text("\n".join(map(json.dumps, rows)))
-    assert len(read_records([tmp_path / "a.jsonl"])) == 1
-
-
 @pytest.mark.parametrize(
-    ("name", "text", "message"),
-    [
-        ("a.jsonl", "{not json", "a.jsonl"),
-        ("a.jsonl", '{"m": 1, "n": 1}', "expected the columns"),
-        ("a.jsonl", '{"m": 0, "n": 1, "k": 1, "dtype": "bf16", "seconds": 1}', "positive dimensions"),
-        ("a.jsonl", '{"m": 1, "n": 1, "k": 1, "dtype": "bf17", "seconds": 1}', "known dtype"),
-        ("a.csv", "m,n,k,dtype,seconds\n", "expected measured products"),
-        ("a.txt", "", "expected a file of"),
-    ],
+    ("changes", "message"),
+    [({"m": 0}, "positive dimensions"), ({"dtype": "bf17"}, "known dtype"), ({"seconds": float("inf")}, "positive")],
 )
-def test_a_file_that_holds_no_measurements_is_named(tmp_path: Path, name: str, text: str, message: str) -> None:
-    (tmp_path / name).write_text(text)
+def test_a_row_that_is_no_product_is_refused(changes: dict[str, object], message: str) -> None:
     with pytest.raises(InputError, match=message):
-        read_records([tmp_path / name])
+        record_of({"m": 64, "n": 64, "k": 64, "dtype": "bf16", "seconds": 1e-5, **changes})
 
 
-def test_a_missing_file_is_named(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"none\.csv.*cannot be read"):
-        read_records([tmp_path / "none.csv"])
+def stored(path: Path, records: Iterable[Record], device: str = "NVIDIA H200", status: str = "ok") -> None:
+    """A store with ``records`` as if they had been measured on ``device``."""
+    environment = replace(ENVIRONMENT, device=device)
+    with Store.open(path) as store:
+        for one in records:
+            job = Job(Gemm("x", "forward", one.m, one.n, one.k, dtype=one.dtype))
+            store.add([measurement(job, np.full(12, one.seconds), environment=environment, status=status)])
+
+
+def test_the_store_s_products_of_a_device_are_fitted_and_nothing_else_of_it(tmp_path: Path) -> None:
+    path, own = tmp_path / "s.db", Record(64, 128, 64, 1, "bf16", "tn", 1e-5, "")
+    stored(path, [own])
+    stored(path, [replace(own, k=128)], device="NVIDIA A100-SXM4-80GB")
+    stored(path, [replace(own, k=256)], status="oom")
+    with Store.open(path) as store:
+        store.add([measurement(Job(MemoryBound("norm", 64, 64)), np.full(12, 1e-5))])
+        found = stored_products(store, load_device("h200"))
+    assert found == (replace(own, source="measured:NVIDIA H200 torch 0.0"),)
 
 
 def test_writing_touches_only_the_owned_tables(tmp_path: Path) -> None:
@@ -206,9 +206,9 @@ def test_a_few_measurements_refine_a_data_sheet_device_and_the_file_predicts_bet
     path = tmp_path / "mine.toml"
     shutil.copy(load_device("gb200").origin, path)
     # The sample's n are few: those held out are judged, the rest refines.
-    result = calibrate(load_device(str(path)), [PRODUCTS / "gb200.csv"])
+    result = calibrate(load_device(str(path)), read_csv("gb200"))
     write_tables(path, result.tables)
-    data = products(read_records([PRODUCTS / "gb200.csv"]), "bf16")
+    data = products(read_csv("gb200"), "bf16")
     m, n, k = (getattr(data, axis).astype(int) for axis in "mnk")
     refined = np.abs(predict_gemm(str(path), m, n, k) / data.seconds - 1)
     borrowed = np.abs(predict_gemm("gb200", m, n, k) / data.seconds - 1)
@@ -233,21 +233,25 @@ def test_the_command_reports_and_writes_only_when_told(tmp_path: Path) -> None:
     path = tmp_path / "mine.toml"
     shutil.copy(load_device("h200").origin, path)
     before = path.read_bytes()
-    arguments = ["--device", str(path), "--from", str(PRODUCTS / "h200.csv")]
+    kept = tmp_path / "s.db"
+    stored(kept, read_csv("h200")[::20])
+    arguments = ["--device", str(path), "--store", str(kept)]
     dry = CliRunner().invoke(command, arguments)
     assert dry.exit_code == 0, dry.output
     assert "nothing written" in dry.output
     assert path.read_bytes() == before
     wet = CliRunner().invoke(command, [*arguments, "--write"])
     assert wet.exit_code == 0, wet.output
-    assert load_device(str(path)).provenance["data"] == "h200.csv"
+    assert load_device(str(path)).provenance["data"] == "measured:NVIDIA H200 torch 0.0"
 
 
-def test_measurements_or_quick_but_not_neither() -> None:
+def test_a_store_without_products_of_the_device_says_how_to_measure_some(tmp_path: Path) -> None:
     from sizer.cli.calibrate import command
 
-    outcome = CliRunner().invoke(command, ["--device", "h200"])
+    stored(tmp_path / "s.db", [])
+    outcome = CliRunner().invoke(command, ["--device", "h200", "--store", str(tmp_path / "s.db")])
     assert isinstance(outcome.exception, InputError)
+    assert "expected measured products of h200: --quick measures some" in str(outcome.exception)
 
 
 def test_quick_refuses_to_take_a_cpus_times_for_a_gpus_constants(tmp_path: Path) -> None:
@@ -262,9 +266,11 @@ def test_quick_refuses_to_take_a_cpus_times_for_a_gpus_constants(tmp_path: Path)
 @pytest.mark.slow
 def test_quick_measures_here_and_keeps_what_it_measured(tmp_path: Path) -> None:
     with Store.open(tmp_path / "store.db") as store:
-        records = measure_quick("fp32", count=6, largest=256, executor=InProcess("cpu"), store=store)
-        assert store.count() == len(records) == 6
-        assert measure_quick("fp32", count=6, largest=256, executor=InProcess("cpu"), store=store) == records
+        measure_quick("fp32", count=6, largest=256, executor=InProcess("cpu"), store=store)
+        kept = list(store.measurements())
+        measure_quick("fp32", count=6, largest=256, executor=InProcess("cpu"), store=store)
+        assert [one.uid for one in store.measurements()] == [one.uid for one in kept]
+        assert len(kept) == 6
 
 
 def test_the_chosen_products_are_aligned_and_hold_large_and_skinny_ones() -> None:

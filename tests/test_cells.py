@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 from fit.cells import fit_cells
 from fit.grids import cells_of_array
-from fit.physics import around_cells
+from fit.physics import around_cells, celled
 
 from shapes.calibrate.data import Products
 from shapes.cost import explain, predict, predict_gemm
-from shapes.cost.constants import FITTED, GemmConstants, gemm_constants
+from shapes.cost.constants import GemmConstants, gemm_constants
 from shapes.cost.corrections import Cells
 from shapes.cost.gemm import Limits
 from shapes.device import load_device
@@ -65,7 +65,7 @@ def test_cells_go_through_a_device_file_and_a_torn_table_is_named() -> None:
         wrong.hit(*(np.array([1]) for _ in range(4)))
 
 
-@pytest.mark.parametrize("device", FITTED)
+@pytest.mark.parametrize("device", celled())
 def test_cells_help_on_n_and_k_that_nothing_has_seen(device: str) -> None:
     lines = [line for line in (DATA / f"{device}.csv").read_text().splitlines() if not line.startswith("#")]
     rows = np.array([[float(row[name]) for name in ("m", "n", "k", "seconds")] for row in csv.DictReader(lines)])
@@ -81,7 +81,7 @@ def test_cells_help_on_n_and_k_that_nothing_has_seen(device: str) -> None:
     assert with_cells[products.large].mean() == pytest.approx(large, rel=0.35)
 
 
-@pytest.mark.parametrize("device", FITTED)
+@pytest.mark.parametrize("device", celled())
 def test_growth_from_and_to_every_cell_saves_no_more_than_the_constants_let_it(device: str) -> None:
     counts = around_cells(device, np.array([512, 3008, 65536]))
     assert counts.pairs > 45_000

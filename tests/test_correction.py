@@ -49,13 +49,6 @@ def test_the_shipped_tables_are_read_whole() -> None:
         assert len(constants.correction.log_factors) == constants.correction.grid.size
 
 
-@pytest.fixture
-def fewer_pairs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A search of a tenth of the pairs, in half as many rounds: these tables are of a few thousand products."""
-    for name, value in (("PAIRS", 60_000), ("NEAR_PAIRS", 15_000), ("ROUNDS", 30), ("QUIET", 1)):
-        monkeypatch.setattr(f"fit.correction.{name}", value)
-
-
 @pytest.mark.slow
 @pytest.mark.usefixtures("fewer_pairs")
 def test_a_library_that_dislikes_idle_tails_is_learned() -> None:
@@ -81,7 +74,7 @@ def test_a_library_that_dislikes_idle_tails_is_learned() -> None:
     assert errors[TAIL_TILES, True] < 0.01
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.usefixtures("fewer_pairs")
 def test_bound_tables_let_no_time_fall_however_noisy_the_data() -> None:
     device = load_device("h100-sxm")
@@ -104,7 +97,7 @@ def test_bound_tables_let_no_time_fall_however_noisy_the_data() -> None:
         assert (seconds(*grown) > 0.99 * before).all()
 
 
-@pytest.mark.parametrize("device", FITTED)
+@pytest.mark.parametrize("device", [name for name in FITTED if "correction" in load_device(name).cost.get("bf16", {})])
 def test_even_knots_say_what_the_tables_say(device: str) -> None:
     constants, _ = gemm_constants(load_device(device), "bf16")
     random = np.random.default_rng(3)

@@ -24,7 +24,19 @@ from shapes.cost.explain import expected_errors
 from shapes.cost.gemm import ProductKernels, aligned_seconds
 from shapes.device import list_devices, load_device
 from shapes.errors import InputError
-from shapes.operators.types import Attention, CachedAttention, Collective, Elementwise, Gemm, GroupedGemm, Layout
+from shapes.operators.types import (
+    Attention,
+    CachedAttention,
+    Collective,
+    Elementwise,
+    Gemm,
+    GroupedGemm,
+    IndexScores,
+    Layout,
+    Scan,
+    SparseAttention,
+    TopK,
+)
 from sizer import check
 
 DATA = Path(__file__).parent / "data" / "products"
@@ -43,6 +55,14 @@ OPERATORS = (
     Attention("attention", "dgrad", 4, 32, 8, 4096, 4096, 80, 80, window=1024),
     Attention("encoder", "forward", 4, 12, 12, 197, 197, 64, 64, causal=False),
     CachedAttention("decode.core", 64, 32, 8, 1, 8192, 128, 128),
+    IndexScores("indexer.scores", 1, 64, 8192, 8192, 8192 * 4097, 128),
+    IndexScores("indexer.scores", 16, 64, 1, 8192, 8192, 128, cached=True),
+    TopK("indexer.top_k", 1, 8192, 8192, 8192 * 4097, 2048),
+    SparseAttention("chosen.core", "forward", 1, 128, 1, 8192, 8192, 2048, 8192 * 1792, 576, 512, latent=True),
+    SparseAttention("chosen.core", "dgrad", 1, 128, 1, 8192, 8192, 2048, 8192 * 1792, 576, 512, latent=True),
+    Scan("scan", "forward", "gated_delta", 4, 4096, 32, 16, 128, 128, 64),
+    Scan("scan", "dgrad", "kda", 4, 4096, 32, 32, 128, 128, 64, training=True),
+    Scan("scan", "forward", "mamba2", 1, 4096, 64, 8, 64, 128, 128),
     Elementwise("norm", "forward", "norm", 1 << 27, 1 << 27),
     Collective("tensor_parallel.all_reduce", "forward", "all_reduce", 1 << 27, 8),
     Collective("data_parallel.all_reduce", "wgrad", "all_reduce", 1 << 30, 64),
@@ -318,6 +338,7 @@ def test_extrapolated_families_say_so() -> None:
     assert "extrapolated" in parts["alignment of A"]
 
 
+@pytest.mark.slow
 @settings(max_examples=200)
 @given(
     st.sampled_from(FITTED),
@@ -356,6 +377,7 @@ def test_doubling_a_dimension_takes_longer(device: str, blocks: list[int], axis:
     assert once * 0.999 < float(predict_gemm(device, *dims)) < 5 * once
 
 
+@pytest.mark.slow
 @settings(max_examples=300)
 @given(
     st.sampled_from(["v100-sxm", "mi300x", "rtx-pro-6000"]),

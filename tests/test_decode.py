@@ -176,7 +176,7 @@ def test_nobody_is_told_to_have_more_requests_or_another_batch(b: int, context: 
 
 
 def test_a_cache_that_does_not_fit_is_offered_a_narrower_element_type() -> None:
-    report = check(LLAMA_70B, phase="decode", b=64, context=48_000, tp=8)
+    report = check(LLAMA_70B, phase="decode", b=64, context=44_000, tp=8)
     (finding,) = (one for one in report.findings if one.code == "SZ121")
     assert {"kv_dtype": "fp8"} in [dict(one.change) for one in finding.suggestions]
 
@@ -207,7 +207,9 @@ def test_prefill_is_a_forward_pass_with_the_last_positions_logits_and_gives_the_
     assert infer.step.flops - prefill.step.flops == (2 * 1024 - 2) * head
     # No stack of training software, and its interval, stands for a serving engine.
     assert (prefill.step.tier, prefill.stack, prefill.step.seconds < infer.step.seconds) == ("extrapolated", "", True)
-    assert any("no software stack was fitted on serving" in note for note in prefill.model.notes)
+    assert any(
+        "host time, launches and other requests' prompts are not in them" in note for note in prefill.model.notes
+    )
     assert {"SZ106", "SZ123"} <= set(prefill.not_applicable)
     assert prefill.step.tokens_per_s == pytest.approx(2 * 1024 / prefill.step.seconds)
     assert not cores(LLAMA_70B, Workload(phase="prefill"))
@@ -265,11 +267,11 @@ def test_the_command_line_has_the_same_words_in_text_and_json(tmp_path: Path) ->
     assert "expected train" in measured.output
 
 
-def test_serving_is_compared_by_the_million_tokens(tmp_path: Path) -> None:
+def test_serving_is_compared_by_tokens_a_second(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps(LLAMA_70B))
     both = (str(tmp_path / "config.json"),) * 2
     decode = CliRunner().invoke(main, ["diff", *both, "--phase", "decode", "-b", "8", "--context", "4k", "--tp", "8"])
-    assert "kWh of 1e+06 tokens" in decode.output
+    assert "tokens/s a device" in decode.output
     drafted = (
         sizer.diff(LLAMA_70B, LLAMA_70B, phase="decode", b=8, context=4096, t=8, speculative=3).files[0].devices[0]
     )
@@ -277,4 +279,3 @@ def test_serving_is_compared_by_the_million_tokens(tmp_path: Path) -> None:
     assert drafted.new is not None
     # a drafted token that was not accepted is none
     assert drafted.new.tokens_per_s == pytest.approx(8 / 8 / step.seconds)
-    assert "kWh of 1e+12 tokens" in CliRunner().invoke(main, ["diff", *both]).output

@@ -24,21 +24,22 @@ import sizer.render
 from shapes.device import load_device
 from shapes.errors import InputError, printable
 from sizer.answers.bench import Bench, Planned
-from sizer.answers.datasets import Comparison, Stored
+from sizer.answers.datasets import Stored
 from sizer.answers.deploy import deploy
 from sizer.answers.devices import devices
 from sizer.answers.memory_breakdown import memory_breakdown
 from sizer.answers.plan import plan
+from sizer.answers.self_test import Check, SelfTest
 from sizer.checking.findings import Checked
 from sizer.cli import COMMANDS as CLI
 from sizer.cli import main
 from sizer.documents.document import Findings, Table
-from sizer.render import COMMANDS, DRAWN, Page, document_of, formats, render
+from sizer.render import COMMANDS, Page, document_of, formats, render
 from sizer.rules import RULES
 from sizer.subject import read_subject
 
 #: Modules of sizer/render that are no format.
-SHARED = {"findings", "picture", "vega"}
+SHARED = {"findings", "vega"}
 #: What documents are made of.
 PARTS = {"charts", "document"}
 MODULES = {module.name for module in pkgutil.iter_modules(sizer.render.__path__)}
@@ -93,22 +94,11 @@ def test_every_command_of_the_registry_is_one_of_the_command_line() -> None:
         assert base in commands()
         if option:
             assert f"--{option}" in [text for p in commands()[base].params for text in p.opts]
-        plotted = "--plot" in [text for p in commands()[base].params for text in p.opts]
-        assert plotted == (base in DRAWN)
 
 
 def test_an_unknown_format_names_the_known_ones() -> None:
     with pytest.raises(InputError, match="expected one of text, json, csv"):
         render("search", "yaml", None)
-
-
-def test_parquet_asks_for_a_file_instead_of_writing_bytes_to_a_terminal(tmp_path) -> None:
-    store = str(tmp_path / "s.db")
-    (tmp_path / "empty.jsonl").write_text("")
-    assert CliRunner().invoke(main, ["store", "--store", store, "import", str(tmp_path / "empty.jsonl")]).exit_code == 0
-    result = CliRunner().invoke(main, ["store", "--store", store, "export", "--format", "parquet"])
-    assert result.exit_code == 2
-    assert "parquet is binary" in result.output
 
 
 def test_every_json_document_carries_the_schema_s_version() -> None:
@@ -146,7 +136,6 @@ def mfu_of_gpt2() -> Any:
 #: A small answer of every command that needs nothing measured, with a formula and markup where a file may have them.
 ANSWERS: dict[str, Callable[[], Any]] = {
     "check": lambda: Checked((sizer.check(GPT2), sizer.check(GPT2, tp=5))),
-    "check --statistics": lambda: Checked((sizer.check(GPT2),)),
     "diff": lambda: sizer.diff(GPT2, GPT2.replace("gpt2", "qwen2.5-7b")),
     "ops": lambda: sizer.ops(GPT2),
     "ops --explain": lambda: sizer.ops(GPT2).named("mlp"),
@@ -159,10 +148,10 @@ ANSWERS: dict[str, Callable[[], Any]] = {
     ),
     "deploy": lambda: deploy(GPT2, tp=5, recipe="fp8-block"),
     "bench": lambda: Bench(()),
+    "bench --self-test": lambda: SelfTest("x", (Check("a", True, "b"), Check("c", None, "d"))),
     "bench --dry-run": lambda: Planned({"tiny": ()}),
     "store list": lambda: Stored((), 0),
     "store export": lambda: Stored((), 0),
-    "store compare": lambda: Comparison(()),
     "devices": devices,
     "rules": lambda: RULES,
     "explain": lambda: RULES[0],
@@ -185,12 +174,8 @@ def test_every_command_has_an_answer_here() -> None:
 def test_every_command_in_every_format(command: str, format_: str) -> None:
     answer = ANSWERS[command]()
     shown = render(command, format_, answer, Page(80))
-    assert isinstance(shown, bytes if format_ == "parquet" else str)
+    assert isinstance(shown, str)
     CHECKS[format_](command, answer, shown)
-
-
-def check_parquet(command: str, answer: Any, shown: bytes) -> None:
-    assert shown[:4] == shown[-4:] == b"PAR1"
 
 
 def check_jsonl(command: str, answer: Any, shown: str) -> None:
@@ -265,7 +250,6 @@ CHECKS: dict[str, Callable[[str, Any, Any], None]] = {
     "github": check_github,
     "jsonl": check_jsonl,
     "junit": check_junit,
-    "parquet": check_parquet,
 }
 
 
@@ -285,10 +269,28 @@ def test_a_narrow_terminal_leaves_columns_out_and_says_which() -> None:
     assert "left out" not in pipe
 
 
-def test_a_view_without_a_format_refuses_it_in_one_line() -> None:
-    result = CliRunner().invoke(main, ["check", GPT2, "--statistics", "--format", "sarif"])
-    assert result.exit_code == 2
-    assert result.output == "sizer: format = 'sarif': expected one of text, json, csv, markdown, html\n"
+@pytest.mark.parametrize("command", [name for name in ANSWERS if "text" in formats(name)])
+def test_no_line_is_over_a_terminal_s_width(command: str) -> None:
+    answer = ANSWERS[command]()
+    for width in (80, 120, 140):
+        shown = render(command, "text", answer, Page(width, terminal=True))
+        assert not [line for line in shown.splitlines() if len(line) > width]
+        for table in tables(command, "text", answer):
+            columns, rows = table.seen("text")
+            for at, column in enumerate(columns):
+                if column.drop == 0 and column.name in shown and width >= 120:  # a number is never folded
+                    numbers = [row[at].shown for row in rows if row[at].value is not None]
+                    assert all(number in shown for number in numbers)
+
+
+@pytest.mark.parametrize(
+    ("environment", "coloured"),
+    [({}, False), ({"FORCE_COLOR": "1"}, True), ({"FORCE_COLOR": "1", "NO_COLOR": "1"}, False)],
+)
+def test_colours_are_forced_and_forbidden_by_the_usual_variables(environment: dict[str, str], coloured: bool) -> None:
+    for call in (("check", GPT2), ("memory", GPT2), ("ops", GPT2), ("deploy", GPT2)):
+        shown = CliRunner(env={"NO_COLOR": "", "FORCE_COLOR": "", **environment}).invoke(main, call, color=True).output
+        assert ("\x1b[" in shown) == coloured, call
 
 
 def test_counts_by_severity_have_its_colour() -> None:

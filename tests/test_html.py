@@ -13,7 +13,6 @@ from browser import browser, missing
 from click.testing import CliRunner
 
 from sizer.cli import main
-from sizer.render import DRAWN
 from sizer.render import html as html_page
 
 CONFIGS = Path(__file__).parent / "data" / "configs"
@@ -26,10 +25,10 @@ PAGES = {
     "check-several": (("check", GPT2, QWEN, "--fail-on", "never"), 7),
     "ops": (("ops", GPT2, "--phase", "decode", "--context", "512"), 2),
     "search": (("search", "--h", "1024", "--step", "1"), 1),
-    "search-model": (("search", GPT2, "--what", "model", "--device", "h100-sxm", "--device", "mi300x"), 2),
+    "search-model": (("search", GPT2, "--what", "model", "--device", "mi300x"), 1),
     "memory": (("memory", GPT2, "--dp", "8", "--zero", "3"), 1),
     "plan": (("plan", GPT2, "--gpus", "8", "--global-batch", "64"), 2),
-    "diff": (("diff", GPT2, QWEN, "--device", "h100-sxm", "--device", "b200", "--fail-on", "never"), 2),
+    "diff": (("diff", GPT2, QWEN, "--device", "h100-sxm", "--device", "b200", "--fail-on", "never"), 1),
     "bench": (("bench", "-m", "8", "-n", "8", "-k", "7:10:1", "--device", "cpu", "--max-time", "0.02"), 1),
 }
 
@@ -60,7 +59,7 @@ def without_library(path: Path, monkeypatch: pytest.MonkeyPatch, *call: str) -> 
 
 
 def test_every_command_with_a_page_is_tried_here() -> None:
-    assert {call[0] for call, _ in PAGES.values()} == set(DRAWN)
+    assert {call[0] for call, _ in PAGES.values()} == {"check", "diff", "ops", "search", "memory", "plan", "bench"}
 
 
 @pytest.mark.parametrize("name", ["check", "memory", "diff"])
@@ -99,40 +98,9 @@ def test_every_operator_and_component_is_in_a_table_too(tmp_path: Path, monkeypa
 def test_without_the_library_one_line_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "vl_convert", None)
     html_page._library.cache_clear()
-    for option in (("--format", "html"), ("--plot", str(tmp_path / "x.png"))):
-        result = CliRunner().invoke(main, ["memory", GPT2, *option])
-        assert result.exit_code == 2
-        assert "vl-convert-python: pip install 'sizer[" in result.output
-
-
-PICTURES = [(name, end) for name in PAGES for end in (".svg", ".png", ".pdf")]
-
-
-@pytest.mark.parametrize(
-    ("name", "ending"), [PICTURES[0], *(pytest.param(*one, marks=pytest.mark.slow) for one in PICTURES[1:])]
-)
-def test_the_same_charts_are_a_picture_and_a_line_says_so(name: str, ending: str, tmp_path: Path) -> None:
-    call, charts = PAGES[name]
-    target = tmp_path / f"picture{ending}"
-    store = ("--store", str(tmp_path / "store.db")) if name == "bench" else ()
-    result = CliRunner().invoke(main, [*call, *store, "--plot", str(target)], catch_exceptions=False)
-    assert result.exit_code == 0, result.output
-    assert result.stderr.endswith(f"sizer: {target}: {charts} chart{'s' if charts != 1 else ''}\n")
-    drawn = target.read_bytes()
-    assert drawn.startswith({".svg": b"<svg", ".png": b"\x89PNG", ".pdf": b"%PDF"}[ending])
-    if ending == ".svg":
-        assert drawn.count(b'aria-roledescription="title"') >= charts
-
-
-@pytest.mark.slow
-def test_configurations_lie_beside_each_other_in_a_picture_after_what_compares_them(tmp_path: Path) -> None:
-    target = tmp_path / "two.svg"
-    CliRunner().invoke(main, [*PAGES["check-several"][0], "--plot", str(target)], catch_exceptions=False)
-    text = target.read_text()
-    places = [text.index(name) for name in ("Steps side by side", "Roofline: every operator")]
-    assert places == sorted(places)
-    assert text.count("Roofline: every operator") >= 2
-    assert "h100-sxm has 79.6 GiB" in text
+    result = CliRunner().invoke(main, ["memory", GPT2, "--format", "html"])
+    assert result.exit_code == 2
+    assert "vl-convert-python: pip install -e '" in result.output
 
 
 @pytest.fixture(scope="module")

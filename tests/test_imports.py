@@ -58,6 +58,7 @@ def test_dir_and_help_show_the_library() -> None:
         assert getattr(sizer, name).__doc__, name
 
 
+@pytest.mark.slow
 def test_only_the_command_line_and_the_front_doors_construct_an_executor() -> None:
     """Everything else is given one, so that a cluster's fits in its place."""
     root = Path(__file__).parents[1]
@@ -68,7 +69,7 @@ def test_only_the_command_line_and_the_front_doors_construct_an_executor() -> No
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
         if isinstance(node, ast.Call) and getattr(node.func, "id", getattr(node.func, "attr", "")) == "InProcess"
     }
-    far = {"shapes/measure/fleet/device.py"}  # a fleet's end at each device: where its driver's jobs are run
+    far = {"shapes/measure/ray_workers.py"}  # the end at each device: where its driver's jobs are run
     assert made <= {
         "sizer/searching/entry.py",
         "sizer/checking/__init__.py",

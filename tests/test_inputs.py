@@ -46,7 +46,11 @@ def saved(folder: Path, name: str, content: object) -> str:
 
 def test_a_directory_stands_for_its_configuration_or_for_those_inside_it(tmp_path: Path) -> None:
     saved(tmp_path / "a", "config.json", LLAMA)
-    saved(tmp_path / "deep" / "b", "params.json", {"dim": 512, "n_layers": 2, "n_heads": 8, "vocab_size": 32000})
+    saved(
+        tmp_path / "deep" / "b",
+        "params.json",
+        {"dim": 512, "n_layers": 2, "n_heads": 8, "vocab_size": 32000, "norm_eps": 1e-5},
+    )
     saved(tmp_path / ".hidden", "config.json", LLAMA)
     assert read_config(tmp_path / "a").model.hidden == 512
     answer = run(str(tmp_path))
@@ -301,5 +305,10 @@ def test_memory_is_a_library_call_with_the_same_words() -> None:
 
 
 def test_tokens_are_typed_as_people_do() -> None:
-    answer = CliRunner().invoke(main, ["diff", str(GPT2), str(GPT2), "--tokens", "2T"])
-    assert "kWh of 2e+12 tokens" in answer.output
+    words = ["plan", str(GPT2), "--gpus", "1", "--global-batch", "8", "-s", "512", "--format", "json", "--tokens"]
+    days = [json.loads(CliRunner().invoke(main, [*words, typed]).stdout)["candidates"][0] for typed in ("2T", "2e12")]
+    assert days[0]["training"] == days[1]["training"]
+    assert days[0]["training"]["tokens"] == 2e12
+    gone = CliRunner().invoke(main, ["diff", str(GPT2), str(GPT2), "--tokens", "2T"])
+    assert gone.exit_code == 2
+    assert "plan --tokens" in gone.output

@@ -283,6 +283,7 @@ def test_4_bit_weights_are_half_a_byte_and_a_scale_for_128_in_matrices_only() ->
     assert weight_bytes(tensors, "fp32") == 4 * model.parameters
 
 
+@pytest.mark.slow
 @settings(max_examples=60)
 @given(
     h=st.sampled_from([256, 512]),

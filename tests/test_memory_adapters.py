@@ -13,10 +13,10 @@ pytest.importorskip("peft")
 import memory_oracle as oracle
 from adapter_oracle import MATRICES, Tuning, track_adapted
 from test_memory_tracker import FURTHER, SMALL, TOLERANCE, model_of
+from tiers import every_run
 
-from shapes.finetune import BASES
 from shapes.memory import memory
-from shapes.workload import Workload
+from shapes.workload import BASES, Workload
 
 pytestmark = [
     pytest.mark.slow,
@@ -77,15 +77,18 @@ def judge(config: Any, tuning: Tuning, attention: str, checkpointing: str, b: in
         assert found.total_bytes == pytest.approx(truth, rel=TOLERANCE)
 
 
-@pytest.mark.parametrize("checkpointing", ["none", "full"])
+LORAS = [
+    (("q_proj", "v_proj"), 8, "fp32", "eager"),
+    (("q_proj", "v_proj"), 64, "bf16", "flash"),
+    (MATRICES, 64, "fp32", "flash"),
+    (MATRICES, 8, "bf16", "eager"),
+]
+CASES = [(*lora, checkpointing) for lora in LORAS for checkpointing in ("none", "full")]
+
+
 @pytest.mark.parametrize(
-    ("targets", "rank", "adapters", "attention"),
-    [
-        (("q_proj", "v_proj"), 8, "fp32", "eager"),
-        (("q_proj", "v_proj"), 64, "bf16", "flash"),
-        (MATRICES, 64, "fp32", "flash"),
-        (MATRICES, 8, "bf16", "eager"),
-    ],
+    ("targets", "rank", "adapters", "attention", "checkpointing"),
+    every_run(CASES, (*LORAS[1], "full"), (*LORAS[2], "none")),
 )
 def test_totals_of_lora_are_within_1_percent_of_memtracker(
     targets: tuple[str, ...], rank: int, adapters: str, attention: str, checkpointing: str
@@ -97,11 +100,14 @@ def test_totals_of_lora_are_within_1_percent_of_memtracker(
 
 @pytest.mark.parametrize(
     ("family", "targets", "adapters"),
-    [
-        ("gpt2", ("c_attn",), "bf16"),  # positions are added to the leaf that checkpointing makes
-        ("gpt_neox", ("query_key_value", "dense_h_to_4h", "dense_4h_to_h"), "fp32"),
-        ("phi3", ("qkv_proj", "o_proj", "gate_up_proj", "down_proj"), "fp32"),
-    ],
+    every_run(
+        [
+            ("gpt2", ("c_attn",), "bf16"),  # positions are added to the leaf that checkpointing makes
+            ("gpt_neox", ("query_key_value", "dense_h_to_4h", "dense_4h_to_h"), "fp32"),
+            ("phi3", ("qkv_proj", "o_proj", "gate_up_proj", "down_proj"), "fp32"),
+        ],
+        "gpt2",
+    ),
 )
 def test_other_families_checkpointed_are_within_1_percent_too(
     family: str, targets: tuple[str, ...], adapters: str
@@ -111,15 +117,15 @@ def test_other_families_checkpointed_are_within_1_percent_too(
     judge(oracle.config_of(family, **changes), tuning, "flash", "full", s=128)
 
 
-@pytest.mark.parametrize(
-    ("base", "targets", "adapters", "checkpointing"),
-    [
-        ("nf4", MATRICES, "fp32", "none"),
-        ("nf4", MATRICES, "fp32", "full"),
-        ("nf4-16", MATRICES, "bf16", "full"),
-        ("nf4-16", ("q_proj", "v_proj"), "fp32", "none"),
-    ],
-)
+QLORAS = [
+    ("nf4", MATRICES, "fp32", "none"),
+    ("nf4", MATRICES, "fp32", "full"),
+    ("nf4-16", MATRICES, "bf16", "full"),
+    ("nf4-16", ("q_proj", "v_proj"), "fp32", "none"),
+]
+
+
+@pytest.mark.parametrize(("base", "targets", "adapters", "checkpointing"), every_run(QLORAS, QLORAS[0]))
 def test_totals_of_qlora_are_within_1_percent_of_bitsandbytes_under_memtracker(
     base: str, targets: tuple[str, ...], adapters: str, checkpointing: str
 ) -> None:

@@ -148,6 +148,7 @@ def test_a_full_standard_output_is_one_line_and_exit_2(arguments: tuple[str, ...
     assert "standard output: cannot be written: No space left on device" in one_line(done.stderr)
 
 
+@pytest.mark.slow
 def test_a_closed_standard_output_or_input_is_one_line_and_exit_2() -> None:
     shell = f'exec "{sys.executable}" -m sizer check'
     for text, said in ((f"{shell} {GPT2} >&-", "output is closed"), (f"{shell} - <&-", "input is closed")):
@@ -164,6 +165,7 @@ def test_a_reader_that_goes_away_ends_it_quietly_as_every_filter() -> None:
     assert (done.returncode, done.stderr) == (-signal.SIGPIPE, b"")  # 141 in a shell
 
 
+@pytest.mark.slow
 def test_a_file_name_that_is_not_utf_8_is_written_out(tmp_path: Path) -> None:
     name = os.fsdecode(b"b\xff.json")
     (tmp_path / name).write_bytes(Path(GPT2).read_bytes())
@@ -244,6 +246,7 @@ def _rows(store: Path) -> int:
         return opened.count()
 
 
+@pytest.mark.slow
 def test_the_program_imports_nothing_from_the_working_directory(tmp_path: Path) -> None:
     others = ("yaml", "click", "numpy", "scipy", "tabulate", "torch", "shapes", "sitecustomize", "platformdirs")
     for name in (*sys.stdlib_module_names, *others):

@@ -93,7 +93,7 @@ ENDS = r"embed_tokens|embed_in|lm_head|embed_out|wte|wpe|embed_positions|shared\
 def test_a_shards_parameters_are_those_of_transformers_own_plan(label: str, t: int) -> None:
     pytest.importorskip("transformers")
     from shapes.trace.config import build, load_config
-    from shapes.trace.parallel import shard
+    from tests.oracles.shards import shard
 
     model, workload = read_config(named(label)).model, Workload(t=t)
     if label == "phi3" and t > 2:
@@ -103,7 +103,7 @@ def test_a_shards_parameters_are_those_of_transformers_own_plan(label: str, t: i
     except InputError:
         pytest.skip("t does not divide the heads")
     settled, where = load_config(named(label))
-    module, _ = build(settled, where, attention="eager", dtype="bf16", architecture=None, experts=None)
+    module, _ = build(settled, where, attention="eager", dtype="bf16")
     try:
         shard(module, None, t, label)
     except InputError:
@@ -124,7 +124,7 @@ def test_a_shards_parameters_are_those_of_transformers_own_plan(label: str, t: i
 
 @pytest.mark.slow
 def test_fewer_key_value_heads_than_shards_leave_each_a_whole_head_on_both_paths() -> None:
-    from shapes.trace import trace_config
+    from tests.oracles import traced_otherwise
 
     config = named("llama")  # 6 heads, 2 of keys and values, of 16
     model, workload = read_config(config).model, Workload(b=2, s=24, t=6)
@@ -135,7 +135,7 @@ def test_fewer_key_value_heads_than_shards_leave_each_a_whole_head_on_both_paths
         if isinstance(op, Gemm)
     }
     assert formula["layers.*.attention.k_proj"] == (48, 16, 96)
-    whole = {op.name: op for op in trace_config(config, b=2, s=24, t=6).operators if op.phase == "forward"}
+    whole = {op.name: op for op in traced_otherwise(config, b=2, s=24, t=6).operators if op.phase == "forward"}
     for name in ("q_proj", "k_proj", "v_proj", "o_proj"):
         traced = next(op for path, op in whole.items() if path.endswith(name))
         assert isinstance(traced, Gemm)
@@ -154,14 +154,6 @@ def test_key_value_heads_that_neither_divide_nor_are_divided_are_refused_by_name
     with pytest.raises(InputError, match=r"t = 4: expected a divisor or a multiple of the 6 key/value heads"):
         operators(model, Workload(t=4))
     assert operators(model, Workload(t=12))
-
-
-@pytest.mark.slow
-def test_the_trace_refuses_the_same_split() -> None:
-    from shapes.trace import trace_config
-
-    with pytest.raises(InputError, match=r"t = 3: expected a divisor or a multiple of the 2 key/value heads"):
-        trace_config(named("llama"), b=1, s=8, t=3)
 
 
 def test_a_row_parallel_bias_is_whole_on_each_rank_and_a_column_parallel_one_is_cut() -> None:

@@ -155,16 +155,12 @@ def traced(
     label: str, phase: str, attention: str, b: int, s: int, fused: bool | None = None
 ) -> Counter[tuple[object, ...]]:
     from shapes.trace import trace_config
+    from tests.oracles import traced_otherwise
 
-    found = trace_config(
-        named(label),
-        b=b,
-        s=s,
-        phase=phase,
-        attention=attention,
-        fused_qkv=fused,
-        fused_gate_up=fused,  # type: ignore[arg-type]
-    )
+    if fused is not None:
+        found = traced_otherwise(named(label), b=b, s=s, phase=phase, attention=attention, fused=fused)
+    else:
+        found = trace_config(named(label), b=b, s=s, phase=phase, attention=attention)  # type: ignore[arg-type]
     return products(found.operators)
 
 
@@ -347,7 +343,7 @@ def test_windows_shorter_than_the_sequence_are_on_the_layers_the_class_has_them_
 def built(config: dict[str, Any]) -> Any:
     from shapes.trace.config import build, load_config
 
-    return build(*load_config(config), attention="eager", dtype="bf16", architecture=None, experts=None)[0]
+    return build(*load_config(config), attention="eager", dtype="bf16")[0]
 
 
 @pytest.mark.parametrize(

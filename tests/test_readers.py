@@ -12,6 +12,7 @@ import pytest
 from shapes.model import MoeShape
 from sizer.readers import read_config
 from sizer.readers.huggingface import BUILDERS, DEFAULTS_OF, NESTED
+from tests.test_families import FAMILIES
 
 TABLE = Path(__file__).parents[1] / "sizer" / "readers" / "hf_defaults.json"
 SMALL = {
@@ -38,6 +39,16 @@ MLA = SMALL | {
     "n_group": 1,
     "topk_group": 1,
 }
+DSA = MLA | {"q_lora_rank": 40, "index_n_heads": 4, "index_head_dim": 16, "index_topk": 8}
+V4 = DSA | {
+    "intermediate_size": 48,
+    "head_dim": 16,
+    "qk_rope_head_dim": 4,
+    "o_groups": 2,
+    "o_lora_rank": 10,
+    "num_hidden_layers": 4,
+}
+M3 = ["full_attention", "minimax_m3_sparse", "minimax_m3_sparse"]
 BIAS = {"attention_bias": True}
 TIED = {"tie_word_embeddings": True}
 UNTIED = {"tie_word_embeddings": False}
@@ -94,6 +105,14 @@ SETTINGS: list[tuple[str, dict[str, Any]]] = [
     ("deepseek_v2", MLA | BIAS | {"q_lora_rank": 40}),
     ("deepseek_v3", MLA | {"q_lora_rank": None}),
     ("deepseek_v3", MLA | BIAS | {"q_lora_rank": 40}),
+    ("deepseek_v32", DSA | BIAS),
+    ("glm_moe_dsa", DSA | {"num_hidden_layers": 4, "index_topk_freq": 2}),
+    (
+        "glm_moe_dsa",
+        DSA | {"indexer_types": ["full", "shared", "full"], "mlp_layer_types": ["sparse", "dense", "dense"]},
+    ),
+    ("deepseek_v4", V4 | {"compress_ratios": [0, 4, 128, 4, 0], "hc_mult": 3}),
+    ("minimax_m3_vl_text", MOE | {"num_local_experts": 8, "rotary_dim": 8, "layer_types": M3, "index_n_heads": 2}),
     ("glm4_moe", MLA | {"num_key_value_heads": 2, "head_dim": 24, "use_qk_norm": True}),
     ("gpt_oss", MOE | {"num_local_experts": 8}),
     ("minimax_m2", MOE | {"num_local_experts": 8, "rotary_dim": 8}),
@@ -135,7 +154,9 @@ SETTINGS: list[tuple[str, dict[str, Any]]] = [
 
 #: Types that have no class of their own in transformers' AutoModelForCausalLM -> the type whose blocks they are.
 BLOCKS_OF = {
+    "deepseek_ref": "deepseek_v4",
     "kimi_k2": "deepseek_v3",
+    "minimax_m3": "minimax_m3_vl_text",
     "qwen2_vl_text": "qwen2",
     "qwen2_5_vl_text": "qwen2",
     "qwen3_vl_text": "qwen3",
@@ -144,18 +165,29 @@ BLOCKS_OF = {
 
 #: Real defaults, cut to a few layers where building hundreds of experts would take minutes.
 CUT = {"deepseek_v2": 2, "deepseek_v3": 4, "minimax_m2": 2, "llama4_text": 4, "glm4_moe": 2}
+CUT |= dict.fromkeys(("deepseek_v32", "deepseek_v4", "glm_moe_dsa"), 4)
 CUT |= dict.fromkeys(("ernie4_5_moe", "granitemoe", "mimo_v2_flash", "olmoe", "phimoe"), 3)
-#: Classes whose own defaults no checkpoint has: no top_k; 96 heads that do not divide h = 4096; no head_dim.
+CUT |= dict.fromkeys(
+    (family for family, own in FAMILIES.items() if "num_hidden_layers" in own and family != "gpt_neo"), 3
+)
+#: Classes whose own defaults no checkpoint has: no experts; 96 heads that do not divide h = 4096; no head_dim.
 UNBUILDABLE: dict[str, dict[str, Any]] = {
     "deepseek_v2": {"num_experts_per_tok": 6},
+    "dots1": {"n_routed_experts": 8, "num_experts_per_tok": 6, "n_shared_experts": 2},
+    "hunyuan_v1_moe": {"head_dim": 128},
+    "ministral": {"head_dim": 128},
+    "nemotron": {"head_dim": 128, "num_key_value_heads": 8},
     "glm4_moe": {"head_dim": 128},
     "hunyuan_v1_dense": {"head_dim": 128},
+    "lfm2_moe": {"layer_types": ["conv", "full_attention"] * 16},
 }
+#: Built with their towers, or (dbrx, gemma3n_text) by no release of transformers from their own defaults.
+TOWERS = ("phi4_multimodal", "step3p5", "dbrx", "gemma3n_text")
 #: Read under another type's defaults and not a class of transformers, or only a tower of a larger class.
 DEFAULTS = [
     (family, ({"num_hidden_layers": CUT[family]} if family in CUT else {}) | UNBUILDABLE.get(family, {}))
     for family in sorted(BUILDERS)
-    if family not in DEFAULTS_OF and not family.endswith(("_vl_text", "_vl_moe_text"))
+    if family not in DEFAULTS_OF and not family.endswith(("_vl_text", "_vl_moe_text")) and family not in TOWERS
 ]
 #: Old and hand-written files of three families use the general names of their attribute_map; the general name wins.
 ALIASES: list[tuple[str, dict[str, Any]]] = [
@@ -243,6 +275,13 @@ def test_a_vision_language_model_is_read_as_its_text_tower(outer: str) -> None:
     assert nested.keys["hidden"] == "text_config.hidden_size"
 
 
+@pytest.mark.parametrize("said", [True, False])
+def test_gemma3_attends_to_both_sides_where_the_file_says(said: bool) -> None:
+    attention = read_config({"model_type": "gemma3_text", **SMALL, "use_bidirectional_attention": said}).model.attention
+    assert attention is not None
+    assert attention.causal is not said
+
+
 def test_layers_follow_the_network_dense_first_then_experts() -> None:
     blocks = read_config({"model_type": "deepseek_v3", **MLA, "q_lora_rank": 40}).model.main.blocks
     assert [(isinstance(block.mlp, MoeShape), block.count) for block in blocks] == [(False, 1), (True, 2)]
@@ -250,7 +289,7 @@ def test_layers_follow_the_network_dense_first_then_experts() -> None:
 
 @pytest.mark.parametrize(("family", "other"), BLOCKS_OF.items())
 def test_a_type_without_a_class_is_read_with_the_blocks_of_another(family: str, other: str) -> None:
-    stated = MOE | TIED | {"num_key_value_heads": 2, "head_dim": 24, "first_k_dense_replace": 1}
+    stated = MOE | TIED | {"num_key_value_heads": 2, "head_dim": 24, "first_k_dense_replace": 1, "o_groups": 2}
     one, same = (read_config({"model_type": name, **stated}).model for name in (family, other))
     assert (one.stacks, one.vocab) == (same.stacks, same.vocab)
 

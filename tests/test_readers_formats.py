@@ -559,7 +559,8 @@ def test_a_llama_factory_recipe_says_how_a_named_model_is_tuned(tmp_path: Path) 
 
 
 def test_layers_that_attend_to_a_vision_encoder_are_refused_in_params_json() -> None:
-    llama = {"dim": 64, "n_layers": 2, "n_heads": 4, "vocab_size": 256, "vision_num_cross_attention_layers": -1}
+    llama = {"dim": 64, "n_layers": 2, "n_heads": 4, "vocab_size": 256, "norm_eps": 1e-5}
+    llama["vision_num_cross_attention_layers"] = -1
     assert read_config(llama).format == "meta"
     with pytest.raises(InputError, match=r"vision_num_cross_attention_layers = 8: has no formula here"):
         read_config({**llama, "vision_num_cross_attention_layers": 8})
@@ -589,3 +590,37 @@ def test_layers_that_attend_to_a_vision_encoder_are_refused_in_params_json() -> 
 def test_a_recipe_that_leaves_the_sizes_to_another_file_says_what_to_give(recipe: dict[str, object], said: str) -> None:
     with pytest.raises(InputError, match=said):
         read_config(recipe)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("{model: my/8b, dataset: mine, batch_size: 4, learning_rate: 1e-4}", "no model_type found"),
+        ("{dim: 1152, n_layers: 28, n_heads: 16, patch_size: 2}", "nearest are meta without vocab_size"),
+        (
+            "{hidden_size: 768, num_layers: 12, num_attention_heads: 12, image_size: 224}",
+            "megatron without vocab_size",
+        ),
+        (
+            "{dim: 64, n_layers: 2, n_heads: 4, vocab_size: 256, norm_eps: 1, n_embd: 4, n_head: 2, n_layer: 2}",
+            "and of nanogpt",
+        ),
+        ("{model_type: llama, hidden_size: 64, hidden_size: 128}", "hidden_size: is given twice"),
+        (
+            "{model_type: llama, auto_map: {}, block_configs: [{attention: {}}]}",
+            "changes layers that differ and is not read here",
+        ),
+    ],
+)
+def test_nothing_is_guessed(text: str, said: str) -> None:
+    with pytest.raises(InputError, match=said):
+        read_text(text, where="train.yaml")
+
+
+def test_a_key_that_changes_the_model_can_be_taken_out_and_a_merged_one_replaced() -> None:
+    text = "{model_type: llama, auto_map: {}, block_configs: [{attention: {}}]}"
+    assert read_text(text, where="a.yaml", settings={"block_configs": None}).model.layers == 32
+    merged = "base: &base {n_embd: 96}\n<<: *base\nmodel_type: gpt2\nn_embd: 192\n"
+    assert read_text(merged, where="a.yaml").model.hidden == 192
+    with pytest.raises(InputError, match="n_embd: is given twice"):
+        read_text('{"model_type": "gpt2", "n_embd": 64, "n_embd": 128}', where="config.json")

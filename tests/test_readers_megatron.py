@@ -440,7 +440,10 @@ def test_a_flag_before_a_variable_without_a_value_holds_and_the_variable_is_name
     assert not reading.model.tied
     assert "tensor-forward" not in reading.workload["no_overlap"]
     assert [one.key for one in reading.unread] == ["$te_options", "$MORE"]
-    assert [one.key for one in with_arguments("--kv-channels $1").unread] == ["kv_channels"]
+    with pytest.raises(InputError, match="--set kv_channels=N"):
+        with_arguments("--kv-channels $1")
+    with pytest.raises(InputError, match="glu_activation = 'swiglu': changes the MLP"):
+        with_arguments("--glu-activation swiglu")
 
 
 def test_an_argument_of_the_script_that_decides_the_sizes_is_asked_for() -> None:

@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
+from shapes.cost import predict
 from shapes.errors import InputError
 from shapes.memory import memory
 from shapes.model import AttentionShape, Block, MlpShape, ModelShape, MoeShape, RecurrentShape, Stack
 from shapes.model.stages import shard_parameters
 from shapes.operators import operators
-from shapes.operators.cores import chunk_products
-from shapes.operators.types import Collective, Elementwise, Gemm, GroupedGemm, Operator
+from shapes.operators.types import Collective, Elementwise, Gemm, GroupedGemm, Operator, Scan
 from shapes.workload import Workload
 from sizer.readers import read_config
 
@@ -35,6 +35,15 @@ MAMBA = {
     "mamba_chunk_size": 8,
 }
 EXPERTS = {"num_experts_per_tok": 2, "moe_intermediate_size": 48}
+DELTA = {
+    "num_hidden_layers": 4,
+    "head_dim": 16,
+    "linear_num_value_heads": 6,
+    "linear_num_key_heads": 2,
+    "linear_key_head_dim": 20,
+    "linear_value_head_dim": 24,
+}
+MAMBA_1 = {"hidden_size": 96, "num_hidden_layers": 3, "vocab_size": 320, "state_size": 20, "time_step_rank": 12}
 HYBRIDS: dict[str, dict[str, Any]] = {
     "bamba": SMALL | MAMBA | {"attn_layer_indices": [1], "mamba_proj_bias": True},
     "granitemoehybrid": SMALL
@@ -54,22 +63,48 @@ HYBRIDS: dict[str, dict[str, Any]] = {
         "ssm_state_size": 20,
         "n_groups": 2,
         "chunk_size": 8,
+        "mlp_bias": True,
+        "tie_word_embeddings": True,
         "head_dim": 16,
         "n_routed_experts": 8,
         "moe_latent_size": 40,
         "moe_shared_expert_intermediate_size": 56,
     },
-    "qwen3_next": SMALL
+    "qwen3_next": SMALL | EXPERTS | DELTA | {"num_experts": 8, "shared_expert_intermediate_size": 80},
+    "qwen3_5_text": SMALL | DELTA,
+    "qwen3_5_moe_text": SMALL | EXPERTS | DELTA | {"num_experts": 8, "shared_expert_intermediate_size": 80},
+    "olmo_hybrid": SMALL | DELTA | {"linear_num_key_heads": 6, "pad_token_id": 0},
+    "kimi_linear": SMALL
     | EXPERTS
     | {
-        "num_hidden_layers": 4,
-        "head_dim": 16,
+        "pad_token_id": 0,
+        "num_hidden_layers": 5,
+        "num_key_value_heads": 6,
+        "kv_lora_rank": 32,
+        "qk_nope_head_dim": 16,
+        "qk_rope_head_dim": 8,
+        "v_head_dim": 12,
         "num_experts": 8,
-        "shared_expert_intermediate_size": 80,
-        "linear_num_value_heads": 6,
-        "linear_num_key_heads": 2,
-        "linear_key_head_dim": 20,
-        "linear_value_head_dim": 24,
+        "linear_attn_config": {"head_dim": 20, "num_heads": 4, "short_conv_kernel_size": 4},
+    },
+    "minimax": SMALL | {"head_dim": 16, "num_local_experts": 8, "num_experts_per_tok": 2, "block_size": 8},
+    "lfm2": SMALL | {"layer_types": ["conv", "full_attention", "conv"], "conv_bias": True},
+    "lfm2_moe": SMALL
+    | EXPERTS
+    | {"layer_types": ["conv", "full_attention", "conv"], "num_experts": 8, "num_dense_layers": 1},
+    "falcon_h1": SMALL | MAMBA | {"mamba_d_ssm": 192, "projectors_bias": True, "mamba_rms_norm": True},
+    "jamba": SMALL | {"num_hidden_layers": 8, "num_experts": 4, "mamba_d_state": 20, "mamba_dt_rank": 12},
+    "mamba": MAMBA_1,
+    "falcon_mamba": MAMBA_1 | {"use_bias": True},
+    "mamba2": {
+        "hidden_size": 96,
+        "num_hidden_layers": 3,
+        "vocab_size": 320,
+        "num_heads": 12,
+        "head_dim": 16,
+        "n_groups": 2,
+        "state_size": 20,
+        "chunk_size": 8,
     },
 }
 #: Llama-like sizes around a Mamba-2 layer of 8 heads of 32 in 2 groups: a model whose counts are derived in view.
@@ -93,12 +128,76 @@ def test_parameters_of_hybrids_are_their_classes(family: str) -> None:
     assert read(family).parameters == sum(one.numel() for one in built.parameters())
 
 
+#: Released configurations by their sizes, and the parameters that their authors publish, in billions.
+PUBLISHED: dict[str, tuple[dict[str, Any], float]] = {
+    "minimax_text_01": (
+        {
+            "hidden_size": 6144,
+            "intermediate_size": 9216,
+            "num_hidden_layers": 80,
+            "attn_type_list": [0, 0, 0, 0, 0, 0, 0, 1] * 10,
+            "num_attention_heads": 64,
+            "num_key_value_heads": 8,
+            "head_dim": 128,
+            "rotary_dim": 64,
+            "num_local_experts": 32,
+            "num_experts_per_tok": 2,
+            "vocab_size": 200064,
+        },
+        456,
+    ),
+    # Kimi-Linear-48B-A3B, Falcon-Mamba-7B, Jamba-v0.1 and LFM2-8B-A1B: for the rest their classes' defaults.
+    "kimi_linear": ({"linear_attn_config": {"full_attn_layers": [4, 8, 12, 16, 20, 24, 27]}}, 48),
+    "falcon_mamba": (
+        {"hidden_size": 4096, "num_hidden_layers": 64, "vocab_size": 65024, "tie_word_embeddings": False},
+        7.3,
+    ),
+    "jamba": ({}, 52),
+    "lfm2_moe": ({"num_hidden_layers": 24, "layer_types": (["conv"] * 3 + ["full_attention"]) * 6}, 8.3),
+}
+
+
+@pytest.mark.parametrize("family", PUBLISHED)
+def test_parameters_are_what_is_published(family: str) -> None:
+    settings, billions = PUBLISHED[family]
+    model = read_config({"model_type": family, **settings}).model
+    assert model.parameters / 1e9 == pytest.approx(billions, rel=0.03)
+
+
+#: Device, form, sequences, tokens, heads, groups and published milliseconds (aiconfigurator-core 0.12, vLLM 0.24).
+MEASURED = (
+    ("h200", "gated_delta", 1, 4096, 32, 16, 0.2041),
+    ("h200", "gated_delta", 1, 32768, 32, 16, 1.5657),
+    ("h200", "gated_delta", 8, 2048, 32, 16, 0.2174),
+    ("b200", "gated_delta", 1, 4096, 32, 16, 0.1739),
+    ("h100-sxm", "kda", 8, 2048, 96, 96, 1.7514),
+)
+
+
+@pytest.mark.parametrize(("device", "form", "b", "s", "heads", "groups", "milliseconds"), MEASURED)
+def test_a_scan_takes_as_long_as_it_was_measured(
+    device: str, form: Any, b: int, s: int, heads: int, groups: int, milliseconds: float
+) -> None:
+    cost = predict(Scan("scan", "forward", form, b, s, heads, groups, 128, 128, 64), device)
+    assert cost.seconds * 1e3 == pytest.approx(milliseconds, rel=0.15)
+    assert cost.tier == "fitted"
+    nobody_measured = predict(Scan("scan", "dgrad", "mamba2", b, s, heads, groups, 128, 128, 64), device)
+    assert nobody_measured.tier == "extrapolated"
+    assert nobody_measured.high > 1.6 * nobody_measured.seconds
+
+
 def _split(found: Iterable[Operator]) -> tuple[Counter[Operator], Counter[tuple[int, ...]]]:
     """(what is no batched product nor convolution, the batched products by their sizes)."""
     plain: Counter[Operator] = Counter()
     batched: Counter[tuple[int, ...]] = Counter()
     for op in found:
         if isinstance(op, Elementwise) or (isinstance(op, Gemm) and op.kind == "conv"):
+            continue
+        if isinstance(op, Scan):
+            for _, batch, m, n, k in op.products:
+                of_phase = ((m, n, k),) if op.phase == "forward" else ((m, k, n), (k, n, m))
+                for rows, columns, inner in of_phase:
+                    batched[batch, *sorted((rows, columns)), inner, op.phase == "forward"] += op.count
             continue
         if isinstance(op, Gemm) and op.kind == "bmm":
             m, n = sorted((op.m, op.n))  # C^T = B^T A^T is the same product
@@ -124,6 +223,8 @@ def test_a_step_runs_the_products_that_torch_dispatches(family: str) -> None:
     seen_plain, seen = _split(trace_config({"model_type": family, **HYBRIDS[family]}, b=b, s=s).operators)
     assert plain == seen_plain
     layers = sum(block.count for block in model.main.kinds if block.mixer)
+    if not batched:
+        return  # its scan is bound by memory, or it has none
     (mixer,) = {block.mixer for block in model.main.kinds if block.mixer}
     if mixer.kind == "mamba2":
         # Scores of a group are repeated for its heads first; states are carried by a product over the 3 chunks and
@@ -144,8 +245,14 @@ def test_a_step_runs_the_products_that_torch_dispatches(family: str) -> None:
         # Backward, torch leaves out what the state before the first chunk and the one after the last need.
         heads = b * mixer.heads
         solved = [(heads, *sorted((mixer.chunk, width)), mixer.chunk, True) for width in (mixer.head_dim, mixer.state)]
-        batched -= Counter(dict.fromkeys(solved, layers))
+        # Of KDA it multiplies by the solved triangle, and sums up scores channel by channel, which decay apart.
+        scores = [(heads, mixer.chunk, mixer.chunk, mixer.state, True)] * 2
+        batched -= Counter(
+            {key: layers * count for key, count in Counter(scores if mixer.kind == "kda" else solved).items()}
+        )
         batched, seen = ({key: n for key, n in one.items() if key[-1]} for one in (batched, seen))  # type: ignore[assignment] # both are counts
+        if mixer.kind == "lightning":  # the class runs chunk after chunk, all heads at a time
+            seen = Counter({(key[0] * n, *key[1:]): 1 for key, n in seen.items()})
     assert batched == seen
 
 
@@ -163,11 +270,7 @@ def test_the_scans_products_are_those_of_the_papers_listing() -> None:
         torch.einsum("bchls,bcshp->bclhp", scores, x)
         states = torch.einsum("bclhn,bclhp->bchpn", weights, x)
         torch.einsum("bclhn,bchpn->bclhp", weights, states)
-    every_head = replace(LAYER, groups=8)
-    counted = sum(
-        2 * batch * m * nn * k for _, batch, m, nn, k in chunk_products(every_head, Workload(b=b, s=q * chunks), 192)
-    )
-    assert counted == counter.get_total_flops()
+    assert Scan("", "forward", "mamba2", b, q * chunks, h, h, p, n, q).flops == counter.get_total_flops()
 
 
 def test_a_rank_holds_its_share_of_heads_and_whole_groups() -> None:
@@ -187,7 +290,8 @@ def test_context_parallelism_spreads_heads_and_exchanges_tokens_for_them() -> No
     whole, shared = (operators(MODEL, Workload(b=1, s=512, cp=cp)) for cp in (1, 4))
 
     def scans(found: Iterable[Operator]) -> int:
-        return sum(op.flops * op.count for op in found if isinstance(op, Gemm) and ".scan.inside" in op.name)
+        each = (op for op in found if isinstance(op, Scan))
+        return sum(op.count * batch for op in each for name, batch, *_ in op.products if name == "inside")
 
     assert scans(whole) == 4 * scans(shared)
     assert any(isinstance(op, Collective) and "mixer.context_parallel" in op.name for op in shared)
@@ -196,10 +300,10 @@ def test_context_parallelism_spreads_heads_and_exchanges_tokens_for_them() -> No
 def test_a_decode_step_reads_a_state_of_fixed_size_whatever_the_context() -> None:
     short, long = (Workload(b=16, s=1, phase="decode", context=context) for context in (1024, 65536))
     moved = [[op.bytes for op in operators(MODEL, one) if op.name.endswith("mixer.state")] for one in (short, long)]
-    # 16 requests x (8 heads x 32 x 16, and 3 inputs of the convolution's 320 channels) x 2 bytes, read and written
-    assert moved[0] == moved[1] == [2 * 16 * (8 * 32 * 16 + 3 * 320) * 2]
+    # 16 requests x (8 heads x 32 x 16 in fp32, and 3 inputs of the convolution's 320 channels), read and written
+    assert moved[0] == moved[1] == [2 * 16 * (8 * 32 * 16 * 4 + 3 * 320 * 2)]
     held = [memory(MODEL, one).components["kv_cache"] for one in (short, long)]
-    assert held[0] == held[1] == 3 * 16 * (8 * 32 * 16 + 3 * 320) * 2
+    assert held[0] == held[1] == 3 * 16 * (8 * 32 * 16 * 4 + 3 * 320 * 2)
 
 
 def test_memory_of_training_keeps_the_projection_and_the_scans_output() -> None:

@@ -28,6 +28,16 @@ def test_the_answer_is_what_the_report_s_own_figures_say(name: str) -> None:
     assert text == with_answer(name, text), f"run python reports/bench/opening.py reports/{name}.md"
 
 
+def test_readme_says_of_steps_what_the_scoreboard_says() -> None:
+    said = r"([0-9.]+% off \(median [^;]*; [0-9]+% lie in the 90% interval)"
+    pages = [
+        (REPORTS / "scoreboard.md").read_text(encoding="utf-8"),
+        (REPORTS.parent / "README.md").read_text(encoding="utf-8"),
+    ]
+    board, readme = (re.sub(r"\s+", " ", re.findall(said, page)[0]) for page in pages)
+    assert board == readme, "run python reports/bench/scoreboard.py --write"
+
+
 def test_a_changed_figure_changes_the_answer() -> None:
     text = (REPORTS / "trace-coverage.md").read_text(encoding="utf-8")
     changed = with_answer("trace-coverage", re.sub(r"\| causal LM \| \d+ \| \d+ ", "| causal LM | 200 | 100 ", text))

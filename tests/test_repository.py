@@ -86,19 +86,26 @@ def test_the_hooks_stop_a_commit_that_makes_a_model_worse(scratch: Path, tmp_pat
 
 
 class Comments(BaseHTTPRequestHandler):
-    """A stand-in of the comments of pull request 7: what GitHub's API answers to the three calls that are made."""
+    """A stand-in of the comments of pull request 7: what GitHub's API answers to the three calls that are made.
+
+    ``suggested``: comments on lines.
+    """
 
     kept: list[dict[str, Any]]
+    suggested: list[dict[str, Any]]
     calls: list[str]
     refuses = False
 
     def do_GET(self) -> None:
         page = int(self.path.rpartition("page=")[2])
-        self._answer(200, self.kept[100 * (page - 1) : 100 * page])
+        self._answer(200, self._listed()[100 * (page - 1) : 100 * page])
 
     def do_POST(self) -> None:
-        self.kept.append({"id": len(self.kept) + 1, **self._body()})
-        self._answer(201, self.kept[-1])
+        self._listed().append({"id": len(self._listed()) + 1, **self._body()})
+        self._answer(201, self._listed()[-1])
+
+    def _listed(self) -> list[dict[str, Any]]:
+        return self.suggested if "/pulls/" in self.path else self.kept
 
     def do_PATCH(self) -> None:
         comment = next(one for one in self.kept if one["id"] == int(self.path.rpartition("/")[2]))
@@ -122,7 +129,7 @@ class Comments(BaseHTTPRequestHandler):
 
 @pytest.fixture
 def comments() -> Iterator[tuple[str, type[Comments]]]:
-    handler = type("Handler", (Comments,), {"kept": [], "calls": []})
+    handler = type("Handler", (Comments,), {"kept": [], "suggested": [], "calls": []})
     server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     yield f"http://127.0.0.1:{server.server_port}", handler
@@ -135,7 +142,7 @@ def run_action(scratch: Path, tmp_path: Path, api: str, **inputs: str) -> int:
     action = yaml.safe_load((ACTION / "action.yml").read_text())
     values = {name: str(one["default"]) for name, one in action["inputs"].items()} | {"token": "a-token"} | inputs
     event, output, summary = (tmp_path / name for name in ("event.json", "output", "summary"))
-    event.write_text(json.dumps({"pull_request": {"number": 7}}))
+    event.write_text(json.dumps({"pull_request": {"number": 7, "head": {"sha": "abc"}}}))
     output.write_text("")
     runner = {
         **environment(tmp_path),
@@ -179,6 +186,12 @@ def test_the_action_comments_once_and_updates_in_place(
     assert server.calls[-1] == "POST /repos/someone/models/issues/7/comments"
     assert server.kept[-1]["body"].startswith("<!-- sizer diff -->\n### sizer: 1 configuration changed, ")
     assert "::warning file=models/config.json,line=" in capfd.readouterr().out
+    run_action(scratch, tmp_path, api, base="HEAD")
+    (suggested,) = server.suggested  # once
+    lines = (scratch / "models" / "config.json").read_text().split("\n")
+    fixed = lines[suggested["line"] - 1].replace("50257", "50304")
+    assert suggested["body"].endswith(f"\n\n```suggestion\n{fixed}\n```")
+    assert (suggested["path"], suggested["commit_id"]) == ("models/config.json", "abc")
     configure(scratch / "models" / "config.json", vocab_size=50304, n_layer=24)
     run_action(scratch, tmp_path, api, base="HEAD", arguments="--budget=max-step-regression=1%\n")
     assert server.calls[-1] == "PATCH /repos/someone/models/issues/comments/121"

@@ -138,7 +138,7 @@ def test_candidates_share_rounds_with_each_other_and_the_control(monkeypatch) ->
     rounds = [
         event
         for event in session.run([job(k) for k in range(1, 9)], Settings(precision=0.001, interleave=4, time_s=0.1))
-        if isinstance(event, Round)
+        if isinstance(event, Round) and event.control.size  # else a sign of life
     ]
     assert all(len(one.samples) <= 4 for one in rounds)
     assert sum(len(one.samples) == 4 for one in rounds) > len(rounds) / 2
@@ -220,13 +220,14 @@ def test_a_session_samples_what_a_search_asks_for() -> None:
 
 
 @pytest.mark.slow
-def test_fifty_kills_lose_nothing_and_double_nothing(tmp_path: Path) -> None:
-    """SIGKILL at random moments of a sweep until 50 have struck; then it is let finish."""
+@pytest.mark.parametrize("kills", [10, pytest.param(50, marks=pytest.mark.exhaustive)])
+def test_kills_lose_nothing_and_double_nothing(kills: int, tmp_path: Path) -> None:
+    """SIGKILL at random moments of a sweep until so many have struck; then it is let finish."""
     path = tmp_path / "s.db"
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(__file__).parent)}
     # 50 interpreters that import torch take minutes: the children are forked from one that has it.
     driver = subprocess.run(
-        [sys.executable, "-c", FORKING, str(path), "50"],
+        [sys.executable, "-c", FORKING, str(path), str(kills)],
         env=environment,
         capture_output=True,
         text=True,
@@ -235,7 +236,7 @@ def test_fifty_kills_lose_nothing_and_double_nothing(tmp_path: Path) -> None:
     )
     assert driver.returncode == 0, driver.stderr
     struck, shapes = map(int, driver.stdout.split())
-    assert struck == 50
+    assert struck == kills
     with Store.open(path) as store:
         done = Counter(one.description["k"] for one in store.measurements())
     assert done == Counter(range(1, shapes + 1))

@@ -112,9 +112,9 @@ def test_the_strategy_minimises_the_objective_of_measured_times(
 @pytest.mark.parametrize(
     ("name", "whats"),
     [
-        ("gpt2", ("swiglu", "heads", "vocab", "microbatch")),
+        ("gpt2", ("swiglu", "heads", "vocab")),
         ("phi-3-mini", ("swiglu", "heads", "vocab")),
-        ("gemma-2-9b", ("swiglu", "heads", "hidden", "microbatch")),
+        ("gemma-2-9b", ("swiglu", "heads", "hidden")),
         ("qwen3-30b-a3b", ("heads", "vocab")),
     ],
 )
@@ -133,35 +133,6 @@ def test_what_is_timed_are_the_products_that_are_priced(
         for change in (space.baseline, space.candidates[0]):
             timed = sum(count * job.work.flops for job, count in weighted_jobs(space, change))
             assert timed == pytest.approx(price(space, [change], Pricer(device))[0].flops, rel=1e-12)
-
-
-def test_microbatches_are_timed_by_a_shards_layers_and_head_and_say_so(tmp_path: Path) -> None:
-    sizes = (
-        "--h",
-        "64",
-        "--heads",
-        "2",
-        "--layers",
-        "1",
-        "--vocab",
-        "128",
-        "-b",
-        "2",
-        "-s",
-        "16",
-        "--dtype",
-        "fp32",
-        "--tp",
-        "2",
-        "--sequence-parallel",
-    )
-    limits = ("--measure", "--limit", "regret=20%", "--time-limit", "5", "--store", str(tmp_path / "store.db"))
-    result = run("--what", "microbatch", *sizes, *limits, "--format", "json")
-    found = json.loads(result.stdout)
-    assert "layers and the head are timed, embedding and optimizer are not" in found["notes"]
-    assert "one of 2 tensor-parallel shards is timed, communication is not, norms run on all tokens" in found["notes"]
-    assert found["baseline"]["change"] == {"b": 2}
-    assert found["measurements"] > 0
 
 
 def test_the_interval_of_a_few_noisy_ratios_holds_their_median() -> None:
@@ -320,8 +291,6 @@ def test_no_other_error_is_taken_for_a_baseline_that_cannot_run(error: ValueErro
     assert caught.value is error
 
 
-def test_several_devices_are_predicted_and_never_measured() -> None:
-    for words in ({"device": ["h100-sxm", "l40s"]}, {}):
-        measure = [FakeExecutor(lambda job: 1e-3)] * (1 if words else 2)
-        with pytest.raises(InputError, match=r"several can only be predicted \(--predict\)"):
-            sizer.search(h=1024, measure=measure, **words)
+def test_several_devices_are_never_measured() -> None:
+    with pytest.raises(InputError, match="expected one device with it"):
+        sizer.search(h=1024, measure=[FakeExecutor(lambda job: 1e-3)] * 2)

@@ -17,7 +17,6 @@ CONFIGS = Path(__file__).parent / "data" / "configs"
 LLAMA, GPT2, MOE = (str(CONFIGS / f"{name}.json") for name in ("llama-3.1-8b", "gpt2", "qwen3-30b-a3b"))
 
 HEADS = (LLAMA, "--what", "heads")
-BATCH = (GPT2, "--what", "microbatch", "-b", "2")
 MODEL = (GPT2, "--what", "model", "--tolerance", "3%")
 #: A search, and an option that it must not pass over.
 ACTS: tuple[tuple[tuple[str, ...], tuple[str, ...]], ...] = (
@@ -37,12 +36,8 @@ ACTS: tuple[tuple[tuple[str, ...], tuple[str, ...]], ...] = (
     (MODEL, ("--limit", "aspect=40:60")),
     (HEADS, ("--limit", "head-dim=64")),
     (HEADS, ("--limit", "aspect=40:60")),
-    (BATCH, ("--limit", "seq-lens=512")),
-    (HEADS, ("--limit", "seq-lens=512")),
     (HEADS, ("--limit", "tp-ready=64")),
-    (BATCH, ("--limit", "tp-ready=8")),
     (MODEL, ("--limit", "keep=layers")),
-    (BATCH, ("--limit", "keep=layers")),
     (MODEL, ("--limit", "vary=kv-ratio")),
     (HEADS, ("--limit", "vary=kv-ratio")),
     (HEADS, ("--serving", "context=8k")),
@@ -89,11 +84,8 @@ ACTS: tuple[tuple[tuple[str, ...], tuple[str, ...]], ...] = (
     ((*MODEL, "--tp", "2"), ("--sequence-parallel",)),
     (HEADS, ("--workload", "fused-qkv")),
     (("--h", "4096"), ("--workload", "fused-gate-up")),
-    (BATCH, ("--finetune", "lora")),
     (HEADS, ("--finetune", "lora")),
-    ((*BATCH, "--finetune", "lora"), ("--lora-rank", "256")),
-    ((*BATCH, "--finetune", "lora"), ("--workload", "lora-targets=all-linear")),
-    ((*BATCH, "--finetune", "qlora"), ("--workload", "base=int8")),
+    (HEADS, ("--lora-rank", "256")),
     (HEADS, ("--workload", "frozen-architecture")),
     ((MOE, "--what", "experts"), ("--workload", "expert-load=2")),
     (MODEL, ("--optimizer", "sgd")),
@@ -106,10 +98,10 @@ ELSEWHERE = {
     "--emit",
     "--format",
     "--output",
-    "--plot",
     "--config-format",
     "--training",
     "--implementation",
+    "--images",
 }
 
 

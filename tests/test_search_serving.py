@@ -1,4 +1,4 @@
-"""Two budgets side by side: each candidate's training step and decode step, the front of both, and its picture."""
+"""Two budgets side by side: each candidate's training step and decode step, and the front of both."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def test_a_training_budget_leaves_out_what_takes_longer() -> None:
 
 
 @pytest.mark.slow
-def test_text_json_and_picture_have_the_front(tmp_path: Path) -> None:
+def test_text_and_json_have_the_front() -> None:
     words = (
         LLAMA,
         "--what",
@@ -127,17 +127,12 @@ def test_text_json_and_picture_have_the_front(tmp_path: Path) -> None:
     text = run(*words).stdout
     assert "decode: 64 requests of 8,192 keys, tp 8" in text
     assert "a token" in text
-    for name in ("front.svg", "front.png"):
-        assert run(*words, "--plot", str(tmp_path / name)).exit_code == 0
-    drawn = (tmp_path / "front.svg").read_text()
-    assert len(drawn) > 5000
 
 
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
         (("--h", "4096", "--serving", "b=1,context=8k"), "--serving"),
-        ((LLAMA, "--what", "microbatch", "--serving", "b=1,context=8k"), "--serving"),
         ((LLAMA, "--serving", "b=1"), "context=TOKENS"),
         ((LLAMA, "--serving", "64"), "KEY=VALUE"),
         ((LLAMA, "--serving", "context=8k,widht=3"), "widht"),
@@ -179,9 +174,9 @@ def test_estimates_of_a_decode_step_equal_pricing_it_operator_by_operator(name: 
     space = make_space("model", start, device, Limits(0.02, step=512))
     changes, pricer = space.candidates[:: max(1, len(space.candidates) // 5)], Pricer(device)
     serving = Workload(b=32, context=4096, phase="decode")
-    found = estimates(replace(space, workload=serving), changes, [pricer])
+    found = estimates(replace(space, workload=serving), changes, pricer)
     exact = [decode_step(space, change, serving, pricer) for change in changes]
-    assert found.seconds[0] == pytest.approx([step.seconds for step in exact if step is not None], rel=1e-9)
+    assert found.seconds == pytest.approx([step.seconds for step in exact if step is not None], rel=1e-9)
 
 
 def test_half_of_deepseek_v3s_heads_are_the_inference_flops_that_kimi_k2s_report_counted() -> None:
@@ -198,6 +193,7 @@ def test_half_of_deepseek_v3s_heads_are_the_inference_flops_that_kimi_k2s_report
     assert flops[0] / flops[1] == pytest.approx(1.83, abs=0.05)
 
 
+@pytest.mark.slow
 def test_a_training_budget_counts_all_that_it_leaves_out_of_a_large_space() -> None:
     # The shortlist is of what is left: 256 candidates and more are shown, and what took longer was priced and counted.
     words: dict[str, Any] = {"params": 1.3e9, "limits": Limits(0.05, aspect=(16, 400))}

@@ -78,15 +78,6 @@ def test_what_needs_a_suite_says_so(option: tuple[str, ...]) -> None:
     assert (result.exit_code, result.output) == (2, f"sizer: {option[0]}: expected --suite FILE with it\n")
 
 
-def test_the_search_for_a_maximum_is_one_shard_s() -> None:
-    from sizer.cli.bench import _suites
-
-    options: dict[str, object] = {"scale": 1.0}
-    shards = [{**options, "shard": Shard(number, 3)} for number in (1, 2, 3)]
-    mamf = [_suites([SUITES / "mamf.toml"], one)[0].mamf for one in shards]
-    assert mamf == [("bf16", "fp8"), (), ()]
-
-
 def environment(tmp_path: Path, **more: str) -> dict[str, str]:
     """`sizer` and `srun` on the path: this checkout's, and one that runs its step here."""
     bin_ = tmp_path / "bin"
@@ -132,13 +123,13 @@ def test_the_dry_runs_of_both_examples_are_the_whole_suite_once(suite: Path, tmp
     assert not list(tmp_path.glob("*.db"))
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_an_array_s_tasks_write_rows_that_join_in_one_store_and_go_on(suite: Path, tmp_path: Path) -> None:
     pytest.importorskip("torch")
     asked = {"SUITE": str(suite), "SIZER_ARGS": FAST}
     slurm(tmp_path, 1, **asked), slurm(tmp_path, 2, **asked)
-    files = sorted((tmp_path / "out").glob("*.jsonl"))
-    assert [path.name for path in files] == ["tiny.1-of-2.jsonl", "tiny.2-of-2.jsonl"]
+    files = sorted((tmp_path / "out").glob("*.jsonl.gz"))
+    assert [path.name for path in files] == ["tiny.1-of-2.jsonl.gz", "tiny.2-of-2.jsonl.gz"]
     joined = tmp_path / "joined.db"
     result = CliRunner().invoke(main, ["store", "--store", str(joined), "import", *map(str, files)])
     assert result.exit_code == 0, result.output

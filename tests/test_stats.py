@@ -6,15 +6,16 @@ from math import comb
 
 import numpy as np
 import pytest
+from bench.compare import compare
 from hypothesis import given
 from hypothesis import strategies as st
+from tiers import every_run
 
 from shapes.measure.stats import (
     LEAST_SAMPLES,
     LEAST_STRETCHES,
     Stopping,
     _lower_rank,
-    compare,
     control_drift,
     correlation_length,
     summarise,
@@ -55,23 +56,30 @@ def long_states(random: np.random.Generator, n: int) -> tuple[np.ndarray, float]
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("noise", "n"),
-    [
+    every_run(
+        [
+            (heavy_tail, 12),
+            (heavy_tail, 20),
+            (heavy_tail, 60),
+            (heavy_tail, 200),
+            (bimodal, 12),
+            (bimodal, 60),
+            (bimodal, 200),
+            (drift, 30),
+            (drift, 60),
+            (drift, 200),
+            (lasting_states, 60),
+            (lasting_states, 120),
+            (lasting_states, 400),
+            (long_states, 200),
+            (long_states, 400),
+        ],
         (heavy_tail, 12),
-        (heavy_tail, 20),
-        (heavy_tail, 60),
-        (heavy_tail, 200),
-        (bimodal, 12),
         (bimodal, 60),
-        (bimodal, 200),
         (drift, 30),
-        (drift, 60),
-        (drift, 200),
         (lasting_states, 60),
-        (lasting_states, 120),
-        (lasting_states, 400),
         (long_states, 200),
-        (long_states, 400),
-    ],
+    ),
 )
 def test_the_interval_covers_the_truth_at_its_nominal_rate(noise, n) -> None:
     random = np.random.default_rng(n)
@@ -84,7 +92,7 @@ def test_the_interval_covers_the_truth_at_its_nominal_rate(noise, n) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("noise", [heavy_tail, bimodal])
+@pytest.mark.parametrize("noise", every_run([heavy_tail, bimodal], heavy_tail))
 def test_stopping_at_a_precision_does_not_spoil_the_coverage(noise) -> None:
     random = np.random.default_rng(7)
     stopping = Stopping(precision=0.002, most_samples=400)
@@ -173,7 +181,7 @@ def interleaved(random: np.random.Generator, n: int, ratio: float) -> tuple[np.n
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("n", [8, 20, 60, 120])
+@pytest.mark.parametrize("n", every_run([8, 20, 60, 120], 20))
 def test_equal_candidates_are_called_different_in_fewer_than_one_of_twenty(n: int) -> None:
     random = np.random.default_rng(n)
     wrong = sum(compare(*interleaved(random, n, 1.0)).significant for _ in range(TRIALS))
@@ -194,6 +202,7 @@ def test_candidates_half_a_percent_apart_are_told_apart_and_rightly() -> None:
     assert verdicts.count("faster") == 0
 
 
+@pytest.mark.slow
 def test_the_ratios_interval_covers_the_truth() -> None:
     random = np.random.default_rng(1)
     covered = 0

@@ -103,7 +103,7 @@ def test_what_a_stack_says_of_a_class_a_type_and_a_device_multiplies() -> None:
     assert seconds(Kind("attention", 80)) == 17 * 13
     assert seconds(Kind("attention", 80), replace(stack, attention={})) == 7 * 13
     # Memory-bound operators do not care for the device's products; one that no stack names costs as a norm.
-    assert (seconds(Kind("moe")), seconds(Kind("scan"))) == (11, 3)
+    assert (seconds(Kind("moe")), seconds(Kind("unnamed"))) == (11, 3)
 
 
 def test_communication_shows_beyond_what_computing_hides_and_slows_computing_by_contention() -> None:

@@ -21,6 +21,7 @@ from shapes.cost import predict_many
 from shapes.device import load_device
 from shapes.errors import InputError
 from shapes.memory import memory
+from shapes.model import ModelShape
 from shapes.operators import Collective, operators
 from shapes.operators.cores import chunks
 from shapes.step import Pricer, Schedule, StepCost, Work, price_step, slowest_stage, step_parts, work
@@ -476,7 +477,7 @@ def test_check_and_mfu_count_the_same_utilization(finetune: str | None) -> None:
     data = json.loads(mfu("--step-time", repr(step.seconds), "-s", "8192", *options, "--format", "json").output)
     assert data["counts"][0]["mfu"] == pytest.approx(step.mfu)
     # Equations that take every parameter to have a gradient say nothing of a frozen base.
-    assert len(data["counts"]) == (4 if finetune is None else 2)
+    assert len(data["counts"]) == (3 if finetune is None else 2)
 
 
 @pytest.mark.parametrize("finetune", [None, "lora"])
@@ -554,6 +555,69 @@ def test_a_published_recipe_says_what_a_runs_table_leaves_out(tmp_path: Path, mo
     assert [one.vpp for one in found[:2]] == [3, 1]
     assert [(one.dispatcher, one.ep_overlap) for one in found[2:4]] == [("alltoall", True), ("flex", False)]
     assert [one.checkpointing for one in found[4:]] == ["none", "full"]
+
+
+def test_a_runs_adapters_network_and_graphs_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(BENCH))
+    rows = importlib.import_module("step_rows")
+    lora = {"finetune": "lora", "lora_rank": "16", "lora_targets": "q_proj,o_proj", "optimizer": "paged_adamw_8bit"}
+    network = {
+        "interconnect": "domain=72 (NVL72); nics=4 x 800 Gb/s a node",
+        "notes": "x; on: LORA_A2A MCORE_CUDA_GRAPH; y",
+    }
+    none = dict.fromkeys((*lora, *network), "")
+    file = tmp_path / "steps.csv"
+    lines = [lora | network, none | {"notes": "4x100 Gb RoCE a node"}, none | {"optimizer": "sophia"}]
+    with open(file, "w", newline="", encoding="utf-8") as out:
+        writer = csv.DictWriter(out, list(STEP | none))
+        writer.writeheader()
+        writer.writerows([STEP | {"stack": "megatron-core-te"} | line for line in lines])
+    refused: list[tuple[str, str]] = []
+    first, second = rows.read_rows(file, refused)
+    assert (first.workload.finetune, first.workload.lora_rank, first.workload.lora_targets) == (
+        "lora",
+        16,
+        "q_proj,o_proj",
+    )
+    assert (first.workload.optimizer, second.workload.optimizer, second.workload.finetune) == ("adamw-8bit", None, None)
+    assert (first.device.link.domain_devices, first.device.link.inter_node_bytes_per_s) == (72, 100e9)
+    assert (second.device.link.domain_devices, second.device.link.inter_node_bytes_per_s) == (8, 6.25e9)
+    assert (first.stack.name, second.stack.name) == ("megatron-core-te+graphs", "megatron-core-te")
+    assert [reason.split(":")[0] for _, reason in refused] == ["optimizer = 'sophia'"]
+
+
+def test_batched_products_off_16_bytes_take_longer_where_a_stack_says_so() -> None:
+    stack = load_stack("megatron-2021")
+    aligned, off = (
+        read_config({"model_type": "gpt2", "n_embd": 64 * size, "n_head": 64, "n_layer": 2, "vocab_size": 1024}).model
+        for size in (128, 126)
+    )
+    workload = Workload(b=1, s=512, attention="eager")
+
+    def attention(model: ModelShape, own: SoftwareStack) -> float:
+        return price_step(model, workload, load_device("a100-sxm"), own).parts["attention"]
+
+    plain = replace(stack, misaligned_bmm=1.0)
+    assert stack.misaligned_bmm > 4
+    assert attention(aligned, stack) == attention(aligned, plain)
+    assert attention(off, stack) > 2 * attention(off, plain)
+    assert load_stack("megatron-core-te").misaligned_bmm == 1.0
+
+
+def test_an_unknown_stack_with_pipelines_is_never_fsdp(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(BENCH))
+    stack_of = importlib.import_module("step_rows").stack_of
+    assert stack_of("meta-internal", 2024)[0].framework == "fsdp"
+    assert stack_of("meta-internal", 2024, pipelined=True)[0].framework == "megatron"
+
+
+def test_graphs_leave_the_host_nothing_to_launch() -> None:
+    small, graphs = Workload(b=1, s=128, t=8), load_stack("megatron-core-te+graphs")
+    assert graphs == CORE.with_graphs()
+    assert price(small, graphs).parts.get("waiting for the host") is None
+    assert price(small, graphs).seconds < price(small).seconds
+    with pytest.raises(InputError, match="stack = 'none'"):
+        load_stack("none+graphs")
 
 
 def test_a_fitted_share_is_a_whole_at_most_as_a_stacks_file_must_say(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -43,7 +43,7 @@ def test_what_goes_in_comes_out_with_every_sample(tmp_path: Path) -> None:
         back = store.find(one.key, ENVIRONMENT)
     assert back == one  # samples are compared below: arrays do not compare in one word
     assert np.array_equal(back.samples, samples)
-    assert back.timing().source == "measured:Fake 1 torch 0.0"
+    assert back.environment.source == "measured:Fake 1 torch 0.0"
 
 
 def test_the_key_leaves_out_the_name_and_the_count_and_nothing_else() -> None:
@@ -70,6 +70,7 @@ def _write(path: str, first: int, count: int) -> None:
             store.add([measurement(job(k), np.full(12, 1e-6))])
 
 
+@pytest.mark.slow
 def test_four_processes_that_write_at_once_lose_nothing(tmp_path: Path) -> None:
     path, each = str(tmp_path / "s.db"), 60
     context = multiprocessing.get_context("fork")
@@ -243,16 +244,6 @@ def test_csv_defuses_what_a_spreadsheet_would_run(tmp_path: Path) -> None:
         store.add([measurement(job(1), np.full(12, 1.0), label="=HYPERLINK(1)")])
     output = CliRunner().invoke(main, ["store", "--store", str(path), "export", "--format", "csv"]).output
     assert "'=HYPERLINK(1)" in output
-
-
-def test_parquet_holds_rows_and_samples(tmp_path: Path) -> None:
-    parquet = pytest.importorskip("pyarrow.parquet")
-    path, out = filled(tmp_path / "s.db", range(1, 4)), tmp_path / "s.parquet"
-    command = ["store", "--store", str(path), "export", "--format", "parquet", "-o", str(out)]
-    assert CliRunner().invoke(main, command).exit_code == 0
-    rows = parquet.read_table(out).to_pylist()
-    assert [row["k"] for row in rows] == [1, 2, 3]
-    assert rows[0]["samples"] == [1e-6] * 12
 
 
 def test_the_default_place_is_the_variable_then_the_cache(monkeypatch, tmp_path: Path) -> None:

@@ -16,11 +16,10 @@ from pathlib import Path
 
 import on_path  # noqa: F401  # reports/fit
 from fit.judging import Figure, judge
-from fit.physics import CellCounts, Counts, against_physics, around_cells
+from fit.physics import CellCounts, Counts, against_physics, around_cells, celled
 from opening import with_answer
 from tabulate import tabulate
 
-from shapes.cost.constants import FITTED
 from shapes.errors import InputError
 
 REPORTS = Path(__file__).resolve().parents[1]
@@ -90,7 +89,7 @@ def main() -> None:
             raise InputError("expected a folder", key="--data", value=str(options.data))
         figures, lines = judge(options.data)
         counts = against_physics(options.shapes) if options.shapes else []
-        cells = [around_cells(name) for name in FITTED] if options.shapes else []
+        cells = [around_cells(name) for name in celled()] if options.shapes else []
     except InputError as error:
         print(f"kernels.py: {error}", file=sys.stderr)  # noqa: T201  # a script's one line
         sys.exit(2)

@@ -11,10 +11,11 @@ import sys
 from collections.abc import Callable
 
 import numpy as np
+from compare import compare  # beside this script
 from numpy.typing import NDArray
 from tabulate import tabulate
 
-from shapes.measure.stats import Stopping, compare, summarise
+from shapes.measure.stats import Stopping, summarise
 
 Array = NDArray[np.float64]
 Draw = Callable[[np.random.Generator, int], Array]

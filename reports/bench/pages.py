@@ -42,7 +42,7 @@ HEAD = """# Pages
 
 What `--format html -o page.html` writes, opened in headless Chromium on two cores that other jobs shared (the processor
 seconds are the page's own, of all its threads). Made by `python reports/bench/pages.py --write`. Every page holds all
-that it needs: Vega and Vega-Lite (`pip install 'sizer[html]'`) are inside it, nothing is loaded.
+that it needs: Vega and Vega-Lite (`pip install 'model-sizer[html]'`) are inside it, nothing is loaded.
 
 | page | kB | without the library | first painted | all charts drawn | processor, page's process |
 |---|---:|---:|---:|---:|---:|

@@ -17,9 +17,8 @@ from shapes.recipes import RECIPES, load_recipe
 from shapes.step.stack import list_stacks, load_stack
 from sizer.cli import COMMANDS
 from sizer.readers import READERS
-from sizer.readers.hf_decoders import DENSE, MIXTURES
 from sizer.readers.hf_encoder import ENCODERS
-from sizer.readers.hf_hybrid import HYBRIDS
+from sizer.readers.hf_families import DECODERS, HYBRIDS
 from sizer.readers.huggingface import NESTED
 from sizer.render import COMMANDS as OUTPUTS
 from sizer.render import formats
@@ -67,7 +66,7 @@ def stacks() -> Rows:
 
 
 def families() -> list[str]:
-    tables = (("dense", DENSE), ("mixtures of experts", MIXTURES), ("hybrids", HYBRIDS), ("encoders", ENCODERS))
+    tables = (("decoders", DECODERS), ("hybrids", HYBRIDS), ("encoders", ENCODERS))
     lines = [f"- {title}: {', '.join(f'`{name}`' for name in sorted(types))}" for title, types in tables]
     return [*lines, f"- their part of a larger model: {', '.join(f'`{name}`' for name in sorted(NESTED))}", ""]
 
@@ -88,7 +87,7 @@ def operators() -> Rows:
 
 
 def page() -> str:
-    types = len(DENSE) + len(MIXTURES) + len(HYBRIDS) + len(ENCODERS)
+    types = len(DECODERS) + len(HYBRIDS) + len(ENCODERS)
     fitted = sum(bool(load_device(name).cost) for name in list_devices())
     outputs = len({name for command in OUTPUTS for name in formats(command)})
     lines = [

@@ -27,7 +27,7 @@ SEARCHES: dict[str, dict[str, object]] = {
         "what": "model",
         "limits": Limits(0.25, step=64, aspect=(64, 256)),
     },
-    "SwiGLU widths of one MLP": {"h": 4096, "d_ff": 62_500, "limits": Limits(0.8, misaligned=True)},
+    "SwiGLU widths of one MLP": {"h": 4096, "d_ff": 62_500, "limits": Limits(0.8, step=1)},
 }
 PREDICTIONS = 1_000_000
 

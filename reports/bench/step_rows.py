@@ -7,7 +7,7 @@ import io
 import json
 import re
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from functools import lru_cache
@@ -62,6 +62,21 @@ MAX_BYTES = 1 << 26
 RECIPES = Path(__file__).parent / "step_recipes.toml"
 #: What a row cannot be priced without.
 NEEDED = ("id", "stack", "gpu", "config", "s", "micro_batch", "accumulation", "dtype", "t", "p", "d", "step_s")
+
+#: The optimizer column -> whose states and bytes are meant.
+OPTIMIZERS: dict[str, str | None] = {
+    "": None,
+    "adam": "adamw",
+    "adamw": "adamw",
+    "adamw_8bit": "adamw-8bit",
+    "paged_adamw_8bit": "adamw-8bit",
+    "sgd": "sgd",
+    "lion": "lion",
+    "adafactor": "adafactor",
+    "muon": "muon",
+}
+#: Devices of the largest node that is a domain, and of a node of a rack that is one (GB200's trays).
+LARGEST_NODE, RACK_NODE = 16, 4
 
 #: The attention column -> the kernel.
 KERNELS: dict[str, AttentionKernel] = {"eager": "eager", "flash2": "fa2", "flash3": "fa3"}
@@ -151,9 +166,9 @@ def _row(line: dict[str, str]) -> Row:
     if not 0 < step_s < inf:
         raise InputError("expected a positive number of seconds", key="step_s", value=line["step_s"])
 
-    device = load_device(line["gpu"])
+    device = _networked(load_device(line["gpu"]), line)
     dtype = line["dtype"]
-    asked = line["stack"], number("year", 2024), line.get("attention") == "eager"
+    asked = line["stack"], number("year", 2024), line.get("attention") == "eager", number("p") > 1
     stack, known = stack_of(*asked)
     model = _model(_config(line, number("t")))
     recipe = _recipe(line["stack"], device.name, model, number("ep"), number("gpus"))
@@ -172,6 +187,8 @@ def _row(line: dict[str, str]) -> Row:
         attention=KERNELS.get(line.get("attention") or "", "auto"),
         checkpointing=checkpointing if checkpointing in ("selective", "full") else "none",  # type: ignore[arg-type]  # of both
         sequence_parallel=(line.get("sequence_parallel") or "").lower() == "true",
+        optimizer=_optimizer(line),
+        **_tuning(line, number),
         **{key: recipe[key] for key in ("dispatcher", "ep_overlap") if key in recipe},
     )
     return Row(
@@ -185,11 +202,48 @@ def _row(line: dict[str, str]) -> Row:
         dtype=dtype,
         gpus=number("gpus"),
         device=device,
-        stack=stack,
+        stack=stack.with_graphs() if any(flag.endswith("_CUDA_GRAPH") for flag in _flags(line)) else stack,
         known=known,
         step_s=step_s,
         nearest_other=stack_of(*asked, stack.name)[0],
     )
+
+
+def _flags(line: Mapping[str, str]) -> set[str]:
+    """Settings that the notes list as on: `on: TP_COMM_OVERLAP LORA_A2A; ...`."""
+    listed = re.search(r"\bon: ([^;]*)", line.get("notes") or "")
+    return set(listed[1].split()) if listed else set()
+
+
+def _optimizer(line: Mapping[str, str]) -> Any:
+    name = line.get("optimizer") or ""
+    if name not in OPTIMIZERS:
+        raise InputError(f"expected one of {', '.join(filter(None, OPTIMIZERS))}", key="optimizer", value=name)
+    return OPTIMIZERS[name]
+
+
+def _tuning(line: Mapping[str, str], number: Callable[..., int]) -> dict[str, Any]:
+    """Fine-tuning as the row says; adapters keep what `Workload` takes for granted where it does not."""
+    method = line.get("finetune") or None
+    if method not in ("lora", "qlora"):
+        return {"finetune": method}
+    targets = line.get("lora_targets") or None
+    return {"finetune": method, "lora_rank": number("lora_rank", 8), "lora_targets": targets}
+
+
+def _networked(device: Device, line: Mapping[str, str]) -> Device:
+    """The device in the row's network: its interconnect's `domain=8`, `nics=4 x 400 Gb/s`, or the notes' `4x100 Gb`."""
+    said = line.get("interconnect") or ""
+    domain = re.search(r"\bdomain=(\d+)", said)
+    cards = re.search(r"\bnics=(\d+) x (\d+) Gb", said) or re.search(r"\b(\d+)x(\d+) Gb\b", line.get("notes") or "")
+    link = device.link
+    if domain:
+        link = replace(link, domain_devices=int(domain[1]))
+    if cards:
+        # Cards are counted a node: racks of one NVLink domain are nodes of four devices.
+        devices = link.domain_devices if link.domain_devices <= LARGEST_NODE else RACK_NODE
+        link = replace(link, inter_node_bytes_per_s=int(cards[1]) * int(cards[2]) * 1e9 / 8 / devices)
+    return replace(device, link=link)
 
 
 def priced_dtype(dtype: str, device: Device) -> str:
@@ -226,10 +280,12 @@ def _experts(e: int, d: int) -> int:
 
 
 @lru_cache(maxsize=256)
-def stack_of(name: str, year: int, eager: bool = False, without: str = "") -> tuple[SoftwareStack, bool]:
+def stack_of(
+    name: str, year: int, eager: bool = False, pipelined: bool = False, without: str = ""
+) -> tuple[SoftwareStack, bool]:
     """The shipped stack that answers to ``name``, else the nearest: framework, eager or not, compiled or not, year.
 
-    ``without``: a stack that is taken not to be known.
+    ``pipelined``: it runs pipeline parallelism, which FSDP's stacks do not. ``without``: a stack taken not to be known.
     """
     shipped = [load_stack(known) for known in list_stacks() if known != without]
     for stack in shipped:
@@ -237,6 +293,7 @@ def stack_of(name: str, year: int, eager: bool = False, without: str = "") -> tu
             return stack.of_release(name), True
     words = re.findall(r"[a-z]+[0-9]*", name.lower())
     framework = next((FRAMEWORKS[word] for word in FRAMEWORKS if word in words), "fsdp")
+    framework = "megatron" if pipelined and framework == "fsdp" else framework
     compiled = bool({"compile", "compiled", "jax", "maxtext", "levanter"} & set(words))
 
     def distance(stack: SoftwareStack) -> tuple[bool, bool, bool, int]:

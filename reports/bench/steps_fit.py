@@ -2,11 +2,12 @@
 
     python reports/bench/steps_fit.py --data ../shared/evidence/steps.csv            # cross-validated errors
     python reports/bench/steps_fit.py --data ../shared/evidence/steps.csv --write    # written into the files, too
+    python reports/bench/steps_fit.py --data ../shared/evidence/steps.csv --intervals # hold sources left out, written
     python reports/bench/steps_fit.py --data ../shared/evidence/steps.csv --nested   # priors chosen within the folds
 
 Least squares on log time with a robust loss. Each constant has a prior (steps_priors.py):
 what the rows do not hold stays there. Errors are those of rows left out: by configuration, devices, layout (both
-and the split), and at random; intervals are quantiles of the left-out residuals.
+and the split), and at random; intervals are quantiles of the left-out residuals, and hold sources left out whole.
 """
 
 from __future__ import annotations
@@ -247,14 +248,17 @@ def main() -> None:
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--stack", action="append", choices=sorted(FITTED), help="only these")
     parser.add_argument("--write", action="store_true", help="write the constants into shapes/data/stacks")
+    parser.add_argument(
+        "--intervals", action="store_true", help="only widen the intervals to sources left out, written"
+    )
     parser.add_argument("--nested", action="store_true", help="choose the priors' width within the folds, record that")
     options = parser.parse_args()
     rows = [row for row in read_rows(options.data) if row.known]
     fits = {}
     for name in options.stack or FITTED:
         fit = fits[name] = Fit(name, [row for row in rows if row.stack.name == name])
-        if options.nested:
-            record_nested(fit)
+        if options.nested or options.intervals:
+            (record_nested if options.nested else widen)(fit)
             continue
         theta = fit.constants(np.ones(len(fit.rows), bool))
         say(f"{name}: {len(fit.rows)} rows; in sample {summary(fit.residuals(theta))}")
@@ -401,7 +405,7 @@ def intervals(fit: Fit, new: np.ndarray, alike: np.ndarray) -> dict[str, dict[st
     """Quantiles of measured over predicted, on rows left out: their layout, at random, or all of their architecture."""
     coverage = float(fit.data["coverage"])
     ratio = float(np.quantile(np.concatenate([near_ratios(fit.rows, new), near_ratios(fit.rows, alike)]), coverage))
-    found = {"fitted": _interval(np.concatenate([new, alike]), coverage, ratio)}
+    found = {"fitted": _wider(_interval(np.concatenate([new, alike]), coverage, ratio), unseen(fit))}
     own = found["fitted"]
     architectures = np.array([sorted(fit.data["architectures"]).index(row.device.architecture) for row in fit.rows])
     elsewhere = {"low": own["low"] * 0.85, "high": own["high"] * 1.15, "ratio": own["ratio"] * 1.5}
@@ -410,6 +414,29 @@ def intervals(fit: Fit, new: np.ndarray, alike: np.ndarray) -> dict[str, dict[st
         elsewhere |= {"low": min(elsewhere["low"], other["low"]), "high": max(elsewhere["high"], other["high"])}
     found["borrowed"] = {key: round(value, 3) for key, value in elsewhere.items()}
     return found
+
+
+def unseen(fit: Fit) -> dict[str, float]:
+    """The interval of sources left out whole, one counting as much as another; of one alone, of its configurations."""
+    several = len({row.source for row in fit.rows}) > 1
+    left = fit.held_out(groups(fit.rows, "source" if several else "config"))
+    sources = np.array([row.source for row in fit.rows])
+    even = [np.quantile(left[sources == source], np.linspace(0.005, 0.995, 100)) for source in sorted(set(sources))]
+    return _interval(np.concatenate(even), float(fit.data["coverage"]), 0.0)
+
+
+def _wider(one: Mapping[str, float], other: Mapping[str, float]) -> dict[str, float]:
+    return dict(one) | {"low": min(one["low"], other["low"]), "high": max(one["high"], other["high"])}
+
+
+def widen(fit: Fit) -> None:
+    """The stack's file with intervals that hold sources left out whole, its constants as they are."""
+    interval = fit.data["interval"]
+    interval["fitted"] = _wider(interval["fitted"], unseen(fit))
+    interval["borrowed"] = _wider(interval["borrowed"], interval["fitted"])
+    say(f"{fit.name}: {interval}")
+    text = replaced(fit.path.read_text(encoding="utf-8"), {"interval": interval})
+    fit.path.write_text(text, encoding="utf-8", newline="\n")
 
 
 def _interval(residuals: np.ndarray, coverage: float, ratio: float) -> dict[str, float]:

@@ -102,29 +102,28 @@ def one(model_type: str, kind: str) -> dict[str, Any]:
         step = "default"
         dtype = "bf16"
         try:
-            whole = trace_config(cls(**given), b=B, s=S, architecture=name)
+            whole = trace_config(cls(**given, architectures=[name]), b=B, s=S)
         except ValueError as error:
             if "dtype" not in str(error) and "scalar type" not in str(error):
                 raise
             dtype = "fp32"  # the class mixes types when its weights are bf16
-            whole = trace_config(cls(**given), b=B, s=S, architecture=name, dtype=dtype)
+            whole = trace_config(cls(**given, architectures=[name]), b=B, s=S, dtype=dtype)
         answer["dtype"] = dtype
         answer |= {"parameters": whole.parameters, "seconds": time.perf_counter() - started, "opaque": whole.opaque}
-        answer["unused"] = whole.unused
         step = "small"
-        settings = cls(**given)
+        settings = cls(**given, architectures=[name])
         for key, value in small(settings).items():
             try:
                 setattr(settings, key, value)
             except Exception:  # a derived key cannot be set: the default depth stays
                 continue
         try:
-            trace_config(settings, b=B, s=S, architecture=name, dtype=dtype)
+            trace_config(settings, b=B, s=S, dtype=dtype)
         except Exception:  # lists with an entry a layer no longer fit: the default depth stays
-            settings = cls(**given)
-        once = trace_config(settings, b=B, s=S, architecture=name, attention="eager", dtype=dtype)
+            settings = cls(**given, architectures=[name])
+        once = trace_config(settings, b=B, s=S, attention="eager", dtype=dtype)
         step = "every layer"
-        every = trace_config(settings, b=B, s=S, architecture=name, attention="eager", dtype=dtype, repeats=False)
+        every = every_layer(settings, name, dtype)
         answer["folded_equals_full"] = matrix_operators(once) == matrix_operators(every)
         answer["flops"] = every.flops
         # torch counts a grouped convolution's weight gradient as if every group saw every channel: `groups` times.
@@ -166,6 +165,17 @@ def matrix_operators(traced: Any) -> dict[Any, int]:
         if operator.flops:
             found[replace(operator, count=1)] += operator.count
     return dict(found)
+
+
+def every_layer(settings: Any, name: str, dtype: str) -> Any:
+    """The trace of all layers, where ``trace_config`` runs two of each kind."""
+    from shapes.trace.config import run_class, with_class
+    from shapes.trace.inputs import example_inputs
+
+    def once(built: Any) -> Any:
+        return run_class(built.module, built.settings, example_inputs(built.module, b=B, s=S), B * S, train=True)
+
+    return with_class(settings, once, attention="eager", dtype=dtype)
 
 
 def counted(settings: Any, name: str, dtype: str) -> tuple[int, int]:

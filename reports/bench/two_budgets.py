@@ -5,11 +5,13 @@ python reports/bench/two_budgets.py
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 from string import Template
 from typing import Any
 
+import vl_convert
 from opening import with_answer
 from tabulate import tabulate
 
@@ -17,7 +19,8 @@ import sizer
 from sizer.answers.diff import DeviceDiff, diff
 from sizer.documents.document import seconds_text
 from sizer.readers import Source
-from sizer.render import draw
+from sizer.render import document_of
+from sizer.render.vega import assets, spec
 from sizer.searching import search
 from sizer.searching.result import label
 from sizer.searching.space import Limits
@@ -101,7 +104,9 @@ def main() -> None:
     limits = Limits(step=512, vary=("mla-heads",))
     stack = TRAINING["stack"]
     found = search(CONFIG, what="model", limits=limits, e=32, d=32, serving=SERVING, training_budget=1.0, stack=stack)
-    draw("search", found, str(PLOT))
+    (chart,) = (one for part in document_of("search", found).seen("html") for one in part.charts)
+    drawn = {**spec(chart), "width": 620, "background": "white", "config": assets()["config"]}
+    PLOT.write_bytes(vl_convert.vegalite_to_png(json.dumps(drawn), scale=2))
     front = [
         [
             label(one),

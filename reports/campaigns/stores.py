@@ -105,7 +105,7 @@ def damage(count: int, rng: random.Random, folder: Path, outcome: Outcome) -> No
             more = {"merge": [str(folder / "other.db")], "import": [str(exported)]}.get(command[0], [])
             judge(outcome, run_command(["store", "--store", str(place / "s.db"), *command, *more]), (example, command))
         try:
-            with Store.open(place / "s.db", set_aside=True) as store:
+            with Store.open(place / "s.db", measuring=True) as store:
                 store.save_unfinished({}, one.environment)
         except InputError as error:  # its header is gone: it might be another program's file
             if "another" not in str(error):

@@ -8,7 +8,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from shapes.calibrate.data import consensus, parquet_columns
+from fit.tables import parquet_columns
+from shapes.calibrate.data import consensus
 from shapes.cost.constants import GemmConstants
 from shapes.cost.gemm import aligned_seconds
 from shapes.cost.moving import achieved_bandwidth

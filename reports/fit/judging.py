@@ -14,6 +14,7 @@ from fit.evidence import Array, Measured, Row, attention_of, grouped, read_rows
 from shapes.cost import predict, predict_gemm
 from shapes.cost.alignment import CLASSES, LEADING, operand_classes
 from shapes.cost.gemm import LARGE
+from shapes.device import load_device
 from shapes.errors import InputError
 
 #: Squares of which gemm_squares.csv holds the best.
@@ -165,6 +166,42 @@ def _family_ratios(device: str, dtype: str, layout: str, rows: list[Row]) -> Ite
             yield device, f"ratio, {what}", np.array([predicted / measured - 1])
 
 
+#: aiter's names of what its kernels multiply: our dtype and recipe.
+AITER = {
+    "bf16": ("bf16", None),
+    "int8": ("int8", None),
+    "fp8-rowwise": ("fp8", None),
+    "fp8-block128": ("fp8", "blockwise"),
+}
+#: Rows of m from which its products are called tall.
+TALL = 512
+
+
+def _aiter(name: str, rows: list[Row]) -> Judged:
+    """Kernels alone, by recipe, shuffled weights apart; rows faster than the device's peak are mistakes, left out."""
+    groups: dict[tuple[str, str, bool], list[Row]] = {}
+    for row in filter(itemgetter("us"), rows):
+        groups.setdefault((row["device"], row["dtype"], "bpreshuffle" in row["file"]), []).append(row)
+    judged, lines = [], []
+    for (where, what, shuffled), group in sorted(groups.items()):
+        *dims, batch = (np.array([int(row[key]) for row in group]) for key in ("m", "n", "k", "batch"))
+        seconds = np.array([float(row["us"]) for row in group]) * 1e-6
+        try:
+            device = load_device(where)
+            dtype, recipe = AITER[what]
+            predicted = predict_gemm(device, *dims, batch=batch, dtype=dtype, layout="tn", recipe=recipe)
+        except (InputError, KeyError) as error:
+            lines.append(f"{name}: {where} {what}: {len(group)} rows not priced: {error}")
+            continue
+        possible = 2.0 * batch * dims[0] * dims[1] * dims[2] / seconds <= device.peak(dtype)
+        for size, tall in ((f"m >= {TALL}", dims[0] >= TALL), (f"m < {TALL}", dims[0] < TALL)):
+            kept = possible & tall
+            if kept.any():
+                kind = f"{what}{', shuffled' if shuffled else ''}, {size}"
+                judged.append((where, kind, (predicted / seconds - 1)[kept]))
+    return judged, lines
+
+
 def _attention(name: str, rows: list[Row]) -> Judged:
     judged, unpriced = [], Counter[str]()
     for row in filter(itemgetter("us"), rows):
@@ -208,5 +245,6 @@ FILES: dict[str, tuple[Callable[[str, list[Row]], Judged], tuple[str, ...]]] = {
     "gemm_v100_t4.csv": (_products, _TIMED),
     "gemm_vidur.csv": (_products, _TIMED),
     "gemm_squares.csv": (_squares, ("device", "dtype", "layout", "tflops")),
+    "gemm_aiter.csv": (_aiter, (*_TIMED, "file")),
     "attention.csv": (_attention, _ATTENTION),
 }

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shapes.cost import predict_gemm
-from shapes.cost.constants import GemmConstants, gemm_constants
+from shapes.cost.constants import FITTED, GemmConstants, gemm_constants
 from shapes.cost.corrections import LEAST_K, STEP_K
 from shapes.cost.gemm import Limits, aligned_seconds, least_seconds, output_bytes
 from shapes.device import Device, list_devices, load_device
@@ -64,6 +64,11 @@ class CellCounts:
     a_tile_saves: int
     doubling_saves: int
     alone: int
+
+
+def celled() -> list[str]:
+    """Fitted devices whose 16-bit products have cells."""
+    return [name for name in FITTED if gemm_constants(load_device(name), "bf16")[0].cells is not None]
 
 
 def around_cells(name: str, ks: Integers | None = None) -> CellCounts:

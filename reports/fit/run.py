@@ -26,14 +26,16 @@ import numpy as np
 if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from fit.alignment import add_alignment
 from fit.cells import fit_cells
 from fit.collective import fit_collectives, predicted, read_collectives
 from fit.correction import Case, polished
 from fit.evidence import read_rows
 from fit.gemm import BLOCKWISE_TILES, fit_products, relatives
 from fit.grouped import fit_slowdown, layer_seconds, read_layers
+from fit.tables import parquet_columns
 from shapes.calibrate import Calibration, calibrate, write_tables
-from shapes.calibrate.data import Products, Record, held_out, parquet_columns, products
+from shapes.calibrate.data import Products, Record, held_out, products
 from shapes.calibrate.device_file import gemm_table
 from shapes.calibrate.run import Progress, _plain
 from shapes.cost.constants import GemmConstants
@@ -101,14 +103,15 @@ def fit_device(
     published = read_published(folder)
     records = tuple(record for record in published if only in (None, record.dtype))
     data = describe_source(folder)
-    found = calibrate(device, records=records, seed=seed, fit=anew, data=data, progress=progress)
+    found = calibrate(device, records, seed=seed, fit=anew, data=data, progress=progress)
+    add_alignment(device, records, found.cost, progress)
     for dtype in found.error.keys() & {record.dtype for record in records}:
         constants = GemmConstants.from_table(found.cost[dtype], device.compute.units)
         unseen = set(found.provenance[dtype]["held_out_n"])
         judged = [one for one in published if one.dtype == dtype and one.n in unseen]
         found.error[dtype] = user_errors(judged, constants)
     if only in (None, BLOCKWISE_TABLE) and (blocks := read_blockwise(folder, fp8, device)):
-        alone = calibrate(device, records=blocks, seed=seed, fit=partial(_blockwise, starts), progress=progress)
+        alone = calibrate(device, blocks, seed=seed, fit=partial(_blockwise, starts), progress=progress)
         constants = GemmConstants.from_table(alone.cost["fp8"], device.compute.units)
         unseen = set(alone.provenance["fp8"]["held_out_n"])
         found.cost[BLOCKWISE_TABLE] = alone.cost["fp8"]

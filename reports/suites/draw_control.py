@@ -2,7 +2,7 @@
 
     python reports/suites/draw_control.py
 
-needs aiconfigurator-core and pyarrow (``pip install sizer[fit]``). The draw is seeded: running it again writes the
+needs aiconfigurator-core and pyarrow (``pip install -e '.[fit]'``). The draw is seeded: running it again writes the
 same file for the same data.
 """
 

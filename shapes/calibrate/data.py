@@ -1,17 +1,10 @@
-"""Measurements from files (CSV, JSONL and parquet exports, this project's database), and aligned products as arrays.
-
-A flat record is one measured operator: ``kind, phase, layout, dtype, batch, m, n, k, seconds, device`` (of which kind,
-phase, layout and batch may be absent: a forward product).
-"""
+"""Measured products of a store, and aligned ones as arrays."""
 
 from __future__ import annotations
 
-import csv
-import json
-from collections.abc import Iterable, Iterator, Mapping
-from pathlib import Path
+from collections.abc import Iterable, Mapping
 from statistics import median
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +15,11 @@ from shapes.cost.gemm import LARGE, aligned_seconds
 from shapes.dtypes import BYTES
 from shapes.errors import InputError
 from shapes.frozen import frozen
+
+if TYPE_CHECKING:
+    from shapes.device import Device
+    from shapes.measure.environment import Environment
+    from shapes.measure.store import Store
 
 
 @frozen
@@ -44,72 +42,18 @@ class Record:
         return all(dimensions[which] * BYTES[self.dtype] % LEVELS[-2] == 0 for which in LEADING[self.layout])
 
 
-def read_records(paths: Iterable[str | Path]) -> tuple[Record, ...]:
-    """Every product in the files.
+def stored_products(store: Store, device: Device) -> tuple[Record, ...]:
+    """Every product of ``device`` that ``store`` has a time of."""
 
-    InputError: a file that cannot be read, is of no known kind, or lacks a column.
-    """
-    records: list[Record] = []
-    for path in map(Path, paths):
-        records.extend(_read(path))
-    if not records:
-        raise InputError("expected measured products", where=", ".join(map(str, paths)))
-    return tuple(records)
+    def ours(environment: Environment) -> bool:
+        known = environment.accelerator
+        return environment.device in device.torch_names or (known is not None and known.name == device.name)
 
-
-def _read(path: Path) -> Iterator[Record]:
-    readers = {".parquet": _parquet, ".csv": _csv, ".jsonl": _jsonl, ".db": _store, ".sqlite": _store}
-    if path.suffix not in readers:
-        raise InputError(f"expected a file of {', '.join(readers)}", where=str(path))
-    try:
-        yield from readers[path.suffix](path)
-    except OSError as error:
-        raise InputError(f"cannot be read: {error.strerror or error}", where=str(path)) from None
-    except KeyError as error:
-        raise InputError("expected the columns m, n, k, dtype, seconds", where=str(path), key=str(error)) from None
-    except InputError as error:
-        raise error.at(str(path)) from None
-    except (ValueError, TypeError, AttributeError, OverflowError, RecursionError, csv.Error) as error:
-        raise InputError(f"expected measured products: {error}", where=str(path)) from None
-
-
-def parquet_columns(path: Path) -> dict[str, list[Any]]:
-    """A parquet file's columns as lists; InputError without pyarrow."""
-    try:
-        import pyarrow.parquet as parquet
-    except ModuleNotFoundError:
-        raise InputError("reading parquet needs pyarrow: pip install sizer[parquet]", where=str(path)) from None
-    columns: dict[str, list[Any]] = parquet.read_table(path).to_pydict()
-    return columns
-
-
-def _parquet(path: Path) -> Iterator[Record]:
-    columns = parquet_columns(path)
-    yield from _flat({key: columns[key][row] for key in columns} for row in range(len(columns["m"])))
-
-
-def _csv(path: Path) -> Iterator[Record]:
-    with path.open(newline="", encoding="utf-8") as file:
-        yield from _flat(csv.DictReader(line for line in file if not line.startswith("#")))
-
-
-def _jsonl(path: Path) -> Iterator[Record]:
-    with path.open(encoding="utf-8") as file:
-        yield from _flat(json.loads(line) for line in file if line.strip())
-
-
-def _store(path: Path) -> Iterator[Record]:
-    from shapes.measure.store import Store
-
-    with Store.open(path, create=False, write=False) as store:
-        yield from _flat(one.row(samples=False) for one in store.measurements(status="ok"))
-
-
-def _flat(rows: Iterable[Mapping[str, Any]]) -> Iterator[Record]:
-    """Products among flat rows: a failed measurement and every other kind of operator are left to others."""
-    for row in rows:
-        if (row.get("kind") or "gemm") in ("gemm", "bmm") and (row.get("status") or "ok") == "ok":
-            yield record_of(row)
+    return tuple(
+        record_of({**row, "source": one.environment.source})
+        for one in store.measurements(status="ok")
+        if (row := one.row(samples=False))["kind"] in ("gemm", "bmm") and ours(one.environment)
+    )
 
 
 def record_of(row: Mapping[str, Any]) -> Record:

@@ -39,7 +39,7 @@ def replaced(text: str, tables: Mapping[str, Mapping[str, Any]]) -> str:
     owned = False
     for line in text.splitlines(keepends=True):
         header = _HEADER.match(line)
-        # A nested array's line starts with "[[" as well, but only a header stands alone before its bracket's end.
+        # A nested array's line starts with "[[" as well, but only a header is alone before its bracket's end.
         if header is not None and line.rstrip().endswith("]") and "," not in line:
             owned = header.group(1) in tables
         if not owned:

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import date
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from shapes.calibrate.data import Products, Record, held_out, products, read_records, record_of
+from shapes.calibrate.data import Products, Record, held_out, products
 from shapes.calibrate.device_file import gemm_table
-from shapes.calibrate.fitting import alignment_table, bounds, fit_alignment, fit_closed_form, grouped
-from shapes.cost.constants import GemmConstants, alignment_constants, gemm_constants
+from shapes.calibrate.fitting import bounds, fit_closed_form, grouped
+from shapes.cost.constants import GemmConstants, gemm_constants
 from shapes.device import Device
 from shapes.dtypes import BYTES
 from shapes.errors import InputError
@@ -51,29 +50,24 @@ class Calibration:
 
 def calibrate(
     device: Device,
-    paths: Iterable[str | Path] = (),
+    records: Sequence[Record],
     *,
-    records: Sequence[Record] = (),
     seed: int = 0,
     fit: Fit | None = None,
     data: str | None = None,
     today: date | None = None,
     progress: Progress = lambda _: None,
 ) -> Calibration:
-    """Pull ``device``'s constants towards ``records`` and the measurements in ``paths``.
+    """Pull ``device``'s constants towards ``records``.
 
     Errors are those of constants that have not seen the held-out n, which are the constants returned. ``fit`` is what
-    is done to the products that may be seen (`refine`); ``data`` says where the records are from. InputError: nothing
-    to fit, unreadable files.
+    is done to the products that may be seen (`refine`); ``data`` says where the records are from.
     """
-    files = [Path(path) for path in paths]
-    records = [*records, *(read_records(files) if files else ())]
-    named = "; ".join(path.name for path in files) or "; ".join(sorted({record.source for record in records}))
     cost, error = _plain(device.cost), {**STATED, **_plain(device.errors)}
     provenance: dict[str, Any] = {
         # Constants that are not fitted anew stay, and so does what they were fitted on.
         **{dtype: table for dtype, table in _plain(device.provenance).items() if dtype in cost},
-        "data": data or named,
+        "data": data or "; ".join(sorted({record.source for record in records})),
         "date": (today or date.today()).isoformat(),
         "seed": seed,
         "held_out": "30% of the n values whole; of the sequence lengths for attention",
@@ -88,7 +82,6 @@ def calibrate(
         provenance[dtype] = _provenance(measured, group, hidden)
         figures = ", ".join(f"{name} {value:.1%}" for name, value in error[dtype].items())
         progress(f"{device.name} {dtype}: error on held-out n: {figures}")
-    _fit_alignment(device, records, cost, progress)
     return Calibration(device.name, cost, error, provenance)
 
 
@@ -131,18 +124,6 @@ def refine(measured: Products, device: Device, dtype: str, seed: int = 0) -> Gem
     return replace(refined, small=replace(small, **moved))
 
 
-def _fit_alignment(device: Device, records: Sequence[Record], cost: dict[str, Any], progress: Progress) -> None:
-    """The device's own kernels for misaligned products, where there are records of them."""
-    kept = [record for record in records if record.dtype in ("bf16", "fp16")]
-    dtype = "bf16" if "bf16" in device.peak_flops else "fp16"
-    if all(record.aligned for record in kept) or not device.has_matrix_units(dtype):
-        return
-    constants, _ = gemm_constants(device, dtype)
-    found = fit_alignment(kept, constants, alignment_constants(device, dtype))
-    cost["alignment"] = alignment_table(found, device)
-    progress(f"{device.name}: alignment fitted on {len(kept)} products")
-
-
 def _plain(value: Any) -> Any:
     """Read-only device tables as plain dicts and lists."""
     if hasattr(value, "items"):
@@ -176,22 +157,16 @@ def measure_quick(
     count: int = COUNT,
     largest: int = 16384,
     executor: Executor,
-    store: Store | None = None,
+    store: Store,
     progress: Callable[[str], None] = lambda _: None,
-) -> tuple[Record, ...]:
-    """Records of `chosen` measured here, kept in ``store``; InputError when fewer than half could be measured."""
+) -> None:
+    """Measure `chosen` into ``store``; InputError when fewer than half could be measured."""
     from shapes.measure.jobs import Job
     from shapes.measure.runner import measure
 
     jobs = [Job(product) for product in chosen(dtype, count, largest)]
     progress(f"measuring {len(jobs)} products")
     sweep = measure(jobs, executor=executor, store=store)
-    records = [
-        record_of({**one.row(samples=False), "source": one.environment.source})
-        for one in sweep.results.values()
-        if one.ok
-    ]
-    if len(records) < len(jobs) / 2:
+    if len(sweep.failed) > len(jobs) / 2:
         reasons = "; ".join(sorted({f"{one.status}: {one.message}" for one in sweep.failed}))
-        raise InputError(f"expected at least {len(jobs) // 2} measured products, got {len(records)} ({reasons})")
-    return tuple(records)
+        raise InputError(f"expected at least {len(jobs) // 2} measured products ({reasons})")

@@ -149,14 +149,16 @@ def relative(device: Device, table: str = "bf16") -> Device:
     fitted = [load_device(name) for name in FITTED if name in list_devices()]
 
     def those(key: str, value: str | None) -> list[Device]:
-        return [other for other in fitted if getattr(other, key) == value]
+        alike = [other for other in fitted if getattr(other, key) == value]
+        # Some were fitted on one recipe's products alone, or on nothing but products.
+        product = table.partition("_")[0] in BYTES
+        return [one for one in alike if table in one.cost] or [one for one in alike if product and "bf16" in one.cost]
 
     if built := CARRY.built_like.get(device.compute_capability):
         kin = those("compute_capability", built)
     else:
         kin = those("architecture", device.architecture)
     kin = kin or those("name", CARRY.relative.get(device.architecture, "h100-sxm")) or fitted
-    kin = [other for other in kin if table in other.cost] or kin
     return min(kin, key=lambda other: abs(_balance(other) / _balance(device) - 1))
 
 

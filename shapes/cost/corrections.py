@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from shapes.errors import InputError
+from shapes.errors import InputError, positive_int
 from shapes.frozen import frozen
 
 Array = NDArray[np.float64]
@@ -204,13 +204,15 @@ Integers = NDArray[np.int64]
 LAYOUT, LEAST_K, STEP_K = "tn", 512, 64
 #: Entries are whole multiples of this.
 UNIT = 1e-4
+#: The largest m or n of a cell: cells are found by an array as long as that.
+LARGEST_CELL = 2**22
 
 
 @frozen
 class Cells:
     """Values of m and of n, knots of log2 k, and a line for each m: of each n, an entry for each knot, in UNITs.
 
-    ``-`` stands where a cell has no measurements. Kept as text: it is read once a product is priced.
+    ``-`` marks a cell without measurements. Kept as text: it is read once a product is priced.
     """
 
     m: tuple[int, ...]
@@ -221,7 +223,10 @@ class Cells:
     @classmethod
     def from_table(cls, table: Mapping[str, Any]) -> Cells:
         """From the ``cells`` table of a device file."""
-        m, n = (tuple(int(value) for value in table[axis]) for axis in "mn")
+        m, n = (
+            tuple(positive_int(int(value), f"cells.{axis}", maximum=LARGEST_CELL) for value in table[axis])
+            for axis in "mn"
+        )
         return cls(m, n, tuple(float(knot) for knot in table["log2_k"]), str(table["log_factor"]))
 
     def table(self) -> dict[str, Any]:

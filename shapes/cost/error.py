@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from shapes.cost.alignment import CLASSES, AlignmentConstants
 from shapes.cost.constants import Origin, alignment_constants
 from shapes.cost.gemm import LARGE
+from shapes.cost.sparse import sparse_error
 from shapes.device import Device, load_device
 from shapes.dtypes import BYTES
 from shapes.frozen import frozen
@@ -40,6 +41,9 @@ GROUPED = "grouped"
 #: The regime of a decode step's attention over its cache, and what its roofline may be off by. No decode kernel was
 #: judged here: half is a guess, wide enough for kernels that reach two thirds of the bandwidth that products do.
 DECODE, DECODE_ERROR = "decode_attention", 0.5
+
+#: The regime of sparse attention, its indexer's scores and choice.
+SPARSE = "sparse_attention"
 
 #: Ends the regimes of products whose m and n are a cell of the tables (shapes.cost.corrections).
 IN_CELL = "_cell"
@@ -82,6 +86,8 @@ def grouped_regime(regime: str) -> str:
 
 def expected(device: Device, origin: Origin, regime: str, dtype: str) -> Expected:
     """What a prediction in ``regime`` may be off by; the device's own held-out figures where it has them."""
+    if regime == SPARSE:
+        return Expected(*sparse_error(origin))
     if regime == DECODE:
         return Expected(DECODE_ERROR, P95_OVER_MEAN * DECODE_ERROR, "extrapolated")
     if regime.startswith(f"{GROUPED}, "):
@@ -97,6 +103,12 @@ def expected(device: Device, origin: Origin, regime: str, dtype: str) -> Expecte
     error = float(errors.get(origin.table, {}).get(regime) or errors.get(regime, 0.5))
     error = hypot(error, *_borrowed(origin))
     return Expected(error, P95_OVER_MEAN * error, tier)
+
+
+def weight_only(judged: Expected) -> Expected:
+    """Of products whose weights alone are quantised: bytes are exact, arithmetic is priced as other kernels' is."""
+    error = hypot(judged.error, OTHER_DTYPE)
+    return Expected(error, max(judged.p95, P95_OVER_MEAN * error), least_certain((judged.tier, "borrowed")))
 
 
 def _borrowed(origin: Origin) -> tuple[float, float]:

@@ -22,6 +22,7 @@ from shapes.cost.gemm import (
 )
 from shapes.cost.moving import MOVED, achieved_bandwidth, bus_factor, constants_for, link_bytes_per_s
 from shapes.cost.predict import Cost, Term, alike, alike_attention, predict, run_for, sizes_of
+from shapes.cost.sparse import SparseOperator
 from shapes.device import Device, load_device
 from shapes.frozen import frozen
 from shapes.kernels import KERNELS, load_kernel
@@ -46,8 +47,8 @@ def explain(operator: Operator, cost: Cost, device: str | Device) -> tuple[Term,
 
 
 def moved_terms(operator: Operator, cost: Cost, device: Device) -> Iterator[Term]:
-    moved, reached = operator.bytes / 1e6, achieved_bandwidth(constants_for(operator, device)[0]) / 1e12
     said: tuple[tuple[str, str], ...]
+    moved, reached = operator.bytes / 1e6, achieved_bandwidth(constants_for(operator, device)[0]) / 1e12
     if isinstance(operator, Collective):
         sent, link = bus_factor(operator) * moved, link_bytes_per_s(device, operator) / 1e9
         transfer = f"{sent:.4g} MB a rank over a {link:.0f} GB/s link"
@@ -59,6 +60,9 @@ def moved_terms(operator: Operator, cost: Cost, device: Device) -> Iterator[Term
             ("KV cache", f"{moved:.1f} MB at {reached:.2f} TB/s, {share:.0%} of it KV cache"),
             ("arithmetic", "arithmetic at the dense peak, beyond what moving hides"),
         )
+    elif isinstance(operator, SparseOperator):
+        names = ("launch", "fixed cost of a kernel"), ("bytes", "scores, or keys that queries gather")
+        said = (*names, ("arithmetic", f"{operator.flops / 1e9:.4g} GFLOP and its comparisons"))
     else:
         said = (("launch", "kernel launch and first bytes"), ("bytes", f"{moved:.4g} MB at {reached:.2f} TB/s"))
     for (what, why), seconds in zip(said, MOVED[type(operator)].parts(operator, device), strict=True):

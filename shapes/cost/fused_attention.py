@@ -42,7 +42,7 @@ ByBucket = tuple[tuple[float, float], ...]
 #: Added (in quadrature) where another device's constants stand in: B200's are 12 to 17% off on its architecture's
 #: others, L40S's 21% on RTX PRO 6000 Server (reports/attention.md), of 8 and 11% at home.
 BORROWED_WITHIN, BORROWED_BETWEEN = 0.15, 0.18
-#: Where a build for asynchronous matrix units stands in for an older generation's: beside FlashAttention 2 cuDNN takes
+#: Where a build for asynchronous matrix units replaces an older generation's: next to FlashAttention 2 cuDNN takes
 #: 1.22 of the time on A100, 1.0 on L40S and 1.14 on RTX PRO 6000 (huggingface/transformers#48163), and by GB200's
 #: constants, scaled, 0.87 to 1.9 by length.
 BORROWED_BACK, ASYNCHRONOUS = 0.30, ("hopper", "blackwell")
@@ -199,7 +199,7 @@ def _priced_as(kernel: str, device: Device) -> str:
 
 
 def _kin(kernel: str, device: Device) -> Device:
-    """The fitted device that stands nearest: itself, its architecture's, its relative, or the file's first."""
+    """The nearest fitted device: itself, its architecture's, its relative, or the file's first."""
     fitted = [load_device(name) for name in fitted_devices(kernel)]
     usual = relative(device).name
 

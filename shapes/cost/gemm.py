@@ -104,7 +104,7 @@ class Limits:
         return cls(device.peak(dtype), memory.bandwidth_bytes_per_s, memory.last_level_cache_bytes)
 
 
-def least_seconds(m: Array, n: Array, k: Array, batch: Array, size: float, out: float, limits: Limits) -> Array:
+def least_seconds(m: Array, n: Array, k: Array, batch: Array, size: Values, out: float, limits: Limits) -> Array:
     """Seconds that a product takes at the least; it grows with every dimension."""
     moved = batch * ((m + n) * k * size + m * n * out)
     beyond = np.maximum(moved - limits.cache_bytes, 0.0) / limits.bandwidth_bytes_per_s
@@ -169,7 +169,7 @@ def waves_paid(tiles: Array, k: Array, c: GemmConstants) -> Array:
     return np.where(tiles < c.units, sliced, waves)
 
 
-def memory_seconds(m: Array, n: Array, k: Array, batch: Array, size: float, out: float, c: GemmConstants) -> Array:
+def memory_seconds(m: Array, n: Array, k: Array, batch: Array, size: Values, out: float, c: GemmConstants) -> Array:
     """Seconds to move A, B and C once: what the cache holds at its bandwidth, the rest at the memory's."""
     moved = batch * ((m + n) * k * size + m * n * out)
     beyond = max(1 / c.bandwidth_bytes_per_s - 1 / c.cache_bandwidth_bytes_per_s, 0.0)
@@ -177,13 +177,15 @@ def memory_seconds(m: Array, n: Array, k: Array, batch: Array, size: float, out:
     return seconds
 
 
-def uncorrected_seconds(m: Array, n: Array, k: Array, batch: Array, size: float, out: float, c: GemmConstants) -> Array:
+def uncorrected_seconds(
+    m: Array, n: Array, k: Array, batch: Array, size: Values, out: float, c: GemmConstants
+) -> Array:
     """The closed form: body with throttling, and launch."""
     body = overlapped(compute_seconds(m, n, k, batch, c), memory_seconds(m, n, k, batch, size, out, c), c)
     return throttled(body, c) + c.launch_s
 
 
-def set_seconds(m: Array, n: Array, k: Array, batch: Array, size: float, out: float, c: GemmConstants) -> Array:
+def set_seconds(m: Array, n: Array, k: Array, batch: Array, size: Values, out: float, c: GemmConstants) -> Array:
     """Seconds by one set of constants, blending aside, without misalignment."""
     seconds = uncorrected_seconds(m, n, k, batch, size, out, c)
     if c.correction is not None:
@@ -198,7 +200,7 @@ def large_share(m: Array, n: Array, k: Array) -> Array:
     return share
 
 
-def aligned_seconds(m: Array, n: Array, k: Array, batch: Array, size: float, out: float, c: GemmConstants) -> Array:
+def aligned_seconds(m: Array, n: Array, k: Array, batch: Array, size: Values, out: float, c: GemmConstants) -> Array:
     """Seconds without misalignment; ``size`` and ``out`` are bytes per element of the operands and of C."""
     seconds = set_seconds(m, n, k, batch, size, out, c)
     if c.small is None:
@@ -206,7 +208,8 @@ def aligned_seconds(m: Array, n: Array, k: Array, batch: Array, size: float, out
     share = large_share(m, n, k)
     below = np.flatnonzero(share < 1)
     if below.size:
-        small = set_seconds(m[below], n[below], k[below], batch[below], size, out, c.small)
+        each = size[below] if isinstance(size, np.ndarray) and size.ndim else size
+        small = set_seconds(m[below], n[below], k[below], batch[below], each, out, c.small)
         if c.correction is None:
             # Tables are bound to times that do not fall between the sets; bare closed forms are not.
             np.minimum(small, seconds[below], out=small)
@@ -216,7 +219,10 @@ def aligned_seconds(m: Array, n: Array, k: Array, batch: Array, size: float, out
 
 @frozen
 class ProductKernels:
-    """What runs products of one element type and layout: bytes an element of the operands and of C, and constants."""
+    """What runs products of one element type and layout: bytes an element of the operands and of C, and constants.
+
+    ``weights``: bytes an element of B where it is quantised further than A.
+    """
 
     size: int
     out: int
@@ -224,16 +230,29 @@ class ProductKernels:
     constants: GemmConstants
     alignment: AlignmentConstants
     limits: Limits
+    weights: float | None = None
 
     @classmethod
     def of(
-        cls, device: Device, dtype: str, layout: Layout, recipe: str | None, out: int, grouped: bool = False
+        cls,
+        device: Device,
+        dtype: str,
+        layout: Layout,
+        recipe: str | None,
+        out: int,
+        grouped: bool = False,
+        weights: float | None = None,
     ) -> ProductKernels:
-        """``grouped``: kernels of grouped products are not those of the tables' cells."""
+        """Kernels of grouped products, and those that take weights alone quantised, are not those of the cells."""
         constants, _ = gemm_constants(device, dtype, recipe)
-        if grouped:
+        if grouped or weights is not None:
             constants = replace(constants, cells=None)
-        return cls(BYTES[dtype], out, layout, constants, alignment_constants(device, dtype), Limits.of(device, dtype))
+        alignment, limits = alignment_constants(device, dtype), Limits.of(device, dtype)
+        return cls(BYTES[dtype], out, layout, constants, alignment, limits, weights)
+
+    def read_bytes(self, m: Array, n: Array) -> Values:
+        """Bytes an element of A and B, the mean over both."""
+        return self.size if self.weights is None else (m * self.size + n * self.weights) / (m + n)
 
     @property
     def cells(self) -> Cells | None:
@@ -244,10 +263,11 @@ class ProductKernels:
 def bounded_seconds(sizes: Integers, by: ProductKernels) -> Array:
     """`aligned_seconds` of products (m, n, k and batch: rows) with what their cells add, never below the possible."""
     m, n, k, batch = sizes.astype(float)
-    seconds = aligned_seconds(m, n, k, batch, by.size, by.out, by.constants)
+    size = by.read_bytes(m, n)
+    seconds = aligned_seconds(m, n, k, batch, size, by.out, by.constants)
     if by.cells is not None:
         seconds = by.cells.corrected(seconds, *sizes)
-    return np.maximum(seconds, least_seconds(m, n, k, batch, by.size, by.out, by.limits))
+    return np.maximum(seconds, least_seconds(m, n, k, batch, size, by.out, by.limits))
 
 
 def _misaligned(sizes: Integers, aligned: Array, by: ProductKernels) -> tuple[Array, Array, Array]:
@@ -272,11 +292,11 @@ class GemmTimes:
 def gemm_times(sizes: Integers, by: ProductKernels) -> GemmTimes:
     """As `aligned_seconds` with misalignment, keeping the tile chosen and what bounds it."""
     m, n, k, batch = sizes.astype(float)
-    aligned, constants = bounded_seconds(sizes, by), by.constants
-    choice = _choice(m, n, k, batch, by.size, by.out, constants)
+    aligned, constants, size = bounded_seconds(sizes, by), by.constants, by.read_bytes(m, n)
+    choice = _choice(m, n, k, batch, size, by.out, constants)
     if constants.small is not None:
         small = large_share(m, n, k) < 0.5
-        choice = np.where(small, _choice(m, n, k, batch, by.size, by.out, constants.small), choice)
+        choice = np.where(small, _choice(m, n, k, batch, size, by.out, constants.small), choice)
     compute, memory, tile, tiles, waves = choice
     a, b, c = _misaligned(sizes, aligned, by)
     return GemmTimes(aligned + a + b + c, aligned, compute, memory, tile.astype(np.int64), tiles, waves, (a, b, c))
@@ -311,7 +331,7 @@ def padded_times(times: GemmTimes, sizes: Integers, by: ProductKernels) -> GemmT
     return replace(times, seconds=seconds, alignment=(in_a * kept, in_b * kept, in_c * kept))
 
 
-def _choice(m: Array, n: Array, k: Array, batch: Array, size: float, out: float, c: GemmConstants) -> Array:
+def _choice(m: Array, n: Array, k: Array, batch: Array, size: Values, out: float, c: GemmConstants) -> Array:
     """Rows: seconds of arithmetic and of memory, the best tile's index, its tiles and the waves paid."""
     counts = np.array([count_tiles(m, n, batch, tile) for tile in c.tiles])
     waves = waves_paid(counts, k, c)

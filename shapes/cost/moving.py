@@ -32,9 +32,18 @@ from shapes.cost.constants import (
     gemm_constants,
     moving_constants,
 )
-from shapes.cost.error import DECODE
+from shapes.cost.error import DECODE, SPARSE
+from shapes.cost.sparse import SparseOperator, sparse_origin, sparse_parts
 from shapes.device import Device
-from shapes.operators.types import CachedAttention, Collective, Elementwise, Operator
+from shapes.operators.types import (
+    CachedAttention,
+    Collective,
+    Elementwise,
+    IndexScores,
+    Operator,
+    SparseAttention,
+    TopK,
+)
 
 #: Rows of the smallest matrix instruction (mma.m16n8k16, PTX ISA), which the query heads that share a key fill.
 ROWS = 16
@@ -104,7 +113,7 @@ def link_bytes_per_s(device: Device, operator: Collective, share: float = 1.0) -
         return within
     card = link.inter_node_bytes_per_s * (1.0 if share == 1.0 else INTER_NODE_SHARE)
     if operator.what == "all_to_all":
-        # Only what leaves the domain takes the card; the rest goes beside it over the faster links.
+        # Only what leaves the domain takes the card; the rest goes at the same time over the faster links.
         domains = -(-operator.ranks // inside)
         leaving = (1 - 1 / domains) * copies_sent(operator.copies, domains)
         whole = (1 - 1 / operator.ranks) * copies_sent(operator.copies, operator.ranks)
@@ -148,13 +157,21 @@ class Moved(NamedTuple):
     bound: str
 
 
-MOVED = {
+MOVED: dict[type[Operator], Moved] = {
     Elementwise: Moved(elementwise_parts, "memory_bound", "memory"),
     Collective: Moved(collective_parts, "collective", "communication"),
     CachedAttention: Moved(cached_attention_parts, DECODE, "memory"),
+    **dict.fromkeys((IndexScores, TopK, SparseAttention), Moved(sparse_parts, SPARSE, "memory")),
 }
 
 
 def constants_for(operator: Operator, device: Device) -> tuple[GemmConstants, Origin]:
     """Whose bandwidth and launch price the operator; a decode step's attention needs its element type's arithmetic."""
     return gemm_constants(device, operator.dtype) if isinstance(operator, CachedAttention) else moving_constants(device)
+
+
+def origin_of(operator: Operator, device: Device) -> Origin:
+    """Where the constants come from that price the operator."""
+    if isinstance(operator, SparseOperator):
+        return sparse_origin(operator, device)
+    return constants_for(operator, device)[1]

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from shapes.columns import spread
 from shapes.cost.alignment import OPERANDS, operand_classes
 from shapes.cost.constants import Origin, gemm_constants, number
-from shapes.cost.error import Expected, expected, gemm_regimes, grouped_regime, least_certain
+from shapes.cost.error import Expected, expected, gemm_regimes, grouped_regime, least_certain, weight_only
 from shapes.cost.fused_attention import (
     QUERIES,
     AttentionBatch,
@@ -28,14 +28,14 @@ from shapes.cost.fused_attention import (
     work_of,
 )
 from shapes.cost.gemm import CHUNK, GemmTimes, ProductKernels, gemm_seconds, gemm_times, output_bytes, padded_times
-from shapes.cost.moving import MOVED, Moved, constants_for
+from shapes.cost.moving import MOVED, Moved, origin_of
 from shapes.device import Device, load_device
 from shapes.dtypes import BYTES
 from shapes.errors import InputError
 from shapes.frozen import frozen
 from shapes.kernels import Run, load_kernel, run_of
 from shapes.operators.cores import written_out
-from shapes.operators.types import Attention, Gemm, Layout, Operator, Product, kind_of, named_function
+from shapes.operators.types import Attention, Gemm, Layout, Operator, Product, Scan, kind_of, named_function
 from shapes.timing import Timing
 
 T = TypeVar("T")
@@ -136,6 +136,8 @@ def seconds_of(operators: Sequence[Operator], device: Device) -> list[Any]:
             equal.setdefault(per_group(operator), []).append(place)
         elif isinstance(operator, Attention):
             found[place] = _attention_seconds(operator, device)
+        elif isinstance(operator, Scan):
+            found[place] = sum(named_function("shapes.cost.scans:scan_parts")(operator, device))
         else:
             kind_of(operator)
             found[place] = sum(MOVED[type(operator)].parts(operator, device))
@@ -150,7 +152,10 @@ def seconds_of(operators: Sequence[Operator], device: Device) -> list[Any]:
 
 
 class Alike(NamedTuple):
-    """What products share that are priced in one go; ``out``: bytes an element of C, ``pads``: may be padded."""
+    """What products share that are priced in one go; ``out``: bytes an element of C, ``pads``: may be padded.
+
+    ``weights``: bytes an element of quantised ones.
+    """
 
     grouped: bool
     dtype: str
@@ -158,9 +163,12 @@ class Alike(NamedTuple):
     layout: Layout
     recipe: str | None
     pads: bool
+    weights: float | None
 
     def kernels(self, device: Device) -> ProductKernels:
-        return ProductKernels.of(device, self.dtype, self.layout, self.recipe, self.out, self.grouped)
+        return ProductKernels.of(
+            device, self.dtype, self.layout, self.recipe, self.out, self.grouped, weights=self.weights
+        )
 
     def times(self, sizes: NDArray[np.int64], by: ProductKernels) -> GemmTimes:
         """Times of products of these ``sizes``; of grouped ones, of each group's."""
@@ -177,7 +185,7 @@ def alike(operator: Product, device: Device) -> Alike:
     device.peak(operator.dtype)
     out = output_bytes(operator.dtype, getattr(operator, "out_dtype", None))
     grouped, pads = operator.kind == "grouped_gemm", getattr(operator, "pads", False)
-    return Alike(grouped, operator.dtype, out, operator.layout, operator.recipe, pads)
+    return Alike(grouped, operator.dtype, out, operator.layout, operator.recipe, pads, operator.weight_bytes)
 
 
 def per_group(operator: Product) -> tuple[int, int, int, int]:
@@ -245,6 +253,8 @@ def _products(products: Sequence[Product], shared: Alike, device: Device) -> Ite
     origin = gemm_constants(device, shared.dtype, shared.recipe)[1]
     source, regimes = origin.source(device), _regimes(sizes, shared, by)
     judged = {regime: expected(device, origin, regime, shared.dtype) for regime in dict.fromkeys(regimes)}
+    if shared.weights is not None and shared.recipe is None:
+        judged = {regime: weight_only(one) for regime, one in judged.items()}
     slots = times.tiles * np.array(constants.tiles).prod(axis=1)[times.tile]
     columns = (
         seconds,
@@ -262,7 +272,7 @@ def _products(products: Sequence[Product], shared: Alike, device: Device) -> Ite
     ):
         bound = _bound(constants.launch_s, total - constants.launch_s, compute, memory)
         alignment = tuple(zip(OPERANDS, extra, strict=True)) if any(extra) else ALIGNED
-        yield _cost(
+        yield cost_of(
             total,
             source,
             judged[regime],
@@ -296,7 +306,7 @@ def _bound(launch: float, body: float, compute: float, memory: float) -> str:
     return "memory" if memory > compute else "compute"
 
 
-def _cost(seconds: float, source: str, off: Expected, regime: str, bound: str, **rest: Any) -> Cost:
+def cost_of(seconds: float, source: str, off: Expected, regime: str, bound: str, **rest: Any) -> Cost:
     """``rest``: the fields from ``tile`` on."""
     wide = 1 + off.error
     low, high = seconds / wide, seconds * wide
@@ -357,7 +367,7 @@ def _attention(operators: Sequence[Attention], shared: AlikeAttention, device: D
     times = shared.times(work_of(operators, runs), device)
     for at, run in enumerate(runs):
         one = times.only(at)
-        yield _cost(
+        yield cost_of(
             one.seconds,
             source,
             constants.expected[phase],
@@ -381,7 +391,7 @@ def _written_out(operator: Attention, device: Device, regime: str) -> Cost:
         least_certain(part.tier for part in parts),
     )
     bound = max(parts, key=lambda part: part.seconds).bound
-    return _cost(sum(part.seconds for part in parts), parts[0].source, off, regime, bound, kernel="eager")
+    return cost_of(sum(part.seconds for part in parts), parts[0].source, off, regime, bound, kernel="eager")
 
 
 def _attention_seconds(operator: Attention, device: Device) -> Any:
@@ -400,7 +410,7 @@ def moved_costs(operators: Sequence[Operator], device: Device) -> list[Cost]:
     """Costs of what is in MOVED: memory-bound operators, collectives, a decode step's attention."""
     return _by_group(
         operators,
-        lambda one: (MOVED[type(one)], constants_for(one, device)[1]),
+        lambda one: (MOVED[type(one)], origin_of(one, device)),
         lambda own, shared: _moved(own, shared[0], shared[1], device),
     )
 
@@ -411,4 +421,4 @@ def _moved(operators: Sequence[Operator], known: Moved, origin: Origin, device: 
         fixed, moving, *computing = _naming(operator, lambda one: known.parts(one, device))
         rest = float(moving + sum(computing))
         bound = "overhead" if fixed > rest else "compute" if any(computing) else known.bound
-        yield _cost(fixed + rest, source, off, known.regime, bound)
+        yield cost_of(fixed + rest, source, off, known.regime, bound)

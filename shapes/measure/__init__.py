@@ -5,7 +5,7 @@
 * ``Executor`` is where it runs (``executor``): ``run(jobs)`` for a sweep; a ``SamplingExecutor`` has ``prepare(job)``,
   ``sample(prepared, n)`` and ``finish(prepared)`` for a search that chooses what to time next. ``NotMeasured`` carries
   the outcome of what cannot run. ``InProcess(device)`` is the one of this process and one device (``in_process``).
-* ``compare(a, b)``, ``summarise(samples)`` and ``Stopping`` say what samples mean (``stats``, pure).
+* ``summarise(samples)`` and ``Stopping`` say what samples mean (``stats``, pure).
 * ``shapes.measure.store.Store``: ``find(key, environment)`` before measuring, ``add([measurement])`` after.
 
 Importing this package loads no torch; opening a device does.
@@ -16,10 +16,9 @@ from shapes.measure.in_process import InProcess
 from shapes.measure.jobs import Job, MemoryBound, Part, swiglu
 from shapes.measure.record import Measurement
 from shapes.measure.runner import Progress, Sweep, measure
-from shapes.measure.stats import Comparison, Drift, Stopping, Summary, compare, summarise
+from shapes.measure.stats import Drift, Stopping, Summary, summarise
 
 __all__ = [
-    "Comparison",
     "DeviceLostError",
     "Drift",
     "Executor",
@@ -36,7 +35,6 @@ __all__ = [
     "Stopping",
     "Summary",
     "Sweep",
-    "compare",
     "measure",
     "summarise",
     "swiglu",

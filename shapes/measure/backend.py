@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shapes.errors import InputError
+from shapes.package import install
 
 Call = Callable[[], object]
 
@@ -65,7 +66,7 @@ def open_backend(device: str | None = None) -> Backend:
     try:
         import torch
     except ImportError:
-        raise InputError("expected torch to be installed: pip install sizer[torch]", key="measuring") from None
+        raise InputError(f"expected torch to be installed: {install('torch')}", key="measuring") from None
     accelerator = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
     if device is None:
         device = accelerator.type if accelerator is not None else "cpu"
@@ -273,9 +274,14 @@ def cpu_cache_bytes(root: str = "/sys/devices/system/cpu/cpu0/cache") -> int:
 DRIVERS = ("/dev/nvidiactl", "/dev/nvidia0", "/dev/kfd")
 
 
+def driver_here() -> bool:
+    """Whether a driver of an accelerator is loaded."""
+    return any(os.path.exists(path) for path in DRIVERS)
+
+
 def accelerator_here() -> bool:
     """Whether torch is installed and sees an accelerator."""
-    if not any(os.path.exists(path) for path in DRIVERS):
+    if not driver_here():
         return False
     try:
         import torch

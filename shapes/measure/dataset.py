@@ -15,7 +15,6 @@ import itertools
 import json
 import math
 import re
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -34,6 +33,7 @@ from shapes.measure.in_process import control_of
 from shapes.measure.record import Measurement, checked_row
 from shapes.measure.stats import summarise
 from shapes.measure.store import Store
+from shapes.package import install
 
 FORMAT = 1
 ROWS, SIDECAR = "rows.parquet", "dataset.json"
@@ -120,7 +120,7 @@ def _arrow() -> tuple[Any, Any]:
         import pyarrow as pa
         import pyarrow.parquet as pq
     except ImportError:
-        raise InputError("expected pyarrow to be installed: pip install sizer[parquet]", key="--dataset") from None
+        raise InputError(f"expected pyarrow to be installed: {install('parquet')}", key="--dataset") from None
     return pa, pq
 
 
@@ -149,46 +149,22 @@ def _card(environment: Environment) -> str | None:
 
 
 def _sidecar(environment: Environment, rows: Sequence[Measurement]) -> dict[str, Any]:
-    known = environment.accelerator
-    controls = [one.control_s for one in rows if one.control_s is not None]
-    cards = {_card(one.environment) for one in rows}
+    """What the rows share; what differs between them (clocks, the control's time, outcomes) is in them."""
     measured = [one.created for one in rows]
     return {
         "format": FORMAT,
         "sku": environment.device,
-        "known_as": known.name if known is not None else None,
         "identity": environment.identity,
         "driver": environment.driver,
         "threads": environment.threads,
         "libraries": dict(environment.versions),
         "harness": environment.harness,
         "host": {key: environment.host.get(key) for key in OF_HOST},
-        "units": {name: unit for name, (_, unit) in COLUMNS.items() if unit},
-        "clocks": _clocks(rows),
-        "throttled_rows": sum(bool(one.clocks.get("throttle")) for one in rows),
-        "control": {
-            "shape": control_of(cpu=environment.cpu).describe(),
-            "seconds": _spread(controls),
-            "rows": len(controls),
-        },
+        "control": control_of(cpu=environment.cpu).describe(),
         "rows": len(rows),
-        "by_status": dict(Counter(one.status for one in rows)),
-        "cards": sorted(filter(None, cards)),
+        "cards": sorted(filter(None, {_card(one.environment) for one in rows})),
         "measured": [datetime.fromtimestamp(when, UTC).isoformat() for when in (min(measured), max(measured))],
     }
-
-
-def _clocks(rows: Sequence[Measurement]) -> dict[str, Any]:
-    names = ("sm_mhz", "memory_mhz", "power_w", "power_limit_w", "temperature_c")
-    read = {name: [one.clocks[name] for one in rows if isinstance(one.clocks.get(name), int | float)] for name in names}
-    return {name: _spread(values) for name, values in read.items() if values}
-
-
-def _spread(values: Sequence[float]) -> dict[str, float] | None:
-    if not values:
-        return None
-    low, middle, high = (float(value) for value in np.percentile(values, (5, 50, 95)))
-    return {"p05": low, "median": middle, "p95": high}
 
 
 def read_datasets(folder: Path) -> tuple[Dataset, ...]:
@@ -198,7 +174,7 @@ def read_datasets(folder: Path) -> tuple[Dataset, ...]:
     except OSError as error:  # a folder below that comes and goes (/proc), or cannot be read
         raise InputError(f"cannot be read: {error.strerror}", where=str(folder)) from None
     if not found:
-        raise InputError(f"expected a folder of datasets ({SIDECAR} beside {ROWS})", where=str(folder))
+        raise InputError(f"expected a folder of datasets ({SIDECAR} and {ROWS})", where=str(folder))
     return tuple(_read(path.parent) for path in found)
 
 
@@ -218,7 +194,7 @@ def _read(folder: Path) -> Dataset:
     except OSError as error:
         raise InputError(f"cannot be read ({error.strerror})", where=str(rows)) from None
     if sidecar.get("files") != {ROWS: hashlib.sha256(content).hexdigest()}:
-        raise InputError(f"is not what {SIDECAR} was written beside: their hashes differ", where=str(rows))
+        raise InputError(f"is not the file {SIDECAR} was written for: their hashes differ", where=str(rows))
     environment = _environment(sidecar, where)
     return Dataset(folder, sidecar, environment, tuple(_measurements(content, environment, str(rows))))
 

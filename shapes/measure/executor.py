@@ -6,13 +6,13 @@ choose what to time next (a search): what is prepared stays on one device, so th
 
 Nothing that crosses the seam holds a device: jobs and settings go in, samples and measurements come out, and whoever
 drives the executor keeps them (``runner.measure``, the store). ``shapes.measure.in_process.InProcess`` is both, of this
-process and one device; ``shapes.measure.fleet.Fleet`` runs sweeps on a cluster's. Only the command line, the library's
-front doors and tests choose an executor.
+process and one device; ``shapes.measure.workers.Workers`` runs sweeps on devices in processes of their own. Only the
+command line, the library's front doors and tests choose an executor.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -29,13 +29,6 @@ from shapes.measure.stats import CONFIDENCE, LEAST_PRECISE, Stopping
 Array = NDArray[np.float64]
 #: Job key -> (samples, the control's samples taken with them): what an interrupted run has left, or a round has so far.
 Samples = Mapping[str, tuple[Array, Array]]
-#: Asked of a job before it is begun: False leaves it to another process that is at work on it, or has done it.
-Claim = Callable[[Job], bool]
-
-
-def unclaimed(_job: Job) -> bool:
-    """A ``Claim`` where nobody else is asked."""
-    return True
 
 
 @frozen
@@ -93,7 +86,10 @@ class Prepared:
 
 @frozen
 class Round:
-    """One round is over: the ``samples`` so far of every open job, and the control's of this round."""
+    """One round is over: the ``samples`` so far of every open job, and the control's of this round.
+
+    Both empty: a sign of life, before the first job and after each that was opened.
+    """
 
     samples: Samples
     control: Array
@@ -117,12 +113,11 @@ class Executor(Protocol):
         *,
         deadline: float | None = None,
         unfinished: Samples | None = None,
-        claim: Claim = unclaimed,
     ) -> Iterator[Event]:
         """Measure ``jobs``: a Round now and then and a Measurement for every job that is done, in any order.
 
         No job is started when ``deadline`` (time.monotonic seconds) has passed. ``unfinished``: what an interrupted run
-        has left. ``claim`` is asked of each job just before. DeviceLostError where the device answers nothing any more.
+        has left.  DeviceLostError where the device answers nothing any more.
         """
         ...
 

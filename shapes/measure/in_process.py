@@ -17,7 +17,6 @@ from numpy.typing import NDArray
 from shapes.measure.backend import Backend, open_backend
 from shapes.measure.environment import Environment, clocks, read_environment
 from shapes.measure.executor import (
-    Claim,
     DeviceLostError,
     Event,
     NotMeasured,
@@ -25,7 +24,6 @@ from shapes.measure.executor import (
     Round,
     Samples,
     Settings,
-    unclaimed,
 )
 from shapes.measure.jobs import Job, Part
 from shapes.measure.kernels import UnsupportedError, build
@@ -38,6 +36,7 @@ Array = NDArray[np.float64]
 
 #: Fewest samples that are worth keeping of a job whose time is up.
 LEAST_KEPT = 3
+ALIVE = Round({}, np.empty(0))
 
 
 def control_of(*, cpu: bool) -> Job:
@@ -124,18 +123,18 @@ class InProcess:
         *,
         deadline: float | None = None,
         unfinished: Samples | None = None,
-        claim: Claim = unclaimed,
     ) -> Iterator[Event]:
         """See ``Executor.run``."""
         control = self._ready_control(settings)
         waiting = list(reversed(jobs))
         open_: list[Prepared] = []
         order = random.Random(settings.seed)
+        yield ALIVE
         while waiting or open_:
             late = deadline is not None and time.monotonic() >= deadline
             if late:
                 waiting.clear()
-            yield from self._fill(waiting, open_, settings, unfinished or {}, claim)
+            yield from self._fill(waiting, open_, settings, unfinished or {})
             if not open_:
                 continue
             yield from self._round(open_, control, order)
@@ -148,13 +147,10 @@ class InProcess:
                 return
 
     def _fill(
-        self, waiting: list[Job], open_: list[Prepared], settings: Settings, unfinished: Samples, claim: Claim
-    ) -> Iterator[Measurement]:
+        self, waiting: list[Job], open_: list[Prepared], settings: Settings, unfinished: Samples
+    ) -> Iterator[Event]:
         """Open the last of ``waiting`` while there is room; what cannot be opened is an outcome."""
         while waiting and len(open_) < settings.interleave:
-            if not claim(waiting[-1]):
-                waiting.pop()
-                continue
             opened = self._open(waiting[-1], settings, unfinished, alone=not open_)
             if opened is None:  # no room with the others: try again when one has left
                 return
@@ -163,11 +159,15 @@ class InProcess:
                 yield opened
             else:
                 open_.append(opened)
+                yield ALIVE
 
     def _ready_control(self, settings: Settings) -> Prepared:
-        """The control shape, prepared once for sweeps of the same settings: a fleet's leases are many short ones."""
+        """The control shape, prepared once for sweeps of the same settings: leases may be many short ones."""
         if self._control is None or self._control.handle.settings != settings:
-            self._control = self.prepare(control_of(cpu=self.backend.device == "cpu"), settings)
+            try:
+                self._control = self.prepare(control_of(cpu=self.backend.device == "cpu"), settings)
+            except NotMeasured as failure:
+                raise DeviceLostError(f"the device does not run the control shape: {failure}") from failure
         return self._control
 
     def _open(self, job: Job, settings: Settings, unfinished: Samples, *, alone: bool) -> Prepared | Measurement | None:

@@ -149,6 +149,8 @@ class Job:
             out = _describe_part(work)
         else:
             out = {key: value for key, value in asdict(work).items() if key not in UNTIMED}
+            if out.get("weight_bytes", 0) is None:
+                del out["weight_bytes"]
         if isinstance(work, Elementwise):
             out["name"] = work.name
         return {**out, "kernel": self.kernel}

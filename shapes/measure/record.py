@@ -23,7 +23,6 @@ from shapes.frozen import frozen
 from shapes.measure.environment import Environment
 from shapes.measure.jobs import Job, flat
 from shapes.measure.stats import CONFIDENCE, summarise
-from shapes.timing import Timing
 
 #: "wrong": the result differs from fp32; "unsupported": no kernel here does this work.
 Status = Literal["ok", "oom", "error", "unsupported", "wrong"]
@@ -118,12 +117,6 @@ class Measurement:
     def tflops(self) -> float | None:
         """Achieved FLOP/s / 1e12; None for what failed or computes no products."""
         return self.flops / self.seconds / 1e12 if self.seconds and self.flops else None
-
-    def timing(self) -> Timing:
-        """As predictions are given; ValueError if there is no time (``status`` says why)."""
-        if self.seconds is None or self.low is None or self.high is None:
-            raise ValueError(f"{self.key}: {self.status}: {self.message}")
-        return Timing(self.seconds, self.low, self.high, self.environment.source)
 
     def row(self, *, samples: bool = True) -> dict[str, Any]:
         """Flat fields for exports and calibration: kind, phase, layout, dtype, batch, m, n, k, seconds, device …"""

@@ -3,12 +3,13 @@
 ``Store.open(path)`` creates or opens it; a file that is not a store of this program is refused and left untouched. A
 damaged store is set aside by those who measure, who go on with a new one: what it holds can be measured again.
 Results are found by the work's key and the environment's identity (device name, driver, library versions, harness), so
-a figure from another driver never stands for one from this. ``part`` holds the samples of what is being timed, so that
-a kill loses at most the round in flight; ``claim`` (``runner.Claims``) says who is at work on what.
+a figure from another driver is never one from this. ``part`` holds the samples of what is being timed, so that
+a kill loses at most the round in flight. One process at a time measures into a store; others may read it.
 """
 
 from __future__ import annotations
 
+import fcntl
 import json
 import logging
 import os
@@ -71,31 +72,6 @@ MIGRATIONS: tuple[str, ...] = (
     """,
 )
 SCHEMA_VERSION = len(MIGRATIONS)
-#: SQLite's write-ahead log needs shared memory and locks that these do not have between machines.
-_NETWORK = frozenset(
-    {
-        "nfs",
-        "nfs4",
-        "cifs",
-        "smb3",
-        "smbfs",
-        "lustre",
-        "gpfs",
-        "beegfs",
-        "ceph",
-        "afs",
-        "9p",
-        "glusterfs",
-        "panfs",
-        "wekafs",
-        "fuse.sshfs",
-        "fuse.glusterfs",
-        "fuse.s3fs",
-        "fuse.gcsfuse",
-        "fuse.juicefs",
-        "fuse.ceph",
-    }
-)
 _NOT_WRITABLE = (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM)
 #: How a limit on the size of files (EFBIG) or a quota shows.
 _NO_ROOM = (sqlite3.SQLITE_IOERR_WRITE, sqlite3.SQLITE_IOERR_SHMSIZE, sqlite3.SQLITE_IOERR_SHMOPEN)
@@ -110,8 +86,10 @@ def default_path() -> Path:
     named = os.environ.get("SIZER_STORE")
     if named:
         return Path(named)
-    from platformdirs import user_cache_path
-
+    try:
+        from platformdirs import user_cache_path
+    except ImportError:  # where one measures there may be little more than torch
+        return Path.home() / ".cache" / "sizer" / "measurements.db"
     return user_cache_path("sizer") / "measurements.db"
 
 
@@ -139,19 +117,19 @@ class Store:
         *,
         create: bool = True,
         write: bool = True,
-        set_aside: bool = False,
+        measuring: bool = False,
     ) -> Store:
         """The store at ``path`` (None: ``default_path()``), created if missing and brought to the newest schema.
 
-        ``write=False`` reads only, also where nothing can be written. ``set_aside``: a damaged store is renamed, which
-        is logged, and a new one is opened. InputError for what is no store, damaged, of a newer schema, not readable,
-        (``write``) not writable, or (``create=False``) missing.
+        ``write=False`` reads only, also where nothing can be written. ``measuring``: a damaged store is renamed, which
+        is logged, and a new one is opened; no other process measures into it. InputError for what is no store, damaged,
+        of a newer schema, not readable, (``write``) not writable, (``measuring``) in use, (``create=False``) missing.
         """
         place = Path(path) if path is not None else default_path()
         try:
-            return cls._open(place, create, write)
+            opened = cls._open(place, create, write)
         except DamagedStoreError:
-            if not set_aside:
+            if not measuring:
                 raise
             moved = _move_aside(place)
             LOG.warning(
@@ -160,11 +138,14 @@ class Store:
                 moved,
                 shlex.quote(str(moved)),
             )
-            return cls._open(place, create, write)
+            opened = cls._open(place, create, write)
         except InputError:
             raise
         except (OSError, ValueError) as error:
             raise InputError(f"cannot open the store ({error})", where=str(place)) from None
+        if measuring:
+            opened._lock()
+        return opened
 
     @classmethod
     def in_memory(cls) -> Store:
@@ -215,6 +196,19 @@ class Store:
     ) -> None:
         self.close()
 
+    def _lock(self) -> None:
+        """Until it is closed, however its process ends, no other measures into this store."""
+        file = self._held.enter_context(_companion(self.path, "-lock").open("a"))
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            self.close()
+            raise InputError(
+                "another process measures into this store: wait for it, or name another with --store (`sizer store "
+                "merge` joins them)",
+                where=str(self.path),
+            ) from None
+
     def close(self) -> None:
         self._connection.close()
         self._held.close()
@@ -242,9 +236,9 @@ class Store:
                 raise
 
     def add(self, measurements: Iterable[Measurement]) -> int:
-        """Write ``measurements``, all or none, and drop their unfinished samples and claims; returns how many were new.
+        """Write ``measurements``, all or none, and drop their unfinished samples; returns how many were new.
 
-        One that goes on from another, whose samples its own begin with, stands in that one's place: no sample counts
+        One that goes on from another, whose samples its own begin with, replaces that one: no sample counts
         twice.
         """
         added = 0
@@ -259,14 +253,8 @@ class Store:
                 if connection.execute(_GOES_ON, work).fetchone() is None:
                     connection.execute(_BEGINS, work)
                     added += _insert(connection, one)
-                for table in ("part", "claim"):
-                    connection.execute(f"DELETE FROM {table} WHERE key = ? AND identity = ?", work[:2])
+                connection.execute("DELETE FROM part WHERE key = ? AND identity = ?", work[:2])
         return added
-
-    def change(self, statement: str, *values: object) -> None:
-        """One statement of SQL, committed."""
-        with self.transaction() as connection:
-            connection.execute(statement, values)
 
     def find(self, key: str, environment: Environment) -> Measurement | None:
         """The newest measurement of this work in this environment, if any (whatever its outcome).
@@ -439,24 +427,6 @@ def _where(**columns: str | None) -> tuple[str, tuple[object, ...]]:
         clauses.append(f"{column} = ?" if exact else f"instr(lower(measurement.{column}), lower(?)) > 0")
         values.append(value)
     return (f"WHERE {' AND '.join(clauses)}" if clauses else ""), tuple(values)
-
-
-def network_file_system(path: Path, mounts: Path = Path("/proc/self/mounts")) -> str | None:
-    """The name of the network file system that ``path`` lies on; None on a local one, or where nobody can tell."""
-    try:
-        lines = mounts.read_text(encoding="utf-8", errors="replace").splitlines()
-    except OSError:
-        return None
-    place = path.absolute().resolve()
-    found = ("", "")
-    for line in lines:
-        fields = line.split()
-        if len(fields) < 3:
-            continue
-        point = fields[1].replace("\\040", " ")
-        if (place == Path(point) or Path(point) in place.parents) and len(point) >= len(found[0]):
-            found = point, fields[2]
-    return found[1] if found[1] in _NETWORK else None
 
 
 def _companion(place: Path, suffix: str) -> Path:

@@ -15,7 +15,6 @@ layer     ``models`` = tables of name, hidden, heads, width, and optional kv_hea
           ``direction``, ``compiled``
 head      ``tokens hidden vocab``; ``direction``, ``compiled``
 memory    ``what rows columns``; ``phases``
-mamf      nothing more: the search of ``shapes.measure.mamf``
 ========  ==========================================================================================================
 
 Every sweep has ``label``, ``dtypes`` and ``priority`` (its place in the file where absent).
@@ -47,12 +46,11 @@ MOST_VALUES = 1_000_000
 
 @frozen
 class Suite:
-    """What a suite file asks for. ``mamf``: dtypes whose maximum achievable rate is searched."""
+    """What a suite file asks for."""
 
     name: str
     title: str
     jobs: tuple[Job, ...]
-    mamf: tuple[str, ...]
     settings: dict[str, Any]
 
 
@@ -71,19 +69,14 @@ def load_suite(path: Path, scale: float = 1.0) -> Suite:
     settings: dict[str, Any] = {key: top.number(key) for key in ("precision", "time_s") if top.has(key)}
     settings |= {key: top.integer(key) for key in ("interleave", "least_samples") if top.has(key)}
     jobs: list[Job] = []
-    mamf: list[str] = []
     title = top.text("title")
     for place, sweep in enumerate(top.tables("sweep")):
-        made = _Sweep(sweep, scale, place)
-        if made.op == "mamf":
-            mamf += made.dtypes
-        else:
-            jobs += itertools.islice(made.jobs(), MOST_VALUES + 1)
-            if len(jobs) > MOST_VALUES:
-                raise InputError(f"expected at most {MOST_VALUES} jobs", where=where, key=f"sweep[{place}]")
+        jobs += itertools.islice(_Sweep(sweep, scale, place).jobs(), MOST_VALUES + 1)
+        if len(jobs) > MOST_VALUES:
+            raise InputError(f"expected at most {MOST_VALUES} jobs", where=where, key=f"sweep[{place}]")
         sweep.refuse_the_rest()
     top.refuse_the_rest()
-    return Suite(path.stem, title, tuple(by_key(jobs).values()), tuple(mamf), settings)
+    return Suite(path.stem, title, tuple(by_key(jobs).values()), settings)
 
 
 def sweep_jobs(keys: Mapping[str, Any], where: str) -> Iterator[Job]:
@@ -157,7 +150,7 @@ class _Sweep:
             "memory": self._memory,
         }
         if self.op not in makers:
-            raise self._table.fail("op", f"expected one of {', '.join((*makers, 'mamf'))}")
+            raise self._table.fail("op", f"expected one of {', '.join(makers)}")
         for made in makers[self.op]():
             work, kernel = made if isinstance(made, tuple) else (made, "")
             # A layer's name tells it from the sweep's others.

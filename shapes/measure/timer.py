@@ -117,7 +117,8 @@ class Stopwatch:
         self.error = verify(kernel) if check else None
         self._flush = backend.flusher() if kernel.needs_flush else None
         first = self._time(self._next_calls(1))
-        estimate = float(np.median(self._time(self._next_calls(3)))) if first[0] < most_warm_up_s else float(first[0])
+        # A first call may load libraries: it is no estimate, however long it took.
+        estimate = float(np.median(self._time(self._next_calls(3 if first[0] < most_warm_up_s else 1))))
         if estimate < SHORT_S and kernel.capturable and self._flush is None:
             self._capture(estimate)
         if estimate < most_warm_up_s:

@@ -9,12 +9,14 @@ from shapes.memory.breakdown import (
     Saving,
     largest_microbatch,
     memory,
+    memory_of_parameters,
     possible_savings,
     savings,
     smallest_pp,
     smallest_tp,
     weight_bytes,
 )
+from shapes.memory.engine import UTILIZATION, engine_bytes, longest_context, most_requests
 from shapes.memory.modules import CHECKED
 from shapes.memory.moments import Gradients, Moment
 from shapes.memory.training import Component
@@ -35,6 +37,7 @@ __all__ = [
     "DISTRIBUTED_BYTES",
     "OPTIMIZERS",
     "PRECISIONS",
+    "UTILIZATION",
     "WEIGHT_DTYPES",
     "Component",
     "Gradients",
@@ -45,8 +48,12 @@ __all__ = [
     "Saved",
     "Saving",
     "default_precision",
+    "engine_bytes",
     "largest_microbatch",
+    "longest_context",
     "memory",
+    "memory_of_parameters",
+    "most_requests",
     "optimizer_state_bytes",
     "parameter_tensors",
     "possible_savings",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import field, replace
+from functools import partial
 from math import gcd, isqrt
 from typing import Any, get_args
 
@@ -14,12 +15,19 @@ from shapes.frozen import frozen
 from shapes.memory.modules import LOSSES, Loss, buffer_bytes, layer_tape
 from shapes.memory.moments import Gradients, Recipe, Step, Update
 from shapes.memory.training import Component, allocator, communication, microbatches_of, training
-from shapes.model import Block, MlaShape, ModelShape, Stack
-from shapes.model.parameters import ParameterTensor, default_precision, parameter_count, precision_named
+from shapes.model import Block, ModelShape, Stack
+from shapes.model.parameters import (
+    ParameterTensor,
+    default_precision,
+    optimizer_state_bytes,
+    parameter_count,
+    precision_named,
+)
 from shapes.model.stages import STAGES, Stage, check_finetune
-from shapes.operators.cores import state_elements
-from shapes.operators.lower import sequence_length
+from shapes.operators.cores import state_bytes
+from shapes.operators.lower import image_workloads, sequence_length
 from shapes.operators.parallel import check_split
+from shapes.operators.sparse import cached_numbers, is_sparse
 from shapes.workload import Checkpointing, Implementation, Workload
 
 GIB = 2**30
@@ -139,6 +147,21 @@ def _of_step(step: Step, kept_in: str, limit: int | None, context_bytes: int, we
     return Memory(own.parts + overhead, *named, own.moment, totals, own.gradients)
 
 
+def memory_of_parameters(parameters: int, workload: Workload, context_bytes: int = CONTEXT_BYTES) -> int:
+    """The least bytes of one device for a model of which the parameters alone are known, spread as evenly as can be.
+
+    Weights, and in training their master copies, gradients and optimizer states, with the framework's own.
+    """
+    side = isqrt(parameters // (workload.t * workload.p * workload.e))
+    tensors = (ParameterTensor("parameters", (side, side), 1, "block"),)
+    precision = precision_named(workload.precision or default_precision(workload))
+    if not workload.train:
+        return weight_bytes(tensors, "bf16" if workload.dtype == "tf32" else workload.dtype) + context_bytes
+    states = optimizer_state_bytes(tensors, workload.optimizer or "adamw", precision) + side * side * precision.master
+    sizes = ((states, 1), (side * side * precision.gradients, 2), (side * side * precision.weights, 3))
+    return context_bytes + sum(size // (workload.d if workload.zero >= stage else 1) for size, stage in sizes)
+
+
 def device_bytes(device: str | Device) -> int:
     return (load_device(device) if isinstance(device, str) else device).memory.bytes
 
@@ -163,13 +186,21 @@ def _inference(step: Step, weight_dtype: str | None) -> Iterator[Component]:
     dtype = weight_dtype or ("bf16" if workload.dtype == "tf32" else workload.dtype)
     if dtype not in WEIGHT_DTYPES:
         raise InputError(f"expected one of {', '.join(WEIGHT_DTYPES)}", key="weight_dtype", value=dtype)
-    n = parameter_count(step.tensors)
-    yield Component("weights", weight_bytes(step.tensors, dtype), f"{n:,} parameters in {dtype}")
+    n, size = parameter_count(step.tensors), weight_bytes(step.tensors, dtype)
+    formats = () if weight_dtype else dict.fromkeys(one.weights.title for one in step.tensors if one.weights)
+    if formats:
+        dtype = f"{', '.join(formats)}, the rest in {dtype}"
+        size = sum(tensor.stored_bytes(workload.activation_bytes) for tensor in step.tensors)
+    yield Component("weights", size, f"{n:,} parameters in {dtype}")
     yield Component("kv_cache", *_kv_cache(step))
     plain, forward = Step(model, workload, Recipe(implementation=step.recipe.implementation)), 0
     for stack, blocks in step.kinds:
         sizes = plain.sizes(sequence_length(model, stack, workload))
         forward = max(forward, *(layer_tape(block, stack.hidden, sizes).forward_peak_bytes() for block in blocks))
+    for tower, own, patches, _ in image_workloads(model, workload):
+        sizes = replace(plain, workload=own).sizes(patches)
+        tapes = (layer_tape(block, tower.stack.hidden, sizes) for block in tower.stack.kinds)
+        forward = max(forward, *(tape.forward_peak_bytes() for tape in tapes))
     yield Component("activations", forward, f"one layer at a time, b {workload.b} x s {workload.s}, nothing saved")
     positions = workload.b * (workload.s if workload.decode else 1)
     rows = positions * -(-model.vocab // workload.t) if model.head else 0
@@ -205,19 +236,16 @@ def _kv_cache(step: Step) -> tuple[int, str]:
 def _cached(step: Step, stack: Stack, block: Block) -> Iterator[tuple[int, str]]:
     workload, attention, many = step.workload, block.attention, f"{block.count} layers x b {step.workload.b} x"
     if block.mixer is not None:
-        state = sum(state_elements(block.mixer, workload.t))
-        yield block.count * workload.b * state * workload.activation_bytes, f"{many} a state of {state} elements"
-    if attention is None or not attention.causal:
+        state = state_bytes(block.mixer, workload)
+        yield block.count * workload.b * state, f"{many} a state of {state} bytes"
+    if attention is None or not attention.causal or attention.keys_values == "borrowed":
         return
-    if isinstance(attention, MlaShape):
-        per_token, what = attention.kv_lora_rank + attention.qk_rope_head_dim, "latent"
-    else:
-        _, kv = attention.on_shard(workload.t)
-        per_token, what = kv * (attention.head_dim + attention.v_dim), f"{kv} kv heads"
     length = workload.cached(sequence_length(step.model, stack, workload), attention.window)
+    if is_sparse(attention, length):
+        length = workload.cached(sequence_length(step.model, stack, workload), None)
+    numbers, what = cached_numbers(attention, workload.t, length)
     e = BYTES[workload.cache_dtype]
-    text = f"{many} {length} tokens x {per_token} ({what}) x {e}"
-    yield block.count * workload.b * length * per_token * e, text
+    yield block.count * workload.b * numbers * e, f"{many} {what} x {e}"
 
 
 #: From what takes no time to what takes most.
@@ -311,20 +339,8 @@ def savings(
     return tuple(found)
 
 
-def smallest_tp(
-    model: ModelShape,
-    workload: Workload,
-    device: str | Device | None = None,
-    *,
-    limit_bytes: int | None = None,
-    largest: int = 64,
-    **options: Any,
-) -> int | None:
-    """The smallest t that the model's heads divide by and that fits; None where none up to ``largest`` does."""
-    return _smallest("t", model, workload, _limit(device, limit_bytes), largest, options)
-
-
-def smallest_pp(
+def _smallest(
+    key: str,
     model: ModelShape,
     workload: Workload,
     device: str | Device | None = None,
@@ -333,20 +349,12 @@ def smallest_pp(
     largest: int | None = None,
     **options: Any,
 ) -> int | None:
-    """The smallest p that fits at the workload's t; None where not even one layer a stage does."""
-    return _smallest("p", model, workload, _limit(device, limit_bytes), largest or model.layers, options)
-
-
-def _smallest(
-    key: str, model: ModelShape, workload: Workload, limit: int, largest: int, options: dict[str, Any]
-) -> int | None:
+    """The smallest degree, up to ``largest``, that fits; None where none does. ``options`` are those of ``memory``."""
+    limit = _limit(device, limit_bytes)
     # Whole heads on every rank, as many layers on every stage.
-    whole = (
-        model.layers
-        if key == "p"
-        else gcd(*(part.heads for _, block in model.all_blocks() if (part := block.attention)))
-    )
-    for degree in divisors(whole, largest):
+    heads = (part.heads for _, block in model.all_blocks() if (part := block.attention))
+    whole, most = (model.layers, model.layers) if key == "p" else (gcd(*heads), 64)
+    for degree in divisors(whole, largest or most):
         try:
             found = memory(model, replace(workload, **{key: degree}), **options)  # type: ignore[arg-type]
         except InputError:
@@ -354,6 +362,10 @@ def _smallest(
         if found.total_bytes <= limit:
             return degree
     return None
+
+
+#: The smallest t that the model's heads divide by and that fits, and the smallest p at the workload's t.
+smallest_tp, smallest_pp = partial(_smallest, "t"), partial(_smallest, "p")
 
 
 def divisors(whole: int, largest: int) -> list[int]:

@@ -15,20 +15,28 @@ from shapes.frozen import frozen
 from shapes.memory.tape import Runs, Tape, Tensor, declared, play
 from shapes.model import (
     AttentionShape,
+    Augment,
     Block,
+    Indexer,
     Linear,
     MlaShape,
     MlpShape,
     ModelShape,
     MoeShape,
     RecurrentShape,
+    Streams,
 )
-from shapes.model.stages import adapters, base_of, has_adapters, layers_train
+from shapes.model.layers import Attention
+from shapes.model.stages import adapters, has_adapters, is_quantised, layers_train
+from shapes.operators.cores import core_sizes
+from shapes.operators.sparse import attended, is_sparse
 from shapes.workload import Implementation, Workload
 
 #: Words of modules.toml for how a family or implementation is written.
 Style = frozenset[str]
-Attention = AttentionShape | MlaShape
+#: Most bytes of an indexer's scores at once: engines score a long prompt's queries in turns
+#: (VLLM_SPARSE_INDEXER_MAX_LOGITS_MB of vLLM, 512).
+INDEX_SCORES_BYTES = 512 * 2**20
 #: Words of a style where no other of their kind is given: llama's norm and activation.
 _USUALLY = {"rms": ("gemma", "centred", "layer", "wide-layer"), "fused": ("gelu_new", "relu", "recomputed")}
 #: Families that were compared with MemTracker and whose totals are within 1% (tests/test_memory_tracker.py).
@@ -64,7 +72,7 @@ def buffer_bytes(model: ModelShape, style: Style, layers: int) -> int:
 
 def masked(style: Style, attention: Attention, length: int) -> bool:
     """Whether transformers gives torch's fused core a mask: for a window shorter than the sequence (falcon: always)."""
-    if "megatron" in style:
+    if "megatron" in style or is_sparse(attention, length):
         return False
     return "expands-kv" in style or (attention.window is not None and attention.window < length)
 
@@ -99,7 +107,8 @@ class Sizes:
 def layer_tape(block: Block, hidden: int, sizes: Sizes) -> Tape:
     """One layer of ``block`` on one device."""
     run = _Forward(sizes, Tape())
-    x = run.tape.tensor(sizes.whole * hidden * sizes.element)
+    streams = block.streams.number if block.streams else 1
+    x = run.tape.tensor(sizes.whole * hidden * sizes.element * streams)
     (run.parallel_layer if block.parallel else run.layer)(block, hidden, x)
     return run.tape
 
@@ -107,7 +116,10 @@ def layer_tape(block: Block, hidden: int, sizes: Sizes) -> Tape:
 def tail_tape(model: ModelShape, sizes: Sizes, *, loss: bool) -> Tape:
     """Final norm, LM-head and, when training, the cross-entropy over fp32 logits."""
     run = _Forward(sizes, Tape())
-    x = run.tape.tensor(sizes.whole * model.hidden * sizes.element)
+    streams = model.main.streams
+    x = run.tape.tensor(sizes.whole * model.hidden * sizes.element * (streams.number if streams else 1))
+    if streams:
+        x = run.collapsed(streams, streams.head(model.hidden), x)
     if model.main.final_norm or "wide-layer" in sizes.style:  # olmo's norms have no weights
         x = run.norm(x, sizes.whole * model.hidden)
     for linear in model.before_head:
@@ -163,21 +175,48 @@ class _Forward:
     def layer(self, block: Block, hidden: int, x: Tensor) -> None:
         tape = self.tape
         for linear in block.before:
-            x = self.linear(linear, tape.op("hidden state beside the next embedding", (x,), 2 * x.bytes))
+            x = self.linear(linear, tape.op("hidden state and the next embedding", (x,), 2 * x.bytes))
+        normed = x
         for part in (block.mixer, block.attention, block.cross, block.mlp):
             if part is None:
                 continue
-            normed = x if "no-pre-norms" in self.words else self.norm(x, self.sizes.whole * hidden)
+            inner = x
+            if block.streams:
+                inner = self.collapsed(block.streams, block.streams.linears(hidden, 1)[0], x)
+            if block.mixer is None or part is not block.attention:
+                normed = inner if "no-pre-norms" in self.words else self.norm(inner, self.sizes.whole * hidden)
             branch = self.part(part, hidden, normed)
             if not isinstance(part, RecurrentShape):
                 tape.hold(normed)
             branch = self.dropout(branch, block.dropout)
             if "post-norms" in self.words:
                 branch = self.norm(branch, self.sizes.whole * hidden)
+            if block.streams:
+                x = tape.op("mixed streams", (x, branch), x.bytes, (x, branch))
+                tape.named = ()
+                continue
             if branch.bytes < x.bytes:  # added to a wider tensor: only its gradient is a cast of its own
                 branch = tape.op("promoted", (branch,), 0)
             x = tape.op("residual", (x, branch), x.bytes, shares_gradient=True)
             tape.named = ()
+        if block.augment:
+            self.augmented(block.augment, hidden, x)
+
+    def augmented(self, augment: Augment, hidden: int, x: Tensor) -> None:
+        """Pairs of matrices through few channels, with an activation between; AltUp keeps the streams it reads."""
+        tape, pairs = self.tape, augment.linears(hidden)[: 4 if augment.laurel else 2]
+        for into, back in zip(pairs[::2], pairs[1::2], strict=True):
+            inner = self.play("activation", {"x": self.linear(into, x)})
+            branch = self.norm(self.linear(back, inner), self.sizes.whole * hidden)
+            x = tape.op("residual", (x, branch), x.bytes, shares_gradient=True)
+        if augment.streams > 1:
+            for name in ("predicted", "corrected"):
+                x = tape.op(f"{name} streams", (x,), x.bytes, saves_bytes=(augment.streams - 1) * x.bytes)
+
+    def collapsed(self, streams: Streams, linear: Linear, x: Tensor) -> Tensor:
+        """Residual streams as their weighted sum, by one kernel with the product that gives the weights."""
+        weights = linear.out_features * linear.in_features
+        return self.tape.op("collapsed streams", (x,), x.bytes // streams.number, (x,), weights=weights)
 
     def parallel_layer(self, block: Block, hidden: int, x: Tensor) -> None:
         """Attention and MLP read the same hidden state and are added together."""
@@ -239,7 +278,7 @@ class _Forward:
     def frozen(self, linear: Linear, own: Linear, x: Tensor, rows: int, weights: int) -> Tensor:
         """A frozen matrix, which saves nothing, and its adapter."""
         workload, e, product = self.workload, self.sizes.element, self.sizes.product
-        quantised = has_adapters(workload) and base_of(workload) != "bf16" and linear.name != "lm_head"
+        quantised = has_adapters(workload) and is_quantised(linear, workload) and linear.name != "lm_head"
         wide = x.bytes > rows * own.in_features * product
         narrowed, y = x.bytes * product // e if wide else x.bytes, rows * own.out_features * product
         words = {"quantised": quantised, "wide": wide}
@@ -275,6 +314,11 @@ class _Forward:
     def attention(self, attention: Attention, hidden: int, x: Tensor) -> Tensor:
         tape, e, tensors = self.tape, self.sizes.element, {"x": x}
         linears = attention.linears(hidden, fused=self.fused(self.workload.fused_qkv))
+        if attention.indexer:
+            linears = tuple(linear for linear in linears if linear.learns)
+            self.chosen(attention.indexer, x)
+        if is_sparse(attention, self.sizes.s):
+            return self.sparse(attention, linears, tensors)
         self.projected(attention, linears, tensors)
         run, names = self.narrowed(), (x, *(tensors[name] for name in "qkv"))
         core = names[1:]
@@ -288,8 +332,9 @@ class _Forward:
         else:
             out = run.flash(attention, *core)
         tape.recomputing = False
-        if attention.gated:
-            out = run.play("attention-gate", {"gate": tensors["gate"], "out": out})
+        if attention.gate != "none":
+            gate = tensors["gate"] if attention.gate == "queries" else self.linear(linears[-2], x)
+            out = run.play("attention-gate", {"gate": gate, "out": out})
         out = run.linear(linears[-1], out)
         if "keeps-names" not in self.words:
             tape.named = ()
@@ -307,16 +352,61 @@ class _Forward:
         runs = self.products(linears) | {
             "q_norm": partial(self.norm, n=q, width=width),
             "k_norm": partial(self.norm, n=k, width=width),
+            "v_norm": partial(self.norm, n=v, width=attention.v_dim),
         }
-        words = {"gated": attention.gated, "qk-norm": attention.qk_norm != "none", "rotary": attention.rotary_dim > 0}
+        words = {
+            "gated": attention.gate == "queries",
+            "qk-norm": attention.qk_norm != "none",
+            "v-norm": attention.v_norm,
+            "rotary": attention.rotary_dim > 0,
+            "borrowed": attention.keys_values == "borrowed",
+        }
         numbers = {"q_bytes": q * e, "k_bytes": k * e, "v_bytes": v * e}
-        module = "one-product" if len(linears) == 2 else "three-products"
+        modules = {"one": "one-key-product", "borrowed": "borrowed-keys"}
+        module = modules.get(attention.keys_values, "one-product" if "qkv_proj" in runs else "three-products")
         if isinstance(attention, MlaShape):
             ranks = attention.q_lora_rank or 0, attention.kv_lora_rank
             module, words["q-lora"], numbers["latent_bytes"] = "latent", ranks[0] > 0, rows * ranks[1] * e
             runs["q_a_norm"], runs["kv_a_norm"] = (partial(self.norm, n=rows * rank) for rank in ranks)
         for name in (module, "positions"):
             self.play(name, tensors, words, runs, **numbers)
+
+    def chosen(self, indexer: Indexer, x: Tensor) -> None:
+        """An indexer's scores and choice, which nothing saves; queries take turns where their scores are many."""
+        if not indexer.reused:
+            rows, s = self.sizes.rows, self.sizes.s
+            scores, choice = 4 * rows * (s // indexer.rate), 4 * rows * min(indexer.top_k, s)
+            self.play("indexer", {"x": x}, scores=min(scores, INDEX_SCORES_BYTES), choice=choice)
+
+    def sparse(self, attention: Attention, linears: tuple[Linear, ...], tensors: dict[str, Tensor]) -> Tensor:
+        """Attention whose queries have keys of their own, by one fused kernel (shapes.operators.sparse)."""
+        rows, e, s = self.sizes.rows, self.sizes.element, self.sizes.s
+        heads, (_, head_dim, v_dim, latent) = attention.on_shard(self.t)[0], core_sizes(attention, self.t)
+        entries, keys, _ = attended(attention, s, s)
+        numbers = {"q_bytes": rows * heads * head_dim * e, "k_bytes": rows * head_dim * e, "absorbed": 0}
+        words = {"latent": latent, "absorbed": isinstance(attention, MlaShape), "compressed": entries > s}
+        runs = self.products(linears)
+        if isinstance(attention, AttentionShape):
+            self.projected(attention, linears, tensors)
+        else:
+            normed = {"q_a_norm": attention.q_lora_rank or 0, "k_norm": head_dim}
+            module = "shared-key"
+            if isinstance(attention, MlaShape):
+                module, normed["kv_a_norm"] = "absorbed-latent", attention.kv_lora_rank
+                numbers["latent_bytes"] = rows * attention.kv_lora_rank * e
+                numbers["absorbed"] = heads * (attention.qk_nope_head_dim + attention.v_dim) * v_dim
+            runs |= {name: partial(self.norm, n=rows * width) for name, width in normed.items()}
+            self.play(module, tensors, words, runs, keys=rows * entries // s * head_dim * e, **numbers)
+            tensors.setdefault("v", tensors["k"])
+        self.tape.recomputing = True
+        choice = 4 * rows * keys if attention.indexer else 0
+        sizes = {"heads": heads, "v_dim": v_dim, "choice": choice, "inner": rows * heads * attention.v_dim * e}
+        out = self.play("sparse-core", tensors, words, **sizes)
+        self.tape.recomputing = False
+        for linear in linears:
+            if linear.name in ("attention.o_a_proj", "attention.o_proj"):
+                out = self.linear(linear, out)
+        return out
 
     def flash(self, attention: Attention, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         sizes, workload, (heads, kv_heads) = self.sizes, self.workload, attention.on_shard(self.t)
@@ -359,20 +449,33 @@ class _Forward:
 
     def recurrence(self, mixer: RecurrentShape, hidden: int, x: Tensor) -> Tensor:
         rows, e, (heads, groups) = self.sizes.rows, self.sizes.element, mixer.on_shard(self.t)
-        chunks = -(-rows // mixer.chunk)
-        *inward, outward = mixer.linears(hidden)
-        projected = [self.linear(linear, x) for linear in inward]
+        chunks, outward = -(-rows // mixer.chunk), mixer.linears(hidden)[-1]
+        projected: dict[str, Tensor] = {}
+        for parts, linears in mixer.projections(hidden):
+            y = x
+            for linear in linears:
+                y = self.linear(linear, y)
+            projected |= dict.fromkeys(parts, y)
+
+        def joined(*parts: str) -> Tensor:
+            """The one tensor that holds these parts, or a copy of several."""
+            own = tuple(dict.fromkeys(projected[part] for part in parts))
+            return own[0] if len(own) == 1 else self.tape.op("joined", own, rows * mixer.width(*parts, t=self.t) * e)
+
+        mixed = mixer.form.convolved or ("queries", "keys", "values")
+        gates = tuple(part for part in mixer.form.parts if part in ("beta", "decay"))
         out = self.play(
             "recurrence",
-            {"first": projected[0], "last": projected[-1]},
-            {mixer.kind: True},
+            {"gate": projected["gate"], "values": joined(*mixed), "decay": joined(*(gates or mixed[:1]))},
+            {mixer.kind: True, "gates": bool(gates), "conv": mixer.conv > 0, "delta-rule": "beta" in gates},
+            self.products(mixer.steps()),
             inner=rows * heads * mixer.head_dim * e,
-            channels=rows * mixer.conv_channels(self.t) * e,
-            gate_bytes=rows * mixer.gates * heads * e,
+            channels=rows * mixer.width(*mixed, t=self.t) * e,
+            gate_bytes=rows * mixer.width(*gates, t=self.t) * e,
             # States and scores inside the scan are fp32.
             states=4 * chunks * heads * mixer.head_dim * mixer.state,
             scores=4 * chunks * groups * mixer.chunk**2,
-            triangles=rows * heads * mixer.chunk * e,
+            triangles=rows * heads * mixer.chunk * e * (2 if mixer.kind == "kda" else 1),
         )
         return self.linear(outward, out)
 

@@ -15,9 +15,10 @@ from typing import Literal
 
 from shapes.frozen import frozen
 from shapes.json_form import shown
-from shapes.memory.modules import Attention, Loss, Sizes, Style, alibi_in_fp32, layer_tape, masked, style_of, tail_tape
+from shapes.memory.modules import Loss, Sizes, Style, alibi_in_fp32, layer_tape, masked, style_of, tail_tape
 from shapes.memory.tape import INPUT, Tape
 from shapes.model import Block, ModelShape, ParameterTensor, Stack
+from shapes.model.layers import Attention
 from shapes.model.parameters import PRECISIONS, Precision
 from shapes.model.stages import (
     ShardParameters,
@@ -33,7 +34,7 @@ from shapes.model.stages import (
     trained_tensors,
     widened,
 )
-from shapes.operators.lower import sequence_length
+from shapes.operators.lower import image_workloads, sequence_length
 from shapes.workload import Implementation, Workload
 
 
@@ -185,6 +186,7 @@ def moments(step: Step, gradients: Gradients, *, updated: int = 0) -> tuple[Mome
     """
     model, workload, (kinds, runs) = step.model, step.workload, _kinds(step, gradients)
     saved = step.in_flight * sum(kinds[place].saved * count for place, count in runs) + _tables(step) + _embedding(step)
+    saved += step.in_flight * _of_images(step, gradients)
     if step.first and has_adapters(workload) and workload.checkpointing == "none":
         # Checkpointing would ask for the embedding's gradient (enable_input_require_grads).
         saved -= step.in_flight * kinds[runs[0][0]].unneeded
@@ -290,6 +292,18 @@ def _kinds(step: Step, gradients: Gradients) -> tuple[list[_Layer], tuple[tuple[
     return layers, runs
 
 
+def _of_images(step: Step, gradients: Gradients) -> int:
+    """Bytes that the towers of the first stage save of a microbatch's images."""
+    return sum(
+        _layer(
+            replace(_alone(step), workload=own), replace(block, count=1), tower.stack.hidden, patches, gradients
+        ).saved
+        * block.count
+        for tower, own, patches, _ in (image_workloads(step.model, step.workload) if step.first else ())
+        for block in tower.stack.kinds
+    )
+
+
 def _alone(step: Step) -> Step:
     """The step as its layers see it, without other ranks, stages and steps: a plan asks for those again and again."""
     return replace(
@@ -321,7 +335,7 @@ def _tail(step: Step, gradients: Gradients) -> int:
 def _layer(step: Step, block: Block, hidden: int, s: int, gradients: Gradients) -> _Layer:
     workload, sizes = step.workload, step.sizes(s)
     tape = layer_tape(block, hidden, sizes)
-    x = sizes.whole * hidden * sizes.element
+    x = tape.storages[INPUT]
     alone = workload.finetune == "frozen-base"  # then nothing runs backward here
     full, selective = workload.checkpointing == "full", workload.checkpointing == "selective"
     kept = {} if full or alone else tape.saved(selective=selective)

@@ -7,12 +7,10 @@ from dataclasses import replace
 from itertools import pairwise
 from math import ceil
 
-from shapes.finetune import BASES
 from shapes.frozen import frozen
 from shapes.memory.moments import Gradients, Moment, Recipe, Step, moments
-from shapes.model import MoeShape
 from shapes.model.parameters import (
-    OPTIMIZER_NOTES,
+    OPTIMIZERS,
     ParameterTensor,
     Precision,
     block_tensors,
@@ -27,7 +25,7 @@ from shapes.model.stages import (
     trained_tensors,
     widened,
 )
-from shapes.workload import Workload
+from shapes.workload import BASES, Workload
 
 #: DeepSpeed ZeRO's reduce and gather buckets, elements (deepspeed.ai/docs/config-json, reduce_bucket_size).
 ZERO_BUCKET_ELEMENTS = 5 * 10**8
@@ -135,7 +133,7 @@ def _states(step: Step, tensors: Sequence[ParameterTensor], trained: Sequence[Pa
         if not sum(sizes) and name == "master_weights":
             continue
         total, text = _over_ranks(sizes, step.workload, zero=zero)
-        what = f" ({recipe.optimizer}: {OPTIMIZER_NOTES[recipe.optimizer]})" if name == "optimizer_states" else ""
+        what = f" ({recipe.optimizer}: {OPTIMIZERS[recipe.optimizer]['note']})" if name == "optimizer_states" else ""
         each = "parameters x" if name == "weights" else "x"
         found.append(Component(name, total, f"{n:,} {each} {sum(sizes) / max(n, 1):.4g} bytes{text}{what}"))
     return found
@@ -154,9 +152,9 @@ def _tuned_states(
     kept, rest = ("fp32", 4) if widened(workload) else ("16 bits", 2)
     sizes = [0, 0]
     for one in frozen:
-        sizes[one.expert] += _base_bytes(one, BASES[base], rest)
+        sizes[one.expert] += one.stored_bytes(rest) if base == "release" else _base_bytes(one, BASES[base], rest)
     total, text = _over_ranks(sizes, workload, zero=3)
-    experts = "experts, " if any(one.expert for one in frozen) else ""
+    experts = "experts, " if base != "release" and any(one.expert for one in frozen) else ""
     note = "" if base == "bf16" else f", {experts}embeddings, head and vectors in {kept}"
     if base.startswith("int8"):
         text += " (LLM.int8()'s activations are not compared with torch's tracker)"
@@ -210,7 +208,7 @@ def _dummy_wgrads(step: Step) -> Iterator[Component]:
     workload, found = step.workload, set()
     for stack, block in ((stack, block) for stack, blocks in step.kinds for block in blocks):
         linears = block.linears(stack.hidden, fused_qkv=True, fused_gate_up=True)
-        experts = block.mlp.expert_linears(stack.hidden, fused=True) if isinstance(block.mlp, MoeShape) else ()
+        experts = block.expert_linears(stack.hidden, fused=True)
         found |= {
             (own.out_features, own.in_features)
             for linear in (*linears, *experts)
@@ -280,7 +278,8 @@ def _exchanged(step: Step, n: int) -> Iterator[tuple[int, str]]:
     if workload.t > 1 and workload.sequence_parallel:
         yield hidden_state, "gathered activations b x s x h"
     if workload.p > 1:
-        yield 2 * hidden_state, "pipeline receive and send b x s x h"
+        streams = step.model.main.streams
+        yield 2 * hidden_state * (streams.number if streams else 1), "pipeline receive and send b x s x h"
     if workload.d == 1:
         return
     # Megatron's distributed optimizer reduces and gathers where gradients and parameters lie: it has no buckets.

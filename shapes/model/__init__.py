@@ -1,13 +1,29 @@
 """An architecture as data: its shape and parameters, what a shard and a stage hold, and the same shape resized."""
 
-from shapes.model.layers import Block, MlpShape, MoeShape, Stack, run_lengths
-from shapes.model.mixers import DELTA_CHUNK, AttentionShape, Linear, MlaShape, QkNorm, RecurrentShape, Shard
+from shapes.model.layers import Augment, Block, MlpShape, MoeShape, Stack, Tower, run_lengths
+from shapes.model.mixers import (
+    AttentionShape,
+    Compressor,
+    Gate,
+    Indexer,
+    Linear,
+    MlaShape,
+    QkNorm,
+    Shard,
+    SharedKeyShape,
+    Streams,
+)
 from shapes.model.parameters import ModelShape, ParameterTensor
+from shapes.model.recurrences import DELTA_CHUNK, RecurrenceKind, RecurrentShape, recurrences
 
 __all__ = [
     "DELTA_CHUNK",
     "AttentionShape",
+    "Augment",
     "Block",
+    "Compressor",
+    "Gate",
+    "Indexer",
     "Linear",
     "MlaShape",
     "MlpShape",
@@ -15,8 +31,13 @@ __all__ = [
     "MoeShape",
     "ParameterTensor",
     "QkNorm",
+    "RecurrenceKind",
     "RecurrentShape",
     "Shard",
+    "SharedKeyShape",
     "Stack",
+    "Streams",
+    "Tower",
+    "recurrences",
     "run_lengths",
 ]

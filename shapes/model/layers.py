@@ -13,7 +13,12 @@ from functools import lru_cache
 
 from shapes.errors import InputError, positive_int
 from shapes.frozen import frozen
-from shapes.model.mixers import AttentionShape, Linear, MlaShape, RecurrentShape, positive
+from shapes.model.mixers import AttentionShape, Linear, MlaShape, SharedKeyShape, Streams, positive
+from shapes.model.recurrences import RecurrentShape
+from shapes.recipes import WeightFormat
+
+#: Attention of every kind.
+Attention = AttentionShape | MlaShape | SharedKeyShape
 
 #: Layers of a stack: a thousand times the deepest that was trained; degrees and layers are gone through one by one.
 MOST_LAYERS = 2**17
@@ -65,6 +70,7 @@ class MoeShape:
     shared: MlpShape | None = None
     shared_gate: bool = False
     latent: int | None = None
+    latent_bias: bool = False
 
     def __post_init__(self) -> None:
         positive(self, "experts", "top_k", "width")
@@ -72,14 +78,14 @@ class MoeShape:
             raise InputError(f"expected at most the {self.experts} experts there are", key="top_k", value=self.top_k)
 
     def linears(self, hidden: int, *, fused: bool | None = None) -> tuple[Linear, ...]:
-        """The matrices every token meets; the experts' own are ``expert_linears``."""
+        """The matrices every token meets; the experts' own are ``expert_linears``, without formats."""
         router = Linear("moe.router", self.experts, hidden, self.router_bias, dtype=self.router_dtype)
         shared = self.shared.linears(hidden, fused=fused) if self.shared else ()
         gate = (Linear("moe.shared_gate", 1, hidden),) if self.shared_gate else ()
         if self.latent is None:
             return (router, *shared, *gate)
-        down = Linear("moe.latent_down_proj", self.latent, hidden, self.bias)
-        return (router, down, Linear("moe.latent_up_proj", hidden, self.latent, self.bias), *shared, *gate)
+        down = Linear("moe.latent_down_proj", self.latent, hidden, self.latent_bias)
+        return (router, down, Linear("moe.latent_up_proj", hidden, self.latent, self.latent_bias), *shared, *gate)
 
     def routed_width(self, hidden: int) -> int:
         """Channels of a token as the experts see it."""
@@ -92,15 +98,49 @@ class MoeShape:
 
 
 @frozen
+class Augment:
+    """What gemma3n and gemma4 add to a layer: ``inputs`` channels of the layer's own embedding of each token, gated by
+
+    the hidden state and added to it; a low-rank path beside attention (LAuReL, of rank ``laurel``; 0: none); and
+    ``streams`` of hidden states, which each layer predicts and corrects from the one that it ran on (AltUp; 1: none).
+    """
+
+    inputs: int
+    laurel: int = 0
+    streams: int = 1
+
+    def __post_init__(self) -> None:
+        positive(self, "inputs", "streams")
+
+    def linears(self, hidden: int) -> tuple[Linear, ...]:
+        gate = Linear("layer_input.gate", self.inputs, hidden)
+        found: tuple[Linear, ...] = (gate, Linear("layer_input.projection", hidden, self.inputs))
+        if self.laurel:
+            found += (Linear("laurel.left", self.laurel, hidden), Linear("laurel.right", hidden, self.laurel))
+        n = self.streams
+        if n == 1:
+            return found
+        return (*found, self.router(hidden), Linear("altup.prediction", n * n, n), Linear("altup.correction", n, n))
+
+    def router(self, hidden: int) -> Linear:
+        """What weighs the streams; it runs twice a layer."""
+        return Linear("altup.router", self.streams, hidden)
+
+
+@frozen
 class Block:
     """``count`` layers in a row that are alike. ``norms`` of hidden size each hold ``norm_weights`` x h parameters
 
     (1: RMSNorm or LayerNorm without bias; 2: with bias; 0: no learned weight). ``parallel``: attention and MLP read
-    the same input and share one residual addition. ``mixer``: a recurrent layer in attention's place. ``before``:
-    matrices in front of it all (multi-token prediction's). ``extra`` names further parameters of each layer.
+    the same input and share one residual addition. ``mixer``: a recurrence in attention's place, or next to it, where
+    both read one norm's output. ``before``: matrices in front of it all (multi-token prediction's). ``extra`` names
+    further parameters of each layer.
+    ``formats``: of a quantised release's matrices, by their names where nothing is fused.
+    ``streams``: hyper-connections in place of the residual additions.
+    ``augment``: what runs beside and behind its parts.
     """
 
-    attention: AttentionShape | MlaShape | None
+    attention: Attention | None
     mlp: MlpShape | MoeShape | None
     cross: AttentionShape | None = None
     norms: int = 2
@@ -111,12 +151,15 @@ class Block:
     extra: tuple[tuple[str, int], ...] = ()
     mixer: RecurrentShape | None = None
     before: tuple[Linear, ...] = ()
+    formats: tuple[tuple[str, WeightFormat], ...] = ()
+    streams: Streams | None = None
+    augment: Augment | None = None
 
     def __post_init__(self) -> None:
         positive(self, "count")
 
     @property
-    def parts(self) -> tuple[AttentionShape | MlaShape | RecurrentShape | MlpShape | MoeShape, ...]:
+    def parts(self) -> tuple[Attention | RecurrentShape | MlpShape | MoeShape, ...]:
         """The parts with a norm and a residual addition of their own, in order."""
         found = (self.attention, self.mixer, self.cross, self.mlp)
         return tuple(part for part in found if part is not None)
@@ -124,13 +167,30 @@ class Block:
     def linears(
         self, hidden: int, *, fused_qkv: bool | None = None, fused_gate_up: bool | None = None
     ) -> tuple[Linear, ...]:
-        """Matrices of one layer that every token meets (an expert's are in ``moe.expert_linears``)."""
+        """Matrices of one layer that every token meets."""
         out = self.before + (self.attention.linears(hidden, fused=fused_qkv) if self.attention else ())
         if self.mixer:
             out += self.mixer.linears(hidden)
         if self.cross:
             out += tuple(replace(linear, name=f"cross_{linear.name}") for linear in self.cross.linears(hidden))
-        return out + (self.mlp.linears(hidden, fused=fused_gate_up) if self.mlp else ())
+        out += self.mlp.linears(hidden, fused=fused_gate_up) if self.mlp else ()
+        out += self.augment.linears(hidden) if self.augment else ()
+        return self._kept(out + (self.streams.linears(hidden, len(self.parts)) if self.streams else ()))
+
+    def expert_linears(self, hidden: int, *, fused: bool | None = None) -> tuple[Linear, ...]:
+        """One expert's matrices, where there are experts."""
+        return self._kept(self.mlp.expert_linears(hidden, fused=fused)) if isinstance(self.mlp, MoeShape) else ()
+
+    def _kept(self, linears: tuple[Linear, ...]) -> tuple[Linear, ...]:
+        if not self.formats:
+            return linears
+        formats = dict(self.formats)
+        return tuple(replace(linear, weights=formats.get(unfused(linear.name))) for linear in linears)
+
+
+def unfused(name: str) -> str:
+    """The name of a fused matrix's first part."""
+    return name.replace("qkv_proj", "q_proj").replace("gate_up_proj", "gate_proj")
 
 
 @frozen
@@ -166,6 +226,11 @@ class Stack:
         return hash((self.name, self.hidden, self.blocks[0], self.blocks[-1], len(self.blocks), self.length))
 
     @property
+    def streams(self) -> Streams | None:
+        """Hyper-connections, which all layers have or none."""
+        return self.blocks[0].streams
+
+    @property
     def layers(self) -> int:
         return self.blocks[0].count if len(self.blocks) == 1 else _layers(self)
 
@@ -173,6 +238,34 @@ class Stack:
     def kinds(self) -> tuple[Block, ...]:
         """The different blocks, each once with the layers of all its runs: for what the layers' order is nothing to."""
         return self.blocks if len(self.blocks) == 1 else _kinds(self)
+
+
+@frozen
+class Tower:
+    """An encoder of images before a text tower: its ``stack``, then the matrices ``behind`` it, which read tokens.
+
+    An image is cut in patches of ``patch`` pixels a side, of which ``merge`` a side make a token. ``side``: pixels that
+    every image is resized to (0: each keeps its size), or the tiles are that it is cut in (``tiled``), with one of the
+    whole image beside several. ``special``: tokens of the tower's own (a class token).
+    """
+
+    stack: Stack
+    behind: tuple[Linear, ...]
+    patch: int
+    merge: int = 1
+    side: int = 0
+    tiled: bool = False
+    special: int = 0
+
+    def cut(self, height: int, width: int) -> tuple[int, int, int]:
+        """(pieces that an image is cut in, patches of each, tokens of all of them)."""
+        pieces = 1
+        if self.side:
+            across = -(-height // self.side) * -(-width // self.side) if self.tiled else 1
+            pieces, height, width = across + (across > 1), self.side, self.side
+        step = self.patch * self.merge
+        tokens = -(-height // step) * -(-width // step)
+        return pieces, tokens * self.merge**2 + self.special, pieces * tokens
 
 
 def kinds_of(blocks: tuple[Block, ...]) -> tuple[Block, ...]:

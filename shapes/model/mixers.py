@@ -1,4 +1,4 @@
-"""A weight matrix, and what a layer mixes its tokens with: attention of every kind, or a recurrent state.
+"""A weight matrix, attention of every kind (recurrences: recurrences.py), and residual streams.
 
 Shapes are per model, before any parallel split; ``Linear.on_shard`` says what one tensor-parallel rank holds.
 """
@@ -10,6 +10,7 @@ from typing import ClassVar, Literal
 
 from shapes.errors import InputError, positive_int
 from shapes.frozen import frozen
+from shapes.recipes import WeightFormat
 
 Shard = Literal["column", "row", "none"]
 
@@ -21,7 +22,9 @@ class Linear:
     ``units``: a column-parallel matrix's outputs in parts that are cut each by itself, as (whole units, size of one):
     heads are not cut, and a fused projection's queries, keys and values each go to every rank. ``rows`` is the rows a
     sequence feeds it where that is not the stack's length (convolutions in front of a tower). ``grad_input`` is False
-    where the input needs no gradient (pixels), so no dgrad runs.
+    where the input needs no gradient (pixels), so no dgrad runs. ``weights``: the format of a quantised release.
+    ``groups``: matrices in one, each of its own share of the inputs (``in_features`` wide) and of the outputs.
+    ``learns`` False: nothing of it runs backward.
     """
 
     name: str
@@ -34,6 +37,9 @@ class Linear:
     grad_input: bool = True
     dtype: str | None = None
     units: tuple[tuple[int, int], ...] = ()
+    weights: WeightFormat | None = None
+    groups: int = 1
+    learns: bool = True
 
     def on_shard(self, t: int) -> Linear:
         """The fullest of ``t`` ranks' share, itself not split further.
@@ -50,13 +56,105 @@ class Linear:
             out = sum(-(-number // t) * size for number, size in self.units)
         else:
             out = -(-out // t)
-        return replace(self, out_features=out, in_features=inner, shard="none", units=())
+        groups = -(-self.groups // t)
+        return replace(self, out_features=out, in_features=inner, shard="none", units=(), groups=groups)
 
-
-#: Tokens of a chunk of a gated delta rule, in transformers' ``chunk_gated_delta_rule`` and in fla's.
-DELTA_CHUNK = 64
 
 QkNorm = Literal["none", "head", "full"]
+Gate = Literal["none", "queries", "apart", "heads"]
+KeysValues = Literal["apart", "one", "borrowed"]
+
+
+@frozen
+class Compressor:
+    """One entry of ``width`` channels for every ``rate`` tokens: their sum, weighted by a softmax over their gates.
+
+    ``series`` 2: an entry also takes part of the tokens of the window before its own, so that each token is projected
+    twice as wide.
+    """
+
+    rate: int
+    width: int
+    series: int = 1
+
+    def __post_init__(self) -> None:
+        positive(self, "rate", "width", "series")
+
+    @property
+    def channels(self) -> int:
+        """Numbers of a token that its entries are made from, gates aside."""
+        return self.width * self.series
+
+    def linears(self, name: str, hidden: int, *, learns: bool = True) -> tuple[Linear, ...]:
+        return tuple(
+            Linear(f"{name}.{part}_proj", self.channels, hidden, learns=learns) for part in ("entries", "gates")
+        )
+
+    def vectors(self, name: str) -> tuple[tuple[str, int], ...]:
+        return ((f"{name}.position_bias", self.rate * self.channels), (f"{name}.norm", self.width))
+
+
+@frozen
+class Indexer:
+    """Chooses the keys that a query attends to: each query's scores against one key a token, of which the best stay.
+
+    ``heads`` of ``head_dim`` score; ``top_k`` entries stay of each query. ``block``: keys of an entry (MiniMax-M3 keeps
+    whole blocks of keys). ``query_rank``: channels that its queries are projected from (None: the hidden size).
+    ``grouped``: every head chooses for its own key/value head and is split with it; else a projection weighs the heads,
+    whose scores are added up, and each rank runs all of them. ``norm_weights``: of norms, each head_dim wide.
+    ``compressor`` makes its keys (None: a projection). ``reused``: the layer takes the choice of the layer before.
+
+    Nothing of it is differentiated: a choice has no gradient (transformers runs it without autograd).
+    """
+
+    heads: int
+    head_dim: int
+    top_k: int
+    block: int = 1
+    query_rank: int | None = None
+    grouped: bool = False
+    norm_weights: int = 2
+    compressor: Compressor | None = None
+    reused: bool = False
+
+    def __post_init__(self) -> None:
+        positive(self, "heads", "head_dim", "top_k", "block")
+
+    @property
+    def rate(self) -> int:
+        """Tokens of one scored entry."""
+        return self.compressor.rate if self.compressor else 1
+
+    @property
+    def kept(self) -> int:
+        """Entries that a query attends to at most."""
+        return self.top_k * self.block
+
+    def linears(self, hidden: int) -> tuple[Linear, ...]:
+        if self.reused:
+            return ()
+        heads, dim = self.heads, self.head_dim
+        queries = Linear("indexer.q_proj", heads * dim, self.query_rank or hidden, learns=False)
+        if self.grouped:
+            queries = replace(queries, shard="column", units=((heads, dim),))
+        keys: tuple[Linear, ...] = (Linear("indexer.k_proj", dim, hidden, learns=False),)
+        if self.compressor:
+            keys = self.compressor.linears("indexer", hidden, learns=False)
+        weights = () if self.grouped else (Linear("indexer.weights_proj", heads, hidden, learns=False),)
+        return (queries, *keys, *weights)
+
+    def vectors(self) -> tuple[tuple[str, int], ...]:
+        if self.reused:
+            return ()
+        return (
+            self.compressor.vectors("indexer")
+            if self.compressor
+            else (("indexer.norm", self.norm_weights * self.head_dim),)
+        )
+
+    def on_shard(self, t: int) -> int:
+        """Heads of one of ``t`` ranks."""
+        return -(-self.heads // t) if self.grouped else self.heads
 
 
 @frozen
@@ -65,8 +163,11 @@ class AttentionShape:
 
     ``head_dim`` is what the configuration declares, never h / a. ``window`` keys a query sees (None: all).
     ``qk_norm`` "head": one weight of head_dim shared by all heads; "full": a weight for every head's every channel.
-    ``sinks``: one learned logit a head (gpt-oss). ``rotary_dim`` channels are rotated (0: none). ``gated``: a sigmoid
-    gate on the output, as wide as the queries and projected with them (qwen3_next).
+    ``sinks``: one learned logit a head (gpt-oss). ``rotary_dim`` channels are rotated (0: none). ``gate`` on the
+    output: as wide as the queries and projected with them (qwen3_next), as wide and of a matrix apart (afmoe), or one
+    number a head (step3p7). ``keys_values``: of a matrix each, values of the keys' matrix (gemma4), or an earlier
+    layer's keys and values (gemma3n). ``v_norm``: values are normed, without a weight.
+    ``inputs``: hidden sizes that the projections read (EAGLE-3's draft: 2). ``indexer`` chooses the keys.
     """
 
     heads: int
@@ -85,7 +186,11 @@ class AttentionShape:
     qk_norm_weights: int = 1
     sinks: bool = False
     dropout: float = 0.0
-    gated: bool = False
+    gate: Gate = "none"
+    keys_values: KeysValues = "apart"
+    v_norm: bool = False
+    inputs: int = 1
+    indexer: Indexer | None = None
 
     def __post_init__(self) -> None:
         positive(self, "heads", "kv_heads", "head_dim")
@@ -99,25 +204,30 @@ class AttentionShape:
         return self.v_head_dim or self.head_dim
 
     def linears(self, hidden: int, *, fused: bool | None = None) -> tuple[Linear, ...]:
-        k_bias = self.qkv_bias if self.k_bias is None else self.k_bias
+        k_bias, inner = self.qkv_bias if self.k_bias is None else self.k_bias, self.inputs * hidden
         parts = (
-            ("q", self.heads, self.head_dim * (2 if self.gated else 1), self.qkv_bias),
+            ("q", self.heads, self.head_dim * (2 if self.gate == "queries" else 1), self.qkv_bias),
             ("k", self.kv_heads, self.head_dim, k_bias),
             ("v", self.kv_heads, self.v_dim, self.qkv_bias),
-        )
+        )[: {"apart": 3, "one": 2, "borrowed": 1}[self.keys_values]]
         # Keys and values of cross attention come from another sequence, so the three cannot be one product.
-        if (self.fused_qkv if fused is None else fused) and not self.cross and k_bias == self.qkv_bias:
+        together = len(parts) == 3 and not self.cross and k_bias == self.qkv_bias
+        if together and (self.fused_qkv if fused is None else fused):
             units = tuple((number, size) for _, number, size, _ in parts)
             rows = sum(number * size for number, size in units)
             inward: tuple[Linear, ...] = (
-                Linear("attention.qkv_proj", rows, hidden, self.qkv_bias, "column", units=units),
+                Linear("attention.qkv_proj", rows, inner, self.qkv_bias, "column", units=units),
             )
         else:
             inward = tuple(
-                Linear(f"attention.{name}_proj", number * size, hidden, bias, "column", units=((number, size),))
+                Linear(f"attention.{name}_proj", number * size, inner, bias, "column", units=((number, size),))
                 for name, number, size, bias in parts
             )
-        return (*inward, Linear("attention.o_proj", hidden, self.heads * self.v_dim, self.o_bias, "row"))
+        if self.gate in ("apart", "heads"):
+            units = ((self.heads, self.v_dim if self.gate == "apart" else 1),)
+            inward += (Linear("attention.g_proj", units[0][0] * units[0][1], hidden, False, "column", units=units),)
+        index = self.indexer.linears(hidden) if self.indexer else ()
+        return (*inward, *index, Linear("attention.o_proj", hidden, self.heads * self.v_dim, self.o_bias, "row"))
 
     def on_shard(self, t: int) -> tuple[int, int]:
         """(query heads, key/value heads) of one of ``t`` ranks: at least one whole key/value head each."""
@@ -126,9 +236,12 @@ class AttentionShape:
     def vectors(self, t: int = 1) -> tuple[tuple[str, int], ...]:
         """Learned vectors on one of ``t`` ranks: (name, elements)."""
         heads, kv_heads = (1, 1) if self.qk_norm == "head" else (self.heads, self.kv_heads)
+        norms: tuple[tuple[str, int], ...]
         norms = (("attention.q_norm", heads * self.head_dim), ("attention.k_norm", kv_heads * self.head_dim))
+        norms = norms[:1] if self.keys_values == "borrowed" else norms
         found = norms * (self.qk_norm_weights if self.qk_norm != "none" else 0)
-        return (*found, ("attention.sinks", self.on_shard(t)[0])) if self.sinks else found
+        found += (("attention.sinks", self.on_shard(t)[0]),) * self.sinks
+        return found + (self.indexer.vectors() if self.indexer else ())
 
 
 @frozen
@@ -136,7 +249,8 @@ class MlaShape:
     """Multi-head latent attention (DeepSeek): queries and keys/values through low-rank projections.
 
     ``q_lora_rank`` None: one full query projection. The score's head dimension is nope + rope, the value's v_head_dim.
-    ``latent_norm``: weights per channel of the norms on both latents (0: there are none).
+    ``latent_norm``: weights per channel of the norms on both latents (0: there are none). ``rotates``: whether the rope
+    part is rotated (Kimi Linear: no). ``gate``: "apart", as attention's, or "none". ``indexer`` chooses the keys.
     """
 
     heads: int
@@ -150,13 +264,17 @@ class MlaShape:
     window: int | None = None
     dropout: float = 0.0
     latent_norm: int = 1
+    indexer: Indexer | None = None
+    rotates: bool = True
+    gate: Gate = "none"
 
     def __post_init__(self) -> None:
         positive(self, "heads", "kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")
 
     cross = False
     sinks = False
-    gated = False
+    keys_values: ClassVar[KeysValues] = "apart"
+    v_norm = False
     qk_norm: ClassVar[QkNorm] = "none"
 
     @property
@@ -173,10 +291,10 @@ class MlaShape:
 
     @property
     def rotary_dim(self) -> int:
-        return self.qk_rope_head_dim
+        return self.qk_rope_head_dim if self.rotates else 0
 
     def linears(self, hidden: int, *, fused: bool | None = None) -> tuple[Linear, ...]:
-        queries, rank = self.heads * self.head_dim, self.kv_lora_rank
+        queries, rank, values = self.heads * self.head_dim, self.kv_lora_rank, self.heads * self.v_dim
         if self.q_lora_rank is None:
             q: tuple[Linear, ...] = (Linear("attention.q_proj", queries, hidden, False, "column"),)
         else:
@@ -188,7 +306,9 @@ class MlaShape:
             *q,
             Linear("attention.kv_a_proj", rank + self.qk_rope_head_dim, hidden, self.bias),
             Linear("attention.kv_b_proj", self.heads * (self.qk_nope_head_dim + self.v_dim), rank, False, "column"),
-            Linear("attention.o_proj", hidden, self.heads * self.v_dim, self.bias, "row"),
+            *(self.indexer.linears(hidden) if self.indexer else ()),
+            *((Linear("attention.gate_proj", values, hidden, False, "column"),) if self.gate == "apart" else ()),
+            Linear("attention.o_proj", hidden, values, self.bias, "row"),
         )
 
     def on_shard(self, t: int) -> tuple[int, int]:
@@ -197,119 +317,116 @@ class MlaShape:
 
     def vectors(self, t: int = 1) -> tuple[tuple[str, int], ...]:
         """The latent norms, whole on every rank: (name, elements)."""
+        return self.latent_vectors + (self.indexer.vectors() if self.indexer else ())
+
+    @property
+    def latent_vectors(self) -> tuple[tuple[str, int], ...]:
         if not self.latent_norm:
             return ()
         query = (("attention.q_a_norm", self.latent_norm * self.q_lora_rank),) if self.q_lora_rank else ()
         return (*query, ("attention.kv_a_norm", self.latent_norm * self.kv_lora_rank))
 
 
+@frozen
+class SharedKeyShape:
+    """DeepSeek-V4's attention (transformers' deepseek_v4 class): one head of keys that are the values too, over
+
+    a window and over compressed entries.
+
+    Queries come through a latent of ``q_lora_rank``; ``out_groups`` of heads are projected by a matrix each to
+    ``out_rank`` channels, which o_proj mixes. ``compressor`` None: the window alone. ``indexer`` chooses among the
+    compressed entries (None: all of them are seen). A learned sink a head.
+    """
+
+    heads: int
+    head_dim: int
+    q_lora_rank: int
+    out_groups: int
+    out_rank: int
+    window: int | None = None
+    rotary_dim: int = 0
+    compressor: Compressor | None = None
+    indexer: Indexer | None = None
+    dropout: float = 0.0
+
+    kv_heads: ClassVar[int] = 1
+    causal: ClassVar[bool] = True
+    cross: ClassVar[bool] = False
+    sinks: ClassVar[bool] = True
+    gate: ClassVar[Gate] = "none"
+    v_norm: ClassVar[bool] = False
+    keys_values: ClassVar[KeysValues] = "apart"
+    qk_norm: ClassVar[QkNorm] = "none"
+
+    def __post_init__(self) -> None:
+        positive(self, "heads", "head_dim", "q_lora_rank", "out_groups", "out_rank")
+
+    @property
+    def v_dim(self) -> int:
+        return self.head_dim
+
+    def linears(self, hidden: int, *, fused: bool | None = None) -> tuple[Linear, ...]:
+        wide, groups, rank = self.heads * self.head_dim, self.out_groups, self.out_rank
+        return (
+            Linear("attention.q_a_proj", self.q_lora_rank, hidden),
+            Linear("attention.q_b_proj", wide, self.q_lora_rank, shard="column", units=((self.heads, self.head_dim),)),
+            Linear("attention.kv_proj", self.head_dim, hidden),
+            *(self.compressor.linears("compressor", hidden) if self.compressor else ()),
+            *(self.indexer.linears(hidden) if self.indexer else ()),
+            Linear(
+                "attention.o_a_proj",
+                groups * rank,
+                wide // groups,
+                shard="column",
+                units=((groups, rank),),
+                groups=groups,
+            ),
+            Linear("attention.o_proj", hidden, groups * rank, shard="row"),
+        )
+
+    def on_shard(self, t: int) -> tuple[int, int]:
+        """(query heads, key heads) of one of ``t`` ranks: each has the one key head."""
+        return self.heads // t, 1
+
+    def vectors(self, t: int = 1) -> tuple[tuple[str, int], ...]:
+        return (
+            ("attention.q_a_norm", self.q_lora_rank),
+            ("attention.k_norm", self.head_dim),
+            ("attention.sinks", self.heads // t),
+            *(self.compressor.vectors("compressor") if self.compressor else ()),
+            *(self.indexer.vectors() if self.indexer else ()),
+        )
+
+
+@frozen
+class Streams:
+    """Hyper-connections (mHC): ``number`` residual streams, mixed in front of each part of a layer and behind it.
+
+    In front, a product over all streams (in fp32) gives the weights to collapse them by, to spread the part's output
+    over them and to mix them with.
+    """
+
+    number: int
+
+    @property
+    def weights(self) -> int:
+        """Numbers of a token that one part's mixing takes."""
+        return (2 + self.number) * self.number
+
+    def linears(self, hidden: int, parts: int) -> tuple[Linear, ...]:
+        return tuple(
+            Linear(f"streams.{part}", self.weights, self.number * hidden, dtype="fp32") for part in range(parts)
+        )
+
+    def vectors(self, parts: int) -> tuple[tuple[str, int], ...]:
+        return (("streams.base", parts * self.weights), ("streams.scale", parts * 3))
+
+    def head(self, hidden: int) -> Linear:
+        """What collapses the streams behind the last layer; its vectors are ``number`` + 1."""
+        return Linear("streams.head", self.number, self.number * hidden, dtype="fp32")
+
+
 def positive(shape: object, *keys: str) -> None:
     """InputError where one of a shape's fields is no positive integer."""
     for key in keys:
         positive_int(getattr(shape, key), key)
-
-
-@frozen
-class RecurrentShape:
-    """Mamba-2 (arXiv 2405.21060) or a gated delta net (arXiv 2412.06464): the same shape under other names.
-
-    One product in, a short convolution along the sequence, a scan in chunks of ``chunk`` tokens, a gated norm, one
-    product out. ``heads`` of ``head_dim`` channels each keep a state of ``state`` rows; ``groups`` of heads share the
-    vectors that write to it and read from it (Mamba's B and C; a delta net's keys and queries, ``state`` wide).
-    ``gates_apart``: the heads' gates come of a matrix of their own. ``norm``: weights of the gated norm (0: none).
-    """
-
-    kind: Literal["mamba2", "gated_delta"]
-    heads: int
-    head_dim: int
-    groups: int
-    state: int
-    chunk: int
-    conv: int = 4
-    bias: bool = False
-    conv_bias: bool = False
-    norm: int = 0
-    gates_apart: bool = False
-
-    def __post_init__(self) -> None:
-        positive(self, "heads", "head_dim", "groups", "state", "chunk", "conv")
-        if self.heads % self.groups:
-            raise InputError(f"expected a divisor of the {self.heads} heads", key="groups", value=self.groups)
-
-    @property
-    def inner(self) -> int:
-        """Channels that the scan reads and writes."""
-        return self.heads * self.head_dim
-
-    @property
-    def gates(self) -> int:
-        """Numbers a head and token that decide what its state forgets: Mamba's dt; a delta net's decay and beta."""
-        return 1 if self.kind == "mamba2" else 2
-
-    @property
-    def sizes(self) -> dict[str, int]:
-        """Sizes that rules judge its kernels and its split by, by the rules' names."""
-        if self.kind == "mamba2":
-            return {"state_heads": self.heads, "state_groups": self.groups, "chunk": self.chunk}
-        return {
-            "linear_value_heads": self.heads,
-            "linear_key_heads": self.groups,
-            "linear_key_dim": self.state,
-            "chunk": self.chunk,
-        }
-
-    def conv_channels(self, t: int = 1) -> int:
-        """Channels of one of ``t`` ranks that the convolution runs over: the scan's input, and what groups share."""
-        heads, groups = self.on_shard(t)
-        return heads * self.head_dim + 2 * groups * self.state
-
-    def on_shard(self, t: int) -> tuple[int, int]:
-        """(heads, groups) of one of ``t`` ranks: at least one whole group."""
-        return self.heads // t, -(-self.groups // t)
-
-    def linears(self, hidden: int) -> tuple[Linear, ...]:
-        wide, shared = (self.heads, self.head_dim), (self.groups, self.state)
-        gates = (self.gates * self.heads, 1)
-        inside = (wide, wide, shared, shared, *(() if self.gates_apart else (gates,)))
-        out = sum(number * size for number, size in inside)
-        apart = (Linear("mixer.gates_proj", gates[0], hidden, False, "column", units=(gates,)),)
-        return (
-            Linear("mixer.in_proj", out, hidden, self.bias, "column", units=inside),
-            *(apart if self.gates_apart else ()),
-            Linear("mixer.out_proj", hidden, self.inner, self.bias, "row"),
-        )
-
-    def vectors(self, t: int = 1) -> tuple[tuple[str, int], ...]:
-        """Learned vectors, on one of ``t`` ranks: (name, elements)."""
-        heads, channels = self.heads // t, self.conv_channels(t)
-        whole = self.norm == self.inner  # else one norm that all heads share
-        found = (
-            ("mixer.conv1d", channels * (self.conv + self.conv_bias)),
-            ("mixer.A_log", heads),
-            ("mixer.dt_bias", heads),
-            ("mixer.D", heads if self.kind == "mamba2" else 0),
-            ("mixer.norm", self.norm // t if whole else self.norm),
-        )
-        return tuple((name, number) for name, number in found if number)
-
-    def products(self) -> tuple[tuple[str, bool, int, int, int], ...]:
-        """The matrix products of one chunk: (name, whether of each group rather than head, m, n, k).
-
-        Mamba-2: section 6 of its paper (the scores C B^T, then inside a chunk, the chunk's states, and across chunks).
-        A gated delta net: section 3.3 of its paper, the triangular system solved for values and keys first.
-        """
-        q, p, n = self.chunk, self.head_dim, self.state
-        inside = ("inside", False, q, p, q)
-        states, across = ("states", False, n, p, q), ("across", False, q, p, n)
-        if self.kind == "mamba2":
-            return ("scores", True, q, q, n), inside, states, across
-        return (
-            ("keys_by_keys", False, q, q, n),
-            ("solved_values", False, q, p, q),
-            ("solved_keys", False, q, n, q),
-            ("scores", False, q, q, n),
-            ("read_by_keys", False, q, p, n),
-            across,
-            inside,
-            states,
-        )

@@ -12,14 +12,17 @@ keeps of each is in ``OPTIMIZERS``, bytes of weights and gradients in ``PRECISIO
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from math import prod
-from typing import Literal
+from dataclasses import replace
+from math import ceil, prod
+from typing import Any, Literal
 
 from shapes.dtypes import QUANTISED
 from shapes.errors import InputError, positive_int
 from shapes.frozen import frozen
-from shapes.model.layers import Block, MlpShape, MoeShape, Stack
-from shapes.model.mixers import AttentionShape, Linear, MlaShape, RecurrentShape
+from shapes.model.layers import Attention, Block, MlpShape, MoeShape, Stack, Tower
+from shapes.model.mixers import AttentionShape, Linear
+from shapes.model.recurrences import RecurrentShape
+from shapes.recipes import WeightFormat
 from shapes.toml_table import DATA, content
 from shapes.workload import Workload
 
@@ -30,7 +33,8 @@ Role = Literal["block", "embedding", "head", "other"]
 class ParameterTensor:
     """``copies`` parameters of one ``shape`` on one device. ``expert``: of a mixture's expert, which only d/e of the d
 
-    data-parallel ranks hold: its gradients are reduced and its states sharded over those.
+    data-parallel ranks hold: its gradients are reduced and its states sharded over those. ``weights``: the format of a
+    quantised release's matrix.
     """
 
     name: str
@@ -38,6 +42,12 @@ class ParameterTensor:
     copies: int
     role: Role
     expert: bool = False
+    weights: WeightFormat | None = None
+
+    def stored_bytes(self, otherwise: float) -> int:
+        """Bytes of all copies as the release has them; ``otherwise``: an element's where it is not quantised."""
+        each = self.weights.stored_bytes(*self.shape) if self.weights else ceil(otherwise * self.elements)
+        return self.copies * each
 
     @property
     def elements(self) -> int:
@@ -59,7 +69,7 @@ def linear_tensors(
 ) -> Iterator[ParameterTensor]:
     """A linear layer's matrix [out, in] and bias on one of ``t`` ranks."""
     own = linear.on_shard(t)
-    yield ParameterTensor(own.name, (own.out_features, own.in_features), copies, role, expert)
+    yield ParameterTensor(own.name, (own.out_features, own.in_features), copies, role, expert, own.weights)
     if own.bias:
         yield ParameterTensor(f"{own.name}.bias", (own.out_features,), copies, role, expert)
 
@@ -80,7 +90,7 @@ def block_tensors(
         yield from linear_tensors(linear, t, layers, "block")
     if isinstance(mlp, MoeShape):
         experts = mlp.top_k if active else mlp.experts // e
-        for linear in mlp.expert_linears(hidden):
+        for linear in block.expert_linears(hidden):
             yield from linear_tensors(linear, t, layers * experts, "block", expert=True)
         if mlp.router_parameters:
             yield ParameterTensor("moe.router.other", (mlp.router_parameters,), layers, "block")
@@ -90,6 +100,10 @@ def block_tensors(
     if block.norms * block.norm_weights:
         yield ParameterTensor("norm", (hidden,), block.norms * block.norm_weights * layers, "block")
     yield from named_vectors(block.extra, layers, "block")
+    if block.streams:
+        yield from named_vectors(block.streams.vectors(len(block.parts)), layers, "block")
+    if block.augment and block.augment.streams > 1:
+        yield ParameterTensor("altup.scale", (hidden,), layers, "block")
 
 
 def stack_front(stack: Stack, t: int = 1) -> Iterator[ParameterTensor]:
@@ -104,7 +118,10 @@ def stack_front(stack: Stack, t: int = 1) -> Iterator[ParameterTensor]:
 
 
 def stack_end(stack: Stack) -> Iterator[ParameterTensor]:
-    """The norm after a stack's last layer."""
+    """What collapses the streams after a stack's last layer, and the norm there."""
+    if stack.streams:
+        yield from linear_tensors(stack.streams.head(stack.hidden))
+        yield ParameterTensor("streams.head.scale", (stack.streams.number + 1,), 1, "other")
     if stack.final_norm:
         yield ParameterTensor("final_norm", (stack.hidden,), stack.final_norm, "other")
 
@@ -118,7 +135,9 @@ class ModelShape:
     longest sequence (None: unlimited). ``extra`` names further parameters. ``part``: what of a larger model this is.
     ``embedding_tables``: token embeddings of their own (an untied bart has three). ``pooling``: attention of one
     learned query over the main stack's tokens (siglip), its projections being in ``before_head``. ``head_passes``:
-    times that training runs the head and its loss (multi-token prediction does at each depth).
+    times that training runs the head and its loss (multi-token prediction does at each depth). ``head_weights``: the
+    head's format in a quantised release. ``towers``: encoders of images, whole on every rank of the first stage.
+    ``layer_vocab``: rows of the table of layers' own embeddings (gemma3n, gemma4).
     """
 
     model_type: str
@@ -136,6 +155,9 @@ class ModelShape:
     embedding_tables: int = 1
     pooling: AttentionShape | None = None
     head_passes: int = 1
+    head_weights: WeightFormat | None = None
+    towers: tuple[Tower, ...] = ()
+    layer_vocab: int = 0
 
     def __post_init__(self) -> None:
         if not self.stacks:
@@ -156,7 +178,7 @@ class ModelShape:
         return sum(stack.layers for stack in self.stacks)
 
     @property
-    def attention(self) -> AttentionShape | MlaShape | None:
+    def attention(self) -> Attention | None:
         """The main stack's first self-attention."""
         return next((block.attention for block in self.main.blocks if block.attention), None)
 
@@ -177,13 +199,36 @@ class ModelShape:
     def head_linear(self) -> Linear | None:
         if not self.head:
             return None
-        return Linear("lm_head", self.vocab, self.embedding_dim or self.hidden, self.head_bias, "column")
+        inner = self.embedding_dim or self.hidden
+        return Linear("lm_head", self.vocab, inner, self.head_bias, "column", weights=self.head_weights)
 
     def front_tensors(self, t: int = 1) -> Iterator[ParameterTensor]:
         """Parameters of the first pipeline stage before its stacks' fronts and layers, on one of ``t`` ranks."""
         yield from self.embedding_tensors(t)
-        for linear in self.after_embedding:
+        for linear in self.entry_linears:
             yield from linear_tensors(linear, t)
+        for tower in self.towers:
+            yield from stack_front(tower.stack)
+            for block in tower.stack.kinds:
+                yield from block_tensors(block, tower.stack.hidden)
+            for linear in tower.behind:
+                yield from linear_tensors(linear)
+        if self.layer_channels:
+            yield ParameterTensor("layer_embedding", (-(-self.layer_vocab // t), self.layer_channels), 1, "embedding")
+            yield ParameterTensor("layer_input.norm", (self.layer_channels // self.main.layers,), 1, "other")
+
+    @property
+    def layer_channels(self) -> int:
+        """Columns of the table of all layers' own embeddings."""
+        augment = self.main.blocks[0].augment
+        return self.main.layers * augment.inputs if augment else 0
+
+    @property
+    def entry_linears(self) -> tuple[Linear, ...]:
+        """The matrices between the embedding and the first layer."""
+        if not self.layer_channels:
+            return self.after_embedding
+        return (*self.after_embedding, Linear("layer_input.entry", self.layer_channels, self.hidden))
 
     def embedding_tensors(self, t: int = 1) -> Iterator[ParameterTensor]:
         """The token embedding, of which each of ``t`` ranks holds a share of the vocabulary."""
@@ -220,6 +265,25 @@ class ModelShape:
         """Parameters one token meets: of each mixture its top_k experts."""
         return parameter_count(self.tensors(active=True))
 
+    @property
+    def formats(self) -> dict[WeightFormat, int]:
+        """The formats of a quantised release -> parameters kept in each; none where it is not quantised."""
+        held: dict[WeightFormat, int] = {}
+        for tensor in self.tensors() if any(block.formats for _, block in self.all_blocks()) else ():
+            if tensor.weights:
+                held[tensor.weights] = held.get(tensor.weights, 0) + tensor.copies * tensor.elements
+        return held
+
+    def in_formats(self, change: Callable[[WeightFormat], WeightFormat | None]) -> ModelShape:
+        """The model with each format of a quantised release as ``change`` has it (None: 16 bits)."""
+
+        def changed(block: Block) -> Block:
+            formats = ((name, change(one)) for name, one in block.formats)
+            return replace(block, formats=tuple((name, one) for name, one in formats if one is not None))
+
+        stacks = tuple(replace(stack, blocks=tuple(map(changed, stack.blocks))) for stack in self.stacks)
+        return replace(self, stacks=stacks, head_weights=self.head_weights and change(self.head_weights))
+
     def all_blocks(self) -> Iterator[tuple[Stack, Block]]:
         """Every kind of block of every stack."""
         for stack in self.stacks:
@@ -249,40 +313,21 @@ PRECISIONS = {name: Precision(**row) for name, row in _TABLES["precisions"].item
 EIGHT_BIT_BLOCK, EIGHT_BIT_SMALLEST = 256, 4096
 
 
-def _eight_bit(tensor: ParameterTensor, moments: int) -> int:
-    n = tensor.elements
-    if n < EIGHT_BIT_SMALLEST:
-        return 8 * n
-    return 2 * n + 2 * 4 * -(-n // EIGHT_BIT_BLOCK)
+#: name -> what is kept of a parameter; the file says what each key is.
+OPTIMIZERS: dict[str, dict[str, Any]] = _TABLES["optimizers"]
 
 
-def _factored(tensor: ParameterTensor, moments: int) -> int:
-    # A mean over the last axis and one over the one before it, fp32; vectors keep their full second moment.
-    if not tensor.is_matrix:
-        return 4 * tensor.elements
-    *lead, rows, columns = tensor.shape
-    return 4 * prod(lead) * (rows + columns)
-
-
-def _muon(tensor: ParameterTensor, moments: int) -> int:
-    # Muon orthogonalises hidden matrices only; embeddings, head and vectors go to AdamW (K. Jordan, muon).
-    return (1 if tensor.is_matrix and tensor.role == "block" else 2) * moments * tensor.elements
-
-
-#: name -> bytes of state of one copy of a tensor; the second argument is the bytes of one moment's element.
-OPTIMIZERS: dict[str, Callable[[ParameterTensor, int], int]] = {
-    "adamw": lambda tensor, moments: 2 * moments * tensor.elements,
-    "adamw-bf16": lambda tensor, moments: 4 * tensor.elements,
-    "adamw-8bit": _eight_bit,
-    "adamw-master": lambda tensor, moments: 12 * tensor.elements,
-    "sgd": lambda tensor, moments: 0,
-    "sgd-momentum": lambda tensor, moments: moments * tensor.elements,
-    "lion": lambda tensor, moments: moments * tensor.elements,
-    "adafactor": _factored,
-    "adafactor-momentum": lambda tensor, moments: _factored(tensor, moments) + 4 * tensor.elements,
-    "muon": _muon,
-}
-OPTIMIZER_NOTES: dict[str, str] = _TABLES["optimizers"]
+def _state_bytes(tensor: ParameterTensor, kept: dict[str, Any], moment: int) -> int:
+    """Bytes of state of one copy of a tensor; ``moment``: bytes of one moment's element."""
+    n, hidden = tensor.elements, tensor.is_matrix and tensor.role == "block"
+    moments = kept.get("moments", 0)
+    total: int = n * (moment * (kept.get("hidden_moments", moments) if hidden else moments) + kept.get("bytes", 0))
+    if "eight_bit" in kept:
+        return 8 * n if n < EIGHT_BIT_SMALLEST else 2 * n + 2 * 4 * -(-n // EIGHT_BIT_BLOCK)
+    if "factored" in kept:
+        *lead, rows, columns = (n, 1, 0) if not tensor.is_matrix else tensor.shape
+        total += 4 * prod(lead) * (rows + columns)
+    return total
 
 
 def precision_named(name: str) -> Precision:
@@ -305,5 +350,5 @@ def optimizer_state_bytes(tensors: Iterable[ParameterTensor], optimizer: str, pr
     """Bytes of the optimizer's states; InputError for an unknown optimizer."""
     if optimizer not in OPTIMIZERS:
         raise InputError(f"expected one of {', '.join(OPTIMIZERS)}", key="optimizer", value=optimizer)
-    state = OPTIMIZERS[optimizer]
-    return sum(tensor.copies * state(tensor, precision.moments) for tensor in tensors)
+    kept = OPTIMIZERS[optimizer]
+    return sum(tensor.copies * _state_bytes(tensor, kept, precision.moments) for tensor in tensors)

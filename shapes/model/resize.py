@@ -2,19 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import lru_cache
-from itertools import groupby
 from typing import Any, TypeVar
 
 from shapes.errors import InputError, positive_int
 from shapes.frozen import frozen
-from shapes.model import AttentionShape, Block, Linear, MlaShape, MlpShape, ModelShape, MoeShape, Stack
-from shapes.model.layers import MOST_LAYERS
+from shapes.model import (
+    AttentionShape,
+    Block,
+    Linear,
+    MlaShape,
+    MlpShape,
+    ModelShape,
+    MoeShape,
+    RecurrentShape,
+    SharedKeyShape,
+    Stack,
+)
+from shapes.model.layers import MOST_LAYERS, run_lengths
 from shapes.toml_table import DATA, content
 
-Part = TypeVar("Part", AttentionShape, MlaShape, MlpShape, MoeShape, Linear)
+Part = TypeVar("Part", AttentionShape, MlaShape, SharedKeyShape, MlpShape, MoeShape, RecurrentShape, Linear)
 
 _TABLES = content(DATA / "models.toml")
 #: Each dimension's place in a model.
@@ -25,7 +35,8 @@ DIMENSIONS = (*_PLACES, "window")
 def dimensions(model: ModelShape) -> dict[str, int]:
     """The dimensions ``model`` has, by name; those of its main stack where stacks differ.
 
-    Those of a recurrent layer are named for rules, and are none that ``resize`` changes.
+    Those of a recurrent layer are named for rules, and are none that ``resize`` changes; a short convolution is as wide
+    as the hidden size.
     """
     found = {}
     for name, place in _PLACES.items():
@@ -104,14 +115,9 @@ def _with_layers(blocks: tuple[Block, ...], layers: int) -> tuple[Block, ...]:
     repeated = -(-len(pattern) // 4)
     leading = len(pattern) - blocks[-1].count
     if leading <= len(pattern) - repeated and layers > leading:
-        return (*_runs(pattern[:leading]), replace(blocks[-1], count=layers - leading))
+        return (*run_lengths(pattern[:leading]), replace(blocks[-1], count=layers - leading))
     more = max(0, -(-(int(layers) - len(pattern)) // repeated))
-    return _runs((pattern + pattern[::-1][:repeated] * more)[: int(layers)])
-
-
-def _runs(pattern: Sequence[Block]) -> tuple[Block, ...]:
-    """Layers of one each as blocks of equal ones."""
-    return tuple(replace(block, count=len(list(run))) for block, run in groupby(pattern))
+    return run_lengths((pattern + pattern[::-1][:repeated] * more)[: int(layers)])
 
 
 def _renewed(part: Part, old: dict[str, int], new: dict[str, int], **names: str) -> Part:
@@ -122,13 +128,21 @@ def _renewed(part: Part, old: dict[str, int], new: dict[str, int], **names: str)
     return replace(part, **changed)
 
 
+#: Sizes of attention through a latent that go by the dimension's own name.
+_RANKS = ("heads", "q_lora_rank", "window")
+
+
 def _resized_block(block: Block, old: dict[str, int], new: dict[str, int]) -> Block:
     attention, mlp = block.attention, block.mlp
     if isinstance(attention, AttentionShape):
         attention = _renewed(_resized_attention(attention, old, new), old, new, window="window")
+    elif isinstance(attention, MlaShape):
+        attention = _renewed(attention, old, new, **{name: name for name in (*_RANKS, "kv_lora_rank")})
     elif attention is not None:
-        same = ("heads", "kv_lora_rank", "q_lora_rank", "window")
-        attention = _renewed(attention, old, new, **dict(zip(same, same, strict=True)))
+        attention = _renewed(attention, old, new, **{name: name for name in _RANKS})
+    if attention and attention.indexer and attention.indexer.query_rank:
+        queries = replace(attention.indexer, query_rank=getattr(attention, "q_lora_rank", None))
+        attention = replace(attention, indexer=queries)
     cross = _resized_attention(block.cross, old, new) if block.cross else None
     if isinstance(mlp, MlpShape):
         mlp = _renewed(mlp, old, new, width="d_ff")
@@ -137,7 +151,10 @@ def _resized_block(block: Block, old: dict[str, int], new: dict[str, int]) -> Bl
         kept = mlp.shared if new.get("shared_d_ff", 1) else None
         shared = _renewed(kept, old, new, width="shared_d_ff") if kept else None
         mlp = replace(mlp, shared=shared, shared_gate=mlp.shared_gate and shared is not None)
-    return replace(block, attention=attention, cross=cross, mlp=mlp)
+    mixer = block.mixer
+    if mixer is not None and mixer.kind == "short_conv":
+        mixer = _renewed(mixer, old, new, heads="hidden")
+    return replace(block, attention=attention, cross=cross, mlp=mlp, mixer=mixer)
 
 
 def _resized_attention(attention: AttentionShape, old: dict[str, int], new: dict[str, int]) -> AttentionShape:
@@ -187,11 +204,10 @@ def sides(model: ModelShape, t: int, expert_t: int, *, fused: bool | None = None
     """
     found: dict[Side, None] = {}
     for stack, block in model.all_blocks():
-        moe = block.mlp if isinstance(block.mlp, MoeShape) else None
-        width = "shared_d_ff" if moe is not None else "d_ff"
+        width = "shared_d_ff" if isinstance(block.mlp, MoeShape) else "d_ff"
         for linear in block.linears(stack.hidden, fused_qkv=fused, fused_gate_up=fused):
             found |= dict.fromkeys(_of(linear, t, width))
-        for linear in moe.expert_linears(stack.hidden, fused=fused) if moe is not None else ():
+        for linear in block.expert_linears(stack.hidden, fused=fused):
             found |= dict.fromkeys(_of(linear, expert_t, "expert_d_ff"))
     return tuple(found)
 

@@ -189,6 +189,12 @@ def base_of(workload: Workload) -> str:
     return workload.base or ("nf4" if workload.finetune == "qlora" else "bf16")
 
 
+def is_quantised(linear: Linear, workload: Workload) -> bool:
+    """Whether a frozen layer's matrix is kept in fewer bits."""
+    base = base_of(workload)
+    return linear.weights is not None if base == "release" else base != "bf16"
+
+
 def widened(workload: Workload) -> bool:
     """Whether all but the quantised matrices is in fp32, so that hidden states are."""
     return has_adapters(workload) and base_of(workload) in ("nf4", "int8")
@@ -235,6 +241,8 @@ def check_finetune(model: ModelShape, workload: Workload) -> None:
         raise InputError("expected a model with a head of its own", key="finetune", value=workload.finetune)
     if not has_adapters(workload):
         return
+    if workload.base == "release" and not model.formats:
+        raise InputError("expected a quantised release", key="base", value=workload.base)
     linears = list(chain.from_iterable(block.linears(stack.hidden) for stack, block in model.all_blocks()))
     if not any(adapter_rank(linear, workload) for linear in linears):
         known = sorted({linear.name.rsplit(".", 1)[-1] for linear in linears if "router" not in linear.name})

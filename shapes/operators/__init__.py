@@ -1,7 +1,7 @@
 """Operators: what a model runs, forward and backward (see ``shapes.operators.types`` for the conventions)."""
 
 from shapes.operators.lower import layer_operators, operators
-from shapes.operators.parallel import check_split, nearest_split, split_problems
+from shapes.operators.parallel import check_split, runnable_split, split_problems
 from shapes.operators.types import (
     LAYOUT_OF_PHASE,
     Attention,
@@ -10,10 +10,14 @@ from shapes.operators.types import (
     Elementwise,
     Gemm,
     GroupedGemm,
+    IndexScores,
     Layout,
     Operator,
     Phase,
     Product,
+    Scan,
+    SparseAttention,
+    TopK,
     counted_once,
     needed_flops,
 )
@@ -26,15 +30,19 @@ __all__ = [
     "Elementwise",
     "Gemm",
     "GroupedGemm",
+    "IndexScores",
     "Layout",
     "Operator",
     "Phase",
     "Product",
+    "Scan",
+    "SparseAttention",
+    "TopK",
     "check_split",
     "counted_once",
     "layer_operators",
-    "nearest_split",
     "needed_flops",
     "operators",
+    "runnable_split",
     "split_problems",
 ]

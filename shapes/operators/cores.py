@@ -5,9 +5,7 @@ Memory-bound operators and the bytes they move: each input read once, each outpu
 Norms, activations, rotary embedding and residual additions are counted as one fused kernel each, as Megatron and
 Liger run them; plain eager PyTorch moves more (an fp32 RMSNorm written out makes about four passes).
 
-Attention is one fused operator, or scores and values as batched products (eager). A recurrence's scan is the batched
-products that its chunks consist of: fused scan kernels do these in three or four launches and keep a part of what lies
-between them on chip; no such kernel was measured for it, and none is priced as one.
+Attention is one fused operator, or scores and values as batched products (eager). A recurrence's scan is one operator.
 """
 
 from __future__ import annotations
@@ -18,8 +16,8 @@ from itertools import islice
 
 from shapes.dtypes import BYTES, QUANTISED
 from shapes.frozen import frozen
-from shapes.model import AttentionShape, Block, MlaShape, ModelShape, MoeShape
-from shapes.model.mixers import RecurrentShape
+from shapes.model import Block, MlaShape, ModelShape, MoeShape, RecurrentShape, SharedKeyShape, Streams
+from shapes.model.layers import Attention as Attentions
 from shapes.model.parameters import PRECISIONS
 from shapes.model.stages import ShardParameters, layers_train
 from shapes.operators.types import (
@@ -32,6 +30,7 @@ from shapes.operators.types import (
     Layout,
     Operator,
     Phase,
+    Scan,
 )
 from shapes.workload import Workload
 
@@ -124,11 +123,32 @@ def block_elementwise(block: Block, hidden: int, s: int, run: Lowering) -> Itera
     for part in (block.attention, block.cross):
         if part is not None:
             yield from _attention_elementwise(part, s, run)
-    if additions := 1 if block.parallel else len(block.parts):
+    additions = 1 if block.parallel else len(block.parts)
+    if block.streams:
+        yield from _stream_elementwise(block.streams, whole, additions, run)
+    elif additions:
         yield from run.moves("residual", "residual", whole, (2, 1, 2, 1), additions)
     if block.dropout:
         yield from run.moves("dropout", "dropout", whole, DROPOUT, min(2, len(block.parts)))
     yield from _mlp_elementwise(block, hidden, tokens, run)
+    if block.augment:
+        n = block.augment.streams
+        yield from run.moves("layer_input.gate", "activation", tokens * block.augment.inputs, GATED)
+        # The layer's output is added to all streams, and one by LAuReL; AltUp reads and writes all of them twice.
+        yield from run.moves("layer_input.residual", "residual", whole, (2, 1, 2, 1), 1 + (block.augment.laurel > 0))
+        if n > 1:
+            yield from run.moves("altup", "residual", n * whole, (1, 1, 2, 1), 2)
+
+
+def _stream_elementwise(streams: Streams, whole: int, parts: int, run: Lowering) -> Iterator[Elementwise]:
+    """Hyper-connections in front of each part and behind it, a kernel each.
+
+    The first reads all streams for their weights (the product over them is listed by itself) and writes their one sum;
+    the second reads them with the part's output and writes them mixed.
+    """
+    n = streams.number
+    yield from run.moves("streams.collapse", "residual", whole, (n, 1, n + 1, n), parts)
+    yield from run.moves("streams.mix", "residual", whole, (n + 1, n, 2 * n + 1, n + 1), parts)
 
 
 def _mlp_elementwise(block: Block, hidden: int, tokens: int, run: Lowering) -> Iterator[Elementwise]:
@@ -147,24 +167,32 @@ def _mlp_elementwise(block: Block, hidden: int, tokens: int, run: Lowering) -> I
         yield from run.moves(f"{name}.activation", "activation", -(-tokens * width // t), GATED if gated else NORM)
 
 
-def _attention_elementwise(attention: AttentionShape | MlaShape, s: int, run: Lowering) -> Iterator[Elementwise]:
+def _attention_elementwise(attention: Attentions, s: int, run: Lowering) -> Iterator[Elementwise]:
     workload = run.workload
     heads, kv_heads = attention.on_shard(workload.t)
     tokens = workload.own_tokens(s)
+    # Keys of another layer are normed and rotated there.
+    turned = heads + (kv_heads if attention.keys_values != "borrowed" else 0)
     parts: list[tuple[str, str, int, Passes]] = []
     if attention.rotary_dim:
-        parts.append(("rotary", "rotary", (heads + kv_heads) * attention.rotary_dim, ONCE))
+        parts.append(("rotary", "rotary", turned * attention.rotary_dim, ONCE))
     if isinstance(attention, MlaShape):
-        parts.append(("latent_norm", "norm", sum(number for _, number in attention.vectors()), NORM))
+        parts.append(("latent_norm", "norm", sum(number for _, number in attention.latent_vectors), NORM))
+    elif isinstance(attention, SharedKeyShape):
+        # Queries are normed by their latent and by each head; the output is rotated back.
+        parts.append(("latent_norm", "norm", attention.q_lora_rank + (heads + 1) * attention.head_dim, NORM))
+        parts.append(("rotary_back", "rotary", heads * attention.rotary_dim, ONCE))
     else:
         if attention.qk_norm != "none":
-            parts.append(("qk_norm", "norm", (heads + kv_heads) * attention.head_dim, NORM))
-        if attention.gated:
-            parts.append(("gate", "activation", heads * attention.v_dim, GATED))
+            parts.append(("qk_norm", "norm", turned * attention.head_dim, NORM))
+        if attention.v_norm and attention.keys_values != "borrowed":
+            parts.append(("v_norm", "norm", kv_heads * attention.v_dim, NORM))
+    if attention.gate != "none":
+        parts.append(("gate", "activation", heads * attention.v_dim, NORM if attention.gate == "heads" else GATED))
     for name, what, width, passes in parts:
         yield from run.moves(f"attention.{name}", what, tokens * width, passes)
-    if workload.attention == "eager":
-        square, core = tokens * s * heads, replace(run, forwards=_core_forwards(workload))
+    if workload.attention == "eager" and not isinstance(attention, SharedKeyShape):
+        square, core = tokens * s * heads, replace(run, forwards=core_forwards(workload))
         yield from core.moves("attention.softmax", "softmax", square, NORM)
         if attention.dropout:
             yield from core.moves("attention.dropout", "dropout", square, DROPOUT)
@@ -177,6 +205,12 @@ def model_elementwise(model: ModelShape, workload: Workload, s: int) -> Iterator
         embedding = run.moves("embedding", "embedding", tokens * (model.embedding_dim or model.hidden), NORM)
         # A frozen one has no gradient.
         yield from embedding if layers_train(workload) else islice(embedding, 1)
+        if model.layer_channels:
+            yield from run.moves("layer_embedding", "embedding", tokens * model.layer_channels, NORM)
+    if streams := model.main.streams:
+        yield from run.moves(
+            "streams.collapse", "residual", tokens * model.hidden, (streams.number, 1, 1, streams.number)
+        )
     if model.main.final_norm:
         yield from run.moves("final_norm", "norm", _whole_tokens(tokens, workload) * model.hidden, NORM)
     if workload.train and model.head:
@@ -200,9 +234,7 @@ def optimizer_update(held: ShardParameters, workload: Workload, states: float | 
     )
 
 
-def attention_operators(
-    attention: AttentionShape | MlaShape, run: Lowering, q_len: int, kv_len: int
-) -> Iterator[Operator]:
+def attention_operators(attention: Attentions, run: Lowering, q_len: int, kv_len: int) -> Iterator[Operator]:
     """softmax(Q K^T) V, forward and backward, without its projections and elementwise parts."""
     workload = run.workload
     heads, kv_heads = attention.on_shard(workload.t)
@@ -225,12 +257,12 @@ def attention_operators(
     )
     pieces = ((q_len, kv_len),) if eager else chunks(q_len, kv_len, workload.cp, core.causal)
     for queries, keys in pieces:
-        for phase, count in replace(run, forwards=_core_forwards(workload)).runs("forward", "dgrad"):
+        for phase, count in replace(run, forwards=core_forwards(workload)).runs("forward", "dgrad"):
             own = replace(core, phase=phase, q_len=queries, kv_len=keys, count=count)
             yield from _products(own) if eager else (own,)
 
 
-def _core_forwards(workload: Workload) -> int:
+def core_forwards(workload: Workload) -> int:
     """How often an attention core runs forward: any checkpointing recomputes it."""
     return 2 if workload.train and workload.checkpointing != "none" else 1
 
@@ -252,32 +284,50 @@ def chunks(q_len: int, kv_len: int, cp: int, causal: bool) -> tuple[tuple[int, i
     return (own, own), (own, kv_len)
 
 
-def decode_operators(attention: AttentionShape | MlaShape, run: Lowering) -> Iterator[CachedAttention | Gemm]:
-    """A decode step's attention over the KV cache.
-
-    MLA's runs in the latent space, as serving software does (DeepSeek-V2, arXiv 2405.04434, section 2.1.2): kv_b_proj
-    is absorbed in the queries and the output, all heads share the one latent key, whose first part is the value.
-    """
-    workload, dtype, latent = run.workload, run.core_dtype(), isinstance(attention, MlaShape)
-    heads, kv_heads = attention.on_shard(workload.t)
-    head_dim, v_dim = attention.head_dim, attention.v_dim
+def core_sizes(attention: Attentions, t: int) -> tuple[int, int, int, bool]:
+    """(key heads, head_dim, v_head_dim, whether values are a part of the keys) of one of ``t`` ranks' cached keys."""
     if isinstance(attention, MlaShape):
-        rank = attention.kv_lora_rank
-        for part, n, k in (("queries", rank, attention.qk_nope_head_dim), ("values", v_dim, rank)):
-            name = f"{run.prefix}.absorbed_{part}"
-            yield Gemm(name, "forward", workload.tokens, n, k, heads, dtype, count=run.count, kind="bmm")
-        kv_heads, head_dim, v_dim = 1, rank + attention.qk_rope_head_dim, rank
+        return 1, attention.kv_lora_rank + attention.qk_rope_head_dim, attention.kv_lora_rank, True
+    return attention.on_shard(t)[1], attention.head_dim, attention.v_dim, isinstance(attention, SharedKeyShape)
+
+
+def absorbed_operators(attention: MlaShape, run: Lowering, tokens: int) -> Iterator[Gemm]:
+    """Latent attention's kv_b_proj, absorbed in the queries and the output of ``tokens``: a product a head for each.
+
+    All heads share the one latent key, whose first part is the value (DeepSeek-V2, arXiv 2405.04434, section 2.1.2).
+    """
+    heads, rank, dtype = attention.on_shard(run.workload.t)[0], attention.kv_lora_rank, run.core_dtype()
+    for part, n, k in (("queries", rank, attention.qk_nope_head_dim), ("values", attention.v_dim, rank)):
+        name = f"{run.prefix}.absorbed_{part}"
+        shapes: tuple[tuple[Phase, int, int, int], ...] = (
+            ("forward", tokens, n, k),
+            ("dgrad", tokens, k, n),
+            ("wgrad", n, k, tokens),
+        )
+        for asked, rows, columns, inner in shapes:
+            for phase, count in run.runs(asked) if asked != "wgrad" or layers_train(run.workload) else ():
+                yield Gemm(name, phase, rows, columns, inner, heads, dtype, count=count, kind="bmm")
+
+
+def decode_operators(
+    attention: Attentions, run: Lowering, kv_len: int | None = None
+) -> Iterator[CachedAttention | Gemm]:
+    """A decode step's attention over ``kv_len`` keys of the cache (None: all it holds); MLA's in the latent space."""
+    workload = run.workload
+    kv_heads, head_dim, v_dim, latent = core_sizes(attention, workload.t)
+    if isinstance(attention, MlaShape):
+        yield from absorbed_operators(attention, run, workload.tokens)
     yield CachedAttention(
         name=f"{run.prefix}.core",
         batch=workload.b,
-        heads=heads,
+        heads=attention.on_shard(workload.t)[0],
         kv_heads=kv_heads,
         q_len=workload.s,
-        kv_len=workload.cached(workload.s, attention.window),
+        kv_len=kv_len or workload.cached(workload.s, attention.window),
         head_dim=head_dim,
         v_head_dim=v_dim,
         latent=latent,
-        dtype=dtype,
+        dtype=run.core_dtype(),
         kv_dtype=workload.cache_dtype,
         count=run.count,
     )
@@ -313,45 +363,53 @@ def written_out(core: Attention) -> tuple[Gemm | Elementwise, ...]:
     return (*_products(core), softmax)
 
 
-def recurrent_operators(mixer: RecurrentShape, run: Lowering, s: int) -> Iterator[Gemm | Elementwise | Collective]:
-    """What layers run between their two projections, of sequences of ``s`` tokens.
+def recurrent_operators(mixer: RecurrentShape, run: Lowering, s: int) -> Iterator[Scan | Elementwise | Collective]:
+    """What layers run between their projections, of sequences of ``s`` tokens.
 
     Context parallelism gives each rank whole sequences of its share of the heads (Megatron-Core's exchange before the
     convolution and behind the scan). A decode step reads and writes the state.
     """
     workload = run.workload
-    heads, _ = mixer.on_shard(workload.t)
-    tokens, channels = workload.own_tokens(s), mixer.conv_channels(workload.t)
+    heads, groups = mixer.on_shard(workload.t)
+    tokens, channels, width = workload.own_tokens(s), mixer.conv_channels(workload.t), heads * mixer.head_dim
     if workload.decode:
-        yield from run.moves(".state", "scan", workload.b * sum(state_elements(mixer, workload.t)), ONCE)
+        yield from run.moves(".state", "scan", workload.b * state_bytes(mixer, workload), ONCE, size=1)
         return
-    yield from run.moves(".conv1d", "conv", tokens * channels, NORM)
-    for part, batch, m, n, k in chunk_products(mixer, workload, s):
-        # dA = dC B^T, dB = A^T dC
-        shapes: tuple[tuple[Phase, int, int, int], ...] = (("forward", m, n, k), ("dgrad", m, k, n), ("dgrad", k, n, m))
-        for asked, rows, columns, inner in shapes:
-            for phase, count in run.runs(asked):
-                name, dtype = f"{run.prefix}.scan.{part}", run.core_dtype()
-                yield Gemm(name, phase, rows, columns, inner, batch, dtype, count=count, kind="bmm")
-    # The states of all chunks are read and written once more to be carried from chunk to chunk.
-    states = workload.b * -(-s // mixer.chunk) * -(-heads // workload.cp) * mixer.head_dim * mixer.state
-    yield from run.moves(".scan.carry", "scan", states, NORM)
-    width = heads * mixer.head_dim
-    yield from run.moves(".norm", "norm", tokens * width, GATED)
+    if channels:
+        yield from run.moves(".conv1d", "conv", tokens * channels, NORM)
+    if mixer.kind == "mamba":
+        # Values, their time steps and gates in and the result out; keys and queries, which all channels share.
+        yield from run.moves(".scan", "scan", tokens * (width + mixer.state), (3, 1, 4, 3))
+    elif mixer.form.products:
+        own = (-(-heads // workload.cp), -(-groups // workload.cp), mixer.head_dim, mixer.state, mixer.chunk)
+        for phase, count in run.runs("forward", "dgrad"):
+            sizes, dtype = (workload.b, s, *own), run.core_dtype()
+            yield Scan(f"{run.prefix}.scan", phase, mixer.kind, *sizes, dtype, count, training=workload.train)
+    if "gate" in mixer.form.parts and mixer.kind != "mamba":
+        yield from run.moves(".norm" if mixer.norm else ".gate", "norm", tokens * width, GATED)
+    if mixer.kind == "short_conv":
+        yield from run.moves(".gate_in", "activation", tokens * width, GATED)
+    yield from _recurrent_collectives(mixer, run, tokens)
+
+
+def _recurrent_collectives(mixer: RecurrentShape, run: Lowering, tokens: int) -> Iterator[Collective]:
+    """Sums of Mamba-1's time steps over tensor-parallel ranks; context parallelism's exchange of tokens for heads."""
+    workload, size = run.workload, tokens * run.workload.activation_bytes
+    if workload.t > 1 and mixer.kind == "mamba":
+        runs: Runs = (("forward", "all_reduce"), ("dgrad", "all_reduce"))
+        yield from run.sends(".tensor_parallel", size * (mixer.rank + 2 * mixer.state), workload.t, runs)
     if workload.cp > 1:
-        buffer = tokens * (2 * width + channels + mixer.gates * heads) * workload.activation_bytes
-        yield from run.sends(".context_parallel", buffer, workload.cp, ALL_TO_ALLS, stride=workload.t)
+        width = mixer.width(*mixer.form.parts, t=workload.t) + mixer.inner // workload.t
+        yield from run.sends(".context_parallel", size * width, workload.cp, ALL_TO_ALLS, stride=workload.t)
 
 
-def chunk_products(mixer: RecurrentShape, workload: Workload, s: int) -> Iterator[tuple[str, int, int, int, int]]:
-    """(name, batch, m, n, k) of the scan's products on one rank."""
-    chunks = workload.b * -(-s // mixer.chunk)
-    heads, groups = (-(-number // workload.cp) for number in mixer.on_shard(workload.t))
-    for part, grouped, m, n, k in mixer.products():
-        yield part, chunks * (groups if grouped else heads), m, n, k
+#: Bytes of an element of a state, which serving software keeps in fp32 (vLLM's and SGLang's mamba_ssm_dtype of
+#: released configurations).
+STATE_BYTES = 4
 
 
-def state_elements(mixer: RecurrentShape, t: int) -> tuple[int, int]:
-    """(elements of one sequence's state, of its convolution's last inputs) on one of ``t`` ranks."""
-    heads, _ = mixer.on_shard(t)
-    return heads * mixer.head_dim * mixer.state, mixer.conv_channels(t) * (mixer.conv - 1)
+def state_bytes(mixer: RecurrentShape, workload: Workload) -> int:
+    """Bytes of one sequence's state and of its convolution's last inputs on one tensor-parallel rank."""
+    heads, _ = mixer.on_shard(workload.t)
+    kept = mixer.conv_channels(workload.t) * max(0, mixer.conv - 1)
+    return heads * mixer.head_dim * mixer.state * STATE_BYTES + kept * workload.activation_bytes

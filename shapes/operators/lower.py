@@ -26,8 +26,8 @@ from typing import Any
 
 from shapes.dtypes import QUANTISED
 from shapes.errors import InputError
-from shapes.finetune import BASES
-from shapes.model import Block, Linear, ModelShape, MoeShape, Stack
+from shapes.model import Block, Linear, ModelShape, MoeShape, Stack, Tower
+from shapes.model.layers import Attention
 from shapes.model.parameters import optimizer_state_bytes, parameter_count, precision_named
 from shapes.model.stages import (
     ShardParameters,
@@ -35,7 +35,9 @@ from shapes.model.stages import (
     base_of,
     check_finetune,
     has_adapters,
+    is_quantised,
     layers_train,
+    parameter_tensors,
     shard_parameters,
     stage_kinds,
     trained_shard,
@@ -58,6 +60,7 @@ from shapes.operators.parallel import (
     gradient_collectives,
     pipeline_collectives,
 )
+from shapes.operators.sparse import attended, index_operators, is_sparse, sparse_operators
 from shapes.operators.types import (
     LAYOUT_OF_PHASE,
     Elementwise,
@@ -67,8 +70,8 @@ from shapes.operators.types import (
     Phase,
     counted_once,
 )
-from shapes.recipes import Recipe
-from shapes.workload import Workload
+from shapes.recipes import Recipe, load_recipe
+from shapes.workload import BASES, Workload
 
 #: An operator's tensors, together: past it the cost model's 64-bit integers overflow (4 EiB, 20 million H100s').
 MAX_BYTES = 2**62
@@ -84,6 +87,7 @@ def operators(model: ModelShape, workload: Workload) -> tuple[Operator, ...]:
     check_finetune(model, workload)
     if workload.decode:
         _check_decodes(model)
+    _check_images(model, workload)
     return _merged(_all(model, workload), workload)
 
 
@@ -97,7 +101,7 @@ def _merged(listed: Iterator[Operator], workload: Workload) -> tuple[Operator, .
     """``listed`` as the workload's recipe and compiler have them, equal ones merged; InputError past ``MAX_BYTES``."""
     merged: dict[Operator, list[Any]] = {}
     recipe = workload.low_precision
-    for operator in apply_recipe(listed, recipe, workload.train) if recipe else listed:
+    for operator in apply_recipe(listed, recipe, workload.train):
         merged.setdefault(counted_once(operator), [operator, 0])[1] += operator.count
     for operator in merged:
         if operator.bytes > MAX_BYTES:
@@ -121,6 +125,17 @@ def _check_decodes(model: ModelShape) -> None:
         raise InputError(expected, key="phase", value="decode")
 
 
+def _check_images(model: ModelShape, workload: Workload) -> None:
+    if workload.image_sizes is None:
+        return
+    if not model.towers:
+        raise InputError("expected a model with a vision tower that is known", key="images", value=workload.images)
+    tokens = sum(tokens for *_, tokens in image_workloads(model, workload)) // workload.b
+    if tokens > workload.s and not workload.decode:
+        expected = f"expected images of at most the sequence's {workload.s} tokens: these are {tokens}"
+        raise InputError(expected, key="images", value=workload.images)
+
+
 def sequence_length(model: ModelShape, stack: Stack, workload: Workload) -> int:
     """Tokens of one sequence in ``stack``."""
     if stack.length is not None:
@@ -136,13 +151,29 @@ def linear_operators(
 
     Of a frozen layer there is no wgrad, unless this one ``trains``; its adapters are products of their own.
     """
-    dtype, name = linear.dtype or run.workload.dtype, name or run.prefix + linear.name
+    name = name or run.prefix + linear.name
+    dtype, recipe, weight_bytes = _runs_in(linear, run.workload)
     out_dtype = "bf16" if dtype in QUANTISED else None
+    groups = linear.on_shard(run.workload.t).groups
+    kind = "bmm" if groups > 1 else linear.kind
     for phase, m, n, k, count in _three(linear, tokens, run, trains):
         layout = LAYOUT_OF_PHASE[phase]
-        yield Gemm(name, phase, m, n, k, 1, dtype, layout, count, kind=linear.kind, out_dtype=out_dtype)
+        one = Gemm(name, phase, m, n, k, groups, dtype, layout, count, kind, out_dtype, recipe)
+        yield one if weight_bytes is None else replace(one, weight_bytes=weight_bytes)
     for adapter in adapters(linear, run.workload) if not trains else ():
         yield from linear_operators(adapter, tokens, run, name=name + adapter.name[len(linear.name) :], trains=True)
+
+
+def _runs_in(linear: Linear, workload: Workload) -> tuple[str, str | None, float | None]:
+    """(element type, recipe, bytes an element of the weights) of a layer's products.
+
+    As a quantised release has them where nothing trains; a frozen base is written out in 16 bits first.
+    """
+    kept = None if workload.train else linear.weights
+    if kept is None:
+        return linear.dtype or workload.dtype, None, None
+    dtype = load_recipe(kept.recipe).dtype if kept.recipe else linear.dtype or workload.dtype
+    return dtype, kept.recipe, kept.read_bytes(linear.out_features, linear.in_features)
 
 
 def _three(
@@ -150,8 +181,8 @@ def _three(
 ) -> Iterator[tuple[Phase, int, int, int, int]]:
     """(phase, m, n, k, times) of the products of ``tokens`` rows on one tensor-parallel shard."""
     own = linear.on_shard(run.workload.t)
-    out, inner = own.out_features, own.in_features
-    for phase, count in run.runs("forward", "dgrad", "wgrad"):
+    out, inner = own.out_features // own.groups, own.in_features
+    for phase, count in run.runs(*(("forward", "dgrad", "wgrad") if linear.learns else ("forward",))):
         if phase == "forward":
             yield phase, tokens, out, inner, count
         elif phase == "dgrad" and linear.grad_input:
@@ -176,6 +207,35 @@ def _layers(model: ModelShape, workload: Workload) -> Iterator[Operator]:
             yield from _block(model, block, stack, s, own)
 
 
+def _images(model: ModelShape, workload: Workload) -> Iterator[Operator]:
+    """The towers' operators over a microbatch's images, each of which attends to itself."""
+    for tower, own, patches, tokens in image_workloads(model, workload):
+        stack, run = tower.stack, _of_layers(own)
+        prefix = f"{stack.name}."
+        for linear in stack.front:
+            yield from linear_operators(linear, own.b * patches, Lowering(own, prefix))
+        for block in stack.kinds:
+            layers = replace(run, prefix=f"{prefix}layers.*.", count=block.count)
+            yield from _block(model, replace(block, count=1), stack, patches, layers)
+        for linear in tower.behind:
+            yield from linear_operators(linear, tokens, Lowering(own, prefix))
+
+
+def image_workloads(model: ModelShape, workload: Workload) -> Iterator[tuple[Tower, Workload, int, int]]:
+    """(tower, its workload, patches of a piece of an image, tokens of all images) of those that a step runs.
+
+    A tower is whole on every rank of the first stage; while generating it has run already.
+    """
+    sizes = workload.image_sizes
+    if sizes is None or workload.decode:
+        return
+    for tower in model.towers:
+        pieces, patches, tokens = tower.cut(*sizes[1:])
+        b = workload.b * sizes[0]
+        own = replace(workload, b=b * pieces, s=patches, t=1, cp=1, p=1, sequence_parallel=False, images=None)
+        yield tower, own, patches, b * tokens
+
+
 def _of_layers(workload: Workload) -> Lowering:
     """Where only the head trains nothing runs backward through the layers."""
     runs = replace(workload, phase="infer", finetune=None) if workload.finetune == "frozen-base" else workload
@@ -183,6 +243,8 @@ def _of_layers(workload: Workload) -> Lowering:
 
 
 def _all(model: ModelShape, workload: Workload) -> Iterator[Operator]:
+    if workload.p == 1:
+        yield from _images(model, workload)
     yield from _layers(model, workload)
     s = sequence_length(model, model.main, workload)
     yield from _ends(model, workload, s)
@@ -206,7 +268,11 @@ def _frozen_base(model: ModelShape, workload: Workload, held: ShardParameters, l
     frozen = shard_parameters(model, workload)
     if not has_adapters(workload):
         frozen = ShardParameters(frozen.dense - held.dense, frozen.experts)
-    yield from frozen_collectives(frozen, BASES[base_of(workload)], workload, layers)
+    each = BASES[base_of(workload)]
+    if workload.base == "release":
+        tensors = parameter_tensors(model, workload)
+        each = sum(tensor.stored_bytes(each) for tensor in tensors) / parameter_count(tensors)
+    yield from frozen_collectives(frozen, each, workload, layers)
     kept_whole = sum(
         block.count * adapter.out_features * adapter.in_features
         for stack, blocks in stage_kinds(model, workload.p)
@@ -232,7 +298,9 @@ def _states_each(model: ModelShape, workload: Workload) -> float | None:
 def _ends(model: ModelShape, workload: Workload, s: int) -> Iterator[Operator]:
     """The products after the embedding and around the head, whose last stage it is."""
     tokens, run = workload.own_tokens(s), Lowering(workload)
-    for linear in (*(model.after_embedding if workload.p == 1 else ()), *model.before_head):
+    if model.main.streams:
+        yield from linear_operators(model.main.streams.head(model.hidden), tokens, run)
+    for linear in (*(model.entry_linears if workload.p == 1 else ()), *model.before_head):
         yield from linear_operators(linear, tokens if linear.rows is None else workload.b * linear.rows, run)
     if model.head_linear is not None:
         alone = workload.finetune == "frozen-base"
@@ -250,44 +318,63 @@ def _block(model: ModelShape, block: Block, stack: Stack, s: int, run: Lowering)
     workload = run.workload
     tokens = workload.own_tokens(s)
     encoder_s = sequence_length(model, model.stacks[0], workload)
+    latent = workload.decode or (block.attention is not None and is_sparse(block.attention, s))
     for linear in block.linears(stack.hidden, fused_qkv=workload.fused_qkv, fused_gate_up=workload.fused_gate_up):
-        if workload.decode and linear.name == "attention.kv_b_proj":
-            continue  # absorbed: decode_operators
+        if latent and linear.name == "attention.kv_b_proj":
+            continue  # absorbed_operators
         from_encoder = linear.name in ("cross_attention.k_proj", "cross_attention.v_proj")
         yield from linear_operators(linear, workload.own_tokens(encoder_s) if from_encoder else tokens, run)
+    if block.augment and block.augment.streams > 1:
+        yield from linear_operators(block.augment.router(stack.hidden), tokens, run)  # a second time
     for attention, label, kv_len in ((block.attention, "attention", s), (block.cross, "cross_attention", encoder_s)):
         if attention is not None:
             own = replace(run, prefix=run.prefix + label)
-            cached = workload.decode
-            yield from decode_operators(attention, own) if cached else attention_operators(attention, own, s, kv_len)
+            yield from _core(attention, own, s, kv_len)
     if block.mixer is not None:
         yield from recurrent_operators(block.mixer, replace(run, prefix=f"{run.prefix}mixer"), s)
     yield from _dequantised(block, stack.hidden, run)
-    if isinstance(block.mlp, MoeShape):
-        yield from expert_operators(block.mlp, stack.hidden, tokens, run)
+    yield from expert_operators(block, stack.hidden, tokens, run)
     yield from block_elementwise(block, stack.hidden, s, run)
     yield from block_collectives(block, stack.hidden, s, run)
 
 
+def _core(attention: Attention, run: Lowering, q_len: int, kv_len: int) -> Iterator[Operator]:
+    """What an attention runs between its projections."""
+    workload = run.workload
+    seen = workload.cached(workload.s, None) if workload.decode else kv_len
+    yield from index_operators(attention, run, q_len, seen)
+    sparse = is_sparse(attention, seen)
+    if workload.decode:
+        yield from decode_operators(attention, run, attended(attention, 1, seen)[1] if sparse else None)
+    else:
+        yield from (sparse_operators if sparse else attention_operators)(attention, run, q_len, kv_len)
+
+
 def _dequantised(block: Block, hidden: int, run: Lowering) -> Iterator[Elementwise]:
     """A quantised base's matrices written out in 16 bits before each product that reads them (bitsandbytes)."""
-    if not has_adapters(run.workload) or base_of(run.workload) == "bf16":
+    if not has_adapters(run.workload):
         return
-    each = BASES[base_of(run.workload)]
     for linear in block.linears(hidden):
+        if not is_quantised(linear, run.workload):
+            continue
         own = linear.on_shard(run.workload.t)
-        n = own.out_features * own.in_features
+        n, each = own.out_features * own.in_features, BASES[base_of(run.workload)]
+        if own.weights is not None and run.workload.base == "release":
+            each = own.weights.stored_bytes(own.out_features, own.in_features) / n
         for phase, count in run.runs("forward", "dgrad"):
             name = f"{run.prefix}{linear.name}.dequantise"
             yield Elementwise(name, phase, "quantise", round(each * n), 2 * n, "bf16", count)
 
 
-def expert_operators(moe: MoeShape, hidden: int, tokens: int, run: Lowering) -> Iterator[GroupedGemm]:
+def expert_operators(block: Block, hidden: int, tokens: int, run: Lowering) -> Iterator[GroupedGemm]:
     """The experts' grouped products: ``tokens`` x top_k routed rows over the experts this device holds."""
-    workload = run.workload
+    workload, moe = run.workload, block.mlp
+    if not isinstance(moe, MoeShape):
+        return
     groups, routed = moe.experts // workload.e, tokens * moe.top_k
     groups = min(groups, routed) if workload.decode else groups
-    for linear in moe.expert_linears(hidden, fused=workload.fused_gate_up):
+    for linear in block.expert_linears(hidden, fused=workload.fused_gate_up):
+        dtype, recipe, weight_bytes = _runs_in(linear, workload)
         for phase, m, n, k, count in _three(linear, routed, run):
             yield GroupedGemm(
                 run.prefix + linear.name,
@@ -297,10 +384,12 @@ def expert_operators(moe: MoeShape, hidden: int, tokens: int, run: Lowering) -> 
                 n,
                 k,
                 ragged="k" if phase == "wgrad" else "m",
-                dtype=workload.dtype,
+                dtype=dtype,
                 layout=LAYOUT_OF_PHASE[phase],
                 count=count,
                 load=workload.expert_load,
+                recipe=recipe,
+                weight_bytes=weight_bytes,
             )
 
 
@@ -308,18 +397,22 @@ def expert_operators(moe: MoeShape, hidden: int, tokens: int, run: Lowering) -> 
 WIDE = 2
 
 
-def apply_recipe(operators: Iterable[Operator], recipe: Recipe, training: bool) -> Iterator[Operator]:
-    """``operators`` whose linear layers were lowered in ``recipe.dtype``, as the recipe runs them.
+def apply_recipe(operators: Iterable[Operator], usual: Recipe | None, training: bool) -> Iterator[Operator]:
+    """``operators`` whose linear layers were lowered in their own or the ``usual`` recipe's type, as it runs them.
 
     Activations are quantised before each product that reads them, by rows and, where wgrad runs in the recipe, by
     columns; gradients of outputs once for dgrad and wgrad; weights once a step, which training's update makes
     necessary.
     """
     for operator in operators:
-        if not isinstance(operator, Gemm | GroupedGemm) or operator.dtype != recipe.dtype:
+        if not isinstance(operator, Gemm | GroupedGemm):
             yield operator
             continue
-        kept = operator.name.rsplit(".", 1)[-1] in recipe.keeps
+        recipe = load_recipe(operator.recipe) if operator.recipe else usual
+        if recipe is None or operator.dtype != recipe.dtype:
+            yield operator
+            continue
+        kept = operator.recipe is None and operator.name.rsplit(".", 1)[-1] in recipe.keeps
         if not kept:
             yield from _quantised(operator, recipe, training)
         if not kept and operator.phase in recipe.products:

@@ -2,19 +2,22 @@
 
 Ranks are numbered as Megatron-LM numbers them, tensor parallelism's first: ``stride`` is the distance between two
 neighbours of a group.
-`split_problems` says whether a model divides over its devices at all, `nearest_split` the nearest split that does.
+`split_problems` says whether a model divides over its devices at all, `runnable_split` leaves out what does not.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from itertools import chain
+from typing import Any
 
 from shapes.errors import InputError
-from shapes.model import AttentionShape, Block, MlaShape, ModelShape, MoeShape
+from shapes.model import Block, ModelShape, MoeShape, SharedKeyShape
+from shapes.model.layers import Attention
 from shapes.model.stages import ShardParameters
 from shapes.operators.cores import ALL_TO_ALLS, Lowering, Runs
+from shapes.operators.sparse import passed_numbers
 from shapes.operators.types import Collective
 from shapes.workload import Workload
 
@@ -68,19 +71,12 @@ def check_split(model: ModelShape, workload: Workload) -> None:
         raise problem
 
 
-def nearest_split(model: ModelShape, workload: Workload) -> Workload:
-    """``workload`` with the largest degrees, at most those asked for, that the model divides over."""
-    p, cp = min(workload.p, model.layers), 1 if workload.attention == "eager" else workload.cp
-    replicas = largest_divisor(workload.d * cp, workload.replicas) if workload.zero == 3 else workload.replicas
-    return replace(
-        workload,
-        p=p,
-        t=nearest_t(model, workload.t),
-        e=nearest_e(model, workload.e, workload.d),
-        cp=cp,
-        vpp=min(workload.vpp, most_chunks(model, p)),
-        replicas=replicas,
-    )
+def runnable_split(model: ModelShape, workload: Workload) -> Workload:
+    """``workload`` without the degrees that the model does not divide over: 1 in the place of each."""
+    failing = {problem.key for problem in split_problems(model, workload) if problem.key is not None}
+    chunks = {"vpp"} if "p" in failing else set()
+    degrees: dict[str, Any] = dict.fromkeys(failing | chunks, 1)
+    return replace(workload, **degrees)
 
 
 def most_chunks(model: ModelShape, p: int) -> int:
@@ -91,15 +87,9 @@ def most_chunks(model: ModelShape, p: int) -> int:
     return max(1, (model.layers + 2) // p)
 
 
-def nearest_t(model: ModelShape, limit: int) -> int:
-    """The largest t, at most ``limit``, that every attention's heads divide over."""
-    return _largest(limit, lambda t: not any(_of_heads(model, t)))
-
-
-def nearest_e(model: ModelShape, limit: int, d: int = 1) -> int:
-    """The largest e, at most ``limit``, that divides the experts, and ``d`` where there is data parallelism."""
-    counts = expert_counts(model) or (1,)
-    return _largest(limit, lambda e: all(experts % e == 0 for experts in counts) and (d == 1 or d % e == 0))
+def divides_over(model: ModelShape, t: int) -> bool:
+    """Whether every attention's and recurrence's heads divide over ``t`` ranks."""
+    return not any(_of_heads(model, t))
 
 
 def largest_divisor(number: int, limit: int) -> int:
@@ -108,7 +98,7 @@ def largest_divisor(number: int, limit: int) -> int:
     >>> largest_divisor(28, 8)
     7
     """
-    return _largest(limit, lambda degree: number % degree == 0)
+    return next(degree for degree in range(limit, 0, -1) if number % degree == 0)
 
 
 def expert_counts(model: ModelShape) -> tuple[int, ...]:
@@ -121,7 +111,7 @@ def head_counts(model: ModelShape) -> tuple[int, ...]:
     return tuple(dict.fromkeys(attention.heads for attention in _attentions(model)))
 
 
-def _attentions(model: ModelShape) -> tuple[AttentionShape | MlaShape, ...]:
+def _attentions(model: ModelShape) -> tuple[Attention, ...]:
     found = (one for _, block in model.all_blocks() for one in (block.attention, block.cross) if one is not None)
     return tuple(dict.fromkeys(found))
 
@@ -130,6 +120,8 @@ def _sharded(model: ModelShape) -> Iterator[tuple[int, str, int, str]]:
     """What tensor parallelism cuts: heads, their name, what they share and is never cut, and its name."""
     for attention in _attentions(model):
         yield attention.heads, "attention heads", attention.kv_heads, "key/value heads, which are not cut"
+        if isinstance(attention, SharedKeyShape):
+            yield attention.out_groups, "groups of the output projection", 1, "key head"
     for mixer in dict.fromkeys(block.mixer for _, block in model.all_blocks() if block.mixer is not None):
         yield mixer.heads, "heads of the recurrent layers", mixer.groups, "groups of recurrent heads"
 
@@ -137,10 +129,6 @@ def _sharded(model: ModelShape) -> Iterator[tuple[int, str, int, str]]:
 def _whole(shared: int, t: int) -> bool:
     """Whether every rank holds whole key/value heads (or groups): a share of them, or a copy of one."""
     return shared % t == 0 or t % shared == 0
-
-
-def _largest(limit: int, divides: Callable[[int], bool]) -> int:
-    return next(degree for degree in range(limit, 0, -1) if divides(degree))
 
 
 #: An all-reduce behind each row-parallel product and, backward, before each column-parallel one. Sequence parallelism
@@ -169,8 +157,7 @@ def block_collectives(block: Block, hidden: int, s: int, run: Lowering) -> Itera
         yield from run.sends("tensor_parallel", tokens * hidden * size, workload.t, runs, times)
     for attention in (block.attention, block.cross) if workload.cp > 1 else ():
         if attention is not None:
-            _, kv_heads = attention.on_shard(workload.t)
-            buffer = workload.b * s * kv_heads * (attention.head_dim + attention.v_dim) * size
+            buffer = workload.b * passed_numbers(attention, workload.t, s) * size
             yield from run.sends("context_parallel", buffer, workload.cp, CONTEXT_PARALLEL, stride=workload.t)
     if workload.e > 1 and isinstance(block.mlp, MoeShape):
         yield from _expert_parallel(block.mlp, hidden, tokens, run)
@@ -222,7 +209,8 @@ def pipeline_collectives(model: ModelShape, workload: Workload, s: int) -> Itera
     """
     if workload.p == 1:
         return
-    whole = workload.own_tokens(s) * model.hidden * workload.activation_bytes
+    streams = model.main.streams.number if model.main.streams else 1
+    whole = workload.own_tokens(s) * model.hidden * streams * workload.activation_bytes
     if workload.t > 1 and not workload.sequence_parallel:
         gathers: Runs = (("forward", "all_gather"), ("dgrad", "all_gather"))
         yield from Lowering(workload).sends("pipeline", whole, workload.t, gathers)

@@ -35,6 +35,7 @@ from typing import Any, Literal
 from shapes.dtypes import BYTES
 from shapes.errors import InputError
 from shapes.frozen import frozen
+from shapes.model.recurrences import RecurrenceKind, recurrences
 
 #: ``dgrad`` is every gradient of an activation (attention's whole backward too), ``wgrad`` of a weight.
 Phase = Literal["forward", "dgrad", "wgrad", "optimizer"]
@@ -43,14 +44,20 @@ CollectiveName = Literal["all_reduce", "all_gather", "reduce_scatter", "all_to_a
 LAYOUT_OF_PHASE: dict[str, Layout] = {"forward": "tn", "dgrad": "nn", "wgrad": "nt"}
 
 
+def weights_read(elements: int, quantised: float | None, size: int) -> int:
+    """Bytes of so many weights, quantised or of ``size`` bytes each."""
+    return elements * size if quantised is None else round(elements * quantised)
+
+
 @frozen
 class Gemm:
     """``batch`` products C[m,n] = A[m,k] B[k,n], run ``count`` times a step on one device.
 
     ``kind`` is "gemm" for a plain product, "bmm" for a batched one, "conv" for a convolution's implicit GEMM.
     ``out_dtype`` is C's element type where it differs (fp8 in, bf16 out); ``recipe``: the low-precision recipe (of
-    shapes.recipes) whose kernels run it, None: what the element type alone stands for. ``pads``: torch.compile
-    may pad its operands to aligned ones.
+    shapes.recipes) whose kernels run it, None: that of the element type alone. ``pads``: torch.compile
+    may pad its operands to aligned ones. ``weight_bytes``: an element of B, with its share of scales, where that is not
+    the element type's (quantised weights).
     """
 
     name: str
@@ -66,6 +73,7 @@ class Gemm:
     out_dtype: str | None = None
     recipe: str | None = None
     pads: bool = False
+    weight_bytes: float | None = None
 
     @property
     def flops(self) -> int:
@@ -76,7 +84,8 @@ class Gemm:
     def bytes(self) -> int:
         """Least bytes one run moves: A and B read once, C written once."""
         size, out = BYTES[self.dtype], BYTES[self.out_dtype or self.dtype]
-        return self.batch * ((self.m * self.k + self.k * self.n) * size + self.m * self.n * out)
+        weights = weights_read(self.k * self.n, self.weight_bytes, size)
+        return self.batch * (self.m * self.k * size + weights + self.m * self.n * out)
 
 
 @frozen
@@ -100,6 +109,7 @@ class GroupedGemm:
     count: int = 1
     load: float = 1.0
     recipe: str | None = None
+    weight_bytes: float | None = None
     kind: Literal["grouped_gemm"] = "grouped_gemm"
 
     @property
@@ -113,11 +123,10 @@ class GroupedGemm:
     @property
     def bytes(self) -> int:
         a, b, c = self.m * self.k, self.k * self.n, self.m * self.n
+        size = BYTES[self.dtype]
         if self.ragged == "m":
-            b *= self.groups
-        else:
-            c *= self.groups
-        return (a + b + c) * BYTES[self.dtype]
+            return (a + c) * size + weights_read(b * self.groups, self.weight_bytes, size)
+        return (a + b + c * self.groups) * size
 
 
 @frozen
@@ -242,6 +251,158 @@ class CachedAttention:
 
 
 @frozen
+class IndexScores:
+    """An indexer's scores: each query of ``batch`` sequences against the keys before it, in ``heads`` of ``head_dim``.
+
+    ``pairs`` of a query and a key are scored in a sequence, and their sum over the heads written in fp32. ``kv_len``
+    keys are read; ``cached``: from a decode step's cache.
+    """
+
+    name: str
+    batch: int
+    heads: int
+    q_len: int
+    kv_len: int
+    pairs: int
+    head_dim: int
+    dtype: str = "fp8"
+    cached: bool = False
+    count: int = 1
+    phase: Phase = "forward"
+    kind: Literal["index_scores"] = "index_scores"
+
+    @property
+    def flops(self) -> int:
+        return 2 * self.batch * self.heads * self.pairs * self.head_dim
+
+    @property
+    def bytes(self) -> int:
+        read = (self.heads * self.q_len + self.kv_len) * self.head_dim * BYTES[self.dtype]
+        return self.batch * (read + 4 * self.pairs)
+
+
+@frozen
+class TopK:
+    """The choice of ``top_k`` entries for each query of ``batch`` sequences, among ``pairs`` fp32 scores in each."""
+
+    name: str
+    batch: int
+    q_len: int
+    kv_len: int
+    pairs: int
+    top_k: int
+    dtype: str = "fp32"
+    count: int = 1
+    phase: Phase = "forward"
+    kind: Literal["top_k"] = "top_k"
+
+    @property
+    def flops(self) -> int:
+        return 0
+
+    @property
+    def bytes(self) -> int:
+        return 4 * self.batch * (self.pairs + self.q_len * self.top_k)
+
+
+@frozen
+class SparseAttention:
+    """One fused attention of each query over keys of its own: those chosen, or a window and compressed ones.
+
+    ``pairs`` of a query and a key are attended to in each of ``batch`` sequences, at most ``keys`` for one query, of
+    ``kv_len`` in all. ``latent``: values are a part of the keys. ``phase="dgrad"`` is the whole backward.
+    """
+
+    name: str
+    phase: Phase
+    batch: int
+    heads: int
+    kv_heads: int
+    q_len: int
+    kv_len: int
+    keys: int
+    pairs: int
+    head_dim: int
+    v_head_dim: int
+    latent: bool = False
+    dtype: str = "bf16"
+    count: int = 1
+    kind: Literal["sparse_attention"] = "sparse_attention"
+
+    @property
+    def flops(self) -> int:
+        """As `Attention.flops`, of the pairs alone."""
+        qk, pv = self.head_dim, self.v_head_dim
+        return self.batch * self.heads * self.pairs * (2 * qk + 2 * pv if self.phase == "forward" else 6 * qk + 4 * pv)
+
+    @property
+    def needed_flops(self) -> int:
+        """`flops` without the scores that the backward computes again."""
+        again = 0 if self.phase == "forward" else 2 * self.head_dim
+        return self.flops - self.batch * self.heads * self.pairs * again
+
+    @property
+    def bytes(self) -> int:
+        """Queries, output and each key once, and the chosen entries' numbers."""
+        rows = self.heads * self.q_len * (self.head_dim + self.v_head_dim)
+        kept = self.kv_heads * self.kv_len * (self.head_dim + (0 if self.latent else self.v_head_dim))
+        passes = 1 if self.phase == "forward" else 2
+        return self.batch * (passes * (rows + kept) * BYTES[self.dtype] + 4 * self.q_len * self.keys)
+
+
+@frozen
+class Scan:
+    """The scan of a recurrence (``form``, of `shapes.model.recurrences`) over ``batch`` sequences of ``tokens``.
+
+    ``heads`` each keep a state of ``state`` x ``head_dim`` from one ``chunk`` of tokens to the next; ``groups`` of them
+    share keys and queries. ``phase="dgrad"`` is the whole backward. ``training``: whether a backward follows.
+    """
+
+    name: str
+    phase: Phase
+    form: RecurrenceKind
+    batch: int
+    tokens: int
+    heads: int
+    groups: int
+    head_dim: int
+    state: int
+    chunk: int
+    dtype: str = "bf16"
+    count: int = 1
+    kind: Literal["scan"] = "scan"
+    training: bool = False
+
+    @property
+    def chunks(self) -> int:
+        """Chunks of one sequence, the last one whole."""
+        return -(-self.tokens // self.chunk)
+
+    @property
+    def products(self) -> tuple[tuple[str, int, int, int, int], ...]:
+        """The forward's matrix products: (name, batch, m, n, k)."""
+        own = (self.groups, self.heads)
+        return tuple(
+            (name, self.batch * self.chunks * own[not shared], *(getattr(self, size) for size in sizes))
+            for name, shared, *sizes in recurrences()[self.form].products
+        )
+
+    @property
+    def flops(self) -> int:
+        """Of its products; backward runs two for each: dA = dC B^T, dB = A^T dC."""
+        forward = sum(2 * batch * m * n * k for _, batch, m, n, k in self.products)
+        return forward if self.phase == "forward" else 2 * forward
+
+    @property
+    def bytes(self) -> int:
+        """Queries, keys, values and gates read and the output written; backward also its gradient in and theirs out."""
+        width = 2 * self.groups * self.state + 2 * self.heads * self.head_dim
+        gates = self.heads * (self.state + 1 if self.form == "kda" else len(recurrences()[self.form].vectors) > 0)
+        rows = self.batch * self.tokens
+        return (1 if self.phase == "forward" else 2) * rows * (width + gates) * BYTES[self.dtype]
+
+
+@frozen
 class Elementwise:
     """A memory-bound operator: its time is the bytes it moves. ``what`` says which (norm, softmax, …)."""
 
@@ -310,12 +471,15 @@ class OperatorKind:
 
 #: Matrix products: what has m, n, k and a layout.
 Product = Gemm | GroupedGemm
-Operator = Product | Attention | CachedAttention | Elementwise | Collective
+Operator = (
+    Product | Attention | CachedAttention | IndexScores | TopK | SparseAttention | Scan | Elementwise | Collective
+)
 
 _PRODUCTS, _OF_PRODUCTS = "shapes.cost.predict:product_costs", "shapes.cost.explain:product_terms"
 _MOVED = ("shapes.cost.predict:moved_costs", "shapes.cost.explain:moved_terms", None)
 _LINEAR = ("shapes.operators.lower:linear_operators", _PRODUCTS, _OF_PRODUCTS, "shapes.measure.kernels.products:gemm")
 _CORES = "shapes.operators.cores:attention_operators"
+_SPARSE = "shapes.operators.sparse:sparse_operators"
 #: Every kind of operator, and who lowers, prices, explains and measures it.
 KINDS = (
     OperatorKind(Gemm, "gemm", "gemm", *_LINEAR),
@@ -340,6 +504,18 @@ KINDS = (
         "shapes.measure.kernels.functions:attention",
     ),
     OperatorKind(CachedAttention, "attention", "attention", "shapes.operators.cores:decode_operators", *_MOVED),
+    OperatorKind(IndexScores, "index_scores", "attention", _SPARSE, *_MOVED),
+    OperatorKind(TopK, "top_k", "softmax", _SPARSE, *_MOVED),
+    OperatorKind(SparseAttention, "sparse_attention", "attention", _SPARSE, *_MOVED),
+    OperatorKind(
+        Scan,
+        "scan",
+        "scan",
+        "shapes.operators.cores:recurrent_operators",
+        "shapes.cost.scans:scan_costs",
+        "shapes.cost.scans:scan_terms",
+        None,
+    ),
     OperatorKind(Elementwise, "elementwise", "", "shapes.operators.cores:block_elementwise", *_MOVED),
     OperatorKind(Collective, "collective", None, "shapes.operators.parallel:block_collectives", *_MOVED),
 )
@@ -373,6 +549,8 @@ def needed_flops(listed: Iterable[Operator], *, causal: bool = False) -> float:
         flops: float = operator.flops
         if isinstance(operator, Attention):
             flops = operator.needed_flops * (operator.visible_share if causal else 1.0)
+        elif isinstance(operator, SparseAttention):
+            flops = operator.needed_flops
         total += flops * operator.count
     return total
 

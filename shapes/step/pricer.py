@@ -61,7 +61,7 @@ def step_cost(
     """The step of ``stage`` (slowest pipeline stage) and ``whole`` (all stages') as ``stack`` runs it on ``device``.
 
     ``operator_error``: mean relative error of the operators' own prices. ``tier``: how the stack is known, where it
-    stands for another one (None: as its file says).
+    is used for another one (None: as its file says).
     """
     parts = {name: float(value) for name, value in step_parts(stage, whole, schedule, stack, device).items()}
     seconds = sum(parts.values())
@@ -171,7 +171,7 @@ class Pricer:
     """Prices operators on one device and remembers each, since a suggestion changes only a few of them.
 
     ``stack``: the software that runs whole steps (None: operators are added up); ``stack_tier``: how it is known where
-    it stands for another one (None: as its file says).
+    it is used for another one (None: as its file says).
     """
 
     def __init__(

@@ -12,7 +12,7 @@ The stack then makes a step of it:
 ``micro(all stages) - micro(stage)`` is what fills and drains a 1F1B pipeline: one microbatch through the other stages;
 an interleaved schedule pays it a ``vpp``-th. Where gradients accumulate they are reduced once a step, but with FSDP
 (ZeRO 3), which gathers the weights and reduces the gradients of every microbatch, and ZeRO 2, which does the latter.
-``exposed`` is paid beside the host's time, too: a collective ends when its slowest rank has come to it, so that it does
+``exposed`` adds to the host's time: a collective ends when its slowest rank has come to it, so that it does
 not fill a wait for the host.
 """
 
@@ -29,7 +29,7 @@ from shapes.cost.predict import Cost
 from shapes.device import Device
 from shapes.frozen import frozen
 from shapes.model import ModelShape
-from shapes.operators.types import Attention, CachedAttention, Collective, Gemm, GroupedGemm, Operator, Product, kind_of
+from shapes.operators.types import Collective, Gemm, GroupedGemm, Operator, Product, kind_of
 from shapes.step.stack import ELEMENTWISE, OVERLAPPED, PARTS, PRODUCTS, Overlap, SoftwareStack
 
 T = TypeVar("T")
@@ -41,10 +41,14 @@ SIXTEEN_BITS = ("bf16", "fp16")
 FUSED_SOFTMAX_MULTIPLE = 4
 
 
+#: Of batched products in 16 bits: a dimension, and so a row of an operand, is off 16 bytes.
+MISALIGNED = "misaligned"
+
+
 class Kind(NamedTuple):
     """A class of operators (``CLASSES`` of ``shapes.step.stack``) and what tells its kernels apart.
 
-    ``detail``: a product's element type where it is not 16 bits, attention's head dimension.
+    ``detail``: a product's element type where it is not 16 bits, attention's head dimension, ``MISALIGNED``.
     """
 
     name: str
@@ -116,9 +120,11 @@ def _part_of(group: str, operator: Collective) -> str | None:
 def class_of(operator: Operator) -> Kind:
     """The class that a stack's constants speak of."""
     known = kind_of(operator).work_class
-    if isinstance(operator, Attention | CachedAttention):
-        return Kind(str(known), operator.head_dim)
+    if known == "attention":
+        return Kind(known, getattr(operator, "head_dim", ""))
     if isinstance(operator, Product):
+        if known == "bmm" and operator.dtype in SIXTEEN_BITS and any(size % 8 for size in (operator.n, operator.k)):
+            return Kind("bmm", MISALIGNED)
         return Kind(str(known), "" if operator.dtype in SIXTEEN_BITS else operator.dtype)
     return Kind(known or str(getattr(operator, "what", "")))
 
@@ -235,7 +241,9 @@ def factor(kind: Kind, stack: SoftwareStack, device: Device) -> float:
     """The stack's seconds over the tables' for one kind of operators."""
     if kind.name not in PRODUCTS:
         return stack.kernels.get(kind.name, stack.kernels["norm"])
-    if kind.name == "attention":
+    if kind.detail == MISALIGNED:
+        own = stack.kernels["bmm"] * stack.misaligned_bmm
+    elif kind.name == "attention":
         own = stack.attention_factor(device.architecture, int(kind.detail))
     else:
         own = stack.kernels[kind.name] * (stack.by_dtype.get(str(kind.detail), 1.0) if kind.detail else 1.0)
@@ -252,18 +260,18 @@ def host_seconds(region: Region, stack: SoftwareStack, collectives: Any = 0) -> 
     )
 
 
-def exposed(communication: Any, beside: Any, overlap: Overlap) -> Any:
-    """Seconds of ``communication`` that computing of ``beside`` seconds does not hide."""
-    needed, cover = communication / overlap.speed, overlap.hidden * beside
+def exposed(communication: Any, computing: Any, overlap: Overlap) -> Any:
+    """Seconds of ``communication`` that ``computing`` seconds of computing does not hide."""
+    needed, cover = communication / overlap.speed, overlap.hidden * computing
     return np.maximum(needed - cover, 0.0) + overlap.contention * np.minimum(needed, cover)
 
 
-def shown(communication: Mapping[str, Any], group: str, beside: Any, stack: SoftwareStack) -> Any:
+def shown(communication: Mapping[str, Any], group: str, computing: Any, stack: SoftwareStack) -> Any:
     """Seconds of a group's ``communication`` that show, parts of it by themselves where the stack tells them apart."""
     alone = [part for part, whole in PARTS.items() if whole == group and part in stack.overlap]
     apart = sum(communication.get(part, 0.0) for part in alone)
     overlap = stack.overlap[group]
-    return exposed(communication.get(group, 0.0) - apart, beside, overlap) + apart / overlap.speed
+    return exposed(communication.get(group, 0.0) - apart, computing, overlap) + apart / overlap.speed
 
 
 @frozen

@@ -1,4 +1,4 @@
-"""Software stacks: which kernels run, what the host costs and what overlaps, as data beside devices and kernels.
+"""Software stacks: which kernels run, what the host costs and what overlaps, as data, like devices and kernels.
 
 One file each in ``data/stacks/<name>.toml``; a user's own file is given by its path. Adding one touches nothing else.
 The form that these constants enter is ``shapes.step.seconds``.
@@ -39,16 +39,20 @@ ELEMENTWISE = (
     "embedding",
     "moe",
     "quantise",
+    "conv",
+    "scan",
 )
 CLASSES = (*PRODUCTS, *ELEMENTWISE)
-#: Of those, what a mixture of experts runs beside its routing's products.
+#: Of those, what a mixture of experts runs besides its routing's products.
 EXPERTS = ("grouped", "moe")
-#: An expert's dispatch that runs beside another microbatch's computing.
+#: An expert's dispatch that overlaps another microbatch's computing.
 OVERLAPPED = "overlapped_expert"
 #: Communication, by what it serves.
 GROUPS = ("tensor", "expert", OVERLAPPED, "context", "pipeline", "data")
 #: Of which group that is a part which some trainers do not overlap: gathers of updated weights, sends of the forward.
 PARTS = {"gather": "data", "tensor-forward": "tensor"}
+#: What a stack's name ends in that replays CUDA graphs: megatron-core-te+graphs.
+GRAPHS = "+graphs"
 #: Of a step's prediction: fitted on this stack and kind of device, on the stack alone, or on another stack.
 STEP_TIERS = ("fitted", "borrowed", "extrapolated")
 
@@ -69,7 +73,7 @@ class Host:
 
 @frozen
 class Overlap:
-    """One group's communication: ``hidden`` is the share of the computing beside it that can cover it
+    """One group's communication: ``hidden`` is the share of the overlapping computing that can cover it
 
     (``overlapped`` in a file's expert table: that of ``OVERLAPPED``), ``contention`` the share of the covered seconds
     by which they slow the computing down, ``speed`` the bandwidth it reaches over what NCCL's own test reaches.
@@ -94,7 +98,7 @@ class Interval:
 
 @frozen
 class Release:
-    """Releases whose names ``match``: seconds of all kernels over the newest release's, and of experts' beside that."""
+    """Releases whose names ``match``: seconds of all kernels over the newest release's, and of experts' in addition."""
 
     match: str
     kernels: float
@@ -105,13 +109,14 @@ class Release:
 class SoftwareStack:
     """One software stack. ``formats``: configuration formats whose default it is; ``framework`` and ``year`` say
 
-    which unknown stacks it stands nearest to. ``architectures``: of the devices it was fitted on. ``kernels``: seconds
+    which unknown stacks it is nearest to. ``architectures``: of the devices it was fitted on. ``kernels``: seconds
     of each class over the tables' (``CLASSES``), ``by_dtype`` and ``attention`` the same for products by element
     type and for attention by architecture and head dimension, ``by_device`` for all products of a device that no
     table was fitted for. ``compiles``: torch.compile runs the products. ``attention_kernels``: which kernel runs it, by
     architecture ("other": elsewhere; absent: the device's usual one). ``optimizer``: seconds of the update over those
     of moving its bytes. ``fixed_s``: once a step. ``rows``: what its constants were fitted on, in words. ``loss``: how
-    it runs the cross-entropy, of shapes.memory. ``releases``: of its own, other than its newest.
+    it runs the cross-entropy, of shapes.memory. ``misaligned_bmm``: what batched products of 16 bits take more where a
+    dimension is off 16 bytes (1: what the tables say). ``releases``: of its own, other than its newest.
     """
 
     name: str
@@ -137,6 +142,7 @@ class SoftwareStack:
     sources: Mapping[str, str]
     rows: str
     loss: str
+    misaligned_bmm: float
     releases: tuple[Release, ...]
     origin: str
 
@@ -165,7 +171,7 @@ class SoftwareStack:
         return self.attention_kernels.get(architecture, self.attention_kernels.get("other"))
 
     def without_overlap(self, groups: Iterable[str]) -> SoftwareStack:
-        """This stack with the communication of ``groups`` (``GROUPS``, ``PARTS``) beside no computing."""
+        """This stack with the communication of ``groups`` (``GROUPS``, ``PARTS``) overlapping no computing."""
         alone = {group: Overlap(0.0, 0.0, self.overlap[PARTS.get(group, group)].speed) for group in groups}
         return replace(self, overlap={**self.overlap, **alone}) if alone else self
 
@@ -176,6 +182,14 @@ class SoftwareStack:
             return self
         scale = {key: own.kernels * (own.experts if key in EXPERTS else 1.0) for key in CLASSES}
         return replace(self, kernels={key: value * scale[key] for key, value in self.kernels.items()}, releases=())
+
+    def with_graphs(self) -> SoftwareStack:
+        """This stack replaying CUDA graphs of its layers: the host launches none of their kernels and runs ahead, so
+
+        that nothing waits for it, within a step or between two.
+        """
+        host = replace(self.host, launch_s=0.0, collective_s=0.0, softmax_fallback_s=0.0)
+        return replace(self, name=f"{self.name}{GRAPHS}", host=host, fixed_s=0.0)
 
     def tier(self, architecture: str) -> str:
         """How a step on a device of ``architecture`` is known."""
@@ -199,6 +213,8 @@ def load_stack(stack: str | os.PathLike[str] | SoftwareStack) -> SoftwareStack:
     if text.lower().endswith(".toml"):
         return load(Path(text), stack_from_mapping)
     name = text.strip().lower()
+    if name.endswith(GRAPHS):
+        return load_stack(name.removesuffix(GRAPHS)).with_graphs()
     if name in list_stacks():
         return load(shipped("stacks", name), stack_from_mapping)
     for known in map(load_stack, list_stacks()):
@@ -238,6 +254,7 @@ def stack_from_mapping(data: Mapping[str, Any], where: str) -> SoftwareStack:
         tiers=top.table("tiers").keyed(lambda table, key: table.choice(key, TIERS)),
         sources=top.documents(),
         loss=loss,
+        misaligned_bmm=top.number("misaligned_bmm") if top.has("misaligned_bmm") else 1.0,
         releases=tuple(top.table("release").keyed(lambda table, key: table.table(key).record(Release)).values()),
         origin=where,
     )
@@ -246,10 +263,13 @@ def stack_from_mapping(data: Mapping[str, Any], where: str) -> SoftwareStack:
 
 
 def _by_class(table: Table) -> Mapping[str, float]:
-    """A figure for each of CLASSES; of memory-bound ones that have none, "elementwise"."""
+    """A figure for each of CLASSES; of memory-bound ones that have none, "elementwise".
+
+    A scan's kernels are its library's own in every stack.
+    """
     everything = table.number("elementwise")
     found = {key: table.number(key) for key in PRODUCTS}
-    found |= {key: table.number(key) if table.has(key) else everything for key in ELEMENTWISE}
+    found |= {key: table.number(key) if table.has(key) else everything for key in ELEMENTWISE} | {"scan": 1.0}
     table.refuse_the_rest()
     return MappingProxyType(found)
 

@@ -1,90 +1,70 @@
-"""Any nn.Module or Hugging Face configuration -> operators, by running it without data or weights.
+"""Any nn.Module or Hugging Face configuration, run without data or weights: recognised, proven, its products listed.
 
 This package's modules import torch; this file does not, so that ``import shapes`` stays cheap.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from copy import deepcopy
-from dataclasses import replace
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from shapes.errors import InputError
-from shapes.trace.result import Settings, Traced
+from shapes.errors import InputError, positive_int
+from shapes.package import install
+from shapes.trace.result import Traced
 from shapes.workload import RunPhase
 
 if TYPE_CHECKING:
     from torch import nn
 
+    from shapes.trace.config import Built
     from shapes.trace.prove import Proof
 
-__all__ = ["MissingExtra", "Traced", "longest_sequence", "recognise_config", "trace", "trace_config"]
-
-INSTALL = "pip install 'sizer[trace]'"
+__all__ = [
+    "MissingExtra",
+    "Traced",
+    "longest_sequence",
+    "recognise_config",
+    "recognise_module",
+    "trace",
+    "trace_config",
+]
 
 
 class MissingExtra(InputError):  # noqa: N818 # named for what it is, as the error it extends
     """torch or transformers is not installed."""
 
 
-def trace(
-    module: nn.Module,
-    *args: Any,
-    phase: RunPhase = "train",
-    expert_load: float = 1.0,
-    fused_qkv: bool | None = None,
-    fused_gate_up: bool | None = None,
-    plan: Mapping[str, str] | None = None,
-    t: int = 1,
-    **kwargs: Any,
-) -> Traced:
-    """The operators of one call ``module(*args, **kwargs)``, and of its backward pass unless ``phase="infer"``.
-
-    ``expert_load`` (fullest over mean), ``fused_qkv`` and ``fused_gate_up`` (None: as the module does it) are as in
-    ``Workload``. ``plan``: path glob -> "colwise" | "rowwise" for ``t`` shards (default: a transformers class's own).
+def trace(module: nn.Module, *args: Any, phase: RunPhase = "train", **kwargs: Any) -> Traced:
+    """The products of one call ``module(*args, **kwargs)``, and of its backward pass unless ``phase="infer"``.
 
     Tensors among the arguments stand for their shape and dtype only. The module keeps its weights and its mode: its
-    tensors are swapped for ones on the meta device while it runs. Raises InputError, with the path of the module that
-    failed, where the forward needs a tensor's values.
+    tensors are swapped for ones on the meta device while it runs. A loop over experts is answered as even routing.
+    Raises InputError, with the path of the module that failed, where the forward needs a tensor's values otherwise.
     """
     _require("torch")
-    from torch import Tensor
-    from torch.utils import _pytree
+    from shapes.trace.inputs import DataAnswers, LoopAnswers
+    from shapes.trace.run import on_meta, run, to_meta
 
-    from shapes.trace.grouping import regroup
-    from shapes.trace.parallel import shard
-    from shapes.trace.run import on_meta, run
-
-    args, kwargs = _pytree.tree_map_only(
-        Tensor, lambda t: t.detach().to("meta").requires_grad_(t.requires_grad), (args, kwargs)
-    )
     config = getattr(module, "config", None)
     native = config if hasattr(config, "model_type") and type(module).__module__.startswith("transformers.") else None
-    answers = None
+    answers: DataAnswers = LoopAnswers()
     if native is not None:
         from shapes.trace.config import answers_for
 
         answers = answers_for(native)
-    parameters = sum(parameter.numel() for parameter in module.parameters())
+    name = getattr(native, "model_type", type(module).__name__)
+    args, kwargs = to_meta(args, kwargs)
     with on_meta(module):
-        sharded: list[str] = []
-        if t > 1:
-            module = deepcopy(module)
-            sharded = shard(module, plan, t, type(module).__name__)
-        traced = run(
-            module,
-            args,
-            kwargs,
-            train=phase == "train",
-            config=native,
-            model_type=getattr(native, "model_type", type(module).__name__),
-            answers=answers,
-            expert_load=expert_load,
-        )
-        operators, notes = regroup(traced.operators, module, qkv=fused_qkv, gate_up=fused_gate_up)
-    return replace(traced, operators=operators, parameters=parameters, notes=(*traced.notes, *sharded, *notes))
+        return run(module, args, kwargs, train=phase == "train", config=native, model_type=name, answers=answers)
+
+
+def recognise_module(module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Proof:
+    """What a module is recognised as by a call ``module(*args, **kwargs)`` with token numbers, and whether proven."""
+    _require("torch")
+    from shapes.trace.prove import prove_module
+
+    return prove_module(module, args, kwargs)
 
 
 def trace_config(
@@ -95,61 +75,51 @@ def trace_config(
     phase: RunPhase = "train",
     attention: str = "flash",
     dtype: str = "bf16",
-    expert_load: float = 1.0,
-    plan: Mapping[str, str] | None = None,
-    t: int = 1,
     decoder_s: int | None = None,
-    architecture: str | None = None,
-    experts: str | None = None,
-    repeats: bool = True,
-    fused_qkv: bool | None = None,
-    fused_gate_up: bool | None = None,
-    recipe: str | None = None,
 ) -> Traced:
-    """The operators of one step, b sequences of s tokens, of the transformers model that ``config`` describes.
+    """The products of one step, b sequences of s tokens, of the transformers model that ``config`` describes.
 
     ``config``: the content of a config.json, its path, or a PretrainedConfig. ``attention``: "eager" (batched
-    products) or a kernel of shapes.kernels (one fused operator). ``plan``: path glob -> "colwise" | "rowwise" for
-    ``t`` shards (default: the class's own ``base_model_tp_plan``). ``architecture``: the transformers class to
-    build, in place of the one the configuration names. ``experts``: transformers' expert implementation
-    ("grouped_mm", "eager", "batched_mm"; default as the class does it). ``fused_qkv`` and ``fused_gate_up`` regroup
-    the projections (None: as the class has them). ``recipe``: of shapes.recipes (None: what ``dtype`` stands for).
-    ``repeats=False`` runs every layer, for checking.
+    products) or a kernel of shapes.kernels (one fused operator). Quantised types are those of the bf16 model
+    that they are made of.
 
     Raises InputError for a model_type transformers does not know, a configuration it rejects, code in the
     configuration, and a model whose forward needs data.
     """
-    _require("torch")
-    _require("transformers")
-    from shapes.trace.config import traced_config
+    from shapes.dtypes import dtype_bytes
+    from shapes.kernels import CHOICES
 
-    settings = Settings(
-        b,
-        s,
-        phase,
-        attention,
-        dtype,
-        expert_load,
-        plan,
-        t,
-        decoder_s,
-        architecture,
-        experts,
-        repeats,
-        fused_qkv,
-        fused_gate_up,
-        recipe,
-    )
-    return traced_config(config, settings)
+    for key, value in (("b", b), ("s", s)):
+        positive_int(value, key, maximum=2**31)
+    dtype_bytes(dtype)
+    if attention not in CHOICES:
+        raise InputError(f"expected one of {', '.join(CHOICES)}", key="attention", value=attention)
+
+    def once(built: Built) -> Traced:
+        return built.trace(b=b, s=s, train=phase == "train", decoder_s=decoder_s)
+
+    found: Traced = _with_class(config, once, attention=attention, dtype=dtype)
+    return found
 
 
 def recognise_config(config: Mapping[str, Any] | str | Path | Any) -> Proof:
     """What the transformers class of ``config`` is recognised as, and whether that is proven (shapes.trace.prove)."""
+
+    def prove_built(built: Built) -> Proof:
+        from shapes.trace.prove import prove_built
+
+        return prove_built(built)
+
+    found: Proof = _with_class(config, prove_built, attention="auto", dtype="bf16")
+    return found
+
+
+def _with_class(config: Any, once: Callable[[Built], Any], **options: Any) -> Any:
     _require("torch")
     _require("transformers")
-    from shapes.trace.prove import prove_config
+    from shapes.trace.config import with_class
 
-    return prove_config(config)
+    return with_class(config, once, **options)
 
 
 def longest_sequence(config: Mapping[str, Any] | str | Path | Any) -> int | None:
@@ -165,4 +135,4 @@ def _require(package: str) -> None:
     from importlib.util import find_spec
 
     if find_spec(package) is None:
-        raise MissingExtra(f"tracing needs {package}, which is not installed: {INSTALL}")
+        raise MissingExtra(f"tracing needs {package}, which is not installed: {install('trace')}")

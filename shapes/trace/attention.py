@@ -58,18 +58,18 @@ class _Core(torch.autograd.Function):
         value: Tensor,
         mask: Tensor | None,
     ) -> Tensor:
-        where, frame, _ = recorder.place()
+        where, times, _ = recorder.place()
         training = any(ctx.needs_input_grad)
         ctx.operator = core_of(where, query, key, value, causal=causal, window=window, training=training)
-        ctx.recorder, ctx.frame = recorder, frame
+        ctx.recorder, ctx.times = recorder, times
         ctx.mask = None if mask is None else mask.shape
-        recorder.add(ctx.operator, frame)
+        recorder.add(ctx.operator, times)
         ctx.save_for_backward(query, key, value)
         return query.new_empty((*query.shape[:-1], value.shape[-1]))
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        ctx.recorder.add(replace(ctx.operator, phase="dgrad"), ctx.frame)
+        ctx.recorder.add(replace(ctx.operator, phase="dgrad"), ctx.times)
         made = [torch.empty_like(saved) for saved in ctx.saved_tensors]
         mask = gradient.new_empty(ctx.mask) if ctx.mask is not None and ctx.needs_input_grad[6] else None
         return None, None, None, *made, mask
@@ -95,8 +95,7 @@ class FusedAttention(TorchFunctionMode):
         attn_mask: Tensor | None = None,
         dropout_p: float = 0.0,
         is_causal: bool = False,
-        scale: float | None = None,
-        enable_gqa: bool = False,
+        **_other: Any,
     ) -> Tensor:
         if query.dim() < 4:  # one head without its dimension
             query, key, value = (tensor.unsqueeze(-3) for tensor in (query, key, value))

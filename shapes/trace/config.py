@@ -4,31 +4,28 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from copy import deepcopy
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 import transformers
 from torch import nn
 
-from shapes.dtypes import QUANTISED, dtype_bytes
-from shapes.errors import InputError, positive_int
-from shapes.kernels import CHOICES
-from shapes.operators.lower import apply_recipe
-from shapes.operators.types import Gemm, GroupedGemm, Operator
-from shapes.recipes import DEFAULT, load_recipe
+from shapes.dtypes import QUANTISED
+from shapes.errors import InputError
 from shapes.trace.dimensions import NAMES, named_dimensions, size_in
-from shapes.trace.grouping import regroup
-from shapes.trace.guards import bounded_modules, check_counts, offline
+from shapes.trace.guards import TooLong, bounded_modules, bounded_operators, check_counts, offline
 from shapes.trace.inputs import DataAnswers, example_inputs
-from shapes.trace.parallel import shard
-from shapes.trace.result import Settings, Traced
+from shapes.trace.repeats import Cut, layers_cut
+from shapes.trace.result import Traced
 from shapes.trace.run import masks_where_read, run, said
 from shapes.workload import routing_note
+
+T = TypeVar("T")
 
 #: The types computed in; fp8 and int8 recipes quantise the linear layers of a bf16 model, tf32 is fp32 in memory.
 _TORCH_DTYPES = {
@@ -39,6 +36,10 @@ _TORCH_DTYPES = {
     "fp16": torch.float16,
     **dict.fromkeys(QUANTISED, torch.bfloat16),
 }
+
+
+#: Numbers that JSON has no form for.
+_NO_JSON = ("Infinity", "-Infinity", "NaN")
 
 
 @contextmanager
@@ -52,104 +53,112 @@ def quietly() -> Iterator[None]:
         transformers.logging.set_verbosity(before)
 
 
-@offline()
-@quietly()
-def traced_config(config: Any, asked: Settings) -> Traced:
-    """As ``shapes.trace.trace_config``."""
-    for key in ("b", "s", "t"):
-        positive_int(getattr(asked, key), key, maximum=2**31)
-    dtype_bytes(asked.dtype)
-    if asked.attention not in CHOICES:
-        raise InputError(f"expected one of {', '.join(CHOICES)}", key="attention", value=asked.attention)
-    settings, where = load_config(config)
-    try:
-        return _traced(settings, where, asked)
-    except InputError as error:
-        # torch's grouped product refuses experts of such a width, on a GPU too.
-        if asked.experts is not None or "to be multiple of 16 byte" not in str(error.__cause__):
-            raise
-    looped = _traced(load_config(config)[0], where, replace(asked, experts="eager"))
-    note = "torch's grouped product wants expert rows in multiples of 16 bytes: the experts are traced as a loop"
-    return replace(looped, notes=(*looped.notes, note))
+@dataclass(slots=True)
+class Built:
+    """A class of transformers on the meta device, built once and run as often as is asked."""
 
+    module: nn.Module
+    settings: Any
+    where: str
+    notes: list[str]
+    #: Why its products cannot be listed.
+    too_long: TooLong | None = None
 
-def _traced(settings: Any, where: str, asked: Settings) -> Traced:
-    model, notes = build(
-        settings,
-        where,
-        attention=asked.attention,
-        dtype=asked.dtype,
-        architecture=asked.architecture,
-        experts=asked.experts,
-    )
-    if asked.train:
-        _train_experts(model)
-    parameters = sum(parameter.numel() for parameter in model.parameters())
-    active = active_parameters(model, settings)
-    if asked.t > 1:
-        notes += shard(model, asked.plan, asked.t, where)
-    traced = _run(model, settings, where, asked)
-    operators, regrouped = regroup(traced.operators, model, qkv=asked.fused_qkv, gate_up=asked.fused_gate_up)
-    sizes, keys = named_dimensions(settings)
-    return replace(
-        traced,
-        operators=_in_dtype(operators, asked),
-        parameters=parameters,
-        active_parameters=active,
-        notes=(*traced.notes, *notes, *regrouped, *_expert_notes(settings, asked)),
-        dimensions=sizes,
-        keys=keys,
-    )
+    def on_few_layers(self, once: Callable[[Cut | None], T]) -> T:
+        """``once`` with as few layers as show all that there are; with all where the class does not run with few."""
+        layers = named_dimensions(self.settings)[0].get("layers")
+        with layers_cut(self.module, self.settings, layers) as cut:
+            try:
+                return once(cut)
+            except InputError as error:
+                if cut is None or isinstance(error, TooLong):
+                    raise
+        return once(None)
 
+    def listed(self, *, train: bool, **run: Any) -> Traced:
+        """``trace`` of a class that is not understood: without operators, and saying so, where it takes too long."""
+        try:
+            if self.too_long is not None:
+                raise self.too_long
+            with bounded_operators():
+                return self.trace(train=train, **run)
+        except TooLong as error:
+            sizes, keys = named_dimensions(self.settings)
+            parameters = sum(parameter.numel() for parameter in self.module.parameters())
+            notes = (f"its products are not listed: {error.expected}",)
+            return Traced((), parameters, None, self.settings.model_type, notes=notes, dimensions=sizes, keys=keys)
 
-def _run(model: nn.Module, settings: Any, where: str, asked: Settings) -> Traced:
-    inputs = example_inputs(model, b=asked.b, s=asked.s, decoder_s=asked.decoder_s)
-
-    def once(masks: bool) -> Traced:
-        return run(
-            model,
-            (),
-            inputs,
-            train=asked.train,
-            model_type=settings.model_type,
-            answers=answers_for(settings, asked.b * asked.s),
-            config=settings,
-            expert_load=asked.expert_load,
-            repeats=asked.repeats,
-            where=where,
-            masks=masks,
+    @offline()
+    @quietly()
+    def trace(self, *, b: int, s: int, train: bool, decoder_s: int | None = None) -> Traced:
+        """The operators of b sequences of s tokens."""
+        parameters = sum(parameter.numel() for parameter in self.module.parameters())
+        active = active_parameters(self.module, self.settings)
+        if train:
+            _train_experts(self.module)
+        inputs = example_inputs(self.module, b=b, s=s, decoder_s=decoder_s)
+        traced = self.on_few_layers(
+            lambda cut: run_class(self.module, self.settings, inputs, b * s, train=train, cut=cut, where=self.where)
+        )
+        sizes, keys = named_dimensions(self.settings)
+        return replace(
+            traced,
+            parameters=parameters,
+            active_parameters=active,
+            notes=(*traced.notes, *self.notes, *_expert_notes(self.settings)),
+            dimensions=sizes,
+            keys=keys,
         )
 
-    return masks_where_read(once)
+
+def run_class(
+    module: nn.Module,
+    settings: Any,
+    inputs: Mapping[str, Any],
+    tokens: int,
+    *,
+    train: bool,
+    cut: Cut | None = None,
+    where: str | None = None,
+) -> Traced:
+    """One call of a model of transformers; the operators of its layers count as ``cut`` says."""
+    options: dict[str, Any] = {"train": train, "model_type": settings.model_type, "config": settings}
+    return masks_where_read(
+        lambda masks: run(
+            module, (), inputs, answers=answers_for(settings, tokens), masks=masks, cut=cut, where=where, **options
+        )
+    )
 
 
-def _expert_notes(settings: Any, asked: Settings) -> Iterator[str]:
+@offline()
+@quietly()
+def with_class(config: Any, once: Callable[[Built], T], **options: Any) -> T:
+    """``once`` of the class that ``config`` names, as ``build`` makes it with ``options``."""
+    settings, where = load_config(config)
+
+    def built(settings: Any, experts: str | None = None) -> Built:
+        module, notes = build(settings, where, experts=experts, **options)
+        return Built(module, settings, where, notes)
+
+    try:
+        return once(built(settings))
+    except InputError as error:
+        # torch's grouped product refuses experts of such a width, on a GPU too.
+        if "to be multiple of 16 byte" not in str(error.__cause__):
+            raise error.at(where) from error.__cause__
+    looped = built(load_config(config)[0], "eager")
+    looped.notes.append("torch's grouped product wants expert rows in multiples of 16 bytes: the experts are a loop")
+    return once(looped)
+
+
+def _expert_notes(settings: Any) -> Iterator[str]:
     if expert_count(settings) is not None:
-        yield routing_note(asked.expert_load)
+        yield routing_note(1.0)
     if settings.model_type in NAMES["classes"]["every_expert"]:
         yield (
             "transformers' class runs every token through every expert, and so do these operators; without --trace "
             "experts run the tokens routed to them"
         )
-
-
-def _in_dtype(operators: tuple[Operator, ...], asked: Settings) -> tuple[Operator, ...]:
-    dtype = asked.dtype
-    if dtype in (*QUANTISED, "tf32"):
-        operators = tuple(_recast(operator, dtype) for operator in operators)
-    if dtype not in DEFAULT:
-        return operators
-    return tuple(apply_recipe(operators, load_recipe(asked.recipe or DEFAULT[dtype]), asked.train))
-
-
-def _recast(operator: Operator, dtype: str) -> Operator:
-    if dtype == "tf32":
-        return replace(operator, dtype="tf32") if operator.dtype == "fp32" and operator.flops else operator
-    if isinstance(operator, GroupedGemm):
-        return replace(operator, dtype=dtype)
-    if isinstance(operator, Gemm) and operator.kind == "gemm" and operator.dtype == "bf16":
-        return replace(operator, dtype=dtype, out_dtype="bf16")
-    return operator
 
 
 @offline()
@@ -166,7 +175,7 @@ def load_config(config: Any) -> tuple[Any, str]:
     if not isinstance(config, Mapping):
         raise InputError("expected a mapping, the content of a config.json", where=where)
     known = _config_class(config, where)
-    plain = {k: v for k, v in config.items() if k not in ("auto_map", "quantization_config", "model_type")}
+    plain = {k: _number(v) for k, v in config.items() if k not in ("auto_map", "quantization_config", "model_type")}
     check_counts(plain, where)
     try:
         return known.from_dict(plain), where
@@ -176,6 +185,14 @@ def load_config(config: Any) -> tuple[Any, str]:
             reason = "expected backbone_config, the backbone's own keys: what a configuration names is never fetched"
             key = "backbone"
         raise InputError(reason, where=where, key=key, value=plain.get(key or "")) from error
+
+
+def _number(value: Any) -> Any:
+    """``value`` with infinities and no-numbers as numbers, which transformers 5 writes {"__float__": "Infinity"}."""
+    if isinstance(value, Mapping):
+        held = value.get("__float__") if len(value) == 1 else None
+        return float(held) if held in _NO_JSON else {key: _number(one) for key, one in value.items()}
+    return [_number(one) for one in value] if isinstance(value, list) else value
 
 
 def _read_json(path: Path, where: str) -> Any:
@@ -204,14 +221,12 @@ def _config_class(config: Mapping[str, Any], where: str) -> Any:
     raise InputError(reason, where=where, key=key, value=config.get(key))
 
 
-def model_class(settings: Any, where: str, architecture: str | None) -> type[Any]:
-    """The transformers class that ``architecture``, else the configuration's ``architectures``, else its type names."""
-    for name in (architecture,) if architecture else (settings.architectures or ()):
+def model_class(settings: Any, where: str) -> type[Any]:
+    """The transformers class that the configuration's ``architectures``, else its type names."""
+    for name in settings.architectures or ():
         found = getattr(transformers, name, None) if isinstance(name, str) else None
         if isinstance(found, type) and issubclass(found, transformers.PreTrainedModel):
             return found
-        if architecture:
-            raise InputError("expected a model class of transformers", where=where, key="architecture", value=name)
     found = _auto_class(settings)
     if found is None:
         raise InputError("expected a type with a model class", where=where, key="model_type", value=settings.model_type)
@@ -230,10 +245,10 @@ def _auto_class(settings: Any) -> type[Any] | None:
 
 
 def build(
-    settings: Any, where: str, *, attention: str, dtype: str, architecture: str | None, experts: str | None
+    settings: Any, where: str, *, attention: str, dtype: str, experts: str | None = None
 ) -> tuple[nn.Module, list[str]]:
     """The model on the meta device in evaluation mode (no dropout, no layer drop), and what had to be assumed."""
-    cls = model_class(settings, where, architecture)
+    cls = model_class(settings, where)
     # A composite configuration's language model is built from the part that is its own.
     parts = (part for part in vars(settings).values() if isinstance(part, cls.config_class or ()))
     settings = settings if isinstance(settings, cls.config_class or object) else next(parts, settings)
@@ -243,7 +258,7 @@ def build(
         # No step here continues another, and some models make a cache that they then cannot ask for its length.
         settings.use_cache = False
     try:
-        with torch.device("meta"), _without_initialization(), bounded_modules(where):
+        with torch.device("meta"), without_initialization(), bounded_modules(where):
             model, notes = _built(cls, settings, attention, dtype)
     except InputError:
         raise
@@ -269,7 +284,7 @@ def _built(cls: type[Any], settings: Any, attention: str, dtype: str) -> tuple[A
         model = made("eager")
     if getattr(cls, "_supports_flash_attn", getattr(cls, "_supports_flash_attn_2", False)):
         # Fused by FlashAttention's own kernel alone: its layers look the function up when they run.
-        _attend_with(model, "sdpa")
+        attend_with(model, "sdpa")
         return model, []
     return model, [f"{cls.__name__} has no fused attention: it is traced as batched products"]
 
@@ -281,14 +296,16 @@ def _train_experts(model: nn.Module) -> None:
             module.training = True
 
 
-def _attend_with(model: nn.Module, implementation: str) -> None:
+def attend_with(model: nn.Module, implementation: str) -> None:
+    """``implementation`` for the layers of ``model`` that look theirs up when they run."""
     for settings in {id(m.config): m.config for m in model.modules() if hasattr(m, "config")}.values():
         if hasattr(settings, "_attn_implementation_internal"):
             settings._attn_implementation_internal = implementation
 
 
 @contextmanager
-def _without_initialization() -> Iterator[None]:
+def without_initialization() -> Iterator[None]:
+    """Models built inside keep the weights that their memory happens to hold."""
     # Filling weights with random values is most of the time it takes to build a model, and there are no values here.
     from importlib import import_module
 

@@ -1,4 +1,4 @@
-"""A configuration's named dimensions, and the same configuration with some of them changed.
+"""A configuration's named dimensions.
 
 The names are ``DIMENSIONS``; what each is called in a configuration is transformers' attribute, which its
 ``attribute_map`` leads to the key of the file (GPT-2's hidden_size is n_embd).
@@ -6,10 +6,9 @@ The names are ``DIMENSIONS``; what each is called in a configuration is transfor
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
-from shapes.errors import InputError
 from shapes.toml_table import DATA, content
 
 #: Names in configurations and model classes.
@@ -70,35 +69,3 @@ def _derive(name: str, size: int, sizes: dict[str, int], part: Any) -> None:
     """Add a size that ``part`` does not name, unless its layers differ in it."""
     if all(_held(part, attribute) is not _VARIES for attribute in NAMES["dimensions"][name]):
         sizes.setdefault(name, size)
-
-
-def changed_config(settings: Any, change: Mapping[str, int | str]) -> dict[str, Any]:
-    """The content of ``settings`` with dimensions changed, and with them those that follow.
-
-    A head_dim that was hidden / heads stays that, and as many key/value heads as heads stay as many, where the file
-    has a key for them. Raises InputError for a dimension that the configuration has no key for.
-    """
-    sizes, keys = named_dimensions(settings)
-    full = _completed(change, sizes, keys)
-    content: dict[str, Any] = settings.to_dict()
-    for name, value in full.items():
-        if name not in keys:
-            raise InputError(f"{settings.model_type} has no key for it", key=name, value=value)
-        *parents, key = keys[name].split(".")
-        inner = content
-        for parent in parents:
-            inner = inner[parent]
-        inner[key] = value
-    return content
-
-
-def _completed(change: Mapping[str, int | str], sizes: Mapping[str, int], keys: Container[str]) -> dict[str, int | str]:
-    full = dict(change)
-    follows = {"heads", "hidden"} & change.keys() and {"heads", "hidden", "head_dim"} <= sizes.keys()
-    if follows and "head_dim" in keys and sizes["head_dim"] == sizes["hidden"] // sizes["heads"]:
-        heads, hidden = (int(full.get(name, sizes[name])) for name in ("heads", "hidden"))
-        if hidden % heads == 0:
-            full.setdefault("head_dim", hidden // heads)
-    if "heads" in change and sizes.get("kv_heads") == sizes.get("heads") and "kv_heads" in keys:
-        full.setdefault("kv_heads", full["heads"])
-    return full

@@ -7,8 +7,9 @@ projections feed a core and which vector scales whose output are facts of edges,
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -16,20 +17,26 @@ import torch
 from torch import Tensor, nn
 from torch.utils import _pytree
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
+from torch.utils.weak import WeakIdKeyDictionary
 
 from shapes.errors import InputError
 from shapes.operators.types import Attention
 from shapes.trace.attention import FusedAttention, core_of
+from shapes.trace.dimensions import NAMES
+from shapes.trace.guards import count_operator
 from shapes.trace.inputs import DataAnswers
 from shapes.trace.products import convolution_product, identity, is_product, read_product
 from shapes.trace.repeats import calls_followed
+from shapes.trace.run import on_meta_device, refusal
 
 #: Bits that are no product: what depends on cosines and sines (or on tables of them in buffers), and on the inputs.
 TRIGONOMETRY, INPUTS = 1, 2
 #: The first product's bit.
 FIRST = 2
 
-NodeKind = Literal["gemm", "bmm", "conv", "depthwise", "grouped", "attention", "lookup"]
+NodeKind = Literal["gemm", "bmm", "conv", "depthwise", "grouped", "attention", "scores", "lookup"]
+#: What a table is asked for: the tokens' numbers, a number of their own for each place, or one number for all.
+Index = Literal["tokens", "positions", "types"]
 
 
 @dataclass(slots=True)
@@ -37,7 +44,8 @@ class Node:
     """One product (C[m,n] = A[m,k] B[k,n], ``batch`` times), attention core, depthwise convolution or table look-up.
 
     ``reads``: the set of what its activation comes from; a ``core`` has those of ``query``, ``key``, ``value``.
-    ``weight`` and ``bias``: paths of the parameters that its second operand and its addend were made of.
+    ``weight`` and ``bias``: paths of the parameters that its second operand and its addend were made of. ``index``:
+    what a look-up asks for. Eager attention is a node "scores", queries by keys, and the "attention" that reads values.
     """
 
     number: int
@@ -55,6 +63,7 @@ class Node:
     key: int = 0
     value: int = 0
     core: Attention | None = None
+    index: Index | None = None
 
     @property
     def bit(self) -> int:
@@ -80,18 +89,19 @@ class Rotated:
 
 @dataclass(slots=True)
 class Graph:
-    """Nodes in the order in which they ran. ``normed``: the width of each norm, with a weight or without.
+    """Nodes in the order in which they ran. ``normed``: where each norm ran and its width, with weights or without.
 
-    ``problems``: module -> what of its attention mask was not understood.
+    ``problems``: module -> what of its attention mask was not understood. ``eager``: attention ran as products.
     """
 
     parameters: Mapping[str, tuple[int, ...]]
     nodes: list[Node] = field(default_factory=list)
     scaled: list[Scaled] = field(default_factory=list)
     rotated: list[Rotated] = field(default_factory=list)
-    normed: list[int] = field(default_factory=list)
+    normed: list[tuple[str, int]] = field(default_factory=list)
     used: set[str] = field(default_factory=set)
     problems: dict[str, str] = field(default_factory=dict)
+    eager: bool = False
 
     def of(self, mask: int) -> list[Node]:
         """The nodes of a set, in order."""
@@ -106,28 +116,102 @@ class Graph:
         return found
 
 
+#: (causal, window) of a mask.
+Form = tuple[bool, int | None]
+
+
+@dataclass(slots=True)
+class _Scores:
+    """Queries by keys on their way to a softmax, and past it.
+
+    ``form``: of the mask that was added, where one said it; ``seen``: of the values that the softmax read.
+    """
+
+    node: Node
+    normalised: bool = False
+    form: Form | None = None
+    seen: Form | None = None
+
+
 @dataclass(slots=True)
 class _Value:
     mask: int
     made_of: frozenset[str]
     activation: bool
     storage: object
+    scores: _Scores | None = None
+    #: One over a root of a mean: what it multiplies is normed.
+    inverse_root: bool = False
+
+
+class Known:
+    """Values of the tensors that depend on no weight and no other token: masks, positions, angles.
+
+    Each operator on such tensors also runs on the CPU. Scores of eager attention count as equal before their mask.
+    """
+
+    def __init__(self) -> None:
+        self._values = WeakIdKeyDictionary()
+        #: Storages that something unknown was written into, kept alive so that none's address becomes another's.
+        self._lost: dict[int, object] = {}
+
+    def put(self, tensor: Tensor, value: Tensor) -> None:
+        self._values[tensor] = value
+
+    def of(self, tensor: Tensor) -> Tensor | None:
+        if tensor.device.type == "cpu":
+            return tensor
+        if tensor not in self._values or tensor.untyped_storage()._cdata in self._lost:
+            return None
+        value: Tensor = self._values[tensor]
+        return value
+
+    def follow(self, func: Any, args: Any, kwargs: Any, out: Any) -> None:
+        """``func`` gave ``out``: its values, where those of all its arguments are known."""
+        leaves, form = _pytree.tree_flatten((args, kwargs))
+        made = func._schema.name.split("::")[-1] in _MADE_NEW
+        values = [self.of(leaf) if isinstance(leaf, Tensor) else leaf for leaf in leaves]
+        if made:
+            with _disable_current_modes(), torch.device("cpu"):
+                values = [torch.empty(one.shape, dtype=one.dtype) if isinstance(one, Tensor) else one for one in leaves]
+        unknown = any(value is None and leaf is not None for value, leaf in zip(values, leaves, strict=True))
+        outs = [one for one in _pytree.tree_leaves(out) if isinstance(one, Tensor)]
+        if unknown or "rand" in func._schema.name or sum(one.numel() for one in outs) > _MOST_KNOWN:
+            if func._schema.is_mutable:
+                self._lost.update((storage._cdata, storage) for storage in (one.untyped_storage() for one in outs))
+            return
+        values = [torch.device("cpu") if isinstance(value, torch.device) else value for value in values]
+        args, kwargs = _pytree.tree_unflatten(values, form)
+        with _disable_current_modes():
+            try:
+                found = func(*args, **kwargs)
+            except Exception:  # an operator that the CPU lacks
+                return
+        for one, value in zip(outs, (x for x in _pytree.tree_leaves(found) if isinstance(x, Tensor)), strict=True):
+            self.put(one, value)
 
 
 class GraphRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call] # torch has no annotation there
     """Builds a ``Graph`` while active; the module's tensors are on the meta device and no gradient is taken."""
 
-    def __init__(self, module: nn.Module) -> None:
+    def __init__(self, module: nn.Module, buffers: Mapping[str, Tensor]) -> None:
         super().__init__()  # type: ignore[no-untyped-call] # torch has no annotation there
+        self.known = Known()
         self.graph = Graph({path: tuple(p.shape) for path, p in module.named_parameters()})
+        self._module = module
         self._modules = {id(child): path for path, child in module.named_modules()}
         self._stack: list[str] = [""]
+        self._ran: Counter[str] = Counter()
+        #: Attention masks' storages, kept alive so that each is no other tensor's, with what each lets through.
+        self.forms: dict[int, tuple[object, Form | None]] = {}
         self._values: dict[int, _Value] = {}
         for path, parameter in module.named_parameters():
             self._put(parameter, 0, frozenset({path}), False)
-        for buffer in module.buffers():
+        for path, buffer in module.named_buffers():
             if buffer.is_floating_point():
                 self._put(buffer, TRIGONOMETRY, frozenset(), False)
+            if path in buffers:
+                self.known.put(buffer, buffers[path])
 
     def following(self) -> AbstractContextManager[None]:
         """Follow calls into modules, so that nodes know where they ran."""
@@ -140,14 +224,26 @@ class GraphRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call] # torch
 
         return calls_followed(enter, leave)
 
+    def form_of(self, mask: Tensor) -> Form | None:
+        """What an attention mask lets through, where the function that made it says so."""
+        return self.forms.get(mask.untyped_storage()._cdata, (None, None))[1]
+
     @property
     def where(self) -> str:
         """Path of the module that is running."""
         return self._stack[-1]
 
-    def reads_input(self, tensor: Tensor) -> None:
-        """``tensor`` is an argument of the model."""
+    @property
+    def running(self) -> nn.Module:
+        """The module at that path."""
+        return self._module.get_submodule(self.where)
+
+    def reads_input(self, name: str, tensor: Tensor) -> None:
+        """``tensor`` is the model's argument of that name: every token is number TOKEN, and none is padding."""
         self._put(tensor, INPUTS, frozenset(), True)
+        if not tensor.is_floating_point():
+            number = TOKEN if name.endswith("input_ids") else 1
+            self.known.put(tensor, torch.full(tensor.shape, number, dtype=tensor.dtype, device="cpu"))
 
     def attention(
         self,
@@ -170,11 +266,14 @@ class GraphRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call] # torch
         self._set(out, node.bit, frozenset(), True)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        count_operator(self._ran, self.where)
         out = func(*args, **(kwargs or {}))
+        self.known.follow(func, args, kwargs or {}, out)
         name = func._schema.name
         if is_product(name):
             product, a, b = read_product(name, args, out)
-            addend = args[0] if name in _WITH_ADDEND else None
+            # What is added to the result is in front of the operands.
+            addend = None if args[0] is a or args[0] is b else args[0]
             self._product(product, a, b, addend, out)
         elif name in ("aten::convolution", "aten::_convolution"):
             self._convolution(args, out)
@@ -203,7 +302,7 @@ class GraphRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call] # torch
             self._other("aten::embedding", (table, index), {}, out)
             return
         node = self._node("lookup", weight=self._first(table))
-        node.reads = self._value(index).mask
+        node.reads, node.index = self._value(index).mask, _index(self.known.of(index))
         node.m, node.n = index.numel(), table.shape[-1]
         self._use(table)
         self._set(out, node.bit, frozenset(), True)
@@ -227,8 +326,11 @@ class GraphRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call] # torch
         if second.made_of and not second.activation:
             self.graph.used |= second.made_of
             node.weight = min(second.made_of)
+        elif second.activation and first.scores is not None and first.scores.normalised:
+            self._eager_core(node, first.scores, second.mask)
+            mask, addend = node.bit, None
         elif second.activation:
-            node.kind = "bmm"
+            node.kind, node.query, node.key = "bmm", first.mask, second.mask
             node.reads |= second.mask
             mask |= node.reads
         if addend is not None:
@@ -239,6 +341,24 @@ class GraphRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call] # torch
             else:
                 mask |= value.mask
         self._set(out, mask, frozenset(), True)
+        if node.kind == "bmm":
+            self._value(out).scores = _Scores(node)
+            bias = torch.zeros((), device="cpu") if addend is None else self.known.of(addend)
+            if bias is not None:
+                self.known.put(out, bias.expand(out.shape).clone())
+
+    def _eager_core(self, node: Node, scores: _Scores, value: int) -> None:
+        """Eager attention ends in ``node``: the queries and keys of ``scores`` with values that come from ``value``."""
+        first, form = scores.node, scores.form
+        if form is None or scores.seen != _at_most(form, first.n):
+            form = scores.seen
+        if form is None:
+            self.graph.problems[node.where] = "an attention mask of unknown form"
+        causal, window = form or (True, None)
+        first.kind, node.kind, self.graph.eager = "scores", "attention", True
+        node.query, node.key, node.value = first.query, first.key, value
+        sizes = (node.batch, node.batch, first.m, first.n, first.k, node.n)
+        node.core = Attention(node.where, "forward", 1, *sizes, causal=causal, window=window, dtype=node.dtype)
 
     def _other(self, name: str, args: Any, kwargs: Any, out: Any) -> None:
         outs = [leaf for leaf in _pytree.tree_leaves(out) if isinstance(leaf, Tensor)]
@@ -261,6 +381,22 @@ class GraphRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call] # torch
             mask, made_of, activation = 0, frozenset(), False
         for one in outs:
             self._set(one, mask, made_of, activation)
+        if short == "rsqrt":
+            self._value(outs[0]).inverse_root = True
+        self._follow_scores(short, tensors, values, outs)
+
+    def _follow_scores(self, operator: str, tensors: list[Tensor], values: list[_Value], outs: list[Tensor]) -> None:
+        found = [value.scores for value in values if value.scores is not None]
+        if len(found) != 1 or operator in _MADE_NEW:
+            return
+        (scores,) = found
+        for tensor in tensors:
+            scores.form = self.form_of(tensor) or scores.form
+        if operator in ("_softmax", "_safe_softmax"):
+            values_read = self.known.of(tensors[0])
+            scores.normalised, scores.seen = True, None if values_read is None else mask_of(values_read)
+        for one in outs:
+            self._value(one).scores = scores
 
     def _combined(self, operator: str, tensors: list[Tensor], values: list[_Value]) -> None:
         """Notes what an operator on an activation says of norms, learned vectors and rotation."""
@@ -268,8 +404,8 @@ class GraphRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call] # torch
         for value in values:
             if value.activation:
                 reads |= value.mask
-        if operator in _NORMS:
-            self.graph.normed.append(tensors[0].shape[-1] if tensors[0].dim() else 1)
+        if operator in _NORMS or (operator in ("mul", "mul_") and any(value.inverse_root for value in values)):
+            self.graph.normed.append((self.where, max(one.shape[-1] for one in tensors if one.dim())))
         for tensor, value in zip(tensors, values, strict=True):
             if value.activation:
                 continue
@@ -318,14 +454,23 @@ class GraphRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call] # torch
             before.made_of |= made_of
 
 
-#: Products whose first argument is added to the result.
-_WITH_ADDEND = frozenset({"aten::addmm", "aten::_addmm_activation", "aten::baddbmm", "aten::addmv", "aten::addbmm"})
-#: Operators that take a tensor's shape alone.
-_MADE_NEW = frozenset(
-    {"empty_like", "new_empty", "zeros_like", "new_zeros", "ones_like", "new_ones", "new_full", "full_like"}
-)
-#: Operators that run once in a norm.
-_NORMS = frozenset({"native_layer_norm", "rsqrt", "_fused_rms_norm", "rms_norm", "native_group_norm"})
+#: The number of every token that runs: neither padding nor the kind of a sentence.
+TOKEN = 5
+#: Elements of the largest tensor whose values are followed.
+_MOST_KNOWN = 2**25
+
+
+def _index(values: Tensor | None) -> Index | None:
+    """What a table is asked for."""
+    if values is None:
+        return None
+    found = set(values.reshape(-1).tolist())
+    if len(found) > 1:
+        return "positions"
+    return "tokens" if found == {TOKEN} else "types"
+
+
+_MADE_NEW, _NORMS = NAMES["operators"]["made_new"], NAMES["operators"]["norms"]
 
 
 #: Keys that a mask is asked about: more than any window.
@@ -334,17 +479,46 @@ _MASK_KEYS = 16384
 _MASK_QUERIES = (8191, 10_000, _MASK_KEYS - 1)
 
 
-def mask_form(mask_function: Callable[..., Any]) -> tuple[bool, int | None] | None:
+#: What a mask takes off a score, at least; a bias by distance takes off less.
+_HIDES = 5000
+
+
+def mask_form(mask_function: Callable[..., Any]) -> Form | None:
     """(causal, window) of a mask function of transformers, asked on integers; None for any other form.
 
     A chunk is given as a window of as many keys: what a query sees at most.
     """
     keys = torch.arange(_MASK_KEYS, device="cpu")
     zero = torch.zeros((), dtype=torch.long, device="cpu")
-    seen = []
+    rows = []
     for query in _MASK_QUERIES:
         found = torch.as_tensor(mask_function(zero, zero, torch.tensor(query, device="cpu"), keys))
-        allowed = torch.nonzero(found.reshape(-1).expand(_MASK_KEYS)).reshape(-1).tolist()
+        rows.append((query, found.reshape(-1).expand(_MASK_KEYS)))
+    return _form(rows)
+
+
+def mask_of(scores: Tensor) -> Form | None:
+    """(causal, window) of scores [..., queries, keys] that were equal but for their mask and a bias by distance."""
+    *_, queries, keys = scores.shape
+    seen = (scores > scores.amax(-1, keepdim=True) - _HIDES).reshape(-1, queries, keys)
+    if not bool((seen == seen[:1]).all()):
+        return None
+    # As many tokens before each as of all that a mask is asked about.
+    asked = [query * queries // _MASK_KEYS for query in _MASK_QUERIES]
+    return _form([(query, seen[0, query]) for query in asked])
+
+
+def _at_most(form: Form, keys: int) -> Form:
+    """``form`` as so many keys show it."""
+    causal, window = form
+    return causal, window if window is not None and window < keys else None
+
+
+def _form(rows: list[tuple[int, Tensor]]) -> Form | None:
+    """Of (query, which keys it sees) from the middle to the last; None for any other form."""
+    seen, last_key = [], rows[0][1].numel() - 1
+    for query, sees in rows:
+        allowed = torch.nonzero(sees).reshape(-1).tolist()
         if not allowed or allowed[-1] - allowed[0] + 1 != len(allowed):
             return None
         seen.append((query, allowed[0], allowed[-1]))
@@ -352,7 +526,7 @@ def mask_form(mask_function: Callable[..., Any]) -> tuple[bool, int | None] | No
     if not causal and any(last == query for query, _, last in seen[:-1]):
         return None
     if all(first == 0 for _, first, _ in seen):
-        return (causal, None) if causal or all(last == _MASK_KEYS - 1 for _, _, last in seen) else None
+        return (causal, None) if causal or all(last == last_key for _, _, last in seen) else None
     if not causal:
         widths = {last - first + 1 for query, first, last in seen[:-1]}
         return (False, widths.pop()) if len(widths) == 1 else None
@@ -368,8 +542,14 @@ class _Watched(FusedAttention):
     def __init__(self, recorder: GraphRecorder) -> None:
         super().__init__(recorder)  # type: ignore[arg-type] # nothing of a Recorder is asked here
         self._graph = recorder
-        #: By identity; the mask is kept alive, so that it is no other tensor's.
-        self._forms: dict[int, tuple[Tensor, tuple[bool, int | None] | None]] = {}
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = super().__torch_function__(func, types, args, kwargs)
+        if func is torch.tensor:
+            # Made at once of Python's numbers, which no operator shows.
+            with _disable_current_modes(), torch.device("cpu"):
+                self._graph.known.put(out, torch.tensor(args[0], dtype=out.dtype))
+        return out
 
     def core(
         self,
@@ -383,74 +563,88 @@ class _Watched(FusedAttention):
         sinks: Tensor | None = None,
     ) -> Tensor:
         out = torch.empty((*query.shape[:-1], value.shape[-1]), dtype=query.dtype, device="meta")
-        if mask is not None and id(mask) in self._forms:
-            form = self._forms[id(mask)][1]
-            where = self._graph.where
+        if mask is not None:
+            form, where = self._graph.form_of(mask) or self._values_form(mask), self._graph.where
             if form is None:
                 self._graph.graph.problems[where] = "an attention mask of unknown form"
             elif window is not None and form[1] != window:
-                self._graph.graph.problems[where] = f"a window of {window} keys beside a mask of {form[1]}"
+                self._graph.graph.problems[where] = f"a window of {window} keys and a mask of {form[1]}"
             else:
                 causal, window = form[0] and query.shape[-2] > 1, form[1]
         self._graph.attention(out, query, key, value, causal=causal, window=window, sinks=sinks)
         return out
+
+    def _values_form(self, mask: Tensor) -> Form | None:
+        """What a mask lets through by its values, where those depend on no weight or token."""
+        seen = self._graph.known.of(mask)
+        if seen is None:
+            return None
+        return mask_of(torch.where(seen, 0.0, -torch.inf) if seen.dtype == torch.bool else seen)
 
     @contextmanager
     def in_transformers(self, *, masks: bool) -> Iterator[None]:
         """Also note what each mask lets through, in place of making it (``masks``: it is made as well)."""
         from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
 
-        def stand_in(*args: Any, mask_function: Callable[..., Any] | None = None, **kwargs: Any) -> Tensor | None:
-            if mask_function is None:
-                return None
+        making = dict(ALL_MASK_ATTENTION_FUNCTIONS)
+
+        def noted(implementation: str) -> Callable[..., Tensor | None]:
+            return lambda *args, **kwargs: note(making[implementation], *args, **kwargs)
+
+        def note(make: Callable[..., Any], *args: Any, **kwargs: Any) -> Tensor | None:
+            mask_function = kwargs.get("mask_function")
             made = torch.empty((1, 1, 1, 1), dtype=torch.bool, device="meta")
+            if masks:
+                made = make(*args, **kwargs)
+            if mask_function is None or made is None:
+                return made if masks else None
             with _disable_current_modes(), torch.device("cpu"):
                 try:
                     form = mask_form(mask_function)
                 except Exception:  # of tensors on the meta device
                     form = None
-            self._forms[id(made)] = made, form
+            storage = made.untyped_storage()
+            self._graph.forms[storage._cdata] = storage, form
             return made
 
         with super().in_transformers(masks=True):
-            if not masks:
-                ALL_MASK_ATTENTION_FUNCTIONS["sdpa"] = stand_in
+            for name in ("sdpa", "eager"):
+                ALL_MASK_ATTENTION_FUNCTIONS[name] = noted(name)
             try:
                 yield
             finally:
-                if not masks:
-                    ALL_MASK_ATTENTION_FUNCTIONS.pop("sdpa")
+                for name in ("sdpa", "eager"):
+                    ALL_MASK_ATTENTION_FUNCTIONS.pop(name)
 
 
 def record(
     module: nn.Module,
-    inputs: Mapping[str, Any],
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
     *,
     answers: DataAnswers,
+    transformers: bool,
     masks: bool = False,
+    buffers: Mapping[str, Tensor] | None = None,
+    where: str | None = None,
 ) -> Graph:
-    """The graph of one call ``module(**inputs)`` of transformers on the meta device, every layer run.
+    """The graph of one call ``module(*args, **kwargs)`` on the meta device, every layer run.
 
-    ``masks``: let transformers build its attention masks, which some models read.
+    ``transformers``: the class is theirs. ``masks``: let it build its attention masks, which some models read.
+    ``buffers``: values of the module's buffers on the CPU, which some classes keep masks in.
     InputError where the forward asks for a tensor's values.
     """
-    recorder = GraphRecorder(module)
+    recorder = GraphRecorder(module, buffers or {})
     watched = _Watched(recorder)
-    for leaf in _pytree.tree_leaves(dict(inputs)):
-        if isinstance(leaf, Tensor):
-            recorder.reads_input(leaf)
-    with ExitStack() as stack:
-        stack.enter_context(torch.device("meta"))
-        stack.enter_context(torch.no_grad())
-        stack.enter_context(watched.in_transformers(masks=masks))
-        stack.enter_context(recorder.following())
-        stack.enter_context(watched)
-        stack.enter_context(answers)
-        stack.enter_context(recorder)
-        try:
-            module(**inputs)
-        except InputError:
-            raise
-        except Exception as error:
-            raise InputError(f"cannot be followed on the meta device: {type(error).__name__}: {error}") from error
+    # Positional arguments are token numbers.
+    for name, value in (*(("input_ids", one) for one in args), *kwargs.items()):
+        if isinstance(value, Tensor):
+            recorder.reads_input(name, value)
+    try:
+        with on_meta_device(recorder, watched, answers, transformers=transformers, masks=masks, train=False):
+            module(*args, **kwargs)
+    except InputError:
+        raise
+    except Exception as error:
+        raise refusal(error, recorder.where, where or type(module).__name__) from error
     return recorder.graph

@@ -6,6 +6,7 @@ import re
 import socket
 import sys
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from itertools import count
@@ -52,6 +53,32 @@ def bounded_modules(where: str) -> Iterator[None]:
         yield
     finally:
         hook.remove()
+
+
+class TooLong(InputError):  # noqa: N818 # named for what it is
+    """A module runs too many operators in one pass: it loops over tokens in Python."""
+
+
+#: Operators of one module in one pass. A loop over 256 experts runs some 4,000, one over 768 tokens 10,000 or more.
+MOST_OPERATORS = 6_000
+
+
+@contextmanager
+def bounded_operators() -> Iterator[None]:
+    """TooLong from a pass in which one module runs more than MOST_OPERATORS operators."""
+    _HERE.bounded = True
+    try:
+        yield
+    finally:
+        _HERE.bounded = False
+
+
+def count_operator(ran: Counter[str], module: str) -> None:
+    """Notes in ``ran`` that ``module`` ran an operator."""
+    ran[module] += 1
+    # The backward pass is in no module.
+    if module and ran[module] > MOST_OPERATORS and getattr(_HERE, "bounded", False):
+        raise TooLong(f"{module} runs more than {MOST_OPERATORS:,} operators: it loops over tokens in Python")
 
 
 _HERE = threading.local()

@@ -2,8 +2,8 @@
 
 Answers are for transformers' own models alone. A mask helper asks whether every token is attended to: yes. Whether one
 number equals another: no. An expert loop asks which experts were hit, by which tokens and by how many: all of them, and
-each by an even share. Anybody else's ``.item()`` is refused, because an answer would choose a branch of their code for
-them.
+each by an even share. Of anybody else's code only a loop over experts is answered: any other ``.item()`` is refused,
+because an answer would choose a branch of their code for them.
 """
 
 from __future__ import annotations
@@ -162,6 +162,26 @@ class DataAnswers(TorchDispatchMode):  # type: ignore[no-untyped-call] # torch h
         return max(mask.numel() // self.experts, 1)
 
 
+class LoopAnswers(DataAnswers):  # type: ignore[no-untyped-call] # as its base
+    """Of a module of one's own: which tokens each expert of a loop gets, an even share. ``running``: what runs now."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.running: Callable[[], nn.Module] = nn.Module
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name = func._schema.name
+        if name not in _LOOPS and not (name == "aten::_local_scalar_dense" and args[0].dtype == torch.bool):
+            return func(*args, **(kwargs or {}))
+        lists = [child for child in self.running().children() if isinstance(child, nn.ModuleList)]
+        self.experts = max(map(len, lists), default=0) or None
+        if self.experts is None:
+            return func(*args, **(kwargs or {}))
+        return super().__torch_dispatch__(func, types, args, kwargs)
+
+
+#: What a loop over experts asks with.
+_LOOPS = frozenset({"aten::nonzero", "aten::nonzero_numpy", "aten::bincount", "aten::masked_select", "aten::index"})
 #: Operator -> the question in a note's words, and what answers it (None: it is none after all).
 _ANSWERS: Mapping[str, tuple[str, Callable[[DataAnswers, Any, Any, Any], Any]]] = {
     "aten::_local_scalar_dense": ("item", DataAnswers._scalar),

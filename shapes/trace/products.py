@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import cache
 from math import prod
 from typing import Any, Literal
 
@@ -20,27 +19,16 @@ from torch.utils import _pytree
 
 from shapes.frozen import frozen
 from shapes.operators.types import Layout
+from shapes.trace.dimensions import NAMES
 
 #: Tensor identity that survives views and transposes and tells apart the chunks of a fused projection.
 TensorId = tuple[int, int]
 
-DTYPE_NAMES: dict[torch.dtype, str] = {
-    torch.float64: "fp64",
-    torch.float32: "fp32",
-    torch.bfloat16: "bf16",
-    torch.float16: "fp16",
-    torch.int8: "int8",
-    torch.uint8: "int8",
-    torch.float8_e4m3fn: "fp8",
-    torch.float8_e5m2: "fp8",
-    torch.float8_e4m3fnuz: "fp8",
-    torch.float8_e5m2fnuz: "fp8",
-}
-
 
 def dtype_name(dtype: torch.dtype) -> str:
     """The field's name of ``dtype``; torch's own name for one that no product runs in (int64, bool)."""
-    return DTYPE_NAMES.get(dtype, str(dtype).removeprefix("torch."))
+    name = str(dtype).removeprefix("torch.")
+    return str(NAMES["dtypes"].get(name, name))
 
 
 def identity(tensor: Tensor) -> TensorId:
@@ -157,77 +145,23 @@ def weight_gradient(forward: Product) -> Product:
     return replace(forward, m=forward.n, n=forward.k, k=forward.m, a_along_k=False, b_along_k=False, ragged="k")
 
 
-#: Dispatched matrix products: position of A among the arguments (B follows it) and how to read the two.
-_READERS: dict[str, tuple[int, Any]] = {
-    "aten::mm": (0, matrix_product),
-    "aten::addmm": (1, matrix_product),
-    "aten::_addmm_activation": (1, matrix_product),
-    "aten::bmm": (0, matrix_product),
-    "aten::baddbmm": (1, matrix_product),
-    "aten::addbmm": (1, matrix_product),
-    "aten::_int_mm": (0, matrix_product),
-    "aten::_scaled_mm": (0, matrix_product),
-    "aten::_scaled_mm_v2": (0, matrix_product),
-    "aten::mv": (0, vector_product),
-    "aten::addmv": (1, vector_product),
-    "aten::dot": (0, vector_product),
-    "aten::vdot": (0, vector_product),
-    "aten::_grouped_mm": (0, grouped_product),
-    "aten::_scaled_grouped_mm": (0, grouped_product),
-    "aten::_scaled_grouped_mm_v2": (0, grouped_product),
-    "transformers::grouped_mm_fallback": (0, grouped_product),
-}
+_PRODUCTS = NAMES["products"]
+_READERS = {"matrix": matrix_product, "vector": vector_product, "grouped": grouped_product}
 
 
 def is_product(operator: str) -> bool:
     """Whether the dispatched ``operator`` is a matrix product that :func:`read_product` reads."""
-    return operator in _READERS
+    return operator in _PRODUCTS
 
 
 def read_product(operator: str, arguments: Sequence[Any], out: Any) -> tuple[Product, Tensor, Tensor]:
     """The product, and its operands A and B."""
-    position, reader = _READERS[operator]
+    kind, position = _PRODUCTS[operator]
     a, b = arguments[position : position + 2]
-    if reader is grouped_product and a.dim() == 3 and b.dim() == 2:
-        return reader(a, b, out), b, a
-    return reader(a, b, out), a, b
-
-
-#: Allocation and bookkeeping: no kernel, or one that writes what the next operator writes again.
-_FREE = ("empty", "_unsafe_view", "detach", "lift", "alias", "sym_", "_local_scalar", "is_same_size", "set_")
-#: These read only the rows they pick, not the table they pick them from.
-_GATHERS = frozenset({"embedding", "index", "index_select", "gather", "take", "slice_scatter", "select_scatter"})
-
-
-@cache
-def _is_free(func: Any) -> bool:
-    name = func._schema.name.split("::")[-1]
-    if any(word in name for word in _FREE):
-        return True
-    returns = func._schema.returns
-    # A view aliases an argument and writes nothing.
-    return bool(returns) and all(r.alias_info is not None and not r.alias_info.is_write for r in returns)
+    product = _READERS[kind](a, b, out)
+    return (product, b, a) if kind == "grouped" and a.dim() == 3 and b.dim() == 2 else (product, a, b)
 
 
 def tensors_in(tree: Any) -> list[Tensor]:
     """The tensors among the leaves of nested containers."""
     return [leaf for leaf in _pytree.tree_leaves(tree) if isinstance(leaf, Tensor)]
-
-
-def _size(tensor: Tensor) -> int:
-    # An expanded tensor has more elements than bytes in memory.
-    return min(tensor.numel() * tensor.element_size(), tensor.untyped_storage().nbytes())
-
-
-def bytes_moved(func: Any, args: Any, kwargs: Any, out: Any) -> tuple[int, int, str] | None:
-    """(bytes read, bytes written, dtype of the result), or None for a view, an allocation or an empty result."""
-    if _is_free(func):
-        return None
-    results = tensors_in(out)
-    written = sum(map(_size, results))
-    if not written:
-        return None
-    inputs = tensors_in((args, kwargs))
-    if func._schema.name.split("::")[-1] in _GATHERS:
-        return written + sum(map(_size, inputs[1:])), written, dtype_name(results[0].dtype)
-    return sum(map(_size, inputs)), written, dtype_name(results[0].dtype)

@@ -6,24 +6,31 @@ torch ran, forward and backward, with their element types, at more than one leng
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
+from copy import deepcopy
 from dataclasses import field, replace
+from math import prod
 from typing import Any
 
-from torch import nn
+import torch
+from torch import Tensor, nn
+from torch.utils import _pytree
 
 from shapes.errors import InputError
 from shapes.frozen import frozen
-from shapes.model import Block, ModelShape
+from shapes.model import Block, ModelShape, run_lengths
+from shapes.model.unproven import Unproven
 from shapes.operators import operators
 from shapes.operators.types import Attention, Gemm, GroupedGemm, Operator
-from shapes.trace.config import answers_for, build, load_config, quietly
+from shapes.trace.config import Built, answers_for, attend_with, run_class, without_initialization
 from shapes.trace.dimensions import named_dimensions, positions
 from shapes.trace.graph import Graph, Node, record
-from shapes.trace.guards import offline
-from shapes.trace.inputs import example_inputs
-from shapes.trace.recognise import Recognised, recognise
-from shapes.trace.run import masks_where_read, run
+from shapes.trace.guards import TooLong, bounded_operators
+from shapes.trace.inputs import LoopAnswers, example_inputs
+from shapes.trace.recognise import recognise
+from shapes.trace.repeats import Cut, Names
+from shapes.trace.result import batch_and_sequence
+from shapes.trace.run import masks_where_read, on_meta, run, to_meta
 from shapes.workload import Workload
 
 #: A product or core as both sides give it.
@@ -72,17 +79,31 @@ def run_products(graph: Graph) -> Counter[Key]:
 
 
 def differences(
-    model: ModelShape, run: Counter[Key], workload: Workload, phases: tuple[str, ...] = ("forward",)
+    model: ModelShape,
+    run: Counter[Key],
+    workload: Workload,
+    phases: tuple[str, ...] = ("forward",),
+    *,
+    masks: bool = True,
 ) -> list[str]:
-    """What torch ran and ``model`` does not say, and the other way round, in the phases given; one line each."""
+    """What torch ran and ``model`` does not say, and the other way round, in the phases given; one line each.
+
+    ``masks``: what each attention sees is compared too.
+    """
     try:
-        said = products(operators(model, workload))
+        found = operators(model, workload)
+        said = products(found if masks else _unmasked(found))
     except InputError as error:
         return [str(error)]
     said = Counter({key: count for key, count in said.items() if key[0] in phases})
     run = Counter({key: count for key, count in run.items() if key[0] in phases})
     lines = [f"torch runs {_line(key)}, {count} more" for key, count in (run - said).items()]
     return lines + [f"torch does not run {_line(key)}, {count} times" for key, count in (said - run).items()]
+
+
+def _unmasked(found: Iterable[Operator]) -> Iterator[Operator]:
+    """``found`` without what attention's masks let through."""
+    return (replace(one, window=None, causal=False) if isinstance(one, Attention) else one for one in found)
 
 
 def _line(key: Key) -> str:
@@ -93,98 +114,269 @@ def _line(key: Key) -> str:
 class Proof:
     """What a class was recognised as. ``model``: proven to be the model (None: something of it was not understood).
 
-    ``unproven``: what was not understood, module -> why; ``share``: of the forward pass's FLOPs, module -> part.
-    ``parameters``: of what ran; ``held``: modules with parameters that did not run (towers for images). ``keys``:
-    dimension -> its key in the configuration; ``longest``: the longest sequence that it names.
+    ``unproven``: what was not understood, the largest part first. ``parameters``: of what ran; ``held``: modules with
+    parameters that did not run (towers for images). ``keys``: dimension -> its key in the configuration; ``longest``:
+    the longest sequence that it names. ``dtype``: of most products. ``built``: the class, to list its products.
     """
 
     model: ModelShape | None
-    unproven: Mapping[str, str]
-    share: Mapping[str, float]
+    unproven: tuple[Unproven, ...]
     parameters: int
     held: tuple[str, ...] = ()
     keys: Mapping[str, str] = field(default_factory=dict)
     longest: int | None = None
+    dtype: str = "bf16"
+    built: Built | None = field(default=None, compare=False)
 
 
 #: Lengths of the sequence at which a shape has to be the model: sizes that only one length gives differ at the other.
 LENGTHS = (64, 96)
+#: In place of the second where attention runs as products: most windows that a class builds itself show there.
+EAGER_LENGTH = 768
 
 
-@offline()
-@quietly()
-def prove_config(config: object) -> Proof:
-    """The transformers class that ``config`` names, recognised and proven on the meta device in bf16.
+@frozen
+class OfClass:
+    """A model of transformers.
 
-    InputError where the class cannot be built or run without data.
+    ``longest``: tokens at which eager attention is recognised. ``lengths``: of the forward pass that is recognised, and
+    of the pass forward and backward that proves it; ``graph`` and ``trace`` are of such passes.
     """
-    settings, where = load_config(config)
-    model, _ = build(settings, where, attention="auto", dtype="bf16", architecture=None, experts=None)
-    proof = prove(model, settings, "bf16")
-    return replace(proof, keys=named_dimensions(settings)[1], longest=positions(settings))
+
+    module: nn.Module
+    settings: Any
+    where: str | None = None
+
+    @property
+    def name(self) -> str:
+        return str(self.settings.model_type)
+
+    @property
+    def longest(self) -> int:
+        return min(EAGER_LENGTH, positions(self.settings) or EAGER_LENGTH)
+
+    def lengths(self) -> tuple[int, int]:
+        if getattr(self.module.config, "_attn_implementation", None) != "eager":
+            return LENGTHS
+        # Layers that look their attention up run fused; the others stay as they are. The long length first: a class
+        # may take short sequences in another way, from then on for long ones too.
+        attend_with(self.module, "sdpa")
+        return self.longest, LENGTHS[0]
+
+    def graph(self, s: int) -> Graph:
+        graph = masks_where_read(lambda masks: self._graph(s, masks))
+        unknown = any(node.kind == "lookup" and node.index is None for node in graph.nodes)
+        if not graph.eager and not unknown:
+            return graph
+        # What eager attention sees is in the values of its masks; some classes keep those, and positions, in buffers.
+        buffers = buffers_of(self.module)
+        if graph.eager:
+            attend_with(self.module, "eager")
+            return self._graph(s, True, buffers)
+        return masks_where_read(lambda masks: self._graph(s, masks, buffers))
+
+    def _graph(self, s: int, masks: bool, buffers: Mapping[str, Tensor] | None = None) -> Graph:
+        return record(
+            self.module,
+            (),
+            example_inputs(self.module, b=1, s=s),
+            answers=answers_for(self.settings, s),
+            transformers=True,
+            masks=masks,
+            buffers=buffers,
+            where=self.where,
+        )
+
+    def trace(self, s: int) -> Iterable[Operator]:
+        inputs = example_inputs(self.module, b=1, s=s)
+        return run_class(self.module, self.settings, inputs, s, train=True, where=self.where).operators
 
 
-def prove(module: nn.Module, settings: Any, dtype: str) -> Proof:
-    """``module`` of transformers, on the meta device, recognised and proven at each of ``LENGTHS``."""
-    seen: Recognised | None = None
-    for s in LENGTHS:
-        inputs = example_inputs(module, b=1, s=s)
-        graph = _graph(module, settings, inputs, s)
-        found = recognise(graph, module, settings.model_type, s)
-        parameters = sum(module.get_parameter(path).numel() for path in graph.used)
-        problems = dict(found.left_over)
-        if found.model is not None and not problems:
-            workload = Workload(b=1, s=s, dtype=dtype, phase="infer")
-            problems |= _problems(found, seen, parameters, differences(found.model, run_products(graph), workload))
-        if problems:
-            return Proof(None, problems, shares(graph, problems), parameters, found.held)
-        seen = found
-    assert seen is not None
-    assert seen.model is not None
-    backward = _backward(module, settings, seen.model, dtype)
-    if backward:
-        return Proof(None, {"": backward[0]}, {}, parameters, seen.held)
-    return Proof(seen.model, {}, {}, parameters, seen.held)
+@frozen
+class OfModule:
+    """A module of one's own, called as in an example of ``b`` sequences of ``s`` tokens; members as `OfClass`'s."""
+
+    module: nn.Module
+    args: tuple[Any, ...]
+    kwargs: Mapping[str, Any]
+    b: int
+    s: int
+    buffers: Mapping[str, Tensor]
+
+    @property
+    def name(self) -> str:
+        return type(self.module).__name__
+
+    @property
+    def longest(self) -> int:
+        return self.s
+
+    def lengths(self) -> tuple[int, int]:
+        return self.s, self.s // 2
+
+    def graph(self, s: int) -> Graph:
+        args, kwargs = self._arguments(s)
+        return record(
+            self.module, args, kwargs, answers=LoopAnswers(), transformers=False, buffers=self.buffers, where=self.name
+        )
+
+    def trace(self, s: int) -> Iterable[Operator]:
+        args, kwargs = self._arguments(s)
+        return run(self.module, args, kwargs, train=True, model_type=self.name, answers=LoopAnswers()).operators
+
+    def _arguments(self, s: int) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """The example's with one sequence of s tokens."""
+
+        def one(tensor: Tensor) -> Tensor:
+            if tensor.dim() < 2 or tensor.shape[:2] != (self.b, self.s):
+                return tensor
+            return tensor.new_empty((1, s, *tensor.shape[2:]), device="meta")
+
+        found: tuple[Any, Any] = _pytree.tree_map_only(Tensor, one, (self.args, dict(self.kwargs)))
+        return found
 
 
-def _problems(found: Recognised, before: Recognised | None, parameters: int, forward: Sequence[str]) -> dict[str, str]:
-    """Why a shape without anything left over is not the model yet."""
-    assert found.model is not None
-    if before is not None and before.model != found.model:
-        return {"": f"it is another shape at {LENGTHS[1]} tokens than at {LENGTHS[0]}"}
-    if found.model.parameters != parameters:
-        return {"": f"{found.model.parameters:,} parameters recognised of {parameters:,}"}
-    return {"": forward[0]} if forward else {}
+#: What is proven: a module on the meta device that can be called with a sequence of any length.
+Provable = OfClass | OfModule
 
 
-def _graph(module: nn.Module, settings: Any, inputs: Mapping[str, Any], tokens: int) -> Graph:
-    return masks_where_read(lambda masks: record(module, inputs, answers=answers_for(settings, tokens), masks=masks))
+def prove_built(built: Built) -> Proof:
+    """The class of a configuration, recognised and proven."""
+    try:
+        with bounded_operators():
+            found = built.on_few_layers(lambda cut: prove(OfClass(built.module, built.settings, built.where), cut))
+    except TooLong as error:
+        parameters = sum(parameter.numel() for parameter in built.module.parameters())
+        found, built.too_long = Proof(None, (Unproven("", 1.0, error.expected),), parameters), error
+    longest, keys = positions(built.settings), named_dimensions(built.settings)[1]
+    return replace(found, keys=keys, longest=longest, built=None if found.model else built)
 
 
-def _backward(module: nn.Module, settings: Any, model: ModelShape, dtype: str) -> list[str]:
-    s = LENGTHS[0]
-    inputs = example_inputs(module, b=1, s=s)
-    options: dict[str, Any] = {"train": True, "model_type": settings.model_type, "config": settings}
-    traced = masks_where_read(
-        lambda masks: run(module, (), inputs, answers=answers_for(settings, s), masks=masks, **options)
-    )
+def prove_module(module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Proof:
+    """``module``, called with token numbers [b, s], recognised and proven at that length and at half of it."""
+    args, kwargs = to_meta(args, kwargs)
+    b, s = batch_and_sequence((*args, *kwargs.values()))
+    parameters = sum(parameter.numel() for parameter in module.parameters())
+    if s < 2:
+        return Proof(None, (Unproven("", 1.0, "its arguments are no sequences of token numbers"),), parameters)
+    buffers = {path: buffer for path, buffer in module.named_buffers() if buffer.device.type == "cpu"}
+    with on_meta(module):
+        try:
+            return prove(OfModule(module, args, kwargs, b, s, buffers))
+        except InputError as error:
+            return Proof(None, (Unproven("", 1.0, str(error)),), parameters)
+
+
+def prove(subject: Provable, cut: Cut | None = None) -> Proof:
+    """Recognised in a forward pass of one length, its products proven there, and forward and backward at another.
+
+    ``cut``: which layers of the whole those stand for that run. InputError where the whole cannot be told from them.
+    """
+    module, (first, second) = subject.module, subject.lengths()
+    graph = subject.graph(first)
+    if graph.eager and first < subject.longest:
+        first, second = subject.longest, first
+        graph = subject.graph(first)
+    dtype = _main_dtype(graph)
+    found = recognise(graph, module, subject.name, first)
+    parameters = sum(_stands_for(path, cut, all_of_kind=True) * prod(graph.parameters[path]) for path in graph.used)
+    problems, model = dict(found.left_over), found.model
+    if model is not None and not problems:
+        line = _difference(model, graph, subject, (first, second), dtype)
+        problems |= {"": line} if line else {}
+    if model is None or problems:
+        return Proof(None, _unproven(graph, problems, module, cut), parameters, found.held, dtype=dtype)
+    whole = _whole(model, cut) if cut is not None else model
+    if whole.parameters != parameters:
+        raise InputError(f"{whole.parameters:,} parameters recognised of {parameters:,}")
+    return Proof(whole, (), parameters, found.held, dtype=dtype)
+
+
+def refuted(model: ModelShape, graph: Graph, workload: Workload) -> list[str]:
+    """What of parameters and of a forward pass's products and attention is not as ``model`` says."""
+    ran = sum(prod(graph.parameters[path]) for path in graph.used)
+    if model.parameters != ran:
+        return [f"{model.parameters:,} parameters recognised of {ran:,}"]
+    return differences(model, run_products(graph), workload)
+
+
+def _difference(model: ModelShape, graph: Graph, subject: Provable, lengths: tuple[int, int], dtype: str) -> str | None:
+    """The first thing that torch ran and ``model`` does not say, or the other way round; None: they are the same."""
+    first, second = lengths
+    found = refuted(model, graph, Workload(b=1, s=first, dtype=dtype, phase="infer"))
+    if not found and graph.eager:
+        # A window that a class builds itself shows at the longer length alone.
+        again = subject.graph(second)
+        other = recognise(again, subject.module, subject.name, second).model
+        if other is None or _without_windows(other) != _without_windows(model):
+            return f"it is another shape at {second} tokens than at {first}"
+        found = differences(model, run_products(again), Workload(b=1, s=second, dtype=dtype, phase="infer"))
+    if found:
+        return found[0]
+    # What masks let through is proven forward: not every class tells its core of it. Eager attention is
+    # products of activations alone; their gradients follow from those that ran forward.
+    traced = products(_unmasked(subject.trace(second)))
+    workload = Workload(b=1, s=second, dtype=dtype, attention="eager" if graph.eager else "flash")
     phases = ("forward", "dgrad", "wgrad")
-    # The windows are those of the masks, proven forward: not every class tells its core of them.
-    ran = [replace(one, window=None) if isinstance(one, Attention) else one for one in traced.operators]
-    return differences(_without_windows(model), products(ran), Workload(b=1, s=s, dtype=dtype), phases)
+    return next(iter(differences(model, traced, workload, phases, masks=False)), None)
+
+
+def _main_dtype(graph: Graph) -> str:
+    flops: Counter[str] = Counter()
+    for node in graph.nodes:
+        flops[node.dtype] += _flops(node) * bool(node.dtype)
+    return max(flops, key=lambda dtype: flops[dtype], default="bf16")
+
+
+def _stands_for(path: str, cut: Cut | None, *, all_of_kind: bool = False) -> int:
+    """How many layers of the whole what ``path`` is in stands for."""
+    prefix = f"{cut.container}." if cut is not None else ""
+    if cut is None or not path.startswith(prefix):
+        return 1
+    at = path[len(prefix) :].partition(".")[0]
+    return cut.kinds.count(int(at)) if all_of_kind else cut.stands_for[prefix + at]
+
+
+def _whole(model: ModelShape, cut: Cut) -> ModelShape:
+    """``model`` with all its layers; InputError where those that are there do not say what they are."""
+    stacks = []
+    for stack in model.stacks:
+        layers = cut.whole([replace(block, count=1) for block in stack.blocks for _ in range(block.count)])
+        stacks.append(stack if layers is None else replace(stack, blocks=run_lengths(layers)))
+    if sum(new is not old for new, old in zip(stacks, model.stacks, strict=True)) != 1:
+        raise InputError("layers of one kind that are not alike")
+    return replace(model, stacks=tuple(stacks))
+
+
+def buffers_of(module: nn.Module) -> dict[str, Tensor]:
+    """The values of a transformers model's buffers, from a second one on the CPU whose weights are never touched."""
+    made: Any = type(module)
+    with torch.device("cpu"), without_initialization():
+        dtype = next(module.parameters()).dtype
+        copy = made._from_config(deepcopy(module.config), dtype=dtype, attn_implementation="eager")
+    return dict(copy.named_buffers())
 
 
 def _without_windows(model: ModelShape) -> ModelShape:
     def seen(block: Block) -> Block:
         return replace(block, attention=replace(block.attention, window=None)) if block.attention else block
 
-    return replace(model, stacks=tuple(replace(one, blocks=tuple(map(seen, one.blocks))) for one in model.stacks))
+    return replace(model, stacks=tuple(replace(one, blocks=run_lengths(map(seen, one.blocks))) for one in model.stacks))
 
 
-def shares(graph: Graph, problems: Mapping[str, str]) -> dict[str, float]:
-    """The part of a forward pass's FLOPs that each module not understood has; "" is the whole."""
-    total = sum(map(_flops, graph.nodes)) or 1
-    return {path: sum(_flops(node) for node in graph.nodes if _within(node, path)) / total for path in problems}
+def _unproven(graph: Graph, problems: Mapping[str, str], module: nn.Module, cut: Cut | None) -> tuple[Unproven, ...]:
+    """What was not understood by folded path, with its part of the FLOPs, the largest first."""
+    times = [_stands_for(node.weight or node.where, cut) * _flops(node) for node in graph.nodes]
+    total, names = sum(times) or 1, Names(module)
+    found: dict[str, Unproven] = {}
+    for path, reason in problems.items():
+        if any(path.startswith(f"{other}.") for other in problems):
+            continue
+        share = sum(each for node, each in zip(graph.nodes, times, strict=True) if _within(node, path)) / total
+        name = names.fold(path.removesuffix(".weight"))
+        seen = found.get(name)
+        found[name] = Unproven(name, share, reason) if seen is None else replace(seen, share=seen.share + share)
+    return tuple(sorted(found.values(), key=lambda one: -one.share))
 
 
 def _flops(node: Node) -> int:

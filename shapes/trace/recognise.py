@@ -10,7 +10,10 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import reduce
+from itertools import chain, pairwise
 from math import prod
+from operator import or_
 
 from torch import nn
 
@@ -20,6 +23,8 @@ from shapes.model import (
     DELTA_CHUNK,
     AttentionShape,
     Block,
+    Gate,
+    Linear,
     MlaShape,
     MlpShape,
     ModelShape,
@@ -30,11 +35,15 @@ from shapes.model import (
     run_lengths,
 )
 from shapes.operators.types import Attention
-from shapes.trace.graph import TRIGONOMETRY, Graph, Node, Scaled
+from shapes.toml_table import DATA, content
+from shapes.trace.graph import INPUTS, TRIGONOMETRY, Graph, Node, Scaled
 from shapes.trace.repeats import repeated_children
 
 #: Learned vectors of recurrences, which go by these names in every implementation.
 _STATE_VECTORS = re.compile(r"(^|\.)(A_log|A|D|dt_bias)$")
+
+#: How implementations group the parts of a delta net's input.
+_IN_PROJECTIONS = [tuple(map(tuple, groups)) for groups in content(DATA / "recurrences.toml")["inputs"]["grouped"]]
 
 
 @frozen
@@ -58,10 +67,15 @@ class _Layer:
     """One layer's nodes and vectors, and what of them has been claimed."""
 
     path: str
+    place: tuple[str, str] | None = None
     nodes: list[Node] = field(default_factory=list)
     scaled: list[Scaled] = field(default_factory=list)
     claimed: set[int] = field(default_factory=set)
     vectors: set[str] = field(default_factory=set)
+    #: The products of another stack's output.
+    elsewhere: int = 0
+    #: Learned vectors of parts that have none elsewhere: (name, elements).
+    extra: list[tuple[str, int]] = field(default_factory=list)
 
     def open(self, *kinds: str) -> list[Node]:
         return [node for node in self.nodes if node.kind in kinds and node.number not in self.claimed]
@@ -81,6 +95,15 @@ class _Layer:
             self.vectors.update(path for path in (node.weight, node.bias) if path is not None)
 
 
+@frozen
+class _Span:
+    """A stack's layers, and the numbers of the first and the last product in them."""
+
+    first: int
+    last: int
+    layers: list[_Layer]
+
+
 class Recogniser:
     """Reads one ``Graph``. ``sequence``: tokens of the one sequence that was run."""
 
@@ -97,8 +120,8 @@ class Recogniser:
         try:
             model = self._model(stacks, ends)
         except (Misfit, InputError) as error:
-            return Recognised(None, {"": str(error)}, self._held())
-        for path in self.graph.used - self.claimed:
+            return Recognised(None, dict(self.left) or {"": str(error)}, self._held())
+        for path in sorted(self.graph.used - self.claimed):
             self.left.setdefault(path, "parameter without a known role")
         return Recognised(model, dict(self.left), self._held())
 
@@ -133,7 +156,7 @@ class Recogniser:
             if place is None:
                 return outside
             container, name = place
-            return stacks.setdefault(container, {}).setdefault(name, _Layer(name))
+            return stacks.setdefault(container, {}).setdefault(name, _Layer(name, place))
 
         for node in self.graph.nodes:
             found = layer(node.weight if node.weight is not None else node.where)
@@ -146,26 +169,37 @@ class Recogniser:
     # -- one layer ---------------------------------------------------------------------------------------------------
 
     def _block(self, layer: _Layer, hidden: int) -> Block:
-        attention = self._attention(layer)
+        attention, cross = self._attentions(layer)
         mixer = self._mixer(layer, hidden)
         moe = self._experts(layer, hidden)
         dense = self._mlps(layer, hidden)
-        layer.need(attention is None or mixer is None, "attention next to a recurrence")
         layer.need(len(dense) < 2, f"{len(dense)} MLPs in one layer")
         mlp: MlpShape | MoeShape | None = dense[0] if dense else None
         if moe is not None:
             mlp = self._with_shared(layer, moe, dense)
         parallel = self._parallel(layer)
         norms, weights = self._norms(layer, hidden)
+        # Next to each other the two read one norm's output.
+        beside = attention is None or mixer is None or norms == len(dense) + 1
+        layer.need(beside, "attention and a recurrence one after the other")
         # A recurrence's reference loop is products of activations, which its kernels run in another form.
-        inside = ("bmm", "depthwise") if mixer is not None else ()
+        inside = ("bmm", "depthwise", "scores") if mixer is not None else ("scores",)
         for node in layer.nodes:
             if node.number not in layer.claimed and node.kind not in inside:
                 self.left[node.weight or node.where] = (
                     f"{node.kind} {node.m} x {node.n} x {node.k} without a known role"
                 )
         self.claimed |= layer.vectors
-        return Block(attention, mlp, norms=norms, norm_weights=weights, parallel=parallel, mixer=mixer)
+        return Block(
+            attention,
+            mlp,
+            cross,
+            norms=norms,
+            norm_weights=weights,
+            parallel=parallel,
+            extra=tuple(layer.extra),
+            mixer=mixer,
+        )
 
     def _sources(self, mask: int, layer: _Layer) -> list[Node]:
         """The products with weights that a set consists of; Misfit where one is another layer's."""
@@ -175,16 +209,36 @@ class Recogniser:
                 raise Misfit(f"{layer.path}: reads {node.weight} of another layer")
         return found
 
-    def _attention(self, layer: _Layer) -> AttentionShape | MlaShape | None:
+    def _attentions(self, layer: _Layer) -> tuple[AttentionShape | MlaShape | None, AttentionShape | None]:
+        """A layer's attention, and that to another stack: keys and values of what its queries do not read."""
         cores = layer.open("attention")
-        if not cores:
-            return None
-        core = layer.one(cores, "attention cores in one layer")
+        layer.need(len(cores) < 3, f"{len(cores)} attention cores in one layer")
+        found = [self._attention(layer, core) for core in cores]
+        if len(found) < 2:
+            return (found[0], None) if found else (None, None)
+        own, cross = found
+        crosses = isinstance(cross, AttentionShape) and not self._is_cross(cores[0]) and self._is_cross(cores[1])
+        layer.need(crosses, "2 attention cores in one layer")
+        layer.elsewhere |= cores[1].key | cores[1].value
+        assert isinstance(cross, AttentionShape)
+        return own, replace(cross, cross=True)
+
+    def _is_cross(self, core: Node) -> bool:
+        queries, keys = (self.graph.of(mask) for mask in (core.query, core.key))
+        read = [0, 0]
+        for side, nodes in enumerate((queries, keys)):
+            for node in nodes:
+                read[side] |= node.reads
+        return bool(read[1] & ~read[0]) and not read[1] & read[0] & ~(TRIGONOMETRY | INPUTS)
+
+    def _attention(self, layer: _Layer, core: Node) -> AttentionShape | MlaShape:
         layer.claimed.add(core.number)
         readers = [node for node in layer.open("gemm") if node.reads & core.bit]
-        out = layer.one(readers, "products read the attention core")
+        nearest = [node for node in readers if not node.reads & sum(one.bit for one in readers)]
+        out = layer.one(nearest, "products read the attention core")
         sources = tuple(self._sources(mask, layer) for mask in (core.query, core.key, core.value))
         layer.claim(out)
+        self._bias_apart(layer, out)
         _, k, v = sources
         if len(k) == 2 and len(v) == 1 and v[0] in k:
             return self._latent(layer, core, out, sources)
@@ -194,21 +248,34 @@ class Recogniser:
         )
         return self._plain(layer, core, out, [found[0] for found in sources])
 
+    def _bias_apart(self, layer: _Layer, out: Node) -> None:
+        """A bias of the output projection that is added behind it (gpt_neox_japanese)."""
+        for one in self._on(layer, out):
+            if one.operator == "add" and out.bias is None and self._size(one.parameter) == out.n:
+                out.bias = one.parameter
+                layer.vectors.add(one.parameter)
+
     def _plain(self, layer: _Layer, core: Node, out: Node, sources: Sequence[Node]) -> AttentionShape:
         query, key, value = sources
-        fused = query is key is value
-        layer.need(fused or (key is not value and query is not key), "keys and values of one product")
+        fused, one = query is key is value, key is value is not query
+        layer.need(fused or query is not key, "queries and keys of one product")
         run = _run_of(core)
         heads, wide = run.heads, run.head_dim
         v_wide = out.k // heads
         kv_heads = (query.n // wide - heads) // 2 if fused else key.n // wide
-        gated = not fused and query.n == 2 * heads * wide and bool(out.reads & query.bit)
-        expected = (heads * wide * (1 + gated), kv_heads * wide, kv_heads * v_wide)
+        if run.kv_heads == heads and 0 < kv_heads < heads:
+            # The class repeats keys and values for a core that does not.
+            core.core = run = replace(run, kv_heads=kv_heads)
+        gate: Gate = self._gate_apart(layer, out, query, (heads * v_wide, heads))
+        if not fused and query.n == 2 * heads * wide and out.reads & query.bit:
+            gate = "queries"
+        expected = (heads * wide * (1 + (gate == "queries")), kv_heads * wide, kv_heads * v_wide)
         sizes = (sum(expected),) * 3 if fused else expected
         found = tuple(node.n for node in sources)
         layer.need(found == sizes, f"projections of {found} for {heads} and {kv_heads} heads of {wide}")
         passed = query.bit | key.bit | value.bit
-        layer.need(fused or gated or not out.reads & passed, "the output projection reads queries, keys or values")
+        known = fused or gate == "queries" or not out.reads & passed
+        layer.need(known, "the output projection reads queries, keys or values")
         projections = tuple(dict.fromkeys(node.number for node in sources))
         layer.claim(*sources)
         biases = [node.bias is not None for node in sources]
@@ -216,6 +283,8 @@ class Recogniser:
         kind, weights = self._qk_norm(layer, sources[: min(len(projections), 2)], (heads, kv_heads), wide)
         sinks = [one for one in layer.scaled if one.operator == "sinks" and one.reads == core.bit]
         layer.vectors.update(one.parameter for one in sinks)
+        gates = [node for node in self.graph.of(out.reads) if node.number in layer.claimed and node not in sources]
+        self._inner(layer, [core, *gates])
         return AttentionShape(
             heads,
             kv_heads,
@@ -231,8 +300,18 @@ class Recogniser:
             qk_norm=kind,
             qk_norm_weights=weights,
             sinks=bool(sinks),
-            gated=gated,
+            gate=gate,
+            keys_values="one" if one else "apart",
         )
+
+    def _gate_apart(self, layer: _Layer, out: Node, query: Node, widths: tuple[int, int]) -> Gate:
+        """A product that the output projection reads and that gates it: of its width, or one number a head."""
+        found = [node for node in layer.open("gemm") if out.reads & node.bit and node.reads == query.reads]
+        found = [node for node in found if node.n in widths and node.k == query.k and node is not query]
+        if len(found) != 1:
+            return "none"
+        layer.claim(found[0])
+        return "apart" if found[0].n == widths[0] else "heads"
 
     def _latent(self, layer: _Layer, core: Node, out: Node, sources: Sequence[Sequence[Node]]) -> MlaShape:
         """DeepSeek's: keys of the latent and of a rotated part that all heads share, values of the latent alone."""
@@ -306,8 +385,18 @@ class Recogniser:
             shape = self._mlp(inward, down)
             if shape is not None:
                 layer.claim(down, *inward)
+                self._inner(layer, inward)
                 found.append(shape)
         return found
+
+    def _inner(self, layer: _Layer, first: Sequence[Node]) -> None:
+        """Learned vectors on what is between a part's first products and its last: norms and activations there."""
+        inside = reduce(or_, (node.bit for node in first))
+        for one in layer.scaled:
+            reads = one.reads & ~TRIGONOMETRY
+            if one.parameter not in layer.vectors and reads and not reads & ~inside:
+                layer.vectors.add(one.parameter)
+                layer.extra.append((one.parameter.removeprefix(f"{layer.path}."), self._size(one.parameter)))
 
     def _mlp(self, first: Sequence[Node], down: Node) -> MlpShape | None:
         bias = down.bias is not None
@@ -334,7 +423,7 @@ class Recogniser:
         layer.need(fused or sizes in ([width], [width, width]), f"experts of {sizes} and {width} columns")
         layer.need(rows % self.sequence == 0, f"{rows} rows of experts for {self.sequence} tokens")
         layer.claim(down, *first)
-        latent = self._routed_width(layer, first[0], down, hidden)
+        latent, latent_bias = self._routed_width(layer, first[0], down, hidden)
         router = self._router(layer, first[0], hidden)
         biased = self._expert_biases(layer, (*first, down), router)
         scalars = self._router_scalars(layer, router)
@@ -349,6 +438,7 @@ class Recogniser:
             router_dtype=router.dtype if router.dtype != down.dtype else None,
             router_parameters=scalars,
             latent=latent,
+            latent_bias=latent_bias,
         )
 
     def _router(self, layer: _Layer, first: Node, hidden: int) -> Node:
@@ -368,15 +458,16 @@ class Recogniser:
     def _reads_one_of(self, node: Node, others: Sequence[Node]) -> bool:
         return any(node.reads & one.bit for one in others)
 
-    def _routed_width(self, layer: _Layer, first: Node, down: Node, hidden: int) -> int | None:
-        """The width that routed tokens are projected to before the experts, where it is not the hidden size."""
+    def _routed_width(self, layer: _Layer, first: Node, down: Node, hidden: int) -> tuple[int | None, bool]:
+        """The width that routed tokens are projected to before the experts, where it is not the hidden size; a bias."""
         if first.k == hidden:
-            return None
+            return None, False
         what = f"projections of experts of width {first.k} in a model of {hidden}"
         into = [node for node in layer.open("gemm") if node.n == first.k and first.reads & node.bit]
         back = [node for node in layer.open("gemm") if node.k == first.k and node.reads & down.bit]
-        layer.claim(layer.one(into, what), layer.one(back, what))
-        return first.k
+        both = layer.one(into, what), layer.one(back, what)
+        layer.claim(*both)
+        return first.k, all(one.bias is not None for one in both)
 
     def _expert_biases(self, layer: _Layer, products: Iterable[Node], router: Node) -> bool:
         """Whether each grouped product has a bias, which is picked for a row by the number of its expert."""
@@ -407,6 +498,7 @@ class Recogniser:
         if not written:
             return False
         after = [node for node in products if node.number > written[0].number and node not in written]
+        after = [node for node in after if not node.bit & layer.elsewhere]
         return any(not self._reads_one_of(node, layer.nodes) for node in after)
 
     def _reads_core(self, node: Node) -> bool:
@@ -420,7 +512,7 @@ class Recogniser:
                 owners[path.rpartition(".")[0]] += 1
                 layer.vectors.add(path)
         if not owners:
-            return (2 if hidden in self.graph.normed else 0), 0
+            return sum(wide == hidden and self._place(where) == layer.place for where, wide in self.graph.normed), 0
         weights = set(owners.values())
         if len(weights) != 1:
             raise Misfit(f"{layer.path}: norms of {sorted(weights)} weights")
@@ -429,40 +521,63 @@ class Recogniser:
     def _mixer(self, layer: _Layer, hidden: int) -> RecurrentShape | None:
         convolutions = layer.open("depthwise")
         vectors = {one.parameter for one in layer.scaled if _STATE_VECTORS.search(one.parameter)}
-        if not convolutions or not vectors:
+        if not convolutions:
             return None
         conv = layer.one(convolutions, "convolutions")
+        products = layer.open("gemm")
         out = layer.one(
-            [node for node in layer.open("gemm") if node.n == hidden and node.reads & conv.bit],
-            "products read the convolution",
+            [node for node in products if node.n == hidden and node.reads & conv.bit], "products read the convolution"
         )
-        into = [node for node in layer.open("gemm") if node.k == hidden and out.reads & node.bit and node is not out]
-        heads, inner = min(map(self._size, vectors)), out.k
-        delta = not any(path.endswith(".D") for path in vectors)
-        gates = heads * (2 if delta else 1)
-        widths = [node.n for node in into]
-        known = ([inner + conv.n + gates], [inner + conv.n, gates])
-        layer.need(widths in known, f"in-projections of {widths} for {inner} channels of a recurrence")
-        biases = {node.bias is not None for node in (*into, out)}
+        into = [node for node in products if node is not out and out.reads & node.bit]
+        into += [node for node in products if node not in into and any(one.reads & node.bit for one in into)]
+        into += [node for node in products if node not in into and conv.reads & node.bit]
+        biases = {node.bias is not None for node in into if node.k == hidden}
         layer.need(len(biases) == 1, "a bias on some projections of a recurrence")
+        bias, out_bias = biases.pop(), out.bias is not None
         layer.claim(conv, out, *into)
         layer.vectors |= vectors
-        norm = self._scan_norm(layer, conv, inner, heads)
-        module = self.module.get_submodule(min(vectors).rpartition(".")[0])
-        state = _attribute(module, "head_k_dim" if delta else "ssm_state_size")
-        return RecurrentShape(
-            "gated_delta" if delta else "mamba2",
-            heads,
-            inner // heads,
-            (conv.n - inner) // (2 * state),
-            state,
-            DELTA_CHUNK if delta else _attribute(module, "chunk_size"),
+        shape = replace(
+            self._recurrence(layer, conv, out.k, vectors, into),
             conv=conv.k,
-            bias=biases.pop(),
+            bias=bias,
             conv_bias=conv.bias is not None,
-            norm=norm,
-            gates_apart=len(into) == 2,
+            out_bias=None if out_bias == bias else out_bias,
         )
+        sizes = sorted((node.n, node.k) for node in into)
+        low = ("decay", "gate") if shape.kind == "kda" else ()
+        forms = (replace(shape, in_proj=parts, low_rank=low) for parts in ((), *_IN_PROJECTIONS))
+        known = (
+            form
+            for form in forms
+            if set(chain.from_iterable(form.in_proj)) <= set(form.form.parts)
+            and sorted((one.out_features, one.in_features) for one in form.linears(hidden)[:-1]) == sizes
+        )
+        found = next(known, None)
+        layer.need(found is not None, f"in-projections of {sizes} for {out.k} channels of a recurrence")
+        return found
+
+    def _recurrence(
+        self, layer: _Layer, conv: Node, inner: int, vectors: set[str], into: Sequence[Node]
+    ) -> RecurrentShape:
+        """The kind by the sizes of what it learns: a number for every head, or for its channels or states too."""
+        if not vectors:
+            return RecurrentShape("short_conv", inner, 1, 1, 0, 1)
+        sizes = sorted(map(self._size, vectors))
+        heads, alike = sizes[0], sizes[0] == sizes[-1]
+        dim, module = inner // heads, self.module.get_submodule(min(vectors).rpartition(".")[0])
+        if any(path.endswith(".D") for path in vectors) and not alike:
+            rank = min(node.k for node in into)
+            norms = {one.parameter for node in into if node.k == inner for one in self._on(layer, node)}
+            layer.vectors |= norms
+            return RecurrentShape("mamba", heads, 1, 1, sizes[-1] // heads, 1, rank=rank, step_norms=bool(norms))
+        norm = self._scan_norm(layer, conv, inner, heads)
+        if not alike:
+            return RecurrentShape("kda", heads, dim, heads, dim, DELTA_CHUNK, norm=norm, rank=dim)
+        delta = not any(path.endswith(".D") for path in vectors)
+        state = _attribute(module, "head_k_dim" if delta else "ssm_state_size")
+        chunk = DELTA_CHUNK if delta else _attribute(module, "chunk_size")
+        groups = (conv.n - inner) // (2 * state)
+        return RecurrentShape("gated_delta" if delta else "mamba2", heads, dim, groups, state, chunk, norm=norm)
 
     def _scan_norm(self, layer: _Layer, conv: Node, inner: int, heads: int) -> int:
         """Weights of the norm on what a scan wrote: one for all heads, or each channel's own."""
@@ -479,62 +594,127 @@ class Recogniser:
     # -- the whole ---------------------------------------------------------------------------------------------------
 
     def _model(self, stacks: Mapping[str, Mapping[str, _Layer]], outside: _Layer) -> ModelShape:
-        layers = self._main(stacks, outside)
-        token, positions = self._tables(outside)
-        rows, width = self.graph.parameters[token]
-        hidden = self._hidden(layers.values())
-        heads = [node for node in outside.nodes if node.kind == "gemm" and node.n == rows]
-        outside.need(len(heads) < 2, f"{len(heads)} heads")
-        outside.claim(*heads)
+        found = self._main(stacks, outside)
+        main = found[-1]
+        tokens = self._tables(outside, "tokens")
+        outside.need(bool(tokens), "no token embedding")
+        tables = list(dict.fromkeys(node.weight for node in tokens if node.weight is not None))
+        rows, width = self.graph.parameters[tables[0]]
+        outside.need(len({self.graph.parameters[path] for path in tables}) == 1, "token embeddings of several sizes")
+        head = self._head(outside, main, rows)
+        read = [self._stack(span, found[:index], outside) for index, span in enumerate(found)]
+        hidden = read[-1].hidden
+        into = [node for node in outside.open("gemm") if node.number < found[0].first]
+        before = [node for node in outside.open("gemm") if node.number > main.last]
+        outside.claim(*into, *before)
+        norms = [one.parameter for one in self._vectors(outside) if _newest(one.reads) > main.last]
+        outside.vectors.update(norms)
+        self.claimed |= outside.vectors
+        for node in outside.open("gemm", "grouped", "conv", "depthwise", "attention"):
+            self.left[node.weight or node.where] = f"{node.kind} outside the layers"
+        vocab = rows if head is None else head.n
+        extra = [("head_norm", sum(map(self._size, norms))), ("embedding_rows", (rows - vocab) * width)]
+        positions = [stack.positions for stack in read if stack.positions]
+        return ModelShape(
+            self.model_type,
+            tuple(read),
+            vocab=vocab,
+            tied=head is not None and head.weight in tables,
+            head=head is not None,
+            head_bias=head is not None and head.bias is not None,
+            embedding_dim=width if width != hidden else None,
+            after_embedding=self._linears(into, "embedding_projection"),
+            before_head=self._linears(before, "head_transform"),
+            max_positions=positions[-1] if positions else None,
+            extra=tuple((name, number) for name, number in extra if number),
+            embedding_tables=len(tables),
+        )
+
+    def _linears(self, nodes: Iterable[Node], name: str) -> tuple[Linear, ...]:
+        return tuple(Linear(name, node.n, node.k, node.bias is not None) for node in nodes)
+
+    def _main(self, stacks: Mapping[str, Mapping[str, _Layer]], outside: _Layer) -> list[_Span]:
+        """The stacks of layers that mix tokens or have experts, as they ran; other repetitions are outside of them."""
+        mixing = ("attention", "grouped", "depthwise", "bmm")
+        main = []
+        for layers in stacks.values():
+            nodes = [node for layer in layers.values() for node in layer.nodes]
+            if any(node.kind in mixing for node in nodes):
+                numbers = [node.number for node in nodes]
+                main.append(_Span(min(numbers), max(numbers), list(layers.values())))
+                continue
+            for layer in layers.values():
+                outside.nodes += layer.nodes
+                outside.scaled += layer.scaled
+        main.sort(key=lambda span: span.first)
+        outside.need(bool(main), "no layers with attention, a convolution or experts")
+        for one, following in pairwise(main):
+            outside.need(one.last < following.first, "stacks of layers that run in turns")
+        return main
+
+    def _stack(self, span: _Span, earlier: Sequence[_Span], outside: _Layer) -> Stack:
+        hidden = self._hidden(span.layers)
         blocks = []
-        for layer in layers.values():
+        for layer in span.layers:
             try:
                 blocks.append(self._block(layer, hidden))
             except Misfit as error:
                 self.left[layer.path] = str(error)
         outside.need(bool(blocks), next(iter(self.left.values()), "no layer was recognised"))
-        before, after = self._ends(outside, min(node.number for one in layers.values() for node in one.nodes), hidden)
-        self.claimed |= outside.vectors
-        for node in outside.open("gemm", "grouped", "conv", "depthwise"):
-            self.left[node.weight or node.where] = f"{node.kind} outside the layers"
-        stack = Stack(
-            "decoder", hidden, run_lengths(blocks), positions=positions, embedding_norm=before, final_norm=after
-        )
-        head = heads[0] if heads else None
-        return ModelShape(
-            self.model_type,
-            (stack,),
-            vocab=rows,
-            tied=head is not None and head.weight == token,
-            head=head is not None,
-            head_bias=head is not None and head.bias is not None,
-            embedding_dim=width if width != hidden else None,
-            max_positions=positions or None,
-        )
+        started = earlier[-1].last if earlier else 0
 
-    def _main(self, stacks: Mapping[str, Mapping[str, _Layer]], outside: _Layer) -> Mapping[str, _Layer]:
-        """The one stack of layers that mixes tokens or has experts; other repetitions are outside of it."""
-        mixing = ("attention", "grouped", "depthwise", "bmm")
-        main = [
-            layers
-            for layers in stacks.values()
-            if any(node.kind in mixing for layer in layers.values() for node in layer.nodes)
+        def between(least: int, most: int, wide: int | None = hidden) -> list[str]:
+            return [
+                one.parameter
+                for one in self._vectors(outside)
+                if least <= _newest(one.reads) <= most and wide in (None, self._size(one.parameter))
+            ]
+
+        tables = [node for node in self._tables(outside, "positions") if started < node.number < span.first]
+        rows = sum(self.graph.parameters[node.weight or ""][0] for node in tables if node.n == hidden)
+        narrow = sum(self._size(node.weight or "") for node in tables if node.n != hidden)
+        kinds = [node for node in self._tables(outside, "types") if started < node.number < span.first]
+        before = between(started + 1, span.first - 1) if earlier else between(0, span.first - 1)
+        outside.vectors.update(before)
+        narrow_norms = [] if earlier else between(0, span.first - 1, None)
+        outside.vectors.update(narrow_norms)
+        after = between(span.first, span.last)
+        outside.vectors.update(after)
+        extra = [
+            ("token_type_embeddings", sum(self._size(node.weight or "") for node in kinds)),
+            ("positions", narrow),
+            ("embedding_norm", sum(map(self._size, narrow_norms))),
         ]
-        outside.need(len(main) == 1, f"{len(main)} stacks of layers")
-        for layers in stacks.values():
-            if layers is not main[0]:
-                for layer in layers.values():
-                    outside.nodes += layer.nodes
-                    outside.scaled += layer.scaled
-        return main[0]
+        causal = any(block.attention is None or block.attention.causal for block in blocks)
+        return Stack(
+            "decoder" if causal else "encoder",
+            hidden,
+            run_lengths(blocks),
+            positions=rows,
+            embedding_norm=len(before),
+            final_norm=len(after),
+            extra=tuple((name, number) for name, number in extra if number),
+        )
 
-    def _tables(self, outside: _Layer) -> tuple[str, int]:
-        """The token embedding's path, and rows of learned positions."""
-        tables = {node.weight: bool(node.reads) for node in outside.nodes if node.kind == "lookup" and node.weight}
-        tokens = [path for path, of_tokens in tables.items() if of_tokens]
-        outside.need(len(tokens) == 1, f"{len(tokens)} token embeddings")
-        outside.vectors.update(tables)
-        return tokens[0], sum(self.graph.parameters[path][0] for path, of_tokens in tables.items() if not of_tokens)
+    def _head(self, outside: _Layer, main: _Span, rows: int) -> Node | None:
+        """The product with a column for each token: for each row of the embedding, or for all but a few of them."""
+        after = [node for node in outside.nodes if node.kind == "gemm" and node.number > main.last]
+        heads = [node for node in after if node.n == rows]
+        heads = heads or [node for node in after if 0 < rows - node.n < 64]
+        outside.need(len(heads) < 2, f"{len(heads)} heads")
+        outside.claim(*heads)
+        return heads[0] if heads else None
+
+    def _tables(self, outside: _Layer, index: str) -> list[Node]:
+        """Tables that were asked for tokens' numbers, for positions, or for the one kind that all tokens are of."""
+        found = [node for node in outside.nodes if node.kind == "lookup" and node.index == index]
+        outside.vectors.update(node.weight for node in found if node.weight is not None)
+        return found
+
+    def _vectors(self, outside: _Layer) -> list[Scaled]:
+        """Each learned vector outside the layers that has no role yet, as it was used last."""
+        last = {one.parameter: one for one in outside.scaled}
+        return [one for path, one in last.items() if path not in outside.vectors]
 
     def _hidden(self, layers: Iterable[_Layer]) -> int:
         """Columns of what most products of the layers read."""
@@ -546,18 +726,10 @@ class Recogniser:
             raise Misfit("no product reads the residual stream")
         return widths.most_common(1)[0][0]
 
-    def _ends(self, outside: _Layer, first: int, hidden: int) -> tuple[int, int]:
-        """Weights of the norms before the first layer and after the last, in vectors of hidden size."""
-        before = after = 0
-        for path, reads in {one.parameter: one.reads for one in outside.scaled}.items():
-            if path in outside.vectors or self._size(path) != hidden:
-                continue
-            outside.vectors.add(path)
-            if reads >> first:
-                after += 1
-            else:
-                before += 1
-        return before, after
+
+def _newest(reads: int) -> int:
+    """The last product of a set; 0 of an empty one."""
+    return max(reads.bit_length() - 1, 0)
 
 
 def _run_of(core: Node) -> Attention:

@@ -8,6 +8,8 @@ from which operand of that product the formula still needs: the weight gives dgr
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections import Counter
+from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any
@@ -17,10 +19,10 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from shapes.frozen import frozen
-from shapes.operators.types import Elementwise, Gemm, GroupedGemm, Operator, Phase
+from shapes.operators.types import Gemm, GroupedGemm, Operator, Phase
+from shapes.trace.guards import count_operator
 from shapes.trace.products import (
     Product,
-    bytes_moved,
     convolution_product,
     data_gradient,
     grouped_product,
@@ -30,7 +32,7 @@ from shapes.trace.products import (
     tensors_in,
     weight_gradient,
 )
-from shapes.trace.repeats import Frame, Names, Repeats, calls_followed
+from shapes.trace.repeats import Names, calls_followed
 
 #: Operator namespaces whose members either are products listed in products.py or move bytes only.
 _SEEN_THROUGH = frozenset({"aten", "prim", "prims", "profiler", "transformers", "_c10d_functional", "c10d"})
@@ -41,7 +43,7 @@ class _Forward:
     """A product of the forward pass in canonical orientation (the weight, if any, is operand B)."""
 
     name: str
-    frame: Frame
+    times: int
     product: Product
     weight: bool
 
@@ -53,21 +55,21 @@ class _Forward:
 
 
 class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call] # torch has no annotation there
-    """Counts operators while active; :meth:`operators` then gives them, equal ones merged."""
+    """Counts products and attention cores while active; :meth:`operators` then gives them, equal ones merged.
 
-    def __init__(self, module: nn.Module, repeats: Repeats, expert_load: float = 1.0) -> None:
+    ``stands_for``: path of a layer -> how many layers its operators count for (1 elsewhere).
+    """
+
+    def __init__(self, module: nn.Module, stands_for: Mapping[str, int]) -> None:
         super().__init__()  # type: ignore[no-untyped-call] # torch has no annotation there
         self.names = Names(module)
-        self.repeats = repeats
-        repeats.on_frame = self._mark
-        self.expert_load = expert_load
+        self._stands_for = {id(module.get_submodule(path)): times for path, times in stands_for.items()}
         self.opaque: set[str] = set()
         self.stack: list[nn.Module] = []
-        self.called: set[int] = set()
-        self.used_parameters: set[int] = set()
-        self._rows: dict[tuple[Operator, Frame], int] = {}
+        self._rows: dict[Operator, int] = {}
         self._forwards: dict[int, _Forward] = {}
-        self._places: list[tuple[str, Frame]] = [("", repeats.frame)]
+        self._ran: Counter[str] = Counter()
+        self._places: list[tuple[str, int]] = [("", 1)]
         self._place_numbers: list[int] = [0]
         # Weights by storage: parameters (2) and what was computed from parameters alone (1). The values keep the
         # storages alive, so that an address is never taken for another tensor's.
@@ -81,13 +83,21 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call] # torch has 
         return calls_followed(self._enter, self._leave)
 
     @property
+    def running(self) -> nn.Module:
+        """The module that is running."""
+        return self.stack[-1]
+
+    @property
     def where(self) -> str:
         """Path of the module that is running, indices folded."""
         return next((name for m in reversed(self.stack) if (name := self.names.of_module.get(id(m)))), "")
 
+    @property
+    def _times(self) -> int:
+        return next((self._stands_for[id(m)] for m in self.stack if id(m) in self._stands_for), 1)
+
     def _enter(self, module: nn.Module, _inputs: Any) -> None:
         self.stack.append(module)
-        self.called.add(id(module))
         self._mark()
 
     def _leave(self, module: nn.Module, _inputs: Any, _output: Any) -> None:
@@ -98,7 +108,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call] # torch has 
 
     def _mark(self) -> None:
         number = torch.autograd._get_sequence_nr()  # type: ignore[attr-defined] # the profiler's own, unlisted
-        place = (self.where, self.repeats.frame)
+        place = (self.where, self._times)
         if self._place_numbers[-1] == number:
             self._places[-1] = place
         else:
@@ -106,6 +116,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call] # torch has 
             self._places.append(place)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        count_operator(self._ran, self.where)
         out = func(*args, **(kwargs or {}))
         name = func._schema.name
         if is_product(name):
@@ -119,35 +130,35 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call] # torch has 
         elif name == "transformers::grouped_mm_fallback_backward":
             # transformers 5's grouped product where torch has none (2.6): one call for both gradients.
             self._grouped_backward(grouped_product(args[0], args[1], args[3]), args[1])
-        else:
-            self._other(func, args, kwargs or {}, out)
+        elif func.namespace not in _SEEN_THROUGH:
+            self.opaque.add(name)
         self._taint(func, args, kwargs, out)
         return out
 
-    def place(self) -> tuple[str, Frame, int | None]:
-        """(module path, frame, sequence number) of what runs now; the number is None outside the backward pass."""
+    def place(self) -> tuple[str, int, int | None]:
+        """(module path, times, sequence number) of what runs now; the number is None outside the backward pass."""
         node: Any = torch._C._current_autograd_node()  # its stub says there always is one
         if node is None:
-            return self.where, self.repeats.frame, None
+            return self.where, self._times, None
         number = node._sequence_nr()
         if number >= 2**63:  # AccumulateGrad: of no forward operator
-            return "", self._places[0][1], number
-        name, frame = self._places[bisect_right(self._place_numbers, number) - 1]
-        return name, frame, number
+            return "", 1, number
+        name, times = self._places[bisect_right(self._place_numbers, number) - 1]
+        return name, times, number
 
     def _differentiating(self) -> bool:
         return torch._C._current_autograd_node() is not None
 
-    def add(self, operator: Operator, frame: Frame) -> None:
-        self._rows[operator, frame] = self._rows.get((operator, frame), 0) + 1
+    def add(self, operator: Operator, times: int) -> None:
+        self._rows[operator] = self._rows.get(operator, 0) + times
 
     def _weight(self, tensor: Tensor) -> tuple[int, int | None]:
         return self._weights.get(tensor.untyped_storage()._cdata, (0, None))[:2]
 
     def _product(self, product: Product, a: Tensor, b: Tensor) -> None:
-        where, frame, number = self.place()
+        where, times, number = self.place()
         if number is not None:
-            self._backward(product, where, frame, number)
+            self._backward(product, where, times, number)
             return
         (a_level, a_parameter), (b_level, b_parameter) = self._weight(a), self._weight(b)
         if product.kind == "grouped" and product.a != identity(a):  # read_product turned it round
@@ -159,25 +170,25 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call] # torch has 
         if torch.is_grad_enabled():
             # The node was made just before its operator was dispatched.
             made = torch.autograd._get_sequence_nr() - 1  # type: ignore[attr-defined]
-            self._forwards[made] = _Forward(name, frame, product, b_level > 0)
-        self._emit(name, "forward", product, frame)
+            self._forwards[made] = _Forward(name, times, product, b_level > 0)
+        self._emit(name, "forward", product, times)
 
-    def _backward(self, product: Product, where: str, frame: Frame, number: int) -> None:
+    def _backward(self, product: Product, where: str, times: int, number: int) -> None:
         forward = self._forwards.get(number)
         if forward is None:
-            self._emit(where, "dgrad", product, frame)
+            self._emit(where, "dgrad", product, times)
             return
         of_a = _differentiates_a(product, forward.product)
         if _is_turned(product, forward.product, of_a=of_a) != forward.lies_turned(of_a=of_a):
             product = product.transposed()
-        self._emit(forward.name, "wgrad" if forward.weight and not of_a else "dgrad", product, forward.frame)
+        self._emit(forward.name, "wgrad" if forward.weight and not of_a else "dgrad", product, forward.times)
 
     def _grouped_backward(self, forward: Product, weight: Tensor) -> None:
-        where, frame, _ = self.place()
+        where, times, _ = self.place()
         parameter = self._weight(weight)[1]
         name = self.names.of_product(parameter, where) if parameter is not None else where
-        self._emit(name, "dgrad", data_gradient(forward), frame)
-        self._emit(name, "wgrad", weight_gradient(forward), frame)
+        self._emit(name, "dgrad", data_gradient(forward), times)
+        self._emit(name, "wgrad", weight_gradient(forward), times)
 
     def _convolution_backward(self, output_mask: list[bool]) -> None:
         number = self.place()[2]
@@ -186,50 +197,29 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call] # torch has 
             self.opaque.add("aten::convolution_backward of a convolution that was not seen")
             return
         if output_mask[0]:
-            self._emit(forward.name, "dgrad", data_gradient(forward.product), forward.frame)
+            self._emit(forward.name, "dgrad", data_gradient(forward.product), forward.times)
         if output_mask[1]:
             self._emit(
-                forward.name, "wgrad" if forward.weight else "dgrad", weight_gradient(forward.product), forward.frame
+                forward.name, "wgrad" if forward.weight else "dgrad", weight_gradient(forward.product), forward.times
             )
 
-    def _emit(self, name: str, phase: Phase, product: Product, frame: Frame) -> None:
+    def _emit(self, name: str, phase: Phase, product: Product, times: int) -> None:
         if min(product.m, product.n, product.k, product.batch) == 0:
             return
         shared: dict[str, Any] = {"name": name, "phase": phase, "dtype": product.dtype, "layout": product.layout}
         shared |= {"m": product.m, "n": product.n, "k": product.k}
         out_dtype = None if product.out_dtype == product.dtype else product.out_dtype
         operator = (
-            GroupedGemm(groups=product.batch, ragged=product.ragged, load=self.expert_load, **shared)
+            GroupedGemm(groups=product.batch, ragged=product.ragged, **shared)
             if product.kind == "grouped"
             else Gemm(batch=product.batch, kind=product.kind, out_dtype=out_dtype, **shared)
         )
-        self.add(operator, frame)
-
-    def _other(self, func: Any, args: Any, kwargs: Any, out: Any) -> None:
-        if func.namespace not in _SEEN_THROUGH:
-            self.opaque.add(func._schema.name)
-        moved = bytes_moved(func, args, kwargs, out)
-        if moved is None:
-            return
-        where, frame, number = self.place()
-        read, written, dtype = moved
-        self.add(
-            Elementwise(
-                name=where,
-                phase="forward" if number is None else "dgrad",
-                what=func._schema.name.split("::")[-1],
-                bytes_read=read,
-                bytes_written=written,
-                dtype=dtype,
-            ),
-            frame,
-        )
+        self.add(operator, times)
 
     def _taint(self, func: Any, args: Any, kwargs: Any, out: Any) -> None:
         if not isinstance(out, (Tensor, tuple, list)) or self._differentiating():
             return
         levels = [self._weight(tensor) for tensor in tensors_in((args, kwargs))]
-        self.used_parameters.update(parameter for _, parameter in levels if parameter is not None)
         # Only what is computed from parameters alone in the forward pass is a weight: a cast, a scale, a stack.
         if min(levels, default=(0,))[0] == 0 or "empty" in func._schema.name:
             return
@@ -239,11 +229,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call] # torch has 
             self._weights.setdefault(storage._cdata, (1, parameter, storage))
 
     def operators(self) -> tuple[Operator, ...]:
-        """The recorded operators, the memory-bound included, in the order first met."""
-        merged: dict[Operator, int] = {}
-        for (operator, frame), count in self._rows.items():
-            merged[operator] = merged.get(operator, 0) + count * frame.multiplicity
-        return tuple(replace(operator, count=count) for operator, count in merged.items())
+        """The recorded operators, in the order first met."""
+        return tuple(replace(operator, count=count) for operator, count in self._rows.items())
 
 
 def _is_turned(product: Product, forward: Product, *, of_a: bool) -> bool:

@@ -1,25 +1,19 @@
-"""Identical layers are run once a kind: the others return tensors of the same shape, and the count is multiplied.
-
-Two children of one ModuleList are of one kind when their classes, their parameters' shapes and dtypes and their plain
-attributes agree, all the way down, and so do the entries that per-layer lists of the model's configuration hold for
-them. A kind's call is repeated when its arguments agree in shape, dtype, strides and gradient and are equal otherwise.
-"""
+"""Repeated layers: their folded names, and a model cut to two layers of each kind, which shows what the whole runs."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from operator import attrgetter
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
-from torch.utils import _pytree
 
 from shapes.frozen import frozen
-from shapes.trace.products import tensors_in
+
+T = TypeVar("T")
 
 
 @contextmanager
@@ -88,125 +82,62 @@ _NUMBERING = ("idx", "index", "layer_id", "layer_number", "layer_num", "block_id
 _PLAIN = (bool, int, float, str, type(None), torch.dtype)
 
 
-@dataclass(eq=False, slots=True)
-class Frame:
-    """A stretch of the run whose operators count ``times`` times within its parent's."""
+@frozen
+class Cut:
+    """A model's layers cut to the first ones. ``kinds``: of each layer of the whole the first that is like it."""
 
-    parent: Frame | None = None
-    times: int = 1
+    container: str
+    kinds: tuple[int, ...]
+    kept: int
 
     @property
-    def multiplicity(self) -> int:
-        return self.times * (self.parent.multiplicity if self.parent else 1)
+    def stands_for(self) -> dict[str, int]:
+        """Path of each layer that is kept -> how many of the whole it stands for: the last of its kind for the rest."""
+        kept, whole = Counter(self.kinds[: self.kept]), Counter(self.kinds)
+        last = {kind: at for at, kind in enumerate(self.kinds[: self.kept])}
+        weights = {at: 1 + whole[kind] - kept[kind] for kind, at in last.items()}
+        return {f"{self.container}.{at}": weights.get(at, 1) for at in range(self.kept)}
+
+    def whole(self, layers: Sequence[T]) -> list[T] | None:
+        """The whole's layers by the kept ones of the same kind; None where two of a kind differ."""
+        if len(layers) != self.kept or any(layers[at] != layers[self.kinds[at]] for at in range(self.kept)):
+            return None
+        return [layers[kind] for kind in self.kinds]
 
 
-@dataclass(slots=True)
-class _Kind:
-    calls: dict[object, tuple[Frame, Any, list[Any]]] = field(default_factory=dict)
+@contextmanager
+def layers_cut(module: nn.Module, config: object, layers: int | None) -> Iterator[Cut | None]:
+    """``module`` with as many of its ``layers`` as hold two of each kind; None, and whole, where that saves nothing.
+
+    Two layers are of a kind when their classes, their parameters' shapes and dtypes and their plain attributes agree,
+    all the way down, and so do the entries that per-layer lists of the model's configuration hold for them.
+    """
+    listed = [path for path, held in module.named_modules() if isinstance(held, nn.ModuleList) and len(held) == layers]
+    found = _cut(module, config, listed[0]) if len(listed) == 1 else None
+    if found is None:
+        yield None
+        return
+    above, _, name = found.container.rpartition(".")
+    owner = module.get_submodule(above)
+    whole = owner._modules[name]
+    assert isinstance(whole, nn.ModuleList)
+    owner._modules[name] = whole[: found.kept]
+    try:
+        yield found
+    finally:
+        owner._modules[name] = whole
 
 
-class _Repeat(torch.autograd.Function):
-    """Outputs of the shapes given, whose gradient flows back to every input: a layer without its work."""
-
-    @staticmethod
-    def forward(ctx: Any, leaves: list[_TensorLeaf], *inputs: Tensor) -> tuple[Tensor, ...]:
-        ctx.inputs = [_TensorLeaf.of(tensor) for tensor in inputs]
-        outputs = tuple(leaf.empty() for leaf in leaves)
-        ctx.mark_non_differentiable(*(out for out, leaf in zip(outputs, leaves, strict=True) if not leaf.gradient))
-        return outputs
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
-        needed = ctx.needs_input_grad[1:]
-        return None, *(leaf.empty() if need else None for leaf, need in zip(ctx.inputs, needed, strict=True))
-
-
-@frozen
-class _TensorLeaf:
-    shape: tuple[int, ...]
-    stride: tuple[int, ...]
-    dtype: torch.dtype
-    gradient: bool
-
-    @classmethod
-    def of(cls, tensor: Tensor) -> _TensorLeaf:
-        return cls(tuple(tensor.shape), tensor.stride(), tensor.dtype, tensor.requires_grad)
-
-    def empty(self) -> Tensor:
-        return torch.empty_strided(self.shape, self.stride, dtype=self.dtype, device="meta")
-
-
-class Repeats:
-    """Swaps the ``forward`` of repeated layers while active; ``frame`` is where operators are being counted."""
-
-    def __init__(self, module: nn.Module, config: object = None, *, enabled: bool = True) -> None:
-        self.frame = Frame()
-        self.on_frame: Callable[[], None] = lambda: None
-        self._kinds: list[tuple[nn.Module, _Kind]] = list(_kinds(module, config)) if enabled else []
-
-    @contextmanager
-    def active(self) -> Iterator[None]:
-        swapped: list[tuple[nn.Module, Any]] = []
-        try:
-            for layer, kind in self._kinds:
-                own = layer.__dict__.get("forward")
-                swapped.append((layer, own))
-                layer.__dict__["forward"] = self._once(layer, layer.forward, kind)
-            yield
-        finally:
-            for layer, own in reversed(swapped):
-                del layer.__dict__["forward"]
-                if own is not None:
-                    layer.__dict__["forward"] = own
-
-    def _once(self, layer: nn.Module, forward: Callable[..., Any], kind: _Kind) -> Callable[..., Any]:
-        def run(*args: Any, **kwargs: Any) -> Any:
-            leaves, spec = _pytree.tree_flatten((args, kwargs))
-            # An outer layer that runs again under other arguments opens new frames for what is inside it.
-            key = (id(self.frame), torch.is_grad_enabled(), str(spec), tuple(map(_leaf_key, leaves)))
-            if key in kind.calls:
-                frame, structure, outputs = kind.calls[key]
-                frame.times += 1
-                return _repeat(layer, leaves, structure, outputs)
-            outer, self.frame = self.frame, Frame(self.frame)
-            self.on_frame()
-            try:
-                result = forward(*args, **kwargs)
-            finally:
-                inner, self.frame = self.frame, outer
-                self.on_frame()
-            flat, structure = _pytree.tree_flatten(result)
-            kind.calls[key] = inner, structure, [_TensorLeaf.of(x) if isinstance(x, Tensor) else x for x in flat]
-            return result
-
-        return run
-
-
-def _repeat(layer: nn.Module, leaves: list[Any], structure: Any, outputs: list[Any]) -> Any:
-    wanted = [leaf for leaf in outputs if isinstance(leaf, _TensorLeaf)]
-    trained = attrgetter("requires_grad")
-    inputs = list(filter(trained, tensors_in(leaves)))
-    if not inputs and any(leaf.gradient for leaf in wanted):
-        inputs = [next(filter(trained, layer.parameters()))]
-    # torch leaves apply without annotations.
-    made = iter(_Repeat.apply(wanted, *inputs) if wanted else ())  # type: ignore[no-untyped-call] # as said
-    flat = [next(made) if isinstance(leaf, _TensorLeaf) else leaf for leaf in outputs]
-    return _pytree.tree_unflatten(flat, structure)
-
-
-def _leaf_key(leaf: object) -> object:
-    if isinstance(leaf, Tensor):
-        return _TensorLeaf.of(leaf)
-    return leaf if isinstance(leaf, _PLAIN) else id(leaf)
-
-
-def _kinds(module: nn.Module, config: object) -> Iterator[tuple[nn.Module, _Kind]]:
-    for _, children in repeated_children(module):
-        lists = _per_layer_lists(config, len(children))
-        kinds: dict[object, _Kind] = {}
-        for position, (_, child) in enumerate(children):
-            signature = (_signature(child), tuple(repr(values[position]) for values in lists))
-            yield child, kinds.setdefault(signature, _Kind())
+def _cut(module: nn.Module, config: object, container: str) -> Cut | None:
+    children = list(module.get_submodule(container).children())
+    lists, first = _per_layer_lists(config, len(children)), dict[object, int]()
+    kinds = tuple(
+        first.setdefault((_signature(child), tuple(repr(values[at]) for values in lists)), at)
+        for at, child in enumerate(children)
+    )
+    seconds = {kind: at for at, kind in reversed(list(enumerate(kinds))) if kind != at}
+    kept = 1 + max(seconds.get(kind, kind) for kind in kinds)
+    return Cut(container, kinds, kept) if kept < len(kinds) else None
 
 
 def _per_layer_lists(config: object, layers: int) -> list[list[Any]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, nullcontext
 from typing import Any, TypeVar
 
@@ -11,17 +11,13 @@ from torch import Tensor, nn
 from torch.utils import _pytree
 
 from shapes.errors import InputError
-from shapes.operators.types import Elementwise, Operator
 from shapes.trace.attention import FusedAttention
-from shapes.trace.inputs import DataAnswers
+from shapes.trace.inputs import DataAnswers, LoopAnswers
 from shapes.trace.recorder import Recorder
-from shapes.trace.repeats import Repeats
+from shapes.trace.repeats import Cut
 from shapes.trace.result import Traced
 
 T = TypeVar("T")
-
-#: Memory-bound operators below this share of all bytes are summed up in a note instead of listed.
-NOTABLE_SHARE = 1e-3
 
 
 def masks_where_read(once: Callable[[bool], T]) -> T:
@@ -37,72 +33,113 @@ def masks_where_read(once: Callable[[bool], T]) -> T:
 def run(
     module: nn.Module,
     args: tuple[Any, ...],
-    kwargs: dict[str, Any],
+    kwargs: Mapping[str, Any],
     *,
     train: bool,
     model_type: str,
     answers: DataAnswers | None = None,
     config: object = None,
-    expert_load: float = 1.0,
-    repeats: bool = True,
+    cut: Cut | None = None,
     where: str | None = None,
     masks: bool = False,
 ) -> Traced:
     """Trace one call of ``module`` (whose tensors are on the meta device already) and its backward pass.
 
-    ``masks``: let transformers build its attention masks, which some models read; the operators stay the same.
+    ``cut``: its layers are those that are kept. ``masks``: let transformers build its attention masks, which some
+    models read; the operators stay the same.
     """
-    once = Repeats(module, config, enabled=repeats)
-    recorder = Recorder(module, once, expert_load)
+    recorder = Recorder(module, cut.stands_for if cut is not None else {})
     fused = FusedAttention(recorder)
     try:
-        with ExitStack() as stack:
-            for context in (
-                torch.device("meta"),
-                torch.set_grad_enabled(train),
-                _no_autocast_on_meta(),
-                once.active(),
-                fused.in_transformers(masks=masks) if config is not None else nullcontext(),
-                recorder.following(),
-                fused,
-                answers or nullcontext(),
-                recorder,
-            ):
-                stack.enter_context(context)
+        with on_meta_device(recorder, fused, answers, transformers=config is not None, masks=masks, train=train):
             output = module(*args, **kwargs)
             if train:
                 _backward(output)
     except InputError:
         raise
     except Exception as error:
-        raise _refusal(error, recorder, where or type(module).__name__) from error
-    operators, notes = _notable(recorder.operators())
-    if asked := getattr(answers, "asked", None):
-        notes.append("questions a tensor without data cannot answer were answered: " + ", ".join(sorted(asked)))
+        raise refusal(error, recorder.where, where or type(module).__name__) from error
+    asked = sorted(getattr(answers, "asked", ()))
     return Traced(
-        operators=operators,
+        operators=recorder.operators(),
         parameters=sum(parameter.numel() for parameter in module.parameters()),
         active_parameters=None,
         model_type=model_type,
         opaque=tuple(sorted(recorder.opaque)),
-        unused=_unused(module, recorder),
-        notes=tuple(notes),
+        notes=(ANSWERED + ", ".join(asked),) if asked else (),
     )
+
+
+def to_meta(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Arguments whose tensors have no values."""
+    found: tuple[Any, Any] = _pytree.tree_map_only(
+        Tensor, lambda t: t.detach().to("meta").requires_grad_(t.requires_grad), (args, dict(kwargs))
+    )
+    return found
+
+
+ANSWERED = "questions a tensor without data cannot answer were answered, as for even routing: "
+
+
+@contextmanager
+def on_meta_device(
+    recorder: Any,
+    fused: FusedAttention,
+    answers: DataAnswers | None,
+    *,
+    transformers: bool,
+    masks: bool,
+    train: bool,
+) -> Iterator[None]:
+    """What a forward on the meta device needs around it, the ``recorder`` innermost."""
+    if isinstance(answers, LoopAnswers):
+        answers.running = lambda: recorder.running
+    with ExitStack() as stack:
+        for context in (
+            torch.device("meta"),
+            torch.set_grad_enabled(train),
+            _no_autocast_on_meta(),
+            fused.in_transformers(masks=masks) if transformers else nullcontext(),
+            recorder.following(),
+            fused,
+            answers or nullcontext(),
+            recorder,
+        ):
+            stack.enter_context(context)
+        yield
+
+
+class _Plain:
+    """In place of torch.utils.checkpoint's two implementations: nothing is run again."""
+
+    @staticmethod
+    def apply(function: Callable[..., T], _preserve: bool, *args: Any) -> T:
+        return function(*args)
+
+    @staticmethod
+    def without_reentrant(*_args: Any, **_kwargs: Any) -> Iterator[None]:
+        yield
 
 
 @contextmanager
 def _no_autocast_on_meta() -> Iterator[None]:
-    # transformers 4 switches autocast off for the device its tensors are on, and torch knows none for meta.
-    original: Any = torch.autocast
+    # Autocast and torch.utils.checkpoint ask the device of the tensors at hand what it can do; torch knows no meta.
+    from torch.utils import checkpoint
 
-    def autocast(device_type: str, *args: Any, **kwargs: Any) -> Any:
-        return nullcontext() if device_type == "meta" else original(device_type, *args, **kwargs)
+    autocast: Any = torch.autocast
+    kept = ("CheckpointFunction", "_checkpoint_without_reentrant_generator")
+    originals = [(torch, "autocast", autocast), *((checkpoint, name, getattr(checkpoint, name)) for name in kept)]
+
+    def without(device_type: str, *args: Any, **kwargs: Any) -> Any:
+        return nullcontext() if device_type == "meta" else autocast(device_type, *args, **kwargs)
 
     try:
-        torch.autocast = autocast  # type: ignore[assignment, misc] # put back below
+        for (owner, name, _), instead in zip(originals, (without, _Plain, _Plain.without_reentrant), strict=True):
+            setattr(owner, name, instead)
         yield
     finally:
-        torch.autocast = original  # type: ignore[misc] # as it was
+        for owner, name, value in originals:
+            setattr(owner, name, value)
 
 
 def _backward(output: Any) -> None:
@@ -124,8 +161,8 @@ def _tensors(output: Any) -> list[Tensor]:
     return found
 
 
-def _refusal(error: Exception, recorder: Recorder, where: str) -> InputError:
-    path = recorder.where
+def refusal(error: Exception, path: str, where: str) -> InputError:
+    """What went wrong in the module at ``path``, in one line."""
     place = f"{where}: {path}" if path else where
     text = f"{type(error).__name__}: {said(error)}"[:300]
     if any(word in text for word in ("meta tensor", "item()", "nonzero", "numpy", "data-dependent", "Meta")):
@@ -139,39 +176,6 @@ def said(error: Exception) -> str:
     lines = str(error).split("\n") if str(error).strip() else [type(error).__name__]
     first, *rest = [line.strip() for line in lines if line.strip()]
     return f"{first} {rest[0]}" if first.endswith(":") and rest else first
-
-
-def _notable(operators: tuple[Operator, ...]) -> tuple[tuple[Operator, ...], list[str]]:
-    total = sum(operator.bytes * operator.count for operator in operators)
-    kept, small, small_bytes = [], 0, 0
-    for operator in operators:
-        moved = operator.bytes * operator.count
-        if isinstance(operator, Elementwise) and moved < NOTABLE_SHARE * total:
-            small, small_bytes = small + 1, small_bytes + moved
-        else:
-            kept.append(operator)
-    notes = ["memory-bound operators are unfused, as eager PyTorch runs them"]
-    if small:
-        notes.append(f"{small} small memory-bound operators ({small_bytes / total:.1%} of all bytes) are left out")
-    return tuple(kept), notes
-
-
-def _unused(module: nn.Module, recorder: Recorder) -> tuple[str, ...]:
-    """The outermost modules with parameters in which nothing was called, by folded path."""
-    names = recorder.names.of_module
-    # A repeated layer was called if its like was.
-    called = {names[module_id] for module_id in recorder.called if module_id in names}
-    used = {recorder.names.of_parameter[parameter] for parameter in recorder.used_parameters}
-
-    def walk(path: str, parent: nn.Module) -> Iterator[str]:
-        for name, child in parent.named_children():
-            inner = f"{path}.{name}" if path else name
-            if any(names.get(id(m)) in called for m in child.modules()):
-                yield from walk(inner, child)
-            elif not used.issuperset(recorder.names.of_parameter.get(id(p)) for p in child.parameters()):
-                yield recorder.names.fold(inner)
-
-    return tuple(dict.fromkeys(walk("", module)))
 
 
 @contextmanager

@@ -1,1 +1,1 @@
-"""What the commands beside `check` and `search` answer, one file each: frozen results that formats only render."""
+"""What the commands other than `check` and `search` answer, one file each: frozen results that formats only render."""

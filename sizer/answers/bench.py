@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import gzip
 import itertools
 import json
+import os
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
 from math import prod
@@ -20,7 +23,6 @@ from shapes.frozen import frozen
 from shapes.measure.environment import Environment
 from shapes.measure.executor import Executor, Settings
 from shapes.measure.jobs import Job
-from shapes.measure.mamf import Maximum, find_maximum
 from shapes.measure.record import Measurement
 from shapes.measure.runner import Progress, Sweep, measure
 from shapes.measure.store import Store
@@ -58,8 +60,8 @@ def option_of(size: str) -> str:
 
 #: Combinations of sizes of one sweep, half a second each: six days.
 MOST_JOBS = 1_000_000
-#: Seconds of a search for the maximum rate of a dtype where nobody says how long.
-MAXIMUM_S = 120.0
+#: A file of rows is followed by another beyond this many bytes.
+ROLL_BYTES = 8 * 2**20
 
 
 def jobs_of_op(
@@ -146,23 +148,10 @@ class Table:
 
 
 @frozen
-class Peak:
-    """A maximum as found here, and the device's published one where there is one."""
-
-    maximum: Maximum
-    environment: Environment
-    published_flops: float | None
-
-    @property
-    def measurements(self) -> tuple[Measurement, ...]:
-        return self.maximum.tried
-
-
-@frozen
 class Group:
-    """Tables and maxima that belong together: a suite under its title, or one call's."""
+    """Tables that belong together: a suite under its title, or one call's."""
 
-    parts: tuple[Table | Peak, ...]
+    parts: tuple[Table, ...]
     title: str = ""
 
 
@@ -177,6 +166,13 @@ class Bench(Printable):
     @property
     def measurements(self) -> tuple[Measurement, ...]:
         return tuple(one for group in self.groups for part in group.parts for one in part.measurements)
+
+    @property
+    def failures(self) -> Counter[str]:
+        """How many have no time, by why; "unsupported" alone is no failure where anything was measured."""
+        found = Counter(one.status for one in self.measurements)
+        ok = found.pop("ok", 0)
+        return Counter() if ok and not found.keys() - {"unsupported"} else Counter(found)
 
     def to_dict(self) -> dict[str, Any]:
         return {"measurements": [one.row() for one in self.measurements]}
@@ -221,20 +217,6 @@ class Bencher:
         sweep = self._measure(jobs.values(), self.time_limit_s)
         return Group((self._table([(job, operator) for operator, job in jobs.items()], sweep, notes),))
 
-    def maximum(self, dtype: str, scale: float, time_limit_s: float | None = None) -> Peak:
-        device = self.device
-        found = find_maximum(
-            dtype,
-            executor=self.executor,
-            device=device,
-            store=self.store,
-            settings=Settings(**self.asked),
-            time_limit_s=time_limit_s or self.time_limit_s or MAXIMUM_S,
-            scale=scale,
-            progress=self.progress,
-        )
-        return Peak(found, self.executor.environment, device.mamf_flops.get(dtype) if device is not None else None)
-
     def suites(self, suites: Sequence[Suite], scale: float) -> list[Group]:
         """Each suite in turn, sharing the time limit: what one leaves is the next one's."""
         start, limit_s, groups = time.monotonic(), self.time_limit_s, []
@@ -244,20 +226,23 @@ class Bencher:
         return groups
 
     def _suite(self, suite: Suite, scale: float, limit_s: float | None) -> Group:
-        start, sweep = time.monotonic(), None
-        share_s = limit_s / (len(suite.mamf) + bool(suite.jobs)) if limit_s is not None and suite.mamf else None
-        peaks = [self.maximum(dtype, scale, share_s) for dtype in suite.mamf]
-        left_s = max(0.0, limit_s - (time.monotonic() - start)) if limit_s is not None else None
-        try:
-            sweep = self._measure(suite.jobs, left_s, suite.settings)
-        finally:  # what was measured until it was stopped, too
-            if self.out is not None:
-                self._write(suite, scale, self.out, [one for peak in peaks for one in peak.measurements], sweep)
-        table = [self._table([(job, None) for job in suite.jobs], sweep)] if suite.jobs else []
-        return Group((*peaks, *table), f"{suite.name}: {suite.title}")
+        sweep, labels = None, {job.key: job.label for job in suite.jobs}
+        with Rows(self.out, suite.name) as rows:
+            try:
+                # One that came from the store was measured under another label.
+                keep = lambda one: rows.add(replace(one, label=labels[one.key]))  # noqa: E731
+                sweep = self._measure(suite.jobs, limit_s, suite.settings, keep)
+            finally:  # what was measured until it was stopped, too
+                if self.out is not None:
+                    self._summarise(suite, scale, self.out, sweep, rows.count)
+        return Group((self._table([(job, None) for job in suite.jobs], sweep),), f"{suite.name}: {suite.title}")
 
     def _measure(
-        self, jobs: Iterable[Job], time_limit_s: float | None, settings: Mapping[str, Any] | None = None
+        self,
+        jobs: Iterable[Job],
+        time_limit_s: float | None,
+        settings: Mapping[str, Any] | None = None,
+        keep: Callable[[Measurement], None] = lambda _: None,
     ) -> Sweep:
         return measure(
             jobs,
@@ -267,10 +252,11 @@ class Bencher:
             time_limit_s=time_limit_s,
             fresh=self.fresh,
             progress=self.progress,
+            keep=keep,
         )
 
     def _table(self, listed: Iterable[tuple[Job, Operator | None]], sweep: Sweep, notes: tuple[str, ...] = ()) -> Table:
-        """A row for every job, or for a step's every operator; a note on what each device of a fleet has done."""
+        """A row for every job, or for a step's every operator; a note on what each of several devices has done."""
         rows = []
         for job, operator in listed:
             title, count = (job.title, 1) if operator is None else (f"{operator.name} {operator.phase}", operator.count)
@@ -285,26 +271,15 @@ class Bencher:
             return predict(work, self.device).seconds if work is not None and self.device is not None else None
         return None
 
-    def _write(
-        self, suite: Suite, scale: float, folder: Path, extra: Sequence[Measurement], sweep: Sweep | None
-    ) -> None:
-        """``<suite>.jsonl`` and ``<suite>.summary.json`` in ``folder``; ``sweep`` None: it was stopped."""
-        environment = self.executor.environment
-        if sweep is not None:
-            known: Mapping[str, Measurement | None] = sweep.results
-        else:
-            known = {job.key: self.store.find(job.key, environment) for job in suite.jobs}
-        # One that came from the store was measured under another label.
-        own = [replace(one, label=job.label) for job in suite.jobs if (one := known.get(job.key)) is not None]
-        make_folder(str(folder))
-        write_rows([*extra, *own], folder / f"{suite.name}.jsonl")
+    def _summarise(self, suite: Suite, scale: float, folder: Path, sweep: Sweep | None, results: int) -> None:
+        """``<suite>.summary.json`` in ``folder``; ``sweep`` None: it was stopped."""
         summary = {
             "suite": suite.name,
             "title": suite.title,
             "scale": scale,
             "jobs": len({job.key for job in suite.jobs}),
-            "environment": environment.to_dict(),
-            "results": len(extra) + len(own),
+            "environment": self.executor.environment.to_dict(),
+            "results": results,
             "left": None if sweep is None else len(sweep.left),
             "drift": None if sweep is None else asdict(sweep.drift),
             "elapsed_s": None if sweep is None else sweep.elapsed_s,
@@ -312,12 +287,42 @@ class Bencher:
         write_whole(folder / f"{suite.name}.summary.json", (json.dumps(summary, indent=2) + "\n").encode())
 
 
-def write_rows(results: Iterable[Measurement], path: Path) -> None:
-    """One JSON object a measurement and line, times to 7 digits; replaced whole."""
-    lines = []
-    for one in results:
+class Rows:
+    """``<name>.jsonl.gz`` in ``folder`` (None: nothing): a JSON object a measurement and line, times to 7 digits.
+
+    Each is on the disk when it was added; a file that grows over ROLL_BYTES is followed by ``<name>.2.jsonl.gz`` …
+    """
+
+    def __init__(self, folder: Path | None, name: str) -> None:
+        self._folder, self._name = folder, name
+        self.count = 0
+        self._files: list[gzip.GzipFile] = []
+        if folder is not None:
+            make_folder(str(folder))
+            self._next()
+
+    def __enter__(self) -> Rows:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for file in self._files:
+            file.close()
+
+    def _next(self) -> None:
+        assert self._folder is not None
+        number = f".{len(self._files) + 1}" if self._files else ""
+        self._files.append(gzip.GzipFile(self._folder / f"{self._name}{number}.jsonl.gz", "wb"))
+
+    def add(self, one: Measurement) -> None:
+        self.count += 1
+        if not self._files:
+            return
         row = one.row()
         row["samples"] = [float(f"{value:.7g}") for value in row["samples"]]
         row["environment"].pop("host", None)
-        lines.append(json.dumps(row, sort_keys=True) + "\n")
-    write_whole(path, "".join(lines).encode())
+        file = self._files[-1]
+        file.write((json.dumps(row, sort_keys=True) + "\n").encode())
+        file.flush()
+        if os.stat(file.name).st_size > ROLL_BYTES:
+            file.close()
+            self._next()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import get_args
 
 from shapes.device import DEFAULT_DEVICE, Device, load_device
@@ -70,7 +71,7 @@ def deploy(
     *,
     tp: int = 1,
     ep: int = 1,
-    recipe: str = "bf16",
+    recipe: str | None = None,
     device: str | Device = DEFAULT_DEVICE,
     engines: Sequence[str] = (),
     config_format: str | None = None,
@@ -79,21 +80,38 @@ def deploy(
 
     ``config``: what ``sizer.check`` takes, but a module. ``ep``: ranks that experts are spread over whole; tp / ep
     ranks then cut each. ``recipe``: bf16, fp8 (a scale a tensor), fp8-block, mxfp8, nvfp4, int8 or int4, or the name of
-    one of ``shapes.recipes``. Raises InputError for what cannot be read or is none of these.
+    one of ``shapes.recipes`` (None: the format that most of a quantised release is in, else bf16). Raises InputError
+    for what cannot be read or is none of these.
     """
     positive_int(tp, "tp", maximum=2**20)
     positive_int(ep, "ep", maximum=2**20)
     if tp % ep and ep % tp:
         raise InputError(f"expected a divisor or a multiple of tp = {tp}", key="ep", value=ep)
-    form = ALIASES.get(recipe, recipe)
+    reading = read_model(config, config_format=config_format)
+    form, unknown = _released_in(reading.model) if recipe is None else (ALIASES.get(recipe, recipe), ())
     if form not in FORMATS:
         raise InputError(f"expected one of {', '.join((*FORMATS, *ALIASES))}", key="recipe", value=recipe)
-    reading = read_model(config, config_format=config_format)
     target = load_device(device)
     found = tuple(
         _deployed(load_engine(name), reading.model, tp, max(1, tp // ep), form, target) for name in engines or ENGINES
     )
+    found = tuple(replace(one, outcomes=(*one.outcomes, *unknown)) for one in found)
     return Deployment(reading.source, reading.model.model_type, tp, ep, form, target.name, found)
+
+
+def _released_in(model: ModelShape) -> tuple[str, tuple[FactOutcome, ...]]:
+    """Of FORMATS what most of a quantised release is in; bf16 where it is not quantised or no engine's facts are known
+
+    of its format, which is then said.
+    """
+    if not (formats := model.formats):
+        return "bf16", ()
+    most = max(formats, key=lambda one: formats[one])
+    found = most.title.split()[0] if most.recipe is None else ALIASES.get(most.recipe, most.recipe)
+    if found in FORMATS and (most.bits == 4) == (found in ("int4", "nvfp4")):
+        return found, ()
+    said = f"released in {most.title}, of which no fact is known: these are of bf16"
+    return "bf16", (FactOutcome("format", "unknown", said, "config.json"),)
 
 
 def _deployed(engine: Engine, model: ModelShape, tp: int, expert_tp: int, form: str, device: Device) -> Deployed:

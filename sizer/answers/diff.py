@@ -1,4 +1,4 @@
-"""`diff`: two versions of a configuration priced beside each other, on one or several devices."""
+"""`diff`: two versions of a configuration compared, on one or several devices."""
 
 from __future__ import annotations
 
@@ -12,9 +12,7 @@ from shapes.errors import InputError
 from shapes.frozen import frozen
 from shapes.json_form import shown
 from shapes.memory import memory
-from shapes.model import ModelShape
 from shapes.workload import WORDS, WORKLOAD_FIELDS, WorkloadKeywords
-from sizer.answers.mfu import positive_amounts
 from sizer.checking.checks import report_of
 from sizer.checking.findings import SEVERITIES, PricedFinding, Report, Severity
 from sizer.checking.project import Suppression
@@ -71,7 +69,7 @@ class DiffBudgets:
             text = f"{slower:+.1%} time a token on {one.device}, at most {allowed:+.1%} allowed"
             text += f" (within the error of {error:.1%})" if within else ""
             yield Violation(path, one.device, "max-step-regression", text, within)
-        needed, most = (one.new.memory_bytes or 0) if one.new is not None else 0, self.most_bytes(one.device)
+        needed, most = one.new.memory_bytes if one.new is not None else 0, self.most_bytes(one.device)
         if needed > most:
             text = f"{needed / 2**30:.1f} GiB a device on {one.device}, at most {most / 2**30:.1f} GiB allowed"
             yield Violation(path, one.device, "max-memory", text)
@@ -107,19 +105,12 @@ def budgets_of(table: Mapping[str, Any], options: Iterable[str] = (), where: str
     return DiffBudgets(slower, max_memory_share=most) if unit == "%" else DiffBudgets(slower, max_memory_bytes=most)
 
 
-#: Tokens that energy and cost are given for where nobody says how many: of the order that small models train on.
-DEFAULT_TOKENS = 1e12
-#: Those that serving is priced by.
-SERVED_TOKENS = 1e6
-
-
 @frozen
 class Figures:
     """What one version comes to on one device.
 
     ``flops_per_token``: the model's FLOPs, forward and backward, over all its devices. ``tokens_per_s``: of one device.
-    ``memory_bytes``: one device's (None: a trace, which names no sizes). ``kwh`` and ``cost``: of ``Diff.tokens``, the
-    devices alone at their rated power, and by the price of a device hour.
+    ``memory_bytes``: one device's.
     """
 
     parameters: int
@@ -130,9 +121,7 @@ class Figures:
     step_high_s: float
     mfu: float
     tokens_per_s: float
-    memory_bytes: int | None
-    kwh: float
-    cost: float | None
+    memory_bytes: int
 
 
 @frozen
@@ -187,13 +176,11 @@ class FileDiff:
 
 @frozen
 class Diff(Printable):
-    """What `sizer diff` answers. ``price``: of a device hour, in whatever currency. ``notes``: what was passed over."""
+    """What `sizer diff` answers. ``notes``: what was passed over."""
 
     COMMAND = "diff"
 
     files: tuple[FileDiff, ...]
-    tokens: float
-    price: float | None = None
     violations: tuple[Violation, ...] = ()
     notes: tuple[str, ...] = ()
 
@@ -215,41 +202,22 @@ def diff(
     device: str | Device | Iterable[str | Device] = DEFAULT_DEVICE,
     select: Iterable[str] = (),
     ignore: Iterable[str] = (),
-    tokens: float | None = None,
-    price: float | None = None,
     budgets: DiffBudgets | None = None,
     stack: str | None = None,
     **workload: Unpack[WorkloadKeywords],
 ) -> Diff:
-    """``old`` and ``new`` (each as for ``check``) priced beside each other on ``device``, one or several.
-
-    ``tokens`` is what kWh and ``price`` (of a device hour) are counted for (None: a
-    training's 1e12, a million served); ``workload`` are fields of ``Workload``.
-    """
+    """``old`` and ``new`` (each as for ``check``) compared on ``device``, one or several."""
     chosen = [device] if isinstance(device, (str, Device)) else list(device)
     was, now = (read_subject(one, nearest=True, stack=stack, **workload) for one in (old, new))
-    suppression, amount = Suppression(tuple(select), tuple(ignore)), tokens_of(tokens, workload)
-    found = compare(was, now, [load_device(one) for one in chosen], suppression, amount, price)
-    return diff_of([found], budgets, amount, price)
+    suppression = Suppression(tuple(select), tuple(ignore))
+    return diff_of([compare(was, now, [load_device(one) for one in chosen], suppression)], budgets)
 
 
-def tokens_of(asked: float | None, workload: Mapping[str, Any]) -> float:
-    """The tokens that energy and cost are counted for: those ``asked`` for, else what the phase is priced by."""
-    usual = DEFAULT_TOKENS if workload.get("phase", "train") == "train" else SERVED_TOKENS
-    return usual if asked is None else asked
-
-
-def diff_of(
-    files: Sequence[FileDiff],
-    budgets: DiffBudgets | None,
-    tokens: float,
-    price: float | None,
-    notes: tuple[str, ...] = (),
-) -> Diff:
+def diff_of(files: Sequence[FileDiff], budgets: DiffBudgets | None) -> Diff:
     """Files compared, with the budgets that they break."""
     limits = budgets or DiffBudgets()
     violations = [broken for file in files for one in file.devices for broken in limits.broken_by(file.path, one)]
-    return Diff(tuple(files), tokens, price, tuple(violations), notes)
+    return Diff(tuple(files), tuple(violations))
 
 
 def compare(
@@ -257,17 +225,14 @@ def compare(
     new: Subject | None,
     devices: Sequence[Device],
     suppression: Suppression | None = None,
-    tokens: float = DEFAULT_TOKENS,
-    price: float | None = None,
 ) -> FileDiff:
     """Two resolved inputs on each of ``devices``; None: the file was added or removed."""
-    positive_amounts(tokens=tokens, price=price)
     there = new or old
     if there is None:
         raise InputError("expected a configuration on one side at least")
 
     def on(device: Device) -> DeviceDiff:
-        was, now = (None if one is None else _Priced(one, device, suppression, tokens, price) for one in (old, new))
+        was, now = (None if one is None else _Priced(one, device, suppression) for one in (old, new))
         return _device_diff(device.name, was, now)
 
     return FileDiff(there.where, there.model_type, there.stack.name, _changes(old, new), tuple(map(on, devices)))
@@ -276,21 +241,20 @@ def compare(
 class _Priced:
     """One version on one device: its proposals, which hold the priced step, its report and its figures."""
 
-    def __init__(
-        self, subject: Subject, device: Device, suppression: Suppression | None, tokens: float, price: float | None
-    ) -> None:
+    def __init__(self, subject: Subject, device: Device, suppression: Suppression | None) -> None:
         self.proposals: Proposals = propose(subject, device, suppression)
         self.report: Report = report_of(self.proposals)
-        self.figures = _figures(self.proposals, self.report, tokens, price)
+        self.figures = _figures(self.proposals, self.report)
 
 
-def _figures(proposals: Proposals, report: Report, tokens: float, price: float | None) -> Figures:
+def _figures(proposals: Proposals, report: Report) -> Figures:
     subject, device, step = proposals.subject, proposals.device, report.step
+    model = subject.whole()
+    assert step is not None
     workload = subject.workload
     shared_by = workload.t * workload.p * workload.cp
     step_tokens = (workload.b if workload.decode else workload.tokens) * step.accumulation
     rate = step_tokens / shared_by / step.seconds
-    hours = tokens / rate / 3600
     return Figures(
         subject.parameters,
         subject.active_parameters,
@@ -300,14 +264,8 @@ def _figures(proposals: Proposals, report: Report, tokens: float, price: float |
         step.high,
         step.mfu,
         rate,
-        None if subject.model is None else _memory(subject, subject.model, device),
-        hours * device.power_w / 1000,
-        None if price is None else hours * price,
+        memory(model, workload, device=device, implementation=subject.implementation).total_bytes,
     )
-
-
-def _memory(subject: Subject, model: ModelShape, device: Device) -> int:
-    return memory(model, subject.workload, device=device, implementation=subject.implementation).total_bytes
 
 
 def _device_diff(device: str, old: _Priced | None, new: _Priced | None) -> DeviceDiff:

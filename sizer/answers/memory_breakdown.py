@@ -9,7 +9,19 @@ from shapes.device import DEFAULT_DEVICE, Device, load_device
 from shapes.errors import InputError
 from shapes.frozen import frozen
 from shapes.json_form import shown
-from shapes.memory import CHECKED, Memory, Saved, largest_microbatch, savings, smallest_pp, smallest_tp
+from shapes.memory import (
+    CHECKED,
+    UTILIZATION,
+    Memory,
+    Saved,
+    engine_bytes,
+    largest_microbatch,
+    longest_context,
+    most_requests,
+    savings,
+    smallest_pp,
+    smallest_tp,
+)
 from shapes.memory import memory as bytes_by_component
 from shapes.model import ModelShape
 from shapes.model.stages import trained_parameters
@@ -37,6 +49,18 @@ class SavedHere(NamedTuple):
     largest_microbatch: int
 
 
+class Engine(NamedTuple):
+    """What an engine serves from its share of the device: contexts of the workload's requests, requests at its context.
+
+    None: more than are searched; 0: none.
+    """
+
+    memory_utilization: float
+    total_bytes: int
+    longest_context: int | None
+    most_requests: int | None
+
+
 @frozen
 class MemoryBreakdown(Printable):
     """One model's memory on one device. ``largest_microbatch`` 0: not one sequence fits."""
@@ -55,6 +79,7 @@ class MemoryBreakdown(Printable):
     smallest_pp: int | None
     savings: tuple[Saved, ...]
     trained: int = 0
+    engine: Engine | None = None
 
     JSON = shown(
         *(f"memory.{name}" for name in ("precision", "optimizer", "implementation", "stage", "components")),
@@ -62,6 +87,7 @@ class MemoryBreakdown(Printable):
         "formulas",
         "moments",
         "notes",
+        "engine",
         model=shown("model_type", "parameters", trained_parameters="trained"),
         savings="saved",
     )
@@ -102,8 +128,28 @@ class MemoryBreakdown(Printable):
         return (f"activations as the closest checked family saves them: {self.model_type} was not compared with torch",)
 
 
+def _engine(
+    model: ModelShape, workload: Workload, device: Device, share: float | None, weight_dtype: str | None
+) -> Engine | None:
+    """Of decoding; InputError for a share that is none, or is given for another phase."""
+    if share is not None and not (workload.decode and 0 < share <= 1):
+        expected = "expected a share, above 0 and up to 1" if workload.decode else "expected the phase decode with it"
+        raise InputError(expected, key="memory_utilization", value=share)
+    if not workload.decode:
+        return None
+    share = UTILIZATION if share is None else share
+    asked = (model, workload, device, share, weight_dtype)
+    used = engine_bytes(model, workload, weight_dtype)
+    return Engine(share, used, longest_context(*asked), most_requests(*asked))
+
+
 def memory_breakdown(
-    model: ModelShape, workload: Workload, device: Device, path: str = "<model>", **options: Any
+    model: ModelShape,
+    workload: Workload,
+    device: Device,
+    path: str = "<model>",
+    memory_utilization: float | None = None,
+    **options: Any,
 ) -> MemoryBreakdown:
     """Memory of ``model`` on ``device`` with what fits; ``options`` are those of ``shapes.memory.memory``."""
     return MemoryBreakdown(
@@ -119,6 +165,7 @@ def memory_breakdown(
         smallest_pp=smallest_pp(model, workload, device, **options),
         savings=savings(model, workload, device, **options),
         trained=trained_parameters(model, workload),
+        engine=_engine(model, workload, device, memory_utilization, options.get("weight_dtype")),
     )
 
 
@@ -130,18 +177,18 @@ def memory(
     stack: str | SoftwareStack | None = None,
     loss: str | None = None,
     weight_dtype: str | None = None,
+    memory_utilization: float | None = None,
     **workload: Unpack[WorkloadKeywords],
 ) -> MemoryBreakdown:
     """What takes memory of ``config`` (as for ``check``) on one device, and what fits it.
 
-    ``loss`` (None: that of the ``stack`` named) and ``weight_dtype`` are those of ``shapes.memory.memory``;
-    ``workload`` are fields of ``Workload``, in either spelling. InputError for what names no sizes (a trace), and
+    ``memory_utilization``: the share of the device that an engine takes when it decodes (None: 0.9, vLLM's). ``loss``
+    (None: that of the ``stack`` named) and ``weight_dtype`` are those of ``shapes.memory.memory``;
+    ``workload`` are fields of ``Workload``, in either spelling. InputError for a model that is not understood, and
     where devices and degrees do not agree.
     """
     subject = read_subject(config, config_format=config_format, stack=stack, **workload)
-    if subject.model is None:
-        raise InputError("expected a model type that sizer reads: memory needs named sizes", where=subject.where)
-    settled = subject.workload
+    model, settled = subject.whole(), subject.workload
     loss = subject.stack.loss if loss is None and stack is not None else loss
     options: dict[str, Any] = {"loss": loss, "implementation": subject.implementation}
     options |= {} if weight_dtype is None else {"weight_dtype": weight_dtype}
@@ -149,4 +196,4 @@ def memory(
     if arithmetic is not None:
         options["microbatches"] = arithmetic.microbatches if settled.global_batch is not None else None
     chosen = load_device(device) if isinstance(device, str) else device
-    return memory_breakdown(subject.model, settled, chosen, subject.where, **options)
+    return memory_breakdown(model, settled, chosen, subject.where, memory_utilization, **options)

@@ -1,4 +1,4 @@
-"""Model and hardware FLOPs utilization of a measured step, by three ways of counting, each with its convention.
+"""Model and hardware FLOPs utilization of a measured step, by the usual ways of counting, each with its convention.
 
 MFU counts the FLOPs a forward and backward need, HFU those that were run, recomputation included (Chowdhery et al.
 2204.02311; Korthikanti et al. 2205.05198, section 6.3).
@@ -6,7 +6,6 @@ MFU counts the FLOPs a forward and backward need, HFU those that were run, recom
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from collections.abc import Iterable, Iterator
@@ -92,27 +91,6 @@ def operator_count(
     )
 
 
-def megatron_count(
-    hidden: int, layers: int, vocab: int, s: int, global_batch: int, checkpointing: Checkpointing = "none"
-) -> FlopCount:
-    """Megatron's equation 3, 72 B L s h^2 (1 + s/6h + v/12hL), for a GPT with a 4h MLP and plain attention.
-
-    Recomputation: selective has s/3h in place of s/6h as the paper writes it (its forward alone, run again, would be
-    s/4.5h, which is what ``operator_count`` finds); full runs every layer's forward
-    twice, 96 B L s h^2 (1 + s/6h + v/16hL).
-    """
-    h, v = hidden, vocab
-    unit = global_batch * layers * s * h * h
-    needed = 72 * unit * (1 + s / (6 * h) + v / (12 * h * layers))
-    run = {
-        "none": needed,
-        "selective": 72 * unit * (1 + s / (3 * h) + v / (12 * h * layers)),
-        "full": 96 * unit * (1 + s / (6 * h) + v / (16 * h * layers)),
-    }[checkpointing]
-    text = "72BLsh^2(1 + s/6h + v/12hL): a GPT with 4h MLP; whole attention square, head counted, embedding not"
-    return FlopCount("Megatron equation 3", text, needed, run)
-
-
 def parameters_count(parameters: float, s: int, global_batch: int, checkpointing: Checkpointing = "none") -> FlopCount:
     """6 N D (8 N D with full recomputation): parameters x tokens; embedding counted, the square not."""
     tokens = s * global_batch
@@ -132,7 +110,6 @@ def counts(
         return by_operators
     return (
         *by_operators,
-        megatron_count(model.hidden, model.main.layers, model.vocab, s, global_batch, checkpointing),
         parameters_count(model.active_parameters, s, global_batch, checkpointing),
     )
 
@@ -256,6 +233,8 @@ _NUMBER = r"(?<![0-9.])([0-9]+(?:\.[0-9]*)?(?:[eE][-+]?[0-9]+)?)"
 #: Megatron-LM's and DeepSpeed's lines, then the words that most loops print, each with the unit it is in. Blanks are
 #: single by then: several optional runs of them in a row would take time that grows with their cube.
 _PATTERNS: tuple[tuple[re.Pattern[str], float], ...] = (
+    (re.compile(rf'"(?:step_time|iter_time)_ms" ?: ?{_NUMBER}'), 1e-3),
+    (re.compile(rf'"(?:step_time|step_time_s|iter_time|time_per_step)" ?: ?{_NUMBER}'), 1.0),
     (re.compile(rf"elapsed time per iteration \(ms\) ?[:=] ?{_NUMBER}", re.I), 1e-3),
     (re.compile(rf"(?:step|iter|iteration)[ _]?time ?\(?s?\)? ?[:=]? ?{_NUMBER} ?ms\b", re.I), 1e-3),
     (re.compile(rf"(?:step|iter|iteration)[ _]?time ?(?:\(s\))? ?[:=]? ?{_NUMBER}", re.I), 1.0),
@@ -265,13 +244,6 @@ _PATTERNS: tuple[tuple[re.Pattern[str], float], ...] = (
 #: A log's largest size, and the characters of a line that are looked at.
 MAX_LOG_BYTES = 64 * 2**20
 _LONGEST_LINE = 10_000
-_KEYS: tuple[tuple[str, float], ...] = (
-    ("step_time", 1.0),
-    ("step_time_s", 1.0),
-    ("step_time_ms", 1e-3),
-    ("iter_time", 1.0),
-    ("time_per_step", 1.0),
-)
 
 
 def read_step_times(text: str, where: str = "<log>") -> StepTimes:
@@ -295,27 +267,12 @@ def read_step_times(text: str, where: str = "<log>") -> StepTimes:
 
 
 def _step_time(line: str) -> float | None:
-    stripped = line.strip()
-    if stripped.startswith("{"):
-        return _json_step_time(stripped)
     words = " ".join(line[:_LONGEST_LINE].split())
     for pattern, unit in _PATTERNS:
         match = pattern.search(words)
         if match:
             value = float(match[1]) * unit
             return value if 0 < value < math.inf else None
-    return None
-
-
-def _json_step_time(line: str) -> float | None:
-    try:
-        record = json.loads(line)
-    except (ValueError, RecursionError):
-        return None
-    for key, unit in _KEYS:
-        value = record.get(key) if isinstance(record, dict) else None
-        if isinstance(value, (int, float)) and not isinstance(value, bool) and 0 < value < math.inf:
-            return value * unit
     return None
 
 
@@ -335,7 +292,7 @@ class Cause:
 
 @frozen
 class Explanation:
-    """A measured step beside the predicted one, whose ``parts`` add up; ``causes`` by what they are worth.
+    """A measured step compared with the predicted one, whose ``parts`` add up; ``causes`` by what they are worth.
 
     Only causes that lead from the prediction towards the measurement are listed.
     """
@@ -372,6 +329,7 @@ def explain_step(subject: Subject, device: Device, measured_s: float) -> Explana
     InputError where devices and global batch do not agree with the layout: another step would be explained.
     """
     batch_of(subject.workload)
+    subject.whole()
     subject = run_on(subject, device)
     cost = _priced(subject, subject.workload, subject.stack, device)
     towards = 1 if measured_s > cost.seconds else -1
@@ -388,10 +346,9 @@ def explain_step(subject: Subject, device: Device, measured_s: float) -> Explana
 
 
 def _priced(subject: Subject, workload: Workload, stack: SoftwareStack, device: Device) -> StepCost:
-    listed = subject.operators
-    if workload != subject.workload and subject.model is not None:
-        listed = operators(subject.model, workload)
-    cost = Pricer(device, stack=stack).step(listed, workload, subject.model).cost
+    model = subject.whole()
+    listed = subject.operators if workload == subject.workload else operators(model, workload)
+    cost = Pricer(device, stack=stack).step(listed, workload, model).cost
     assert cost is not None
     return cost
 
@@ -399,9 +356,8 @@ def _priced(subject: Subject, workload: Workload, stack: SoftwareStack, device: 
 def _alternatives(subject: Subject, device: Device) -> Iterator[tuple[str, tuple[Workload, SoftwareStack, Device]]]:
     """Everything that may have been otherwise."""
     stack, workload, link = subject.stack, subject.workload, device.link
-    if subject.model is not None:
-        for what, change in _workloads(workload, moe=subject.model.moe is not None):
-            yield what, (replace(workload, **change), stack, device)
+    for what, change in _workloads(workload, moe=subject.whole().moe is not None):
+        yield what, (replace(workload, **change), stack, device)
     for what, other in _stacks(stack):
         yield what, (workload, other, device)
     rates = {name: getattr(link, name) * SLOWER_LINK for name in ("inter_node_bytes_per_s", "intra_node_bytes_per_s")}
@@ -418,7 +374,7 @@ def _workloads(workload: Workload, *, moe: bool) -> Iterator[tuple[str, dict[str
         other = "alltoall" if workload.dispatcher == "flex" else "flex"
         yield f"experts' tokens sent by {other} instead of {workload.dispatcher}", {"dispatcher": other}
         overlapped = "no dispatch" if workload.ep_overlap else "dispatch"
-        yield f"{overlapped} beside another microbatch's computing", {"ep_overlap": not workload.ep_overlap}
+        yield f"{overlapped} during another microbatch's computing", {"ep_overlap": not workload.ep_overlap}
     if moe:
         uneven = workload.expert_load * UNEVEN
         yield f"uneven routing: the fullest expert {uneven:g} x the mean", {"expert_load": uneven}

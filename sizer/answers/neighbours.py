@@ -1,4 +1,4 @@
-"""What the values beside a dimension's own would do: the priced neighbours that an editor shows on its key."""
+"""The priced neighbours of a dimension's value that an editor shows on its key."""
 
 from __future__ import annotations
 

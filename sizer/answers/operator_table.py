@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Unpack
 
@@ -12,7 +11,7 @@ from shapes.errors import InputError
 from shapes.frozen import frozen
 from shapes.json_form import shown
 from shapes.operators import Attention, CachedAttention, Operator
-from shapes.step import Pricer
+from shapes.step import Pricer, Step
 from shapes.step.stack import SoftwareStack
 from shapes.workload import Workload, WorkloadKeywords
 from sizer.checking.checks import step_time, summary
@@ -23,7 +22,11 @@ from sizer.subject import Subject, read_subject, run_on
 
 @frozen
 class OperatorTable(Printable):
-    """Every operator of one step with its cost, in the order the model runs them."""
+    """Every operator of one step with its cost, in the order the model runs them.
+
+    ``step``: None where the class was traced; a product of what was not understood, or of activations alone, has no
+    cost then either.
+    """
 
     COMMAND = "ops"
 
@@ -31,13 +34,13 @@ class OperatorTable(Printable):
     model: ModelSummary
     workload: Workload
     device: Device
-    step: StepTime
+    step: StepTime | None
     operators: tuple[Operator, ...]
-    costs: tuple[Cost, ...]
+    costs: tuple[Cost | None, ...]
     stack: str = ""
 
     JSON = shown(
-        *(f"model.{name}" for name in ("parameters", "active_parameters", "notes")),
+        *(f"model.{name}" for name in ("parameters", "active_parameters", "notes", "unproven")),
         *(f"step.{name}" for name in ("mbu", "tokens_per_s", "accumulation")),
         device="device.name",
         operator_path="model.path",
@@ -69,13 +72,15 @@ def ops(
     *,
     device: str | Device = DEFAULT_DEVICE,
     trace: bool = False,
-    plan: Mapping[str, str] | None = None,
     config_format: str | None = None,
     stack: str | SoftwareStack | None = None,
     **workload: Unpack[WorkloadKeywords],
 ) -> OperatorTable:
-    """The operators of ``config`` (as for ``check``), what each costs on ``device``, and the step of ``stack``."""
-    subject = read_subject(config, trace=trace, plan=plan, config_format=config_format, stack=stack, **workload)
+    """The operators of ``config`` (as for ``check``), what each costs on ``device``, and the step of ``stack``.
+
+    ``trace``: the products that its transformers class runs, to compare a formula with; their step has no price.
+    """
+    subject = read_subject(config, trace=trace, config_format=config_format, stack=stack, **workload)
     return ops_of_subject(subject, load_device(device))
 
 
@@ -83,20 +88,32 @@ def ops_of_subject(subject: Subject, device: Device) -> OperatorTable:
     """``ops`` of a resolved input."""
     subject = run_on(subject, device)
     step = Pricer(device, stack=subject.stack).step(subject.operators, subject.workload, subject.model)
+    known = subject.model is not None
     return OperatorTable(
         subject.where,
         summary(subject),
         subject.workload,
         device,
-        step_time(subject, step, device),
+        step_time(subject, step, device) if known else None,
         step.operators,
-        step.costs,
+        step.costs if known else _alone(subject, step),
         subject.stack.name if step.cost is not None else "",
     )
 
 
-def _row(operator: Operator, cost: Cost) -> dict[str, Any]:
+def _alone(subject: Subject, step: Step) -> tuple[Cost | None, ...]:
+    """Costs of the products that are a kernel's whatever the rest is: with a weight, or attention, and understood."""
+    known = set(subject.understood)
+    return tuple(cost if one in known else None for one, cost in zip(step.operators, step.costs, strict=True))
+
+
+#: What a row has of an operator's cost, null where that is not known.
+_OF_COST = ("seconds", "bound", "tile_efficiency", "wave_efficiency", "source", "tier", "regime", "error", "kernel")
+
+
+def _row(operator: Operator, cost: Cost | None) -> dict[str, Any]:
     m, n, k = _dimensions(operator)
+    seconds = cost.seconds if cost is not None else None
     return {
         "name": operator.name,
         "phase": operator.phase,
@@ -108,20 +125,13 @@ def _row(operator: Operator, cost: Cost) -> dict[str, Any]:
         "k": k,
         "dtype": operator.dtype,
         "layout": getattr(operator, "layout", None),
+        "weight_bytes": getattr(operator, "weight_bytes", None),
         "flops": operator.flops,
         "visible_flops": visible_flops(operator),
         "bytes": operator.bytes,
-        "seconds": cost.seconds,
-        "tflops": visible_flops(operator) / cost.seconds / 1e12 if cost.seconds else 0.0,
-        "bound": cost.bound,
-        "tile_efficiency": cost.tile_efficiency,
-        "wave_efficiency": cost.wave_efficiency,
-        "source": cost.source,
-        "tier": cost.tier,
-        "regime": cost.regime,
-        "error": cost.error,
-        "error_p95": cost.p95,
-        "kernel": cost.kernel,
+        "tflops": None if seconds is None else visible_flops(operator) / seconds / 1e12 if seconds else 0.0,
+        **{name: getattr(cost, name, None) for name in _OF_COST},
+        "error_p95": cost.p95 if cost is not None else None,
     }
 
 

@@ -156,7 +156,7 @@ class Plan(Printable):
     def recommended(self) -> Candidate:
         """The simplest of the candidates that are alike, the fastest of equally simple ones.
 
-        One that fills the device to the brim is not recommended beside others: fragmentation is not counted.
+        One that fills the device to the brim is not recommended where others are: fragmentation is not counted.
         """
         alike = self.candidates[: self.indistinguishable]
         roomy = [candidate for candidate in alike if candidate.memory_bytes <= FULL * self.device_bytes]

@@ -25,7 +25,6 @@ def check(
     device: str | Device | None = None,
     select: Iterable[str] = (),
     ignore: Iterable[str] = (),
-    trace: bool = False,
     config_format: str | None = None,
     example_inputs: object = None,
     dims: Mapping[str, int] | None = None,
@@ -48,7 +47,6 @@ def check(
     subject = read_subject(
         config,
         nearest=True,
-        trace=trace,
         config_format=config_format,
         example_inputs=example_inputs,
         dims=dims,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import field, replace
 from typing import Any
 
@@ -11,8 +11,8 @@ from shapes.device import DEFAULT_DEVICE, Device, load_device
 from shapes.frozen import frozen
 from shapes.operators import Collective, Elementwise, needed_flops
 from shapes.step import CostSource, Pricer, Step
-from sizer.checking.findings import ModelSummary, Report, StepTime
-from sizer.checking.grading import PricedStep, findings_by_cause, grade
+from sizer.checking.findings import ModelSummary, PricedFinding, Report, StepTime
+from sizer.checking.grading import PricedStep, findings_by_cause, grade, unpriced_findings
 from sizer.checking.project import Suppression, load_defaults, load_suppression
 from sizer.checking.proposals import Proposals, propose
 from sizer.rules.base import NotApplicable
@@ -75,24 +75,32 @@ def report_of(proposals: Proposals, measured: CostSource | None = None) -> Repor
     run; changes of the workload stay predicted.
     """
     subject, device = proposals.subject, proposals.device
+    if subject.model is None:
+        return _report(proposals, None, unpriced_findings(proposals.findings(), subject), "")
     predicted = own = PricedStep(proposals.pricer, proposals.step)
     if measured is not None:
         pricer = Pricer(device, measured)
         own = PricedStep(pricer, pricer.step(subject.operators), measured=True)
     graded = [grade(rule, one, subject, own, predicted, proposals.broken) for rule, one in proposals.findings()]
     findings = findings_by_cause(graded, subject, measured=measured is not None)
+    stack = subject.stack.name if own.step.cost is not None else ""
+    return _report(proposals, step_time(subject, own.step, device), findings, stack)
+
+
+def _report(proposals: Proposals, step: StepTime | None, findings: Iterable[PricedFinding], stack: str) -> Report:
+    subject, device = proposals.subject, proposals.device
     return Report(
         path=subject.where,
         model=summary(subject),
         workload=proposals.asked,
         device=device.name,
-        step=step_time(subject, own.step, device),
+        step=step,
         findings=tuple(findings),
         not_applicable=tuple(rule.code for rule, answer in proposals.answers if isinstance(answer, NotApplicable)),
         suppressed=tuple(rule.code for rule, answer in proposals.answers if answer is None),
         implementation=subject.implementation,
         attention=attention_titles(subject.operators, device),
-        stack=subject.stack.name if own.step.cost is not None else "",
+        stack=stack,
     )
 
 
@@ -105,6 +113,7 @@ def summary(subject: Subject) -> ModelSummary:
         subject.path,
         subject.notes,
         subject.unread,
+        subject.unproven,
     )
 
 

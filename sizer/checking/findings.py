@@ -8,8 +8,10 @@ from typing import Literal
 
 from shapes.frozen import frozen
 from shapes.json_form import shown
+from shapes.model.unproven import Unproven
 from shapes.workload import RunPhase, Workload
 from sizer.printing import Printable
+from sizer.readers.locate import Place
 from sizer.readers.reading import Unread
 
 Severity = Literal["error", "warning", "info"]
@@ -47,19 +49,40 @@ class StepTime:
 
 
 @frozen
+class Edit:
+    """New text for ``place``; a place of no width is one to insert at."""
+
+    place: Place
+    text: str
+
+
+@frozen
+class Fix:
+    """A suggestion as edits of its file. ``unsafe``: why a person has to ask for it ("": it is safe)."""
+
+    edits: tuple[Edit, ...]
+    unsafe: str = ""
+
+
+@frozen
 class PricedSuggestion:
     """A change and what it is predicted to do, at equal tokens and equal devices.
 
     ``step_seconds_change`` < 0: faster. ``flops_change`` and ``parameters_change`` say how much of that is less work.
+    All three are None where the step has no price.
     ``within_error``: the gain that is not less work does not exceed the prediction's own error for these operators.
+    ``fix``: its edits of the file, where somebody asked for them (``sizer.checking.fixes``) and the file can say it.
     """
 
+    JSON = shown(hidden=("fix",))
+
     change: Mapping[str, int | str]
-    step_seconds_change: float
-    parameters_change: int
-    flops_change: int
+    step_seconds_change: float | None
+    parameters_change: int | None
+    flops_change: int | None
     within_error: bool
     note: str = ""
+    fix: Fix | None = None
 
 
 @frozen
@@ -67,10 +90,10 @@ class PricedFinding:
     """What one cause costs, with its price: the finding of one rule, or of several that come from the same cause.
 
     ``codes``: those rules, ``code`` and ``slug`` the first's. ``step_seconds``: what its best suggestion would save a
-    step, beyond what doing less work saves (0: nothing, or nothing that is known). ``violated``: it breaks what a
-    source asks outright, and is a warning at least, whatever the price. ``within_error``: the price does not exceed
-    the prediction's own error. ``tier``: where the price comes from (measured, fitted, borrowed, extrapolated; "":
-    there is none).
+    step, beyond what doing less work saves (0: nothing that is known; None: the step has no price). ``violated``: it
+    breaks what a source asks outright, and is a warning at least, whatever the price. ``within_error``: the price does
+    not exceed the prediction's own error. ``tier``: where the price comes from (measured, fitted, borrowed,
+    extrapolated; "": there is none).
     """
 
     code: str
@@ -79,7 +102,7 @@ class PricedFinding:
     field: str
     value: int | float | str
     message: str
-    step_seconds: float
+    step_seconds: float | None
     suggestions: tuple[PricedSuggestion, ...] = ()
     codes: tuple[str, ...] = ()
     violated: bool = False
@@ -89,7 +112,7 @@ class PricedFinding:
 
 @frozen
 class ModelSummary:
-    """The model as read: ``path`` says whether operators came from formulas or from a trace."""
+    """The model as read: ``path`` says how its operators were found, ``unproven`` what of it was not understood."""
 
     model_type: str
     parameters: int
@@ -98,6 +121,7 @@ class ModelSummary:
     path: str
     notes: tuple[str, ...] = ()
     unread: tuple[Unread, ...] = ()
+    unproven: tuple[Unproven, ...] = ()
 
 
 @frozen
@@ -106,14 +130,14 @@ class Report(Printable):
 
     ``implementation``: whose kernels save activations, in the rules on memory. ``attention``: titles of the kernels
     that run the attention on this device. ``stack``: the software that runs the step ("": operators as measured, added
-    up).
+    up). ``step``: None where the model is not understood whole.
     """
 
     path: str
     model: ModelSummary
     workload: Workload
     device: str
-    step: StepTime
+    step: StepTime | None
     findings: tuple[PricedFinding, ...]
     not_applicable: tuple[str, ...]
     suppressed: tuple[str, ...] = ()
@@ -122,9 +146,15 @@ class Report(Printable):
     stack: str = ""
 
     COMMAND = "check"
+    JSON = shown("model", operator_path="model.path")
 
     def _answer(self) -> object:
         return Checked((self,))
+
+    @property
+    def step_s(self) -> float | None:
+        """Seconds of the step, where they are known."""
+        return None if self.step is None else self.step.seconds
 
     @property
     def ok(self) -> bool:

@@ -6,7 +6,7 @@ outright is a warning when it is broken, whatever its price; a cost alone is one
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -61,6 +61,18 @@ class Offer:
     def saving(self) -> float:
         return saving(self.priced, self.step)
 
+    @property
+    def change_s(self) -> float:
+        return self.priced.step_seconds_change or 0.0
+
+    @property
+    def flops(self) -> int:
+        return self.priced.flops_change or 0
+
+    @property
+    def parameters(self) -> int:
+        return self.priced.parameters_change or 0
+
 
 @frozen
 class Graded:
@@ -102,8 +114,8 @@ def grade(
 
 def saving(suggestion: PricedSuggestion, step: Step) -> float:
     """Seconds a suggestion saves beyond what doing less work saves; a larger model's work is not credited."""
-    less_work = step.seconds * max(0.0, -suggestion.flops_change / step.flops) if step.flops else 0.0
-    return -suggestion.step_seconds_change - less_work
+    less_work = step.seconds * max(0.0, -(suggestion.flops_change or 0) / step.flops) if step.flops else 0.0
+    return -(suggestion.step_seconds_change or 0.0) - less_work
 
 
 def severity(finding: Finding, offers: Sequence[Offer], *, asked: bool = True, measured: bool = False) -> Severity:
@@ -125,7 +137,7 @@ def severity(finding: Finding, offers: Sequence[Offer], *, asked: bool = True, m
 def price_offer(
     suggestion: Suggestion, subject: Subject, by: PricedStep, broken: Objections, at_most_s: float | None = None
 ) -> Offer | None:
-    """Rebuild the model (or trace it again) with the change and compare.
+    """Rebuild the model with the change and compare.
 
     None where no such model or split exists, or where it breaks what the subject does not.
     """
@@ -135,15 +147,17 @@ def price_offer(
     except InputError:
         return None
     after = pricer.step(changed.operators, changed.workload, changed.model)
-    left = objections(context_of(changed, pricer.device, after))
+    unsplit = changed.workload if changed.asked is not None else None
+    left = objections(context_of(changed, pricer.device, after), unsplit)
     if worse(left, broken):
         return None
-    # At equal tokens and devices: a larger microbatch does more work, a smaller t leaves devices free.
-    scale = (_tokens(subject, step) / _tokens(changed, after)) * (_devices(changed) / _devices(subject))
+    scale = equal_work(subject, step, changed, after)
     gain = step.seconds - after.seconds * scale
     if at_most_s is not None:
         gain = min(gain, at_most_s)
     note = suggestion.note
+    if scale != 1.0:
+        note = "; ".join(filter(None, (note, "at equal tokens and devices")))
     if subject.asked is not None and changed.workload == subject.workload and changed.model == subject.model:
         note = "; ".join(filter(None, (note, "the times here are of it")))
     less_work = step.seconds * (1 - after.flops * scale / step.flops) if step.flops else 0.0
@@ -174,6 +188,17 @@ def products_tier(device: Device, dtype: str) -> str:
     products = "fitted" if origin.own_device else "borrowed" if origin.same_vendor else "extrapolated"
     aligned = {"published": "fitted", "measured": "fitted"}.get(str(family_table(device)["tier"]), "extrapolated")
     return max((products, aligned), key=TIERS.index)
+
+
+def equal_work(subject: Subject, step: Step, changed: Subject, after: Step) -> float:
+    """What the changed step's seconds are multiplied by: a saving has one meaning in each phase.
+
+    Training: a step at equal tokens and devices (a larger microbatch does more work, a smaller t leaves devices free).
+    Serving: latency, the time to the first token or that of each further one, as they are.
+    """
+    if subject.workload.serving:
+        return 1.0
+    return (_tokens(subject, step) / _tokens(changed, after)) * (_devices(changed) / _devices(subject))
 
 
 def _tokens(subject: Subject, step: Step) -> int:
@@ -245,11 +270,35 @@ def findings_by_cause(graded: Sequence[Graded], subject: Subject, *, measured: b
     for one in graded:
         by_cause.setdefault(one.cause, []).append(one)
     causes = [cause for alike in by_cause.values() if (cause := _merged(alike, subject, measured)) is not None]
-    causes.sort(key=lambda one: (SEVERITIES.index(one.finding.severity), -one.finding.step_seconds, one.finding.code))
+    causes.sort(key=_worst_first)
     done: list[_Cause] = []
     for cause in causes:
         done.append(_priced_once(cause, done))
     return [cause.finding for cause in done]
+
+
+def _worst_first(cause: _Cause) -> tuple[int, float, str]:
+    return SEVERITIES.index(cause.finding.severity), -(cause.finding.step_seconds or 0.0), cause.finding.code
+
+
+def unpriced_findings(found: Iterable[tuple[Rule, Finding]], subject: Subject) -> list[PricedFinding]:
+    """One finding a cause, the worst first, where no step has a price: what is suggested saves what is not known."""
+    by_cause: dict[str, list[Graded]] = {}
+    for rule, finding in found:
+        one = Graded(rule, finding, (), severity(finding, ()))
+        by_cause.setdefault(one.cause, []).append(one)
+    listed = []
+    for alike in by_cause.values():
+        changes = {str(each.change): each for one in alike for each in one.finding.suggestions}
+        offered = tuple(
+            PricedSuggestion(
+                {subject.name_of(key): value for key, value in each.change.items()}, None, None, None, False, each.note
+            )
+            for each in list(changes.values())[:MOST]
+        )
+        ordered = sorted(alike, key=lambda one: (not one.finding.error, not one.finding.violated, one.rule.code))
+        listed.append(replace(_as_one(ordered, subject, ()), step_seconds=None, suggestions=offered))
+    return sorted(listed, key=lambda finding: (SEVERITIES.index(finding.severity), finding.code))
 
 
 def _merged(alike: Sequence[Graded], subject: Subject, measured: bool) -> _Cause | None:
@@ -303,33 +352,30 @@ def _worth_a_line(offers: tuple[Offer, ...], subject: Subject, *, outright: bool
 
     def worth_it(offer: Offer) -> bool:
         saves = offer.saving > 0 or (outright and _same_size(offer, subject))
-        return offer.priced.step_seconds_change <= 0 and saves
+        return offer.change_s <= 0 and saves
 
     useful = tuple(filter(worth_it, offers))
     if useful or not outright or not offers:
         return useful[:MOST]
-    return _least_dear(offers[0], subject)
+    return _least_dear(offers[0])
 
 
-def _least_dear(first: Offer, subject: Subject) -> tuple[Offer, ...]:
+def _least_dear(first: Offer) -> tuple[Offer, ...]:
     """What fixes a breach although it saves nothing, saying so where it is slower."""
-    if first.priced.step_seconds_change <= 0:
+    if first.change_s <= 0:
         return (first,)
-    # Where another split stands in, that is no judgement of what is for the one asked for.
-    stands_in = "for the split asked for, not the one priced"
-    slower = stands_in if subject.asked is not None else "slower, but nothing faster fixes it"
-    note = "; ".join(filter(None, (first.priced.note, slower)))
+    note = "; ".join(filter(None, (first.priced.note, "slower, but nothing faster fixes it")))
     return (replace(first, priced=replace(first.priced, note=note)),)
 
 
 def _same_size(offer: Offer, subject: Subject) -> bool:
-    return abs(offer.priced.parameters_change) <= SAME_SIZE * subject.parameters
+    return abs(offer.parameters) <= SAME_SIZE * subject.parameters
 
 
 def _gain_per_work(offer: Offer) -> float:
     """Seconds saved at equal FLOPs: a smaller model's lesser work taken off, a larger one's put in."""
-    step, flops = offer.step, offer.priced.flops_change
-    return -offer.priced.step_seconds_change + (step.seconds * flops / step.flops if step.flops else 0.0)
+    step, flops = offer.step, offer.flops
+    return -offer.change_s + (step.seconds * flops / step.flops if step.flops else 0.0)
 
 
 def _rank(offer: Offer, subject: Subject) -> tuple[bool, int, int, int, float]:
@@ -342,7 +388,7 @@ def _rank(offer: Offer, subject: Subject) -> tuple[bool, int, int, int, float]:
         -round(_gain_per_work(offer) / (TIE * offer.step.seconds)) if offer.step.seconds else 0,
         -aligned,
         -min(heads & -heads, SHARDS),
-        offer.priced.step_seconds_change,
+        offer.change_s,
     )
 
 

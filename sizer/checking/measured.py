@@ -18,7 +18,7 @@ from shapes.measure.record import Measurement
 from shapes.measure.runner import measure
 from shapes.measure.store import Store
 from shapes.model import ModelShape
-from shapes.operators import CachedAttention, Elementwise, Operator, counted_once
+from shapes.operators import Attention, Elementwise, Gemm, GroupedGemm, Operator, counted_once
 from shapes.workload import Workload
 from sizer.checking.checks import report_of
 from sizer.checking.findings import PricedFinding, Report
@@ -42,6 +42,7 @@ def check_measured(
     that of the executor (on a CPU the rules are those of the default). InputError where another accelerator than the
     executor's is named.
     """
+    subject.whole()
     if subject.workload.decode:
         expected = "expected another phase: the attention of a decode step is priced, not timed"
         raise InputError(expected, where=subject.where, key="phase", value="decode")
@@ -125,7 +126,7 @@ def measured_costs(
     Communication and what has no kernel of its own stay predicted; a note says so.
     """
     jobs, alone = _jobs_of((baseline, *changed))
-    with Store.open(store, set_aside=True) as kept:
+    with Store.open(store, measuring=True) as kept:
         sweep = measure(jobs.values(), executor=executor, store=kept, time_limit_s=time_limit_s)
     good = {key: result for key, result in sweep.results.items() if result.ok}
     known = {operator: good[job.key] for operator, job in jobs.items() if job.key in good}
@@ -139,6 +140,10 @@ def measured_costs(
     return MeasuredCosts(known, executor.environment.source, notes)
 
 
+#: A workload's attention -> the kernel of torch's that is it; "" leaves the choice to torch. Others are refused.
+_TORCHS = {"auto": "", "sdpa": "", "fused_sdpa": "", "fa2": "flash", "eager": "math"}
+
+
 def jobs_of_subject(subject: Subject) -> tuple[dict[Operator, Job], tuple[str, ...]]:
     """(each operator's job, a line for every operator that cannot be timed alone and why)."""
     jobs: dict[Operator, Job] = {}
@@ -146,8 +151,8 @@ def jobs_of_subject(subject: Subject) -> tuple[dict[Operator, Job], tuple[str, .
     for operator in subject.operators:
         if operator.kind == "collective":
             notes.append(f"{operator.name}: communication needs several devices: not measured")
-        elif isinstance(operator, CachedAttention):
-            notes.append(f"{operator.name}: attention over a KV cache is priced, not timed")
+        elif not isinstance(operator, Gemm | GroupedGemm | Attention | Elementwise):
+            notes.append(f"{operator.name}: {operator.kind.replace('_', ' ')} is priced, not timed")
         elif isinstance(operator, Elementwise):
             bound = elementwise_shape(operator, subject)
             if bound is None:
@@ -155,7 +160,8 @@ def jobs_of_subject(subject: Subject) -> tuple[dict[Operator, Job], tuple[str, .
             else:
                 jobs[operator] = Job(bound, label=operator.name)
         else:
-            jobs[operator] = Job(operator, label=operator.name)
+            kernel = _TORCHS.get(operator.kernel, operator.kernel) if isinstance(operator, Attention) else ""
+            jobs[operator] = Job(operator, kernel, label=operator.name)
     return jobs, tuple(dict.fromkeys(notes))
 
 

@@ -29,7 +29,7 @@ from shapes.files import read_bounded, read_text, write_whole
 from shapes.frozen import frozen
 from shapes.workload import workload_fields
 from sizer.checking.findings import SEVERITIES, PricedFinding, Report, Severity
-from sizer.rules import RULES, nearest
+from sizer.rules import MERGED, RULES, nearest
 
 #: Keys of the table, and of each per-file table.
 KEYS = (
@@ -264,6 +264,7 @@ def _known(name: str, key: str, where: str | None = None) -> str:
     """A rule's code for its slug, a code or a prefix of one as it is; InputError for what is none."""
     if name == ALL:
         return PREFIX
+    name = MERGED.get(name, name)
     for rule in RULES:
         if name == rule.slug:
             return rule.code

@@ -35,12 +35,9 @@ def dimensions_and_fields(change: Mapping[str, int | str]) -> tuple[dict[str, in
 
 def changed_subject(subject: Subject, change: Mapping[str, int | str]) -> Subject:
     """``subject`` with dimensions and workload fields changed; InputError where that is no model or cannot be split."""
-    if subject.model is None:
-        if subject.retrace is None:
-            raise InputError("a module's dimensions are its own code's", where=subject.where)
-        return subject.retrace(change)
     dims, asked = dimensions_and_fields(change)
-    model = resize(subject.model, **dims) if dims else subject.model  # type: ignore[arg-type]
+    model = subject.whole()
+    model = resize(model, **dims) if dims else model  # type: ignore[arg-type]
     workload: Workload = replace(subject.asked or subject.workload, **asked)
     changed = resized_subject(subject, model, workload)
     if subject.asked is None:
@@ -65,25 +62,32 @@ Objections = Mapping[tuple[str, str], bool]
 
 
 def context_of(subject: Subject, device: Device, step: Step) -> Context:
-    """What the rules may look at: ``subject`` with the workload that was asked for, its operators as in ``step``."""
+    """What the rules may look at: ``subject`` with the workload that was asked for, its operators as in ``step``.
+
+    Those of a vision tower are left out: dimensions that rules name are the text tower's.
+    """
+    own = [pair for pair in zip(step.operators, step.costs, strict=True) if not pair[0].name.startswith("vision.")]
     return Context(
         model=subject.model,
         workload=subject.asked or subject.workload,
         device=device,
-        operators=step.operators,
-        costs=step.costs,
+        operators=[operator for operator, _ in own],
+        costs=[cost for _, cost in own],
         dimensions=subject.dimensions,
         given=subject.given,
         priced_dtype=subject.workload.dtype,
         implementation=subject.implementation,
         step=step.cost,
         stack=subject.stack.name,
+        unknown={one.key: (one.value, one.meant) for one in subject.unread if one.changes is None},
+        parameters=subject.parameters,
+        unproven=subject.unproven,
     )
 
 
-def objections(context: Context) -> Objections:
-    """What the rules on shapes and splits have against ``context``; prices are not asked."""
-    return objections_in((rule, rule.check(context)) for rule in RULES if not rule.of_costs)
+def objections(context: Context, unsplit: Workload | None = None) -> Objections:
+    """What the rules on shapes and splits have against ``context`` (``unsplit``: as ``_answer`` takes it)."""
+    return objections_in((rule, _answer(rule, context, unsplit)) for rule in RULES if not rule.of_costs)
 
 
 def objections_in(answers: Iterable[tuple[Rule, Answer]]) -> Objections:
@@ -145,12 +149,13 @@ class Proposals:
 def propose(subject: Subject, device: Device, suppression: Suppression | None = None) -> Proposals:
     """Run every rule once; suppressed ones only for what a suggestion may find broken already."""
     asked, suppression = subject.asked or subject.workload, suppression or Suppression()
+    unsplit = subject.workload if subject.asked is not None else None
     subject = _on_device(run_on(subject, device), device)
     pricer = Pricer(device, stack=_comparing_heads(subject, device))
-    step = pricer.step(subject.operators, subject.workload, subject.model)
+    step = pricer.step(subject.understood, subject.workload, subject.model)
     context = context_of(subject, device, step)
     context = replace(context, workload=asked)  # in the type that was asked for, which is SZ119's to judge
-    answered = [(rule, _of_workload(_settled(rule.check(context)), asked)) for rule in RULES]
+    answered = [(rule, _of_workload(_answer(rule, context, unsplit), asked)) for rule in RULES]
     answers = tuple((rule, one if suppression.keeps(rule.code, subject.where) else None) for rule, one in answered)
     return Proposals(subject, asked, device, pricer, step, objections_in(answered), answers)
 
@@ -173,6 +178,18 @@ def _workload_s(finding: Finding) -> Finding | None:
     advice = tuple(one for one in finding.suggestions if set(one.change).isdisjoint(DIMENSIONS))
     unadvised = not finding.suggestions and finding.field not in DIMENSIONS
     return replace(finding, suggestions=advice) if advice or finding.error or unadvised else None
+
+
+def _answer(rule: Rule, context: Context, unsplit: Workload | None) -> Answer:
+    """The rule's answer; of a split that cannot run (``unsplit``: the workload without it) its errors alone.
+
+    The other rules on shapes then judge the model as it is unsplit: no shard of that split will exist.
+    """
+    answer = _settled(rule.answer(context))
+    broken = not isinstance(answer, NotApplicable) and any(finding.error for finding in answer)
+    if unsplit is None or broken or rule.of_costs:
+        return answer
+    return _settled(rule.answer(replace(context, workload=unsplit)))
 
 
 def _settled(answer: Answer) -> Answer:

@@ -8,11 +8,12 @@ from typing import Any
 import click
 
 from shapes.errors import InputError
+from shapes.package import DISTRIBUTION
 
 #: (command, its module [and what it is called there], one line for `sizer --help`): help must not import every command.
 COMMANDS: tuple[tuple[str, str, str], ...] = (
     ("check", "sizer.cli.check", "Check configurations against the hardware and price each finding."),
-    ("diff", "sizer.cli.diff", "Price a change of configurations: two files, two directories, or a git revision."),
+    ("diff", "sizer.cli.diff", "Price a change of configurations: two files, or a git revision."),
     ("ops", "sizer.cli.model:ops", "List every operator a configuration runs, with shapes and predicted times."),
     ("search", "sizer.cli.search", "Find faster neighbouring dimensions, measured or predicted."),
     ("memory", "sizer.cli.model:memory", "Say what takes memory, what fits and the largest microbatch."),
@@ -96,6 +97,6 @@ class LazyGroup(click.Group):
 
 
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(None, "-V", "--version", package_name="sizer")
+@click.version_option(None, "-V", "--version", package_name=DISTRIBUTION)
 def main() -> None:
     """Size transformer architectures for the hardware that will train them."""

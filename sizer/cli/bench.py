@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,8 +14,8 @@ import click
 
 from shapes.dtypes import DTYPES
 from shapes.errors import InputError
-from sizer.cli.executors import chosen_executor, ray_options, refuse_network, say_line
-from sizer.cli.options import given, output_options, several, write_answer
+from sizer.cli.executors import chosen_executor, ray_options, say_line
+from sizer.cli.options import given, output_options, progress_line, several, write_answer
 from sizer.ending import resumable
 
 if TYPE_CHECKING:
@@ -37,8 +37,16 @@ _size_options = several(
 )
 
 
+#: `bench all`, in this order; the share of its time that is kept for writing what was measured; and how much smaller
+#: everything is on a processor, where it only shows that the command works.
+ALL = ("swiglu-4096", "control", "layers", "attention-heads", "misalignment", "mamf")
+RESERVE, ON_A_CPU = 0.05, 0.02
+
+
 @click.command()
-@click.argument("what", required=False, type=click.Choice(["mamf"]))
+@click.argument("what", required=False, type=click.Choice(["all"]))
+@click.option("--minutes", type=click.FloatRange(0, min_open=True), default=25.0, help="Of `bench all`. [default: 25]")
+@click.option("--self-test", is_flag=True, help="Whether measuring works here: a job of each kind, in a minute.")
 @_size_options
 @click.option(
     "--op",
@@ -90,11 +98,16 @@ def command(
 ) -> None:
     """Measure operators, a configuration's operators or a suite on the device at hand.
 
-    `sizer bench -m 1024 -n 1024 -k 1000:1030:1` times products; `sizer bench mamf` searches the maximum achievable
-    matmul rate. Results go to the store at once: the same command again goes on where this one was stopped.
+    `sizer bench all --minutes 25 --out DIR` is half an hour on a new device: the self-test, then every suite.
+    `sizer bench -m 1024 -n 1024 -k 1000:1030:1` times products. Results go to the store at once: the same command
+    again goes on where this one was stopped.
     """
-    if sum((what is not None, bool(suites), config is not None)) > 1:
-        raise InputError("expected one of mamf, --config and --suite", key="bench")
+    if what == "all":
+        suites = _every_suite()
+        options["time_limit"] = options["time_limit"] or 60 * options["minutes"] * (1 - RESERVE)
+        options["self_test"] = not options["dry_run"]
+    if suites and config is not None:
+        raise InputError("expected one of --config and --suite", key="bench")
     for option in ("shard", "dry_run"):
         if options[option] and not suites:
             raise InputError("expected --suite FILE with it", key=f"--{option.replace('_', '-')}")
@@ -110,28 +123,65 @@ def command(
         planned = {suite.name: ordered(list(suite.jobs), settings.seed) for suite in _suites(paths, options)}
         write_answer("bench --dry-run", Planned(planned), format_, output)
         return
-    with Store.open(options["store_path"], set_aside=True) as store:  # what is wrong with it is said before torch loads
-        if options["ray"] is not None or options["shard"] is not None:
-            refuse_network(store.path)
+    with Store.open(options["store_path"], measuring=True) as store:  # what is wrong with it is said before torch loads
         executor = chosen_executor(options["ray"], options["on"], options["device"], settings)
         out = Path(options["out"]) if options["out"] is not None else None
-        with resumable() as may_stop, _progress(executor, may_stop) as told:
-            bencher = Bencher(executor, store, asked, told, options["time_limit"], options["fresh"], out)
-            groups = _groups(bencher, what, config, paths, options)
-    write_answer("bench", Bench(tuple(groups)), format_, output)
+        start = time.monotonic()
+        passed = not options["self_test"] or _self_test(executor, what, format_, output)
+        if options["self_test"] and what is None:
+            sys.exit(not passed)
+        if what == "all":
+            options["time_limit"] -= time.monotonic() - start
+            if executor.environment.cpu:
+                options["scale"] *= ON_A_CPU
+        with resumable() as may_stop, progress_line(may_stop) as told:
+            tell = partial(_tell, told, executor)
+            bencher = Bencher(executor, store, asked, tell, options["time_limit"], options["fresh"], out)
+            groups = _groups(bencher, config, paths, options)
+    answer = Bench(tuple(groups))
+    write_answer("bench", answer, format_, output)
+    if answer.failures or not passed:
+        counts = ", ".join(f"{number} {status}" for status, number in answer.failures.most_common())
+        say_line(f"not measured: {counts}")
+        sys.exit(1)
 
 
-def _groups(
-    bencher: Bencher, what: str | None, config: str | None, suites: list[Path], options: Mapping[str, Any]
-) -> list[Group]:
-    from sizer.answers.bench import OPS, Group, jobs_of_op
+def _tell(told: Callable[[int, int, str], None], executor: Executor, now: Progress) -> None:
+    left = f"{now.left_s:.0f} s left  " if now.left_s is not None else ""
+    told(now.done, now.total, f"{left}{getattr(executor, 'status', '')}")
+
+
+def _every_suite() -> tuple[str, ...]:
+    """Those of the working tree, the one that is worth most a second first."""
+    import sizer
+
+    folder = Path(sizer.__file__).parents[1] / "reports" / "suites"
+    found = [str(folder / f"{name}.toml") for name in ALL]
+    if not folder.is_dir():
+        raise InputError("expected a working tree of sizer's, where the suites are", key="bench all", value=str(folder))
+    return tuple(found)
+
+
+def _self_test(executor: Executor, what: str | None, format_: str, output: str | None) -> bool:
+    """Whether it passed: the answer, or with `bench all` a line for what did not."""
+    from sizer.answers.self_test import self_test
+
+    answer = self_test(executor)
+    if what is None:
+        write_answer("bench --self-test", answer, format_, output)
+    for one in answer.checks if what is not None else ():
+        if one.passed is False:
+            say_line(f"self-test: {one.name}: {one.said}")
+    return answer.passed
+
+
+def _groups(bencher: Bencher, config: str | None, suites: list[Path], options: Mapping[str, Any]) -> list[Group]:
+    from sizer.answers.bench import OPS, jobs_of_op
     from sizer.subject import read_subject
 
     if suites:
         return bencher.suites(_suites(suites, options), options["scale"])
     dtypes = bencher.dtypes(options["dtypes"])
-    if what == "mamf":
-        return [Group((bencher.maximum(dtype, options["scale"]),)) for dtype in dtypes]
     if config is not None:
         dtype = options["dtypes"][0] if options["dtypes"] else None
         s = _sizes(options, "sequence") or (None,)
@@ -169,37 +219,6 @@ def _suites(paths: list[Path], options: Mapping[str, Any]) -> list[Suite]:
             suite,
             name=f"{suite.name}.{shard.name}",
             jobs=tuple(shard.jobs(suite.jobs)),
-            mamf=suite.mamf if shard.number == 1 else (),  # a search for the maximum cannot be split
         )
         for suite in loaded
     ]
-
-
-@contextmanager
-def _progress(executor: Executor, may_stop: Callable[[], None]) -> Iterator[Callable[[Progress], None]]:
-    """What to tell how far ``executor`` is; each call is a place to stop at.
-
-    On a terminal a line on standard error shows it, rewritten at most ten times a second.
-    """
-    shown, last_s, waited = sys.stderr.isatty(), 0.0, False
-
-    def tell(now: Progress) -> None:
-        nonlocal last_s, waited
-        may_stop()
-        if now.elsewhere and not waited:
-            waited = True
-            say_line(f"{now.elsewhere} jobs are being measured by another process: waiting for what it stores")
-        if not shown or (time.monotonic() - last_s < 0.1 and now.done < now.total):
-            return
-        last_s = time.monotonic()
-        left = f"{now.left_s:.0f} s left" if now.left_s is not None else ""
-        bar = ("#" * round(30 * (now.done / now.total if now.total else 1.0))).ljust(30, ".")
-        click.echo(
-            f"\r[{bar}] {now.done}/{now.total}  {left}  {getattr(executor, 'status', '')}\x1b[K", nl=False, err=True
-        )
-
-    try:
-        yield tell
-    finally:
-        if shown:
-            click.echo("\r\x1b[K", nl=False, err=True)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from shapes.errors import InputError
+from shapes.errors import InputError, printable
 from sizer.cli.executors import chosen_executor, ray_options
 from sizer.cli.options import (
     Asked,
@@ -21,11 +21,10 @@ from sizer.cli.options import (
     option,
     option_error,
     output_options,
-    plot_wanted,
+    pass_on,
     rules_options,
     stack_option,
     subcommand,
-    trace_options,
     workload_options,
     write_answer,
 )
@@ -33,24 +32,35 @@ from sizer.cli.options import (
 if TYPE_CHECKING:
     from shapes.measure import Executor
     from sizer.answers.overview import Overview, Overviews
+    from sizer.checking.checks import Settled
     from sizer.checking.findings import Checked, Report
+    from sizer.checking.fixes import ConfigText, Fixed
     from sizer.checking.project import Accepted
 
 
 @dataclass
 class _Found:
-    """What was found in the configurations so far; ``refused``: one could not be read."""
+    """What was found in the configurations so far; ``refused``: one could not be read.
 
+    ``known``: findings that a baseline accepts. ``texts``: patches, and standard input fixed.
+    """
+
+    known: Accepted | None
     reports: list[Report] = field(default_factory=list)
     overviews: list[Overview] = field(default_factory=list)
     refused: bool = False
     passed_over: int = 0
+    texts: list[str] = field(default_factory=list)
 
-    def checked(self, known: Accepted | None) -> Checked:
+    def new_in(self, report: Report) -> tuple[Report, int]:
+        """``report`` without the findings that the baseline has, and their number."""
+        return (report, 0) if self.known is None else self.known.new_in(report)
+
+    def checked(self) -> Checked:
         """The answer, without findings that a baseline has."""
         from sizer.checking.findings import Checked
 
-        new = [(one, 0) if known is None else known.new_in(one) for one in self.reports]
+        new = [self.new_in(one) for one in self.reports]
         return Checked(tuple(report for report, _ in new), sum(number for _, number in new), self.passed_over)
 
 
@@ -60,10 +70,16 @@ class _Found:
 @stack_option
 @workload_options
 @config_options
-@trace_options
 @measuring_options
 @ray_options
 @rules_options
+@option(
+    "--fix/--diff",
+    default=None,
+    group="Rules",
+    help="Write suggestions into the files (standard input: print it fixed), or print that as a patch.",
+)
+@option("--unsafe-fixes", is_flag=True, group="Rules", rare=True, help="Also what changes the model beyond padding.")
 @option("--baseline", metavar="FILE", group="Rules", help="Leave out the findings that this file accepts.")
 @option(
     "--write-baseline",
@@ -71,7 +87,6 @@ class _Found:
     group="Rules",
     help="Accept every finding, into this file; exit 0 (2 unwritten: bad input).",
 )
-@option("--statistics", is_flag=True, group="Output", help="Count findings by rule instead of listing them.")
 @option("-q", "--quiet", is_flag=True, group="Output", help="Only configurations with findings; no notes.")
 @output_options("check")
 def command(asked: Asked) -> None:
@@ -88,22 +103,24 @@ def command(asked: Asked) -> None:
     known = load_accepted(asked.baseline) if asked.baseline is not None else None
     executor = chosen_executor(asked.ray, asked.on) if asked.ray is not None else None
     _take_project_s(asked)
-    found = _checked(asked, executor)
+    found = _checked(asked, executor, _Found(known))
     if asked.write_baseline is not None:
         _accept(found, asked.write_baseline)
-    checked = found.checked(known)
-    _show(asked, found, checked)
+    checked = found.checked()
+    if asked.fix is False or found.texts:
+        pass_on("".join(found.texts), asked.output)
+    else:
+        _show(asked, found, checked)
     if found.refused:
         sys.exit(2)
     if exceeds(checked.worst(), asked.fail_on):
         sys.exit(1)
 
 
-def _checked(asked: Asked, executor: Executor | None) -> _Found:
+def _checked(asked: Asked, executor: Executor | None, found: _Found) -> _Found:
     """Every configuration named, checked; one that cannot be read is said, and hides nothing of the others."""
     from sizer.readers import NoModel
 
-    found = _Found()
     for config, unread in _expanded(asked.configs):
         try:
             if unread is not None:
@@ -125,9 +142,15 @@ def _check_one(asked: Asked, config: str, executor: Executor | None, found: _Fou
     """Add the report of one configuration; what measured it measures the next one too."""
     from sizer.checking.checks import Request
 
-    reading = asked.named("trace", "plan", "config_format")
+    reading = asked.named("config_format")
     request = Request(asked.device, asked.stack, workload=asked.workload, reading=reading, **asked.suppression())
-    settled = request.settle(config, asked.source(config))
+    source = asked.source(config)
+    if asked.fix is not None:
+        from sizer.checking.fixes import load_text
+
+        settled = _fix_one(asked, load_text(config, request, source), found)
+    else:
+        settled = request.settle(config, source)
     if asked.measure:
         from sizer.checking.measured import check_measured
 
@@ -136,13 +159,46 @@ def _check_one(asked: Asked, config: str, executor: Executor | None, found: _Fou
         report = check_measured(settled.subject, executor, asked.device, settled.suppression, **limits)
     else:
         report = settled.check()
+    if asked.format_ == "sarif":
+        from sizer.checking.fixes import with_fixes
+
+        report = with_fixes(report, config, request, source, settled.subject)
     found.reports.append(report)
-    if asked.format_ == "html" or plot_wanted():
+    if asked.format_ == "html":
         from shapes.device import load_device
         from sizer.answers.overview import overview
 
         found.overviews.append(overview(settled.subject, load_device(report.device), report))
     return executor
+
+
+def _fix_one(asked: Asked, config: ConfigText, found: _Found) -> Settled:
+    """Fix one configuration, or keep its patch; the text as it is after, settled."""
+    from sizer.checking.fixes import fix, write_text
+
+    if asked.measure:
+        raise InputError("expected --predict: suggestions are applied by their predicted price", key="--fix")
+    worst = "warning" if asked.fail_on == "never" else asked.fail_on
+    fixed = fix(config, worst, unsafe=asked.unsafe_fixes, kept=lambda report: found.new_in(report)[0])
+    if not asked.fix:
+        found.texts.append(fixed.patch)
+    elif config.data is None:
+        found.texts.append(fixed.after.text)
+    else:
+        write_text(fixed)
+    _say_fixed(asked, fixed)
+    return fixed.after.settle()
+
+
+def _say_fixed(asked: Asked, fixed: Fixed) -> None:
+    """What was applied, what it saves, and what is left."""
+    path, done = fixed.before.path, "fixed" if asked.fix else "would fix"
+    lines = [f"left {one}" for one in fixed.left if not asked.quiet]
+    if fixed.applied:
+        saved = "" if fixed.saving is None else f"; together {fixed.saving:.1%} of a step"
+        lines.insert(0, f"{done} {', '.join(fixed.applied)}{saved}")
+    for line in lines:
+        click.echo(f"sizer: {printable(f'{path}: {line}')}", err=True)
 
 
 def _accept(found: _Found, path: str) -> None:
@@ -160,9 +216,7 @@ def _show(asked: Asked, found: _Found, checked: Checked) -> None:
     shown = replace(checked, reports=tuple(one for one in checked.reports if one.findings or not asked.quiet))
     if not shown.reports and found.refused:
         return  # all that is to be said was
-    if asked.statistics:
-        write_answer("check --statistics", shown, asked.format_, asked.output)
-    elif shown.reports or asked.format_ != "text":
+    if shown.reports or asked.format_ != "text":
         seen = _pages(found.overviews, shown) if found.overviews else None
         write_answer("check", shown, asked.format_, asked.output, seen=seen)
 
@@ -211,7 +265,7 @@ def _unless_given(option: str, value: str, default: str | None) -> str:
 
 
 def _expanded(configs: tuple[str, ...]) -> Iterator[tuple[str, InputError | None]]:
-    """Each configuration named, by globs and directories too; with its error an argument that stands for none."""
+    """Each configuration named, by globs and directories too; an argument that names none with its error."""
     from sizer.readers.loading import expand
 
     for config in configs:

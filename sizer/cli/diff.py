@@ -12,21 +12,19 @@ import click
 
 from shapes.device import DEFAULT_DEVICE
 from shapes.errors import InputError
-from sizer.cli.numbers import QUANTITY
 from sizer.cli.options import (
     Asked,
     exceeds,
     option,
     option_error,
     output_options,
-    price_option,
     rules_options,
     stack_option,
     subcommand,
     workload_options,
     write_answer,
 )
-from sizer.cli.versions import Pair, Version, of_git, of_paths
+from sizer.cli.versions import Pair, Version, of_git
 
 if TYPE_CHECKING:
     from sizer.answers.diff import Diff
@@ -45,13 +43,6 @@ if TYPE_CHECKING:
 )
 @stack_option
 @option(
-    "--tokens",
-    type=QUANTITY,
-    metavar="N",
-    help="Give kWh (and cost) of this many tokens. [default: 1e12; serving: 1e6]",
-)
-@price_option
-@option(
     "--budget",
     "limits",
     multiple=True,
@@ -63,14 +54,11 @@ if TYPE_CHECKING:
 @rules_options
 @output_options("diff")
 def command(asked: Asked) -> None:
-    """Price a change of configurations: step, MFU, memory, energy and cost, findings added and fixed.
+    """Price a change of configurations: step, MFU, memory, findings added and fixed.
 
     Exit code: 0, 1 for a broken budget (options, or [tool.sizer.budgets]) or findings added, 2 bad input.
     """
-    from sizer.answers.diff import tokens_of
-
-    amount = tokens_of(asked.tokens, asked.workload)
-    answer, refused = _all_compared(asked, amount)
+    answer, refused = _all_compared(asked)
     if answer.files or not refused:
         write_answer("diff", answer, asked.format_, asked.output)
     if refused:
@@ -79,7 +67,7 @@ def command(asked: Asked) -> None:
         sys.exit(1)
 
 
-def _all_compared(asked: Asked, amount: float) -> tuple[Diff, bool]:
+def _all_compared(asked: Asked) -> tuple[Diff, bool]:
     """(the comparison of every configuration named, whether one could not be read, which is said)."""
     from sizer.answers.diff import Diff
 
@@ -88,7 +76,7 @@ def _all_compared(asked: Asked, amount: float) -> tuple[Diff, bool]:
     refused = False
     for pair in _pairs(asked.paths, asked.revision, asked.models_only):
         try:
-            found = _compared(asked, pair, amount, notes)
+            found = _compared(asked, pair, notes)
             parts += [found] if found is not None else []
         except InputError as error:
             click.echo(f"sizer: {option_error(error)}", err=True)
@@ -98,10 +86,10 @@ def _all_compared(asked: Asked, amount: float) -> tuple[Diff, bool]:
     files, violations = (
         tuple(one for part in parts for one in getattr(part, name)) for name in ("files", "violations")
     )
-    return Diff(files, amount, asked.price, violations, tuple(notes)), refused
+    return Diff(files, violations, tuple(notes)), refused
 
 
-def _compared(asked: Asked, pair: Pair, amount: float, notes: list[str]) -> Diff | None:
+def _compared(asked: Asked, pair: Pair, notes: list[str]) -> Diff | None:
     """One configuration's comparison; None, with a note, for what nobody named and that is no configuration."""
     from shapes.device import load_device
     from sizer.answers.diff import budgets_of, compare, diff_of
@@ -117,14 +105,13 @@ def _compared(asked: Asked, pair: Pair, amount: float, notes: list[str]) -> Diff
     old, new = (replace(side.subject, where=pair.path) if side is not None else None for side in sides)
     one = next(side for side in sides if side)  # either's device and rules: the project's are one
     targets = [one.device, *(load_device(name) for name in devices[1:])]
-    found = compare(old, new, targets, one.suppression, amount, asked.price)
-    return diff_of([found], budgets, amount, asked.price)
+    return diff_of([compare(old, new, targets, one.suppression)], budgets)
 
 
 def _pairs(paths: tuple[str, ...], revision: str | None, models_only: bool) -> Iterator[Pair]:
     if revision is None and len(paths) != 2:
-        raise InputError("expected OLD NEW (two files or directories), or --git REV", key="diff", value=" ".join(paths))
-    found = of_git(revision, paths) if revision is not None else of_paths(*paths)
+        raise InputError("expected OLD NEW (two files), or --git REV", key="diff", value=" ".join(paths))
+    found = of_git(revision, paths) if revision is not None else [Pair(paths[1], Version(paths[0]), Version(paths[1]))]
     return (replace(pair, named=pair.named and not models_only) for pair in found)
 
 

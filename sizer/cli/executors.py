@@ -1,15 +1,15 @@
-"""Where commands measure: this process and its device, or with ``--ray`` the accelerators of a cluster."""
+"""Where commands measure: the device here, or with ``--ray`` the accelerators of a cluster."""
 
 from __future__ import annotations
 
 import sys
 from importlib.util import find_spec
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from shapes.errors import InputError
+from shapes.package import install
 from sizer.cli.options import option, several
 
 if TYPE_CHECKING:
@@ -22,14 +22,14 @@ ray_options = several(
         metavar="ADDRESS",
         group="Measuring",
         rare=True,
-        help="Measure on a Ray cluster's accelerators: auto, or HOST:PORT of its head (needs sizer[ray]).",
+        help="Measure on a Ray cluster's accelerators: local, auto, or HOST:PORT of its head (needs the ray extra).",
     ),
     option(
         "--on",
-        metavar="TYPES",
+        metavar="TYPE",
         group="Measuring",
         rare=True,
-        help="With --ray: types of accelerators, how many: H100:2,A100:1. [default: all]",
+        help="With --ray: a type of accelerator, and how many of it: H100:2. [default: all]",
     ),
 )
 
@@ -37,39 +37,29 @@ ray_options = several(
 def chosen_executor(
     ray: str | None, on: str | None, device: str | None = None, settings: Settings | None = None
 ) -> Executor:
-    """That of this process, or the fleet of the cluster at ``ray``.
+    """The accelerator here in a process of its own, the processor in this one, or a cluster's devices (``ray``).
 
     ``device``: torch's name of it; of a cluster's only "cpu" (its simulated accelerators), since Ray places.
     """
     from shapes.measure import InProcess
+    from shapes.measure.backend import driver_here
+    from shapes.measure.workers import Child, Workers
 
     if ray is None:
         if on is not None:
             raise InputError("expected --ray ADDRESS with it", key="--on", value=on)
-        return InProcess(device, settings)
+        if device == "cpu" or not driver_here():
+            return InProcess(device, settings)
+        return Workers([Child(device)], say_line)
     if device not in (None, "cpu"):
-        raise InputError("expected no device beside --ray, which places them: use --on", key="--device", value=device)
-    if find_spec("ray") is None:
-        raise InputError("expected Ray to be installed: pip install sizer[ray]", key="--ray", value=ray)
-    from shapes.measure.fleet.device import accelerator_or_cpu
-    from shapes.measure.fleet.leases import parse_on
-    from shapes.measure.fleet.ray_cluster import ray_fleet
-
-    wanted = parse_on(on) if on is not None else None
-    return ray_fleet(ray, on=wanted, device=device, make=accelerator_or_cpu, say=say_line)
-
-
-def refuse_network(path: Path) -> None:
-    """InputError where a store that several machines might open lies on a network file system."""
-    from shapes.measure.store import network_file_system
-
-    found = network_file_system(path)
-    if found is not None:
         raise InputError(
-            f"SQLite's log does not work on a network file system ({found}): name a file on a local disk with --store "
-            "or SIZER_STORE; `sizer store merge` joins several",
-            where=str(path),
+            "expected no --device with --ray, which places jobs itself: use --on", key="--device", value=device
         )
+    if find_spec("ray") is None:
+        raise InputError(f"expected Ray to be installed: {install('ray')}", key="--ray", value=ray)
+    from shapes.measure.ray_workers import ray_workers
+
+    return Workers(ray_workers(ray, on, device, say_line), say_line)
 
 
 def say_line(line: str) -> None:

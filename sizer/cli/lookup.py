@@ -10,6 +10,7 @@ from typing import Any
 import click
 
 from shapes.errors import InputError
+from shapes.package import DISTRIBUTION, install
 from sizer.cli.options import output_options, write_answer
 
 
@@ -47,13 +48,13 @@ def explain(rule: str) -> None:
 def _serving(name: str, text: str, run: Callable[[Any], None]) -> click.Command:
     """The command that runs the server of ``sizer.servers.NAME``, on standard input and output."""
 
-    @click.command(name, help=f"{text} on standard input and output (needs sizer[{name}]).")
+    @click.command(name, help=f"{text} on standard input and output (needs the {name} extra).")
     def command() -> None:
         try:
             served = import_module(f"sizer.servers.{name}")
         except ModuleNotFoundError as error:
-            raise InputError(f"needs {error.name}: pip install 'sizer[{name}]'", where=f"sizer {name}") from None
-        run(served.server(version("sizer")))
+            raise InputError(f"needs {error.name}: {install(name)}", where=f"sizer {name}") from None
+        run(served.server(version(DISTRIBUTION)))
 
     return command
 

@@ -22,7 +22,7 @@ from sizer.cli.options import (
     several,
     stack_option,
     subcommand,
-    trace_options,
+    trace_option,
     workload_option,
     workload_options,
     write_answer,
@@ -40,13 +40,13 @@ if TYPE_CHECKING:
 @option("--explain", metavar="NAME", help="Say how the time of operators with NAME in their name comes about.")
 @workload_options
 @config_options
-@trace_options
+@trace_option
 @output_options("ops")
 def ops(asked: Asked) -> None:
     """List every operator CONFIG runs in a step: shapes, FLOPs, predicted time and what bounds it."""
     from sizer.answers.operator_table import ops
 
-    said = asked.named("device", "trace", "plan", "stack", "config_format")
+    said = asked.named("device", "trace", "stack", "config_format")
     table = ops(asked.source(), **said, **asked.workload)
     if asked.explain is not None:
         write_answer("ops --explain", table.named(asked.explain), asked.format_, asked.output)
@@ -67,6 +67,13 @@ def ops(asked: Asked) -> None:
 @option(
     "--weights", "weight_dtype", metavar="DTYPE", group="Memory", help="Weights' type with --phase infer (int4 too)."
 )
+@option(
+    "--memory-utilization",
+    type=float,
+    metavar="SHARE",
+    group="Memory",
+    help="Share of the device that an engine takes, with --phase decode. [default: 0.9]",
+)
 @config_options
 @output_options("memory")
 def memory(asked: Asked) -> None:
@@ -76,7 +83,7 @@ def memory(asked: Asked) -> None:
     """
     from sizer.answers.memory_breakdown import memory
 
-    said = asked.named("device", "config_format", "stack", "loss", "weight_dtype")
+    said = asked.named("device", "config_format", "stack", "loss", "weight_dtype", "memory_utilization")
     found = memory(asked.source(), **said, **asked.workload)
     write_answer("memory", found, asked.format_, asked.output)
     if not found.memory.fits:
@@ -91,10 +98,8 @@ def memory(asked: Asked) -> None:
 @option(
     "--recipe",
     "runs_in",
-    default="bf16",
-    show_default=True,
     metavar="NAME",
-    help=f"Format: {', '.join((*FORMATS, *ALIASES))}.",
+    help=f"Format: {', '.join((*FORMATS, *ALIASES))}. [default: the release's, or bf16]",
 )
 @option("--engine", "engines", multiple=True, metavar="NAME", help=f"Only these of {', '.join(ENGINES)}.")
 @config_options
@@ -114,7 +119,7 @@ def deploy(asked: Asked) -> None:
 
 
 #: Fields of the workload that a plan does not find itself.
-_TAKEN = ("s", "dtype", "attention", "optimizer", "precision", "implementation", "finetune")
+_TAKEN = ("s", "images", "dtype", "attention", "optimizer", "precision", "implementation", "finetune")
 #: What the file says of its own split does not bind a plan.
 _FOUND: dict[str, Any] = dict.fromkeys(("t", "p", "d", "e", "b", "cp", "vpp"), 1) | {
     "zero": 0,
@@ -151,11 +156,10 @@ def plan(asked: Asked) -> None:
     memory = {name: chosen.pop(name, None) for name in ("optimizer", "precision", "implementation")}
     # Without a stack named memory is counted as `memory` and `check` count it for the same file.
     subject = read_subject(asked.source(), **asked.named("config_format", "stack"), **_FOUND | chosen)
-    if subject.model is None:
-        raise InputError("expected a model type that sizer reads: a plan needs named sizes", where=asked.config)
+    model = subject.whole()
     memory["implementation"] = memory["implementation"] or subject.implementation
     found = plan(
-        subject.model,
+        model,
         load_device(asked.device),
         base=subject.workload,
         stack=asked.stack or PLAN_STACK,
@@ -207,16 +211,15 @@ def mfu(asked: Asked) -> None:
     explanation = None
     if asked.config is not None:
         subject = _subject(asked, run)
-        assert subject.model is not None
         s = subject.workload.s
-        found = counts(subject.model, s, global_batch, checkpointing, subject.workload)
+        found = counts(subject.whole(), s, global_batch, checkpointing, subject.workload)
         explanation = explain_step(subject, target, seconds) if asked.explain else None
     else:
         s = positive_int(run.get("s", 4096), "--sequence", maximum=2**31)
         found = (parameters_count(_parameters(asked), s, global_batch, checkpointing),)
     log = None if isinstance(times, float) else times
     rows = tuple(utilization(count, seconds, gpus, target, dtype) for count in found)
-    # The causal count leaves nothing in that a kernel may skip; Megatron's equation is of a GPT, and so left out.
+    # The causal count leaves nothing in that a kernel may skip.
     check_possible(rows[1:2] or rows, seconds, gpus, target, dtype)
     answer = MfuAnswer(seconds, gpus, global_batch, s, target, dtype, checkpointing, rows, log, explanation)
     write_answer("mfu", answer, asked.format_, asked.output)
@@ -248,10 +251,7 @@ def _subject(asked: Asked, run: dict[str, Any]) -> Subject:
     subject = read_subject(asked.source(), **asked.named("config_format", "stack"), **layout)
     if subject.workload.decode:
         raise InputError("expected train: `sizer check` has a decode step's utilisation", key="--phase", value="decode")
-    if subject.model is None:
-        raise InputError(
-            "expected a model type that sizer reads; a traced model has no named sizes", where=asked.config
-        )
+    subject.whole()
     return subject
 
 

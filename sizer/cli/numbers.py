@@ -31,7 +31,7 @@ class Count(_Type):
     name = "integer"
 
     def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        """The integer that ``value`` stands for; click's usage error for anything else."""
+        """The integer that ``value`` says; click's usage error for anything else."""
         if isinstance(value, int):
             return value
         text = str(value)
@@ -50,7 +50,7 @@ class Quantity(_Type):
     name = "number"
 
     def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        """The number that ``value`` stands for; click's usage error for anything else."""
+        """The number that ``value`` says; click's usage error for anything else."""
         if isinstance(value, (int, float)):
             return float(value)
         parts = _split(str(value))

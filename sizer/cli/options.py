@@ -6,7 +6,9 @@ import os
 import re
 import shutil
 import sys
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import wraps
 from types import SimpleNamespace
 from typing import Any, TypeVar
@@ -19,7 +21,7 @@ from shapes.files import write_whole
 from shapes.workload import OPTIONS, WORKLOAD_FIELDS, option_of, workload_fields
 from sizer.cli.numbers import COUNT
 from sizer.ending import give_up_output
-from sizer.render import DRAWN, Page, draw, formats, plain, render, unlinked
+from sizer.render import Page, formats, plain, render
 
 #: All but the line feed, the tab and the colours of ``_coloured``: what could forge or hide a line on a terminal.
 _CONTROL = re.compile(
@@ -27,13 +29,6 @@ _CONTROL = re.compile(
 )
 
 F = TypeVar("F", bound=Callable[..., Any])
-
-#: Begins a linked text; nothing that is read can know it, and so forge a link.
-_MARK = f"\ue000{os.urandom(8).hex()} "
-_LINKED = re.compile(f"{_MARK}(.*?)\ue001(.*?)\ue002", re.DOTALL)
-#: Terminals that follow links, by a variable that they set.
-_FOLLOWS_LINKS = ("VTE_VERSION", "WT_SESSION", "KITTY_WINDOW_ID", "WEZTERM_PANE", "KONSOLE_VERSION", "GHOSTTY_BIN_DIR")
-_PROGRAMS = ("iTerm.app", "vscode", "WezTerm", "ghostty", "Hyper")
 
 COLOURS = {"error": "red", "warning": "yellow", "info": "cyan"}
 
@@ -57,9 +52,10 @@ REMOVED = {
     "--config": "the CONFIG argument",
     "--train": "--phase train",
     "--infer": "--phase infer",
-    "--tokens": "-b and -s",
+    "--tokens": "-b and -s (of a whole training: plan --tokens)",
     "--misaligned": "--step 1",
     "--exit-zero": "--fail-on never",
+    "--fix-only": "--fix --select CODES",
     "--extend-ignore": "--ignore",
     "--extend-select": "--select +CODES",
     "--gemm-only": "--what swiglu-gemm",
@@ -68,7 +64,6 @@ REMOVED = {
     "--max-memory": "--budget max-memory=BYTES",
     "--aspect": "--limit aspect=VALUE",
     "--head-dim": "--limit head-dim=VALUE",
-    "--seq-lens": "--limit seq-lens=VALUE",
     "--tp-ready": "--limit tp-ready=VALUE",
     "--keep": "--limit keep=VALUE",
     "--vary": "--limit vary=VALUE",
@@ -266,22 +261,13 @@ device_option = option(
 stack_option = option(
     "--stack",
     metavar="NAME",
-    help="Software stack that runs the step (a name or a .toml). [default: by the file's format]",
+    help="Software stack that runs the step (a name, +graphs for CUDA graphs, or a .toml). [default: by the format]",
 )
-trace_options = several(
-    option(
-        "--trace", is_flag=True, group="Model", help="List operators by tracing the model class (needs sizer[trace])."
-    ),
-    option(
-        "--tp-plan",
-        "plan",
-        multiple=True,
-        metavar="GLOB=STYLE",
-        callback=lambda context, parameter, values: _plan(values),
-        group="Model",
-        rare=True,
-        help="With --trace: how modules are split over --tp, colwise or rowwise. [default: transformers' own plan]",
-    ),
+trace_option = option(
+    "--trace",
+    is_flag=True,
+    group="Model",
+    help="List the products that the transformers class runs, without a step's time (needs the trace extra).",
 )
 config_options = several(
     option("--config-format", metavar="NAME", group="Model", rare=True, help="The file's format. [default: detected]"),
@@ -329,7 +315,7 @@ measuring_options = several(
         "--measure/--predict",
         default=None,
         group="Measuring",
-        help="Time it here (needs sizer[torch]), or predict whatever hardware is here.",
+        help="Time it here (needs the torch extra), or predict whatever hardware is here.",
     ),
     option(
         "--time-limit",
@@ -349,13 +335,6 @@ measuring_options = several(
 price_option = option(
     "--price", type=float, metavar="AMOUNT", help="The price of a device hour: gives the tokens' cost."
 )
-
-
-def _plan(values: tuple[str, ...]) -> dict[str, str] | None:
-    for value in values:
-        if "=" not in value:
-            raise InputError("expected GLOB=colwise or GLOB=rowwise", key="--tp-plan", value=value)
-    return {glob: style for glob, _, style in (value.rpartition("=") for value in values)} or None
 
 
 def exceeds(worst: str | None, fail_on: str) -> bool:
@@ -401,59 +380,24 @@ def output_options(command: str) -> Callable[[F], F]:
             help="Write here, not to the terminal.",
         ),
     ]
-    if command in DRAWN:
-        shown.append(
-            option(
-                "--plot",
-                metavar="FILE",
-                expose_value=False,
-                callback=_picture,
-                group="Output",
-                help="Draw the page's charts too: .png, .svg or .pdf (needs sizer[plot]).",
-            )
-        )
     return several(*shown)
-
-
-def _picture(context: click.Context, _parameter: click.Parameter, path: str | None) -> None:
-    """Kept for ``write_answer``; an ending that cannot be drawn is refused before anything is worked out."""
-    if path is not None:
-        from sizer.render.picture import ending
-
-        ending(path)
-    context.meta["sizer.plot"] = path
-
-
-def plot_wanted() -> bool:
-    """Whether ``--plot`` names a file."""
-    return click.get_current_context().meta.get("sizer.plot") is not None
 
 
 def write_answer(
     command: str, answer: object, format_: str | None = None, output: str | None = None, *, seen: object = None
 ) -> None:
-    """``answer`` rendered by the registry's renderer, to standard output or to a file, and drawn where --plot says.
+    """``answer`` rendered by the registry's renderer, to standard output or to a file.
 
-    ``seen``: what a page and a picture are made of, where that is more than ``answer``. In a workflow of GitHub's,
+    ``seen``: what a page is made of, where that is more than ``answer``. In a workflow of GitHub's,
     annotations are the default where the command has them.
     """
     if output is None and _format_left_open() and os.environ.get("GITHUB_ACTIONS") == "true":
         format_ = "github"
     if format_ not in formats(command) and _format_left_open():
         format_ = None  # the default, which another view of the command's answer may have another of
-    context = click.get_current_context(silent=True)
-    if context is not None and (picture := context.meta.get("sizer.plot")) is not None:
-        click.echo(f"sizer: {draw(command.partition(' ')[0], seen or answer, picture)}", err=True)
-    _write(render(command, format_, (seen or answer) if format_ == "html" else answer, _page(output)), format_, output)
-
-
-def _write(text: str | bytes, format_: str | None, output: str | None) -> None:
+    text = render(command, format_, (seen or answer) if format_ == "html" else answer, _page(output))
     if output is not None:
-        write_whole(
-            output, text if isinstance(text, bytes) else _with_newline(text).encode("utf-8", "backslashreplace")
-        )
-    elif isinstance(text, bytes):
-        raise InputError(f"expected a file: {format_} is binary", key="--output")
+        write_whole(output, _with_newline(text).encode("utf-8", "backslashreplace"))
     else:
         say(text)
 
@@ -472,10 +416,21 @@ def say(text: str) -> None:
     shown = _with_newline(text).encode(encoding, "backslashreplace").decode(encoding)
     try:
         shown = _CONTROL.sub(lambda found: ascii(found.group())[1:-1], shown)
-        click.echo(_LINKED.sub("\x1b]8;;\\1\x1b\\\\\\2\x1b]8;;\x1b\\\\", shown), nl=False)
+        click.echo(shown, nl=False, color=_colours())
     except OSError as error:
         give_up_output()
         raise InputError(f"cannot be written: {error.strerror}", where="standard output") from None
+
+
+def pass_on(text: str, output: str | None) -> None:
+    """A file's own text, or a patch of it: byte for byte, but on a terminal."""
+    data = text.encode("utf-8")
+    if output is not None:
+        write_whole(output, data)
+    elif text and (sys.stdout is None or sys.stdout.isatty()):
+        say(text)
+    else:
+        click.echo(data, nl=False)
 
 
 def _with_newline(text: str) -> str:
@@ -483,32 +438,47 @@ def _with_newline(text: str) -> str:
 
 
 def _page(output: str | None) -> Page:
-    """As wide as the terminal; coloured and linked only on one, unless NO_COLOR says not to be or it knows no links."""
+    """As wide as the terminal, coloured as ``_colours`` says."""
     terminal = output is None and sys.stdout is not None and sys.stdout.isatty()
-    coloured = terminal and "NO_COLOR" not in os.environ
+    coloured = output is None and sys.stdout is not None and _colours()
     width = min(shutil.get_terminal_size((100, 24)).columns, 140)
-    return Page(
-        width, _coloured if coloured else plain, _linked if terminal and _links_followed() else unlinked, terminal
-    )
+    return Page(width, _coloured if coloured else plain, terminal)
 
 
-def _links_followed() -> bool:
-    """Whether the terminal shows OSC 8 hyperlinks; FORCE_HYPERLINK (0 or 1) decides where it is set."""
-    if (forced := os.environ.get("FORCE_HYPERLINK")) is not None:
-        return forced not in ("", "0")
-    known = any(name in os.environ for name in _FOLLOWS_LINKS) or os.environ.get("TERM_PROGRAM") in _PROGRAMS
-    return known and os.environ.get("TERM") != "dumb" and (sys.stdout.encoding or "").lower().startswith("utf")
-
-
-def _linked(text: str, address: Callable[[], str | None]) -> str:
-    found = address()
-    if found is None or not found.isascii() or not found.isprintable():
-        return text
-    return f"{_MARK}{found}\ue001{text}\ue002"
+def _colours() -> bool:
+    """NO_COLOR says no, FORCE_COLOR yes, wherever it goes to; else a terminal that is not dumb has colours."""
+    if os.environ.get("NO_COLOR") or os.environ.get("FORCE_COLOR"):
+        return not os.environ.get("NO_COLOR")
+    return sys.stdout.isatty() and os.environ.get("TERM") != "dumb"
 
 
 def _coloured(text: str, kind: str) -> str:
-    return click.style(text, fg=COLOURS.get(kind), bold=kind == "head" or None)
+    plain = kind not in COLOURS and kind != "head"  # else click would end every word with a reset
+    return text if plain else click.style(text, fg=COLOURS.get(kind), bold=kind == "head" or None)
+
+
+@contextmanager
+def progress_line(may_stop: Callable[[], None]) -> Iterator[Callable[[int, int, str], None]]:
+    """What to call with how far something is, of how much, and a word on it; each call is a place to stop at.
+
+    On a terminal a line on standard error shows it, rewritten at most ten times a second.
+    """
+    shown, last_s = sys.stderr.isatty(), 0.0
+
+    def tell(done: int, total: int, said: str) -> None:
+        nonlocal last_s
+        may_stop()
+        if not shown or (time.monotonic() - last_s < 0.1 and done < total):
+            return
+        last_s = time.monotonic()
+        bar = ("#" * round(30 * (done / total if total else 1.0))).ljust(30, ".")
+        click.echo(f"\r[{bar}] {done}/{total}  {said}\x1b[K", nl=False, err=True)
+
+    try:
+        yield tell
+    finally:
+        if shown:
+            click.echo("\r\x1b[K", nl=False, err=True)
 
 
 def read_standard_input() -> str:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -18,6 +16,7 @@ from sizer.cli.options import (
     measuring_options,
     option,
     output_options,
+    progress_line,
     several,
     stack_option,
     stated,
@@ -28,72 +27,67 @@ from sizer.cli.options import (
 from sizer.ending import resumable
 
 
-def _share(text: str, option: str) -> float:
-    try:
-        return float(text[:-1]) / 100 if text.endswith("%") else float(text)
-    except ValueError:
-        raise InputError("expected a percentage (1%) or a share (0.01)", key=option, value=text) from None
+def _reads(read: Callable[[str], Any], expected: str) -> Callable[[str, str], Any]:
+    """Who reads the text of an option: ``read``; an InputError says what was ``expected``."""
+
+    def reading(text: str, option: str) -> Any:
+        try:
+            return read(text)
+        except ValueError:
+            raise InputError(f"expected {expected}", key=option, value=text) from None
+
+    return reading
 
 
-def _confidence(text: str, option: str) -> float:
-    found = _share(text, option)
+def _ends(number: Callable[[str], Any], low: Any = None, high: Any = None) -> Callable[[str], tuple[Any, Any]]:
+    """LOW:HIGH as numbers; either may be missing."""
+
+    def read(text: str) -> tuple[Any, Any]:
+        ends = text.split(":")
+        if len(ends) != 2:
+            raise ValueError
+        return number(ends[0]) if ends[0] else low, number(ends[1]) if ends[1] else high
+
+    return read
+
+
+def _sure(text: str) -> float:
+    found = _of_whole(text)
     if not LEAST_SURE <= found <= MOST_SURE:
-        raise InputError(f"expected a share from {LEAST_SURE} to {MOST_SURE}", key=option, value=text)
+        raise ValueError
     return found
 
 
-def _bounds(text: str | None, option: str, number: Callable[[str], Any]) -> tuple[Any, Any]:
-    if text is None:
-        return None, None
-    low, colon, high = text.partition(":")
-    try:
-        if not colon:
-            raise ValueError
-        return (number(low) if low else None, number(high) if high else None)
-    except ValueError:
-        raise InputError("expected LOW:HIGH, two numbers", key=option, value=text) from None
+def _of_whole(text: str) -> float:
+    return float(text[:-1]) / 100 if text.endswith("%") else float(text)
 
 
-def _aspect(text: str, option: str) -> tuple[float, float]:
-    low, high = _bounds(text, option, float)
-    return low or 1e-9, high or 1e9
-
-
-def _names(text: str, _option: str) -> tuple[str, ...]:
+def _names(text: str) -> tuple[str, ...]:
     return tuple(name.strip() for name in text.split(","))
 
 
-def _list(text: str, option: str) -> tuple[int, ...]:
-    try:
-        return tuple(int(part) for part in text.split(","))
-    except ValueError:
-        raise InputError("expected integers between commas", key=option, value=text) from None
-
-
-def _whole(text: str, option: str) -> int:
-    try:
-        return int(text)
-    except ValueError:
-        raise InputError("expected an integer", key=option, value=text) from None
+def _list(text: str) -> tuple[int, ...]:
+    return tuple(map(int, text.split(",")))
 
 
 #: How sure a measured search can be asked to be.
 LEAST_SURE, MOST_SURE = 0.5, 0.999
+TWO = "LOW:HIGH, two numbers"
+_share = _reads(_of_whole, "a percentage (1%) or a share (0.01)")
 #: The search of one product alone, that of the ML Engineering book.
 ONE_PRODUCT = "swiglu-gemm"
-#: A key of ``--limit`` -> the library's keyword, and what reads its value: bounds of h/L, head dimensions and sequence
-#: lengths allowed, shards that candidates also split over, what no candidate changes, what may change too, the longest
-#: step over the baseline's; how far from the best is good enough when measuring, and how sure to be.
+#: A key of ``--limit`` -> the library's keyword, and what reads its value: bounds of h/L, head dimensions allowed,
+#: shards that candidates also split over, what no candidate changes, what may change too, the longest step over the
+#: baseline's; how far from the best is good enough when measuring, and how sure to be.
 _READ: dict[str, tuple[str, Callable[[str, str], Any]]] = {
-    "aspect": ("aspect", _aspect),
-    "head-dim": ("head_dims", _list),
-    "seq-lens": ("seq_lens", _list),
-    "tp-ready": ("tp_ready", _whole),
-    "keep": ("keep", _names),
-    "vary": ("vary", _names),
+    "aspect": ("aspect", _reads(_ends(float, 1e-9, 1e9), TWO)),
+    "head-dim": ("head_dims", _reads(_list, "integers between commas")),
+    "tp-ready": ("tp_ready", _reads(int, "an integer")),
+    "keep": ("keep", _reads(_names, "names")),
+    "vary": ("vary", _reads(_names, "names")),
     "training-budget": ("training_budget", _share),
     "regret": ("regret", _share),
-    "confidence": ("confidence", _confidence),
+    "confidence": ("confidence", _reads(_sure, f"a share from {LEAST_SURE} to {MOST_SURE}")),
 }
 
 _model, _limit = partial(option, group="Model"), partial(option, group="Limits")
@@ -129,7 +123,7 @@ _LIMITS = several(
     help="What varies: swiglu (swiglu-gemm: one product alone), experts, heads … (a wrong name lists them). "
     "[default: swiglu; model with --params]",
 )
-@option("--device", multiple=True, metavar="NAME", help="Target; several: good on all. [default: h100-sxm]")
+@option("--device", multiple=True, metavar="NAME", help="Target. [default: h100-sxm]")
 @stack_option
 @option(
     "--objective",
@@ -169,13 +163,14 @@ def command(asked: Asked) -> None:
         reading = read_model(asked.source(asked.config), config_format=asked.config_format)
     if asked.emit and asked.format_ not in ("text", "json"):
         raise InputError("expected json, a patch's only format, with --emit", key="--format", value=asked.format_)
-    with resumable() as may_stop, _progress("measuring" if measure else "pricing", may_stop) as progress:
+    label = "measuring" if measure else "pricing"
+    with resumable() as may_stop, progress_line(may_stop) as told:
         result = search(
             reading,
-            device=asked.device or None,
+            device=asked.device if len(asked.device) > 1 else next(iter(asked.device), None),
             limits=_limits(asked, said),
             measure=measure,
-            progress=progress,
+            progress=lambda done, total: told(done, total, label),
             serving=_fields(asked.serving, "--serving"),
             what="swiglu" if asked.what == ONE_PRODUCT else asked.what,
             gemm_only=asked.what == ONE_PRODUCT,
@@ -193,10 +188,8 @@ def command(asked: Asked) -> None:
 def _limits(asked: Asked, said: dict[str, Any]) -> Any:
     from sizer.searching.space import Limits
 
-    low, high = _bounds(asked.range_, "--range", int)
-    further: dict[str, Any] = {
-        name: said.get(name) for name in ("aspect", "head_dims", "seq_lens", "tp_ready", "keep", "vary")
-    }
+    low, high = (None, None) if asked.range_ is None else _reads(_ends(int), TWO)(asked.range_, "--range")
+    further: dict[str, Any] = {name: said.get(name) for name in ("aspect", "head_dims", "tp_ready", "keep", "vary")}
     return Limits(_share(asked.tolerance, "--tolerance"), low, high, asked.step, **further)
 
 
@@ -217,26 +210,6 @@ def _measure(asked: Asked) -> bool:
     from shapes.measure.backend import accelerator_here
 
     return asked.measure if asked.measure is not None else not asked.device and accelerator_here()
-
-
-@contextmanager
-def _progress(label: str, may_stop: Callable[[], None]) -> Iterator[Callable[[int, int], None]]:
-    """A bar on standard error, on a terminal, from the first news on; pricing and measuring have one each."""
-    if not sys.stderr.isatty():
-        yield lambda done, total: may_stop()
-        return
-    with ExitStack() as stack:
-        bars: list[Any] = []
-
-        def told(done: int, total: int) -> None:
-            may_stop()
-            if not bars or bars[0].length != total:
-                stack.close()
-                bars[:] = [stack.enter_context(click.progressbar(length=total, label=label, file=sys.stderr))]
-            # What was thought settled may open again; a bar that goes back tells nobody anything.
-            bars[0].update(max(0, done - bars[0].pos))
-
-        yield told
 
 
 def _fields(text: str | None, option: str) -> dict[str, Any] | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import zlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,7 +31,7 @@ MAX_IMPORT = 2**29
 )
 @click.pass_context
 def command(context: click.Context, path: str | None) -> None:
-    """List, export, import, compare, merge or prune stored measurements."""
+    """List, export, import, merge or prune stored measurements."""
     context.obj = path
 
 
@@ -73,7 +74,7 @@ def list_(path: str | None, /, newest: int, format_: str, output: str | None, **
 @output_options("store export")
 @click.pass_obj
 def export(path: str | None, /, dataset: str | None, format_: str, output: str | None, **filters: Any) -> None:
-    """Write measurements as JSON lines (which alone can be imported), JSON, CSV or Parquet.
+    """Write measurements as JSON lines (which alone can be imported), JSON or CSV.
 
     --dataset: Parquet by device and environment, each with a sidecar (reports/datasets.md), which import takes too.
     """
@@ -125,27 +126,28 @@ def _import_datasets(path: str | None, datasets: tuple[str, ...]) -> None:
 
 
 def _import_lines(path: str | None, files: tuple[str, ...]) -> None:
-    from shapes.files import read_text
     from shapes.measure.record import read_export
 
-    found = [(name, list(read_export(read_text(name, MAX_IMPORT).split("\n"), name))) for name in files]
+    found = [(name, list(read_export(_lines(name), name))) for name in files]
     with _open(path, create=True, write=True) as store:
         for name, measurements in found:
             say(f"{name}: {store.add(measurements)} added")
 
 
-@command.command()
-@click.argument("first", type=click.Path(file_okay=False))
-@click.argument("second", type=click.Path(file_okay=False))
-@output_options("store compare")
-def compare(first: str, second: str, format_: str, output: str | None) -> None:
-    """Hold two datasets of one device beside each other; exit code 1 where they disagree."""
-    from sizer.answers.datasets import Comparison, compare_datasets
+def _lines(name: str) -> list[str]:
+    """Of exported rows; of compressed ones (`bench --out`), which may end in the middle, those that are whole."""
+    from shapes.files import decoded, read_bounded, read_text
 
-    answer = Comparison(compare_datasets(Path(first), Path(second)))
-    write_answer("store compare", answer, format_, output)
-    if any(one.agree is False for one in answer.devices):
-        sys.exit(1)
+    if not name.endswith(".gz"):
+        return read_text(name, MAX_IMPORT).split("\n")
+    unpacked = zlib.decompressobj(wbits=31)
+    try:
+        data = unpacked.decompress(read_bounded(name, MAX_IMPORT), MAX_IMPORT)
+    except zlib.error as error:
+        raise InputError(f"expected gzip ({error})", where=name) from None
+    if unpacked.unconsumed_tail:
+        raise InputError(f"expected at most {MAX_IMPORT / 2**20:g} MiB", where=name)
+    return decoded(data[: data.rfind(b"\n") + 1], name).split("\n")
 
 
 @command.command()

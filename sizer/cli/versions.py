@@ -1,4 +1,4 @@
-"""What `sizer diff` compares: two files, the configurations of two directories, or a git revision and what is here."""
+"""What `sizer diff` compares: two files, or a git revision and what is here."""
 
 from __future__ import annotations
 
@@ -29,38 +29,6 @@ class Pair:
     old: Version | None
     new: Version | None
     named: bool = True
-
-
-def of_paths(old: str, new: str) -> Iterator[Pair]:
-    """Two files; or the configurations of two directories, paired by their paths inside them."""
-    if not (_is_tree(old) and _is_tree(new)):
-        yield Pair(new, Version(old), Version(new))
-        return
-    was, now = (_inside(folder) for folder in (old, new))
-    for name in sorted({*was, *now}):
-        yield Pair(
-            name, Version(was[name]) if name in was else None, Version(now[name]) if name in now else None, named=False
-        )
-
-
-def _is_tree(path: str) -> bool:
-    from sizer.readers.loading import CONFIG_NAMES
-
-    return Path(path).is_dir() and not any((Path(path) / name).is_file() for name in CONFIG_NAMES)
-
-
-def _inside(folder: str) -> dict[str, str]:
-    """Name inside the folder -> path, of files with a configuration's ending, hidden folders left out."""
-    from itertools import islice
-
-    from sizer.readers.loading import MAX_FOUND
-
-    found = {}
-    for path in islice(Path(folder).rglob("*"), MAX_FOUND):
-        inside = path.relative_to(folder)
-        if path.suffix in ENDINGS and path.is_file() and not any(part.startswith(".") for part in inside.parts):
-            found[inside.as_posix()] = str(path)
-    return found
 
 
 def of_git(revision: str, paths: tuple[str, ...]) -> Iterator[Pair]:

@@ -13,9 +13,10 @@ from shapes.calibrate import Calibration
 from shapes.measure.jobs import flat
 from shapes.measure.record import COLUMNS, Measurement
 from shapes.measure.runner import Sweep
-from sizer.answers.bench import Bench, Peak, Planned, Row
+from sizer.answers.bench import Bench, Planned, Row
 from sizer.answers.bench import Table as Measured
-from sizer.documents.charts import Axis, Bar, Chart, bars, landscape, limit, path, points
+from sizer.answers.self_test import SelfTest
+from sizer.documents.charts import Chart, landscape, path
 from sizer.documents.document import (
     Charts,
     Column,
@@ -30,9 +31,9 @@ from sizer.documents.document import (
 )
 
 SIZES = ("m", "n", "k")
-#: Fastest shapes of a maximum that are drawn; those, and jobs not reached, that a text lists.
-DRAWN, LISTED = 20, 10
-#: Columns of CSV and Parquet: what was measured, the record's own fields, those of its environment.
+#: Jobs not reached that a text lists.
+LISTED = 10
+#: Columns of CSV: what was measured, the record's own fields, those of its environment.
 FIELDS = (
     *("kind", "phase", "dtype", "layout", "kernel", "batch", *SIZES),
     *(name for name in COLUMNS if name not in ("description", "environment", "samples", "clocks")),
@@ -53,11 +54,11 @@ def document(answer: Bench) -> Document:
     return Document("sizer bench", sections, answer, records=rows, fields=FIELDS)
 
 
-def _group(title: str, parts: Sequence[Measured | Peak]) -> Iterator[Part]:
+def _group(title: str, parts: Sequence[Measured]) -> Iterator[Part]:
     if title:
         yield Text(title, "head")
     for part in parts:
-        yield from _peak(part) if isinstance(part, Peak) else _sweep(part)
+        yield from _sweep(part)
 
 
 TIMES = (
@@ -77,9 +78,10 @@ def _sweep(table: Measured) -> Iterator[Part]:
     predicted = any(row.predicted_s is not None for row in table.rows)
     left_out = [*([] if counted else ["a step"]), *([] if predicted else ["predicted", "off by"])]
     yield Text(f"measured on {table.environment.source.removeprefix('measured:')}")
-    yield Charts(lambda: [*_landscape(timed), *_predictions(timed)])
+    yield Charts(lambda: list(_landscape(timed)))
     yield Table("", [one for one in MEASURED if one.name not in left_out], timed)
     said = [_step(table.rows, timed)] if counted else []
+    said += _fastest(timed)
     said += [f"{row.title}: {row.measurement.status}: {row.measurement.message}" for row in found[False]]
     yield from lines((*said, *_closing(table.sweep)))
     caption = "not reached in time, the same command goes on with them"
@@ -96,6 +98,18 @@ MEASURED = (
     Column("samples", lambda row: len(row.measurement.samples)),
     Column("stopped by", "measurement.stop", drop=1),
 )
+
+
+def _fastest(timed: Sequence[Row]) -> Iterator[str]:
+    """The highest rate of several products, and the published maximum (mamf-finder's) of their device."""
+    rates = [(one.tflops, row.title, one) for row in timed if (one := row.measurement) is not None and one.tflops]
+    if len(rates) < 2:
+        return
+    rate, title, one = max(rates, key=lambda found: found[0])
+    device, dtype = one.environment.accelerator, str(one.description.get("dtype"))
+    published = device.mamf_flops.get(dtype) if device is not None else None
+    text = f", published maximum of {dtype} {published / 1e12:.4g}" if published else ""
+    yield f"highest rate: {rate:.4g} TFLOPS, {title}{text}"
 
 
 def _step(rows: Sequence[Row], timed: Sequence[Any]) -> str:
@@ -148,55 +162,6 @@ def _rate(row: Any, size: str) -> dict[str, Any]:
     return {"x": known[size], "y": one.tflops, "kind": kind, "what": said, **within}
 
 
-def _predictions(timed: Sequence[Any]) -> Iterator[Chart]:
-    """Measured over predicted times; on the diagonal they are the same."""
-    rows = [
-        {
-            "x": row.predicted_s,
-            "y": one.seconds,
-            "group": str(one.description.get("kind")),
-            "low": one.low,
-            "high": one.high,
-            "what": f"{row.title}: {seconds_text(one.seconds)}, predicted {seconds_text(row.predicted_s)}",
-        }
-        for row in timed
-        if row.predicted_s and (one := row.measurement)
-    ]
-    if not rows:
-        return
-    ends = [end for row in rows for end in (row["x"], row["y"])]
-    yield Chart(
-        "Measured over predicted times with their intervals; on the line they are the same.",
-        Axis("predicted, s", log=True),
-        Axis("measured, s", log=True),
-        points(rows, path(((end, end) for end in (min(ends), max(ends))), color="#888888")),
-    )
-
-
-def _shape(one: Measurement) -> str:
-    return " x ".join(str(one.description[size]) for size in SIZES)
-
-
-def _peak(peak: Peak) -> Iterator[Part]:
-    """The fastest shapes, and the published maximum of this device."""
-    maximum, published = peak.maximum, peak.published_flops
-    yield Text(f"maximum achievable matmul, {maximum.dtype}, on {peak.environment.source.removeprefix('measured:')}")
-    yield Charts(partial(_fastest, peak))
-    yield Table("", (Column("m x n x k", _shape), *TIMES), maximum.tried, LISTED)
-    if maximum.best is not None and published:
-        yield Text(f"published maximum (mamf-finder): {published / 1e12:.4g} TFLOPS")
-    yield Text(f"{len(maximum.tried)} shapes tried, {maximum.left} not reached, in {maximum.elapsed_s:.1f} s")
-
-
-def _fastest(peak: Peak) -> list[Chart]:
-    dtype, tried, published = peak.maximum.dtype, peak.maximum.tried, peak.published_flops
-    rates = {_shape(one): one.tflops or 0.0 for one in tried[:DRAWN]}
-    listed = [Bar(shape, [(dtype, rate, f"{shape}: {rate:.4g} TFLOPS")]) for shape, rate in rates.items()]
-    layers = limit(published / 1e12, f"published {published / 1e12:.4g}") if published else []
-    caption = f"The fastest {dtype} products of {len(tried)} tried."
-    return [bars(caption, "TFLOPS", listed, more=layers, title="m x n x k")] if listed else []
-
-
 def planned(answer: Planned) -> Document:
     """One job a line, in the order in which they would be measured."""
     rows, said = [], []
@@ -204,6 +169,21 @@ def planned(answer: Planned) -> Document:
         said += [f"{suite}: {len(jobs)} jobs", *(f"{job.priority} {job.title} ({job.label})" for job in jobs)]
         rows += [{"suite": suite, "priority": one.priority, "job": one.title, "label": one.label} for one in jobs]
     return Document("sizer bench --dry-run", (Section("Jobs", lines(said)),), records=lambda: rows)
+
+
+def self_tested(answer: SelfTest) -> Document:
+    """A line a check, and what they come to."""
+    words = {True: "pass", False: "FAIL", None: "n/a"}
+    columns = (
+        Column("check", "name"),
+        Column("outcome", lambda one: words[one.passed]),
+        Column("what was seen", "said"),
+    )
+    verdict = (
+        "measuring works here" if answer.passed else "measuring does not work here: its figures are not to be used"
+    )
+    parts = (Text(answer.device), Table("", columns, answer.checks), Text(verdict))
+    return Document("sizer bench --self-test", (Section("Self-test", parts),))
 
 
 def calibration(answer: Calibration) -> Document:

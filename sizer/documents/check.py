@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, cast
 
 from shapes.errors import InputError
 from sizer.checking.findings import SEVERITIES, Checked, PricedFinding, Report, Severity
@@ -26,7 +25,7 @@ from sizer.documents.document import (
     change_text,
     count_text,
     lines,
-    percent_text,
+    mfu_text,
     plural,
     step_text,
     within_text,
@@ -88,16 +87,18 @@ def _section(report: Report, seen: Overview | None) -> Section:
         "parameters": count_text(model.parameters),
         "device": report.device,
         "step": within_text(step),
-        "MFU": percent_text(step.mfu),
+        "MFU": mfu_text(step),
     }
-    warnings = set(sentences(model.unread))
+    warnings = set(sentences(one for one in model.unread if one.changes is not None))
+    found_below = set(sentences(one for one in model.unread if one.changes is None))  # by SZ131
+    notes = [note for note in model.notes if note not in found_below]
     found = report.findings
     parts: list[Part] = [
         Text(f"{report.path}: {model.model_type}, {size}", "head"),
         Text(f"  {_conditions(report)}"),
         Facts(facts),
-        *lines((f"  {'warning' if note in warnings else 'note'}: {note}" for note in model.notes), "quiet"),
-        Findings("", found, step.seconds, report.path) if found else Text("", only=("text",)),
+        *lines((f"  {'warning' if note in warnings else 'note'}: {note}" for note in notes), "quiet"),
+        Findings("", found, report.step_s, report.path) if found else Text("", only=("text",)),
         Text([*(_tally(Checked((report,))) or [Cell("no findings")]), Cell(f"; {step_text(step)}")]),
     ]
     if seen is not None:
@@ -177,8 +178,8 @@ REPORTS = (
     Column("configuration", "path", style="code"),
     Column("device", "device"),
     Column("parameters", "model.parameters", count_text),
-    Column("step", lambda one: Cell(within_text(one.step), one.step.seconds)),
-    Column("MFU", "step.mfu", percent_text),
+    Column("step", lambda one: Cell(within_text(one.step), one.step_s)),
+    Column("MFU", lambda one: Cell(mfu_text(one.step), one.step and one.step.mfu)),
     Column("findings", lambda one: tally_text(Checked((one,))) or "-"),
     Column("worst", _worst, only=FULL),
 )
@@ -198,9 +199,10 @@ def _steps(reports: Sequence[Report]) -> Chart:
 
     listed = []
     for one in reports:
-        said = f"{one.path}: {within_text(one.step)}, MFU {percent_text(one.step.mfu)}"
-        pieces = [(one.worst() or "no findings", one.step.seconds, said)]
-        listed.append(Bar(one.path, pieces, (one.step.low, one.step.high)))
+        if (step := one.step) is not None:
+            said = f"{one.path}: {within_text(step)}, MFU {mfu_text(step)}"
+            pieces = [(one.worst() or "no findings", step.seconds, said)]
+            listed.append(Bar(one.path, pieces, (step.low, step.high)))
     return steps("Steps side by side with their intervals, coloured by the worst finding.", listed, COLOURS)
 
 
@@ -211,15 +213,16 @@ def _records(answer: Checked) -> Iterable[Mapping[str, object]]:
         for finding in report.findings:
             place = place_of(finding, report.path, texts(report.path))
             best = finding.suggestions[0] if finding.suggestions else None
+            change_s, step_s = best.step_seconds_change if best else None, report.step_s
             yield {
                 **{name: getattr(finding, name) for name in own},
                 "path": report.path,
                 "line": place.line if place else None,
                 "column": place.column if place else None,
                 "device": report.device,
-                "step_share": finding.step_seconds / report.step.seconds,
+                "step_share": None if finding.step_seconds is None or not step_s else finding.step_seconds / step_s,
                 "suggestion": change_text(best) if best else None,
-                "saves_seconds": -best.step_seconds_change if best else None,
+                "saves_seconds": None if change_s is None else -change_s,
                 "within_error": best.within_error if best else None,
             }
 
@@ -238,17 +241,3 @@ def text_of(path: str) -> str | None:
         return load_text(Path(path))
     except InputError:
         return None
-
-
-COUNTED = tuple(Column(name, name) for name in ("findings", "severity", "rule", "slug"))
-
-
-def statistics(answer: Checked) -> Document:
-    """How many findings each rule has, the most frequent first; nothing where nothing was found."""
-    counted = Counter((one.code, one.slug, one.severity) for report in answer.reports for one in report.findings)
-    rows: list[dict[str, Any]] = [
-        {"findings": number, "severity": severity, "rule": code, "slug": slug}
-        for (code, slug, severity), number in counted.items()
-    ]
-    rows.sort(key=lambda row: (-row["findings"], row["rule"], SEVERITIES.index(row["severity"])))
-    return Document("sizer check --statistics", (Section("", (Table("", COUNTED, rows),)),), records=lambda: rows)

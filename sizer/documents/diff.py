@@ -6,9 +6,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, fields, replace
 from functools import partial
 
-from shapes.device import load_device
 from sizer.answers.diff import DeviceDiff, Diff, Figures, FileDiff
-from sizer.documents.charts import Bar, Chart, Layer, bars, steps
+from sizer.documents.charts import Bar, Chart, steps
 from sizer.documents.document import (
     GIB,
     PAGES,
@@ -51,11 +50,11 @@ COMPARED = 12
 
 
 def document(answer: Diff) -> Document:
-    changed = [_summary(file, one, answer) for file in answer.files for one in file.devices]
+    changed = [_summary(file, one) for file in answer.files for one in file.devices]
     broken = [f"budget {one.budget}: {one.path}: {one.message}" for one in answer.violations]
     sections = [
         Section("", [*lines(broken, "error"), Table("", SUMMARY, changed, COMPARED)], only=PAGES),
-        *(_section(file, answer) for file in answer.files),
+        *map(_section, answer.files),
         Section("Broken budgets", lines(broken, "error"), only=("text",)),
         Section("Notes", notes(answer.notes)),
     ]
@@ -82,9 +81,9 @@ SUMMARY = (
 )
 
 
-def _summary(file: FileDiff, one: DeviceDiff, answer: Diff) -> dict[str, str]:
+def _summary(file: FileDiff, one: DeviceDiff) -> dict[str, str]:
     """What changed most."""
-    figures = {row[0]: row for row in _rows(one, answer)}
+    figures = {row[0]: row for row in _rows(one)}
 
     def brief(name: str) -> str:
         _, old, new, change = figures[name]
@@ -107,7 +106,7 @@ def _summary(file: FileDiff, one: DeviceDiff, answer: Diff) -> dict[str, str]:
     }
 
 
-def _section(file: FileDiff, answer: Diff) -> Section:
+def _section(file: FileDiff) -> Section:
     status = "" if file.status == "changed" else f" ({file.status})"
     parts: list[Part] = [Text(f"{file.path}: {file.model_type}, stack {file.stack}{status}", "head")]
     for key, versions in file.changes.items():
@@ -115,7 +114,7 @@ def _section(file: FileDiff, answer: Diff) -> Section:
         parts.append(Text(f"{key} {old} -> {new}", indent=2))
     parts.append(Charts(partial(_charts, file)))
     for one in file.devices:
-        parts += [Table(f"on {one.device}", CHANGES, _rows(one, answer)), *lines([time_text(one)])]
+        parts += [Table(f"on {one.device}", CHANGES, _rows(one)), *lines([time_text(one)])]
         step_s = one.new.step_s if one.new is not None else 0.0
         if one.added:
             parts.append(Findings(f"findings added on {one.device}", one.added, step_s, file.path, "added"))
@@ -138,19 +137,16 @@ FIGURES = (
     Column("MFU", "mfu", percent_text),
     Column("memory a device", "memory_bytes", _gib, unit=GIB),
     Column("tokens/s a device", "tokens_per_s", ",.0f"),
-    Column("kWh", "kwh", ",.4g"),
-    Column("cost", "cost", ",.0f"),
 )
 
 
-def _rows(one: DeviceDiff, whole: Diff) -> list[tuple[str, str, str, str]]:
+def _rows(one: DeviceDiff) -> list[tuple[str, str, str, str]]:
     """The figures of both versions on one device: name, old, new and change ("" where there is none)."""
     rows = []
-    for column in FIGURES if whole.price is not None else FIGURES[:-1]:
+    for column in FIGURES:
         old, new = (column.cell(side) if side is not None else Cell("") for side in (one.old, one.new))
-        of = f" of {whole.tokens:.3g} tokens" if column.name in ("kWh", "cost") else ""
         change = "" if old.value == new.value else _change(column.name, old.value, new.value)
-        rows.append((column.name + of, old.shown, new.shown, change))
+        rows.append((column.name, old.shown, new.shown, change))
     return rows
 
 
@@ -192,22 +188,13 @@ def _records(answer: Diff) -> Iterable[Mapping[str, object]]:
 
 
 def _charts(file: FileDiff) -> list[Chart]:
-    """Steps, and memory where it was counted."""
-    times, memory, has = [], [], []
-    for device, version, one in (
-        (of.device, version, one) for of in file.devices for version, one in (("old", of.old), ("new", of.new)) if one
-    ):
-        name = f"{device} {version}"
-        said = f"{name}: {seconds_text(one.step_s)} ({range_text(one.step_low_s, one.step_high_s)})"
-        times.append(Bar(name, [(version, one.step_s, said)], (one.step_low_s, one.step_high_s)))
-        if one.memory_bytes is not None:
-            size, known = one.memory_bytes / GIB, load_device(device).memory.bytes / GIB
-            memory.append(Bar(name, [(version, size, f"{name}: {size:.2f} GiB")], label=f"{size:.1f} GiB"))
-            has.append({"x": known, "y": name, "what": f"{device} has {known:.1f} GiB"})
+    """Steps of both versions on each device."""
+    times = []
+    for of in file.devices:
+        for version, one in (("old", of.old), ("new", of.new)):
+            if one is not None:
+                name = f"{of.device} {version}"
+                said = f"{name}: {seconds_text(one.step_s)} ({range_text(one.step_low_s, one.step_high_s)})"
+                times.append(Bar(name, [(version, one.step_s, said)], (one.step_low_s, one.step_high_s)))
     caption = "Steps with their intervals; what the change itself may be off by is less, and is in the table."
-    charts = [steps(caption, times, COLOURS)]
-    if memory:
-        look = {"shape": "stroke", "angle": 90, "size": 300, "color": "currentColor", "filled": False, "strokeWidth": 2}
-        caption = "Memory of one device; the strokes are what each device has."
-        charts.append(bars(caption, "GiB", memory, 1, COLOURS, [Layer("point", has, look)]))
-    return charts
+    return [steps(caption, times, COLOURS)]

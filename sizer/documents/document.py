@@ -110,14 +110,14 @@ class Table(NamedTuple):
 
 
 class Findings(NamedTuple):
-    """Findings priced against a step of ``step_s``; ``path``: the file they point into (None: none that is there).
+    """Findings priced against a step of ``step_s`` (None: not known); ``path``: the file they point into (None: none).
 
     ``label``: what a diff says of each, added or fixed.
     """
 
     caption: str
     findings: Sequence[PricedFinding]
-    step_s: float
+    step_s: float | None
     path: str | None = None
     label: str = ""
     only: tuple[str, ...] = ()
@@ -248,6 +248,8 @@ def width_text(half_width: float, digits: int = 2) -> str:
 
 def within_text(one: Any) -> str:
     """A step's or a product's ``seconds`` with its interval from ``low`` to ``high``."""
+    if one is None:
+        return NOT_KNOWN
     return f"{seconds_text(one.seconds)} ({range_text(one.low, one.high)})"
 
 
@@ -255,8 +257,14 @@ def range_text(low_s: float, high_s: float) -> str:
     return f"{seconds_text(low_s)} to {seconds_text(high_s)}"
 
 
-def step_text(step: StepTime) -> str:
+#: What stands in a text for a figure that nobody knows.
+NOT_KNOWN = "not known"
+
+
+def step_text(step: StepTime | None) -> str:
     """A step with its interval, MFU and where the seconds come from."""
+    if step is None:
+        return f"step {NOT_KNOWN}, MFU {NOT_KNOWN}"
     if step.coverage:
         microbatches = f" of {step.accumulation} microbatches" if step.accumulation > 1 else ""
         within = f"{microbatches} ({range_text(step.low, step.high)} in {step.coverage:.0%} of cases)"
@@ -278,8 +286,14 @@ def change_text(suggestion: PricedSuggestion, equals: str = " ") -> str:
     return ", ".join(f"{key}{equals}{value}" for key, value in suggestion.change.items())
 
 
-def saved_text(suggestion: PricedSuggestion, step_s: float = 0.0) -> str:
+def mfu_text(step: StepTime | None) -> str:
+    return NOT_KNOWN if step is None else percent_text(step.mfu)
+
+
+def saved_text(suggestion: PricedSuggestion, step_s: float | None = None) -> str:
     """``saves 3.93 ms (16%), within the error``; the share of a step where that is given."""
+    if suggestion.step_seconds_change is None:
+        return f"what it saves is {NOT_KNOWN}"
     saved = -suggestion.step_seconds_change
     if not saved:
         return "no change in step time"
@@ -288,7 +302,7 @@ def saved_text(suggestion: PricedSuggestion, step_s: float = 0.0) -> str:
     return f"{'saves' if saved > 0 else 'adds'} {seconds_text(abs(saved))}{share}{within}"
 
 
-def suggestion_text(suggestion: PricedSuggestion, step_s: float) -> str:
+def suggestion_text(suggestion: PricedSuggestion, step_s: float | None) -> str:
     """A change with what it does to the step and the parameters: ``vocab_size 50304: saves 3.93 ms (16%)``."""
     gain = saved_text(suggestion, step_s)
     if suggestion.parameters_change:
@@ -296,8 +310,8 @@ def suggestion_text(suggestion: PricedSuggestion, step_s: float) -> str:
     return f"{change_text(suggestion)}: {gain}" + (f" ({suggestion.note})" if suggestion.note else "")
 
 
-def cost_text(finding: PricedFinding, step_s: float) -> str:
+def cost_text(finding: PricedFinding, step_s: float | None) -> str:
     """``costs 4.21 ms a step (16%)``; "" for a finding without a price."""
-    if finding.step_seconds <= 0 or not step_s:
+    if not finding.step_seconds or not step_s:
         return ""
     return f"costs {seconds_text(finding.step_seconds)} a step ({percent_text(finding.step_seconds / step_s)})"

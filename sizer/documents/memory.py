@@ -19,12 +19,13 @@ def document(answer: MemoryBreakdown) -> Document:
         "largest microbatch": str(answer.largest_microbatch or "none"),
     }
     parts = (
-        *lines(_head(answer)[:1], "head"),
+        *lines(_verdict(answer)[:1], "head"),
+        *lines(_head(answer)[:1]),
         *lines(_head(answer)[1:]),
         Facts(facts),
         Charts(lambda: charts(memory, answer.device)),
         *components(memory, f"{memory.stage} pipeline stage" if answer.workload.p > 1 else ""),
-        *lines(_verdict(answer)),
+        *lines(_verdict(answer)[1:]),
         Table("what each saving buys by itself", _savings(answer), answer.savings),
         *notes(answer.notes),
     )
@@ -55,9 +56,20 @@ def _head(answer: MemoryBreakdown) -> list[str]:
 
 def _verdict(answer: MemoryBreakdown) -> list[str]:
     left = (answer.device_bytes - answer.memory.total_bytes) / GIB
-    fits = f"fits with {left:.2f} GiB to spare" if left >= 0 else f"does not fit: {-left:.2f} GiB too much"
+    fits = f"fits with {left:.2f} GiB to spare" if left >= 0 else f"does not fit, by {-left:.2f} GiB"
+    held = []
+    if (engine := answer.engine) is not None:
+        context, requests = (
+            "any" if size is None else f"{size:,}" for size in (engine.longest_context, engine.most_requests)
+        )
+        where = f"of an engine that takes {engine.memory_utilization:g} of it"
+        held = [
+            f"longest context {where}: {context} tokens a request at {answer.workload.b} requests",
+            f"most requests {where}: {requests} at a context of {answer.workload.context:,}",
+        ]
     return [
-        f"{answer.device} ({answer.device_bytes / GIB:.2f} GiB): {fits}",
+        f"{fits}: {answer.device} has {answer.device_bytes / GIB:.2f} GiB",
+        *held,
         f"largest microbatch: {answer.largest_microbatch or 'none, not even one sequence fits'}",
         f"smallest tensor-parallel degree that fits: {answer.smallest_tp or 'none up to 64'}",
         f"smallest pipeline-parallel degree that fits: {answer.smallest_pp or 'none'}",

@@ -12,6 +12,7 @@ from sizer.answers.operator_table import OperatorTable
 from sizer.checking.findings import StepTime
 from sizer.documents.charts import Axis, Bar, Chart, Layer, bars, path, points
 from sizer.documents.document import (
+    NOT_KNOWN,
     PAGES,
     Charts,
     Column,
@@ -23,6 +24,7 @@ from sizer.documents.document import (
     Text,
     count_text,
     lines,
+    mfu_text,
     notes,
     percent_text,
     seconds_scale,
@@ -59,7 +61,7 @@ def document(answer: OperatorTable) -> Document:
         "microbatch x sequence": f"{workload.b} x {workload.s}",
         "type": workload.dtype,
         "step": within_text(step),
-        "MFU": percent_text(step.mfu),
+        "MFU": mfu_text(step),
     }
     parts = (
         Text(head, "head"),
@@ -69,7 +71,7 @@ def document(answer: OperatorTable) -> Document:
         Charts(lambda: charts(answer)),
         operators(answer),
         Text(step_text(step)),
-        parts_of(step),
+        *([parts_of(step)] if step is not None else []),
     )
     return Document(f"sizer ops: {answer.path}", (Section(answer.path, parts),), answer, records=lambda: answer.rows)
 
@@ -85,12 +87,12 @@ def parts_of(step: StepTime) -> Table:
 
 
 def charts(table: OperatorTable) -> list[Chart]:
-    return [step_stack(table), *roofline(table)]
+    return [step_stack(table, table.step), *roofline(table)] if table.step is not None else []
 
 
-def step_stack(table: OperatorTable) -> Chart:
+def step_stack(table: OperatorTable, step: StepTime) -> Chart:
     """A bar a phase, stacked of its operators; above them the step's parts with its interval."""
-    rows, step = sorted(table.rows, key=lambda row: (family(row), -row["seconds"] * row["count"])), table.step
+    rows = sorted(table.rows, key=lambda row: (family(row), -row["seconds"] * row["count"]))
     listed = [(WHOLE, name, name, seconds) for name, seconds in sorted(step.parts.items(), key=lambda part: -part[1])]
     listed += [(row["phase"], family(row), row["name"], row["seconds"] * row["count"]) for row in rows]
     pieces: dict[str, list[tuple[str, float, str]]] = {name: [] for name in (WHOLE, *PHASES)}
@@ -165,7 +167,7 @@ def _operator(row: dict[str, Any], longest: float) -> dict[str, Any]:
     return {"x": x, "y": rate, "what": what, **looks, "low": rate / (1 + error), "high": rate / (1 - error)}
 
 
-def _counted(row: dict[str, Any], value: float) -> float | None:
+def _counted(row: dict[str, Any], value: float | None) -> float | None:
     """Of an operator that has FLOPs; one that only moves memory has none."""
     return value if row["visible_flops"] > 0 else None
 
@@ -179,7 +181,7 @@ def operators(table: OperatorTable) -> Table:
 
     def of_peak(row: dict[str, Any]) -> float | None:
         known = peak.get(row["dtype"])
-        return _counted(row, row["tflops"] * 1e12 / known) if known else None
+        return _counted(row, row["tflops"] * 1e12 / known) if known and row["tflops"] is not None else None
 
     columns = (
         Column("operator", "name"),
@@ -190,7 +192,7 @@ def operators(table: OperatorTable) -> Table:
         *(Column(size, size, "d") for size in ("m", "n", "k")),
         Column("GFLOP", lambda row: _counted(row, row["visible_flops"] / 1e9), ",.1f", drop=3),
         Column("time", "seconds", seconds_text),
-        Column("x count", lambda row: row["seconds"] * row["count"], seconds_text, drop=4),
+        Column("x count", lambda row: row["seconds"] and row["seconds"] * row["count"], seconds_text, drop=4),
         Column("TFLOPS", lambda row: _counted(row, row["tflops"]), ".0f"),
         Column("peak", of_peak, percent_text, drop=7),
         Column("bound", "bound"),
@@ -205,6 +207,9 @@ def explained(table: OperatorTable) -> Document:
     """How the time of chosen operators comes about, part by part."""
     sections, rows = [], []
     for operator, cost in zip(table.operators, table.costs, strict=True):
+        if cost is None:
+            sections.append(Section("", [Text(f"{operator.name} {operator.phase}: its time is {NOT_KNOWN}", "head")]))
+            continue
         terms = explain(operator, cost, table.device)
         sections.append(Section("", _explained(operator, cost, terms)))
         named = {"operator": operator.name, "phase": operator.phase}

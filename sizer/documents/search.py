@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 from shapes.workload import Workload
-from sizer.documents.charts import Axis, Chart, Layer, Row, landscape, path, points
+from sizer.documents.charts import Axis, Chart, Row, landscape, path, points
 from sizer.documents.document import (
     FULL,
     Charts,
@@ -18,7 +18,6 @@ from sizer.documents.document import (
     Table,
     Text,
     lines,
-    percent_text,
     seconds_scale,
     seconds_text,
     signed_count_text,
@@ -101,9 +100,6 @@ def _columns(answer: SearchResult) -> tuple[Column, ...]:
         Column("decode, time a token", "decode.seconds", seconds_text),
         Column("decode speed-up", "decode_speedup", _times),
     )
-    losses = [
-        Column(f"loss on {name}", partial(_loss, name), ".1%") for name in answer.devices or answer.baseline.losses
-    ]
     return (
         Column("", lambda one: places.get(id(one), "")),
         Column(answer.what, lambda one: label(one) + objected(one)),
@@ -117,9 +113,7 @@ def _columns(answer: SearchResult) -> tuple[Column, ...]:
         Column("all parameters", "parameters", only=FULL),
         Column("parameters", "parameters_change", lambda value: signed_count_text(round(value))),
         Column("memory", "memory_change_bytes", _signed_bytes, drop=1),
-        Column("shards", lambda one: one.shards or None, drop=3),
         *(decode if answer.serving is not None else ()),
-        *(losses if answer.baseline.losses else ()),
     )
 
 
@@ -135,17 +129,13 @@ def _rate(tflops: float) -> str:
     return f"{tflops:.0f}" if tflops >= 100 else f"{tflops:.3g}"
 
 
-def _loss(device: str, one: Ranked) -> float | None:
-    return one.losses.get(device)
-
-
 def _signed_bytes(number: float) -> str:
     unit, name = (2**20, "MiB") if abs(number) >= 2**20 else (2**10, "KiB")
     return f"{number / unit:+,.0f} {name}" if number else "0"
 
 
 def _fronts(answer: SearchResult, columns: Sequence[Column]) -> Iterable[Table]:
-    shown = [one for one in columns if one.name not in ("", "+-", "interval", "shards", "memory")]
+    shown = [one for one in columns if one.name not in ("", "+-", "interval", "memory")]
     size = Column("parameters", lambda one: one.parameters / 1e9, lambda value: f"{value:.3f} B")
     by_size = [size if one.name == "parameters" else one for one in shown]
     if answer.front:
@@ -179,8 +169,7 @@ def patch(answer: SearchResult) -> Document:
 
 def _charts(answer: SearchResult) -> list[Chart]:
     single = len(answer.baseline.change) == 1
-    draw = served if answer.front else rates if single else front
-    return [draw(answer), *([losses(answer)] if answer.baseline.losses else [])]
+    return [(served if answer.front else rates if single else front)(answer)]
 
 
 def _points(
@@ -209,7 +198,7 @@ def _points(
 
 
 def rates(answer: SearchResult) -> Chart:
-    """TFLOPS over the searched dimension, coloured by alignment, with what it may be off by and the device's edges."""
+    """TFLOPS over the searched dimension, coloured by alignment, with what it may be off by."""
     (field,) = answer.baseline.change
 
     def more(one: Ranked, role: str) -> Row:
@@ -223,23 +212,7 @@ def rates(answer: SearchResult) -> Chart:
         lambda one: f"{one.tflops:.4g} TFLOPS, {within_text(one.timing)}, {_times(one.speedup)}",
         more,
     )
-    tile, values = answer.tile, sorted(row["x"] for row in rows)
-    tiles = range(-(-values[0] // tile) * tile, values[-1] + 1, tile) if tile else ()
-    return landscape(
-        f"{answer.what}: rate",
-        f"Grey lines: tiles of {tile} end; dotted: a wave is full." if tile else "",
-        field,
-        rows,
-        [
-            _edges(tiles, "a tile ends here", {"color": "#888888", "opacity": 0.35}),
-            _edges(answer.waves, "a wave is full here", {"strokeDash": [2, 3], "opacity": 0.7}),
-        ],
-        SHAPES,
-    )
-
-
-def _edges(values: Iterable[int], what: str, look: Row) -> Layer:
-    return Layer("rule", [{"x": value, "what": f"{value}: {what}"} for value in values], look)
+    return landscape(f"{answer.what}: rate", "", field, rows, (), SHAPES)
 
 
 def front(answer: SearchResult) -> Chart:
@@ -295,27 +268,3 @@ def _front(
     colours = {role: colour for role, (_, colour, _) in ROLES.items()}
     horizontal, vertical = (Axis(name, zero=False) for name in axes)
     return Chart(caption, horizontal, vertical, points(rows, line), colours=colours, shapes=SHAPES)
-
-
-def losses(answer: SearchResult) -> Chart:
-    """What each listed candidate loses on each device against the best of that device."""
-    shown = (answer.baseline, *answer.candidates)
-    rows = [
-        {
-            "x": 100 * loss,
-            "y": label(one),
-            "group": device,
-            "kind": device,
-            "size": 0.2,
-            "what": f"{label(one)} on {device}: {percent_text(loss)} slower than its best",
-        }
-        for one in shown
-        for device, loss in one.losses.items()
-    ]
-    return Chart(
-        "Devices side by side: how much slower each candidate is than the best one of that device.",
-        Axis("% slower"),
-        Axis("", order=tuple(dict.fromkeys(label(one) for one in shown))),
-        points(rows),
-        height=40 + 26 * len(shown),
-    )

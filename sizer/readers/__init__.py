@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from importlib import import_module
@@ -12,14 +14,29 @@ from typing import Any
 
 from shapes.errors import InputError
 from shapes.model import ModelShape
-from sizer.readers.loading import check_size, find_config, load_text, parse_mapping, parse_toml
+from sizer.readers.fields import table
+from sizer.readers.loading import beside, check_size, find_config, load_text, parse_mapping, parse_toml
 from sizer.readers.reading import NoModel, Reading, Source, UnknownModelType, check_settings, named_elsewhere, unread
 
-#: Formats by name, each the module of that name, which has NAME, matches(config) and read(config, where). Tried in this
-#: order and loaded when its turn comes: most configurations are the second's, and `check` answers in a blink.
+#: Formats by name, each the module of that name, which has NAME and read(config, where) and is loaded when its claim
+#: (formats.json) holds: `check` answers in a blink.
 READERS = ("torchtitan", "huggingface", "meta", "litgpt_training", "litgpt", "nanogpt", "nemo", "gpt_neox", "megatron")
 
-__all__ = ["READERS", "NoModel", "Reading", "Source", "UnknownModelType", "load_mapping", "read_config", "read_text"]
+#: What models are called: at most an organisation and a name.
+_NAME = re.compile(r"[\w.-]*[\w](?:/[\w.-]+)?")
+_SUFFIXES = (".json", ".yaml", ".yml", ".toml", ".py", ".sh", ".txt", ".slurm", ".bash", ".sbatch")
+
+__all__ = [
+    "READERS",
+    "NoModel",
+    "Reading",
+    "Source",
+    "UnknownModelType",
+    "is_name",
+    "load_mapping",
+    "read_config",
+    "read_text",
+]
 
 
 def read_config(
@@ -43,7 +60,16 @@ def read_config(
         return Reading(source, "shape", where or source.model_type)
     if isinstance(source, (str, Path)):
         path = find_config(Path(source))
-        return read_text(load_text(path), where=where or str(path), config_format=config_format, settings=settings)
+        where = where or str(path)
+        if not is_name(source):
+            held = {**_parse(load_text(path), where, config_format, settings), **beside(path)}
+            return _read_mapping(held, where, config_format, settings)
+        from sizer.readers.released import released
+
+        config, note = released(str(source))
+        reading = _read_mapping(config, where, config_format, settings)
+        apart = (reading.model.vocab or 0) * reading.model.hidden
+        return replace(reading, notes=(note.format(apart), *reading.notes))
     found, named = plain_mapping(source)
     llama = None if isinstance(source, Mapping) or config_format is not None else as_llama(found)
     if llama is None:
@@ -69,7 +95,8 @@ def read_text(
     text: str, *, where: str, config_format: str | None = None, settings: Mapping[str, Any] | None = None
 ) -> Reading:
     """Read a configuration's text; ``where`` names it in errors."""
-    return _read_mapping(_parse(text, where, config_format, settings), where, config_format, settings)
+    held = {**_parse(text, where, config_format, settings), **beside(Path(where))}
+    return _read_mapping(held, where, config_format, settings)
 
 
 def load_mapping(source: object) -> Mapping[str, Any]:
@@ -78,9 +105,21 @@ def load_mapping(source: object) -> Mapping[str, Any]:
         found = parse_mapping(source.text, str(source.config)) if source.text else load_mapping(source.config)
         return with_settings(found, source.settings)
     if isinstance(source, (str, Path)):
+        if is_name(source):
+            from sizer.readers.released import released
+
+            return released(str(source))[0]
         path = find_config(Path(source))
         return parse_mapping(load_text(path), str(path))
     return plain_mapping(source)[0]
+
+
+def is_name(source: object) -> bool:
+    """Whether it is a model's name, such as organisation/name: no file of that name, and no file's suffix."""
+    text = str(source)
+    if not isinstance(source, (str, Path)) or not _NAME.fullmatch(text) or text.endswith(_SUFFIXES):
+        return False
+    return not os.path.exists(text)
 
 
 def _parse(text: str, where: str, config_format: str | None, settings: Mapping[str, Any] | None) -> Mapping[str, Any]:
@@ -105,21 +144,67 @@ def _reader(name: str) -> Any:
 def _read_mapping(
     config: Mapping[str, Any], where: str, config_format: str | None, settings: Mapping[str, Any] | None
 ) -> Reading:
-    known = ", ".join(READERS)
     if config_format is not None and config_format not in READERS:
-        raise InputError(f"expected one of {known}", key="--config-format", value=config_format)
-    formats = ("megatron",) if "_program" in config else READERS  # a script that was followed here
-    for name in (config_format,) if config_format is not None else formats:
-        reader = _reader(name)
-        if config_format is not None or reader.matches(config):
-            normalised = getattr(reader, "normalised", dict)
-            keys = with_settings(normalised(config), settings or {}, normalised)
-            found: Reading = reader.read(keys, where)
-            used = found.asked | keys.get("_variables", frozenset())
-            check_settings(settings or {}, used, where, normalised)
-            return replace(found, config=keys, unread=(*found.unread, *unread(keys, used, reader.NAME)))
-    usual = f"expected a configuration in one of the known formats ({known}): no model_type found"
-    raise NoModel(named_elsewhere(config) or usual, where=where)
+        raise InputError(f"expected one of {', '.join(READERS)}", key="--config-format", value=config_format)
+    names = _names(config)
+    recipes = table("formats")["recipes"].values() if config_format is None else ()
+    if (row := next((row for row in recipes if not _lacking(row["claim"], names)), None)) is not None:
+        from sizer.readers.released import read_recipe
+
+        return read_recipe(row, config, where, lambda name: read_config(name, settings=settings), is_name)
+    reader = _reader(config_format or _format_of(config, names, where))
+    normalised = getattr(reader, "normalised", dict)
+    keys = with_settings(normalised(config), settings or {}, normalised)
+    found: Reading = reader.read(keys, where)
+    used = found.asked | keys.get("_variables", frozenset())
+    check_settings(settings or {}, used, where, normalised)
+    return replace(found, config=keys, unread=(*found.unread, *unread(keys, used, reader.NAME, where)))
+
+
+def _format_of(config: Mapping[str, Any], names: tuple[set[str], set[str]], where: str) -> str:
+    """The one format that claims the configuration. NoModel for none or two, naming the nearest and what it lacks."""
+    if "_program" in config:  # a script that was followed here
+        return "megatron"
+    claims = {name: table("formats")[name]["claim"] for name in READERS}
+    lacking = {name: _lacking(claims[name], names) for name in READERS}
+    claimed = [name for name, lacks in lacking.items() if not lacks]
+    if claimed and (len(claimed) == 1 or claims[claimed[0]].get("declared")):
+        return claimed[0]
+    if claimed:
+        said = f"has the keys of {' and of '.join(claimed)}: choose one with --config-format"
+        raise NoModel(said, where=where)
+    if elsewhere := named_elsewhere(config):
+        raise NoModel(elsewhere, where=where)
+    near = sorted(READERS, key=lambda name: len(lacking[name]) / len(claims[name]["all"]))
+    said = "; ".join(
+        f"{name} without {', '.join(' or '.join(one.split('|')[:4]) for one in lacking[name][:3])}"
+        for name in near[:2]
+        if len(lacking[name]) < len(claims[name]["all"])
+    )
+    usual = f"expected a configuration in one of the known formats ({', '.join(READERS)})"
+    raise NoModel(f"{usual}: " + (f"nearest are {said}" if said else "no model_type found"), where=where)
+
+
+def _names(config: Mapping[str, Any]) -> tuple[set[str], set[str]]:
+    """(keys, those of sections dotted; keys of sections without the section's name), dashes as underscores."""
+    found: set[str] = set()
+    inner: set[str] = set()
+    for key, value in config.items():
+        name = str(key).lstrip("-").replace("-", "_")
+        found.add(name)
+        if isinstance(value, Mapping):
+            below = {str(one).lstrip("-").replace("-", "_") for one in value}
+            found |= {f"{name}.{one}" for one in below}
+            inner |= below
+    return found, inner
+
+
+def _lacking(claim: Mapping[str, Any], names: tuple[set[str], set[str]]) -> list[str]:
+    """What the configuration lacks of the keys that claim it for a format, and the keys that say it is none."""
+    held = names[0] | names[1] if claim.get("deep") else names[0]
+    return [one for one in claim["all"] if held.isdisjoint(one.split("|"))] + [
+        f"no {one}" for one in claim.get("none", ()) if one in held
+    ]
 
 
 #: What an object's fields are called, under llama's names: for the dataclasses that people write themselves.

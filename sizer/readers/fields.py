@@ -65,7 +65,8 @@ class Fields:
         for source in (self.config, self.defaults):
             for name in names:
                 if name in source:
-                    return source[name]
+                    value = source[name]
+                    return int(value) if isinstance(value, float) and value.is_integer() and value < 1e15 else value
         if default is not _MISSING:
             return default
         raise InputError("expected this key", where=self.where, key=self.prefix + names[0])
@@ -79,8 +80,10 @@ class Fields:
         return InputError(expected, where=self.where, key=self.key_of(*names), value=self.raw(*names, default=None))
 
     def integer(self, *names: str, default: Any = _MISSING) -> int:
-        """A positive integer."""
+        """A positive integer; a list that says one for every layer is that one."""
         value = self.raw(*names, default=default)
+        if isinstance(value, list) and len(value) > 1 and all(one == value[0] for one in value):
+            value = value[0]
         return positive_int(value, self.key_of(*names), where=self.where)
 
     def optional(self, *names: str) -> int | None:
@@ -193,7 +196,7 @@ class Fields:
 
 
 def tokenizer_size(name: str) -> int | None:
-    """Tokens of the tokenizer that a type, a model's name or a file's name stands for; None where that is not known."""
+    """Tokens of the tokenizer that a type, a model's name or a file's name means; None where that is not known."""
     wanted = name.rstrip("/").lower()
     return next(
         (size for pattern, size in table("tokenizers")["tokens"].items() if fnmatchcase(wanted, pattern.lower())), None

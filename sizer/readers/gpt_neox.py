@@ -18,12 +18,6 @@ _TABLE = table("formats")[NAME]
 DENSE = ("global", "flash")
 
 
-def matches(config: Mapping[str, Any]) -> bool:
-    """num_layers with at least one key of GPT-NeoX's own."""
-    keys = normalised(config)
-    return "num_layers" in keys and "hidden_size" in keys and any(key in keys for key in _TABLE["own"])
-
-
 def normalised(config: Mapping[str, Any]) -> dict[str, Any]:
     """Every key with underscores; sections are GPT-NeoX's own mappings and stay."""
     return {str(key).replace("-", "_"): value for key, value in config.items()}

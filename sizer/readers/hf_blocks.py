@@ -10,16 +10,26 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from shapes.model import AttentionShape, Block, MlaShape, MlpShape, ModelShape, MoeShape, Stack, run_lengths
+from shapes.model import (
+    AttentionShape,
+    Block,
+    MlaShape,
+    MlpShape,
+    ModelShape,
+    MoeShape,
+    SharedKeyShape,
+    Stack,
+    run_lengths,
+)
 from sizer.readers.fields import Fields, table
 
-_NAMES = table("formats")["huggingface"]["dimensions"]
-HIDDEN, LAYERS, HEADS = _NAMES["hidden"], _NAMES["layers"], _NAMES["heads"]
-EXPERTS, TOP_K = _NAMES["experts"], _NAMES["top_k"]
-POSITIONS = ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length")
+NAMES = table("formats")["huggingface"]["dimensions"]
+HIDDEN, LAYERS, HEADS = NAMES["hidden"], NAMES["layers"], NAMES["heads"]
+EXPERTS, TOP_K = NAMES["experts"], NAMES["top_k"]
+POSITIONS = ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length", "max_context_length")
 DROPOUT = ("resid_pdrop", "hidden_dropout", "dropout", "residual_dropout")
 
-Attention = AttentionShape | MlaShape
+Attention = AttentionShape | MlaShape | SharedKeyShape
 Mlp = MlpShape | MoeShape
 Windows = Callable[[Fields], Callable[[int], int | None]]
 AttentionPart = Callable[[Fields], Callable[[int], Attention]]
@@ -29,11 +39,6 @@ Builder = Callable[[Fields], ModelShape]
 
 def flag(name: str, default: bool = False) -> Callable[[Fields], bool]:
     return lambda fields: fields.flag(name, default=default)
-
-
-def when(name: str, trait: str) -> Callable[[Fields], str]:
-    """``trait`` where the flag ``name`` is set, else "none"."""
-    return lambda fields: trait if fields.flag(name) else "none"
 
 
 def rotary_share(default: float, *names: str) -> Callable[[Fields], float]:
@@ -80,10 +85,19 @@ def sliding(fields: Fields) -> Callable[[int], int | None]:
     return lambda _: window
 
 
+def listed(fields: Fields, name: str) -> list[str] | None:
+    """A word a layer; some files go on with those of the multi-token prediction layers."""
+    layers, more = layer_count(fields), fields.count("num_nextn_predict_layers")
+    given = fields.raw(name, default=None)
+    padded = more > 0 and isinstance(given, list) and len(given) == layers + more
+    words = fields.strings(name, layers + more if padded else layers)
+    return words[:layers] if words else None
+
+
 def sliding_where(fields: Fields, local: Callable[[int], bool]) -> Callable[[int], int | None]:
     """The layers that ``layer_types`` names slide; without it those that ``local`` says."""
     window = fields.count("sliding_window", "attention_chunk_size") or None
-    kinds = fields.strings("layer_types", layer_count(fields))
+    kinds = listed(fields, "layer_types")
 
     def of(layer: int) -> int | None:
         slides = kinds[layer] in ("sliding_attention", "chunked_attention") if kinds else local(layer)
@@ -92,12 +106,12 @@ def sliding_where(fields: Fields, local: Callable[[int], bool]) -> Callable[[int
     return of
 
 
-def all_but_every(period: int, *names: str) -> Windows:
-    """All layers slide but the last of each period, which ``names`` may give."""
+def all_but_every(period: int, *names: str, first: bool = False) -> Windows:
+    """All layers slide but the last of each period (or its ``first``), which ``names`` may give."""
 
     def windows(fields: Fields) -> Callable[[int], int | None]:
         every = (fields.count(*names) if names else 0) or period
-        return sliding_where(fields, lambda layer: (layer + 1) % every != 0)
+        return sliding_where(fields, lambda layer: (layer + (not first)) % every != 0)
 
     return windows
 
@@ -108,41 +122,97 @@ def told(fields: Fields, traits: dict[str, Any]) -> dict[str, Any]:
 
 
 def attention(
-    *, windows: Windows | None = None, bias: Any = None, rotary: Any = 1.0, rotates: Any = None, **traits: Any
+    *,
+    windows: Windows | None = None,
+    bias: Any = None,
+    rotates: Any = None,
+    local: dict[str, Any] | None = None,
+    whole: dict[str, Any] | None = None,
+    each: Any = None,
+    **traits: Any,
 ) -> AttentionPart:
-    """Self-attention from the usual fields. ``bias``: of all projections; ``rotary``: the share of a head's channels
+    """Self-attention from the usual fields. ``bias``: of all projections; ``rotates``: fields -> (layer, its window) ->
 
-    that is rotated (most classes read no key for it); ``rotates``: fields -> (layer, its window) -> whether it rotates
-    at all; ``traits``: of AttentionShape, kv_heads among them.
+    whether it rotates at all; ``local`` and ``whole``: traits of the layers that slide, and of those that do not;
+    ``each``: fields -> layer -> changes of its AttentionShape; ``traits``: of AttentionShape, and ``rotary``, the share
+    of a head's channels that is rotated (most classes read no key for it).
     """
+    if bias is not None:
+        traits = {"qkv_bias": bias, "o_bias": bias, **traits}
 
     def part(fields: Fields) -> Callable[[int], Attention]:
-        both = {} if bias is None else {"qkv_bias": bias, "o_bias": bias}
-        said = told(fields, {"rotary": rotary, **both, **traits})
-        heads, dim, share = all_heads(fields), head_dim(fields), said.pop("rotary")
-        kv_heads = said.pop("kv_heads", None) or fields.kv_heads(heads, "num_key_value_heads")
-        said.setdefault("dropout", fields.number("attention_dropout", "attn_pdrop"))
-        shape = AttentionShape(heads, kv_heads, dim, rotary_dim=int(dim * share), **said)
-        if windows is None and rotates is None:
-            return lambda _: shape
+        near, far = (_attention(fields, {**traits, **(others or {})}) for others in (local, whole))
+        if windows is None and rotates is None and each is None:
+            return lambda _: far
         window, rotated = windows(fields) if windows else lambda _: None, rotates(fields) if rotates else None
+        own = each(fields) if each else lambda _: {}
 
         def of(layer: int) -> Attention:
             sees = window(layer)
             turns = rotated is None or rotated(layer, sees)
-            return replace(shape, window=sees, rotary_dim=shape.rotary_dim if turns else 0)
+            shape = far if sees is None else near
+            return replace(shape, window=sees, rotary_dim=shape.rotary_dim if turns else 0, **own(layer))
 
         return of
 
     return part
 
 
+def _attention(fields: Fields, traits: dict[str, Any]) -> AttentionShape:
+    usual = {"heads": all_heads, "head_dim": head_dim, "rotary": 1.0}
+    usual["dropout"] = lambda fields: fields.number("attention_dropout", "attn_pdrop")
+    said = told(fields, {**usual, **traits})
+    kv_heads = said.pop("kv_heads", None) or fields.kv_heads(said["heads"], "num_key_value_heads")
+    return AttentionShape(kv_heads=kv_heads, rotary_dim=int(said["head_dim"] * said.pop("rotary")), **said)
+
+
 def mlp(width: Any = lambda fields: fields.integer("intermediate_size"), **traits: Any) -> MlpPart:
-    """An MLP in every layer; ``traits`` are further fields of MlpShape."""
+    """An MLP in every layer; ``traits`` are further fields of MlpShape. A list of widths is one of each layer."""
 
     def part(fields: Fields) -> Callable[[int], Mlp]:
-        shape = MlpShape(**told(fields, {"width": width, **traits}))
+        said = told(fields, {"width": width, **traits})
+        widths = said.pop("width")
+        if isinstance(widths, list):
+            return lambda layer: MlpShape(widths[layer], **said)
+        shape = MlpShape(widths, **said)
         return lambda _: shape
+
+    return part
+
+
+def experts(
+    *,
+    sparse: Any = None,
+    dense: dict[str, Any] | None = None,
+    width: Any = lambda fields: fields.integer("moe_intermediate_size"),
+    shared: Any = 0,
+    shared_number: Any = 0,
+    router_scalars: Any = False,
+    **traits: Any,
+) -> MlpPart:
+    """Experts of ``width`` in the layers that ``sparse`` says (fields -> layer -> whether; None: in all), elsewhere an
+
+    MLP of the traits ``dense``. ``shared``: the width of the MLP that all tokens meet, or ``shared_number`` experts'.
+    ``router_scalars``: the router learns one number an expert besides its matrix. ``traits``: of MoeShape.
+    """
+
+    def part(fields: Fields) -> Callable[[int], Mlp]:
+        where, plain = sparse(fields) if sparse else lambda _: True, dense or {}
+        has = [where(layer) for layer in range(layer_count(fields))]
+        other = None if all(has) else mlp(**plain)(fields)
+        if other is None:
+            fields.ignore("intermediate_size")  # of dense layers, of which there are none
+        elif not any(has):
+            fields.ignore(*EXPERTS, *TOP_K, "moe_intermediate_size", "n_shared_experts")
+            return other
+        said = told(fields, {"width": width, **traits})
+        always = told(fields, {"shared": shared, "number": shared_number})
+        if together := always["shared"] or always["number"] * said["width"]:
+            said["shared"] = MlpShape(**{**told(fields, plain), "width": together})
+        if told(fields, {"scalars": router_scalars})["scalars"]:
+            said["router_parameters"] = fields.integer(*EXPERTS)
+        moe = with_experts(fields, **said)
+        return lambda layer: moe if has[layer] or other is None else other(layer)
 
     return part
 
@@ -151,6 +221,27 @@ def with_experts(fields: Fields, width: int, **traits: Any) -> MoeShape:
     """A mixture of the usual names' experts; ``traits`` are further fields of MoeShape."""
     experts = fields.integer(*EXPERTS)
     return MoeShape(experts, fields.top_k(experts, *TOP_K), width, **traits)
+
+
+def after_leading(fields: Fields) -> Callable[[int], bool]:
+    """All but the leading layers."""
+    first = fields.count("first_k_dense_replace", "num_dense_layers")
+    return lambda layer: layer >= first
+
+
+def latent(fields: Fields) -> Callable[[int], Attention]:
+    """DeepSeek's multi-head latent attention."""
+    core = MlaShape(
+        fields.integer(*HEADS),
+        fields.integer("kv_lora_rank"),
+        fields.integer("qk_nope_head_dim"),
+        fields.integer("qk_rope_head_dim"),
+        fields.optional("v_head_dim") or hidden_size(fields) // all_heads(fields),
+        fields.optional("q_lora_rank"),
+        bias=fields.flag("attention_bias"),
+        dropout=fields.number("attention_dropout"),
+    )
+    return lambda _: core
 
 
 def stack(
@@ -163,18 +254,41 @@ def stack(
     norms: Any = 2,
     norm_weights: Any = 1,
     parallel: Any = False,
+    streams: Any = None,
+    layer_before: Any = (),
+    layer_extra: Any = (),
+    augment: Any = None,
+    mixer: Any = None,
+    kinds: Any = None,
+    sparse_extra: Any = (),
     **traits: Any,
 ) -> Stack:
-    """One stack of layers; ``traits`` are further fields of Stack."""
+    """One stack of layers; ``layer_before``: further matrices of each, ``layer_extra`` (``sparse_extra``): vectors of
+
+    each (with experts).
+
+    ``kinds``: fields -> a word a layer: "attention", "recurrent" (a ``mixer`` in its place), "both". ``traits`` are
+    further fields of Stack.
+    """
     common = {"norms": norms, "norm_weights": norm_weights, "parallel": parallel, "dropout": dropout}
+    common["streams"], common["augment"] = streams, augment
+    common["before"], common["extra"] = layer_before, layer_extra
     common, traits = told(fields, common), told(fields, traits)
-    core, part = attention(fields), mlp(fields)
-    blocks = [Block(core(layer), part(layer), **common) for layer in range(layer_count(fields))]
+    common["extra"] = tuple((name, number) for name, number in common["extra"])
+    core, part, recurrent = attention(fields), mlp(fields), mixer(fields) if mixer else None
+    words = kinds(fields) if kinds else ["attention"] * layer_count(fields)
+    more = tuple(told(fields, {"extra": sparse_extra})["extra"])
+    blocks = []
+    for layer, kind in enumerate(words):
+        attends, mixes = kind != "recurrent", kind != "attention"
+        block = Block(core(layer) if attends else None, part(layer), mixer=recurrent if mixes else None, **common)
+        blocks.append(replace(block, extra=block.extra + more) if more and isinstance(block.mlp, MoeShape) else block)
     traits.setdefault("final_norm", common["norm_weights"])
     return Stack(side, hidden_size(fields), run_lengths(blocks), **traits)
 
 
-_OF_STACK = ("dropout", "norms", "norm_weights", "parallel", "final_norm", "positions", "embedding_norm")
+_OF_STACK = {"dropout", "norms", "norm_weights", "parallel", "streams", "layer_before", "layer_extra", "augment"}
+_OF_STACK |= {"final_norm", "positions", "embedding_norm", "mixer", "kinds", "sparse_extra"}
 
 
 def model_of(fields: Fields, *stacks: Stack, **traits: Any) -> ModelShape:

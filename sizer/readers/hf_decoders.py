@@ -1,63 +1,325 @@
-"""Decoder families of transformers, dense and mixtures of experts: each declares where it differs from llama."""
+"""Decoder families of transformers, each a table of families.toml, and what such a table cannot say as functions."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
 
-from shapes.model import Linear, MlaShape, MlpShape, ModelShape
+from shapes.model import AttentionShape, Augment, Block, Linear, MlpShape, ModelShape, MoeShape, Stack, run_lengths
 from sizer.readers.fields import Fields
 from sizer.readers.hf_blocks import (
     EXPERTS,
-    HEADS,
-    POSITIONS,
-    Attention,
-    Builder,
-    Mlp,
-    MlpPart,
-    all_but_every,
     all_heads,
     attention,
-    family,
-    flag,
     head_dim,
     hidden_size,
     layer_count,
+    listed,
     mlp,
     model_of,
     positions,
-    rotary_share,
-    sliding,
     sliding_where,
     stack,
-    when,
-    with_experts,
 )
 
-_BIAS = flag("attention_bias")
-_PATTERN = ("sliding_window_pattern", "_sliding_window_pattern")
+
+def qwen_windows(fields: Fields) -> Callable[[int], int | None]:
+    fields.ignore("sliding_window", "layer_types", "max_window_layers")
+    return late_windows(fields) if fields.flag("use_sliding_window") else lambda layer: None
 
 
-def _qwen_windows(fields: Fields) -> Callable[[int], int | None]:
-    fields.ignore("sliding_window", "layer_types")
-    on, first = fields.flag("use_sliding_window"), fields.count("max_window_layers")
-    return sliding_where(fields, lambda layer: layer >= first) if on else lambda layer: None
+def mimo_windows(fields: Fields) -> Callable[[int], int | None]:
+    """``sliding_window_size`` leaves the query itself out."""
+    layers, kinds = layer_count(fields), listed(fields, "layer_types")
+    pattern = fields.integers("hybrid_layer_pattern") or [
+        int(layer > 0 and (layer + 1) % 6 != 0) for layer in range(layers)
+    ]
+    slides = [kind == "sliding_attention" for kind in kinds] if kinds else [bool(one) for one in pattern]
+    before = fields.optional("sliding_window_size")
+    window = before + 1 if before else fields.count("sliding_window") or None
+    return lambda layer: window if slides[layer] else None
 
 
-def _four_h(fields: Fields) -> int:
+def mimo_sliding_heads(fields: Fields) -> int:
+    return fields.optional("swa_num_key_value_heads") or 2 * fields.kv_heads(all_heads(fields), "num_key_value_heads")
+
+
+def late_windows(fields: Fields) -> Callable[[int], int | None]:
+    first = fields.count("max_window_layers")
+    return sliding_where(fields, lambda layer: layer >= first)
+
+
+def listed_windows(fields: Fields) -> Callable[[int], int | None]:
+    return sliding_where(fields, lambda layer: False)
+
+
+def gpt_neo_windows(fields: Fields) -> Callable[[int], int | None]:
+    """``attention_types``: [[["global", "local"], 12]], the kinds of layers and how often they come."""
+    window, types = fields.count("window_size"), fields.raw("attention_types")
+    try:
+        kinds = [kind for names, times in types for _ in range(times) for kind in names]
+    except (TypeError, ValueError):
+        kinds = []
+    if len(kinds) != layer_count(fields):
+        raise fields.error(f"expected the kinds of {layer_count(fields)} layers", "attention_types")
+    return lambda layer: window if kinds[layer] == "local" else None
+
+
+def laguna_gate(fields: Fields) -> str:
+    return "heads" if fields.raw("gating") in (True, "per-head") else "apart"
+
+
+def listed_heads(fields: Fields) -> Callable[[int], dict[str, int]]:
+    """Query heads of each layer, where a list says so."""
+    heads = fields.integers("num_attention_heads_per_layer")
+    if heads and len(heads) != layer_count(fields):
+        raise fields.error(f"expected {layer_count(fields)} numbers", "num_attention_heads_per_layer")
+    return lambda layer: {"heads": heads[layer]} if heads else {}
+
+
+def step_sliding_heads(fields: Fields) -> int:
+    other = fields.nested("attention_other_setting").optional("num_attention_heads")
+    return fields.optional("num_sliding_attention_heads") or other or all_heads(fields)
+
+
+def offset_positions(fields: Fields) -> int:
+    """Learned positions that start at 2."""
+    return positions(fields) + 2
+
+
+def gemma_windows(fields: Fields) -> Callable[[int], int | None]:
+    """All but each sixth layer slide, the last never."""
+    last = layer_count(fields) - 1
+    seen = sliding_where(fields, lambda layer: (layer + 1) % 6 != 0)
+    return lambda layer: None if layer == last else seen(layer)
+
+
+def gemma_causal(fields: Fields) -> bool:
+    return fields.raw("use_bidirectional_attention", default=None) not in (True, "all")
+
+
+def gemma_global_heads(fields: Fields) -> int | None:
+    return fields.optional("num_global_key_value_heads") if fields.flag("attention_k_eq_v") else None
+
+
+def borrowing(fields: Fields) -> Callable[[int], dict[str, str]]:
+    """The last ``num_kv_shared_layers`` take the keys and values of the last layer of their kind before them."""
+    first = layer_count(fields) - fields.count("num_kv_shared_layers")
+    return lambda layer: {"keys_values": "borrowed"} if layer >= first else {}
+
+
+#: Of gemma3n's class, where a file has none.
+GEMMA3N_WIDTH = 16384
+
+
+def gemma_widths(fields: Fields) -> list[int]:
+    """An MLP's width in each layer: of a list, or of a number, which layers with borrowed keys may double."""
+    layers, borrowed = layer_count(fields), fields.count("num_kv_shared_layers")
+    if isinstance(fields.raw("intermediate_size", default=GEMMA3N_WIDTH), list):
+        widths = fields.integers("intermediate_size")
+        if len(widths) != layers:
+            raise fields.error(f"expected {layers} numbers", "intermediate_size")
+        return widths
+    width, doubles = fields.integer("intermediate_size", default=GEMMA3N_WIDTH), fields.flag("use_double_wide_mlp")
+    return [width * (2 if doubles and layer >= layers - borrowed else 1) for layer in range(layers)]
+
+
+def gemma_experts(fields: Fields) -> Callable[[int], bool]:
+    on = fields.flag("enable_moe_block")
+    return lambda _: on
+
+
+def gemma_router(fields: Fields) -> int:
+    """A scale of each channel and of each expert."""
+    return hidden_size(fields) + fields.integer(*EXPERTS)
+
+
+def gemma_norms(fields: Fields) -> int:
+    return 4 + 3 * fields.flag("enable_moe_block") + (fields.count("hidden_size_per_layer_input") > 0)
+
+
+def layer_inputs(fields: Fields) -> Augment | None:
+    """What goes into each layer beside the hidden state."""
+    inputs, streams = fields.count("hidden_size_per_layer_input"), fields.count("altup_num_inputs", default=1)
+    return Augment(inputs, fields.count("laurel_rank"), streams) if inputs else None
+
+
+def altup_matrices(fields: Fields) -> tuple[Linear, ...]:
+    """Between the embedding (or the last layer) and each further stream."""
+    hidden = hidden_size(fields)
+    return tuple(Linear("altup.stream", hidden, hidden) for _ in range(1, fields.count("altup_num_inputs")))
+
+
+def floored_head_dim(fields: Fields) -> int:
+    """glm4_moe's class rounds down."""
+    return fields.optional("head_dim") or max(1, hidden_size(fields) // all_heads(fields))
+
+
+def value_steps(fields: Fields) -> tuple[Linear, ...]:
+    """A number for each key/value head, of all heads' values, that its attention mask is made of."""
+    if fields.flag("is_moe"):
+        raise fields.error("expected false: cross-domain experts have no formula here", "is_moe")
+    shared = fields.kv_heads(all_heads(fields), "num_key_value_heads")
+    return (Linear("attention.dt_proj", shared, shared * head_dim(fields), fields.flag("attention_bias")),)
+
+
+def doge_vectors(fields: Fields) -> tuple[tuple[str, int], ...]:
+    shared = fields.kv_heads(all_heads(fields), "num_key_value_heads")
+    return (("attention.A", shared), ("residuals", 2 * hidden_size(fields)))
+
+
+def dbrx(fields: Fields) -> ModelShape:
+    """DBRX: attention and experts have a configuration each."""
+    own, ffn = fields.nested("attn_config"), fields.nested("ffn_config")
+    own.ignore("clip_qkv", "rope_theta")
+    ffn.ignore("hidden_size", "ffn_act_fn", "moe_jitter_eps", "moe_loss_weight", "moe_normalize_expert_weights")
+    number = ffn.integer("moe_num_experts", default=4)
+    top_k = ffn.top_k(number, "moe_top_k", default=1)
+    moe = MoeShape(number, top_k, ffn.integer("ffn_hidden_size", default=3584))
+    core = attention(fused_qkv=True, kv_heads=own.integer("kv_n_heads", default=1), dropout=own.number("attn_pdrop"))
+    return model_of(fields, stack(fields, core, lambda _: lambda _: moe))
+
+
+def decilm(fields: Fields) -> ModelShape:
+    """nemotron-nas: each layer as ``block_configs`` says, with attention, one matrix in its place, or nothing."""
+    hidden, heads, layers = hidden_size(fields), all_heads(fields), layer_count(fields)
+    given = fields.raw("block_configs")
+    if not isinstance(given, list) or len(given) != layers or not all(isinstance(one, dict) for one in given):
+        raise fields.error(f"expected a list of {layers} layers", "block_configs")
+    fields.ignore("intermediate_size", "num_key_value_heads")
+    dim, bias = head_dim(fields), fields.flag("attention_bias")
+    plain = AttentionShape(heads, heads, dim, rotary_dim=dim, qkv_bias=bias, o_bias=bias)
+    read = [Fields(one, fields.where, prefix=f"block_configs.{layer}.") for layer, one in enumerate(given)]
+    blocks = [_decilm_layer(own, plain, hidden, fields.flag("mlp_bias")) for own in read]
+    return model_of(fields, Stack("decoder", hidden, run_lengths(blocks)))
+
+
+def _decilm_layer(own: Fields, plain: AttentionShape, hidden: int, bias: bool) -> Block:
+    core, ffn = own.nested("attention"), own.nested("ffn")
+    there = {name: part for name, part in (("attention", core), ("mlp", ffn)) if not part.flag("no_op")}
+    straight = tuple(
+        Linear(f"{name}.linear", hidden, hidden) for name, part in there.items() if part.flag("replace_with_linear")
+    )
+    mixes, has_mlp = (name in there and not there[name].flag("replace_with_linear") for name in ("attention", "mlp"))
+    attention = mlp = None
+    if mixes:
+        group = core.integer("n_heads_in_group")
+        shared = core.quotient(plain.heads, group, f"the {plain.heads} attention heads", "n_heads_in_group")
+        attention = replace(plain, kv_heads=shared, window=core.optional("window_length"))
+    if has_mlp:
+        width = int(2 * ffn.number("ffn_mult") * hidden / 3)
+        mlp = MlpShape(-(-width // 256) * 256, bias=bias)
+    return Block(attention, mlp, norms=len(there), before=straight)
+
+
+def openelm_each(fields: Fields) -> Callable[[int], dict[str, int]]:
+    """Heads of each layer by lists."""
+    heads, shared = (fields.integers(name) for name in ("num_query_heads", "num_kv_heads"))
+    if not len(heads) == len(shared) == layer_count(fields):
+        raise fields.error(f"expected lists of {layer_count(fields)} numbers", "num_query_heads", "num_kv_heads")
+    return lambda layer: {"heads": heads[layer], "kv_heads": shared[layer]}
+
+
+def openelm_widths(fields: Fields) -> list[int]:
+    """make_divisible of its code: the nearest multiple of each factor, never a tenth below."""
+    factors, step = fields.raw("ffn_multipliers"), fields.integer("ffn_dim_divisor", default=256)
+    numbers = isinstance(factors, list) and all(isinstance(one, int | float) and 0 < one < 1e6 for one in factors)
+    if not numbers or len(factors) != layer_count(fields):
+        raise fields.error(f"expected a list of {layer_count(fields)} numbers", "ffn_multipliers")
+    wanted = [factor * hidden_size(fields) for factor in factors]
+    near = [max(step, int(one + step / 2) // step * step) for one in wanted]
+    return [width + step * (width < 0.9 * one) for width, one in zip(near, wanted, strict=True)]
+
+
+def four_h(fields: Fields) -> int:
     return 4 * hidden_size(fields)
 
 
-def _inner(fields: Fields) -> int:
-    return fields.optional("n_inner") or _four_h(fields)
+def inner(fields: Fields, keys: Sequence[str] = ("n_inner", "intermediate_size")) -> int:
+    return fields.optional(*keys) or four_h(fields)
 
 
-def _gptj_share(fields: Fields) -> float:
+def falcon_heads(fields: Fields) -> int:
+    if fields.flag("new_decoder_architecture"):
+        return fields.kv_heads(all_heads(fields), "num_kv_heads")
+    return multi_query(fields)
+
+
+def falcon_dropout(fields: Fields) -> float:
+    """The class drops out probabilities only with alibi."""
+    return fields.number("attention_dropout", "attn_pdrop") if fields.flag("alibi") else 0.0
+
+
+def falcon_norms(fields: Fields) -> int:
+    new, parallel = fields.flag("new_decoder_architecture"), fields.flag("parallel_attn", default=True)
+    return 1 + (not parallel or (fields.optional("num_ln_in_parallel_attn") or 1 + new) == 2)
+
+
+def gptj_share(fields: Fields) -> float:
     return min(fields.count("rotary_dim") / head_dim(fields), 1.0) or 1.0
 
 
-def _opt(fields: Fields) -> ModelShape:
+def multi_query(fields: Fields) -> int:
+    return 1 if fields.flag("multi_query", default=True) else all_heads(fields)
+
+
+def where_it_slides(fields: Fields) -> Callable[[int, int | None], bool]:
+    """Layers that attend to everything are not rotated, where others slide."""
+    slides = fields.count("sliding_window") > 0
+    return lambda _, window: window is not None or not slides
+
+
+def rope_layers(fields: Fields) -> Callable[[int, int | None], bool]:
+    """smollm3: all layers are rotated but the last of each interval, or those with a 0 in ``no_rope_layers``."""
+    every, listed = fields.count("no_rope_layer_interval", default=4), fields.integers("no_rope_layers")
+    if len(listed) == layer_count(fields):
+        return lambda layer, _: bool(listed[layer])
+    return lambda layer, _: not every or (layer + 1) % every != 0
+
+
+def chunk_windows(fields: Fields) -> Callable[[int], int | None]:
+    """llama4: the layers that are rotated attend within chunks, the others to everything."""
+    rotated = rope_layers(fields)
+    return sliding_where(fields, lambda layer: rotated(layer, None))
+
+
+def periodic_sparse(
+    fields: Fields, period: str, offset: str = "", dense: str = "", sparse: str = "", first: str = "", last: str = ""
+) -> Callable[[int], bool]:
+    """The last layer of each period, or that at an ``offset``, of a range, but those that are listed as ``dense``.
+
+    The arguments are the keys that say so. A list of the ``sparse`` layers says all of it.
+    """
+    every = fields.count(period, default=1)
+    at = fields.count(offset) if offset else every - 1
+    without, alone = (fields.integers(key) if key else [] for key in (dense, sparse))
+    start, end = fields.count(first) if first else 0, fields.raw(last, default=-1) if last else -1
+    end = end if isinstance(end, int) and end >= 0 else layer_count(fields)  # -1: the last
+    if alone or not every:
+        return lambda layer: layer in alone
+    return lambda layer: layer not in without and start <= layer <= end and layer % every == at
+
+
+def several_sparse(fields: Fields, **keys: str) -> Callable[[int], bool]:
+    """As ``periodic_sparse``; jamba's only expert is an MLP."""
+    sparse, several = periodic_sparse(fields, **keys), fields.integer(*EXPERTS) > 1
+    return lambda layer: several and sparse(layer)
+
+
+def listed_sparse(fields: Fields, first: int = 1) -> Callable[[int], bool]:
+    """The layers that a list says, which may be of numbers or of words; else all from ``first`` on."""
+    words, given = listed(fields, "mlp_layer_types"), fields.raw("moe_layers_enum", default=None)
+    start = fields.count("first_k_dense_replace", default=first)
+    freely = fields.raw("moe_layer_freq", default=None)
+    freely = fields.integers("moe_layer_freq") if isinstance(freely, list) else []
+    freely = freely or [int(layer >= start) for layer in range(layer_count(fields))]
+    sparse = [word == "sparse" for word in words] if words else [bool(one) for one in freely]
+    if isinstance(given, str):  # "3,4,5"
+        return lambda layer: str(layer) in given.replace(" ", "").split(",")
+    return lambda layer: sparse[layer]
+
+
+def opt(fields: Fields) -> ModelShape:
     """OPT: positions start at 2; opt-350m embeds in fewer dimensions and norms after each part, so has no last norm."""
     hidden, bias = hidden_size(fields), fields.flag("enable_bias", default=True)
     width = fields.optional("word_embed_proj_dim") or hidden
@@ -76,290 +338,3 @@ def _opt(fields: Fields) -> ModelShape:
     into, out = Linear("project_in", hidden, width), Linear("project_out", width, hidden)
     projected = {"embedding_dim": width, "after_embedding": (into,), "before_head": (out,)}
     return model_of(fields, layers, max_positions=positions, **projected)
-
-
-def _falcon(fields: Fields) -> ModelShape:
-    heads, new = all_heads(fields), fields.flag("new_decoder_architecture")
-    shared = 1 if not new and fields.flag("multi_query", default=True) else heads
-    if new:
-        shared = fields.kv_heads(heads, "num_kv_heads")
-    bias, parallel = fields.flag("bias"), fields.flag("parallel_attn", default=True)
-    two_norms = not parallel or (fields.optional("num_ln_in_parallel_attn") or (2 if new else 1)) == 2
-    dropout = fields.number("attention_dropout", "attn_pdrop")
-    # The class drops out probabilities only with alibi.
-    alibi: dict[str, Any] = {"rotary": 0.0, "dropout": dropout} if fields.flag("alibi") else {"dropout": 0.0}
-    core = attention(bias=bias, fused_qkv=True, kv_heads=shared, **alibi)
-    width = fields.optional("ffn_hidden_size") or _four_h(fields)
-    norms: dict[str, Any] = {"norms": 2 if two_norms else 1, "norm_weights": 2, "parallel": parallel}
-    return family(core, mlp(width, gated=False, bias=bias), **norms)(fields)
-
-
-def _stablelm_norms(fields: Fields) -> int:
-    return 1 if fields.flag("use_parallel_residual") else 2
-
-
-def _cohere(**traits: Any) -> Builder:
-    """One norm a layer, attention and MLP side by side."""
-    return family(attention(bias=_BIAS, **traits), mlp(), norms=1, parallel=True, ignored=("use_qk_norm",))
-
-
-def _where_it_slides(fields: Fields) -> Callable[[int, int | None], bool]:
-    """Layers that attend to everything are not rotated, where others slide."""
-    slides = fields.count("sliding_window") > 0
-    return lambda _, window: window is not None or not slides
-
-
-def _rope_layers(fields: Fields) -> Callable[[int, int | None], bool]:
-    """smollm3: all layers are rotated but the last of each interval, or those with a 0 in ``no_rope_layers``."""
-    every, listed = fields.count("no_rope_layer_interval", default=4), fields.integers("no_rope_layers")
-    if len(listed) == layer_count(fields):
-        return lambda layer, _: bool(listed[layer])
-    return lambda layer, _: not every or (layer + 1) % every != 0
-
-
-def _no_windows(fields: Fields) -> Callable[[int], int | None]:
-    """cohere's class has none, whatever the file lists."""
-    fields.ignore(*_PATTERN)
-    return sliding_where(fields, lambda layer: False)
-
-
-_FUSED = attention(bias=True, fused_qkv=True, kv_heads=all_heads, rotary=0.0)
-_BIGCODE = attention(
-    bias=True,
-    fused_qkv=True,
-    kv_heads=lambda fields: 1 if fields.flag("multi_query", default=True) else all_heads(fields),
-    rotary=0.0,
-)
-_GPT2: dict[str, Any] = {"norm_weights": 2, "positions": positions, "max_positions": positions}
-_GATED, _PLAIN = mlp(), mlp(gated=False, bias=True)
-_INNER = mlp(_inner, gated=False, bias=True)
-
-_LLAMA = family(attention(bias=_BIAS, windows=sliding), mlp(bias=flag("mlp_bias")))
-_QWEN2 = family(attention(qkv_bias=True, windows=_qwen_windows), _GATED)
-_QWEN3 = family(attention(bias=_BIAS, qk_norm="head", windows=_qwen_windows), _GATED)
-
-DENSE: dict[str, Builder] = {
-    "arcee": family(attention(bias=_BIAS), mlp(gated=False, bias=flag("mlp_bias"))),
-    "bloom": family(_FUSED, mlp(_four_h, gated=False, bias=True), norm_weights=2, embedding_norm=2),
-    "cohere": _cohere(qk_norm=when("use_qk_norm", "full"), windows=_no_windows),
-    "cohere2": _cohere(windows=all_but_every(4, *_PATTERN), rotates=_where_it_slides),
-    "ernie4_5": family(attention(bias=flag("use_bias")), mlp(bias=flag("use_bias"))),
-    "exaone4": family(attention(qk_norm="head", windows=all_but_every(4, *_PATTERN), rotates=_where_it_slides), _GATED),
-    "falcon": _falcon,
-    "gemma": family(attention(bias=_BIAS), _GATED),
-    "gemma2": family(attention(bias=_BIAS, windows=all_but_every(2, *_PATTERN)), _GATED, norms=4),
-    "gemma3_text": family(attention(bias=_BIAS, qk_norm="head", windows=all_but_every(6, *_PATTERN)), _GATED, norms=4),
-    "glm": family(attention(qkv_bias=_BIAS, rotary=rotary_share(0.5)), mlp(fused_gate_up=True)),
-    "glm4": family(attention(qkv_bias=_BIAS, rotary=rotary_share(0.5)), mlp(fused_gate_up=True), norms=4),
-    "gpt2": family(_FUSED, _INNER, **_GPT2),
-    "gpt_bigcode": family(_BIGCODE, _INNER, **_GPT2),
-    "gpt_neox": family(
-        attention(
-            bias=flag("attention_bias", True),
-            fused_qkv=True,
-            kv_heads=all_heads,
-            rotary=rotary_share(0.25, "rotary_pct"),
-        ),
-        _PLAIN,
-        norm_weights=2,
-        parallel=flag("use_parallel_residual", True),
-    ),
-    "gptj": family(
-        attention(kv_heads=all_heads, rotary=_gptj_share),
-        _INNER,
-        norms=1,
-        norm_weights=2,
-        parallel=True,
-        head_bias=True,
-        max_positions=lambda fields: fields.optional(*POSITIONS),
-    ),
-    "granite": _LLAMA,
-    "helium": family(attention(qkv_bias=_BIAS), mlp(bias=flag("mlp_bias"))),
-    "hunyuan_v1_dense": family(attention(bias=_BIAS, qk_norm="head"), _GATED),
-    "llama": _LLAMA,
-    "ministral3": family(attention(windows=sliding), _GATED),
-    "mistral": _LLAMA,
-    # The class's MLP is 4h whatever expansion_ratio says, and nothing has a bias.
-    "mpt": family(attention(fused_qkv=True, kv_heads=all_heads, rotary=0.0), mlp(_four_h, gated=False)),
-    "olmo": family(attention(bias=_BIAS), _GATED, norm_weights=0),
-    "olmo2": family(attention(bias=_BIAS, qk_norm="full"), _GATED),
-    "olmo3": family(attention(bias=_BIAS, qk_norm="full", windows=all_but_every(4)), _GATED),
-    "opt": _opt,
-    "phi": family(
-        attention(bias=True, qk_norm=when("qk_layernorm", "head"), qk_norm_weights=2, rotary=rotary_share(0.5)),
-        _PLAIN,
-        norms=1,
-        norm_weights=2,
-        parallel=True,
-        head_bias=True,
-    ),
-    "phi3": family(attention(fused_qkv=True, windows=sliding, rotary=rotary_share(1.0)), mlp(fused_gate_up=True)),
-    "qwen2": _QWEN2,
-    "qwen2_5_vl_text": _QWEN2,
-    "qwen2_vl_text": _QWEN2,
-    "qwen3": _QWEN3,
-    "qwen3_vl_text": _QWEN3,
-    "seed_oss": family(attention(qkv_bias=_BIAS, o_bias=flag("attention_out_bias")), mlp(bias=flag("mlp_bias"))),
-    "smollm3": family(attention(bias=_BIAS, windows=_qwen_windows, rotates=_rope_layers), mlp(bias=flag("mlp_bias"))),
-    "stablelm": family(
-        attention(qkv_bias=flag("use_qkv_bias"), qk_norm=when("qk_layernorm", "full"), rotary=rotary_share(0.25)),
-        _GATED,
-        norms=_stablelm_norms,
-        norm_weights=2,
-        parallel=flag("use_parallel_residual"),
-    ),
-    "starcoder2": family(
-        attention(bias=flag("use_bias", True), windows=sliding),
-        mlp(gated=False, bias=flag("use_bias", True)),
-        norm_weights=2,
-    ),
-}
-
-
-def experts(width: str = "intermediate_size", **traits: Any) -> MlpPart:
-    """Experts in every layer; ``traits`` are further fields of MoeShape."""
-
-    def part(fields: Fields) -> Callable[[int], Mlp]:
-        moe = with_experts(fields, fields.integer(width), **traits)
-        return lambda _: moe
-
-    return part
-
-
-def sparse_qwen(shared: bool) -> MlpPart:
-    """qwen's experts with a gated shared one, where there is one; some layers are dense."""
-
-    def part(fields: Fields) -> Callable[[int], Mlp]:
-        always = MlpShape(fields.integer("shared_expert_intermediate_size")) if shared else None
-        moe = with_experts(fields, fields.integer("moe_intermediate_size"), shared=always, shared_gate=shared)
-        every, dense_layers = fields.count("decoder_sparse_step", default=1), set(fields.integers("mlp_only_layers"))
-        dense = MlpShape(fields.integer("intermediate_size"))
-        return lambda layer: moe if layer not in dense_layers and every and (layer + 1) % every == 0 else dense
-
-    return part
-
-
-def _leading_dense(fields: Fields) -> Callable[[int], Mlp]:
-    """DeepSeek's: leading dense layers, then experts with the shared ones as one MLP; the router in fp32."""
-    first, bias = fields.count("first_k_dense_replace"), fields.flag("mlp_bias")
-    width, number = fields.integer("moe_intermediate_size"), fields.count("n_shared_experts")
-    shared = MlpShape(number * width, bias=bias) if number else None
-    moe = with_experts(fields, width, shared=shared, router_dtype="fp32")
-    dense = MlpShape(fields.integer("intermediate_size"), bias=bias)
-    return lambda layer: dense if layer < first else moe
-
-
-def _ernie_experts(fields: Fields) -> Callable[[int], Mlp]:
-    """Experts with shared ones as one MLP in every ``moe_layer_interval``-th layer of a range; dense elsewhere."""
-    bias, width = fields.flag("use_bias"), fields.integer("moe_intermediate_size")
-    number, experts = fields.count("moe_num_shared_experts"), fields.integer(*EXPERTS)
-    shared = MlpShape(number * width, bias=bias) if number else None
-    moe = with_experts(fields, width, shared=shared, router_dtype="fp32", router_parameters=experts)
-    dense = MlpShape(fields.integer("intermediate_size"), bias=bias)
-    first, last = fields.count("moe_layer_start_index"), fields.raw("moe_layer_end_index", default=-1)
-    last = last if isinstance(last, int) and last >= 0 else layer_count(fields)  # -1: the last
-    every = fields.count("moe_layer_interval", default=1) or 1
-    return lambda layer: moe if first <= layer <= last and (layer + 1) % every == 0 else dense
-
-
-def _mimo_attention(fields: Fields) -> Callable[[int], Attention]:
-    """MiMo-V2: sliding layers have key/value heads of their own number and sinks; the window counts the query too."""
-    layers = layer_count(fields)
-    kinds = fields.strings("layer_types", layers)
-    pattern = fields.integers("hybrid_layer_pattern") or [
-        int(layer > 0 and (layer + 1) % 6 != 0) for layer in range(layers)
-    ]
-    slides = [kind == "sliding_attention" for kind in kinds] if kinds else [bool(one) for one in pattern]
-    before = fields.optional("sliding_window_size")
-    window = before + 1 if before else fields.count("sliding_window") or None
-    share = rotary_share(0.334)(fields)
-    whole = attention(bias=_BIAS, rotary=share, v_head_dim=lambda fields: fields.integer("v_head_dim"))(fields)(0)
-    heads = fields.optional("swa_num_key_value_heads") or 2 * whole.kv_heads
-    local = replace(whole, kv_heads=heads, window=window, sinks=True)  # type: ignore[arg-type]
-    return lambda layer: local if slides[layer] else whole
-
-
-def _listed_experts(fields: Fields) -> Callable[[int], Mlp]:
-    """Experts in the layers that a list says, which may be of numbers or of words; by default all but the first."""
-    layers = layer_count(fields)
-    words = fields.strings("mlp_layer_types", layers)
-    numbers = fields.integers("moe_layer_freq") or [int(layer > 0) for layer in range(layers)]
-    sparse = [word == "sparse" for word in words] if words else [bool(one) for one in numbers]
-    moe = with_experts(fields, fields.integer("moe_intermediate_size"), router_dtype="fp32")
-    dense = MlpShape(fields.integer("intermediate_size"))
-    return lambda layer: moe if sparse[layer] else dense
-
-
-def _latent(fields: Fields) -> Callable[[int], Attention]:
-    """DeepSeek's multi-head latent attention."""
-    core = MlaShape(
-        fields.integer(*HEADS),
-        fields.integer("kv_lora_rank"),
-        fields.integer("qk_nope_head_dim"),
-        fields.integer("qk_rope_head_dim"),
-        fields.integer("v_head_dim"),
-        fields.optional("q_lora_rank"),
-        bias=fields.flag("attention_bias"),
-        dropout=fields.number("attention_dropout"),
-    )
-    return lambda _: core
-
-
-def _minimax_share(fields: Fields) -> float:
-    rotary, dim = fields.count("rotary_dim"), fields.optional("head_dim")
-    return min(rotary / dim, 1.0) if rotary and dim else rotary_share(1.0)(fields)
-
-
-def _llama4(fields: Fields) -> ModelShape:
-    """llama4's text tower: experts every ``interleave_moe_layer_step`` layers, with one shared expert as wide."""
-    layers = layer_count(fields)
-    fields.ignore("use_qk_norm")  # its norm of queries and keys has no weights
-    every = fields.count("interleave_moe_layer_step", default=1) or 1
-    sparse = fields.integers("moe_layers") or range(every - 1, layers, every)
-    width = fields.integer("intermediate_size")
-    moe = with_experts(fields, width, shared=MlpShape(width))
-    dense = MlpShape(fields.integer("intermediate_size_mlp"))
-    # Three layers in four attend within chunks; the fourth has no rotary embedding and attends to everything.
-    period = fields.count("no_rope_layer_interval", default=4) or 4
-    rotary = fields.integers("no_rope_layers")
-    flags = rotary if len(rotary) == layers else [int((layer + 1) % period != 0) for layer in range(layers)]
-    window = sliding_where(fields, lambda layer: bool(flags[layer]))
-    rotated = attention(bias=_BIAS)(fields)(0)
-    bare = replace(rotated, rotary_dim=0)  # type: ignore[arg-type]
-    layers_of = stack(
-        fields,
-        lambda _: lambda layer: replace(rotated if flags[layer] else bare, window=window(layer)),
-        lambda _: lambda layer: moe if layer in sparse else dense,
-    )
-    return model_of(fields, layers_of)
-
-
-_DEEPSEEK = family(_latent, _leading_dense, ignored=("num_key_value_heads", "head_dim"))
-_QWEN_MOE = ("use_qk_norm", "sliding_window", "shared_expert_intermediate_size")
-
-_QWEN3_MOE = family(attention(bias=_BIAS, qk_norm="head"), sparse_qwen(shared=False), ignored=_QWEN_MOE)
-
-MIXTURES: dict[str, Builder] = {
-    "deepseek_v2": _DEEPSEEK,
-    "deepseek_v3": _DEEPSEEK,
-    "ernie4_5_moe": family(attention(bias=flag("use_bias")), _ernie_experts, head_bias=flag("use_bias")),
-    "glm4_moe": family(
-        attention(qkv_bias=_BIAS, qk_norm=when("use_qk_norm", "head"), rotary=rotary_share(0.5)), _leading_dense
-    ),
-    # Biases everywhere, a learned sink logit a head, every other layer slides.
-    "gpt_oss": family(
-        attention(bias=flag("attention_bias", True), sinks=True, windows=all_but_every(2)),
-        experts(bias=True, router_bias=True),
-    ),
-    "granitemoe": family(attention(bias=_BIAS), experts()),
-    "kimi_k2": _DEEPSEEK,
-    "llama4_text": _llama4,
-    "mimo_v2_flash": family(_mimo_attention, _listed_experts),
-    "minimax_m2": family(attention(qk_norm="full", rotary=_minimax_share), experts(), ignored=("use_qk_norm",)),
-    "mixtral": family(attention(windows=sliding), experts()),
-    "olmoe": family(attention(bias=_BIAS, qk_norm="full"), experts()),
-    "phimoe": family(attention(bias=_BIAS, windows=sliding), experts(), norm_weights=2, head_bias=flag("lm_head_bias")),
-    "qwen2_moe": family(attention(qkv_bias=flag("qkv_bias", True)), sparse_qwen(shared=True), ignored=_QWEN_MOE),
-    "qwen3_moe": _QWEN3_MOE,
-    "qwen3_vl_moe_text": _QWEN3_MOE,
-}

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from shapes.model import AttentionShape, Block, Linear, MlpShape, ModelShape, Stack
-from sizer.readers.fields import Fields
+from sizer.readers.fields import Fields, table
 from sizer.readers.hf_blocks import (
     HEADS,
     HIDDEN,
@@ -22,6 +22,7 @@ from sizer.readers.hf_blocks import (
     positions,
     stack,
 )
+from sizer.readers.hf_heads import architecture_of, head_matrices, label_count
 
 _TIED = flag("tie_word_embeddings", True)
 
@@ -31,39 +32,37 @@ def _seen(**traits: Any) -> Any:
     return attention(**{"bias": True, "causal": False, "kv_heads": all_heads, "rotary": 0.0, **traits})
 
 
-def _architecture(fields: Fields) -> str:
-    named = fields.raw("architectures", default=None)
-    return named[0] if isinstance(named, list) and named and isinstance(named[0], str) else ""
-
-
 def bert(fields: Fields) -> ModelShape:
     """bert and roberta. ``architectures`` says which head; without one it is the base model with its pooler.
 
-    RoBERTa's positions begin after the padding index, so two of its rows are no position.
+    RoBERTa's positions begin after the padding index, so two of its rows are no position. jina-embeddings-v2 (its own
+    code): no positions with alibi, and a gated MLP whose first matrix has no bias.
     """
     hidden, rows = hidden_size(fields), positions(fields)
+    alibi = fields.text("position_embedding_type") == "alibi"
+    gated = fields.text("feed_forward_type").endswith("glu")
     offset = 2 if fields.text("model_type") == "roberta" else 0
     if rows <= offset:
         raise fields.error(f"expected more than {offset} positions", *POSITIONS)
     layers = stack(
         fields,
         _seen(),
-        mlp(gated=False, bias=True),
+        mlp(gated=gated, bias=not gated, fused_gate_up=gated),
         side="encoder",
         dropout=fields.number("hidden_dropout_prob", default=0.1),
         norm_weights=2,
-        positions=rows,
+        positions=0 if alibi else rows,
         embedding_norm=2,
         final_norm=0,
         extra=(("token_type_embeddings", fields.count("type_vocab_size") * hidden),),
     )
-    masked, pretraining = (_architecture(fields).endswith(head) for head in ("ForMaskedLM", "ForPreTraining"))
-    has_head = masked or pretraining
-    before: tuple[Linear, ...] = () if masked else (Linear("pooler", hidden, hidden, True, rows=1),)
-    if has_head:
-        before += (Linear("head_transform", hidden, hidden, True),)
-    if pretraining:
-        before += (Linear("next_sentence", 2, hidden, True, rows=1),)
+    if gated:
+        bias = (("mlp.down_proj.bias", hidden),)
+        layers = replace(layers, blocks=tuple(replace(block, extra=bias) for block in layers.blocks))
+    architecture = architecture_of(fields)
+    kind = next(one for one in table("formats")["huggingface"]["bert_heads"] if architecture.endswith(one))
+    before = head_matrices(fields, "bert_heads", kind, hidden)
+    has_head = any(one.name == "head_transform" for one in before)
     return model_of(
         fields,
         layers,
@@ -71,7 +70,7 @@ def bert(fields: Fields) -> ModelShape:
         head=has_head,
         head_bias=has_head,
         before_head=before,
-        max_positions=rows - offset,
+        max_positions=None if alibi else rows - offset,
         extra=(("head_norm", 2 * hidden),) if has_head else (),
     )
 
@@ -155,10 +154,8 @@ def vit(fields: Fields) -> ModelShape:
     layers, hidden = _vision_stack(fields, flag("qkv_bias", True), class_token=True), hidden_size(fields)
     pooled = fields.optional("pooler_output_size") or hidden
     head = Linear("pooler", pooled, hidden, True, rows=1)
-    if _architecture(fields) == "ViTForImageClassification":
-        labels = fields.raw("id2label", default=None)
-        number = len(labels) if isinstance(labels, dict) and labels else fields.count("num_labels", default=2)
-        head = Linear("classifier", number, hidden, True, rows=1)
+    if architecture_of(fields) == "ViTForImageClassification":
+        head = Linear("classifier", label_count(fields), hidden, True, rows=1)
     return ModelShape("vit", (layers,), head=False, before_head=(head,))
 
 
@@ -168,13 +165,9 @@ def siglip(fields: Fields) -> ModelShape:
     hidden, width, heads = hidden_size(fields), fields.integer("intermediate_size"), fields.integer(*HEADS)
     if not fields.flag("vision_use_head", default=True):
         return tower
-    head = (
-        Linear("head.q_proj", hidden, hidden, True, rows=1),
-        Linear("head.kv_proj", 2 * hidden, hidden, True),
-        Linear("head.o_proj", hidden, hidden, True, rows=1),
-        Linear("head.up_proj", width, hidden, True, rows=1),
-        Linear("head.down_proj", hidden, width, True, rows=1),
-    )
+    sizes = {"hidden": hidden, "both": 2 * hidden, "width": width}
+    rows = table("formats")["huggingface"]["siglip_head"]
+    head = tuple(Linear(name, sizes[out], sizes[into], True, rows=tokens) for name, out, into, tokens in rows)
     pooling = AttentionShape(heads, heads, hidden // heads, causal=False, cross=True)
     extra = (("head.probe", hidden), ("head.norm", 2 * hidden))
     return replace(tower, before_head=head, extra=extra, pooling=pooling)

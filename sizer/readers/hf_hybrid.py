@@ -1,41 +1,55 @@
-"""Hybrid families of transformers: recurrent layers (Mamba-2, gated delta nets) between layers of attention."""
+"""Hybrid families of transformers: recurrent layers between layers of attention. What hybrids.toml cannot say."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
-from shapes.model import DELTA_CHUNK, Block, MlpShape, ModelShape, MoeShape, RecurrentShape, Stack, run_lengths
+from shapes.model import Block, MlpShape, ModelShape, MoeShape, RecurrentShape, Stack, run_lengths
 from sizer.readers.fields import Fields
 from sizer.readers.hf_blocks import (
+    HEADS,
+    NAMES,
     Attention,
-    Builder,
-    Mlp,
     attention,
-    flag,
     hidden_size,
+    latent,
     layer_count,
-    mlp,
     model_of,
     rotary_share,
+    told,
     with_experts,
 )
-from sizer.readers.hf_decoders import sparse_qwen
 
 #: Names of layers, of transformers 5 and before; the letters are nemotron_h's.
 _KINDS = {
-    "linear_attention": "recurrent",
-    "mamba": "recurrent",
-    "M": "recurrent",
-    "full_attention": "attention",
-    "attention": "attention",
-    "*": "attention",
-    "mlp": "mlp",
-    "-": "mlp",
-    "moe": "moe",
-    "E": "moe",
+    **dict.fromkeys(("linear_attention", "mamba", "M", "conv"), "recurrent"),
+    **dict.fromkeys(("full_attention", "attention", "*"), "attention"),
+    **dict.fromkeys(("mlp", "-"), "mlp"),
+    **dict.fromkeys(("moe", "E"), "moe"),
 }
-_BIAS = flag("attention_bias")
+#: Groups of heads that share keys and queries, as files call them.
+_GROUPS = (*NAMES["linear_key_heads"], *NAMES["state_groups"])
+
+
+def recurrence(key: str = "", **traits: Any) -> Callable[[Fields], RecurrentShape]:
+    """A mixer of these traits, each a value or a function of the fields; ``key``: what the file calls its groups."""
+
+    def part(fields: Fields) -> RecurrentShape:
+        said = told(fields, traits)
+        heads, dim = said["heads"], said["head_dim"]
+        said["norm"] = {"inner": heads * dim, "head": dim}.get(said.get("norm", 0), 0)
+        said["in_proj"] = tuple(map(tuple, said.get("in_proj", ())))
+        said = {"groups": heads, "state": dim, **said}
+        known = (name for name in _GROUPS if name in fields.config or name in fields.defaults)
+        fields.quotient(heads, said["groups"], f"the {heads} heads that keep states", key or next(known, _GROUPS[0]))
+        # States are taken to be kept in fp32 (shapes.operators.cores).
+        kept = ("mamba_ssm_dtype", "mamba_ssm_cache_dtype")
+        fields.ignore(*(name for name in kept if fields.config.get(name) == "float32"))
+        return RecurrentShape(**said)
+
+    return part
 
 
 def _kinds(fields: Fields, listed: list[str], *names: str) -> list[str]:
@@ -45,50 +59,49 @@ def _kinds(fields: Fields, listed: list[str], *names: str) -> list[str]:
     return [_KINDS[one] for one in listed]
 
 
-def _layer_types(fields: Fields, usual: Callable[[int], str]) -> list[str]:
+def _layer_kinds(fields: Fields, whole: Callable[[int], bool]) -> list[str]:
+    """The layers' kinds as the file lists them, else attention where ``whole`` says."""
     layers, names = layer_count(fields), ("layer_types", "layers_block_type")
     listed = next((found for name in names if (found := fields.strings(name, layers))), None)
-    return _kinds(fields, listed or [usual(layer) for layer in range(layers)], *names)
+    return _kinds(fields, listed or ["attention" if whole(layer) else "mamba" for layer in range(layers)], *names)
 
 
-def _model(fields: Fields, blocks: list[Block]) -> ModelShape:
-    return model_of(fields, Stack("decoder", hidden_size(fields), run_lengths(blocks)))
+def by_period(fields: Fields, every: int, key: str = "", offset: str = "") -> list[str]:
+    """Attention in one layer of each period: the last one, or that at ``offset``."""
+    period = (fields.optional(key) if key else None) or every
+    at = fields.count(offset) if offset else period - 1
+    return _layer_kinds(fields, lambda layer: layer % period == at)
 
 
-def _both(
-    fields: Fields, kinds: list[str], core: Attention, mixer: RecurrentShape, mlps: Callable[[int], Mlp]
-) -> ModelShape:
-    """Layers of a mixer, attention or recurrent, and an MLP each."""
-    blocks = [
-        Block(core, mlps(layer)) if kind == "attention" else Block(None, mlps(layer), mixer=mixer)
-        for layer, kind in enumerate(kinds)
-    ]
-    return _model(fields, blocks)
+def by_list(fields: Fields, key: str = "", otherwise: bool = False) -> list[str]:
+    """Attention in the layers that are listed; without a list in all layers, or ``otherwise`` False: in none."""
+    listed = key and fields.raw(key, default=None) is not None
+    whole = fields.integers(key) if listed else range(layer_count(fields) if otherwise else 0)
+    return _layer_kinds(fields, lambda layer: layer in whole)
 
 
-def mamba(
-    fields: Fields, heads: int, dim: int, groups: int, name: str, state: int, chunk: int, **traits: Any
-) -> RecurrentShape:
-    """Mamba-2 of so many heads and groups of them, which the key ``name`` says."""
-    fields.quotient(heads, groups, f"the {heads} Mamba heads", name)
-    return RecurrentShape("mamba2", heads, dim, groups, state, chunk, norm=heads * dim, **traits)
+def both_kinds(fields: Fields) -> list[str]:
+    return ["both"] * layer_count(fields)
 
 
-def delta_net(fields: Fields, read: Callable[[str], int], norm_weights: int = 1, **traits: Any) -> RecurrentShape:
-    """A gated delta net by its ``linear_`` keys, which ``read`` reads."""
-    values, keys, dim = (read(f"linear_{name}") for name in ("num_value_heads", "num_key_heads", "value_head_dim"))
-    fields.quotient(values, keys, f"the {values} value heads", "linear_num_key_heads")
-    return RecurrentShape(
-        "gated_delta",
-        values,
-        dim,
-        keys,
-        read("linear_key_head_dim"),
-        DELTA_CHUNK,
-        conv=read("linear_conv_kernel_dim"),
-        norm=norm_weights * dim,
-        **traits,
-    )
+def inner_width(fields: Fields, expand: str) -> int:
+    return int(fields.number(expand, default=2.0) * hidden_size(fields))
+
+
+def state_head_dim(fields: Fields, heads: str, dim: str, expand: str, inner: str = "") -> int:
+    """Channels of a Mamba head: all heads have as many as are ``inner``, or ``expand`` times the hidden size."""
+    inside = (fields.optional(inner) if inner else None) or inner_width(fields, expand)
+    number, given = fields.integer(heads), fields.raw(dim, default="auto")
+    channels = inside // number if given == "auto" else fields.integer(dim)
+    if number * channels != inside:
+        raise fields.error(f"expected {heads} x {dim} = {inside}", heads)
+    return channels
+
+
+def step_rank(fields: Fields, key: str) -> int:
+    """The rank of Mamba-1's time steps."""
+    automatic = fields.raw(key, default="auto") == "auto"
+    return -(-hidden_size(fields) // 16) if automatic else fields.integer(key)
 
 
 def nemotron_h(fields: Fields) -> ModelShape:
@@ -98,94 +111,99 @@ def nemotron_h(fields: Fields) -> ModelShape:
     if not isinstance(listed, list) or not all(isinstance(one, str) for one in listed):
         raise fields.error("expected a list of layer types", "layers_block_type", "layer_types")
     fields.ignore("num_hidden_layers", "expand", "mamba_expand", "mtp_hybrid_override_pattern", "mtp_layers_block_type")
+    fields.ignore("n_shared_experts")  # the class has one, of a width of its own
     kinds = _kinds(fields, listed or ["linear_attention", "moe", "full_attention", "mlp"], "hybrid_override_pattern")
-    mixer = mamba(
-        fields,
-        fields.integer("mamba_num_heads"),
-        fields.integer("mamba_head_dim"),
-        fields.integer("n_groups"),
-        "n_groups",
-        fields.integer("ssm_state_size"),
-        fields.integer("chunk_size"),
-        conv=fields.integer("conv_kernel"),
-        bias=fields.flag("use_bias"),
-        conv_bias=fields.flag("use_conv_bias", default=True),
-    )
-    bias = fields.flag("mlp_bias")
-    dense = MlpShape(fields.integer("intermediate_size"), False, bias)
+    names = {"heads": "mamba_num_heads", "head_dim": "mamba_head_dim", "groups": "n_groups", "state": "ssm_state_size"}
+    sizes: dict[str, Any] = {
+        name: fields.integer(key) for name, key in {**names, "chunk": "chunk_size", "conv": "conv_kernel"}.items()
+    }
+    sizes |= {"bias": fields.flag("use_bias"), "conv_bias": fields.flag("use_conv_bias", default=True)}
+    mixer, bias = recurrence(kind="mamba2", norm="inner", **sizes)(fields), fields.flag("mlp_bias")
     moe: MoeShape | None = None
     if "moe" in kinds:
-        moe = with_experts(
-            fields,
-            fields.integer("moe_intermediate_size"),
-            gated=False,
-            latent=fields.optional("moe_latent_size"),
-            bias=bias,
-            router_dtype="fp32",
-            shared=MlpShape(fields.integer("moe_shared_expert_intermediate_size"), False, bias),
-        )
+        shared = MlpShape(fields.integer("moe_shared_expert_intermediate_size"), False, bias)
+        narrow = {"latent": fields.optional("moe_latent_size"), "latent_bias": bias}
+        width = fields.integer("moe_intermediate_size")
+        moe = with_experts(fields, width, gated=False, router_dtype="fp32", shared=shared, **narrow)
     parts = {
         "recurrent": Block(None, None, mixer=mixer, norms=1),
-        "attention": Block(attention(rotary=0.0)(fields)(0), None, norms=1),
-        "mlp": Block(None, dense, norms=1),
+        "attention": Block(attention(head_dim=_nemotron_dim, rotary=0.0)(fields)(0), None, norms=1),
+        "mlp": Block(None, MlpShape(fields.integer("intermediate_size"), False, bias), norms=1),
         "moe": Block(None, moe, norms=1),
     }
-    return _model(fields, [parts[kind] for kind in kinds])
+    fields.ignore("tie_word_embeddings")  # the class never ties
+    stack = Stack("decoder", hidden_size(fields), run_lengths([parts[kind] for kind in kinds]))
+    return model_of(fields, stack, tied=False)
 
 
-def bamba(fields: Fields) -> ModelShape:
-    """Mamba-2 layers but where ``attn_layer_indices`` say attention, each with an MLP; half of a head is rotated."""
-    indices = fields.integers("attn_layer_indices")
-    kinds = ["attention" if layer in indices else "recurrent" for layer in range(layer_count(fields))]
-    core = attention(bias=_BIAS, rotary=0.5)(fields)(0)
-    return _both(fields, kinds, core, _named_mamba(fields), mlp(bias=flag("mlp_bias"))(fields))
+def _nemotron_dim(fields: Fields) -> int:
+    return fields.integer("head_dim", "attention_head_dim")  # the latter in the first releases
 
 
-def granite_hybrid(fields: Fields) -> ModelShape:
-    """Mamba-2 or attention, then experts (none where there are 0) with a shared MLP."""
-    kinds = _layer_types(fields, lambda _: "linear_attention")
-    rotated = fields.text("position_embedding_type") == "rope"
-    core = attention(bias=_BIAS, rotary=1.0 if rotated else 0.0)(fields)(0)
-    shared = MlpShape(fields.integer("shared_intermediate_size"), fused_gate_up=True)
-    part: Mlp = shared
-    if fields.count("num_local_experts"):
-        part = with_experts(fields, fields.integer("intermediate_size"), shared=shared)
-    return _both(fields, kinds, core, _named_mamba(fields), lambda _: part)
+def granite_rotary(fields: Fields) -> float:
+    return float(fields.text("position_embedding_type") == "rope")
 
 
-def _named_mamba(fields: Fields) -> RecurrentShape:
-    heads = fields.integer("mamba_n_heads")
-    inside = fields.integer("mamba_expand") * hidden_size(fields)
-    given = fields.raw("mamba_d_head", default="auto")
-    dim = inside // heads if given == "auto" else fields.integer("mamba_d_head")
-    if heads * dim != inside:
-        raise fields.error(f"expected mamba_n_heads x mamba_d_head = {inside}", "mamba_n_heads")
-    return mamba(
-        fields,
-        heads,
-        dim,
-        fields.integer("mamba_n_groups"),
-        "mamba_n_groups",
-        fields.integer("mamba_d_state"),
-        fields.integer("mamba_chunk_size"),
-        conv=fields.integer("mamba_d_conv"),
-        bias=fields.flag("mamba_proj_bias"),
-        conv_bias=fields.flag("mamba_conv_bias", default=True),
-    )
+def where_experts(fields: Fields) -> Callable[[int], bool]:
+    on = fields.count("num_local_experts") > 0
+    return lambda _: on
 
 
-def qwen3_next(fields: Fields) -> ModelShape:
-    """Three gated delta nets for each layer of gated attention, experts with a gated shared one."""
-    every = fields.count("full_attention_interval", default=4) or 4
-    kinds = _layer_types(fields, lambda layer: "linear_attention" if (layer + 1) % every else "full_attention")
-    core = attention(bias=_BIAS, qk_norm="head", gated=True, rotary=rotary_share(0.25))(fields)(0)
-    mixer = delta_net(fields, fields.integer, gates_apart=True)
-    return _both(fields, kinds, core, mixer, sparse_qwen(shared=True)(fields))
+def olmo_rotary(fields: Fields) -> float:
+    rotated = fields.raw("rope_parameters", default=None)
+    return 0.0 if isinstance(rotated, dict) and rotated.get("rope_theta", 0) is None else 1.0
 
 
-HYBRIDS: dict[str, Builder] = {
-    "bamba": bamba,
-    "granitemoehybrid": granite_hybrid,
-    "nemotron_h": nemotron_h,
-    "qwen3_next": qwen3_next,
-}
+def olmo_linear(fields: Fields, key: str, share: int = 0) -> int:
+    """Attention's heads where the file does not say, of three quarters of its channels, values of twice as many."""
+    heads = fields.integer(*HEADS)
+    return fields.integer(key, default=share * int(0.75 * hidden_size(fields) / heads) or heads)
+
+
+def kimi_size(fields: Fields, name: str, usual: str) -> int:
+    own = fields.nested("linear_attn_config")
+    return own.integer(name) if name in own.config else fields.integer(usual)
+
+
+def kimi_low_rank(fields: Fields) -> tuple[str, ...]:
+    full = fields.nested("linear_attn_config").flag("use_full_rank_gate")
+    return ("decay",) if full else ("decay", "gate")
+
+
+def kimi_kinds(fields: Fields) -> list[str]:
+    own = fields.nested("linear_attn_config")
+    whole = own.integers("full_attn_layers")
+    own.ignore("kda_layers", "gate_lower_bound")
+    return _layer_kinds(fields, lambda layer: layer + 1 in whole if whole else layer > 0 and layer % 4 == 0)
+
+
+def kimi_latent(fields: Fields) -> Callable[[int], Attention]:
+    gate = "apart" if fields.flag("mla_use_output_gate") else "none"
+    core = replace(latent(fields)(0), rotates=False, gate=gate)  # type: ignore[arg-type] # it is latent
+    return lambda _: core
+
+
+def kimi_latent_norm(fields: Fields) -> list[tuple[str, int]]:
+    narrow = fields.optional("routed_expert_hidden_size")
+    return [("moe.latent_norm", narrow)] if narrow and fields.flag("latent_moe_use_norm") else []
+
+
+def minimax_share(fields: Fields) -> float:
+    rotary, dim = fields.count("rotary_dim"), fields.optional("head_dim")
+    return min(rotary / dim, 1.0) if rotary and dim else rotary_share(1.0)(fields)
+
+
+def minimax_kinds(fields: Fields) -> list[str]:
+    """Every other layer attends, or as MiniMax's files list them."""
+    own = fields.integers("attn_type_list")
+    whole = own if len(own) == layer_count(fields) else [1, 0] * layer_count(fields)
+    return _layer_kinds(fields, lambda layer: bool(whole[layer]))
+
+
+def lfm2_width(fields: Fields) -> int:
+    width = fields.integer("block_ff_dim", "intermediate_size")
+    if not fields.flag("block_auto_adjust_ff_dim", default=True):
+        return width
+    step = fields.integer("block_multiple_of")
+    width = int(fields.number("block_ffn_dim_multiplier", default=1.0) * int(2 * width / 3))
+    return -(-width // step) * step

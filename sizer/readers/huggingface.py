@@ -10,15 +10,19 @@ from shapes.errors import InputError
 from shapes.model import ModelShape
 from sizer.readers.fields import Fields, table
 from sizer.readers.hf_blocks import POSITIONS
-from sizer.readers.hf_decoders import DENSE, MIXTURES
 from sizer.readers.hf_encoder import ENCODERS
-from sizer.readers.hf_hybrid import HYBRIDS
+from sizer.readers.hf_families import DECODERS, HYBRIDS
+from sizer.readers.hf_heads import with_head
+from sizer.readers.hf_quantised import as_released
+from sizer.readers.hf_towers import with_towers
 from sizer.readers.reading import Reading, UnknownModelType, reading
 
 NAME = "huggingface"
 
 #: model_type -> how its fields become a ModelShape.
-BUILDERS = {**DENSE, **MIXTURES, **HYBRIDS, **ENCODERS}
+BUILDERS = {**DECODERS, **HYBRIDS, **ENCODERS}
+#: Types whose builders read ``architectures`` themselves.
+OWN_HEADS = ("bert", "roberta", "siglip_vision_model", "vit")
 
 _TABLE = table("formats")[NAME]
 #: Types that hold the part we size under a key: type -> (key, that part's type where it does not say, the part).
@@ -29,20 +33,15 @@ DEFAULTS_OF: dict[str, str] = _TABLE["defaults_of"]
 KEYS: dict[str, list[str]] = _TABLE["dimensions"]
 
 
-def matches(config: Mapping[str, Any]) -> bool:
-    """Whether ``config`` looks like a Hugging Face configuration."""
-    return "model_type" in config or "architectures" in config
-
-
 def read(config: Mapping[str, Any], where: str) -> Reading:
     """``config`` as a Reading; UnknownModelType for a type no builder knows (it is never guessed)."""
     outer = Fields(config, where)
     model_type = outer.text("model_type")
     if not model_type:
         raise InputError("expected a model_type: which architecture is this?", where=where, key="model_type")
-    fields, part = outer, None
-    if model_type in NESTED:
-        key, inner, part = NESTED[model_type]
+    fields, part, wrapper = outer, None, model_type
+    if nested := NESTED.get(model_type) or _around(config, model_type):
+        key, inner, part = nested
         # qwen2_vl used to keep the text tower's fields at the top level.
         fields = outer.nested(key) if key in config else outer
         named = fields.text("model_type") if fields is not outer else ""
@@ -60,8 +59,15 @@ def read(config: Mapping[str, Any], where: str) -> Reading:
     if part and "tie_word_embeddings" not in given and "tie_word_embeddings" in config:
         given["tie_word_embeddings"] = config["tie_word_embeddings"]
     fields = Fields(given, where, defaults=filled, prefix=fields.prefix, asked=outer.asked)
+    heads: tuple[str, ...] = ()
     try:
         model = replace(builder(fields), model_type=model_type, part=part)
+        if model_type not in OWN_HEADS:
+            model, heads = with_head(outer, model)
+        model, released, quantised = as_released(config, where, model)
+        towers: tuple[str, ...] = ()
+        if part == "text tower":
+            model, towers = with_towers(outer, wrapper, model)
     except InputError as error:
         raise _in_file_terms(error, fields, where) from None
     return reading(
@@ -70,8 +76,18 @@ def read(config: Mapping[str, Any], where: str) -> Reading:
         model,
         keys=_keys(fields, model),
         longest=_longest(fields, model),
-        notes=_notes(config, model_type, part),
+        workload=released,
+        notes=(*heads, *_notes(config, model_type, None if model.towers else part), *towers, *quantised),
     )
+
+
+def _around(config: Mapping[str, Any], model_type: str) -> tuple[str, str, str] | None:
+    """Where an unknown type has a text tower that is known."""
+    for key in ("text_config", "llm_config", "language_config") if model_type not in BUILDERS else ():
+        inner = config.get(key)
+        if isinstance(inner, Mapping) and inner.get("model_type") in BUILDERS:
+            return key, inner["model_type"], "text tower"
+    return None
 
 
 def _in_file_terms(error: InputError, fields: Fields, where: str) -> InputError:
@@ -102,12 +118,12 @@ def _longest(fields: Fields, model: ModelShape) -> int | None:
 
 def _notes(config: Mapping[str, Any], model_type: str, part: str | None) -> tuple[str, ...]:
     notes = [f"{part} only ({model_type})"] if part else []
-    if config.get("quantization_config"):
-        notes.append("quantization_config is not read: --dtype decides")
+    if config.get("auto_map"):
+        notes.append(f"its own code (auto_map) is not run: read as transformers' {model_type}")
     if config.get("num_nextn_predict_layers"):
         notes.append("multi-token-prediction layers (num_nextn_predict_layers) are left out, as transformers does")
     if model_type in HYBRIDS:
-        notes.append("recurrent layers as their fused kernels run (mamba-ssm, fla); no scan kernel was measured")
+        notes.append("recurrent layers as their fused kernels run (mamba-ssm, fla)")
     if model_type == "llama4_text":
         notes.append(
             "experts run the tokens routed to them; transformers' class, which --trace lists, runs every token through "

@@ -14,15 +14,8 @@ NAME = "litgpt"
 _TABLE = table("formats")[NAME]
 
 
-def matches(config: Mapping[str, Any]) -> bool:
-    """n_embd with one of litgpt's own keys."""
-    return "n_embd" in config and any(
-        key in config for key in ("padded_vocab_size", "n_query_groups", "mlp_class_name", "norm_class_name")
-    )
-
-
-def read(config: Mapping[str, Any], where: str) -> Reading:
-    """Absent keys take ``litgpt.Config``'s defaults."""
+def read(config: Mapping[str, Any], where: str, *, fused_qkv: bool = True) -> Reading:
+    """Absent keys take ``litgpt.Config``'s defaults. ``fused_qkv``: queries, keys and values are one product."""
     fields = Fields(config, where)
     hidden, heads, layers = fields.integer("n_embd"), fields.integer("n_head"), fields.layers("n_layer")
     norm = 1 if "RMSNorm" in fields.text("norm_class_name", default="LayerNorm") else 2
@@ -32,7 +25,7 @@ def read(config: Mapping[str, Any], where: str) -> Reading:
     norms = fields.flag("norm_1", default=True) + second
     norms += fields.flag("post_attention_norm") + fields.flag("post_mlp_norm")
     block = Block(
-        _attention(fields, hidden, heads),
+        _attention(fields, hidden, heads, fused_qkv),
         _mlp(fields, hidden),
         norms=norms,
         norm_weights=norm,
@@ -49,7 +42,7 @@ def read(config: Mapping[str, Any], where: str) -> Reading:
     return reading(fields, NAME, model, keys=_TABLE["dimensions"], longest=fields.optional("block_size"))
 
 
-def _attention(fields: Fields, hidden: int, heads: int) -> AttentionShape:
+def _attention(fields: Fields, hidden: int, heads: int, fused_qkv: bool) -> AttentionShape:
     groups = fields.kv_heads(heads, "n_query_groups")
     dim = fields.optional("head_size")
     dim = dim or fields.quotient(hidden, heads, f"n_embd = {hidden}, or a head_size", "n_head")
@@ -63,7 +56,7 @@ def _attention(fields: Fields, hidden: int, heads: int) -> AttentionShape:
         dim,
         qkv_bias=bias or fields.flag("attn_bias"),
         o_bias=bias,
-        fused_qkv=True,
+        fused_qkv=fused_qkv,
         rotary_dim=int(dim * share),
         window=fields.optional("sliding_window_size"),
         qk_norm=normed,

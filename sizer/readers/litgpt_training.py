@@ -10,7 +10,6 @@ from dataclasses import replace
 from typing import Any
 
 from shapes.errors import InputError
-from shapes.model import AttentionShape, ModelShape
 from sizer.readers import litgpt
 from sizer.readers.fields import Fields, table
 from sizer.readers.reading import Reading, did_you_mean
@@ -21,24 +20,19 @@ NAME = "litgpt_training"
 _TABLE = table("formats")[NAME]
 
 
-def matches(config: Mapping[str, Any]) -> bool:
-    """A ``train`` section with the model's name, its settings or the folder of its checkpoint."""
-    named = any(key in config for key in ("model_name", "model_config", "checkpoint_dir"))
-    return named and isinstance(config.get("train"), Mapping)
-
-
 def read(config: Mapping[str, Any], where: str) -> Reading:
     fields = Fields(config, where)
     settings = fields.nested("model_config") if config.get("model_config") else None
     fields.ignore("model_config")
-    reading = litgpt.read(settings.config if settings is not None else _sizes(fields), where)
-    train, model = fields.nested("train"), reading.model
+    # Queries, keys and values have adapters of their own, so the projections are listed apart.
+    adapted = fields.optional("lora_r") is not None
+    reading = litgpt.read(settings.config if settings is not None else _sizes(fields), where, fused_qkv=not adapted)
+    train = fields.nested("train")
     workload = train.given(train.optional, **_TABLE["workload"])
     workload |= _devices(fields) | _TABLE["precisions"].get(fields.text("precision"), {})
-    if fields.optional("lora_r") is not None:
+    if adapted:
         workload |= _adapters(fields)
         workload.pop("precision", None)  # of the base, which is frozen
-        model = _apart(model)
     elif "checkpoint_dir" in config:
         workload["finetune"] = "full"
     if workload.get("gpus", 1) > 1 and "finetune" in workload:
@@ -49,7 +43,6 @@ def read(config: Mapping[str, Any], where: str) -> Reading:
     workload |= optimizer(own, "optimizer")
     return replace(
         reading,
-        model=model,
         format=NAME,
         workload=workload,
         keys={},
@@ -63,7 +56,7 @@ def _sizes(fields: Fields) -> dict[str, Any]:
     """The settings of the model named, or of the checkpoint whose folder is called as the model is."""
     key = "model_name" if fields.text("model_name") else "checkpoint_dir"
     name = fields.text(key).rstrip("/").rpartition("/")[2].lower()
-    models = {one: settings for names, settings in table("litgpt_models")["models"] for one in names}
+    models = table("litgpt_models")["models"]
     if name not in models:
         near = did_you_mean(name, models)
         guess = f": did you mean {near}?" if near else "; give model_config"
@@ -91,15 +84,3 @@ def _adapters(fields: Fields) -> dict[str, Any]:
     base = fields.choice(quantised, _TABLE["bases"], "quantize") if quantised else None
     method = {"finetune": "qlora", "base": base} if base else {"finetune": "lora"}
     return {**method, "lora_rank": fields.integer("lora_r"), "lora_targets": ",".join(chosen)}
-
-
-def _apart(model: ModelShape) -> ModelShape:
-    """Queries, keys and values have adapters of their own, so the projections are listed apart."""
-    (stack,) = model.stacks
-    blocks = tuple(
-        replace(block, attention=replace(block.attention, fused_qkv=False))
-        if isinstance(block.attention, AttentionShape)
-        else block
-        for block in stack.blocks
-    )
-    return replace(model, stacks=(replace(stack, blocks=blocks),))

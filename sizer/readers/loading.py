@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import re
 import tomllib
+from codecs import BOM_UTF16_BE, BOM_UTF16_LE
 from collections.abc import Mapping
+from functools import partial
 from glob import iglob
 from itertools import islice
 from pathlib import Path
@@ -14,6 +16,11 @@ from typing import Any
 from shapes.errors import InputError
 from shapes.files import decoded, read_bounded
 from sizer.readers.reading import NoModel
+
+
+class DuplicateKey(InputError):  # noqa: N818
+    """A key that stands twice in one object: a parser would take the last in silence."""
+
 
 #: Configurations are a few KiB; anything larger is the wrong file.
 MAX_BYTES = 16 * 2**20
@@ -24,7 +31,7 @@ MAX_DEPTH = 100
 
 
 #: What a directory's configuration is called, most telling first.
-CONFIG_NAMES = ("config.json", "params.json", "model_config.yaml", "args.json")
+CONFIG_NAMES = ("config.json", "params.json", "model_config.yaml", "args.json", "adapter_config.json")
 
 
 def find_config(path: Path) -> Path:
@@ -87,15 +94,30 @@ def _states_a_model(path: Path) -> bool:
         return _MODEL.search(file.read(MAX_TEXT)) is not None
 
 
+#: Where the content of the hf_quant_config.json beside a config.json is put.
+BESIDE = "_hf_quant_config"
+
+
+def beside(path: Path) -> dict[str, Any]:
+    """The hf_quant_config.json of a quantised release, which lies beside its config.json, under ``BESIDE``."""
+    stem = path.name.removesuffix("config.json")
+    other = path.with_name(f"{stem}hf_quant_config.json")
+    if stem == path.name or stem.endswith("quant_") or not other.is_file():
+        return {}
+    return {BESIDE: parse_mapping(load_text(other), str(other))}
+
+
 def load_text(path: Path) -> str:
     """The file's text; InputError for what is missing, unreadable, too large or not UTF-8."""
     return decode(read_bounded(path, MAX_BYTES), str(path))
 
 
 def decode(data: bytes, where: str) -> str:
-    """A configuration's bytes as text; InputError for too many or for what is not UTF-8."""
+    """A configuration's bytes as text; InputError for too many or for what is neither UTF-8 nor marked as UTF-16."""
     if len(data) > MAX_BYTES:
         raise InputError(f"expected a configuration of at most {MAX_BYTES // 2**20} MiB", where=where)
+    if data[:2] in (BOM_UTF16_LE, BOM_UTF16_BE) and 0 in data[2:4]:  # its first character is one of ASCII
+        return data.decode("utf-16", "replace")
     return decoded(data, where)
 
 
@@ -133,23 +155,34 @@ def _parse_json_or_flow(text: str, where: str) -> object:
     """JSON; in a file that calls itself YAML also flow style, with its comments and bare words."""
     try:
         return _parse_json(text, where)
-    except InputError:
-        if not where.endswith((".yml", ".yaml")):
+    except InputError as error:
+        if not where.endswith((".yml", ".yaml")) or isinstance(error, DuplicateKey):
             raise
     return _parse_yaml(text, where)
 
 
 def _parse_json(text: str, where: str) -> object:
     try:
-        parsed = json.loads(text)
+        parsed = json.loads(text, object_pairs_hook=partial(_object, where=where))
     except json.JSONDecodeError as error:
         raise InputError(f"expected JSON: {error.msg}, line {error.lineno} column {error.colno}", where=where) from None
     except RecursionError:
         raise InputError(f"expected at most {MAX_DEPTH} levels of nesting", where=where) from None
-    except ValueError:
+    except ValueError as error:
+        if isinstance(error, InputError):
+            raise
         raise InputError("expected JSON", where=where) from None
     _check_depth(parsed, where)
     return parsed
+
+
+def _object(pairs: list[tuple[str, Any]], where: str) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        seen: set[str] = set()
+        twice = next(key for key, _ in pairs if key in seen or seen.add(key))  # type: ignore[func-returns-value]
+        raise DuplicateKey("is given twice here: keep one", where=where, key=twice)
+    return found
 
 
 def _parse_yaml(text: str, where: str) -> object:

@@ -1,4 +1,4 @@
-"""The position of a key in a configuration's text: JSON, YAML, TOML, and by its name anywhere else.
+"""The position of a key in a configuration's text: JSON, YAML, TOML, Python, and by its name anywhere else.
 
 The parsers that read configurations keep no positions, so the text is scanned again, only when a format asks.
 """
@@ -11,14 +11,14 @@ from typing import Any
 
 from shapes.frozen import frozen
 
-#: A dotted key and where it begins and ends, in characters.
-Span = tuple[str, tuple[int, int]]
+#: Where something begins and ends, in characters.
+Span = tuple[int, int]
 #: One token of JSON: a string, a bracket or sign, or a number or word.
 _JSON = re.compile(r'"(?:[^"\\]|\\.)*"|[{}\[\]:,]|[^\s{}\[\]:,"]+', re.DOTALL)
 #: A script's option or a Python name.
 _WORD = re.compile(r"(?<![\w-])(?:--)?([A-Za-z_][\w-]*)")
 _TOML_TABLE = re.compile(r"^[ \t]*\[\[?[ \t]*([^\]]+?)[ \t]*\]")
-_TOML_KEY = re.compile(r"^[ \t]*([A-Za-z0-9_.\"'-]+)[ \t]*=")
+_ASSIGNED = re.compile(r"""^[ \t]*([A-Za-z0-9_.\"'-]+)[ \t]*=(?!=)[ \t]*("[^"\n]*"|'[^'\n]*'|[^\s#,]+)?""")
 
 
 @frozen
@@ -30,20 +30,34 @@ class Place:
     end_column: int
 
 
+@frozen
+class Entry:
+    """A key as it stands, dotted where nested, with the span of its name and of its value (None: no single one)."""
+
+    key: str
+    name: Span
+    value: Span | None
+
+
 def locate(text: str, key: str, path: str) -> Place | None:
     """The place of ``key``, dotted where nested, in the text of the file ``path``; None where it is absent.
 
     >>> locate('{"a": {"b": 1}}', "a.b", "config.json")
     Place(line=1, column=8, end_column=11)
     """
-    found = _keys(text, path)
-    if found is None:
+    if _keys(text, path) is None:
         return _by_name(text, key)
-    places = dict(reversed(list(found)))  # the first of equal keys
-    if key in places:
-        return _place(text, *places[key])
-    inner = [span for name, span in places.items() if name.rpartition(".")[2] == key.rpartition(".")[2]]
-    return _place(text, *inner[0]) if len(inner) == 1 else None
+    found = entry(text, key, path)
+    return None if found is None else place(text, *found.name)
+
+
+def entry(text: str, key: str, path: str) -> Entry | None:
+    """The entry of ``key``; None where it is absent, or the format has no keys (scripts)."""
+    entries = {one.key: one for one in reversed(list(_keys(text, path) or ()))}  # the first of equal keys
+    if key in entries:
+        return entries[key]
+    inner = [one for one in entries.values() if one.key.rpartition(".")[2] == key.rpartition(".")[2]]
+    return inner[0] if len(inner) == 1 else None
 
 
 def key_at(text: str, line: int, column: int, path: str) -> str | None:
@@ -60,30 +74,35 @@ def key_at(text: str, line: int, column: int, path: str) -> str | None:
     if found is None:
         words = ((word.group(1).replace("-", "_"), word.span()) for word in _WORD.finditer(lines[line - 1]))
         return next((word for word, (start, end) in words if start < column <= end), None)
-    return next((key for key, (start, end) in found if start <= at < end), None)
+    return next((one.key for one in found if one.name[0] <= at < one.name[1]), None)
 
 
-def _keys(text: str, path: str) -> Iterator[Span] | None:
-    """(dotted key, its span) of every key in order; None where the format has no keys (Python, scripts)."""
-    if path.endswith(".toml"):
-        return _toml_keys(text)
+def _keys(text: str, path: str) -> Iterator[Entry] | None:
+    """Every key in order; None where the format has none (scripts)."""
+    if path.endswith((".toml", ".py")):
+        return _assigned_keys(text)
     if text.lstrip()[:1] == "{":
         return _json_keys(text)
     return _yaml_keys(text) if path.endswith((".yaml", ".yml")) else None
 
 
-def _place(text: str, start: int, end: int) -> Place:
+def place(text: str, start: int, end: int) -> Place:
+    """The place of characters ``start`` to ``end``, which are of one line."""
     before = text.rfind("\n", 0, start) + 1
     return Place(text.count("\n", 0, start) + 1, start - before + 1, end - before + 1)
 
 
-def _json_keys(text: str) -> Iterator[Span]:
-    """(dotted key, span of its string) of every object's keys, in order."""
+def _json_keys(text: str) -> Iterator[Entry]:
+    """Every object's keys, in order."""
     path: list[str] = []  # the key that each open object is at
     opened: list[str] = []
     previous: re.Match[str] | None = None
+    begun: tuple[str, Span] | None = None  # a key whose value is next
     for token in _JSON.finditer(text):
         sign = token.group()
+        if begun is not None:
+            yield Entry(*begun, None if sign in "{}[]:," else token.span())
+            begun = None
         if sign in "{[":
             opened.append(sign)
             path.append("")
@@ -92,11 +111,13 @@ def _json_keys(text: str) -> Iterator[Span]:
             path.pop()
         elif sign == ":" and previous is not None and opened and opened[-1] == "{":
             path[-1] = previous.group()[1:-1]
-            yield ".".join(filter(None, path)), previous.span()
+            begun = ".".join(filter(None, path)), previous.span()
         previous = token
+    if begun is not None:
+        yield Entry(*begun, None)
 
 
-def _yaml_keys(text: str) -> Iterator[Span]:
+def _yaml_keys(text: str) -> Iterator[Entry]:
     import yaml
 
     try:
@@ -106,7 +127,7 @@ def _yaml_keys(text: str) -> Iterator[Span]:
     return _node_keys(root, "", set())
 
 
-def _node_keys(node: Any, path: str, met: set[int]) -> Iterator[Span]:
+def _node_keys(node: Any, path: str, met: set[int]) -> Iterator[Entry]:
     """The keys below a node, once where aliases name it again."""
     import yaml
 
@@ -118,17 +139,20 @@ def _node_keys(node: Any, path: str, met: set[int]) -> Iterator[Span]:
             yield from _node_keys(item, path, met)
     for key, value in node.value if isinstance(node, yaml.MappingNode) else ():
         name = f"{path}.{key.value}".lstrip(".")
-        yield name, (key.start_mark.index, key.end_mark.index)
+        scalar = (value.start_mark.index, value.end_mark.index) if isinstance(value, yaml.ScalarNode) else None
+        yield Entry(name, (key.start_mark.index, key.end_mark.index), scalar)
         yield from _node_keys(value, name, met)
 
 
-def _toml_keys(text: str) -> Iterator[Span]:
+def _assigned_keys(text: str) -> Iterator[Entry]:
+    """Keys of TOML, names of a Python file's assignments."""
     table, start = "", 0
     for line in text.splitlines(keepends=True):
         if found := _TOML_TABLE.match(line):
             table = found[1] + "."
-        elif found := _TOML_KEY.match(line):
-            yield table + found[1].strip("\"'"), (start + found.start(1), start + found.end(1))
+        elif found := _ASSIGNED.match(line):
+            name, value = ((start + found.start(group), start + found.end(group)) for group in (1, 2))
+            yield Entry(table + found[1].strip("\"'"), name, value if found[2] else None)
         start += len(line)
 
 
@@ -136,4 +160,4 @@ def _by_name(text: str, key: str) -> Place | None:
     """A Python assignment, or a script's option with its dashes."""
     name = re.escape(key.rpartition(".")[2]).replace("_", "[-_]")
     found = re.search(rf"(?<![\w-])(?:--)?{name}(?![\w-])", text)
-    return None if found is None else _place(text, *found.span())
+    return None if found is None else place(text, *found.span())

@@ -19,10 +19,6 @@ LLAMA_VOCAB = 32000
 TIED = ((2048, 16), (3072, 28))
 
 
-def matches(config: Mapping[str, Any]) -> bool:
-    return "dim" in config and "n_layers" in config and "n_heads" in config
-
-
 def read(config: Mapping[str, Any], where: str) -> Reading:
     """d_ff is ``hidden_dim`` if given, else multiple_of * ceil(multiplier * floor(8 dim / 3) / multiple_of)."""
     fields = Fields(config, where)

@@ -16,13 +16,6 @@ NAME = "nanogpt"
 _TABLE = table("formats")[NAME]
 
 
-def matches(config: Mapping[str, Any]) -> bool:
-    """n_embd and n_head without Hugging Face's model_type or litgpt's own keys, or train.py's own names."""
-    sizes = "n_head" in config and "n_embd" in config and "padded_vocab_size" not in config
-    plain = not any(isinstance(config.get(name), Mapping) for name in _TABLE["trainer"])
-    return sizes or (plain and "batch_size" in config and sum(name in config for name in _TABLE["trainer"]) > 1)
-
-
 def parse_assignments(text: str, where: str) -> dict[str, Any]:
     """``n_layer = 12`` lines of a Python file; what is not a literal is passed over. Nothing is run."""
     try:

@@ -19,14 +19,6 @@ _TABLE = table("formats")[NAME]
 _REFERENCE = re.compile(r"\$\{(?:model)?\.(\w+)\}")
 
 
-def matches(config: Mapping[str, Any]) -> bool:
-    """A ``model`` section with Megatron's sizes and at least one of NeMo's own keys, or a ``trainer`` section."""
-    model = config.get("model")
-    if not isinstance(model, Mapping) or not {"num_layers", "hidden_size", "num_attention_heads"} <= model.keys():
-        return False
-    return "trainer" in config or any(key in model for key in ("encoder_seq_length", "mcore_gpt", "megatron_amp_O2"))
-
-
 def _resolved(section: Mapping[str, Any]) -> dict[str, Any]:
     """``section`` with references to its own keys followed, one after the other."""
     found = dict(section)

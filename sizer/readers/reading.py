@@ -103,6 +103,8 @@ MAX_SECTIONS = 200
 
 def named_elsewhere(config: Mapping[str, Any]) -> str | None:
     """Advice for a file that names a model, or that states one in a section of its own; None for any other."""
+    if {"producer", "quantization"} <= config.keys():
+        return "says how a release's weights are quantised (hf_quant_config.json): give the config.json beside it"
     held = list(_sections(config))
     states = next((name for name, section in held if name and any(key in section for key in _SIZES)), None)
     if states is not None:
@@ -123,29 +125,42 @@ def _sections(config: Mapping[str, Any], prefix: str = "", depth: int = 3) -> It
 
 
 def _known(format_name: str) -> Mapping[str, Any]:
-    """``harmless`` (globs) and ``matters`` (glob -> what the key changes) of a format."""
+    """``harmless`` (globs), ``matters`` (glob -> what the key changes) and ``model`` (those that change the model).
+
+    Where ``model_by`` is named, they do so only in a file with that key.
+    """
     found: Mapping[str, Any] = table("known_keys").get(format_name, {})
     return found
 
 
-def unread(config: Mapping[str, Any], asked: Iterable[str], format_name: str) -> tuple[Unread, ...]:
+def unread(config: Mapping[str, Any], asked: Iterable[str], format_name: str, where: str) -> tuple[Unread, ...]:
     """Keys of ``config`` (nested ones dotted) outside ``asked`` that are not known to be harmless in the format.
 
-    A key that is off (false, null, 0, empty) changes nothing, so it is named only if nobody knows it.
+    A key that is off (false, null, 0, empty) changes nothing, so it is named only if nobody knows it. InputError for
+    one that changes the model.
     """
     known = _known(format_name)
-    matters: Mapping[str, str] = known.get("matters", {})
+    model: Mapping[str, str] = known.get("model", {})
+    foreign = "model_by" not in known or known["model_by"] in config  # whether code that we do not know reads them
+    matters: Mapping[str, str] = {**known.get("matters", {}), **model}
     read = set(asked)
-    names = [name for name in (*read, *matters, *known.get("harmless", ())) if "*" not in name]
+    harmless: Collection[str] = known.get("harmless", ())
+    names = [name for name in (*read, *matters, *harmless) if "*" not in name]
     found = []
     for key, value in flattened(config, read, {*read, *matters}):
         spelled = (key, key.rpartition(".")[2])
-        what = next((matters[entry] for one in spelled if (entry := _entry(one, matters))), None)
-        if what is not None:
-            if value not in (None, False, 0, "", [], {}):
+        if any(one in harmless for one in spelled):
+            continue  # by its own name, whatever a glob says
+        entry = next((entry for one in spelled if (entry := _entry(one, matters))), None)
+        if entry is not None:
+            what, off = matters[entry], value in (None, False, 0, "", [], {})
+            if entry in model and foreign and not off:
+                said = f"changes {what} and is not read here; --set {key}=null for the model without it"
+                raise InputError(said, where=where, key=key, value=value)
+            if not off:
                 found.append(Unread(key, shorten(value), changes=what))
-        elif not any(is_harmless(one, format_name) for one in spelled):
-            found.append(Unread(key, shorten(value), meant=did_you_mean(key, names)))
+        elif not any(_entry(one, harmless) for one in spelled):
+            found.append(Unread(key, shorten(value), meant=misspelt(key, names, config)))
     return tuple(found)
 
 
@@ -163,10 +178,10 @@ def is_harmless(key: str, format_name: str) -> bool:
 
 def _entry(key: str, names: Collection[str]) -> str | None:
     """The entry that a key falls under: itself, or the first glob that it matches."""
-    return key if key in names else next((name for name in names if "*" in name and _fits(key, name)), None)
+    return key if key in names else next((name for name in names if "*" in name and fits(key, name)), None)
 
 
-def _fits(key: str, glob: str) -> bool:
+def fits(key: str, glob: str) -> bool:
     """Whether a glob of asterisks alone matches: without an expression, whose compiling takes longer than a check."""
     first, *middle, last = glob.split("*")
     at, end = len(first), len(key) - len(last)
@@ -190,12 +205,25 @@ def flattened(
             yield name, value
 
 
-def did_you_mean(key: str, names: Iterable[str]) -> str | None:
+def did_you_mean(key: str, names: Iterable[str], cutoff: float = 0.8) -> str | None:
     """The known name nearest to ``key``, if one is near."""
     from difflib import get_close_matches  # only a strange key pays for it
 
-    near = get_close_matches(key, sorted(names), n=1, cutoff=0.8)
+    near = get_close_matches(key, sorted(names), n=1, cutoff=cutoff)
     return near[0] if near else None
+
+
+def misspelt(key: str, names: Iterable[str], config: Mapping[str, Any]) -> str | None:
+    """The key that ``key`` is a typing error for: ``config`` lacks it, and it has as many words."""
+    parent, _, own = key.rpartition(".")
+    inner: Any = config
+    for part in filter(None, parent.split(".")):
+        inner = inner.get(part) if isinstance(inner, Mapping) else None
+    inner = inner if isinstance(inner, Mapping) else {}
+    known = {last: name for name in names for above, _, last in [name.rpartition(".")] if above == parent}
+    near = did_you_mean(own, known.keys() - inner.keys(), 0.9)
+    words, others = set(own.split("_")), set((near or own).split("_"))
+    return None if near is None or words < others or words > others else known[near]
 
 
 def check_settings(
@@ -204,10 +232,10 @@ def check_settings(
     where: str,
     normalised: Callable[[Mapping[str, Any]], Mapping[str, Any]] = dict,
 ) -> None:
-    """InputError for a key of ``--set`` that the reader has no use for."""
+    """InputError for a key of ``--set`` with a value that the reader has no use for."""
     names = set(asked)
     for key, value in normalised(settings).items():
-        if key not in names:
+        if key not in names and value is not None:  # a key may be taken out of the file
             near = did_you_mean(key, names)
             guess = f"did you mean {near}?" if near else ", ".join(sorted(names))
             raise InputError(f"expected a key that is read here: {guess}", where=where, key=f"--set {key}", value=value)

@@ -16,12 +16,6 @@ from sizer.readers.training import optimizer
 NAME = "torchtitan"
 
 
-def matches(config: Mapping[str, Any]) -> bool:
-    """A ``model`` table with a name and a flavor."""
-    model = config.get("model")
-    return isinstance(model, Mapping) and "name" in model and "flavor" in model
-
-
 def read(config: Mapping[str, Any], where: str) -> Reading:
     fields = Fields(config, where)
     model, training = fields.nested("model"), fields.nested("training")

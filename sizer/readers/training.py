@@ -47,23 +47,27 @@ def zero_optimization(section: Fields, stage_name: str = "stage") -> dict[str, A
 def with_training(reading: Reading, files: tuple[str, ...]) -> Reading:
     """``reading`` with the workload of ``files`` over its own, the later file over the earlier."""
     for file in files:
-        where, config = file, parse_mapping(load_text(Path(file)), file)
-        name, reader = _reader(config, where)
-        fields = Fields(config, where)
-        given = reader(fields)
-        if name == "deepspeed" and "no_overlap" in reading.workload:
-            # Of communication it is data parallelism's alone that it decides.
-            kept = [one for one in reading.workload["no_overlap"].split(",") if one not in ("data", "gather", "none")]
-            given["no_overlap"] = ",".join([*kept, *(["data"] if "no_overlap" in given else [])]) or "none"
-        workload = {**reading.workload, **given}
-        notes = (f"workload from {Path(file).name} ({name})", *_accumulated(workload))
-        reading = replace(
-            reading,
-            workload=workload,
-            notes=(*reading.notes, *notes),
-            unread=(*reading.unread, *unread(config, fields.asked, name)),
-        )
+        reading = with_settings_of(reading, parse_mapping(load_text(Path(file)), file), file)
     return reading
+
+
+def with_settings_of(reading: Reading, config: Mapping[str, Any], where: str) -> Reading:
+    """``reading`` with the workload of a trainer's settings, those of the file ``where``, over its own."""
+    name, reader = _reader(config, where)
+    fields = Fields(config, where)
+    given = reader(fields)
+    if name == "deepspeed" and "no_overlap" in reading.workload:
+        # Of communication it is data parallelism's alone that it decides.
+        kept = [one for one in reading.workload["no_overlap"].split(",") if one not in ("data", "gather", "none")]
+        given["no_overlap"] = ",".join([*kept, *(["data"] if "no_overlap" in given else [])]) or "none"
+    workload = {**reading.workload, **given}
+    notes = (f"workload from {Path(where).name} ({name})", *_accumulated(workload))
+    return replace(
+        reading,
+        workload=workload,
+        notes=(*reading.notes, *notes),
+        unread=(*reading.unread, *unread(config, fields.asked, name, where)),
+    )
 
 
 def _accumulated(workload: dict[str, Any]) -> tuple[str, ...]:
@@ -114,28 +118,26 @@ def accelerate(fields: Fields) -> dict[str, Any]:
     precision = fields.text("mixed_precision", default="no")
     found |= {"dtype": precision} if precision in ("bf16", "fp16", "fp8") else {}
     fsdp = _section(fields, "fsdp_config")
-    if fsdp is not None:
+    if fsdp.config:
         names = ("fsdp_sharding_strategy", "fsdp_reshard_after_forward")
         strategy = str(fsdp.raw(*names, default="FULL_SHARD")).upper()
         found["zero"] = fsdp.choice(strategy, _TABLE["sharding"], names[0])
         if fsdp.raw("fsdp_activation_checkpointing", default=False) is True:
             found["checkpointing"] = "full"
     deep = _section(fields, "deepspeed_config")
-    found |= zero_optimization(deep, "zero_stage") if deep is not None and "zero_stage" in deep.config else {}
+    found |= zero_optimization(deep, "zero_stage") if "zero_stage" in deep.config else {}
     megatron = _section(fields, "megatron_lm_config")
-    if megatron is not None:
-        found |= megatron.given(megatron.automatic, **_TABLE["megatron"])
+    found |= megatron.given(megatron.automatic, **_TABLE["megatron"])
     mesh = _section(fields, "parallelism_config")
-    if mesh is None:
-        return found
     sizes = mesh.given(mesh.automatic, **_TABLE["mesh"])
     ranks = sizes.pop("shard", 1) * sizes.get("replicas", 1)
     return found | {key: size for key, size in sizes.items() if size > 1} | ({"d": ranks} if ranks > 1 else {})
 
 
-def _section(fields: Fields, name: str) -> Fields | None:
-    """A section with something in it: accelerate writes empty ones for what is not used."""
-    return fields.nested(name) if isinstance(held := fields.config.get(name), Mapping) and held else None
+def _section(fields: Fields, name: str) -> Fields:
+    """A section of accelerate's, which writes empty ones, or null, for what is not used."""
+    held = fields.config.get(name)
+    return fields.nested(name) if isinstance(held, Mapping) and held else Fields({}, fields.where)
 
 
 def huggingface(fields: Fields) -> dict[str, Any]:

@@ -1,12 +1,12 @@
 """YAML text -> plain values, by PyYAML's events: nothing is built that the file does not spell out.
 
 PyYAML's own constructors expand aliases without bound (a few lines become gigabytes), recurse as deep as the file likes
-and raise whatever a tag's conversion raises. Here an alias costs what it stands for, and tags are the core schema's.
+and raise whatever a tag's conversion raises. Here an alias costs what it expands to, and tags are the core schema's.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import yaml
@@ -28,13 +28,17 @@ _WORDS = {"yes": True, "no": False, "true": True, "false": False, "on": True, "o
 
 @dataclass(slots=True)
 class _Open:
-    """A collection whose end has not been seen; ``key``: of a mapping, the key that waits for its value."""
+    """A collection whose end has not been seen; ``key``: of a mapping, the key that waits for its value.
+
+    ``merged``: keys that it has from other mappings alone (``<<``), which its own may replace.
+    """
 
     value: Any
     anchor: str | None
     values: int = 1
     key: Any = None
     keyed: bool = False
+    merged: set[Any] = field(default_factory=set)
 
 
 def parse_yaml(text: str, where: str, depth: int) -> object:
@@ -95,7 +99,7 @@ class _Builder:
             self._add(event, closed.value, closed.values, counted=True)
 
     def _add(self, event: Any, value: Any, values: int, *, counted: bool = False) -> None:
-        """Put ``value``, which stands for so many, where it belongs (``counted``: its parts were when they came)."""
+        """Put ``value``, which counts as so many, where it belongs (``counted``: its parts were when they came)."""
         self._values += 1 if counted else values
         if self._values > MAX_VALUES:
             raise InputError(f"expected at most {MAX_VALUES} values, aliases written out", where=self._where)
@@ -113,16 +117,20 @@ class _Builder:
         else:
             parent.keyed = False
             if parent.key == "<<":
-                self._merge(event, parent.value, value)
-            else:
-                parent.value[parent.key] = value
+                self._merge(event, parent, value)
+                return
+            if parent.key in parent.value and parent.key not in parent.merged:
+                raise InputError("is given twice here: keep one", where=self._where, key=str(parent.key))
+            parent.merged.discard(parent.key)
+            parent.value[parent.key] = value
 
-    def _merge(self, event: Any, into: dict[Any, Any], value: Any) -> None:
+    def _merge(self, event: Any, into: _Open, value: Any) -> None:
         for source in value if isinstance(value, list) else [value]:
             if not isinstance(source, dict):
                 raise self._error(event, "expected a mapping to merge")
+            into.merged |= source.keys() - into.value.keys()
             for key, item in source.items():
-                into.setdefault(key, item)
+                into.value.setdefault(key, item)
 
     def _scalar(self, event: Any) -> Any:
         tag, text = event.tag, event.value

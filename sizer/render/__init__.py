@@ -1,7 +1,7 @@
 """The registry of outputs: command -> what makes its document, and the formats that show it.
 
 A document is made once (``sizer.documents``); a format is the module of this package that has its name, with
-``render(document, page)``, a text or the bytes of a binary format. ``--format`` offers what the registry holds, the
+``render(document, page)``. ``--format`` offers what the registry holds, the
 first being the default. Modules are imported when they are asked for.
 """
 
@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 
 #: Styles a piece of text for what it is ("error", "warning", "info", "head").
 Style = Callable[[str, str], str]
-#: Makes a text lead to an address, where the terminal knows how.
-Link = Callable[[str, Callable[[], "str | None"]], str]
 
 
 def plain(text: str, style: str) -> str:
@@ -29,21 +27,15 @@ def plain(text: str, style: str) -> str:
     return text
 
 
-def unlinked(text: str, address: Callable[[], str | None]) -> str:
-    """The text alone; nobody looks for the address."""
-    return text
-
-
 @frozen
 class Page:
-    """``width`` in columns; ``style`` is ``plain`` and ``link`` leaves texts alone wherever there is no terminal.
+    """``width`` in columns; ``style`` is ``plain`` wherever there is no terminal.
 
     ``terminal``: somebody looks at it as it comes, so that findings are shown with the lines of the file.
     """
 
     width: int = 100
     style: Style = plain
-    link: Link = unlinked
     terminal: bool = False
 
 
@@ -54,7 +46,6 @@ _REVIEW = ("sarif", "github", "junit")
 #: formats.
 COMMANDS: dict[str, tuple[str, tuple[str, ...]]] = {
     "check": ("check:document", (*_ALL, *_REVIEW, "badge")),
-    "check --statistics": ("check:statistics", _ALL),
     "diff": ("diff:document", (*_ALL, *_REVIEW)),
     "ops": ("ops:document", _ALL),
     "ops --explain": ("ops:explained", _ALL),
@@ -66,16 +57,14 @@ COMMANDS: dict[str, tuple[str, tuple[str, ...]]] = {
     "deploy": ("deploy:document", _ALL),
     "bench": ("bench:document", (*_ALL, "jsonl")),
     "bench --dry-run": ("bench:planned", _ALL),
+    "bench --self-test": ("bench:self_tested", ("text", "csv", "markdown", "html")),
     "calibrate": ("bench:calibration", ("text", "csv", "markdown", "html")),
     "store list": ("store:listed", _ALL),
-    "store export": ("store:exported", ("jsonl", "json", "csv", "parquet")),
-    "store compare": ("store:compared", _ALL),
+    "store export": ("store:exported", ("jsonl", "json", "csv")),
     "devices": ("devices:document", _ALL),
     "rules": ("rules:document", _ALL),
-    "explain": ("rules:page", ("markdown", "html")),
+    "explain": ("rules:page", ("text", "markdown", "html")),
 }
-#: Commands whose documents have charts.
-DRAWN = ("check", "diff", "ops", "search", "memory", "plan", "bench")
 
 
 def formats(command: str) -> tuple[str, ...]:
@@ -90,27 +79,19 @@ def document_of(command: str, answer: object) -> Document:
     return found
 
 
-def render(command: str, format_: str | None, answer: object, page: Page | None = None) -> str | bytes:
+def render(command: str, format_: str | None, answer: object, page: Page | None = None) -> str:
     """``answer`` of ``command`` in a format (None: the default). InputError names the known ones for any other."""
     known = formats(command)
     name = format_ if format_ is not None else known[0]
     if name not in known:
         raise InputError(f"expected one of {', '.join(known)}", key="format", value=name)
-    renderer: Callable[[Any, Page], str | bytes] = import_module(f"sizer.render.{name}").render
+    renderer: Callable[[Any, Page], str] = import_module(f"sizer.render.{name}").render
     return renderer(document_of(command, answer), page or Page())
 
 
 def fragment(command: str, answer: object) -> str:
     """``answer`` as HTML inside somebody else's page."""
     return str(import_module("sizer.render.html").fragment(document_of(command, answer)))
-
-
-def draw(command: str, answer: object, path: str) -> str:
-    """The charts of ``answer`` as a picture at ``path``; a line that says what was written."""
-    from sizer.render.picture import save
-
-    number = save(document_of(command, answer), path)
-    return f"{path}: {number} chart{'s' if number != 1 else ''}"
 
 
 Printable.show_by(render, fragment)

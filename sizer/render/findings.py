@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterator
 from functools import lru_cache
-from importlib.metadata import Distribution, PackageNotFoundError, distribution
-from pathlib import Path
+from importlib.metadata import PackageNotFoundError, distribution
 from typing import cast
 
 from shapes.frozen import frozen
+from shapes.package import DISTRIBUTION
 from sizer.answers.diff import Diff
-from sizer.checking.findings import Checked, PricedFinding, Severity
+from sizer.checking.findings import Checked, Fix, PricedFinding, Severity
 from sizer.documents.check import place_of, text_of
-from sizer.documents.document import Document, change_text, cost_text
+from sizer.documents.document import Document, change_text, cost_text, suggestion_text
 from sizer.readers.locate import Place
 from sizer.rules import find_rule
 
@@ -31,7 +30,7 @@ RULES_URL_VARIABLE = "SIZER_RULES_URL"
 class Annotation:
     """One complaint. ``code``: a rule's or a budget's name; ``codes``: of every rule that points at the same cause.
 
-    ``place`` None: no key of the file is to blame.
+    ``place`` None: no key of the file is to blame. ``fixes``: what each suggestion changes, with its edits.
     """
 
     path: str
@@ -43,6 +42,7 @@ class Annotation:
     field: str
     message: str
     codes: tuple[str, ...]
+    fixes: tuple[tuple[str, Fix], ...] = ()
 
 
 def reviewed(document: Document) -> Checked | Diff:
@@ -56,7 +56,7 @@ def annotate(answer: Checked | Diff) -> Iterator[Annotation]:
     if isinstance(answer, Checked):
         for report in answer.reports:
             for finding in report.findings:
-                yield _of_finding(report.path, report.device, finding, report.step.seconds, texts(report.path))
+                yield _of_finding(report.path, report.device, finding, report.step_s, texts(report.path))
         return
     for file in answer.files:
         for one in file.devices:
@@ -68,7 +68,7 @@ def annotate(answer: Checked | Diff) -> Iterator[Annotation]:
         yield Annotation(broken.path, None, "error", name, "budget", broken.device, "", broken.message, (name,))
 
 
-def _of_finding(path: str, device: str, finding: PricedFinding, step_s: float, text: str | None) -> Annotation:
+def _of_finding(path: str, device: str, finding: PricedFinding, step_s: float | None, text: str | None) -> Annotation:
     parts = [f"{finding.field} = {finding.value}: {finding.message}"]
     if cost := cost_text(finding, step_s):
         parts.append(f"{cost} on {device}")
@@ -84,6 +84,7 @@ def _of_finding(path: str, device: str, finding: PricedFinding, step_s: float, t
         finding.field,
         "; ".join(parts),
         finding.codes or (finding.code,),
+        tuple((suggestion_text(one, step_s), one.fix) for one in finding.suggestions if one.fix is not None),
     )
 
 
@@ -93,35 +94,18 @@ def title(code: str) -> str:
 
 
 def rules_url() -> str | None:
-    """The page of all rules: the environment's, else the package's ``Rules`` URL, else that of the repository it was
-    installed from (``pip install git+https://...``); None where none is known."""
+    """The page of all rules: the environment's, else the package's ``Rules`` URL; None where none is known."""
     if found := os.environ.get(RULES_URL_VARIABLE):
         return found
     try:
-        package = distribution("sizer")
+        package = distribution(DISTRIBUTION)
     except PackageNotFoundError:
         return None
     urls = package.metadata.get_all("Project-URL") or []
-    return next((url.partition(", ")[2] for url in urls if url.startswith("Rules, ")), None) or _of_origin(package)
-
-
-def _of_origin(package: Distribution) -> str | None:
-    """The rules' page in the repository and at the commit that pip wrote down (PEP 610)."""
-    try:
-        origin = json.loads(package.read_text("direct_url.json") or "{}")
-        url, commit = origin["url"], origin["vcs_info"]["commit_id"]
-    except (KeyError, TypeError, ValueError):
-        return None
-    address = str(url).removesuffix(".git")
-    return f"{address}/blob/{commit}/reports/rules.md" if address.startswith("https://") else None
+    return next((url.partition(", ")[2] for url in urls if url.startswith("Rules, ")), None)
 
 
 def rule_url(code: str) -> str | None:
     """The page of one rule: the anchor that its heading has on the rules' page."""
     base, rule = rules_url(), find_rule(code)
     return f"{base}#{rule.code.lower()}-{rule.slug}" if base else None
-
-
-def rule_address(code: str) -> str:
-    """The page of one rule, else the file of the rule here, whose docstring is that page."""
-    return rule_url(code) or Path(find_rule(code).file).as_uri()

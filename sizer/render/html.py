@@ -8,6 +8,7 @@ from functools import lru_cache
 from html import escape
 
 from shapes.errors import InputError, printable
+from shapes.package import install
 from sizer.documents.charts import Chart
 from sizer.documents.check import severity_cell
 from sizer.documents.document import (
@@ -39,7 +40,7 @@ def render(document: Document, page: Page) -> str:
     charts: list[Chart] = []
     body = "".join(_body(document, charts))
     # In a script's text only the end of the tag and a comment's begin mean something to HTML.
-    specs = {"config": assets()["config"], "charts": [spec(chart, "container") for chart in charts]}
+    specs = {"config": assets()["config"], "charts": [spec(chart) for chart in charts]}
     data = json.dumps(specs, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
     library = _library() if charts else ""
     return (
@@ -160,6 +161,6 @@ def _library() -> str:
         from vl_convert import javascript_bundle
     except ImportError:
         raise InputError(
-            "a page's charts need vl-convert-python: pip install 'sizer[html]'", key="format", value="html"
+            f"a page's charts need vl-convert-python: {install('html')}", key="format", value="html"
         ) from None
     return javascript_bundle("window.vegaEmbed = vegaEmbed").replace("</script", "<\\/script").replace("<!--", "<\\!--")

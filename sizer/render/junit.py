@@ -30,7 +30,8 @@ def render(document: Document, page: Page) -> str:
         if isinstance(answer, Diff):
             cases = {code: f"{code} {title(code)}" for one in own for code in one.codes}
             cases = cases or {"diff": "no finding added, no budget broken"}
-        _suite(root, path, device, cases, skipped, own)
+        named = {"name": _xml(path), "package": _xml(device), "id": str(len(root))}
+        _suite(ElementTree.SubElement(root, "testsuite", {**named, **_FIXED}), cases, skipped, own)
     ElementTree.indent(root)
     return ElementTree.tostring(root, "unicode", xml_declaration=True) + "\n"
 
@@ -44,43 +45,33 @@ def _suites(answer: Checked | Diff) -> Iterator[tuple[str, str, set[str]]]:
 
 
 def _suite(
-    root: ElementTree.Element,
-    path: str,
-    device: str,
-    cases: Mapping[str, str],
-    skipped: set[str],
-    found: Sequence[Annotation],
+    suite: ElementTree.Element, cases: Mapping[str, str], skipped: set[str], found: Sequence[Annotation]
 ) -> None:
-    by_code = {code: [one for one in found if code in one.codes] for code in cases}
-    failed = {code: listed for code, listed in by_code.items() if any(one.severity != "info" for one in listed)}
-    counts = {"tests": len(cases), "failures": len(failed), "errors": 0, "skipped": len(skipped & cases.keys())}
-    named = {"name": _xml(path), "package": _xml(device), "id": str(len(root))}
-    suite = ElementTree.SubElement(root, "testsuite", {**named, **_FIXED, **{k: str(v) for k, v in counts.items()}})
+    """A test case each of ``cases``, and how many came out how."""
+    infos: list[Annotation] = []
     ElementTree.SubElement(suite, "properties")
     for code, name in cases.items():
-        case = ElementTree.SubElement(suite, "testcase", {"name": name, "classname": _xml(path), "time": "0"})
-        if code in failed:
-            _failure(case, failed[code])
+        case = ElementTree.SubElement(suite, "testcase", {"name": name, "classname": suite.attrib["name"], "time": "0"})
+        listed = [one for one in found if code in one.codes]
+        kind = min((one.severity for one in listed), key=SEVERITIES.index, default="info")
+        if kind != "info":
+            failure = ElementTree.SubElement(case, "failure", {"type": kind, "message": _xml(listed[0].message)})
+            failure.text = _said(listed)
         elif code in skipped:
             ElementTree.SubElement(case, "skipped")
-    infos = [one for code, listed in by_code.items() if code not in failed for one in listed]
-    ElementTree.SubElement(suite, "system-out").text = _said(infos, "code")
+        else:
+            infos += listed
+    counts = {"failures": "failure", "errors": "error", "skipped": "skipped"}
+    suite.attrib |= {"tests": str(len(cases)), **{k: str(len(suite.findall(f"*/{v}"))) for k, v in counts.items()}}
+    ElementTree.SubElement(suite, "system-out").text = _said(infos)
     ElementTree.SubElement(suite, "system-err")
 
 
-def _failure(case: ElementTree.Element, listed: Sequence[Annotation]) -> None:
-    kind = min((one.severity for one in listed), key=SEVERITIES.index)
-    failure = ElementTree.SubElement(case, "failure", {"type": kind, "message": _xml(listed[0].message)})
-    failure.text = _said(listed, "severity")
-
-
-def _said(listed: Sequence[Annotation], key: str) -> str:
-    """A line each: where, its ``key`` and its message."""
+def _said(listed: Sequence[Annotation]) -> str:
+    """A line each: where, its rule and its message."""
     places = (f"{one.path}:{one.place.line}:{one.place.column}" if one.place else one.path for one in listed)
-    return _xml(
-        "\n".join(f"{where}: {getattr(one, key)}: {one.message}" for where, one in zip(places, listed, strict=True))
-    )
+    return _xml("\n".join(f"{where}: {one.code}: {one.message}" for where, one in zip(places, listed, strict=True)))
 
 
 def _xml(text: str) -> str:
-    return _NOT_XML.sub("�", text)
+    return _NOT_XML.sub("\ufffd", text)

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from hashlib import sha256
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+from shapes.package import DISTRIBUTION
+from sizer.checking.findings import Fix
 from sizer.documents.document import Document
+from sizer.readers.locate import Place
 from sizer.render import Page
 from sizer.render.findings import BUDGETS, Annotation, annotate, reviewed, rule_url, title
 from sizer.rules import find_rule
@@ -32,7 +36,7 @@ def render(document: Document, page: Page) -> str:
 
 def _version() -> dict[str, str]:
     try:
-        return {"version": version("sizer")}
+        return {"version": version(DISTRIBUTION)}
     except PackageNotFoundError:
         return {}
 
@@ -51,10 +55,8 @@ def _rule(code: str) -> dict[str, Any]:
 
 
 def _result(one: Annotation, index: int) -> dict[str, Any]:
-    region = {"startLine": 1}
-    if one.place is not None:
-        region = {"startLine": one.place.line, "startColumn": one.place.column, "endColumn": one.place.end_column}
-    location = {"physicalLocation": {"artifactLocation": {"uri": _uri(one.path)}, "region": region}}
+    file = {"uri": _uri(one.path)}
+    location = {"physicalLocation": {"artifactLocation": file, "region": _region(one.place)}}
     same = "\0".join((one.code, one.path, one.field, one.device))
     return {
         "ruleId": one.code,
@@ -64,6 +66,22 @@ def _result(one: Annotation, index: int) -> dict[str, Any]:
         "locations": [location],
         "partialFingerprints": {"finding/v1": sha256(same.encode("utf-8", "surrogateescape")).hexdigest()},
         "properties": {"device": one.device},
+        **({"fixes": [_fix(title, fix, file) for title, fix in one.fixes]} if one.fixes else {}),
+    }
+
+
+def _region(place: Place | None) -> dict[str, int]:
+    if place is None:
+        return {"startLine": 1}
+    return {"startLine": place.line, "startColumn": place.column, "endColumn": place.end_column}
+
+
+def _fix(title: str, fix: Fix, file: Mapping[str, str]) -> dict[str, Any]:
+    replaced = [{"deletedRegion": _region(one.place), "insertedContent": {"text": one.text}} for one in fix.edits]
+    described = f"{title} (unsafe: {fix.unsafe})" if fix.unsafe else title
+    return {
+        "description": {"text": described},
+        "artifactChanges": [{"artifactLocation": file, "replacements": replaced}],
     }
 
 

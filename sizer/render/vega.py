@@ -1,4 +1,4 @@
-"""Charts in the words of Vega-Lite (https://vega.github.io/vega-lite): what a browser draws and what becomes a picture.
+"""Charts in the words of Vega-Lite (https://vega.github.io/vega-lite): what a browser draws.
 
 Colours of text and lines are the page's own (``currentColor``), so that one chart is read on light, dark and paper.
 """
@@ -28,28 +28,22 @@ def assets() -> dict[str, Any]:
 
 
 def asset(name: str) -> str:
-    """The text of a file that pages and pictures are made with."""
+    """The text of a file that pages are made with."""
     return resources.files("sizer.render").joinpath("assets", name).read_text(encoding="utf-8")
 
 
-def spec(chart: Chart, width: int | str) -> dict[str, Any]:
-    """``chart`` as Vega-Lite's specification; ``width`` in pixels, or "container" in a page."""
+def spec(chart: Chart) -> dict[str, Any]:
+    """``chart`` as Vega-Lite's specification, as wide as its container."""
     rows = [row for layer in chart.layers for row in layer.rows]
     colours = _looks(rows, "group", chart.colours, assets()["palette"])
     shapes = _looks(rows, "kind", chart.shapes, assets()["shapes"])
     return {
-        "width": width,
+        "width": "container",
         "height": chart.height,
         "description": chart.caption,
         "padding": {"left": 5, "right": 56, "top": 5, "bottom": 5},
         "layer": [_layer(layer, chart, colours, shapes) for layer in chart.layers if layer.rows],
     }
-
-
-def titled(chart: Chart, width: int) -> dict[str, Any]:
-    """``chart`` with its caption above it, as it stands where no page surrounds it."""
-    body = {key: value for key, value in spec(chart, width).items() if key != "padding"}
-    return {**body, "title": {"text": wrap(chart.caption, width // 6), "fontSize": 12, "offset": 12}}
 
 
 def _looks(rows: Iterable[Row], key: str, named: Mapping[str, str], others: Sequence[str]) -> dict[str, str]:

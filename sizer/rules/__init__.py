@@ -6,15 +6,20 @@ from shapes.errors import InputError
 from sizer.rules import dimensions, heads, splits, tiles, tokens
 from sizer.rules.base import DECLARED, Rule
 
-__all__ = ["RULES", "TOPICS", "Rule", "find_rule", "nearest"]
+__all__ = ["MERGED", "RULES", "TOPICS", "Rule", "find_rule", "nearest"]
 
 TOPICS = (dimensions, heads, tokens, splits, tiles)
 
 RULES: tuple[Rule, ...] = tuple(DECLARED[code] for code in sorted(DECLARED))
 
 
+#: Codes of rules that are part of another rule now.
+MERGED = {"SZ128": "SZ110"}
+
+
 def find_rule(name: str) -> Rule:
     """The rule with this code or slug; an unknown one is an InputError naming the nearest."""
+    name = MERGED.get(name.upper(), name)
     for rule in RULES:
         if name.upper() == rule.code or name.lower() == rule.slug:
             return rule

@@ -17,6 +17,7 @@ from shapes.dtypes import BYTES
 from shapes.frozen import frozen
 from shapes.memory import Implementation
 from shapes.model import ModelShape
+from shapes.model.unproven import Unproven
 from shapes.operators import Operator, split_problems
 from shapes.step import StepCost
 from shapes.workload import Workload
@@ -24,6 +25,10 @@ from shapes.workload import Workload
 #: What a kernel loads at once. NVIDIA's guide asks it of leading dimensions (8 elements of fp16), Hopper's TMA of
 #: strides, CUTLASS of its align8 kernels; AMD's and Intel's libraries load vectors of 16 bytes as well.
 VECTOR_BYTES = 16
+
+
+#: How full of a device's memory a change may leave it to be said to fit: fragmentation and peaks take the rest.
+ROOM = 0.92
 
 
 @frozen
@@ -71,11 +76,13 @@ class NotApplicable:
 class Context:
     """What a rule may look at.
 
-    ``model`` is None for a traced model, of which only the operators are known. ``costs`` holds one ``Cost`` an
+    ``model`` is None where the class was traced: its products and ``parameters`` are known, what is ``unproven`` was
+    not understood, and no step has a price. ``costs`` holds one ``Cost`` an
     operator, in the order of ``operators``; ``step_s`` is their sum over counts. ``given`` names the workload's fields
     that the person or the file set, the rest being defaults (None: all of them). ``priced_dtype`` is the element type
     the costs are of, where the device does not know the workload's. ``implementation``: whose kernels save activations.
     ``step``: the global step as software stack ``stack`` runs it (None: prices were measured, not a stack's).
+    ``unknown``: keys of the file that nobody knows -> (value, the known name that it may be a typing error of).
     """
 
     model: ModelShape | None
@@ -89,11 +96,19 @@ class Context:
     implementation: Implementation = "huggingface"
     step: StepCost | None = None
     stack: str = ""
+    unknown: Mapping[str, tuple[str, str | None]] = field(default_factory=dict)
+    parameters: int = 0
+    unproven: tuple[Unproven, ...] = ()
 
     @property
     def divides(self) -> bool:
         """Whether the model divides over the workload's devices, so that its step's memory can be counted."""
         return self.model is None or not split_problems(self.model, self.workload)
+
+    @property
+    def room_bytes(self) -> int:
+        """What a suggested change may fill of the device."""
+        return int(ROOM * self.device.memory.bytes)
 
     def sets_any(self, *fields: str) -> bool:
         """Whether one of these workload fields was set, so that advice on it is asked for."""
@@ -134,13 +149,23 @@ Check = Callable[[Context], Answer]
 
 @frozen
 class Rule:
-    """A row of the catalogue. ``of_costs``: it judges seconds or bytes alone, and so forbids no suggestion."""
+    """A row of the catalogue. ``of_costs``: it judges seconds or bytes alone, and so forbids no suggestion.
+
+    ``of_parameters``: what it judges is known where only the parameters are.
+    """
 
     code: str
     slug: str
     source: str
     check: Check
     of_costs: bool
+    of_parameters: bool = False
+
+    def answer(self, context: Context) -> Answer:
+        """What it says of ``context``."""
+        if self.of_costs and context.model is None and not self.of_parameters:
+            return NotApplicable("the time of a step is not known")
+        return self.check(context)
 
     @property
     def body(self) -> str:
@@ -165,11 +190,12 @@ class Rule:
 DECLARED: dict[str, Rule] = {}
 
 
-def rule(code: str, *, source: str, of_costs: bool = False) -> Callable[[Check], Check]:
+def rule(code: str, *, source: str, of_costs: bool = False, of_parameters: bool = False) -> Callable[[Check], Check]:
     """Declare the decorated function as the rule ``code``, with its own name as its slug."""
 
     def declared(check: Check) -> Check:
-        DECLARED[code] = Rule(code, check.__name__.replace("_", "-"), source, check, of_costs)
+        slug = check.__name__.replace("_", "-")
+        DECLARED[code] = Rule(code, slug, source, check, of_costs, of_parameters)
         return check
 
     return declared

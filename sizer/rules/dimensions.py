@@ -6,8 +6,9 @@ from collections.abc import Iterator
 
 from shapes.model import AttentionShape, MlpShape, ModelShape
 from shapes.model.resize import Side, sides
+from shapes.model.unproven import named
 from shapes.operators import Product
-from shapes.operators.parallel import nearest_t
+from shapes.operators.parallel import divides_over
 from shapes.recipes import RECIPES, Recipe, load_recipe
 from shapes.workload import Workload
 from sizer.rules.arithmetic import (
@@ -155,8 +156,10 @@ def _misaligned(context: Context) -> Iterator[Finding]:
         more = f" and {len(names) - 2} more" if len(names) > 2 else ""
         message = (
             f"{' and '.join(names[:2])}{more}: a dimension of {value} is {power_text(value)}, not a multiple of "
-            f"{context.alignment}: misaligned operands take {seconds / step_s:.1%} of the step"
+            f"{context.alignment}"
         )
+        if context.model is not None:
+            message += f": misaligned operands take {seconds / step_s:.1%} of the step"
         field, whole, suggestions = _configured(context, names[0], value)
         violated, at_most_s = context.off_vector(value), seconds * context.workload.accumulation
         yield Finding(field, whole, message, suggestions, violated=violated, at_most_s=at_most_s)
@@ -170,7 +173,8 @@ def _lost_seconds(context: Context) -> dict[int, dict[str, float]]:
         seconds = op.count * sum(penalty for _, penalty in cost.alignment_s)
         if isinstance(op, Product) and seconds:
             name = op.name.removeprefix("layers.*.")
-            for value in {op.m, op.n, op.k} - covered:
+            # One output or input is a dot product (a shared expert's gate): tensor cores are not asked.
+            for value in {op.m, op.n, op.k} - covered - {1}:
                 if value % step:
                     by_name = lost.setdefault(value, {})
                     by_name[name] = by_name.get(name, 0.0) + seconds
@@ -317,8 +321,9 @@ def _cut_features(context: Context, model: ModelShape, recipe: Recipe) -> Iterat
             f"padded to {padded} it is {padded / side.features - 1:.1%} more"
         )
         near = neighbours(side.whole, step * side.shards) if dimension in _WIDTHS else ()
-        whole = (degree for degree in range(t - 1, 0, -1) if dimension not in _cut_blocks(model, degree, step))
-        smaller = [one for one in whole if one == nearest_t(model, one)][:1] if side.shards > 1 else []
+        powers = (1 << power for power in reversed(range((t - 1).bit_length())))
+        whole = (degree for degree in powers if dimension not in _cut_blocks(model, degree, step))
+        smaller = [one for one in whole if divides_over(model, one)][:1] if side.shards > 1 else []
         changes = suggest(dimension, near) + suggest("t", smaller)
         yield Finding(dimension, context.dimensions.get(dimension, side.whole), message, changes, violated=True)
 
@@ -331,3 +336,46 @@ def _cut_tokens(context: Context, recipe: Recipe) -> Iterator[Finding]:
         message = f"{tokens} tokens are no multiple of {rows} ({recipe.title}): {recipe.alignment.otherwise}"
         near = suggest("s", neighbours(workload.s, rows * workload.cp))
         yield Finding("s", workload.s, message, near, violated=True)
+
+
+@rule("SZ131", source="the reader's own keys: the model's class, Megatron's arguments, the format's documentation")
+def unknown_key(context: Context) -> Answer:
+    """Every key of the file is one that its format knows.
+
+    A key that nobody knows is not read, and the model is sized without it. A misspelt one leaves its default in force.
+    It is a warning where it is a known key misspelt that the file lacks, else information.
+
+    Bad: hiden_size 3072 in a llama's config.json, which is sized with a hidden size of 4096.
+    Good: hidden_size 3072.
+    """
+    return [
+        Finding(
+            key,
+            value,
+            f"is not known here and not read{f': did you mean {near}?' if near else ''}",
+            violated=bool(near),
+        )
+        for key, (value, near) in context.unknown.items()
+    ]
+
+
+@rule("SZ132", source="sizer: a step is priced where its class is proven to be what it was recognised as.")
+def modules_not_understood(context: Context) -> Answer:
+    """Every module of a class without a reader is understood, so that a step can be priced.
+
+    A model type that no reader knows, or a module of one's own, is recognised in the products that its class runs, and
+    proven against torch: parameters to the digit, products and attention forward and backward. What is left over is
+    named here with its part of the forward pass's FLOPs. Its price is not known: eager Python's time is not what a
+    kernel would take. So the step, its MFU and what a suggestion saves are not known either (null in JSON). Rules on
+    dimensions and on the memory of parameters still hold.
+
+    Bad: a class with a sparse-attention indexer that nobody described.
+    Good: the same class with attention, MLPs, experts and norms of known forms.
+
+    Suggestion: none. A reader of the type (CONTRIBUTING.md, `family`) prices it.
+    """
+    if not context.unproven:
+        return NotApplicable("the model is understood")
+    todo = "compare parameters and dimensions alone, or size its layers as a known type of the same parts"
+    message = f"{named(context.unproven)}; the time of a step is not known: {todo}"
+    return [Finding("model_type", context.unproven[0].name, message, violated=True)]

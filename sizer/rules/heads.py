@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from math import gcd
 
 from shapes.cost.predict import run_for
 from shapes.kernels import Kernel, Run, load_kernel, resolve, run_of
 from shapes.model import MlaShape
 from shapes.operators import Attention, Gemm, Operator
-from shapes.operators.parallel import largest_divisor
 from sizer.rules.arithmetic import (
     heads_that_keep_hidden,
     nearest_first,
     neighbours,
     next_multiple,
+    powers_near,
     shard_text,
     square,
     whole_heads_near,
@@ -283,7 +284,12 @@ def _recurrent_heads(context: Context) -> Iterator[Finding]:
         if t > 1 and common % t:
             names = " and ".join(f"{size} {_words(name)}" for name, size in held.items())
             message = f"{names} do not divide over t {t}: tensor parallelism cannot shard the recurrence"
-            yield Finding("t", t, message, suggest("t", [largest_divisor(common, t)]), error=True)
+            fewer = powers_near(t, partial(_divides, common))[:1]
+            yield Finding("t", t, message, suggest("t", fewer), error=True)
+
+
+def _divides(number: int, degree: int) -> bool:
+    return number % degree == 0
 
 
 def _recurrent_pieces(context: Context) -> Iterator[Finding]:

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from math import gcd
 
-from shapes.memory import memory
 from shapes.model import ModelShape, MoeShape
 from shapes.model.stages import layers_of_stages
 from shapes.operators import GroupedGemm
-from shapes.operators.parallel import expert_counts, head_counts, nearest_e, nearest_t
+from shapes.operators.parallel import divides_over, expert_counts, head_counts
 from shapes.workload import Workload
 from sizer.rules.arithmetic import (
     NEIGHBOURHOOD,
@@ -47,7 +44,7 @@ def _cut_heads(context: Context, known: tuple[int, ...], cut: list[int]) -> Find
     t, dims, model = context.workload.t, context.dimensions, context.model
 
     def divides(degree: int) -> bool:
-        return gcd(*known) % degree == 0 and (model is None or nearest_t(model, degree) == degree)
+        return gcd(*known) % degree == 0 and (model is None or divides_over(model, degree))
 
     suggestions = suggest("t", powers_near(t, divides))
     if cut == [dims.get("heads")]:
@@ -77,8 +74,8 @@ def kv_heads_per_shard(context: Context) -> Answer:
     Bad: kv 6 at t 4: neither divides the other. kv 4 at t 8: every key/value head twice.
     Good: kv 8 at t 8.
 
-    Suggestion: a t that divides them. As many key/value heads as t would do, but how many share one is the model's
-    affair.
+    Suggestion: a power of two as t that divides them; where neither divides the other, also the nearest numbers of
+    key/value heads that t and the heads divide.
     """
     t, dims = context.workload.t, context.dimensions
     if t == 1:
@@ -94,107 +91,94 @@ def kv_heads_per_shard(context: Context) -> Answer:
         if copied
         else f" and t {t}: neither divides the other, so they cannot be sharded"
     )
-    smaller = next(degree for degree in range(t - 1, 0, -1) if kv % degree == 0 and dims["heads"] % degree == 0)
+    changes = suggest("t", powers_near(t, lambda degree: gcd(kv, dims["heads"]) % degree == 0)[:1])
+    if not copied:
+        changes += suggest("kv_heads", (near for near in neighbours(kv, t) if dims["heads"] % near == 0))
     message = f"{kv} key/value heads{what}"
-    return [Finding("kv_heads", kv, message, suggest("t", [smaller]), error=not copied, violated=copied, cause="t")]
-
-
-@rule("SZ110", source="arXiv 2401.14489, section VI.")
-def layers_per_stage(context: Context) -> Answer:
-    """The layers divide evenly over the pipeline's stages.
-
-    Where they do not, the fullest stage holds one layer more and every other stage waits for it.
-
-    Bad: 30 layers at p 4: stages of 8, 8, 7, 7.
-    Good: 32 layers at p 4.
-
-    Suggestion: a p that divides them and fits in memory, or the next number of layers that p divides: none fewer, since
-    depth is worth more than a stage's balance.
-    """
-    p, model = context.workload.p, context.model
-    if p == 1:
-        return NotApplicable("no pipeline parallelism")
-    if model is None or len(model.stacks) > 1:
-        return NotApplicable("no single stack of layers")
-    layers = model.layers
-    if layers % p == 0:
-        return ()
-    what = (
-        "a stage without a layer cannot run"
-        if p > layers
-        else f"the fullest stage holds {-(-layers // p)}, the others wait for it"
-    )
-    suggestions = suggest("p", _even_stages(context, model)) + suggest("layers", [next_multiple(layers, p)])
-    message = f"{layers} layers over p {p}: {what}"
-    return [Finding("layers", layers, message, suggestions, error=p > layers, violated=p <= layers)]
-
-
-def _even_stages(context: Context, model: ModelShape) -> list[int]:
-    """The nearest p that divides the layers, below and above, less smaller ones whose step does not fit."""
-    p, layers = context.workload.p, model.layers
-    even = [degree for degree in range(1, min(layers, 2 * p) + 1) if layers % degree == 0]
-    below, above = even[: bisect_left(even, p)][-1], even[bisect_right(even, min(p, layers)) :][:1]
-    if p > layers or not context.divides or _fits(context, model, below):
-        return [below, *above]
-    # Where what was asked for does not fit either, memory is SZ121's to speak of.
-    return [below, *above] if 2 * below >= p and not _fits(context, model, p) else above
-
-
-def _fits(context: Context, model: ModelShape, p: int) -> bool:
-    changed = replace(context.workload, p=p, gpus=None)
-    return bool(memory(model, changed, device=context.device, implementation=context.implementation).fits)
+    return [Finding("kv_heads", kv, message, changes, error=not copied, violated=copied, cause="t")]
 
 
 #: What runs on the last stage after its layers.
 ENDS = ("lm_head", "final_norm", "cross_entropy")
-#: A smaller share of the stage's time is not worth a layout of its own.
-NOTABLE_END = 0.05
+#: A smaller share of a microbatch is not worth a layout of its own.
+NOTABLE_WAIT = 0.05
 
 
 @rule(
-    "SZ128",
-    source="Megatron-LM, core/transformer/transformer_config.py:2385 (account_for_loss_in_pipeline_split); Moonlight "
-    "issue 1 (27 layers and a head); The Llama 3 Herd of Models, 3.3.2.",
+    "SZ110",
+    source="arXiv 2401.14489, section VI; Megatron-LM, core/transformer/transformer_config.py:2385 "
+    "(account_for_loss_in_pipeline_split); The Llama 3 Herd of Models, 3.3.2.",
     of_costs=True,
 )
-def pipeline_ends(context: Context) -> Answer:
-    """The last pipeline stage's head, and what else is not a layer, is balanced by fewer layers.
+def pipeline_balance(context: Context) -> Answer:
+    """The pipeline's stages take the same time: layers, head and predicted tokens spread evenly.
 
     A pipeline is as fast as its slowest stage. The output projection (and with it the loss) runs on the last stage
-    after its layers, and so do multi-token-prediction modules, each as long as a layer and a head. With a large
-    vocabulary over few layers that is one or two layers' time, for which every other stage waits. The embedding at the
-    front is a lookup.
+    after its layers, and so do multi-token-prediction modules, each as long as a layer and a head: they count as
+    layers of their worth. Layers that p does not divide are no fault where the ends make up the difference.
 
-    Bad: a vocabulary of 256,000 over 8 layers of h 2048 at p 4: the last stage's head is ten layers' time.
+    Bad: 30 layers and a small vocabulary at p 4: stages of 8, 8, 7, 7. A vocabulary of 256,000 over 8 layers of h 2048
+    at p 4, two a stage: the last stage's head is ten layers' time.
     Good: Llama-3 405B's 126 layers over p 16: eight a stage, seven on the first and the last.
 
-    Suggestion: none that a configuration sets; frameworks count the head as a layer or take a layout of stages.
+    Suggestion: none that a configuration sets: fewer layers on the last stage (frameworks count the head as a layer or
+    take a layout of stages), a p that divides the layers, or the next number of layers that p divides.
     """
     model, p = context.model, context.workload.p
     if p == 1:
         return NotApplicable("no pipeline parallelism")
-    if model is None or len(model.stacks) > 1 or not context.operators or p > model.layers:
-        return NotApplicable("no stages of a single stack are priced")
-    return list(_ends(context, model, p))
+    if model is None or len(model.stacks) > 1:
+        return NotApplicable("no single stack of layers")
+    if p > model.layers:
+        message = f"{model.layers} layers over p {p}: a stage without a layer cannot run"
+        fewer = powers_near(p, lambda stages: stages <= model.layers)[:1]
+        return [Finding("p", p, message, suggest("p", fewer), error=True)]
+    if not context.operators:
+        return NotApplicable("no stages are priced")
+    return list(_unbalanced(context, model, p))
 
 
-def _ends(context: Context, model: ModelShape, p: int) -> Iterator[Finding]:
+def _unbalanced(context: Context, model: ModelShape, p: int) -> Iterator[Finding]:
+    """What the other stages wait for the slowest one, in the usual layout and in the best."""
+    layers = model.layers
     layers_s = sum(seconds for op, _, seconds in context.timed() if op.name.startswith("layers."))
-    heads_s = sum(seconds for op, _, seconds in context.timed() if op.name in ENDS)
-    held = layers_of_stages(model.layers, p)
-    layer_s, stage_s = layers_s / max(held), heads_s + layers_s
-    # Spread over all stages it would take a p-th of the time; the last stage may hold fewer layers already.
-    over = heads_s * (p - 1) / p - (max(held) - held[-1]) * layer_s
-    if not layer_s or over < NOTABLE_END * stage_s:
+    head_s = sum(seconds for op, _, seconds in context.timed() if op.name in ENDS)
+    layer_s = layers_s / max(layers_of_stages(layers, p))
+    if not layer_s:
         return
-    predicted = model.head_passes - 1 if context.workload.train else 0
-    what = "the head" if not predicted else f"the head, once more for each of {predicted} predicted tokens,"
-    message = (
-        f"{what} on the last of {p} stages takes {heads_s / layer_s:.1f} layers' time beside {held[-1]} layers: "
-        f"the other stages wait {over / stage_s:.0%} of a microbatch. Count it as a layer "
-        "(Megatron-LM: --account-for-loss-in-pipeline-split, --decoder-last-pipeline-num-layers)"
-    )
-    yield Finding("p", p, message, at_most_s=over * context.workload.accumulation)
+    head = head_s / layer_s
+    best, even = _slowest_stage(layers, head, p), next_multiple(layers, p)
+    usual = layers / p + head if layers == even else best
+    # Over what one layer more or less would leave waiting, since layers are not cut.
+    wait = best / (layers + head) - _slowest_stage(even, head, p) / (even + head)
+    passes = model.head_passes - 1 if context.workload.train else 0
+    ends = "the head" if not passes else f"the head, once more for each of {passes} predicted tokens,"
+    accumulation = context.workload.accumulation
+    if p * wait >= NOTABLE_WAIT:
+        message = (
+            f"{layers} layers over p {p}, {ends} worth {head:.1f} of them: in the best layout the slowest stage takes "
+            f"{best:.1f} layers' time, {p * best / (layers + head) - 1:.0%} over the mean"
+        )
+        lost_s = wait * (layers + head) * layer_s * accumulation
+        yield Finding(
+            "p",
+            p,
+            f"{message}; {even} layers, or a p that divides {layers}, wait less",
+            violated=True,
+            at_most_s=lost_s,
+        )
+    elif usual - best >= NOTABLE_WAIT * usual:
+        message = (
+            f"{ends} on the last of {p} stages takes {head:.1f} layers' time after {layers // p} layers: the other "
+            f"stages wait {1 - best / usual:.0%} of a microbatch. Count it as layers "
+            "(Megatron-LM: --account-for-loss-in-pipeline-split, --decoder-last-pipeline-num-layers)"
+        )
+        yield Finding("p", p, message, at_most_s=(usual - best) * layer_s * accumulation)
+
+
+def _slowest_stage(layers: int, head: float, p: int) -> float:
+    """Layers' worth of the slowest of ``p`` stages, where the last holds as many layers as is best."""
+    return min(max(-(-(layers - last) // (p - 1)), last + head) for last in range(layers - p + 2))
 
 
 #: Rows of the common grouped-GEMM tile.
@@ -240,7 +224,8 @@ def _spread(model: ModelShape, moe: MoeShape, workload: Workload) -> Iterator[Fi
         yield Finding("e", e, f"{moe.experts} experts do not divide over e {e}", (*splits, *changes), error=True)
     elif d > 1 and d % e:
         message = f"e {e} does not divide over the {d} data-parallel ranks that hold the experts"
-        changes = suggest("e", [nearest_e(model, e, d)]) + suggest("d", [next_multiple(d, e)])
+        fewer = powers_near(e, lambda ranks: d % ranks == 0 and not any(count % ranks for count in counts))[:1]
+        changes = suggest("e", fewer) + suggest("d", [next_multiple(d, e)])
         yield Finding("e", e, message, changes, error=True)
 
 
@@ -297,7 +282,7 @@ def expert_group_padding(context: Context) -> Answer:
         return ()
     message = (
         f"{moe.experts // workload.e} experts' groups are padded to multiples of {multiple} rows: about {padding:,.0f} "
-        f"rows beside {rows:,} that were routed, {share:.0%} of the grouped products' work"
+        f"rows on top of the {rows:,} routed, {share:.0%} of the grouped products' work"
     )
     spent = sum(seconds for op, _, seconds in context.timed() if isinstance(op, GroupedGemm))
     wanted = workload.b * -(-int(padding / NOTABLE_PADDING) // rows)

@@ -10,7 +10,7 @@ from typing import Any
 from shapes.device import Device
 from shapes.errors import InputError
 from shapes.memory import largest_microbatch as largest_that_fits
-from shapes.memory import memory, smallest_tp
+from shapes.memory import memory, memory_of_parameters, smallest_tp
 from shapes.model import ModelShape
 from shapes.operators import Product
 from shapes.operators.parallel import largest_divisor
@@ -201,9 +201,9 @@ def _smaller_ring(s: int, cp: int) -> tuple[Suggestion, ...]:
 def _counted(context: Context) -> ModelShape | NotApplicable:
     """The model whose memory can be counted, or why it cannot."""
     if context.model is None:
-        return NotApplicable("memory needs a model with named sizes, not a trace")
+        return NotApplicable("memory needs a model that is understood")
     if not context.divides:
-        return NotApplicable("the model does not divide over its devices (SZ105, SZ110, SZ117)")
+        return NotApplicable("the model does not divide over its devices (SZ105, SZ110, SZ115, SZ117)")
     return context.model
 
 
@@ -218,7 +218,8 @@ def smallest_tensor_parallel(context: Context) -> Answer:
     Every layer pays two all-reduces forward and two backward over t devices, and its products shrink to 1/t of their
     width. When the step's memory fits with a smaller t, the devices it frees do more as data parallelism.
 
-    Memory is that of `sizer memory` as the workload says; a smaller t must divide the attention heads.
+    Memory is that of `sizer memory` as the workload says, and fits in 92% of the device's; a smaller t must divide the
+    attention heads.
 
     Bad: `sizer check config.json --tp 8` on a model whose step fits one device.
     Good: the smallest `--tp` that `sizer memory config.json` names.
@@ -237,7 +238,8 @@ def smallest_tensor_parallel(context: Context) -> Answer:
     if t == 1:
         return NotApplicable("no tensor parallelism")
     whole = replace(workload, sequence_parallel=False)
-    smallest = smallest_tp(model, whole, device, largest=t, implementation=implementation)
+    room = context.room_bytes
+    smallest = smallest_tp(model, whole, limit_bytes=room, largest=t, implementation=implementation)
     if smallest is None or smallest >= t:
         return []
     needed = memory(model, replace(whole, t=smallest), device=device, implementation=implementation).total_bytes
@@ -270,7 +272,7 @@ def largest_microbatch(context: Context) -> Answer:
         return NotApplicable("a serving batch is as large as the requests that wait")
     if workload.global_batch is None:
         return NotApplicable("no global batch given (--global-batch): how many sequences a step may take is not known")
-    largest = largest_that_fits(model, workload, context.device, implementation=context.implementation)
+    largest = largest_that_fits(model, workload, limit_bytes=context.room_bytes, implementation=context.implementation)
     if largest < workload.b:
         return NotApplicable("the workload does not fit the device (SZ121)")
     share = workload.global_batch // workload.d
@@ -293,7 +295,12 @@ CARD_LINK = "PCIe"
 DEGREES = (2, 4, 8, 16, 32, 64)
 
 
-@rule("SZ121", source="Machine Learning Engineering book, 'Anatomy of model's memory usage'", of_costs=True)
+@rule(
+    "SZ121",
+    source="Machine Learning Engineering book, 'Anatomy of model's memory usage'",
+    of_costs=True,
+    of_parameters=True,
+)
 def fits_in_memory(context: Context) -> Answer:
     """A step has to fit the device's memory.
 
@@ -305,11 +312,14 @@ def fits_in_memory(context: Context) -> Answer:
     Memory is that of `sizer memory` as the workload says. It is an error where the layout was said (the devices, or the
     data-parallel ranks, of a training run; any degree of a serving one). Elsewhere one line says what a single device
     would need, since how a model is spread is not the configuration's affair. A degree alone (`--tp 16`) is a part of a
-    layout: the line says which, and what is missing.
+    layout: the line says which, and what is missing. Of a model that is not understood whole (SZ132) the parameters
+    alone are counted.
 
     Bad: `sizer check config.json -b 4 --dp 8` for an 8B model on 80 GB devices.
     Good: the same with `--zero 3 --checkpointing full`.
     """
+    if context.model is None:
+        return _parameters_fit(context)
     model, workload, device = _counted(context), context.workload, context.device
     if isinstance(model, NotApplicable):
         return model
@@ -331,10 +341,28 @@ def fits_in_memory(context: Context) -> Answer:
     ways: dict[frozenset[str], Suggestion] = {}
     for change in _ways_out(model, workload, device.link.domain_devices):
         total = _total(context, model, change)
-        if total is not None and total <= limit:
+        if total is not None and total <= context.room_bytes:
             ways.setdefault(frozenset(change), Suggestion(change, f"fits with {total / GIB:.1f} GiB"))
     message = f"needs {has}; {most}{_more_ways(workload, device)}"
     return [Finding("memory", gib, message, tuple(ways.values()), error=True)]
+
+
+def _parameters_fit(context: Context) -> list[Finding] | NotApplicable:
+    """What the parameters alone need, where nothing else is known."""
+    workload, device = context.workload, context.device
+    if workload.finetune:
+        return NotApplicable("adapters of a model that is not understood are not known")
+    least = memory_of_parameters(context.parameters, workload)
+    if least <= device.memory.bytes:
+        return []
+    gib = round(least / GIB, 2)
+    states = "weights, gradients and optimizer states" if workload.train else "weights"
+    said = context.sets_any(*(LAYOUT if workload.train else SERVING_LAYOUT))
+    message = (
+        f"{context.parameters:,} parameters alone need at least {gib:.1f} GiB of {device.memory.bytes / GIB:.1f} GiB "
+        f"on {device.name} ({states}; activations are not known)"
+    )
+    return [Finding("memory", gib, message, error=said, violated=True)]
 
 
 def _unsaid(context: Context) -> str:

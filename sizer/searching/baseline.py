@@ -58,12 +58,10 @@ class Baseline:
         stack: str | SoftwareStack | None = None,
         **workload: Any,
     ) -> Baseline:
-        """``config`` as for ``sizer.check``, with some dimensions changed. InputError for a model that only a trace
-        knows."""
+        """``config`` as for ``sizer.check``, with dimensions changed. InputError for one that is not understood."""
         subject = read_subject(config, stack=stack, **workload)
-        if subject.model is None:
-            raise InputError("expected a configuration a reader knows: a trace has no dimensions to change")
-        model = resize(subject.model, **_given(dimensions))
+        # A search is of a model to train: a quantised release's formats are not its.
+        model = resize(subject.whole().in_formats(lambda _: None), **_given(dimensions))
         return cls(model, subject.workload, parameters, scope, subject.stack, subject.given)
 
     @classmethod

@@ -54,7 +54,7 @@ def search(
     what: str | None = None,
     h: int | None = None,
     params: float | None = None,
-    device: str | Device | Sequence[str | Device] | None = None,
+    device: str | Device | None = None,
     limits: Limits | None = None,
     objective: str = DEFAULT_OBJECTIVE,
     top: int = 5,
@@ -68,20 +68,20 @@ def search(
     """The fastest neighbours of a baseline, predicted, or with ``measure`` measured on the device at hand.
 
     The baseline is ``config`` (as for ``check``), or plain dimensions: ``h`` alone searches the SwiGLU width near 8h/3,
-    ``params`` a whole model. Predicting, for ``device`` (default h100-sxm), every candidate is priced. Several devices:
-    each candidate counts with its worst loss against the best on that device. Measuring, the prediction for the device
-    at hand (for h100-sxm where that is not known, as a CPU) orders the candidates; ``measure`` may be an executor of
-    its own (``shapes.measure.SamplingExecutor``). ``stack``: the software that runs whole steps (None: that of the
-    configuration's format; of plain dimensions kernels alone are added up, as of parts of a model and of what is
-    measured). ``progress(done, of)``. ``serving``: fields of the decode step that is priced beside each candidate's
-    step ({"b": 64, "context": 8192, "tp": 8}); ``training_budget``: the longest step, over the baseline's. ``options``
+    ``params`` a whole model. Predicting, for ``device`` (default h100-sxm), every candidate is priced. Measuring, the
+    prediction for the device at hand (for h100-sxm where that is not known, as a CPU) orders the candidates;
+    ``measure`` may be an executor of its own (``shapes.measure.SamplingExecutor``). ``stack``: the software that
+    runs whole steps (None: that of the configuration's format; of plain dimensions kernels alone are added up, as
+    of parts of a model and of what is measured). ``progress(done, of)``. ``serving``: fields of the decode step
+    that is priced with each candidate's step ({"b": 64, "context": 8192, "tp": 8}); ``training_budget``: the
+    longest step, over the baseline's. ``options``
     are of three groups:
 
     * dimensions of the baseline: ``d_ff``, ``heads``, ``kv_heads``, ``layers``, ``vocab``; ``gemm_only=True`` is the
       single product of the ML Engineering book instead of an MLP;
     * of measuring: ``strategy`` ("racing", or "exhaustive"), how far from the best is good enough (``regret``, 0.01),
       how sure to be (``confidence``, 0.95), ``time_limit_s``, and the ``store`` that samples come from and go to;
-    * fields of ``Workload`` under either of their names (t or tp); ``tokens`` stands for b and s.
+    * fields of ``Workload`` under either of their names (t or tp); ``tokens`` means b and s.
 
     Raises InputError where nothing satisfies the constraints.
 
@@ -95,8 +95,8 @@ def search(
     scope: Scope = "product" if rest.pop("gemm_only", False) else ("model" if config is not None else "mlp")
     tokens = rest.pop("tokens", None)
     _used(what, config, params, dimensions)
-    workload = _asked_workload(what, rest, tokens)
-    devices, measured = _source(measure, device, measuring)
+    workload = _asked_workload(rest, tokens)
+    target, measured = _source(measure, device, measuring)
     asked: dict[str, Any] = {"dimensions": dimensions, "scope": scope, **workload}
     if config is not None:
         asked["dimensions"] = {"hidden": h, **dimensions}
@@ -114,7 +114,7 @@ def search(
         what,
         find_objective(objective),
         limits or Limits(),
-        devices,
+        target,
         measured,
         top=top,
         progress=progress,
@@ -123,7 +123,7 @@ def search(
     )
 
 
-def _asked_workload(what: str, asked: Mapping[str, Any], tokens: int | None) -> dict[str, Any]:
+def _asked_workload(asked: Mapping[str, Any], tokens: int | None) -> dict[str, Any]:
     """The workload's fields by their letters; InputError for what a search compares nothing by."""
     workload = workload_fields(asked)
     if workload.get("phase") == "decode":
@@ -131,9 +131,8 @@ def _asked_workload(what: str, asked: Mapping[str, Any], tokens: int | None) -> 
     if tokens is not None:
         workload |= sequences(tokens, workload)
     for name in ("frozen_architecture", "finetune"):
-        if workload.get(name) and what != "microbatch":
-            expected = "expected --what microbatch with it: a released model's dimensions stay"
-            raise InputError(expected, key=option_of(name))
+        if workload.get(name):
+            raise InputError("expected none: a released model's dimensions stay", key=option_of(name))
     for name, usual in _SCHEDULES.items():
         if workload.get(name, usual) != usual:
             expected = "expected none: a search compares dimensions, `sizer plan` prices schedules"
@@ -169,13 +168,16 @@ def _used(what: str, config: object, params: float | None, dimensions: dict[str,
 
 def _source(
     measure: bool | SamplingExecutor | Sequence[SamplingExecutor],
-    device: str | Device | Sequence[str | Device] | None,
+    device: str | Device | None,
     measuring: dict[str, Any],
-) -> tuple[tuple[Device, ...], Measured | None]:
-    """The devices that are predicted, and who measures on one."""
-    named = tuple(device) if isinstance(device, (list, tuple)) else (device,)
+) -> tuple[Device, Measured | None]:
+    """The device that is predicted, and who measures on it."""
+    if isinstance(device, (list, tuple)):
+        raise InputError(
+            "expected one device: search for each by itself", key="--device", value=", ".join(map(str, device))
+        )
     if measure is False:
-        return _predicted(named, measuring), None
+        return _predicted(device, measuring), None
     from sizer.searching.measuring import Measured, device_to_measure
 
     if measure is True:
@@ -183,12 +185,12 @@ def _source(
 
         measure = InProcess()
     executors = tuple(measure) if isinstance(measure, (list, tuple)) else (measure,)
-    if len(named) > 1 or len(executors) > 1:
-        raise InputError("expected one device with it: several can only be predicted (--predict)", key="--measure")
-    return (device_to_measure(executors[0], named[0]),), Measured(executors[0], **measuring)
+    if len(executors) != 1:
+        raise InputError("expected one device with it", key="--measure")
+    return device_to_measure(executors[0], device), Measured(executors[0], **measuring)
 
 
-def _predicted(named: Sequence[str | Device | None], measuring: Mapping[str, Any]) -> tuple[Device, ...]:
+def _predicted(device: str | Device | None, measuring: Mapping[str, Any]) -> Device:
     for name, value in measuring.items():
         if name != "strategy":
             limit = "limit " * (name in ("regret", "confidence"))
@@ -197,9 +199,7 @@ def _predicted(named: Sequence[str | Device | None], measuring: Mapping[str, Any
     if (strategy := measuring.get("strategy", EXHAUSTIVE)) != EXHAUSTIVE:
         expected = "expected exhaustive: racing is a way to measure, add --measure"
         raise InputError(expected, key="--strategy", value=strategy)
-    if not named:
-        raise InputError("expected at least one device", key="--device")
-    return tuple(load_device(one or DEFAULT_DEVICE) for one in named)
+    return load_device(device or DEFAULT_DEVICE)
 
 
 def swiglu_width(

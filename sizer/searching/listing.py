@@ -8,12 +8,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import field, replace
 from itertools import islice
 from math import log
 
-from shapes.errors import InputError
 from shapes.frozen import frozen
 from shapes.model.resize import dimensions
 from shapes.operators import operators
@@ -33,9 +31,8 @@ SMALL = frozenset({"d_ff", "vocab", "expert_d_ff", "shared_d_ff"})
 FEW_LAYERS = 0.1
 #: Multiples of which are preferred in a tie: what halves over 2, 4 and 8 shards stays aligned.
 PREFERRED = 512
-#: Tensor-parallel shards of one node, which numbers of heads are best ready for, and fewer.
+#: Tensor-parallel shards of one node, which numbers of heads are best ready for.
 MOST_SHARDS = 8
-SHARDS = (8, 4, 2)
 #: Candidates that the rules are asked about: beyond these the list is no better.
 LOOKED_AT = 64
 
@@ -53,23 +50,22 @@ class Listing:
 
 
 def listing(
-    space: Space, ranked: Sequence[Ranked], pricers: Sequence[Pricer], top: int, stack: SoftwareStack | None = None
+    space: Space, ranked: Sequence[Ranked], pricer: Pricer, top: int, stack: SoftwareStack | None = None
 ) -> Listing:
     """The ``top`` of ``ranked`` (baseline first). ``stack``: what `check` will price them on."""
     others = (one for one in ranked[1:] if one.change != ranked[0].change)
     rest = sorted(others, key=lambda one: (_level(one, ranked), -_aligned(one.change), one.value, one.parameters))
     if not space.ruled:
         return Listing(tuple(rest[:top]))
-    own = _objections(space, space.baseline, pricers)
-    passing, breaking = _judged(space, _distinct(rest), own, pricers, top)
+    own = _objections(space, space.baseline, pricer)
+    passing, breaking = _judged(space, _distinct(rest), own, pricer, top)
     worth = worth_it(breaking, passing)
     checked = read_subject(space.model, stack=stack)
-    before = _warned(checked, space, space.baseline, pricers)
+    before = _warned(checked, space, space.baseline, pricer)
     best = tuple(
         replace(
             one,
-            shards=_shards(space, one.change, pricers),
-            warns=tuple(sorted(_warned(checked, space, one.change, pricers) - before - {*one.breaks})),
+            warns=tuple(sorted(_warned(checked, space, one.change, pricer) - before - {*one.breaks})),
         )
         for one in (*passing, *worth)[:top]
     )
@@ -77,13 +73,13 @@ def listing(
         f"rules of check ({', '.join(one.breaks)}), and no better beyond the error than what keeps them"
         for one in breaking[len(worth) :]
     )
-    left = _objections(space, best[0].change, pricers) if best and not best[0].breaks else own
+    left = _objections(space, best[0].change, pricer) if best and not best[0].breaks else own
     fixes = (code for (code, field), outright in own.items() if outright and (code, field) not in left)
     return Listing(best, tuple(dict.fromkeys(fixes)), excluded)
 
 
 def _judged(
-    space: Space, listed: Iterable[Ranked], own: Objections, pricers: Sequence[Pricer], top: int
+    space: Space, listed: Iterable[Ranked], own: Objections, pricer: Pricer, top: int
 ) -> tuple[list[Ranked], list[Ranked]]:
     """The first ``top`` that break no rule which the baseline keeps, and those before them that do."""
     passing: list[Ranked] = []
@@ -91,17 +87,11 @@ def _judged(
     for one in islice(listed, LOOKED_AT):
         # What the baseline breaks in a dimension that is searched is no excuse.
         kept = {key: outright for key, outright in own.items() if key[1] not in one.change}
-        breaks = worse(_objections(space, one.change, pricers), kept)
+        breaks = worse(_objections(space, one.change, pricer), kept)
         (breaking if breaks else passing).append(replace(one, breaks=breaks))
         if len(passing) == top:
             break
     return passing, breaking
-
-
-def ready(best: Sequence[Ranked], t: int) -> Iterator[str]:
-    """What to type for candidates that split over a node, where the first does not."""
-    if best and 0 < best[0].shards < MOST_SHARDS and t < MOST_SHARDS:
-        yield f"the first splits over --tp {best[0].shards} at most; --limit tp-ready={MOST_SHARDS} asks for more"
 
 
 def worth_it(breaking: Sequence[Ranked], passing: Sequence[Ranked]) -> list[Ranked]:
@@ -110,8 +100,7 @@ def worth_it(breaking: Sequence[Ranked], passing: Sequence[Ranked]) -> list[Rank
         return [replace(one, why="nothing that was tried keeps the rules") for one in breaking]
     best, worth = passing[0], []
     for one in breaking:
-        # By the objective; of several devices the value is a loss.
-        ratio = (1 + best.value) / (1 + one.value) if one.losses else best.value / one.value
+        ratio = best.value / one.value
         if ratio - 1 > (one.gain_high - one.gain_low) / 2 / one.gain:
             worth.append(replace(one, why=f"{ratio - 1:.1%} better than any that keeps the rules"))
     return worth
@@ -130,9 +119,7 @@ def _distinct(rest: Sequence[Ranked]) -> Iterator[Ranked]:
 
 
 def _level(one: Ranked, ranked: Sequence[Ranked]) -> int:
-    """Ties of the objective as one integer; of several devices the value is a loss already."""
-    if one.losses:
-        return round(one.value / TIE)
+    """Ties of the objective as one integer."""
     return round(log(one.value / ranked[0].value) / TIE)
 
 
@@ -144,35 +131,17 @@ def _aligned(change: Mapping[str, int]) -> int:
     return min(widths, PREFERRED) * min(change.get("heads", 1) & -change.get("heads", 1), MOST_SHARDS)
 
 
-def _shards(space: Space, change: Mapping[str, int], pricers: Sequence[Pricer]) -> int:
-    """The most tensor-parallel shards that a candidate splits over with nothing broken outright that is whole now."""
-    own = space.workload.t
-    kept = _objections(space, change, pricers)
-    for t in SHARDS:
-        if t > own and t % own == 0:
-            with suppress(InputError):
-                split = _objections(replace(space, workload=replace(space.workload, t=t)), change, pricers)
-                if not any(outright and not kept.get(key) for key, outright in split.items()):
-                    return t
-    return own
-
-
-def _warned(subject: Subject, space: Space, change: Mapping[str, int], pricers: Sequence[Pricer]) -> frozenset[str]:
-    """Codes that `check` warns of on any device, costs alone among them, of a candidate as its file's ``subject``."""
+def _warned(subject: Subject, space: Space, change: Mapping[str, int], pricer: Pricer) -> frozenset[str]:
+    """Codes that `check` warns of, costs alone among them, of a candidate as its file's ``subject``."""
     changed = resized_subject(subject, *rebuilt(space, change))
-    reports = [check_subject(changed, pricer.device) for pricer in pricers]
-    return frozenset(
-        code for report in reports for one in report.findings if one.severity != "info" for code in one.codes
-    )
+    findings = check_subject(changed, pricer.device).findings
+    return frozenset(code for one in findings if one.severity != "info" for code in one.codes)
 
 
-def _objections(space: Space, change: Mapping[str, int], pricers: Sequence[Pricer]) -> Objections:
-    """What the rules on shapes have against a candidate on any of the devices."""
+def _objections(space: Space, change: Mapping[str, int], pricer: Pricer) -> Objections:
+    """What the rules on shapes have against a candidate."""
     model, workload = rebuilt(space, change)
-    found: dict[tuple[str, str], bool] = {}
-    for pricer in pricers:
-        step = pricer.step(operators(model, workload))
-        context = Context(model, workload, pricer.device, step.operators, step.costs, dimensions(model), frozenset())
-        for key, outright in objections(context).items():
-            found[key] = found.get(key, False) or outright
-    return found
+    step = pricer.step(operators(model, workload))
+    return objections(
+        Context(model, workload, pricer.device, step.operators, step.costs, dimensions(model), frozenset())
+    )

@@ -141,7 +141,7 @@ class Measured:
         best is. InputError where the baseline cannot run.
         """
         started = time.perf_counter()
-        with Store.open(self.store, set_aside=True) as store:
+        with Store.open(self.store, measuring=True) as store:
             sampler = Sampler(space, [one.change for one in row], self.executor, store)
             race = Race(
                 [one.timing.seconds for one in row],
@@ -167,7 +167,7 @@ class Measured:
             for index in sorted(outcome.ratios)
         )
         notes = (self._answer(outcome, row, sampler.reused), *left_out(space), *_failures(outcome, row))
-        return Times([seen], outcome.samples, notes)
+        return Times(seen, outcome.samples, notes)
 
     def _answer(self, outcome: Outcome, row: Sequence[TimedCandidate], reused: int) -> str:
         ended = "" if outcome.finished else "; --time-limit was up first, the same command goes on"

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -22,7 +21,7 @@ from shapes.device import Device
 from shapes.errors import InputError
 from shapes.frozen import frozen
 from shapes.model import ModelShape
-from shapes.model.resize import DIMENSIONS, resize
+from shapes.model.resize import resize
 from shapes.operators import Gemm, GroupedGemm, Operator, operators
 from shapes.step import Pricer, Step, Work, each_value, schedule_of, slowest_stage, step_parts, work
 from shapes.timing import Timing
@@ -52,10 +51,7 @@ class TimedCandidate:
 
 def rebuilt(space: Space, change: Mapping[str, int]) -> tuple[ModelShape, Workload]:
     """The space's model and workload with a candidate's change."""
-    dims = {key: value for key, value in change.items() if key in DIMENSIONS}
-    rest = {key: value for key, value in change.items() if key not in DIMENSIONS}
-    model = resize(space.model, **dims) if dims else space.model
-    return model, replace(space.workload, **rest) if rest else space.workload  # type: ignore[arg-type]
+    return resize(space.model, **change) if change else space.model, space.workload
 
 
 def timed_operators(space: Space, change: Mapping[str, int]) -> tuple[Operator, ...]:
@@ -137,37 +133,11 @@ def _thin(product: Gemm | GroupedGemm, cost: Cost) -> bool:
     return product.m < product.groups * cost.tile[0]
 
 
-def tile_and_waves(space: Space, pricer: Pricer, change: Mapping[str, int]) -> tuple[int | None, tuple[int, ...]]:
-    """Every how many values of the searched dimension a tile ends, over all t shards, as it is at ``change``, and
-
-    values among the candidates beyond which that product is a wave longer. None where no product has it for columns.
-    """
-    if len(space.baseline) > 1:
-        return None, ()
-    (value,), t = change.values(), space.workload.t
-    step = pricer.step(timed_operators(space, change))
-    for product, cost in zip(step.operators, step.costs, strict=True):
-        if not isinstance(product, Gemm) or product.phase != "forward" or product.n not in (value // t, -(-value // t)):
-            continue
-        if cost.tile is not None:
-            rows, columns = cost.tile
-            tile, down = columns * t, -(-product.m // rows) * product.batch
-            (values,) = space.candidates.columns.values()
-            ends = np.arange(-(-values.min() // tile), values.max() // tile + 2)
-            waves = -(-down * ends // pricer.device.compute.units)
-            return tile, tuple((ends[:-1][np.diff(waves) > 0] * tile).tolist())
-    return None, ()
-
-
-def devices_agree(devices: Sequence[Device], dtype: str) -> None:
-    """Raise InputError where a device has no figures for the element type."""
-    for device in devices:
-        if dtype not in device.peak_flops:
-            raise InputError(
-                f"{device.name} has no figures for it; it has {', '.join(device.peak_flops)}",
-                key="--dtype",
-                value=dtype,
-            )
+def device_agrees(device: Device, dtype: str) -> None:
+    """Raise InputError where the device has no figures for the element type."""
+    if dtype not in device.peak_flops:
+        known = f"{device.name} has no figures for it; it has {', '.join(device.peak_flops)}"
+        raise InputError(known, key="--dtype", value=dtype)
 
 
 #: How far a search is, of how much.
@@ -184,7 +154,7 @@ SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)
 
 @frozen
 class Estimates:
-    """Of each candidate: ``seconds`` by device (rows), at the baseline's tokens; FLOPs, layers and parameters.
+    """Of each candidate: ``seconds`` at the baseline's tokens, FLOPs, layers and parameters.
 
     Seconds are NaN where a candidate does not divide as it is to be run.
     """
@@ -197,56 +167,43 @@ class Estimates:
 
 def shortlist(
     space: Space,
-    pricers: Sequence[Pricer],
+    pricer: Pricer,
     objective: Objective,
     progress: Progress | None = None,
     serving: Workload | None = None,
     budget: float | None = None,
 ) -> tuple[Space, Sequence[Change]]:
-    """All candidates of a small space; of a large one the ``SHOWN`` best, the best for each device and what no other
+    """All candidates of a small space; of a large one the ``SHOWN`` best and what no other beats in time
 
-    beats in time and parameters among them. Of one dimension's values some more, evenly spread, for the picture.
+    and parameters among them. Of one dimension's values some more, evenly spread, for the picture.
     Where they are for ``serving`` too, the best of every weighing of a step of training against one of decoding, and
     what no other beats in both. ``budget``: the longest step, over the baseline's, to which a large space is cut.
     """
     single = len(space.baseline) == 1
     if len(space.candidates) <= (DRAWN if single else SHOWN):
         return space, space.candidates
-    found = estimates(space, space.candidates, pricers, progress)
+    found = estimates(space, space.candidates, pricer, progress)
     if budget is not None:
-        within = found.seconds[0] <= budget * estimates(space, [space.baseline], pricers[:1]).seconds[0]
+        within = found.seconds <= budget * estimates(space, [space.baseline], pricer).seconds[0]
         space = space.where({budget_limit(budget): within})
-        found = Estimates(
-            found.seconds[:, within], *(one[within] for one in (found.flops, found.layers, found.parameters))
-        )
+        found = Estimates(*(one[within] for one in (found.seconds, found.flops, found.layers, found.parameters)))
     values = found.seconds * objective.weight(found)
     if serving is None:
-        taken = by_worst_loss(values)[:SHOWN]
-        taken += pareto(found.parameters, found.seconds[0]) if space.what == "model" else []
+        taken = np.argsort(values, kind="stable")[:SHOWN].tolist()
+        taken += pareto(found.parameters, found.seconds) if space.what == "model" else []
         taken += range(0, len(space.candidates), -(-len(space.candidates) // SHOWN)) if single else ()
     else:
         served = replace(space, workload=serving, as_run=None)
-        decode = (estimates(served, space.candidates, pricers).seconds * objective.weight(found))[0]
-        orders = [np.argsort(values[0] ** (1 - share) * decode**share, kind="stable")[:SHOWN] for share in SHARES]
+        decode = estimates(served, space.candidates, pricer).seconds * objective.weight(found)
+        orders = [np.argsort(values ** (1 - share) * decode**share, kind="stable")[:SHOWN] for share in SHARES]
         taken = list(dict.fromkeys(np.stack(orders, axis=1).ravel().tolist()))[:SHOWN]
-        taken += front(1 / values[0], 1 / decode)
+        taken += front(1 / values, 1 / decode)
     return space, [space.candidates[index] for index in dict.fromkeys(taken)]
 
 
 def budget_limit(budget: float) -> str:
     """What leaves out candidates whose step is longer than this share of the baseline's."""
     return f"--limit training-budget={budget:.0%}"
-
-
-def by_worst_loss(values: Array) -> list[int]:
-    """Candidates (columns) by their worst loss against the best of each device (row), after those best ones.
-
-    >>> by_worst_loss(np.array([[2.0, 1.0, 1.4, 1.1], [1.0, 9.0, 1.4, 3.0]]))
-    [1, 0, 2, 3]
-    """
-    losses = (values / np.nanmin(values, axis=1, keepdims=True)).max(axis=0)
-    # The losses of the rest are against the best on each device: it has to be priced too.
-    return list(dict.fromkeys([*np.nanargmin(values, axis=1).tolist(), *np.argsort(losses, kind="stable").tolist()]))
 
 
 def pareto(parameters: ArrayLike, seconds: ArrayLike) -> list[int]:
@@ -277,22 +234,19 @@ def front(training: ArrayLike, decoding: ArrayLike) -> list[int]:
     return kept
 
 
-def estimates(
-    space: Space, changes: Sequence[Change], pricers: Sequence[Pricer], progress: Progress | None = None
-) -> Estimates:
-    """What ``changes`` come to on each pricer's device."""
+def estimates(space: Space, changes: Sequence[Change], pricer: Pricer, progress: Progress | None = None) -> Estimates:
+    """What ``changes`` come to on the pricer's device."""
     table, done = Table(Candidates.of(changes).columns), 0
 
-    def priced(pricer: Pricer, part: Table) -> Sequence[Any]:
+    def priced(part: Table) -> Sequence[Any]:
         nonlocal done
         row = _estimated(space, pricer, part)
         done += part.size
         if progress is not None:
-            progress(done // len(pricers), table.size)
+            progress(done, table.size)
         return row
 
-    rows = np.array([rows_by(table, partial(priced, pricer), 4) for pricer in pricers])
-    return Estimates(rows[:, 0], *rows[0, 1:])
+    return Estimates(*rows_by(table, priced, 4))
 
 
 def _estimated(space: Space, pricer: Pricer, part: Table) -> Sequence[Any]:
@@ -338,8 +292,8 @@ def _work(listed: Sequence[Operator], seconds: Sequence[Any]) -> Work:
 
 @frozen
 class Times:
-    """A row of candidates for every device, the baseline first; ``samples`` were taken for them."""
+    """Candidates with their times, the baseline first; ``samples`` were taken for them."""
 
-    rows: Sequence[Sequence[TimedCandidate]]
+    row: Sequence[TimedCandidate]
     samples: int = 0
     notes: tuple[str, ...] = ()

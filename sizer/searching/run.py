@@ -16,18 +16,17 @@ from shapes.step import Pricer
 from shapes.step.stack import SoftwareStack
 from shapes.workload import Workload
 from sizer.searching.baseline import Baseline
-from sizer.searching.listing import listing, ready
+from sizer.searching.listing import listing
 from sizer.searching.pricing import (
     Progress,
     TimedCandidate,
     Times,
-    devices_agree,
+    device_agrees,
     front,
     pareto,
     price,
     rebuilt,
     shortlist,
-    tile_and_waves,
 )
 from sizer.searching.result import Ranked, SearchResult, keeps, verdict
 from sizer.searching.space import Limits, Objective, Space
@@ -55,7 +54,7 @@ def find(
     what: str,
     objective: Objective,
     limits: Limits,
-    devices: Sequence[Device],
+    device: Device,
     measured: Measured | None = None,
     *,
     top: int = 5,
@@ -63,41 +62,38 @@ def find(
     budgets: Budgets = NO_BUDGETS,
     stacked: bool = False,
 ) -> SearchResult:
-    """The ``top`` candidates of the space named ``what`` that ``objective`` likes best, predicted for ``devices``.
+    """The ``top`` candidates of the space named ``what`` that ``objective`` likes best, predicted for ``device``.
 
-    The objective orders a large space's shortlist as well. Several devices: each candidate counts with its worst loss
-    against the best on that device. ``measured``: who times candidates on the one device, predictions only ordering
-    them. With ``budgets`` for serving each is priced in decoding too, and the answer has the front of both.
+    The objective orders a large space's shortlist as well. ``measured``: who times candidates on the device,
+    predictions only ordering them. With ``budgets`` for serving each is priced in decoding
+    too, and the answer has the front of both.
     ``stacked``: the baseline's stack was asked for. ``progress(done, of)``. InputError where nothing satisfies the
     limits.
     """
     started = time.perf_counter()
     positive_int(top, "--top")
-    devices_agree(devices, baseline.workload.dtype)
+    device_agrees(device, baseline.workload.dtype)
     if budgets.serving is None:
-        space = make_space(what, baseline, devices[0], limits)
-    elif measured is not None or len(devices) > 1:
-        raise InputError("expected --predict and one --device with it", key="--serving")
+        space = make_space(what, baseline, device, limits)
+    elif measured is not None:
+        raise InputError("expected --predict with it", key="--serving")
     else:
-        space = _served_space(baseline, what, devices[0], limits, budgets.serving)
+        space = _served_space(baseline, what, device, limits, budgets.serving)
     space, stack = _run_by_stack(space, baseline, predicted=measured is None, asked=stacked)
-    pricers = [Pricer(device, stack=stack) for device in devices]
+    pricer = Pricer(device, stack=stack)
     considered, budget = len(space.candidates), budgets.training if measured is None else None
-    space, chosen = shortlist(space, pricers, objective, progress, budgets.serving, budget)
+    space, chosen = shortlist(space, pricer, objective, progress, budgets.serving, budget)
     chosen = [space.baseline, *chosen]
-    times = Times([price(space, chosen, pricer) for pricer in pricers])
+    times = Times(price(space, chosen, pricer))
     if measured is not None:
-        times = measured.times(space, times.rows[0], objective, progress)
-    ranked, left_out = beside(space, rank(times.rows, devices, objective), budgets, devices[0])
-    listed = listing(space, ranked, pricers, top, baseline.stack)
+        times = measured.times(space, times.row, objective, progress)
+    ranked, left_out = beside(space, rank(times.row, objective), budgets, device)
+    listed = listing(space, ranked, pricer, top, baseline.stack)
     own, *best = _with_memory(space, (ranked[0], *listed.best))
     fronts = {
         name: _with_memory(space, [ranked[place] for place in places])
         for name, places in _fronts(what, ranked, budgets).items()
     }
-    drawn = (*best, own)[0]  # whose tile most others have: a misaligned baseline runs another kernel
-    tile, waves = tile_and_waves(space, pricers[0], drawn.change)
-    sources = [row[0].timing.source for row in times.rows]
     return SearchResult(
         what=what,
         objective=objective.name,
@@ -108,17 +104,14 @@ def find(
         verdict=verdict(what, own, best, listed.fixes),
         keep=keeps(best, listed.fixes),
         strategy=measured.strategy if measured else EXHAUSTIVE,
-        source="; ".join(dict.fromkeys(sources)),
+        source=times.row[0].timing.source,
         considered=considered,
         measurements=times.samples,
         elapsed_s=time.perf_counter() - started,
         excluded=Counter(space.excluded) + Counter(left_out) + Counter(listed.excluded),
-        notes=(*space.notes, *times.notes, *ready(best, space.workload.t)),
+        notes=(*space.notes, *times.notes),
         ranked=tuple(ranked),
-        tile=tile,
-        waves=waves,
         serving=budgets.serving,
-        devices=dict(zip((one.name for one in devices), sources, strict=True)) if len(devices) > 1 else {},
         pareto=fronts.get("pareto", ()),
         front=fronts.get("front", ()),
     )
@@ -131,7 +124,7 @@ def _run_by_stack(
     if predicted and space.timed is None and baseline.stack is not None:
         return replace(space, as_run=partial(run_by, baseline.stack, baseline.given)), baseline.stack
     if asked:
-        known = "expected --predict and whole steps (--what model, hidden or microbatch, or --serving) with it"
+        known = "expected --predict and whole steps (--what model or hidden, or --serving) with it"
         raise InputError(known, key="--stack", value=baseline.stack.name if baseline.stack is not None else None)
     return space, None
 
@@ -152,14 +145,10 @@ def _fronts(what: str, ranked: Sequence[Ranked], budgets: Budgets) -> dict[str, 
     return {}
 
 
-def rank(rows: Sequence[Sequence[TimedCandidate]], devices: Sequence[Device], objective: Objective) -> list[Ranked]:
-    """Every candidate against the baseline (the first); with several devices by its worst loss."""
-    values = [[one.timing.seconds * objective.weight(one) for one in row] for row in rows]
-    base, several = rows[0][0], len(devices) > 1
-    best = [min(row) for row in values]
-    ranked = []
-    for index, first in enumerate(rows[0]):
-        losses = {device.name: row[index] / one - 1 for device, row, one in zip(devices, values, best, strict=True)}
+def rank(row: Sequence[TimedCandidate], objective: Objective) -> list[Ranked]:
+    """Every candidate against the baseline (the first)."""
+    base, ranked = row[0], []
+    for index, first in enumerate(row):
         low, high = _ratio_bounds(base, first) if index else (1.0, 1.0)
         worth = objective.weight(base) / objective.weight(first)
         ranked.append(
@@ -173,8 +162,7 @@ def rank(rows: Sequence[Sequence[TimedCandidate]], devices: Sequence[Device], ob
                 parameters=first.parameters,
                 parameters_change=first.parameters - base.parameters,
                 memory_change_bytes=None,
-                value=max(losses.values()) if several else values[0][index],
-                losses=losses if several else {},
+                value=first.timing.seconds * objective.weight(first),
                 gain=base.timing.seconds / first.timing.seconds * worth,
                 gain_low=low * worth,
                 gain_high=high * worth,

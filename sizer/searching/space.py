@@ -144,21 +144,18 @@ EXPECTED = {
 class Limits:
     """Bounds common to all spaces. ``tolerance``: largest relative change of parameters. ``low``..``high`` bound the
 
-    searched dimension, of which every ``step``-th value is taken (None: the space's own choice; ``misaligned``: every
-    one). ``aspect`` bounds h/L and ``head_dims`` names the head dimensions allowed (None: the space's own choice);
-    ``seq_lens``: sequence lengths that may take the place of the baseline's (None: none). ``tp_ready``: candidates
-    also split over so many tensor-parallel shards (None: over the workload's); ``keep``: names of ``KEEPABLE``, which
-    no candidate changes; ``vary``: names of ``VARIABLE``, which are tried halved and doubled.
+    searched dimension, of which every ``step``-th value is taken (None: the space's own choice). ``aspect`` bounds
+    h/L and ``head_dims`` names the head dimensions allowed (None: the space's own choice); ``tp_ready``: candidates
+    also split over so many tensor-parallel shards (None: over the workload's); ``keep``: names of ``KEEPABLE``,
+    which no candidate changes; ``vary``: names of ``VARIABLE``, which are tried halved and doubled.
     """
 
     tolerance: float = 0.01
     low: int | None = None
     high: int | None = None
     step: int | None = None
-    misaligned: bool = False
     aspect: tuple[float, float] | None = None
     head_dims: tuple[int, ...] | None = None
-    seq_lens: tuple[int, ...] | None = None
     tp_ready: int | None = None
     keep: tuple[str, ...] | None = None
     vary: tuple[str, ...] | None = None
@@ -172,9 +169,8 @@ class Limits:
             for name in names or ():
                 if name not in known:
                     raise InputError(EXPECTED[option], key=option, value=name)
-        for option, numbers in (("--limit head-dim", self.head_dims), ("--limit seq-lens", self.seq_lens)):
-            for number in numbers or ():
-                positive_int(number, option)
+        for number in self.head_dims or ():
+            positive_int(number, "--limit head-dim")
         if self.tp_ready is not None:
             positive_int(self.tp_ready, "--limit tp-ready", maximum=MOST_RANKS)
 
@@ -197,7 +193,7 @@ class Limits:
     def values(self, low: int, high: int, step: int) -> range:
         """Multiples of the step within the range asked for, else within ``low``..``high``."""
         low, high = self.low if self.low is not None else low, self.high if self.high is not None else high
-        step = 1 if self.misaligned and self.step is None else self.step or step
+        step = self.step or step
         found = range(-(-max(low, 1) // step) * step, high + 1, step)
         if high >= MOST_VALUES and len(found[:MOST_VALUES]) == MOST_VALUES:
             raise InputError(f"expected fewer than {MOST_VALUES} values", key="--range", value=f"{low}:{high}")
@@ -239,7 +235,7 @@ class Request:
         if not len(candidates):
             raise nothing_left(self.what, self.excluded)
         model, changed = model or self.model, Candidates.of(candidates)
-        own = {**dimensions(model), "b": self.workload.b, "s": self.workload.s}
+        own = dimensions(model)
         baseline = {name: own[name] for name in changed.columns}
         return Space(self.what, model, self.workload, changed, baseline, excluded=self.excluded, notes=notes, **fields)
 

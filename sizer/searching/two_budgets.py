@@ -20,7 +20,7 @@ from sizer.searching.space import Space, nothing_left
 
 @dataclass(frozen=True, slots=True)
 class Budgets:
-    """``serving``: the decode step that is priced beside each candidate's step (None: none). ``training``: the longest
+    """``serving``: the decode step that is priced with each candidate's step (None: none). ``training``: the longest
 
     step, over the baseline's (None: any; 1.0: no longer than it is).
     """
@@ -44,7 +44,7 @@ NO_BUDGETS = Budgets()
 
 def check_served(what: str, baseline: Baseline, serving: Workload) -> None:
     """InputError for what serves nobody, or does not split as it is to be served."""
-    if what == "microbatch" or (baseline.scope != "model" and what == "swiglu"):
+    if baseline.scope != "model" and what == "swiglu":
         raise InputError("expected a search that changes a whole model with it", key="--serving")
     try:
         operators(baseline.model, serving)

@@ -1,6 +1,6 @@
-"""`sizer lsp`: a configuration's findings in the editor, and on a key its price and its neighbours.
+"""`sizer lsp`: a configuration's findings in the editor with quick fixes, and on a key its price and its neighbours.
 
-Diagnostics are `sizer check`'s findings with the project's defaults, at their keys, for the text as it stands in the
+Diagnostics are `sizer check`'s findings with the project's defaults, at their keys, for the text as it is in the
 editor. A file that is no model configuration gets none, nor does one that nobody but a trace could read.
 """
 
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from functools import partial
 
 from lsprotocol import types
 from pygls.lsp.server import LanguageServer
@@ -16,11 +17,12 @@ from pygls.workspace import TextDocument
 from shapes.errors import InputError
 from shapes.frozen import frozen
 from sizer.answers.neighbours import neighbours
-from sizer.checking.checks import Request, report_of
+from sizer.checking.checks import Request, Settled, report_of
 from sizer.checking.findings import PricedFinding, PricedSuggestion, Report, Severity
+from sizer.checking.fixes import ConfigText, fix_of
 from sizer.checking.proposals import Proposals
 from sizer.documents.check import place_of
-from sizer.documents.document import percent_text, seconds_text, suggestion_text
+from sizer.documents.document import percent_text, seconds_text, suggestion_text, within_text
 from sizer.readers import NoModel, Source, UnknownModelType, read_config
 from sizer.readers.locate import Place, key_at, locate
 from sizer.render.findings import rule_url
@@ -38,10 +40,14 @@ _SEVERITIES: dict[Severity, types.DiagnosticSeverity] = {
 
 @frozen
 class CheckedText:
-    """A text's report with the proposals it came from, or the error in its place; neither: it is no configuration."""
+    """A text's report with the proposals it came from, or the error in its place; neither: it is no configuration.
+
+    ``settled``: what was proposed for, before it was run on the device.
+    """
 
     report: Report | None = None
     proposals: Proposals | None = None
+    settled: Settled | None = None
     error: InputError | None = None
 
 
@@ -51,7 +57,7 @@ def check_text(text: str, path: str) -> CheckedText:
     try:
         settled = Request().settle(path, read_config(Source(path, text=text)))
         proposals = settled.propose()
-        return CheckedText(report_of(proposals), proposals)
+        return CheckedText(report_of(proposals), proposals, settled)
     except (NoModel, UnknownModelType):
         return CheckedText()
     except InputError as error:
@@ -67,7 +73,7 @@ def diagnostics(checked: CheckedText, text: str, path: str) -> list[types.Diagno
         return [types.Diagnostic(_range(place), str(checked.error), severity, source="sizer")]
     if checked.report is None:
         return []
-    step_s, found = checked.report.step.seconds, []
+    step_s, found = checked.report.step_s, []
     for finding in checked.report.findings:
         cost, url = _cost(finding, step_s), rule_url(finding.code)
         lines = [finding.message + (f" ({cost})" if cost else "")]
@@ -85,23 +91,49 @@ def diagnostics(checked: CheckedText, text: str, path: str) -> list[types.Diagno
     return found
 
 
+def actions(checked: CheckedText, document: TextDocument, asked: types.Range) -> list[types.CodeAction]:
+    """A quick fix for each suggestion that the file can say, of the findings on the lines ``asked`` for."""
+    report, settled, text, path = checked.report, checked.settled, document.source, document.path
+    found: list[types.CodeAction] = []
+    if report is None or settled is None:
+        return []
+    for finding in report.findings:
+        at = _range(place_of(finding, path, text))
+        if at.end.line < asked.start.line or at.start.line > asked.end.line:
+            continue
+        for one in finding.suggestions:
+            fix = fix_of(one, ConfigText(path, text, Request()), settled.subject)
+            if fix is not None:
+                shown = partial(document.position_codec.range_to_client_units, document.lines)
+                edits = [types.TextEdit(shown(_range(edit.place)), edit.text) for edit in fix.edits]
+                title = f"{finding.code} {suggestion_text(one, report.step_s)}"
+                found.append(
+                    types.CodeAction(
+                        f"{title} (unsafe: {fix.unsafe})" if fix.unsafe else title,
+                        types.CodeActionKind.QuickFix,
+                        is_preferred=not fix.unsafe and one is finding.suggestions[0],
+                        edit=types.WorkspaceEdit({document.uri: edits}),
+                    )
+                )
+    return found
+
+
 def hover(checked: CheckedText, text: str, path: str, line: int, column: int) -> tuple[str, Place] | None:
     """Markdown on the key at a line and column (from one): its findings, its neighbours priced, the step."""
     key, report, proposals = key_at(text, line, column, path), checked.report, checked.proposals
     if key is None or report is None or proposals is None:
         return None
     step = report.step
-    lines = [*_findings_at(key, report), *_neighbours_at(key, proposals, step.seconds)]
+    lines = [*_findings_at(key, report), *_neighbours_at(key, proposals, report.step_s)]
     place = locate(text, key, path)
     if not lines or place is None:
         return None
-    taken, low, high = (seconds_text(seconds) for seconds in (step.seconds, step.low, step.high))
-    return "\n".join([*lines, f"A step takes {taken} ({low} to {high})"]), place
+    return "\n".join([*lines, f"A step takes {within_text(step)}"]), place
 
 
 def _findings_at(key: str, report: Report) -> list[str]:
     """Findings that point at a key, or would change it, with what is proposed."""
-    lines, step_s = [], report.step.seconds
+    lines, step_s = [], report.step_s
     for finding in report.findings:
         changed = (name for suggestion in finding.suggestions for name in suggestion.change)
         if any(_names(key, name) for name in (finding.field, *changed)):
@@ -111,7 +143,7 @@ def _findings_at(key: str, report: Report) -> list[str]:
     return lines
 
 
-def _neighbours_at(key: str, proposals: Proposals, step_s: float) -> list[str]:
+def _neighbours_at(key: str, proposals: Proposals, step_s: float | None) -> list[str]:
     """Prices of neighbouring values, of a key that is a dimension."""
     subject = proposals.subject
     dimension = next((name for name in subject.dimensions if _names(key, subject.name_of(name))), None)
@@ -122,13 +154,13 @@ def _neighbours_at(key: str, proposals: Proposals, step_s: float) -> list[str]:
     return [f"Beside {value} on {proposals.device.name}:", "", *priced, ""]
 
 
-def _listed(suggestions: Sequence[PricedSuggestion], step_s: float) -> list[str]:
+def _listed(suggestions: Sequence[PricedSuggestion], step_s: float | None) -> list[str]:
     return [f"- {inline(suggestion_text(one, step_s))}" for one in suggestions]
 
 
-def _cost(finding: PricedFinding, step_s: float) -> str:
+def _cost(finding: PricedFinding, step_s: float | None) -> str:
     """A finding's price; nothing where it has none."""
-    if finding.step_seconds <= 0:
+    if not finding.step_seconds or not step_s:
         return ""
     return f"costs {seconds_text(finding.step_seconds)} a step, {percent_text(finding.step_seconds / step_s)}"
 
@@ -202,5 +234,10 @@ def server(version: str) -> LanguageServer:
             return None
         shown = codec.range_to_client_units(lines, _range(found[1]))
         return types.Hover(types.MarkupContent(types.MarkupKind.Markdown, found[0]), shown)
+
+    @serving.feature(types.TEXT_DOCUMENT_CODE_ACTION)
+    def acted(params: types.CodeActionParams) -> list[types.CodeAction]:
+        document = serving.workspace.get_text_document(params.text_document.uri)
+        return actions(serving.checked(document), document, params.range)
 
     return serving

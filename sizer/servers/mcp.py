@@ -61,7 +61,7 @@ def price(
 
 
 def diff(old: Config, new: Config, device: str | None = None, workload: dict[str, Any] | None = None) -> dict[str, Any]:
-    """Two configurations beside each other: parameters, FLOPs, step, MFU, memory, energy, findings added and fixed."""
+    """Two configurations compared: parameters, FLOPs, step, MFU, memory, energy, findings added and fixed."""
     return _document(sizer.diff(old, new, **_on(device), **(workload or {})))
 
 

@@ -195,7 +195,7 @@ KINDS: Mapping[str, Kind] = {
     ),
     "reader": Kind(
         attribute("sizer.readers", "READERS"),
-        modules("sizer.readers", "NAME", "matches", "read"),
+        modules("sizer.readers", "NAME", "read"),
         "sizer/readers/{name}.py",
         "READERS of sizer/readers/__init__.py",
         (_test("tests/test_readers_formats.py", r'(?m)^    "{name}": ', "its smallest file to SMALLEST"), _NAMED_ROW),
@@ -204,10 +204,12 @@ KINDS: Mapping[str, Kind] = {
     "family": Kind(
         attribute("sizer.readers.huggingface", "BUILDERS"),
         attribute("sizer.readers.huggingface", "BUILDERS"),
-        "an entry of the table in sizer/readers/hf_decoders.py, hf_hybrid.py or hf_encoder.py",
+        "a table of sizer/readers/families.toml, else a function in hf_decoders.py, hf_hybrid.py or hf_encoder.py",
         "BUILDERS of sizer/readers/huggingface.py",
         (
-            _test("tests/test_readers.py tests/test_recurrent.py", '"{name}"', "a row of SETTINGS"),
+            _test(
+                "tests/test_readers.py tests/test_recurrent.py tests/test_families.py", '"{name}"', "a row of SETTINGS"
+            ),
             _row(r"`{name}`"),
         ),
         words=_family_words,

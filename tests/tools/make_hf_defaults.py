@@ -47,12 +47,16 @@ def defaults(model_type: str) -> dict[str, Any]:
 
     What the class derives from the hidden size, the heads or the layers is left out: the reader derives it too.
     """
+    from huggingface_hub.errors import StrictDataclassError
     from transformers import CONFIG_MAPPING
 
     kind = CONFIG_MAPPING[model_type]
     values = kind().to_dict()
     larger = {key: factor * values[key] for key, factor in DRIVERS.items() if isinstance(values.get(key), int)}
-    scaled = kind(**larger).to_dict()
+    try:
+        scaled = kind(**larger).to_dict()
+    except StrictDataclassError:  # the class says how its sizes go together
+        scaled = values
     return {
         key: value
         for key, value in values.items()

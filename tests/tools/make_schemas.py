@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from shapes.json_form import members
-from sizer.answers.datasets import Comparison
 from sizer.answers.deploy import Deployment
 from sizer.answers.diff import Diff
 from sizer.answers.memory_breakdown import MemoryBreakdown
@@ -33,7 +32,6 @@ BY_HAND = ("description", "minimum", "exclusiveMinimum", "maximum", "minItems", 
 #: Schema -> the class whose JSON it describes; measurements, devices and rules are rows and files, written by hand.
 WRITTEN: dict[str, type] = {
     "check": Checked,
-    "compare": Comparison,
     "deploy": Deployment,
     "diff": Diff,
     "memory": MemoryBreakdown,

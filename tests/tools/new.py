@@ -70,8 +70,6 @@ STEPS: dict[str, tuple[Write | Insert, ...]] = {
             "from shapes.model import AttentionShape, Block, MlpShape, ModelShape, Stack\n"
             "from sizer.readers.fields import Fields, table\nfrom sizer.readers.reading import Reading, reading\n\n"
             'NAME = "{name}"\n\n_TABLE = table("formats")[NAME]\n\n\n'
-            "def matches(config: Mapping[str, Any]) -> bool:\n"
-            '    return "SKELETON: a key that only this format has" in config\n\n\n'
             "def read(config: Mapping[str, Any], where: str) -> Reading:\n"
             "    fields = Fields(config, where)\n"
             '    hidden, heads, layers = fields.integer("hidden"), fields.integer("heads"), fields.layers("layers")\n'
@@ -82,7 +80,11 @@ STEPS: dict[str, tuple[Write | Insert, ...]] = {
             '    return reading(fields, NAME, model, keys=_TABLE["dimensions"])\n',
         ),
         Insert("sizer/readers/__init__.py", _tuple_end("READERS"), ', "{name}"'),
-        Insert("sizer/readers/formats.json", r"^\{\n", ' "{name}": {{"dimensions": {{"hidden": "SKELETON"}}}},\n'),
+        Insert(
+            "sizer/readers/formats.json",
+            r"^\{\n",
+            ' "{name}": {{"claim": {{"all": ["SKELETON"]}}, "dimensions": {{"hidden": "SKELETON"}}}},\n',
+        ),
         Insert(
             "sizer/readers/known_keys.json",
             r"^\{\n",
@@ -93,7 +95,7 @@ STEPS: dict[str, tuple[Write | Insert, ...]] = {
         ),
     ),
     "family": (
-        Insert("sizer/readers/hf_decoders.py", r"\nDENSE: .*\n", '    "{name}": _LLAMA,  # SKELETON\n'),
+        Insert("sizer/readers/families.toml", r"\n(?=\[arcee\])", '[{name}]\nlike = "llama"  # SKELETON\n\n'),
         Insert("tests/test_readers.py", r"\nSETTINGS: .*\n", '    ("{name}", SMALL),  # SKELETON\n'),
     ),
     "format": (
@@ -177,7 +179,7 @@ STEPS: dict[str, tuple[Write | Insert, ...]] = {
             '    dtype: str = "bf16"\n    count: int = 1\n    kind: Literal["{slug}"] = "{slug}"\n\n'
             "    @property\n    def flops(self) -> int:\n        return 0  # SKELETON\n",
         ),
-        Insert("shapes/operators/types.py", r"\nOperator = .*Collective", " | {name}"),
+        Insert("shapes/operators/types.py", r"\nOperator = [^)]*?Collective", " | {name}"),
         Insert(
             "shapes/operators/types.py",
             r"\nKINDS = \(\n",

@@ -85,6 +85,8 @@ def attention(operator: Attention, kernel: str, source: Any) -> Plan:
     def check(*tensors: Any) -> float:
         # The first sequence's first key/value head and its query heads.
         narrow = tuple(one[:1, :heads] for one, heads in zip(tensors, (group, 1, 1, group), strict=True))
+        if kernel and not tensors[0].is_cpu:  # its kernels' names tell; a processor has no others
+            ran(kernel, lambda: core(*tensors[:3]))
         return _check(core, lambda q, k, v: _plain(operator, q, k, v), backward, tensors, narrow)
 
     return Plan(
@@ -109,7 +111,6 @@ def _core(operator: Attention, kernel: str) -> Function:
     if operator.causal and operator.q_len != operator.kv_len:
         raise UnsupportedError("torch aligns a causal mask to the first key, a cache needs the last")
     from torch.nn import functional as F  # noqa: N812  # torch's own convention
-    from torch.nn.attention import SDPBackend, sdpa_kernel
 
     grouped = operator.heads != operator.kv_heads
 
@@ -118,13 +119,44 @@ def _core(operator: Attention, kernel: str) -> Function:
 
     if not kernel:
         return run
+    return forced(run, kernel)
+
+
+def forced(function: Function, kernel: str) -> Function:
+    """``function`` with torch's attention ``kernel`` (of SDPA_KERNELS) and no other: it fails where that cannot run."""
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+
     wanted = getattr(SDPBackend, SDPA_KERNELS[kernel])
 
-    def chosen(q: Any, k: Any, v: Any) -> Any:
+    def chosen(*tensors: Any) -> Any:
         with sdpa_kernel(wanted):
-            return run(q, k, v)
+            return function(*tensors)
 
     return chosen
+
+
+def sdpa_name(attention: str) -> str:
+    """The kernel that runs what a workload or an operator calls ``attention``; "" leaves the choice to torch.
+
+    UnsupportedError for those that no kernel here runs: a row must not name what did not run.
+    """
+    if attention in ("", "auto", "sdpa", "fused_sdpa", "eager"):
+        return ""
+    name = {"fa2": "flash"}.get(attention, attention)
+    if name not in SDPA_KERNELS:
+        raise UnsupportedError(f"refused: no {attention} kernel here, and no other is timed in its place")
+    return name
+
+
+def ran(kernel: str, function: Callable[[], object]) -> None:
+    """Run ``function``; UnsupportedError unless torch's profiler saw ``kernel`` (of KERNELS) in it."""
+    from torch.profiler import profile
+
+    with profile() as seen:
+        function()
+    names = {event.key for event in seen.key_averages() if "attention" in event.key or "fmha" in event.key}
+    if not any(kernel.removesuffix("_attn") in name for name in names):
+        raise UnsupportedError(f"refused: {kernel} was asked for, {', '.join(sorted(names)) or 'another kernel'} ran")
 
 
 def _flash_attn(operator: Attention, window: int | None) -> Function:

@@ -22,6 +22,7 @@ from shapes.measure.kernels.common import (
     relative_error,
     torch_dtype,
 )
+from shapes.measure.kernels.functions import forced, sdpa_name
 from shapes.model import AttentionShape, Block, MlpShape
 
 #: Errors of a few products in a row add up, and gradients cancel: several times one product's bound.
@@ -50,7 +51,7 @@ def part(subject: Part, kernel: str, source: Any) -> Plan:
     torch.manual_seed(source.initial_seed())
     with torch.device(source.device):
         module = module_of(subject).to(torch_dtype(dtype))
-    run = torch.compile(module) if subject.compiled else module
+    run = torch.compile(module, dynamic=False) if subject.compiled else module
     train = subject.direction != "forward"
     shape = (workload.b, workload.s, subject.model.hidden)
     weights = list(module.parameters())
@@ -137,7 +138,9 @@ def _attention_of(subject: Part) -> Any:
     windowed = attention.window is not None and attention.window < workload.s
     if windowed and not (eager and attention.causal):
         raise UnsupportedError("torch's fused attention has no sliding window")
-    return _attention(subject.model.hidden, attention, _eager(attention) if eager else _fused(attention))
+    core = _eager(attention) if eager else _fused(attention)
+    chosen = sdpa_name(workload.attention)
+    return _attention(subject.model.hidden, attention, forced(core, chosen) if chosen and not eager else core)
 
 
 def _norm(hidden: int, block: Block) -> Any:

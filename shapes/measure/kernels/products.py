@@ -32,6 +32,8 @@ def gemm(operator: Gemm, kernel: str, source: Any) -> Plan:
 
     if operator.kind == "conv":
         raise UnsupportedError("a convolution's implicit product does not run as a matrix product")
+    if operator.weight_bytes is not None:
+        raise UnsupportedError("torch has no product of quantised weights")
     if kernel not in (("", "fast_accum", "precise_accum") if operator.dtype == "fp8" else ("",)):
         raise UnsupportedError(f"no kernel {kernel!r} for a {operator.dtype} product")
     if operator.batch > 1 and operator.dtype in ("fp8", "int8"):
@@ -135,8 +137,8 @@ def grouped_gemm(operator: GroupedGemm, kernel: str, source: Any) -> Plan:
     """
     import torch
 
-    if operator.dtype not in ("bf16", "fp16", "fp32"):
-        raise UnsupportedError(f"no grouped product for {operator.dtype}")
+    if operator.dtype not in ("bf16", "fp16", "fp32") or operator.weight_bytes is not None:
+        raise UnsupportedError(f"no grouped product for {operator.dtype} or quantised weights")
     native: Any = getattr(torch, "_grouped_mm", None)
     kernel = kernel or ("grouped_mm" if native is not None else "loop")
     if kernel not in ("grouped_mm", "loop"):

@@ -29,24 +29,18 @@ KEYS: dict[str, list[str]] = _TABLE["dimensions"]
 __all__ = ["KEYS", "NAME", "is_script", "matches", "normalised", "parse_script", "read"]
 
 
-def matches(config: Mapping[str, Any]) -> bool:
-    """Megatron says hidden_size, num_attention_heads and a number of layers, and never model_type."""
-    if "_program" in config:
-        return True  # a script that was parsed here
-    keys = normalised(config)
-    layers = ("num_layers", "encoder_num_layers", "hybrid_layer_pattern", "hybrid_override_pattern")
-    own = "hidden_size" in keys and "num_attention_heads" in keys and any(key in keys for key in layers)
-    return own and "mlp_type" not in keys and "no_weight_tying" not in keys
-
-
 def read(config: Mapping[str, Any], where: str) -> Reading:
     """Absent keys take Megatron's defaults: ffn 4h, or 64 floor(8h/3/64) with swiglu; MHA; tied embeddings."""
     unknown: Mapping[str, str] = config.get("_unknown", {})
-    # In a script a flag stands for itself: what follows it, and has no value there, is something else.
+    # In a script a flag has no value: what follows it is something else.
     present = frozenset(unknown) if "_program" in config else frozenset()
     fields = Fields(config, where, present=present)
     try:
         model, notes = build(fields)
+        # What sizes the model is not left to a default; dropouts, lengths and degrees change no size.
+        sizes = {key for key in unknown if key in fields.asked - fields.flags and not is_harmless(key, NAME)}
+        for key in sorted(key for key in sizes if not key.endswith(("dropout", "seq_length", "parallel_size"))):
+            raise InputError("expected this key", where=where, key=key)
         settled, layout_notes = workload(fields, model)
     except InputError as error:
         if error.key is not None and error.key in unknown:

@@ -67,7 +67,7 @@ def parse_script(text: str, where: str, settings: Mapping[str, Any] | None = Non
 def _without_further(words: list[str]) -> tuple[list[str], tuple[str, ...]]:
     """Words without variables that hold further options and that the file does not set; those variables.
 
-    Such a word has a name for it (te_options, EXTRA_ARGS), or stands where an option has its value already.
+    Such a word has a name for it (te_options, EXTRA_ARGS), or follows an option that has its value already.
     """
     kept: list[str] = []
     further = []

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from shapes.model import (
+    DELTA_CHUNK,
     AttentionShape,
     Block,
     Linear,
@@ -19,7 +20,7 @@ from shapes.model import (
     run_lengths,
 )
 from sizer.readers.fields import MAX_LAYERS, Fields, table, vocabulary
-from sizer.readers.hf_hybrid import delta_net, mamba
+from sizer.readers.hf_hybrid import recurrence
 from sizer.readers.shell.words import evaluated
 
 #: Model specifications that are Megatron's own GPT, whatever they are called.
@@ -194,14 +195,22 @@ def mamba_layer(fields: Fields) -> RecurrentShape:
     dim, inside = fields.integer("mamba_head_dim", default=64), 2 * fields.integer("hidden_size")
     heads = fields.optional("mamba_num_heads")
     heads = heads or fields.quotient(inside, dim, f"twice the hidden size, {inside}", "mamba_head_dim")
-    groups, state = fields.integer("mamba_num_groups", default=8), fields.integer("mamba_state_dim", default=128)
-    return mamba(fields, heads, dim, groups, "mamba_num_groups", state, MAMBA_CHUNK, conv_bias=True)
+    sizes = {"groups": fields.integer("mamba_num_groups", default=8), "chunk": MAMBA_CHUNK}
+    sizes["state"] = fields.integer("mamba_state_dim", default=128)
+    made = recurrence(
+        kind="mamba2", heads=heads, head_dim=dim, norm="inner", key="mamba_num_groups", conv_bias=True, **sizes
+    )
+    return made(fields)
 
 
 def gated_delta(fields: Fields, norm_weights: int) -> RecurrentShape:
     """A gated delta net by Megatron's ``linear_`` arguments."""
-    usual = {"linear_num_value_heads": 32, "linear_num_key_heads": 16, "linear_conv_kernel_dim": 4}
-    return delta_net(fields, lambda name: fields.integer(name, default=usual.get(name, 128)), norm_weights)
+    names = {"heads": "num_value_heads", "groups": "num_key_heads", "head_dim": "value_head_dim"}
+    names |= {"state": "key_head_dim", "conv": "conv_kernel_dim"}
+    usual = {"heads": 32, "groups": 16, "conv": 4}
+    sizes = {ours: fields.integer(f"linear_{key}", default=usual.get(ours, 128)) for ours, key in names.items()}
+    made = recurrence(kind="gated_delta", chunk=DELTA_CHUNK, key="linear_num_key_heads", **sizes)(fields)
+    return replace(made, norm=norm_weights * made.head_dim)
 
 
 def predicting(blocks: list[Block], hidden: int) -> list[Block]:
@@ -253,7 +262,7 @@ def attention(fields: Fields, *, causal: bool = True, cross: bool = False, windo
         qk_norm="head" if fields.flag("qk_layernorm") or fields.flag("qk_l2_norm") else "none",
         qk_norm_weights=norm_weights(fields) if not fields.flag("qk_l2_norm") else 0,
         sinks=fields.text("softmax_type", default="vanilla") == "learnable",
-        gated=fields.flag("attention_output_gate") and not cross,
+        gate="queries" if fields.flag("attention_output_gate") and not cross else "none",
     )
 
 
@@ -277,7 +286,7 @@ def mlp(fields: Fields) -> MlpShape:
 def mixture(fields: Fields) -> MoeShape | None:
     """The experts of a sparse layer; None for a dense model."""
     if _deepspeeds(fields) and fields.text("mlp_type", default="standard") != "standard":
-        raise fields.error("has no formula here: experts beside a dense MLP (PR-MoE)", "mlp_type")
+        raise fields.error("has no formula here: experts in addition to a dense MLP (PR-MoE)", "mlp_type")
     experts = fields.count("num_experts") or None
     if experts is None:
         return None

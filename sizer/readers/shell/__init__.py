@@ -223,7 +223,7 @@ class _Follower:
         self._skip(";", "\n")
         body = self.at
         known = [item for item in items if unknown_in(item) is None]
-        # Of items that are not known (``$(seq 8)``) one stands for all, so that what the loop runs is seen.
+        # Of items that are not known (``$(seq 8)``) one is taken for all, so that what the loop runs is seen.
         for item in known or items[:1]:
             self.at = body
             self._step()

@@ -14,32 +14,36 @@ from sizer.searching.space import KEEPABLE, Limits, Request, Space
 from sizer.searching.spaces.experts import experts
 from sizer.searching.spaces.hidden import hidden
 from sizer.searching.spaces.model import model
-from sizer.searching.spaces.parts import heads, microbatch, swiglu, vocab
+from sizer.searching.spaces.parts import heads, swiglu, vocab
 
 #: ``--what`` -> who makes the space.
 SPACES: Mapping[str, Callable[[Request], Space]] = {
-    one.__name__: one for one in (swiglu, experts, heads, vocab, hidden, microbatch, model)
+    one.__name__: one for one in (swiglu, experts, heads, vocab, hidden, model)
 }
 #: Limits that not every space takes -> those that do. All take a range, a step and a tolerance.
 TAKEN_BY = {
-    "misaligned": (swiglu, heads, vocab, microbatch),
     "aspect": (hidden, model),
     "head_dims": (heads, hidden, model),
-    "seq_lens": (microbatch,),
     "tp_ready": (swiglu, experts, heads, vocab, hidden, model),
     "keep": (heads, hidden, model),
     "vary": (model,),
 }
 #: Those whose option is not called as they are.
-OPTIONS = {"misaligned": "--misaligned", "head_dims": "--limit head-dim"}
+OPTIONS = {"head_dims": "--limit head-dim"}
 
 
 def make_space(what: str, baseline: Baseline, device: Device, limits: Limits) -> Space:
     """The space named ``what`` around a baseline. InputError: no such space, or a limit it would take no notice of."""
+    if what == "microbatch":
+        raise InputError(
+            "expected a part of a model: `sizer memory` says the largest microbatch, `sizer plan` prices others",
+            key="--what",
+            value=what,
+        )
     if what not in SPACES:
         raise InputError(f"expected one of {', '.join(SPACES)}", key="--what", value=what)
     for name, takers in TAKEN_BY.items():
-        if getattr(limits, name) not in (None, False) and SPACES[what] not in takers:
+        if getattr(limits, name) is not None and SPACES[what] not in takers:
             others = " or ".join(taker.__name__ for taker in takers)
             option = OPTIONS.get(name, f"--limit {name.replace('_', '-')}")
             raise InputError(f"expected --what {others} with it, not {what}", key=option)

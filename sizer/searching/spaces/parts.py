@@ -1,16 +1,14 @@
-"""Spaces of one part of a model, or of what it is run on: the MLP's width, heads, the vocabulary, the microbatch."""
+"""Spaces of one part of a model: the MLP's width, heads, the vocabulary."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from functools import partial
 
 import numpy as np
 
 from shapes.dtypes import BYTES
 from shapes.errors import InputError
-from shapes.memory import largest_microbatch
 from shapes.model import AttentionShape, Block, MlpShape, ModelShape, Stack
 from shapes.operators import Gemm, Operator, operators
 from shapes.workload import Workload
@@ -22,8 +20,6 @@ VECTOR_BYTES = 16
 SMALLEST_HEAD, LARGEST_HEAD = 32, 256
 #: Multiples of the alignment beyond the vocabulary that are worth a look.
 PADDINGS = 8
-#: Of large b only those of so many significant bits are tried: every one to 256, then each within a 128th of the next.
-BITS = 8
 
 
 def swiglu(request: Request) -> Space:
@@ -91,7 +87,7 @@ def heads(request: Request) -> Space:
         expected = "expected a model with multi-head or grouped-query attention"
         raise InputError(expected, key="--what", value=request.what)
     hidden, group = attention.heads * attention.head_dim, attention.heads // attention.kv_heads
-    step = limits.step or (1 if limits.misaligned else 8)
+    step = limits.step or 8
     dims = [dim for dim in range(step, hidden + 1, step) if hidden % dim == 0 and dim != attention.head_dim]
     head_dim = np.array(dims, dtype=np.int64)
     count = hidden // head_dim
@@ -133,38 +129,3 @@ def vocab(request: Request) -> Space:
 
 def _head(model: ModelShape, workload: Workload) -> Iterator[Operator]:
     return (operator for operator in operators(model, workload) if operator.name in ("lm_head", "cross_entropy"))
-
-
-def microbatch(request: Request) -> Space:
-    """The microbatch: any b up to the largest that fits, at the sequence lengths allowed; time is compared a token.
-
-    To twice the baseline's tokens, for its s and each of ``limits.seq_lens``.
-    """
-    workload, limits = request.workload, request.limits
-    found: list[tuple[int, int]] = []
-    notes = []
-    for s in dict.fromkeys((workload.s, *(limits.seq_lens or ()))):
-        fits = largest_microbatch(request.model, replace(workload, s=s), request.device)
-        found += [(b, s) for b in _microbatches(request, s, fits) if (b, s) != (workload.b, workload.s)]
-        largest = f"the largest microbatch that fits {request.device.name} is {fits} at s {s}"
-        notes.append(largest if fits else f"nothing fits {request.device.name} at s {s}: times only")
-    changes = [{"b": b, "s": s} if limits.seq_lens else {"b": b} for b, s in found]
-    return request.space(changes, *notes, "times are compared a token")
-
-
-def _microbatches(request: Request, s: int, fits: int) -> list[int]:
-    """Those of sequences of ``s`` tokens, of which ``fits`` are the most that memory holds (0: none)."""
-    workload, limits, excluded = request.workload, request.limits, request.excluded
-    wanted = max(1, 2 * workload.tokens // s)
-    highest = min(wanted, fits or wanted)
-    every = limits.values(1, highest, 1)
-    whole = [b for b in every if workload.global_batch is None or workload.global_batch % (b * workload.d) == 0]
-    every_b = limits.misaligned or limits.step is not None
-    kept = [b for b in whole if every_b or b % (1 << max(0, b.bit_length() - BITS)) == 0]
-    left_out = {
-        f"memory of {request.device.name} (the largest that fits is {fits} at s {s})": wanted - highest,
-        f"--global-batch {workload.global_batch} in whole microbatches at s {s}": len(every) - len(whole),
-        f"b of more than {BITS} significant bits at s {s} (--step 1 takes them all)": len(whole) - len(kept),
-    }
-    excluded.update({reason: number for reason, number in left_out.items() if number})
-    return kept

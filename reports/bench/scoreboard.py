@@ -1,0 +1,245 @@
+"""Every public run judged, by source, device and year, apart from what a fit has used: reports/scoreboard.md.
+
+E=../shared/evidence
+python reports/bench/scoreboard.py --data $E/steps.csv --data $E/steps_more.csv --data $E/mlperf.csv --data $E/cards.csv
+... --write        # the page and README's sentence
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import json
+import re
+import sys
+import tomllib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from step_rows import MAX_BYTES, read_rows
+from steps import Judged, figures, judged, say
+from tabulate import tabulate
+
+from shapes.errors import InputError
+from shapes.files import read_text
+
+ROOT = Path(__file__).parents[2]
+PAGE, README = ROOT / "reports" / "scoreboard.md", ROOT / "README.md"
+#: What the fits used, by stack and source, with errors on rows that they left out: written by steps_fit.py.
+HELD_OUT = ROOT / "reports" / "data" / "steps-held-out.json"
+#: Why runs are missed, by source and stack.
+REASONS = Path(__file__).parent / "scoreboard.toml"
+#: How notes say that a run was not made to be fast; such runs are listed and in no mean.
+UNTUNED = "not tuned for speed"
+WORST = 10
+#: README's sentence.
+SAID = r"[0-9.]+% off \(median [^;]*; [0-9]+% lie in the 90% interval"
+NEVER, LEFT_OUT = "never used in a fit", "left out of it"
+
+
+@dataclass(frozen=True)
+class Run:
+    """A judged run with what the table alone says of it."""
+
+    judged: Judged
+    year: str
+    tuned: bool
+
+    @property
+    def source(self) -> str:
+        return self.judged.row.source + ("" if self.tuned else " (not tuned)")
+
+
+def runs_of(path: Path, refused: list[tuple[str, str]]) -> list[Run]:
+    rows, unpriced = judged(list(read_rows(path, refused)))
+    refused += unpriced
+    lines = {line["id"]: line for line in csv.DictReader(read_text(path, MAX_BYTES).splitlines(keepends=True))}
+    return [
+        Run(one, lines[one.row.id].get("year") or "-", UNTUNED not in (lines[one.row.id].get("notes") or ""))
+        for one in rows
+    ]
+
+
+def fitted_sources() -> dict[str, dict[str, Any]]:
+    """Source -> rows, and errors in sample and left out by layout, of those that a fit has used."""
+    recorded = json.loads(HELD_OUT.read_text(encoding="utf-8"))
+    found: dict[str, list[dict[str, Any]]] = {}
+    for sources in recorded.values():
+        for source, own in sources.items():
+            if isinstance(own, dict) and "left out by layout" in own:
+                found.setdefault(source, []).append(own)
+    return {source: _pooled(many) for source, many in found.items()}
+
+
+def _pooled(many: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    rows = sum(own["rows"] for own in many)
+    ways = ("in sample", "left out by layout")
+    return {"rows": rows} | {
+        way: {key: sum(own["rows"] * own[way][key] for own in many) / rows for key in ("bias", "mape")} for way in ways
+    }
+
+
+def grouped(runs: Iterable[Run], *keys: str) -> dict[tuple[str, ...], list[Run]]:
+    found: dict[tuple[str, ...], list[Run]] = {}
+    for run in runs:
+        value = {
+            "source": run.source,
+            "device": run.judged.row.device.name,
+            "year": run.year,
+            "tier": run.judged.cost.tier,
+        }
+        found.setdefault(tuple(value[key] for key in keys), []).append(run)
+    return dict(sorted(found.items()))
+
+
+def board(runs: Sequence[Run], *keys: str) -> str:
+    """A table: the runs by ``keys``, with their error, the interval's usual edges and how many it holds."""
+    rows = []
+    for names, own in grouped(runs, *keys).items():
+        found = figures([run.judged for run in own])
+        costs = [run.judged.cost for run in own]
+        low, high = (np.median([getattr(cost, edge) / cost.seconds for cost in costs]) for edge in ("low", "high"))
+        inside = f"{found['coverage']:.0%}"
+        rows.append(
+            [*names, len(own), f"{found['bias']:+.1%}", f"{found['mape']:.1%}", f"{low:.2f} to {high:.2f}", inside]
+        )
+    headers = [*keys, "rows", "bias", "MAPE", "interval", "covered"]
+    return tabulate(rows, headers, tablefmt="github", disable_numparse=True)
+
+
+def used(runs: Sequence[Run], fitted: dict[str, dict[str, Any]]) -> str:
+    """The sources that a fit has used: errors on rows of layouts that it left out, beside those in sample."""
+    rows = []
+    for (source, device, year), own in grouped(runs, "source", "device", "year").items():
+        known, inside = fitted[source], figures([run.judged for run in own])
+        left = known["left out by layout"]
+        errors = [f"{inside['bias']:+.1%}, {inside['mape']:.1%}", f"{left['bias']:+.1%}, {left['mape']:.1%}"]
+        rows.append([source, device, year, len(own), *errors, f"{inside['coverage']:.0%}"])
+    headers = ["source", "device", "year", "rows", "in sample", "left out of it (whole source)", "covered"]
+    return tabulate(rows, headers, tablefmt="github", disable_numparse=True)
+
+
+def worst(runs: Sequence[Run]) -> str:
+    """The largest errors, one of each source, stack and device, with what is thought to be the reason."""
+    with open(REASONS, "rb") as file:
+        reasons = tomllib.load(file)["reason"]
+    rows: list[list[Any]] = []
+    for _, own in grouped(sorted(runs, key=lambda run: run.judged.row.stack_name), "source", "device").items():
+        run = max(own, key=lambda one: abs(np.log1p(one.judged.error)))
+        row, inside = run.judged.row, "in" if run.judged.covered else "out"
+        why = next((one["why"] for one in reasons if _answers(run, one)), "not known")
+        rows.append([row.id, row.stack_name, row.device.name, row.gpus, run.judged.error, inside, why])
+    rows.sort(key=lambda own: -abs(np.log1p(own[4])))
+    shown = [[*own[:4], f"{own[4]:+.0%}", *own[5:]] for own in rows[:WORST]]
+    headers = ["run", "stack", "device", "devices", "error", "interval", "reason"]
+    return tabulate(shown, headers, tablefmt="github", disable_numparse=True)
+
+
+def _answers(run: Run, reason: dict[str, Any]) -> bool:
+    row = run.judged.row
+    return fnmatchcase(row.source, reason["source"]) and row.device.name in reason.get("device", [row.device.name])
+
+
+def sentence(runs: Sequence[Run]) -> str:
+    """What README says, of the runs that nothing was fitted on."""
+    found = figures([run.judged for run in runs])
+    middle = float(np.median([abs(run.judged.error) for run in runs]))
+    return (
+        f"{found['mape']:.1%} off (median {middle:.1%}) on {len(runs)} published runs of sources that no fit used,\n"
+        f"MLPerf's among them; {found['coverage']:.0%} lie in the 90% interval"
+    )
+
+
+def page(runs: Sequence[Run], refused: Sequence[tuple[str, str]], command: str) -> str:
+    fitted = fitted_sources()
+    own = [run for run in runs if run.source in fitted]
+    never = [run for run in runs if run.source not in fitted]
+    tuned = [run for run in never if run.tuned]
+    found = figures([run.judged for run in tuned])
+    reasons: dict[str, int] = {}
+    for _, reason in refused:
+        reasons[reason] = reasons.get(reason, 0) + 1
+    unread = "\n".join(f"- {number} rows: {reason}" for reason, number in sorted(reasons.items()))
+    return f"""# Scoreboard: predicted steps against every public run
+
+Predicted steps are {sentence(tuned)}. Their bias is {found["bias"]:+.1%}.
+
+    {command}
+
+Nothing here was measured by this project. A run is *{NEVER}* where its whole source is; of the others a fit
+has used a part, and their error on layouts {LEFT_OUT} is given. MLPerf's submissions, v5.1 among them, are never
+fitted, but the form knows CUDA graphs, adapters and networks because of them. *Interval*: the usual edges over the
+prediction, which should hold 85 to 95%. Runs that their source calls not tuned for speed are listed and in no mean.
+Some of the cards' tuned recipes are those of other runs of megatron-bridge, which a fit has used.
+
+## {NEVER.capitalize()}
+
+{board(never, "source", "device", "year")}
+
+By device:
+
+{board(tuned, "device")}
+
+By year:
+
+{board(tuned, "year")}
+
+By what the interval says of itself:
+
+{board(tuned, "tier")}
+
+## Worst ten
+
+Of each source and device the largest error, of runs {NEVER}, and what is thought to be the reason:
+
+{worst(tuned)}
+
+## Used in a fit
+
+Bias and mean absolute error.
+
+{used(own, fitted)}
+
+## Not judged
+
+{unread}
+
+## Add a row
+
+A run is a line of CSV with the columns of evidence/steps.csv; needed are
+`id,stack,gpu,config,s,micro_batch,accumulation,dtype,t,p,d,step_s`, where `config` is the Hugging Face configuration as
+JSON. `source`, `year`, `gpus`, `cp`, `ep`, `vpp`, `zero`, `checkpointing`,
+`finetune`, `lora_rank`, `lora_targets`, `optimizer`, `interconnect` (`domain=8; nics=8 x 400 Gb/s a node`) and `notes`
+(`on: FULL_CUDA_GRAPH`) are read where they are there. Add `--data FILE` to the command above.
+"""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--data", type=Path, action="append", required=True, help="CSV with the columns of steps.csv")
+    parser.add_argument("--write", action="store_true", help="write reports/scoreboard.md and README's sentence")
+    options = parser.parse_args()
+    refused: list[tuple[str, str]] = []
+    try:
+        runs = [run for path in options.data for run in runs_of(path, refused)]
+    except InputError as error:
+        sys.stderr.write(f"scoreboard.py: {error}\n")
+        sys.exit(2)
+    data = " ".join(f"--data $E/{path.name}" for path in options.data)
+    found = page(runs, refused, f"E=../shared/evidence; python reports/bench/scoreboard.py {data} --write")
+    if not options.write:
+        say(found)
+        return
+    PAGE.write_text(found, encoding="utf-8", newline="\n")
+    tuned = [run for run in runs if run.tuned and run.source not in fitted_sources()]
+    text = README.read_text(encoding="utf-8")
+    changed = re.sub(SAID, lambda _: sentence(tuned).replace("\n", "\n  "), text, count=1)
+    README.write_text(changed, encoding="utf-8", newline="\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,166 @@
+"""Seconds of sparse attention's kernels: an indexer's scores, its choice of keys, attention over the chosen ones.
+
+Each form has a few constants a device, fitted to published tables (reports/fit/sparse.py, shapes/data/sparse.toml);
+``paid`` are the waves of blocks over the device's units, the last one paid in part. Devices without tables take a
+relative's, scaled by peak and bandwidth. No table holds a backward: it takes the forward's rate times ``BACKWARD``.
+
+Whole attention layers of 2k to 64k tokens on H200, projections included, which nothing was fitted on, are off by 10%
+(MiniMax-M3, vLLM 0.24), 11% (GLM-5, vLLM), 12% and 13% (DeepSeek-V4, SGLang); DeepSeek-V3.2's by 12% from 8k on.
+GLM-5's decode steps are off by 3% (SGLang); vLLM's take longer on the host, TensorRT-LLM's prompts twice as long.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import cache
+from math import hypot
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from shapes.cost.constants import Origin
+from shapes.device import Device, load_device
+from shapes.operators.types import IndexScores, SparseAttention, TopK
+from shapes.toml_table import DATA, content
+
+SparseOperator = IndexScores | TopK | SparseAttention
+#: Rate of a backward over its forward's: FlashAttention 3's (shapes/data/attention).
+BACKWARD = 0.76
+#: Added (in quadrature) to a form's error: for constants of a device of the same architecture (H200 by H100: 5% to 14%
+#: off, GB200 by B200 10% to 13%, on the same tables), of any other, and for a backward.
+SAME_ARCHITECTURE, OTHER, UNJUDGED = 0.15, 0.5, 0.5
+
+
+class Sizes(NamedTuple):
+    """Of one run: ``queries`` in all, each against so many ``keys``, in ``heads`` of ``width`` channels; ``sequences``
+
+    of ``length`` keys. Numbers or columns. ``width``: of attention, of a key and of a value together; of a choice, the
+    entries chosen.
+    """
+
+    queries: Any
+    keys: Any
+    heads: Any
+    width: Any
+    sequences: Any
+    length: Any
+
+
+Constants = Mapping[str, float]
+
+
+def paid(blocks: Any, units: int) -> Any:
+    """Waves that ``blocks`` take: half of what the last one leaves empty is paid."""
+    waves = np.maximum(blocks / units, 1.0)
+    return (waves + np.ceil(waves)) / 2
+
+
+def _scores(one: Sizes, c: Constants, units: int) -> tuple[Any, Any, Any]:
+    """Blocks of 4 queries walk the keys (DeepGEMM's fp8_mqa_logits); a score of 4 bytes a pair is written."""
+    block = 2 * 4 * one.heads * one.width * units / c["flops_per_s"]
+    shared = np.clip(4 * one.sequences / one.queries, 1.0, 4.0)  # sequences of fewer queries share a block
+    computing = paid(np.ceil(one.queries / 4), units) * (one.keys * shared + c["prologue_keys"]) * block
+    return c["launch_s"], 4 * one.queries * one.keys / c["bandwidth_bytes_per_s"], computing
+
+
+def _paged(one: Sizes, c: Constants, units: int) -> tuple[Any, Any, Any]:
+    """A decode step's: each sequence's keys are read once, which many blocks share."""
+    read = one.sequences * one.keys * (one.width + 4) / c["bandwidth_bytes_per_s"]
+    computing = 2 * one.queries * one.keys * one.heads * one.width / c["flops_per_s"]
+    return c["launch_s"] + one.sequences * c["sequence_s"], read, computing
+
+
+def _top_k(one: Sizes, c: Constants, units: int) -> tuple[Any, Any, Any]:
+    """A block a query passes over its scores; those with more keys than are chosen look for a threshold first."""
+    many = np.clip((one.length - one.width) * one.sequences / one.queries, 0.0, 1.0)
+    each = many * c["choice_s"] + one.keys * c["key_s"]
+    waves = np.maximum(one.queries / (2 * units), 1.0)
+    return c["launch_s"], 4 * one.queries * one.keys / c["bandwidth_bytes_per_s"], waves * each
+
+
+def _attention(one: Sizes, c: Constants, units: int) -> tuple[Any, Any, Any]:
+    """A block for every query and 64 of its heads walks the keys it gathers (FlashMLA's sparse_fwd)."""
+    block = 2 * 64 * one.width * units / c["flops_per_s"]
+    computing = paid(one.queries * np.ceil(one.heads / 64), units) * (one.keys + c["prologue_keys"]) * block
+    return c["launch_s"], 2 * one.queries * one.keys * one.width / 2 / c["bandwidth_bytes_per_s"], computing
+
+
+#: Seconds of the launch, of moving and of arithmetic of one run, by its sizes, constants and the device's units.
+FORMS: dict[str, Callable[[Sizes, Constants, int], tuple[Any, Any, Any]]] = {
+    "index_scores": _scores,
+    "index_decode": _paged,
+    "top_k": _top_k,
+    "sparse_attention": _attention,
+}
+
+
+def form_of(operator: SparseOperator) -> str:
+    """The name in FORMS of what prices the operator."""
+    return "index_decode" if isinstance(operator, IndexScores) and operator.cached else operator.kind
+
+
+def sparse_origin(operator: SparseOperator, device: Device) -> Origin:
+    """Whose constants price the operator: the device's, one's of its architecture, else H100's."""
+    return _origin(form_of(operator), operator.phase, device)
+
+
+@cache
+def _origin(form: str, phase: str, device: Device) -> Origin:
+    measured = [load_device(name) for name in _tables()[form]]
+    alike = [one for one in measured if one.architecture == device.architecture]
+    kin = min(
+        alike or [load_device("h100-sxm")],
+        key=lambda one: (one.name != device.name, abs(one.compute.units - device.compute.units)),
+    )
+    table = form if phase == "forward" else f"{form}_backward"
+    own = kin.name == device.name
+    return Origin(kin.name, "bf16", table, own, True, bool(alike), kin.vendor == device.vendor)
+
+
+def _tables() -> Mapping[str, Mapping[str, Mapping[str, float]]]:
+    """Form -> device -> its constants and errors."""
+    return content(DATA / "sparse.toml")
+
+
+def sparse_error(origin: Origin) -> tuple[float, float, str]:
+    """(mean relative error, its 95th percentile, tier) of what ``origin`` prices."""
+    form = origin.table.removesuffix("_backward")
+    own, backward = _tables()[form][origin.device], form != origin.table
+    borrowed = 0.0 if origin.own_device else SAME_ARCHITECTURE if origin.same_architecture else OTHER
+    more = hypot(borrowed, UNJUDGED if backward else 0.0)
+    tier = "fitted" if origin.own_device else "borrowed" if origin.same_architecture else "extrapolated"
+    return hypot(own["error"], more), hypot(own["error_p95"], 2 * more), "extrapolated" if backward else tier
+
+
+def _peak(device: Device, dtype: str) -> float:
+    """Peak of ``dtype``, or of 16-bit products where the device has no fp8."""
+    return next(device.peak_flops[one] for one in (dtype, "bf16", "fp16", "fp32") if one in device.peak_flops)
+
+
+def sparse_parts(operator: SparseOperator, device: Device) -> tuple[Any, ...]:
+    """Seconds of the launch, of moving and of arithmetic of one run."""
+    form = form_of(operator)
+    kin = load_device(sparse_origin(operator, device).device)
+    c = dict(_tables()[form][kin.name])
+    c["bandwidth_bytes_per_s"] *= device.memory.bandwidth_bytes_per_s / kin.memory.bandwidth_bytes_per_s
+    if "flops_per_s" in c:
+        fitted_in = "bf16" if form == "sparse_attention" else "fp8"
+        c["flops_per_s"] *= _peak(device, operator.dtype) / _peak(kin, fitted_in)
+    launch, moving, computing = FORMS[form](_sizes(operator), c, device.compute.units)
+    if isinstance(operator, SparseAttention) and operator.phase != "forward":
+        forward = 2 * (operator.head_dim + operator.v_head_dim) * operator.batch * operator.heads * operator.pairs
+        return launch, moving * 2, computing * operator.flops / forward / BACKWARD
+    return launch, moving, computing
+
+
+def _sizes(operator: SparseOperator) -> Sizes:
+    queries, length = operator.batch * operator.q_len, operator.kv_len
+    if isinstance(operator, SparseAttention):
+        # A block takes the heads that share a key, in tiles of 64.
+        tiles = operator.kv_heads * -(-operator.heads // (64 * operator.kv_heads))
+        width = operator.head_dim + operator.v_head_dim
+        return Sizes(queries, operator.keys, 64 * tiles, width, operator.batch, length)
+    keys = operator.pairs / operator.q_len
+    if isinstance(operator, TopK):
+        return Sizes(queries, keys, 1, operator.top_k, operator.batch, length)
+    return Sizes(queries, keys, operator.heads, operator.head_dim, operator.batch, length)

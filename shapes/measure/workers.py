@@ -1,0 +1,403 @@
+"""An executor over devices that may be lost: each in a process of its own, started again; who kills devices is found.
+
+A ``Worker`` is one device's process: ``Child`` on this machine, an actor of Ray's (``ray_workers``). ``Workers`` gives
+jobs out in leases and takes them back when a process dies or falls silent. Of a lost lease's jobs those that may have
+been under way are suspects; a suspect is leased alone, and one that loses its device alone as well is recorded as an
+error and skipped. The driver alone keeps what is measured: no device's process opens a store.
+"""
+
+from __future__ import annotations
+
+import heapq
+import multiprocessing
+import os
+import signal
+import socket
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import replace
+from multiprocessing.connection import Connection
+from queue import SimpleQueue
+from threading import Condition, Thread
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shapes.errors import InputError
+from shapes.frozen import frozen
+from shapes.measure.environment import Environment
+from shapes.measure.executor import DeviceLostError, Event, Executor, Round, Samples, Settings
+from shapes.measure.in_process import InProcess
+from shapes.measure.jobs import Job, Part
+from shapes.measure.record import Measurement, outcome
+
+Array = NDArray[np.float64]
+#: Makes the executor of a process: of torch's ``device``, None being the accelerator that the process was given.
+Make = Callable[[str | None], Executor]
+
+#: A message is sent so often: less is lost with a process than it takes to start one.
+MESSAGE_S = 0.25
+#: A process may take so long to be ready, and a device at work say nothing; torch.compile may take ``COMPILING`` times
+#: as long before the first sample.
+START_S, SILENT_S, COMPILING = 180.0, 60.0, 5
+#: A lease is at most so many times the jobs that are timed in turn, with several devices and with one.
+ROUNDS_OF_JOBS, ROUNDS_ALONE = 4, 32
+#: Losses, the last one alone, after which a job is skipped; starts without a word after which a device is given up.
+MOST_LOSSES, MOST_STARTS = 2, 3
+
+
+class LostError(RuntimeError):
+    """A device's process ended, or did not answer in time, before it had done what was asked.
+
+    ``at_work``: it had said that it began.
+    """
+
+    at_work = False
+
+
+class Worker(Protocol):
+    """One device's process, which starts when it is first asked, and again after it was lost."""
+
+    name: str
+
+    def ask(self, patience_s: float, request: str, *arguments: Any) -> Iterator[Any]:
+        """What ``Device.request(*arguments)`` gives, as it comes; LostError where the process dies, or says nothing
+
+        for ``patience_s`` seconds.
+        """
+        ...
+
+    def stop(self) -> None:
+        """End the process at once, whatever it does."""
+        ...
+
+
+class Device:
+    """What runs in a device's process."""
+
+    def __init__(self, make: Make, device: str | None) -> None:
+        self._make, self._device = make, device
+        self._executor: Executor | None = None
+
+    def begin(self) -> Iterator[Environment]:
+        """Open the device. Not when this is made: Ray says little of what goes wrong then."""
+        self._executor = self._make(self._device)
+        yield self._signed(self._executor.environment)
+
+    def run(
+        self, jobs: Sequence[Job], settings: Settings, unfinished: Samples, left_s: float | None
+    ) -> Iterator[tuple[Event, ...]]:
+        """The jobs' samples and measurements, a few times a second; the first message says that the device is well."""
+        executor = self._executor or self._make(self._device)
+        self._executor = executor
+        deadline = None if left_s is None else time.monotonic() + left_s
+        # What crosses a wire may be read-only.
+        unfinished = {key: (np.array(own), np.array(control)) for key, (own, control) in unfinished.items()}
+        for burst in bursts(executor.run(jobs, settings, deadline=deadline, unfinished=unfinished)):
+            yield tuple(
+                replace(one, environment=self._signed(one.environment)) if isinstance(one, Measurement) else one
+                for one in burst
+            )
+
+    def _signed(self, environment: Environment) -> Environment:
+        """``environment`` saying on which node it is."""
+        return replace(environment, host={**environment.host, "node": socket.gethostname()})
+
+
+def bursts(events: Iterable[Event], now: Callable[[], float] = time.monotonic) -> Iterator[tuple[Event, ...]]:
+    """``events`` of a sweep, a few times a second: the rounds since the last as one, then what was done; () is a sign
+
+    of life.
+    """
+    samples: dict[str, tuple[Array, Array]] = {}
+    control: list[float] = []
+    done: list[Measurement] = []
+
+    def joined() -> tuple[Event, ...]:
+        return (Round(samples, np.array(control)), *done) if control else tuple(done)
+
+    last = now()
+    for event in events:
+        if isinstance(event, Measurement):
+            samples.pop(event.key, None)
+            done.append(event)
+        elif not event.control.size:
+            yield ()
+            continue
+        else:
+            control.append(float(np.median(event.control)))
+            samples.update(event.samples)
+        if now() - last >= MESSAGE_S:
+            yield joined()
+            samples, control, done, last = {}, [], [], now()
+    if control or done:
+        yield joined()
+
+
+class Child:
+    """A device of this machine, in a process that is spawned: nothing of torch is shared with this one."""
+
+    def __init__(self, device: str | None, make: Make = InProcess) -> None:
+        self.name = device or "device"
+        self._arguments = make, device
+        self.process: Any = None
+        self._pipe: Connection
+
+    def ask(self, patience_s: float, request: str, *arguments: Any) -> Iterator[Any]:
+        """See ``Worker.ask``."""
+        fresh = self.process is None or not self.process.is_alive()
+        if fresh:
+            context = multiprocessing.get_context("spawn")
+            self._pipe, theirs = context.Pipe()
+            self.process = context.Process(target=_serve, args=(theirs, *self._arguments), daemon=True)
+            self.process.start()
+            theirs.close()
+        over = False
+        try:
+            self._pipe.send((request, arguments))
+            while self._pipe.poll(START_S if fresh else patience_s):
+                fresh, message = False, self._pipe.recv()
+                over = message is None
+                if over:
+                    return
+                if isinstance(message, Exception):
+                    raise message
+                yield message
+            raise LostError(f"answered nothing for {START_S if fresh else patience_s:.0f} s")
+        except (EOFError, OSError):
+            self.process.join()
+            raise LostError(f"its process died{_signal(self.process.exitcode)}") from None
+        finally:
+            if not over:
+                self.stop()
+
+    def stop(self) -> None:
+        """See ``Worker.stop``."""
+        if self.process is not None:
+            self.process.kill()
+            self.process.join()
+
+
+def _signal(code: int) -> str:
+    with suppress(ValueError):
+        return f" ({signal.Signals(-code).name})"
+    return f" (exit code {code})"
+
+
+def _serve(pipe: Connection, make: Make, device: str | None) -> None:
+    """Answer what comes through ``pipe`` until its other end is gone."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal's Ctrl-C is the driver's to hear
+    here = Device(make, device)
+    with suppress(EOFError, OSError):
+        while True:
+            request, arguments = pipe.recv()
+            try:
+                for message in getattr(here, request)(*arguments):
+                    pipe.send(message)
+                pipe.send(None)
+            except Exception as error:
+                lost = isinstance(error, DeviceLostError) or not isinstance(error, InputError)
+                pipe.send(LostError(f"{error or type(error).__name__}"[:300]) if lost else error)
+                break
+    os._exit(0)  # a device that is lost may keep an orderly end waiting for ever
+
+
+class _Leases:
+    """Jobs in order of importance, given out to threads; ``interleave``: how many a device times in turn."""
+
+    def __init__(self, jobs: Sequence[Job], interleave: int, devices: int) -> None:
+        self._jobs = list(jobs)
+        self._place = {job.key: place for place, job in enumerate(jobs)}
+        self.waiting = list(range(len(jobs)))
+        self._interleave, self._devices = interleave, devices
+        self._losses: Counter[str] = Counter()
+        self._out = 0
+        self._changed = Condition()
+        self.closed = False
+
+    def take(self) -> list[Job]:
+        """The next jobs for a device, fewer towards the end, so that all end together; none where all is done."""
+        with self._changed:
+            while self._out and not self.waiting and not self.closed:
+                self._changed.wait()
+            share = 0 if self.closed else min(ROUNDS_ALONE * self._interleave, len(self.waiting))
+            if self._devices > 1:
+                share = min(ROUNDS_OF_JOBS * self._interleave, -(-len(self.waiting) // (2 * self._devices)))
+            taken: list[Job] = []
+            while len(taken) < share:
+                job = self._jobs[self.waiting[0]]
+                suspect = job.key in self._losses
+                if suspect and taken:
+                    break
+                taken.append(self._jobs[heapq.heappop(self.waiting)])
+                share = 1 if suspect else share
+            self._out += bool(taken)
+            return taken
+
+    def end(self, left: Iterable[Job]) -> None:
+        """A lease is over; what it did not reach waits again."""
+        with self._changed:
+            self._out -= 1
+            for job in left:
+                heapq.heappush(self.waiting, self._place[job.key])
+            self._changed.notify_all()
+
+    def lost(self, left: Sequence[Job], *, alone: bool, at_work: bool) -> tuple[Job, ...]:
+        """A device was lost with ``left`` under way, all that it was leased (``alone``); returns who is to blame.
+
+        Nobody is, where it was not ``at_work`` yet.
+        """
+        if at_work and not self.closed:
+            self._losses.update(job.key for job in left[: self._interleave])
+        found = tuple(job for job in left if alone and self._losses[job.key] >= MOST_LOSSES)
+        self.end(job for job in left if job not in found)
+        return found
+
+    def close(self) -> None:
+        """Nothing more is wanted."""
+        with self._changed:
+            self.closed = True
+            self._changed.notify_all()
+
+
+@frozen
+class _Sweep:
+    """One call of ``Workers.run``: ``kept``, samples so far by job key; ``tell`` takes what happens."""
+
+    leases: _Leases
+    settings: Settings
+    kept: dict[str, tuple[Array, Array]]
+    deadline: float | None
+    tell: Callable[[Event | BaseException | None], None]
+
+
+class Workers:
+    """See ``Executor``: a sweep uses every device. ``say`` tells a person a line of what happens to them.
+
+    Devices are to be of one kind; one with another driver or library than most is not used. InputError where none is
+    left, or where they have several names.
+    """
+
+    def __init__(self, workers: Sequence[Worker], say: Callable[[str], None], silent_s: float = SILENT_S) -> None:
+        self._say, self._silent_s = say, silent_s
+        with ThreadPoolExecutor(len(workers)) as pool:
+            begun = list(pool.map(self._begin, workers))
+        found = [one for one in begun if one is not None]
+        names = sorted({one.device for one in found})
+        if len(names) != 1:
+            raise InputError(
+                f"expected devices of one kind, found {', '.join(names) or 'none that answers'}", key="device"
+            )
+        usual = Counter(one.identity for one in found).most_common(1)[0][0]
+        self.environment = next(one for one in found if one.identity == usual)
+        self._workers = []
+        for worker, one in zip(workers, begun, strict=True):
+            if one is not None and one.identity == usual:
+                self._workers.append(worker)
+            else:
+                worker.stop()
+                why = differences(one, self.environment) if one is not None else "not ready"
+                say(f"{worker.name}: {why}: not used")
+        self.done: Counter[str] = Counter()
+
+    @property
+    def status(self) -> str:
+        """What each of several devices has done, for a line of progress."""
+        counts = [f"{one.name} {self.done[one.name]}" for one in self._workers]
+        return ", ".join(counts) if len(counts) > 1 else ""
+
+    def _begin(self, worker: Worker) -> Environment | None:
+        try:
+            return next(iter(list(worker.ask(START_S, "begin"))))  # type: ignore[no-any-return]
+        except LostError as error:
+            self._say(f"{worker.name}: {error}")
+            return None
+
+    def run(
+        self,
+        jobs: Sequence[Job],
+        settings: Settings,
+        *,
+        deadline: float | None = None,
+        unfinished: Samples | None = None,
+    ) -> Iterator[Event]:
+        """See ``Executor.run``."""
+        leases = _Leases(jobs, settings.interleave, len(self._workers))
+        events: SimpleQueue[Event | BaseException | None] = SimpleQueue()
+        sweep = _Sweep(leases, settings, dict(unfinished or {}), deadline, events.put)
+        working = len(self._workers)
+        for worker in self._workers:
+            Thread(target=self._work, args=(worker, sweep), daemon=True).start()
+        try:
+            while working:
+                event = events.get()
+                if event is None:
+                    working -= 1
+                elif isinstance(event, BaseException):
+                    raise event
+                else:
+                    yield event
+        finally:
+            if working:  # left in the middle
+                leases.close()
+                for worker in self._workers:
+                    worker.stop()
+        if leases.waiting:
+            raise DeviceLostError("no device is left to measure on: what was measured is stored")
+
+    def _work(self, worker: Worker, sweep: _Sweep) -> None:
+        """What drives one worker: leases, until there are none or its device is given up."""
+        starts, leases = 0, sweep.leases
+        try:
+            while starts < MOST_STARTS and (lease := leases.take()):
+                left = {job.key: job for job in lease}
+                try:
+                    self._measure(worker, left, sweep)
+                    leases.end(())
+                except LostError as lost:
+                    starts = 0 if lost.at_work else starts + 1
+                    if not leases.closed:
+                        self._say(f"{worker.name}: {lost}: {len(left)} jobs go back")
+                    for job in leases.lost(list(left.values()), alone=len(lease) == 1, at_work=lost.at_work):
+                        self._say(f"{job.title}: skipped, a device was lost with it {MOST_LOSSES} times")
+                        message = f"the device was lost with it: {lost}"
+                        sweep.tell(outcome(job, self.environment, "error", message=message))
+        except BaseException as error:
+            sweep.tell(error)
+        finally:
+            sweep.tell(None)
+
+    def _measure(self, worker: Worker, left: dict[str, Job], sweep: _Sweep) -> None:
+        """Measure ``left`` on ``worker`` and take from it what is done; LostError where any is left in time."""
+        left_s = None if sweep.deadline is None else max(0.0, sweep.deadline - time.monotonic())
+        begun = {key: sweep.kept[key] for key in left if key in sweep.kept}
+        compiled = any(isinstance(job.work, Part) and job.work.compiled for job in left.values())
+        patience_s = self._silent_s * (COMPILING if compiled else 1)
+        at_work = False
+        try:
+            for burst in worker.ask(patience_s, "run", list(left.values()), sweep.settings, begun, left_s):
+                at_work = True
+                for event in burst:
+                    if isinstance(event, Round):
+                        sweep.kept.update(event.samples)
+                    else:
+                        del left[event.key]
+                        sweep.kept.pop(event.key, None)
+                        self.done[worker.name] += 1
+                    sweep.tell(event)
+            if left and (sweep.deadline is None or time.monotonic() < sweep.deadline):
+                raise LostError("left its work undone")
+        except LostError as lost:
+            lost.at_work = at_work
+            raise
+
+
+def differences(found: Environment, expected: Environment) -> str:
+    """What of one environment is not as in another: "driver 550.54, not 570.86"."""
+    mine, theirs = found.facts, expected.facts
+    names = [name for name in {**theirs, **mine} if mine.get(name) != theirs.get(name)]
+    return ", ".join(f"{name} {mine.get(name) or 'missing'}, not {theirs.get(name) or 'missing'}" for name in names)

@@ -1,0 +1,81 @@
+"""What a serving engine holds in its share of a device: the longest context of so many requests, and the most requests.
+
+Beside weights and caches an engine keeps what its largest pass needs, a graph of each batch that it captures, and what
+libraries allocate past torch. vLLM prints each as it starts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from shapes.device import Device
+from shapes.memory.breakdown import GIB, LARGEST_SEARCHED, memory
+from shapes.model import ModelShape
+from shapes.workload import Workload
+
+#: Share of the device that an engine takes: vLLM's --gpu-memory-utilization.
+UTILIZATION = 0.9
+#: Tokens of the largest pass: vLLM's --max-num-batched-tokens of a server, chunked prefill on.
+BATCHED_TOKENS = 2048
+#: Outside torch's allocator, as vLLM 0.10 printed on one H100 and on each of four L40S (2025-09): NCCL's buffers.
+LIBRARIES, NCCL = 0.07 * GIB, 0.14 * GIB
+#: Of a layer's captured graph: 67 of 32 layers took 0.67 GiB on the same H100. Captured: batches of 1, 2, 4 and
+#: multiples of 8, to twice the requests.
+GRAPH_BYTES, MOST_CAPTURED = 0.67 * GIB / 67 / 32, 512
+#: No context is searched beyond this: of layers that keep a state, nothing grows with it.
+LONGEST_SEARCHED = 1 << 27
+
+
+def engine_bytes(model: ModelShape, workload: Workload, weight_dtype: str | None = None) -> int:
+    """Bytes of an engine that decodes ``workload.b`` requests: weights, caches, its largest pass, graphs, libraries."""
+    context = workload.context or 1
+    held = memory(model, workload, context_bytes=0, weight_dtype=weight_dtype)
+    tokens = min(BATCHED_TOKENS, context * workload.b)
+    prompt = replace(workload, phase="prefill", b=1, s=tokens, context=None, speculative=0)
+    # Engines' kernels are fused, as Megatron's are.
+    largest = memory(model, prompt, context_bytes=0, implementation="megatron")
+    used = {part.name: part.bytes for part in held.parts}
+    step = used["activations"] + used["logits"]
+    passed = max(step, sum(part.bytes for part in largest.parts if part.name in ("activations", "logits")))
+    captured = min(MOST_CAPTURED, 2 * workload.b)
+    number = captured // 8 + sum(size <= captured for size in (1, 2, 4))
+    graphs = GRAPH_BYTES * -(-model.layers // workload.p) * number
+    libraries = LIBRARIES + NCCL * (workload.t * workload.p * workload.e > 1)
+    return round(used["weights"] + used["kv_cache"] + passed + graphs + libraries)
+
+
+def longest_context(
+    model: ModelShape, workload: Workload, device: Device, utilization: float, weight_dtype: str | None = None
+) -> int | None:
+    """Tokens of context that each of ``workload.b`` requests can have; 0: not one; None: any number."""
+    limit = utilization * device.memory.bytes
+    found = _largest(
+        lambda size: engine_bytes(model, replace(workload, s=1, context=size), weight_dtype) <= limit,
+        LONGEST_SEARCHED,
+        1 + workload.speculative,
+    )
+    return found if found is None or found > workload.speculative else 0
+
+
+def most_requests(
+    model: ModelShape, workload: Workload, device: Device, utilization: float, weight_dtype: str | None = None
+) -> int | None:
+    """Requests that fit at ``workload.context``; 0: not one; None: more than are searched."""
+    limit = utilization * device.memory.bytes
+    return _largest(
+        lambda size: engine_bytes(model, replace(workload, s=1, b=size), weight_dtype) <= limit, LARGEST_SEARCHED, 1
+    )
+
+
+def _largest(fits: Callable[[int], bool], most: int, least: int) -> int | None:
+    """The largest size that fits, by bisection; 0 where ``least`` does not, None where ``most`` does."""
+    if not fits(least):
+        return 0
+    if fits(most):
+        return None
+    low, high = least, most
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if fits(middle) else (low, middle)
+    return low

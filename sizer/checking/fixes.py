@@ -1,0 +1,306 @@
+"""Suggestions as edits of a configuration's text, and the edits of one report applied together.
+
+No format is written here. A suggestion's edits are guessed from where its keys, or the values that they have now, stand
+in the text. They count only where the edited text, read again, runs the operators that were priced.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import field, replace
+from difflib import unified_diff
+from itertools import islice, product
+from pathlib import Path
+
+from shapes.errors import InputError
+from shapes.files import read_bounded, write_whole
+from shapes.frozen import frozen
+from shapes.model.resize import DIMENSIONS
+from shapes.workload import WORKLOAD_FIELDS, option_of
+from sizer.checking.checks import Request, Settled, report_of
+from sizer.checking.findings import SEVERITIES, Edit, Fix, PricedFinding, PricedSuggestion, Report, Severity
+from sizer.checking.grading import SAME_SIZE, equal_work
+from sizer.checking.proposals import Proposals, changed_subject, dimensions_and_fields
+from sizer.readers import Source, is_name
+from sizer.readers.fields import table
+from sizer.readers.loading import MAX_BYTES, decode, find_config
+from sizer.readers.locate import entry, place
+from sizer.subject import Subject
+
+#: Dimensions that may be padded with what nothing reads: the tokenizer and the checkpoint's users keep theirs.
+PADDED = ("vocab", "d_ff", "expert_d_ff", "shared_d_ff")
+#: Fields of a workload that say how a model is run, and change nothing of what it learns.
+LAYOUT = ("b", "t", "p", "d", "e", "cp", "vpp", "zero", "checkpointing")
+#: Places where a value may stand, and combinations of them, that are tried.
+MOST_PLACES = 20
+MOST_TRIED = 60
+#: Weights beside a configuration: its dimensions are theirs.
+_WEIGHTS = ("*.safetensors", "pytorch_model*.bin", "*.index.json")
+
+
+@frozen
+class ConfigText:
+    """A configuration's text, and how it is checked. ``data``: the file's bytes (None: standard input, an editor)."""
+
+    path: str
+    text: str
+    request: Request
+    source: Source = field(default_factory=lambda: Source(None))
+    data: bytes | None = None
+
+    def settle(self) -> Settled:
+        return self.request.settle(self.path, replace(self.source, config=self.path, text=self.text))
+
+    def edited(self, fix: Fix) -> ConfigText:
+        return replace(self, text=applied(self.text, fix.edits))
+
+
+@frozen
+class Fixed:
+    """A text with all of its report's fixes that agree with one another: ``before`` and after, and what was applied.
+
+    ``saving``: the share of a step that they save together (None: it is not known). ``left``: what was not applied,
+    and how to say it.
+    """
+
+    before: ConfigText
+    after: ConfigText
+    applied: tuple[str, ...]
+    saving: float | None
+    left: tuple[str, ...]
+
+    @property
+    def patch(self) -> str:
+        """A unified diff; "" where nothing changes."""
+        before, after = (re.findall(r"[^\n]*\n|[^\n]+", one.text) for one in (self.before, self.after))
+        ends = "\n\\ No newline at end of file\n"
+        lines = unified_diff(before, after, self.before.path, self.before.path)
+        return "".join(line if line.endswith("\n") else line + ends for line in lines)
+
+
+def load_text(config: str, request: Request, source: object) -> ConfigText:
+    """The text of ``config``, a file or the configuration in a directory; a ``source`` may hold standard input's."""
+    source = source if isinstance(source, Source) else Source(config)
+    if source.text is not None:
+        return ConfigText(str(source.config), source.text, request, source)
+    if is_name(config):
+        raise InputError("expected a file: a model that is named has none to edit", key="--fix", value=config)
+    path = str(find_config(Path(config)))
+    data = read_bounded(path, MAX_BYTES)
+    text = decode(data, path)
+    if not data.endswith(text.encode("utf-8")):
+        raise InputError("expected UTF-8 text to edit", where=path)
+    return ConfigText(path, text, request, source, data)
+
+
+def write_text(fixed: Fixed) -> None:
+    """The text after, as the file; InputError where the file is not what was checked any more."""
+    path, data = fixed.before.path, fixed.before.data
+    if data is None or fixed.after.text == fixed.before.text:
+        return
+    if read_bounded(path, MAX_BYTES) != data:
+        raise InputError("was changed while it was checked: nothing is written; check it again", where=path)
+    mark = data[: len(data) - len(fixed.before.text.encode("utf-8"))]  # of a file that begins with one
+    write_whole(path, mark + fixed.after.text.encode("utf-8"))
+
+
+def applied(text: str, edits: Sequence[Edit]) -> str:
+    lines = text.split("\n")
+    for edit in sorted(edits, key=lambda one: (one.place.line, one.place.column), reverse=True):
+        at = edit.place
+        line = lines[at.line - 1]
+        lines[at.line - 1] = line[: at.column - 1] + edit.text + line[at.end_column - 1 :]
+    return "\n".join(lines)
+
+
+def with_fixes(report: Report, config: str, request: Request, source: object, subject: Subject) -> Report:
+    """``report`` of ``config``, settled as ``subject``, with the edits of every suggestion that the file can say."""
+    if is_name(config):
+        return report
+    text = load_text(config, request, source)
+
+    def fixed(finding: PricedFinding) -> PricedFinding:
+        offered = (replace(one, fix=fix_of(one, text, subject)) for one in finding.suggestions)
+        return replace(finding, suggestions=tuple(offered))
+
+    return replace(report, findings=tuple(map(fixed, report.findings)))
+
+
+def fix_of(suggestion: PricedSuggestion, config: ConfigText, subject: Subject) -> Fix | None:
+    """The edits of ``config`` that make what ``suggestion`` is the price of; None where no edit of it does."""
+    names = {subject.name_of(name): name for name in (*subject.dimensions, *WORKLOAD_FIELDS)}
+    if not suggestion.change.keys() <= names.keys():
+        return None
+    change = {names[key]: value for key, value in suggestion.change.items()}
+    try:
+        wanted = changed_subject(subject, change)
+    except InputError:
+        return None
+    guesses = product(*(_guesses(config, subject, name, value) for name, value in change.items()))
+    for guess in islice(guesses, MOST_TRIED):
+        fix = Fix(tuple(filter(None, guess)), _unsafe(subject, change, wanted, config.path))
+        if fix.edits and _runs(config.edited(fix), wanted):
+            return fix
+    return None
+
+
+def _runs(config: ConfigText, wanted: Subject) -> bool:
+    """Whether a text is read as the model, workload and operators that were priced."""
+    try:
+        found = config.settle().subject
+    except InputError:
+        return False
+    return all(getattr(found, part) == getattr(wanted, part) for part in _PRICED)
+
+
+_PRICED = ("operators", "workload", "asked", "parameters", "dimensions")
+
+
+def _guesses(config: ConfigText, subject: Subject, name: str, value: int | str) -> list[Edit | None]:
+    """Edits that may give ``name`` a value; None: it follows from the other keys of the change."""
+    text, key, new = config.text, subject.name_of(name), str(value)
+    keys = subject.reading.keys if subject.reading is not None else {}
+    if name in keys:
+        found = entry(text, key, config.path)
+        if found is not None:
+            return [] if found.value is None else [_replaced(text, found.value, new)]
+    old = subject.dimensions.get(name) if name in DIMENSIONS else getattr(subject.asked or subject.workload, name)
+    said = subject.reading.config.get(key, old) if subject.reading is not None else old  # a vocabulary, unpadded
+    stands = re.finditer(rf"(?<![\w.])({re.escape(str(said))}|{re.escape(str(old))})(?![\w.])", text)
+    places = [place(text, *one.span()) for one in islice(stands, MOST_PLACES)]
+    return [*([None] if name in keys else []), *(Edit(one, new) for one in places)]
+
+
+def _replaced(text: str, span: tuple[int, int], new: str) -> Edit:
+    """The last word of a value: an anchor before it stays."""
+    start, end = span
+    return Edit(place(text, end - len(text[start:end].split()[-1]), end), new)
+
+
+def _unsafe(subject: Subject, change: Mapping[str, int | str], wanted: Subject, path: str) -> str:
+    """Why a person has to ask for a change."""
+    dims, fields = dimensions_and_fields(change)
+    trained = [option_of(name) for name in fields if name not in LAYOUT]
+    grown = abs(wanted.parameters - subject.parameters) / max(1, subject.parameters)
+    smaller = any(int(value) < subject.dimensions[name] for name, value in dims.items())
+    reasons = {
+        "a released checkpoint has these dimensions": dims and _released(subject, path),
+        "the tokenizer needs its tokens": "vocab" in dims and smaller,
+        "it is no padding of the vocabulary or a width": smaller or not dims.keys() <= set(PADDED),
+        f"it changes the parameters by {grown:.1%}": grown > SAME_SIZE,
+        f"{' and '.join(trained)} changes what is trained": trained,
+    }
+    return next((reason for reason, holds in reasons.items() if holds), "")
+
+
+def _released(subject: Subject, path: str) -> bool:
+    """Whether a file is a released model's: weights lie beside it, or the table has its dimensions."""
+    if subject.workload.frozen_architecture or (
+        path != "<stdin>" and any(next(Path(path).parent.glob(one), None) for one in _WEIGHTS)
+    ):
+        return True
+    if subject.reading is None:
+        return False
+    held, keys = subject.reading.config, [key for key in subject.reading.keys.values() if "." not in key]
+    sizes = {key: held[key] for key in ("model_type", *keys) if key in held}
+    models = table("released")["models"].values()
+    return "model_type" in sizes and any(sizes.items() <= one["config"].items() for one in models)
+
+
+@frozen
+class _Checked:
+    """A text with what is proposed for it, and its report without the findings that were accepted."""
+
+    config: ConfigText
+    settled: Settled
+    proposals: Proposals
+    report: Report
+
+
+def fix(
+    config: ConfigText,
+    worst: str,
+    *,
+    unsafe: bool = False,
+    kept: Callable[[Report], Report] = lambda report: report,
+) -> Fixed:
+    """``config`` with suggestions for its findings at or above ``worst`` applied, one at a time, each checked again.
+
+    One is kept if findings become fewer or less severe and none new or worse comes of it. ``unsafe``: those too that a
+    person has to ask for. ``kept``: leaves out findings of a report that were accepted.
+    """
+    every: tuple[str, ...] = SEVERITIES
+    levels = SEVERITIES[: every.index(worst) + 1]
+
+    def checked(text: ConfigText) -> _Checked:
+        settled = text.settle()
+        proposals = settled.propose()
+        return _Checked(text, settled, proposals, kept(report_of(proposals)))
+
+    done, first = [], checked(config)
+    now, said, left = _next(first, levels, unsafe, checked)
+    while said:
+        done.append(said)
+        now, said, left = _next(now, levels, unsafe, checked)
+    saving = _saving(first.proposals, now.proposals) if done else None
+    return Fixed(config, now.config, tuple(done), saving, left)
+
+
+def _next(
+    now: _Checked, levels: Sequence[Severity], unsafe: bool, checked: Callable[[ConfigText], _Checked]
+) -> tuple[_Checked, str, tuple[str, ...]]:
+    """The text with the first suggestion that can be applied, and what that is.
+
+    Where none can: the text as it is, "", and of each finding the first suggestion with what is in its way.
+    """
+    left: dict[tuple[str, str], str] = {}
+    for finding in now.report.findings:
+        for suggestion in finding.suggestions if finding.severity in levels else ():
+            said = f"{finding.code} " + ", ".join(f"{key} {value}" for key, value in suggestion.change.items())
+            found = fix_of(suggestion, now.config, now.settled.subject)
+            if found is None:
+                why = f"no edit of this file says it; say {_options(suggestion, now.settled.subject)}"
+            elif found.unsafe and not unsafe:
+                why = f"with --unsafe-fixes ({found.unsafe})"
+            else:
+                after = checked(now.config.edited(found))
+                if _better(after.report, now.report, levels):
+                    return after, said, ()
+                why = "another finding would be as severe"
+            left.setdefault((finding.code, finding.field), f"{said}: {why}")
+    return now, "", tuple(left.values())
+
+
+def _options(suggestion: PricedSuggestion, subject: Subject) -> str:
+    """What says a change on the command line."""
+    words = {subject.name_of(name): option_of(name) for name in WORKLOAD_FIELDS}
+    return " ".join(
+        f"{words[key]} {value}" if key in words else f"--set {key}={value}" for key, value in suggestion.change.items()
+    )
+
+
+def _better(after: Report, before: Report, levels: Sequence[Severity]) -> bool:
+    """Whether findings are fewer or less severe, and each was there before, no less severe, by its field or a rule."""
+    then, now = (
+        [
+            (SEVERITIES.index(one.severity), one.field, {one.code, *one.codes})
+            for one in report.findings
+            if one.severity in levels
+        ]
+        for report in (before, after)
+    )
+    counts = [[sum(SEVERITIES[one[0]] == level for one in found) for level in levels] for found in (now, then)]
+    known = all(
+        any(old <= severity and (field == was or codes & rules) for old, was, rules in then)
+        for severity, field, codes in now
+    )
+    return known and counts[0] < counts[1]
+
+
+def _saving(before: Proposals, after: Proposals) -> float | None:
+    """The share of a step saved at equal work."""
+    if not before.step.seconds:
+        return None
+    scale = equal_work(before.subject, before.step, after.subject, after.step)
+    return 1 - after.step.seconds * scale / before.step.seconds

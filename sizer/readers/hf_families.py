@@ -1,0 +1,100 @@
+"""Families of transformers as families.toml and hybrids.toml declare them."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from shapes.model import ModelShape
+from sizer.readers import hf_blocks, hf_decoders, hf_hybrid, hf_sparse
+from sizer.readers.fields import Fields
+from sizer.readers.hf_blocks import Builder, all_but_every, attention, experts, family, mlp, rotary_share
+
+
+def _function(name: str) -> Callable[..., Any]:
+    """A function of a file's fields that a table calls by its name."""
+    modules = (hf_blocks, hf_decoders, hf_sparse, hf_hybrid)
+    found: Callable[..., Any] = next(getattr(one, name) for one in modules if hasattr(one, name))
+    return found
+
+
+def _read(kind: str, **given: Any) -> Callable[[Fields], Any]:
+    """The first of some keys, as ``Fields`` reads a ``kind``."""
+    names, default = _names(given.pop(kind)), given
+    return lambda fields: getattr(fields, kind)(*names, **default)
+
+
+def _names(said: str | list[str]) -> list[str]:
+    return [said] if isinstance(said, str) else said
+
+
+#: How a trait is read -> the function of a file's fields that its table's entries make.
+_WAYS: dict[str, Callable[..., Callable[[Fields], Any]]] = {
+    "flag": lambda flag, default=False, then=True, otherwise=False: (
+        lambda fields: then if fields.flag(*_names(flag), default=default) else otherwise
+    ),
+    "share": lambda share, key=(): rotary_share(share, *([key] if key else ())),
+    "call": lambda call, **given: partial(_function(call), **given),
+    "every": lambda every, keys=(), first=False: all_but_every(every, *keys, first=first),
+    **{kind: partial(_read, kind) for kind in ("integer", "count", "optional", "number")},
+}
+
+
+def _tables(file: str) -> dict[str, str]:
+    """Family -> its table's text. One family is parsed: the whole file takes as long as a tenth of a check."""
+    text = (Path(__file__).parent / f"{file}.toml").read_text("utf-8")
+    _, *parts = re.split(r"(?m)^\[([\w-]+)\]\n", text)
+    return dict(zip(parts[::2], parts[1::2], strict=True))
+
+
+_DECODERS, _HYBRIDS = _tables("families"), _tables("hybrids")
+_TABLES = {**_DECODERS, **_HYBRIDS}
+
+
+def _traits(table: Mapping[str, Any]) -> dict[str, Any]:
+    """Traits by name: values as they are, else functions of a file's fields."""
+    return {name: _traits(each) if name in ("local", "whole") else _trait(each) for name, each in table.items()}
+
+
+def _trait(given: Any) -> Any:
+    if not isinstance(given, dict):
+        return given
+    return _WAYS[next(name for name in given if name in _WAYS)](**given)
+
+
+def _table(name: str) -> dict[str, Any]:
+    """A family's traits, with those of the family that it is like."""
+    own = tomllib.loads(_TABLES[name])
+    own |= own.pop(name, {})  # [name.mixer]
+    found = _table(own.pop("like")) if "like" in own else {}
+    for key, given in own.items():
+        both = isinstance(given, dict) and key in ("attention", "mlp", "experts", "mixer")
+        found[key] = {**found.get(key, {}), **given} if both else given
+    return found
+
+
+def _nothing(_: Fields) -> Callable[[int], None]:
+    return lambda _: None
+
+
+def declared(name: str, fields: Fields) -> ModelShape:
+    """A model of the family ``name``."""
+    table = _table(name)
+    if "builder" in table:
+        model: ModelShape = _function(table["builder"])(fields)
+        return model
+    core, dense, sparse, mixer = (table.pop(part, {}) for part in ("attention", "mlp", "experts", "mixer"))
+    part: Any = _trait(core) if "call" in core else attention(**_traits(core))
+    mlps: Any = experts(dense=_traits(dense), **_traits(sparse)) if sparse else mlp(**_traits(dense))
+    if table.pop("alone", False):
+        part = mlps = _nothing
+    traits = _traits(table) | ({"mixer": hf_hybrid.recurrence(**_traits(mixer))} if mixer else {})
+    return family(part, mlps, ignored=tuple(traits.pop("ignored", ())), **traits)(fields)
+
+
+DECODERS: dict[str, Builder] = {name: partial(declared, name) for name in _DECODERS}
+HYBRIDS: dict[str, Builder] = {name: partial(declared, name) for name in _HYBRIDS}

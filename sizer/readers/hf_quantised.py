@@ -1,0 +1,330 @@
+"""Quantised releases: ``quantization_config``, or the ``hf_quant_config.json`` beside it -> a format for each matrix.
+
+Routers and the gates of shared experts are never quantised, the head only where it is named: modelopt's and
+compressed-tensors' defaults. The towers before a text tower keep 16 bits.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from functools import cache
+from typing import Any
+
+from shapes.errors import InputError
+from shapes.frozen import frozen
+from shapes.model import Block, ModelShape, MoeShape, run_lengths
+from shapes.recipes import WeightFormat
+from sizer.readers.fields import Fields, stated, table
+from sizer.readers.loading import BESIDE
+from sizer.readers.reading import fits
+
+#: A layer's number in a name, a star for it, or one that it begins with ("layers.1*").
+_LAYER = re.compile(r"(?:^|\.)layers\.(\*|\d+\*?)(?:\.(.*))?$")
+_NEVER = ("moe.router", "moe.shared_gate")
+#: Of a file's rules, each of which is held against each layer.
+MOST_NAMES = 3000
+#: Expressions that take no more than a moment on a name: few quantifiers, none of a group.
+_MOST_REPEATS, _OF_A_GROUP = 4, re.compile(r"\)[*+?{]")
+
+
+class Names:
+    """Names, globs and expressions ("re:") of modules: which matrices of which layer they speak of."""
+
+    def __init__(self, names: Iterable[str], fields: Fields) -> None:
+        listed = list(names)
+        self.expressions = [_expression(name[3:], fields) for name in listed if name.startswith("re:")]
+        self.rules = {_rule(name) for name in listed if not name.startswith("re:")}
+        self.known: dict[int, frozenset[str]] = {}
+        if len(self.rules) + len(self.expressions) > MOST_NAMES:
+            expected = f"expected at most {MOST_NAMES} different names of modules"
+            raise InputError(expected, where=fields.where, key=fields.prefix.rstrip("."))
+
+    def of_layer(self, layer: int) -> frozenset[str]:
+        """What is said of the layer: equal sets have equal layers."""
+        if layer not in self.known:
+            said = (rest for at, rest in self.rules if at == str(layer) or ("*" in at and fits(str(layer), at)))
+            self.known[layer] = frozenset(said)
+        return self.known[layer]
+
+    def speak_of(self, path: str, layer: int) -> bool:
+        return any(_names(one, path) for one in self.of_layer(layer)) or any(
+            expression.match(f"{prefix}.layers.{layer}.{path}")
+            for expression in self.expressions
+            for prefix in ("model", "language_model.model", "model.language_model")
+        )
+
+    def name_the_head(self) -> bool:
+        return any(rest.endswith("lm_head") for _, rest in self.rules)
+
+
+#: Modules of a format of their own; the usual format with them.
+Named = tuple[tuple[Names, WeightFormat], ...]
+Found = tuple[WeightFormat | None, Named]
+
+
+def _rule(name: str) -> tuple[str, str]:
+    """(a layer's number, or the start of one with a star; what of it a name speaks of)."""
+    found = _LAYER.search(name)
+    layer, rest = found.groups() if found else ("*", name)
+    return layer, re.sub(r"experts\.\d+", "experts.*", rest or "*")
+
+
+def _expression(text: str, fields: Fields) -> re.Pattern[str]:
+    slow = len(text) > 200 or len(re.findall(r"[*+?{]", text)) > _MOST_REPEATS or _OF_A_GROUP.search(text)
+    try:
+        if not slow:
+            return re.compile(text)
+    except re.error:
+        pass
+    raise InputError("expected a plain expression", where=fields.where, key=fields.prefix.rstrip("."), value=text)
+
+
+def _names(said: str, path: str) -> bool:
+    """Whether a name or glob, of a module or of what is in it, speaks of the matrix ``path`` of a layer."""
+    dotted = f".model.layers.0.{path}."
+    return fits(dotted, f"*.{said}.*") if "*" in said else f".{said}." in dotted
+
+
+@cache
+def paths(name: str, sparse: bool) -> tuple[str, ...]:
+    """What classes call a matrix of a layer; ``sparse``: of one with experts, whose MLP is the shared one."""
+    words = table("weights")
+    module, _, leaf = name.rpartition(".")
+    modules = words["modules"].get("shared" if module == "mlp" and sparse else module, [module])
+    leaves = words["leaves"].get(leaf, [leaf])
+    return tuple(f"{module}.{leaf}" for module in modules for leaf in leaves)
+
+
+@frozen
+class Scheme:
+    """How a release is quantised: ``usual`` for every linear layer but those ``kept``, others as they are ``named``."""
+
+    usual: WeightFormat | None
+    kept: Names
+    named: Named = ()
+
+    def format_of(self, name: str, sparse: bool, layer: int) -> WeightFormat | None:
+        if name.startswith(_NEVER):
+            return None
+        for names, found in (*self.named, (self.kept, None)):
+            if any(names.speak_of(path, layer) for path in paths(name, sparse)):
+                return found
+        return self.usual
+
+    def said_of(self, layer: int) -> tuple[object, ...]:
+        """Layers of which the same is said are quantised alike; expressions may tell any apart."""
+        every = (self.kept, *(names for names, _ in self.named))
+        told_apart = any(re.search(r"\\d|\d", one.pattern) for names in every for one in names.expressions)
+        return (layer if told_apart else None, *(names.of_layer(layer) for names in every))
+
+
+def as_released(
+    config: Mapping[str, Any], where: str, model: ModelShape
+) -> tuple[ModelShape, dict[str, Any], tuple[str, ...]]:
+    """``model`` with its matrices' formats, the workload's fields that the release gives, and notes.
+
+    InputError for a method that is not known, and for groups that do not divide a matrix.
+    """
+    fields = _section(Fields(config, where))
+    scheme = fields and _scheme(fields, str(config.get("expert_dtype", "")))
+    if not scheme or not fields:
+        return model, {}, ()
+    model = _with_formats(model, scheme, fields)
+    said = ", ".join(f"{one.title} ({number / 1e9:.4g} B parameters)" for one, number in model.formats.items())
+    cache = _cache(fields.raw("kv_cache_quant_algo", "kv_cache_scheme", default=None))
+    return model, stated(kv_dtype=cache) if said else {}, (f"released in {said}",) if said else ()
+
+
+def _section(outer: Fields) -> Fields | None:
+    """What says how the release is quantised, of the file, of its text tower or beside it."""
+    for key in ("quantization_config", BESIDE):
+        if outer.config.get(key):
+            found = outer.nested(key)
+            return found.nested("quantization") if "quantization" in found.config else found
+    inner = outer.config.get("text_config")
+    return _section(outer.nested("text_config")) if isinstance(inner, Mapping) else None
+
+
+def _with_formats(model: ModelShape, scheme: Scheme, fields: Fields) -> ModelShape:
+    stack, blocks = model.main, []
+    known: dict[tuple[object, ...], Block] = {}
+    single = (one for block in stack.blocks for one in [replace(block, count=1)] * block.count)
+    for layer, one in enumerate(single):
+        alike = (one, scheme.said_of(layer))
+        known[alike] = known.get(alike) or _quantised(one, stack.hidden, layer, scheme, fields)
+        blocks.append(known[alike])
+    head = next((one for names, one in scheme.named if names.name_the_head()), None)
+    stacks = (*model.stacks[:-1], replace(stack, blocks=run_lengths(blocks)))
+    return replace(model, stacks=stacks, head_weights=None if model.tied else head)
+
+
+def _quantised(block: Block, hidden: int, layer: int, scheme: Scheme, fields: Fields) -> Block:
+    sparse = isinstance(block.mlp, MoeShape)
+    formats: list[tuple[str, WeightFormat]] = []
+    linears = block.linears(hidden, fused_qkv=False, fused_gate_up=False)
+    for linear in (*linears, *block.expert_linears(hidden, fused=False)):
+        found = None if linear.dtype else scheme.format_of(linear.name, sparse, layer)
+        if found is None:
+            continue
+        if found.block[0] == 1 and found.block[1] and linear.in_features % found.block[1]:
+            expected = f"expected groups that divide the {linear.in_features} inputs of {linear.name}"
+            raise InputError(expected, where=fields.where, key=f"{fields.prefix}group_size", value=found.block[1])
+        formats.append((linear.name, found))
+    return replace(block, formats=tuple(formats))
+
+
+def _format(name: str, group: int | None = None) -> WeightFormat:
+    title, bits, (rows, columns), scale_bits, recipe = table("weights")["formats"][name]
+    columns = group if group and columns and rows == 1 else columns
+    return WeightFormat(title, bits, (rows, columns), scale_bits, recipe)
+
+
+def _scheme(fields: Fields, experts: str) -> Scheme | None:
+    """How the release is quantised, by its method; None: not at all."""
+    method = fields.text("quant_method") or ("bitsandbytes" if "load_in_8bit" in fields.config else "modelopt")
+    read = fields.choice(method, METHODS, "quant_method")
+    # bitsandbytes takes linear layers, which packed experts are not. What some layers' formats leave out has the usual.
+    also = ["experts"] * (method == "bitsandbytes")
+    kept = Names([] if "quantized_layers" in fields.config else _kept(fields) + also, fields)
+    usual, named = read(fields)
+    if experts == "fp4" and method == "fp8" and not named:
+        named = _experts_alone(fields, "W4A8_MXFP4_FP8")  # DeepSeek-V4
+    return Scheme(usual, kept, named) if usual or named else None
+
+
+def _strings(fields: Fields, expected: str, *names: str, default: Any = ()) -> list[str]:
+    found: Any = next((one for name in names if (one := fields.raw(name, default=None))), list(default))
+    if not isinstance(found, list) or not all(isinstance(one, str) for one in found):
+        raise fields.error(expected, *names)
+    return found
+
+
+def _kept(fields: Fields) -> list[str]:
+    """Names of the modules that are not quantised."""
+    dynamic = fields.raw("dynamic", default=None) or {}  # gptq's
+    if not isinstance(dynamic, Mapping) or any(not str(one).startswith("-:") for one in dynamic):
+        raise fields.error("expected no layers with settings of their own: they are not read", "dynamic")
+    named = _strings(fields, "expected a list of modules' names", *table("weights")["kept"])
+    return [*named, *(f"re:{one[2:]}" for one in dynamic)]
+
+
+def _experts_alone(fields: Fields, name: str) -> Named:
+    return ((Names(["experts"], fields), _format(name)),)
+
+
+def _fp8(fields: Fields) -> Found:
+    sizes, static = fields.integers("weight_block_size"), fields.text("activation_scheme") == "static"
+    if sizes and (len(sizes) != 2 or not all(sizes)):
+        raise fields.error("expected rows and columns of a block", "weight_block_size")
+    usual = (
+        replace(_format("FP8_PB_WO"), block=(sizes[0], sizes[1]))
+        if sizes
+        else _format("FP8" if static else "FP8_DYNAMIC")
+    )
+    return usual, _by_layer(fields)
+
+
+def _by_groups(fields: Fields) -> Found:
+    """awq, gptq and auto-round: a 16-bit scale for each group of a row, and a zero point unless it is said that there
+
+    is none.
+    """
+    bits, names = fields.integer("bits", "w_bit", default=4), ("group_size", "q_group_size")
+    columns = 0 if fields.raw(*names, default=128) in (-1, None) else fields.integer(*names, default=128)
+    zero = bits if fields.flag("zero_point", default=True) else 0
+    return WeightFormat(f"int{bits} weights", bits, (1, columns), 16 + zero), ()
+
+
+def _bitsandbytes(fields: Fields) -> Found:
+    if fields.flag("load_in_4bit", "_load_in_4bit"):
+        return _format("NF4_DOUBLE" if fields.flag("bnb_4bit_use_double_quant") else "NF4"), ()
+    return _format("LLM_INT8") if fields.flag("load_in_8bit", "_load_in_8bit") else None, ()
+
+
+def _modelopt(fields: Fields) -> Found:
+    algorithm = fields.raw("quant_algo", default=None)
+    if named := _by_layer(fields):
+        return None, named
+    if algorithm in (None, "MIXED_PRECISION"):
+        return _compressed(fields)
+    fields.choice(str(algorithm), table("weights")["formats"], "quant_algo")
+    return _format(str(algorithm), fields.optional("group_size")), ()
+
+
+def _by_layer(fields: Fields) -> Named:
+    """The formats of modelopt's ``quantized_layers``: name -> algorithm and group."""
+    layers, alike = fields.nested("quantized_layers"), defaultdict(list)
+    for name, said in layers.config.items():
+        own = said if isinstance(said, Mapping) else {}
+        alike[str(own.get("quant_algo")), str(own.get("group_size"))].append(name)
+    named = []
+    for (algorithm, _), names in alike.items():
+        one = layers.nested(names[0])
+        one.choice(algorithm, table("weights")["formats"], "quant_algo")
+        named.append((Names(names, fields), _format(algorithm, one.optional("group_size"))))
+    return tuple(named)
+
+
+def _cache(said: object) -> str | None:
+    """Element type of the KV cache, where it is one that is known."""
+    if isinstance(said, Mapping):
+        said = f"{'fp' if said.get('type') == 'float' else 'int'}{said.get('num_bits')}"
+    found = str(said).lower()
+    return found if found in ("fp8", "int8") else None
+
+
+def _compressed(fields: Fields) -> Found:
+    groups = fields.nested("config_groups")
+    if not groups.config:
+        raise fields.error("expected some groups of layers", "config_groups")
+    usual, named = None, []
+    for name in groups.config:
+        group = groups.nested(name)
+        found = _of_group(group)
+        targets = _strings(group, "expected a list of classes and names", "targets", default=["Linear"])
+        usual = found if "Linear" in targets else usual
+        if names := [one for one in targets if one != "Linear"]:
+            named.append((Names(names, fields), found))
+    return usual, tuple(named)
+
+
+def _of_group(group: Fields) -> WeightFormat:
+    """The format of compressed-tensors' ``weights``, and what its ``input_activations`` make of the products."""
+    weights, alone = group.nested("weights"), not isinstance(group.config.get("input_activations"), Mapping)
+    bits, kind = weights.integer("num_bits"), weights.text("type", default="int")
+    arithmetic = bits if alone else group.nested("input_activations").integer("num_bits")
+    words, recipes = {"int": "int", "float": "fp"}, table("weights")["recipes"]
+    if kind not in words or bits not in (4, 8) or not (alone or f"{kind}{arithmetic}" in recipes):
+        raise weights.error("expected 4 or 8 bits, float or int", "num_bits")
+    strategy, (rows, columns) = _shared(weights)
+    scale = 8 if kind == "float" and (bits == 4 or columns == 32) else 16
+    zero = 0 if kind == "float" or weights.flag("symmetric", default=True) else bits
+    recipe = None if alone else "blockwise" if strategy == "block" else recipes[f"{kind}{arithmetic}"]
+    of = f" per {strategy}" if strategy in ("tensor", "channel") else f" in groups of {columns}"
+    return WeightFormat(f"{words[kind]}{bits}{of}{' (weights)' * alone}", bits, (rows, columns), scale + zero, recipe)
+
+
+def _shared(weights: Fields) -> tuple[str, tuple[int, int]]:
+    """compressed-tensors' strategy, and the rows and columns that share a scale."""
+    size, shape = weights.optional("group_size"), weights.raw("block_structure", default=None)
+    strategy = weights.text("strategy", default="group" if size else "tensor")
+    rows, columns = weights.choice(strategy, table("weights")["strategies"], "strategy")
+    if strategy == "block" and isinstance(shape, list) and len(shape) == 2:
+        rows, columns = shape
+    return strategy, (rows, size if size and "group" in strategy else columns)
+
+
+METHODS: dict[str, Callable[[Fields], Found]] = {
+    "auto-round": _by_groups,
+    "awq": _by_groups,
+    "bitsandbytes": _bitsandbytes,
+    "compressed-tensors": _compressed,
+    "fbgemm_fp8": lambda _: (_format("FP8_PER_CHANNEL_PER_TOKEN"), ()),
+    "fp8": _fp8,
+    "gptq": _by_groups,
+    "modelopt": _modelopt,
+    "mxfp4": lambda fields: (None, _experts_alone(fields, "MXFP4")),
+}

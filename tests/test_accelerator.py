@@ -1,0 +1,113 @@
+"""An accelerator's own branches, on tests/cuda_shim.py: events, streams, graphs, caches, memory, and how it is lost."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import cuda_shim  # noqa: E402  # needs torch
+
+from shapes.errors import InputError  # noqa: E402
+from shapes.measure import InProcess, Job, Settings, measure, swiglu  # noqa: E402
+from shapes.measure.backend import AcceleratorBackend, open_backend  # noqa: E402
+from shapes.measure.executor import Executor  # noqa: E402
+from shapes.measure.workers import Child, Workers  # noqa: E402
+from shapes.operators import Gemm  # noqa: E402
+
+FAST = Settings(precision=0.5, time_s=1e-3, batch_s=1e-4, warm_up_s=1e-4, most_warm_up_s=2e-2)
+
+
+def product(k: int = 32, **changes: Any) -> Job:
+    return Job(Gemm("x", "forward", 32, 32, k, **changes))
+
+
+def test_a_device_says_what_it_is_and_others_are_refused() -> None:
+    with cuda_shim.installed():
+        found = InProcess().environment
+        assert (found.device, found.uuid, found.cpu, found.host["multiprocessors"]) == ("Shim 1", "shim", False, 132)
+        assert dict(found.versions)["cuda"] == "12.8"
+        for name in ("cuda:7", "xpu"):
+            with pytest.raises(InputError):
+                open_backend(name)
+    with cuda_shim.installed(name="NVIDIA H200"):
+        assert InProcess("cuda:0").backend.cache_bytes == 60 * 2**20  # the device's file knows more than torch says
+
+
+def test_a_short_kernel_is_replayed_from_a_graph_behind_a_wait_and_a_part_has_a_peak() -> None:
+    with cuda_shim.installed() as cuda:
+        session = InProcess("cuda")
+        prepared = session.prepare(product(), FAST)
+        assert prepared.handle.stopwatch.graph
+        assert session.sample(prepared, 3) == pytest.approx([prepared.handle.stopwatch.estimate_s] * 3, rel=0.2)
+        assert cuda.replays > 3
+        assert cuda.slept > 0
+        cuda.capturable = False
+        assert not session.prepare(product(), FAST).handle.stopwatch.graph
+        peak = session.prepare(Job(swiglu(16, 16, 32)), FAST).handle.stopwatch.peak_bytes()
+        assert peak is not None
+        assert peak > 0
+
+
+def test_inputs_that_fit_the_cache_are_timed_with_a_flush_before_each_call() -> None:
+    with cuda_shim.installed() as cuda:
+        cuda.l2_bytes = 2**21
+        prepared = InProcess("cuda").prepare(product(), FAST)
+        assert not prepared.handle.stopwatch.graph
+        before = cuda.clock_s
+        taken = InProcess.sample(InProcess("cuda"), prepared, 4)
+        assert cuda.clock_s - before > 2 * taken.sum()  # what was flushed is no part of the samples
+
+
+def faulty(func: Any, args: tuple[Any, ...]) -> None:
+    """Depth 48: no memory; 56: an illegal access; 64: a hang; 72: the process is killed."""
+    k = args[0].shape[-1] if str(func).startswith("aten.mm") else 0
+    if k == 48:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+    if k == 56:
+        cuda_of_child[0].lose()
+    if k == 64:
+        time.sleep(3600)
+    if k == 72:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+cuda_of_child: list[cuda_shim.Cuda] = []
+held: list[Any] = []
+
+
+def shimmed(device: str | None) -> Executor:
+    """What a child process drives: the shim, for as long as it lives."""
+    held.append(cuda_shim.installed(faulty))
+    cuda_of_child.append(held[0].__enter__())
+    return InProcess("cuda")
+
+
+@pytest.mark.slow  # seven processes import torch
+def test_a_sweep_survives_what_a_device_does_and_names_who_did_it() -> None:
+    said: list[str] = []
+    jobs = [product(k) for k in (32, 40, 48, 56, 64, 72, 80)]
+    executor = Workers([Child(None, shimmed)], said.append, silent_s=10.0)
+    sweep = measure(jobs, executor=executor, settings=FAST)
+    failed = {one.description["k"]: (one.status, one.message) for one in sweep.failed}
+    assert {one.description["k"] for one in sweep.results.values() if one.ok} == {32, 40, 80}, said
+    assert failed == {
+        48: ("oom", "CUDA out of memory"),
+        56: ("error", "the device was lost with it: CUDA error: an illegal memory access was encountered"),
+        64: ("error", "the device was lost with it: answered nothing for 10 s"),
+        72: ("error", "the device was lost with it: its process died (SIGKILL)"),
+    }
+
+
+def test_a_device_that_does_not_answer_is_lost_whatever_the_kernel_said() -> None:
+    with cuda_shim.installed() as cuda:
+        backend = AcceleratorBackend("cuda:0")
+        with pytest.raises(RuntimeError, match="illegal"):
+            cuda.lose()
+        with pytest.raises(RuntimeError, match="illegal"):
+            backend.synchronize()

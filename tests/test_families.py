@@ -1,0 +1,210 @@
+"""Families of transformers: each reader's model proven against its class, and answered on every command."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from shapes.memory import memory
+from shapes.model.stages import parameter_tensors
+from shapes.workload import Workload
+from sizer.cli import main
+from sizer.readers import read_config
+from sizer.readers.hf_families import DECODERS
+from tests.test_parity import CONFIGS, OLD
+
+SMALL = {
+    "hidden_size": 96,
+    "intermediate_size": 160,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 6,
+    "num_key_value_heads": 2,
+    "vocab_size": 320,
+    "pad_token_id": 0,
+}
+MOE = SMALL | {"num_experts": 8, "num_local_experts": 8, "n_routed_experts": 8, "num_experts_per_tok": 2}
+MOE |= {"moe_intermediate_size": 48, "head_dim": 16, "n_group": 1, "topk_group": 1}
+MLA = {"num_key_value_heads": 6, "kv_lora_rank": 32, "qk_nope_head_dim": 16, "qk_rope_head_dim": 8, "v_head_dim": 12}
+MLA |= {"q_lora_rank": 40}
+GPT2 = {"n_embd": 96, "n_layer": 3, "n_head": 6, "vocab_size": 320}
+KINDS = ["full_attention", "sliding_attention", "sliding_attention", "full_attention"]
+MIXED = {"layer_types": KINDS, "sliding_window": 16}
+
+GEMMA = SMALL | MIXED | {"num_hidden_layers": 10, "head_dim": 16, "global_head_dim": 32}
+GEMMA |= {"hidden_size_per_layer_input": 8, "vocab_size_per_layer_input": 300, "num_kv_shared_layers": 4}
+GEMMA |= {
+    "layer_types": (["sliding_attention"] * 4 + ["full_attention"]) * 2,
+    "activation_sparsity_pattern": [0.0] * 10,
+}
+
+#: Type (and what of it) -> settings in which what tells it from llama has an effect.
+FAMILIES: dict[str, dict[str, Any]] = {
+    "afmoe": MOE | {"num_shared_experts": 1, "sliding_window": 16},
+    "apertus": SMALL,
+    "aria_text": SMALL | {"moe_num_experts": 8, "moe_topk": 2},
+    "biogpt": SMALL,
+    "codegen": GPT2 | {"n_head": 8, "rotary_dim": 8},
+    "cwm": SMALL | {"head_dim": 16, "sliding_window": 16},
+    "dbrx": {"d_model": 96, "n_heads": 6, "n_layers": 3, "vocab_size": 320, "max_seq_len": 128}
+    | {"attn_config": {"kv_n_heads": 2, "rope_theta": 10000.0, "clip_qkv": 8.0}}
+    | {"ffn_config": {"ffn_hidden_size": 48, "moe_num_experts": 8, "moe_top_k": 2}},
+    "doge": SMALL | {"head_dim": 16, "attention_bias": True, "mlp_bias": True},
+    "dots1": MOE | {"first_k_dense_replace": 1, "n_shared_experts": 2},
+    "exaone_moe": MOE | {"sliding_window": 16},
+    "flex_olmo": MOE,
+    "glm4_moe_lite": MOE | MLA | {"head_dim": 8},
+    "gemma3n_text": GEMMA | {"laurel_rank": 16, "intermediate_size": [160, 160, 160, 160, 200] * 2},
+    "gemma4_text": GEMMA | {"use_double_wide_mlp": True},
+    "gemma4_text keys as values": GEMMA
+    | {"attention_k_eq_v": True, "num_global_key_value_heads": 1, "num_kv_shared_layers": 0},
+    "gemma4_text experts": GEMMA
+    | {"enable_moe_block": True, "num_experts": 8, "top_k_experts": 2, "moe_intermediate_size": 48},
+    "gemma4_unified_text": SMALL | MIXED | {"head_dim": 16, "global_head_dim": 32},
+    "gpt_neo": SMALL | {"num_heads": 6, "attention_types": [[["global", "local"], 2]], "window_size": 16},
+    "granite_swa": SMALL | {"sliding_window": 16},
+    "granitemoe_swa": MOE | {"shared_intermediate_size": 64, "sliding_window": 16},
+    "granitemoeshared": MOE | {"shared_intermediate_size": 64},
+    "hunyuan_v1_moe": MOE | {"moe_topk": [2, 2, 2, 2]},
+    "hy_v3": MOE,
+    "laguna": MOE | MIXED | {"num_attention_heads_per_layer": [6, 4, 4, 6], "shared_expert_intermediate_size": 32},
+    "mellum": MOE | MIXED,
+    "minicpm3": SMALL | MLA,
+    "ministral": SMALL | {"head_dim": 16, "sliding_window": 16},
+    "nanochat": SMALL,
+    "nemotron": SMALL | {"head_dim": 16},
+    "openai-gpt": GPT2,
+    "persimmon": SMALL | {"qk_layernorm": True},
+    "solar_open": MOE,
+    "vaultgemma": SMALL | {"head_dim": 16, "sliding_window": 16},
+    "xglm": {"d_model": 96, "attention_heads": 6, "num_layers": 3, "ffn_dim": 160, "vocab_size": 320},
+    "youtu": SMALL | MLA,
+}
+#: Their classes attend eagerly, whatever is asked for, or with masks of their own.
+EAGER = frozenset({"codegen", "doge", "gpt_neo", "openai-gpt", "xglm"})
+#: Its class runs one expert after the other, in products of the rows that even routing gives.
+LOOPS = frozenset({"dbrx"})
+#: Read as another type is, whose class has towers (or is not in transformers), or is proven elsewhere.
+ALIKE = {"kimi_k2", "mimo", "phi4_multimodal", "qwen2_vl_text", "qwen2_5_vl_text", "qwen3_vl_text", "qwen3_vl_moe_text"}
+
+
+#: Types without a class in transformers, by their releases -> their parameters there.
+_SIXTEEN = [0.5, 0.73, 0.97, 1.2, 1.43, 1.67, 1.9, 2.13, 2.37, 2.6, 2.83, 3.07, 3.3, 3.53, 3.77, 4.0]
+OPENELM = {
+    "model_type": "openelm",
+    "num_transformer_layers": 16,
+    "model_dim": 1280,
+    "head_dim": 64,
+    "vocab_size": 32000,
+    "num_query_heads": [12] * 5 + [16] * 7 + [20] * 4,
+    "num_kv_heads": [3] * 5 + [4] * 7 + [5] * 4,
+    "ffn_multipliers": _SIXTEEN,
+    "ffn_dim_divisor": 256,
+    "normalize_qk_projections": True,
+}
+NEMOTRON_LAYERS = [(8, 5.25)] * 48 + [(8, 2.625)] + [(None, 1.3125)] * 10 + [(None, 1.0)] * 8
+NEMOTRON_LAYERS += [(None, 0.5)] * 6 + [(None, 2.625)] * 5 + [(None, 3.28125), (None, 5.25)]
+NEMOTRON = {
+    "model_type": "nemotron-nas",
+    "hidden_size": 8192,
+    "num_attention_heads": 64,
+    "num_hidden_layers": 80,
+    "vocab_size": 128256,
+    "block_configs": [
+        {"attention": {"n_heads_in_group": group, "no_op": group is None}, "ffn": {"ffn_mult": factor, "no_op": False}}
+        for group, factor in NEMOTRON_LAYERS
+    ],
+}
+PUBLISHED = [(OPENELM, 271_527_168), (NEMOTRON, 49_867_145_216)]
+
+
+def config(label: str) -> dict[str, Any]:
+    return {"model_type": label.split()[0], **FAMILIES[label]}
+
+
+def test_every_decoder_family_has_a_small_configuration() -> None:
+    if not OLD:
+        read_elsewhere = {
+            "openelm",
+            "nemotron-nas",
+            "gptj",
+            "glm4",
+            "llama4_text",
+            "minimax_m2",
+            "step3p5",
+        }  # tests/test_readers.py
+        sparse = {"deepseek_ref", "deepseek_v32", "deepseek_v4", "glm_moe_dsa", "minimax_m3", "minimax_m3_vl_text"}
+        assert set(DECODERS) <= {*FAMILIES, *CONFIGS, *ALIKE, *read_elsewhere, *sparse}
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(OLD, reason="transformers 5's masks and experts")
+@pytest.mark.parametrize("label", FAMILIES)
+def test_a_reader_s_model_has_its_class_s_parameters_and_products(label: str) -> None:
+    pytest.importorskip("transformers")
+    from shapes.trace.config import build, load_config
+    from shapes.trace.prove import OfClass, differences, run_products
+
+    model = read_config(config(label)).model
+    settings, where = load_config(config(label))
+    module, _ = build(settings, where, attention="auto", dtype="bf16")
+    assert model.parameters == sum(parameter.numel() for parameter in module.parameters())
+    for s in (64, 96):
+        run = run_products(OfClass(module, settings).graph(s))
+        apart = differences(model, run, Workload(b=1, s=s, phase="infer"))
+        kinds = [line.split(" forward ")[1].split()[0] for line in apart]
+        assert set(kinds) <= ({"1"} if label in EAGER else {"gemm", "grouped"} if label in LOOPS else set()), apart
+
+
+def test_a_class_that_rounds_a_head_down_is_read_so() -> None:
+    model = read_config({"model_type": "glm4_moe", "num_hidden_layers": 2}).model
+    assert model.attention is not None
+    assert model.attention.head_dim == 4096 // 96
+
+
+@pytest.mark.parametrize(("settings", "parameters"), PUBLISHED, ids=lambda value: str(value)[:30])
+def test_releases_of_types_without_a_class_have_their_published_sizes(
+    settings: dict[str, Any], parameters: int
+) -> None:
+    assert read_config(settings).model.parameters == parameters
+
+
+#: Of the parts that only some families have: heads and gates by layer, layers' own embeddings beside experts, borrowed
+#: keys and several streams, layers without attention.
+PARTS = ["laguna", "gemma4_text experts", "gemma3n_text", "nemotron-nas"]
+COMMANDS = [
+    ("check", "--tp", "2"),
+    ("ops", "-b", "2", "-s", "64", "--tp", "2"),
+    ("ops", "--phase", "decode", "-s", "512"),
+    ("memory", "-b", "2", "-s", "64", "--tp", "2", "--pp", "2"),
+    ("plan", "--gpus", "2", "--global-batch", "4", "-s", "64"),
+    ("deploy", "--tp", "2"),
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("label", PARTS)
+def test_every_command_answers(label: str, tmp_path: Path) -> None:
+    path = tmp_path / "config.json"
+    small = {"hidden_size": 512, "num_attention_heads": 16, "vocab_size": 320}
+    path.write_text(json.dumps({**NEMOTRON, **small} if label == "nemotron-nas" else config(label)))
+    for command, *options in COMMANDS:
+        result = CliRunner().invoke(main, [command, str(path), *options], catch_exceptions=False)
+        assert result.exit_code == 0 or (result.exit_code == 1 and command in ("check", "deploy")), result.output
+
+
+def test_layers_embeddings_lie_in_the_first_stage_and_borrowed_keys_in_no_cache() -> None:
+    model = read_config(config("gemma4_text")).model
+    first, last = (
+        sum(one.copies * one.elements for one in parameter_tensors(model, Workload(p=2), stage) if "layer_" in one.name)
+        for stage in ("first", "last")
+    )
+    # The table of 10 layers' 8 channels, its norm and entry, and 5 layers' pairs; the last stage has its 5 pairs.
+    assert first - last == 300 * 80 + 80 * 96 + 8
+    assert last == 5 * 2 * 8 * 96
+    # Of 10 layers 6 keep keys and values: 5 of a window of 16 tokens, one of all 512.
+    held = memory(model, Workload(phase="decode", s=512, b=1))
+    assert held.components["kv_cache"] == 2 * 2 * (5 * 16 * 32 + 512 * 64)

@@ -1,0 +1,95 @@
+"""Heads that ``architectures`` names, against transformers' classes on the meta device and published totals."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from shapes.errors import InputError
+from sizer import check
+from sizer.readers import read_config
+
+SMALL = {
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 4,
+    "vocab_size": 320,
+    "max_position_embeddings": 128,
+    "num_labels": 3,
+}
+OPT = {**SMALL, "ffn_dim": 96, "word_embed_proj_dim": 32}
+T5 = {"d_model": 64, "d_kv": 16, "d_ff": 96, "num_layers": 2, "num_heads": 4, "vocab_size": 320}
+CLASSES = [
+    *(f"Llama{head}" for head in ("ForSequenceClassification", "ForTokenClassification", "ForQuestionAnswering")),
+    "LlamaModel",
+    "Qwen2ForSequenceClassification",
+    "Qwen3Model",
+    "GPT2ForSequenceClassification",
+    "GPT2Model",
+    "OPTForSequenceClassification",
+    "T5EncoderModel",
+    "T5Model",
+    *(f"Bert{head}" for head in ("ForSequenceClassification", "ForTokenClassification", "ForQuestionAnswering")),
+    "BertModel",
+    "BertLMHeadModel",
+    "RobertaForTokenClassification",
+    "RobertaForSequenceClassification",
+]
+LLAMA_3_8B = {
+    "model_type": "llama",
+    "hidden_size": 4096,
+    "intermediate_size": 14336,
+    "num_hidden_layers": 32,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+    "vocab_size": 128256,
+}
+
+
+@pytest.mark.parametrize("architecture", CLASSES)
+def test_the_class_that_a_file_names_has_its_own_head(architecture: str) -> None:
+    torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")
+    built = getattr(transformers, architecture)
+    sizes: dict[str, Any] = OPT if architecture.startswith("OPT") else T5 if architecture.startswith("T5") else SMALL
+    config = built.config_class(**sizes)
+    with torch.device("meta"):
+        theirs = sum(one.numel() for one in built(config).parameters())
+    model = read_config({**config.to_dict(), "architectures": [architecture]}).model
+    assert model.parameters == theirs
+    assert model.head == architecture.endswith(("LMHeadModel",))
+
+
+def test_published_totals_of_classifiers_and_drafts() -> None:
+    def parameters(architecture: str, **more: Any) -> int:
+        return read_config({**LLAMA_3_8B, "architectures": [architecture], **more}).model.parameters
+
+    assert round(parameters("LlamaForSequenceClassification") / 1e9, 2) == 7.50
+    # pytorch_model.bin of EAGLE3-LLaMA3.1-Instruct-8B is 850 MB in 16 bits, which holds no embedding.
+    draft = parameters("LlamaForCausalLMEagle3", num_hidden_layers=1, draft_vocab_size=32000)
+    assert draft * 2 == pytest.approx(850e6, rel=0.002)
+    layer = (8_030_261_248 - 2 * 128256 * 4096) // 32
+    eagle = parameters("LlamaForCausalLMEagle", num_hidden_layers=1)
+    assert eagle == pytest.approx(128256 * 4096 + 2 * 4096 * 4096 + layer, rel=1e-4)
+
+
+def test_jinas_own_bert_is_137_million_and_says_whose_code_it_has() -> None:
+    jina = {"model_type": "bert", "hidden_size": 768, "num_hidden_layers": 12, "num_attention_heads": 12}
+    own = {"position_embedding_type": "alibi", "feed_forward_type": "geglu", "auto_map": {"AutoModel": "there"}}
+    sizes = {"intermediate_size": 3072, "vocab_size": 30528, "max_position_embeddings": 8192}
+    reading = read_config({**jina, **own, **sizes})
+    assert reading.model.parameters == 137_368_320
+    assert any("auto_map" in note for note in reading.notes)
+
+
+def test_a_classifier_gets_no_advice_on_a_vocabulary_head_and_heads_may_not_contradict() -> None:
+    odd = {**LLAMA_3_8B, "vocab_size": 50257}
+    languages = check({**odd, "architectures": ["LlamaForCausalLM"]})
+    scores = check({**odd, "architectures": ["LlamaForSequenceClassification"]})
+    assert any("vocab" in finding.slug for finding in languages.findings)
+    assert not any("vocab" in finding.slug for finding in scores.findings)
+    with pytest.raises(InputError, match="expected one class: these have different heads"):
+        read_config({**odd, "architectures": ["LlamaForCausalLM", "LlamaForTokenClassification"]})
+    assert any("not known" in note for note in read_config({**odd, "architectures": ["LlamaForJuggling"]}).notes)

@@ -1,0 +1,177 @@
+"""Quantised releases: bytes against published sizes, what runs in which type, and what is refused."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from shapes.errors import InputError
+from shapes.memory import memory
+from shapes.operators import Gemm, GroupedGemm
+from sizer.answers.deploy import deploy
+from sizer.answers.operator_table import ops
+from sizer.readers import read_config
+from sizer.subject import read_subject
+
+GPT_OSS = {"model_type": "gpt_oss", "hidden_size": 2880, "intermediate_size": 2880, "vocab_size": 201088}
+GPT_OSS |= {"num_attention_heads": 64, "num_key_value_heads": 8, "head_dim": 64, "num_experts_per_tok": 4}
+GPT_OSS_120B: dict[str, Any] = {**GPT_OSS, "num_hidden_layers": 36, "num_local_experts": 128}
+MXFP4 = {"quant_method": "mxfp4"}
+MXFP4["modules_to_not_convert"] = ["model.layers.*.self_attn", "model.layers.*.mlp.router", "lm_head"]  # type: ignore[assignment]
+DEEPSEEK: dict[str, Any] = {"model_type": "deepseek_v3", "num_nextn_predict_layers": 0}
+FP8_BLOCK = {"quant_method": "fp8", "weight_block_size": [128, 128], "activation_scheme": "dynamic"}
+KIMI: dict[str, Any] = {"model_type": "kimi_k2", "hidden_size": 7168, "num_attention_heads": 64, "vocab_size": 163840}
+KIMI |= {"n_routed_experts": 384, "first_k_dense_replace": 1, "intermediate_size": 18432, "num_hidden_layers": 61}
+INT4_32 = {"num_bits": 4, "type": "int", "strategy": "group", "group_size": 32, "symmetric": True}
+KEPT_BY_KIMI = ["lm_head", "re:.*self_attn.*", "re:.*shared_experts.*", r"re:.*mlp\.(gate|up|gate_up|down)_proj.*"]
+COMPRESSED = {"quant_method": "compressed-tensors", "ignore": KEPT_BY_KIMI}
+COMPRESSED["config_groups"] = {"group_0": {"targets": ["Linear"], "weights": INT4_32, "input_activations": None}}  # type: ignore[assignment]
+LLAMA_70B: dict[str, Any] = {
+    "model_type": "llama",
+    "hidden_size": 8192,
+    "intermediate_size": 28672,
+    "num_hidden_layers": 80,
+    "num_attention_heads": 64,
+    "num_key_value_heads": 8,
+    "vocab_size": 128256,
+}
+SMALL = {**LLAMA_70B, "hidden_size": 256, "intermediate_size": 512, "num_hidden_layers": 4, "num_attention_heads": 4}
+SMALL |= {"num_key_value_heads": 4, "vocab_size": 512}
+
+
+def stored(config: dict[str, Any]) -> int:
+    return sum(tensor.stored_bytes(2) for tensor in read_config(config).model.tensors())
+
+
+@pytest.mark.parametrize(
+    ("config", "quantised", "published_bytes"),
+    [
+        # Sizes of the files that huggingface.co lists.
+        (GPT_OSS_120B, MXFP4, 65.25e9),
+        ({**GPT_OSS, "num_hidden_layers": 24, "num_local_experts": 32}, MXFP4, 13.76e9),
+        # 688.6 GB with the layer of multi-token prediction, 11.6 B in fp8, and its own embedding and head, 3.7 GB.
+        (DEEPSEEK, FP8_BLOCK, 688.6e9 - 11.6e9 - 3.7e9),
+        (KIMI, COMPRESSED, 594e9),
+        (LLAMA_70B, {"quant_algo": "FP8", "exclude_modules": ["lm_head"]}, 72.7e9),
+        (LLAMA_70B, {"quant_method": "awq", "bits": 4, "group_size": 128, "zero_point": True}, 39.77e9),
+        (LLAMA_70B, {"quant_method": "gptq", "bits": 4, "group_size": 128, "desc_act": True}, 39.77e9),
+    ],
+)
+def test_a_release_takes_its_published_bytes(config: dict[str, Any], quantised: Any, published_bytes: float) -> None:
+    assert stored({**config, "quantization_config": quantised}) == pytest.approx(published_bytes, rel=0.005)
+
+
+def test_exclusions_speak_of_single_layers_and_modules() -> None:
+    kept = ["lm_head", "model.layers.1*", "model.layers.2.self_attn*", "*.layers.3.mlp.down_proj"]
+    config = {**SMALL, "quantization_config": {"quant_algo": "NVFP4", "exclude_modules": kept, "group_size": 16}}
+    blocks = [block for block in read_config(config).model.main.blocks for _ in range(block.count)]
+    names = [{name.split(".")[1] for name, _ in block.formats} for block in blocks]
+    attention, mlp = {"q_proj", "k_proj", "v_proj", "o_proj"}, {"gate_proj", "up_proj", "down_proj"}
+    assert names == [attention | mlp, set(), mlp, attention | {"gate_proj", "up_proj"}]
+    mixed: dict[str, Any] = {"quant_algo": "MIXED_PRECISION", "quant_method": "modelopt", "quantized_layers": {}}
+    mixed["quantized_layers"] = {"model.layers.0.mlp.up_proj": {"quant_algo": "W4A16_NVFP4", "group_size": 16}}
+    mixed["quantized_layers"] |= {"lm_head": {"quant_algo": "FP8"}, "model.layers.1.mlp": {"quant_algo": "FP8"}}
+    model = read_config({**SMALL, "quantization_config": mixed}).model
+    assert model.head_weights is not None
+    assert {one.title: count for one, count in model.formats.items()} == {
+        "NVFP4 weights": 256 * 512,
+        "fp8 per tensor": 3 * 256 * 512 + 256 * 512,
+    }
+
+
+def test_fp8_releases_may_name_layers_in_other_formats() -> None:
+    named = {**FP8_BLOCK, "quantized_layers": {"layers.0.mlp": {"quant_algo": "NVFP4", "group_size": 16}}}
+    formats = read_config({**SMALL, "quantization_config": named}).model.formats
+    assert {one.title: number for one, number in formats.items()} == {
+        "NVFP4": 3 * 256 * 512,
+        "fp8 in blocks of 128": 4 * 4 * 256 * 256 + 3 * 3 * 256 * 512,
+    }
+    experts = {**GPT_OSS_120B, "expert_dtype": "fp4", "quantization_config": FP8_BLOCK}
+    assert [one.title for one in read_config(experts).model.formats] == [
+        "fp8 in blocks of 128",
+        "MXFP4 with fp8 activations",
+    ]
+
+
+def test_the_file_beside_a_configuration_is_read_and_alone_is_told_what_it_is(tmp_path: Path) -> None:
+    algorithm = {"quant_algo": "NVFP4", "kv_cache_quant_algo": "FP8", "group_size": 16, "exclude_modules": ["lm_head"]}
+    (tmp_path / "config.json").write_text(json.dumps(SMALL))
+    beside = tmp_path / "hf_quant_config.json"
+    beside.write_text(json.dumps({"producer": {"name": "modelopt"}, "quantization": algorithm}))
+    decoding = read_subject(str(tmp_path), phase="decode", b=1)
+    assert decoding.workload.kv_dtype == "fp8"
+    assert {one.title for one in decoding.model.formats} == {"NVFP4"}  # type: ignore[union-attr]
+    assert read_subject(str(tmp_path)).workload.kv_dtype is None  # training has no cache
+    with pytest.raises(InputError, match=r"hf_quant_config\.json\): give the config\.json beside it"):
+        read_config(str(beside))
+
+
+def test_each_matrix_runs_as_it_is_released_unless_the_caller_says_a_type() -> None:
+    config = {**GPT_OSS_120B, "num_hidden_layers": 2, "quantization_config": MXFP4}
+    table = ops(config, phase="decode", b=1, device="b200")
+    found = {one.name.split(".")[-1]: one for one in table.operators if isinstance(one, Gemm | GroupedGemm)}
+    costs = {one.name.split(".")[-1]: cost for one, cost in zip(table.operators, table.costs, strict=True)}
+    assert (found["gate_up_proj"].dtype, found["gate_up_proj"].weight_bytes) == ("bf16", 0.5 + 1 / 32)
+    assert found["q_proj"].weight_bytes is None
+    assert costs["gate_up_proj"].tier == "borrowed"
+    asked = read_subject(config, phase="decode", b=1, dtype="bf16")
+    assert not asked.model.formats  # type: ignore[union-attr]
+    assert any(note == "not run as released: --dtype bf16" for note in asked.notes)
+    slow = ops(config, phase="decode", b=1, device="b200", dtype="bf16")
+    assert table.step.seconds < slow.step.seconds
+
+
+def test_fp8_products_run_in_their_recipe_where_the_device_has_them() -> None:
+    config = {**SMALL, "quantization_config": FP8_BLOCK}
+    on_h100 = {one.name: one for one in ops(config, phase="infer", b=1, device="h100-sxm").operators}
+    product = on_h100["layers.*.mlp.up_proj"]
+    assert (product.dtype, product.recipe) == ("fp8", "blockwise")  # type: ignore[union-attr]
+    assert "layers.*.mlp.up_proj.quantise" in on_h100
+    assert on_h100["lm_head"].dtype == "bf16"
+    a100 = ops(config, phase="infer", b=1, device="a100-sxm")
+    alone = next(one for one in a100.operators if one.name == "layers.*.mlp.up_proj")
+    assert (alone.dtype, alone.weight_bytes) == ("bf16", 1 + 4 / 128**2)  # type: ignore[union-attr]
+
+
+def test_memory_deploy_and_a_frozen_base_take_the_releases_weights() -> None:
+    config = {**LLAMA_70B, "quantization_config": {"quant_method": "awq", "bits": 4, "group_size": 128}}
+    served = read_subject(config, phase="infer", b=1, s=128)
+    assert served.model is not None
+    weights = memory(served.model, served.workload).components["weights"]
+    assert weights == stored(config)
+    wanted = memory(served.model, served.workload, weight_dtype="bf16").components["weights"]
+    assert wanted == 2 * served.model.parameters
+    tuned = read_subject(config, finetune="qlora", b=1, s=128)
+    assert tuned.workload.base == "release"
+    assert memory(tuned.model, tuned.workload).components["weights"] == stored(config)  # type: ignore[arg-type]
+    assert deploy(config).recipe == "int4"
+    assert deploy({**SMALL, "quantization_config": FP8_BLOCK}).recipe == "fp8-block"
+    unknown = deploy({**GPT_OSS_120B, "quantization_config": MXFP4}, engines=("vllm",)).engines[0].outcomes[-1]
+    assert unknown.verdict == "unknown"
+    assert "MXFP4" in unknown.message
+
+
+@pytest.mark.parametrize(
+    ("quantised", "said"),
+    [
+        ({"quant_method": "magic"}, "quant_method = 'magic': expected one of auto-round, awq, bitsandbytes"),
+        ({"quant_method": "awq", "group_size": 96}, "group_size = 96: expected groups that divide the 256 inputs"),
+        ({"quant_method": "compressed-tensors", "ignore": ["re:(a+)+$"]}, "expected a plain expression"),
+        (
+            {"quant_algo": "MIXED_PRECISION", "quantized_layers": {"a": {"quant_algo": "FP8", "group_size": [1]}}},
+            "quantized_layers.a.group_size = [1]: expected an integer",
+        ),
+        ({"quant_method": "modelopt"}, "expected some groups of layers"),
+        ({"quant_algo": "W1A1"}, "quant_algo = 'W1A1': expected one of FP8"),
+        ({"quant_method": "fp8", "modules_to_not_convert": "head"}, "expected a list of modules' names"),
+        ("fp8", "quantization_config = 'fp8': expected an object"),
+    ],
+)
+def test_what_is_not_known_of_a_release_is_one_line(quantised: object, said: str) -> None:
+    with pytest.raises(InputError) as error:
+        read_config({**SMALL, "quantization_config": quantised})
+    assert said in str(error.value)
+    assert "\n" not in str(error.value)

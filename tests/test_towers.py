@@ -1,0 +1,142 @@
+"""Vision towers: parameters against transformers' classes on the meta device, and what images cost."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from shapes.errors import InputError
+from shapes.memory import memory
+from shapes.operators import Attention
+from sizer import check
+from sizer.readers import read_config
+from sizer.subject import read_subject
+
+LLAMA = {
+    "model_type": "llama",
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "vocab_size": 512,
+}
+SEEN = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 3, "num_attention_heads": 4, "patch_size": 14}
+QWEN = {"depth": 4, "hidden_size": 32, "num_heads": 4, "intermediate_size": 48, "out_hidden_size": 64, "patch_size": 16}
+#: Wrapper -> the vision configuration, and the text tower's type.
+WRAPPERS: dict[str, tuple[dict[str, Any], str]] = {
+    "gemma3": ({**SEEN, "image_size": 896, "vision_use_head": False}, "gemma3_text"),
+    "llava": ({**SEEN, "image_size": 336, "model_type": "clip_vision_model"}, "llama"),
+    "llava_next": ({**SEEN, "image_size": 336, "model_type": "clip_vision_model"}, "llama"),
+    "mistral3": ({**SEEN, "image_size": 1540, "model_type": "pixtral", "head_dim": 8}, "mistral"),
+    "qwen2_vl": ({"depth": 3, "embed_dim": 32, "hidden_size": 64, "num_heads": 4, "mlp_ratio": 3}, "qwen2_vl_text"),
+    "qwen2_5_vl": ({**QWEN, "fullatt_block_indexes": [1, 3], "patch_size": 14}, "qwen2_5_vl_text"),
+    "qwen3_vl": ({**QWEN, "deepstack_visual_indexes": [0, 2]}, "qwen3_vl_text"),
+    "kimi_k25": ({**SEEN}, "deepseek_v3"),
+    "internvl": ({**SEEN, "image_size": [448, 448], "patch_size": [14, 14], "attention_bias": True}, "qwen2"),
+    "llama4": (
+        {
+            **SEEN,
+            "intermediate_size": 128,
+            "image_size": 336,
+            "vision_output_dim": 40,
+            "projector_input_dim": 40,
+            "projector_output_dim": 40,
+        },
+        "llama4_text",
+    ),
+}
+SMALL_MLA = {"n_routed_experts": 4, "num_experts_per_tok": 2, "n_group": 1, "topk_group": 1, "q_lora_rank": 16}
+SMALL_MLA |= {"kv_lora_rank": 16, "qk_nope_head_dim": 8, "qk_rope_head_dim": 8, "v_head_dim": 8, "head_dim": 8}
+
+
+def configured(wrapper: str) -> dict[str, Any]:
+    transformers = pytest.importorskip("transformers")
+    vision, text_type = WRAPPERS[wrapper]
+    text = {**LLAMA, "model_type": text_type, **(SMALL_MLA if text_type == "deepseek_v3" else {})}
+    if text_type == "llama4_text":
+        text |= {"intermediate_size_mlp": 96, "num_local_experts": 2}
+    more = {"projection_hidden_size": 32} if wrapper == "kimi_k25" else {}
+    config = transformers.CONFIG_MAPPING[wrapper](text_config=text, vision_config=vision, **more)
+    found: dict[str, Any] = config.to_dict()
+    return found
+
+
+@pytest.mark.parametrize("wrapper", WRAPPERS)
+def test_a_wrappers_parameters_are_its_classs_tower_and_all(wrapper: str) -> None:
+    torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")
+    config = configured(wrapper)
+    with torch.device("meta"):
+        built = transformers.AutoModelForImageTextToText.from_config(transformers.CONFIG_MAPPING[wrapper](**config))
+    reading = read_config(config)
+    vision = sum(
+        one.numel() for name, one in built.named_parameters() if "language_model" not in name and "lm_head" not in name
+    )
+    assert sum(tensor.copies * tensor.elements for tensor in reading.model.front_tensors()) - 512 * 64 == vision
+    assert any("with its vision tower" in note for note in reading.notes)
+
+
+def test_images_run_the_tower_once_with_the_prompt_and_not_while_decoding() -> None:
+    config = configured("qwen3_vl")
+    plain = read_subject(config, phase="infer", b=2, s=256)
+    seen = read_subject(config, phase="infer", b=2, s=256, images="2x256x128")
+    tower = [one for one in seen.operators if one.name.startswith("vision.")]
+    assert tuple(one for one in seen.operators if one not in tower) == plain.operators
+    (core,) = (one for one in tower if isinstance(one, Attention))
+    assert (core.batch, core.q_len, core.count) == (4, 16 * 8, 4)  # patches of 16 pixels, four images
+    assert "images: 64 of a sequence's 256 tokens, which its vision tower makes" in seen.notes
+    assert read_subject(config, phase="decode", b=2, context=256, images="2x256x128").operators == (
+        read_subject(config, phase="decode", b=2, context=256).operators
+    )
+    trained = read_subject(config, b=2, s=256, images="2x256x128")
+    assert (
+        sum(one.phase == "wgrad" for one in trained.operators if one.name.startswith("vision.")) == 11
+    )  # 1 + 4 + 2 + 2 x 2
+    without = memory(trained.model, read_subject(config, b=2, s=256).workload)  # type: ignore[arg-type]
+    saved = memory(trained.model, trained.workload).components["activations"]  # type: ignore[arg-type]
+    assert saved > without.components["activations"]
+
+
+@pytest.mark.parametrize(
+    ("images", "said"),
+    [("1x1024", "expected count x height x width"), ("9x512x512", "expected images of at most the sequence's 256")],
+)
+def test_images_that_cannot_be_are_one_line(images: str, said: str) -> None:
+    with pytest.raises(InputError, match=said):
+        read_subject(configured("qwen3_vl"), phase="infer", b=1, s=256, images=images)
+    with pytest.raises(InputError, match="expected a model with a vision tower"):
+        read_subject(LLAMA, images="1x64x64")
+
+
+def test_an_unknown_wrapper_is_read_as_its_text_tower_and_says_what_is_left_out() -> None:
+    around = {
+        "model_type": "ovis",
+        "llm_config": LLAMA,
+        "vision_config": {"model_type": "aimv2"},
+        "audio_config": {"a": 1},
+    }
+    reading = read_config(around)
+    assert reading.model.parameters == read_config(LLAMA).model.parameters
+    assert {note for note in reading.notes if "left out" in note} == {
+        "left out, with what joins it to the text: vision tower",
+        "left out, with what joins it to the text: audio tower",
+    }
+    assert any("text tower only" in note for note in reading.notes)
+
+
+@pytest.mark.skipif(not Path("/tmp/aic").is_dir(), reason="aiconfigurator-core's configurations are not here")
+def test_kimi_k25_is_kimi_k2_and_a_tower() -> None:
+    folder = Path("/tmp/aic/x/aiconfigurator_core/model_configs")
+    model = read_config(json.loads((folder / "moonshotai--Kimi-K2.5_config.json").read_text())).model
+    plain = read_config(json.loads((folder / "moonshotai--Kimi-K2-Instruct_config.json").read_text())).model
+    assert 0.4e9 < model.parameters - plain.parameters < 0.5e9
+
+
+def test_advice_is_on_the_text_tower() -> None:
+    config = configured("qwen3_vl")
+    report = check(config, phase="infer", b=2, s=256, images="1x512x512")
+    assert report.to_dict()["step"]["seconds"] > check(config, phase="infer", b=2, s=256).to_dict()["step"]["seconds"]
+    assert not any("head_dim 8 " in finding.message for finding in report.findings)
