@@ -15,6 +15,7 @@ from typing import Any
 from unittest.mock import patch
 
 import torch
+from torch.utils._device import _device_constructors
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import flop_registry
@@ -139,6 +140,9 @@ class _Clock(TorchDispatchMode):
 @contextlib.contextmanager
 def installed(fault: Callable[[Any, tuple[Any, ...]], None] | None = None, name: str = "Shim 1") -> Iterator[Cuda]:
     """torch sees one accelerator, "cuda:0", which is this."""
+    # Torch lists the functions that a device's context redirects once, when it first needs them. Were that list made of
+    # what is patched below, torch.empty under "meta" would take real memory ever after.
+    _device_constructors()
     cuda = Cuda(fault, name)
     empty, module = torch.empty, torch.get_device_module
     there = {

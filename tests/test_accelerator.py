@@ -12,6 +12,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import cuda_shim  # noqa: E402  # needs torch
+from torch.utils._device import _device_constructors  # noqa: E402
 
 from shapes.errors import InputError  # noqa: E402
 from shapes.measure import InProcess, Job, Settings, measure, swiglu  # noqa: E402
@@ -37,6 +38,14 @@ def test_a_device_says_what_it_is_and_others_are_refused() -> None:
                 open_backend(name)
     with cuda_shim.installed(name="NVIDIA H200"):
         assert InProcess("cuda:0").backend.cache_bytes == 60 * 2**20  # the device's file knows more than torch says
+
+
+def test_the_shim_leaves_torch_as_it_was() -> None:
+    _device_constructors.cache_clear()
+    with cuda_shim.installed(), torch.device("meta"):
+        torch.zeros(1)
+    with torch.device("meta"):
+        assert torch.empty(1).is_meta
 
 
 def test_a_short_kernel_is_replayed_from_a_graph_behind_a_wait_and_a_part_has_a_peak() -> None:

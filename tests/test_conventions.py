@@ -9,8 +9,8 @@ import pytest
 from hypothesis import settings
 
 FILES = sorted(Path(__file__).parent.glob("*.py"))
-#: Wall clocks. ``time.process_time`` counts this process's own work and may be asserted on.
-CLOCKS = {"perf_counter", "monotonic", "time"}
+#: Clocks of any kind: processor time too doubles where caches and cores are shared. Speed is for reports/bench.
+CLOCKS = {"perf_counter", "monotonic", "time", "process_time", "thread_time"}
 
 
 def calls(node: ast.AST) -> list[ast.Call]:
@@ -18,7 +18,7 @@ def calls(node: ast.AST) -> list[ast.Call]:
 
 
 def clocks_asserted(source: str) -> list[int]:
-    """Lines of assertions that read a wall clock."""
+    """Lines of assertions that read a clock."""
     found = []
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Assert):
@@ -28,11 +28,11 @@ def clocks_asserted(source: str) -> list[int]:
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
-def test_no_test_asserts_on_the_wall_clock(path: Path) -> None:
+def test_no_test_asserts_on_a_clock(path: Path) -> None:
     assert clocks_asserted(path.read_text(encoding="utf-8")) == []
 
 
-def test_an_assertion_on_the_wall_clock_would_be_found() -> None:
+def test_an_assertion_on_a_clock_would_be_found() -> None:
     assert clocks_asserted("import time\nstart = 0\nassert time.perf_counter() - start < 5\n") == [3]
 
 

@@ -344,7 +344,7 @@ def test_an_operator_of_one_s_own_is_named_and_not_guessed_at() -> None:
     ],
     ids=["405B", "1T"],
 )
-def test_the_largest_models_are_listed_within_ten_seconds_and_two_gib_whole_process(
+def test_the_largest_models_are_listed_within_two_gib_whole_process(
     config: dict[str, Any], parameters: int, tmp_path: Path
 ) -> None:
     if "n_routed_experts" in config and transformers.__version__.startswith("4."):
@@ -352,16 +352,14 @@ def test_the_largest_models_are_listed_within_ten_seconds_and_two_gib_whole_proc
     path = tmp_path / "config.json"
     path.write_text(json.dumps(config))
     script = r"""
-import re, sys, time
+import re, sys
 from pathlib import Path
 from sizer.cli import main
 main(["ops", sys.argv[1], "--trace", "-b", "1", "-s", "8192", "--format", "json"], standalone_mode=False)
 # Not ru_maxrss, which a process has from the one that started it, a test's worker.
 peak = re.search(r"VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text())[1]
-print(time.process_time(), int(peak) * 1024, file=sys.stderr)
+print(int(peak) * 1024, file=sys.stderr)
 """
     done = subprocess.run([sys.executable, "-c", script, str(path)], capture_output=True, text=True, check=True)
     assert json.loads(done.stdout)["parameters"] == parameters
-    seconds, peak_bytes = map(float, done.stderr.strip().splitlines()[-1].split())
-    assert seconds < 10  # of processor time: the machine may be shared
-    assert peak_bytes < 2 * 2**30
+    assert int(done.stderr.strip().splitlines()[-1]) < 2 * 2**30
