@@ -9,6 +9,7 @@ import os
 import re
 import tomllib
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import lru_cache
 from operator import attrgetter
 from pathlib import Path
@@ -22,6 +23,11 @@ from shapes.toml_table import Table, load, names, nearest, shipped
 
 #: What is spoken of where no device is named.
 DEFAULT_DEVICE = "h100-sxm"
+
+#: What follows a device's name where it may do less than its data sheet, or its nodes have cards of their own.
+_VARIANT = re.compile(r"(.+?)((?::(?:[0-9]+W|[0-9]+x[0-9]+Gb))+)", re.IGNORECASE)
+#: Devices of the largest node that is a domain of links; racks of one domain are nodes (trays) of so many.
+LARGEST_NODE, RACK_NODE = 16, 4
 
 #: Words that vendors and torch put before a product's name; they tell no two devices apart.
 _VENDOR_WORDS = frozenset({"nvidia", "amd", "intel", "habana", "tesla", "geforce", "instinct", "graphics"})
@@ -79,7 +85,7 @@ class Device:
     dimensions of a product should be multiples of, for the dtypes with matrix units. ``mamf_flops``: published maximum
     achievable matmul FLOP/s. ``sources``: dotted field or table -> where it is from. ``cost``, ``errors``,
     ``provenance``: what calibration wrote, read-only, empty on a device known only by its data sheet.
-    ``origin`` is the file.
+    ``origin`` is the file, ``limit_w`` the power that it may take (None: all).
     """
 
     name: str
@@ -101,6 +107,7 @@ class Device:
     errors: Mapping[str, Any]
     provenance: Mapping[str, Any]
     origin: str
+    limit_w: float | None = None
 
     def __hash__(self) -> int:
         # Mappings do not hash; devices that compare equal have the same name and origin.
@@ -109,6 +116,11 @@ class Device:
     def __reduce__(self) -> tuple[Callable[..., Device], tuple[dict[str, Any], str]]:
         # Read-only views do not pickle; the file's own mapping does, and rebuilds an equal device.
         return device_from_mapping, (self.to_dict(), self.origin)
+
+    @property
+    def base(self) -> str:
+        """The name that tables know the device by: h100-sxm of h100-sxm:500W."""
+        return self.name.partition(":")[0]
 
     def peak(self, dtype: str) -> float:
         """Dense peak FLOP/s for ``dtype``; InputError naming the dtypes there are."""
@@ -157,15 +169,47 @@ def load_device(device: str | os.PathLike[str] | Device) -> Device:
     >>> load_device("NVIDIA H100 80GB HBM3").name
     'h100-sxm'
 
-    An unknown name is an InputError that lists the nearest; a file that does not hold a device names file and key.
+    ``:500W`` behind it limits its power, ``:8x400Gb`` gives a node so many network cards of so many Gb/s. An unknown
+    name is an InputError that lists the nearest; a file that does not hold a device names file and key.
     """
     if isinstance(device, Device):
         return device
     if not isinstance(device, (str, os.PathLike)):
         raise InputError("expected a device name or a .toml path", key="device", value=device)
     text = os.fspath(device)
+    if variant := _VARIANT.fullmatch(text.strip()):
+        return _allowed(load_device(variant[1]), tuple(variant[2][1:].split(":")))
     path = Path(text) if text.lower().endswith(".toml") else shipped("devices", _resolve(text))
     return load(path, device_from_mapping)
+
+
+@lru_cache(maxsize=64)
+def _allowed(device: Device, words: tuple[str, ...]) -> Device:
+    """``device`` under a limit of its power, or in nodes with cards of their own."""
+    for word in words:
+        numbers = [int(number) for number in re.findall("[0-9]+", word)]
+        if len(numbers) == 2:
+            cards, rate = numbers
+            _demand(cards > 0 and rate > 0, "nics", word, "expected cards a node and Gb/s of each, as in 8x400Gb")
+            device = networked(device, cards, rate)
+        else:
+            low, high = device.power_w / 4, device.power_w
+            _demand(low <= numbers[0] <= high, "power_limit", numbers[0], f"expected {low:.0f} to {high:.0f} W")
+            device = replace(device, limit_w=float(numbers[0]))
+    return replace(device, name=":".join((device.name, *words)))
+
+
+def _demand(holds: bool, key: str, value: object, expected: str) -> None:
+    if not holds:
+        raise InputError(expected, key=key, value=value)
+
+
+def networked(device: Device, cards: int, gbit_per_s: int, domain: int | None = None) -> Device:
+    """``device`` in nodes of so many cards, and in a domain of so many devices (None: as its file says)."""
+    link = replace(device.link, domain_devices=domain or device.link.domain_devices)
+    node = link.domain_devices if link.domain_devices <= LARGEST_NODE else RACK_NODE
+    rate = cards * gbit_per_s * 1e9 / 8 / node if cards else link.inter_node_bytes_per_s
+    return replace(device, link=replace(link, inter_node_bytes_per_s=rate))
 
 
 def device_from_mapping(data: Mapping[str, Any], where: str) -> Device:

@@ -36,6 +36,8 @@ PrecisionName = Literal["fp32", "mixed", "mixed-16", "amp", "bf16", "fp8", "fp8-
 Implementation = Literal["huggingface", "megatron"]
 #: Element types that serving software keeps a KV cache in.
 KvDtype = Literal["bf16", "fp16", "fp8", "int8"]
+#: Element types that data parallelism sends gradients and parameters in.
+SentDtype = Literal["fp32", "bf16", "fp8"]
 #: How a mixture's tokens reach their experts (Megatron-Core's moe_token_dispatcher_type): "flex" (DeepEP, HybridEP)
 #: sends a token that several experts of one rank or node want once, "alltoall" (NCCL) every copy.
 Dispatcher = Literal["flex", "alltoall"]
@@ -112,6 +114,8 @@ class Workload(AsJson):
     ``gpus`` devices and ``global_batch`` sequences a step are what was asked for (None: not said); whether they agree
     with the degrees and the microbatch is a rule's affair (SZ120). ``recipe``: of shapes.recipes, which decides
     ``dtype`` (None: that of the element type alone).
+    ``reduces`` and ``gathers``: element types of the gradients' reduction and of ZeRO's parameter gathers (None: that
+    of activations).
     ``no_overlap`` (commas; of ``NOT_OVERLAPPED``, or "none"): communication that overlaps with nothing, where the
     software stack's would (None: everything overlaps as the stack's does).
     ``compiled``: torch.compile runs the products and pads misaligned ones where that is faster, copies included.
@@ -163,6 +167,8 @@ class Workload(AsJson):
     no_overlap: str | None = None
     dispatcher: Dispatcher = "flex"
     ep_overlap: bool = False
+    reduces: SentDtype | None = None
+    gathers: SentDtype | None = None
 
     def __post_init__(self) -> None:
         for key, one in OPTIONS.items():
@@ -251,6 +257,10 @@ class Workload(AsJson):
     def activation_bytes(self) -> int:
         """Bytes of one activation element: fp8 and int8 recipes keep activations in 16 bits between products."""
         return max(2, dtype_bytes(self.dtype))
+
+    def sent_bytes(self, dtype: SentDtype | None) -> int:
+        """Bytes of an element that data parallelism sends."""
+        return self.activation_bytes if dtype is None else dtype_bytes(dtype)
 
     def without_context_parallelism(self) -> Workload:
         """What holds as much on a device: a sequence's share as a sequence, its ranks as data-parallel ones.
@@ -364,6 +374,8 @@ class WorkloadKeywords(TypedDict, total=False):
     no_overlap: str | None
     dispatcher: Dispatcher
     ep_overlap: bool
+    reduces: SentDtype | None
+    gathers: SentDtype | None
 
 
 def _options() -> Mapping[str, Option]:

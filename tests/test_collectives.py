@@ -91,6 +91,13 @@ def test_gradients_are_reduced_over_data_and_context_parallel_ranks() -> None:
     assert sent(dense(), "data_parallel", t=2) == []
 
 
+def test_gradients_and_weights_are_sent_in_types_of_their_own() -> None:
+    usual = {what: size for _, what, size, *_ in sent(dense(), "data_parallel", d=8, zero=1)}
+    own = sent(dense(), "data_parallel", d=8, zero=1, reduces="fp32", gathers="fp8")
+    assert [what for _, what, *_ in own] == ["reduce_scatter", "all_gather"]
+    assert [size for _, _, size, *_ in own] == [2 * usual["reduce_scatter"], usual["all_gather"] // 2]
+
+
 def test_experts_gradients_are_reduced_over_those_that_hold_the_same_ones() -> None:
     found = sent(mixture(), "data_parallel", t=2, d=8, cp=2, e=4)
     assert [one[3:5] for one in found] == [(16, 2), (4, 8)]

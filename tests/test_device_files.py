@@ -15,8 +15,10 @@ from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
+from shapes.cost import predict_many
 from shapes.device import _normalise, device_from_mapping, list_devices, load_device
 from shapes.errors import InputError
+from shapes.operators.types import Attention, Elementwise, Gemm
 from shapes.toml_table import DATA
 from sizer.cli.lookup import devices as devices_command
 
@@ -87,7 +89,7 @@ def test_what_people_and_torch_call_a_device_resolves(spelling: str, name: str) 
 
 
 def test_an_unknown_device_lists_the_nearest() -> None:
-    with pytest.raises(InputError, match=r"device = 'h1000': .*nearest: h100-sxm, .*h200"):
+    with pytest.raises(InputError, match=r"device = 'h1000': .*nearest: h100-sxm, .*h800"):
         load_device("h1000")
     with pytest.raises(InputError, match=r"nearest: mi300x"):
         load_device("mi300")
@@ -124,6 +126,31 @@ def test_a_device_is_itself() -> None:
     device = load_device("h100")
     assert load_device(device) is device
     assert load_device("h100-sxm") is device
+
+
+def test_a_name_says_what_a_device_is_allowed() -> None:
+    plain, limited = load_device("h100-sxm"), load_device("H100:500W:4x100Gb")
+    assert (limited.name, limited.base, limited.limit_w) == ("h100-sxm:500W:4x100Gb", "h100-sxm", 500.0)
+    assert limited.link.inter_node_bytes_per_s == 4 * 100e9 / 8 / 8
+    assert limited.link.intra_node_bytes_per_s == plain.link.intra_node_bytes_per_s
+    assert load_device(limited.name) == limited == pickle.loads(pickle.dumps(limited))
+    # A tray of a rack that is one domain has four devices.
+    assert load_device("gb200:4x400Gb").link.inter_node_bytes_per_s == 50e9
+
+
+def test_products_and_attention_slow_down_by_the_root_of_power_where_it_limits_throughout() -> None:
+    """Long products go as the clock does; what moves bytes does not. A100s are hardly limited: the root of the root."""
+    product = Gemm("p", "forward", 8192, 8192, 8192)
+    core = Attention("c", "forward", 4, 32, 8, 8192, 8192, 128, 128, True)
+    moved = Elementwise("e", "forward", "norm", 1 << 30, 1 << 30, "bf16")
+    for name, watts, share in (("h100-sxm", 500, (5 / 7) ** 0.5), ("a100-sxm", 300, (3 / 4) ** 0.25)):
+        full, limited = (
+            [cost.seconds for cost in predict_many([product, core, moved], load_device(one))]
+            for one in (name, f"{name}:{watts}W")
+        )
+        assert limited[0] == pytest.approx(full[0] / share, rel=0.02)
+        assert limited[1] == pytest.approx(full[1] / share, rel=0.03)
+        assert limited[2] == full[2]
 
 
 def test_a_users_own_file_is_loaded_by_its_path(tmp_path: Path) -> None:

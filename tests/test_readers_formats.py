@@ -350,7 +350,7 @@ description = "x"
 def test_torchtitans_toml_names_a_model_and_says_how_it_is_trained() -> None:
     reading = read_text(TITAN, where="llama3_8b.toml")
     assert (reading.format, reading.model.parameters) == ("torchtitan", 8_030_261_248)
-    assert reading.workload == {"b": 1, "s": 8192, "t": 8, "zero": 3, "checkpointing": "full"}
+    assert reading.workload == {"b": 1, "s": 8192, "t": 8, "zero": 3, "checkpointing": "full", "reduces": "fp32"}
     assert [one.key for one in reading.unread] == ["parallelism.enable_async_tensor_parallel"]
     with pytest.raises(InputError, match="8B, 70B"):
         read_text(TITAN.replace('"8B"', '"9B"'), where="llama3_8b.toml")

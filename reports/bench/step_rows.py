@@ -15,7 +15,7 @@ from math import inf
 from pathlib import Path
 from typing import Any
 
-from shapes.device import Device, load_device
+from shapes.device import Device, load_device, networked
 from shapes.errors import InputError
 from shapes.files import read_text
 from shapes.model import ModelShape
@@ -75,9 +75,6 @@ OPTIMIZERS: dict[str, str | None] = {
     "adafactor": "adafactor",
     "muon": "muon",
 }
-#: Devices of the largest node that is a domain, and of a node of a rack that is one (GB200's trays).
-LARGEST_NODE, RACK_NODE = 16, 4
-
 #: The attention column -> the kernel.
 KERNELS: dict[str, AttentionKernel] = {"eager": "eager", "flash2": "fa2", "flash3": "fa3"}
 
@@ -166,12 +163,12 @@ def _row(line: dict[str, str]) -> Row:
     if not 0 < step_s < inf:
         raise InputError("expected a positive number of seconds", key="step_s", value=line["step_s"])
 
-    device = _networked(load_device(line["gpu"]), line)
     dtype = line["dtype"]
     asked = line["stack"], number("year", 2024), line.get("attention") == "eager", number("p") > 1
     stack, known = stack_of(*asked)
     model = _model(_config(line, number("t")))
-    recipe = _recipe(line["stack"], device.name, model, number("ep"), number("gpus"))
+    recipe = _recipe(line["stack"], load_device(line["gpu"]).name, model, number("ep"), number("gpus"))
+    device = _networked(load_device(recipe.get("device", line["gpu"])), line)
     checkpointing = recipe.get("checkpointing", line.get("checkpointing"))
     workload = Workload(
         b=number("micro_batch"),
@@ -189,7 +186,8 @@ def _row(line: dict[str, str]) -> Row:
         sequence_parallel=(line.get("sequence_parallel") or "").lower() == "true",
         optimizer=_optimizer(line),
         **_tuning(line, number),
-        **{key: recipe[key] for key in ("dispatcher", "ep_overlap") if key in recipe},
+        gathers="fp8" if "fp8 all-gather" in (line.get("notes") or "") else None,
+        **{key: recipe[key] for key in ("dispatcher", "ep_overlap", "reduces") if key in recipe},
     )
     return Row(
         id=line["id"],
@@ -236,14 +234,8 @@ def _networked(device: Device, line: Mapping[str, str]) -> Device:
     said = line.get("interconnect") or ""
     domain = re.search(r"\bdomain=(\d+)", said)
     cards = re.search(r"\bnics=(\d+) x (\d+) Gb", said) or re.search(r"\b(\d+)x(\d+) Gb\b", line.get("notes") or "")
-    link = device.link
-    if domain:
-        link = replace(link, domain_devices=int(domain[1]))
-    if cards:
-        # Cards are counted a node: racks of one NVLink domain are nodes of four devices.
-        devices = link.domain_devices if link.domain_devices <= LARGEST_NODE else RACK_NODE
-        link = replace(link, inter_node_bytes_per_s=int(cards[1]) * int(cards[2]) * 1e9 / 8 / devices)
-    return replace(device, link=link)
+    numbers = (int(cards[1]), int(cards[2])) if cards else (0, 0)
+    return networked(device, *numbers, int(domain[1]) if domain else None)
 
 
 def priced_dtype(dtype: str, device: Device) -> str:

@@ -177,6 +177,21 @@ def gemm_constants(device: Device, dtype: str, recipe: str | None = None) -> tup
 
     InputError when the device has no such dtype.
     """
+    constants, origin = _unlimited(device, dtype, recipe)
+    if device.limit_w is None:
+        return constants, origin
+    slower = constants.scaled(clock_share(device), 1.0, 1.0, 1.0, constants.units)
+    return replace(slower, cells=constants.cells), origin
+
+
+def clock_share(device: Device) -> float:
+    """Share of its sustained clock that a device keeps under a limit of its power, by the law of `_by_power`."""
+    if device.limit_w is None:
+        return 1.0
+    return float((device.limit_w / device.power_w) ** (0.5 if _limited_by_power(device) else 0.25))
+
+
+def _unlimited(device: Device, dtype: str, recipe: str | None) -> tuple[GemmConstants, Origin]:
     peak = device.peak(dtype)
     if recipe is not None and (found := _of_recipe(device, dtype, f"{dtype}_{recipe}")) is not None:
         return found
@@ -214,7 +229,7 @@ def _of_recipe(device: Device, dtype: str, table: str) -> tuple[GemmConstants, O
     kin = relative(device, table)
     if kin.architecture != device.architecture:
         return None
-    if kin.name != device.name:
+    if kin.base != device.base:
         # H200's blocks of 128 are its frameworks', slower than what H20's rows agree with: H100's, which come first.
         own = (load_device(name) for name in FITTED)
         kin = next((one for one in own if one.architecture == device.architecture and table in one.cost), kin)
@@ -231,7 +246,7 @@ def origin_of(device: Device, kin: Device, dtype: str, base: str) -> Origin:
         kin.name,
         base,
         base,
-        kin.name == device.name,
+        kin.base == device.base,
         dtype == base or _DTYPE_BASE.get(dtype) == base,
         kin.architecture == device.architecture,
         kin.vendor == device.vendor,
@@ -326,6 +341,11 @@ def power_is_ample(device: Device, kin: Device) -> bool:
     return bool(own >= max(CARRY.ample * _watts_per_flops(kin), CARRY.power_limited_w_per_tflops * 1e-12))
 
 
+def _limited_by_power(device: Device) -> bool:
+    """Whether sustained products run at what power allows throughout."""
+    return bool(_watts_per_flops(device) < CARRY.power_limited_w_per_tflops * 1e-12)
+
+
 def _watts_per_flops(device: Device) -> float:
     return device.power_w / _peak(device)
 
@@ -339,7 +359,7 @@ def _by_power(device: Device, kin: Device) -> float:
     """
     per_clock = [one.compute.flops_per_clock_per_unit.get("fp16", 0.0) for one in (device, kin)]
     silicon = device.compute.units / kin.compute.units * (per_clock[0] / per_clock[1] if all(per_clock) else 1.0)
-    if _watts_per_flops(kin) < CARRY.power_limited_w_per_tflops * 1e-12:
+    if _limited_by_power(kin):
         return float((device.power_w / kin.power_w * silicon) ** 0.5)
     return float((device.power_w / kin.power_w / silicon) ** 0.25 * silicon)
 

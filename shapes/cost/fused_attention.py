@@ -27,7 +27,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from shapes.cost.constants import achievable, relative
+from shapes.cost.constants import achievable, clock_share, relative
 from shapes.cost.error import OTHER_DTYPE, OTHER_VENDOR, P95_OVER_MEAN, Expected, least_certain
 from shapes.cost.gemm import overlapped, paid_waves, throttled
 from shapes.device import Device, load_device
@@ -148,7 +148,7 @@ class KernelConstants:
 
     def source(self, device: Device) -> str:
         """The ``source`` of a prediction: "predicted:<device>", saying so where constants were borrowed."""
-        if self.device == device.name and self.expected[0].tier in ("fitted", "published"):
+        if self.device == device.base and self.expected[0].tier in ("fitted", "published"):
             return f"predicted:{device.name}"
         return f"predicted:{device.name} ({self.kernel} constants of {self.device}, scaled)"
 
@@ -173,8 +173,8 @@ def constants_of(kernel: str, device: Device, dtype: str) -> KernelConstants:
     base = base if base in sets else "bf16"
     own_dtype = base in (dtype, _SAME.get(dtype))
     phases = _phases(sets[base], kin.compute.units)
-    own = kin.name == device.name and own_dtype
-    if not own:
+    own = kin.name == device.base and own_dtype
+    if not own or device.limit_w:
         phases = tuple(_scaled(one, device, kin, base, peak) for one in phases)
     extra = hypot(0.0 if own_dtype else OTHER_DTYPE, _distance(device, kin))
     tier = "fitted" if own else "borrowed" if device.vendor == kin.vendor else "extrapolated"
@@ -201,10 +201,10 @@ def _priced_as(kernel: str, device: Device) -> str:
 def _kin(kernel: str, device: Device) -> Device:
     """The nearest fitted device: itself, its architecture's, its relative, or the file's first."""
     fitted = [load_device(name) for name in fitted_devices(kernel)]
-    usual = relative(device).name
+    usual = relative(device).base
 
     def rank(other: Device) -> int:
-        if other.name == device.name:
+        if other.name == device.base:
             return 0
         near = other.architecture == device.architecture
         # A kernel that leaves a newer generation's instructions alone says nothing of another vendor's own build of it.
@@ -223,7 +223,7 @@ def _speed(device: Device, kin: Device, peak: float, base: str) -> float:
     Between architectures a kernel keeps the instructions it was written in: FlashAttention 2 on H100 is 1.6 times
     A100's, as units and clocks are, not 3.2 times as the peaks are (arXiv 2407.08608, figure 5).
     """
-    by_peak = peak / kin.peak(base)
+    by_peak = peak / kin.peak(base) * clock_share(device)
     if device.architecture == kin.architecture:
         return by_peak
     if device.vendor != kin.vendor:
@@ -247,7 +247,7 @@ def _scaled(one: AttentionConstants, device: Device, kin: Device, base: str, pea
 
 
 def _distance(device: Device, kin: Device) -> float:
-    if device.name == kin.name:
+    if device.base == kin.name:
         return 0.0
     if device.architecture == kin.architecture:
         return BORROWED_WITHIN

@@ -54,10 +54,10 @@ def scan_constants(device: Device, form: str, training: bool) -> ScanConstants:
     """The kernel's that serves or trains ``form`` on ``device``: its own, its nearest relative's, H100's at last."""
     known = _TABLES["training" if training else "serving"]
     kernels = known.get(form, known["gated_delta"])
-    kin = next(name for name in (device.name, relative(device).name, "h100-sxm") if name in kernels)
+    kin = next(name for name in (device.base, relative(device).base, "h100-sxm") if name in kernels)
     table, other = kernels[kin], load_device(kin)
     errors = [table["error"]]
-    if kin != device.name:
+    if kin != device.base:
         errors.append(SAME_ARCHITECTURE if other.architecture == device.architecture else 2 * SAME_VENDOR)
     if form not in known:
         errors.append(UNMEASURED)
@@ -66,7 +66,7 @@ def scan_constants(device: Device, form: str, training: bool) -> ScanConstants:
     numbers = {key: float(value) for key, value in table.items() if key not in ("error", "error_p95")}
     numbers["bandwidth_bytes_per_s"] *= device.memory.bandwidth_bytes_per_s / other.memory.bandwidth_bytes_per_s
     p95 = table["error_p95"] if fitted else P95_OVER_MEAN * mean
-    source = f"predicted:{device.name}" + ("" if kin == device.name else f" (constants of {kin}, scaled)")
+    source = f"predicted:{device.name}" + ("" if kin == device.base else f" (constants of {kin}, scaled)")
     own = Expected(mean, p95, "fitted" if fitted else "borrowed" if form in known else "extrapolated")
     return ScanConstants(**numbers, writes_states=training, source=source, expected=own)
 

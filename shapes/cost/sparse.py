@@ -110,10 +110,10 @@ def _origin(form: str, phase: str, device: Device) -> Origin:
     alike = [one for one in measured if one.architecture == device.architecture]
     kin = min(
         alike or [load_device("h100-sxm")],
-        key=lambda one: (one.name != device.name, abs(one.compute.units - device.compute.units)),
+        key=lambda one: (one.name != device.base, abs(one.compute.units - device.compute.units)),
     )
     table = form if phase == "forward" else f"{form}_backward"
-    own = kin.name == device.name
+    own = kin.name == device.base
     return Origin(kin.name, "bf16", table, own, True, bool(alike), kin.vendor == device.vendor)
 
 

@@ -253,14 +253,14 @@ def gradient_collectives(held: ShardParameters, workload: Workload, layers: int)
     With ``replicas`` (HSDP) ZeRO 3 shards over a replica's ranks, and replicas add up their shards of the gradients. It
     sends each of the ``layers`` by itself (FSDP wraps blocks), the weights of embedding and head spread over them.
     """
-    run, groups = Lowering(workload), _data_parallel(held, workload)
+    run, groups, sent = Lowering(workload), _data_parallel(held, workload), (workload.reduces, workload.gathers)
     if groups[0][2] == groups[1][2]:
         groups = (("", held.total, *groups[0][2:]),)
     for whose, parameters, ranks, stride in groups:
         if ranks == 1 or not parameters:
             continue
         name = f"data_parallel{whose}"
-        weights, shard, pieces, gathers = parameters * workload.activation_bytes, ranks, 1, 1
+        shard, pieces, gathers = ranks, 1, 1
         if workload.zero == 0:
             # Without ZeRO every rank is a replica of all the weights.
             shard = 1
@@ -268,12 +268,10 @@ def gradient_collectives(held: ShardParameters, workload: Workload, layers: int)
             # ZeRO-1 and -2 gather the updated weights once; ZeRO-3 gathers them for the forward and for the backward.
             shard = ranks if ranks % workload.replicas else ranks // workload.replicas
             pieces, gathers = max(1, layers), 2
+        reduced, gathered = (-(-parameters * workload.sent_bytes(one) // pieces) for one in sent)
         if shard > 1:
-            buffer = -(-weights // pieces)
-            yield from run.sends(name, buffer, shard, (("wgrad", "reduce_scatter"),), pieces, stride)
-            yield from run.sends(name, buffer, shard, (("forward", "all_gather"),), gathers * pieces, stride)
+            yield from run.sends(name, reduced, shard, (("wgrad", "reduce_scatter"),), pieces, stride)
+            yield from run.sends(name, gathered, shard, (("forward", "all_gather"),), gathers * pieces, stride)
         if ranks > shard:
-            replicas = ranks // shard
-            yield from run.sends(
-                name, -(-weights // shard), replicas, (("wgrad", "all_reduce"),), stride=stride * shard
-            )
+            own, replicas = -(-parameters * workload.sent_bytes(workload.reduces) // shard), ranks // shard
+            yield from run.sends(name, own, replicas, (("wgrad", "all_reduce"),), stride=stride * shard)

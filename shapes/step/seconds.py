@@ -247,7 +247,7 @@ def factor(kind: Kind, stack: SoftwareStack, device: Device) -> float:
         own = stack.attention_factor(device.architecture, int(kind.detail))
     else:
         own = stack.kernels[kind.name] * (stack.by_dtype.get(str(kind.detail), 1.0) if kind.detail else 1.0)
-    return own * stack.by_device.get(device.name, 1.0)
+    return own * stack.by_device.get(device.base, 1.0)
 
 
 def host_seconds(region: Region, stack: SoftwareStack, collectives: Any = 0) -> Any:

@@ -179,6 +179,7 @@ def subcommand(**said: Any) -> Callable[[Callable[[Asked], None]], Command]:
         def called(**options: Any) -> None:
             workload = given({name: options.pop(name) for name in OPTIONS if name in options})
             try:
+                options |= _allowed_device(options)
                 workload |= dict(stated(text, "--workload") for text in options.pop("further", ()))
                 function(Asked(workload=workload, **options))
             except InputError as error:
@@ -187,6 +188,22 @@ def subcommand(**said: Any) -> Callable[[Callable[[Asked], None]], Command]:
         return click.command("command", cls=Command, **said)(called)
 
     return decorate
+
+
+def _allowed_device(options: dict[str, Any]) -> dict[str, Any]:
+    """The devices asked for, under names that say what they are allowed (``shapes.device.load_device``)."""
+    watts, cards, rate = (options.pop(name, None) for name in ("power_limit", "nics", "nic_gbps"))
+    if (cards is None) is not (rate is None):
+        missing, given_one = ("--nic-gbps", "--nics") if rate is None else ("--nics", "--nic-gbps")
+        raise InputError(f"expected {missing} with it", key=given_one, value=cards or rate)
+    behind = f":{watts}W" * (watts is not None) + f":{cards}x{rate}Gb" * (cards is not None)
+    key = "devices" if "devices" in options else "device"
+    asked = options.get(key)
+    if not behind:
+        return {}
+    if isinstance(asked, tuple):
+        return {key: tuple(name + behind for name in asked or (DEFAULT_DEVICE,))}
+    return {key: (asked or DEFAULT_DEVICE) + behind}
 
 
 class Known(click.Choice):  # type: ignore[type-arg] # generic from click 8.2 on
@@ -257,11 +274,18 @@ device_option = option(
     metavar="NAME",
     help="Target accelerator (`sizer devices`).",
 )
-#: A software stack's name; None where not given.
-stack_option = option(
-    "--stack",
-    metavar="NAME",
-    help="Software stack that runs the step (a name, +graphs for CUDA graphs, or a .toml). [default: by the format]",
+#: A software stack's name, None where not given; and what the device is allowed, which its name then says.
+stack_option = several(
+    option(
+        "--stack",
+        metavar="NAME",
+        help="Software that runs the step (a name, +graphs for CUDA graphs, or a .toml). [default: by the format]",
+    ),
+    option(
+        "--power-limit", type=COUNT, metavar="W", rare=True, help="Watts that a device may take, as nvidia-smi -pl."
+    ),
+    option("--nics", type=COUNT, group="Parallelism", rare=True, help="Network cards of a node (with --nic-gbps)."),
+    option("--nic-gbps", type=COUNT, group="Parallelism", rare=True, help="Gb/s of each of a node's network cards."),
 )
 trace_option = option(
     "--trace",

@@ -87,6 +87,7 @@ def _arguments(section: Fields, optim: Fields) -> dict[str, Any]:
         "normalization": "RMSNorm" if norm.lower() == "rmsnorm" else "LayerNorm",
         "tokenizer_model": tokenizer.raw("type", default=None) or tokenizer.raw("model", default=None) or "",
         "use_distributed_optimizer": "distributed" in str(optim.config.get("name")),
+        "grad_reduce_in_bf16": True,  # the optimizer's grad_sync_dtype, activations' unless said
         "overlap_grad_reduce": optim.flag("overlap_grad_sync"),
         "overlap_param_gather": optim.flag("overlap_param_sync"),
     }

@@ -27,6 +27,8 @@ def read(config: Mapping[str, Any], where: str) -> Reading:
     workload |= optimizer(fields.nested("optimizer"), "name")
     if training.config.get("mixed_precision_param") in (None, "bfloat16"):
         training.ignore("mixed_precision_param")
+    if training.text("mixed_precision_reduce", default="float32") == "float32" and workload.get("zero") == 3:
+        workload["reduces"] = "fp32"
     recomputed = fields.nested("activation_checkpoint").text("mode", default="selective")
     if recomputed in ("selective", "full"):
         workload["checkpointing"] = recomputed

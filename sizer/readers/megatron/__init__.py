@@ -82,6 +82,10 @@ def workload(fields: Fields, model: ModelShape) -> tuple[dict[str, Any], tuple[s
     found |= _sharding(fields) | _dispatch(fields, model)
     found |= _not_overlapped(fields, sharded=found.get("zero", 0) > 0)
     found |= optimizer(fields, "optimizer", momentum=True)
+    # bf16's gradients are added up and reduced in fp32 unless told not to (arguments.py, validate_args).
+    narrow, wide = fields.flag("grad_reduce_in_bf16"), fields.flag("accumulate_allreduce_grads_in_fp32")
+    if (found.get("dtype") == "bf16" and not narrow) or wide:
+        found["reduces"] = "fp32"
     eager = fields.text("attention_backend", default="auto") in ("unfused", "local")
     stages = _virtual_stages(fields, model, found.get("p", 1))
     found |= stated(checkpointing=_recomputation(fields), attention="eager" if eager else None, vpp=stages)
