@@ -56,44 +56,56 @@ def test_every_command_has_help(command: str) -> None:
     assert result.output.startswith("Usage:")
 
 
-def _required() -> Iterator[tuple[list[str], str]]:
-    """(a command with all that it requires but one option, that option)."""
-
-    def commands(command: click.Command, path: list[str]) -> Iterator[tuple[click.Command, list[str]]]:
-        if isinstance(command, click.Group):
-            context = click.Context(command)
-            for name in command.list_commands(context):
-                found = command.get_command(context, name)
-                assert found is not None
-                yield from commands(found, [*path, name])
-        else:
-            yield command, path
-
-    for command, path in commands(main, []):
-        needed = [one for one in command.params if one.required]
-        said = {
-            one.opts[-1]: [str(CONFIGS / "gpt2.json")] if isinstance(one, click.Argument) else [one.opts[-1], "8"]
-            for one in needed
-        }
-        for one in needed:
-            if isinstance(one, click.Option):
-                rest = [word for name, words in said.items() if name != one.opts[-1] for word in words]
-                yield [*path, *rest], one.opts[-1]
-
-
-REQUIRED = list(_required())
-
-
-@pytest.mark.parametrize(("arguments", "option"), REQUIRED, ids=[f"{one[0][0]} {one[1]}" for one in REQUIRED])
-def test_a_required_option_that_is_missing_is_one_line(arguments: list[str], option: str) -> None:
+@pytest.mark.parametrize(
+    ("arguments", "missing"),
+    [
+        (("plan", "a.json"), ("--gpus", "--global-batch")),
+        (("plan", "a.json", "--gpus", "8"), ("--global-batch",)),
+        (("mfu",), ("CONFIG", "--gpus", "--global-batch", "--step-time")),
+        (("mfu", "--params", "8B", "--step-time", "1"), ("--gpus", "--global-batch")),
+    ],
+)
+def test_all_that_is_missing_is_asked_for_at_once(arguments: tuple[str, ...], missing: tuple[str, ...]) -> None:
     result = run(*arguments)
-    assert result.exit_code == 2
-    assert result.stderr.count("\n") == 1
-    assert option in result.stderr
+    assert (result.exit_code, result.stderr.count("\n")) == (2, 1)
+    named = [word for word in ("CONFIG", "--gpus", "--global-batch", "--step-time") if word in result.stderr]
+    assert named == list(missing)
 
 
-def test_plan_requires_the_devices_and_the_global_batch() -> None:
-    assert {option for arguments, option in REQUIRED if arguments[0] == "plan"} == {"--gpus", "--global-batch"}
+def test_several_devices_are_columns_of_one_configuration_and_reports_of_the_document() -> None:
+    devices = ("--device", "h100-sxm", "--device", "b200")
+    config = str(CONFIGS / "gpt2.json")
+    reports = check_json(config, *devices)["reports"]
+    assert [one["device"] for one in reports] == ["h100-sxm", "b200"]
+    text = run("check", config, *devices).stdout
+    head = next(line for line in text.splitlines() if "b200" in line)
+    assert head.split() == ["h100-sxm", "b200"]
+    row = next(line for line in text.splitlines() if line.startswith("SZ101"))
+    assert row.count("%") == 2
+    assert text.count("-> vocab_size 50304") == 1  # said once, not a device
+    refused = run("check", config, *devices, "--fix")
+    assert (refused.exit_code, "expected one" in refused.stderr) == (2, True)
+
+
+def test_operators_are_folded_sorted_and_cut() -> None:
+    config = str(CONFIGS / "gpt2.json")
+
+    def listed(*more: str) -> list[list[str]]:
+        lines = run("ops", config, *more).stdout.split("operators of a microbatch:\n")[1].split("\n\n")[0].splitlines()
+        return [line.split() for line in lines[2:]]
+
+    rows, names = (
+        listed(),
+        [row["name"] for row in json.loads(run("ops", config, "--format", "json").stdout)["operators"]],
+    )
+    assert {row[0] for row in rows} == set(names)
+    assert len(rows) == len(set(names)) < len(names)
+    shares = [float(next(word for word in row if word.endswith("%"))[:-1]) for row in rows]
+    assert shares == sorted(shares, reverse=True)
+    assert sum(shares) == pytest.approx(100, abs=2)  # rounded
+    assert [row[0] for row in listed("--sort", "model")] == list(dict.fromkeys(names))
+    assert [row[0] for row in listed("--sort", "name")] == sorted(set(names))
+    assert listed("--top", "2") == [*rows[:2], ["…", "and", f"{len(rows) - 2}", "more"]]
 
 
 def test_gpt2_s_vocabulary_is_found_with_its_padding_and_price() -> None:
@@ -168,12 +180,13 @@ def test_output_goes_to_a_file_whole_or_not_at_all(tmp_path: Path) -> None:
 
 def test_text_names_key_value_price_and_suggestion() -> None:
     lines = run("check", str(CONFIGS / "gpt2.json")).stdout.splitlines()
-    assert "124.4 M parameters" in lines[0]
+    assert "124.4 M parameters" in lines[1]
     finding = next(line for line in lines if "SZ101" in line)
     assert finding.startswith("warning SZ101 vocab_size = 50257")
     assert any("-> vocab_size 50304: saves" in line for line in lines)
-    assert "MFU" in lines[-1]
-    assert "predicted:h100-sxm" in lines[-1]
+    assert "1 warning; step" in lines[0]
+    assert "MFU" in lines[0]
+    assert "predicted; stack" in lines[0]
 
 
 def test_ops_lists_every_operator_in_text_and_json() -> None:

@@ -165,7 +165,7 @@ def test_a_patch_applies_and_standard_input_is_printed_fixed(tmp_path: Path) -> 
     [
         (("Qwen/Qwen3-8B", "--fix"), "expected a file"),
         (("--fix", "--measure"), "expected --predict"),
-        (("--fix-only", "SZ101"), "--fix --select"),
+        (("--fix-only", "SZ999"), "--fix-only"),
     ],
 )
 def test_what_cannot_be_fixed_is_refused_in_one_line(arguments: tuple[str, ...], said: str, tmp_path: Path) -> None:
@@ -175,6 +175,15 @@ def test_what_cannot_be_fixed_is_refused_in_one_line(arguments: tuple[str, ...],
     assert answer.exit_code == 2
     assert said in answer.output
     assert json.loads(path.read_text()) == GPT2
+
+
+def test_fix_only_leaves_what_other_rules_say_where_it_is(tmp_path: Path) -> None:
+    path = tmp_path / "run.sh"
+    path.write_text(MEGATRON)
+    answer = CliRunner().invoke(main, ["check", "--fix-only", "vocab-multiple", str(path)])
+    assert path.read_text() == MEGATRON.replace("50211", "50304")
+    assert answer.exit_code == 1  # the width is said all the same
+    assert "11000" in answer.stdout
 
 
 def test_sarif_and_the_editor_offer_the_same_edits(tmp_path: Path) -> None:

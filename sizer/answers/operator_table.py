@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Unpack
 
@@ -38,6 +40,8 @@ class OperatorTable(Printable):
     operators: tuple[Operator, ...]
     costs: tuple[Cost | None, ...]
     stack: str = ""
+    sort: str = "time"
+    top: int | None = None
 
     JSON = shown(
         *(f"model.{name}" for name in ("parameters", "active_parameters", "notes", "unproven")),
@@ -49,13 +53,35 @@ class OperatorTable(Printable):
         step_seconds_high="step.high",
         step_parts="step.parts",
         operators="rows",
-        hidden=("costs",),
+        hidden=("costs", "sort", "top"),
     )
 
     @property
     def rows(self) -> list[dict[str, Any]]:
         """One mapping an operator, as in the JSON output: seconds and FLOPs are of one run, x ``count`` a step."""
         return [_row(operator, cost) for operator, cost in zip(self.operators, self.costs, strict=True)]
+
+    @property
+    def folded(self) -> list[dict[str, Any]]:
+        """A row an operator, its phases in one, by ``sort`` (time, flops, name, model).
+
+        Each has its first phase's row, seconds of one run by phase, and of a microbatch ``step_seconds`` with their
+        ``share`` of all operators' and ``step_flops``. Seconds are None where one phase's are.
+        """
+        found: dict[tuple[str, int], list[dict[str, Any]]] = {}
+        seen: Counter[tuple[str, str]] = Counter()
+        for row in self.rows:
+            # Kinds of layers may share a name: the second forward of one is another operator's.
+            found.setdefault((row["name"], seen[row["name"], row["phase"]]), []).append(row)
+            seen[row["name"], row["phase"]] += 1
+        folded = [_folded(rows) for rows in found.values()]
+        whole = sum(one["step_seconds"] or 0.0 for one in folded)
+        for one in folded:
+            one["share"] = one["step_seconds"] / whole if one["step_seconds"] is not None and whole else None
+        if self.sort != "model":
+            key = {"time": "step_seconds", "flops": "step_flops"}.get(self.sort, self.sort)
+            folded.sort(key=lambda one: one[key] if key == "name" else -(one[key] or 0.0))
+        return folded
 
     def named(self, name: str) -> OperatorTable:
         """The table of the operators with ``name`` in their name; InputError where there is none."""
@@ -65,6 +91,19 @@ class OperatorTable(Printable):
             known = ", ".join(dict.fromkeys(operator.name for operator in self.operators))
             raise InputError(f"expected a part of an operator's name: {known}", key="--explain", value=name)
         return replace(self, operators=tuple(op for op, _ in chosen), costs=tuple(cost for _, cost in chosen))
+
+
+def _folded(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """The phases of one operator in one row."""
+    spent = [None if row["seconds"] is None else row["seconds"] * row["count"] for row in rows]
+    return {
+        **rows[0],
+        **dict.fromkeys(("forward", "dgrad", "wgrad")),
+        **{row["phase"]: row["seconds"] for row in rows},
+        "step_seconds": None if None in spent else sum(filter(None, spent)),
+        "step_flops": sum(row["visible_flops"] * row["count"] for row in rows),
+        "bound": ", ".join(dict.fromkeys(row["bound"] for row in rows if row["bound"])),
+    }
 
 
 def ops(

@@ -223,12 +223,14 @@ def fix(
     worst: str,
     *,
     unsafe: bool = False,
+    only: tuple[str, ...] = ("",),
     kept: Callable[[Report], Report] = lambda report: report,
 ) -> Fixed:
     """``config`` with suggestions for its findings at or above ``worst`` applied, one at a time, each checked again.
 
     One is kept if findings become fewer or less severe and none new or worse comes of it. ``unsafe``: those too that a
-    person has to ask for. ``kept``: leaves out findings of a report that were accepted.
+    person has to ask for. ``only``: those of rules whose codes begin so. ``kept``: leaves out findings of a report that
+    were accepted.
     """
     every: tuple[str, ...] = SEVERITIES
     levels = SEVERITIES[: every.index(worst) + 1]
@@ -239,16 +241,20 @@ def fix(
         return _Checked(text, settled, proposals, kept(report_of(proposals)))
 
     done, first = [], checked(config)
-    now, said, left = _next(first, levels, unsafe, checked)
+    now, said, left = _next(first, levels, only, unsafe, checked)
     while said:
         done.append(said)
-        now, said, left = _next(now, levels, unsafe, checked)
+        now, said, left = _next(now, levels, only, unsafe, checked)
     saving = _saving(first.proposals, now.proposals) if done else None
     return Fixed(config, now.config, tuple(done), saving, left)
 
 
 def _next(
-    now: _Checked, levels: Sequence[Severity], unsafe: bool, checked: Callable[[ConfigText], _Checked]
+    now: _Checked,
+    levels: Sequence[Severity],
+    only: tuple[str, ...],
+    unsafe: bool,
+    checked: Callable[[ConfigText], _Checked],
 ) -> tuple[_Checked, str, tuple[str, ...]]:
     """The text with the first suggestion that can be applied, and what that is.
 
@@ -256,7 +262,8 @@ def _next(
     """
     left: dict[tuple[str, str], str] = {}
     for finding in now.report.findings:
-        for suggestion in finding.suggestions if finding.severity in levels else ():
+        asked = finding.severity in levels and any(one.startswith(only) for one in (finding.code, *finding.codes))
+        for suggestion in finding.suggestions if asked else ():
             said = f"{finding.code} " + ", ".join(f"{key} {value}" for key, value in suggestion.change.items())
             found = fix_of(suggestion, now.config, now.settled.subject)
             if found is None:

@@ -87,7 +87,7 @@ class ProjectTable:
         codes = self.values.get(key, [])
         listed = isinstance(codes, list) and all(isinstance(code, str) for code in codes)
         self.demand(listed, "expected a list of rule codes", key)
-        return tuple(_known(code, self.prefix + key, str(self.file)) for code in codes)
+        return tuple(known_rule(code, self.prefix + key, str(self.file)) for code in codes)
 
     def table(self, key: str) -> dict[str, Any]:
         found = self.values.get(key, {})
@@ -212,7 +212,7 @@ class Suppression:
 
     def __post_init__(self) -> None:
         for option, name in (("--select", "select"), ("--ignore", "ignore")):
-            object.__setattr__(self, name, tuple(_known(code, option) for code in getattr(self, name)))
+            object.__setattr__(self, name, tuple(known_rule(code, option) for code in getattr(self, name)))
 
     def keeps(self, code: str, where: str) -> bool:
         kept = _longest(self.select, code) if self.select else 0
@@ -260,7 +260,7 @@ def _left_out(rule: ProjectTable) -> tuple[str, tuple[str, ...]]:
     return held["path"].strip(), rule.codes("ignore")
 
 
-def _known(name: str, key: str, where: str | None = None) -> str:
+def known_rule(name: str, key: str, where: str | None = None) -> str:
     """A rule's code for its slug, a code or a prefix of one as it is; InputError for what is none."""
     if name == ALL:
         return PREFIX

@@ -15,6 +15,7 @@ from shapes.errors import InputError, printable
 from sizer.cli.executors import chosen_executor, ray_options
 from sizer.cli.options import (
     Asked,
+    codes,
     config_options,
     exceeds,
     measuring_options,
@@ -66,7 +67,13 @@ class _Found:
 
 @subcommand(epilog="For example: sizer check config.json --device b200 --tp 8 -b 2 -s 8192")
 @click.argument("configs", nargs=-1, metavar="CONFIG...")
-@option("--device", metavar="NAME", help="Target (`sizer devices`). [default: h100-sxm; measuring: what is here]")
+@option(
+    "--device",
+    "devices",
+    multiple=True,
+    metavar="NAME",
+    help="Target (`sizer devices`); several allowed. [default: h100-sxm; measuring: what is here]",
+)
 @stack_option
 @workload_options
 @config_options
@@ -78,6 +85,9 @@ class _Found:
     default=None,
     group="Rules",
     help="Write suggestions into the files (standard input: print it fixed), or print that as a patch.",
+)
+@option(
+    "--fix-only", multiple=True, metavar="CODES", group="Rules", rare=True, help="--fix, or --diff, of these alone."
 )
 @option("--unsafe-fixes", is_flag=True, group="Rules", rare=True, help="Also what changes the model beyond padding.")
 @option("--baseline", metavar="FILE", group="Rules", help="Leave out the findings that this file accepts.")
@@ -100,6 +110,9 @@ def command(asked: Asked) -> None:
         raise InputError(_nothing_named())
     if asked.ray is not None and not asked.measure:
         raise InputError("expected --measure with it", key="--ray", value=asked.ray)
+    asked.fix = True if asked.fix_only and asked.fix is None else asked.fix
+    if len(asked.devices) > 1 and (asked.measure or asked.fix is not None):
+        raise InputError("expected one, to measure on or to fix for", key="--device", value=", ".join(asked.devices))
     known = load_accepted(asked.baseline) if asked.baseline is not None else None
     executor = chosen_executor(asked.ray, asked.on) if asked.ray is not None else None
     _take_project_s(asked)
@@ -140,10 +153,11 @@ def _checked(asked: Asked, executor: Executor | None, found: _Found) -> _Found:
 
 def _check_one(asked: Asked, config: str, executor: Executor | None, found: _Found) -> Executor | None:
     """Add the report of one configuration; what measured it measures the next one too."""
+    from shapes.device import load_device
     from sizer.checking.checks import Request
 
-    reading = asked.named("config_format")
-    request = Request(asked.device, asked.stack, workload=asked.workload, reading=reading, **asked.suppression())
+    reading, device = asked.named("config_format"), next(iter(asked.devices), None)
+    request = Request(device, asked.stack, workload=asked.workload, reading=reading, **asked.suppression())
     source = asked.source(config)
     if asked.fix is not None:
         from sizer.checking.fixes import load_text
@@ -156,30 +170,32 @@ def _check_one(asked: Asked, config: str, executor: Executor | None, found: _Fou
 
         executor = executor or chosen_executor(None, asked.on)
         limits = asked.named("time_limit_s", "store")
-        report = check_measured(settled.subject, executor, asked.device, settled.suppression, **limits)
+        reports = [check_measured(settled.subject, executor, device, settled.suppression, **limits)]
     else:
-        report = settled.check()
+        targets = [settled.device, *map(load_device, asked.devices[1:])]
+        reports = [replace(settled, device=target).check() for target in targets]
     if asked.format_ == "sarif":
         from sizer.checking.fixes import with_fixes
 
-        report = with_fixes(report, config, request, source, settled.subject)
-    found.reports.append(report)
+        reports = [with_fixes(report, config, request, source, settled.subject) for report in reports]
+    found.reports += reports
     if asked.format_ == "html":
-        from shapes.device import load_device
         from sizer.answers.overview import overview
 
-        found.overviews.append(overview(settled.subject, load_device(report.device), report))
+        found.overviews += [overview(settled.subject, load_device(one.device), one) for one in reports]
     return executor
 
 
 def _fix_one(asked: Asked, config: ConfigText, found: _Found) -> Settled:
     """Fix one configuration, or keep its patch; the text as it is after, settled."""
     from sizer.checking.fixes import fix, write_text
+    from sizer.checking.project import known_rule
 
     if asked.measure:
         raise InputError("expected --predict: suggestions are applied by their predicted price", key="--fix")
     worst = "warning" if asked.fail_on == "never" else asked.fail_on
-    fixed = fix(config, worst, unsafe=asked.unsafe_fixes, kept=lambda report: found.new_in(report)[0])
+    only = tuple(known_rule(code, "--fix-only") for code in codes(asked.fix_only)) or ("",)
+    fixed = fix(config, worst, unsafe=asked.unsafe_fixes, only=only, kept=lambda report: found.new_in(report)[0])
     if not asked.fix:
         found.texts.append(fixed.patch)
     elif config.data is None:

@@ -15,6 +15,7 @@ from sizer.cli.options import (
     Asked,
     config_options,
     device_option,
+    given,
     option,
     output_options,
     price_option,
@@ -38,6 +39,14 @@ if TYPE_CHECKING:
 @device_option
 @stack_option
 @option("--explain", metavar="NAME", help="Say how the time of operators with NAME in their name comes about.")
+@option(
+    "--sort",
+    type=click.Choice(["time", "flops", "name", "model"]),
+    default="time",
+    show_default=True,
+    help="Order of the list in text and Markdown (model: as it runs them).",
+)
+@option("--top", type=click.IntRange(1), metavar="N", help="Only the first so many of them. [default: all]")
 @workload_options
 @config_options
 @trace_option
@@ -47,7 +56,7 @@ def ops(asked: Asked) -> None:
     from sizer.answers.operator_table import ops
 
     said = asked.named("device", "trace", "stack", "config_format")
-    table = ops(asked.source(), **said, **asked.workload)
+    table = replace(ops(asked.source(), **said, **asked.workload), **asked.named("sort", "top"))
     if asked.explain is not None:
         write_answer("ops --explain", table.named(asked.explain), asked.format_, asked.output)
     else:
@@ -131,8 +140,8 @@ _FOUND: dict[str, Any] = dict.fromkeys(("t", "p", "d", "e", "b", "cp", "vpp"), 1
 @subcommand()
 @click.argument("config")
 @device_option
-@workload_option("gpus", required=True, help="Devices.")
-@workload_option("global_batch", required=True, help="Sequences a step, over all devices.")
+@workload_option("gpus", help="Devices.", rare=False)
+@workload_option("global_batch", help="Sequences a step, over all devices.", rare=False)
 @stack_option
 @option("--tokens", type=QUANTITY, metavar="N", help="Tokens of a whole training: days, device hours, kWh.")
 @price_option
@@ -149,6 +158,7 @@ def plan(asked: Asked) -> None:
     from sizer.subject import read_subject
 
     chosen = asked.workload
+    _demand(asked, "plan", "--gpus 64", "--global-batch 1024")
     if chosen.pop("phase", "train") != "train":
         expected = "expected training: how serving is spread is what `sizer check --phase decode --tp N` prices, N by N"
         raise InputError(expected, key="--phase")
@@ -201,7 +211,11 @@ def mfu(asked: Asked) -> None:
         utilization,
     )
 
-    gpus, global_batch = (_needed(asked, key) for key in ("gpus", "global_batch"))
+    model = [] if asked.config is not None or asked.params is not None else ["CONFIG (or --params 8B)"]
+    _demand(asked, "mfu", *model, "--gpus 64", "--global-batch 1024", "--step-time 12.7")
+    gpus, global_batch = (
+        positive_int(asked.workload[key], option_of(key), maximum=2**31) for key in ("gpus", "global_batch")
+    )
     # How a file stores its weights or splits its run does not bind what was measured.
     run = {"dtype": "bf16", "checkpointing": "none", **asked.workload}
     dtype, checkpointing = run["dtype"], run["checkpointing"]
@@ -235,11 +249,12 @@ def _parameters(asked: Asked) -> float:
     return found
 
 
-def _needed(asked: Asked, key: str) -> int:
-    option = option_of(key)
-    if key not in asked.workload:
-        raise InputError("expected a number: utilization is a whole step's, over all devices", key=option)
-    return positive_int(asked.workload[key], option, maximum=2**31)
+def _demand(asked: Asked, command: str, *words: str) -> None:
+    """InputError that names all of ``words``, options with an example of their values, that were not said."""
+    said = {option_of(key) for key in given(asked.workload | {"step_time": vars(asked).get("step_time")})}
+    missing = [word for word in words if word.partition(" ")[0] not in said]
+    if missing:
+        raise InputError(f"expected {' and '.join(missing)} with it", where=f"sizer {command}")
 
 
 def _subject(asked: Asked, run: dict[str, Any]) -> Subject:
@@ -255,13 +270,11 @@ def _subject(asked: Asked, run: dict[str, Any]) -> Subject:
     return subject
 
 
-def _times(said: str | None) -> float | StepTimes:
+def _times(said: str) -> float | StepTimes:
     """Seconds as they were given, or those that a log holds."""
     from shapes.files import read_bounded
     from sizer.answers.mfu import MAX_LOG_BYTES, read_step_times
 
-    if said is None:
-        raise InputError("expected seconds, or a log of step times", key="--step-time")
     try:
         return float(said)
     except ValueError:

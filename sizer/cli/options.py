@@ -55,7 +55,6 @@ REMOVED = {
     "--tokens": "-b and -s (of a whole training: plan --tokens)",
     "--misaligned": "--step 1",
     "--exit-zero": "--fail-on never",
-    "--fix-only": "--fix --select CODES",
     "--extend-ignore": "--ignore",
     "--extend-select": "--select +CODES",
     "--gemm-only": "--what swiglu-gemm",
@@ -165,10 +164,13 @@ class Asked(SimpleNamespace):
         """Rules' codes as people type them, several an option with commas between; after a + those selected too."""
         added = tuple(value[1:] for value in self.select if value.startswith("+"))
         only = tuple(value for value in self.select if not value.startswith("+"))
-        return {
-            name: tuple(code.strip() for value in values for code in value.split(",") if code.strip())
-            for name, values in (("select", only), ("extend_select", added), ("ignore", self.ignore))
-        }
+        said = (("select", only), ("extend_select", added), ("ignore", self.ignore))
+        return {name: codes(values) for name, values in said}
+
+
+def codes(values: tuple[str, ...]) -> tuple[str, ...]:
+    """Rules' codes of an option given several times, several between commas."""
+    return tuple(code.strip() for value in values for code in value.split(",") if code.strip())
 
 
 def subcommand(**said: Any) -> Callable[[Callable[[Asked], None]], Command]:
@@ -219,9 +221,7 @@ class Known(click.Choice):  # type: ignore[type-arg] # generic from click 8.2 on
 def workload_option(field: str, **other: Any) -> Callable[[F], F]:
     """The option of one field of ``Workload``; ``other`` replaces what its declaration says."""
     one, name = OPTIONS[field], option_of(field)
-    said: dict[str, Any] = {"help": one.help, "group": one.group, "rare": one.rare}
-    if not other.get("required"):
-        said["default"] = None  # said so, it counts as a value that was given
+    said: dict[str, Any] = {"help": one.help, "group": one.group, "rare": one.rare, "default": None}
     if one.kind is bool:
         name = f"{name}/--no-{name[2:]}"
     else:
@@ -465,7 +465,7 @@ def _page(output: str | None) -> Page:
     """As wide as the terminal, coloured as ``_colours`` says."""
     terminal = output is None and sys.stdout is not None and sys.stdout.isatty()
     coloured = output is None and sys.stdout is not None and _colours()
-    width = min(shutil.get_terminal_size((100, 24)).columns, 140)
+    width = min(shutil.get_terminal_size((100, 24)).columns, 200)
     return Page(width, _coloured if coloured else plain, terminal)
 
 

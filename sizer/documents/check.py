@@ -23,6 +23,7 @@ from sizer.documents.document import (
     Table,
     Text,
     change_text,
+    cost_text,
     count_text,
     lines,
     mfu_text,
@@ -68,20 +69,50 @@ def document(answer: Checked | Overviews) -> Document:
     else:
         checked, seen = Checked(tuple(one.report for one in answer.items)), answer.items
     reports = checked.reports
+    of_path = {report.path: [one for one in reports if one.path == report.path] for report in reports}
+    several = {path: found for path, found in of_path.items() if len({one.device for one in found}) > 1}
     sections = [
         *([_compared(reports)] if reports else []),
-        *(_section(report, one) for report, one in zip(reports, seen, strict=True)),
+        *(_beside(path, found) for path, found in several.items()),
+        *(_section(report, one, report.path in several) for report, one in zip(reports, seen, strict=True)),
         Section("Total", lines([_total(checked)]), only=("text",)),
     ]
-    headline = tally_text(checked) or "no findings"
-    return Document("sizer check", sections, checked, headline, partial(_records, checked), FIELDS)
+    return Document("sizer check", sections, checked, tally_text(checked), partial(_records, checked), FIELDS)
 
 
-def _section(report: Report, seen: Overview | None) -> Section:
+def _beside(path: str, reports: Sequence[Report]) -> Section:
+    """One configuration on several devices, a column each; below it each finding once, as on the first that has it."""
+    found = {(one.code, one.field): f"{one.code} {one.field} = {one.value}" for it in reports for one in it.findings}
+    rows = [
+        ("findings", *(_tally_of(one) for one in reports)),
+        ("step", *(within_text(one.step) for one in reports)),
+        ("MFU", *(mfu_text(one.step) for one in reports)),
+        *((said, *(_price(one, *key) for one in reports)) for key, said in found.items()),
+    ]
+    columns = [Column("", 0), *(Column(one.device, at) for at, one in enumerate(reports, 1))]
+    parts: list[Part] = [Text(f"{path}:", "head"), Text(_conditions(reports[0], "")), Table("", columns, rows)]
+    for report in reports:
+        new = [one for one in report.findings if found.pop((one.code, one.field), None)]
+        parts += [Text(f"on {report.device}:"), Findings("", new, report.step_s, path), Text("")] if new else []
+    return Section("", parts, only=("text",))
+
+
+def _tally_of(report: Report) -> str:
+    return tally_text(Checked((report,)))
+
+
+def _price(report: Report, code: str, field: str) -> Cell:
+    """What a finding costs on a report's device; its severity where that is not known, "-" where there is none."""
+    found = next((one for one in report.findings if (one.code, one.field) == (code, field)), None)
+    if found is None:
+        return Cell("-")
+    cost = cost_text(found, report.step_s).removeprefix("costs ").replace(" a step", "")
+    return Cell(cost or found.severity, style=found.severity)
+
+
+def _section(report: Report, seen: Overview | None, beside: bool) -> Section:
+    """``beside``: text shows its devices side by side."""
     step, model = report.step, report.model
-    size = f"{count_text(model.parameters)} parameters"
-    if model.active_parameters != model.parameters:
-        size += f" ({count_text(model.active_parameters)} active)"
     facts = {
         "model": model.model_type,
         "parameters": count_text(model.parameters),
@@ -94,12 +125,11 @@ def _section(report: Report, seen: Overview | None) -> Section:
     notes = [note for note in model.notes if note not in found_below]
     found = report.findings
     parts: list[Part] = [
-        Text(f"{report.path}: {model.model_type}, {size}", "head"),
-        Text(f"  {_conditions(report)}"),
+        Text([Cell(f"{report.path}: ", style="head"), *_tally(Checked((report,))), Cell(f"; {step_text(step)}")]),
+        Text(_conditions(report, report.device)),
         Facts(facts),
         *lines((f"  {'warning' if note in warnings else 'note'}: {note}" for note in notes), "quiet"),
         Findings("", found, report.step_s, report.path) if found else Text("", only=("text",)),
-        Text([*(_tally(Checked((report,))) or [Cell("no findings")]), Cell(f"; {step_text(step)}")]),
     ]
     if seen is not None:
         from sizer.documents import memory, ops  # only pages show these
@@ -109,12 +139,14 @@ def _section(report: Report, seen: Overview | None) -> Section:
             parts += [Charts(partial(memory.charts, seen.memory, report.device)), *memory.components(seen.memory)]
         parts.append(ops.operators(seen.table))
     folded = f"{report.path}: {plural(len(found), 'finding')} on {report.device}"
-    return Section(report.path, parts, folded, only=() if found else ("text", "html"))
+    shown = {"html": True, "markdown": bool(found), "text": not beside}
+    return Section(report.path, parts, folded, only=tuple(name for name, holds in shown.items() if holds))
 
 
-def _conditions(report: Report) -> str:
-    """What was priced: the device, the workload, the split and the software."""
-    workload, recipe = report.workload, report.workload.low_precision
+def _conditions(report: Report, device: str) -> str:
+    """What was priced: the model, the workload, the split and the software, as far as it was said."""
+    workload, recipe, model = report.workload, report.workload.low_precision, report.model
+    active = f" ({count_text(model.active_parameters)} active)" * (model.active_parameters != model.parameters)
     split = [
         f"{name} {getattr(workload, key)}"
         for key, name in (("t", "tp"), ("p", "pp"), ("d", "dp"), ("e", "ep"), ("cp", "cp"), ("vpp", "vpp"))
@@ -125,15 +157,16 @@ def _conditions(report: Report) -> str:
     by = f" ({recipe.name} recipe)" if recipe is not None and recipe.name != workload.dtype else ""
     return ", ".join(
         (
-            report.device,
+            f"{model.model_type}, {count_text(model.parameters)} parameters{active}",
+            *([device] if device else []),
             workload.dtype + by,
             workload.phase,
             f"b {workload.b}",
             f"s {workload.s}",
             *((f"context {workload.context}", f"{workload.cache_dtype} KV cache") if workload.decode else ()),
             *split,
-            f"{workload.attention} attention{kernels}",
-            f"{report.implementation} kernels",
+            *([f"{workload.attention} attention{kernels}"] if workload.attention != "auto" else []),
+            *([f"{workload.implementation} kernels"] if workload.implementation else []),
             *filter(None, (workload.optimizer, workload.precision and f"{workload.precision} precision")),
             *((f"stack {report.stack}",) if report.stack else ()),
         )
@@ -151,15 +184,15 @@ def _tally(answer: Checked) -> list[Cell]:
         for level, number in answer.tally().items()
         if number
     ]
-    return [piece for one in found for piece in (Cell(", "), one)][1:]
+    return [piece for one in found for piece in (Cell(", "), one)][1:] or [Cell("no findings")]
 
 
 def _total(answer: Checked) -> str:
     reports = answer.reports
     clean = sum(not report.findings for report in reports)
-    found = f"{tally_text(answer) or 'no findings'}, {clean} without findings"
+    found = f"{tally_text(answer)}, {clean} without findings"
     said = {
-        f"{len(reports)} configurations: {found}": len(reports) > 1,
+        f"{plural(len({one.path for one in reports}), 'configuration')}: {found}": len(reports) > 1,
         f"{answer.accepted} accepted in the baseline": answer.accepted,
         f"{answer.passed_over} files passed over": answer.passed_over,
     }
@@ -180,7 +213,7 @@ REPORTS = (
     Column("parameters", "model.parameters", count_text),
     Column("step", lambda one: Cell(within_text(one.step), one.step_s)),
     Column("MFU", lambda one: Cell(mfu_text(one.step), one.step and one.step.mfu)),
-    Column("findings", lambda one: tally_text(Checked((one,))) or "-"),
+    Column("findings", _tally_of),
     Column("worst", _worst, only=FULL),
 )
 

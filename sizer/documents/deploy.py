@@ -24,7 +24,11 @@ def document(answer: Deployment) -> Document:
     sources = list(
         dict.fromkeys(fact.source for one in answer.engines for fact in one.outcomes if fact.verdict != "loads")
     )
-    parts: list[Part] = [Text(head, "head"), Table("", ENGINES, answer.engines)]
+    by_verdict = {
+        one.verdict: [of.title for of in answer.engines if of.verdict == one.verdict] for one in answer.engines
+    }
+    verdict = "; ".join(f"{name}: {', '.join(titles)}" for name, titles in by_verdict.items())
+    parts: list[Part] = [Text(verdict, "head"), Text(head), Table("", ENGINES, answer.engines)]
     for one in answer.engines:
         parts += _engine(one, sources)
     parts += lines(f"[{number}] {source}" for number, source in enumerate(sources, 1))

@@ -108,20 +108,24 @@ def _summary(file: FileDiff, one: DeviceDiff) -> dict[str, str]:
 
 def _section(file: FileDiff) -> Section:
     status = "" if file.status == "changed" else f" ({file.status})"
-    parts: list[Part] = [Text(f"{file.path}: {file.model_type}, stack {file.stack}{status}", "head")]
+    times = [f"{said} on {one.device}" for one in file.devices if (said := time_text(one))]
+    parts: list[Part] = [
+        Text(f"{file.path}{status}{': ' * bool(times)}{'; '.join(times)}", "head"),
+        Text(f"{file.model_type}, stack {file.stack}"),
+    ]
     for key, versions in file.changes.items():
         old, new = ("-" if value is None else value for value in versions)
         parts.append(Text(f"{key} {old} -> {new}", indent=2))
     parts.append(Charts(partial(_charts, file)))
     for one in file.devices:
-        parts += [Table(f"on {one.device}", CHANGES, _rows(one)), *lines([time_text(one)])]
-        step_s = one.new.step_s if one.new is not None else 0.0
+        parts.append(Table(f"on {one.device}", CHANGES, _rows(one)))
+        new_s, old_s = (None if side is None else side.step_s for side in (one.new, one.old))
         if one.added:
-            parts.append(Findings(f"findings added on {one.device}", one.added, step_s, file.path, "added"))
+            parts.append(Findings(f"findings added on {one.device}", one.added, new_s, file.path, "added"))
         if one.fixed:
             # What would have fixed it is of the version that is gone.
             fixed = [replace(finding, suggestions=()) for finding in one.fixed]
-            parts.append(Findings(f"findings fixed on {one.device}", fixed, 0.0, None, "fixed"))
+            parts.append(Findings(f"findings fixed on {one.device}", fixed, old_s, None, "fixed"))
     return Section(file.path, parts, file.path)
 
 

@@ -45,10 +45,10 @@ def document(answer: MfuAnswer) -> Document:
 
 def _parts(answer: MfuAnswer) -> Iterator[Part]:
     mamf, times = answer.device.mamf_flops.get(answer.dtype), answer.log
+    yield Text(f"MFU {', '.join(f'{row.mfu:.1%} ({row.count.method})' for row in answer.rows)}", "head")
     yield Text(
         f"{answer.seconds:.4g} s a step, {answer.gpus} x {answer.device.title}, "
-        f"global batch {answer.global_batch} x {answer.s} tokens, checkpointing {answer.checkpointing}",
-        "head",
+        f"global batch {answer.global_batch} x {answer.s} tokens, checkpointing {answer.checkpointing}"
     )
     achievable = f"{mamf / 1e12:.1f}" if mamf else "not known"
     yield Text(f"{answer.dtype} peak {answer.device.peak(answer.dtype) / 1e12:.1f} TFLOPS, achievable {achievable}")

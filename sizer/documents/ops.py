@@ -14,6 +14,7 @@ from sizer.documents.charts import Axis, Bar, Chart, Layer, bars, path, points
 from sizer.documents.document import (
     NOT_KNOWN,
     PAGES,
+    Cell,
     Charts,
     Column,
     Document,
@@ -53,8 +54,9 @@ ROUNDING = 1e-9
 def document(answer: OperatorTable) -> Document:
     step, workload, model = answer.step, answer.workload, answer.model
     head = (
-        f"{answer.path}: {model.model_type}, {count_text(model.parameters)} parameters, {answer.device.name}, "
-        f"operators by {model.path}{f', stack {answer.stack}' if answer.stack else ''}"
+        f"{model.model_type}, {count_text(model.parameters)} parameters, {answer.device.name}, {workload.dtype}, "
+        f"{workload.phase}, b {workload.b}, s {workload.s}{f', stack {answer.stack}' if answer.stack else ''}"
+        f"{'' if model.path == 'formula' else f', operators by {model.path}'}"
     )
     kernels = attention_titles(answer.operators, answer.device)
     facts = {
@@ -64,13 +66,13 @@ def document(answer: OperatorTable) -> Document:
         "MFU": mfu_text(step),
     }
     parts = (
-        Text(head, "head"),
+        Text([Cell(f"{answer.path}: ", style="head"), Cell(step_text(step))]),
+        Text(head),
         Facts(facts),
         *lines([f"attention: {', '.join(kernels)}"] if kernels else []),
         *notes(model.notes),
         Charts(lambda: charts(answer)),
         operators(answer),
-        Text(step_text(step)),
         *([parts_of(step)] if step is not None else []),
     )
     return Document(f"sizer ops: {answer.path}", (Section(answer.path, parts),), answer, records=lambda: answer.rows)
@@ -173,34 +175,28 @@ def _counted(row: dict[str, Any], value: float | None) -> float | None:
 
 
 def operators(table: OperatorTable) -> Table:
-    """One line an operator: time, TFLOPS and share of the peak are of one run, tile and wave are efficiencies.
-
-    FLOPs are those that the attention's mask leaves.
-    """
-    peak = table.device.peak_flops
-
-    def of_peak(row: dict[str, Any]) -> float | None:
-        known = peak.get(row["dtype"])
-        return _counted(row, row["tflops"] * 1e12 / known) if known and row["tflops"] is not None else None
-
+    """A line an operator, its phases side by side; FLOPs are those that the attention's mask leaves."""
+    rows = table.folded
+    phases = [phase for phase in PHASES[:3] if any(row[phase] is not None for row in rows)]
     columns = (
         Column("operator", "name"),
-        Column("phase", "phase"),
-        Column("kind", "kind", drop=2),
-        Column("count", "count"),
-        Column("batch", "batch", drop=1),
+        Column("kind", "kind", drop=5),
+        Column("count", "count", drop=1),
+        Column("batch", "batch", drop=3),
         *(Column(size, size, "d") for size in ("m", "n", "k")),
-        Column("GFLOP", lambda row: _counted(row, row["visible_flops"] / 1e9), ",.1f", drop=3),
-        Column("time", "seconds", seconds_text),
-        Column("x count", lambda row: row["seconds"] and row["seconds"] * row["count"], seconds_text, drop=4),
-        Column("TFLOPS", lambda row: _counted(row, row["tflops"]), ".0f"),
-        Column("peak", of_peak, percent_text, drop=7),
-        Column("bound", "bound"),
-        Column("tile", "tile_efficiency", percent_text, drop=5),
-        Column("wave", "wave_efficiency", percent_text, drop=6),
+        *(Column(one, one, seconds_text, drop=4) for one in phases),
+        Column("time", "step_seconds", seconds_text),
+        Column("share", "share", percent_text),
+        Column("TFLOPS", lambda row: _counted(row, _rate(row)), ".0f", drop=2),
+        Column("bound", "bound", drop=2),
         Column("tier", "tier", only=PAGES),
     )
-    return Table("operators", columns, table.rows)
+    return Table("operators of a microbatch", columns, rows, table.top)
+
+
+def _rate(row: dict[str, Any]) -> float | None:
+    """TFLOPS over all phases of an operator."""
+    return row["step_flops"] / row["step_seconds"] / 1e12 if row["step_seconds"] else None
 
 
 def explained(table: OperatorTable) -> Document:

@@ -52,7 +52,8 @@ def document(answer: Plan) -> Document:
     every = f"the fastest {LISTED} splits; {left} more fit" if left > 0 else "every split that fits"
     reasons = (Column("splits", "count"), Column("why", "reason"))
     parts = (
-        Text(head, "head"),
+        Text(", ".join(f"{name} {said}" for name, said in facts.items()), "head"),
+        Text(head),
         Text(fit),
         Facts(facts),
         Table(simplest, SPLIT, [best]),

@@ -55,13 +55,13 @@ def document(answer: SearchResult) -> Document:
     excluded = ", ".join(f"{number} by {why}" for why, number in answer.excluded.items() if number)
     columns = _columns(answer)
     parts = (
-        Text(_first(answer), "head"),
+        Text(answer.verdict, "head"),
+        Text(_first(answer)),
         *([Text(f"  {_serving(answer.serving)}")] if answer.serving is not None else []),
         *lines((f"  {note}" for note in (*answer.notes, *([f"excluded: {excluded}"] if excluded else []))), "quiet"),
         Facts(facts),
         Charts(partial(_charts, answer)),
         Table("", columns, (answer.baseline, *answer.candidates)),
-        Text(answer.verdict),
         *_fronts(answer, columns),
         Table("every candidate", columns, answer.ranked, only=FULL),
     )

@@ -1,0 +1,73 @@
+"""What a person sees: every command on terminals of 80, 120 and 200 columns, and its words as they were looked at.
+
+Words are compared without figures, which change with every fit: look at them, then `python tests/test_terminal.py`.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from sizer.cli import main, options
+from sizer.render import Page
+
+DATA = Path(__file__).parent / "data"
+CONFIGS = Path("tests/data/configs")
+GPT2, LLAMA = (str(CONFIGS / f"{name}.json") for name in ("gpt2", "llama-3.1-8b"))
+COMMANDS: dict[str, tuple[str, ...]] = {
+    "check": ("check", GPT2),
+    "check-devices": ("check", GPT2, "--device", "h100-sxm", "--device", "b200"),
+    "diff": ("diff", GPT2, LLAMA, "--fail-on", "never"),
+    "ops": ("ops", LLAMA, "--top", "6", "--sort", "model"),
+    "explain": ("explain", "SZ101"),
+    "ops-explain": ("ops", GPT2, "--explain", "qkv"),
+    "search": ("search", "--h", "1024", "--device", "h100-sxm"),
+    "memory": ("memory", LLAMA, "--tp", "8"),
+    "plan": ("plan", GPT2, "--gpus", "2", "--global-batch", "8", "--top", "2"),
+    "mfu": ("mfu", LLAMA, "--gpus", "8", "--global-batch", "64", "--step-time", "10"),
+    "deploy": ("deploy", LLAMA, "--tp", "8"),
+    "devices": ("devices",),
+    "device": ("devices", "h100-sxm", "b200"),
+    "rules": ("rules",),
+    "bench": ("bench", "--suite", "reports/suites/control.toml", "--dry-run"),
+}
+#: What is listed changes with the data: only its width is looked at.
+LISTS = ("devices", "device", "bench")
+
+
+def shown(command: str, width: int, monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.setattr(options, "_page", lambda _: Page(width, terminal=True))
+    monkeypatch.chdir(DATA.parents[1])
+    result = CliRunner().invoke(main, list(COMMANDS[command]), catch_exceptions=False)
+    assert result.exit_code in (0, 1), result.output
+    return str(result.stdout)
+
+
+def words(text: str) -> str:
+    """``text`` without figures and line breaks that its width makes: a paragraph a line, a table's rows apart."""
+    text = re.sub(r"\d[\d,.]*(e[+-]\d+)?", "#", text)
+    text = re.sub(r" (us|ms|s|M|B|G|KiB|MiB|GiB)\b", " UNIT", text)
+    paragraphs = (" ".join(one.split()) for one in re.split(r"\n\n+", text))
+    return "\n".join(re.sub(r"-{2,}", "--", one) for one in paragraphs) + "\n"
+
+
+@pytest.mark.parametrize("width", [80, 120, 200])
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_command_keeps_to_the_width_and_to_its_words(
+    command: str, width: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = shown(command, width, monkeypatch)
+    assert [line for line in text.splitlines() if len(line) > width] == []
+    assert not re.search(r"\bNone\b|\bnan\b|<.* object at", text)
+    if width == 80 and command not in LISTS:
+        assert words(text) == (DATA / "snapshots" / "terminal" / f"{command}.txt").read_text(encoding="utf-8")
+
+
+if __name__ == "__main__":
+    for name in COMMANDS.keys() - LISTS:
+        file = DATA / "snapshots" / "terminal" / f"{name}.txt"
+        file.parent.mkdir(exist_ok=True)
+        file.write_text(words(shown(name, 80, pytest.MonkeyPatch())), encoding="utf-8")
