@@ -157,8 +157,9 @@ class Asked(SimpleNamespace):
         config = config or self.config
         settings = dict(parse_setting(text) for text in self.set)
         if config == "-":
-            return Source("<stdin>", settings, self.training, read_standard_input())
-        return Source(config, settings, self.training) if settings or self.training else config
+            return Source("<stdin>", settings, self.training, read_standard_input(), self.root)
+        given = settings or self.training or self.root
+        return Source(config, settings, self.training, root=self.root) if given else config
 
     def suppression(self) -> dict[str, Any]:
         """Rules' codes as people type them, several an option with commas between; after a + those selected too."""
@@ -301,6 +302,13 @@ config_options = several(
         metavar="KEY=VALUE",
         group="Model",
         help="Replace or add a key of the file (a script's variable too); several allowed.",
+    ),
+    option(
+        "--root",
+        metavar="DIR",
+        group="Model",
+        rare=True,
+        help="The folder that files which CONFIG builds on are opened in. [default: its repository, else its folder]",
     ),
     option(
         "--training",

@@ -14,6 +14,7 @@ from typing import Any
 
 from shapes.errors import InputError
 from shapes.model import ModelShape
+from sizer.readers.bases import Tree
 from sizer.readers.fields import table
 from sizer.readers.loading import beside, check_size, find_config, load_text, parse_mapping, parse_toml
 from sizer.readers.reading import NoModel, Reading, Source, UnknownModelType, check_settings, named_elsewhere, unread
@@ -45,14 +46,16 @@ def read_config(
     config_format: str | None = None,
     where: str | None = None,
     settings: Mapping[str, Any] | None = None,
+    root: str | Path | None = None,
 ) -> Reading:
     """Read a path (a directory: the config.json, params.json or model_config.yaml in it), a mapping, an object with
 
     the usual names (a transformers ``PretrainedConfig`` or model, a dataclass, a namespace) or a ``ModelShape``.
 
     The format is detected unless ``config_format`` names it. ``settings`` replace or add keys of the file; one that the
-    format has no use for is refused. Raises InputError (one line: file, key, value, what was expected) for anything it
-    cannot read, and UnknownModelType for an architecture no reader knows.
+    format has no use for is refused. What the file builds on is read below ``root`` (``Tree``). Raises InputError (one
+    line: file, key, value, what was expected) for anything it cannot read, and UnknownModelType for an architecture no
+    reader knows.
     """
     if isinstance(source, Source):
         return _read_source(source, config_format)
@@ -62,7 +65,7 @@ def read_config(
         path = find_config(Path(source))
         where = where or str(path)
         if not is_name(source):
-            held = {**_parse(load_text(path), where, config_format, settings), **beside(path)}
+            held = _parse(load_text(path), where, config_format, settings, root)
             return _read_mapping(held, where, config_format, settings)
         from sizer.readers.released import released
 
@@ -81,9 +84,11 @@ def read_config(
 def _read_source(source: Source, config_format: str | None) -> Reading:
     if source.text is not None:
         where = str(source.config)
-        reading = read_text(source.text, where=where, config_format=config_format, settings=source.settings)
+        held = _parse(source.text, where, config_format, source.settings, source.root)
+        reading = _read_mapping(held, where, config_format, source.settings)
     else:
-        reading = read_config(source.config, config_format=config_format, settings=source.settings)
+        said, root = source.settings, source.root
+        reading = read_config(source.config, config_format=config_format, settings=said, root=root)
     if not source.training:
         return reading
     from sizer.readers.training import with_training
@@ -95,14 +100,17 @@ def read_text(
     text: str, *, where: str, config_format: str | None = None, settings: Mapping[str, Any] | None = None
 ) -> Reading:
     """Read a configuration's text; ``where`` names it in errors."""
-    held = {**_parse(text, where, config_format, settings), **beside(Path(where))}
-    return _read_mapping(held, where, config_format, settings)
+    return _read_mapping(_parse(text, where, config_format, settings, None), where, config_format, settings)
 
 
-def load_mapping(source: object) -> Mapping[str, Any]:
+def load_mapping(source: object, root: str | Path | None = None) -> Mapping[str, Any]:
     """The keys of a configuration as they stand, settings applied: for what no reader knows and a trace takes."""
     if isinstance(source, Source):
-        found = parse_mapping(source.text, str(source.config)) if source.text else load_mapping(source.config)
+        found = (
+            _parse(source.text, str(source.config), None, {}, source.root)
+            if source.text
+            else load_mapping(source.config, source.root)
+        )
         return with_settings(found, source.settings)
     if isinstance(source, (str, Path)):
         if is_name(source):
@@ -110,7 +118,7 @@ def load_mapping(source: object) -> Mapping[str, Any]:
 
             return released(str(source))[0]
         path = find_config(Path(source))
-        return parse_mapping(load_text(path), str(path))
+        return _parse(load_text(path), str(path), None, {}, root)
     return plain_mapping(source)[0]
 
 
@@ -122,9 +130,12 @@ def is_name(source: object) -> bool:
     return not os.path.exists(text)
 
 
-def _parse(text: str, where: str, config_format: str | None, settings: Mapping[str, Any] | None) -> Mapping[str, Any]:
-    """JSON or YAML; a nanoGPT Python file; a Megatron launch script."""
+def _parse(
+    text: str, where: str, config_format: str | None, settings: Mapping[str, Any] | None, root: str | Path | None
+) -> Mapping[str, Any]:
+    """JSON or YAML with what it builds on; a nanoGPT Python file; a Megatron launch script."""
     check_size(text, where)
+    tree = Tree(where, root)
     if where.endswith(".toml"):
         return parse_toml(text, where)
     if text.lstrip()[:1] != "{":
@@ -132,9 +143,10 @@ def _parse(text: str, where: str, config_format: str | None, settings: Mapping[s
             found: Mapping[str, Any] = _reader("nanogpt").parse_assignments(text, where)
             return found
         if config_format in (None, "megatron") and (megatron := _reader("megatron")).is_script(text, where):
-            found = megatron.parse_script(text, where, settings)
+            found = megatron.parse_script(text, where, settings, tree)
             return found
-    return parse_mapping(text, where)
+    found = {**tree.followed(parse_mapping(text, where)), **beside(Path(where))}
+    return {**found, "_bases": tree.names} if tree.names else found
 
 
 def _reader(name: str) -> Any:
@@ -158,7 +170,9 @@ def _read_mapping(
     found: Reading = reader.read(keys, where)
     used = found.asked | keys.get("_variables", frozenset())
     check_settings(settings or {}, used, where, normalised)
-    return replace(found, config=keys, unread=(*found.unread, *unread(keys, used, reader.NAME, where)))
+    bases = (f"with what it builds on: {', '.join(keys['_bases'][:8])}",) if "_bases" in keys else ()
+    unknown = unread(keys, used, reader.NAME, where)
+    return replace(found, config=keys, notes=(*found.notes, *bases), unread=(*found.unread, *unknown))
 
 
 def _format_of(config: Mapping[str, Any], names: tuple[set[str], set[str]], where: str) -> str:
@@ -186,10 +200,15 @@ def _format_of(config: Mapping[str, Any], names: tuple[set[str], set[str]], wher
 
 
 def _names(config: Mapping[str, Any]) -> tuple[set[str], set[str]]:
-    """(keys, those of sections dotted; keys of sections without the section's name), dashes as underscores."""
+    """(keys, those of sections dotted; keys of sections without the section's name), dashes as underscores.
+
+    A key whose value is null is as good as not there.
+    """
     found: set[str] = set()
     inner: set[str] = set()
     for key, value in config.items():
+        if value is None:
+            continue
         name = str(key).lstrip("-").replace("-", "_")
         found.add(name)
         if isinstance(value, Mapping):

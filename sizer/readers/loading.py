@@ -133,7 +133,7 @@ def parse_mapping(text: str, where: str) -> Mapping[str, Any]:
     """JSON or YAML whose top level is an object."""
     if not text.strip():
         raise InputError("expected a configuration, found an empty file", where=where)
-    parsed = _parse_json_or_flow(text, where) if text.lstrip()[0] in "{[" else _parse_yaml(text, where)
+    parsed = _parse_json_or_flow(text, where) if text.lstrip()[0] in "{[" else parse_yaml(text, where)
     if not isinstance(parsed, dict):
         raise NoModel(f"expected an object at the top level, found {_kind(parsed)}", where=where)
     for key in parsed:
@@ -147,7 +147,7 @@ def parse_toml(text: str, where: str) -> Mapping[str, Any]:
         parsed = tomllib.loads(text)
     except (tomllib.TOMLDecodeError, RecursionError, ValueError) as error:
         raise InputError(f"expected TOML: {error!s:.80}", where=where) from None
-    _check_depth(parsed, where)
+    check_depth(parsed, where)
     return parsed
 
 
@@ -158,7 +158,7 @@ def _parse_json_or_flow(text: str, where: str) -> object:
     except InputError as error:
         if not where.endswith((".yml", ".yaml")) or isinstance(error, DuplicateKey):
             raise
-    return _parse_yaml(text, where)
+    return parse_yaml(text, where)
 
 
 def _parse_json(text: str, where: str) -> object:
@@ -172,7 +172,7 @@ def _parse_json(text: str, where: str) -> object:
         if isinstance(error, InputError):
             raise
         raise InputError("expected JSON", where=where) from None
-    _check_depth(parsed, where)
+    check_depth(parsed, where)
     return parsed
 
 
@@ -185,13 +185,14 @@ def _object(pairs: list[tuple[str, Any]], where: str) -> dict[str, Any]:
     return found
 
 
-def _parse_yaml(text: str, where: str) -> object:
-    from sizer.readers.yaml_values import parse_yaml
+def parse_yaml(text: str, where: str) -> object:
+    """A YAML document's value."""
+    from sizer.readers import yaml_values
 
-    return parse_yaml(text, where, MAX_DEPTH)
+    return yaml_values.parse_yaml(text, where, MAX_DEPTH)
 
 
-def _check_depth(value: object, where: str) -> None:
+def check_depth(value: object, where: str) -> None:
     """InputError for what the code that walks configurations could not: it recurses."""
     level = [value]
     for _ in range(MAX_DEPTH + 1):

@@ -78,12 +78,20 @@ class Source:
     """A configuration to read (a path, a mapping, "-" already read as text) with what the caller says over it.
 
     ``settings`` replace or add keys of it; ``training`` are files of a trainer's settings, which give the workload.
+    ``root``: the folder that the configuration's bases are opened in (None: its repository).
     """
 
     config: object
     settings: Mapping[str, Any] = field(default_factory=dict)
     training: tuple[str, ...] = ()
     text: str | None = None
+    root: str | None = None
+
+
+class Include(str):
+    """The name of a file whose value belongs here (``!include``)."""
+
+    __slots__ = ()
 
 
 class UnknownModelType(InputError):  # noqa: N818

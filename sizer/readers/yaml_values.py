@@ -12,6 +12,7 @@ from typing import Any
 import yaml
 
 from shapes.errors import InputError
+from sizer.readers.reading import Include
 
 #: libyaml where PyYAML was built with it: ten times as fast.
 _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
@@ -134,6 +135,8 @@ class _Builder:
 
     def _scalar(self, event: Any) -> Any:
         tag, text = event.tag, event.value
+        if tag == "!include":
+            return Include(text)
         if tag in (None, "!"):
             tag = self._loader.resolve(yaml.ScalarNode, text, event.implicit)
         kind = tag.removeprefix(_TAG)

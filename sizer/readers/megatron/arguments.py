@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from shapes.errors import InputError
+from sizer.readers.bases import Tree
 from sizer.readers.shell import Script, follow, unknown_in
 
 #: What parse_script adds to a script's arguments for the reader: not arguments themselves.
@@ -33,14 +34,14 @@ def is_script(text: str, where: str) -> bool:
     return text.lstrip()[:1] not in "{[" and re.search(r"(?:^|\s)--hidden[-_]size[\s=]", text) is not None
 
 
-def parse_script(text: str, where: str, settings: Mapping[str, Any] | None = None) -> dict[str, Any]:
+def parse_script(text: str, where: str, settings: Mapping[str, Any] | None, tree: Tree) -> dict[str, Any]:
     """The arguments of a script's (first) command that states a model, nothing run.
 
     ``settings`` give shell variables a value, whatever the script assigns. Values that only running would tell
     (``$(nproc)``, ``$1``) are left out and listed under ``_unknown``.
     """
     preset = {key: str(value) for key, value in (settings or {}).items()}
-    script = follow(text, where, preset)
+    script = follow(text, where, preset, tree.sourced)
     words, notes = _model_command(script, where)
     program = next((index for index, word in enumerate(words) if word.endswith(".py")), 0)
     options, further = _without_further(words[program:])
@@ -50,6 +51,7 @@ def parse_script(text: str, where: str, settings: Mapping[str, Any] | None = Non
         lines = ", ".join(map(str, sorted(script.undecided)[:5]))
         notes.append(f"tests that only running could decide are taken as not holding (line {lines})")
     notes += [f"{name.replace(chr(0), '')} is read in by the script, and not here" for name in script.sourced[:3]]
+    notes += [f"reads in {', '.join(tree.names)}"] if tree.names else []
     tokenizer = script.variables.values.get("TOKENIZER_MODEL")
     return {
         **{key: value for key, value in arguments.items() if key not in unknown},
@@ -179,7 +181,8 @@ def normalised(config: Mapping[str, Any]) -> dict[str, Any]:
     chosen = {key: value for key, value in sections.items() if str(key).upper() == "MODEL_ARGS"}
     for key, value in (chosen or rest).items():
         inner = sections.get(key, {key: value})
-        flat.update({str(name).lstrip("-").replace("-", "_"): item for name, item in inner.items()})
+        own = {str(name).lstrip("-").replace("-", "_"): item for name, item in inner.items()}
+        flat.update({name: item for name, item in own.items() if item is not None})  # null: not given
     flat |= {key: config[key] for key in SCRIPT_KEYS if key in config}
     unknown = {key: value for key, value in flat.items() if isinstance(value, str) and "${" in value}
     if unknown and "_unknown" not in flat:

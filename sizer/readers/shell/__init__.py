@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import operator
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 
@@ -38,11 +38,13 @@ _ENDS = ("then", "else", "elif", "fi", "do", "done", "esac", "}", ")", ";;")
 class Script:
     """A script as followed: the words of each command, in order; ``variables`` at the end, in order of assignment.
 
-    ``undecided``: lines of tests that cannot be told. ``sourced``: files that the script reads in, which are not read.
+    ``undecided``: lines of tests that cannot be told. ``opened``: the text of a file that the script reads in, None
+    where it is not to be had; ``sourced``: those files.
     """
 
     where: str
     variables: Variables
+    opened: Callable[[str], str | None]
     commands: list[tuple[str, ...]] = field(default_factory=list)
     undecided: set[int] = field(default_factory=set)
     sourced: list[str] = field(default_factory=list)
@@ -55,9 +57,11 @@ class Script:
             raise InputError("expected " + expected.format(most), where=self.where)
 
 
-def follow(text: str, where: str, preset: dict[str, str] | None = None) -> Script:
+def follow(
+    text: str, where: str, preset: dict[str, str] | None = None, opened: Callable[[str], str | None] = lambda _: None
+) -> Script:
     """The commands that ``text`` would run, ``preset`` variables given. InputError for an unclosed quote or bracket."""
-    script = Script(where, Variables(where, preset))
+    script = Script(where, Variables(where, preset), opened)
     _Follower(Scanner(text, where).tokens(), script).all()
     return script
 
@@ -315,7 +319,11 @@ class _Follower:
         if name in _SUCCEEDING or name == "false":
             return name != "false"
         if name in ("source", ".") and arguments:
-            self.script.sourced.append(arguments[0])
+            text = self.script.opened(arguments[0]) if self.script.calls <= MAX_CALLS else None
+            if text is None:
+                self.script.sourced.append(arguments[0])
+            else:
+                _Follower(Scanner(text, self.script.where).tokens(), self.script).all()
         elif name in self.script.functions and self.script.calls <= MAX_CALLS:
             self._call(name, arguments)
         else:

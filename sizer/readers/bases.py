@@ -1,0 +1,173 @@
+"""Files that a configuration builds on (``extends``, Hydra's ``defaults``, ``!include`` ...), laid beneath it.
+
+Only files of one folder tree are opened: of the one given, else of the file's repository, else of its own folder.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from shapes.errors import InputError
+from sizer.readers.loading import check_depth, load_text, parse_mapping, parse_yaml
+from sizer.readers.reading import Include
+
+#: Keys that name one base or several, the later over the earlier.
+KEYS = ("extends", "bases", "_base_", "_BASE_", "base_config", "defaults")
+#: A chain of bases has a few files; Hydra's trees a few dozen.
+MAX_FILES = 64
+MAX_CHARACTERS = 2**20
+#: The environment's variables with a default: ``${TP:4}``, ``${TP:-4}``, ``${oc.env:TP,4}``.
+_VARIABLE = re.compile(r"\$\{(?:oc\.env:[A-Z]\w*,|[A-Z][A-Z0-9_]*:-?)([^${}]*)\}")
+
+#: A choice within Hydra's defaults: ``${model_engine}_actor``.
+_CHOICE = re.compile(r"\$\{(\w+)\}")
+_SUFFIXES = (".yaml", ".yml", ".json")
+
+
+def root_of(path: Path) -> Path:
+    """The repository that holds ``path``; its folder where there is none."""
+    return next((one for one in path.parents if (one / ".git").exists()), path.parent)
+
+
+class Tree:
+    """The files below ``root`` that one configuration is made of. ``names``: those opened, the first one left out."""
+
+    def __init__(self, where: str, root: str | Path | None = None) -> None:
+        self.first = Path(where).resolve()
+        self.root = Path(root).resolve() if root is not None else root_of(self.first)
+        self.names: list[str] = []
+        self._open = [self.first]
+        self._characters = 0
+
+    def followed(self, config: Mapping[str, Any]) -> dict[str, Any]:
+        """``config``, of the first file, over all that it builds on. InputError for a base that is missing,
+
+        outside of the tree or its own base.
+        """
+        try:
+            found = self._with_bases(config)
+        except RecursionError:
+            raise InputError("expected fewer levels of nesting", where=str(self.first)) from None
+        check_depth(found, str(self.first))
+        modules = found.get("modules")
+        for module in modules.values() if isinstance(modules, Mapping) else ():
+            if isinstance(module, Mapping) and {"framework", "model"} <= module.keys():
+                found = self._primus(module)
+        return found
+
+    def text(self, name: str, key: str) -> tuple[Path, str]:
+        """The file of this name beside the one that is open, or beside a folder above it, and what it holds."""
+        here = self._open[-1]
+        above = [one for one in here.parents if one.is_relative_to(self.root)]
+        try:
+            path = next((file for one in above if (file := one / name).is_file()), here.parent / name).resolve()
+            there = path.is_file()
+        except (OSError, ValueError, RuntimeError):
+            path, there = here, False
+        if not path.is_relative_to(self.root):
+            raise self._refused(f"is outside of {self.root}, and not opened: --root DIR", key, name)
+        if not there:
+            raise self._refused("builds on this file, which is not there", key, name)
+        if path in self._open:
+            raise self._refused(f"is a circle: {' -> '.join(one.name for one in [*self._open, path])}", key, name)
+        text = load_text(path)
+        self._characters += len(text)
+        if len(self.names) >= MAX_FILES or self._characters > MAX_CHARACTERS:
+            raise self._refused(f"builds on more than {MAX_FILES} files, or a MiB", key, name)
+        self.names.append(str(path.relative_to(self.root)))
+        return path, text
+
+    def sourced(self, name: str) -> str | None:
+        """The text of a script that another one reads in, by as much of its path as there is; None where there is none.
+
+        What a script finds out by running (``$(dirname $0)``) and the place of its repository are no part of that.
+        """
+        parts = [one for one in re.sub("\0[^\0]*\0", "", name).split("/") if one.strip(".~")]
+        for at in range(len(parts)):
+            try:
+                return self.text("/".join(parts[at:]), "source")[1]
+            except InputError:
+                continue
+        return None
+
+    def _refused(self, said: str, key: str, name: str) -> InputError:
+        return InputError(said, where=str(self._open[-1]), key=key, value=name)
+
+    def _base(self, name: str, key: str) -> Any:
+        path, text = self.text(name, key)
+        self._open.append(path)
+        found = parse_yaml(text, str(path)) if key == "!include" else parse_mapping(text, str(path))
+        found = self._with_bases(found) if isinstance(found, dict) else self._included(found)
+        self._open.pop()
+        return found
+
+    def _included(self, value: Any) -> Any:
+        if isinstance(value, Include):
+            return self._base(str(value), "!include")
+        if isinstance(value, list):
+            return [self._included(one) for one in value]
+        return {k: self._included(one) for k, one in value.items()} if isinstance(value, Mapping) else _settled(value)
+
+    def _with_bases(self, config: Mapping[str, Any]) -> dict[str, Any]:
+        named = {key: config[key] for key in KEYS if isinstance(config.get(key), str | list)}
+        own = self._included({key: value for key, value in config.items() if key not in named})
+        found: dict[str, Any] = {}
+        itself = False
+        for key in named:
+            for package, name in self._named(config, key):
+                itself = itself or not name
+                found = merged(found, _within(package, self._base(name, key)) if name else own)
+        return found if itself else merged(found, own)
+
+    def _named(self, config: Mapping[str, Any], key: str) -> Iterator[tuple[str, str]]:
+        """(the section, the file) of each base, in order; no file where ``_self_`` is."""
+        listed = config[key] if isinstance(config[key], list) else [config[key]]
+        choices = {name: value for one in (config, *listed) if isinstance(one, Mapping) for name, value in one.items()}
+        for one in listed:
+            place, name = next(iter(one.items())) if isinstance(one, Mapping) and one else (one, "")
+            group, _, package = str(place).removeprefix("optional ").partition("@")
+            if group == "_self_":
+                yield "", ""
+            elif group.startswith("override ") and not group.startswith("override hydra/"):
+                raise self._refused("changes a base's choice, which is not followed here", key, group)
+            elif name is not None and not group.startswith("override "):
+                chosen = _CHOICE.sub(lambda found: str(choices.get(found[1])), str(name))
+                file = f"{group}/{chosen}".strip("/")
+                section = group.strip("./").replace("/", ".") if name else ""
+                section = {"_global_": "", "_here_": "", "": section}.get(package, package)
+                yield section, file if file.endswith(_SUFFIXES) else f"{file}.yaml"
+
+    def _primus(self, module: Mapping[str, Any]) -> dict[str, Any]:
+        """Primus' module: its presets of the trainer and of the model beneath its overrides."""
+        found: dict[str, Any] = {}
+        for kind, key in (("modules", "config"), ("models", "model")):
+            if isinstance(name := module.get(key), str):
+                found = merged(found, self._base(f"primus/configs/{kind}/{module['framework']}/{name}", key))
+        return merged(found, module.get("overrides") or {})
+
+
+def _settled(value: Any) -> Any:
+    """A text with the defaults of its variables in place; as YAML has it where it was nothing else."""
+    if not isinstance(value, str) or (found := _VARIABLE.search(value)) is None:
+        return value
+    text = _VARIABLE.sub(r"\1", value)
+    return parse_yaml(text, "") if found.span() == (0, len(value)) and re.fullmatch(r"[\w.+-]+", text) else text
+
+
+def _within(package: str, value: Any) -> dict[str, Any]:
+    for name in reversed(package.split(".") if package else []):
+        value = {name: value}
+    return value if isinstance(value, dict) else {}
+
+
+def merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+    """``above`` over ``below``, section by section; ``_override_`` in a section puts it in the other's place."""
+    found = dict(below)
+    for key, value in above.items():
+        old = found.get(key)
+        both = isinstance(value, Mapping) and not value.get("_override_")
+        found[key] = merged(old, value) if both and isinstance(old, Mapping) else value
+    return found

@@ -1,0 +1,140 @@
+"""Files that build on others: followed inside one folder tree, refused with the file that is missing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from shapes.errors import InputError
+from sizer.cli import main
+from sizer.readers import Source, load_mapping, read_config
+
+BASE = """
+num_layers: 2
+hidden_size: 128
+num_attention_heads: 4
+num_query_groups: null
+max_position_embeddings: 64
+position_embedding_type: rope
+tokenizer_type: GPT2BPETokenizer
+"""
+
+
+def write(folder: Path, **files: str) -> Path:
+    for name, text in files.items():
+        path = folder / name.replace("__", "/").replace("_yaml", ".yaml").replace("_sh", ".sh")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return folder
+
+
+def test_a_child_is_laid_over_its_bases_the_later_over_the_earlier(tmp_path: Path) -> None:
+    write(
+        tmp_path,
+        base_yaml=BASE,
+        wide_yaml="extends: [base.yaml]\nhidden_size: 256\nnum_experts: null\n",
+        deep__child_yaml="extends: [../base.yaml, ../wide.yaml]\nnum_layers: 3\n",
+    )
+    reading = read_config(tmp_path / "deep" / "child.yaml", root=tmp_path)
+    assert (reading.model.layers, reading.model.hidden) == (3, 256)
+    assert any("with what it builds on: base.yaml, wide.yaml" in note for note in reading.notes)
+    assert read_config(Source(tmp_path / "deep" / "child.yaml", root=str(tmp_path))).model == reading.model
+    assert load_mapping(Source(tmp_path / "deep" / "child.yaml", root=str(tmp_path)))["hidden_size"] == 256
+
+
+@pytest.mark.parametrize(
+    ("child", "said"),
+    [
+        ("bases: gone.yaml\n", r"child\.yaml: bases = 'gone\.yaml': builds on this file, which is not there"),
+        ("_BASE_: ../../outside.yaml\n", "outside of .*--root DIR"),
+        ("extends: [child.yaml]\n", r"circle: child\.yaml -> child\.yaml"),
+        ("extends: [other.yaml]\n", r"circle: child\.yaml -> other\.yaml -> child\.yaml"),
+        ("defaults: [{'override db': small}]\n", "changes a base's choice"),
+        ("model: !include gone.yaml\n", "'gone.yaml': builds on this file"),
+        ("extends: " + "a" * 5000 + ".yaml\n", "not there"),
+        ('extends: "a\\0b.yaml"\n', "not there"),
+    ],
+)
+def test_what_cannot_be_followed_is_refused_by_name(tmp_path: Path, child: str, said: str) -> None:
+    write(tmp_path, outside_yaml=BASE, in__side__other_yaml="extends: child.yaml\n", in__side__child_yaml=child)
+    with pytest.raises(InputError, match=said):
+        read_config(tmp_path / "in" / "side" / "child.yaml", root=tmp_path / "in")
+
+
+def test_a_chain_and_a_tree_are_bounded(tmp_path: Path) -> None:
+    names = {f"c{index}_yaml": f"extends: c{index + 1}.yaml\n" for index in range(80)}
+    write(tmp_path, **names, c80_yaml=BASE)
+    with pytest.raises(InputError, match="builds on more than 64 files"):
+        read_config(tmp_path / "c0.yaml")
+    assert read_config(tmp_path / "c60.yaml").model.layers == 2
+
+
+def test_a_link_out_of_the_tree_is_not_opened(tmp_path: Path) -> None:
+    write(tmp_path, outside_yaml=BASE, inner__child_yaml="extends: link.yaml\n")
+    (tmp_path / "inner" / "link.yaml").symlink_to(tmp_path / "outside.yaml")
+    with pytest.raises(InputError, match="outside of"):
+        read_config(tmp_path / "inner" / "child.yaml")
+
+
+def test_hydras_defaults_go_to_their_sections_and_around_the_files_own_keys(tmp_path: Path) -> None:
+    write(
+        tmp_path,
+        conf__run_yaml="defaults: [trainer: big, model@model: '${kind}_model', {override hydra/x: y}, _self_]\n"
+        "kind: wide\nmodel: {num_layers: 5}\n",
+        conf__trainer__big_yaml="devices: 8\nnum_nodes: 2\n",
+        conf__model__wide_model_yaml=BASE + "vocab_size: 1000\nencoder_seq_length: 64\nmcore_gpt: true\n",
+    )
+    run = tmp_path / "conf" / "run.yaml"
+    reading = read_config(run)
+    assert (reading.format, reading.model.layers, reading.workload["d"]) == ("nemo", 5, 16)
+    run.write_text(run.read_text().replace(", _self_]", "]").replace("[trainer", "[_self_, trainer"))
+    assert read_config(run).model.layers == 2
+
+
+def test_included_values_are_in_their_place(tmp_path: Path) -> None:
+    write(tmp_path, run_yaml="MODEL_ARGS: !include model.yaml\nSET: [!include one.yaml]\n", model_yaml=BASE)
+    write(tmp_path, one_yaml="- 1\n")
+    assert load_mapping(str(tmp_path / "run.yaml"))["SET"] == [[1]]
+    assert read_config(tmp_path / "run.yaml").model.hidden == 128
+
+
+def test_primus_lays_overrides_over_its_presets_and_takes_the_variables_defaults(tmp_path: Path) -> None:
+    write(
+        tmp_path,
+        primus__configs__models__megatron__small_yaml=BASE,
+        primus__configs__modules__megatron__pre_yaml="micro_batch_size: 1\n",
+        examples__run_yaml="modules: {pre_trainer: {framework: megatron, config: pre.yaml, model: '${M:small}.yaml', "
+        "overrides: {tensor_model_parallel_size: '${TP:4}', micro_batch_size: 2}}}\n",
+    )
+    reading = read_config(tmp_path / "examples" / "run.yaml", root=tmp_path)
+    assert (reading.model.layers, reading.workload["t"], reading.workload["b"]) == (2, 4, 2)
+
+
+def test_a_script_reads_in_another_by_as_much_of_its_path_as_there_is(tmp_path: Path) -> None:
+    arguments = "MODEL_ARGS=(--num-layers 2 --hidden-size 128 --num-attention-heads 4 --vocab-size 1000)\n"
+    write(
+        tmp_path,
+        scripts__models__small_sh=arguments,
+        scripts__run_sh='HERE="$(cd "$(dirname "$0")" && pwd)"\nsource "${HERE}/models/small.sh"\n'
+        'source ~/.bashrc\npython train.py "${MODEL_ARGS[@]}" --max-position-embeddings 64\n',
+        scripts__far_sh='source /root/repo/scripts/models/small.sh\npython train.py "${MODEL_ARGS[@]}" '
+        "--max-position-embeddings 64\n",
+    )
+    reading = read_config(tmp_path / "scripts" / "run.sh", root=tmp_path)
+    assert reading.model.layers == 2
+    assert any("reads in scripts/models/small.sh" in note for note in reading.notes)
+    assert any("~/.bashrc is read in by the script, and not here" in note for note in reading.notes)
+    assert read_config(tmp_path / "scripts" / "far.sh", root=tmp_path).model == reading.model
+
+
+def test_the_root_is_an_option_and_else_the_files_repository(tmp_path: Path) -> None:
+    write(tmp_path, base_yaml=BASE, deep__child_yaml="extends: ../base.yaml\nvocab_size: 1000\n")
+    child = str(tmp_path / "deep" / "child.yaml")
+    refused = CliRunner().invoke(main, ["ops", child])
+    assert refused.exit_code == 2
+    assert "--root DIR" in refused.output
+    assert CliRunner().invoke(main, ["ops", child, "--root", str(tmp_path)]).exit_code == 0
+    (tmp_path / ".git").mkdir()
+    assert CliRunner().invoke(main, ["ops", child]).exit_code == 0
