@@ -1,7 +1,8 @@
-"""What serving and training engines do with a model's shapes: load, pad, copy, fall back or refuse.
+"""What serving, training and fine-tuning engines do with a model's shapes: load, pad, copy, fall back or refuse.
 
-One file an engine, every fact with the file of the engine's public repository that it was read in. ``sizer deploy``
-evaluates them; nothing here knows an engine by name.
+One file an engine, every fact with the file and the line of the engine's public repository that it was read in.
+``sizer deploy`` evaluates them, ``reports/bench/engine_facts.py`` looks them up again in a clone; nothing here knows an
+engine by name.
 """
 
 from __future__ import annotations
@@ -12,17 +13,23 @@ from typing import Any, Literal, get_args
 from shapes.frozen import frozen
 from shapes.toml_table import Table, load, named
 
-ENGINES = ("vllm", "tensorrt-llm", "sglang", "transformer-engine", "torchao")
+ENGINES = (
+    *("vllm", "tensorrt-llm", "sglang", "transformer-engine", "torchao", "megatron-core", "nemo", "torchtitan", "fsdp"),
+    *("deepspeed", "maxtext", "peft", "bitsandbytes"),
+)
+#: What engines are for.
+USES = ("serving", "training", "fine-tuning")
 #: Formats that weights are deployed in.
-FORMATS = ("bf16", "fp8", "fp8-block", "mxfp8", "nvfp4", "int8", "int4")
+FORMATS = ("bf16", "fp8", "fp8-block", "mxfp8", "mxfp4", "nvfp4", "int8", "int4")
 #: The same by the names of ``shapes.recipes``.
 ALIASES = {"tensorwise": "fp8", "delayed": "fp8", "blockwise": "fp8-block"}
 
 #: What an engine does, the best first. "unknown": no check was found, and what becomes of the model was not seen.
 Verdict = Literal["loads", "pads", "copies", "falls back", "unknown", "refused"]
 #: ``divides``: a dimension over the ranks; ``shares``: it over them or they over it; ``enough``: no fewer than ranks;
-#: ``multiple``: each shard's features of every matrix; ``whole``: the model's; ``generation``: the device's.
-Check = Literal["divides", "shares", "enough", "multiple", "whole", "generation"]
+#: ``multiple``: each shard's features of every matrix; ``whole``: the model's; ``shards``: each rank's part of a
+#: dimension; ``absent``: the model has no such dimension; ``generation``: the device's.
+Check = Literal["divides", "shares", "enough", "multiple", "whole", "shards", "absent", "generation"]
 
 
 @frozen
@@ -31,7 +38,8 @@ class Fact:
 
     ``multiple``: of elements. ``cut``: asked only of sides that are cut over ranks or merged with others in one matrix.
     ``padded``: the dimension is first padded to this multiple. ``needs``: "experts", "latent" attention or neither
-    ("dense") that the model has. ``instead``: what then happens, in words.
+    ("dense") that the model has. ``instead``: what then happens, in words. ``quote``: the line of the source that says
+    so ("": an issue or pull request says it).
     """
 
     topic: str
@@ -46,16 +54,22 @@ class Fact:
     padded: int = 1
     needs: str = ""
     generations: tuple[str, ...] = ()
+    quote: str = ""
 
 
 @frozen
 class Engine:
-    """``formats``: those that it runs. ``version``: what its files were read at."""
+    """``formats``: those that it runs. ``version``: the tag or commit that its files were read at, on the day ``read``.
+
+    ``use``: of USES.
+    """
 
     name: str
     title: str
     repository: str
     version: str
+    read: str
+    use: str
     formats: tuple[str, ...]
     facts: tuple[Fact, ...]
 
@@ -67,12 +81,15 @@ def load_engine(name: str) -> Engine:
 
 def _engine(data: Mapping[str, Any], where: str) -> Engine:
     top = Table(data, where)
-    facts = tuple(_fact(table, top.text("repository")) for table in top.tables("facts"))
-    return top.record(Engine, formats=_formats(top), facts=facts)
+    repository, version = top.text("repository"), top.text("version")
+    facts = tuple(_fact(table, repository, version) for table in top.tables("facts"))
+    return top.record(Engine, use=top.choice("use", USES), formats=_formats(top), facts=facts)
 
 
-def _fact(table: Table, repository: str) -> Fact:
+def _fact(table: Table, repository: str, version: str) -> Fact:
     source = table.text("source")
+    if not source.startswith(("http", "blob/", "issues/", "pull/")):
+        source = f"blob/{version}/{source}"
     return table.record(
         Fact,
         check=table.choice("check", get_args(Check)),

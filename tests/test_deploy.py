@@ -56,7 +56,10 @@ def qwen3_235b() -> ModelShape:
 def test_deepseek_v3_loads_at_tp_16_in_blocks_of_128() -> None:
     # 18432/16 = 1152 = 9 x 128, experts and the shared one 2048/16 = 128: what its authors and vLLM's recipes run.
     found = deploy(str(CONFIGS / "deepseek-v3.json"), tp=16, recipe="fp8-block")
-    assert set(verdicts(found).values()) == {"loads"}
+    assert {engine for engine, verdict in verdicts(found).items() if verdict != "loads"} == {"megatron-core"}
+    assert messages(found, "megatron-core", "pads") == [
+        "vocabulary, to 128 t: vocab 129280: not a multiple of 2048, padded to 131072 (1.39% more)"
+    ]
 
 
 def test_deepseek_v3_is_refused_at_tp_32_as_users_met_it() -> None:
@@ -67,6 +70,8 @@ def test_deepseek_v3_is_refused_at_tp_32_as_users_met_it() -> None:
         assert any("18432/32 = 576" in text for text in messages(found, engine, "refused"))
     # TensorRT-LLM splits the dense MLP over fewer ranks (pull request 3695); it refuses the experts.
     assert any("MLP" in text for text in messages(found, "tensorrt-llm", "falls back"))
+    # 64 a rank is finer than 128, which vLLM now runs in Triton (pull request 55867); the dense MLP it refuses.
+    assert any("2048/32 = 64" in text for text in messages(found, "vllm", "falls back"))
     # 32 ranks that hold experts whole cut none, but the shared expert is still 64 a rank (vLLM issue 52997).
     spread = deploy(str(CONFIGS / "deepseek-v3.json"), tp=32, ep=32, recipe="fp8-block")
     assert not any("experts.gate_up_proj" in text for text in messages(spread, "vllm", "refused"))
@@ -74,23 +79,27 @@ def test_deepseek_v3_is_refused_at_tp_32_as_users_met_it() -> None:
 
 
 def test_qwen3_235b_is_refused_at_tp_8_and_loads_at_tp_4() -> None:
-    # vLLM issue 17569: "The output_size of gate's and up's weight = 192 is not divisible by ... block_n = 128".
+    # vLLM issue 17569: "The output_size of gate's and up's weight = 192 is not divisible by ... block_n = 128"; since
+    # September 2026 (pull request 55867) scales of 64 x 64 run in Triton.
     refused = deploy(qwen3_235b(), tp=8, recipe="fp8-block")
-    for engine in SERVING:
-        assert any("1536/8 = 192" in text for text in messages(refused, engine, "refused"))
+    for engine, verdict in (("vllm", "falls back"), ("sglang", "refused"), ("tensorrt-llm", "refused")):
+        assert any("1536/8 = 192" in text for text in messages(refused, engine, verdict))
     fits = verdicts(deploy(qwen3_235b(), tp=4, recipe="fp8-block"))
     assert [fits[engine] for engine in SERVING] == ["loads", "loads"]
+    odd = deploy(resize(qwen3_235b(), expert_d_ff=1600), tp=8, recipe="fp8-block", engines=("vllm",))
+    assert any("1600/8 = 200" in text for text in messages(odd, "vllm", "refused"))
 
 
-def test_qwen3_30b_is_refused_at_tp_4() -> None:
-    # vLLM issue 25292: 768/4 = 192.
-    found = deploy(str(CONFIGS / "qwen3-30b-a3b.json"), tp=4, recipe="fp8-block")
-    assert verdicts(found)["vllm"] == "refused"
+#: Those that split heads over ``tp`` and need them whole.
+SPLITS_HEADS = {
+    *("vllm", "tensorrt-llm", "sglang", "transformer-engine", "megatron-core", "nemo", "torchtitan", "maxtext")
+}
 
 
 def test_heads_that_do_not_divide_are_refused_by_every_engine_that_splits_them() -> None:
     found = deploy(str(CONFIGS / "llama-3.1-8b.json"), tp=6)
-    assert {engine for engine, verdict in verdicts(found).items() if verdict == "refused"} == set(ENGINES) - {"torchao"}
+    assert {engine for engine, verdict in verdicts(found).items() if verdict == "refused"} == SPLITS_HEADS
+    assert found.memory is None
     # vLLM: "Total number of attention heads (28) must be divisible by tensor parallel size (8)" (issue 11797).
     assert verdicts(deploy(str(CONFIGS / "qwen2.5-7b.json"), tp=8))["vllm"] == "refused"
 
@@ -109,10 +118,11 @@ def test_gpt_2_s_vocabulary_is_padded_and_by_how_much() -> None:
 
 
 def test_nvfp4_experts_of_160_a_rank_are_refused() -> None:
-    # vLLM pull request 48624 (Step-3.7, 1280/8) and SGLang issue 30887 (Gemma 4, 704/2 = 352).
+    # vLLM pull request 48624 (Step-3.7, 1280/8) and SGLang issue 30887 (Gemma 4, 704/2 = 352); vLLM pads by now.
     for width, tp in ((1280, 8), (704, 2)):
         found = deploy(resize(qwen3_235b(), expert_d_ff=width), tp=tp, recipe="nvfp4", device="b200", engines=SERVING)
-        assert set(verdicts(found).values()) == {"refused"}
+        assert any("experts in NVFP4" in text for text in messages(found, "vllm", "pads"))
+        assert verdicts(found)["sglang"] == "refused"
     padded = deploy(resize(qwen3_235b(), expert_d_ff=704), tp=2, recipe="nvfp4", device="b200")
     assert verdicts(padded)["tensorrt-llm"] == "pads"  # 352 to 384
 
@@ -121,7 +131,8 @@ def test_a_device_without_the_format_falls_back_or_is_refused() -> None:
     found = verdicts(deploy(str(CONFIGS / "llama-3.1-8b.json"), recipe="fp8", device="a100"))
     assert (found["vllm"], found["transformer-engine"]) == ("falls back", "refused")
     assert verdicts(deploy(str(CONFIGS / "llama-3.1-8b.json"), recipe="mxfp8"))["transformer-engine"] == "refused"
-    assert verdicts(deploy(str(CONFIGS / "llama-3.1-8b.json"), recipe="int4"))["transformer-engine"] == "refused"
+    named = deploy(str(CONFIGS / "llama-3.1-8b.json"), recipe="int4", engines=("transformer-engine", "training"))
+    assert verdicts(named) == {"transformer-engine": "refused", "torchao": "loads"}
 
 
 def test_transformer_engine_wants_16_and_torchao_leaves_16_bits() -> None:
@@ -150,11 +161,14 @@ def test_every_fact_names_its_source_and_asks_something(name: str) -> None:
     for fact in engine.facts:
         assert fact.source.startswith("https://github.com/")
         # A file as it was read, not as it is today; what only a pull request or an issue says shows that itself.
-        assert all(re.match("[0-9a-f]{40}/", rest) for rest in re.split("blob/", fact.source)[1:]), fact.source
+        read = re.split("blob/", fact.source)[1:]
+        assert all(re.match(r"[0-9a-f]{40}/|v\d+\.\d+\.\d+/", rest) for rest in read), fact.source
+        assert bool(fact.quote) == bool(read), fact.source
         assert fact.otherwise != "loads"
         assert fact.generations if fact.check == "generation" else fact.of, fact
-        assert set(fact.of) <= known | {"vocab", "heads", "kv_heads"}
-        assert (fact.multiple > 1) == (fact.check in ("multiple", "whole"))
+        assert set(fact.of) <= known | {"vocab", "heads", "kv_heads", "experts"}
+        assert (fact.multiple > 1) == (fact.check in ("multiple", "whole", "shards"))
+    assert re.fullmatch(r"202\d-\d\d-\d\d", engine.read)
 
 
 def test_the_engine_files_name_generations_that_devices_have() -> None:
@@ -191,6 +205,7 @@ def test_the_json_is_what_its_schema_says() -> None:
     [
         (("--recipe", "fp7"), "expected one of bf16, fp8, fp8-block"),
         (("--engine", "vlmm"), "expected one of vllm, tensorrt-llm"),
+        (("--engine", "vllm", "--engine", "servnig"), "expected one of vllm, tensorrt-llm"),
         (("--tp", "0"), "expected"),
         (("--tp", "6", "--ep", "4"), "expected a divisor or a multiple of tp = 6"),
     ],
@@ -203,9 +218,9 @@ def test_what_makes_no_sense_is_one_line_and_exit_2(arguments: tuple[str, ...], 
 
 
 def test_the_library_answers_as_the_command_does() -> None:
-    found = sizer.deploy(str(CONFIGS / "gpt2.json"), tp=2)
+    found = sizer.deploy(str(CONFIGS / "gpt2.json"), tp=2, engines=["serving"])
     assert found.ok
-    assert str(found).splitlines() == run("gpt2", "--tp", "2").stdout.splitlines()
+    assert str(found).splitlines() == run("gpt2", "--tp", "2", "--engine", "serving").stdout.splitlines()
     with pytest.raises(InputError, match="ep"):
         sizer.deploy(str(CONFIGS / "gpt2.json"), tp=2, ep=3)
 
@@ -223,3 +238,114 @@ def test_the_sides_of_matrices_are_those_of_the_shard_itself(heads: int, width: 
         if heads % t == 0 and width % t == 0:
             merged = sum(side.features for side in parts) * (copies if linear.name.endswith("gate_up_proj") else 1)
             assert linear.name.endswith("qkv_proj") or merged == own.out_features
+
+
+def small_72b() -> dict[str, Any]:
+    """Qwen2.5-72B's dimensions, released in groups of 128."""
+    config = json.loads((CONFIGS / "qwen2.5-7b.json").read_text())
+    return config | {
+        "hidden_size": 8192,
+        "intermediate_size": 29568,
+        "num_attention_heads": 64,
+        "num_key_value_heads": 8,
+        "num_hidden_layers": 80,
+        "quantization_config": {"quant_method": "awq", "bits": 4, "group_size": 128},
+    }
+
+
+def test_a_group_that_two_ranks_would_share_is_refused_where_no_kernel_takes_it() -> None:
+    # 29568/8 = 3696 = 28.9 groups: what Qwen's own page warns of; at tp 4 it is 57.75 groups, at tp 1 231.
+    at_8 = deploy(small_72b(), tp=8, engines=("serving",))
+    assert at_8.recipe == "int4"
+    assert verdicts(at_8) == {"vllm": "falls back", "tensorrt-llm": "refused", "sglang": "refused"}
+    assert any("29568/8 = 3696" in text for text in messages(at_8, "sglang", "refused"))
+    assert any("29568/8 = 3696" in text for text in messages(at_8, "tensorrt-llm", "refused"))
+    whole = verdicts(deploy(small_72b(), tp=1, engines=("serving",)))
+    assert set(whole.values()) == {"loads"}
+
+
+def test_key_value_heads_that_neither_divide_nor_are_divided_are_refused() -> None:
+    phi = json.loads((CONFIGS / "llama-3.1-8b.json").read_text())
+    phi |= {"hidden_size": 5120, "num_attention_heads": 40, "num_key_value_heads": 10, "intermediate_size": 17920}
+    found = verdicts(deploy(phi, tp=4))  # phi-4: ten key/value heads over four ranks
+    refuse = {"vllm", "tensorrt-llm", "sglang", "megatron-core", "nemo", "torchtitan", "transformer-engine", "maxtext"}
+    assert {engine for engine, verdict in found.items() if verdict == "refused"} == refuse
+    assert found["deepspeed"] == "falls back"  # uneven shards
+
+
+def test_memory_comes_before_every_other_question() -> None:
+    found = deploy(str(CONFIGS / "deepseek-v3.json"), device="l4")
+    assert found.recipe == "fp8-block"  # the file's own
+    assert found.memory is not None
+    assert found.memory.weight_bytes == pytest.approx(671e9, rel=0.01)
+    assert not found.memory.fits
+    assert {one.verdict for one in found.engines if one.use == "serving"} == {"refused"}
+    result = run("deepseek-v3", "--device", "l4")
+    assert result.exit_code == 1
+    assert "does not fit" in result.stdout
+    fits = deploy(str(CONFIGS / "llama-3.1-8b.json"), recipe="fp8", engines=("vllm",))
+    assert fits.memory is not None
+    assert fits.memory.fits
+    assert fits.ok
+    narrower = [deploy(str(CONFIGS / "llama-3.1-8b.json"), recipe=one).memory for one in ("bf16", "mxfp8", "nvfp4")]
+    weights = [one.weight_bytes for one in narrower if one is not None]
+    assert weights == sorted(weights, reverse=True)
+
+
+def test_what_is_not_known_is_told_from_what_loads() -> None:
+    found = deploy(str(CONFIGS / "llama-3.1-8b.json"), recipe="int8", engines=("sglang", "vllm"))
+    assert verdicts(found) == {"sglang": "unknown", "vllm": "loads"}
+    assert messages(found, "sglang", "unknown") == ["format: nothing is known of int8 here"]
+
+
+def test_experts_spread_over_more_ranks_than_tensors_are_cut_over_fold() -> None:
+    # Megatron-Core needs PP x max(TP CP, EP ETP) devices (parallel folding), so that ep 8 at tp 4 is legal.
+    mixtral = str(CONFIGS / "mixtral-8x7b.json")
+    assert verdicts(deploy(mixtral, tp=4, ep=8, engines=("megatron-core",)))["megatron-core"] != "refused"
+    refused = deploy(mixtral, tp=4, ep=16, engines=("training",))
+    for engine in ("megatron-core", "nemo", "torchtitan", "deepspeed", "maxtext"):
+        assert any("experts 8: does not divide over 16" in text for text in messages(refused, engine, "refused"))
+
+
+def test_fsdp_cuts_rows_and_no_products() -> None:
+    # 28 heads over 8 ranks are no matter; 50257 rows are padded to 50264.
+    qwen = deploy(str(CONFIGS / "qwen2.5-7b.json"), tp=8, engines=("fsdp",))
+    assert verdicts(qwen) == {"fsdp": "loads"}
+    padded = deploy(str(CONFIGS / "gpt2.json"), tp=8, engines=("fsdp",))
+    assert any("padded to 50264" in text for text in messages(padded, "fsdp", "pads"))
+
+
+def test_fine_tuning_says_what_becomes_of_experts_and_odd_widths() -> None:
+    found = deploy(str(CONFIGS / "qwen3-30b-a3b.json"), recipe="int4", engines=("fine-tuning",))
+    assert verdicts(found) == {"peft": "falls back", "bitsandbytes": "falls back"}
+    assert "target_parameters" in messages(found, "peft", "falls back")[0]
+    odd = ModelShape("llama", (Stack("decoder", 2080, (Block(AttentionShape(16, 16, 128), MlpShape(5640)),)),), 32000)
+    slow = deploy(odd, recipe="int4", engines=("bitsandbytes",))
+    assert any("5640: not a multiple of 64" in text for text in messages(slow, "bitsandbytes", "falls back"))
+
+
+@pytest.fixture
+def clone(tmp_path: Path) -> Path:
+    """A wheel of SGLang, as far as its facts quote it: each line below a first one."""
+    for fact in load_engine("sglang").facts:
+        if place := re.search(r"blob/v[^/]+/python/([^\s#]+)", fact.source):
+            file = tmp_path / place[1]
+            file.parent.mkdir(parents=True, exist_ok=True)
+            old = file.read_text(encoding="utf-8") if file.exists() else "first\n"
+            file.write_text(f"{old}    {fact.quote} and more\n", encoding="utf-8")
+    return tmp_path
+
+
+def test_facts_are_looked_up_again_in_a_clone(clone: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from reports.bench.engine_facts import looked_up, main
+
+    found = list(looked_up("sglang", [clone]))
+    assert len(found) == sum(bool(fact.quote) for fact in load_engine("sglang").facts)
+    assert all(one.line is not None and one.state != "gone" for one in found)
+    assert main(["sglang", str(clone)]) == 0
+    moved = clone / "sglang/srt/layers/moe/fused_moe_triton/layer.py"
+    moved.write_text("rewritten\n", encoding="utf-8")
+    assert main(["sglang", str(clone)]) == 1
+    said = capsys.readouterr().out
+    assert "gone: experts' width" in said
+    assert "now at line 2" in said

@@ -149,9 +149,12 @@ def test_memory_deploy_and_a_frozen_base_take_the_releases_weights() -> None:
     assert memory(tuned.model, tuned.workload).components["weights"] == stored(config)  # type: ignore[arg-type]
     assert deploy(config).recipe == "int4"
     assert deploy({**SMALL, "quantization_config": FP8_BLOCK}).recipe == "fp8-block"
-    unknown = deploy({**GPT_OSS_120B, "quantization_config": MXFP4}, engines=("vllm",)).engines[0].outcomes[-1]
-    assert unknown.verdict == "unknown"
-    assert "MXFP4" in unknown.message
+    released = deploy({**GPT_OSS_120B, "quantization_config": MXFP4}, tp=8, engines=("vllm",))
+    assert released.recipe == "mxfp4"
+    padded = {one.topic: one.message for one in released.engines[0].outcomes if one.verdict == "pads"}
+    assert "2880/8 = 360" in padded["experts in MXFP4"]
+    assert "padded to 384" in padded["experts in MXFP4"]
+    assert "padded to 3072" in padded["hidden size of experts in MXFP4"]
 
 
 @pytest.mark.parametrize(

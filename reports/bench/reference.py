@@ -114,8 +114,11 @@ def page() -> str:
         *table(("stack", "title", "kernels' factors", "fitted on"), stacks()),
         "## Engines of `sizer deploy`",
         *table(
-            ("engine", "title", "version", "formats of weights"),
-            ((one.name, one.title, one.version, ", ".join(one.formats)) for one in map(load_engine, ENGINES)),
+            ("engine", "title", "use", "version", "read", "formats of weights"),
+            (
+                (one.name, one.title, one.use, one.version[:12], one.read, ", ".join(one.formats))
+                for one in map(load_engine, ENGINES)
+            ),
         ),
         "## Attention kernels",
         *table(

@@ -40,7 +40,9 @@ CONTEXT_BYTES = GIB
 DISTRIBUTED_BYTES = GIB
 #: 4-bit weights: a 16-bit scale for each group of 128 (GPTQ, AWQ); embeddings and norms stay in 16 bits.
 INT4_GROUP = 128
-WEIGHT_DTYPES: tuple[str, ...] = ("fp32", "bf16", "fp16", "fp8", "int8", "int4")
+#: Bits of an element, bytes of a scale, elements that share one.
+BLOCKS = {"int4": (4, 2, INT4_GROUP), "nvfp4": (4, 1, 16), "mxfp4": (4, 1, 32), "mxfp8": (8, 1, 32)}
+WEIGHT_DTYPES: tuple[str, ...] = ("fp32", "bf16", "fp16", "fp8", "mxfp8", "int8", "int4", "mxfp4", "nvfp4")
 
 
 @frozen
@@ -211,16 +213,16 @@ def _inference(step: Step, weight_dtype: str | None) -> Iterator[Component]:
 
 def weight_bytes(tensors: tuple[ParameterTensor, ...], dtype: str) -> int:
     """Bytes of weights stored in ``dtype``; embeddings, head and vectors stay in 16 bits where it is narrower."""
-    sizes = {**BYTES, "int4": 1}
-    if sizes[dtype] >= 2:
-        return sum(tensor.copies * tensor.elements * sizes[dtype] for tensor in tensors)
+    if dtype not in BLOCKS and BYTES[dtype] >= 2:
+        return sum(tensor.copies * tensor.elements * BYTES[dtype] for tensor in tensors)
     total = 0
     for tensor in tensors:
         n = tensor.copies * tensor.elements
         if not (tensor.is_matrix and tensor.role == "block"):
             total += 2 * n
-        elif dtype == "int4":
-            total += -(-n // 2) + 2 * -(-n // INT4_GROUP)
+        elif dtype in BLOCKS:
+            bits, scale, group = BLOCKS[dtype]
+            total += -(-n * bits // 8) + scale * -(-n // group)
         else:
             total += n
     return total

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import get_args
+from typing import NamedTuple, get_args
 
 from shapes.device import DEFAULT_DEVICE, Device, load_device
-from shapes.engines import ALIASES, ENGINES, FORMATS, Engine, Fact, Verdict, load_engine
+from shapes.engines import ALIASES, ENGINES, FORMATS, USES, Engine, Fact, Verdict, load_engine
 from shapes.errors import InputError, positive_int
 from shapes.frozen import frozen
 from shapes.json_form import shown
+from shapes.memory import UTILIZATION, engine_bytes, memory, most_requests
 from shapes.model import AttentionShape, MlaShape, ModelShape
 from shapes.model.resize import Side, dimensions, sides
+from shapes.workload import Workload
 from sizer.printing import Printable
 from sizer.subject import read_model
 
@@ -30,13 +32,32 @@ class FactOutcome:
     padded_share: float = 0.0
 
 
+class Served(NamedTuple):
+    """What a serving engine needs of a rank for a request of ``context`` tokens, of the ``limit_bytes`` that it takes.
+
+    ``requests``: so many fit (None: more than are searched).
+    """
+
+    weight_bytes: int
+    needed_bytes: int
+    limit_bytes: int
+    context: int
+    requests: int | None
+
+    @property
+    def fits(self) -> bool:
+        return self.needed_bytes <= self.limit_bytes
+
+
 @frozen
 class Deployed:
     """One engine's answer: the worst of its ``outcomes``, which hold those that pass as well."""
 
     engine: str
     title: str
+    use: str
     version: str
+    read: str
     outcomes: tuple[FactOutcome, ...]
 
     JSON = shown("verdict", facts="outcomes")
@@ -48,7 +69,10 @@ class Deployed:
 
 @frozen
 class Deployment(Printable):
-    """A model over ``tp`` ranks, its experts whole on ``ep`` groups of them, in ``recipe`` on ``device``."""
+    """A model over ``tp`` ranks, its experts whole on ``ep`` groups of them, in ``recipe`` on ``device``.
+
+    ``memory``: None where the model cannot be split so, which is then refused.
+    """
 
     path: str
     model_type: str
@@ -56,6 +80,7 @@ class Deployment(Printable):
     ep: int
     recipe: str
     device: str
+    memory: Served | None
     engines: tuple[Deployed, ...]
 
     COMMAND = "deploy"
@@ -76,12 +101,13 @@ def deploy(
     engines: Sequence[str] = (),
     config_format: str | None = None,
 ) -> Deployment:
-    """What each of ``engines`` (all that are known) does with ``config`` over ``tp`` ranks in the format ``recipe``.
+    """What each of ``engines`` does with ``config`` over ``tp`` ranks in the format ``recipe``, and whether it fits.
 
     ``config``: what ``sizer.check`` takes, but a module. ``ep``: ranks that experts are spread over whole; tp / ep
-    ranks then cut each. ``recipe``: bf16, fp8 (a scale a tensor), fp8-block, mxfp8, nvfp4, int8 or int4, or the name of
-    one of ``shapes.recipes`` (None: the format that most of a quantised release is in, else bf16). Raises InputError
-    for what cannot be read or is none of these.
+    ranks then cut each. ``recipe``: bf16, fp8 (a scale a tensor), fp8-block, mxfp8, mxfp4, nvfp4, int8 or int4, or the
+    name of one of ``shapes.recipes`` (None: the format that most of a quantised release is in, else bf16).
+    ``engines``: names, or "serving", "training", "fine-tuning" (none: all that run the format). Raises InputError for
+    what cannot be read or is none of these.
     """
     positive_int(tp, "tp", maximum=2**20)
     positive_int(ep, "ep", maximum=2**20)
@@ -91,12 +117,40 @@ def deploy(
     form, unknown = _released_in(reading.model) if recipe is None else (ALIASES.get(recipe, recipe), ())
     if form not in FORMATS:
         raise InputError(f"expected one of {', '.join((*FORMATS, *ALIASES))}", key="recipe", value=recipe)
-    target = load_device(device)
+    target, known = load_device(device), [load_engine(name) for name in ENGINES]
+    named = [one for one in known if {one.name, one.use} & {*engines}]
+    for name in {*engines} - {word for one in known for word in (one.name, one.use)}:
+        raise InputError(f"expected one of {', '.join((*ENGINES, *USES))}", key="engine", value=name)
+    chosen = [one for one in named if one.name in engines or form in one.formats] if engines else known
+    served = _served(reading.model, tp, ep, target, None if recipe is None else form)
     found = tuple(
-        _deployed(load_engine(name), reading.model, tp, max(1, tp // ep), form, target) for name in engines or ENGINES
+        _deployed(one, reading.model, (tp, ep), form, target, served)
+        for one in chosen
+        if engines or form in one.formats
     )
     found = tuple(replace(one, outcomes=(*one.outcomes, *unknown)) for one in found)
-    return Deployment(reading.source, reading.model.model_type, tp, ep, form, target.name, found)
+    return Deployment(reading.source, reading.model.model_type, tp, ep, form, target.name, served, found)
+
+
+#: Tokens of the request that has to fit.
+CONTEXT = 4096
+#: What weights of a format are held in, where the scales differ from an element type's.
+_HELD = {"fp8-block": "fp8"}
+
+
+def _served(model: ModelShape, tp: int, ep: int, device: Device, form: str | None) -> Served | None:
+    """Memory of a rank (``form``: None, the release's own); None where the split cannot be, or nothing is decoded."""
+    spread = max(1, ep // tp)
+    context = min(CONTEXT, model.max_positions or CONTEXT)
+    workload = Workload(phase="decode", b=1, s=1, context=context, t=tp, e=spread, d=spread)
+    held = None if form is None else _HELD.get(form, form)
+    try:
+        weights = memory(model, workload, weight_dtype=held).components["weights"]
+        needed = engine_bytes(model, workload, held)
+        requests = most_requests(model, workload, device, UTILIZATION, held)
+    except InputError:
+        return None
+    return Served(weights, needed, int(UTILIZATION * device.memory.bytes), context, requests)
 
 
 def _released_in(model: ModelShape) -> tuple[str, tuple[FactOutcome, ...]]:
@@ -107,24 +161,30 @@ def _released_in(model: ModelShape) -> tuple[str, tuple[FactOutcome, ...]]:
     if not (formats := model.formats):
         return "bf16", ()
     most = max(formats, key=lambda one: formats[one])
-    found = most.title.split()[0] if most.recipe is None else ALIASES.get(most.recipe, most.recipe)
-    if found in FORMATS and (most.bits == 4) == (found in ("int4", "nvfp4")):
+    found = most.title.split()[0].lower() if most.recipe is None else ALIASES.get(most.recipe, most.recipe)
+    if found in FORMATS and (most.bits == 4) == (found in ("int4", "mxfp4", "nvfp4")):
         return found, ()
     said = f"released in {most.title}, of which no fact is known: these are of bf16"
     return "bf16", (FactOutcome("format", "unknown", said, "config.json"),)
 
 
-def _deployed(engine: Engine, model: ModelShape, tp: int, expert_tp: int, form: str, device: Device) -> Deployed:
+def _deployed(
+    engine: Engine, model: ModelShape, ranks: tuple[int, int], form: str, device: Device, served: Served | None
+) -> Deployed:
+    said: list[FactOutcome] = []
     if form not in engine.formats:
-        missing = FactOutcome("format", "refused", f"no {form} among {', '.join(engine.formats)}", engine.repository)
-        return Deployed(engine.name, engine.title, engine.version, (missing,))
-    outcomes = [
-        outcome
-        for fact in engine.facts
-        if form in fact.formats and _has(model, fact.needs)
-        for outcome in _outcomes(fact, model, tp, expert_tp, device)
-    ]
-    return Deployed(engine.name, engine.title, engine.version, tuple(outcomes))
+        said.append(FactOutcome("format", "refused", f"no {form} among {', '.join(engine.formats)}", engine.repository))
+    elif engine.use == "serving" and served is not None and not served.fits:
+        said.append(FactOutcome("memory", "refused", "a request does not fit", "sizer memory --phase decode"))
+    of_format = False
+    for fact in engine.facts if form in engine.formats else ():
+        if form in fact.formats and _has(model, fact.needs):
+            outcomes = list(_outcomes(fact, model, ranks, device))
+            of_format |= bool(outcomes) and fact.formats != FORMATS
+            said += outcomes
+    if form != "bf16" and form in engine.formats and not of_format:
+        said.append(FactOutcome("format", "unknown", f"nothing is known of {form} here", engine.repository))
+    return Deployed(engine.name, engine.title, engine.use, engine.version, engine.read, tuple(said))
 
 
 def _has(model: ModelShape, needs: str) -> bool:
@@ -132,34 +192,38 @@ def _has(model: ModelShape, needs: str) -> bool:
     return isinstance(model.attention, kinds[needs])
 
 
-def _outcomes(fact: Fact, model: ModelShape, tp: int, expert_tp: int, device: Device) -> Iterator[FactOutcome]:
+def _outcomes(fact: Fact, model: ModelShape, ranks: tuple[int, int], device: Device) -> Iterator[FactOutcome]:
+    tp, ep = ranks
+    expert_tp = max(1, tp // ep)
     if fact.check == "generation":
         holds = device.architecture in fact.generations
         yield _said(fact, holds, f"{device.name} is {device.architecture}", f"for {', '.join(fact.generations)}")
     elif fact.check == "multiple":
         yield from _multiples(fact, model, tp, expert_tp)
     else:
-        yield from _sizes(fact, model, tp, expert_tp)
+        yield from _sizes(fact, model, {"expert_d_ff": expert_tp, "experts": ep}, tp)
 
 
-def _sizes(fact: Fact, model: ModelShape, tp: int, expert_tp: int) -> Iterator[FactOutcome]:
-    """What is asked of whole dimensions."""
+def _sizes(fact: Fact, model: ModelShape, own: Mapping[str, int], tp: int) -> Iterator[FactOutcome]:
+    """What is asked of whole dimensions over ``tp`` ranks, or their ``own``."""
     held = dimensions(model)
     for name in fact.of:
         if name not in held:
             continue
-        ranks = expert_tp if name == "expert_d_ff" else tp
+        ranks = own.get(name, tp)
         size = -(-held[name] // fact.padded) * fact.padded
         said = f"{name} {size}"
-        if fact.check == "shares":
+        if fact.check == "absent":
+            yield _said(fact, False, said, "not taken")
+        elif fact.check == "shares":
             yield _said(
                 fact, size % ranks == 0 or ranks % size == 0, said, f"neither divides nor is divided by {ranks}"
             )
         elif fact.check == "enough":
             yield _said(fact, size >= ranks, said, f"each on {-(-ranks // size)} of {ranks} ranks")
         else:
-            step = fact.multiple if fact.check == "whole" else ranks
-            want = f"not a multiple of {step}" if fact.check == "whole" else f"does not divide over {ranks} ranks"
+            step = {"whole": fact.multiple, "shards": fact.multiple * ranks}.get(fact.check, ranks)
+            want = f"does not divide over {ranks} ranks" if step == ranks else f"not a multiple of {step}"
             yield _said(fact, size % step == 0, said, want, size, -(-size // step) * step)
 
 

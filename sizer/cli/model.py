@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from shapes.engines import ALIASES, ENGINES, FORMATS
+from shapes.engines import ALIASES, ENGINES, FORMATS, USES
 from shapes.errors import InputError, positive_int
 from shapes.workload import option_of
 from sizer.cli.numbers import COUNT, QUANTITY
@@ -110,11 +110,11 @@ def memory(asked: Asked) -> None:
     metavar="NAME",
     help=f"Format: {', '.join((*FORMATS, *ALIASES))}. [default: the release's, or bf16]",
 )
-@option("--engine", "engines", multiple=True, metavar="NAME", help=f"Only these of {', '.join(ENGINES)}.")
+@option("--engine", "engines", multiple=True, metavar="NAME", help=f"Only these of {', '.join((*ENGINES, *USES))}.")
 @config_options
 @output_options("deploy")
 def deploy(asked: Asked) -> None:
-    """Say whether engines load CONFIG over so many ranks, pad it, fall back or refuse it, with each line's source.
+    """Say whether CONFIG fits so many ranks, and which engines load it, pad it, fall back or refuse it, with sources.
 
     Exit status: 0 if no engine refuses it, 1 if one does, 2 for what cannot be read.
     """

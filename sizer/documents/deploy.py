@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 
+from shapes.memory import UTILIZATION
 from sizer.answers.deploy import Deployed, Deployment
 from sizer.documents.document import Cell, Column, Document, Part, Section, Table, Text, lines
 
@@ -12,7 +13,9 @@ STYLES = {"refused": "error", "unknown": "warning", "falls back": "warning", "pa
 
 ENGINES = (
     Column("engine", "title"),
-    Column("version", "version"),
+    Column("use", "use"),
+    Column("version", lambda one: one.version[:12]),
+    Column("read", "read"),
     Column("verdict", lambda one: Cell(one.verdict, style=STYLES.get(one.verdict, ""))),
     Column("facts that hold", lambda one: f"{_held(one)} of {len(one.outcomes)}"),
 )
@@ -28,11 +31,27 @@ def document(answer: Deployment) -> Document:
         one.verdict: [of.title for of in answer.engines if of.verdict == one.verdict] for one in answer.engines
     }
     verdict = "; ".join(f"{name}: {', '.join(titles)}" for name, titles in by_verdict.items())
-    parts: list[Part] = [Text(verdict, "head"), Text(head), Table("", ENGINES, answer.engines)]
+    parts: list[Part] = [Text(verdict, "head"), Text(head), *_memory(answer), Table("", ENGINES, answer.engines)]
     for one in answer.engines:
         parts += _engine(one, sources)
     parts += lines(f"[{number}] {source}" for number, source in enumerate(sources, 1))
     return Document("sizer deploy", (Section(answer.path, parts),), answer, records=lambda: _records(answer))
+
+
+def _memory(answer: Deployment) -> Iterator[Text]:
+    """Whether a serving engine can hold it at all, which comes before every other question."""
+    one = answer.memory
+    if one is None:
+        yield Text("memory: not known of a split that cannot run", "warning")
+        return
+    weights, needed, limit = (f"{size / 2**30:,.1f} GiB" for size in one[:3])
+    many = "more requests than are searched" if one.requests is None else f"{one.requests:,} requests"
+    fits = f"{many} fit" if one.fits else "does not fit"
+    yield Text(
+        f"memory to serve: {needed} a rank (weights {weights}, one request of {one.context:,} tokens, workspace) of "
+        f"{limit}, {UTILIZATION:.0%} of the device: {fits}",
+        "" if one.fits else "error",
+    )
 
 
 def _held(one: Deployed) -> int:
@@ -52,4 +71,4 @@ def _engine(one: Deployed, sources: list[str]) -> Iterator[Text]:
 def _records(answer: Deployment) -> Iterable[Mapping[str, object]]:
     for engine in answer.to_dict()["engines"]:
         for fact in engine["facts"]:
-            yield {"engine": engine["engine"], "version": engine["version"], **fact}
+            yield {"engine": engine["engine"], "use": engine["use"], "version": engine["version"], **fact}
