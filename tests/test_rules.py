@@ -601,8 +601,11 @@ def test_parameters_alone_say_what_does_not_fit() -> None:
     # 18 bytes a parameter with AdamW and mixed precision: 2 for weights, 4 master, 4 gradients, 8 states.
     large = replace(context(model(), "l4", t=1), model=None, parameters=397 * 10**9)
     (finding,) = found("SZ121", large)
-    assert finding.violated
+    assert finding.error
     assert finding.value == pytest.approx(397e9 * 18 / 2**30 + 1, rel=1e-3)
+    unsaid = find_rule("SZ121").answer(replace(large, given=frozenset()))
+    assert isinstance(unsaid, NotApplicable)
+    assert unsaid.note
     assert find_rule("SZ121").answer(replace(large, parameters=10**9)) == []
     answer = find_rule("SZ118").answer(large)
     assert isinstance(answer, NotApplicable)

@@ -128,10 +128,10 @@ def test_commands_that_need_the_whole_model_refuse_in_a_line_that_names_the_modu
     assert "sizer check" in line
 
 
-def test_parameters_alone_that_do_not_fit_are_a_violation() -> None:
+def test_parameters_alone_that_do_not_fit_a_layout_are_an_error() -> None:
     large = DIFF | {"hidden_size": 8192, "intermediate_size": 28672, "num_attention_heads": 64, "num_hidden_layers": 40}
-    report = sizer.check(large, device="l4", s=64)
-    assert ("SZ121", "warning") in {(finding.code, finding.severity) for finding in report.findings}
+    report = sizer.check(large, device="l4", s=64, dp=1)
+    assert ("SZ121", "error") in {(finding.code, finding.severity) for finding in report.findings}
 
 
 @pytest.mark.parametrize("load", ["0.5", "nan", "inf"])

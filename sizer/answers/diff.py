@@ -63,8 +63,8 @@ class DiffBudgets:
 
     def broken_by(self, path: str, one: DeviceDiff) -> Iterator[Violation]:
         """The budgets that a version breaks on one device."""
-        slower, allowed, error = (one.ratio or 0.0) - 1, self.max_step_regression, one.ratio_error
-        if allowed is not None and slower > allowed:
+        ratio, error, allowed = one.ratio, one.ratio_error, self.max_step_regression
+        if allowed is not None and ratio is not None and error is not None and (slower := ratio - 1) > allowed:
             within = slower <= error
             text = f"{slower:+.1%} time a token on {one.device}, at most {allowed:+.1%} allowed"
             text += f" (within the error of {error:.1%})" if within else ""
@@ -119,7 +119,7 @@ class Figures:
     step_s: float
     step_low_s: float
     step_high_s: float
-    mfu: float
+    mfu: float | None
     tokens_per_s: float
     memory_bytes: int
 
@@ -137,7 +137,7 @@ class DeviceDiff:
     old: Figures | None
     new: Figures | None
     ratio: float | None
-    ratio_error: float
+    ratio_error: float | None
     added: tuple[PricedFinding, ...]
     fixed: tuple[PricedFinding, ...]
 
@@ -146,7 +146,7 @@ class DeviceDiff:
     @property
     def exceeds_error(self) -> bool:
         """Whether the change in time is larger than the ratio may be off by."""
-        return self.ratio is not None and abs(self.ratio - 1) > self.ratio_error
+        return self.ratio is not None and self.ratio_error is not None and abs(self.ratio - 1) > self.ratio_error
 
 
 class Change(NamedTuple):
@@ -269,7 +269,7 @@ def _figures(proposals: Proposals, report: Report) -> Figures:
 
 
 def _device_diff(device: str, old: _Priced | None, new: _Priced | None) -> DeviceDiff:
-    ratio, error = (None, 0.0) if old is None or new is None else _ratio(old, new)
+    ratio, error = (None, None) if old is None or new is None else _ratio(old, new)
     (was, before), (now, after) = ((one.report.findings, one.figures) if one else ((), None) for one in (old, new))
     added = tuple(found for found in now if not _among(was, found, SEVERITIES.index(found.severity)))
     fixed = tuple(found for found in was if not _among(now, found))

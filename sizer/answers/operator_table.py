@@ -168,7 +168,7 @@ def _row(operator: Operator, cost: Cost | None) -> dict[str, Any]:
         "flops": operator.flops,
         "visible_flops": visible_flops(operator),
         "bytes": operator.bytes,
-        "tflops": None if seconds is None else visible_flops(operator) / seconds / 1e12 if seconds else 0.0,
+        "tflops": visible_flops(operator) / seconds / 1e12 if seconds else None,
         **{name: getattr(cost, name, None) for name in _OF_COST},
         "error_p95": cost.p95 if cost is not None else None,
     }

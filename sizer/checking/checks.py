@@ -88,10 +88,11 @@ def report_of(proposals: Proposals, measured: CostSource | None = None) -> Repor
 
 
 def _report(proposals: Proposals, step: StepTime | None, findings: Iterable[PricedFinding], stack: str) -> Report:
-    subject, device = proposals.subject, proposals.device
+    subject, device, model = proposals.subject, proposals.device, summary(proposals.subject)
+    told = (answer.reason for _, answer in proposals.answers if isinstance(answer, NotApplicable) and answer.note)
     return Report(
         path=subject.where,
-        model=summary(subject),
+        model=replace(model, notes=(*model.notes, *told)),
         workload=proposals.asked,
         device=device.name,
         step=step,
@@ -122,12 +123,12 @@ def step_time(subject: Subject, step: Step, device: Device) -> StepTime:
     workload, cost = subject.workload, step.cost
     flops = step.accumulation * round(_model_flops(subject, step)) // (workload.p * workload.cp)
     peak = device.peak_flops.get(workload.dtype)
-    mfu = flops / step.seconds / peak if peak and step.seconds else 0.0
+    mfu = flops / step.seconds / peak if peak and step.seconds else None
     moved = step.accumulation * sum(
         op.bytes * op.count for op in step.operators if not isinstance(op, Elementwise | Collective)
     )
     per_request = 1 if workload.decode else workload.s
-    tokens = 0 if workload.train else step.accumulation * workload.b * workload.d * per_request
+    tokens = None if workload.train else step.accumulation * workload.b * workload.d * per_request
     found = StepTime(
         step.seconds,
         step.low,
@@ -143,7 +144,7 @@ def step_time(subject: Subject, step: Step, device: Device) -> StepTime:
     return replace(
         found,
         mbu=moved / step.seconds / device.memory.bandwidth_bytes_per_s,
-        tokens_per_s=tokens / step.seconds,
+        tokens_per_s=None if tokens is None else tokens / step.seconds,
         phase=workload.phase,
         tier="extrapolated" if workload.serving else found.tier,
     )

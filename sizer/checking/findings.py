@@ -23,28 +23,29 @@ class StepTime:
     """One global step (``accumulation`` microbatches forward and backward, and the update) on one device.
 
     ``mfu``: ``flops`` of the model (no recomputation, a fused attention kernel's own neither; attention's full square)
-    over ``seconds`` and the device's dense peak. ``low`` and ``high`` bound the seconds in ``coverage`` of cases (0: by
+    over ``seconds`` and the device's dense peak (None: it has none for the type). ``low`` and ``high`` bound the
+    seconds in ``coverage`` of cases (0: by
     the operators' own errors added up, no stack being known). ``parts``: what the seconds consist of. ``tier``: how the
     stack's constants are known on this device.
 
     ``mbu``: memory-bandwidth utilisation, the bytes that products and attention have to move (weights, KV cache,
     activations in and out, each once) over ``seconds`` and the device's bandwidth. ``tokens_per_s``: of all
     data-parallel ranks in inference: tokens of prompts, or in decoding one a request (no draft being accepted);
-    0 in training. In decoding ``seconds`` is the time per token, in prefill the time to the first one.
+    None in training. In decoding ``seconds`` is the time per token, in prefill the time to the first one.
     """
 
     seconds: float
     low: float
     high: float
-    mfu: float
+    mfu: float | None
     flops: int
     source: str
     accumulation: int = 1
     tier: str = ""
     coverage: float = 0.0
     parts: Mapping[str, float] = field(default_factory=dict)
-    mbu: float = 0.0
-    tokens_per_s: float = 0.0
+    mbu: float | None = None
+    tokens_per_s: float | None = None
     phase: RunPhase = "train"
 
 
@@ -90,7 +91,7 @@ class PricedFinding:
     """What one cause costs, with its price: the finding of one rule, or of several that come from the same cause.
 
     ``codes``: those rules, ``code`` and ``slug`` the first's. ``step_seconds``: what its best suggestion would save a
-    step, beyond what doing less work saves (0: nothing that is known; None: the step has no price). ``violated``: it
+    step, beyond what doing less work saves (None: not known). ``violated``: it
     breaks what a source asks outright, and is a warning at least, whatever the price. ``within_error``: the price does
     not exceed the prediction's own error. ``tier``: where the price comes from (measured, fitted, borrowed,
     extrapolated; "": there is none).

@@ -254,7 +254,7 @@ class _Cause:
         return _Cause(replace(self.finding, message=message, tier=tier, **_price_of(own)), own)
 
 
-def _price_of(offers: tuple[Offer, ...], otherwise_s: float = 0.0) -> dict[str, Any]:
+def _price_of(offers: tuple[Offer, ...], otherwise_s: float | None = None) -> dict[str, Any]:
     """The fields of a finding that its best offer sets; ``otherwise_s``: the seconds known without one."""
     best = max(offers, key=lambda offer: offer.saving, default=None)
     return {
@@ -338,10 +338,10 @@ def _as_one(ordered: Sequence[Graded], subject: Subject, offers: tuple[Offer, ..
     )
 
 
-def _known_s(findings: Sequence[Finding]) -> float:
+def _known_s(findings: Sequence[Finding]) -> float | None:
     """Seconds that findings cost for which no change is proposed, where their rules know them."""
     proposed = any(one.suggestions for one in findings)
-    return 0.0 if proposed else max(one.at_most_s or 0.0 for one in findings)
+    return None if proposed else max((one.at_most_s for one in findings if one.at_most_s), default=None)
 
 
 def _worth_a_line(offers: tuple[Offer, ...], subject: Subject, *, outright: bool, error: bool) -> tuple[Offer, ...]:

@@ -227,8 +227,10 @@ def seconds_scale(largest_s: float) -> tuple[float, str]:
     return (1e3, "ms") if largest_s >= 1e-3 else (1e6, "us")
 
 
-def percent_text(share: float) -> str:
+def percent_text(share: float | None) -> str:
     """A share as a percentage, one digit below ten: 0.4%, 31%."""
+    if share is None:
+        return NOT_KNOWN
     percent = share * 100
     return f"{percent:.1f}%" if abs(percent) < 10 else f"{percent:.0f}%"
 
@@ -272,7 +274,7 @@ def step_text(step: StepTime | None) -> str:
     else:
         spread = (step.high - step.low) / 2 / step.seconds if step.seconds else 0.0
         within, source = f" +-{percent_text(spread)}", f"{step.source}; {step.tier}" if step.tier else step.source
-    used = f"MFU {percent_text(step.mfu)}"
+    used = f"MFU {mfu_text(step)}"
     if step.phase == "train":
         return f"step {seconds_text(step.seconds)}{within}, {used} ({source})"
     what = "time per token" if step.phase == "decode" else "time to first token"

@@ -61,7 +61,7 @@ def annotate(answer: Checked | Diff) -> Iterator[Annotation]:
     for file in answer.files:
         for one in file.devices:
             for finding in one.added:
-                step_s = one.new.step_s if one.new is not None else 0.0
+                step_s = one.new.step_s if one.new is not None else None
                 yield _of_finding(file.path, one.device, finding, step_s, texts(file.path))
     for broken in answer.violations:
         name = broken.budget

@@ -67,9 +67,13 @@ class Finding:
 
 @frozen
 class NotApplicable:
-    """The rule's premise does not hold (no tensor parallelism, no gated MLP …), which is not a pass."""
+    """The rule's premise does not hold (no tensor parallelism, no gated MLP …), which is not a pass.
+
+    ``note``: a person is told the reason, in the report's notes.
+    """
 
     reason: str
+    note: bool = False
 
 
 @frozen

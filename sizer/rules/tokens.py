@@ -310,9 +310,9 @@ def fits_in_memory(context: Context) -> Answer:
     cost is priced. Shards stay inside the devices that are linked, and within the devices given.
 
     Memory is that of `sizer memory` as the workload says. It is an error where the layout was said (the devices, or the
-    data-parallel ranks, of a training run; any degree of a serving one). Elsewhere one line says what a single device
+    data-parallel ranks, of a training run; any degree of a serving one). Elsewhere a note says what a single device
     would need, since how a model is spread is not the configuration's affair. A degree alone (`--tp 16`) is a part of a
-    layout: the line says which, and what is missing. Of a model that is not understood whole (SZ132) the parameters
+    layout: the note says which, and what is missing. Of a model that is not understood whole (SZ132) the parameters
     alone are counted.
 
     Bad: `sizer check config.json -b 4 --dp 8` for an 8B model on 80 GB devices.
@@ -332,11 +332,8 @@ def fits_in_memory(context: Context) -> Answer:
     has = f"{gib:.1f} GiB of {limit / GIB:.1f} GiB on {device.name}"
     if not context.sets_any(*(LAYOUT if workload.train else SERVING_LAYOUT)):
         said = "--gpus or --dp" if workload.train else "--tp, --pp or --gpus"
-        message = (
-            f"would need {has} as it is split here, {most}; {_unsaid(context)} ({said}): times "
-            "are of one device's share, and `sizer plan` finds a split"
-        )
-        return [Finding("memory", gib, message)]
+        message = f"memory: {has} as it is split here, {most}; {_unsaid(context)} ({said}); `sizer plan` finds a split"
+        return NotApplicable(message, note=True)
     # Of changes to the same fields the first that fits: the smallest degree or stage.
     ways: dict[frozenset[str], Suggestion] = {}
     for change in _ways_out(model, workload, device.link.domain_devices):
@@ -362,7 +359,7 @@ def _parameters_fit(context: Context) -> list[Finding] | NotApplicable:
         f"{context.parameters:,} parameters alone need at least {gib:.1f} GiB of {device.memory.bytes / GIB:.1f} GiB "
         f"on {device.name} ({states}; activations are not known)"
     )
-    return [Finding("memory", gib, message, error=said, violated=True)]
+    return [Finding("memory", gib, message, error=True)] if said else NotApplicable(f"memory: {message}", note=True)
 
 
 def _unsaid(context: Context) -> str:
