@@ -303,6 +303,11 @@ class Workload(AsJson):
         return self.phase == "train"
 
     @property
+    def spread(self) -> bool:
+        """Whether training runs on several devices, as far as the degrees say."""
+        return self.train and self.t * self.p * self.d * self.e * self.cp > 1
+
+    @property
     def decode(self) -> bool:
         return self.phase == "decode"
 

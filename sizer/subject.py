@@ -104,11 +104,12 @@ class Subject:
 
     @property
     def implementation(self) -> Implementation:
-        """Whose kernels save activations, unless said otherwise: the stack's, or its framework's whose file it is."""
+        """Whose kernels save activations, unless said otherwise: the named stack's, or of the file's framework."""
         if self.workload.implementation is not None:
             return self.workload.implementation
         megatron = self.reading is not None and self.reading.format in MEGATRON_FORMATS
-        return "megatron" if megatron or self.stack.framework == "megatron" else "huggingface"
+        named = "stack" in self.given and self.stack.framework == "megatron"
+        return "megatron" if megatron or named else "huggingface"
 
     def name_of(self, key: str) -> str:
         """A dimension or workload field as the person's file or the command line names it."""
@@ -183,9 +184,9 @@ def _of_reading(
             *_assumed(reading, runs),
             *_instead(problems, runs),
         ),
-        given=frozenset({*reading.workload, *workload}),
+        given=frozenset((*reading.workload, *workload, *(["stack"] if stack is not None else []))),
         asked=settled if problems else None,
-        stack=load_stack(stack) if stack is not None else default_stack(reading.format),
+        stack=load_stack(stack) if stack is not None else default_stack(reading.format, runs.spread),
     )
 
 
@@ -258,7 +259,7 @@ def _plain(source: object) -> object:
 
 
 def _run_by(subject: Subject, stack: str | SoftwareStack | None) -> Subject:
-    return subject if stack is None else replace(subject, stack=load_stack(stack))
+    return subject if stack is None else replace(subject, stack=load_stack(stack), given=subject.given | {"stack"})
 
 
 def _split_problems(model: ModelShape, workload: Workload) -> tuple[InputError, ...]:

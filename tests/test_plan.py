@@ -14,7 +14,7 @@ from shapes.errors import InputError
 from shapes.memory import memory
 from shapes.model import AttentionShape, Block, MlpShape, ModelShape, MoeShape, Stack
 from shapes.workload import Workload
-from sizer.answers.plan import PLAN_STACK, Plan, plan
+from sizer.answers.plan import Plan, plan
 from sizer.readers import read_config
 from sizer.subject import read_subject
 
@@ -225,18 +225,17 @@ def test_check_accepts_what_plan_recommends_at_plan_s_price(
     name: str, device: str, gpus: int, sizes: dict[str, int]
 ) -> None:
     config = json.loads((CONFIGS / f"{name}.json").read_text()) | sizes
-    subject = read_subject(config, s=2048, stack=PLAN_STACK)
+    subject = read_subject(config, s=2048)
     assert subject.model is not None
     base = subject.workload
     found = plan(
         subject.model, load_device(device), gpus=gpus, global_batch=16 * gpus, base=base, implementation="megatron"
-    )
+    )  # no stack is named: both take the one of training that is spread
     for candidate in {found.candidates[0], found.recommended}:
         asked = {field: getattr(candidate.workload, field) for field in ASKED}
         report = sizer.check(
             config,
             device=device,
-            stack=PLAN_STACK,
             gpus=gpus,
             global_batch=16 * gpus,
             implementation="megatron",

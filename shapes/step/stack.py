@@ -25,6 +25,8 @@ LOSSES = ("fp32", "in-place", "fused")
 
 #: Whose runs a configuration is likely to become, where nobody says.
 DEFAULT_STACK = "transformers-eager"
+#: The same of training that is spread over devices: the stack that runs every split.
+SPREAD_STACK = "megatron-core-te"
 
 #: What an operator's seconds are multiplied by: products, attention, and the groups of memory-bound operators.
 PRODUCTS = ("gemm", "bmm", "grouped", "attention")
@@ -223,13 +225,17 @@ def load_stack(stack: str | os.PathLike[str] | SoftwareStack) -> SoftwareStack:
     raise InputError(f"expected one of {', '.join(list_stacks())}, or a .toml path", key="stack", value=stack)
 
 
-def default_stack(config_format: str | None) -> SoftwareStack:
-    """The stack that runs configurations of this format, as far as the format tells."""
-    usual = load_stack(DEFAULT_STACK)
+def default_stack(config_format: str | None, spread: bool = False) -> SoftwareStack:
+    """The stack that runs configurations of this format, as far as the format tells.
+
+    ``spread``: training over several devices; where the format's stack is of one device, as Megatron-Core runs it.
+    """
+    usual = load_stack(SPREAD_STACK if spread else DEFAULT_STACK)
     # One file where one will do: `check` reads a Hugging Face configuration in a blink.
     if config_format is None or config_format in usual.formats:
         return usual
-    return next((one for one in map(load_stack, list_stacks()) if config_format in one.formats), usual)
+    found = next((one for one in map(load_stack, list_stacks()) if config_format in one.formats), usual)
+    return usual if found.name == DEFAULT_STACK else found
 
 
 def stack_from_mapping(data: Mapping[str, Any], where: str) -> SoftwareStack:

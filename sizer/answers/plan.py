@@ -20,7 +20,7 @@ from shapes.model import ModelShape
 from shapes.operators import operators
 from shapes.operators.parallel import split_problems
 from shapes.step import Pricer
-from shapes.step.stack import SoftwareStack, load_stack
+from shapes.step.stack import SPREAD_STACK, SoftwareStack, load_stack
 from shapes.workload import Checkpointing, Workload
 from sizer.answers.mfu import operator_count, positive_amounts
 from sizer.printing import Printable
@@ -36,8 +36,6 @@ WHATEVER_B = ("weights", "master_weights", "dummy_wgrads", "optimizer_states", "
 FULL = 0.95
 #: Chunks a pipeline stage is cut into for the interleaved schedule, besides none.
 CHUNKS = (2, 4, 8)
-#: The stack that plans are priced by: the one that runs every split tried here.
-PLAN_STACK = "megatron-core-te"
 
 ASSUMPTIONS = (
     "1F1B pipelines, interleaved where vpp > 1; layers spread as evenly as they divide, embedding and head on the ends",
@@ -180,7 +178,7 @@ def plan(
     gpus: int,
     global_batch: int,
     base: Workload,
-    stack: str | SoftwareStack = PLAN_STACK,
+    stack: str | SoftwareStack = SPREAD_STACK,
     tokens: float | None = None,
     price: float | None = None,
     **options: Any,

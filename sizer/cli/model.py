@@ -153,8 +153,8 @@ _FOUND: dict[str, Any] = dict.fromkeys(("t", "p", "d", "e", "b", "cp", "vpp"), 1
 def plan(asked: Asked) -> None:
     """List the fastest ways to spread a training step over N devices, as far as the cost model can tell."""
     from shapes.device import load_device
-    from shapes.step.stack import load_stack
-    from sizer.answers.plan import PLAN_STACK, plan
+    from shapes.step.stack import default_stack, load_stack
+    from sizer.answers.plan import plan
     from sizer.subject import read_subject
 
     chosen = asked.workload
@@ -172,7 +172,7 @@ def plan(asked: Asked) -> None:
         model,
         load_device(asked.device),
         base=subject.workload,
-        stack=asked.stack or PLAN_STACK,
+        stack=asked.stack or default_stack(subject.reading.format if subject.reading else None, split["gpus"] > 1),
         **asked.named("tokens", "price"),
         loss=None if asked.stack is None else load_stack(asked.stack).loss,
         **split,
