@@ -142,12 +142,12 @@ def test_a_narrower_cache_and_a_shorter_context_take_less_time_and_the_parts_add
         (core,) = cores(LLAMA_70B, decode(t=8, kv_dtype=kv_dtype, context=context))
         cost = predict(core, "h100-sxm")
         assert sum(part.seconds for part in explain(core, cost, "h100-sxm")) == pytest.approx(cost.seconds)
-        # Never faster than the cache crosses the data sheet's 3.35 TB/s, and said to be judged by nobody.
+        # Never faster than the cache crosses the data sheet's 3.35 TB/s.
         assert cost.seconds > core.cache_bytes / 3.35e12
-        assert (cost.bound, cost.tier) == ("memory", "extrapolated")
+        assert (cost.bound, cost.tier) == ("memory", "fitted")
         seconds[kv_dtype, context] = cost.seconds
-    assert seconds["fp8", 8192] == pytest.approx(seconds["bf16", 4096], rel=0.01)
-    assert seconds["fp8", 8192] < 0.6 * seconds["bf16", 8192]
+    # An 8-bit cache gains less than half its bytes: FlashAttention 3 reaches less of the bandwidth with it.
+    assert seconds["bf16", 4096] < seconds["fp8", 8192] < 0.8 * seconds["bf16", 8192]
 
 
 def test_check_gives_tokens_a_second_and_bandwidth_utilisation() -> None:

@@ -38,12 +38,8 @@ MISALIGNED_AS = "misaligned, "
 #: The regime of grouped products; a misaligned one's class follows it.
 GROUPED = "grouped"
 
-#: The regime of a decode step's attention over its cache, and what its roofline may be off by. No decode kernel was
-#: judged here: half is a guess, wide enough for kernels that reach two thirds of the bandwidth that products do.
-DECODE, DECODE_ERROR = "decode_attention", 0.5
-
-#: The regime of sparse attention, its indexer's scores and choice.
-SPARSE = "sparse_attention"
+#: Regimes of a decode step's attention over its cache, and of sparse attention, its indexer's scores and choice.
+DECODE, SPARSE = "decode_attention", "sparse_attention"
 
 #: Ends the regimes of products whose m and n are a cell of the tables (shapes.cost.corrections).
 IN_CELL = "_cell"
@@ -86,10 +82,8 @@ def grouped_regime(regime: str) -> str:
 
 def expected(device: Device, origin: Origin, regime: str, dtype: str) -> Expected:
     """What a prediction in ``regime`` may be off by; the device's own held-out figures where it has them."""
-    if regime == SPARSE:
+    if regime in (SPARSE, DECODE):
         return Expected(*sparse_error(origin))
-    if regime == DECODE:
-        return Expected(DECODE_ERROR, P95_OVER_MEAN * DECODE_ERROR, "extrapolated")
     if regime.startswith(f"{GROUPED}, "):
         return _both(*(expected(device, origin, one, dtype) for one in regime.split(", ", 1)))
     if regime.startswith(MISALIGNED_AS):

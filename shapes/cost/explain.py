@@ -20,7 +20,7 @@ from shapes.cost.gemm import (
     tile_load,
     uncorrected_seconds,
 )
-from shapes.cost.moving import MOVED, achieved_bandwidth, bus_factor, constants_for, link_bytes_per_s
+from shapes.cost.moving import MOVED, achieved_bandwidth, bus_factor, link_bytes_per_s
 from shapes.cost.predict import Cost, Term, alike, alike_attention, predict, run_for, sizes_of
 from shapes.cost.sparse import SparseOperator
 from shapes.device import Device, load_device
@@ -48,7 +48,7 @@ def explain(operator: Operator, cost: Cost, device: str | Device) -> tuple[Term,
 
 def moved_terms(operator: Operator, cost: Cost, device: Device) -> Iterator[Term]:
     said: tuple[tuple[str, str], ...]
-    moved, reached = operator.bytes / 1e6, achieved_bandwidth(constants_for(operator, device)[0]) / 1e12
+    moved, reached = operator.bytes / 1e6, achieved_bandwidth(moving_constants(device)[0]) / 1e12
     if isinstance(operator, Collective):
         sent, link = bus_factor(operator) * moved, link_bytes_per_s(device, operator) / 1e9
         transfer = f"{sent:.4g} MB a rank over a {link:.0f} GB/s link"
@@ -56,9 +56,9 @@ def moved_terms(operator: Operator, cost: Cost, device: Device) -> Iterator[Term
     elif isinstance(operator, CachedAttention):
         share = operator.cache_bytes / operator.bytes
         said = (
-            ("launch", "fixed cost of a kernel"),
-            ("KV cache", f"{moved:.1f} MB at {reached:.2f} TB/s, {share:.0%} of it KV cache"),
-            ("arithmetic", "arithmetic at the dense peak, beyond what moving hides"),
+            ("launch", "fixed cost of a kernel, and what a long sequence's parts wait for one another"),
+            ("KV cache", f"{moved:.1f} MB, {share:.0%} of it KV cache, by the blocks that there are"),
+            ("blocks", "their start, end and arithmetic, beyond what moving hides"),
         )
     elif isinstance(operator, SparseOperator):
         names = ("launch", "fixed cost of a kernel"), ("bytes", "scores, or keys that queries gather")

@@ -1,4 +1,4 @@
-"""What only moves bytes: memory-bound operators, a decode step's attention as a roofline, and collectives.
+"""What moves bytes above all: memory-bound operators, a decode step's attention (decode.py), and collectives.
 
 Memory-bound operators take their bytes over the achieved bandwidth, and a launch; collectives, by kind, message size,
 group and link, bytes as NCCL's tests count them:
@@ -22,16 +22,14 @@ from collections.abc import Callable
 from math import log2
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from shapes.cost.constants import (
     CollectiveConstants,
     GemmConstants,
     Origin,
     collective_constants,
-    gemm_constants,
     moving_constants,
 )
+from shapes.cost.decode import cached_attention_parts, decode_origin
 from shapes.cost.error import DECODE, SPARSE
 from shapes.cost.sparse import SparseOperator, sparse_origin, sparse_parts
 from shapes.device import Device
@@ -45,28 +43,11 @@ from shapes.operators.types import (
     TopK,
 )
 
-#: Rows of the smallest matrix instruction (mma.m16n8k16, PTX ISA), which the query heads that share a key fill.
-ROWS = 16
-
 
 def elementwise_parts(operator: Elementwise, device: Device) -> tuple[Any, ...]:
     """Seconds of the launch and of moving the bytes, of one run."""
-    constants, _ = constants_for(operator, device)
+    constants, _ = moving_constants(device)
     return constants.launch_s, operator.bytes / achieved_bandwidth(constants)
-
-
-def cached_attention_parts(operator: CachedAttention, device: Device) -> tuple[Any, ...]:
-    """Seconds of the launch, of moving the cache and of its arithmetic beyond what that hides, of one run.
-
-    Split over the keys (flash-decoding), so that few requests fill the device too; query heads of one key/value head
-    share its read, in whole instructions, at the dense peak.
-    """
-    constants, _ = constants_for(operator, device)
-    queries = operator.q_len * operator.heads // operator.kv_heads
-    padded = -(-queries // ROWS) * ROWS / queries
-    compute = operator.flops * padded / device.peak(operator.dtype)
-    memory = operator.bytes / achieved_bandwidth(constants)
-    return constants.launch_s, memory, np.maximum(compute - memory, 0.0)
 
 
 def achieved_bandwidth(constants: GemmConstants) -> float:
@@ -165,13 +146,10 @@ MOVED: dict[type[Operator], Moved] = {
 }
 
 
-def constants_for(operator: Operator, device: Device) -> tuple[GemmConstants, Origin]:
-    """Whose bandwidth and launch price the operator; a decode step's attention needs its element type's arithmetic."""
-    return gemm_constants(device, operator.dtype) if isinstance(operator, CachedAttention) else moving_constants(device)
-
-
 def origin_of(operator: Operator, device: Device) -> Origin:
     """Where the constants come from that price the operator."""
     if isinstance(operator, SparseOperator):
         return sparse_origin(operator, device)
-    return constants_for(operator, device)[1]
+    if isinstance(operator, CachedAttention):
+        return decode_origin(operator, device)
+    return moving_constants(device)[1]

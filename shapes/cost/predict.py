@@ -420,5 +420,5 @@ def _moved(operators: Sequence[Operator], known: Moved, origin: Origin, device: 
     for operator in operators:
         fixed, moving, *computing = _naming(operator, lambda one: known.parts(one, device))
         rest = float(moving + sum(computing))
-        bound = "overhead" if fixed > rest else "compute" if any(computing) else known.bound
+        bound = "overhead" if fixed > rest else "compute" if sum(computing) > moving else known.bound
         yield cost_of(fixed + rest, source, off, known.regime, bound)

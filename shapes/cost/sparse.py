@@ -101,11 +101,12 @@ def form_of(operator: SparseOperator) -> str:
 
 def sparse_origin(operator: SparseOperator, device: Device) -> Origin:
     """Whose constants price the operator: the device's, one's of its architecture, else H100's."""
-    return _origin(form_of(operator), operator.phase, device)
+    return published_origin(form_of(operator), operator.phase, device)
 
 
 @cache
-def _origin(form: str, phase: str, device: Device) -> Origin:
+def published_origin(form: str, phase: str, device: Device) -> Origin:
+    """Whose constants of ``form`` price it on ``device``."""
     measured = [load_device(name) for name in _tables()[form]]
     alike = [one for one in measured if one.architecture == device.architecture]
     kin = min(
@@ -119,7 +120,15 @@ def _origin(form: str, phase: str, device: Device) -> Origin:
 
 def _tables() -> Mapping[str, Mapping[str, Mapping[str, float]]]:
     """Form -> device -> its constants and errors."""
-    return content(DATA / "sparse.toml")
+    return {**content(DATA / "sparse.toml"), **content(DATA / "decode.toml")}
+
+
+def published(form: str, phase: str, device: Device) -> tuple[dict[str, float], Device]:
+    """Constants that price ``form`` on ``device``, the memory's bandwidth scaled, and whose they are."""
+    kin = load_device(published_origin(form, phase, device).device)
+    c = dict(_tables()[form][kin.name])
+    c["bandwidth_bytes_per_s"] *= device.memory.bandwidth_bytes_per_s / kin.memory.bandwidth_bytes_per_s
+    return c, kin
 
 
 def sparse_error(origin: Origin) -> tuple[float, float, str]:
@@ -132,7 +141,7 @@ def sparse_error(origin: Origin) -> tuple[float, float, str]:
     return hypot(own["error"], more), hypot(own["error_p95"], 2 * more), "extrapolated" if backward else tier
 
 
-def _peak(device: Device, dtype: str) -> float:
+def peak_like(device: Device, dtype: str) -> float:
     """Peak of ``dtype``, or of 16-bit products where the device has no fp8."""
     return next(device.peak_flops[one] for one in (dtype, "bf16", "fp16", "fp32") if one in device.peak_flops)
 
@@ -140,12 +149,10 @@ def _peak(device: Device, dtype: str) -> float:
 def sparse_parts(operator: SparseOperator, device: Device) -> tuple[Any, ...]:
     """Seconds of the launch, of moving and of arithmetic of one run."""
     form = form_of(operator)
-    kin = load_device(sparse_origin(operator, device).device)
-    c = dict(_tables()[form][kin.name])
-    c["bandwidth_bytes_per_s"] *= device.memory.bandwidth_bytes_per_s / kin.memory.bandwidth_bytes_per_s
+    c, kin = published(form, operator.phase, device)
     if "flops_per_s" in c:
         fitted_in = "bf16" if form == "sparse_attention" else "fp8"
-        c["flops_per_s"] *= _peak(device, operator.dtype) / _peak(kin, fitted_in)
+        c["flops_per_s"] *= peak_like(device, operator.dtype) / peak_like(kin, fitted_in)
     launch, moving, computing = FORMS[form](_sizes(operator), c, device.compute.units)
     if isinstance(operator, SparseAttention) and operator.phase != "forward":
         forward = 2 * (operator.head_dim + operator.v_head_dim) * operator.batch * operator.heads * operator.pairs

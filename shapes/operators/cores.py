@@ -330,6 +330,7 @@ def decode_operators(
         dtype=run.core_dtype(),
         kv_dtype=workload.cache_dtype,
         count=run.count,
+        windowed=attention.window is not None,
     )
 
 

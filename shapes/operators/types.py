@@ -214,7 +214,7 @@ class CachedAttention:
     """A decode step's attention: ``q_len`` new tokens of each sequence against ``kv_len`` keys of its KV cache.
 
     Sizes as in `Attention`. ``latent``: values are a part of the keys (MLA's compressed cache, read once for both).
-    ``kv_dtype``: the cache's element type.
+    ``kv_dtype``: the cache's element type. ``windowed``: the kernel is told of a window (kv_len holds no more of it).
     """
 
     name: str
@@ -231,6 +231,7 @@ class CachedAttention:
     count: int = 1
     phase: Phase = "forward"
     kind: Literal["attention"] = "attention"
+    windowed: bool = False
 
     @property
     def flops(self) -> int:
