@@ -11,6 +11,7 @@ from __future__ import annotations
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -19,13 +20,15 @@ from shapes.cost import predict_gemm
 from sizer.searching.space import Limits
 
 CONFIGS = Path(__file__).parents[2] / "tests" / "data" / "configs"
+#: All head dimensions and numbers of heads that kernels take: many candidates.
+SHAPES: dict[str, Any] = {"head_dims": (64, 96, 128), "tp_ready": 1}
 #: name -> keywords of ``sizer.search``
 SEARCHES: dict[str, dict[str, object]] = {
-    "whole models at 1.3e9 parameters": {"params": 1.3e9, "limits": Limits(0.3, step=2, aspect=(8, 800))},
+    "whole models at 1.3e9 parameters": {"params": 1.3e9, "limits": Limits(0.3, step=1, aspect=(8, 800), **SHAPES)},
     "mixtures like Mixtral-8x7B": {
         "config": str(CONFIGS / "mixtral-8x7b.json"),
         "what": "model",
-        "limits": Limits(0.25, step=64, aspect=(64, 256)),
+        "limits": Limits(0.25, step=64, aspect=(64, 256), **SHAPES),
     },
     "SwiGLU widths of one MLP": {"h": 4096, "d_ff": 62_500, "limits": Limits(0.8, step=1)},
 }

@@ -95,15 +95,20 @@ _measuring = partial(option, group="Measuring", rare=True)
 #: The baseline's dimensions where there is no configuration, or in place of its own.
 _DIMENSIONS = several(
     _model("--h", "h", type=int, help="Hidden size of the baseline."),
-    _model("--d-ff", type=int, help="Width of its MLP. [default: 8h/3]"),
-    _model("--heads", type=int, help="Attention heads. [default: h/128]"),
-    _model("--kv-heads", type=int, rare=True, help="Key/value heads. [default: one for every head]"),
+    _model("--d-ff", type=int, help="Width of its MLP. [default: aligned, near 8h/3]"),
+    _model("--heads", type=int, help="Attention heads. [default: of 128 or 64]"),
+    _model("--kv-heads", type=int, rare=True, help="Key/value heads. [default: 8 or 4]"),
     _model("--layers", type=int, help="Layers. [default: 32]"),
-    _model("--vocab", type=int, rare=True, help="Vocabulary. [default: 50304]"),
+    _model("--vocab", rare=True, help="Vocabulary, or a tokenizer's name. [default: Llama 3's]"),
     _model("--params", type=QUANTITY, help="Parameter budget of a model search."),
 )
 _LIMITS = several(
-    _limit("--tolerance", default="1%", show_default=True, help="Largest change of parameters (1% or 0.01)."),
+    _limit(
+        "--tolerance",
+        default="1%",
+        show_default=True,
+        help="Largest change of parameters (1% or 0.01). 1% widens for an aligned one.",
+    ),
     _limit("--range", "range_", metavar="LOW:HIGH", help="Values of the searched dimension."),
     _limit("--step", type=int, help="Every so many values (1: misaligned ones too). [default: every aligned one]"),
     _limit(

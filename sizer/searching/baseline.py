@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from itertools import product
+from math import lcm, log
+from operator import itemgetter
 from typing import Any, Literal
 
 from shapes.errors import InputError, positive_int
 from shapes.frozen import frozen
 from shapes.model import AttentionShape, Block, MlpShape, ModelShape, Stack
-from shapes.model.parameters import block_tensors, parameter_count
 from shapes.model.resize import resize
 from shapes.step.stack import SoftwareStack
 from shapes.workload import Workload
+from sizer.readers.fields import tokenizer_size
 from sizer.subject import read_subject
 
 #: Tokens of a search that names no batch: 4 sequences of 4096.
@@ -21,6 +24,17 @@ DEFAULT_B, DEFAULT_S = 4, 4096
 #: What a search of the MLP's width times: the MLPs of a whole model, one MLP, or the ML Engineering book's one product.
 Scope = Literal["model", "mlp", "product"]
 
+#: Tokens of Llama 3's tokenizer, and of SmolLM2's up to so many parameters, where none is named.
+VOCAB, SMALL_VOCAB, SMALL = 128256, 49152, 5e8
+#: Published models up to about here tie embedding and head, and some up to this hidden size have heads of 64.
+TIED, MOST_OF_64 = 4e9, 2048
+#: Widths of MLPs are multiples of it, as LLaMA's are.
+WIDE = 256
+#: How far from a budget a model may be that is called one of it.
+MISSED = 0.25
+
+#: Sizes as somebody gave them; a vocabulary may be a tokenizer's name.
+Dimensions = Mapping[str, int | str | None]
 #: Dimension -> the command line's option of it.
 OPTIONS = {
     "hidden": "--h",
@@ -52,7 +66,7 @@ class Baseline:
         cls,
         config: object,
         *,
-        dimensions: Mapping[str, int | None] | None = None,
+        dimensions: Dimensions | None = None,
         parameters: float | None = None,
         scope: Scope = "model",
         stack: str | SoftwareStack | None = None,
@@ -69,20 +83,28 @@ class Baseline:
         cls,
         h: int,
         *,
-        dimensions: Mapping[str, int | None] | None = None,
+        dimensions: Dimensions | None = None,
         parameters: float | None = None,
         scope: Scope = "mlp",
+        step: int = 1,
+        shards: int = 1,
         **workload: Any,
     ) -> Baseline:
-        """A plain gated decoder of hidden size ``h``: d_ff 8h/3, heads of 128, 32 layers where nothing is said."""
+        """A plain gated decoder of hidden size ``h``, 32 layers where nothing is said, split over ``shards``.
+
+        Where nothing is said d_ff is the multiple of 256 and ``step`` nearest to 8h/3, heads are `usual_heads`.
+        """
         given = _given({"hidden": h, **(dimensions or {})})
-        count = given.get("heads") or max(1, h // 128)
+        count = given.get("heads") or usual_heads(h, shards)
         if h % count and "heads" in given:
             raise InputError(f"expected a divisor of h = {h}", key="--heads", value=count)
         dim = max(1, h // count)
-        attention = AttentionShape(count, given.get("kv_heads") or count, dim, rotary_dim=dim)
-        block = Block(attention, MlpShape(given.get("d_ff") or max(1, 8 * h // 3)), count=given.get("layers") or 32)
-        model = ModelShape("llama", (Stack("decoder", h, (block,)),), vocab=given.get("vocab") or 50304)
+        kv_heads = given.get("kv_heads") or (count if "heads" in given else usual_kv_heads(count, shards))
+        wide = lcm(WIDE, step)
+        width = given.get("d_ff") or max(1, round(8 * h / 3 / wide)) * wide
+        block = Block(AttentionShape(count, kv_heads, dim, rotary_dim=dim), MlpShape(width))
+        block = replace(block, count=given.get("layers") or 32)
+        model = ModelShape("llama", (Stack("decoder", h, (block,)),), vocab=given.get("vocab") or _padded(VOCAB, step))
         return cls(model, _workload(workload, scope), parameters, scope)
 
     @classmethod
@@ -90,15 +112,18 @@ class Baseline:
         cls,
         parameters: float,
         *,
-        dimensions: Mapping[str, int | None] | None = None,
+        dimensions: Dimensions | None = None,
         scope: Scope = "mlp",
+        step: int = 1,
+        shards: int = 1,
         **workload: Any,
     ) -> Baseline:
-        """A plain gated decoder of about so many parameters, with some dimensions changed."""
+        """The `usual_model` of about so many parameters, with some dimensions changed."""
         given = _given(dimensions)
-        vocab = given.pop("vocab", None)
-        model = resize(plain_model(parameters, **({"vocab": vocab} if vocab else {})), **given)
-        return cls(model, _workload(workload, scope), parameters, scope)
+        found = _workload(workload, scope)
+        vocab = _padded(given.pop("vocab", VOCAB if parameters > SMALL else SMALL_VOCAB), step)
+        model = resize(usual_model(parameters, step, shards, found.p, vocab), **given)
+        return cls(model, found, parameters, scope)
 
 
 def sequences(tokens: int, workload: Mapping[str, Any]) -> dict[str, int]:
@@ -111,8 +136,16 @@ def sequences(tokens: int, workload: Mapping[str, Any]) -> dict[str, int]:
     return {"b": tokens // s, "s": s}
 
 
-def _given(dimensions: Mapping[str, int | None] | None) -> dict[str, int]:
-    return {key: positive_int(value, OPTIONS[key]) for key, value in (dimensions or {}).items() if value is not None}
+def _given(dimensions: Dimensions | None) -> dict[str, int]:
+    found = {}
+    for key, value in (dimensions or {}).items():
+        if isinstance(value, str) and not value.isdigit():
+            found[key] = tokenizer_size(value) or 0
+            if not found[key]:
+                raise InputError("expected a size, or the name of a known tokenizer", key=OPTIONS[key], value=value)
+        elif value is not None:
+            found[key] = positive_int(int(value), OPTIONS[key])
+    return found
 
 
 def _workload(asked: Mapping[str, Any], scope: Scope) -> Workload:
@@ -120,30 +153,49 @@ def _workload(asked: Mapping[str, Any], scope: Scope) -> Workload:
     return Workload(**{**defaults, **asked})
 
 
-def plain_model(parameters: float, *, vocab: int = 50304) -> ModelShape:
-    """A gated decoder of about ``parameters``.
+def _padded(size: int, step: int) -> int:
+    return -(-size // step) * step
 
-    An even number of heads of 128, d_ff 8h/3 rounded up to 64, untied, and h/L between 48 and 128 as published models
-    have it.
+
+def usual_heads(hidden: int, shards: int) -> int:
+    """Heads of 128, else of 64, that ``shards`` divide; where they divide neither, of 128 all the same."""
+    return next((hidden // dim for dim in (128, 64) if hidden % (dim * shards) == 0), max(1, hidden // 128))
+
+
+def usual_kv_heads(heads: int, shards: int) -> int:
+    """Key/value heads of grouped queries, as many as ``shards`` split: 8 as published models have, else 4, else all."""
+    return next((kv for kv in (lcm(8, shards), lcm(4, shards)) if heads % kv == 0 and kv < heads), heads)
+
+
+def usual_model(parameters: float, step: int, shards: int, p: int, vocab: int) -> ModelShape:
+    """The decoder of about ``parameters`` nearest to published practice that is aligned and splits as asked.
+
+    Heads in multiples of 8 (below 16 of 4) and of ``shards``, of 128 or up to h 2048 of 64, grouped; layers in
+    multiples of 4 and of ``p``, about 32 or, where that is more, h/128; d_ff about 3h, in multiples of 256 and of
+    ``step``; tied up to ``TIED`` parameters.
     """
     if not 1e7 <= parameters <= 1e14:
         raise InputError("expected between 1e7 and 1e14 parameters", key="--params", value=parameters)
-    best: tuple[float, int, int] | None = None
-    for heads in range(2, 400, 2):  # an odd number splits over no t
-        hidden = heads * 128
-        layer = parameter_count(block_tensors(_plain_block(heads), hidden))
-        layers = max(1, round((parameters - (2 * vocab + 1) * hidden) / layer))
-        if 48 <= hidden / layers <= 128:
-            miss = abs(layer * layers + (2 * vocab + 1) * hidden - parameters)
-            best = min(best or (miss, heads, layers), (miss, heads, layers))
-    if best is None:
-        raise InputError("no plain model has so many parameters; give --config", key="--params", value=parameters)
-    _, heads, layers = best
-    return ModelShape(
-        "llama", (Stack("decoder", heads * 128, (replace(_plain_block(heads), count=layers),)),), vocab=vocab
-    )
-
-
-def _plain_block(heads: int) -> Block:
-    width = -(-8 * heads * 128 // 3 // 64) * 64
-    return Block(AttentionShape(heads, heads, 128, rotary_dim=128), MlpShape(width))
+    tied, each, wide = parameters <= TIED, lcm(4, shards), lcm(WIDE, step)
+    found: list[tuple[float, float, AttentionShape, int, int]] = []
+    for heads, dim in product((one for one in range(each, 1024, each) if one < 16 or one % 8 == 0), (64, 128)):
+        hidden, kv_heads = heads * dim, usual_kv_heads(heads, shards)
+        usual, ends = max(32, hidden // 128), (vocab * (2 - tied) + 1) * hidden
+        if not 1 / 6 < (ends + 12 * hidden**2 * usual) / parameters < 6:
+            continue  # far off whatever its layers
+        for layers in range(-(-max(1, usual // 2) // lcm(4, p)) * lcm(4, p), 2 * usual + p, lcm(4, p)):
+            rest = 2 * hidden * (hidden + kv_heads * dim + 1)
+            width = max(1, round(((parameters - ends) / layers - rest) / (3 * hidden * wide))) * wide
+            off = (
+                abs(log(layers / usual)) + abs(log(width / hidden / 3)) + (dim == 64) * max(0, log(hidden / MOST_OF_64))
+            )
+            missed = abs((ends + layers * (rest + 3 * hidden * width)) / parameters - 1)
+            attention = AttentionShape(heads, kv_heads, dim, rotary_dim=dim)
+            found.append((off + 100 * max(0, missed - 0.01), missed, attention, layers, width))
+    found = [one for one in found if one[1] <= MISSED]
+    if not found:
+        raise InputError("no usual decoder of so many parameters splits so", key="--params", value=parameters)
+    _, _, attention, layers, width = min(found, key=itemgetter(0))
+    block = Block(attention, MlpShape(width), count=layers)
+    hidden = attention.heads * attention.head_dim
+    return ModelShape("llama", (Stack("decoder", hidden, (block,)),), vocab=vocab, tied=tied)

@@ -38,7 +38,7 @@ class SearchKeywords(WorkloadKeywords, total=False):
     heads: int | None
     kv_heads: int | None
     layers: int | None
-    vocab: int | None
+    vocab: int | str | None
     gemm_only: bool
     tokens: int
     strategy: str | None
@@ -98,13 +98,16 @@ def search(
     workload = _asked_workload(rest, tokens)
     target, measured = _source(measure, device, measuring)
     asked: dict[str, Any] = {"dimensions": dimensions, "scope": scope, **workload}
+    limits = limits or Limits()
+    shards = limits.shards(workload.get("t", 1))
+    split: Any = {"shards": shards, "step": shards * target.alignment_elements(workload.get("dtype", "bf16"))}
     if config is not None:
         asked["dimensions"] = {"hidden": h, **dimensions}
         start = Baseline.from_config(config, parameters=params, stack=stack, **asked)
     elif h is not None:
-        start = Baseline.from_dimensions(h, parameters=params, **asked)
+        start = Baseline.from_dimensions(h, parameters=params, **asked, **split)
     elif params is not None:
-        start = Baseline.from_budget(params, **asked)
+        start = Baseline.from_budget(params, **asked, **split)
     else:
         raise InputError("expected --h, --params or a configuration to start from", key="--h")
     if stack is not None:
@@ -113,7 +116,7 @@ def search(
         start,
         what,
         find_objective(objective),
-        limits or Limits(),
+        limits,
         target,
         measured,
         top=top,
@@ -219,5 +222,5 @@ def swiglu_width(
     steps = [aligned * shards for shards in (8, 4, 2, 1)]
     reached = [step for step in steps if (width + slack) // step * step >= max(1, width - slack)]
     limits = Limits(tolerance, step=reached[0] if reached else None)
-    found = search(h=hidden, device=target, limits=limits, top=1, **workload)
+    found = search(h=hidden, d_ff=width, device=target, limits=limits, top=1, **workload)
     return found.best.change["d_ff"]

@@ -37,7 +37,8 @@ class TimedCandidate:
     """A candidate with its time and FLOPs at the baseline's tokens; ``parameters`` are of what is searched.
 
     ``structure``: what a prediction is off for together with its like (``_structure``). ``ratio_error``: of its time
-    over the baseline's, relative, where that is known (None: the timings' own).
+    over the baseline's, relative, where that is known (None: the timings' own). ``launch_bound``: whether most of its
+    time is products that a host takes longer to launch than the device to run.
     """
 
     change: Mapping[str, int]
@@ -47,6 +48,7 @@ class TimedCandidate:
     parameters: int
     structure: tuple[int, bool, bool] = (0, False, False)
     ratio_error: float | None = None
+    launch_bound: bool = False
 
 
 def rebuilt(space: Space, change: Mapping[str, int]) -> tuple[ModelShape, Workload]:
@@ -97,9 +99,19 @@ def _candidate(
     scale = space.tokens / (workload.tokens * step.accumulation)
     tier = max(step.tier, step.cost.tier, key=TIERS.index) if step.cost is not None else step.tier
     timing = Timing(step.seconds * scale, step.low * scale, step.high * scale, step.source, tier)
-    return TimedCandidate(change, timing, round(step.flops * scale), model.layers, model.parameters, _structure(step))
+    known = change, timing, round(step.flops * scale), model.layers, model.parameters, _structure(step)
+    products = [(op.count * cost.seconds, cost.seconds < HOST_S) for op, cost in _products(step)]
+    launched = sum(seconds for seconds, short in products if short)
+    return TimedCandidate(*known, launch_bound=2 * launched > sum(seconds for seconds, _ in products))
 
 
+def _products(step: Step) -> list[tuple[Gemm | GroupedGemm, Cost]]:
+    pairs = zip(step.operators, step.costs, strict=True)
+    return [(op, cost) for op, cost in pairs if isinstance(op, Gemm | GroupedGemm)]
+
+
+#: What a host takes to launch one product, at least: GAC's took 15 to 18 us on H100 (reports/search-gac.md).
+HOST_S = 10e-6
 #: Elements beyond which another factor of two in alignment is worth nothing to any kernel.
 ALIGNED = 256
 #: A product fills whole waves where no more than this of their slots is idle.
@@ -113,11 +125,7 @@ def _structure(step: Step) -> tuple[int, bool, bool]:
 
     any expert has fewer rows than a tile.
     """
-    seconds = {
-        (op, cost): op.count * cost.seconds
-        for op, cost in zip(step.operators, step.costs, strict=True)
-        if isinstance(op, Gemm | GroupedGemm)
-    }
+    seconds = {(op, cost): op.count * cost.seconds for op, cost in _products(step)}
     if not seconds:
         return ALIGNED, False, False
     least_s = NOTABLE * sum(seconds.values())

@@ -72,6 +72,7 @@ class SearchResult(Printable):
     ``pareto``: no other candidate has fewer parameters and less time (model search). ``keys``: dimension -> the
     baseline file's own key for it (empty: there is no file). ``keep``: the baseline is the answer, nothing being better
     beyond the error. ``stack``: what runs the steps that are compared (None: kernels alone are).
+    ``aligned``: where the baseline is misaligned, the aligned candidate nearest to it, which gains are over.
     ``front``: no other candidate is faster both to train and to serve as ``serving`` says (None: that was not asked).
     """
 
@@ -97,6 +98,7 @@ class SearchResult(Printable):
     serving: Workload | None = None
     front: tuple[Ranked, ...] = ()
     stack: str | None = None
+    aligned: Ranked | None = None
 
     JSON = shown("best", hidden=("ranked", "keys"))
 
@@ -126,10 +128,18 @@ def keeps(best: Sequence[Ranked], fixes: Sequence[str]) -> bool:
     return not best or (best[0].gain_low <= 1 and not fixes)
 
 
-def verdict(what: str, baseline: Ranked, best: Sequence[Ranked], fixes: Sequence[str] = ()) -> str:
+def launched_verdict(baseline: Ranked) -> str:
+    """Of a baseline whose kernels are over before a host has launched the next ones."""
+    return f"keep {label(baseline)}: its products are shorter than their launches, so that no width near it is faster"
+
+
+def verdict(
+    what: str, baseline: Ranked, best: Sequence[Ranked], fixes: Sequence[str] = (), aligned: Ranked | None = None
+) -> str:
     """Which candidate to take and what is not statistically distinguishable from it, at the source's own error.
 
-    ``fixes``: rules of `check` that the first candidate keeps and the baseline breaks outright.
+    ``fixes``: rules of `check` that the first candidate keeps and the baseline breaks outright. ``aligned``: the
+    candidate nearest to a misaligned baseline.
     """
     if not best:
         return f"no other {what} was found"
@@ -138,7 +148,13 @@ def verdict(what: str, baseline: Ranked, best: Sequence[Ranked], fixes: Sequence
     decoding = f" to train and {first.decode_speedup:.2f}x to decode" if first.decode is not None else ""
     keep = keeps(best, fixes)
     than = "" if keep else f" as {label(baseline)}"
-    gain = f"{label(first)} is {first.speedup:.2f}x as fast{decoding}{than}, {share:+.2%} parameters"
+    over = ""
+    if aligned is not None:
+        times = aligned.timing.seconds / first.timing.seconds
+        over = f"{times:.2f}x as fast as the nearest aligned, {label(aligned)}, and "
+    if abs(first.gain - first.speedup) > 0.05 and first.decode is None:
+        decoding = f" ({first.gain:.2f}x by the objective)"
+    gain = f"{label(first)} is {over}{first.speedup:.2f}x as fast{decoding}{than}, {share:+.2%} parameters"
     error = f"within the error of {(first.gain_high - first.gain_low) / 2 / first.gain:.1%}"
     gain += objected(first)
     if keep:

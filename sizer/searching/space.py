@@ -129,6 +129,8 @@ def layers_named(words: tuple[str, ...], model: ModelShape, workload: Workload) 
     return (one for one in layer_operators(model, workload) if any(word in one.name for word in words))
 
 
+#: Largest change of parameters where none is asked for, and those that follow where it leaves no candidate.
+TOLERANCE, WIDER = 0.01, (0.02, 0.05, 0.1, 0.25)
 #: Option -> what it takes.
 EXPECTED = {
     "--tolerance": "expected a share between 0 and 1 (or a percentage up to 100%)",
@@ -150,7 +152,7 @@ class Limits:
     which no candidate changes; ``vary``: names of ``VARIABLE``, which are tried halved and doubled.
     """
 
-    tolerance: float = 0.01
+    tolerance: float = TOLERANCE
     low: int | None = None
     high: int | None = None
     step: int | None = None
@@ -245,12 +247,16 @@ def whole_heads(heads: int, kv_heads: int, t: int) -> bool:
     return heads % t == 0 and (kv_heads % t == 0 or t % kv_heads == 0)
 
 
-def nothing_left(what: str, excluded: Mapping[str, int]) -> InputError:
+class NothingLeftError(InputError):
+    """Constraints leave no candidate."""
+
+
+def nothing_left(what: str, excluded: Mapping[str, int]) -> NothingLeftError:
     """The error of a search whose constraints leave no candidate: it names the one that excludes the most."""
     if not excluded:
-        return InputError(f"no candidate for {what}: expected a range that holds one", key="--range")
+        return NothingLeftError(f"no candidate for {what}: expected a range that holds one", key="--range")
     worst = max(excluded, key=lambda constraint: excluded[constraint])
-    return InputError(f"no candidate for {what} is left: {worst} excludes the most ({excluded[worst]})")
+    return NothingLeftError(f"no candidate for {what} is left: {worst} excludes the most ({excluded[worst]})")
 
 
 #: Values of an objective that differ by less than this share are a tie: no device tells them apart.

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import replace
 
 import numpy as np
 
@@ -10,7 +13,7 @@ from shapes.device import Device
 from shapes.errors import InputError
 from shapes.model.resize import dimensions
 from sizer.searching.baseline import Baseline
-from sizer.searching.space import KEEPABLE, Limits, Request, Space
+from sizer.searching.space import KEEPABLE, TOLERANCE, WIDER, Limits, NothingLeftError, Request, Space
 from sizer.searching.spaces.experts import experts
 from sizer.searching.spaces.hidden import hidden
 from sizer.searching.spaces.model import model
@@ -49,9 +52,24 @@ def make_space(what: str, baseline: Baseline, device: Device, limits: Limits) ->
             raise InputError(f"expected --what {others} with it, not {what}", key=option)
     if baseline.scope == "product" and what != "swiglu":
         raise InputError("expected --what swiglu with it", key="--gemm-only")
-    space = SPACES[what](Request(what, baseline, device, limits))
+    space = _widened(Request(what, baseline, device, limits))
     if not limits.keep:
         return space
     own = dimensions(space.model)
     sizes, every = {**own, **space.candidates.columns}, np.ones(len(space.candidates), dtype=bool)
     return space.where({f"--limit keep={name}": every & KEEPABLE[name](own, sizes) for name in limits.keep})
+
+
+def _widened(request: Request) -> Space:
+    """The space asked for; where the usual tolerance leaves nothing, of the next one that does, which a note says."""
+    make, usual = SPACES[request.what], request.limits.tolerance
+    try:
+        return make(request)
+    except NothingLeftError as nothing:
+        for tolerance in WIDER if usual == TOLERANCE else ():
+            with suppress(NothingLeftError):
+                wider = replace(request, limits=replace(request.limits, tolerance=tolerance), excluded=Counter())
+                space = make(wider)
+                note = f"nothing aligned is within --tolerance {usual:.0%}: it is {tolerance:.0%} here"
+                return replace(space, notes=(note, *space.notes))
+        raise nothing

@@ -5,7 +5,7 @@ Of a mixture of experts their width, number and top_k with them, at the budget's
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import astuple
 from math import ceil, floor, gcd, lcm
 from typing import Any
@@ -26,7 +26,9 @@ COARSE = 128
 MOST_HEADS_STEP = 16
 #: What keeps a model's shape near the baseline's: h/L within a factor, head dimensions, d_ff/h within a factor, and
 #: experts' width and top_k within another.
-ASPECT_FACTOR, HEAD_DIMS, WIDTH_FACTOR, EXPERT_FACTOR = 1.5, (64, 96, 128), 1.1, 2.0
+ASPECT_FACTOR, HEAD_DIMS, WIDTH_FACTOR, EXPERT_FACTOR = 1.5, (64, 128), 1.1, 2.0
+#: Shards that numbers of heads stay ready for where the baseline's are.
+READY = 8
 
 
 def model(request: Request) -> Space:
@@ -37,7 +39,10 @@ def model(request: Request) -> Space:
     own, limits = request.model, request.limits
     _refuse(request)
     target = request.baseline.parameters or float(own.parameters)
-    candidates = (_dense if own.moe is None else _mixtures)(request, target)
+    if own.moe is None:
+        candidates = dense(request, target, list(_around(request, request.step)))
+    else:
+        candidates = _mixtures(request, target)
     low, high = aspect_bounds(own, limits)
     bounds = [f"h/L from {low:.0f} to {high:.0f} (--limit aspect)"]
     if own.moe is None:
@@ -72,19 +77,27 @@ def _head_dims(attention: AttentionShape, limits: Limits) -> tuple[int, ...]:
     return limits.head_dims or tuple(sorted({*HEAD_DIMS, attention.head_dim}))
 
 
-def _dense(request: Request, target: float) -> Candidates:
-    """Dense models: an MLP's width, then the layers that come nearest."""
+def dense(
+    request: Request,
+    target: float,
+    around: Sequence[dict[str, int]],
+    aspect: float = ASPECT_FACTOR,
+    wider: float = WIDTH_FACTOR,
+) -> Candidates:
+    """Dense models: what is ``around`` with an MLP's width, then the layers that come nearest.
+
+    h/L within a factor ``aspect`` of the baseline's, d_ff/h within ``wider``.
+    """
     model, limits, step, p = request.model, request.limits, request.step, request.workload.p
     assert model.dense_mlp is not None
-    low, high = aspect_bounds(model, limits)
-    around = list(_around(request, step))
+    low, high = aspect_bounds(model, limits, aspect)
     if not around:
         return Candidates({})
     ratio, every = model.dense_mlp.width / model.hidden, limits.step or step
     widths = [
         np.arange(
-            max(-(-int(fixed["hidden"] * ratio / WIDTH_FACTOR) // step) * step, step),
-            int(fixed["hidden"] * ratio * WIDTH_FACTOR) + 1,
+            max(-(-int(fixed["hidden"] * ratio / wider) // step) * step, step),
+            int(fixed["hidden"] * ratio * wider) + 1,
             every,
         )
         for fixed in around
@@ -186,26 +199,24 @@ def _heads(request: Request, hidden: int) -> Iterable[dict[str, int]]:
 
 
 def whole_head_counts(request: Request, hidden: int, dims: Iterable[int]) -> Iterator[dict[str, int]]:
-    """Heads of each of ``dims``, as many query heads to a key/value head as now, and an even number of them.
+    """Heads of each of ``dims``, as many query heads to a key/value head as now, that split as now's do.
 
     They keep their share of the hidden size (qwen3's and gemma's do not add up to it).
     """
-    attention, shards, excluded = request.model.attention, request.shards, request.excluded
+    attention, excluded = request.model.attention, request.excluded
     assert isinstance(attention, AttentionShape)
-    group = attention.heads // attention.kv_heads
+    group, shards = attention.heads // attention.kv_heads, ready(request, attention)
     for dim in dims:
         heads, left = divmod(hidden * attention.heads * attention.head_dim, request.model.hidden * dim)
         if left or heads % group or not whole_heads(heads, heads // group, shards):
             excluded["whole heads on every shard"] += 1
-        elif heads % even(attention):
-            excluded["an even number of heads, so that t 2 divides them"] += 1
         else:
             yield {"heads": heads, "head_dim": dim, "kv_heads": heads // group}
 
 
-def even(attention: AttentionShape) -> int:
-    """What numbers of heads are multiples of: a prime number of them is split over no t."""
-    return 1 if attention.heads % 2 else 2
+def ready(request: Request, attention: AttentionShape) -> int:
+    """Shards that heads split over: those asked for, else those to ``READY`` that the baseline's split over."""
+    return request.shards if request.limits.tp_ready else lcm(request.shards, gcd(attention.heads, READY))
 
 
 def _varied(request: Request, heads: dict[str, int]) -> Iterator[dict[str, int]]:

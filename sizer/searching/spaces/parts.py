@@ -7,15 +7,12 @@ from functools import partial
 
 import numpy as np
 
-from shapes.dtypes import BYTES
 from shapes.errors import InputError
 from shapes.model import AttentionShape, Block, MlpShape, ModelShape, Stack
 from shapes.operators import Gemm, Operator, operators
 from shapes.workload import Workload
 from sizer.searching.space import Candidates, Request, Space, layers_named, nothing_left, whole_heads
 
-#: What a kernel loads at once: a leading dimension off it is served by another, slower kernel on every generation.
-VECTOR_BYTES = 16
 #: Head dimensions that fused kernels take.
 SMALLEST_HEAD, LARGEST_HEAD = 32, 256
 #: Multiples of the alignment beyond the vocabulary that are worth a look.
@@ -31,9 +28,8 @@ def swiglu(request: Request) -> Space:
     if model.dense_mlp is None:
         raise InputError("expected a model with a dense MLP", key="--what", value=request.what)
     width, share = model.dense_mlp.width, f"--tolerance {limits.tolerance:.2%}"
-    slack, dtype = int(width * limits.tolerance), request.workload.dtype
-    vector = min(VECTOR_BYTES // BYTES[dtype], request.device.alignment_elements(dtype)) * request.shards
-    found = limits.values(width - slack, width + slack, vector)
+    slack = int(width * limits.tolerance)
+    found = limits.values(width - slack, width + slack, request.step)
     step, values = found.step, np.array(found, dtype=np.int64)
     if not len(values):
         raise nothing_left(request.what, {f"widths a multiple of {step} within {share}": 1})
