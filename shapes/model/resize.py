@@ -22,6 +22,7 @@ from shapes.model import (
     Stack,
 )
 from shapes.model.layers import MOST_LAYERS, run_lengths
+from shapes.recipes import WeightFormat
 from shapes.toml_table import DATA, content
 
 Part = TypeVar("Part", AttentionShape, MlaShape, SharedKeyShape, MlpShape, MoeShape, RecurrentShape, Linear)
@@ -183,7 +184,8 @@ class Side:
     """The outputs (or a part of them that is cut by itself) or the inputs of a weight matrix.
 
     ``features`` are one shard's, of the fullest rank; ``whole`` the model's; ``shards`` how many share them (1: each
-    rank has all). ``merged``: the matrix has several such parts in one. ``output`` False: the inputs.
+    rank has all). ``merged``: the matrix has several such parts in one. ``output`` False: the inputs. ``kept``: the
+    format of a quantised release that the matrix is kept in.
     """
 
     dimension: str
@@ -193,6 +195,12 @@ class Side:
     shards: int = 1
     output: bool = True
     merged: bool = False
+    kept: WeightFormat | None = None
+
+    @property
+    def block(self) -> int:
+        """Features along this side that share a scale in what the matrix is kept in."""
+        return (self.kept.block[not self.output] if self.kept is not None else 0) or 1
 
 
 @lru_cache(maxsize=64)
@@ -220,6 +228,8 @@ def _of(linear: Linear, t: int, width: str) -> Iterator[Side]:
     cut = t if linear.shard == "column" else 1
     parts = linear.units or ((linear.out_features, 1),)
     for dimension, (number, size) in zip(outs, parts, strict=True):
-        yield Side(dimension or width, linear.name, -(-number // cut) * size, number * size, cut, merged=len(parts) > 1)
+        own, whole = -(-number // cut) * size, number * size
+        yield Side(dimension or width, linear.name, own, whole, cut, merged=len(parts) > 1, kept=linear.weights)
     cut = t if linear.shard == "row" else 1
-    yield Side(inner or width, linear.name, -(-linear.in_features // cut), linear.in_features, cut, output=False)
+    own, whole = -(-linear.in_features // cut), linear.in_features
+    yield Side(inner or width, linear.name, own, whole, cut, output=False, kept=linear.weights)

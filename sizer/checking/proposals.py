@@ -183,12 +183,16 @@ def _workload_s(finding: Finding) -> Finding | None:
 def _answer(rule: Rule, context: Context, unsplit: Workload | None) -> Answer:
     """The rule's answer; of a split that cannot run (``unsplit``: the workload without it) its errors alone.
 
-    The other rules on shapes then judge the model as it is unsplit: no shard of that split will exist.
+    The other rules on shapes then judge the model as it is unsplit: no shard of that split will exist. Those on costs
+    say nothing: what would run is not what was asked for.
     """
     answer = _settled(rule.answer(context))
-    broken = not isinstance(answer, NotApplicable) and any(finding.error for finding in answer)
-    if unsplit is None or broken or rule.of_costs:
+    # What is said of e is of experts' ranks, which may fold where no price is known of it.
+    broken = not isinstance(answer, NotApplicable) and any(one.error or one.field == "e" for one in answer)
+    if unsplit is None or broken:
         return answer
+    if rule.of_costs:
+        return NotApplicable("the split cannot be priced")
     return _settled(rule.answer(replace(context, workload=unsplit)))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from shapes.model import AttentionShape, MlpShape, ModelShape
 from shapes.model.resize import Side, sides
@@ -47,7 +48,11 @@ def vocab_multiple(context: Context) -> Answer:
     if vocab is None or (context.model is not None and not context.model.head):
         return NotApplicable("no LM-head")
     said = "the vocabulary: {}; the head's products lose aligned rows"
-    return unaligned_shards(context, "vocab", "v", vocab, said, lambda value, step: [next_multiple(value, step)])
+    # Recipes keep the head in 16 bits.
+    head = next((op.dtype for op in context.operators if op.name == "lm_head"), context.dtype)
+    return unaligned_shards(
+        replace(context, priced_dtype=head), "vocab", "v", vocab, said, lambda value, step: [next_multiple(value, step)]
+    )
 
 
 #: Elements that the sources ask h to be a multiple of, whatever the device asks beyond (Gaudi: 128).
@@ -121,6 +126,8 @@ def _gated(model: ModelShape | None) -> MlpShape | None:
 
 #: Below this share of the step a product is not worth a line.
 NOTABLE_PRODUCT = 0.001
+#: Nor, below this, is one whose dimension no configuration sets a fault.
+NOTABLE_GATE = 0.01
 
 
 @rule("SZ109", source="NVIDIA Matrix Multiplication Background User's Guide, tensor-core requirements.")
@@ -161,7 +168,9 @@ def _misaligned(context: Context) -> Iterator[Finding]:
         if context.model is not None:
             message += f": misaligned operands take {seconds / step_s:.1%} of the step"
         field, whole, suggestions = _configured(context, names[0], value)
-        violated, at_most_s = context.off_vector(value), seconds * context.workload.accumulation
+        # Small gates that no configuration sets are a cost, and no fault.
+        violated = context.off_vector(value) and (bool(suggestions) or seconds >= NOTABLE_GATE * step_s)
+        at_most_s = seconds * context.workload.accumulation
         yield Finding(field, whole, message, suggestions, violated=violated, at_most_s=at_most_s)
 
 
@@ -284,9 +293,11 @@ def low_precision_shards(context: Context) -> Answer:
 
     A scale belongs to a block of elements: 128 x 128 in block-wise fp8, 32 in MXFP8, 16 in NVFP4 (whose kernels load
     32); fp8 per tensor wants multiples of 16. What counts is what one tensor-parallel shard holds, of experts and
-    shared experts too, and in training the tokens. Where a block is cut some engines refuse the model, some pad the
-    shard with zeros and compute on them, some leave the matrix in 16 bits: `sizer deploy` says which. The latent
-    projection of MLA ends in a partial block of its own (DeepSeek-V3's 512 + 64), which every engine takes.
+    shared experts too, and in training the tokens. A quantised release is judged in the formats that it is kept in
+    (groups of 128 of AWQ and GPTQ too), unless a recipe is given. Where a block is cut some engines refuse the model,
+    some pad the shard with zeros and compute on them, some take finer scales or leave the matrix in 16 bits: `sizer
+    deploy` says which. The latent projection of MLA ends in a partial block of its own (DeepSeek-V3's 512 + 64), which
+    every engine takes.
 
     Bad: experts of 1536 at t 8 in blocks of 128: 192 a shard. Padded to 256 they are a third more work.
     Good: the same at t 4: 384 = 3 x 128; or DeepSeek-V3's 2048 at t 16: 128.
@@ -294,35 +305,49 @@ def low_precision_shards(context: Context) -> Answer:
     Suggestion: the neighbouring widths that cut into whole blocks, or a smaller t that cuts none.
     """
     recipe, model = context.workload.low_precision, context.model
-    if recipe is None:
-        return NotApplicable("no low-precision recipe")
     if model is None:
         return NotApplicable("a trace names no weight matrices")
+    if recipe is None:
+        return list(_cut_features(context, model, None)) if model.formats else NotApplicable("no low-precision format")
     return [*_cut_features(context, model, recipe), *_cut_tokens(context, recipe)]
 
 
-def _cut_blocks(model: ModelShape, t: int, step: int) -> dict[str, Side]:
-    """Of each dimension the first side of a matrix whose shard is not made of whole blocks of ``step`` elements."""
+def _step(side: Side, recipe: Recipe | None) -> int:
+    """Elements of a block along a side; of a release, which was cut into blocks whole, where ranks cut it again."""
+    if recipe is None:
+        return side.block if side.shards > 1 and side.whole % side.block == 0 else 1
+    return max(recipe.alignment.features, recipe.alignment.per_shard)
+
+
+def _cut_blocks(model: ModelShape, t: int, recipe: Recipe | None) -> dict[str, Side]:
+    """Of each dimension the first side of a matrix whose shard is not made of whole blocks."""
     found: dict[str, Side] = {}
     for side in sides(model, t, t):
+        step = _step(side, recipe)
         tail = side.dimension == "kv_lora_rank" and side.output and step > _LATENT_BLOCK
         if side.features % step and not tail:
             found.setdefault(side.dimension, side)
     return found
 
 
-def _cut_features(context: Context, model: ModelShape, recipe: Recipe) -> Iterator[Finding]:
-    t, step = context.workload.t, max(recipe.alignment.features, recipe.alignment.per_shard)
-    for dimension, side in _cut_blocks(model, t, step).items():
+#: What becomes of a release's cut block.
+RELEASED = "engines refuse it, pad it or take finer scales (`sizer deploy`)"
+
+
+def _cut_features(context: Context, model: ModelShape, recipe: Recipe | None) -> Iterator[Finding]:
+    t = context.workload.t
+    for dimension, side in _cut_blocks(model, t, recipe).items():
+        step, kept = _step(side, recipe), recipe or side.kept
         padded = next_multiple(side.features, step)
         name = f"{side.whole}/{side.shards} = {side.features}" if side.shards > 1 else str(side.features)
         message = (
-            f"{side.matrix}: {name} is no multiple of {step} ({recipe.title}): {recipe.alignment.otherwise}; "
+            f"{side.matrix}: {name} is no multiple of {step} ({kept.title if kept else ''}): "
+            f"{recipe.alignment.otherwise if recipe else RELEASED}; "
             f"padded to {padded} it is {padded / side.features - 1:.1%} more"
         )
         near = neighbours(side.whole, step * side.shards) if dimension in _WIDTHS else ()
         powers = (1 << power for power in reversed(range((t - 1).bit_length())))
-        whole = (degree for degree in powers if dimension not in _cut_blocks(model, degree, step))
+        whole = (degree for degree in powers if dimension not in _cut_blocks(model, degree, recipe))
         smaller = [one for one in whole if divides_over(model, one)][:1] if side.shards > 1 else []
         changes = suggest(dimension, near) + suggest("t", smaller)
         yield Finding(dimension, context.dimensions.get(dimension, side.whole), message, changes, violated=True)

@@ -95,7 +95,9 @@ def kv_heads_per_shard(context: Context) -> Answer:
     if not copied:
         changes += suggest("kv_heads", (near for near in neighbours(kv, t) if dims["heads"] % near == 0))
     message = f"{kv} key/value heads{what}"
-    return [Finding("kv_heads", kv, message, changes, error=not copied, violated=copied, cause="t")]
+    if kv == 1:  # shared by all query heads, as the model is made: every rank holds all of the cache
+        changes = ()
+    return [Finding("kv_heads", kv, message, changes, error=not copied, violated=copied and kv > 1, cause="t")]
 
 
 #: What runs on the last stage after its layers.
@@ -197,6 +199,8 @@ def expert_shapes(context: Context) -> Answer:
     Bad: expert width 1400; 256 experts, top 8, b x s = 2048: 64 tokens an expert.
     Good: expert width 1408; b x s = 16384: 512 tokens an expert.
 
+    Experts may be spread over tensor- and context-parallel ranks as well (parallel folding): e then divides t cp d.
+
     Suggestion: the neighbouring aligned width; a degree that divides the experts, or experts that it divides; a larger
     microbatch.
     """
@@ -223,6 +227,13 @@ def _spread(model: ModelShape, moe: MoeShape, workload: Workload) -> Iterator[Fi
         changes = suggest("experts", (value for value in neighbours(moe.experts, e) if value >= moe.top_k))
         yield Finding("e", e, f"{moe.experts} experts do not divide over e {e}", (*splits, *changes), error=True)
     elif d > 1 and d % e:
+        if workload.t * workload.cp * d % e == 0:
+            message = (
+                f"e {e} spreads whole experts over tensor- and context-parallel ranks too, as Megatron-Core's parallel "
+                "folding does (--expert-tensor-parallel-size 1); its time is not known here"
+            )
+            yield Finding("e", e, message)
+            return
         message = f"e {e} does not divide over the {d} data-parallel ranks that hold the experts"
         fewer = powers_near(e, lambda ranks: d % ranks == 0 and not any(count % ranks for count in counts))[:1]
         changes = suggest("e", fewer) + suggest("d", [next_multiple(d, e)])

@@ -81,7 +81,7 @@ def batch_arithmetic(context: Context) -> Answer:
     """
     if context.workload.gpus is None and context.workload.global_batch is None:
         return NotApplicable("neither the number of devices nor a global batch was given")
-    return [*_devices(context.workload), *_global_batch(context.workload)]
+    return [*_devices(context.workload), *_global_batch(context.workload, context.sets_any("b"))]
 
 
 def _devices(workload: Workload) -> Iterator[Finding]:
@@ -104,7 +104,8 @@ def _devices(workload: Workload) -> Iterator[Finding]:
     yield Finding("d", d, message, (Suggestion(changed),), error=True, cause="batch arithmetic")
 
 
-def _global_batch(workload: Workload) -> Iterator[Finding]:
+def _global_batch(workload: Workload, said: bool) -> Iterator[Finding]:
+    """A step that is no whole number of microbatches; a microbatch that nobody ``said`` is the times' alone."""
     whole, b, d = workload.global_batch, workload.b, workload.d
     if whole is None or whole % (b * d) == 0:
         return
@@ -114,6 +115,9 @@ def _global_batch(workload: Workload) -> Iterator[Finding]:
     else:
         suggestions = suggest("global_batch", neighbours(whole, b * d))
     message = f"a global batch of {whole} is not a multiple of MBS x DP = {b} x {d} = {b * d}"
+    if not said and below:
+        yield Finding("b", b, f"{message}: times are of that default, and -b {below[-1]} would divide it")
+        return
     yield Finding("b", b, message, suggestions, error=True, cause="batch arithmetic")
 
 
@@ -242,9 +246,10 @@ def smallest_tensor_parallel(context: Context) -> Answer:
     smallest = smallest_tp(model, whole, limit_bytes=room, largest=t, implementation=implementation)
     if smallest is None or smallest >= t:
         return []
-    needed = memory(model, replace(whole, t=smallest), device=device, implementation=implementation).total_bytes
+    split = _within(replace(whole, gpus=workload.gpus), {"t": smallest}) or {"t": smallest}
+    needed = memory(model, replace(whole, **split), device=device, implementation=implementation).total_bytes  # type: ignore[arg-type]
     note = f"fills {needed / device.memory.bytes:.0%} of {device.name}; the devices freed become data parallelism"
-    change = {"t": smallest} if smallest > 1 or not workload.sequence_parallel else {"t": 1, "sequence_parallel": 0}
+    change = split if smallest > 1 or not workload.sequence_parallel else split | {"sequence_parallel": 0}
     message = f"tensor parallelism of {t} where {smallest} fits in memory"
     return [Finding("t", t, message, (Suggestion(change, note),))]
 
@@ -313,7 +318,8 @@ def fits_in_memory(context: Context) -> Answer:
     data-parallel ranks, of a training run; any degree of a serving one). Elsewhere a note says what a single device
     would need, since how a model is spread is not the configuration's affair. A degree alone (`--tp 16`) is a part of a
     layout: the note says which, and what is missing. Of a model that is not understood whole (SZ132) the parameters
-    alone are counted.
+    alone are counted. A layout of tensor, pipeline or context parallelism that fits with fused kernels is a note too:
+    what runs such layouts has them, transformers' modules have not.
 
     Bad: `sizer check config.json -b 4 --dp 8` for an 8B model on 80 GB devices.
     Good: the same with `--zero 3 --checkpointing full`.
@@ -334,6 +340,11 @@ def fits_in_memory(context: Context) -> Answer:
         said = "--gpus or --dp" if workload.train else "--tp, --pp or --gpus"
         message = f"memory: {has} as it is split here, {most}; {_unsaid(context)} ({said}); `sizer plan` finds a split"
         return NotApplicable(message, note=True)
+    if context.implementation == "huggingface" and workload.train and workload.t * workload.p * workload.cp > 1:
+        fused = memory(model, workload, device=device, implementation="megatron").total_bytes
+        if fused <= device.memory.bytes:
+            message = f"memory: {has} with transformers' modules; it fits with fused kernels, {fused / GIB:.1f} GiB"
+            return NotApplicable(f"{message}, which what splits so runs (--implementation megatron)", note=True)
     # Of changes to the same fields the first that fits: the smallest degree or stage.
     ways: dict[frozenset[str], Suggestion] = {}
     for change in _ways_out(model, workload, device.link.domain_devices):

@@ -1,0 +1,120 @@
+"""Would an expert sign it? `check` on published layouts and known defects (tests/data/expert_cases.toml)."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+from test_public_models import shape
+
+import sizer
+from sizer.checking.findings import PricedFinding
+
+TABLE: dict[str, Any] = tomllib.loads(
+    (Path(__file__).parent / "data" / "expert_cases.toml").read_text(encoding="utf-8")
+)
+CASES: list[dict[str, Any]] = TABLE["cases"]
+#: One of each code that is expected, and the first layouts: what the fast loop runs.
+FIRST = {code: case for case in reversed(CASES) for code in case["warns"] if len(case["warns"]) == 1}
+
+
+def warned(case: dict[str, Any]) -> list[PricedFinding]:
+    """Warnings and errors on a case."""
+    model = case["model"]
+    known = shape(TABLE["shapes"][model]) if isinstance(model, str) and model in TABLE["shapes"] else model
+    report = sizer.check(known, device=case["device"], **case["with"])
+    return [finding for finding in report.findings if finding.severity != "info"]
+
+
+def named(case: dict[str, Any]) -> str:
+    return f"{case['model']} on {case['device']} with {case['with']}"
+
+
+def test_the_table_covers_layouts_releases_serving_and_defects() -> None:
+    kinds = [case["kind"] for case in CASES]
+    assert len(CASES) >= 200
+    assert all(kinds.count(kind) >= 20 for kind in ("layout", "released", "served", "defect"))
+    assert all(bool(case["warns"]) for case in CASES if case["kind"] == "defect")
+    assert len(FIRST) >= 15
+
+
+@pytest.mark.parametrize("code", sorted(FIRST))
+def test_a_known_defect_is_warned_of_and_nothing_else(code: str) -> None:
+    findings = warned(FIRST[code])
+    assert [code in finding.codes for finding in findings] == [True], named(FIRST[code])
+
+
+@pytest.mark.slow
+def test_precision_and_recall_of_warnings_are_at_least_95_percent() -> None:
+    right, false, found, missed = 0, [], 0, []
+    for case in CASES:
+        wanted, findings = {*case["warns"]}, warned(case)
+        codes = {code for finding in findings for code in finding.codes}
+        wrong = [finding for finding in findings if not wanted & {*finding.codes}]
+        right += len(findings) - len(wrong)
+        false += [f"{named(case)}: {finding.code} {finding.message}" for finding in wrong]
+        found += len(wanted & codes)
+        missed += [f"{named(case)}: {code}" for code in wanted - codes]
+    assert right / (right + len(false)) >= 0.95, false
+    assert found / (found + len(missed)) >= 0.95, missed
+
+
+@pytest.mark.slow
+def test_published_layouts_are_not_warned_of() -> None:
+    # Falcon-40B's t 8 is the one that its memory, as counted here, would halve.
+    layouts = [case for case in CASES if case["kind"] == "layout" and not case["warns"]]
+    assert {case["model"] for case in layouts if warned(case)} <= {"falcon-40b"}
+
+
+def test_a_quantised_release_is_judged_in_the_blocks_that_it_is_kept_in() -> None:
+    report = sizer.check("Qwen/Qwen3-30B-A3B-FP8", phase="decode", t=4, b=16, s=4096)
+    (cut,) = [one for one in report.findings if one.code == "SZ124"]
+    assert "768/4 = 192 is no multiple of 128 (fp8 in blocks of 128)" in cut.message
+    assert {"tp": 2} in [one.change for one in cut.suggestions]
+    whole = sizer.check("Qwen/Qwen3-30B-A3B-FP8", phase="decode", t=2, b=16, s=4096)
+    assert not [one for one in whole.findings if one.code == "SZ124"]
+
+
+def test_experts_folded_over_tensor_parallel_ranks_are_no_error() -> None:
+    report = sizer.check("mistralai/Mixtral-8x7B-v0.1", t=4, e=8, gpus=8, s=4096)
+    (folded,) = [one for one in report.findings if one.code == "SZ117"]
+    assert folded.severity == "info"
+    assert "parallel folding" in folded.message
+    # Nothing is said of what a split that is not priced would cost.
+    assert {"SZ118", "SZ123"} <= {*report.not_applicable}
+    refused = sizer.check("mistralai/Mixtral-8x7B-v0.1", t=1, e=8, d=4, s=4096)
+    assert [one.severity for one in refused.findings if one.code == "SZ117"] == ["error"]
+
+
+def test_a_default_microbatch_is_not_held_against_the_global_batch() -> None:
+    default = sizer.check("meta-llama/Llama-3.1-8B", d=1024, global_batch=2048, zero=3, s=4096, checkpointing="full")
+    (finding,) = [one for one in default.findings if one.code == "SZ120"]
+    assert finding.severity == "info"
+    said = sizer.check("meta-llama/Llama-3.1-8B", b=4, d=1024, global_batch=2048, zero=3, s=4096, checkpointing="full")
+    assert [one.severity for one in said.findings if one.code == "SZ120"] == ["error"]
+
+
+def test_a_split_that_fits_with_fused_kernels_is_information() -> None:
+    layout: dict[str, Any] = {"t": 4, "p": 4, "cp": 2, "vpp": 5, "gpus": 64, "b": 1, "s": 8192, "global_batch": 128}
+    report = sizer.check("meta-llama/Meta-Llama-3.1-70B", zero=1, sequence_parallel=True, **layout)
+    assert not [one for one in report.findings if one.code == "SZ121"]
+    assert any("fits with fused kernels" in note for note in report.model.notes)
+
+
+def test_a_smaller_t_hands_its_devices_to_data_parallelism() -> None:
+    report = sizer.check("meta-llama/Llama-3.1-8B", t=8, gpus=64, zero=1, checkpointing="full", b=1, s=4096)
+    (smaller,) = [one for one in report.findings if "SZ106" in one.codes]
+    assert smaller.suggestions[0].change == {"tp": 1, "dp": 64}
+
+
+def test_one_key_value_head_is_held_by_every_rank_and_no_fault() -> None:
+    case = {"model": "gemma-2b", "device": "h100-sxm", "with": {"t": 4, "s": 4096}}
+    assert not [one for one in warned(case) if one.code == "SZ115"]
+
+
+def test_the_head_is_aligned_in_the_type_that_it_runs_in() -> None:
+    # 202048 / 8 = 25256 = 8 x 3157: 16 bytes of bf16, which recipes leave the head in, and not of fp8.
+    report = sizer.check("meta-llama/Llama-4-Scout-17B-16E-Instruct", phase="decode", t=8, b=8, s=4096, dtype="fp8")
+    assert [one.severity for one in report.findings if one.code == "SZ101"] in ([], ["info"])
