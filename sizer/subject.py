@@ -6,6 +6,7 @@ from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import field, replace
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from shapes.device import Device
@@ -159,7 +160,7 @@ def read_subject(
 def _of_reading(
     reading: Reading, workload: Mapping[str, Any], stack: str | SoftwareStack | None, *, nearest: bool
 ) -> Subject:
-    model, released = as_it_runs(reading.model, workload)
+    model, released = as_it_runs(reading.model, workload, reading.workload)
     settled = settle_workload(replace(reading, model=model), workload)
     problems = _split_problems(model, settled) if nearest else ()
     runs = runnable_split(model, settled) if problems else settled
@@ -295,12 +296,18 @@ def _assumed(reading: Reading, workload: Workload) -> list[str]:
     return notes
 
 
-def as_it_runs(model: ModelShape, asked: Mapping[str, Any]) -> tuple[ModelShape, tuple[str, ...]]:
-    """``model`` in its release's formats, or in 16 bits where all of it trains or the caller says a type; notes."""
+def as_it_runs(
+    model: ModelShape, asked: Mapping[str, Any], file: Mapping[str, Any] = MappingProxyType({})
+) -> tuple[ModelShape, tuple[str, ...]]:
+    """``model`` in its release's formats, or in 16 bits where all of it trains or the caller says a type; notes.
+
+    ``file``: the workload that the file gives.
+    """
     if not model.formats:
         return model, ()
     said = next((f"--{key} {asked[key]}" for key in ("dtype", "recipe") if asked.get(key)), None)
-    trains = asked.get("phase", "train") == "train" and asked.get("finetune") not in ADAPTED
+    run = {**file, **asked}
+    trains = run.get("phase", "train") == "train" and run.get("finetune") not in ADAPTED
     if said is None and not trains:
         return model, ()
     return model.in_formats(lambda _: None), (f"not run as released: {said or 'training keeps weights in 16 bits'}",)

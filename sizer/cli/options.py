@@ -152,9 +152,13 @@ class Asked(SimpleNamespace):
 
     def source(self, config: str | None = None) -> object:
         """What a CONFIG argument names, with ``--set`` and ``--training``: its path, or standard input of "-"."""
-        from sizer.readers import Source, parse_setting
+        from sizer.readers import Source, is_name, parse_setting
 
         config = config or self.config
+        if self.download and is_name(config):
+            from sizer.readers.released import download
+
+            download(config)
         settings = dict(parse_setting(text) for text in self.set)
         if config == "-":
             return Source("<stdin>", settings, self.training, read_standard_input(), self.root)
@@ -303,6 +307,7 @@ config_options = several(
         group="Model",
         help="Replace or add a key of the file (a script's variable too); several allowed.",
     ),
+    option("--download", is_flag=True, group="Model", help="Ask the hub for the configuration of a model's name."),
     option(
         "--root",
         metavar="DIR",

@@ -17,7 +17,18 @@ from shapes.model import ModelShape
 from sizer.readers.bases import Tree
 from sizer.readers.fields import table
 from sizer.readers.loading import beside, check_size, find_config, load_text, parse_mapping, parse_toml
-from sizer.readers.reading import NoModel, Reading, Source, UnknownModelType, check_settings, named_elsewhere, unread
+from sizer.readers.reading import (
+    NoModel,
+    Reading,
+    Source,
+    UnknownModelType,
+    check_settings,
+    lacking,
+    named_elsewhere,
+    names_of,
+    recipe_of,
+    unread,
+)
 
 #: Formats by name, each the module of that name, which has NAME and read(config, where) and is loaded when its claim
 #: (formats.json) holds: `check` answers in a blink.
@@ -71,8 +82,7 @@ def read_config(
 
         config, note = released(str(source))
         reading = _read_mapping(config, where, config_format, settings)
-        apart = (reading.model.vocab or 0) * reading.model.hidden
-        return replace(reading, notes=(note.format(apart), *reading.notes))
+        return replace(reading, notes=(note, *reading.notes))
     found, named = plain_mapping(source)
     llama = None if isinstance(source, Mapping) or config_format is not None else as_llama(found)
     if llama is None:
@@ -158,13 +168,11 @@ def _read_mapping(
 ) -> Reading:
     if config_format is not None and config_format not in READERS:
         raise InputError(f"expected one of {', '.join(READERS)}", key="--config-format", value=config_format)
-    names = _names(config)
-    recipes = table("formats")["recipes"].values() if config_format is None else ()
-    if (row := next((row for row in recipes if not _lacking(row["claim"], names)), None)) is not None:
+    if config_format is None and (row := recipe_of(config)) is not None:
         from sizer.readers.released import read_recipe
 
         return read_recipe(row, config, where, lambda name: read_config(name, settings=settings), is_name)
-    reader = _reader(config_format or _format_of(config, names, where))
+    reader = _reader(config_format or _format_of(config, where))
     normalised = getattr(reader, "normalised", dict)
     keys = with_settings(normalised(config), settings or {}, normalised)
     found: Reading = reader.read(keys, where)
@@ -175,13 +183,13 @@ def _read_mapping(
     return replace(found, config=keys, notes=(*found.notes, *bases), unread=(*found.unread, *unknown))
 
 
-def _format_of(config: Mapping[str, Any], names: tuple[set[str], set[str]], where: str) -> str:
+def _format_of(config: Mapping[str, Any], where: str) -> str:
     """The one format that claims the configuration. NoModel for none or two, naming the nearest and what it lacks."""
     if "_program" in config:  # a script that was followed here
         return "megatron"
-    claims = {name: table("formats")[name]["claim"] for name in READERS}
-    lacking = {name: _lacking(claims[name], names) for name in READERS}
-    claimed = [name for name, lacks in lacking.items() if not lacks]
+    claims, names = {name: table("formats")[name]["claim"] for name in READERS}, names_of(config)
+    lacks = {name: lacking(claims[name], names) for name in READERS}
+    claimed = [name for name in READERS if not lacks[name]]
     if claimed and (len(claimed) == 1 or claims[claimed[0]].get("declared")):
         return claimed[0]
     if claimed:
@@ -189,41 +197,14 @@ def _format_of(config: Mapping[str, Any], names: tuple[set[str], set[str]], wher
         raise NoModel(said, where=where)
     if elsewhere := named_elsewhere(config):
         raise NoModel(elsewhere, where=where)
-    near = sorted(READERS, key=lambda name: len(lacking[name]) / len(claims[name]["all"]))
+    near = sorted(READERS, key=lambda name: len(lacks[name]) / len(claims[name]["all"]))
     said = "; ".join(
-        f"{name} without {', '.join(' or '.join(one.split('|')[:4]) for one in lacking[name][:3])}"
+        f"{name} without {', '.join(' or '.join(one.split('|')[:4]) for one in lacks[name][:3])}"
         for name in near[:2]
-        if len(lacking[name]) < len(claims[name]["all"])
+        if len(lacks[name]) < len(claims[name]["all"])
     )
     usual = f"expected a configuration in one of the known formats ({', '.join(READERS)})"
     raise NoModel(f"{usual}: " + (f"nearest are {said}" if said else "no model_type found"), where=where)
-
-
-def _names(config: Mapping[str, Any]) -> tuple[set[str], set[str]]:
-    """(keys, those of sections dotted; keys of sections without the section's name), dashes as underscores.
-
-    A key whose value is null is as good as not there.
-    """
-    found: set[str] = set()
-    inner: set[str] = set()
-    for key, value in config.items():
-        if value is None:
-            continue
-        name = str(key).lstrip("-").replace("-", "_")
-        found.add(name)
-        if isinstance(value, Mapping):
-            below = {str(one).lstrip("-").replace("-", "_") for one in value}
-            found |= {f"{name}.{one}" for one in below}
-            inner |= below
-    return found, inner
-
-
-def _lacking(claim: Mapping[str, Any], names: tuple[set[str], set[str]]) -> list[str]:
-    """What the configuration lacks of the keys that claim it for a format, and the keys that say it is none."""
-    held = names[0] | names[1] if claim.get("deep") else names[0]
-    return [one for one in claim["all"] if held.isdisjoint(one.split("|"))] + [
-        f"no {one}" for one in claim.get("none", ()) if one in held
-    ]
 
 
 #: What an object's fields are called, under llama's names: for the dataclasses that people write themselves.

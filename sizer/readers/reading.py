@@ -102,10 +102,44 @@ class NoModel(InputError):  # noqa: N818
     """A file that is in none of the formats: some program's settings, perhaps."""
 
 
+def names_of(config: Mapping[str, Any]) -> tuple[set[str], set[str]]:
+    """(keys, those of sections dotted; keys of sections without the section's name), dashes as underscores.
+
+    A key whose value is null is as good as not there.
+    """
+    found: set[str] = set()
+    inner: set[str] = set()
+    for key, value in config.items():
+        if value is None:
+            continue
+        name = str(key).lstrip("-").replace("-", "_")
+        found.add(name)
+        if isinstance(value, Mapping):
+            below = {str(one).lstrip("-").replace("-", "_") for one in value}
+            found |= {f"{name}.{one}" for one in below}
+            inner |= below
+    return found, inner
+
+
+def lacking(claim: Mapping[str, Any], names: tuple[set[str], set[str]]) -> list[str]:
+    """What the configuration lacks of the keys that claim it for a format, and the keys that say it is none."""
+    held = names[0] | names[1] if claim.get("deep") else names[0]
+    return [one for one in claim["all"] if held.isdisjoint(one.split("|"))] + [
+        f"no {one}" for one in claim.get("none", ()) if one in held
+    ]
+
+
+def recipe_of(config: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """The row of the recipes that ``config`` is one of: a trainer's or a server's settings that name a model."""
+    names = names_of(config)
+    rows: Iterable[Mapping[str, Any]] = table("formats")["recipes"].values()
+    return next((row for row in rows if not lacking(row["claim"], names)), None)
+
+
 #: Keys under which trainers' recipes name a released model (Axolotl, LLaMA-Factory, TRL, torchtune, llm-foundry).
 _NAMES = ("model_name_or_path", "base_model", "pretrained_model_name_or_path", "model_id", "model_name", "_component_")
 #: Sizes as every framework calls them: a section that has one of them states a model.
-_SIZES = ("hidden_size", "d_model", "n_embd", "dim")
+_SIZES = ("hidden_size", "d_model", "n_embd")
 MAX_SECTIONS = 200
 
 

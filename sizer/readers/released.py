@@ -6,36 +6,69 @@ A name is ``organisation/name`` or the name alone, in any case. Nothing is downl
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from shapes.errors import InputError, shorten
-from sizer.readers.fields import table
+from sizer.readers.fields import stated, table
 from sizer.readers.loading import beside, load_text, parse_mapping
 from sizer.readers.reading import NoModel, Reading
+from sizer.readers.shell import unknown_in
 from sizer.readers.training import with_settings_of
+
+#: Keys that say how a release is quantised.
+QUANTISED = {"quantization_config", "_hf_quant_config"}
 
 
 def released(name: str) -> tuple[Mapping[str, Any], str]:
     """(the configuration of a model of this name, where it is from). InputError, with the nearest names, for none."""
     models = table("released")["models"]
     known = {_plain(one): one for one in models} | {_plain(one).rpartition("/")[2]: one for one in models}
-    found = known.get(_plain(name))
+    asked = _plain(name)
+    organisation, _, last = asked.rpartition("/")
+    mirrored = organisation in table("formats")["names"]["mirrors"]
+    found = known.get(asked) or known.get(last if mirrored else asked)
     if found is not None:
-        return models[found][
-            "config"
-        ], f"{found}, from the table ({table('released')['sources'][models[found]['source']]})"
+        return models[found]["config"], f"{found}, from the table ({_source(models[found])})"
     if (cached := _cached(name)) is not None:
         return {**parse_mapping(load_text(cached), str(cached)), **beside(cached)}, str(cached)
-    litgpt = table("litgpt_models")["models"]
-    if (settings := litgpt.get(_plain(name).rpartition("/")[2])) is not None:
-        note = "sizes are litgpt's, whose embedding and head are two matrices: {:,} parameters less where they are tied"
-        return {"norm_class_name": "LayerNorm", **settings}, note
+    for one, row in models.items():
+        owner, _, own = _plain(one).rpartition("/")
+        same = _without_variant(own) == _without_variant(last) and (
+            owner == organisation or mirrored or not organisation
+        )
+        if same and not (last.endswith(("bf16", "fp16")) and row["config"].keys() & QUANTISED):
+            return row["config"], f"sizes are {one}'s, which {name} is a variant of by its name ({_source(row)})"
     raise InputError(
-        f"no such file, and no model of this name is known here{_nearest(name, {*known, *litgpt})}", where=name
+        f"no such file, and no model of this name is known here{_nearest(name, {*known})}; --download asks "
+        "the hub for its config.json",
+        where=name,
     )
+
+
+def _source(row: Mapping[str, Any]) -> str:
+    return str(table("released")["sources"][row["source"]])
+
+
+def _without_variant(name: str) -> str:
+    return re.sub(table("formats")["names"]["variants"], "", name)
+
+
+def download(name: str) -> None:
+    """Put a model's config.json into the local cache, where ``released`` looks for it. InputError where that fails."""
+    try:
+        from huggingface_hub import snapshot_download
+    except ImportError:
+        raise InputError("expected huggingface_hub: pip install 'model-sizer[hub]'", key="--download") from None
+    try:
+        snapshot_download(name, allow_patterns=["config.json", "hf_quant_config.json"])
+    except (OSError, ValueError, RuntimeError) as error:  # what it raises of the network, of a name, of a token
+        raise InputError(
+            f"the hub has no configuration of it: {shorten(error)}", key="--download", value=name
+        ) from None
 
 
 def _nearest(name: str, known: set[str]) -> str:
@@ -46,7 +79,7 @@ def _nearest(name: str, known: set[str]) -> str:
 
 
 def _plain(name: str) -> str:
-    return name.lower().replace("/meta-llama-", "/llama-").removeprefix("meta-llama-")
+    return re.sub("(^|/)meta-llama-", r"\1llama-", name.lower())
 
 
 def _cached(name: str) -> Path | None:
@@ -71,23 +104,37 @@ def read_recipe(
 ) -> Reading:
     """The model that a recipe names, ``read`` by its name, with the workload of the keys that ``row`` lists.
 
-    A recipe opens no file: a path in it is refused.
+    A recipe opens no file: of a path, the folder's name may be that of a model.
     """
-    name = _at(config, row["model"])
+    key = next((one for one in row["model"].split("|") if _at(config, one) is not None), row["model"])
+    name = _at(config, key)
     if not isinstance(name, str):
-        raise InputError("expected a model's name", where=where, key=row["model"], value=name)
+        raise InputError("expected a model's name", where=where, key=key, value=name)
     try:
-        if not is_name(name):
-            raise InputError("a path is not followed")
-        reading = read(name)
+        called, notes = (name, ()) if is_name(name) else _folder(name, is_name)
+        reading = read(called)
     except InputError as error:
-        said = f"names a model ({row['model']} = {shorten(name)}): {error.expected}; give that model's config.json"
+        said = f"names a model ({key} = {shorten(name)}): {error.expected}; give that model's config.json"
         raise NoModel(said, where=where) from None
-    settings = {theirs: _at(config, ours) for ours, theirs in row["names"].items()}
-    settings = {key: value for key, value in settings.items() if value not in (None, "auto")}
-    note = f"of the recipe's keys {', '.join((row['model'], *row['names']))} are read, and no others"
-    reading = replace(reading, source=where, keys={}, notes=(note, *reading.notes))
-    return with_settings_of(reading, {"gradient_accumulation_steps": 1, **settings}, where)
+    given = ((theirs, _at(config, ours)) for ours, theirs in row["names"].items())
+    settings = {theirs: value for theirs, value in given if value not in (None, "auto")}
+    degrees = {
+        ours: size for theirs, ours in row.get("degrees", {}).items() if type(size := _at(config, theirs)) is int
+    }
+    listed = ", ".join((key, *row["names"], *row.get("degrees", ())))
+    notes = (f"of the recipe's keys {listed} are read, and no others", *notes, *reading.notes)
+    workload = {**reading.workload, **degrees, **stated(phase=row.get("phase"))}
+    reading = replace(reading, source=where, keys={}, notes=notes, workload=workload)
+    return with_settings_of(reading, {"gradient_accumulation_steps": 1, **settings}, where) if row["names"] else reading
+
+
+def _folder(path: str, is_name: Callable[[str], bool]) -> tuple[str, tuple[str, ...]]:
+    """The model that a folder is called by, and a note. InputError for another path."""
+    name = path.rstrip("/").rpartition("/")[2]
+    said = unknown_in(name)
+    if said or " " in path or not is_name(name):
+        raise InputError(f"its value is {said}, which the file does not hold" if said else "a path is not followed")
+    return name, (f"{path.replace(chr(0), '')} is taken for the released model of its name",)
 
 
 def _at(config: Mapping[str, Any], key: str) -> Any:

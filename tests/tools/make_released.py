@@ -1,33 +1,30 @@
-"""Write sizer/readers/released.json, released models by their names: python tests/tools/make_released.py CONFIGS
+"""Write sizer/readers/released.json, released models by their names: python tests/tools/make_released.py KIND=PATH ...
 
-CONFIGS: the folder of configurations in the package aiconfigurator-core (Apache-2.0), ``org--name_config.json`` with
-``org--name_hf_quant_config.json`` beside some, as their Hugging Face repositories hold them. Those of tests/data are
-added. Dimensions and quantisation alone are kept: no key that changes neither the model nor what its weights are in.
+A KIND is one of READ below, its PATH the folder or the file that it reads, of a package or of a public repository. None
+of them is a part of this repository. Those of tests/data are added. Of a name that several have the first counts; where
+they disagree on the parameters it is left out, and said. Dimensions and quantisation alone are kept: no key that
+changes neither the model nor what its weights are in.
 """
 
+import ast
 import json
+import runpy
 import sys
+from collections.abc import Iterator, Mapping
 from fnmatch import fnmatchcase
 from pathlib import Path
+from typing import Any
 
+import click
+
+from shapes.errors import InputError
+from sizer.readers import read_config
+from sizer.readers.fields import table
 from sizer.readers.loading import beside, load_text, parse_mapping
 
 TARGET = Path("sizer/readers/released.json")
-#: Their names on the hub (tests/data/configs/README.md).
-OWN = {
-    "gpt2": "openai-community/gpt2",
-    "llama-3.1-8b": "meta-llama/Llama-3.1-8B",
-    "mistral-7b": "mistralai/Mistral-7B-v0.1",
-    "mixtral-8x7b": "mistralai/Mixtral-8x7B-v0.1",
-    "qwen2.5-7b": "Qwen/Qwen2.5-7B",
-    "qwen3-30b-a3b": "Qwen/Qwen3-30B-A3B",
-    "gemma-2-9b": "google/gemma-2-9b",
-    "deepseek-v3": "deepseek-ai/DeepSeek-V3",
-    "phi-3-mini": "microsoft/Phi-3-mini-4k-instruct",
-    "falcon-7b": "tiiuae/falcon-7b",
-}
-SOURCES = ("aiconfigurator-core 0.12 of 2026-11", "tests/data/configs, as the repositories hold them")
-
+NAMES = json.loads((Path(__file__).parent / "released_names.json").read_text("utf-8"))
+Rows = Iterator[tuple[str, dict[str, Any]]]
 
 #: Keys of text, of starting values and of transformers' own bookkeeping.
 TEXT = (
@@ -43,33 +40,207 @@ TEXT = (
 )
 TEXT += ("transformers_version", "task_specific_params", "*_url", "num_beams", "*temperature", "top_p", "*penalty*")
 TEXT += ("vision_*", "image_*", "video_*", "audio_*", "*bos_*", "*eos_*", "_name_or_path", "use_bfloat16", "*ngram*")
+#: mlc-llm's own keys, and those that say how a release is quantised.
+TEXT += ("context_window_size", "prefill_chunk_size", "sliding_window_size", "attention_sink_size", "return_dict*")
+TEXT += (
+    "is_llama_config",
+    "rope_interleaved",
+    "transformers.js_config",
+    "full_attn_mod",
+    "interpolate_factor",
+    "mlp_type",
+)
+TEXT += ("input_jitter_noise",)
+QUANTISED = ("quantization_config", "_hf_quant_config")
+
+
+def own(folder: Path) -> Rows:
+    """tests/data/configs."""
+    for stem, name in NAMES["own"].items():
+        yield name, dict(parse_mapping(load_text(folder / f"{stem}.json"), stem))
+
+
+def aiconfigurator(folder: Path) -> Rows:
+    """aiconfigurator-core's model_configs: ``org--name_config.json``, ``org--name_hf_quant_config.json`` with some."""
+    for path in sorted(folder.glob("*_config.json")):
+        if path.name.endswith("_hf_quant_config.json"):
+            continue
+        name = path.name.removesuffix("_config.json").replace("--", "/", 1)
+        found = {**parse_mapping(load_text(path), str(path)), **beside(path)}
+        yield name, found
+        if plain := NAMES["without_quantisation"].get(name):
+            yield plain, {key: value for key, value in found.items() if key not in QUANTISED}
+
+
+def llm_analysis(folder: Path) -> Rows:
+    """llm-analysis' model_configs, ``org_name.json``, of types whose further keys are their classes'."""
+    for path in sorted(folder.glob("*.json")):
+        found = parse_mapping(load_text(path), str(path))
+        if path.stem not in NAMES["llm_analysis"] or "model_type" not in found:
+            continue
+        theirs = ("num_layers", "n_head", "hidden_dim", "ffn_embed_dim")
+        ours = NAMES["fields"][found["model_type"]]
+        sizes = {key: found[name] for name, key in zip(theirs, ours, strict=True) if key and found.get(name)}
+        rows = {"vocab_size": found["vocab_size"], "model_type": found["model_type"]}
+        if found["model_type"] == "opt":
+            rows["word_embed_proj_dim"] = found["hidden_dim"]
+        if found["model_type"] == "gpt_neo":
+            rows["attention_types"] = [[["global", "local"], found["num_layers"] // 2]]
+        yield NAMES["llm_analysis"][path.stem], {**rows, **sizes}
+
+
+def named_by_folders(folder: Path) -> Rows:
+    """LLMServingSim's: ``org/name.json``."""
+    for path in sorted(folder.glob("*/*.json")):
+        yield f"{path.parent.name}/{path.stem}", dict(parse_mapping(load_text(path), str(path)))
+
+
+def literals(path: Path) -> dict[str, Any]:
+    """A Python file's names and what they are: literals, dictionaries of them, calls with keywords as dictionaries."""
+    found: dict[str, Any] = {}
+
+    def value(node: ast.expr) -> Any:
+        if isinstance(node, ast.Name):
+            return found.get(node.id)
+        if isinstance(node, ast.Dict):
+            return {ast.literal_eval(key): value(one) for key, one in zip(node.keys, node.values, strict=True) if key}
+        if isinstance(node, ast.Call) and node.keywords:
+            kind = getattr(node.func, "attr", getattr(node.func, "id", ""))
+            spread = next((value(one.value) for one in node.keywords if one.arg is None), None) or {}
+            return {"_class": kind, **spread, **{one.arg: value(one.value) for one in node.keywords if one.arg}}
+        try:
+            return ast.literal_eval(node)
+        except ValueError:
+            return None
+
+    assigned = (
+        node for node in ast.walk(ast.parse(path.read_text("utf-8"))) if isinstance(node, ast.Assign | ast.AnnAssign)
+    )
+    for node in sorted(assigned, key=lambda node: node.lineno):
+        target = node.target if isinstance(node, ast.AnnAssign) else node.targets[0]
+        if isinstance(target, ast.Name) and node.value is not None:
+            found[target.id] = value(node.value)
+    return found
+
+
+def maxtext(folder: Path) -> Rows:
+    """MaxText's hf_model_configs.py, by the names of its globals.py."""
+    held = literals(folder / "checkpoint_conversion/utils/hf_model_configs.py")
+    names = literals(folder / "utils/globals.py")["HF_IDS"]
+    for short, found in held["HF_MODEL_CONFIGS"].items():
+        kind = found.pop("_class", "")
+        found.setdefault("model_type", NAMES["classes"].get(kind))
+        name = NAMES["maxtext"].get(short, names.get(short))
+        if found["model_type"] and name:
+            yield name, found
+
+
+def mlc_llm(path: Path) -> Rows:
+    """mlc-llm's model_preset.py."""
+    for short, found in literals(path)["MODEL_PRESETS"].items():
+        if short in NAMES["mlc_llm"]:
+            yield NAMES["mlc_llm"][short], found
+
+
+def litgpt(path: Path) -> Rows:
+    """litgpt's config.py, of the llamas and GPT-NeoXs among its models, whose padded vocabulary is the embedding's."""
+    for found in runpy.run_path(str(path))["configs"]:
+        name = "{org}/{name}".format(**found["hf_config"])
+        own = {**NAMES["litgpt_defaults"], **found}
+        step = own.get("padding_multiple", 512)
+        vocab = own.get("padded_vocab_size") or -(-own.get("vocab_size", 50254) // step) * step
+        sizes = {ours: own[theirs] for ours, theirs in NAMES["litgpt"].items() if own.get(theirs)} | {
+            "vocab_size": vocab
+        }
+        if (
+            own["mlp_class_name"] in ("LLaMAMLP", "GemmaMLP")
+            and own["norm_class_name"] == "RMSNorm"
+            and not own.get("post_mlp_norm")
+        ):
+            kind = "qwen2" if own.get("attn_bias") else "qwen3" if own.get("norm_qk") else "llama"
+            kind = "gemma" if own["mlp_class_name"] == "GemmaMLP" else kind
+            if any(fnmatchcase(name, one) for one in NAMES["litgpt_left"]):
+                kind = ""
+            tied = any(fnmatchcase(name, one) for one in NAMES["tied"])
+            if kind:
+                yield name, {"model_type": kind, **sizes, "tie_word_embeddings": tied}
+        elif (
+            own["mlp_class_name"] == "GptNeoxMLP"
+            and own["norm_class_name"] == "LayerNorm"
+            and ("pythia" in name or "alpha" in name)
+        ):
+            width = sizes.pop("intermediate_size", 4 * own["n_embd"])
+            parallel = {"use_parallel_residual": own["parallel_residual"]}
+            yield name, {"model_type": "gpt_neox", **sizes, "intermediate_size": width, **parallel}
+
+
+def litgpt_sizes(path: Path) -> Rows:
+    """The rest of litgpt's, in its own keys: those that say a size."""
+    held = runpy.run_path(str(path))
+    for found in held["configs"]:
+        whole = held["Config"](**found)
+        kept = {key: getattr(whole, key, None) for key in table("formats")["litgpt"]["kept"]}
+        off = ("bias", "parallel_residual", "norm_1", "norm_2")  # on unless told
+        kept = {key: value for key, value in kept.items() if value or (value is not None and key in off)}
+        yield (
+            "{org}/{name}".format(**found["hf_config"]),
+            {**kept, "norm_class_name": found.get("norm_class_name", "LayerNorm")},
+        )
+
+
+READ = {
+    "aiconfigurator": aiconfigurator,
+    "own": own,
+    "maxtext": maxtext,
+    "llm_analysis": llm_analysis,
+    "mlc_llm": mlc_llm,
+    "by_folders": named_by_folders,
+    "litgpt": litgpt,
+    "litgpt_sizes": litgpt_sizes,
+}
 
 
 def trimmed(value: object) -> object:
     if not isinstance(value, dict):
         return value
     kept = {key: trimmed(one) for key, one in value.items() if not any(fnmatchcase(key, name) for name in TEXT)}
-    return {key: one for key, one in kept.items() if one is not None}
+    return {key: one for key, one in kept.items() if one is not None and (key, one) != ("lm_head_bias", False)}
 
 
-def main(folder: str) -> None:
-    files = {
-        path: path.name.removesuffix("_config.json").replace("--", "/", 1)
-        for path in Path(folder).glob("*_config.json")
-    }
-    models: dict[str, dict[str, object]] = {}
-    for path, name in files.items():
-        if not path.name.endswith("_hf_quant_config.json"):
-            held = {**parse_mapping(load_text(path), str(path)), **beside(path)}
-            models[name] = {"source": 0, "config": trimmed(held)}
-    for stem, name in OWN.items():
-        path = Path("tests/data/configs") / f"{stem}.json"
-        models.setdefault(name, {"source": 1, "config": trimmed(dict(parse_mapping(load_text(path), str(path))))})
-    # A list of every module by name, in two of them, is larger than all of the others together.
-    models = {name: row for name, row in models.items() if len(json.dumps(row)) < 100_000}
+def parameters(config: Mapping[str, Any]) -> int | None:
+    """None where no reader knows the type: its class is left to say."""
+    try:
+        return read_config(config).model.parameters
+    except InputError:
+        return None
+
+
+def main(given: list[str]) -> None:
+    chosen = {"own": "tests/data/configs", **dict(one.split("=", 1) for one in given)}
+    models: dict[str, dict[str, Any]] = {}
+    lower: dict[str, str] = {}
+    for kind in (one for one in READ if one in chosen):
+        for name, config in READ[kind](Path(chosen[kind])):
+            if config.get("model_type") == "qwen2":
+                config.pop("attention_bias", None)  # its class has none: its biases are as they are
+            row = {"source": list(READ).index(kind), "config": trimmed(config)}
+            # A list of every module by name, in two of them, is larger than all of the others together.
+            if len(json.dumps(row)) > 100_000:
+                continue
+            known = lower.setdefault(name.lower(), name)
+            if kind == "litgpt_sizes" and known in models:
+                continue
+            if known not in models:
+                models[known] = row
+            elif (one := parameters(models[known]["config"])) != (other := parameters(row["config"])):
+                click.echo(f"{known}: {one} and {other} ({kind}) disagree")
+    for name in NAMES["left_out"]:
+        models.pop(name, None)
     rows = ",\n".join(f"  {json.dumps(name)}: {json.dumps(models[name])}" for name in sorted(models, key=str.lower))
-    TARGET.write_text(f'{{\n "sources": {json.dumps(SOURCES)},\n "models": {{\n{rows}\n }}\n}}\n', "utf-8")
+    sources = json.dumps([NAMES["sources"][kind] for kind in READ])
+    TARGET.write_text(f'{{\n "sources": {sources},\n "models": {{\n{rows}\n }}\n}}\n', "utf-8")
+    click.echo(f"{len(models)} models")
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(sys.argv[1:])

@@ -8,6 +8,7 @@ from typing import Any
 
 from shapes.errors import InputError
 from sizer.readers.bases import Tree
+from sizer.readers.reading import recipe_of
 from sizer.readers.shell import Script, follow, unknown_in
 
 #: What parse_script adds to a script's arguments for the reader: not arguments themselves.
@@ -42,7 +43,12 @@ def parse_script(text: str, where: str, settings: Mapping[str, Any] | None, tree
     """
     preset = {key: str(value) for key, value in (settings or {}).items()}
     script = follow(text, where, preset, tree.sourced)
-    words, notes = _model_command(script, where)
+    try:
+        words, notes = _model_command(script, where)
+    except InputError:
+        if (named := _naming(script)) is None:
+            raise
+        return {**named, "_variables": frozenset(script.variables.used & preset.keys())}
     program = next((index for index, word in enumerate(words) if word.endswith(".py")), 0)
     options, further = _without_further(words[program:])
     arguments = parse_options(options)
@@ -111,6 +117,30 @@ def _model_command(script: Script, where: str) -> tuple[list[str], list[str]]:
         )
     names = ", ".join(optional)
     return [word for words in optional.values() for word in words], [f"no command takes them: read from {names}"]
+
+
+def _naming(script: Script) -> dict[str, Any] | None:
+    """The options of the command that names a model: a trainer's, Hydra's ``a.b=c`` among them, or a server's."""
+    held = [word for value in script.variables.values.values() if isinstance(value, list) for word in value]
+    for command in (*script.commands, held):
+        words = _split(command)
+        found: dict[str, Any] = {}
+        pairs = (word.lstrip("+").partition("=") for word in words if not word.startswith("-"))
+        given = [(key, _value(value)) for key, equals, value in pairs if equals]
+        for key, value in [*parse_options(words).items(), *given]:
+            *sections, last = key.split(".")
+            inner = found
+            for section in sections:
+                inner = inner.setdefault(section, {})
+                if not isinstance(inner, dict):
+                    break
+            else:
+                inner[last] = value
+        if "serve" in words[:-1]:  # vllm serve NAME
+            found.setdefault("model", words[words.index("serve") + 1])
+        if recipe_of(found) is not None:
+            return found
+    return None
 
 
 def _model_options(words: list[str]) -> dict[str, Any]:
