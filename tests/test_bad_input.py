@@ -187,3 +187,13 @@ def test_arbitrary_text_is_read_or_refused_cleanly(text: str, suffix: str) -> No
     except InputError as error:
         answer = error
     assert isinstance(answer, Reading) or "\n" not in str(answer)
+
+
+def test_work_that_grows_with_what_a_file_says_is_bounded(tmp_path: Path) -> None:
+    words, branch = " ".join(map(str, range(6000))), "\n".join("A=1" for _ in range(1000))
+    launch = "python pretrain_gpt.py --num-layers 2 --hidden-size 512 --num-attention-heads 8"
+    script = f"for x in {words}; do\nif [ $x = b ]; then\n{branch}\nfi\ndone\n{launch}\n"
+    with pytest.raises(InputError, match="goes through at most"):
+        read_text(script, where="train.sh")
+    with pytest.raises(InputError, match="at most 1000 keys that huggingface does not have"):
+        read_config({**LLAMA, **{f"strange{number}": 1 for number in range(30_000)}})

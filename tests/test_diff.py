@@ -140,12 +140,45 @@ def test_a_git_revision_is_compared_with_what_is_here(repository: Path) -> None:
     result = run("diff", "--git", "HEAD")
     assert (result.exit_code, result.output) == (0, "note: no model configuration differs from HEAD\n")
     changed(repository / "models" / "gpt2.json", vocab_size=50304)
-    (repository / "web" / "config.json").write_text('{"apiUrl": "b"}')
+    (repository / "web" / "config.json").write_text('{"apiUrl": "hidden_size"}')
     answer = diff_json("--git", "HEAD")
     assert [file["path"] for file in answer["files"]] == ["models/gpt2.json"]
     assert answer["files"][0]["changes"]["vocab_size"] == {"old": 50257, "new": 50304}
     assert answer["notes"] == ["web/config.json: no model configuration, passed over"]
     assert diff_json("--git", "HEAD", "models")["notes"] == []
+
+
+def test_launch_scripts_count_and_files_that_state_no_model_do_not(repository: Path) -> None:
+    launch = "python pretrain_gpt.py --num-layers 2 --hidden-size {} --num-attention-heads 8 --seq-length 512 "
+    files = {
+        "train.sh": launch + "--vocab-size 32000 --max-position-embeddings 512\n",
+        "model.py": "hidden_size = {}\n",
+        ".ci/a.sh": launch,
+    }
+    for size, command in ((512, "add"), (1024, "diff")):
+        for name, text in files.items():
+            (repository / name).parent.mkdir(exist_ok=True)
+            (repository / name).write_text(text.format(size))
+        subprocess.run(["git", command, "."], check=True, capture_output=True)
+        if command == "add":
+            subprocess.run(["git", "-c", "user.name=a", "-c", "user.email=a@b.c", "commit", "-qm", "b"], check=True)
+    answer = diff_json("--git", "HEAD")
+    assert [file["path"] for file in answer["files"]] == ["train.sh"]
+    assert answer["files"][0]["changes"]["hidden_size"] == {"old": 512, "new": 1024}
+    assert answer["notes"] == []
+
+
+def test_no_command_of_the_repository_s_settings_runs(repository: Path) -> None:
+    (repository / "spy.sh").write_text("#!/bin/sh\ntouch ran\ncat\n")
+    (repository / "spy.sh").chmod(0o755)
+    (repository / ".git" / "info").mkdir(exist_ok=True)
+    (repository / ".git" / "info" / "attributes").write_text("*.json filter=spy diff=spy\n")
+    spy = str(repository / "spy.sh")
+    for key in ("core.fsmonitor", "filter.spy.clean", "filter.spy.smudge", "diff.spy.textconv", "diff.external"):
+        subprocess.run(["git", "config", key, spy], check=True)
+    changed(repository / "models" / "gpt2.json", vocab_size=50304)
+    assert len(diff_json("--git", "HEAD")["files"]) == 1
+    assert not (repository / "ran").exists()
 
 
 def test_a_file_named_beside_a_revision_must_be_a_configuration(repository: Path) -> None:

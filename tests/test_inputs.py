@@ -59,6 +59,16 @@ def test_a_directory_stands_for_its_configuration_or_for_those_inside_it(tmp_pat
     assert ".hidden" not in answer.output
 
 
+def test_a_hidden_folder_s_files_count_for_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sizer.readers.loading.MAX_FOUND", 2)
+    for number in range(9):
+        saved(tmp_path / ".git" / str(number), "object", "")
+    saved(tmp_path / "a", "config.json", LLAMA)
+    assert run(str(tmp_path)).output.count("MFU") == 1
+    saved(tmp_path / "b" / "c", "config.json", LLAMA)
+    assert "expected at most 2 folders" in run(str(tmp_path)).stderr
+
+
 def test_a_glob_stands_for_its_files(tmp_path: Path) -> None:
     for name in ("one.json", "two.json"):
         saved(tmp_path, name, LLAMA)

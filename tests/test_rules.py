@@ -678,3 +678,12 @@ def test_padding_of_expert_groups_is_priced_by_what_the_grouped_products_take() 
     report = sizer.check(experts(count=64, top_k=8), b=1, s=1024, recipe="blockwise", global_batch=64)
     (finding,) = [one for one in report.findings if "SZ125" in one.codes]
     assert 0 < finding.step_seconds < report.step.seconds
+
+
+@pytest.mark.parametrize("whole", [32, 2**31 - 2, 2**30])
+def test_a_microbatch_of_billions_names_the_largest_that_divides(whole: int) -> None:
+    given = Context(model(), Workload(b=2**31 - 1, s=1024, global_batch=whole), load_device("h100-sxm"), (), (), {})
+    (finding,) = find_rule("SZ120").answer(given)
+    divisor = finding.suggestions[0].change["b"]
+    assert whole % divisor == 0
+    assert all(whole % other for other in range(divisor + 1, min(whole, divisor + 1000)) if other < 2**31 - 1)

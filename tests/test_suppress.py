@@ -157,3 +157,11 @@ def test_an_unknown_code_on_the_command_line_is_refused(option: str) -> None:
 def test_an_unknown_code_is_an_input_error_in_the_library() -> None:
     with pytest.raises(InputError, match="XX1"):
         Suppression(select=("XX1",))
+
+
+def test_a_pattern_of_many_asterisks_is_matched_without_going_through_every_way() -> None:
+    from sizer.checking.project import _matches
+
+    deep = "/".join(map(str, range(40)))
+    assert _matches(f"{deep}/a.json", "**/" * 20 + "a.json", ".")
+    assert not _matches(f"{deep}/a.json", "**/" * 20 + "b.json", ".")

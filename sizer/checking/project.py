@@ -185,6 +185,7 @@ def _matches(where: str, pattern: str, folder: str) -> bool:
     return _parts_match(inside.parts, tuple(part for part in pattern.split("/") if part not in ("", ".")))
 
 
+@lru_cache(maxsize=1 << 12)  # each rest of the path is met by each rest of the pattern once, however many ** there are
 def _parts_match(parts: tuple[str, ...], patterns: tuple[str, ...]) -> bool:
     if not patterns:
         return not parts

@@ -16,7 +16,7 @@ from shapes.errors import InputError
 from shapes.model import ModelShape
 from sizer.readers.bases import Tree
 from sizer.readers.fields import table
-from sizer.readers.loading import beside, check_size, find_config, load_text, parse_mapping, parse_toml
+from sizer.readers.loading import SUFFIXES, beside, check_size, find_config, load_text, parse_mapping, parse_toml
 from sizer.readers.reading import (
     NoModel,
     Reading,
@@ -36,7 +36,6 @@ READERS = ("torchtitan", "huggingface", "meta", "litgpt_training", "litgpt", "na
 
 #: What models are called: at most an organisation and a name.
 _NAME = re.compile(r"[\w.-]*[\w](?:/[\w.-]+)?")
-_SUFFIXES = (".json", ".yaml", ".yml", ".toml", ".py", ".sh", ".txt", ".slurm", ".bash", ".sbatch")
 
 __all__ = [
     "READERS",
@@ -135,7 +134,7 @@ def load_mapping(source: object, root: str | Path | None = None) -> Mapping[str,
 def is_name(source: object) -> bool:
     """Whether it is a model's name, such as organisation/name: no file of that name, and no file's suffix."""
     text = str(source)
-    if not isinstance(source, (str, Path)) or not _NAME.fullmatch(text) or text.endswith(_SUFFIXES):
+    if not isinstance(source, (str, Path)) or not _NAME.fullmatch(text) or text.endswith(SUFFIXES):
         return False
     return not os.path.exists(text)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import tomllib
 from codecs import BOM_UTF16_BE, BOM_UTF16_LE
@@ -48,10 +49,13 @@ def find_config(path: Path) -> Path:
 
 
 #: A tree has thousands of files, of which a few are configurations.
-MAX_FOUND = 10_000
-#: Files of a directory that are looked into where none has a usual name, and words that only a model's have.
-_SUFFIXES = (".json", ".yaml", ".yml", ".toml")
+MAX_FOUND = 100_000
+#: What configurations are called that nobody named, and words that only those of models have.
+_DATA = (".json", ".yaml", ".yml", ".toml")
+SUFFIXES = (*_DATA, ".py", ".sh", ".txt", ".slurm", ".bash", ".sbatch")
 _MODEL = re.compile(rb"\b(?:model_type|hidden[-_]size|n_embd|d_model|n_layers|num[-_]layers|flavor)\b")
+#: In scripts and Python: an option, or an assignment at a line's start. Programs speak of sizes all the time.
+_STATED = re.compile(rb"--(?:hidden-size|num-layers)\b|^n_(?:embd|layer)[ \t]*=", re.MULTILINE)
 
 
 def expand(argument: str) -> list[str]:
@@ -69,6 +73,8 @@ def expand(argument: str) -> list[str]:
         else:
             listed = islice(iglob(argument, recursive=True), MAX_FOUND)
             found, missing = sorted(one for one in listed if Path(one).is_file()), "matches no file"
+    except InputError:
+        raise
     except (OSError, ValueError):
         return [argument]
     if not found:
@@ -77,21 +83,31 @@ def expand(argument: str) -> list[str]:
 
 
 def _inside(directory: Path) -> list[str]:
-    """The configurations anywhere in a directory by their usual names; else its own files that speak of a model."""
-    hidden = len(directory.parts)
-    every = [
-        one
-        for one in islice(directory.rglob("*"), MAX_FOUND)
-        if not any(part.startswith(".") for part in one.parts[hidden:])
-    ]
-    usual = sorted(str(one) for one in every if one.name in CONFIG_NAMES and one.is_file())
-    own = (one for one in every if one.parent == directory and one.suffix in _SUFFIXES and one.is_file())
-    return usual or sorted(str(one) for one in own if _states_a_model(one))
+    """The configurations anywhere in a directory by their usual names; else its own files that state a model."""
+    usual: list[str] = []
+    own: list[str] = []
+    for seen, (folder, folders, files) in enumerate(os.walk(directory)):
+        folders[:] = sorted(one for one in folders if not one.startswith("."))
+        usual += [os.path.join(folder, one) for one in files if one in CONFIG_NAMES]
+        own = own if seen else [os.path.join(folder, one) for one in files if may_be_configuration(one)]
+        if seen > MAX_FOUND:
+            raise InputError(f"expected at most {MAX_FOUND} folders: name the one meant", where=str(directory))
+    return sorted(one for one in usual or own if os.path.isfile(one) and (usual or _head_states_a_model(one)))
 
 
-def _states_a_model(path: Path) -> bool:
-    with path.open("rb") as file:
-        return _MODEL.search(file.read(MAX_TEXT)) is not None
+def _head_states_a_model(path: str) -> bool:
+    with open(path, "rb") as file:
+        return states_a_model(path, file.read(MAX_TEXT))
+
+
+def may_be_configuration(name: str) -> bool:
+    """Whether a file that nobody named may be a configuration by its name, told from the folder looked into."""
+    return name.endswith(SUFFIXES) and not any(part.startswith(".") for part in name.split("/"))
+
+
+def states_a_model(name: str, content: bytes) -> bool:
+    """Whether a file's beginning has words that only a model's configuration has."""
+    return (_MODEL if name.endswith(_DATA) else _STATED).search(content) is not None
 
 
 #: Where the content of the hf_quant_config.json beside a config.json is put.

@@ -175,6 +175,10 @@ def _known(format_name: str) -> Mapping[str, Any]:
     return found
 
 
+#: Keys that are not read, of one file: with more it is another kind of file, and comparing names takes a while.
+MOST_UNREAD = 1000
+
+
 def unread(config: Mapping[str, Any], asked: Iterable[str], format_name: str, where: str) -> tuple[Unread, ...]:
     """Keys of ``config`` (nested ones dotted) outside ``asked`` that are not known to be harmless in the format.
 
@@ -203,6 +207,8 @@ def unread(config: Mapping[str, Any], asked: Iterable[str], format_name: str, wh
                 found.append(Unread(key, shorten(value), changes=what))
         elif not any(_entry(one, harmless) for one in spelled):
             found.append(Unread(key, shorten(value), meant=misspelt(key, names, config)))
+        if len(found) > MOST_UNREAD:
+            raise InputError(f"expected at most {MOST_UNREAD} keys that {format_name} does not have", where=where)
     return tuple(found)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
-from math import lcm
+from math import isqrt, lcm
 from typing import Any
 
 from shapes.device import Device
@@ -109,9 +109,11 @@ def _global_batch(workload: Workload, said: bool) -> Iterator[Finding]:
     whole, b, d = workload.global_batch, workload.b, workload.d
     if whole is None or whole % (b * d) == 0:
         return
-    below = [smaller for smaller in range(1, b) if whole % (smaller * d) == 0]
+    share = whole // d
+    pairs = ((low, share // low) for low in range(1, isqrt(share) + 1) if whole % (low * d) == 0)
+    below = [one for pair in pairs for one in pair if one < b and whole % (one * d) == 0]
     if below:
-        suggestions = suggest("b", below[-1:], "the next smaller microbatch that divides it")
+        suggestions = suggest("b", (max(below),), "the next smaller microbatch that divides it")
     else:
         suggestions = suggest("global_batch", neighbours(whole, b * d))
     message = f"a global batch of {whole} is not a multiple of MBS x DP = {b} x {d} = {b * d}"

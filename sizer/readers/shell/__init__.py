@@ -18,8 +18,8 @@ from sizer.readers.shell.words import Part, Scanner, Token, Variables, Word, unk
 
 __all__ = ["Script", "follow", "unknown_in"]
 
-#: Commands and loop turns: a launch script has a few hundred.
-MAX_STEPS = 20_000
+#: Words gone through, those of loops' turns and of branches not taken too: a launch script has some thousands.
+MAX_STEPS = 200_000
 MAX_CALLS = 10
 #: Words of a test; its joints are followed recursively.
 MAX_TEST = 100
@@ -137,16 +137,14 @@ class _Follower:
         outer, self.live = self.live, self.live and live
         self.depth += 1
         self.script.bounded(self.depth, MAX_DEPTH, "at most {} levels of nesting")
-        if self.live:
-            self._step()
         status = self._any_command(self.tokens[self.at], self._plain())
         self.depth -= 1
         self.live = outer
         return status
 
-    def _step(self) -> None:
-        self.script.steps += 1
-        self.script.bounded(self.script.steps, MAX_STEPS, "a script of at most {} commands")
+    def _step(self, words: int = 1) -> None:
+        self.script.steps += words
+        self.script.bounded(self.script.steps, MAX_STEPS, "a script that goes through at most {} words")
 
     def _any_command(self, token: Token, word: str | None) -> bool | None:
         compound = word in _COMPOUND or word in ("!", "{", "(")
@@ -263,11 +261,13 @@ class _Follower:
             if not isinstance(value, Word) or value.plain == "in":
                 return
             self.at += 1
+            self._step()
             yield value
 
     def _simple(self) -> bool | None:
         """Assignments and one command's words; its status where that can be told."""
         words: list[str] = []
+        begun = self.at
         line, inside = self._line, self._plain() == "[["
         while self._more:
             token = self.tokens[self.at]
@@ -282,6 +282,7 @@ class _Follower:
             inside = inside and token.plain != "]]"
             if self.live:
                 self._take(token, words, inside)
+        self._step(self.at - begun)
         return self._status(words, line) if self.live else None
 
     def _take(self, token: Token, words: list[str], inside: bool) -> None:
