@@ -6,6 +6,7 @@ import csv
 import shutil
 from collections.abc import Iterable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -24,7 +25,7 @@ from shapes.calibrate.run import chosen, measure_quick
 from shapes.cost import predict_gemm
 from shapes.cost.alignment import AlignmentConstants, misaligned_seconds
 from shapes.cost.constants import GemmConstants, alignment_constants, gemm_constants
-from shapes.cost.gemm import aligned_seconds
+from shapes.cost.gemm import aligned_seconds, throttled
 from shapes.device import load_device
 from shapes.errors import InputError
 from shapes.measure import InProcess, Job, MemoryBound
@@ -130,7 +131,9 @@ def test_a_sweep_over_misaligned_dimensions_gives_back_the_ceilings_of_its_kerne
 def timed(m: int, n: int, k: int, layout: Layout, constants: GemmConstants, truth: AlignmentConstants) -> Record:
     dims = tuple(np.array([value], dtype=np.int64) for value in (m, n, k, 1))
     aligned = aligned_seconds(*(dim.astype(float) for dim in dims), 2, 2, constants)
-    extra = misaligned_seconds(dims, (2, 2, 2), layout, aligned, constants.launch_s, truth)
+    extra = misaligned_seconds(
+        dims, (2, 2, 2), layout, aligned, constants.launch_s, truth, partial(throttled, c=constants)
+    )
     return Record(m, n, k, 1, "bf16", layout, float((aligned + sum(extra))[0]), "sweep")
 
 

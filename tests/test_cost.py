@@ -20,7 +20,7 @@ from shapes.cost.alignment import LEADING, LEVELS, level, paid_tiles
 from shapes.cost.constants import CARRY, alignment_constants, collective_constants, gemm_constants
 from shapes.cost.error import Expected
 from shapes.cost.explain import expected_errors
-from shapes.cost.gemm import ProductKernels, aligned_seconds
+from shapes.cost.gemm import ProductKernels, aligned_seconds, gemm_seconds
 from shapes.device import list_devices, load_device
 from shapes.errors import InputError
 from shapes.operators.types import (
@@ -192,6 +192,25 @@ def test_large_misaligned_products_cost_what_was_published(
     aligned, two, one = predict_gemm(device, 512, 4096, np.array([4096, 4094, 4093]), layout="nn", dtype="fp16")
     assert even[0] < two / aligned < even[1]
     assert odd[0] < one / aligned < odd[1]
+
+
+def test_sustained_work_slows_misaligned_kernels_as_it_does_aligned_ones() -> None:
+    # 130 ms of narrow loads are far beyond the 0.9 ms from which H100's power limit is felt: 9.6% there.
+    def seconds(throttle: float) -> float:
+        by = ProductKernels.of(load_device("h100-sxm"), "fp16", "nn", None, 2)
+        by = replace(by, constants=replace(by.constants, throttle=throttle))
+        return float(gemm_seconds(np.array([[16384], [16382], [16384], [1]]), by)[0])
+
+    base = ProductKernels.of(load_device("h100-sxm"), "fp16", "nn", None, 2).constants
+    assert seconds(base.throttle) / seconds(0.0) == pytest.approx(1 + base.throttle, rel=0.02)
+
+
+def test_fp8_in_blocks_is_the_kernel_alone_on_h100_and_h200() -> None:
+    # Shape by shape H200's kernel takes what H100's takes (gemm_fp8.csv, one harness: ratios 0.97 to 1.01).
+    product = Gemm("x", "forward", 4096, 7168, 4096, dtype="fp8", recipe="blockwise")
+    own, other = (predict(product, name) for name in ("h100-sxm", "h200"))
+    assert other.seconds == pytest.approx(own.seconds, rel=0.05)
+    assert (own.tier, other.tier) == ("fitted", "borrowed")
 
 
 def test_the_worse_of_a_and_b_decides_and_the_other_adds_nothing_on_nvidia() -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,7 @@ from shapes.calibrate.data import Record
 from shapes.calibrate.fitting import grouped
 from shapes.cost.alignment import CLASSES, AlignmentConstants, misaligned_seconds, operand_classes
 from shapes.cost.constants import GemmConstants, alignment_constants, gemm_constants
-from shapes.cost.gemm import aligned_seconds
+from shapes.cost.gemm import aligned_seconds, throttled
 from shapes.device import Device
 from shapes.frozen import frozen
 from shapes.operators.types import Layout
@@ -64,7 +65,7 @@ def fit_alignment(
 
     def residuals(theta: Array) -> Array:
         c = trial(theta)
-        return np.concatenate([one.log_error(c, constants.launch_s) for one in layouts])
+        return np.concatenate([one.log_error(c, constants) for one in layouts])
 
     # A ceiling within a factor of ten of what was known, a share up to five times the aligned time, C's up to two.
     low, high = np.repeat([0.1 if ceilings else 0.0, 0.0], 3), np.repeat([10.0 if ceilings else 5.0, 2.0], 3)
@@ -121,8 +122,9 @@ class _Layout:
             log_measured -= np.median((log_measured - np.log(aligned))[straight])
         return _Layout(layout, (m, n, k, batch), aligned, log_measured, worse, of_c)
 
-    def log_error(self, c: AlignmentConstants, launch_s: float) -> Array:
-        extra = misaligned_seconds(self.dims, (SIZE, SIZE, SIZE), self.layout, self.aligned, launch_s, c)
+    def log_error(self, c: AlignmentConstants, constants: GemmConstants) -> Array:
+        sizes, launch_s, sustained = (SIZE, SIZE, SIZE), constants.launch_s, partial(throttled, c=constants)
+        extra = misaligned_seconds(self.dims, sizes, self.layout, self.aligned, launch_s, c, sustained)
         error: Array = np.log(self.aligned + sum(extra)) - self.log_measured
         return error
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import sys
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -21,7 +22,7 @@ if __name__ == "__main__":
 from fit.evidence import Array, Measured, grouped, read_rows
 from shapes.cost.alignment import CLASSES, AlignmentConstants, misaligned_seconds
 from shapes.cost.constants import alignment_constants, gemm_constants
-from shapes.cost.gemm import aligned_seconds
+from shapes.cost.gemm import aligned_seconds, throttled
 from shapes.device import load_device
 from shapes.dtypes import BYTES
 
@@ -53,7 +54,8 @@ def seconds(group: Measured, c: AlignmentConstants) -> Array:
     size = BYTES[group.dtype]
     dims = (group.m, group.n, group.k, group.batch)
     aligned = aligned_seconds(*(dim.astype(float) for dim in dims), size, size, base)
-    extra = misaligned_seconds(dims, (size, size, size), group.layout, aligned, base.launch_s, c)  # type: ignore[arg-type]
+    sustained = partial(throttled, c=base)
+    extra = misaligned_seconds(dims, (size, size, size), group.layout, aligned, base.launch_s, c, sustained)  # type: ignore[arg-type]
     return group.as_timed(aligned + sum(extra))
 
 

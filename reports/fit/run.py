@@ -8,7 +8,8 @@ constants as they are (half a minute). ``--polish`` fits nothing anew: it binds 
 The same code, libraries and seed give the same file. The bf16 tables in the files are of earlier code, A100's and
 L40S's polished since; what the command gives today is as good (reports/accuracy.md); their cells are today's.
 Low-precision products are those of frameworks that time them without quantising, which is an operator of its own.
-``fp8_blockwise`` is of ``--fp8 gemm_fp8.csv.gz`` where that holds rows of the device, else of the tables.
+``fp8_blockwise`` is of ``--fp8 gemm_fp8.csv.gz``, kernels alone, where that holds rows of the device; of Blackwell's
+tables; H200 takes H100's, since its tables time frameworks that quantise besides (1.23 times the kernel).
 """
 
 from __future__ import annotations
@@ -62,9 +63,9 @@ def read_published(folder: Path) -> tuple[Record, ...]:
 
 
 def read_blockwise(folder: Path, fp8: Path | None, device: Device) -> tuple[Record, ...]:
-    """fp8 products in blocks of 128: the device's rows of ``fp8``, else those of the tables."""
+    """fp8 products in blocks of 128: the device's rows of ``fp8``, else, but for Hopper, those of the tables."""
     published = read_fp8(fp8, device) if fp8 else ()
-    files = sorted(folder.rglob("gemm_perf.parquet"))
+    files = [] if device.architecture == "hopper" else sorted(folder.rglob("gemm_perf.parquet"))
     return published or tuple(record for file in files for record in _products(file, {BLOCKWISE: "fp8"}))
 
 

@@ -23,7 +23,7 @@ Which kernels, at which FLOP per clock and unit, is data by family of devices: s
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -191,8 +191,12 @@ def misaligned_seconds(
     aligned: Array,
     launch_s: float,
     c: AlignmentConstants,
+    sustained: Callable[[Array], Array],
 ) -> tuple[Array, Array, Array]:
-    """Seconds that A's, B's and C's leading dimension add to ``aligned``; m, n, k and batch are ``dimensions``."""
+    """Seconds that A's, B's and C's leading dimension add to ``aligned``; m, n, k and batch are ``dimensions``.
+
+    ``sustained``: seconds as the power limit lengthens them, which slows narrow loads' kernels as it does others.
+    """
     of_a, of_b, of_c = operand_classes(dimensions[0], dimensions[1], dimensions[2], sizes, layout)
     worse = np.minimum(of_a, of_b)
     body = np.maximum(aligned - launch_s, 0.0)
@@ -201,7 +205,7 @@ def misaligned_seconds(
     off = np.flatnonzero(worse < len(CLASSES) - 1)
     if off.size:
         fm, fn, fk, fb = (array[off].astype(float) for array in dimensions)
-        walk, loads = kernel_seconds(fm, fn, fk, fb, worse[off], c)
+        walk, loads = map(sustained, np.maximum(kernel_seconds(fm, fn, fk, fb, worse[off], c), 1e-12))
         moved = fb * ((fm + fn) * fk * sizes[0] + fm * fn * sizes[2])
         arithmetic = 2 * fm * fn * fk * fb / c.peak_flops_per_s
         beyond = arithmetic / (AT * np.maximum(moved / c.bandwidth_bytes_per_s, launch_s))

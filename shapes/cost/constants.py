@@ -225,15 +225,9 @@ def _whose(device: Device, dtype: str) -> Device:
 
 
 def _of_recipe(device: Device, dtype: str, table: str) -> tuple[GemmConstants, Origin] | None:
-    """A recipe's own kernels: this device's ``table``, else that of its architecture's first fitted device."""
+    """A recipe's own kernels: this device's ``table``, else that of a fitted device of its architecture."""
     kin = relative(device, table)
-    if kin.architecture != device.architecture:
-        return None
-    if kin.base != device.base:
-        # H200's blocks of 128 are its frameworks', slower than what H20's rows agree with: H100's, which come first.
-        own = (load_device(name) for name in FITTED)
-        kin = next((one for one in own if one.architecture == device.architecture and table in one.cost), kin)
-    if table not in kin.cost:
+    if kin.architecture != device.architecture or table not in kin.cost:
         return None
     constants = GemmConstants.from_table(kin.cost[table], kin.compute.units)
     origin = replace(origin_of(device, kin, dtype, dtype), table=table)

@@ -63,10 +63,11 @@ def cached_parts(one: Cached, c: Mapping[str, float], units: int, l2_bytes: floa
     blocks = one.batch * one.kv_heads * (together + apart * (group * np.ceil(one.q_len / c["rows"]) - together))
     parts = np.maximum(1.0, (1 - apart) * one.keys / c["split_keys"])
     busy = np.minimum(1.0, c["alone"] * blocks * parts / units)
-    moved = one.batch * one.kv_heads * one.keys * one.width + one.rest
+    cache = one.batch * one.kv_heads * one.keys * one.width
+    moved = cache + one.rest
     hit = 1 / (1 + (moved / (c["cache_share"] * l2_bytes)) ** c["cache_power"])
     slow, fast = c["bandwidth_bytes_per_s"], c["cache_bytes_per_s"]
-    moving = moved / busy * (hit / fast + (1 - hit) / slow)
+    moving = (cache / busy + one.rest) * (hit / fast + (1 - hit) / slow)
     started = c["block_s"] * blocks / units * (one.channels / CHANNELS) ** c["block_power"]
     wide = np.maximum(one.channels / CHANNELS, 1.0) ** c["wide_power"]
     computing = 2 * c["rows"] * blocks * one.keys * one.channels * wide / c["flops_per_s"] / busy

@@ -22,6 +22,7 @@ its memory for all that no cache holds.
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import Protocol
 
 import numpy as np
@@ -272,7 +273,8 @@ def bounded_seconds(sizes: Integers, by: ProductKernels) -> Array:
 
 def _misaligned(sizes: Integers, aligned: Array, by: ProductKernels) -> tuple[Array, Array, Array]:
     elements, launch_s = (by.size, by.size, by.out), by.constants.launch_s
-    return misaligned_seconds(sizes, elements, by.layout, aligned, launch_s, by.alignment)
+    sustained = partial(throttled, c=by.constants)
+    return misaligned_seconds(sizes, elements, by.layout, aligned, launch_s, by.alignment, sustained)
 
 
 @frozen
