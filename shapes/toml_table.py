@@ -5,7 +5,6 @@ A `Table` names file and key where a value is not what it should be; `load` read
 
 from __future__ import annotations
 
-import math
 import os
 import tomllib
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -29,6 +28,8 @@ DATA = Path(__file__).parent / "data"
 
 #: A file of facts is a few pages.
 MAX_BYTES = 1 << 20
+#: No figure of a device or stack comes near it, and products of several stay finite.
+LARGEST = 1e21
 #: Characters of an unknown name that are compared with the known ones: comparing is quadratic.
 _LONGEST_NAME = 100
 
@@ -132,13 +133,13 @@ class Table:
 
     def number(self, key: str) -> float:
         value = self.zero_or_more(key, "expected a positive number")
-        if not value:
+        if value < 1 / LARGEST:
             raise self.fail(key, "expected a positive number")
         return value
 
     def zero_or_more(self, key: str, expected: str = "expected a number, 0 or more") -> float:
         value = self._get(key)
-        if not isinstance(value, (int, float)) or isinstance(value, bool) or not 0 <= value < math.inf:
+        if not isinstance(value, (int, float)) or isinstance(value, bool) or not 0 <= value < LARGEST:
             raise self.fail(key, expected)
         return value
 

@@ -213,23 +213,34 @@ def wrong_column(folder: Path) -> None:
     rewritten(folder)
 
 
-def negative_time(folder: Path) -> None:
+def column(folder: Path, name: str, value: Any) -> None:
     import pyarrow.parquet as pq
 
     path = only(folder) / ROWS
     table = pq.read_table(path)
-    place = table.schema.get_field_index("seconds")
-    pq.write_table(table.set_column(place, "seconds", pa.array([-1.0] * len(table))), path)
+    place = table.schema.get_field_index(name)
+    pq.write_table(table.set_column(place, name, pa.array([value] * len(table))), path)
+    rewritten(folder)
+
+
+def many_values(folder: Path) -> None:
+    import pyarrow.parquet as pq
+
+    pq.write_table(pa.table({"samples": pa.array([[0.0] * 2**20]).take(pa.array([0] * 80))}), only(folder) / ROWS)
     rewritten(folder)
 
 
 @pytest.mark.parametrize(
     ("damage", "says"),
     [
+        (many_values, "expected at most 67108864 values"),
+        (lambda folder: column(folder, "clocks", '{"throttle": 5}'), "clocks.throttle = 5: expected a list of texts"),
+        (lambda folder: column(folder, "clocks", '{"power_limit_w": "x"}'), "expected a finite number"),
+        (lambda folder: column(folder, "created", 1e300), "created = 1e+300: expected seconds since 1970"),
         (broken_rows, "is not the file dataset.json was written for: their hashes differ"),
         (other_rows, "expected Parquet"),
         (wrong_column, "row 1: expected the columns"),
-        (negative_time, "row 1: seconds = -1.0: expected a positive number"),
+        (lambda folder: column(folder, "seconds", -1.0), "row 1: seconds = -1.0: expected a positive number"),
         (lambda folder: rewritten(folder, format=9), "format = 9: expected format 1"),
         (lambda folder: rewritten(folder, driver="1.0"), "identity: does not follow"),
         (lambda folder: rewritten(folder, libraries=3), "expected SKU, driver, libraries"),

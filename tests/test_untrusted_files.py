@@ -77,6 +77,18 @@ def test_constants_that_give_no_time_are_one_line(tmp_path: Path, key: str, wron
     assert len(result.stderr.splitlines()) == 1
 
 
+@pytest.mark.parametrize("key", ["elementwise", "speed", "quantise", "high"])
+@pytest.mark.parametrize("wrong", ["1e300", "1e-300", "inf"])
+def test_a_stack_of_figures_beyond_all_bounds_is_refused(tmp_path: Path, key: str, wrong: str) -> None:
+    text = (DATA / "stacks" / "megatron-core-te.toml").read_text()
+    file = tmp_path / "own.toml"
+    file.write_text(re.sub(rf"(?m)^{key} = .*$", f"{key} = {wrong}", text, count=1))
+    result = CliRunner().invoke(main, ["check", str(GPT2), "--stack", str(file)])
+    assert result.exit_code == 2
+    assert clean(result)
+    assert f"{key} = " in result.stderr
+
+
 @pytest.mark.parametrize("text", ["own\x1b[31m", "own\nsizer: all fine", "own\u202e"])
 def test_a_device_s_names_are_printable(tmp_path: Path, text: str) -> None:
     file = tmp_path / "own.toml"

@@ -25,7 +25,7 @@ import numpy as np
 
 from shapes.device import Device
 from shapes.errors import InputError
-from shapes.files import make_folder, read_text, write_whole
+from shapes.files import make_folder, read_bounded, read_text, write_whole
 from shapes.frozen import frozen
 from shapes.measure import record
 from shapes.measure.environment import Environment
@@ -41,6 +41,8 @@ ROWS, SIDECAR = "rows.parquet", "dataset.json"
 OF_HOST = ("python", "cpu", "cores", "multiprocessors", "memory_bytes")
 #: Bytes of a sidecar: it grows with nothing but the number of cards.
 _MAX_SIDECAR = 2**22
+#: Bytes of the rows' file, and values in it: a few bytes may say a number a million times.
+_MAX_ROWS, _MAX_VALUES = 2**28, 2**26
 _PARQUET = {"str": "string", "Status": "string", "Mapping": "string", "float": "float64", "int": "int64"}
 #: Column -> (Parquet's type, unit), of what is shared. What is nested is JSON text.
 COLUMNS: dict[str, tuple[str, str]] = {
@@ -189,10 +191,7 @@ def _read(folder: Path) -> Dataset:
     if version != FORMAT:
         raise InputError(f"expected format {FORMAT}", where=where, key="format", value=version)
     rows = folder / ROWS
-    try:
-        content = rows.read_bytes()
-    except OSError as error:
-        raise InputError(f"cannot be read ({error.strerror})", where=str(rows)) from None
+    content = read_bounded(rows, _MAX_ROWS)
     if sidecar.get("files") != {ROWS: hashlib.sha256(content).hexdigest()}:
         raise InputError(f"is not the file {SIDECAR} was written for: their hashes differ", where=str(rows))
     environment = _environment(sidecar, where)
@@ -215,7 +214,14 @@ def _environment(sidecar: Mapping[str, Any], where: str) -> Environment:
 def _measurements(content: bytes, environment: Environment, where: str) -> Iterator[Measurement]:
     pa, pq = _arrow()
     try:
-        rows = pq.read_table(io.BytesIO(content)).to_pylist()
+        file = pq.ParquetFile(io.BytesIO(content))
+        groups = (file.metadata.row_group(number) for number in range(file.num_row_groups))
+        if (
+            sum(group.column(column).num_values for group in groups for column in range(group.num_columns))
+            > _MAX_VALUES
+        ):
+            raise InputError(f"expected at most {_MAX_VALUES} values", where=where)
+        rows = file.read().to_pylist()
     except pa.ArrowException as error:
         raise InputError(f"expected Parquet ({str(error).splitlines()[0]})", where=where) from None
     for number, row in enumerate(rows, 1):

@@ -31,6 +31,7 @@ Status = Literal["ok", "oom", "error", "unsupported", "wrong"]
 #: Bounds of one row: a suite's longest have a few thousand samples and labels of a line.
 MAX_LINE, MAX_TEXT, MAX_SAMPLES = 2**24, 10_000, 1_000_000
 _LARGEST = 2**63 - 1
+_YEAR_3000 = 32_503_680_000
 
 Check = tuple[Callable[[Any], bool], str]
 
@@ -63,6 +64,11 @@ NUMBER: Check = _is_number, "a finite number"
 TIME: Check = _is_time, "a positive number of seconds"
 OBJECT: Check = lambda value: isinstance(value, Mapping), "an object"
 STATUS: Check = (lambda value: value in get_args(Status), f"one of {', '.join(get_args(Status))}")
+MOMENT: Check = lambda value: _is_number(value) and 0 <= value < _YEAR_3000, "seconds since 1970"
+REASONS: Check = (
+    lambda value: isinstance(value, list) and all(map(_is_text, value)),
+    "a list of texts",
+)
 ERROR: Check = (lambda value: isinstance(value, int | float), "a number")
 SAMPLES: Check = (
     lambda value: isinstance(value, list) and len(value) <= MAX_SAMPLES and all(map(_is_time, value)),
@@ -99,7 +105,7 @@ class Measurement:
     wall_s: float = _column(NUMBER, "s", default=0.0)
     label: str = _column(TEXT, default="")
     message: str = _column(TEXT, default="")
-    created: float = _column(NUMBER, "s since 1970", default=0.0)
+    created: float = _column(MOMENT, "s since 1970", default=0.0)
     uid: str = _column(NAME, default_factory=lambda: uuid.uuid4().hex)
 
     @property
@@ -169,6 +175,8 @@ _CHECKS: dict[str, Check] = {
     "environment.threads": COUNT,
     "environment.host": OBJECT,
     "description.kind": NAME,
+    "clocks.throttle": REASONS,
+    **dict.fromkeys((f"clocks.{name}" for name in ("sm_mhz", "memory_mhz", "power_w", "power_limit_w")), NUMBER),
     **dict.fromkeys((f"description.{name}" for name in ("phase", "dtype", "kernel", "layout")), TEXT),
 }
 _REQUIRED = {
@@ -241,7 +249,7 @@ def checked_row(row: Mapping[str, Any], where: str) -> Measurement:
 def _by_path(row: Mapping[str, Any]) -> dict[str, Any]:
     """A row's values, those of its environment and description under their paths too."""
     values = dict(row)
-    for name in ("environment", "description"):
+    for name in ("environment", "description", "clocks"):
         if isinstance(row.get(name), Mapping):
             values |= {f"{name}.{key}": value for key, value in row[name].items()}
     return values
