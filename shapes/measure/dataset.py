@@ -1,6 +1,6 @@
-"""Measurements to share: a folder by device and environment, Parquet rows and a sidecar that says how they came about.
+"""Measurements to share: a folder by device and environment, rows and a sidecar that says how they came about.
 
-    DIR/<device>/<identity>/rows.parquet   a row a measurement, samples included
+    DIR/<device>/<identity>/rows.jsonl.gz  a row a measurement, samples included
     DIR/<device>/<identity>/dataset.json   SKU, units, clocks, power limit, driver, libraries, harness, control, hashes
 
 What names a person's machines stays at home: hosts, labels and messages are left out, cards are numbered by a hash.
@@ -9,14 +9,12 @@ Rows are checked whole (``record``), against the sidecar's hash and against what
 
 from __future__ import annotations
 
+import gzip
 import hashlib
-import io
 import itertools
 import json
 import math
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -30,30 +28,18 @@ from shapes.frozen import frozen
 from shapes.measure import record
 from shapes.measure.environment import Environment
 from shapes.measure.in_process import control_of
-from shapes.measure.record import Measurement, checked_row
+from shapes.measure.record import MAX_IMPORT, Measurement, packed_lines, read_export
 from shapes.measure.stats import summarise
 from shapes.measure.store import Store
-from shapes.package import install
 
-FORMAT = 1
-ROWS, SIDECAR = "rows.parquet", "dataset.json"
+FORMAT = 2
+ROWS, SIDECAR = "rows.jsonl.gz", "dataset.json"
 #: What of an environment's host is shared.
 OF_HOST = ("python", "cpu", "cores", "multiprocessors", "memory_bytes")
 #: Bytes of a sidecar: it grows with nothing but the number of cards.
 _MAX_SIDECAR = 2**22
-#: Bytes of the rows' file, and values in it: a few bytes may say a number a million times.
-_MAX_ROWS, _MAX_VALUES = 2**28, 2**26
-_PARQUET = {"str": "string", "Status": "string", "Mapping": "string", "float": "float64", "int": "int64"}
-#: Column -> (Parquet's type, unit), of what is shared. What is nested is JSON text.
-COLUMNS: dict[str, tuple[str, str]] = {
-    "key": ("string", "JSON: what was measured"),
-    "card": ("string", "hash of its serial"),
-    **{
-        name: (_PARQUET.get(re.split(r"\W", str(column.type))[0], "list"), column.metadata["unit"])
-        for name, column in record.COLUMNS.items()
-        if name not in ("description", "environment", "label", "message")
-    },
-}
+#: What of a row is shared.
+_SHARED = tuple(name for name in record.COLUMNS if name not in ("environment", "label", "message"))
 
 
 @frozen
@@ -92,7 +78,7 @@ class Exported:
 
 
 def export_dataset(measurements: Iterable[Measurement], folder: Path) -> tuple[Exported, ...]:
-    """``measurements`` as datasets under ``folder``, by device and environment; InputError without pyarrow."""
+    """``measurements`` as datasets under ``folder``, by device and environment."""
     groups: dict[str, list[Measurement]] = {}
     for one in measurements:
         groups.setdefault(one.environment.identity, []).append(one)
@@ -102,7 +88,8 @@ def export_dataset(measurements: Iterable[Measurement], folder: Path) -> tuple[E
         path = folder / slug(environment) / identity
         make_folder(str(path))
         rows = sorted(group, key=lambda one: (one.key, one.created, one.uid))
-        content = _parquet(rows)
+        lines = "".join(json.dumps(_row(one), sort_keys=True) + "\n" for one in rows)
+        content = gzip.compress(lines.encode(), mtime=0)
         write_whole(path / ROWS, content)
         sidecar = {**_sidecar(environment, rows), "files": {ROWS: hashlib.sha256(content).hexdigest()}}
         write_whole(path / SIDECAR, (json.dumps(sidecar, indent=2, sort_keys=True) + "\n").encode())
@@ -117,33 +104,9 @@ def slug(environment: Environment) -> str:
     return "-".join("".join(c if c.isascii() and c.isalnum() else " " for c in environment.device.lower()).split())
 
 
-def _arrow() -> tuple[Any, Any]:
-    try:
-        import pyarrow as pa
-        import pyarrow.parquet as pq
-    except ImportError:
-        raise InputError(f"expected pyarrow to be installed: {install('parquet')}", key="--dataset") from None
-    return pa, pq
-
-
-def _parquet(rows: Sequence[Measurement]) -> bytes:
-    pa, pq = _arrow()
-    types = {"string": pa.string(), "float64": pa.float64(), "int64": pa.int64(), "list": pa.list_(pa.float64())}
-    schema = pa.schema(
-        pa.field(name, types[kind], metadata={"unit": unit} if unit else None) for name, (kind, unit) in COLUMNS.items()
-    )
-    out = io.BytesIO()
-    pq.write_table(pa.Table.from_pylist([_row(one) for one in rows], schema=schema), out, compression="zstd")
-    return out.getvalue()
-
-
 def _row(one: Measurement) -> dict[str, Any]:
     row = one.row()
-    return {name: row.get(name) for name in COLUMNS} | {
-        "key": one.key,
-        "card": _card(one.environment),
-        "clocks": json.dumps(dict(one.clocks), sort_keys=True),
-    }
+    return {name: row[name] for name in _SHARED} | {"card": _card(one.environment)}
 
 
 def _card(environment: Environment) -> str | None:
@@ -191,11 +154,13 @@ def _read(folder: Path) -> Dataset:
     if version != FORMAT:
         raise InputError(f"expected format {FORMAT}", where=where, key="format", value=version)
     rows = folder / ROWS
-    content = read_bounded(rows, _MAX_ROWS)
+    content = read_bounded(rows, MAX_IMPORT)
     if sidecar.get("files") != {ROWS: hashlib.sha256(content).hexdigest()}:
         raise InputError(f"is not the file {SIDECAR} was written for: their hashes differ", where=str(rows))
     environment = _environment(sidecar, where)
-    return Dataset(folder, sidecar, environment, tuple(_measurements(content, environment, str(rows))))
+    return Dataset(
+        folder, sidecar, environment, tuple(read_export(packed_lines(content, str(rows)), str(rows), environment))
+    )
 
 
 def _environment(sidecar: Mapping[str, Any], where: str) -> Environment:
@@ -209,30 +174,6 @@ def _environment(sidecar: Mapping[str, Any], where: str) -> Environment:
     if found.identity != sidecar.get("identity"):
         raise InputError("does not follow from SKU, driver, libraries and harness", where=where, key="identity")
     return found
-
-
-def _measurements(content: bytes, environment: Environment, where: str) -> Iterator[Measurement]:
-    pa, pq = _arrow()
-    try:
-        file = pq.ParquetFile(io.BytesIO(content))
-        groups = (file.metadata.row_group(number) for number in range(file.num_row_groups))
-        if (
-            sum(group.column(column).num_values for group in groups for column in range(group.num_columns))
-            > _MAX_VALUES
-        ):
-            raise InputError(f"expected at most {_MAX_VALUES} values", where=where)
-        rows = file.read().to_pylist()
-    except pa.ArrowException as error:
-        raise InputError(f"expected Parquet ({str(error).splitlines()[0]})", where=where) from None
-    for number, row in enumerate(rows, 1):
-        place = f"{where}, row {number}"
-        try:
-            nested = {"description": json.loads(row["key"]), "clocks": json.loads(row["clocks"] or "{}")}
-            card, kept = row["card"], {key: row[key] for key in COLUMNS if key not in ("key", "card", "clocks")}
-        except (KeyError, TypeError, ValueError, RecursionError) as error:
-            raise InputError(f"expected the columns of {FORMAT} ({error!r})", where=place) from None
-        own = replace(environment, uuid=card).to_dict()
-        yield checked_row({**kept, **nested, "environment": own}, place)
 
 
 def import_dataset(folder: Path, store: Store) -> tuple[Imported, ...]:

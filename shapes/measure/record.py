@@ -10,15 +10,17 @@ import json
 import math
 import time
 import uuid
+import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import field, fields
+from dataclasses import field, fields, replace
 from typing import Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
 from shapes.errors import InputError
+from shapes.files import decoded
 from shapes.frozen import frozen
 from shapes.measure.environment import Environment
 from shapes.measure.jobs import Job, flat
@@ -29,6 +31,7 @@ Status = Literal["ok", "oom", "error", "unsupported", "wrong"]
 
 
 #: Bounds of one row: a suite's longest have a few thousand samples and labels of a line.
+MAX_IMPORT = 2**29
 MAX_LINE, MAX_TEXT, MAX_SAMPLES = 2**24, 10_000, 1_000_000
 _LARGEST = 2**63 - 1
 _YEAR_3000 = 32_503_680_000
@@ -209,8 +212,23 @@ def summary_fields(samples: NDArray[np.float64], confidence: float = CONFIDENCE)
     return {name: getattr(summary, name) for name in ("seconds", "low", "high", "drift", "correlation")}
 
 
-def read_export(lines: Iterable[str], where: str) -> Iterator[Measurement]:
-    """Measurements from the JSON lines of ``sizer store export``; InputError naming the line and key that is wrong."""
+def packed_lines(data: bytes, where: str) -> list[str]:
+    """The lines of rows packed by gzip, which may end in the middle (`bench --out`): those that are whole."""
+    unpacked = zlib.decompressobj(wbits=31)
+    try:
+        found = unpacked.decompress(data, MAX_IMPORT)
+    except zlib.error as error:
+        raise InputError(f"expected gzip ({error})", where=where) from None
+    if unpacked.unconsumed_tail or len(data) > MAX_IMPORT:
+        raise InputError(f"expected at most {MAX_IMPORT / 2**20:g} MiB", where=where)
+    return decoded(found[: found.rfind(b"\n") + 1], where).split("\n")
+
+
+def read_export(lines: Iterable[str], where: str, of: Environment | None = None) -> Iterator[Measurement]:
+    """Measurements from the JSON lines of ``sizer store export``; InputError naming the line and key that is wrong.
+
+    ``of``: the environment of rows that hold none, but for which ``card`` they are of.
+    """
     for number, line in enumerate(lines, 1):
         if not line.strip():
             continue
@@ -222,6 +240,8 @@ def read_export(lines: Iterable[str], where: str) -> Iterator[Measurement]:
             row = json.loads(line)
         if not isinstance(row, dict):
             raise InputError("expected a JSON object, as `sizer store export` writes", where=place)
+        if of is not None:
+            row["environment"] = replace(of, uuid=row.get("card")).to_dict()
         yield checked_row(row, place)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import zlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,8 +16,6 @@ if TYPE_CHECKING:
     from sizer.answers.datasets import Stored
 
 _DAY_S = 86_400.0
-#: Bytes of a file of exported measurements: some hundred thousand of them.
-MAX_IMPORT = 2**29
 
 
 @click.group()
@@ -76,7 +73,7 @@ def list_(path: str | None, /, newest: int, format_: str, output: str | None, **
 def export(path: str | None, /, dataset: str | None, format_: str, output: str | None, **filters: Any) -> None:
     """Write measurements as JSON lines (which alone can be imported), JSON or CSV.
 
-    --dataset: Parquet by device and environment, each with a sidecar (reports/datasets.md), which import takes too.
+    --dataset: packed rows by device and environment, each with a sidecar (reports/datasets.md), which import takes too.
     """
     if dataset is None:
         write_answer("store export", _stored(path, **filters), format_, output)
@@ -135,19 +132,12 @@ def _import_lines(path: str | None, files: tuple[str, ...]) -> None:
 
 
 def _lines(name: str) -> list[str]:
-    """Of exported rows; of compressed ones (`bench --out`), which may end in the middle, those that are whole."""
-    from shapes.files import decoded, read_bounded, read_text
+    from shapes.files import read_bounded, read_text
+    from shapes.measure.record import MAX_IMPORT, packed_lines
 
-    if not name.endswith(".gz"):
-        return read_text(name, MAX_IMPORT).split("\n")
-    unpacked = zlib.decompressobj(wbits=31)
-    try:
-        data = unpacked.decompress(read_bounded(name, MAX_IMPORT), MAX_IMPORT)
-    except zlib.error as error:
-        raise InputError(f"expected gzip ({error})", where=name) from None
-    if unpacked.unconsumed_tail:
-        raise InputError(f"expected at most {MAX_IMPORT / 2**20:g} MiB", where=name)
-    return decoded(data[: data.rfind(b"\n") + 1], name).split("\n")
+    if name.endswith(".gz"):
+        return packed_lines(read_bounded(name, MAX_IMPORT), name)
+    return read_text(name, MAX_IMPORT).split("\n")
 
 
 @command.command()
