@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from public_memory import Peak, peaks
 
+from shapes.device import load_device
 from shapes.errors import InputError
 from shapes.memory import (
     largest_microbatch,
@@ -108,7 +109,7 @@ def test_the_smallest_pipeline_degree_divides_the_layers_and_fits() -> None:
     assert used[4] > used[5]
     for limit in (used[5], used[6], used[1], used[24] - 1):
         fitting = [p for p in range(1, 25) if 24 % p == 0 and used[p] <= limit]
-        assert smallest_pp(model, w, limit_bytes=limit, context_bytes=0) == (fitting[0] if fitting else None)
+        assert smallest_pp(model, w, limit, context_bytes=0) == (fitting[0] if fitting else None)
 
 
 def test_mixed_precision_adamw_takes_18_bytes_a_parameter_or_16_with_16_bit_gradients() -> None:
@@ -300,18 +301,18 @@ def test_the_largest_microbatch_fits_and_one_more_does_not(
     model = gpt(h, layers, 8, vocab=vocab)
     w = Workload(b=1, s=s, attention=attention, checkpointing=checkpointing)  # type: ignore[arg-type]
     limit = int(memory(model, w, context_bytes=0).total_bytes * room)
-    b = largest_microbatch(model, w, limit_bytes=limit, context_bytes=0)
+    b = largest_microbatch(model, w, limit, context_bytes=0)
     assert memory(model, replace(w, b=b), context_bytes=0).total_bytes <= limit
     assert memory(model, replace(w, b=b + 1), context_bytes=0).total_bytes > limit
 
 
 def test_nothing_fits_where_not_one_sequence_does() -> None:
-    assert largest_microbatch(llama_8b(), Workload(), "t4") == 0
+    assert largest_microbatch(llama_8b(), Workload(), load_device("t4").memory.bytes) == 0
 
 
 def test_the_smallest_tensor_parallel_degree_divides_the_heads_and_fits() -> None:
     w = Workload(b=1, s=2048)
-    t = smallest_tp(llama_8b(), w, "h100-sxm")
+    t = smallest_tp(llama_8b(), w, load_device("h100-sxm").memory.bytes)
     assert t is not None
     assert memory(llama_8b(), replace(w, t=t), device="h100-sxm").fits
     assert all(
@@ -322,7 +323,7 @@ def test_the_smallest_tensor_parallel_degree_divides_the_heads_and_fits() -> Non
 def test_every_saving_takes_less_than_doing_without_it() -> None:
     w = Workload(b=2, s=2048, d=8, t=2, attention="eager")
     plain = memory(llama_8b(), w).total_bytes
-    found = savings(llama_8b(), w, "h100-sxm")
+    found = savings(llama_8b(), w, load_device("h100-sxm").memory.bytes)
     assert {saved.saving.name for saved in found} >= {
         "fused attention",
         "ZeRO 1",

@@ -315,8 +315,6 @@ def test_the_largest_microbatch_found_fits_by_the_tracker_and_one_more_does_not(
     one, two = (predicted(model, replace(workload, b=b)).total_bytes for b in (1, 2))
     limit = int(one + (room - 1) * (two - one))
     # Two microbatches a step: gradients are there while the second one's activations are.
-    b = largest_microbatch(
-        model, workload, limit_bytes=limit, precision="bf16", context_bytes=0, microbatches=2, update="loop"
-    )
+    b = largest_microbatch(model, workload, limit, precision="bf16", context_bytes=0, microbatches=2, update="loop")
     assert oracle.track(config, b, 256).accumulated <= limit
     assert oracle.track(config, b + 1, 256).accumulated > limit

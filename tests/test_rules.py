@@ -302,7 +302,7 @@ def test_the_microbatch_that_fits_is_the_memory_models_largest() -> None:
     from shapes.memory import largest_microbatch
 
     seen = context(model(), b=1, global_batch=64)
-    largest = largest_microbatch(model(), seen.workload, seen.device)
+    largest = largest_microbatch(model(), seen.workload, seen.device.memory.bytes)
     (finding,) = found("SZ107", seen)
     assert 32 <= largest < 64
     assert (finding.field, finding.value, dict(finding.suggestions[0].change)) == ("b", 1, {"b": 32})
@@ -314,7 +314,7 @@ def test_the_microbatch_that_fits_is_the_memory_models_largest() -> None:
     full = context(model(), b=1, global_batch=largest)
     (finding,) = found("SZ107", full)
     offered = int(finding.suggestions[0].change["b"])
-    assert largest_microbatch(model(), full.workload, limit_bytes=full.room_bytes) >= offered
+    assert largest_microbatch(model(), full.workload, full.room_bytes) >= offered
     assert offered < largest
     # How large a step may be is the training's choice.
     assert isinstance(find_rule("SZ107").check(context(model(), b=1)), NotApplicable)

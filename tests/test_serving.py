@@ -10,18 +10,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import sizer
-from reports.bench.serving_model import (
-    METRICS,
-    Requests,
-    list_serving_engines,
-    load_serving_engine,
-    passes,
-    times,
-    touched,
-)
 from shapes.device import load_device
 from shapes.errors import InputError
 from shapes.memory import engine_bytes, longest_context, most_requests
@@ -37,6 +29,18 @@ LLAMA = {
     "num_key_value_heads": 8,
     "vocab_size": 128256,
 }
+sys.path.insert(0, str(Path(__file__).parents[1] / "reports" / "bench"))
+from serving_model import (  # noqa: E402
+    Requests,
+    Served,
+    list_serving_stacks,
+    load_serving_stack,
+    served,
+    serving_load,
+    touched,
+)
+from serving_rows import NEEDED, read_rows  # noqa: E402
+
 SCRIPT = Path(__file__).parents[1] / "reports" / "bench" / "serving.py"
 ROW = {
     "id": "one",
@@ -59,35 +63,94 @@ ROW = {
 }
 
 
-def _times(asked: Requests, engine: str = "vllm", t: int = 1) -> dict[str, float]:
+MIXTRAL = LLAMA | {"model_type": "mixtral", "num_local_experts": 8, "num_experts_per_tok": 2}
+
+
+def _served(
+    asked: Requests, stack: str = "vllm", config: dict[str, Any] = LLAMA, spread: int = 1, t: int = 1
+) -> Served:
     device, workload = load_device("h100-sxm"), Workload(b=1, s=1, phase="prefill", t=t)
-    step, prompt = passes(read_config(LLAMA).model, workload, device, asked)
-    return times(load_serving_engine(engine), step, prompt, asked, device)
+    load = serving_load(read_config(config).model, workload, device, asked.input_tokens, asked.output_tokens, spread)
+    return served(load_serving_stack(stack, device.architecture), load, asked)
 
 
-@pytest.mark.parametrize("engine", list_serving_engines())
-def test_a_step_takes_no_less_than_reading_its_weights_and_more_with_every_request(engine: str) -> None:
-    found = [_times(Requests(many, 1000, 200), engine) for many in (1, 8, 64)]
-    least_ms = 2 * 7.5e9 / load_device("h100-sxm").memory.bandwidth_bytes_per_s * 1e3
-    assert least_ms < found[0]["tpot_ms"] < found[1]["tpot_ms"] < found[2]["tpot_ms"]
-    assert found[0]["ttft_ms"] < found[1]["ttft_ms"] < found[2]["ttft_ms"]
-    assert found[0][METRICS[2]] < found[1][METRICS[2]] < found[2][METRICS[2]]
+@pytest.mark.parametrize("stack", list_serving_stacks())
+def test_a_step_takes_no_less_than_reading_its_weights_and_more_with_every_request(stack: str) -> None:
+    found = [_served(Requests(many, 1000, 200), stack) for many in (1, 8, 64)]
+    least_s = 2 * 7.5e9 / load_device("h100-sxm").memory.bandwidth_bytes_per_s
+    for name in ("token_s", "first_s", "tokens_per_s"):
+        values = [getattr(one, name) for one in found]
+        assert values == sorted(values)
+    assert least_s < found[0].step_s <= found[0].token_s
+
+
+def test_values_of_many_requests_at_once_are_those_of_each() -> None:
+    concurrency = np.array([1, 8, 64, 512])
+    together = _served(Requests(concurrency, 1000, 200, most=np.array([100] * 4)), config=MIXTRAL)
+    for place, many in enumerate(concurrency):
+        alone = _served(Requests(int(many), 1000, 200, most=100), config=MIXTRAL)
+        assert together.token_s[place] == pytest.approx(float(alone.token_s))
+        assert together.tokens_per_s[place] == pytest.approx(float(alone.tokens_per_s))
 
 
 def test_tensor_parallelism_shortens_a_token_by_less_than_its_degree() -> None:
-    alone, over = (_times(Requests(1, 1000, 200), t=t)["tpot_ms"] for t in (1, 4))
+    alone, over = (_served(Requests(1, 1000, 200), t=t).token_s for t in (1, 4))
     assert 1 < alone / over < 4
 
 
+def test_what_the_memory_does_not_hold_waits_for_its_first_token_alone() -> None:
+    held, waits = (_served(Requests(64, 1000, 200, most=most)) for most in (64, 16))
+    assert waits.running == 16
+    assert waits.token_s < held.token_s
+    assert waits.first_s > held.first_s + 2 * 200 * waits.token_s
+
+
+def test_requests_all_pass_through_a_steady_state() -> None:
+    """Little's law: requests in flight are their rate times how long each stays."""
+    found = _served(Requests(64, 1000, 200))
+    stays_s = 200 * found.token_s + found.prompt_s
+    assert found.tokens_per_s / 200 * stays_s == pytest.approx(64, rel=0.02)
+
+
+def test_prompts_run_apart_leave_a_token_its_step() -> None:
+    here, apart = (_served(Requests(64, 4000, 200, apart=apart)) for apart in (False, True))
+    assert apart.token_s == pytest.approx(here.step_s)
+    assert here.token_s > 1.5 * apart.token_s
+
+
+@pytest.mark.parametrize(("acceptance", "accepted"), [(0.0, 1.0), (1.0, 4.0), (0.5, 1.875)])
+def test_a_step_accepts_what_was_drafted_before_the_first_refusal(acceptance: float, accepted: float) -> None:
+    asked = Requests(1, 1000, 200, drafted=3, acceptance=acceptance, layers=32)
+    assert asked.accepted == pytest.approx(accepted)
+    found, plain = _served(asked), _served(Requests(1, 1000, 200))
+    assert found.token_s == pytest.approx(found.step_s * (1 + 3 / 32) / accepted)
+    assert (found.token_s < plain.token_s) == (acceptance > 0)
+
+
+def test_ranks_that_share_experts_read_fewer_each_and_exchange_tokens() -> None:
+    alone, shared = (_served(Requests(64 * d, 1000, 200, replicas=d), config=MIXTRAL, spread=d) for d in (1, 4))
+    assert shared.running == alone.running
+    assert shared.step_s < alone.step_s
+
+
+def test_every_stack_says_where_it_is_from_and_covers_every_metric() -> None:
+    for name in list_serving_stacks():
+        stack = load_serving_stack(name)
+        assert (stack.name, stack.tier in ("fitted", "extrapolated")) == (name, True)
+        assert len(stack.intervals) == 6
+        assert all(low <= 1 <= high for low, high in stack.intervals.values())
+        assert "serving.csv" in stack.source
+
+
 def test_one_token_touches_its_own_experts_and_many_touch_all() -> None:
-    assert touched(128, 4, 1) == pytest.approx(4 / 128)
-    assert touched(128, 4, 10_000) == pytest.approx(1.0)
-    assert touched(128, 4, 32) == pytest.approx(1 - (31 / 32) ** 32)
+    assert touched(4 / 128, 1) == pytest.approx(4 / 128)
+    assert touched(4 / 128, 10_000) == pytest.approx(1.0)
+    assert touched(4 / 128, 32) == pytest.approx(1 - (31 / 32) ** 32)
 
 
 def test_an_unknown_engine_is_named_with_the_known_ones() -> None:
-    with pytest.raises(InputError, match="gpt-fast, sglang, tensorrt-llm, vllm"):
-        load_serving_engine("llama.cpp")
+    with pytest.raises(InputError, match="gpt-fast, sglang, tensorrt-llm, transformers, vllm"):
+        load_serving_stack("llama.cpp")
 
 
 def _judge(path: Path, rows: list[dict[str, str]]) -> subprocess.CompletedProcess[str]:
@@ -108,11 +171,12 @@ def test_rows_are_judged_in_their_metrics_unit_and_the_rest_apart(tmp_path: Path
         _judge(tmp_path / "rows.csv", [{"p": "1"} | row for row in (ROW, whole, each, drafted, staged)]).stdout
     )
     rows = {row["id"]: row for row in found["rows"]}
-    assert (found["all"]["rows"], found["apart"]["all"]["rows"], len(found["refused"])) == (3, 1, 1)
+    assert (found["all"]["rows"], found["apart"]["all"]["rows"], len(found["refused"])) == (4, 1, 0)
     assert rows["two"]["predicted"] == pytest.approx(2 * rows["three"]["predicted"])
     assert all(row["low"] < row["predicted"] < row["high"] for row in rows.values())
-    assert rows["one"]["predicted"] == pytest.approx(_times(Requests(8, 1000, 200))["tpot_ms"], rel=0.01)
-    assert found["by_metric_and_kind"]["tpot_ms, dense"]["mape"] == pytest.approx(rows["one"]["predicted"] / 8 - 1)
+    assert rows["one"]["predicted"] == pytest.approx(1e3 * float(_served(Requests(8, 1000, 200)).token_s), rel=0.01)
+    off = [abs(rows[name]["predicted"] / 8 - 1) for name in ("one", "five")]
+    assert found["by_metric_and_kind"]["tpot_ms, dense"]["mape"] == pytest.approx(sum(off) / 2)
 
 
 def test_a_file_of_other_columns_is_one_line_and_exit_2(tmp_path: Path) -> None:
@@ -122,9 +186,45 @@ def test_a_file_of_other_columns_is_one_line_and_exit_2(tmp_path: Path) -> None:
     assert "Traceback" not in done.stderr
 
 
-def test_replicas_share_requests_and_read_no_more_experts_than_there_are() -> None:
-    asked = Requests(64, 1000, 200)
-    assert replace(asked, replicas=4).batch == 16
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("value", "nan"),
+        ("value", ""),
+        ("gpus", "inf"),
+        ("t", "-4"),
+        ("t", "3"),
+        ("config", "{"),
+        ("config", "[]"),
+        ("config", "{}"),
+        ("config", "nobody/nothing"),
+        ("input_tokens", "1e300"),
+        ("batch_or_concurrency", "many"),
+        ("gpu", "abacus"),
+        ("engine", ""),
+        ("metric", "joy"),
+    ],
+)
+def test_a_row_that_cannot_be_priced_is_refused_by_itself(tmp_path: Path, key: str, value: str) -> None:
+    path = tmp_path / "rows.csv"
+    with path.open("w", newline="") as file:
+        writer = csv.DictWriter(file, list(ROW))
+        writer.writeheader()
+        writer.writerows([ROW | {"id": "bad", key: value}, ROW])
+    refused: list[tuple[str, str]] = []
+    assert [row.id for row in read_rows(path, refused)] == ["one"]
+    assert [name for name, _ in refused] == ["bad"]
+
+
+def test_rows_without_the_columns_that_may_be_absent_are_judged(tmp_path: Path) -> None:
+    needed = [key for key in ROW if key in NEEDED or key in ("batch_or_concurrency", "input_tokens", "output_tokens")]
+    path = tmp_path / "rows.csv"
+    path.write_text(
+        ",".join(needed) + "\n" + ",".join('"' + ROW[key].replace('"', '""') + '"' for key in needed) + "\n"
+    )
+    refused: list[tuple[str, str]] = []
+    (row,) = read_rows(path, refused)
+    assert (row.trusted, refused) == (False, [])
 
 
 QWEN3_1_7B = {

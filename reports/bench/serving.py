@@ -18,8 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from serving_model import load_serving_engine
-from serving_rows import Row, read_rows
+from serving_rows import Row, predicted, read_rows
 from tabulate import tabulate
 
 from shapes.errors import InputError
@@ -44,10 +43,10 @@ class Judged:
 
 
 def judged(row: Row) -> Judged:
-    engine = load_serving_engine(row.engine)
-    predicted = row.predicted(engine) * row.said / row.value
-    low, high = engine.intervals[f"{row.metric} {row.kind}"]
-    return Judged(row, predicted, predicted * low, predicted * high)
+    stack = row.stack
+    found = float(predicted(stack, row.metric, row.load, row.asked, row.total)) * row.said / row.value
+    low, high = stack.intervals[f"{row.metric} {row.kind}"]
+    return Judged(row, found, found * low, found * high)
 
 
 def figures(some: Sequence[Judged]) -> dict[str, Any]:
@@ -64,12 +63,21 @@ def figures(some: Sequence[Judged]) -> dict[str, Any]:
     }
 
 
+def requests(row: Row) -> str:
+    """How many are in flight; of a run that takes as many as fit, that."""
+    if row.given:
+        return next((name for most, name in REQUESTS if row.asked.concurrency <= most), "over 256")
+    return "as many as fit"
+
+
+REQUESTS = ((4, "1-4"), (16, "5-16"), (64, "17-64"), (256, "65-256"))
 KEYS: dict[str, Callable[[Judged], str]] = {
     "source": lambda one: one.row.source,
     "metric": lambda one: one.row.metric,
     "kind": lambda one: one.row.kind,
     "metric_and_kind": lambda one: f"{one.row.metric}, {one.row.kind}",
     "source_and_metric": lambda one: f"{one.row.source}, {one.row.metric}",
+    "requests": lambda one: requests(one.row),
     "engine": lambda one: one.row.engine,
     "device": lambda one: one.row.device.name,
 }

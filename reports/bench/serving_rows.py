@@ -6,32 +6,39 @@ import csv
 import gzip
 import io
 import json
-from collections.abc import Iterator
+import re
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from serving_model import METRICS, Amounts, Requests, ServingEngine, passes, times
+import numpy as np
+from serving_model import Load, Requests, ServingStack, load_serving_stack, served, serving_load
 
 from shapes.device import Device, load_device
 from shapes.errors import InputError
 from shapes.files import read_text
+from shapes.memory import UTILIZATION, engine_bytes, most_requests
 from shapes.model import ModelShape
 from shapes.model.layers import MoeShape
 from shapes.workload import Workload
-from sizer.readers import read_config
+from sizer.readers import is_name, read_config
+from sizer.readers.released import released
 
-#: The engine column -> a serving engine's file.
+#: The engine column -> a serving stack.
 ENGINES = {
     "trtllm": "tensorrt-llm",
     "tensorrt-llm": "tensorrt-llm",
     "vllm": "vllm",
     "sglang": "sglang",
     "gpt-fast": "gpt-fast",
+    "transformers": "transformers",
 }
 #: What a row cannot be priced without.
 NEEDED = ("id", "engine", "gpu", "gpus", "t", "config", "dtype_weights", "metric", "value")
+METRICS = ("ttft_ms", "tpot_ms", "output_tokens_per_s_total")
 #: Published names -> one of METRICS, and what a value is multiplied by (a device's throughput: by the devices).
 NAMES = {
     "ttft_ms": "ttft_ms",
@@ -45,12 +52,33 @@ NAMES = {
 LENGTHS = {"mlperf-inference-v4.1": (294, 294)}
 #: aiconfigurator's lengths are upper bounds, of which runs draw nine tenths on average.
 DRAWN = {"aic-silicon": 0.9}
+#: Requests of TensorRT-LLM's offline runs by prompt and output (docs/source/performance/perf-overview.md at 00f37686,
+#: "Preparing a Dataset"): the last of them run alone. Others: as many as the memory holds, again and again.
+OFFLINE = {
+    (128, 128): 30000,
+    (128, 2048): 3000,
+    (128, 4096): 1500,
+    (500, 2000): 3000,
+    (1000, 1000): 3000,
+    (1000, 2000): 1500,
+    (2048, 128): 3000,
+    (2048, 2048): 1500,
+    (5000, 500): 1500,
+    (20000, 2000): 1000,
+}
+#: Requests that an engine's scheduler runs at once at most: TensorRT-LLM's max_batch_size.
+MOST_RUN = 2048
+#: Sources whose tokens no server streams: an engine's own benchmarks, and MLPerf's offline runs.
+ALONE = ("trtllm-docs", "gpt-fast", "mlperf-inference-v4.1", "gpu-recipes-inference")
 MAX_BYTES = 1 << 27
+#: What a row that cannot be priced may raise; InputError is a ValueError.
+UNPRICED = (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError)
 
 
 @dataclass(frozen=True)
 class Row:
-    """One published figure: ``said``, and ``value`` of all devices. ``given``: its batch or concurrency is.
+    """One published figure: ``said``, and ``value`` of all devices. ``total``: requests of a run that ends, in all.
+    ``given``: how many are in flight is published.
 
     ``trusted``: trust high and no speculation. ``group``: rows that a fit keeps together.
     """
@@ -63,27 +91,39 @@ class Row:
     value: float
     model: ModelShape
     device: Device
+    load: Load
     asked: Requests
+    total: int | None
     given: bool
     trusted: bool
     group: str
-    step: Amounts
-    prompt: Amounts
-
-    def predicted(self, engine: ServingEngine) -> float:
-        """The metric as ``engine`` gives it; a device's throughput as all devices'.
-
-        First tokens of TensorRT-LLM's own pages are the engine's alone, without a server's steps and queues.
-        """
-        if self.source == "trtllm-docs" and self.metric == "ttft_ms":
-            engine = replace(engine, first_s=0.0, first_steps=0.0, token_s=0.0, arrival_s=0.0)
-        found = times(engine, self.step, self.prompt, self.asked, self.device)[self.metric]
-        offline = self.metric == METRICS[2] and not self.given
-        return found * engine.occupancy / engine.steady if offline else found
 
     @property
     def kind(self) -> str:
-        return "moe" if any(isinstance(block.mlp, MoeShape) for _, block in self.model.all_blocks()) else "dense"
+        return kind_of(self.model)
+
+    @property
+    def stack(self) -> ServingStack:
+        return load_serving_stack(self.engine, self.device.architecture)
+
+
+def kind_of(model: ModelShape) -> str:
+    return "moe" if any(isinstance(block.mlp, MoeShape) for _, block in model.all_blocks()) else "dense"
+
+
+def predicted(stack: ServingStack, metric: str, load: Load, asked: Requests, total: Any = None) -> Any:
+    """``metric`` in its unit; a run of ``total`` requests ends with those that are left when no more begin."""
+    found = served(stack, load, asked)
+    if metric != METRICS[2]:
+        return 1e3 * (found.first_s if metric == METRICS[0] else found.token_s)
+    if total is None:
+        return found.tokens_per_s
+    full = total // (found.running * asked.replicas)
+    left = total - full * found.running * asked.replicas
+    last = served(stack, load, replace(asked, concurrency=np.maximum(left, 1)))
+    output = asked.output_tokens
+    seconds = full * found.running * asked.replicas * output / found.tokens_per_s
+    return total * output / (seconds + np.where(left > 0, np.maximum(left, 1) * output / last.tokens_per_s, 0.0))
 
 
 def read_rows(path: Path, refused: list[tuple[str, str]]) -> Iterator[Row]:
@@ -100,9 +140,9 @@ def read_rows(path: Path, refused: list[tuple[str, str]]) -> Iterator[Row]:
     number = 0
     for number, line in enumerate(reader, start=1):
         try:
-            yield _row(line)
-        except (ValueError, KeyError) as error:  # InputError is one
-            refused.append((line.get("id") or f"row {number}", str(error)))
+            yield _row(defaultdict(str, {key: value for key, value in line.items() if isinstance(value, str)}))
+        except UNPRICED as error:
+            refused.append((line.get("id") or f"row {number}", str(error) or type(error).__name__))
     if not number:
         raise InputError("expected at least one row under the header", where=str(path))
 
@@ -127,10 +167,13 @@ def _quantisation(dtype: str, moe: bool) -> dict[str, Any] | None:
 
 @lru_cache(maxsize=4096)
 def _model(config: str, dtype: str) -> ModelShape:
-    try:
-        read = json.loads(config)
-    except ValueError:
-        raise InputError("expected a configuration in JSON", key="config") from None
+    if is_name(config):
+        read: Any = released(config)[0]
+    else:
+        try:
+            read = json.loads(config)
+        except ValueError:
+            raise InputError("expected a configuration in JSON, or a model's name", key="config") from None
     model = read_config(read).model
     moe = any(isinstance(block.mlp, MoeShape) for _, block in model.all_blocks())
     quantised = _quantisation(dtype, moe)
@@ -141,76 +184,106 @@ def _model(config: str, dtype: str) -> ModelShape:
 
 
 @lru_cache(maxsize=1 << 14)
-def _passes(model: ModelShape, workload: Workload, device: Device, asked: Requests) -> tuple[Amounts, Amounts]:
-    return passes(model, workload, device, asked)
+def _load(model: ModelShape, workload: Workload, device: Device, inputs: int, outputs: int, spread: int) -> Load:
+    return serving_load(model, workload, device, inputs, outputs, spread)
 
 
-def _row(line: dict[str, str]) -> Row:
+@lru_cache(maxsize=1 << 14)
+def _most(model: ModelShape, workload: Workload, device: Device) -> int:
+    found = most_requests(model, workload, device, UTILIZATION)
+    return MOST_RUN if found is None else min(MOST_RUN, found)
+
+
+@lru_cache(maxsize=1 << 14)
+def _held(model: ModelShape, workload: Workload) -> int:
+    return engine_bytes(model, workload)
+
+
+def _row(line: Mapping[str, str]) -> Row:
     def number(key: str, default: int = 1) -> int:
-        return int(float(line.get(key) or default))
+        found = float(line[key] or default)
+        if not 0 <= found < 2**31 or 0 < found < 1:
+            raise InputError("expected a number from 1 to 2^31", key=key, value=line[key])
+        return round(found)
 
-    source, published = line["source"], line["metric"]
+    source, published, notes = line["source"], line["metric"], line["notes"]
     if published not in NAMES:
         raise InputError(
             "expected a first token's, a later token's time or a throughput", key="metric", value=published
         )
-    engine = ENGINES.get(line["engine"])
-    if engine is None:
+    name = ENGINES.get(line["engine"])
+    if name is None:
         raise InputError(f"expected one of {', '.join(ENGINES)}", key="engine", value=line["engine"])
     if not line["t"]:
         raise InputError("expected the tensor-parallel degree", key="t")
-    value = float(line["value"]) * (number("gpus") if published.endswith("per_gpu") else 1)
+    metric, devices = NAMES[published], number("gpus")
+    value = float(line["value"]) * (devices if published.endswith("per_gpu") else 1)
     if not 0 < value < float("inf"):
         raise InputError("expected a positive number", key="value", value=line["value"])
-    device, t, d = load_device(line["gpu"]), number("t"), number("d")
-    if number("p") > 1:
-        raise InputError("expected one pipeline stage: serving over stages is not priced", key="p", value=line["p"])
-    if "tp2_ep2" in line["id"] + (line.get("notes") or ""):
-        t, d = 2, 1  # run on two devices, whose rows they equal
-    weights = line["dtype_weights"]
-    model = _model(line["config"], weights)
+    device, t, p, d = load_device(line["gpu"]), number("t"), number("p"), number("d")
+    if "tp2_ep2" in line["id"] + notes:
+        # Two degrees that share devices were multiplied: run on two devices, whose rows they equal.
+        t, d = (2, 1) if t > 1 else (1, 2)
+    model = _model(line["config"], line["dtype_weights"])
     lengths = LENGTHS.get(source, (0, 0))
     drawn = DRAWN.get(source, 1.0) if {line["input_tokens"], line["output_tokens"]} <= {"1024", "8192"} else 1.0
     inputs, outputs = number("input_tokens", lengths[0]), number("output_tokens", lengths[1] or 1)
     if not inputs:
         raise InputError("expected the prompts' tokens", key="input_tokens")
-    given = bool(line["batch_or_concurrency"])
-    if not given and NAMES[published] != METRICS[2]:
+    given = number("batch_or_concurrency", 0)
+    if not given and metric != METRICS[2]:
         raise InputError("expected the concurrency of a latency", key="batch_or_concurrency")
-    dtype = "fp8" if weights == "fp8" else "fp16" if weights == "fp16" else "bf16"
-    kv = line["dtype_kv"] if line["dtype_kv"] in ("fp8", "int8") else None
-    workload = Workload(s=1, b=1, phase="prefill", dtype=dtype, t=t, **({"kv_dtype": kv} if kv else {}))
     # MLPerf's throughputs are given with the batch of one engine, of which d run.
-    replicas = d if source.startswith("mlperf") and NAMES[published] == METRICS[2] else 1
-    asked = Requests(
-        replicas * number("batch_or_concurrency"), max(1, round(drawn * inputs)), max(1, round(drawn * outputs)), d
+    given *= d if source.startswith("mlperf") and metric == METRICS[2] else 1
+    if (told := re.search(r"batch_size per rank (\d+)", notes)) is not None:
+        # A campaign's concurrency is over more engines than the row's.
+        given = min(given, int(told[1]) * d)
+    weights = line["dtype_weights"]
+    dtype = weights if weights in ("fp8", "fp16") else "bf16"
+    workload = Workload(s=1, b=1, phase="prefill", dtype=dtype, t=t, kv_dtype=_cache(line, name))
+    asked = Requests(0, max(1, round(drawn * inputs)), max(1, round(drawn * outputs)), d * p)
+    # Engines whose ranks share experts say over how many.
+    spread = d if line["ep"] else 1
+    load = _load(model, workload, device, asked.input_tokens, asked.output_tokens, spread)
+    offline = not given
+    stack = load_serving_stack(name, device.architecture)
+    context = asked.input_tokens + round(stack.reserved * asked.output_tokens)
+    step = replace(workload, phase="decode", b=-(-given // d) or 1, p=p, d=spread, e=spread, context=context)
+    # What fits need not be searched for.
+    limit = UTILIZATION * device.memory.bytes
+    most = given if given and _held(model, step) <= limit else _most(model, replace(step, b=1), device) // p
+    if offline and not most:
+        raise InputError("expected a model that fits: its weights and one request take more than the memory")
+    total = OFFLINE.get((inputs, outputs)) if offline else None
+    asked = replace(
+        asked,
+        concurrency=min(total or MOST_RUN * d * p, most * d * p) if offline else given,
+        most=max(1, most),
+        streamed=source not in ALONE,
+        apart="disaggregated" in notes,
+        at_random=line["phase"].endswith("server"),
     )
-    if not given and NAMES[published] == METRICS[2]:
-        asked = _fullest(model, workload, device, asked)
-    step, prompt = _passes(model, workload, device, asked)
     return Row(
         id=line["id"],
         source=source,
-        engine=engine,
-        metric=NAMES[published],
+        engine=name,
+        metric=metric,
         said=float(line["value"]),
         value=value,
         model=model,
         device=device,
+        load=load,
         asked=asked,
-        given=given,
+        total=total,
+        given=not offline,
         trusted=line["trust"] == "high" and line["speculative"] in ("", "none"),
         group=f"{source} {line['model']} {device.name}",
-        step=step,
-        prompt=prompt,
     )
 
 
-def _fullest(model: ModelShape, workload: Workload, device: Device, asked: Requests) -> Requests:
-    """As many requests as the memory holds, 2048 at most: what an offline run fills a step with."""
-    one, _ = _passes(model, workload, device, replace(asked, concurrency=asked.replicas))
-    left = 0.9 * device.memory.bytes - one.weights_bytes - 2e9
-    held = int(left // one.cache_bytes) if left > 0 else 0
-    if held < 1:
-        raise InputError("expected a model that fits: its weights and one request take more than the memory")
-    return replace(asked, concurrency=min(2048, held) * asked.replicas)
+def _cache(line: Mapping[str, str], stack: str) -> Any:
+    """The cache's type, where a row does not say as ModelOpt's quantised checkpoints have it."""
+    if line["dtype_kv"] in ("fp8", "int8"):
+        return line["dtype_kv"]
+    narrow = {"tensorrt-llm": ("fp8", "nvfp4", "mxfp4", "int4"), "vllm": ("fp8", "nvfp4")}.get(stack, ())
+    return "fp8" if line["dtype_weights"] in narrow and not line["dtype_kv"] else None

@@ -1,11 +1,11 @@
-"""Constants of serving engines: each half of the published models and devices judged by constants of the other half.
+"""Constants of serving engines: each fold of the published models and devices judged by constants of the others.
 
 python -m reports.fit.serving --data ../shared/evidence/serving.csv.gz            # what it finds
-python -m reports.fit.serving --data ../shared/evidence/serving.csv.gz --write    # reports/bench/serving_engines/*.toml
+python -m reports.fit.serving --data ../shared/evidence/serving.csv.gz --write    # reports/bench/serving_stacks/*.toml
 
-A model on a device is on one side whole, so that no row has a near-copy on the other. One set of constants serves every
-engine but for its all-reduce and the fixed part of its first token. Intervals are quantiles of every row's error where
-its half was left out; the constants written are those of all rows.
+A model on a device is in one fold whole, so that no row has a near-copy among those that it is judged by. One set of
+constants serves every engine but for its all-reduce and the fixed part of its first token. Intervals are quantiles of
+every row's error where its fold was left out; the constants written are those of all rows.
 """
 
 from __future__ import annotations
@@ -13,8 +13,9 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import fields, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 from zlib import crc32
@@ -23,109 +24,171 @@ import numpy as np
 from scipy.optimize import least_squares
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "bench"))
-from serving_model import FOLDER, ServingEngine
-from serving_rows import Row, read_rows
+from serving_model import FOLDER, Load, Requests, ServingStack
+from serving_rows import METRICS, Row, predicted, read_rows
 
-#: The constants of each metric with where the search starts (the study's); those after "@" are an engine's own.
-FITTED: dict[str, dict[str, float]] = {
-    "tpot_ms": {
-        "dense": 1.21, "experts": 1.11, "attention": 0.99, "kernel_s": 3.75e-6, "moe_layer_s": 44e-6,
-        "request_s": 28e-6, "prompt": 1.61, "communication": 1.38, "all_reduce_s@tensorrt-llm": 6.6e-6,
-        "all_reduce_s@sglang": 5.6e-6, "all_reduce_s@vllm": 12.5e-6,
-    },
-    "ttft_ms": {
-        "first_steps": 6.0, "token_s": 8.3e-6, "waiting": 0.15, "arrival_s": 0.33e-3, "first_s@tensorrt-llm": 42e-3,
-        "first_s@vllm": 1e-3, "first_s@sglang": 1e-3,
-    },
-    "output_tokens_per_s_total": {"occupancy": 0.61, "steady": 0.74},
+#: Constants with where the search starts. "@": of one engine, or on Hopper alone.
+STEP: dict[str, float] = {
+    "dense": 1.23, "experts": 1.26, "experts_nvfp4": 0.93, "attention": 1.06, "attention_fp8": 1.6, "arithmetic": 1.74,
+    "experts_arithmetic": 1.96, "communication": 2.3, "kernel_s": 3.7e-6, "moe_layer_s": 9.4e-6,
+    "moe_layer_s@hopper": 47e-6, "all_reduce_s": 8.5e-6, "all_reduce_s@vllm": 13e-6, "request_s": 26e-6,
+    "batch_request_s": 13e-6, "exchange_s": 0.39e-6,
+}  # fmt: skip
+FIRST: dict[str, float] = {
+    "first_steps": 5.0, "token_s": 11e-6, "waiting": 0.08, "arrival_s": 0.2e-3, "first_s": 1e-3,
+    "first_s@tensorrt-llm": 11e-3, "first_s@tensorrt-llm@hopper": 68e-3,
 }  # fmt: skip
 TITLES = {"vllm": "vLLM", "sglang": "SGLang", "tensorrt-llm": "TensorRT-LLM"}
+#: Engines without rows of their own to fit on, with what is known of them otherwise: transformers launches every kernel
+#: (10 us each, of stacks/transformers-eager.toml), three where engines have one, and reads out no graph.
+OTHERS: dict[str, tuple[str, dict[str, float]]] = {
+    "gpt-fast": ("gpt-fast", {}),
+    "transformers": ("Hugging Face transformers, eager", {"kernel_s": 30e-6}),
+}
 #: The others are judged on what these teach.
 SOURCES = ("aic-silicon", "trtllm-docs")
+ARCHITECTURES = ("", "hopper")
+FOLDS = 6
+#: Weight of a throughput's logarithm: one run's occupancy is noisier than a server's mean time.
+WEIGHTS = {METRICS[2]: 0.5}
 
 
-def start() -> dict[str, ServingEngine]:
-    """Every engine with the study's constants."""
+@dataclass(frozen=True)
+class Many:
+    """Rows that one set of constants and one form price at once. ``total``: 0 where the run does not end."""
+
+    key: tuple[str, str]
+    metric: str
+    load: Load
+    asked: Requests
+    total: Any
+    value: np.ndarray
+    places: np.ndarray
+
+
+def stacked(rows: Sequence[Row]) -> list[Many]:
+    """``rows`` by engine, architecture and metric, and by whether they are streamed and end."""
+    groups: dict[tuple[Any, ...], list[int]] = defaultdict(list)
+    for place, row in enumerate(rows):
+        architecture = row.device.architecture if row.device.architecture in ARCHITECTURES else ""
+        key = (row.engine, architecture, row.metric, row.asked.streamed, row.asked.apart, row.total is None)
+        groups[key].append(place)
+    found = []
+    for key, places in groups.items():
+        own = [rows[place] for place in places]
+        widest = max(len(row.load.counts) for row in own)
+        columns = {
+            one.name: np.array([_padded(getattr(row.load, one.name), widest) for row in own]) for one in fields(Load)
+        }
+        asked = {
+            name: np.array([float(getattr(row.asked, name)) for row in own])
+            for name in ("concurrency", "input_tokens", "output_tokens", "replicas", "most")
+        }
+        requests = replace(own[0].asked, **asked)
+        total = None if own[0].total is None else np.array([float(row.total or 0) for row in own])
+        value = np.array([row.value for row in own])
+        found.append(Many(key[:2], key[2], Load(**columns), requests, total, value, np.array(places)))
+    return found
+
+
+def _padded(value: Any, widest: int) -> Any:
+    return np.pad(value, (0, widest - len(value))) if isinstance(value, np.ndarray) else value
+
+
+def stacks(constants: dict[str, float], source: str = "") -> dict[tuple[str, str], ServingStack]:
+    """(engine, architecture) -> its stack: constants of fewer "@" give way to those of more."""
     found = {}
     for name, title in TITLES.items():
-        own = {
-            key.split("@")[0]: value
-            for constants in FITTED.values()
-            for key, value in constants.items()
-            if "@" not in key or key.endswith("@" + name)
-        }
-        found[name] = ServingEngine(name=name, title=title, tier="fitted", coverage=0.9, source="", intervals={}, **own)
+        for architecture in ARCHITECTURES:
+            own: dict[str, float] = {}
+            for key, value in sorted(constants.items(), key=lambda pair: pair[0].count("@")):
+                field, *of = key.split("@")
+                if set(of) <= {name, architecture}:
+                    own[field] = value
+            found[name, architecture] = ServingStack(
+                name=name, title=title, tier="fitted", coverage=0.9, source=source, intervals={},
+                reserved=1.0 if name == "tensorrt-llm" else 0.5, **own,
+            )  # fmt: skip
     return found
 
 
-def changed(engines: dict[str, ServingEngine], keys: Sequence[str], values: Sequence[float]) -> dict[str, Any]:
-    found = dict(engines)
-    for key, value in zip(keys, values, strict=True):
-        field, _, own = key.partition("@")
-        for name in [own] if own else list(found):
-            found[name] = replace(found[name], **{field: float(value)})
+def priced(many: Sequence[Many], constants: dict[str, float], rows: int) -> np.ndarray:
+    found = np.zeros(rows)
+    own = stacks(constants)
+    for one in many:
+        found[one.places] = predicted(own[one.key], one.metric, one.load, one.asked, one.total)
     return found
 
 
-def fit(engines: dict[str, ServingEngine], rows: Sequence[Row]) -> dict[str, ServingEngine]:
-    """Each metric's constants in turn: later ones take the earlier as they are."""
-    for metric, constants in FITTED.items():
-        own = [row for row in rows if row.metric == metric]
-        first = np.log(list(constants.values()))
-        asked = (own, list(constants), first, engines)
-        best = least_squares(residuals, first, loss="soft_l1", f_scale=0.15, max_nfev=40, args=asked).x
-        engines = changed(engines, list(constants), np.exp(best))
-    return engines
+def fit(rows: Sequence[Row]) -> dict[str, float]:
+    """What a step and a prompt take, then what a first token takes more."""
+    constants = STEP | FIRST
+    for keys, metrics in ((list(STEP), METRICS[1:]), (list(FIRST), METRICS[:1])):
+        own = [row for row in rows if row.metric in metrics]
+        many, first = stacked(own), np.log([constants[key] for key in keys])
+        weights = np.array([WEIGHTS.get(row.metric, 1.0) for row in own])
+        asked = (many, np.log([row.value for row in own]), weights, keys, first, constants)
+        best = least_squares(residuals, first, loss="soft_l1", f_scale=0.1, max_nfev=40, args=asked).x
+        constants = constants | dict(zip(keys, map(float, np.exp(best)), strict=True))
+    return constants
 
 
 def residuals(
-    logs: np.ndarray, rows: Sequence[Row], keys: Sequence[str], first: np.ndarray, known: dict[str, ServingEngine]
+    logs: np.ndarray,
+    many: Sequence[Many],
+    measured: np.ndarray,
+    weights: np.ndarray,
+    keys: Sequence[str],
+    first: np.ndarray,
+    known: dict[str, float],
 ) -> np.ndarray:
     """Logarithms of predicted over measured, and a weak pull to where the search started."""
-    tried = changed(known, keys, np.exp(logs))
-    off = np.log([row.predicted(tried[row.engine]) / row.value for row in rows])
-    return np.concatenate([off, 0.3 * (logs - first)])
+    tried = priced(many, known | dict(zip(keys, np.exp(logs), strict=True)), len(measured))
+    return np.concatenate([weights * (np.log(tried) - measured), 0.3 * (logs - first)])
 
 
 def usable(row: Row) -> bool:
-    """Trusted, not faster than memory allows, of the sources it learns from, as a server
-    answers."""
+    """Trusted, of the sources it learns from, as a server answers; not faster than its weights can be read, as a run
+
+    that was cached or another engine's is.
+    """
     if not row.trusted or row.source not in SOURCES or (row.source, row.metric) == ("trtllm-docs", "ttft_ms"):
         return False
-    floor = row.step.dense_s + row.step.experts_s + row.step.attention_s
+    floor = float((row.load.counts * row.load.own_s * row.load.chosen).sum())
     return row.metric != "tpot_ms" or row.value >= 1e3 * floor
 
 
-def half(row: Row) -> bool:
-    return crc32(row.group.encode()) % 2 == 0
+def fold(row: Row) -> int:
+    return crc32(row.group.encode()) % FOLDS
 
 
-Pairs = list[tuple[Row, float]]
-
-
-def quantiles(pairs: Pairs) -> dict[str, tuple[float, float]]:
-    """Metric, dense or moe -> measured over predicted at 5 and 95%, of rows left out."""
-    found = {}
-    for key in sorted({f"{row.metric} {row.kind}" for row, _ in pairs}):
-        own = [row.value / price for row, price in pairs if f"{row.metric} {row.kind}" == key]
-        low, high = np.quantile(own, (0.05, 0.95))
-        found[key] = (min(1.0, float(low)), max(1.0, float(high)))
+def left_out(rows: Sequence[Row]) -> np.ndarray:
+    """Each row priced by the constants of the other folds."""
+    found = np.zeros(len(rows))
+    for which in range(FOLDS):
+        others = fit([row for row in rows if fold(row) != which])
+        places = [place for place, row in enumerate(rows) if fold(row) == which]
+        found[places] = priced(stacked([rows[place] for place in places]), others, len(places))
     return found
 
 
-def report(pairs: Pairs) -> str:
+def by_metric_and_kind(rows: Sequence[Row], prices: np.ndarray) -> dict[str, np.ndarray]:
+    """Metric, dense or moe -> measured over predicted."""
+    found = defaultdict(list)
+    for row, price in zip(rows, prices, strict=True):
+        found[f"{row.metric} {row.kind}"].append(row.value / price)
+    return {key: np.array(found[key]) for key in sorted(found)}
+
+
+def report(rows: Sequence[Row], prices: np.ndarray) -> str:
     """Bias, MAPE and median error by metric and kind."""
     lines = []
-    for key in sorted({f"{row.metric} {row.kind}" for row, _ in pairs}):
-        off = np.array([price / row.value - 1 for row, price in pairs if f"{row.metric} {row.kind}" == key])
+    for key, ratios in by_metric_and_kind(rows, prices).items():
+        off = 1 / ratios - 1
         size = np.abs(off)
         figures = f"bias {off.mean():+.1%}, MAPE {size.mean():.1%}, median {np.median(size):.1%}"
         lines.append(f"{key}: {len(off)} rows, {figures}")
     return "\n".join(lines)
-
-
-def priced(rows: Sequence[Row], engines: dict[str, ServingEngine]) -> Pairs:
-    return [(row, row.predicted(engines[row.engine])) for row in rows]
 
 
 def say(line: str) -> None:
@@ -135,20 +198,23 @@ def say(line: str) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--data", type=Path, required=True)
-    parser.add_argument("--write", action="store_true", help="write reports/bench/serving_engines")
+    parser.add_argument("--write", action="store_true", help="write reports/bench/serving_stacks")
     options = parser.parse_args()
     rows = [row for row in read_rows(options.data, []) if usable(row)]
-    halves = [[row for row in rows if half(row) is which] for which in (True, False)]
-    left = [pair for own, other in (halves, halves[::-1]) for pair in priced(own, fit(start(), other))]
-    engines = fit(start(), rows)
-    say(f"left out:\n{report(left)}\n\nfitted on all {len(rows)}:\n{report(priced(rows, engines))}")
-    ranges = quantiles(left)
-    engines["gpt-fast"] = replace(engines["tensorrt-llm"], name="gpt-fast", title="gpt-fast", tier="extrapolated")
-    for engine in engines.values():
-        known = ranges if engine.tier == "fitted" else dict.fromkeys(ranges, UNKNOWN)
-        text = as_toml(engine, known, len(rows))
+    left, constants = left_out(rows), fit(rows)
+    say(f"left out:\n{report(rows, left)}\n\nfitted on all {len(rows)}:")
+    say(report(rows, priced(stacked(rows), constants, len(rows))))
+    ranges = {
+        key: tuple(float(edge) for edge in np.quantile(ratios, (0.05, 0.95)))
+        for key, ratios in by_metric_and_kind(rows, left).items()
+    }
+    source = f"reports/fit/serving.py on {len(rows)} rows of serving.csv.gz; intervals: models and devices left out"
+    for name in (*TITLES, *OTHERS):
+        like = name if name in TITLES else "vllm"
+        own = {key[1]: stack for key, stack in stacks(constants, source).items() if key[0] == like}
+        text = as_toml(name, own, ranges)
         if options.write:
-            (FOLDER / f"{engine.name}.toml").write_text(text)
+            (FOLDER / f"{name}.toml").write_text(text)
         else:
             say(f"\n{text}")
 
@@ -157,15 +223,23 @@ def main() -> None:
 UNKNOWN = (0.5, 2.0)
 
 
-def as_toml(engine: ServingEngine, ranges: dict[str, tuple[float, float]], rows: int) -> str:
-    """The engine's file."""
-    source = f"reports/fit/serving.py on {rows} rows of serving.csv.gz; intervals: models and devices left out"
-    said = {"name": engine.name, "title": engine.title, "tier": engine.tier, "source": source}
+def as_toml(name: str, own: dict[str, ServingStack], ranges: dict[str, tuple[float, ...]]) -> str:
+    """The engine's file: its constants, and on an architecture those that differ."""
+    plain = own[""]
+    if name in OTHERS:
+        title, known = OTHERS[name]
+        own = {key: replace(stack, name=name, title=title, tier="extrapolated", **known) for key, stack in own.items()}
+        plain, ranges = own[""], dict.fromkeys(ranges, UNKNOWN)
+    said = {key: getattr(plain, key) for key in ("name", "title", "tier", "source")}
     lines = [f"{key} = {json.dumps(value)}" for key, value in said.items()]
-    for one in fields(ServingEngine):
-        value = getattr(engine, one.name)
-        lines += [f"{one.name} = {value:.4g}"] if isinstance(value, float) else []
-    lines += ["", "[intervals]", *(f'"{key}" = [{low:.3f}, {high:.3f}]' for key, (low, high) in ranges.items())]
+    numbers = [one.name for one in fields(ServingStack) if isinstance(getattr(plain, one.name), float)]
+    lines += [f"{key} = {getattr(plain, key):.4g}" for key in numbers]
+    lines += ["", "[intervals]"]
+    lines += [f'"{key}" = [{min(1.0, low):.3f}, {max(1.0, high):.3f}]' for key, (low, high) in ranges.items()]
+    for architecture in ARCHITECTURES[1:]:
+        other = own[architecture]
+        differ = [key for key in numbers if getattr(other, key) != getattr(own[""], key)]
+        lines += ["", f"[architecture.{architecture}]", *(f"{key} = {getattr(other, key):.4g}" for key in differ)]
     return "\n".join(lines) + "\n"
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import field, replace
 from functools import partial
 from math import gcd, isqrt
@@ -257,34 +257,36 @@ ZERO = ("", "ZeRO 1", "ZeRO 2", "ZeRO 3 / FSDP")
 LARGEST_SEARCHED = 2**20
 
 
-def largest_microbatch(
-    model: ModelShape,
-    workload: Workload,
-    device: str | Device | None = None,
-    *,
-    limit_bytes: int | None = None,
-    **options: Any,
-) -> int:
-    """The largest b that fits ``device`` (or ``limit_bytes``), any integer; 0 where not even one sequence does.
+def largest_size(needs: Callable[[int], int], limit: float, most: int = LARGEST_SEARCHED, least: int = 1) -> int | None:
+    """The largest size whose ``needs`` are within ``limit``; 0 where those of ``least`` are not, None where all are.
 
-    ``options`` are those of ``memory``. Memory grows with b, so bisection finds it: b fits, b + 1 does not.
+    Bytes grow nearly in a straight line, which a few guesses follow; where they move one end twice, it is halved.
     """
-    limit = _limit(device, limit_bytes)
+    low, high = (least, needs(least)), (most, needs(most))
+    if low[1] > limit:
+        return 0
+    if high[1] <= limit:
+        return None
+    last, again = None, False
+    while high[0] - low[0] > 1:
+        guess = low[0] + int((limit - low[1]) / (high[1] - low[1]) * (high[0] - low[0]))
+        middle = (low[0] + high[0]) // 2 if again else min(max(guess, low[0] + 1), high[0] - 1)
+        found = (middle, needs(middle))
+        fits = found[1] <= limit
+        low, high = (found, high) if fits else (low, found)
+        last, again = fits, fits is last
+    return low[0]
+
+
+def largest_microbatch(model: ModelShape, workload: Workload, limit_bytes: float, **options: Any) -> int:
+    """The largest b that fits ``limit_bytes``, any integer up to a million; 0 where not even one sequence does.
+
+    ``options`` are those of ``memory``.
+    """
     # As many microbatches a step at every b: whether gradients stay is not to change with it.
     options = {**options, "microbatches": microbatches_of(workload, options.get("microbatches"))}
-
-    def fits(b: int) -> bool:
-        return memory(model, replace(workload, b=b), **options).total_bytes <= limit
-
-    if not fits(1):
-        return 0
-    low, high = 1, 2
-    while high <= LARGEST_SEARCHED and fits(high):
-        low, high = high, 2 * high
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if fits(middle) else (low, middle)
-    return low
+    found = largest_size(lambda b: memory(model, replace(workload, b=b), **options).total_bytes, limit_bytes)
+    return LARGEST_SEARCHED if found is None else found
 
 
 @frozen
@@ -322,21 +324,13 @@ def possible_savings(workload: Workload, optimizer: str = "adamw") -> Iterator[S
             yield Saving(other, {}, {"optimizer": other})
 
 
-def savings(
-    model: ModelShape,
-    workload: Workload,
-    device: str | Device | None = None,
-    *,
-    limit_bytes: int | None = None,
-    **options: Any,
-) -> tuple[Saved, ...]:
+def savings(model: ModelShape, workload: Workload, limit_bytes: float, **options: Any) -> tuple[Saved, ...]:
     """Each possible saving by itself: what it leaves and the largest microbatch with it."""
-    limit = _limit(device, limit_bytes)
     found = []
     for saving in possible_savings(workload, options.get("optimizer") or workload.optimizer or "adamw"):
         changed, with_options = replace(workload, **saving.workload), {**options, **saving.options}
         total = memory(model, changed, **with_options).total_bytes
-        largest = largest_microbatch(model, changed, limit_bytes=limit, **with_options)
+        largest = largest_microbatch(model, changed, limit_bytes, **with_options)
         found.append(Saved(saving, total, largest))
     return tuple(found)
 
@@ -345,14 +339,12 @@ def _smallest(
     key: str,
     model: ModelShape,
     workload: Workload,
-    device: str | Device | None = None,
+    limit_bytes: float,
     *,
-    limit_bytes: int | None = None,
     largest: int | None = None,
     **options: Any,
 ) -> int | None:
     """The smallest degree, up to ``largest``, that fits; None where none does. ``options`` are those of ``memory``."""
-    limit = _limit(device, limit_bytes)
     # Whole heads on every rank, as many layers on every stage.
     heads = (part.heads for _, block in model.all_blocks() if (part := block.attention))
     whole, most = (model.layers, model.layers) if key == "p" else (gcd(*heads), 64)
@@ -361,7 +353,7 @@ def _smallest(
             found = memory(model, replace(workload, **{key: degree}), **options)  # type: ignore[arg-type]
         except InputError:
             continue
-        if found.total_bytes <= limit:
+        if found.total_bytes <= limit_bytes:
             return degree
     return None
 
@@ -376,11 +368,3 @@ def divisors(whole: int, largest: int) -> list[int]:
         return list(range(1, largest + 1))
     small = [one for one in range(1, min(isqrt(whole), largest) + 1) if whole % one == 0]
     return small + [whole // one for one in reversed(small) if one * one != whole and whole // one <= largest]
-
-
-def _limit(device: str | Device | None, limit_bytes: int | None) -> int:
-    if limit_bytes is not None:
-        return limit_bytes
-    if device is None:
-        raise InputError("expected a device or a limit in bytes", key="device")
-    return device_bytes(device)

@@ -6,11 +6,10 @@ libraries allocate past torch. vLLM prints each as it starts.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 
 from shapes.device import Device
-from shapes.memory.breakdown import GIB, LARGEST_SEARCHED, memory
+from shapes.memory.breakdown import GIB, largest_size, memory
 from shapes.model import ModelShape
 from shapes.workload import Workload
 
@@ -49,33 +48,19 @@ def longest_context(
     model: ModelShape, workload: Workload, device: Device, utilization: float, weight_dtype: str | None = None
 ) -> int | None:
     """Tokens of context that each of ``workload.b`` requests can have; 0: not one; None: any number."""
-    limit = utilization * device.memory.bytes
-    found = _largest(
-        lambda size: engine_bytes(model, replace(workload, s=1, context=size), weight_dtype) <= limit,
+    return largest_size(
+        lambda size: engine_bytes(model, replace(workload, s=1, context=size), weight_dtype),
+        utilization * device.memory.bytes,
         LONGEST_SEARCHED,
         1 + workload.speculative,
     )
-    return found if found is None or found > workload.speculative else 0
 
 
 def most_requests(
     model: ModelShape, workload: Workload, device: Device, utilization: float, weight_dtype: str | None = None
 ) -> int | None:
     """Requests that fit at ``workload.context``; 0: not one; None: more than are searched."""
-    limit = utilization * device.memory.bytes
-    return _largest(
-        lambda size: engine_bytes(model, replace(workload, s=1, b=size), weight_dtype) <= limit, LARGEST_SEARCHED, 1
+    return largest_size(
+        lambda size: engine_bytes(model, replace(workload, s=1, b=size), weight_dtype),
+        utilization * device.memory.bytes,
     )
-
-
-def _largest(fits: Callable[[int], bool], most: int, least: int) -> int | None:
-    """The largest size that fits, by bisection; 0 where ``least`` does not, None where ``most`` does."""
-    if not fits(least):
-        return 0
-    if fits(most):
-        return None
-    low, high = least, most
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if fits(middle) else (low, middle)
-    return low

@@ -152,6 +152,7 @@ def memory_breakdown(
     **options: Any,
 ) -> MemoryBreakdown:
     """Memory of ``model`` on ``device`` with what fits; ``options`` are those of ``shapes.memory.memory``."""
+    asked = (model, workload, device.memory.bytes)
     return MemoryBreakdown(
         path=path,
         model_type=model.model_type,
@@ -160,10 +161,10 @@ def memory_breakdown(
         device=device.name,
         device_bytes=device.memory.bytes,
         memory=bytes_by_component(model, workload, device=device, **options),
-        largest_microbatch=largest_microbatch(model, workload, device, **options),
-        smallest_tp=smallest_tp(model, workload, device, **options),
-        smallest_pp=smallest_pp(model, workload, device, **options),
-        savings=savings(model, workload, device, **options),
+        largest_microbatch=largest_microbatch(*asked, **options),
+        smallest_tp=smallest_tp(*asked, **options),
+        smallest_pp=smallest_pp(*asked, **options),
+        savings=savings(*asked, **options),
         trained=trained_parameters(model, workload),
         engine=_engine(model, workload, device, memory_utilization, options.get("weight_dtype")),
     )

@@ -16,6 +16,7 @@ from shapes.errors import InputError, positive_int
 from shapes.frozen import frozen
 from shapes.json_form import shown
 from shapes.memory import memory
+from shapes.memory.breakdown import divisors
 from shapes.model import ModelShape
 from shapes.operators import operators
 from shapes.operators.parallel import split_problems
@@ -238,7 +239,7 @@ def _fitting(
             continue
         share = global_batch // split.d
         for checkpointing in CHECKPOINTING:
-            for b in _divisors(share, LARGEST_MICROBATCH):
+            for b in divisors(share, LARGEST_MICROBATCH):
                 workload = replace(split, b=b, checkpointing=checkpointing, global_batch=global_batch, gpus=gpus)
                 found = memory(model, workload, microbatches=share // b, **options)
                 if found.total_bytes > device.memory.bytes:
@@ -263,15 +264,15 @@ def _splits(model: ModelShape, device: Device, gpus: int, base: Workload, droppe
     node = device.link.domain_devices
     base = replace(base, phase="train", sequence_parallel=False)
     longest_ring = max(1, base.s // LEAST_TOKENS) if base.attention != "eager" else 1
-    for t in _divisors(gpus, node):
+    for t in divisors(gpus, node):
         problems = split_problems(model, replace(base, t=t))
         if problems:
             dropped[f"t {t}: {problems[0].expected}"] += 1
             continue
-        for cp in _divisors(gpus // t, longest_ring):
-            for p in _divisors(gpus // (t * cp), model.layers):
+        for cp in divisors(gpus // t, longest_ring):
+            for p in divisors(gpus // (t * cp), model.layers):
                 one = replace(base, t=t, cp=cp, p=p, d=gpus // (t * cp * p), sequence_parallel=t > 1)
-                for e in _divisors(one.d):
+                for e in divisors(one.d, one.d):
                     if not split_problems(model, split := replace(one, e=e)):
                         yield from _schedules(model, split, node, dropped)
 
@@ -292,12 +293,6 @@ def _hybrid(split: Workload, within: int) -> Iterator[Workload]:
     """Hybrid sharding: ``within`` a node, replicas between nodes."""
     if 1 < within < split.d and split.d % within == 0:
         yield replace(split, zero=3, replicas=split.d // within)
-
-
-def _divisors(number: int, most: int | None = None) -> list[int]:
-    """Divisors, those of at most ``most``."""
-    most = number if most is None else min(most, number)
-    return [divisor for divisor in range(1, most + 1) if number % divisor == 0]
 
 
 def _priced(

@@ -169,7 +169,5 @@ def _most_sequences(context: Context) -> float:
     workload = context.workload
     if context.model is None or not context.divides:
         return math.inf
-    fits = largest_microbatch(
-        context.model, workload, limit_bytes=context.room_bytes, implementation=context.implementation
-    )
+    fits = largest_microbatch(context.model, workload, context.room_bytes, implementation=context.implementation)
     return fits if fits >= workload.b or context.sets_any("gpus", "d") else math.inf

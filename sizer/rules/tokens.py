@@ -245,7 +245,7 @@ def smallest_tensor_parallel(context: Context) -> Answer:
         return NotApplicable("no tensor parallelism")
     whole = replace(workload, sequence_parallel=False)
     room = context.room_bytes
-    smallest = smallest_tp(model, whole, limit_bytes=room, largest=t, implementation=implementation)
+    smallest = smallest_tp(model, whole, room, largest=t, implementation=implementation)
     if smallest is None or smallest >= t:
         return []
     split = _within(replace(whole, gpus=workload.gpus), {"t": smallest}) or {"t": smallest}
@@ -279,7 +279,7 @@ def largest_microbatch(context: Context) -> Answer:
         return NotApplicable("a serving batch is as large as the requests that wait")
     if workload.global_batch is None:
         return NotApplicable("no global batch given (--global-batch): how many sequences a step may take is not known")
-    largest = largest_that_fits(model, workload, limit_bytes=context.room_bytes, implementation=context.implementation)
+    largest = largest_that_fits(model, workload, context.room_bytes, implementation=context.implementation)
     if largest < workload.b:
         return NotApplicable("the workload does not fit the device (SZ121)")
     share = workload.global_batch // workload.d
