@@ -7,6 +7,8 @@ from math import log2
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from shapes.cost import predict
 from shapes.cost.constants import collective_constants
@@ -196,3 +198,49 @@ def test_half_of_the_rate_is_reached_at_half_bytes() -> None:
     moved = half * 8 / 7
     taken = seconds("all_gather", round(moved), 8) - latency
     assert taken == pytest.approx(1.5 * half / (share * H100.link.intra_node_bytes_per_s), rel=1e-3)
+
+
+DIRECT = Collective("sum", "forward", "all_reduce", 16384, 8, direct=True)
+
+
+@pytest.mark.parametrize(
+    ("device", "ranks", "size", "microseconds"),
+    [
+        # aiconfigurator-core 0.12, custom_allreduce_perf: medians over TensorRT-LLM, vLLM and SGLang with CUDA graphs.
+        ("h100-sxm", 8, 16384, 4.6),
+        ("h100-sxm", 8, 4 << 20, 34.4),
+        ("h200", 4, 65536, 5.3),
+        ("b200", 8, 16384, 6.9),
+    ],
+)
+def test_engines_own_all_reduce_takes_what_was_published(
+    device: str, ranks: int, size: int, microseconds: float
+) -> None:
+    found = predict(replace(DIRECT, ranks=ranks, bytes=size), device)
+    assert found.seconds * 1e6 == pytest.approx(microseconds, rel=0.25)
+
+
+@given(st.sampled_from(["a100-sxm", "h100-sxm", "b200", "gb300", "l40s"]), st.integers(2, 8), st.integers(1, 2**32))
+def test_an_own_all_reduce_is_bound_by_the_link_and_more_bytes_never_save(device: str, ranks: int, size: int) -> None:
+    target, one = load_device(device), replace(DIRECT, ranks=ranks, bytes=size)
+    seconds = predict(one, target).seconds
+    assert seconds * target.link.intra_node_bytes_per_s > 2 * size * (ranks - 1) / ranks
+    assert predict(replace(one, bytes=size + 1), target).seconds >= seconds
+    assert predict(replace(one, bytes=2 * size), target).seconds > seconds
+
+
+def test_own_kernels_are_for_one_node_and_for_devices_where_they_were_measured() -> None:
+    # Over nodes, and over PCIe, engines leave sums to NCCL.
+    for one, device in ((replace(DIRECT, ranks=16), "h100-sxm"), (DIRECT, "l40s")):
+        assert predict(one, device).seconds == predict(replace(one, direct=False), device).seconds
+    assert predict(DIRECT, "h100-sxm").seconds < 0.5 * predict(replace(DIRECT, direct=False), "h100-sxm").seconds
+
+
+def test_decoding_sums_by_engines_own_kernels_and_training_by_nccl() -> None:
+    for workload, direct in (
+        (Workload(phase="decode", b=8, context=512, t=4), True),
+        (Workload(b=1, s=512, t=4), False),
+    ):
+        sums = [one for one in operators(dense(), workload) if isinstance(one, Collective) and one.what == "all_reduce"]
+        assert sums
+        assert {one.direct for one in sums} == {direct}

@@ -1,4 +1,7 @@
-"""NCCL's own tables (nccl_perf.parquet) -> latency and share of the link that collectives reach."""
+"""Tables of NCCL (nccl_perf.parquet) and of serving engines' own all-reduce (custom_allreduce_perf.parquet) -> latency
+
+and share of the link that collectives reach.
+"""
 
 from __future__ import annotations
 
@@ -24,6 +27,9 @@ _KINDS = {
     "alltoall": "all_to_all",
 }
 
+#: Serving engines' own all-reduce, replayed from CUDA graphs.
+DIRECT = "direct_all_reduce"
+
 Messages = dict[tuple[str, int, int], float]
 Tables = dict[str, CollectiveConstants]
 
@@ -40,17 +46,35 @@ def read_collectives(paths: Iterable[Path]) -> Messages:
     return consensus(values)
 
 
+def read_direct(folder: Path) -> Messages:
+    """The same of engines' own all-reduce: the median over frameworks and releases."""
+    values = []
+    for path in sorted(folder.glob("comm/*/*/custom_allreduce_perf.parquet")):
+        columns = parquet_columns(path)
+        names = ("kernel_source", "num_gpus", "message_size", "latency")
+        for kernel, ranks, elements, latency in zip(*(columns[name] for name in names), strict=True):
+            if "eager" not in kernel and latency > 0:
+                values.append(((DIRECT, int(ranks), 2 * int(elements)), str(path), latency * 1e-3))
+    return consensus(values)
+
+
 def predicted(messages: Messages, device: Device, tables: Tables) -> Array:
     """Seconds of each message by ``tables``."""
-    operators = (Collective("", "forward", what, size, ranks) for what, ranks, size in messages)  # type: ignore[arg-type]  # names of _KINDS
-    return np.array([sum(collective_parts(operator, device, tables[operator.what])) for operator in operators])
+
+    def one(what: str, ranks: int, size: int) -> float:
+        run = Collective("", "forward", what.removeprefix("direct_"), size, ranks)  # type: ignore[arg-type]  # names of _KINDS
+        return float(sum(collective_parts(run, device, tables[what])))
+
+    return np.array([one(*message) for message in messages])
 
 
 def fit_collectives(messages: Messages, device: Device) -> Tables:
     """Robust least squares on log time, of each kind and number of ranks by itself."""
     found = {}
-    for kind in _KINDS.values():
+    for kind in (*_KINDS.values(), DIRECT):
         groups = sorted({ranks for what, ranks, _ in messages if what == kind})
+        if not groups:
+            continue
         values = [
             _fitted({key: value for key, value in messages.items() if key[:2] == (kind, ranks)}, device)
             for ranks in groups

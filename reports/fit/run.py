@@ -29,7 +29,7 @@ if __name__ == "__main__":
 
 from fit.alignment import add_alignment
 from fit.cells import fit_cells
-from fit.collective import fit_collectives, predicted, read_collectives
+from fit.collective import fit_collectives, predicted, read_collectives, read_direct
 from fit.correction import Case, polished
 from fit.evidence import read_rows
 from fit.gemm import BLOCKWISE_TILES, fit_products, relatives
@@ -209,7 +209,7 @@ def fit_tables(
         progress(f"{device.name} experts: error on held-out hidden sizes: {off.mean():.1%}")
     # Beside NCCL's own tables there are copies made by frameworks; only comm/nccl is NCCL's.
     if files := sorted(folder.rglob("nccl/*/nccl_perf.parquet")):
-        messages = read_collectives(files)
+        messages = read_collectives(files) | read_direct(folder)
         collective = fit_collectives(messages, device)
         off = np.abs(predicted(messages, device, collective) / np.array(list(messages.values())) - 1)
         cost["collective"] = {what: asdict(constants) for what, constants in collective.items()}

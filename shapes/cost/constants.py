@@ -418,10 +418,16 @@ class CollectiveConstants:
 
 
 @lru_cache(maxsize=256)
-def collective_constants(device: Device, what: str) -> CollectiveConstants:
-    """NCCL's constants of one kind; a send between two ranks moves its bytes as an all-gather's two do."""
+def collective_constants(device: Device, what: str, direct: bool = False) -> CollectiveConstants:
+    """NCCL's constants of one kind; a send between two ranks moves its bytes as an all-gather's two do.
+
+    ``direct``: those of serving engines' own all-reduce, where it was measured.
+    """
     kin = relative(device, "collective")
-    table = kin.cost["collective"].get("all_gather" if what == "send_recv" else what)
+    tables = kin.cost["collective"]
+    if direct and "direct_all_reduce" in tables:
+        what = "direct_all_reduce"
+    table = tables.get("all_gather" if what == "send_recv" else what)
     if not isinstance(table, Mapping):
         raise InputError(
             "expected a table for each kind of collective", where=kin.origin, key=f"cost.collective.{what}"

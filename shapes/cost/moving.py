@@ -114,10 +114,12 @@ def collective_parts(
     operator: Collective, device: Device, constants: CollectiveConstants | None = None
 ) -> tuple[Any, ...]:
     """Seconds of latency and of transfer of one run; ``constants`` None: the device's."""
-    constants = constants or collective_constants(device, operator.what)
     if operator.ranks == 1:
         return 0.0, 0.0
     inside = ranks_in_domain(device, operator)
+    # Engines' own kernels are for the ranks of one node.
+    direct = operator.direct and inside == operator.ranks
+    constants = constants or collective_constants(device, operator.what, direct)
     latency, share, half_bytes = constants.among(max(2, inside))
     latency += _latency_over_nodes(operator, inside)
     moved = bus_factor(operator) * operator.bytes

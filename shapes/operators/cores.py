@@ -106,6 +106,7 @@ class Lowering:
                     count * times,
                     stride=stride,
                     copies=copies,
+                    direct=self.workload.decode and what == "all_reduce",
                 )
 
 
