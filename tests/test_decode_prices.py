@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from shapes.cost import predict
 from shapes.cost.decode import cached_attention_parts, form_of
-from shapes.cost.sparse import published
+from shapes.cost.published import published
 from shapes.device import list_devices, load_device
 from shapes.operators import CachedAttention
 from shapes.toml_table import DATA, content
@@ -58,7 +58,7 @@ def test_no_prediction_beats_the_device_and_growth_never_saves(
 def test_tables_state_what_they_were_judged_by_and_are_the_devices_own(form: str) -> None:
     core = CachedAttention("core", 8, 32, 1, 1, 4096, 576, 512, True) if "latent" in form else LLAMA
     core = replace(core, kv_dtype=form.rpartition("_")[2])
-    assert form_of(core) == form
+    assert form_of(core) == (form, True)
     for name, table in TABLES[form].items():
         cost = predict(core, name)
         assert (cost.tier, cost.error, cost.p95) == ("fitted", table["error"], table["error_p95"])
@@ -74,7 +74,7 @@ LLAMA = CachedAttention("core", 64, 8, 1, 1, 8192, 128, 128)
 def test_constants_of_a_relative_are_called_borrowed_and_another_vendors_extrapolated() -> None:
     assert predict(LLAMA, "rtx-4090").tier == "borrowed"
     assert predict(LLAMA, "mi300x").tier == "extrapolated"
-    c, kin = published("decode_bf16", "forward", load_device("h100-pcie"))
+    c, kin = published("decode_bf16", load_device("h100-pcie"))
     assert kin.name == "h100-sxm"
     own = TABLES["decode_bf16"]["h100-sxm"]["bandwidth_bytes_per_s"]
     assert c["bandwidth_bytes_per_s"] == pytest.approx(own * 2.039e12 / 3.35e12, rel=0.02)

@@ -14,9 +14,11 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import least_squares
 
-from shapes.calibrate.data import parquet_columns
-from shapes.cost.error import Expected
-from shapes.cost.scans import ScanConstants, parts_of
+if __name__ == "__main__":
+    sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from fit.tables import parquet_columns
+from shapes.cost.scans import parts_of
 from shapes.device import load_device
 from shapes.operators.types import Scan
 from shapes.toml_table import DATA
@@ -62,17 +64,21 @@ def read_scans(folder: Path, kernel: str, framework: str) -> Array:
     return np.array(sorted(rows), dtype=float).reshape(-1, 7)
 
 
-def constants(x: Array, training: bool) -> ScanConstants:
+NAMES = ("launch_s", "step_s", "start_s", "share", "bandwidth_bytes_per_s", "whole", "q")
+
+
+def constants(x: Array) -> dict[str, float]:
     launch, step, start, share, bandwidth = np.exp(x[:5]) * (1e-6, 1e-6, 1e-6, 1.0, 1e12)
     whole, q = 1 / (1 + np.exp(-x[5])), 1 + np.exp(x[6])
-    return ScanConstants(launch, step, start, share, bandwidth, whole, q, training, "fit", Expected(0.0, 0.0, "fitted"))
+    return dict(zip(NAMES, (launch, step, start, share, bandwidth, whole, q), strict=True))
 
 
 def ratio(x: Array, rows: Array, form: str, training: bool, units: int) -> Array:
     """Predicted over measured."""
     batch, tokens, heads, groups, state, head_dim, seconds = rows.T
-    scan = Scan("", "forward", form, batch, tokens, heads, groups, head_dim, state, 64)  # type: ignore[arg-type] # columns
-    found: Array = sum(parts_of(scan, constants(x, training), units)) / seconds
+    sizes = (batch, tokens, heads, groups, head_dim, state, 64)
+    scan = Scan("", "forward", form, *sizes, training=training)  # type: ignore[arg-type] # columns
+    found: Array = sum(parts_of(scan, constants(x), units)) / seconds
     return found
 
 
@@ -104,18 +110,17 @@ def main() -> None:
             seen, unseen = halves(rows)
             off = np.abs(ratio(fit(seen, form, training, units), unseen, form, training, units) - 1)
             error, p95 = float(off.mean()), float(np.percentile(off, 95))
-            c = constants(fit(rows, form, training, units), training)
+            c = constants(fit(rows, form, training, units))
             print(  # noqa: T201 # a script says how it went
                 f"{use} {form} {device}: {len(rows)} rows, left out {error:.1%}, 95% within {p95:.1%}", flush=True
             )
-            lines += [f"[{use}.{form}.{device}]", f"# {len(rows)} rows of {kernel} ({framework})"]
-            names = ("launch_s", "step_s", "start_s", "share", "bandwidth_bytes_per_s", "whole", "q")
-            lines += [f"{name} = {getattr(c, name):.4g}" for name in names]
+            lines += [f"[{use}_{form}.{device}]", f"# {len(rows)} rows of {kernel} ({framework})"]
+            lines += [f"{name} = {value:.4g}" for name, value in c.items()]
             lines += [f"error = {error:.3f}", f"error_p95 = {p95:.3f}", ""]
     (DATA / "scans.toml").write_text("\n".join(lines))
 
 
-HEAD = """# Scans of recurrences, by use, form and device: constants of shapes/cost/scans.py, and the mean and 95th
+HEAD = """# Scans of recurrences, by use and form, and device: constants of shapes/cost/scans.py, and the mean and 95th
 # percentile of their relative error on shapes left out. Written by
 # reports/fit/scans.py on aiconfigurator-core 0.12.0 (NVIDIA, Apache-2.0), systems/data: kda and linear_attention.
 """

@@ -17,8 +17,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from shapes.cost.constants import Origin
-from shapes.cost.sparse import peak_like, published, published_origin
+from shapes.cost.published import peak_like, published
 from shapes.device import Device
 from shapes.dtypes import BYTES
 from shapes.operators.types import CachedAttention
@@ -44,15 +43,10 @@ class Cached(NamedTuple):
     windowed: Any
 
 
-def form_of(operator: CachedAttention) -> str:
-    """The name of the table that prices it: by whether its cache is latent and how wide an element is."""
+def form_of(operator: CachedAttention) -> tuple[str, bool]:
+    """The name of the table that prices it, by its cache and how wide an element is; all were measured."""
     kind = "latent_decode" if operator.latent else "decode"
-    return f"{kind}_{'fp8' if BYTES[operator.kv_dtype] < 2 else 'bf16'}"
-
-
-def decode_origin(operator: CachedAttention, device: Device) -> Origin:
-    """Whose constants price it."""
-    return published_origin(form_of(operator), "forward", device)
+    return f"{kind}_{'fp8' if BYTES[operator.kv_dtype] < 2 else 'bf16'}", True
 
 
 def cached_parts(one: Cached, c: Mapping[str, float], units: int, l2_bytes: float) -> tuple[Any, Any, Any]:
@@ -80,7 +74,7 @@ def cached_parts(one: Cached, c: Mapping[str, float], units: int, l2_bytes: floa
 def cached_attention_parts(operator: CachedAttention, device: Device) -> tuple[Any, ...]:
     """`cached_parts` of one run on ``device``; InputError: an element type that it lacks."""
     device.peak(operator.dtype)
-    c, kin = published(form_of(operator), "forward", device)
+    c, kin = published(form_of(operator)[0], device)
     c["cache_bytes_per_s"] *= device.memory.bandwidth_bytes_per_s / kin.memory.bandwidth_bytes_per_s
     c["flops_per_s"] *= peak_like(device, operator.dtype) / peak_like(kin, "bf16")
     # Another vendor's units are of another size: the whole device's rate at blocks is the nearest guess.

@@ -34,6 +34,7 @@ from shapes.operators.types import (
     GroupedGemm,
     Operator,
     Product,
+    Scan,
     kind_of,
     named_function,
 )
@@ -59,6 +60,12 @@ def moved_terms(operator: Operator, cost: Cost, device: Device) -> Iterator[Term
             ("launch", "fixed cost of a kernel, and what a long sequence's parts wait for one another"),
             ("KV cache", f"{moved:.1f} MB, {share:.0%} of it KV cache, by the blocks that there are"),
             ("blocks", "their start, end and arithmetic, beyond what moving hides"),
+        )
+    elif isinstance(operator, Scan):
+        said = (
+            ("launch", "fixed cost of the kernels"),
+            ("bytes", "moving queries, keys, values and states, beyond what the chunks hide"),
+            ("chunks", f"{operator.chunks} of {operator.chunk} one after the other, all heads side by side"),
         )
     elif isinstance(operator, SparseOperator):
         names = ("launch", "fixed cost of a kernel"), ("bytes", "scores, or keys that queries gather")

@@ -22,6 +22,7 @@ from collections.abc import Callable
 from math import log2
 from typing import Any, NamedTuple
 
+from shapes.cost import decode, scans, sparse
 from shapes.cost.constants import (
     CollectiveConstants,
     GemmConstants,
@@ -29,9 +30,8 @@ from shapes.cost.constants import (
     collective_constants,
     moving_constants,
 )
-from shapes.cost.decode import cached_attention_parts, decode_origin
-from shapes.cost.error import DECODE, SPARSE
-from shapes.cost.sparse import SparseOperator, sparse_origin, sparse_parts
+from shapes.cost.error import DECODE, SCAN, SPARSE
+from shapes.cost.published import published_origin
 from shapes.device import Device
 from shapes.operators.types import (
     CachedAttention,
@@ -39,6 +39,7 @@ from shapes.operators.types import (
     Elementwise,
     IndexScores,
     Operator,
+    Scan,
     SparseAttention,
     TopK,
 )
@@ -132,26 +133,26 @@ class Moved(NamedTuple):
     """How a type of operators is priced that is no product and no fused attention.
 
     ``parts``: seconds of one run that add up, of the launch (or latency) first; sizes may be columns. ``regime`` is
-    what its error goes by, ``bound`` what it is made of where that is more than the launch.
+    what its error goes by, ``bound`` what it is made of where that is more than the launch. ``form``: which published
+    table prices an operator (shapes.cost.published), and whether that was measured.
     """
 
     parts: Callable[[Any, Device], tuple[Any, ...]]
     regime: str
     bound: str
+    form: Callable[[Any], tuple[str, bool]] | None = None
 
 
 MOVED: dict[type[Operator], Moved] = {
     Elementwise: Moved(elementwise_parts, "memory_bound", "memory"),
     Collective: Moved(collective_parts, "collective", "communication"),
-    CachedAttention: Moved(cached_attention_parts, DECODE, "memory"),
-    **dict.fromkeys((IndexScores, TopK, SparseAttention), Moved(sparse_parts, SPARSE, "memory")),
+    CachedAttention: Moved(decode.cached_attention_parts, DECODE, "memory", decode.form_of),
+    **dict.fromkeys((IndexScores, TopK, SparseAttention), Moved(sparse.sparse_parts, SPARSE, "memory", sparse.form_of)),
+    Scan: Moved(scans.scan_parts, SCAN, "memory", scans.form_of),
 }
 
 
 def origin_of(operator: Operator, device: Device) -> Origin:
     """Where the constants come from that price the operator."""
-    if isinstance(operator, SparseOperator):
-        return sparse_origin(operator, device)
-    if isinstance(operator, CachedAttention):
-        return decode_origin(operator, device)
-    return moving_constants(device)[1]
+    form = MOVED[type(operator)].form
+    return published_origin(*form(operator), device) if form else moving_constants(device)[1]

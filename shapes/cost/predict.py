@@ -35,7 +35,7 @@ from shapes.errors import InputError
 from shapes.frozen import frozen
 from shapes.kernels import Run, load_kernel, run_of
 from shapes.operators.cores import written_out
-from shapes.operators.types import Attention, Gemm, Layout, Operator, Product, Scan, kind_of, named_function
+from shapes.operators.types import Attention, Gemm, Layout, Operator, Product, kind_of, named_function
 from shapes.timing import Timing
 
 T = TypeVar("T")
@@ -136,8 +136,6 @@ def seconds_of(operators: Sequence[Operator], device: Device) -> list[Any]:
             equal.setdefault(per_group(operator), []).append(place)
         elif isinstance(operator, Attention):
             found[place] = _attention_seconds(operator, device)
-        elif isinstance(operator, Scan):
-            found[place] = sum(named_function("shapes.cost.scans:scan_parts")(operator, device))
         else:
             kind_of(operator)
             found[place] = sum(MOVED[type(operator)].parts(operator, device))

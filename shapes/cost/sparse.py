@@ -12,23 +12,17 @@ GLM-5's decode steps are off by 3% (SGLang); vLLM's take longer on the host, Ten
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from functools import cache
-from math import hypot
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from shapes.cost.constants import Origin
-from shapes.device import Device, load_device
+from shapes.cost.published import peak_like, published
+from shapes.device import Device
 from shapes.operators.types import IndexScores, SparseAttention, TopK
-from shapes.toml_table import DATA, content
 
 SparseOperator = IndexScores | TopK | SparseAttention
 #: Rate of a backward over its forward's: FlashAttention 3's (shapes/data/attention).
 BACKWARD = 0.76
-#: Added (in quadrature) to a form's error: for constants of a device of the same architecture (H200 by H100: 5% to 14%
-#: off, GB200 by B200 10% to 13%, on the same tables), of any other, and for a backward.
-SAME_ARCHITECTURE, OTHER, UNJUDGED = 0.15, 0.5, 0.5
 
 
 class Sizes(NamedTuple):
@@ -94,62 +88,16 @@ FORMS: dict[str, Callable[[Sizes, Constants, int], tuple[Any, Any, Any]]] = {
 }
 
 
-def form_of(operator: SparseOperator) -> str:
-    """The name in FORMS of what prices the operator."""
-    return "index_decode" if isinstance(operator, IndexScores) and operator.cached else operator.kind
-
-
-def sparse_origin(operator: SparseOperator, device: Device) -> Origin:
-    """Whose constants price the operator: the device's, one's of its architecture, else H100's."""
-    return published_origin(form_of(operator), operator.phase, device)
-
-
-@cache
-def published_origin(form: str, phase: str, device: Device) -> Origin:
-    """Whose constants of ``form`` price it on ``device``."""
-    measured = [load_device(name) for name in _tables()[form]]
-    alike = [one for one in measured if one.architecture == device.architecture]
-    kin = min(
-        alike or [load_device("h100-sxm")],
-        key=lambda one: (one.name != device.base, abs(one.compute.units - device.compute.units)),
-    )
-    table = form if phase == "forward" else f"{form}_backward"
-    own = kin.name == device.base
-    return Origin(kin.name, "bf16", table, own, True, bool(alike), kin.vendor == device.vendor)
-
-
-def _tables() -> Mapping[str, Mapping[str, Mapping[str, float]]]:
-    """Form -> device -> its constants and errors."""
-    return {**content(DATA / "sparse.toml"), **content(DATA / "decode.toml")}
-
-
-def published(form: str, phase: str, device: Device) -> tuple[dict[str, float], Device]:
-    """Constants that price ``form`` on ``device``, the memory's bandwidth scaled, and whose they are."""
-    kin = load_device(published_origin(form, phase, device).device)
-    c = dict(_tables()[form][kin.name])
-    c["bandwidth_bytes_per_s"] *= device.memory.bandwidth_bytes_per_s / kin.memory.bandwidth_bytes_per_s
-    return c, kin
-
-
-def sparse_error(origin: Origin) -> tuple[float, float, str]:
-    """(mean relative error, its 95th percentile, tier) of what ``origin`` prices."""
-    form = origin.table.removesuffix("_backward")
-    own, backward = _tables()[form][origin.device], form != origin.table
-    borrowed = 0.0 if origin.own_device else SAME_ARCHITECTURE if origin.same_architecture else OTHER
-    more = hypot(borrowed, UNJUDGED if backward else 0.0)
-    tier = "fitted" if origin.own_device else "borrowed" if origin.same_architecture else "extrapolated"
-    return hypot(own["error"], more), hypot(own["error_p95"], 2 * more), "extrapolated" if backward else tier
-
-
-def peak_like(device: Device, dtype: str) -> float:
-    """Peak of ``dtype``, or of 16-bit products where the device has no fp8."""
-    return next(device.peak_flops[one] for one in (dtype, "bf16", "fp16", "fp32") if one in device.peak_flops)
+def form_of(operator: SparseOperator) -> tuple[str, bool]:
+    """The name in FORMS of what prices the operator, and whether it was measured: no backward was."""
+    cached = isinstance(operator, IndexScores) and operator.cached
+    return "index_decode" if cached else operator.kind, operator.phase == "forward"
 
 
 def sparse_parts(operator: SparseOperator, device: Device) -> tuple[Any, ...]:
     """Seconds of the launch, of moving and of arithmetic of one run."""
-    form = form_of(operator)
-    c, kin = published(form, operator.phase, device)
+    form, _ = form_of(operator)
+    c, kin = published(form, device)
     if "flops_per_s" in c:
         fitted_in = "bf16" if form == "sparse_attention" else "fp8"
         c["flops_per_s"] *= peak_like(device, operator.dtype) / peak_like(kin, fitted_in)

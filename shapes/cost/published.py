@@ -1,0 +1,68 @@
+"""Kernels with a form and a few constants of their own, fitted to published tables by device: constants and errors.
+
+Which device's constants price a kernel, scaled by what its data sheet says of memory, and what they may be off by.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache
+from math import hypot
+
+from shapes.cost.constants import Origin
+from shapes.device import Device, load_device
+from shapes.toml_table import DATA, content
+
+#: Added (in quadrature) to a form's error: for constants of a device of the same architecture (H200 by H100: 5% to 14%
+#: off, GB200 by B200 10% to 13%, on the same tables), of any other, and for what nobody measured: a backward, or a
+#: recurrence by another's constants.
+SAME_ARCHITECTURE, OTHER, UNJUDGED = 0.15, 0.5, 0.6
+FILES = ("sparse", "decode", "scans")
+#: Ends the name of an origin's table for what nobody measured.
+_GUESSED = " by another's"
+
+
+def _tables() -> Mapping[str, Mapping[str, Mapping[str, float]]]:
+    """Form -> device -> its constants and errors."""
+    return {
+        key: table for name in ("sparse", "decode", "scans") for key, table in content(DATA / f"{name}.toml").items()
+    }
+
+
+@cache
+def published_origin(form: str, judged: bool, device: Device) -> Origin:
+    """Whose constants of ``form`` price it: the device's, one's of its architecture, else H100's.
+
+    ``judged``: whether what is priced is what the tables hold.
+    """
+    measured = [load_device(name) for name in _tables()[form]]
+    alike = [one for one in measured if one.architecture == device.architecture]
+    kin = min(
+        alike or [load_device("h100-sxm")],
+        key=lambda one: (one.name != device.base, abs(one.compute.units - device.compute.units)),
+    )
+    table, own = form if judged else form + _GUESSED, kin.name == device.base
+    return Origin(kin.name, "bf16", table, own, True, bool(alike), kin.vendor == device.vendor)
+
+
+def published(form: str, device: Device) -> tuple[dict[str, float], Device]:
+    """Constants that price ``form`` on ``device``, the memory's bandwidth scaled, and whose they are."""
+    kin = load_device(published_origin(form, True, device).device)
+    c = dict(_tables()[form][kin.name])
+    c["bandwidth_bytes_per_s"] *= device.memory.bandwidth_bytes_per_s / kin.memory.bandwidth_bytes_per_s
+    return c, kin
+
+
+def published_error(origin: Origin) -> tuple[float, float, str]:
+    """(mean relative error, its 95th percentile, tier) of what ``origin`` prices."""
+    form = origin.table.removesuffix(_GUESSED)
+    own, guessed = _tables()[form][origin.device], form != origin.table
+    borrowed = 0.0 if origin.own_device else SAME_ARCHITECTURE if origin.same_architecture else OTHER
+    more = hypot(borrowed, UNJUDGED if guessed else 0.0)
+    tier = "fitted" if origin.own_device else "borrowed" if origin.same_architecture else "extrapolated"
+    return hypot(own["error"], more), hypot(own["error_p95"], 2 * more), "extrapolated" if guessed else tier
+
+
+def peak_like(device: Device, dtype: str) -> float:
+    """Peak of ``dtype``, or of 16-bit products where the device has no fp8."""
+    return next(device.peak_flops[one] for one in (dtype, "bf16", "fp16", "fp32") if one in device.peak_flops)
