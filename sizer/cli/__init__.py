@@ -91,8 +91,10 @@ class LazyGroup(click.Group):
             ctx.exit(2)
         except click.UsageError as error:
             # One line, as for every other mistake: click's own message is four.
+            from sizer.cli.options import usage_text
+
             where = error.ctx.command_path if error.ctx is not None else "sizer"
-            click.echo(f"sizer: {error.format_message()} ({where} --help)", err=True)
+            click.echo(f"sizer: {usage_text(error)} ({where} --help)", err=True)
             ctx.exit(2)
 
 

@@ -14,6 +14,8 @@ import click
 from shapes.errors import InputError, printable
 from sizer.cli.executors import chosen_executor, ray_options
 from sizer.cli.options import (
+    DEVICES,
+    MODELS,
     Asked,
     codes,
     config_options,
@@ -66,12 +68,13 @@ class _Found:
 
 
 @subcommand(epilog="For example: sizer check config.json --device b200 --tp 8 -b 2 -s 8192")
-@click.argument("configs", nargs=-1, metavar="CONFIG...")
+@click.argument("configs", nargs=-1, metavar="CONFIG...", shell_complete=MODELS)
 @option(
     "--device",
     "devices",
     multiple=True,
     metavar="NAME",
+    shell_complete=DEVICES,
     help="Target (`sizer devices`); several allowed. [default: h100-sxm; measuring: what is here]",
 )
 @stack_option

@@ -13,6 +13,7 @@ import click
 from shapes.device import DEFAULT_DEVICE
 from shapes.errors import InputError
 from sizer.cli.options import (
+    DEVICES,
     Asked,
     exceeds,
     option,
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
     "devices",
     multiple=True,
     metavar="NAME",
+    shell_complete=DEVICES,
     help=f"Target (`sizer devices`); several allowed. [default: {DEFAULT_DEVICE}]",
 )
 @stack_option

@@ -11,11 +11,11 @@ import click
 
 from shapes.errors import InputError
 from shapes.package import DISTRIBUTION, install
-from sizer.cli.options import output_options, write_answer
+from sizer.cli.options import DEVICES, RULES, output_options, write_answer
 
 
 @click.command()
-@click.argument("names", nargs=-1, metavar="[NAME]...")
+@click.argument("names", nargs=-1, metavar="[NAME]...", shell_complete=DEVICES)
 @output_options("devices")
 def devices(names: tuple[str, ...], format_: str, output: str | None) -> None:
     """List the known accelerators, or show all that is known of those named, with its sources.
@@ -37,7 +37,7 @@ def rules(format_: str, output: str | None) -> None:
 
 
 @click.command()
-@click.argument("rule")
+@click.argument("rule", shell_complete=RULES)
 def explain(rule: str) -> None:
     """Print one RULE's page, by its code or slug."""
     from sizer.rules import find_rule

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -10,9 +11,12 @@ import click
 from shapes.engines import ALIASES, ENGINES, FORMATS, USES
 from shapes.errors import InputError, positive_int
 from shapes.workload import option_of
-from sizer.cli.numbers import COUNT, QUANTITY
+from sizer.cli.numbers import COUNT, QUANTITY, seconds
 from sizer.cli.options import (
+    MODELS,
     Asked,
+    Known,
+    completing,
     config_options,
     device_option,
     given,
@@ -35,13 +39,13 @@ if TYPE_CHECKING:
 
 
 @subcommand()
-@click.argument("config")
+@click.argument("config", shell_complete=MODELS)
 @device_option
 @stack_option
 @option("--explain", metavar="NAME", help="Say how the time of operators with NAME in their name comes about.")
 @option(
     "--sort",
-    type=click.Choice(["time", "flops", "name", "model"]),
+    type=Known(["time", "flops", "name", "model"]),
     default="time",
     show_default=True,
     help="Order of the list in text and Markdown (model: as it runs them).",
@@ -64,7 +68,7 @@ def ops(asked: Asked) -> None:
 
 
 @subcommand()
-@click.argument("config")
+@click.argument("config", shell_complete=MODELS)
 @device_option
 @stack_option
 @workload_options
@@ -100,7 +104,7 @@ def memory(asked: Asked) -> None:
 
 
 @subcommand()
-@click.argument("config")
+@click.argument("config", shell_complete=MODELS)
 @device_option
 @option("--tp", type=COUNT, default=1, show_default=True, help="Tensor-parallel ranks.")
 @option("--ep", type=COUNT, default=1, show_default=True, help="Ranks that experts are spread over, whole.")
@@ -110,7 +114,14 @@ def memory(asked: Asked) -> None:
     metavar="NAME",
     help=f"Format: {', '.join((*FORMATS, *ALIASES))}. [default: the release's, or bf16]",
 )
-@option("--engine", "engines", multiple=True, metavar="NAME", help=f"Only these of {', '.join((*ENGINES, *USES))}.")
+@option(
+    "--engine",
+    "engines",
+    multiple=True,
+    metavar="NAME",
+    shell_complete=completing("shapes.engines:ENGINES"),
+    help=f"Only these of {', '.join((*ENGINES, *USES))}.",
+)
 @config_options
 @output_options("deploy")
 def deploy(asked: Asked) -> None:
@@ -138,7 +149,7 @@ _FOUND: dict[str, Any] = dict.fromkeys(("t", "p", "d", "e", "b", "cp", "vpp"), 1
 
 
 @subcommand()
-@click.argument("config")
+@click.argument("config", shell_complete=MODELS)
 @device_option
 @workload_option("gpus", help="Devices.", rare=False)
 @workload_option("global_batch", help="Sequences a step, over all devices.", rare=False)
@@ -182,13 +193,13 @@ def plan(asked: Asked) -> None:
 
 
 @subcommand()
-@click.argument("config", required=False)
+@click.argument("config", required=False, shell_complete=MODELS)
 @device_option
 @stack_option
 @option(
     "--step-time",
-    metavar="SECONDS|LOG",
-    help="Seconds of one optimizer step, or a log of step times (- for standard input), whose median is used.",
+    metavar="TIME|LOG",
+    help="Time of one optimizer step (12.7, 800ms), or a log of step times (-: standard input): its median.",
 )
 @option("--params", type=QUANTITY, metavar="N", help="Parameters, where there is no CONFIG: 6ND alone.")
 @option("--explain", is_flag=True, help="Predicted parts of the step in its layout, and causes of the difference.")
@@ -220,22 +231,22 @@ def mfu(asked: Asked) -> None:
     run = {"dtype": "bf16", "checkpointing": "none", **asked.workload}
     dtype, checkpointing = run["dtype"], run["checkpointing"]
     times = _times(asked.step_time)
-    seconds = check_step_time(times) if isinstance(times, float) else times.median_s
+    step_s = check_step_time(times) if isinstance(times, float) else times.median_s
     target = load_device(asked.device)
     explanation = None
     if asked.config is not None:
         subject = _subject(asked, run)
         s = subject.workload.s
         found = counts(subject.whole(), s, global_batch, checkpointing, subject.workload)
-        explanation = explain_step(subject, target, seconds) if asked.explain else None
+        explanation = explain_step(subject, target, step_s) if asked.explain else None
     else:
         s = positive_int(run.get("s", 4096), "--sequence", maximum=2**31)
         found = (parameters_count(_parameters(asked), s, global_batch, checkpointing),)
     log = None if isinstance(times, float) else times
-    rows = tuple(utilization(count, seconds, gpus, target, dtype) for count in found)
+    rows = tuple(utilization(count, step_s, gpus, target, dtype) for count in found)
     # The causal count leaves nothing in that a kernel may skip.
-    check_possible(rows[1:2] or rows, seconds, gpus, target, dtype)
-    answer = MfuAnswer(seconds, gpus, global_batch, s, target, dtype, checkpointing, rows, log, explanation)
+    check_possible(rows[1:2] or rows, step_s, gpus, target, dtype)
+    answer = MfuAnswer(step_s, gpus, global_batch, s, target, dtype, checkpointing, rows, log, explanation)
     write_answer("mfu", answer, asked.format_, asked.output)
 
 
@@ -275,12 +286,12 @@ def _times(said: str) -> float | StepTimes:
     from shapes.files import read_bounded
     from sizer.answers.mfu import MAX_LOG_BYTES, read_step_times
 
-    try:
-        return float(said)
-    except ValueError:
-        pass
+    if (found := seconds(said)) is not None:
+        return found
     if said == "-":
         return read_step_times(read_standard_input(), "<stdin>")
+    if not Path(said).exists():
+        raise InputError("expected a time (12.7, 800ms), or the log of a run", key="--step-time", value=said)
     data = read_bounded(said, MAX_LOG_BYTES)
     if len(data) > MAX_LOG_BYTES:
         raise InputError(f"expected a log of at most {MAX_LOG_BYTES // 2**20} MiB", where=said)

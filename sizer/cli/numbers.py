@@ -1,4 +1,4 @@
-"""Numbers as people type them: 4k tokens, 2.7B parameters, 1e12."""
+"""Numbers as people type them: 4k tokens, 2.7B parameters, 1e12, 800ms."""
 
 from __future__ import annotations
 
@@ -59,4 +59,28 @@ class Quantity(_Type):
         return float(parts[0]) * _DECIMAL.get(parts[1], 1)
 
 
-COUNT, QUANTITY = Count(), Quantity()
+#: Seconds of a unit that a time may be said in.
+_UNITS = {"us": 1e-6, "ms": 1e-3, "": 1.0, "s": 1.0, "min": 60.0, "m": 60.0, "h": 3600.0}
+_TIME = re.compile(rf"\s*(\d+\.?\d*(?:e[+-]?\d{{1,2}})?|\.\d+)\s*({'|'.join(filter(None, _UNITS))})?\s*", re.IGNORECASE)
+
+
+def seconds(text: str) -> float | None:
+    """The seconds that a text says, with or without a unit; None where it is no time."""
+    found = _TIME.fullmatch(text) if len(text) <= 40 else None
+    return float(found[1]) * _UNITS[(found[2] or "").lower()] if found else None
+
+
+class Duration(_Type):
+    """A time above zero, in seconds; ``800ms`` is 0.8."""
+
+    name = "time"
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """The seconds that ``value`` says; click's usage error for anything else."""
+        found = float(value) if isinstance(value, (int, float)) else seconds(str(value))
+        if not found:
+            self.fail(f"{value!r} is not a time above zero (such as 90, 90s, 800ms or 2min).", param, ctx)
+        return found
+
+
+COUNT, QUANTITY, DURATION = Count(), Quantity(), Duration()

@@ -9,7 +9,9 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import wraps
+from functools import cache, wraps
+from importlib import import_module
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, TypeVar
 
@@ -18,8 +20,9 @@ import click
 from shapes.device import DEFAULT_DEVICE
 from shapes.errors import InputError
 from shapes.files import write_whole
+from shapes.toml_table import content, nearest
 from shapes.workload import OPTIONS, WORKLOAD_FIELDS, option_of, workload_fields
-from sizer.cli.numbers import COUNT
+from sizer.cli.numbers import COUNT, DURATION
 from sizer.ending import give_up_output
 from sizer.render import Page, formats, plain, render
 
@@ -47,29 +50,15 @@ HEADINGS = (
     "Measuring",
     "Output",
 )
-#: Spellings that went -> what says the same.
-REMOVED = {
-    "--config": "the CONFIG argument",
-    "--train": "--phase train",
-    "--infer": "--phase infer",
-    "--tokens": "-b and -s (of a whole training: plan --tokens)",
-    "--misaligned": "--step 1",
-    "--exit-zero": "--fail-on never",
-    "--extend-ignore": "--ignore",
-    "--extend-select": "--select +CODES",
-    "--gemm-only": "--what swiglu-gemm",
-    "--log": "--step-time FILE",
-    "--max-step-regression": "--budget max-step-regression=PERCENT",
-    "--max-memory": "--budget max-memory=BYTES",
-    "--aspect": "--limit aspect=VALUE",
-    "--head-dim": "--limit head-dim=VALUE",
-    "--tp-ready": "--limit tp-ready=VALUE",
-    "--keep": "--limit keep=VALUE",
-    "--vary": "--limit vary=VALUE",
-    "--training-budget": "--limit training-budget=VALUE",
-    "--regret": "--limit regret=VALUE",
-    "--confidence": "--limit confidence=VALUE",
-}
+
+
+@cache
+def spellings() -> dict[str, Any]:
+    """What people type, and what it is called here: spellings.toml, read where something is not known."""
+    said = dict(content(Path(__file__).with_name("spellings.toml")))
+    further = {name: f"--workload {name}=VALUE" for name in _FURTHER}
+    denied = {f"no-{name}": f"--workload {name}=false" for name in _FURTHER}
+    return {**said, "removed": {**said["removed"], **further, **denied}}
 
 
 class Option(click.Option):
@@ -83,6 +72,30 @@ class Option(click.Option):
 def option(*names: str, **said: Any) -> Callable[[F], F]:
     """An option of a command, as ``click.option`` has it, under ``group`` and perhaps ``rare``."""
     return click.option(*names, cls=Option, **said)
+
+
+def completing(*sources: str) -> Callable[[click.Context, click.Parameter, str], list[Any]]:
+    """A completion of the names in ``sources``, "module:name" of a collection or of a function that gives one.
+
+    A file where none fits; rules' codes after a comma too.
+    """
+
+    def complete(_context: click.Context, _parameter: click.Parameter, typed: str) -> list[Any]:
+        from click.shell_completion import CompletionItem
+
+        before, comma, begun = typed.rpartition(",")
+        held = (getattr(import_module(module), name) for module, _, name in (one.partition(":") for one in sources))
+        names = [name for one in held for name in (one() if callable(one) else one)]
+        found = [f"{before}{comma}{name}" for name in map(str, names) if name.lower().startswith(begun.lower())]
+        return [CompletionItem(name) for name in found] or [CompletionItem(typed, type="file")]
+
+    return complete
+
+
+#: What CONFIG completes: names of models, and files.
+MODELS = completing("sizer.readers.released:model_names")
+DEVICES = completing("shapes.device:list_devices")
+RULES = completing("sizer.rules:rule_names")
 
 
 def several(*options: Callable[[F], F]) -> Callable[[F], F]:
@@ -114,20 +127,45 @@ _HELP_ALL = Option(
 )
 
 
+def _squeezed(name: str) -> str:
+    return name.replace("-", "").replace("_", "").lower()
+
+
+def usage_text(error: click.UsageError) -> str:
+    """What click says of a command's words; of an option or argument that the command has not, what says the same."""
+    known, said = spellings(), error.format_message()
+    instead = known["instead"].get(error.ctx.command_path.partition(" ")[2] if error.ctx is not None else "", {})
+    if isinstance(error, click.NoSuchOption):
+        name = error.option_name.lstrip("-")
+        if name in instead:
+            return f"{error.option_name} is {instead[name]}"
+        return f"{error.option_name} is now {known['removed'][name]}" if name in known["removed"] else said
+    return f"{said}: {instead['argument']}" if "extra argument" in said and "argument" in instead else said
+
+
 class Command(click.Command):
-    """A command whose help groups its options, and which says what a spelling that went is called now."""
+    """A command whose help groups its options, and which takes other programs' names of them."""
 
     def get_params(self, ctx: click.Context) -> list[click.Parameter]:
         found = super().get_params(ctx)
         return [*found, _HELP_ALL] if any(getattr(one, "rare", False) for one in found) else found
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        try:
-            return super().parse_args(ctx, args)
-        except click.NoSuchOption as error:
-            if error.option_name not in REMOVED:
-                raise
-            raise click.UsageError(f"{error.option_name} is now {REMOVED[error.option_name]}", ctx) from None
+        own = {word for one in self.get_params(ctx) for word in (*one.opts, *one.secondary_opts)}
+        return super().parse_args(ctx, [self._ours(word, own) for word in args])
+
+    @staticmethod
+    def _ours(word: str, own: set[str]) -> str:
+        """An option's name as this command spells it: --batch-size 8, --TP 8, -tp 8."""
+        name, equals, value = word.partition("=")
+        if not name.startswith("-") or name in own or name[:2] in own or not name.strip("-"):
+            return word
+        same = {_squeezed(other): ours for other, ours in spellings()["same"].items()}
+        known = {_squeezed(one): one for one in own if one.startswith("--")}
+        for ours in (name, *same.get(_squeezed(name), ())):
+            if _squeezed(ours) in known:
+                return f"{known[_squeezed(ours)]}{equals}{value}"
+        return word
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         listed: dict[str, list[tuple[str, str]]] = {title: [] for title in HEADINGS}
@@ -155,6 +193,10 @@ class Asked(SimpleNamespace):
         from sizer.readers import Source, is_name, parse_setting
 
         config = config or self.config
+        if "://" in config:
+            raise InputError(
+                "expected a file or a model's name, such as Qwen/Qwen3-8B (--download asks the hub)", where=config
+            )
         if self.download and is_name(config):
             from sizer.readers.released import download
 
@@ -218,8 +260,11 @@ class Known(click.Choice):  # type: ignore[type-arg] # generic from click 8.2 on
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         if value not in self.choices:
-            key = param.opts[-1] if param is not None else None
-            raise InputError(f"expected one of {', '.join(self.choices)}", key=key, value=value)
+            key = param.opts[-1] if param is not None else ""
+            value = spellings()["values"].get(key.lstrip("-"), {}).get(value.lower(), value)
+        if value not in self.choices:
+            expected = f"expected one of {', '.join(self.choices)}"
+            raise InputError(expected + _meant(expected, key, value), key=key, value=value)
         return value
 
 
@@ -238,8 +283,6 @@ def workload_option(field: str, **other: Any) -> Callable[[F], F]:
 
 #: Fields of ``Workload`` that ``--workload`` says, by their names there.
 _FURTHER = [option_of(field).removeprefix("--workload ") for field, one in OPTIONS.items() if one.further]
-REMOVED |= {f"--{name}": f"--workload {name}=VALUE" for name in _FURTHER}
-REMOVED |= {f"--no-{name}": f"--workload {name}=false" for name in _FURTHER}
 #: Every option a field of ``Workload``, passed on under that name, None where not given; the rarer ones by one option.
 workload_options = several(
     *(workload_option(field) for field, one in OPTIONS.items() if not one.further),
@@ -277,6 +320,7 @@ device_option = option(
     default=DEFAULT_DEVICE,
     show_default=True,
     metavar="NAME",
+    shell_complete=DEVICES,
     help="Target accelerator (`sizer devices`).",
 )
 #: A software stack's name, None where not given; and what the device is allowed, which its name then says.
@@ -284,6 +328,7 @@ stack_option = several(
     option(
         "--stack",
         metavar="NAME",
+        shell_complete=completing("shapes.step:list_stacks"),
         help="Software that runs the step (a name, +graphs for CUDA graphs, or a .toml). [default: by the format]",
     ),
     option(
@@ -327,14 +372,15 @@ rules_options = several(
     option(
         "--select",
         multiple=True,
+        shell_complete=RULES,
         metavar="CODES",
         group="Rules",
         help="Only these rules (codes, prefixes or slugs; commas); +CODES: these too.",
     ),
-    option("--ignore", multiple=True, metavar="CODES", group="Rules", help="Not these rules."),
+    option("--ignore", multiple=True, metavar="CODES", shell_complete=RULES, group="Rules", help="Not these rules."),
     option(
         "--fail-on",
-        type=click.Choice(["warning", "error", "info", "never"]),
+        type=Known(["warning", "error", "info", "never"]),
         default="warning",
         show_default=True,
         group="Rules",
@@ -357,9 +403,10 @@ measuring_options = several(
     option(
         "--time-limit",
         "time_limit_s",
-        type=click.FloatRange(0, min_open=True),
+        type=DURATION,
         group="Measuring",
-        help="Seconds to measure a configuration for.",
+        metavar="TIME",
+        help="How long to measure a configuration for: 90, 90s, 2min.",
     ),
     option(
         "--store",
@@ -388,10 +435,30 @@ def given(values: dict[str, Any]) -> dict[str, Any]:
 
 
 def option_error(error: InputError) -> InputError:
-    """The same error naming the command-line option instead of the workload's field."""
-    if error.key in WORKLOAD_FIELDS:
-        return InputError(error.expected, where=error.where, key=option_of(error.key), value=error.value)
-    return error
+    """The same error naming the command-line option, and what somebody may have meant."""
+    context = click.get_current_context(silent=True)
+    params = context.command.params if context is not None else ()
+    options = {one.name: one.opts[-1] for one in params if isinstance(one, click.Option)}
+    named = error.key or ""
+    key = (
+        option_of(named)
+        if named in WORKLOAD_FIELDS
+        else options.get(named) or options.get(f"{named}s" * bool(named), error.key)
+    )
+    expected = error.expected + _meant(error.expected, key, error.value)
+    return InputError(expected, where=error.where, key=key, value=error.value)
+
+
+def _meant(expected: str, key: str | None, value: object) -> str:
+    """What a value that is no choice may have meant: by its sense, else by its letters."""
+    said, (start, _, listed) = str(value).lower(), expected.partition("one of ")
+    sense, choices = spellings()["means"].get((key or "").lstrip("-"), {}).get(said), listed.split(", ")
+    if key == "model_type":
+        from sizer.readers.fields import table
+
+        start, choices = "expected ", list(table("hf_defaults"))
+    near = [sense] if sense else nearest(said, choices) if start == "expected " else []
+    return f"; did you mean {near[0]}?" if near and near[0] != said else ""
 
 
 def output_options(command: str) -> Callable[[F], F]:
@@ -402,7 +469,7 @@ def output_options(command: str) -> Callable[[F], F]:
         option(
             "--format",
             "format_",
-            type=click.Choice(names),
+            type=Known(names),
             default=names[0],
             show_default=True,
             group="Output",

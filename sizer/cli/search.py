@@ -9,9 +9,12 @@ from typing import Any
 import click
 
 from shapes.errors import InputError
-from sizer.cli.numbers import QUANTITY
+from sizer.cli.numbers import COUNT, QUANTITY
 from sizer.cli.options import (
+    DEVICES,
+    MODELS,
     Asked,
+    completing,
     config_options,
     measuring_options,
     option,
@@ -94,8 +97,8 @@ _model, _limit = partial(option, group="Model"), partial(option, group="Limits")
 _measuring = partial(option, group="Measuring", rare=True)
 #: The baseline's dimensions where there is no configuration, or in place of its own.
 _DIMENSIONS = several(
-    _model("--h", "h", type=int, help="Hidden size of the baseline."),
-    _model("--d-ff", type=int, help="Width of its MLP. [default: aligned, near 8h/3]"),
+    _model("--h", "h", type=COUNT, help="Hidden size of the baseline."),
+    _model("--d-ff", type=COUNT, help="Width of its MLP. [default: aligned, near 8h/3]"),
     _model("--heads", type=int, help="Attention heads. [default: of 128 or 64]"),
     _model("--kv-heads", type=int, rare=True, help="Key/value heads. [default: 8 or 4]"),
     _model("--layers", type=int, help="Layers. [default: 32]"),
@@ -122,13 +125,14 @@ _LIMITS = several(
 
 
 @subcommand()
-@click.argument("config", required=False)
+@click.argument("config", required=False, shell_complete=MODELS)
 @option(
     "--what",
+    shell_complete=completing("sizer.searching.spaces:SPACES"),
     help="What varies: swiglu (swiglu-gemm: one product alone), experts, heads … (a wrong name lists them). "
     "[default: swiglu; model with --params]",
 )
-@option("--device", multiple=True, metavar="NAME", help="Target. [default: h100-sxm]")
+@option("--device", multiple=True, metavar="NAME", shell_complete=DEVICES, help="Target. [default: h100-sxm]")
 @stack_option
 @option(
     "--objective",

@@ -34,6 +34,10 @@ COUNTS = (
 )
 
 
+#: An MFU below which a step time is likelier to be in another unit.
+UNLIKELY = 0.01
+
+
 def document(answer: MfuAnswer) -> Document:
     return Document(
         "sizer mfu",
@@ -50,6 +54,8 @@ def _parts(answer: MfuAnswer) -> Iterator[Part]:
         f"{answer.seconds:.4g} s a step, {answer.gpus} x {answer.device.title}, "
         f"global batch {answer.global_batch} x {answer.s} tokens, checkpointing {answer.checkpointing}"
     )
+    if all(row.mfu < UNLIKELY for row in answer.rows):
+        yield Text(f"under {UNLIKELY:.0%}: is the time in milliseconds? --step-time {answer.seconds:g}ms", "warning")
     achievable = f"{mamf / 1e12:.1f}" if mamf else "not known"
     yield Text(f"{answer.dtype} peak {answer.device.peak(answer.dtype) / 1e12:.1f} TFLOPS, achievable {achievable}")
     if times is not None:

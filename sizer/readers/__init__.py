@@ -203,7 +203,10 @@ def _format_of(config: Mapping[str, Any], where: str) -> str:
         if len(lacks[name]) < len(claims[name]["all"])
     )
     usual = f"expected a configuration in one of the known formats ({', '.join(READERS)})"
-    raise NoModel(f"{usual}: " + (f"nearest are {said}" if said else "no model_type found"), where=where)
+    raise NoModel(
+        f"{usual}: " + (f"nearest are {said}" if said else "no model_type found (--config-format NAME names one)"),
+        where=where,
+    )
 
 
 #: What an object's fields are called, under llama's names: for the dataclasses that people write themselves.

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from shapes.errors import InputError, shorten
+from shapes.package import install
 from sizer.readers.fields import stated, table
 from sizer.readers.loading import beside, load_text, parse_mapping
 from sizer.readers.reading import NoModel, Reading
@@ -62,13 +63,18 @@ def download(name: str) -> None:
     try:
         from huggingface_hub import snapshot_download
     except ImportError:
-        raise InputError("expected huggingface_hub: pip install 'model-sizer[hub]'", key="--download") from None
+        raise InputError(f"needs huggingface_hub: {install('hub')}", key="--download") from None
     try:
         snapshot_download(name, allow_patterns=["config.json", "hf_quant_config.json"])
     except (OSError, ValueError, RuntimeError) as error:  # what it raises of the network, of a name, of a token
         raise InputError(
             f"the hub has no configuration of it: {shorten(error)}", key="--download", value=name
         ) from None
+
+
+def model_names() -> list[str]:
+    """The models that the bundled table names."""
+    return list(table("released")["models"])
 
 
 def _nearest(name: str, known: set[str]) -> str:

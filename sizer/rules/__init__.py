@@ -26,9 +26,14 @@ def find_rule(name: str) -> Rule:
     raise InputError(f"expected a rule's code or slug{nearest(name)}; `sizer rules` lists them", key="rule", value=name)
 
 
+def rule_names() -> list[str]:
+    """Codes, then slugs."""
+    return [rule.code for rule in RULES] + [rule.slug for rule in RULES]
+
+
 def nearest(name: str) -> str:
     """The codes and slugs that ``name`` resembles, in brackets after a blank; nothing where there is none."""
     from difflib import get_close_matches  # only an unknown name pays for it
 
-    near = get_close_matches(name, [rule.code for rule in RULES] + [rule.slug for rule in RULES], n=3, cutoff=0.4)
+    near = get_close_matches(name, rule_names(), n=3, cutoff=0.4)
     return f" (nearest: {', '.join(near)})" if near else ""

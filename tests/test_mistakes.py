@@ -1,0 +1,194 @@
+"""Sixty mistakes that people make: each is one line that says what to do next, or is understood after all."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+import pytest
+from click.shell_completion import ShellComplete
+from click.testing import CliRunner
+
+from sizer.cli import main
+from sizer.cli.numbers import seconds
+from sizer.cli.options import spellings
+
+G, L = "tests/data/configs/gpt2.json", "tests/data/configs/llama-3.1-8b.json"
+FILES = {
+    "comma.json": '{"hidden_size": 4096,}',
+    "tokenizer.json": '{"tokenizer_class": "LlamaTokenizer", "model_max_length": 4096}',
+    "heads.json": '{"model_type": "llama", "hidden_size": 4100, "num_attention_heads": 32}',
+    "text.json": '{"model_type": "llama", "hidden_size": "4k"}',
+    "type.json": '{"model_type": "lama", "hidden_size": 4096}',
+    "notes.txt": "hello",
+}
+#: What was typed -> what the line says to do. A file of FILES is meant by its name.
+SAID: list[tuple[str, str]] = [
+    ("check", "sizer check"),
+    (f"chekc {G}", "Did you mean check?"),
+    ("check config.jsn", "--download asks the hub"),
+    ("check comma.json", "line 1 column 22"),
+    ("check tokenizer.json", "--config-format"),
+    ("check notes.txt", "expected a command or a variable that states a model"),
+    ("check heads.json", "expected a divisor of hidden_size = 4100, or a head_dim of its own"),
+    ("check text.json", "expected an integer between 1 and"),
+    ("check type.json", "did you mean llama?"),
+    ("check https://huggingface.co/gpt2", "expected a file or a model's name"),
+    ("check Qwen/Qwen3-9B", "nearest are"),
+    (f"check {G} --device h1000", "nearest: h100-sxm"),
+    (f"memory {G} --device 80GB", "nearest: h800, a100-sxm"),
+    (f"check {G} --devce b200", "--device"),
+    (f"check {G} -s 4096", "at most the model's 1024 positions"),
+    (f"check {G} -b 0", "--microbatch = 0: expected an integer between 1"),
+    (f"check {G} -b 2.5", "such as 4096 or 4k"),
+    (f"check {L} --tp 0", "--tp = 0: expected an integer between 1"),
+    (f"check {L} --tp=8x", "such as 4096 or 4k"),
+    (f"check {G} --ep 8", "expected 1: the model has no experts"),
+    (f"check {G} --dtype int4", "did you mean int8?"),
+    (f"check {G} --phase inference", "did you mean infer?"),
+    (f"check {G} --phase training", "did you mean train?"),
+    (f"check {G} --phase serving", "did you mean decode?"),
+    (f"check {G} --stack pytorch", "did you mean pytorch-fsdp-2025?"),
+    (f"check {G} --stack megatron", "did you mean megatron-core-te?"),
+    (f"check {G} --select SZ999", "`sizer rules` lists them"),
+    (f"check {G} --select vocab", "nearest: vocab-multiple"),
+    (f"check {G} --fail-on errors", "did you mean error?"),
+    (f"check {G} --format md", "did you mean markdown?"),
+    (f"check {G} --checkpointing true", "did you mean full?"),
+    (f"check {G} --zero 4", "expected one of 0, 1, 2, 3"),
+    (f"check {G} --optimizer adam", "did you mean adamw?"),
+    (f"check {G} --attention flash_attention_2", "did you mean fa2?"),
+    (f"check {G} --set vocab_size:50304", "expected KEY=VALUE"),
+    (f"check {G} --set vocabsize=50304", "did you mean vocab_size?"),
+    (f"check {G} -o no/such/out.txt", "cannot be written"),
+    (f"check {G} --device h100-sxm --device b200 --fix", "expected one"),
+    (f"ops {G} --explain qvk", "layers.*.attention.qkv_proj"),
+    (f"ops {G} --sort share", "did you mean time?"),
+    (f"ops {G} {L}", "sizer diff OLD NEW"),
+    (f"memory {G} --gpus 7 --tp 2", "expected a multiple of TP x PP = 2 x 1 = 2"),
+    (f"plan {L}", "--gpus 64 and --global-batch 1024"),
+    (f"plan {L} --gpus 8 --global-batch 64 --tp 8", "`sizer check CONFIG --tp N` prices a split"),
+    (f"plan {L} --gpus 8 --global-batch 64 -b 2", "`sizer check CONFIG -b N`"),
+    (f"plan {L} --gpus 1 --global-batch 8 --device t4", "some split of the model fits"),
+    ("mfu", "CONFIG (or --params 8B) and --gpus 64 and --global-batch 1024 and --step-time 12.7"),
+    (f"mfu {L} --step-time fast --gpus 8 --global-batch 64", "expected a time (12.7, 800ms), or the log"),
+    (f"mfu {L} --step-time 1ms --gpus 8 --global-batch 64", "look at --gpus, --global-batch"),
+    ("mfu --params 8x --gpus 8 --global-batch 64 --step-time 10", "such as 2.7e9 or 2.7B"),
+    ("search", "expected --h, --params or a configuration"),
+    ("search --h 4096 --what ffn", "did you mean swiglu?"),
+    ("search --h 4096 --what hidden_size", "did you mean hidden?"),
+    ("search --h 4096 --range 100", "expected LOW:HIGH"),
+    ("search --h 4096 --tolerance five", "expected a percentage (1%)"),
+    ("search --h 4096 --objective speed", "did you mean step-time?"),
+    ("search --h 4096 --limit keep", "KEY one of aspect"),
+    ("search --h 1024 --infer", "--infer is now --phase infer"),
+    (f"search {L} --time-limit soon --measure", "such as 90, 90s, 800ms or 2min"),
+    (f"diff {G}", "expected OLD NEW (two files), or --git REV"),
+    (f"diff {G} {L} --budget step=1%", "expected max-step-regression or max-memory"),
+    (f"deploy {L} --engine vllm2", "did you mean vllm?"),
+    (f"deploy {L} --recipe fp4", "did you mean"),
+    ("explain vocab", "vocab-multiple"),
+    ("rules SZ101", "sizer explain SZ101"),
+    ("store list --store a.db", "sizer store --store FILE list"),
+]
+#: Spellings of other programs, and the same in ours.
+UNDERSTOOD = [
+    (f"check {G} --batch-size 8 --seq-len 512 --format json", f"check {G} -b 8 -s 512 --format json"),
+    (f"check {G} --batchsize=8 --seqlen 512 --format json", f"check {G} -b 8 -s 512 --format json"),
+    (f"check {L} --tensor-parallel-size 8 --format json", f"check {L} --tp 8 --format json"),
+    (f"check {L} -tp 8 --gpu b200 --format json", f"check {L} --tp 8 --device b200 --format json"),
+    (f"check {L} --dtype bfloat16 --format json", f"check {L} --dtype bf16 --format json"),
+    (f"check {L} --dtype fp8_e4m3 --format json", f"check {L} --dtype fp8 --format json"),
+    (f"check {L} --recipe fp8-block --format json", f"check {L} --recipe blockwise --format json"),
+    ("search --hidden-size 4k", "search --h 4096"),
+    (
+        f"mfu {L} --step-time 9800ms --world-size 8 --global-batch-size 64",
+        f"mfu {L} --step-time 9.8 --gpus 8 --global-batch 64",
+    ),
+    (f"deploy {L} --tensor_parallel_size 8 --recipe blockwise", f"deploy {L} --tp 8 --recipe fp8-block"),
+]
+
+
+def run(typed: str) -> tuple[int, str, str]:
+    result = CliRunner().invoke(main, typed.split(), prog_name="sizer", catch_exceptions=False)
+    return result.exit_code, result.stdout, result.stderr
+
+
+def test_there_are_sixty() -> None:
+    assert len({typed for typed, _ in SAID}) >= 60
+
+
+@pytest.mark.parametrize(("typed", "said"), SAID, ids=[typed for typed, _ in SAID])
+def test_a_mistake_is_one_line_that_says_what_to_do(
+    typed: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, text in FILES.items():
+        (tmp_path / name).write_text(text)
+    (tmp_path / "tests").symlink_to(Path(__file__).parent)
+    monkeypatch.chdir(tmp_path)
+    code, stdout, stderr = run(typed)
+    assert (code, stdout, stderr.count("\n")) == (2, "", 1), stderr
+    assert said in stderr
+
+
+@pytest.mark.parametrize(("typed", "ours"), UNDERSTOOD, ids=[typed for typed, _ in UNDERSTOOD])
+def test_other_programs_spellings_are_understood(typed: str, ours: str) -> None:
+    found, expected = run(typed), run(ours)
+    assert found[0] in (0, 1), found
+    assert found == expected
+
+
+def test_a_utilization_under_one_percent_asks_about_the_unit() -> None:
+    call = f"mfu {L} --gpus 8 --global-batch 64 --step-time"
+    assert "is the time in milliseconds? --step-time 9800ms" in run(f"{call} 9800")[1]
+    assert "milliseconds" not in run(f"{call} 9.8")[1]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [("12.7", 12.7), ("800ms", 0.8), ("90 s", 90), ("2min", 120), ("1.5h", 5400), ("7us", 7e-6), ("soon", None)],
+)
+def test_a_time_may_be_said_in_units(text: str, expected: float | None) -> None:
+    assert seconds(text) == (None if expected is None else pytest.approx(expected))
+
+
+def test_every_spelling_leads_to_an_option_that_some_command_has() -> None:
+    context = click.Context(main)
+    own: dict[str, set[str]] = {}
+    for name in main.list_commands(context):
+        command = main.get_command(context, name)
+        assert command is not None
+        own[name] = {word for one in command.params for word in one.opts}
+    every = set().union(*own.values())
+    known = spellings()
+    for other, ours in known["same"].items():
+        assert all(f"--{one}" in every for one in ours), other
+    for group in ("means", "values"):
+        assert {f"--{name}" for name in known[group]} <= every
+    for name, options in known["instead"].items():
+        assert not {f"--{one}" for one in options} & own.get(name, set())
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["check", "Qwen/Qwen3-8"], "Qwen/Qwen3-8B"),
+        (["check", "a.json", "--device", "b2"], "b200"),
+        (["check", "a.json", "--select", "SZ101,SZ132"], "SZ101,SZ132"),
+        (["check", "a.json", "--stack", "pytorch-d"], "pytorch-ddp"),
+        (["check", "a.json", "--dtype", "bf"], "bf16"),
+        (["search", "--what", "sw"], "swiglu"),
+        (["deploy", "a.json", "--engine", "vl"], "vllm"),
+        (["explain", "vocab"], "vocab-multiple"),
+        (["devices", "gauDI2"], "gaudi2"),
+    ],
+)
+def test_names_are_completed(words: list[str], expected: str) -> None:
+    *before, typed = words
+    found = ShellComplete(main, {}, "sizer", "_SIZER_COMPLETE").get_completions(before, typed)
+    assert [one.value for one in found] == [expected]
+
+
+def test_what_no_name_begins_with_is_completed_as_a_file() -> None:
+    (found,) = ShellComplete(main, {}, "sizer", "_SIZER_COMPLETE").get_completions(["check"], "tests/da")
+    assert (found.value, found.type) == ("tests/da", "file")
