@@ -172,7 +172,7 @@ def test_every_spelling_leads_to_an_option_that_some_command_has() -> None:
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
-        (["check", "Qwen/Qwen3-8"], "Qwen/Qwen3-8B"),
+        (["check", "openai-community/gpt2-x"], "openai-community/gpt2-xl"),
         (["check", "a.json", "--device", "b2"], "b200"),
         (["check", "a.json", "--select", "SZ101,SZ132"], "SZ101,SZ132"),
         (["check", "a.json", "--stack", "pytorch-d"], "pytorch-ddp"),

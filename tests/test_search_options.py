@@ -46,6 +46,9 @@ ACTS: tuple[tuple[tuple[str, ...], tuple[str, ...]], ...] = (
     (("--h", "4096"), ("--step", "1")),
     (HEADS, ("--step", "1")),
     (HEADS, ("--device", "a100-sxm")),
+    (HEADS, ("--power-limit", "350")),
+    ((*MODEL, "--dp", "64"), ("--nics", "2", "--nic-gbps", "100")),
+    ((*MODEL, "--dp", "64", "--nics", "2"), ("--nic-gbps", "100")),
     (("--h", "4096"), ("--objective", "step-time")),
     (("--h", "4096"), ("--what", "swiglu-gemm")),
     (HEADS, ("--what", "swiglu-gemm")),
@@ -102,6 +105,8 @@ ELSEWHERE = {
     "--training",
     "--implementation",
     "--images",
+    "--root",
+    "--download",
 }
 
 

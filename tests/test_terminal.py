@@ -35,7 +35,7 @@ COMMANDS: dict[str, tuple[str, ...]] = {
     "bench": ("bench", "--suite", "reports/suites/control.toml", "--dry-run"),
 }
 #: What is listed changes with the data: only its width is looked at.
-LISTS = ("devices", "device", "bench", "deploy")
+LISTS = ("devices", "device", "bench", "deploy", "search", "plan")
 
 
 def shown(command: str, width: int, monkeypatch: pytest.MonkeyPatch) -> str:

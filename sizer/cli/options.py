@@ -194,9 +194,8 @@ class Asked(SimpleNamespace):
 
         config = config or self.config
         if "://" in config:
-            raise InputError(
-                "expected a file or a model's name, such as Qwen/Qwen3-8B (--download asks the hub)", where=config
-            )
+            expected = "expected a file or a model's name, such as Qwen/Qwen3-8B (--download asks the hub)"
+            raise InputError(expected, where=config)
         if self.download and is_name(config):
             from sizer.readers.released import download
 
