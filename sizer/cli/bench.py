@@ -12,29 +12,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from shapes.dtypes import DTYPES
 from shapes.errors import InputError
 from sizer.cli.executors import chosen_executor, ray_options, say_line
-from sizer.cli.options import given, output_options, progress_line, several, write_answer
+from sizer.cli.options import declared, given, output_options, progress_line, write_answer
 from sizer.ending import resumable
 
 if TYPE_CHECKING:
     from shapes.measure import Executor, Progress
     from shapes.measure.suite import Suite
     from sizer.answers.bench import Bencher, Group
-
-_size_options = several(
-    click.option("-m", help="Rows of C. Sizes are integers, lists and ranges: 128,1000:1030:2 (last included)."),
-    click.option("-n", help="Columns of C."),
-    click.option("-k", help="Reduction."),
-    click.option("--tokens", help="Rows b x s of an MLP, head or norm."),
-    click.option("--hidden", help="Hidden size h."),
-    click.option("--width", help="MLP width d_ff."),
-    click.option("--vocab", help="Vocabulary v."),
-    click.option("--heads", help="Attention heads a."),
-    click.option("--head-dim", help="Head dimension d."),
-    click.option("-s", "--sequence", help="Tokens a sequence."),
-)
 
 
 #: `bench all`, in this order; the share of its time that is kept for writing what was measured; and how much smaller
@@ -45,52 +31,7 @@ RESERVE, ON_A_CPU = 0.05, 0.02
 
 @click.command()
 @click.argument("what", required=False, type=click.Choice(["all"]))
-@click.option("--minutes", type=click.FloatRange(0, min_open=True), default=25.0, help="Of `bench all`. [default: 25]")
-@click.option("--self-test", is_flag=True, help="Whether measuring works here: a job of each kind, in a minute.")
-@_size_options
-@click.option(
-    "--op",
-    default="gemm",
-    show_default=True,
-    metavar="NAME",
-    help="gemm, bmm, swiglu, mlp, attention, layer, head, norm, layer_norm, softmax, activation, residual, "
-    "cross_entropy.",
-)
-@click.option("--kv-heads", type=click.IntRange(1), help="Key/value heads. [default: as heads]")
-@click.option("-b", "--batch", type=click.IntRange(1), default=1, show_default=True, help="Batch of bmm or sequences.")
-@click.option("--dtype", "dtypes", multiple=True, type=click.Choice(DTYPES), help="Element type; repeatable.")
-@click.option(
-    "--layout", "layouts", multiple=True, type=click.Choice(["tn", "nn", "nt", "tt"]), help="[default: by phase]"
-)
-@click.option(
-    "--phase",
-    default="forward",
-    show_default=True,
-    type=click.Choice(["forward", "dgrad", "wgrad", "backward", "all"]),
-    help="Which products; whole parts run forward, or forward and backward.",
-)
-@click.option("--kernel", "kernels", multiple=True, help="Attention: flash, cudnn, efficient, math, flash_attn.")
-@click.option("--compile", "compiled", is_flag=True, help="Whole parts through torch.compile.")
-@click.option(
-    "--config", type=click.Path(), help="Measure this configuration's operators and compare with their predictions."
-)
-@click.option("--suite", "suites", multiple=True, type=click.Path(), help="Run a suite file; may be repeated.")
-@click.option("--shard", metavar="I/N", help="With --suite: the I-th of N parts, equal shares of every priority.")
-@click.option("--dry-run", is_flag=True, help="With --suite: list the jobs in their order and measure nothing.")
-@click.option("--out", type=click.Path(file_okay=False), help="Write each suite's JSONL and summary into this folder.")
-@click.option("--scale", type=float, default=1.0, show_default=True, help="Multiply a suite's sizes (a dry run).")
-@click.option("--device", help="torch's device: cuda, cuda:1, cpu. [default: the accelerator here, else cpu]")
-@click.option("--precision", type=click.FloatRange(0, 1, min_open=True), help="Interval's half-width. [default: 0.005]")
-@click.option("--max-time", "time_s", type=click.FloatRange(0, min_open=True), help="Seconds a shape. [default: 0.5]")
-@click.option("--time-limit", type=click.FloatRange(0, min_open=True), help="Seconds for all; most wanted first.")
-@click.option("--interleave", type=click.IntRange(1, 64), help="Shapes sampled alternately in one round. [default: 8]")
-@click.option(
-    "--store",
-    "store_path",
-    type=click.Path(dir_okay=False),
-    help="Measurement store. [default: SIZER_STORE, else the user's cache]",
-)
-@click.option("--fresh", is_flag=True, help="Measure again what the store has.")
+@declared("bench")
 @ray_options
 @output_options("bench")
 def command(

@@ -8,18 +8,11 @@ from pathlib import Path
 import click
 
 from shapes.errors import InputError
-from sizer.cli.options import say, write_answer
+from sizer.cli.options import declared, say, write_answer
 
 
 @click.command("calibrate")
-@click.option("--device", metavar="NAME", help="Whose constants. [default: what is here]")
-@click.option("--quick", is_flag=True, help="First measure about 50 chosen products on the device at hand.")
-@click.option(
-    "--largest", type=click.IntRange(128), default=16384, show_default=True, help="Largest side with --quick."
-)
-@click.option("--store", metavar="FILE", help="The measurements. [default: SIZER_STORE, else the user's cache]")
-@click.option("--write", is_flag=True, help="Write the constants to the device's file.")
-@click.option("--seed", type=int, default=0, show_default=True, help="Seed of what is held out.")
+@declared("calibrate")
 def command(device: str | None, quick: bool, largest: int, store: str | None, write: bool, seed: int) -> None:
     """Fit a device's cost constants from its products in the store (`sizer store import` adds others').
 

@@ -14,14 +14,13 @@ import click
 from shapes.errors import InputError, printable
 from sizer.cli.executors import chosen_executor, ray_options
 from sizer.cli.options import (
-    DEVICES,
     MODELS,
     Asked,
     codes,
     config_options,
+    declared,
     exceeds,
     measuring_options,
-    option,
     option_error,
     output_options,
     pass_on,
@@ -69,38 +68,13 @@ class _Found:
 
 @subcommand(epilog="For example: sizer check config.json --device b200 --tp 8 -b 2 -s 8192")
 @click.argument("configs", nargs=-1, metavar="CONFIG...", shell_complete=MODELS)
-@option(
-    "--device",
-    "devices",
-    multiple=True,
-    metavar="NAME",
-    shell_complete=DEVICES,
-    help="Target (`sizer devices`); several allowed. [default: h100-sxm; measuring: what is here]",
-)
+@declared("check")
 @stack_option
 @workload_options
 @config_options
 @measuring_options
 @ray_options
 @rules_options
-@option(
-    "--fix/--diff",
-    default=None,
-    group="Rules",
-    help="Write suggestions into the files (standard input: print it fixed), or print that as a patch.",
-)
-@option(
-    "--fix-only", multiple=True, metavar="CODES", group="Rules", rare=True, help="--fix, or --diff, of these alone."
-)
-@option("--unsafe-fixes", is_flag=True, group="Rules", rare=True, help="Also what changes the model beyond padding.")
-@option("--baseline", metavar="FILE", group="Rules", help="Leave out the findings that this file accepts.")
-@option(
-    "--write-baseline",
-    metavar="FILE",
-    group="Rules",
-    help="Accept every finding, into this file; exit 0 (2 unwritten: bad input).",
-)
-@option("-q", "--quiet", is_flag=True, group="Output", help="Only configurations with findings; no notes.")
 @output_options("check")
 def command(asked: Asked) -> None:
     """Check configurations (files, directories, globs, or - for standard input) and price each finding in step time.

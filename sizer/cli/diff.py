@@ -10,13 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from shapes.device import DEFAULT_DEVICE
 from shapes.errors import InputError
 from sizer.cli.options import (
-    DEVICES,
     Asked,
+    declared,
     exceeds,
-    option,
     option_error,
     output_options,
     rules_options,
@@ -34,24 +32,8 @@ if TYPE_CHECKING:
 
 @subcommand()
 @click.argument("paths", nargs=-1, metavar="[OLD NEW | --git REV [PATH...]]")
-@option("--git", "revision", metavar="REV", help="Old is what this git revision holds, new what is here.")
-@option(
-    "--device",
-    "devices",
-    multiple=True,
-    metavar="NAME",
-    shell_complete=DEVICES,
-    help=f"Target (`sizer devices`); several allowed. [default: {DEFAULT_DEVICE}]",
-)
+@declared("diff")
 @stack_option
-@option(
-    "--budget",
-    "limits",
-    multiple=True,
-    metavar="KEY=VALUE",
-    help="Exit 1 where a token takes longer by more (max-step-regression=1%) or a device needs more "
-    "(max-memory=72GiB, or 90% of what it has).",
-)
 @workload_options
 @rules_options
 @output_options("diff")

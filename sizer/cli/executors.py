@@ -10,28 +10,13 @@ import click
 
 from shapes.errors import InputError
 from shapes.package import install
-from sizer.cli.options import option, several
+from sizer.cli.options import declared
 
 if TYPE_CHECKING:
     from shapes.measure import Executor, Settings
 
 #: ``--ray`` and ``--on``, passed on as ``ray`` and ``on``; None where not given.
-ray_options = several(
-    option(
-        "--ray",
-        metavar="ADDRESS",
-        group="Measuring",
-        rare=True,
-        help="Measure on a Ray cluster's accelerators: local, auto, or HOST:PORT of its head (needs the ray extra).",
-    ),
-    option(
-        "--on",
-        metavar="TYPE",
-        group="Measuring",
-        rare=True,
-        help="With --ray: a type of accelerator, and how many of it: H100:2. [default: all]",
-    ),
-)
+ray_options = declared("ray")
 
 
 def chosen_executor(

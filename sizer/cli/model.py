@@ -11,16 +11,14 @@ import click
 from shapes.engines import ALIASES, ENGINES, FORMATS, USES
 from shapes.errors import InputError, positive_int
 from shapes.workload import option_of
-from sizer.cli.numbers import COUNT, QUANTITY, seconds
+from sizer.cli.numbers import seconds
 from sizer.cli.options import (
     MODELS,
     Asked,
-    Known,
-    completing,
     config_options,
+    declared,
     device_option,
     given,
-    option,
     output_options,
     price_option,
     read_standard_input,
@@ -42,15 +40,7 @@ if TYPE_CHECKING:
 @click.argument("config", shell_complete=MODELS)
 @device_option
 @stack_option
-@option("--explain", metavar="NAME", help="Say how the time of operators with NAME in their name comes about.")
-@option(
-    "--sort",
-    type=Known(["time", "flops", "name", "model"]),
-    default="time",
-    show_default=True,
-    help="Order of the list in text and Markdown (model: as it runs them).",
-)
-@option("--top", type=click.IntRange(1), metavar="N", help="Only the first so many of them. [default: all]")
+@declared("ops")
 @workload_options
 @config_options
 @trace_option
@@ -72,21 +62,7 @@ def ops(asked: Asked) -> None:
 @device_option
 @stack_option
 @workload_options
-@option(
-    "--loss",
-    group="Memory",
-    help="Cross-entropy: fp32 (transformers'), in-place (Megatron's), fused (16-bit). [default: as --stack or kernels]",
-)
-@option(
-    "--weights", "weight_dtype", metavar="DTYPE", group="Memory", help="Weights' type with --phase infer (int4 too)."
-)
-@option(
-    "--memory-utilization",
-    type=float,
-    metavar="SHARE",
-    group="Memory",
-    help="Share of the device that an engine takes, with --phase decode. [default: 0.9]",
-)
+@declared("memory")
 @config_options
 @output_options("memory")
 def memory(asked: Asked) -> None:
@@ -106,22 +82,7 @@ def memory(asked: Asked) -> None:
 @subcommand()
 @click.argument("config", shell_complete=MODELS)
 @device_option
-@option("--tp", type=COUNT, default=1, show_default=True, help="Tensor-parallel ranks.")
-@option("--ep", type=COUNT, default=1, show_default=True, help="Ranks that experts are spread over, whole.")
-@option(
-    "--recipe",
-    "runs_in",
-    metavar="NAME",
-    help=f"Format: {', '.join((*FORMATS, *ALIASES))}. [default: the release's, or bf16]",
-)
-@option(
-    "--engine",
-    "engines",
-    multiple=True,
-    metavar="NAME",
-    shell_complete=completing("shapes.engines:ENGINES"),
-    help=f"Only these of {', '.join((*ENGINES, *USES))}.",
-)
+@declared("deploy", recipes=(*FORMATS, *ALIASES), engines=(*ENGINES, *USES))
 @config_options
 @output_options("deploy")
 def deploy(asked: Asked) -> None:
@@ -154,9 +115,8 @@ _FOUND: dict[str, Any] = dict.fromkeys(("t", "p", "d", "e", "b", "cp", "vpp"), 1
 @workload_option("gpus", help="Devices.", rare=False)
 @workload_option("global_batch", help="Sequences a step, over all devices.", rare=False)
 @stack_option
-@option("--tokens", type=QUANTITY, metavar="N", help="Tokens of a whole training: days, device hours, kWh.")
+@declared("plan")
 @price_option
-@option("--top", type=click.IntRange(1), default=8, show_default=True, help="How many to list.")
 @several(*(workload_option(field) for field in _TAKEN))
 @workload_option("phase", hidden=True)
 @config_options
@@ -196,13 +156,7 @@ def plan(asked: Asked) -> None:
 @click.argument("config", required=False, shell_complete=MODELS)
 @device_option
 @stack_option
-@option(
-    "--step-time",
-    metavar="TIME|LOG",
-    help="Time of one optimizer step (12.7, 800ms), or a log of step times (-: standard input): its median.",
-)
-@option("--params", type=QUANTITY, metavar="N", help="Parameters, where there is no CONFIG: 6ND alone.")
-@option("--explain", is_flag=True, help="Predicted parts of the step in its layout, and causes of the difference.")
+@declared("mfu")
 @workload_options
 @config_options
 @output_options("mfu")

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from functools import cache, wraps
+from functools import cache, partial, wraps
 from importlib import import_module
 from pathlib import Path
 from types import SimpleNamespace
@@ -22,7 +23,7 @@ from shapes.errors import InputError
 from shapes.files import write_whole
 from shapes.toml_table import content, nearest
 from shapes.workload import OPTIONS, WORKLOAD_FIELDS, option_of, workload_fields
-from sizer.cli.numbers import COUNT, DURATION
+from sizer.cli.numbers import COUNT, DURATION, QUANTITY
 from sizer.ending import give_up_output
 from sizer.render import Page, formats, plain, render
 
@@ -74,18 +75,21 @@ def option(*names: str, **said: Any) -> Callable[[F], F]:
     return click.option(*names, cls=Option, **said)
 
 
-def completing(*sources: str) -> Callable[[click.Context, click.Parameter, str], list[Any]]:
-    """A completion of the names in ``sources``, "module:name" of a collection or of a function that gives one.
+def _held(source: str) -> Iterable[str]:
+    """The names of "module:name", a collection or a function that gives one."""
+    module, _, name = source.partition(":")
+    found: Any = getattr(import_module(module), name)
+    return found() if callable(found) else found  # type: ignore[no-any-return]  # names, wherever they are kept
 
-    A file where none fits; rules' codes after a comma too.
-    """
+
+def completing(*sources: str) -> Callable[[click.Context, click.Parameter, str], list[Any]]:
+    """A completion of the names that ``sources`` hold, after a comma too; a file where none fits."""
 
     def complete(_context: click.Context, _parameter: click.Parameter, typed: str) -> list[Any]:
         from click.shell_completion import CompletionItem
 
         before, comma, begun = typed.rpartition(",")
-        held = (getattr(import_module(module), name) for module, _, name in (one.partition(":") for one in sources))
-        names = [name for one in held for name in (one() if callable(one) else one)]
+        names = [name for one in sources for name in _held(one)]
         found = [f"{before}{comma}{name}" for name in map(str, names) if name.lower().startswith(begun.lower())]
         return [CompletionItem(name) for name in found] or [CompletionItem(typed, type="file")]
 
@@ -96,6 +100,38 @@ def completing(*sources: str) -> Callable[[click.Context, click.Parameter, str],
 MODELS = completing("sizer.readers.released:model_names")
 DEVICES = completing("shapes.device:list_devices")
 RULES = completing("sizer.rules:rule_names")
+
+_KINDS: dict[str, Any] = {"count": COUNT, "quantity": QUANTITY, "time": DURATION, "int": int, "float": float}
+_RANGES: dict[str, Callable[..., Any]] = {"int": click.IntRange, "float": partial(click.FloatRange, min_open=True)}
+_PATHS: dict[str, Any] = {"file": click.Path(dir_okay=False), "folder": click.Path(file_okay=False)}
+
+
+@cache
+def _options() -> dict[str, list[dict[str, Any]]]:
+    found: dict[str, list[dict[str, Any]]] = json.loads(Path(__file__).with_name("options.json").read_text("utf-8"))
+    return found
+
+
+def declared(table: str, /, **words: Iterable[str]) -> Callable[[F], F]:
+    """The options of a table of options.json, in its order. ``words``: lists that help names.
+
+    A row is click's keywords, but "names"; "kind": count, quantity, time (``numbers``), int, float, file or folder,
+    with "least" (of floats excluded) and "most"; "choices", or where they are; "completes": where names are.
+    """
+    listed = {name: ", ".join(known) for name, known in words.items()}
+    return several(*(_declared(dict(row), listed) for row in _options()[table]))
+
+
+def _declared(said: dict[str, Any], listed: dict[str, str]) -> Callable[[F], F]:
+    kind, names, ends = said.pop("kind", ""), said.pop("names"), [said.pop(end, None) for end in ("least", "most")]
+    if kind:
+        said["type"] = _RANGES[kind](*ends) if any(end is not None for end in ends) else (_KINDS | _PATHS)[kind]
+    if "choices" in said:
+        known = said.pop("choices")
+        said["type"] = Known(_held(known) if isinstance(known, str) else known)
+    if "completes" in said:
+        said["shell_complete"] = completing(*said.pop("completes"))
+    return option(*names, **said | {"help": said["help"].format(**listed) if listed else said["help"]})
 
 
 def several(*options: Callable[[F], F]) -> Callable[[F], F]:
@@ -285,15 +321,7 @@ _FURTHER = [option_of(field).removeprefix("--workload ") for field, one in OPTIO
 #: Every option a field of ``Workload``, passed on under that name, None where not given; the rarer ones by one option.
 workload_options = several(
     *(workload_option(field) for field, one in OPTIONS.items() if not one.further),
-    option(
-        "--workload",
-        "further",
-        multiple=True,
-        metavar="KEY=VALUE",
-        group="Workload",
-        rare=True,
-        help=f"A rarer field: {', '.join(_FURTHER)}; several allowed.",
-    ),
+    declared("further", further=_FURTHER),
 )
 
 
@@ -314,110 +342,14 @@ def stated(text: str, option: str) -> tuple[str, Any]:
         raise InputError(f"expected {expected}", key=option, value=text) from None
 
 
-device_option = option(
-    "--device",
-    default=DEFAULT_DEVICE,
-    show_default=True,
-    metavar="NAME",
-    shell_complete=DEVICES,
-    help="Target accelerator (`sizer devices`).",
-)
+device_option = declared("device")
 #: A software stack's name, None where not given; and what the device is allowed, which its name then says.
-stack_option = several(
-    option(
-        "--stack",
-        metavar="NAME",
-        shell_complete=completing("shapes.step:list_stacks"),
-        help="Software that runs the step (a name, +graphs for CUDA graphs, or a .toml). [default: by the format]",
-    ),
-    option(
-        "--power-limit", type=COUNT, metavar="W", rare=True, help="Watts that a device may take, as nvidia-smi -pl."
-    ),
-    option("--nics", type=COUNT, group="Parallelism", rare=True, help="Network cards of a node (with --nic-gbps)."),
-    option("--nic-gbps", type=COUNT, group="Parallelism", rare=True, help="Gb/s of each of a node's network cards."),
-)
-trace_option = option(
-    "--trace",
-    is_flag=True,
-    group="Model",
-    help="List the products that the transformers class runs, without a step's time (needs the trace extra).",
-)
-config_options = several(
-    option("--config-format", metavar="NAME", group="Model", rare=True, help="The file's format. [default: detected]"),
-    option(
-        "--set",
-        multiple=True,
-        metavar="KEY=VALUE",
-        group="Model",
-        help="Replace or add a key of the file (a script's variable too); several allowed.",
-    ),
-    option("--download", is_flag=True, group="Model", help="Ask the hub for the configuration of a model's name."),
-    option(
-        "--root",
-        metavar="DIR",
-        group="Model",
-        rare=True,
-        help="The folder that files which CONFIG builds on are opened in. [default: its repository, else its folder]",
-    ),
-    option(
-        "--training",
-        multiple=True,
-        metavar="FILE",
-        group="Model",
-        help="A trainer's settings for the workload: ds_config.json, accelerate's YAML, TrainingArguments' JSON.",
-    ),
-)
-rules_options = several(
-    option(
-        "--select",
-        multiple=True,
-        shell_complete=RULES,
-        metavar="CODES",
-        group="Rules",
-        help="Only these rules (codes, prefixes or slugs; commas); +CODES: these too.",
-    ),
-    option("--ignore", multiple=True, metavar="CODES", shell_complete=RULES, group="Rules", help="Not these rules."),
-    option(
-        "--fail-on",
-        type=Known(["warning", "error", "info", "never"]),
-        default="warning",
-        show_default=True,
-        group="Rules",
-        help="Exit 1 on findings (of a comparison: added) at or above this severity.",
-    ),
-    option(
-        "--models-only",
-        is_flag=True,
-        group="Output",
-        help="Pass over files that are no model configuration, with a note.",
-    ),
-)
-measuring_options = several(
-    option(
-        "--measure/--predict",
-        default=None,
-        group="Measuring",
-        help="Time it here (needs the torch extra), or predict whatever hardware is here.",
-    ),
-    option(
-        "--time-limit",
-        "time_limit_s",
-        type=DURATION,
-        group="Measuring",
-        metavar="TIME",
-        help="How long to measure a configuration for: 90, 90s, 2min.",
-    ),
-    option(
-        "--store",
-        metavar="FILE",
-        group="Measuring",
-        rare=True,
-        help="Measurements' database. [default: SIZER_STORE, else the user's cache folder]",
-    ),
-)
-price_option = option(
-    "--price", type=float, metavar="AMOUNT", help="The price of a device hour: gives the tokens' cost."
-)
+stack_option = declared("stack")
+trace_option = declared("trace")
+config_options = declared("config")
+rules_options = declared("rules")
+measuring_options = declared("measuring")
+price_option = declared("price")
 
 
 def exceeds(worst: str | None, fail_on: str) -> bool:
@@ -462,28 +394,8 @@ def _meant(expected: str, key: str | None, value: object) -> str:
 
 def output_options(command: str) -> Callable[[F], F]:
     """``--format``, of which the registry holds the names (the first is the default), and ``--output``."""
-    names = formats(command)
-
-    shown = [
-        option(
-            "--format",
-            "format_",
-            type=Known(names),
-            default=names[0],
-            show_default=True,
-            group="Output",
-            help="Format.",
-        ),
-        option(
-            "-o",
-            "--output",
-            type=click.Path(dir_okay=False),
-            metavar="FILE",
-            group="Output",
-            help="Write here, not to the terminal.",
-        ),
-    ]
-    return several(*shown)
+    names, (format_, output) = formats(command), _options()["output"]
+    return several(_declared({**format_, "choices": names, "default": names[0]}, {}), _declared(dict(output), {}))
 
 
 def write_answer(

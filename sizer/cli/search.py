@@ -3,24 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import click
 
 from shapes.errors import InputError
-from sizer.cli.numbers import COUNT, QUANTITY
 from sizer.cli.options import (
-    DEVICES,
     MODELS,
     Asked,
-    completing,
     config_options,
+    declared,
     measuring_options,
-    option,
     output_options,
     progress_line,
-    several,
     stack_option,
     stated,
     subcommand,
@@ -93,66 +88,13 @@ _READ: dict[str, tuple[str, Callable[[str, str], Any]]] = {
     "confidence": ("confidence", _reads(_sure, f"a share from {LEAST_SURE} to {MOST_SURE}")),
 }
 
-_model, _limit = partial(option, group="Model"), partial(option, group="Limits")
-_measuring = partial(option, group="Measuring", rare=True)
-#: The baseline's dimensions where there is no configuration, or in place of its own.
-_DIMENSIONS = several(
-    _model("--h", "h", type=COUNT, help="Hidden size of the baseline."),
-    _model("--d-ff", type=COUNT, help="Width of its MLP. [default: aligned, near 8h/3]"),
-    _model("--heads", type=int, help="Attention heads. [default: of 128 or 64]"),
-    _model("--kv-heads", type=int, rare=True, help="Key/value heads. [default: 8 or 4]"),
-    _model("--layers", type=int, help="Layers. [default: 32]"),
-    _model("--vocab", rare=True, help="Vocabulary, or a tokenizer's name. [default: Llama 3's]"),
-    _model("--params", type=QUANTITY, help="Parameter budget of a model search."),
-)
-_LIMITS = several(
-    _limit(
-        "--tolerance",
-        default="1%",
-        show_default=True,
-        help="Largest change of parameters (1% or 0.01). 1% widens for an aligned one.",
-    ),
-    _limit("--range", "range_", metavar="LOW:HIGH", help="Values of the searched dimension."),
-    _limit("--step", type=int, help="Every so many values (1: misaligned ones too). [default: every aligned one]"),
-    _limit(
-        "--limit",
-        "limits",
-        multiple=True,
-        metavar="KEY=VALUE",
-        help=f"A further limit, of {', '.join(_READ)}; several allowed.",
-    ),
-)
-
 
 @subcommand()
 @click.argument("config", required=False, shell_complete=MODELS)
-@option(
-    "--what",
-    shell_complete=completing("sizer.searching.spaces:SPACES"),
-    help="What varies: swiglu (swiglu-gemm: one product alone), experts, heads … (a wrong name lists them). "
-    "[default: swiglu; model with --params]",
-)
-@option("--device", multiple=True, metavar="NAME", shell_complete=DEVICES, help="Target. [default: h100-sxm]")
+@declared("search", limits=_READ)
 @stack_option
-@option(
-    "--objective",
-    default="time-per-parameter",
-    show_default=True,
-    help="step-time, layer-time, time-per-parameter or tflops.",
-)
-@option("--top", type=int, default=5, show_default=True, help="Candidates to list.")
-@option("--emit", is_flag=True, help="Print the best candidate as a patch of the configuration (JSON).")
-@_DIMENSIONS
-@_LIMITS
 @workload_options
-@option(
-    "--serving",
-    metavar="FIELDS",
-    group="Serving",
-    help="Price a decode step for each: microbatch=64,context=8k[,tp=8,dtype=fp8,kv-dtype=fp8 …]; a Pareto front.",
-)
 @measuring_options
-@_measuring("--strategy", help="How candidates are tried (an unknown name lists them). [default: racing]")
 @config_options
 @output_options("search")
 def command(asked: Asked) -> None:

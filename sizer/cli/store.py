@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from shapes.errors import InputError
-from sizer.cli.options import output_options, say, several, write_answer
+from sizer.cli.options import declared, output_options, say, write_answer
 
 if TYPE_CHECKING:
     from shapes.measure.store import Store
@@ -19,25 +19,14 @@ _DAY_S = 86_400.0
 
 
 @click.group()
-@click.option(
-    "--store",
-    "path",
-    type=click.Path(dir_okay=False),
-    metavar="PATH",
-    help="The store. [default: SIZER_STORE, else the user's cache folder]",
-)
+@declared("store")
 @click.pass_context
 def command(context: click.Context, path: str | None) -> None:
     """List, export, import, merge or prune stored measurements."""
     context.obj = path
 
 
-_filters = several(
-    click.option("--kind", help="Only this kind: gemm, bmm, attention, mlp, layer …"),
-    click.option("--device", help="Only those whose device holds this text."),
-    click.option("--label", help="Only those whose label holds this text."),
-    click.option("--status", type=click.Choice(["ok", "oom", "error", "unsupported", "wrong"]), help="Only these."),
-)
+_filters = declared("filters")
 
 
 def _open(path: str | None, *, write: bool = False, create: bool = False) -> Store:
@@ -55,9 +44,7 @@ def _stored(path: str | None, **filters: Any) -> Stored:
 
 @command.command("list")
 @_filters
-@click.option(
-    "--newest", type=click.IntRange(1, 10**9), default=50, show_default=True, help="At most so many, the last made."
-)
+@declared("store list")
 @output_options("store list")
 @click.pass_obj
 def list_(path: str | None, /, newest: int, format_: str, output: str | None, **filters: Any) -> None:
@@ -67,7 +54,7 @@ def list_(path: str | None, /, newest: int, format_: str, output: str | None, **
 
 @command.command()
 @_filters
-@click.option("--dataset", type=click.Path(file_okay=False), metavar="DIR", help="Write datasets to share, by device.")
+@declared("store export")
 @output_options("store export")
 @click.pass_obj
 def export(path: str | None, /, dataset: str | None, format_: str, output: str | None, **filters: Any) -> None:
@@ -87,7 +74,7 @@ def export(path: str | None, /, dataset: str | None, format_: str, output: str |
 
 @command.command("import")
 @click.argument("files", nargs=-1, type=click.Path(dir_okay=False))
-@click.option("--dataset", "datasets", multiple=True, type=click.Path(file_okay=False), metavar="DIR", help="Datasets.")
+@declared("store import")
 @click.pass_obj
 def import_(path: str | None, files: tuple[str, ...], datasets: tuple[str, ...]) -> None:
     """Add the measurements of exported JSON lines; what is there already is not doubled. A wrong file adds nothing.
@@ -152,9 +139,7 @@ def merge(path: str | None, others: tuple[str, ...]) -> None:
 
 
 @command.command()
-@click.option("--older-than", type=click.FloatRange(0, min_open=True), metavar="DAYS", help="Older than so many days.")
-@click.option("--failed", is_flag=True, help="Outcomes that are no times, and damaged rows.")
-@click.option("--superseded", is_flag=True, help="All but the newest of the same work and environment.")
+@declared("store prune")
 @click.pass_obj
 def prune(path: str | None, older_than: float | None, failed: bool, superseded: bool) -> None:
     """Delete measurements."""
