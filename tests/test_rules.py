@@ -76,6 +76,8 @@ def context(shape: ModelShape, device: str = "h100-sxm", **workload: Any) -> Con
     return Context(shape, settled, target, found, costs, dimensions(shape))
 
 
+WIDE = model(hidden=4096, heads=32, kv=8, d_ff=14336, vocab=128_256)
+
 #: rule, model, workload, the field found, its value, changes proposed (each derived beside it).
 BAD: list[tuple[str, ModelShape, dict[str, Any], str, int | str, list[Change]]] = [
     ("SZ101", model(vocab=50257), {}, "vocab", 50257, [{"vocab": 50304}]),  # 786 x 64
@@ -172,6 +174,10 @@ BAD: list[tuple[str, ModelShape, dict[str, Any], str, int | str, list[Change]]] 
     ("SZ127", model(), {"t": 8, "sequence_parallel": True, "s": 4100}, "s", 4100, [{"s": 4096}, {"s": 4160}]),
     ("SZ127", model(), {"cp": 3, "s": 4096}, "s", 4096, [{"s": 4032}, {"s": 4224}, {"cp": 2}]),  # 21, 22 x 192
     ("SZ110", model(layers=12, vocab=128_000), {"p": 4}, "p", 4, []),
+    # b s v = 8 x 2048 x 128000 numbers of 12.1 bytes, as `sizer memory` counts them.
+    ("SZ133", model(vocab=128_000), {"b": 8}, "logits", 23.7, []),
+    # 20 rows of a tile of 64.
+    ("SZ135", WIDE, {"phase": "decode", "context": 4096, "b": 20, "device": "h20"}, "b", 20, []),
 ]
 
 GOOD: list[tuple[str, ModelShape, dict[str, Any]]] = [
@@ -205,6 +211,10 @@ GOOD: list[tuple[str, ModelShape, dict[str, Any]]] = [
     ("SZ125", experts(), {}),
     ("SZ126", latent(), {}),
     ("SZ127", model(), {"cp": 4, "t": 8, "sequence_parallel": True, "s": 8192}),
+    ("SZ133", model(), {"b": 8}),
+    ("SZ134", model(), {"optimizer": "muon", "b": 8, "d": 8, "zero": 1, "global_batch": 4096}),
+    ("SZ135", WIDE, {"phase": "decode", "context": 4096, "b": 64, "device": "h20"}),
+    ("SZ135", WIDE, {"phase": "decode", "context": 4096, "b": 20}),
     ("SZ110", model(layers=80, hidden=8192, heads=64, d_ff=28672), {"p": 4}),
     ("SZ110", model(layers=126, hidden=16384, heads=128, kv=8, d_ff=53248, vocab=128_256), {"p": 16, "t": 8}),
     ("SZ110", model(layers=94, hidden=4096, heads=64, d_ff=12288, vocab=151_936), {"p": 8}),
@@ -235,6 +245,10 @@ NOT_APPLICABLE: list[tuple[str, ModelShape, dict[str, Any]]] = [
     ("SZ129", model(), {}),
     ("SZ130", model(), {}),
     ("SZ132", model(), {}),
+    ("SZ133", model(), {"phase": "infer"}),
+    ("SZ134", model(), {}),
+    ("SZ135", model(), {}),
+    ("SZ136", model(), {}),
 ]
 
 
@@ -400,6 +414,8 @@ def test_every_rule_has_a_bad_example() -> None:
         "SZ130",
         "SZ131",
         "SZ132",
+        "SZ134",
+        "SZ136",
     }  # the tests above, and test_steps.py
     assert {code for code, *_ in BAD} | alone == {rule.code for rule in RULES}
 
@@ -687,3 +703,34 @@ def test_a_microbatch_of_billions_names_the_largest_that_divides(whole: int) -> 
     divisor = finding.suggestions[0].change["b"]
     assert whole % divisor == 0
     assert all(whole % other for other in range(divisor + 1, min(whole, divisor + 1000)) if other < 2**31 - 1)
+
+
+def test_muons_update_is_counted_by_the_shapes_of_matrices() -> None:
+    # Llama 3.1 8B: 32 layers of two 4096 x 4096, two 1024 x 4096 and three 4096 x 14336 matrices, five iterations of
+    # 4 r r c + 2 r r r FLOPs: 6.7e14, of which 989 TFLOPS take 0.67 s.
+    square, keys, wide = 6 * 4096**3, 4 * 1024**2 * 4096 + 2 * 1024**3, 4 * 4096**2 * 14336 + 2 * 4096**3
+    flops = 32 * 5 * (2 * square + 2 * keys + 3 * wide)
+    asked: dict[str, Any] = {"b": 4, "s": 4096, "optimizer": "muon", "checkpointing": "full"}
+    report = sizer.check(str(CONFIGS / "llama-3.1-8b.json"), select=["SZ134"], **asked)
+    (finding,) = report.findings
+    assert f"{flops:.1e} FLOPs" in finding.message
+    assert finding.step_seconds == pytest.approx(flops / 989e12, rel=0.01)
+    # Sixteen times the tokens, and a quarter of the matrices a rank.
+    accumulated = sizer.check(
+        str(CONFIGS / "llama-3.1-8b.json"), select=["SZ134"], d=4, zero=1, global_batch=256, **asked
+    )
+    assert not accumulated.findings
+
+
+def test_the_rows_that_megatron_adds_to_a_vocabulary_are_told() -> None:
+    asked: dict[str, Any] = {"s": 1024, "select": ["SZ136"]}
+    report = sizer.check(str(CONFIGS / "gpt2.json"), t=4, stack="megatron-core-te", **asked)
+    assert not report.findings  # 50688 is 0.9% more
+    (finding,) = sizer.check(str(CONFIGS / "mistral-7b.json"), t=8, stack="megatron-core-te", **asked).findings
+    assert "32768, a multiple of 128 t: 2.4% more" in finding.message
+
+
+def test_copied_key_value_heads_are_said_to_hold_the_cache_as_often() -> None:
+    report = sizer.check(str(CONFIGS / "llama-3.1-8b.json"), phase="decode", t=16, b=8, s=4096)
+    (finding,) = [one for one in report.findings if one.code == "SZ115"]
+    assert "the cache held 2 times" in finding.message

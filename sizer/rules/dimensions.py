@@ -55,6 +55,32 @@ def vocab_multiple(context: Context) -> Answer:
     )
 
 
+#: Rows that a Megatron embedding is a multiple of on each shard, and a share of padding worth a line.
+MEGATRON_ROWS, NOTABLE_ROWS = 128, 0.01
+
+
+@rule("SZ136", source="Megatron-LM, core/tokenizers/utils/build_tokenizer.py:138 (make_vocab_size_divisible_by).")
+def megatron_vocabulary(context: Context) -> Answer:
+    """The rows that Megatron adds to a vocabulary, up to a multiple of 128 t, are few.
+
+    The embedding and the head are padded when training starts, and a checkpoint has the padded rows: another t makes
+    other shapes. With large t and small vocabularies they are a notable part of both.
+
+    Bad: 50257 at t 8: padded to 51200, 1.9% more.
+    Good: 128256 at t 8: 129024, 0.6% more; or a vocabulary that 128 t divides.
+
+    Suggestion: none that a model sets: --make-vocab-size-divisible-by of 128 over t, or less.
+    """
+    vocab, step = context.dimensions.get("vocab"), MEGATRON_ROWS * context.workload.t
+    if vocab is None or not context.stack.startswith("megatron"):
+        return NotApplicable("no vocabulary, or no Megatron stack")
+    padded = next_multiple(vocab, step)
+    if padded - vocab < NOTABLE_ROWS * vocab:
+        return ()
+    message = f"Megatron pads the vocabulary to {padded}, a multiple of 128 t: {padded / vocab - 1:.1%} more rows"
+    return [Finding("vocab", vocab, message, cause="padded vocabulary")]
+
+
 #: Elements that the sources ask h to be a multiple of, whatever the device asks beyond (Gaudi: 128).
 RECOMMENDED_HIDDEN = 64
 

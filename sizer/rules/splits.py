@@ -94,7 +94,8 @@ def kv_heads_per_shard(context: Context) -> Answer:
     changes = suggest("t", powers_near(t, lambda degree: gcd(kv, dims["heads"]) % degree == 0)[:1])
     if not copied:
         changes += suggest("kv_heads", (near for near in neighbours(kv, t) if dims["heads"] % near == 0))
-    message = f"{kv} key/value heads{what}"
+    cache = f", and the cache held {t // kv} times" if copied and context.workload.decode else ""
+    message = f"{kv} key/value heads{what}{cache}"
     if kv == 1:  # shared by all query heads, as the model is made: every rank holds all of the cache
         changes = ()
     return [Finding("kv_heads", kv, message, changes, error=not copied, violated=copied and kv > 1, cause="t")]
@@ -192,9 +193,9 @@ def expert_shapes(context: Context) -> Answer:
     """Experts have aligned widths, divide over the devices, and are routed enough tokens to fill a tile.
 
     Each expert is a product of its own: its width is n and k as a dense MLP's is, and its m is the tokens routed to it,
-    b s top_k / E on average. With fewer than a tile's 128 rows the tensor cores work on padding. torch's grouped
-    product takes no matrix whose rows are off 16 bytes: the exception comes at the first step, or experts run one by
-    one.
+    b s top_k / E on average. With fewer than a tile's 128 rows the tensor cores work on padding (in decoding the bytes
+    of the weights decide). torch's grouped product takes no matrix whose rows are off 16 bytes: the exception comes at
+    the first step, or experts run one by one.
 
     Bad: expert width 1400; 256 experts, top 8, b x s = 2048: 64 tokens an expert.
     Good: expert width 1408; b x s = 16384: 512 tokens an expert.
@@ -244,7 +245,7 @@ def _routed(context: Context, moe: MoeShape) -> Iterator[Finding]:
     """Fewer tokens an expert than a tile has rows."""
     workload = context.workload
     routed = workload.tokens * moe.top_k * workload.e
-    if routed / moe.experts < TILE_ROWS:
+    if routed / moe.experts < TILE_ROWS and not workload.decode:
         message = (
             f"an expert is routed {routed / moe.experts:.0f} tokens a microbatch (b s top_k / E with even routing), "
             f"fewer than a tile's {TILE_ROWS} rows"

@@ -305,3 +305,37 @@ def launch_bound(context: Context) -> Answer:
     while waiting / seconds / times > NOTABLE_WAITING / 2:
         times *= 2
     return [Finding("b", b, message, larger_microbatch(context, times * b, "as many launches for more work"))]
+
+
+#: Share of the step that padded rows' products must take before the rule speaks.
+NOTABLE_ROWS = 0.25
+
+
+@rule("SZ135", source="NVIDIA Matrix Multiplication Background User's Guide, dimension quantization.", of_costs=True)
+def decode_tiles(context: Context) -> Answer:
+    """A decoding batch fills the rows of the tiles that its products compute, where computing takes the time.
+
+    A step of decoding has as many rows as requests, and kernels compute tiles of 64 or 128. On most devices the bytes
+    of the weights take longer than the padded rows. Where arithmetic is scarce in proportion to bandwidth (H20) the
+    rows that are padded are paid for.
+
+    Bad: 20 requests on H20: 31% of the rows that are computed are kept.
+    Good: 64 requests, in the same time; or 20 on H100, which waits for the weights.
+
+    Suggestion: none: a batch is as large as the requests that wait. As many as fill the tile cost the same.
+    """
+    if not context.workload.decode:
+        return NotApplicable("not decoding")
+    paid = [
+        (share, op.m, cost.tile[0])
+        for op, cost, share in _notable_products(context, NOTABLE_TILED)
+        if cost.tile is not None and cost.bound == "compute"
+    ]
+    if sum(share for share, _, _ in paid) < NOTABLE_ROWS:
+        return ()
+    _, rows, tile = max(paid)
+    filled = next_multiple(rows, tile)
+    if rows >= (1 - LARGEST_WASTE) * filled:
+        return ()
+    message = f"{rows} rows in tiles of {tile} keep {rows / filled:.0%} of what is computed: {filled} cost the same"
+    return [Finding("b", context.workload.b, message)]

@@ -12,6 +12,7 @@ from shapes.errors import InputError
 from shapes.memory import largest_microbatch as largest_that_fits
 from shapes.memory import memory, memory_of_parameters, smallest_tp
 from shapes.model import ModelShape
+from shapes.model.parameters import ParameterTensor
 from shapes.operators import Product
 from shapes.operators.parallel import largest_divisor
 from shapes.workload import Workload
@@ -355,6 +356,98 @@ def fits_in_memory(context: Context) -> Answer:
             ways.setdefault(frozenset(change), Suggestion(change, f"fits with {total / GIB:.1f} GiB"))
     message = f"needs {has}; {most}{_more_ways(workload, device)}"
     return [Finding("memory", gib, message, tuple(ways.values()), error=True)]
+
+
+#: Of the device's memory.
+NOTABLE_LOGITS = 0.1
+
+
+@rule(
+    "SZ133",
+    source="Liger Kernel (arXiv 2410.10989), FusedLinearCrossEntropy; Cut Your Losses (arXiv 2411.09009); transformers "
+    "use_liger_kernel, torchtitan components/loss.py:606 (ChunkedLossWrapper)",
+)
+def fused_cross_entropy(context: Context) -> Answer:
+    """Logits that are a tenth of the device's memory are not held whole: the loss is fused with the output projection.
+
+    Logits are b s v numbers, with their fp32 copy and gradients up to 12 bytes each: large vocabularies make them the
+    peak of a step with recomputed layers. A loss fused with the projection, or run in chunks of the sequence, holds a
+    chunk of them, and leaves room for a larger microbatch. Asked where the layout was said; which loss runs is the
+    framework's affair and no key of a configuration.
+
+    Bad: Llama 3.1 8B, b 4 of 4,096 tokens: 24 GiB of logits.
+    Good: the same with Liger's fused linear cross-entropy, or a vocabulary of 32,000.
+
+    Suggestion: none that a configuration sets.
+    """
+    model, workload = _counted(context), context.workload
+    if isinstance(model, NotApplicable):
+        return model
+    if not workload.train or not model.head or not context.sets_any(*LAYOUT):
+        return NotApplicable("no loss, or the layout was not said")
+    found = memory(model, workload, implementation=context.implementation)
+    logits = found.components.get("logits_and_loss", 0)
+    if logits < NOTABLE_LOGITS * context.device.memory.bytes:
+        return ()
+    gib = round(logits / GIB, 1)
+    message = (
+        f"logits and their gradients hold {gib} of {found.total_bytes / GIB:.1f} GiB: a cross-entropy fused with the "
+        "output projection (Liger, cut-cross-entropy) or run in chunks holds a part of them"
+    )
+    return [Finding("logits", gib, message)]
+
+
+#: Newton-Schulz iterations of Muon's usual implementations.
+ITERATIONS = 5
+#: A smaller share of the step is not worth a line.
+NOTABLE_UPDATE = 0.05
+
+
+@rule(
+    "SZ134",
+    source="Muon is Scalable for LLM Training (arXiv 2502.16982), 2.3; Megatron-LM, core/optimizer/muon.py",
+    of_costs=True,
+)
+def muon_update(context: Context) -> Answer:
+    """Muon's update is a small part of a step.
+
+    Every hidden matrix is made orthogonal by five Newton-Schulz iterations, 4 r r c + 2 r r r FLOPs each for r rows and
+    c >= r columns: square matrices cost most a parameter, and the cost does not shrink with the tokens of a step. Steps
+    of few tokens spend much of their time on it; AdamW's update only moves bytes. The time is that of the device's
+    peak, so the least; a step's own price has none of it.
+
+    Bad: Llama 3.1 8B on one device, b 4 and no accumulation: 6.7e14 FLOPs, a fifth of the step.
+    Good: the same over 64 accumulated microbatches, or each of 8 ranks taking an eighth of the matrices (ZeRO 1).
+
+    Suggestion: more tokens a step, or matrices spread over the data-parallel ranks.
+    """
+    model, workload = _counted(context), context.workload
+    if isinstance(model, NotApplicable):
+        return model
+    if not workload.train or workload.optimizer != "muon":
+        return NotApplicable("another optimizer")
+    total = sum(one.copies * _newton_schulz(*one.shape) for one in model.tensors() if one.is_matrix and _hidden(one))
+    ranks = workload.t * workload.p * (workload.d if workload.zero else 1)
+    seconds = total / ranks / context.device.peak("bf16")
+    share = seconds / (context.step_s * workload.accumulation + seconds)
+    if share < NOTABLE_UPDATE:
+        return ()
+    message = (
+        f"Newton-Schulz of the hidden matrices is {total:.1e} FLOPs over {ranks} ranks, {seconds * 1e3:,.0f} ms at the "
+        f"device's peak, {share:.0%} of a step with it: accumulate more, or spread matrices over data-parallel ranks"
+    )
+    return [Finding("optimizer", "muon", message, at_most_s=seconds)]
+
+
+def _hidden(tensor: ParameterTensor) -> bool:
+    """Whether Muon takes it: embeddings and the head are AdamW's."""
+    return tensor.role == "block" and len(tensor.shape) == 2
+
+
+def _newton_schulz(rows: int, columns: int) -> int:
+    """FLOPs of the iterations for one matrix."""
+    short, long = sorted((rows, columns))
+    return ITERATIONS * short * short * (4 * long + 2 * short)
 
 
 def _parameters_fit(context: Context) -> list[Finding] | NotApplicable:
