@@ -198,6 +198,11 @@ class Side:
     kept: WeightFormat | None = None
 
     @property
+    def share(self) -> str:
+        """One shard's features, and what they are cut of."""
+        return f"{self.whole}/{self.shards} = {self.features}" if self.shards > 1 else str(self.features)
+
+    @property
     def block(self) -> int:
         """Features along this side that share a scale in what the matrix is kept in."""
         return (self.kept.block[not self.output] if self.kept is not None else 0) or 1

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple, get_args
 
 from shapes.device import DEFAULT_DEVICE, Device, load_device
@@ -118,17 +117,15 @@ def deploy(
     if form not in FORMATS:
         raise InputError(f"expected one of {', '.join((*FORMATS, *ALIASES))}", key="recipe", value=recipe)
     target, known = load_device(device), [load_engine(name) for name in ENGINES]
-    named = [one for one in known if {one.name, one.use} & {*engines}]
-    for name in {*engines} - {word for one in known for word in (one.name, one.use)}:
-        raise InputError(f"expected one of {', '.join((*ENGINES, *USES))}", key="engine", value=name)
-    chosen = [one for one in named if one.name in engines or form in one.formats] if engines else known
+    for name in engines:
+        if name not in (*ENGINES, *USES):
+            raise InputError(f"expected one of {', '.join((*ENGINES, *USES))}", key="engine", value=name)
     served = _served(reading.model, tp, ep, target, None if recipe is None else form)
     found = tuple(
-        _deployed(one, reading.model, (tp, ep), form, target, served)
-        for one in chosen
-        if engines or form in one.formats
+        _deployed(one, reading.model, (tp, ep), form, target, served, unknown)
+        for one in known
+        if one.name in engines or (form in one.formats and (not engines or one.use in engines))
     )
-    found = tuple(replace(one, outcomes=(*one.outcomes, *unknown)) for one in found)
     return Deployment(reading.source, reading.model.model_type, tp, ep, form, target.name, served, found)
 
 
@@ -169,7 +166,13 @@ def _released_in(model: ModelShape) -> tuple[str, tuple[FactOutcome, ...]]:
 
 
 def _deployed(
-    engine: Engine, model: ModelShape, ranks: tuple[int, int], form: str, device: Device, served: Served | None
+    engine: Engine,
+    model: ModelShape,
+    ranks: tuple[int, int],
+    form: str,
+    device: Device,
+    served: Served | None,
+    unknown: tuple[FactOutcome, ...],
 ) -> Deployed:
     said: list[FactOutcome] = []
     if form not in engine.formats:
@@ -178,18 +181,17 @@ def _deployed(
         said.append(FactOutcome("memory", "refused", "a request does not fit", "sizer memory --phase decode"))
     of_format = False
     for fact in engine.facts if form in engine.formats else ():
-        if form in fact.formats and _has(model, fact.needs):
+        if form in fact.formats and isinstance(model.attention, _KINDS[fact.needs]):
             outcomes = list(_outcomes(fact, model, ranks, device))
             of_format |= bool(outcomes) and fact.formats != FORMATS
             said += outcomes
     if form != "bf16" and form in engine.formats and not of_format:
         said.append(FactOutcome("format", "unknown", f"nothing is known of {form} here", engine.repository))
-    return Deployed(engine.name, engine.title, engine.use, engine.version, engine.read, tuple(said))
+    return Deployed(engine.name, engine.title, engine.use, engine.version, engine.read, (*said, *unknown))
 
 
-def _has(model: ModelShape, needs: str) -> bool:
-    kinds = {"": object, "keys": AttentionShape, "latent": MlaShape}
-    return isinstance(model.attention, kinds[needs])
+#: What facts need of a model's attention.
+_KINDS = {"": object, "keys": AttentionShape, "latent": MlaShape}
 
 
 def _outcomes(fact: Fact, model: ModelShape, ranks: tuple[int, int], device: Device) -> Iterator[FactOutcome]:
@@ -201,30 +203,23 @@ def _outcomes(fact: Fact, model: ModelShape, ranks: tuple[int, int], device: Dev
     elif fact.check == "multiple":
         yield from _multiples(fact, model, tp, expert_tp)
     else:
-        yield from _sizes(fact, model, {"expert_d_ff": expert_tp, "experts": ep}, tp)
+        own, held = {"expert_d_ff": expert_tp, "experts": ep}, dimensions(model)
+        for name in fact.of:
+            if name in held:
+                yield _size(fact, name, -(-held[name] // fact.padded) * fact.padded, own.get(name, tp))
 
 
-def _sizes(fact: Fact, model: ModelShape, own: Mapping[str, int], tp: int) -> Iterator[FactOutcome]:
-    """What is asked of whole dimensions over ``tp`` ranks, or their ``own``."""
-    held = dimensions(model)
-    for name in fact.of:
-        if name not in held:
-            continue
-        ranks = own.get(name, tp)
-        size = -(-held[name] // fact.padded) * fact.padded
-        said = f"{name} {size}"
-        if fact.check == "absent":
-            yield _said(fact, False, said, "not taken")
-        elif fact.check == "shares":
-            yield _said(
-                fact, size % ranks == 0 or ranks % size == 0, said, f"neither divides nor is divided by {ranks}"
-            )
-        elif fact.check == "enough":
-            yield _said(fact, size >= ranks, said, f"each on {-(-ranks // size)} of {ranks} ranks")
-        else:
-            step = {"whole": fact.multiple, "shards": fact.multiple * ranks}.get(fact.check, ranks)
-            want = f"does not divide over {ranks} ranks" if step == ranks else f"not a multiple of {step}"
-            yield _said(fact, size % step == 0, said, want, size, -(-size // step) * step)
+def _size(fact: Fact, name: str, size: int, ranks: int) -> FactOutcome:
+    """What is asked of a whole dimension over ``ranks``."""
+    step = {"whole": fact.multiple, "shards": fact.multiple * ranks}.get(fact.check, ranks)
+    holds, otherwise = {
+        "absent": (False, "not taken"),
+        "shares": (size % ranks == 0 or ranks % size == 0, f"neither divides nor is divided by {ranks}"),
+        "enough": (size >= ranks, f"each on {-(-ranks // size)} of {ranks} ranks"),
+    }.get(fact.check, (size % step == 0, f"not a multiple of {step}"))
+    if fact.check == "divides":
+        otherwise = f"does not divide over {ranks} ranks"
+    return _said(fact, holds, f"{name} {size}", otherwise, size, -(-size // step) * step)
 
 
 def _multiples(fact: Fact, model: ModelShape, tp: int, expert_tp: int) -> Iterator[FactOutcome]:
@@ -238,8 +233,7 @@ def _multiples(fact: Fact, model: ModelShape, tp: int, expert_tp: int) -> Iterat
             worst[side.dimension] = side
     for side in worst.values():
         features, padded = side.features, -(-side.features // fact.multiple) * fact.multiple
-        name = f"{side.whole}/{side.shards} = {features}" if side.shards > 1 else str(features)
-        said = f"{side.matrix}: {name}"
+        said = f"{side.matrix}: {side.share}"
         yield _said(fact, features == padded, said, f"not a multiple of {fact.multiple}", features, padded)
 
 

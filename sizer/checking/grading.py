@@ -6,7 +6,7 @@ outright is a warning when it is broken, whatever its price; a cost alone is one
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -61,6 +61,10 @@ class Offer:
     def saving(self) -> float:
         return saving(self.priced, self.step)
 
+    def noted(self, note: str) -> Offer:
+        """The same with one more thing said of it."""
+        return replace(self, priced=replace(self.priced, note="; ".join(filter(None, (self.priced.note, note)))))
+
     @property
     def change_s(self) -> float:
         return self.priced.step_seconds_change or 0.0
@@ -105,8 +109,7 @@ def grade(
         if offer is None or (finding.violated and not alike <= offer.fixes):
             continue
         if by is not own:
-            note = "; ".join(filter(None, (suggestion.note, f"predicted for {by.pricer.device.name}")))
-            offer = replace(offer, priced=replace(offer.priced, note=note))
+            offer = offer.noted(f"predicted for {by.pricer.device.name}")
         offers.append(offer)
     asked = finding.field not in WORKLOAD_FIELDS or finding.field in subject.given
     return Graded(rule, finding, tuple(offers), severity(finding, offers, asked=asked, measured=own.measured))
@@ -155,11 +158,8 @@ def price_offer(
     gain = step.seconds - after.seconds * scale
     if at_most_s is not None:
         gain = min(gain, at_most_s)
-    note = suggestion.note
-    if scale != 1.0:
-        note = "; ".join(filter(None, (note, "at equal tokens and devices")))
-    if subject.asked is not None and changed.workload == subject.workload and changed.model == subject.model:
-        note = "; ".join(filter(None, (note, "the times here are of it")))
+    same = subject.asked is not None and changed.workload == subject.workload and changed.model == subject.model
+    notes = (suggestion.note, "at equal tokens and devices" * (scale != 1.0), "the times here are of it" * same)
     less_work = step.seconds * (1 - after.flops * scale / step.flops) if step.flops else 0.0
     priced = PricedSuggestion(
         change=named_change(suggestion.change, subject, changed),
@@ -167,7 +167,7 @@ def price_offer(
         parameters_change=changed.parameters - subject.parameters,
         flops_change=round(after.flops * scale) - step.flops,
         within_error=gain - max(0.0, less_work) <= pricer.error_s(step, after),
-        note=note,
+        note="; ".join(filter(None, notes)),
     )
     return Offer(priced, step, frozenset(broken.keys() - left.keys()), suggestion, _tier(by, subject, suggestion))
 
@@ -229,16 +229,12 @@ class _Cause:
     finding: PricedFinding
     offers: tuple[Offer, ...]
 
-    @property
-    def changes(self) -> list[Mapping[str, int | str]]:
-        return [offer.change.change for offer in self.offers]
-
     def mended_by(self, offer: Offer) -> bool:
         return any(code in self.finding.codes for code, _ in offer.fixes)
 
     def fixed_by(self, offer: Offer) -> bool:
         """Whether ``offer`` mends it, or is the change that one of its own makes."""
-        return offer.change.change in self.changes or self.mended_by(offer)
+        return self.mended_by(offer) or any(offer.change.change == own.change.change for own in self.offers)
 
     def changed_with(self, other: _Cause) -> bool:
         """Whether the first way out of the error ``other`` fixes this one, which is none itself."""
@@ -266,46 +262,45 @@ def _price_of(offers: tuple[Offer, ...], otherwise_s: float | None = None) -> di
 
 def findings_by_cause(graded: Sequence[Graded], subject: Subject, *, measured: bool = False) -> list[PricedFinding]:
     """One finding a cause, the worst first. A cost alone that nothing saves is left out, unless it was ``measured``."""
-    by_cause: dict[str, list[Graded]] = {}
-    for one in graded:
-        by_cause.setdefault(one.cause, []).append(one)
-    causes = [cause for alike in by_cause.values() if (cause := _merged(alike, subject, measured)) is not None]
-    causes.sort(key=_worst_first)
+    causes = [cause for alike in _by_cause(graded) if (cause := _merged(alike, subject, measured)) is not None]
+    causes.sort(
+        key=lambda one: (SEVERITIES.index(one.finding.severity), -(one.finding.step_seconds or 0.0), one.finding.code)
+    )
     done: list[_Cause] = []
     for cause in causes:
         done.append(_priced_once(cause, done))
     return [cause.finding for cause in done]
 
 
-def _worst_first(cause: _Cause) -> tuple[int, float, str]:
-    return SEVERITIES.index(cause.finding.severity), -(cause.finding.step_seconds or 0.0), cause.finding.code
-
-
 def unpriced_findings(found: Iterable[tuple[Rule, Finding]], subject: Subject) -> list[PricedFinding]:
     """One finding a cause, the worst first, where no step has a price: what is suggested saves what is not known."""
-    by_cause: dict[str, list[Graded]] = {}
-    for rule, finding in found:
-        one = Graded(rule, finding, (), severity(finding, ()))
-        by_cause.setdefault(one.cause, []).append(one)
     listed = []
-    for alike in by_cause.values():
-        changes = {str(each.change): each for one in alike for each in one.finding.suggestions}
+    for ordered in _by_cause(Graded(rule, finding, (), severity(finding, ())) for rule, finding in found):
+        changes = {str(each.change): each for one in ordered for each in one.finding.suggestions}
         offered = tuple(
             PricedSuggestion(
                 {subject.name_of(key): value for key, value in each.change.items()}, None, None, None, False, each.note
             )
             for each in list(changes.values())[:MOST]
         )
-        ordered = sorted(alike, key=lambda one: (not one.finding.error, not one.finding.violated, one.rule.code))
         listed.append(replace(_as_one(ordered, subject, ()), step_seconds=None, suggestions=offered))
     return sorted(listed, key=lambda finding: (SEVERITIES.index(finding.severity), finding.code))
 
 
-def _merged(alike: Sequence[Graded], subject: Subject, measured: bool) -> _Cause | None:
-    """The findings of one cause as one, the outright one first; None where nothing is left to say."""
-    ordered = sorted(alike, key=lambda one: (not one.finding.error, not one.finding.violated, one.rule.code))
+def _by_cause(graded: Iterable[Graded]) -> Iterable[list[Graded]]:
+    """Findings of one cause together, the outright ones first."""
+    found: dict[str, list[Graded]] = {}
+    for one in sorted(graded, key=lambda one: (not one.finding.error, not one.finding.violated, one.rule.code)):
+        found.setdefault(one.cause, []).append(one)
+    return found.values()
+
+
+def _merged(ordered: Sequence[Graded], subject: Subject, measured: bool) -> _Cause | None:
+    """The findings of one cause as one; None where nothing is left to say."""
     error, violated = ordered[0].finding.error, any(one.finding.violated for one in ordered)
-    everything = _distinct(ordered)
+    # Of every change the first finding's offer.
+    distinct = {frozenset(offer.priced.change.items()): offer for one in reversed(ordered) for offer in one.offers}
+    everything = tuple(distinct.values())
     offers = _worth_a_line(everything, subject, outright=violated or error, error=error)
     if not offers and measured:
         offers = everything[:MOST]
@@ -314,16 +309,13 @@ def _merged(alike: Sequence[Graded], subject: Subject, measured: bool) -> _Cause
     return _Cause(_as_one(ordered, subject, offers), offers)
 
 
-def _distinct(ordered: Sequence[Graded]) -> tuple[Offer, ...]:
-    """The offers of all, one of every change: the first's."""
-    found = {frozenset(offer.priced.change.items()): offer for one in reversed(ordered) for offer in one.offers}
-    return tuple(found.values())
-
-
 def _as_one(ordered: Sequence[Graded], subject: Subject, offers: tuple[Offer, ...]) -> PricedFinding:
     """The findings of one cause under the first's name."""
     rule, finding = ordered[0].rule, ordered[0].finding
-    price = _price_of(offers, _known_s([one.finding for one in ordered]))
+    # Where no change is proposed, the seconds that their rules know.
+    known = [one.finding.at_most_s for one in ordered if one.finding.at_most_s]
+    proposed = any(one.finding.suggestions for one in ordered)
+    price = _price_of(offers, None if proposed else max(known, default=None))
     return PricedFinding(
         code=rule.code,
         slug=rule.slug,
@@ -336,12 +328,6 @@ def _as_one(ordered: Sequence[Graded], subject: Subject, offers: tuple[Offer, ..
         tier=max((offer.tier for offer in offers), key=TIERS.index, default="") if price["step_seconds"] else "",
         **price,
     )
-
-
-def _known_s(findings: Sequence[Finding]) -> float | None:
-    """Seconds that findings cost for which no change is proposed, where their rules know them."""
-    proposed = any(one.suggestions for one in findings)
-    return None if proposed else max((one.at_most_s for one in findings if one.at_most_s), default=None)
 
 
 def _worth_a_line(offers: tuple[Offer, ...], subject: Subject, *, outright: bool, error: bool) -> tuple[Offer, ...]:
@@ -357,25 +343,11 @@ def _worth_a_line(offers: tuple[Offer, ...], subject: Subject, *, outright: bool
     useful = tuple(filter(worth_it, offers))
     if useful or not outright or not offers:
         return useful[:MOST]
-    return _least_dear(offers[0])
-
-
-def _least_dear(first: Offer) -> tuple[Offer, ...]:
-    """What fixes a breach although it saves nothing, saying so where it is slower."""
-    if first.change_s <= 0:
-        return (first,)
-    note = "; ".join(filter(None, (first.priced.note, "slower, but nothing faster fixes it")))
-    return (replace(first, priced=replace(first.priced, note=note)),)
+    return (offers[0].noted("slower, but nothing faster fixes it" if offers[0].change_s > 0 else ""),)
 
 
 def _same_size(offer: Offer, subject: Subject) -> bool:
     return abs(offer.parameters) <= SAME_SIZE * subject.parameters
-
-
-def _gain_per_work(offer: Offer) -> float:
-    """Seconds saved at equal FLOPs: a smaller model's lesser work taken off, a larger one's put in."""
-    step, flops = offer.step, offer.flops
-    return -offer.change_s + (step.seconds * flops / step.flops if step.flops else 0.0)
 
 
 def _rank(offer: Offer, subject: Subject) -> tuple[bool, int, int, int, float]:
@@ -383,9 +355,11 @@ def _rank(offer: Offer, subject: Subject) -> tuple[bool, int, int, int, float]:
     sizes = [value for key, value in offer.change.change.items() if isinstance(value, int) and key != "heads"]
     aligned = min((min(size & -size, PREFERRED) for size in sizes), default=PREFERRED)
     heads = int(offer.change.change.get("heads", SHARDS))
+    # Seconds saved at equal FLOPs: a smaller model's lesser work taken off, a larger one's put in.
+    seconds, work = offer.step.seconds, offer.flops / offer.step.flops if offer.step.flops else 0.0
     return (
         not _same_size(offer, subject),
-        -round(_gain_per_work(offer) / (TIE * offer.step.seconds)) if offer.step.seconds else 0,
+        -round((seconds * work - offer.change_s) / (TIE * seconds)) if seconds else 0,
         -aligned,
         -min(heads & -heads, SHARDS),
         offer.change_s,
@@ -400,11 +374,7 @@ def _priced_once(cause: _Cause, done: Sequence[_Cause]) -> _Cause:
     for one in done:
         if cause.changed_with(one):
             return cause.left((), one.finding)
-    return _without(cause, [one for one in done if any(map(one.fixed_by, cause.offers))])
-
-
-def _without(cause: _Cause, above: Sequence[_Cause]) -> _Cause:
-    """``cause`` without the offers that fix what is ``above`` it too."""
+    above = [one for one in done if any(map(one.fixed_by, cause.offers))]
     own = tuple(offer for offer in cause.offers if not any(one.fixed_by(offer) for one in above))
     there = next((one.finding for one in above if any(map(cause.fixed_by, one.offers))), None)
     if own == cause.offers or (not own and there is None):

@@ -18,6 +18,7 @@ import os
 import stat
 import tomllib
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import field, replace
 from fnmatch import fnmatchcase
 from functools import lru_cache
@@ -34,9 +35,7 @@ from sizer.rules import MERGED, RULES, nearest
 #: Keys of the table, and of each per-file table.
 KEYS = (
     "select",
-    "extend-select",
     "ignore",
-    "extend-ignore",
     "per-file",
     "budgets",
     "device",
@@ -233,19 +232,19 @@ def load_suppression(
 ) -> Suppression:
     """The command line's choice over that of the nearest sizer.toml, or pyproject.toml with a [tool.sizer] table.
 
-    As in ruff: ``select`` replaces the file's, ``extend_select`` adds to what is selected, by the command line or by
-    the file (where nothing is, every rule is), and what is ignored is ignored by either.
+    As in ruff: ``select`` replaces the file's, ``extend_select`` adds to what is selected (where nothing is, every rule
+    is), and what is ignored is ignored by either.
 
-    ``[tool.sizer] select = [...]``, ``extend-select``, ``ignore``, ``extend-ignore`` and ``[[tool.sizer.per-file]]
-    path, ignore, reason``; a reason is demanded, because a suppression outlives the memory of why.
+    ``[tool.sizer] select = [...]``, ``ignore`` and ``[[tool.sizer.per-file]] path, ignore, reason``; a reason is
+    demanded, because a suppression outlives the memory of why.
     """
     table = nearest_table(config)
     if table is None:
         return Suppression((*(select or (ALL,)), *extend_select) if select or extend_select else (), ignore)
-    selected, added = select or table.codes("select"), (*extend_select, *table.codes("extend-select"))
+    selected = select or table.codes("select")
     return Suppression(
-        (*(selected or (ALL,)), *added) if selected or added else (),
-        (*ignore, *table.codes("ignore"), *table.codes("extend-ignore")),
+        (*(selected or (ALL,)), *extend_select) if selected or extend_select else (),
+        (*ignore, *table.codes("ignore")),
         tuple(_left_out(rule) for rule in table.per_file()),
         str(table.file.parent),
     )
@@ -331,14 +330,10 @@ def write_accepted(reports: Iterable[Report], file: str) -> int:
 
 
 def _identity(report: Report, finding: PricedFinding, folder: Path) -> tuple[str, str, str, str]:
-    return _below(report.path, folder), report.device, finding.code, finding.field
-
-
-def _below(path: str, folder: Path) -> str:
-    try:
-        return Path(os.path.relpath(Path(path).resolve(), folder)).as_posix()
-    except (OSError, ValueError):  # no path: standard input
-        return path
+    path = report.path
+    with suppress(OSError, ValueError):  # no path: standard input
+        path = Path(os.path.relpath(Path(path).resolve(), folder)).as_posix()
+    return path, report.device, finding.code, finding.field
 
 
 def _is_entry(one: Any) -> bool:

@@ -13,7 +13,6 @@ from shapes.frozen import frozen
 from shapes.model.resize import DIMENSIONS, dimensions, resize
 from shapes.operators import Attention, split_problems
 from shapes.step import Pricer, Step
-from shapes.step.stack import SoftwareStack
 from shapes.workload import Workload
 from sizer.checking.project import Suppression
 from sizer.rules import RULES
@@ -151,19 +150,16 @@ def propose(subject: Subject, device: Device, suppression: Suppression | None = 
     asked, suppression = subject.asked or subject.workload, suppression or Suppression()
     unsplit = subject.workload if subject.asked is not None else None
     subject = _on_device(run_on(subject, device), device)
-    pricer = Pricer(device, stack=_comparing_heads(subject, device))
+    # One attention factor where the subject has one head dimension that suggestions may change.
+    dims = {op.head_dim for op in subject.operators if isinstance(op, Attention)}
+    stack = subject.stack.for_head_dims_near(device.architecture, *dims) if len(dims) == 1 else subject.stack
+    pricer = Pricer(device, stack=stack)
     step = pricer.step(subject.understood, subject.workload, subject.model)
     context = context_of(subject, device, step)
     context = replace(context, workload=asked)  # in the type that was asked for, which is SZ119's to judge
     answered = [(rule, _of_workload(_answer(rule, context, unsplit), asked)) for rule in RULES]
     answers = tuple((rule, one if suppression.keeps(rule.code, subject.where) else None) for rule, one in answered)
     return Proposals(subject, asked, device, pricer, step, objections_in(answered), answers)
-
-
-def _comparing_heads(subject: Subject, device: Device) -> SoftwareStack:
-    """The stack, with one attention factor where the subject has one head dimension that suggestions may change."""
-    dims = {op.head_dim for op in subject.operators if isinstance(op, Attention)}
-    return subject.stack.for_head_dims_near(device.architecture, *dims) if len(dims) == 1 else subject.stack
 
 
 def _of_workload(answer: Answer, workload: Workload) -> Answer:

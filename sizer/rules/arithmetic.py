@@ -97,16 +97,10 @@ def heads_that_keep_hidden(
     if not _resizable(context):
         return ()
     dim, hidden = context.dimensions["head_dim"], context.dimensions["hidden"]
-    fitting = _whole_heads(context, multiple, fits)
+    whole = (size for size in range(multiple, WIDEST_HEAD + 1, multiple) if hidden % size == 0 and fits(size))
+    fitting = [size for size in whole if _divides(context, hidden // size)]
     larger, smaller = [size for size in fitting if size > dim][:1], [size for size in fitting if size < dim][-1:]
     return tuple(Suggestion(_with_groups(context, hidden // size), f"head_dim {size}") for size in (*larger, *smaller))
-
-
-def _whole_heads(context: Context, multiple: int, fits: Callable[[int], bool]) -> list[int]:
-    """Multiples that ``fits`` and that cut the hidden size into heads that divide."""
-    hidden = context.dimensions["hidden"]
-    whole = (size for size in range(multiple, WIDEST_HEAD + 1, multiple) if hidden % size == 0 and fits(size))
-    return [size for size in whole if _divides(context, hidden // size)]
 
 
 def whole_heads_near(context: Context) -> tuple[Suggestion, ...]:

@@ -365,9 +365,8 @@ def _cut_features(context: Context, model: ModelShape, recipe: Recipe | None) ->
     for dimension, side in _cut_blocks(model, t, recipe).items():
         step, kept = _step(side, recipe), recipe or side.kept
         padded = next_multiple(side.features, step)
-        name = f"{side.whole}/{side.shards} = {side.features}" if side.shards > 1 else str(side.features)
         message = (
-            f"{side.matrix}: {name} is no multiple of {step} ({kept.title if kept else ''}): "
+            f"{side.matrix}: {side.share} is no multiple of {step} ({kept.title if kept else ''}): "
             f"{recipe.alignment.otherwise if recipe else RELEASED}; "
             f"padded to {padded} it is {padded / side.features - 1:.1%} more"
         )

@@ -9,7 +9,7 @@ from math import gcd
 from shapes.cost.predict import run_for
 from shapes.kernels import Kernel, Run, load_kernel, resolve, run_of
 from shapes.model import MlaShape
-from shapes.operators import Attention, Gemm, Operator
+from shapes.operators import Attention
 from sizer.rules.arithmetic import (
     heads_that_keep_hidden,
     nearest_first,
@@ -45,8 +45,11 @@ def head_dim_power_of_two(context: Context) -> Answer:
     dims = context.dimensions
     if "head_dim" not in dims:
         return NotApplicable("no attention heads known")
-    dim, step = dims["head_dim"], _core_alignment(context)
-    if dim % step == 0 or _built_for(context, dim):
+    dim, cores = dims["head_dim"], [op for op in context.operators if op.kind in ("attention", "bmm")]
+    # In the core's own element type, as its operators have it.
+    step = context.device.alignment_elements(cores[0].dtype) if cores else context.alignment
+    kept = [run_for(op, context.device).built for op in cores if isinstance(op, Attention) and op.head_dim == dim]
+    if dim % step == 0 or (dim % RECOMMENDED_HEAD == 0 and any(dim in built for built in kept)):
         return ()
     if square(context):
         suggestions = (*heads_that_keep_hidden(context, step), *whole_heads_near(context))
@@ -54,22 +57,6 @@ def head_dim_power_of_two(context: Context) -> Answer:
         suggestions = suggest("head_dim", neighbours(dim, step)[-1:])
     violated = dim % min(step, RECOMMENDED_HEAD) != 0
     return [Finding("head_dim", dim, shard_text("head_dim", dim, 1, step), suggestions, violated=violated)]
-
-
-def _built_for(context: Context, dim: int) -> bool:
-    """Whether ``dim`` keeps what is recommended and the attention kernel is built for it, as most are for 96."""
-    cores = (op for op in context.operators if isinstance(op, Attention) and op.head_dim == dim)
-    return dim % RECOMMENDED_HEAD == 0 and any(dim in run_for(core, context.device).built for core in cores)
-
-
-def _core_alignment(context: Context) -> int:
-    """The alignment in the attention core's own element type, as its operators have it."""
-    core = next((op.dtype for op in context.operators if _is_core(op)), None)
-    return context.device.alignment_elements(core) if core is not None else context.alignment
-
-
-def _is_core(op: Operator) -> bool:
-    return isinstance(op, Attention) or (isinstance(op, Gemm) and op.kind == "bmm")
 
 
 SMALLEST_HEAD = 64
@@ -123,7 +110,7 @@ def flash_head_dim(context: Context) -> Answer:
     if not cores:
         return NotApplicable("no fused attention")
     runs = [(core, run_for(core, context.device)) for _, core in sorted(cores.items())]
-    if not any(map(_is_known, (run for _, run in runs))):
+    if not any(run.refused or run.built or run.verified for _, run in runs):
         core, _ = runs[-1]
         kernel = resolve(core.kernel, context.device.architecture, core.trains)
         return NotApplicable(f"which head dimensions {load_kernel(kernel).title} is built for is not known here")
@@ -138,10 +125,6 @@ def _padded_heads(context: Context, core: Attention, run: Run) -> Finding:
     # Narrower values run in the kernel for the queries' dimension (MLA's 192 and 128): a cost, and no fault.
     violated = not _as_it_is(run, dim, dim if v_dim < dim and run.d_v == dim else v_dim)
     return Finding("head_dim", dim, message, _taken_whole(context, core), violated=violated)
-
-
-def _is_known(run: Run) -> bool:
-    return bool(run.refused or run.built or run.verified)
 
 
 def _as_it_is(run: Run, dim: int, v_dim: int) -> bool:

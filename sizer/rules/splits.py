@@ -212,7 +212,17 @@ def expert_shapes(context: Context) -> Answer:
     refused = "; grouped products refuse rows off 16 bytes" * context.off_vector(moe.width, context.workload.t)
     said = f"each expert's width: {{}}{refused}"
     width = unaligned_shards(context, "expert_d_ff", "d_ff", moe.width, said, neighbours)
-    return [*width, *_spread(model, moe, context.workload), *_routed(context, moe)]
+    found = [*width, *_spread(model, moe, context.workload)]
+    workload = context.workload
+    routed = workload.tokens * moe.top_k * workload.e
+    if routed / moe.experts < TILE_ROWS and not workload.decode:
+        message = (
+            f"an expert is routed {routed / moe.experts:.0f} tokens a microbatch (b s top_k / E with even routing), "
+            f"fewer than a tile's {TILE_ROWS} rows"
+        )
+        wanted = workload.b * -(-TILE_ROWS * moe.experts // routed)
+        found.append(Finding("b", workload.b, message, larger_microbatch(context, wanted)))
+    return found
 
 
 def _spread(model: ModelShape, moe: MoeShape, workload: Workload) -> Iterator[Finding]:
@@ -239,19 +249,6 @@ def _spread(model: ModelShape, moe: MoeShape, workload: Workload) -> Iterator[Fi
         fewer = powers_near(e, lambda ranks: d % ranks == 0 and not any(count % ranks for count in counts))[:1]
         changes = suggest("e", fewer) + suggest("d", [next_multiple(d, e)])
         yield Finding("e", e, message, changes, error=True)
-
-
-def _routed(context: Context, moe: MoeShape) -> Iterator[Finding]:
-    """Fewer tokens an expert than a tile has rows."""
-    workload = context.workload
-    routed = workload.tokens * moe.top_k * workload.e
-    if routed / moe.experts < TILE_ROWS and not workload.decode:
-        message = (
-            f"an expert is routed {routed / moe.experts:.0f} tokens a microbatch (b s top_k / E with even routing), "
-            f"fewer than a tile's {TILE_ROWS} rows"
-        )
-        wanted = workload.b * -(-TILE_ROWS * moe.experts // routed)
-        yield Finding("b", workload.b, message, larger_microbatch(context, wanted))
 
 
 #: Rows that a 16-bit grouped product's groups are padded to: 16 bytes, along the tokens in wgrad.

@@ -12,7 +12,6 @@ from shapes.errors import InputError
 from shapes.memory import largest_microbatch as largest_that_fits
 from shapes.memory import memory, memory_of_parameters, smallest_tp
 from shapes.model import ModelShape
-from shapes.model.parameters import ParameterTensor
 from shapes.operators import Product
 from shapes.operators.parallel import largest_divisor
 from shapes.workload import Workload
@@ -426,7 +425,11 @@ def muon_update(context: Context) -> Answer:
         return model
     if not workload.train or workload.optimizer != "muon":
         return NotApplicable("another optimizer")
-    total = sum(one.copies * _newton_schulz(*one.shape) for one in model.tensors() if one.is_matrix and _hidden(one))
+    total = 0
+    for one in model.tensors():
+        if one.role == "block" and len(one.shape) == 2:  # embeddings and the head are AdamW's
+            short, long = sorted(one.shape)
+            total += one.copies * ITERATIONS * short * short * (4 * long + 2 * short)
     ranks = workload.t * workload.p * (workload.d if workload.zero else 1)
     seconds = total / ranks / context.device.peak("bf16")
     share = seconds / (context.step_s * workload.accumulation + seconds)
@@ -437,17 +440,6 @@ def muon_update(context: Context) -> Answer:
         f"device's peak, {share:.0%} of a step with it: accumulate more, or spread matrices over data-parallel ranks"
     )
     return [Finding("optimizer", "muon", message, at_most_s=seconds)]
-
-
-def _hidden(tensor: ParameterTensor) -> bool:
-    """Whether Muon takes it: embeddings and the head are AdamW's."""
-    return tensor.role == "block" and len(tensor.shape) == 2
-
-
-def _newton_schulz(rows: int, columns: int) -> int:
-    """FLOPs of the iterations for one matrix."""
-    short, long = sorted((rows, columns))
-    return ITERATIONS * short * short * (4 * long + 2 * short)
 
 
 def _parameters_fit(context: Context) -> list[Finding] | NotApplicable:
