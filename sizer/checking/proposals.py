@@ -166,14 +166,12 @@ def _of_workload(answer: Answer, workload: Workload) -> Answer:
     """Of a released model's findings those whose advice is the workload's, and those that no advice came with."""
     if isinstance(answer, NotApplicable) or not (workload.frozen_architecture or workload.finetune):
         return answer
-    return tuple(kept for finding in answer if (kept := _workload_s(finding)) is not None)
-
-
-def _workload_s(finding: Finding) -> Finding | None:
-    """``finding`` with the advice on the workload alone; None where only other dimensions would help."""
-    advice = tuple(one for one in finding.suggestions if set(one.change).isdisjoint(DIMENSIONS))
-    unadvised = not finding.suggestions and finding.field not in DIMENSIONS
-    return replace(finding, suggestions=advice) if advice or finding.error or unadvised else None
+    kept = []
+    for finding in answer:
+        advice = tuple(one for one in finding.suggestions if set(one.change).isdisjoint(DIMENSIONS))
+        if advice or finding.error or not (finding.suggestions or finding.field in DIMENSIONS):
+            kept.append(replace(finding, suggestions=advice))
+    return kept
 
 
 def _answer(rule: Rule, context: Context, unsplit: Workload | None) -> Answer:

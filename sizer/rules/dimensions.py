@@ -11,6 +11,7 @@ from shapes.model.unproven import named
 from shapes.operators import Product
 from shapes.operators.parallel import divides_over
 from shapes.recipes import RECIPES, Recipe, load_recipe
+from shapes.toml_table import DATA, content
 from shapes.workload import Workload
 from sizer.rules.arithmetic import (
     NEIGHBOURHOOD,
@@ -254,18 +255,8 @@ def _configured(context: Context, name: str, value: int) -> tuple[str, int, tupl
     return name, value, ()
 
 
-#: What to take instead, best first.
-ALTERNATIVES: dict[str, tuple[str, ...]] = {
-    "fp8": ("bf16", "fp16"),
-    "mxfp8": ("fp8", "bf16", "fp16"),
-    "nvfp4": ("mxfp8", "fp8", "bf16", "fp16"),
-    "int8": ("bf16", "fp16"),
-    "bf16": ("fp16", "fp32"),
-    "fp16": ("bf16", "fp32"),
-    "tf32": ("bf16", "fp16", "fp32"),
-    "fp64": ("fp32",),
-    "fp32": ("bf16", "fp16"),
-}
+#: Element type -> what to take instead, best first.
+ALTERNATIVES = content(DATA / "alternatives.toml")
 
 
 @rule("SZ119", source="NVIDIA architecture whitepapers (Volta, Turing, Ampere, Hopper): tensor-core data types.")

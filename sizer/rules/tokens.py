@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
-from math import isqrt, lcm
+from math import isqrt, lcm, prod
 from typing import Any
 
 from shapes.device import Device
@@ -88,14 +88,10 @@ def _devices(workload: Workload) -> Iterator[Finding]:
     gpus, t, p, d, cp = workload.gpus, workload.t, workload.p, workload.d, workload.cp
     if gpus is None or gpus == d * t * p * cp:
         return
-    if gpus % (t * p * cp) == 0:
-        change = {"d": gpus // (t * p * cp)}
-    else:
-        # p may not divide them either: then no t does, and 1 x 1 always does.
-        stages = largest_divisor(gpus, p)
-        shards = largest_divisor(gpus // stages, t)
-        ring = largest_divisor(gpus // (stages * shards), cp)
-        change = {"t": shards, "p": stages, "cp": ring, "d": gpus // (shards * stages * ring)}
+    change = {"p": largest_divisor(gpus, p)}
+    change["t"] = largest_divisor(gpus // change["p"], t)
+    change["cp"] = largest_divisor(gpus // change["p"] // change["t"], cp)
+    change["d"] = gpus // prod(change.values())
     names, degrees = "DP x TP x PP", f"{d} x {t} x {p}"
     if cp > 1:
         names, degrees = f"{names} x CP", f"{degrees} x {cp}"
@@ -118,7 +114,7 @@ def _global_batch(workload: Workload, said: bool) -> Iterator[Finding]:
         suggestions = suggest("global_batch", neighbours(whole, b * d))
     message = f"a global batch of {whole} is not a multiple of MBS x DP = {b} x {d} = {b * d}"
     if not said and below:
-        yield Finding("b", b, f"{message}: times are of that default, and -b {below[-1]} would divide it")
+        yield Finding("b", b, f"{message}: times are of that default, and -b {max(below)} would divide it")
         return
     yield Finding("b", b, message, suggestions, error=True, cause="batch arithmetic")
 
@@ -483,32 +479,21 @@ def _ways_out(model: ModelShape, workload: Workload, domain: int) -> Iterator[Ma
         yield {"attention": "auto"}
     if workload.decode and workload.cache_dtype in ("bf16", "fp16", "fp32"):
         yield {"kv_dtype": "fp8"}
-    stages, recompute = _stages_and_recomputation(workload)
+    stages: list[dict[str, int | str]] = []
+    recompute: list[dict[str, int | str]] = []
+    if workload.train:
+        stages = [{"zero": stage} for stage in range(workload.zero + 1, 4) if workload.d > 1]
+        recompute = [{"checkpointing": "full"}] if workload.checkpointing != "full" else []
     yield from stages
     for change in recompute:
         yield from (change | more for more in ({}, *stages[-1:]))
     if workload.b > 1:
         yield from ({"b": 1, **more} for more in ({}, *stages))
-    for split in _wider(model, workload, domain):
-        yield from (split | more for more in ({}, *recompute))
-
-
-def _stages_and_recomputation(workload: Workload) -> tuple[list[dict[str, int | str]], list[dict[str, int | str]]]:
-    """Higher stages of ZeRO, and full checkpointing where there is none."""
-    if not workload.train:
-        return [], []
-    stages = range(workload.zero + 1, 4) if workload.d > 1 else ()
-    recompute: list[dict[str, int | str]] = [{"checkpointing": "full"}] if workload.checkpointing != "full" else []
-    return [{"zero": stage} for stage in stages], recompute
-
-
-def _wider(model: ModelShape, workload: Workload, domain: int) -> Iterator[dict[str, int | str]]:
-    """Larger degrees of tensor and pipeline parallelism, with the ranks that the given devices leave."""
     shards = [{"t": degree} for degree in DEGREES if workload.t < degree <= domain]
     pipelines = [{"p": degree} for degree in DEGREES if degree > workload.p and model.layers % degree == 0]
     for split in (*shards, *pipelines):
-        if (change := _within(workload, split)) is not None:
-            yield change
+        if (wider := _within(workload, split)) is not None:
+            yield from (wider | more for more in ({}, *recompute))
 
 
 def _within(workload: Workload, split: dict[str, int]) -> dict[str, int | str] | None:
