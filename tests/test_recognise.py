@@ -279,3 +279,36 @@ def test_a_mask_function_is_a_window_a_chunk_or_neither() -> None:
 def test_findings_of_a_recognised_model_name_its_file_s_keys() -> None:
     report = check(config("jais2", vocab_size=321), device="h100-sxm", b=2, s=64)
     assert "vocab_size = 321" in str(report)
+
+
+def test_layers_kept_in_lists_of_their_parts_are_one_stack_of_layers() -> None:
+    found = recognise_small("xlm", emb_dim=96, n_heads=6, n_words=320)
+    assert [(block.count, block.norms, block.norm_weights) for block in found.main.blocks] == [(4, 2, 2)]
+    assert found.dense_mlp is not None
+
+
+def test_two_cores_on_the_same_queries_are_one_attention_that_runs_twice() -> None:
+    found = recognise_small("diffllama")
+    assert (found.attention.cores, found.attention.kv_heads) == (2, 2)
+    once = replace(found.attention, cores=1)
+    changed = replace(found, stacks=(replace(found.main, blocks=(replace(found.main.blocks[0], attention=once),)),))
+    runs = [
+        [one.count for one in operators(model, Workload(b=1, s=64)) if one.kind == "attention"]
+        for model in (found, changed)
+    ]
+    assert runs == [[8, 8], [4, 4]]
+
+
+def test_adapters_and_heads_of_several_codebooks_are_counted() -> None:
+    small = {"intermediate_size": 160, "max_position_embeddings": 128, "default_language": "en_XX"}
+    assert [one.name for one in recognise_small("xmod", **small).main.blocks[0].before] == [
+        "adapter.up_proj",
+        "adapter.down_proj",
+    ]
+    found = recognise_small("rembert", input_embedding_size=48, output_embedding_size=64)
+    assert (found.embedding_dim, found.head_inputs, found.head_linear.in_features) == (48, 64, 64)
+    codebooks = {"hidden_size": 96, "num_attention_heads": 6, "num_hidden_layers": 2, "ffn_dim": 160, "vocab_size": 320}
+    found = proof("musicgen", decoder={**codebooks, "model_type": "musicgen_decoder"}).model
+    assert (found.heads, found.embedding_tables) == (4, 4)
+    heads = [one for one in operators(found, Workload(b=1, s=32)) if one.name == "lm_head"]
+    assert {one.count for one in heads} == {4}

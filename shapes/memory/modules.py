@@ -124,7 +124,7 @@ def tail_tape(model: ModelShape, sizes: Sizes, *, loss: bool) -> Tape:
         x = run.norm(x, sizes.whole * model.hidden)
     for linear in model.before_head:
         x = run.linear(linear, x)
-    for _ in range(model.head_passes if loss else 1):
+    for _ in range(model.heads * (model.head_passes if loss else 1)):
         if model.head_linear is not None:
             run.head(model.head_linear, x, loss=loss)
     return run.tape
@@ -175,7 +175,8 @@ class _Forward:
     def layer(self, block: Block, hidden: int, x: Tensor) -> None:
         tape = self.tape
         for linear in block.before:
-            x = self.linear(linear, tape.op("hidden state and the next embedding", (x,), 2 * x.bytes))
+            wider = linear.in_features > hidden
+            x = self.linear(linear, tape.op("hidden state and the next embedding", (x,), 2 * x.bytes) if wider else x)
         normed = x
         for part in (block.mixer, block.attention, block.cross, block.mlp):
             if part is None:

@@ -167,7 +167,8 @@ class AttentionShape:
     output: as wide as the queries and projected with them (qwen3_next), as wide and of a matrix apart (afmoe), or one
     number a head (step3p7). ``keys_values``: of a matrix each, values of the keys' matrix (gemma4), or an earlier
     layer's keys and values (gemma3n). ``v_norm``: values are normed, without a weight.
-    ``inputs``: hidden sizes that the projections read (EAGLE-3's draft: 2). ``indexer`` chooses the keys.
+    ``inputs``: hidden sizes that the projections read (EAGLE-3's draft: 2). ``indexer`` chooses the keys. ``cores``:
+    times that the core runs, on parts of the values (diffllama: 2).
     """
 
     heads: int
@@ -191,6 +192,7 @@ class AttentionShape:
     v_norm: bool = False
     inputs: int = 1
     indexer: Indexer | None = None
+    cores: int = 1
 
     def __post_init__(self) -> None:
         positive(self, "heads", "kv_heads", "head_dim")
@@ -275,6 +277,7 @@ class MlaShape:
     sinks = False
     keys_values: ClassVar[KeysValues] = "apart"
     v_norm = False
+    cores = 1
     qk_norm: ClassVar[QkNorm] = "none"
 
     @property
@@ -350,6 +353,7 @@ class SharedKeyShape:
     dropout: float = 0.0
 
     kv_heads: ClassVar[int] = 1
+    cores: ClassVar[int] = 1
     causal: ClassVar[bool] = True
     cross: ClassVar[bool] = False
     sinks: ClassVar[bool] = True

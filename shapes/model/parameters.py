@@ -137,7 +137,8 @@ class ModelShape:
     learned query over the main stack's tokens (siglip), its projections being in ``before_head``. ``head_passes``:
     times that training runs the head and its loss (multi-token prediction does at each depth). ``head_weights``: the
     head's format in a quantised release. ``towers``: encoders of images, whole on every rank of the first stage.
-    ``layer_vocab``: rows of the table of layers' own embeddings (gemma3n, gemma4).
+    ``layer_vocab``: rows of the table of layers' own embeddings (gemma3n, gemma4). ``heads``: of as many columns each
+    (musicgen's codebooks). ``head_inputs``: channels that the head reads where the embedding is another's (rembert).
     """
 
     model_type: str
@@ -158,6 +159,8 @@ class ModelShape:
     head_weights: WeightFormat | None = None
     towers: tuple[Tower, ...] = ()
     layer_vocab: int = 0
+    heads: int = 1
+    head_inputs: int | None = None
 
     def __post_init__(self) -> None:
         if not self.stacks:
@@ -199,7 +202,7 @@ class ModelShape:
     def head_linear(self) -> Linear | None:
         if not self.head:
             return None
-        inner = self.embedding_dim or self.hidden
+        inner = self.head_inputs or self.embedding_dim or self.hidden
         return Linear("lm_head", self.vocab, inner, self.head_bias, "column", weights=self.head_weights)
 
     def front_tensors(self, t: int = 1) -> Iterator[ParameterTensor]:
@@ -242,7 +245,7 @@ class ModelShape:
             yield from linear_tensors(linear, t)
         yield from named_vectors(self.extra)
         if self.head_linear is not None:
-            found = linear_tensors(self.head_linear, t, role="head")
+            found = linear_tensors(self.head_linear, t, self.heads, role="head")
             yield from (tensor for tensor in found if not (self.tied and tensor.is_matrix))
 
     def tensors(self, *, active: bool = False) -> Iterator[ParameterTensor]:

@@ -193,7 +193,7 @@ def _attention_elementwise(attention: Attentions, s: int, run: Lowering) -> Iter
     for name, what, width, passes in parts:
         yield from run.moves(f"attention.{name}", what, tokens * width, passes)
     if workload.attention == "eager" and not isinstance(attention, SharedKeyShape):
-        square, core = tokens * s * heads, replace(run, forwards=core_forwards(workload))
+        square, core = tokens * s * heads * attention.cores, replace(run, forwards=core_forwards(workload))
         yield from core.moves("attention.softmax", "softmax", square, NORM)
         if attention.dropout:
             yield from core.moves("attention.dropout", "dropout", square, DROPOUT)
@@ -218,7 +218,7 @@ def model_elementwise(model: ModelShape, workload: Workload, s: int) -> Iterator
         logits, size = tokens * -(-model.vocab // workload.t), workload.activation_bytes
         # Forward: 16-bit logits in, an fp32 copy out, read again by log-softmax. Backward: the copy in, 16 bits out.
         passes = (size + 4, 4, 4, size)
-        yield from run.moves("cross_entropy", "cross_entropy", logits, passes, model.head_passes, size=1)
+        yield from run.moves("cross_entropy", "cross_entropy", logits, passes, model.heads * model.head_passes, size=1)
 
 
 def optimizer_update(held: ShardParameters, workload: Workload, states: float | None = None) -> Elementwise:
@@ -259,7 +259,7 @@ def attention_operators(attention: Attentions, run: Lowering, q_len: int, kv_len
     pieces = ((q_len, kv_len),) if eager else chunks(q_len, kv_len, workload.cp, core.causal)
     for queries, keys in pieces:
         for phase, count in replace(run, forwards=core_forwards(workload)).runs("forward", "dgrad"):
-            own = replace(core, phase=phase, q_len=queries, kv_len=keys, count=count)
+            own = replace(core, phase=phase, q_len=queries, kv_len=keys, count=count * attention.cores)
             yield from _products(own) if eager else (own,)
 
 
@@ -330,7 +330,7 @@ def decode_operators(
         latent=latent,
         dtype=run.core_dtype(),
         kv_dtype=workload.cache_dtype,
-        count=run.count,
+        count=run.count * attention.cores,
         windowed=attention.window is not None,
     )
 

@@ -306,7 +306,7 @@ def _ends(model: ModelShape, workload: Workload, s: int) -> Iterator[Operator]:
         alone = workload.finetune == "frozen-base"
         head = replace(model.head_linear, grad_input=False) if alone else model.head_linear
         rows = workload.b if workload.phase == "prefill" else tokens
-        passes = model.head_passes if workload.train else 1
+        passes = model.heads * (model.head_passes if workload.train else 1)
         yield from linear_operators(head, rows, replace(run, count=passes), trains=alone)
     if model.pooling is not None:
         # torch.nn.MultiheadAttention, asked for its weights, writes the products out; the head is whole on each rank.

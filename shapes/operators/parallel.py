@@ -196,7 +196,7 @@ def end_collectives(model: ModelShape, workload: Workload, s: int) -> Iterator[C
             "embedding.tensor_parallel", buffer, workload.t, EMBEDDING[sequence_parallel]
         )
     if model.head:
-        times = model.head_passes if workload.train else 1
+        times = model.heads * (model.head_passes if workload.train else 1)
         runs = HEAD[sequence_parallel]
         yield from Lowering(workload).sends("lm_head.tensor_parallel", size * model.hidden, workload.t, runs, times)
 

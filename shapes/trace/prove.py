@@ -18,7 +18,7 @@ from torch.utils import _pytree
 
 from shapes.errors import InputError
 from shapes.frozen import frozen
-from shapes.model import Block, ModelShape, run_lengths
+from shapes.model import ModelShape, run_lengths
 from shapes.model.unproven import Unproven
 from shapes.operators import operators
 from shapes.operators.types import Attention, Gemm, GroupedGemm, Operator
@@ -272,17 +272,12 @@ def prove(subject: Provable, cut: Cut | None = None) -> Proof:
 
     ``cut``: which layers of the whole those stand for that run. InputError where the whole cannot be told from them.
     """
-    module, (first, second) = subject.module, subject.lengths()
-    graph = subject.graph(first)
-    if graph.eager and first < subject.longest:
-        first, second = subject.longest, first
-        graph = subject.graph(first)
-    dtype = _main_dtype(graph)
-    found = recognise(graph, module, subject.name, first)
+    module, (graph, lengths, dtype) = subject.module, recorded(subject)
+    found = recognise(graph, module, subject.name, lengths[0])
     parameters = sum(_stands_for(path, cut, all_of_kind=True) * prod(graph.parameters[path]) for path in graph.used)
     problems, model = dict(found.left_over), found.model
     if model is not None and not problems:
-        line = _difference(model, graph, subject, (first, second), dtype)
+        line = difference(model, graph, subject, lengths, dtype)
         problems |= {"": line} if line else {}
     if model is None or problems:
         return Proof(None, _unproven(graph, problems, module, cut), parameters, found.held, dtype=dtype)
@@ -290,6 +285,16 @@ def prove(subject: Provable, cut: Cut | None = None) -> Proof:
     if whole.parameters != parameters:
         raise InputError(f"{whole.parameters:,} parameters recognised of {parameters:,}")
     return Proof(whole, (), parameters, found.held, dtype=dtype)
+
+
+def recorded(subject: Provable) -> tuple[Graph, tuple[int, int], str]:
+    """The graph to be understood, the lengths of it and of what proves it, and the element type of most products."""
+    first, second = subject.lengths()
+    graph = subject.graph(first)
+    if graph.eager and first < subject.longest:
+        first, second = subject.longest, first
+        graph = subject.graph(first)
+    return graph, (first, second), _main_dtype(graph)
 
 
 def refuted(model: ModelShape, graph: Graph, workload: Workload) -> list[str]:
@@ -300,17 +305,14 @@ def refuted(model: ModelShape, graph: Graph, workload: Workload) -> list[str]:
     return differences(model, run_products(graph), workload)
 
 
-def _difference(model: ModelShape, graph: Graph, subject: Provable, lengths: tuple[int, int], dtype: str) -> str | None:
+def difference(model: ModelShape, graph: Graph, subject: Provable, lengths: tuple[int, int], dtype: str) -> str | None:
     """The first thing that torch ran and ``model`` does not say, or the other way round; None: they are the same."""
     first, second = lengths
     found = refuted(model, graph, Workload(b=1, s=first, dtype=dtype, phase="infer"))
     if not found and graph.eager:
         # A window that a class builds itself shows at the longer length alone.
-        again = subject.graph(second)
-        other = recognise(again, subject.module, subject.name, second).model
-        if other is None or _without_windows(other) != _without_windows(model):
-            return f"it is another shape at {second} tokens than at {first}"
-        found = differences(model, run_products(again), Workload(b=1, s=second, dtype=dtype, phase="infer"))
+        again = run_products(subject.graph(second))
+        found = differences(model, again, Workload(b=1, s=second, dtype=dtype, phase="infer"))
     if found:
         return found[0]
     # What masks let through is proven forward: not every class tells its core of it. Eager attention is
@@ -355,13 +357,6 @@ def buffers_of(module: nn.Module) -> dict[str, Tensor]:
         dtype = next(module.parameters()).dtype
         copy = made._from_config(deepcopy(module.config), dtype=dtype, attn_implementation="eager")
     return dict(copy.named_buffers())
-
-
-def _without_windows(model: ModelShape) -> ModelShape:
-    def seen(block: Block) -> Block:
-        return replace(block, attention=replace(block.attention, window=None)) if block.attention else block
-
-    return replace(model, stacks=tuple(replace(one, blocks=run_lengths(map(seen, one.blocks))) for one in model.stacks))
 
 
 def _unproven(graph: Graph, problems: Mapping[str, str], module: nn.Module, cut: Cut | None) -> tuple[Unproven, ...]:

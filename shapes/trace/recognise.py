@@ -109,7 +109,9 @@ class Recogniser:
 
     def __init__(self, graph: Graph, module: nn.Module, model_type: str, sequence: int) -> None:
         self.graph, self.module, self.model_type, self.sequence = graph, module, model_type, sequence
-        self._containers = sorted({path for path, _ in repeated_children(module)}, key=len)
+        self._sizes = {path: len(children) for path, children in repeated_children(module)}
+        self._containers = sorted(self._sizes, key=len)
+        self._with: dict[str, str] = {}
         self._layer_of: dict[int, _Layer] = {}
         self.left: dict[str, str] = {}
         self.claimed: set[str] = set()
@@ -143,11 +145,24 @@ class Recogniser:
             if path.startswith(prefix):
                 index = path[len(prefix) :].partition(".")[0]
                 if index.isdigit():
-                    return container, prefix + index
+                    first = self._with.get(container, container)
+                    return first, f"{first}.{index}".lstrip(".")
         return None
+
+    def _join(self) -> None:
+        """Containers of one module with as many children, which run in turns, hold parts of the same layers (xlm)."""
+        alike: dict[tuple[str, int], list[str]] = {}
+        for path, size in self._sizes.items():
+            alike.setdefault((path.rpartition(".")[0], size), []).append(path)
+        places = [place for node in self.graph.nodes if (place := self._place(node.weight or node.where))]
+        for first, *others in alike.values():
+            ran = [int(layer.rpartition(".")[2]) for container, layer in places if container in (first, *others)]
+            if len(set(ran)) > 1 and ran == sorted(ran):
+                self._with |= dict.fromkeys(others, first)
 
     def _layers(self) -> tuple[dict[str, dict[str, _Layer]], _Layer]:
         """Container -> its layers in the order in which they ran; and what is outside of all."""
+        self._join()
         stacks: dict[str, dict[str, _Layer]] = {}
         outside = _Layer("")
 
@@ -173,10 +188,11 @@ class Recogniser:
         mixer = self._mixer(layer, hidden)
         moe = self._experts(layer, hidden)
         dense = self._mlps(layer, hidden)
-        layer.need(len(dense) < 2, f"{len(dense)} MLPs in one layer")
-        mlp: MlpShape | MoeShape | None = dense[0] if dense else None
+        # An adapter is a narrow MLP more, whose matrices are the layer's.
+        adapters = sorted(dense, key=lambda one: one.width)
+        mlp: MlpShape | MoeShape | None = adapters.pop() if dense else None
         if moe is not None:
-            mlp = self._with_shared(layer, moe, dense)
+            mlp, adapters = self._with_shared(layer, moe, dense), []
         parallel = self._parallel(layer)
         norms, weights = self._norms(layer, hidden)
         # Next to each other the two read one norm's output.
@@ -197,8 +213,9 @@ class Recogniser:
             norms=norms,
             norm_weights=weights,
             parallel=parallel,
-            extra=tuple(layer.extra),
+            extra=tuple(sorted(layer.extra)),
             mixer=mixer,
+            before=tuple(chain.from_iterable(replace(one, prefix="adapter").linears(hidden) for one in adapters)),
         )
 
     def _sources(self, mask: int, layer: _Layer) -> list[Node]:
@@ -211,9 +228,12 @@ class Recogniser:
 
     def _attentions(self, layer: _Layer) -> tuple[AttentionShape | MlaShape | None, AttentionShape | None]:
         """A layer's attention, and that to another stack: keys and values of what its queries do not read."""
-        cores = layer.open("attention")
-        layer.need(len(cores) < 3, f"{len(cores)} attention cores in one layer")
-        found = [self._attention(layer, core) for core in cores]
+        alike: dict[tuple[int, ...], list[Node]] = {}
+        for core in layer.open("attention"):
+            alike.setdefault((core.query, core.key, core.value), []).append(core)
+        layer.need(len(alike) < 3, f"{len(alike)} attention cores in one layer")
+        cores = [one[0] for one in alike.values()]
+        found = [self._attention(layer, *one) for one in alike.values()]
         if len(found) < 2:
             return (found[0], None) if found else (None, None)
         own, cross = found
@@ -231,8 +251,9 @@ class Recogniser:
                 read[side] |= node.reads
         return bool(read[1] & ~read[0]) and not read[1] & read[0] & ~(TRIGONOMETRY | INPUTS)
 
-    def _attention(self, layer: _Layer, core: Node) -> AttentionShape | MlaShape:
-        layer.claimed.add(core.number)
+    def _attention(self, layer: _Layer, core: Node, *again: Node) -> AttentionShape | MlaShape:
+        """``again``: further cores on the same queries, keys and values."""
+        layer.claim(core, *again)
         readers = [node for node in layer.open("gemm") if node.reads & core.bit]
         nearest = [node for node in readers if not node.reads & sum(one.bit for one in readers)]
         out = layer.one(nearest, "products read the attention core")
@@ -246,7 +267,7 @@ class Recogniser:
             all(len(found) == 1 for found in sources),
             "queries, keys and values of {}, {} and {} products".format(*map(len, sources)),
         )
-        return self._plain(layer, core, out, [found[0] for found in sources])
+        return self._plain(layer, (core, *again), out, [found[0] for found in sources])
 
     def _bias_apart(self, layer: _Layer, out: Node) -> None:
         """A bias of the output projection that is added behind it (gpt_neox_japanese)."""
@@ -255,8 +276,9 @@ class Recogniser:
                 out.bias = one.parameter
                 layer.vectors.add(one.parameter)
 
-    def _plain(self, layer: _Layer, core: Node, out: Node, sources: Sequence[Node]) -> AttentionShape:
+    def _plain(self, layer: _Layer, cores: Sequence[Node], out: Node, sources: Sequence[Node]) -> AttentionShape:
         query, key, value = sources
+        core = cores[0]
         fused, one = query is key is value, key is value is not query
         layer.need(fused or query is not key, "queries and keys of one product")
         run = _run_of(core)
@@ -265,7 +287,9 @@ class Recogniser:
         kv_heads = (query.n // wide - heads) // 2 if fused else key.n // wide
         if run.kv_heads == heads and 0 < kv_heads < heads:
             # The class repeats keys and values for a core that does not.
-            core.core = run = replace(run, kv_heads=kv_heads)
+            run = replace(run, kv_heads=kv_heads)
+            for again in cores:
+                again.core = run
         gate: Gate = self._gate_apart(layer, out, query, (heads * v_wide, heads))
         if not fused and query.n == 2 * heads * wide and out.reads & query.bit:
             gate = "queries"
@@ -284,7 +308,7 @@ class Recogniser:
         sinks = [one for one in layer.scaled if one.operator == "sinks" and one.reads == core.bit]
         layer.vectors.update(one.parameter for one in sinks)
         gates = [node for node in self.graph.of(out.reads) if node.number in layer.claimed and node not in sources]
-        self._inner(layer, [core, *gates])
+        self._inner(layer, [*cores, *gates])
         return AttentionShape(
             heads,
             kv_heads,
@@ -302,6 +326,7 @@ class Recogniser:
             sinks=bool(sinks),
             gate=gate,
             keys_values="one" if one else "apart",
+            cores=len(cores),
         )
 
     def _gate_apart(self, layer: _Layer, out: Node, query: Node, widths: tuple[int, int]) -> Gate:
@@ -601,7 +626,8 @@ class Recogniser:
         tables = list(dict.fromkeys(node.weight for node in tokens if node.weight is not None))
         rows, width = self.graph.parameters[tables[0]]
         outside.need(len({self.graph.parameters[path] for path in tables}) == 1, "token embeddings of several sizes")
-        head = self._head(outside, main, rows)
+        heads = self._heads(outside, main, rows)
+        head = heads[0] if heads else None
         read = [self._stack(span, found[:index], outside) for index, span in enumerate(found)]
         hidden = read[-1].hidden
         into = [node for node in outside.open("gemm") if node.number < found[0].first]
@@ -613,7 +639,7 @@ class Recogniser:
         for node in outside.open("gemm", "grouped", "conv", "depthwise", "attention"):
             self.left[node.weight or node.where] = f"{node.kind} outside the layers"
         vocab = rows if head is None else head.n
-        extra = [("head_norm", sum(map(self._size, norms))), ("embedding_rows", (rows - vocab) * width)]
+        extra = [("head_norm", sum(map(self._size, norms))), ("embedding_rows", len(tables) * (rows - vocab) * width)]
         positions = [stack.positions for stack in read if stack.positions]
         return ModelShape(
             self.model_type,
@@ -628,6 +654,8 @@ class Recogniser:
             max_positions=positions[-1] if positions else None,
             extra=tuple((name, number) for name, number in extra if number),
             embedding_tables=len(tables),
+            heads=len(heads) or 1,
+            head_inputs=head.k if head is not None and head.k not in (width, hidden) else None,
         )
 
     def _linears(self, nodes: Iterable[Node], name: str) -> tuple[Linear, ...]:
@@ -696,14 +724,14 @@ class Recogniser:
             extra=tuple((name, number) for name, number in extra if number),
         )
 
-    def _head(self, outside: _Layer, main: _Span, rows: int) -> Node | None:
-        """The product with a column for each token: for each row of the embedding, or for all but a few of them."""
+    def _heads(self, outside: _Layer, main: _Span, rows: int) -> list[Node]:
+        """Products with a column for each token: for each row of the embedding, or for all but a few of them."""
         after = [node for node in outside.nodes if node.kind == "gemm" and node.number > main.last]
         heads = [node for node in after if node.n == rows]
         heads = heads or [node for node in after if 0 < rows - node.n < 64]
-        outside.need(len(heads) < 2, f"{len(heads)} heads")
+        outside.need(len({(node.n, node.k, node.bias is None) for node in heads}) < 2, f"{len(heads)} different heads")
         outside.claim(*heads)
-        return heads[0] if heads else None
+        return heads
 
     def _tables(self, outside: _Layer, index: str) -> list[Node]:
         """Tables that were asked for tokens' numbers, for positions, or for the one kind that all tokens are of."""

@@ -1,0 +1,79 @@
+"""What recognised classes are proven by, of every formula reader: parameters, products and attention calls with their
+
+element types, forward and backward, and nothing left over.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from sizer.readers import read_config
+from tests.test_parity import OLD
+from tests.test_readers import DEFAULTS, SETTINGS
+from tests.tiers import every_run
+
+pytestmark = pytest.mark.slow
+
+pytest.importorskip("torch")
+transformers = pytest.importorskip("transformers")
+if OLD:
+    pytest.skip("transformers 5's masks and experts", allow_module_level=True)
+
+
+#: What cannot be compared in this form.
+OTHERWISE = {
+    "llama4_text": "the class runs every token through every expert",
+    "siglip_vision_model": "its pooling is torch.nn.MultiheadAttention, written out or fused as its inputs' types say",
+    "deepseek_v4": "its compressor is followed at lengths of whole windows alone (tests/test_sparse.py)",
+}
+#: Of an indexer that keeps more keys than there are attention is dense, as the class runs it always.
+ALL_KEYS = {"index_topk": 4096}
+HEADS = {"bert": "BertForMaskedLM", "roberta": "RobertaForMaskedLM", "vit": "ViTForImageClassification"}
+
+
+def left_over(config: dict[str, Any]) -> str | None:
+    """The first thing that the class of ``config`` runs and its formula does not say, or the other way round."""
+    from shapes.trace.config import Built, with_class
+    from shapes.trace.prove import OfClass, difference, recorded
+
+    formula = read_config(config).model
+
+    def once(built: Built) -> str | None:
+        subject = OfClass(built.module, built.settings, built.where)
+        graph, lengths, dtype = recorded(subject)
+        for node in graph.nodes:
+            # A mask that depends on tokens' values, of keys that an indexer chose: the formula is taken at its word.
+            if node.core is not None and (node.where in graph.problems or hasattr(built.settings, "index_topk")):
+                node.core = replace(node.core, causal=True, window=None)
+        return difference(replace(formula, towers=()), graph, subject, lengths, dtype)
+
+    found: str | None = with_class(config, once, attention="auto", dtype="bf16")
+    return found
+
+
+def _cases() -> list[tuple[str, dict[str, Any]]]:
+    """Small settings of every family, and the classes' own defaults but those that a loop over experts runs."""
+    found = []
+    for family, given in [*SETTINGS, *(case for case in DEFAULTS if case[0] != "deepseek_v2")]:
+        settings = given | ({"architectures": [HEADS[family]]} if family in HEADS else {})
+        settings |= ALL_KEYS if "index_topk" in given else {}
+        known = family in transformers.CONFIG_MAPPING and family not in OTHERWISE
+        # falcon's class repeats its key heads for attention, which the formula (and FlashAttention) does not.
+        if known and "new_decoder_architecture" not in given:
+            found.append((family, settings))
+    return found
+
+
+def test_what_is_left_out_is_a_family() -> None:
+    assert OTHERWISE.keys() <= {family for family, _ in [*SETTINGS, *DEFAULTS]}
+
+
+KEPT = ("llama", "gpt2", "bert", "qwen2_moe", "deepseek_v3", "deepseek_v32", "bloom", "t5", "gpt_oss", "whisper")
+
+
+@pytest.mark.parametrize(("family", "settings"), every_run(_cases(), *KEPT))
+def test_the_class_runs_what_the_formula_says(family: str, settings: dict[str, Any]) -> None:
+    assert left_over({"model_type": family, **settings}) is None
