@@ -281,12 +281,6 @@ def test_findings_of_a_recognised_model_name_its_file_s_keys() -> None:
     assert "vocab_size = 321" in str(report)
 
 
-def test_layers_kept_in_lists_of_their_parts_are_one_stack_of_layers() -> None:
-    found = recognise_small("xlm", emb_dim=96, n_heads=6, n_words=320)
-    assert [(block.count, block.norms, block.norm_weights) for block in found.main.blocks] == [(4, 2, 2)]
-    assert found.dense_mlp is not None
-
-
 def test_two_cores_on_the_same_queries_are_one_attention_that_runs_twice() -> None:
     found = recognise_small("diffllama")
     assert (found.attention.cores, found.attention.kv_heads) == (2, 2)

@@ -246,8 +246,19 @@ class AttentionShape:
         return found + (self.indexer.vectors() if self.indexer else ())
 
 
+class _Latent:
+    """What attention through a latent never has."""
+
+    __slots__ = ()
+    cross: ClassVar[bool] = False
+    cores: ClassVar[int] = 1
+    v_norm: ClassVar[bool] = False
+    keys_values: ClassVar[KeysValues] = "apart"
+    qk_norm: ClassVar[QkNorm] = "none"
+
+
 @frozen
-class MlaShape:
+class MlaShape(_Latent):
     """Multi-head latent attention (DeepSeek): queries and keys/values through low-rank projections.
 
     ``q_lora_rank`` None: one full query projection. The score's head dimension is nope + rope, the value's v_head_dim.
@@ -273,12 +284,7 @@ class MlaShape:
     def __post_init__(self) -> None:
         positive(self, "heads", "kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")
 
-    cross = False
     sinks = False
-    keys_values: ClassVar[KeysValues] = "apart"
-    v_norm = False
-    cores = 1
-    qk_norm: ClassVar[QkNorm] = "none"
 
     @property
     def kv_heads(self) -> int:
@@ -331,7 +337,7 @@ class MlaShape:
 
 
 @frozen
-class SharedKeyShape:
+class SharedKeyShape(_Latent):
     """DeepSeek-V4's attention (transformers' deepseek_v4 class): one head of keys that are the values too, over
 
     a window and over compressed entries.
@@ -353,14 +359,9 @@ class SharedKeyShape:
     dropout: float = 0.0
 
     kv_heads: ClassVar[int] = 1
-    cores: ClassVar[int] = 1
     causal: ClassVar[bool] = True
-    cross: ClassVar[bool] = False
     sinks: ClassVar[bool] = True
     gate: ClassVar[Gate] = "none"
-    v_norm: ClassVar[bool] = False
-    keys_values: ClassVar[KeysValues] = "apart"
-    qk_norm: ClassVar[QkNorm] = "none"
 
     def __post_init__(self) -> None:
         positive(self, "heads", "head_dim", "q_lora_rank", "out_groups", "out_rank")

@@ -109,9 +109,7 @@ class Recogniser:
 
     def __init__(self, graph: Graph, module: nn.Module, model_type: str, sequence: int) -> None:
         self.graph, self.module, self.model_type, self.sequence = graph, module, model_type, sequence
-        self._sizes = {path: len(children) for path, children in repeated_children(module)}
-        self._containers = sorted(self._sizes, key=len)
-        self._with: dict[str, str] = {}
+        self._containers = sorted({path for path, _ in repeated_children(module)}, key=len)
         self._layer_of: dict[int, _Layer] = {}
         self.left: dict[str, str] = {}
         self.claimed: set[str] = set()
@@ -145,24 +143,11 @@ class Recogniser:
             if path.startswith(prefix):
                 index = path[len(prefix) :].partition(".")[0]
                 if index.isdigit():
-                    first = self._with.get(container, container)
-                    return first, f"{first}.{index}".lstrip(".")
+                    return container, prefix + index
         return None
-
-    def _join(self) -> None:
-        """Containers of one module with as many children, which run in turns, hold parts of the same layers (xlm)."""
-        alike: dict[tuple[str, int], list[str]] = {}
-        for path, size in self._sizes.items():
-            alike.setdefault((path.rpartition(".")[0], size), []).append(path)
-        places = [place for node in self.graph.nodes if (place := self._place(node.weight or node.where))]
-        for first, *others in alike.values():
-            ran = [int(layer.rpartition(".")[2]) for container, layer in places if container in (first, *others)]
-            if len(set(ran)) > 1 and ran == sorted(ran):
-                self._with |= dict.fromkeys(others, first)
 
     def _layers(self) -> tuple[dict[str, dict[str, _Layer]], _Layer]:
         """Container -> its layers in the order in which they ran; and what is outside of all."""
-        self._join()
         stacks: dict[str, dict[str, _Layer]] = {}
         outside = _Layer("")
 

@@ -69,12 +69,13 @@ def laguna_gate(fields: Fields) -> str:
     return "heads" if fields.raw("gating") in (True, "per-head") else "apart"
 
 
-def listed_heads(fields: Fields) -> Callable[[int], dict[str, int]]:
-    """Query heads of each layer, where a list says so."""
-    heads = fields.integers("num_attention_heads_per_layer")
-    if heads and len(heads) != layer_count(fields):
-        raise fields.error(f"expected {layer_count(fields)} numbers", "num_attention_heads_per_layer")
-    return lambda layer: {"heads": heads[layer]} if heads else {}
+def by_layer(fields: Fields, optional: bool = False, **keys: str) -> Callable[[int], dict[str, int]]:
+    """Traits of each layer's attention by lists under ``keys``; ``optional``: which may be absent."""
+    lists = {trait: fields.integers(key) for trait, key in keys.items()}
+    for trait, found in lists.items():
+        if len(found) != layer_count(fields) and not (optional and not found):
+            raise fields.error(f"expected a list of {layer_count(fields)} numbers", keys[trait])
+    return lambda layer: {trait: found[layer] for trait, found in lists.items() if found}
 
 
 def step_sliding_heads(fields: Fields) -> int:
@@ -122,11 +123,6 @@ def gemma_widths(fields: Fields) -> list[int]:
         return widths
     width, doubles = fields.integer("intermediate_size", default=GEMMA3N_WIDTH), fields.flag("use_double_wide_mlp")
     return [width * (2 if doubles and layer >= layers - borrowed else 1) for layer in range(layers)]
-
-
-def gemma_experts(fields: Fields) -> Callable[[int], bool]:
-    on = fields.flag("enable_moe_block")
-    return lambda _: on
 
 
 def gemma_router(fields: Fields) -> int:
@@ -210,14 +206,6 @@ def _decilm_layer(own: Fields, plain: AttentionShape, hidden: int, bias: bool) -
         width = int(2 * ffn.number("ffn_mult") * hidden / 3)
         mlp = MlpShape(-(-width // 256) * 256, bias=bias)
     return Block(attention, mlp, norms=len(there), before=straight)
-
-
-def openelm_each(fields: Fields) -> Callable[[int], dict[str, int]]:
-    """Heads of each layer by lists."""
-    heads, shared = (fields.integers(name) for name in ("num_query_heads", "num_kv_heads"))
-    if not len(heads) == len(shared) == layer_count(fields):
-        raise fields.error(f"expected lists of {layer_count(fields)} numbers", "num_query_heads", "num_kv_heads")
-    return lambda layer: {"heads": heads[layer], "kv_heads": shared[layer]}
 
 
 def openelm_widths(fields: Fields) -> list[int]:

@@ -144,8 +144,9 @@ def granite_rotary(fields: Fields) -> float:
     return float(fields.text("position_embedding_type") == "rope")
 
 
-def where_experts(fields: Fields) -> Callable[[int], bool]:
-    on = fields.count("num_local_experts") > 0
+def wherever(fields: Fields, key: str) -> Callable[[int], bool]:
+    """In all layers or in none."""
+    on = fields.raw(key, default=0) not in (0, None)
     return lambda _: on
 
 
