@@ -135,7 +135,7 @@ class FusedAttention(TorchFunctionMode):
                 value,
                 attention_mask,
                 causal=bool(causal) and query.shape[-2] > 1,
-                window=kwargs.get("sliding_window") or _chunk(module),
+                window=kwargs.get("sliding_window"),
                 sinks=kwargs.get("s_aux"),
             )
             return out.transpose(1, 2).contiguous(), None
@@ -150,16 +150,3 @@ class FusedAttention(TorchFunctionMode):
         finally:
             for registry, _ in registries:
                 del registry["sdpa"]
-
-
-def _chunk(module: Any) -> int | None:
-    """Tokens of the chunk within which a layer attends, where only its mask says so (llama4).
-
-    A chunk is listed as a window of as many keys: what a query sees at most.
-    """
-    config, layer = getattr(module, "config", None), getattr(module, "layer_idx", None)
-    kinds = getattr(config, "layer_types", None)
-    if kinds is None or layer is None or kinds[layer] != "chunked_attention":
-        return None
-    chunk: int | None = getattr(config, "attention_chunk_size", None)
-    return chunk

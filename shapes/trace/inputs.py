@@ -32,7 +32,7 @@ def example_inputs(model: nn.Module, *, b: int, s: int, decoder_s: int | None = 
 def _main_input(model: nn.Module, settings: Any, accepted: Container[str], b: int, s: int) -> dict[str, Any]:
     main = getattr(model, "main_input_name", "input_ids")
     if main in ("pixel_values", "pixel_values_videos") and "pixel_values" in accepted and "input_ids" not in accepted:
-        return {"pixel_values": _image(settings, b)}
+        return {"pixel_values": _image(settings, b, _dtype(model))}
     if main == "input_features" and main in accepted:
         return {main: torch.empty(_spectrogram(settings, b, s), dtype=_dtype(model), device="meta")}
     if main == "input_values" and main in accepted:
@@ -58,16 +58,12 @@ def _tokens(b: int, s: int) -> Tensor:
     return torch.zeros((b, s), dtype=torch.long, device="meta")
 
 
-def _image(settings: Any, b: int) -> Tensor:
+def _image(settings: Any, b: int, dtype: torch.dtype) -> Tensor:
     vision = getattr(settings, "vision_config", None) or getattr(settings, "backbone_config", None) or settings
     size: Any = getattr(vision, "image_size", None) or 224
     height, width = (size, size) if isinstance(size, int) else tuple(size)[:2]
     channels: int = getattr(vision, "num_channels", None) or getattr(vision, "in_channels", None) or 3
-    return torch.empty((b, channels, height, width), dtype=_dtype_of(settings), device="meta")
-
-
-def _dtype_of(settings: Any) -> torch.dtype:
-    return getattr(settings, "dtype", None) or getattr(settings, "torch_dtype", None) or torch.float32
+    return torch.empty((b, channels, height, width), dtype=dtype, device="meta")
 
 
 class DataAnswers(TorchDispatchMode):  # type: ignore[no-untyped-call] # torch has no annotation there

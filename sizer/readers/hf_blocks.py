@@ -116,9 +116,14 @@ def all_but_every(period: int, *names: str, first: bool = False) -> Windows:
     return windows
 
 
+def said(fields: Fields, trait: Any) -> Any:
+    """A trait, worked out where it is a function of the fields."""
+    return trait(fields) if callable(trait) else trait
+
+
 def told(fields: Fields, traits: dict[str, Any]) -> dict[str, Any]:
     """Traits with those that are functions of the fields worked out."""
-    return {name: trait(fields) if callable(trait) else trait for name, trait in traits.items()}
+    return {name: said(fields, trait) for name, trait in traits.items()}
 
 
 def attention(

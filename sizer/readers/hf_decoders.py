@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 
 from shapes.model import AttentionShape, Augment, Block, Linear, MlpShape, ModelShape, MoeShape, Stack, run_lengths
@@ -83,11 +83,6 @@ def step_sliding_heads(fields: Fields) -> int:
     return fields.optional("num_sliding_attention_heads") or other or all_heads(fields)
 
 
-def offset_positions(fields: Fields) -> int:
-    """Learned positions that start at 2."""
-    return positions(fields) + 2
-
-
 def gemma_windows(fields: Fields) -> Callable[[int], int | None]:
     """All but each sixth layer slide, the last never."""
     last = layer_count(fields) - 1
@@ -97,10 +92,6 @@ def gemma_windows(fields: Fields) -> Callable[[int], int | None]:
 
 def gemma_causal(fields: Fields) -> bool:
     return fields.raw("use_bidirectional_attention", default=None) not in (True, "all")
-
-
-def gemma_global_heads(fields: Fields) -> int | None:
-    return fields.optional("num_global_key_value_heads") if fields.flag("attention_k_eq_v") else None
 
 
 def borrowing(fields: Fields) -> Callable[[int], dict[str, str]]:
@@ -123,11 +114,6 @@ def gemma_widths(fields: Fields) -> list[int]:
         return widths
     width, doubles = fields.integer("intermediate_size", default=GEMMA3N_WIDTH), fields.flag("use_double_wide_mlp")
     return [width * (2 if doubles and layer >= layers - borrowed else 1) for layer in range(layers)]
-
-
-def gemma_router(fields: Fields) -> int:
-    """A scale of each channel and of each expert."""
-    return hidden_size(fields) + fields.integer(*EXPERTS)
 
 
 def gemma_norms(fields: Fields) -> int:
@@ -219,36 +205,8 @@ def openelm_widths(fields: Fields) -> list[int]:
     return [width + step * (width < 0.9 * one) for width, one in zip(near, wanted, strict=True)]
 
 
-def four_h(fields: Fields) -> int:
-    return 4 * hidden_size(fields)
-
-
-def inner(fields: Fields, keys: Sequence[str] = ("n_inner", "intermediate_size")) -> int:
-    return fields.optional(*keys) or four_h(fields)
-
-
-def falcon_heads(fields: Fields) -> int:
-    if fields.flag("new_decoder_architecture"):
-        return fields.kv_heads(all_heads(fields), "num_kv_heads")
-    return multi_query(fields)
-
-
-def falcon_dropout(fields: Fields) -> float:
-    """The class drops out probabilities only with alibi."""
-    return fields.number("attention_dropout", "attn_pdrop") if fields.flag("alibi") else 0.0
-
-
-def falcon_norms(fields: Fields) -> int:
-    new, parallel = fields.flag("new_decoder_architecture"), fields.flag("parallel_attn", default=True)
-    return 1 + (not parallel or (fields.optional("num_ln_in_parallel_attn") or 1 + new) == 2)
-
-
 def gptj_share(fields: Fields) -> float:
     return min(fields.count("rotary_dim") / head_dim(fields), 1.0) or 1.0
-
-
-def multi_query(fields: Fields) -> int:
-    return 1 if fields.flag("multi_query", default=True) else all_heads(fields)
 
 
 def where_it_slides(fields: Fields) -> Callable[[int, int | None], bool]:

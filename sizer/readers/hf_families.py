@@ -6,13 +6,25 @@ import re
 import tomllib
 from collections.abc import Callable, Mapping
 from functools import partial
+from math import prod
 from pathlib import Path
 from typing import Any
 
 from shapes.model import ModelShape
 from sizer.readers import hf_blocks, hf_decoders, hf_hybrid, hf_sparse
 from sizer.readers.fields import Fields
-from sizer.readers.hf_blocks import Builder, all_but_every, attention, experts, family, mlp, rotary_share
+from sizer.readers.hf_blocks import (
+    NAMES,
+    Builder,
+    all_but_every,
+    all_heads,
+    attention,
+    experts,
+    family,
+    mlp,
+    rotary_share,
+    said,
+)
 
 
 def _function(name: str) -> Callable[..., Any]:
@@ -32,11 +44,25 @@ def _names(said: str | list[str]) -> list[str]:
     return [said] if isinstance(said, str) else said
 
 
+def _either(flag: str | list[str], default: bool = False, then: Any = True, otherwise: Any = False) -> Any:
+    yes, no = _trait(then), _trait(otherwise)
+    return lambda fields: said(fields, yes if fields.flag(*_names(flag), default=default) else no)
+
+
+def _total(total: list[list[str | int]]) -> Callable[[Fields], int]:
+    """Each term's factors are numbers, dimensions or keys."""
+
+    def size(fields: Fields, factor: str | int) -> int:
+        return factor if isinstance(factor, int) else fields.integer(*NAMES.get(factor, [factor]))
+
+    return lambda fields: sum(prod(size(fields, factor) for factor in term) for term in total)
+
+
 #: How a trait is read -> the function of a file's fields that its table's entries make.
 _WAYS: dict[str, Callable[..., Callable[[Fields], Any]]] = {
-    "flag": lambda flag, default=False, then=True, otherwise=False: (
-        lambda fields: then if fields.flag(*_names(flag), default=default) else otherwise
-    ),
+    "flag": _either,
+    "total": _total,
+    "shared": lambda shared: lambda fields: fields.kv_heads(all_heads(fields), shared),
     "share": lambda share, key=(): rotary_share(share, *([key] if key else ())),
     "call": lambda call, **given: partial(_function(call), **given),
     "every": lambda every, keys=(), first=False: all_but_every(every, *keys, first=first),
@@ -63,7 +89,10 @@ def _traits(table: Mapping[str, Any]) -> dict[str, Any]:
 def _trait(given: Any) -> Any:
     if not isinstance(given, dict):
         return given
-    return _WAYS[next(name for name in given if name in _WAYS)](**given)
+    given = dict(given)
+    other = _trait(given.pop("or", None))
+    found = _WAYS[next(name for name in given if name in _WAYS)](**given)
+    return found if other is None else lambda fields: found(fields) or said(fields, other)
 
 
 def _table(name: str) -> dict[str, Any]:
