@@ -175,7 +175,7 @@ def test_everything_is_measured_in_its_time_and_every_suite_has_its_file(bench, 
     assert "misalignment: " in result.output
     plan = bench("all", "--dry-run")
     assert plan.exit_code == 0
-    assert plan.output.startswith("swiglu-4096: 202 jobs\n")
+    assert plan.output.startswith("swiglu-4096: 202 jobs, ")
 
 
 def run_store(folder: Path, *arguments: str) -> Result:

@@ -149,7 +149,7 @@ ANSWERS: dict[str, Callable[[], Any]] = {
     "deploy": lambda: deploy(GPT2, tp=5, recipe="fp8-block"),
     "bench": lambda: Bench(()),
     "bench --self-test": lambda: SelfTest("x", (Check("a", True, "b"), Check("c", None, "d"))),
-    "bench --dry-run": lambda: Planned({"tiny": ()}),
+    "bench --dry-run": lambda: Planned({"tiny": ((), 0.5)}),
     "store list": lambda: Stored((), 0),
     "store export": lambda: Stored((), 0),
     "devices": devices,

@@ -180,9 +180,12 @@ class Bench(Printable):
 
 @frozen
 class Planned:
-    """What `sizer bench --dry-run` answers: the jobs of each suite in the order in which they would be measured."""
+    """What `sizer bench --dry-run` answers: the jobs of each suite in the order in which they would be measured, and
 
-    suites: Mapping[str, Sequence[Job]]
+    the most seconds that one of them is timed.
+    """
+
+    suites: Mapping[str, tuple[Sequence[Job], float]]
 
 
 @frozen

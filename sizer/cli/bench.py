@@ -61,7 +61,13 @@ def command(
     asked = given({key: options[key] for key in ("precision", "time_s", "interleave")})
     paths, settings = [Path(suite) for suite in suites], Settings(**asked)
     if options["dry_run"]:
-        planned = {suite.name: ordered(list(suite.jobs), settings.seed) for suite in _suites(paths, options)}
+        planned = {
+            suite.name: (
+                ordered(list(suite.jobs), settings.seed),
+                asked.get("time_s", suite.settings.get("time_s", settings.time_s)),
+            )
+            for suite in _suites(paths, options)
+        }
         write_answer("bench --dry-run", Planned(planned), format_, output)
         return
     with Store.open(options["store_path"], measuring=True) as store:  # what is wrong with it is said before torch loads

@@ -5,6 +5,7 @@ and what a calibration is off by.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -163,12 +164,15 @@ def _rate(row: Any, size: str) -> dict[str, Any]:
 
 
 def planned(answer: Planned) -> Document:
-    """One job a line, in the order in which they would be measured."""
-    rows, said = [], []
-    for suite, jobs in answer.suites.items():
-        said += [f"{suite}: {len(jobs)} jobs", *(f"{job.priority} {job.title} ({job.label})" for job in jobs)]
+    """What is measured of each suite and the longest that takes; a job a line in JSON and CSV, in their order."""
+    columns = Column("priority", 0), Column("what", 1), Column("jobs", 2), Column("at most", 3, seconds_text)
+    parts, rows = [], []
+    for suite, (jobs, each_s) in answer.suites.items():
+        counts = Counter((job.priority, job.label) for job in jobs)
+        title = f"{suite}: {len(jobs)} jobs, {seconds_text(len(jobs) * each_s)} of device time at most"
+        parts.append(Table(title, columns, tuple((*what, count, count * each_s) for what, count in counts.items())))
         rows += [{"suite": suite, "priority": one.priority, "job": one.title, "label": one.label} for one in jobs]
-    return Document("sizer bench --dry-run", (Section("Jobs", lines(said)),), records=lambda: rows)
+    return Document("sizer bench --dry-run", (Section("Jobs", tuple(parts)),), records=lambda: rows)
 
 
 def self_tested(answer: SelfTest) -> Document:
