@@ -12,7 +12,7 @@ from shapes.frozen import frozen
 from shapes.operators import Collective, Elementwise, needed_flops
 from shapes.step import CostSource, Pricer, Step
 from sizer.checking.findings import ModelSummary, PricedFinding, Report, StepTime
-from sizer.checking.grading import PricedStep, findings_by_cause, grade, unpriced_findings
+from sizer.checking.grading import PricedStep, findings_by_cause, grade, together, unpriced_findings
 from sizer.checking.project import Suppression, load_defaults, load_suppression
 from sizer.checking.proposals import Proposals, propose
 from sizer.rules.base import NotApplicable
@@ -82,9 +82,10 @@ def report_of(proposals: Proposals, measured: CostSource | None = None) -> Repor
         pricer = Pricer(device, measured)
         own = PricedStep(pricer, pricer.step(subject.operators), measured=True)
     graded = [grade(rule, one, subject, own, predicted, proposals.broken) for rule, one in proposals.findings()]
-    findings = findings_by_cause(graded, subject, measured=measured is not None)
+    findings, offers = findings_by_cause(graded, subject, measured=measured is not None)
+    joint = together(offers, subject, predicted, proposals.broken) if measured is None else None
     stack = subject.stack.name if own.step.cost is not None else ""
-    return _report(proposals, step_time(subject, own.step, device), findings, stack)
+    return replace(_report(proposals, step_time(subject, own.step, device), findings, stack), joint=joint)
 
 
 def _report(proposals: Proposals, step: StepTime | None, findings: Iterable[PricedFinding], stack: str) -> Report:

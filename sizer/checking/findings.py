@@ -131,7 +131,8 @@ class Report(Printable):
 
     ``implementation``: whose kernels save activations, in the rules on memory. ``attention``: titles of the kernels
     that run the attention on this device. ``stack``: the software that runs the step ("": operators as measured, added
-    up). ``step``: None where the model is not understood whole.
+    up). ``step``: None where the model is not understood whole. ``joint``: the best suggestions of several findings
+    made together, as far as they go together (None: fewer than two do).
     """
 
     path: str
@@ -145,6 +146,7 @@ class Report(Printable):
     implementation: str = "huggingface"
     attention: tuple[str, ...] = ()
     stack: str = ""
+    joint: PricedSuggestion | None = None
 
     COMMAND = "check"
     JSON = shown("model", operator_path="model.path")

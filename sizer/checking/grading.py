@@ -159,7 +159,10 @@ def price_offer(
     if at_most_s is not None:
         gain = min(gain, at_most_s)
     same = subject.asked is not None and changed.workload == subject.workload and changed.model == subject.model
-    notes = (suggestion.note, "at equal tokens and devices" * (scale != 1.0), "the times here are of it" * same)
+    now = _practice(changed)
+    lost = [what for what, own in _practice(subject).items() if own and own != now[what]]
+    lacks = f"does not keep {', '.join(lost)}" if lost else ""
+    notes = (suggestion.note, lacks, "at equal tokens and devices" * (scale != 1.0), "the times here are of it" * same)
     less_work = step.seconds * (1 - after.flops * scale / step.flops) if step.flops else 0.0
     priced = PricedSuggestion(
         change=named_change(suggestion.change, subject, changed),
@@ -170,6 +173,16 @@ def price_offer(
         note="; ".join(filter(None, notes)),
     )
     return Offer(priced, step, frozenset(broken.keys() - left.keys()), suggestion, _tier(by, subject, suggestion))
+
+
+def _practice(subject: Subject) -> dict[str, float]:
+    """What published models have of their heads and a suggestion keeps or says that it does not (0: they have not)."""
+    heads, kv_heads, dim = (subject.dimensions.get(name, 1) for name in ("heads", "kv_heads", "head_dim"))
+    return {
+        f"heads for {SHARDS} shards": heads % SHARDS == 0,
+        "the query heads of a key/value head": heads / kv_heads,
+        "a power of two in head_dim": dim & (dim - 1) == 0,
+    }
 
 
 def _tier(by: PricedStep, subject: Subject, suggestion: Suggestion) -> str:
@@ -260,8 +273,13 @@ def _price_of(offers: tuple[Offer, ...], otherwise_s: float | None = None) -> di
     }
 
 
-def findings_by_cause(graded: Sequence[Graded], subject: Subject, *, measured: bool = False) -> list[PricedFinding]:
-    """One finding a cause, the worst first. A cost alone that nothing saves is left out, unless it was ``measured``."""
+def findings_by_cause(
+    graded: Sequence[Graded], subject: Subject, *, measured: bool = False
+) -> tuple[list[PricedFinding], list[Offer]]:
+    """One finding a cause, the worst first, and the best offer of each that has one.
+
+    A cost alone that nothing saves is left out, unless it was ``measured``.
+    """
     causes = [cause for alike in _by_cause(graded) if (cause := _merged(alike, subject, measured)) is not None]
     causes.sort(
         key=lambda one: (SEVERITIES.index(one.finding.severity), -(one.finding.step_seconds or 0.0), one.finding.code)
@@ -269,7 +287,21 @@ def findings_by_cause(graded: Sequence[Graded], subject: Subject, *, measured: b
     done: list[_Cause] = []
     for cause in causes:
         done.append(_priced_once(cause, done))
-    return [cause.finding for cause in done]
+    best = [max(cause.offers, key=lambda offer: offer.saving) for cause in done if cause.offers]
+    return [cause.finding for cause in done], best
+
+
+def together(offers: Sequence[Offer], subject: Subject, by: PricedStep, broken: Objections) -> PricedSuggestion | None:
+    """Those of ``offers``, the first first, that go together, as one change; None where no two do."""
+    change: dict[str, int | str] = {}
+    joint, taken = None, 0
+    for offer in offers:
+        own = offer.change.change
+        if change.keys().isdisjoint(own):
+            both = price_offer(Suggestion({**change, **own}), subject, by, broken)
+            if both is not None and (joint is None or both.saving >= joint.saving):
+                change, joint, taken = {**change, **own}, both, taken + 1
+    return joint.priced if joint is not None and taken > 1 else None
 
 
 def unpriced_findings(found: Iterable[tuple[Rule, Finding]], subject: Subject) -> list[PricedFinding]:

@@ -29,6 +29,7 @@ from sizer.documents.document import (
     mfu_text,
     plural,
     step_text,
+    suggestion_text,
     within_text,
 )
 from sizer.readers.loading import load_text
@@ -130,6 +131,7 @@ def _section(report: Report, seen: Overview | None, beside: bool) -> Section:
         Facts(facts),
         *lines((f"  {'warning' if note in warnings else 'note'}: {note}" for note in notes), "quiet"),
         Findings("", found, report.step_s, report.path) if found else Text("", only=("text",)),
+        *([Text(f"  together, {suggestion_text(report.joint, report.step_s)}")] if report.joint is not None else ()),
     ]
     if seen is not None:
         from sizer.documents import memory, ops  # only pages show these

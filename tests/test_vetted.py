@@ -1,0 +1,95 @@
+"""Suggestions are vetted whole: applied, none leaves a worse finding, and those of one report go together."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+import sizer
+from shapes.errors import InputError
+from shapes.workload import workload_fields
+from sizer.checking.findings import SEVERITIES, PricedSuggestion, Report
+
+GPT2 = {"model_type": "gpt2", "n_embd": 768, "n_head": 12, "n_layer": 12, "vocab_size": 50257}
+
+
+@st.composite
+def configurations(draw: st.DrawFn) -> tuple[dict[str, Any], dict[str, int]]:
+    dim = draw(st.sampled_from([64, 80, 96, 100, 128, 160]))
+    kv = draw(st.sampled_from([1, 2, 4, 8, 5]))
+    heads = kv * draw(st.sampled_from([1, 2, 4, 7, 8]))
+    hidden = heads * dim
+    assume(256 <= hidden <= 8192)
+    config = {
+        "model_type": "llama",
+        "hidden_size": hidden,
+        "num_attention_heads": heads,
+        "num_key_value_heads": kv,
+        "head_dim": dim,
+        "num_hidden_layers": draw(st.sampled_from([12, 24, 32, 40])),
+        "intermediate_size": draw(st.sampled_from([8 * hidden // 3, 4 * hidden, 11008, 13653])),
+        "vocab_size": draw(st.sampled_from([32000, 50257, 128256])),
+    }
+    return config, {"t": draw(st.sampled_from([1, 2, 8])), "b": draw(st.sampled_from([1, 4])), "s": 2048}
+
+
+def worst(report: Report) -> dict[str, int]:
+    """Of what is broken outright; a cost alone weighs more in a step that is shorter."""
+    found: dict[str, int] = {}
+    for finding in report.findings:
+        if finding.violated or finding.severity == "error":
+            for code in finding.codes:
+                found[code] = min(found.get(code, 2), SEVERITIES.index(finding.severity))
+    return found
+
+
+def applied(config: dict[str, Any], asked: dict[str, int], one: PricedSuggestion) -> tuple[dict[str, Any], Report]:
+    sizes = {key: value for key, value in one.change.items() if key in config}
+    fields = workload_fields({key: value for key, value in one.change.items() if key not in config})
+    return {**config, **sizes}, sizer.check({**config, **sizes}, **{**asked, **fields})
+
+
+@pytest.mark.slow
+@settings(max_examples=30)
+@given(drawn=configurations())
+def test_no_suggestion_leaves_a_worse_finding_and_practice_is_kept(
+    drawn: tuple[dict[str, Any], dict[str, int]],
+) -> None:
+    config, asked = drawn
+    try:
+        report = sizer.check(config, **asked)
+    except InputError:
+        return
+    before = worst(report)
+    offered = [one for finding in report.findings for one in finding.suggestions]
+    for one in [*offered, *([report.joint] if report.joint is not None else [])]:
+        new, then = applied(config, asked, one)
+        if 0 not in before.values():  # what cannot run hides what else there is to say
+            assert not {code for code, level in worst(then).items() if level < before.get(code, 2)}, one
+        heads, kv_heads, dim = "num_attention_heads", "num_key_value_heads", "head_dim"
+        kept = {
+            "query heads": config[heads] * new[kv_heads] == new[heads] * config[kv_heads],
+            "8 shards": config[heads] % 8 or not new[heads] % 8,
+            "power of two": config[dim] & (config[dim] - 1) or not new[dim] & (new[dim] - 1),
+        }
+        assert all(same or what in one.note for what, same in kept.items()), one
+
+
+def test_the_joint_saving_is_no_less_than_the_best_and_no_more_than_the_sum() -> None:
+    config = {**GPT2, "n_inner": 3070, "n_embd": 760, "n_head": 10}
+    report = sizer.check(config, b=8, s=1024)
+    assert report.joint is not None
+    saved = [-(one.suggestions[0].step_seconds_change or 0) for one in report.findings if one.suggestions]
+    assert len(saved) > 1
+    joint = -(report.joint.step_seconds_change or 0)
+    assert max(saved) <= joint <= 1.05 * sum(saved)
+    assert "together, " in str(report)
+
+
+def test_one_suggestion_has_no_joint_saving() -> None:
+    report = sizer.check(GPT2)
+    assert len([one for one in report.findings if one.suggestions]) <= 1 or report.joint is not None
+    assert sizer.check({**GPT2, "vocab_size": 50304}, b=8).joint is None
