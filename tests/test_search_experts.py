@@ -23,7 +23,7 @@ from sizer.searching import search
 from sizer.searching.baseline import Baseline
 from sizer.searching.measuring import weighted_jobs
 from sizer.searching.pricing import price
-from sizer.searching.result import of_file
+from sizer.searching.result import of_file, settings
 from sizer.searching.space import Limits
 from sizer.searching.spaces import make_space
 
@@ -70,16 +70,17 @@ def test_experts_are_searched_at_equal_total_and_active_parameters(name: str) ->
 def test_finer_experts_take_longer_as_their_products_are_smaller() -> None:
     # maxtext issue 1256: 8 to 56 experts at equal active parameters fell from 50% to 25-28% MFU.
     found = {one.change["expert_d_ff"]: one.speedup for one in search(config("mixtral-8x7b"), what="experts").ranked}
-    assert found[3584] < found[7168] < found[14336] == 1
+    assert found[7168] < found[14336] == 1
+    assert min(found) == 7168  # within a factor of two of what is published
 
 
 @pytest.mark.slow
-def test_shared_experts_are_searched_where_a_model_has_them() -> None:
+def test_shared_experts_stay_as_many_as_they_are() -> None:
     shares = {
         one.change["shared_d_ff"] / one.change["expert_d_ff"]
         for one in search(config("deepseek-v3"), what="experts", limits=Limits(0.02)).ranked
     }
-    assert {0, 1, 2, 4} >= shares > {1}
+    assert shares == {1}
     assert all("shared_d_ff" not in one.change for one in search(config("qwen3-30b-a3b"), what="experts").ranked)
 
 
@@ -147,14 +148,13 @@ def test_experts_are_measured_on_this_cpu(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_patch_counts_shared_experts_where_the_file_does() -> None:
-    words = ("--what", "experts", "--ep", "8", "--dp", "8", "--emit")
-    patch = json.loads(run(config("deepseek-v3"), *words).stdout)
+def test_a_patch_says_experts_and_shared_ones_follow() -> None:
     text = json.loads(Path(config("deepseek-v3")).read_text())
-    before, after = read_config(text).model, read_config({**text, **patch}).model
-    assert "n_shared_experts" in patch
-    assert after != before
-    assert abs(after.active_parameters / before.active_parameters - 1) <= 0.01
+    reading = read_config(text)
+    found = search(config("deepseek-v3"), what="experts", e=8, d=8, limits=Limits(0.02))
+    after = read_config({**text, **settings(of_file(replace(found, keep=False), reading))}).model
+    assert after != reading.model
+    assert {key: dimensions(after)[key] for key in found.best.change} == found.best.change
 
 
 @pytest.mark.slow
@@ -162,7 +162,7 @@ def test_a_patch_that_the_file_cannot_take_is_refused() -> None:
     # llama4's shared expert is as wide as the others by definition.
     reading = read_config({"model_type": "llama4_text", "intermediate_size": 4096, "num_hidden_layers": 8})
     found = search(reading, what="experts", limits=Limits(0.05), top=100)
-    wider = next(one for one in found.candidates if one.change["shared_d_ff"] != one.change["expert_d_ff"])
+    wider = replace(found.best, change={**found.best.change, "shared_d_ff": 2 * found.best.change["expert_d_ff"]})
     with pytest.raises(InputError, match="shared_d_ff"):
         of_file(replace(found, keep=False, candidates=(wider,)), reading)
 

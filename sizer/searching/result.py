@@ -173,13 +173,9 @@ def settings(result: SearchResult) -> dict[str, int]:
     if result.keep:
         return {}
     change: Mapping[str, int] = result.best.change
-    found = {
+    return {
         result.keys.get(name, name): value for name, value in change.items() if not result.keys or name in result.keys
     }
-    count = result.keys.get("shared_experts")
-    if count and "shared_d_ff" in change and "shared_d_ff" not in result.keys:
-        found[count] = change["shared_d_ff"] // change["expert_d_ff"]
-    return found
 
 
 def of_file(result: SearchResult, reading: Reading) -> SearchResult:

@@ -132,7 +132,7 @@ def _run_by_stack(
     if predicted and space.timed is None and baseline.stack is not None:
         return replace(space, as_run=partial(run_by, baseline.stack, baseline.given)), baseline.stack
     if asked:
-        known = "expected --predict and whole steps (--what model or hidden, or --serving) with it"
+        known = "expected --predict and whole steps (--what model, or --serving) with it"
         raise InputError(known, key="--stack", value=baseline.stack.name if baseline.stack is not None else None)
     return space, None
 

@@ -15,20 +15,17 @@ from shapes.model.resize import dimensions
 from sizer.searching.baseline import Baseline
 from sizer.searching.space import KEEPABLE, TOLERANCE, WIDER, Limits, NothingLeftError, Request, Space
 from sizer.searching.spaces.experts import experts
-from sizer.searching.spaces.hidden import hidden
 from sizer.searching.spaces.model import model
 from sizer.searching.spaces.parts import heads, swiglu, vocab
 
 #: ``--what`` -> who makes the space.
-SPACES: Mapping[str, Callable[[Request], Space]] = {
-    one.__name__: one for one in (swiglu, experts, heads, vocab, hidden, model)
-}
+SPACES: Mapping[str, Callable[[Request], Space]] = {one.__name__: one for one in (swiglu, experts, heads, vocab, model)}
 #: Limits that not every space takes -> those that do. All take a range, a step and a tolerance.
 TAKEN_BY = {
-    "aspect": (hidden, model),
-    "head_dims": (heads, hidden, model),
-    "tp_ready": (swiglu, experts, heads, vocab, hidden, model),
-    "keep": (heads, hidden, model),
+    "aspect": (model,),
+    "head_dims": (heads, model),
+    "tp_ready": (swiglu, experts, heads, vocab, model),
+    "keep": (heads, model),
     "vary": (model,),
 }
 #: Those whose option is not called as they are.

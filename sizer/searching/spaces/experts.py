@@ -14,60 +14,71 @@ from shapes.columns import Table, rows_by
 from shapes.errors import InputError
 from shapes.model import Block, MlpShape, ModelShape, MoeShape
 from shapes.model.parameters import block_tensors, parameter_count
-from shapes.model.resize import resize
-from shapes.workload import Workload
+from shapes.model.resize import dimensions, resize
 from sizer.searching.space import Candidates, Request, Space, layers_named
 
 Array = NDArray[Any]
 #: Experts are a multiple of what a node's devices share evenly, as far as the baseline's are.
 NODE = 8
-#: Experts' width from and to, over the baseline's: DeepSeekMoE's and Mixtral's granularities are 16 apart.
-WIDTH_FACTOR = 4
+#: How far experts' width and a token's experts may move from the baseline's.
+EXPERT_FACTOR = 2.0
 
 
 def experts(request: Request) -> Space:
-    """A mixture's experts at equal total and active parameters: width, number, top-k and shared experts together.
+    """A mixture's experts at equal total and active parameters: width, number and top-k together.
 
     Finer and coarser experts, each as many and as many a token as keep both counts of parameters.
     """
-    model, limits, moe = request.model, request.limits, request.model.moe
-    if moe is None:
+    model = request.model
+    if model.moe is None:
         raise InputError("expected a mixture of experts", key="--what", value=request.what)
-    multiple, shared = whole(moe, request.workload), moe.shared.width if moe.shared else 0
-    total, active = moe.experts * moe.width + shared, moe.top_k * moe.width + shared
-    widths = limits.values(moe.width // WIDTH_FACTOR, moe.width * WIDTH_FACTOR, request.step)
-    pairs = [(width, one) for width in widths for one in shared_widths(moe, width)]
-    _, tried = mixtures(moe, np.array([total]), np.array([active]), pairs, multiple)
-    candidates = Candidates(tried)
-    own = {"experts": moe.experts, "top_k": moe.top_k, "expert_d_ff": moe.width, "shared_d_ff": shared}
-    candidates = candidates[~candidates.equal(own)]
-    near = off_by(model, candidates.columns, model.parameters, model.active_parameters) <= limits.tolerance
-    reason = f"--tolerance {limits.tolerance:.2%} of total and of active parameters"
+    fixed = Candidates.of([{"layers": model.layers}])
+    found = mixtures_around(request, model.parameters, fixed, request.step)
+    columns = {name: column for name, column in found.columns.items() if name != "layers"}
+    own, candidates = dimensions(model), Candidates(columns)
     return request.space(
-        candidates.where({reason: near}, request.excluded),
-        "total and active parameters stay within the tolerance; what finer or coarser experts do to quality is yours",
-        f"experts in multiples of {multiple}; router, experts, shared and dense MLPs are timed",
+        candidates[~candidates.equal(own)] if len(candidates) else candidates,
+        f"total and active parameters stay within the tolerance, experts' width and top_k within a factor "
+        f"{EXPERT_FACTOR:g}; what finer or coarser experts do to quality is yours",
+        "router, experts, shared and dense MLPs are timed",
         timed=partial(layers_named, (".moe.", ".mlp.")),
         measured_parts=(),
     )
 
 
-def whole(moe: MoeShape, workload: Workload) -> int:
-    """What numbers of experts are multiples of."""
-    return lcm(workload.e, gcd(moe.experts, NODE))
+def mixtures_around(request: Request, target: float, around: Candidates, step: int) -> Candidates:
+    """What is ``around`` with experts in each width, as many of them, and a token's, as come nearest to ``target``
 
-
-def shared_widths(moe: MoeShape, width: int) -> tuple[int, ...]:
-    """Widths of the shared MLP of experts of ``width``: none, or one, two or four experts'.
-
-    A model that has none gets none: that would be another architecture. One that is no whole number of experts wide, or
-    that has a gate of its own, stays as it is.
+    parameters and the baseline's share of active ones. Shared experts stay as many as they are; where they are no whole
+    number, as wide.
     """
-    if moe.shared is None:
-        return (0,)
-    if moe.shared_gate or moe.shared.width % moe.width:
-        return (moe.shared.width,)
-    return (0, width, 2 * width, 4 * width)
+    model, moe, tolerance = request.model, request.model.moe, request.limits.tolerance
+    assert moe is not None
+    shared = moe.shared.width if moe.shared else 0
+    least, most = moe.width / EXPERT_FACTOR, moe.width * EXPERT_FACTOR
+    widths = [
+        (width, shared // moe.width * width if shared % moe.width == 0 else shared)
+        for width in range(-(-int(least) // step) * step or step, int(most) + 1, step)
+    ]
+    active_target, multiple = (
+        target * model.active_parameters / model.parameters,
+        lcm(request.workload.e, gcd(moe.experts, NODE)),
+    )
+    outside, column = rows_by(Table(around.columns), lambda part: room(resize(model, **part)), 2)
+    around, outside, column = around[column > 0], outside[column > 0], column[column > 0]
+    active = (active_target - outside) / column
+    of, mixture = mixtures(moe, (target - outside) / column, active, widths, multiple)
+    wide = mixture["top_k"] * mixture["expert_d_ff"] + mixture.get("shared_d_ff", 0)
+    more = mixture["top_k"] / moe.top_k
+    near = (more >= 1 / EXPERT_FACTOR) & (more <= EXPERT_FACTOR)
+    near &= abs(wide - active[of]) * column[of] <= 2 * tolerance * active_target
+    columns = dict(around[of[near]].columns)
+    layers = columns.pop("layers")
+    tried = Candidates({**columns, **Candidates(mixture)[near].columns, "layers": layers})
+    found: Candidates = tried[off_by(model, tried.columns, target, active_target) <= tolerance]
+    if left_out := len(of) - len(found):
+        request.excluded[f"--tolerance {tolerance:.2%} of total and active parameters, top_k"] += left_out
+    return found
 
 
 def mixtures(

@@ -5,7 +5,7 @@ Of a mixture of experts their width, number and top_k with them, at the budget's
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import astuple
 from math import ceil, floor, gcd, lcm
 from typing import Any
@@ -18,15 +18,14 @@ from shapes.frozen import frozen
 from shapes.model import AttentionShape, MlaShape, ModelShape, MoeShape
 from shapes.model.resize import dimensions, resize
 from sizer.searching.space import VARIABLE, Candidates, Limits, Request, Space, whole_heads
-from sizer.searching.spaces.experts import mixtures, off_by, room, whole
+from sizer.searching.spaces.experts import EXPERT_FACTOR, mixtures_around
 
 #: Elements that a mixture's hidden sizes and experts' widths are multiples of, so that not each of too many is tried.
 COARSE = 128
 #: Latent attention's heads are tried in multiples of the largest power of two in the baseline's, to this.
 MOST_HEADS_STEP = 16
-#: What keeps a model's shape near the baseline's: h/L within a factor, head dimensions, d_ff/h within a factor, and
-#: experts' width and top_k within another.
-ASPECT_FACTOR, HEAD_DIMS, WIDTH_FACTOR, EXPERT_FACTOR = 1.5, (64, 128), 1.1, 2.0
+#: What keeps a model's shape near the baseline's: h/L within a factor, head dimensions, d_ff/h within a factor.
+ASPECT_FACTOR, HEAD_DIMS, WIDTH_FACTOR = 1.5, (64, 128), 1.1
 #: Shards that numbers of heads stay ready for where the baseline's are.
 READY = 8
 
@@ -39,10 +38,7 @@ def model(request: Request) -> Space:
     own, limits = request.model, request.limits
     _refuse(request)
     target = request.baseline.parameters or float(own.parameters)
-    if own.moe is None:
-        candidates = dense(request, target, list(_around(request, request.step)))
-    else:
-        candidates = _mixtures(request, target)
+    candidates = (_dense if own.moe is None else _mixtures)(request, target)
     low, high = aspect_bounds(own, limits)
     bounds = [f"h/L from {low:.0f} to {high:.0f} (--limit aspect)"]
     if own.moe is None:
@@ -77,27 +73,19 @@ def _head_dims(attention: AttentionShape, limits: Limits) -> tuple[int, ...]:
     return limits.head_dims or tuple(sorted({*HEAD_DIMS, attention.head_dim}))
 
 
-def dense(
-    request: Request,
-    target: float,
-    around: Sequence[dict[str, int]],
-    aspect: float = ASPECT_FACTOR,
-    wider: float = WIDTH_FACTOR,
-) -> Candidates:
-    """Dense models: what is ``around`` with an MLP's width, then the layers that come nearest.
-
-    h/L within a factor ``aspect`` of the baseline's, d_ff/h within ``wider``.
-    """
+def _dense(request: Request, target: float) -> Candidates:
+    """Dense models: an MLP's width, then the layers that come nearest."""
     model, limits, step, p = request.model, request.limits, request.step, request.workload.p
     assert model.dense_mlp is not None
-    low, high = aspect_bounds(model, limits, aspect)
+    low, high = aspect_bounds(model, limits)
+    around = list(_around(request, step))
     if not around:
         return Candidates({})
     ratio, every = model.dense_mlp.width / model.hidden, limits.step or step
     widths = [
         np.arange(
-            max(-(-int(fixed["hidden"] * ratio / wider) // step) * step, step),
-            int(fixed["hidden"] * ratio * wider) + 1,
+            max(-(-int(fixed["hidden"] * ratio / WIDTH_FACTOR) // step) * step, step),
+            int(fixed["hidden"] * ratio * WIDTH_FACTOR) + 1,
             every,
         )
         for fixed in around
@@ -128,22 +116,10 @@ def dense(
 
 
 def _mixtures(request: Request, target: float) -> Candidates:
-    """Mixtures of experts: layers and an expert's width, then as many experts, and a token's, as come nearest."""
-    model, limits, step = request.model, request.limits, request.step
-    moe, mlp, (low, high) = model.moe, model.dense_mlp, aspect_bounds(model, limits)
-    assert moe is not None
-    coarse = lcm(step, COARSE) if limits.step is None else limits.step
-    active_target, multiple = target * model.active_parameters / model.parameters, whole(moe, request.workload)
-    shared = moe.shared.width if moe.shared else 0
-    # Shared experts stay as many as they are; where they are no whole number, as wide.
-    widths = [
-        (width, shared // moe.width * width if shared % moe.width == 0 else shared)
-        for width in range(
-            -(-int(moe.width / EXPERT_FACTOR) // coarse) * coarse or coarse,
-            int(moe.width * EXPERT_FACTOR) + 1,
-            coarse,
-        )
-    ]
+    """Mixtures of experts: layers, then their experts."""
+    model, step = request.model, request.step
+    mlp, (low, high) = model.dense_mlp, aspect_bounds(model, request.limits)
+    coarse = lcm(step, COARSE) if request.limits.step is None else request.limits.step
     fixed = []
     for one in _around(request, coarse):
         hidden = one["hidden"]
@@ -151,30 +127,13 @@ def _mixtures(request: Request, target: float) -> Candidates:
             one["d_ff"] = max(step, round(mlp.width * hidden / model.hidden / step) * step)
         layers = range(max(1, ceil(hidden / high)), floor(hidden / low) + 1)
         fixed += [{**one, "layers": count} for count in layers if count % request.workload.p == 0]
-    if not fixed:
-        return Candidates({})
-    around = Candidates.of(fixed)
-    outside, column = rows_by(Table(around.columns), lambda part: room(resize(model, **part)), 2)
-    around, outside, column = around[column > 0], outside[column > 0], column[column > 0]
-    active = (active_target - outside) / column
-    of, mixture = mixtures(moe, (target - outside) / column, active, widths, multiple)
-    wide = mixture["top_k"] * mixture["expert_d_ff"] + mixture.get("shared_d_ff", 0)
-    more = mixture["top_k"] / moe.top_k
-    near = (more >= 1 / EXPERT_FACTOR) & (more <= EXPERT_FACTOR)
-    near &= abs(wide - active[of]) * column[of] <= 2 * limits.tolerance * active_target
-    columns = dict(around[of[near]].columns)
-    layers = columns.pop("layers")
-    tried = Candidates({**columns, **Candidates(mixture)[near].columns, "layers": layers})
-    found: Candidates = tried[off_by(model, tried.columns, target, active_target) <= limits.tolerance]
-    if left_out := len(of) - len(found):
-        request.excluded[f"--tolerance {limits.tolerance:.2%} of total and active parameters, top_k"] += left_out
-    return found
+    return mixtures_around(request, target, Candidates.of(fixed), coarse) if fixed else Candidates({})
 
 
-def aspect_bounds(model: ModelShape, limits: Limits, factor: float = ASPECT_FACTOR) -> tuple[float, float]:
+def aspect_bounds(model: ModelShape, limits: Limits) -> tuple[float, float]:
     """h/L from and to: as asked for, else within a factor of the baseline's."""
     own = model.hidden / model.layers
-    return limits.aspect or (own / factor, own * factor)
+    return limits.aspect or (own / ASPECT_FACTOR, own * ASPECT_FACTOR)
 
 
 def _around(request: Request, coarse: int) -> Iterator[dict[str, int]]:
@@ -192,20 +151,20 @@ def _heads(request: Request, hidden: int) -> Iterable[dict[str, int]]:
     """Heads of each allowed dimension; of latent attention as many a width as now."""
     attention = request.model.attention
     if isinstance(attention, AttentionShape):
-        return whole_head_counts(request, hidden, _head_dims(attention, request.limits))
+        return _whole_head_counts(request, hidden, _head_dims(attention, request.limits))
     assert attention is not None
     step = lcm(request.shards, gcd(attention.heads, MOST_HEADS_STEP))
     return [{"heads": max(step, round(attention.heads * hidden / request.model.hidden / step) * step)}]
 
 
-def whole_head_counts(request: Request, hidden: int, dims: Iterable[int]) -> Iterator[dict[str, int]]:
+def _whole_head_counts(request: Request, hidden: int, dims: Iterable[int]) -> Iterator[dict[str, int]]:
     """Heads of each of ``dims``, as many query heads to a key/value head as now, that split as now's do.
 
     They keep their share of the hidden size (qwen3's and gemma's do not add up to it).
     """
     attention, excluded = request.model.attention, request.excluded
     assert isinstance(attention, AttentionShape)
-    group, shards = attention.heads // attention.kv_heads, ready(request, attention)
+    group, shards = attention.heads // attention.kv_heads, _ready(request, attention)
     for dim in dims:
         heads, left = divmod(hidden * attention.heads * attention.head_dim, request.model.hidden * dim)
         if left or heads % group or not whole_heads(heads, heads // group, shards):
@@ -214,7 +173,7 @@ def whole_head_counts(request: Request, hidden: int, dims: Iterable[int]) -> Ite
             yield {"heads": heads, "head_dim": dim, "kv_heads": heads // group}
 
 
-def ready(request: Request, attention: AttentionShape) -> int:
+def _ready(request: Request, attention: AttentionShape) -> int:
     """Shards that heads split over: those asked for, else those to ``READY`` that the baseline's split over."""
     return request.shards if request.limits.tp_ready else lcm(request.shards, gcd(attention.heads, READY))
 
