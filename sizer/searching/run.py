@@ -154,8 +154,8 @@ def _fronts(what: str, ranked: Sequence[Ranked], budgets: Budgets) -> dict[str, 
 
 
 #: Products whose leading dimensions are multiples of fewer elements run on other kernels. Public sources differ in how
-#: much slower those are: d_ff 10922 on H100 by 1.46 times (the ML Engineering book), and 2.67 by GAC's sweeps.
-NARROW, LEAST_OF_PENALTY = 8, 0.27
+#: much slower those are: d_ff 10922 on H100 by 1.46 times (the ML Engineering book), 2.7 and more by GAC's sweeps.
+NARROW, LEAST_OF_PENALTY = 8, 0.2
 
 
 def rank(row: Sequence[TimedCandidate], objective: Objective) -> list[Ranked]:
