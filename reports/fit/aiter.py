@@ -47,9 +47,10 @@ TABLES = {
     "bf16": ("bf16", "bf16", None),
     "fp8": ("fp8-rowwise", "fp8", True),
     "fp8_blockwise": ("fp8-block128", "fp8", False),
+    "int8": ("int8", "int8", None),
 }
 #: Device -> tables with rows enough.
-FITTED = {"mi300x": ("fp8_blockwise",), "mi355x": ("bf16", "fp8", "fp8_blockwise")}
+FITTED = {"mi300x": ("fp8_blockwise",), "mi355x": ("bf16", "fp8", "fp8_blockwise", "int8")}
 HELD_OUT = 0.3
 #: A row this much faster than the peak allows is a mistake of the file.
 ABOVE_PEAK = 1.0
@@ -101,13 +102,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--only", choices=TABLES, help="fit this table and leave the rest")
     parser.add_argument("--write", action="store_true")
     options = parser.parse_args()
     rows = read_rows(options.data)
     for name, tables in FITTED.items():
         device = load_device(name)
         found = present_tables(device)
-        for table in tables:
+        for table in (one for one in tables if options.only in (None, one)):
             dtype = TABLES[table][1]
             products = rows_of(rows, device, table)
             out, tall = hidden(products, options.seed), products.m >= 512

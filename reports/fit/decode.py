@@ -12,7 +12,9 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 from zlib import crc32
 
 import numpy as np
@@ -23,7 +25,7 @@ if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from fit.tables import parquet_columns
-from shapes.cost.decode import Cached, cached_parts, sizes_of
+from shapes.cost.decode import cached_parts
 from shapes.device import Device, load_device
 from shapes.operators.types import CachedAttention
 from shapes.toml_table import DATA
@@ -79,6 +81,8 @@ START = {
     "wide_power": 0.5,
     "q": 2.0,
 }
+#: What rows of a table differ in.
+SIZES = ("batch", "heads", "kv_heads", "kv_len", "head_dim", "v_head_dim", "windowed")
 #: MLA's widths in the tables: DeepSeek's.
 LATENT, ROTARY = 512, 64
 
@@ -125,7 +129,8 @@ def fit(
 def _fit(
     found: dict[CachedAttention, float], device: Device, fixed: dict[str, float], out: NDArray[np.bool_]
 ) -> tuple[dict[str, float], Array]:
-    table = Cached(*np.array([sizes_of(one) for one in found], dtype=float).T)
+    sizes: dict[str, Any] = {name: np.array([getattr(one, name) for one in found]) for name in SIZES}
+    table = replace(next(iter(found)), **sizes)
     seconds, peak = np.array(list(found.values())), device.peak("bf16")
     bandwidth = device.memory.bandwidth_bytes_per_s
     start = START | {

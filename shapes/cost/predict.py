@@ -344,7 +344,8 @@ def alike_attention(operator: Attention, device: Device) -> AlikeAttention:
     """What the operator has to share with others; InputError: a dtype the device lacks."""
     device.peak(operator.dtype)
     kernel = run_for(operator, device).kernel
-    return AlikeAttention(kernel, operator.dtype, operator.phase != "forward", operator.trains)
+    # An encoder has no cache whose pages are fetched: serving too, it runs what training's forward does.
+    return AlikeAttention(kernel, operator.dtype, operator.phase != "forward", operator.trains or not operator.causal)
 
 
 def attention_costs(operators: Sequence[Attention], device: Device) -> list[Cost]:
