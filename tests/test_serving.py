@@ -39,6 +39,8 @@ from serving_model import (  # noqa: E402
     serving_load,
     touched,
 )
+from serving_plan import Asked, ways  # noqa: E402
+from serving_plan import main as plan_by_script  # noqa: E402
 from serving_rows import NEEDED, read_rows  # noqa: E402
 
 SCRIPT = Path(__file__).parents[1] / "reports" / "bench" / "serving.py"
@@ -277,3 +279,84 @@ def test_a_share_that_is_none_is_refused_and_so_is_one_without_decoding(asked: d
 def test_a_model_that_does_not_fit_serves_no_request() -> None:
     engine = sizer.memory(LLAMA, device="t4", phase="decode", context=64, memory_utilization=0.5).engine
     assert (engine.longest_context, engine.most_requests) == (0, 0)
+
+
+def _ways(asked: Asked, config: dict[str, Any] = LLAMA, gpus: int = 8, device: str = "h100-sxm", **more: Any) -> Any:
+    base = Workload(b=1, s=1, phase="decode", context=1)
+    return ways(read_config(config).model, base, load_device(device), gpus, "vllm", asked, **more)[0]
+
+
+def test_ways_keep_the_limits_use_every_device_and_come_by_throughput() -> None:
+    asked = Asked(first_s=0.5, token_s=0.02)
+    found = _ways(asked)
+    assert found
+    assert all(way.first_s <= 0.5 and way.token_s <= 0.02 for way in found)
+    assert all(way.t * way.p * way.d * way.replicas == 8 for way in found)
+    assert all(way.requests <= way.most for way in found)
+    assert [way.tokens_per_s for way in found] == sorted((way.tokens_per_s for way in found), reverse=True)
+    assert found[0].tokens_per_s < _ways(Asked())[0].tokens_per_s
+
+
+def test_a_tighter_limit_of_a_token_asks_for_more_tensor_parallelism_and_limits_beyond_all_list_nothing() -> None:
+    alone = _ways(Asked())[0].token_s
+    tight = min(way.token_s for way in _ways(Asked(token_s=alone / 4)))
+    assert tight <= alone / 4
+    assert _ways(Asked(token_s=1e-6)) == []
+
+
+def test_experts_spread_over_data_parallel_ranks_within_a_node() -> None:
+    found = _ways(Asked(), MIXTRAL, gpus=16)
+    assert {way.d for way in found} > {1}
+    assert all(way.e == way.d and way.t * way.d <= 8 for way in found)
+    assert {way.d for way in _ways(Asked())} == {1}
+
+
+def test_pools_share_the_devices_out_and_neither_waits() -> None:
+    asked = Asked(input_tokens=4000, output_tokens=200)
+    found = _ways(asked, pools=True)
+    assert all(way.prompts > 0 for way in found)
+    assert all(way.t * way.p * way.d * way.replicas + way.prompts * way.prompts_t == 8 for way in found)
+    more = {way.prompts: way.tokens_per_s for way in reversed(found) if (way.t, way.prompts_t) == (1, 1)}
+    assert more[1] < more[3]
+
+
+def test_drafts_that_are_accepted_make_more_tokens_at_few_requests() -> None:
+    plain, drafted = (_ways(Asked(token_s=0.009, drafted=drafts, acceptance=0.8), gpus=1) for drafts in (0, 3))
+    assert drafted[0].tokens_per_s > plain[0].tokens_per_s
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--gpus", "0"], "--gpus"),
+        (["--gpus", "8", "--ttft", "soon"], "--ttft"),
+        (["--gpus", "8", "--tpot", "1us"], "gpus = 8"),
+        (["--gpus", "8", "--acceptance", "2"], "--acceptance"),
+        (["--gpus", "8", "--stack", "abacus"], "stack"),
+        (["--gpus", "8", "--dtype", "int3"], "dtype"),
+        (["--gpus", "8", "--input", "-4"], "--input"),
+        (["--gpus", "8", "--device", "abacus"], "abacus"),
+    ],
+)
+def test_a_mistake_of_a_plan_is_one_line_and_exit_2(
+    words: list[str], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (config := tmp_path / "config.json").write_text(json.dumps(LLAMA))
+    with pytest.raises(SystemExit) as ended:
+        plan_by_script([str(config), *words])
+    lines = capsys.readouterr().err.splitlines()
+    assert (ended.value.code, len(lines)) == (2, 1)
+    assert said in lines[0]
+
+
+def test_a_plan_says_the_same_in_json_as_in_text(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (config := tmp_path / "config.json").write_text(json.dumps(MIXTRAL))
+    words = [str(config), "--gpus", "8", "--tpot", "30ms", "--input", "2k", "--dtype", "fp8", "--kv-dtype", "fp8"]
+    plan_by_script([*words, "--format", "json"])
+    found = json.loads(capsys.readouterr().out)
+    plan_by_script(words)
+    first = capsys.readouterr().out.splitlines()[2].replace(",", "")
+    best = found["ways"][0]
+    assert (found["input_tokens"], found["token_s"]) == (2048, 0.03)
+    assert str(best["requests"]) in first
+    assert f"{best['tokens_per_s']:.0f}" in first
