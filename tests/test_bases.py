@@ -112,6 +112,21 @@ def test_primus_lays_overrides_over_its_presets_and_takes_the_variables_defaults
     assert (reading.model.layers, reading.workload["t"], reading.workload["b"]) == (2, 4, 2)
 
 
+def test_maxtext_lays_the_named_model_over_its_base(tmp_path: Path) -> None:
+    write(
+        tmp_path,
+        configs__base_yaml="{base_emb_dim: 2048, base_num_decoder_layers: 16, model_name: default}",
+        configs__post__run_yaml="base_config: base.yaml\nmodel_name: wide\nmax_target_length: 128\n",
+    )
+    (tmp_path / "configs" / "models").mkdir()
+    (tmp_path / "configs" / "models" / "wide.yml").write_text("base_emb_dim: 4096\nvocab_size: 1000\n")
+    reading = read_config(tmp_path / "configs" / "post" / "run.yaml", root=tmp_path)
+    assert (reading.model.hidden, reading.model.layers, reading.workload["s"]) == (4096, 16, 128)
+    (tmp_path / "configs" / "models" / "wide.yml").unlink()
+    with pytest.raises(InputError, match=r"model_name = 'models/wide\.yml': builds on this file"):
+        read_config(tmp_path / "configs" / "post" / "run.yaml", root=tmp_path)
+
+
 def test_a_script_reads_in_another_by_as_much_of_its_path_as_there_is(tmp_path: Path) -> None:
     arguments = "MODEL_ARGS=(--num-layers 2 --hidden-size 128 --num-attention-heads 4 --vocab-size 1000)\n"
     write(

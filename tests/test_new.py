@@ -22,6 +22,7 @@ NEXT = f"SZ{int(RULES[-1].code[2:]) + 1}"
 ASKED = {
     "rule": (NEXT, "wide_enough", TOPIC),
     "reader": ("another_format",),
+    "layout": ("another_layout",),
     "family": ("another_type",),
     "format": ("another_output",),
     "device": ("h300-sxm",),

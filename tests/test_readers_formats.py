@@ -33,6 +33,26 @@ SMALLEST: dict[str, tuple[str, str]] = {
     ),
     "gpt_neox": ("neox.yaml", json.dumps(NEOX | {"pipe-parallel-size": 1, "tokenizer-type": "GPT2BPETokenizer"})),
     "megatron": ("args.yaml", json.dumps(MEGATRON)),
+    "maxtext": ("base.yml", "{base_emb_dim: 2048, base_num_decoder_layers: 16}"),
+    "olmo": (
+        "o.yaml",
+        "model: {d_model: 128, n_heads: 4, n_layers: 2, layer_norm_type: rms, weight_tying: false, rope: true, "
+        "include_bias: false}",
+    ),
+    "levanter": ("l.yaml", "{model: {type: gpt2, hidden_dim: 128, num_heads: 4, vocab_size: 1000}}"),
+    "open_lm": ("m.json", '{"hidden_dim": 128, "n_layers": 2, "n_heads": 4, "seq_len": 64, "vocab_size": 1000}'),
+    "lingua": ("l.yaml", "{model: {dim: 128, n_layers: 2, n_heads: 4, vocab_size: 1000}, data: {seq_len: 64}}"),
+    "nanotron": (
+        "n.yaml",
+        "{model: {model_config: {is_llama_config: true, hidden_size: 128, intermediate_size: 256, "
+        "num_attention_heads: 4, num_hidden_layers: 2, vocab_size: 1000}}}",
+    ),
+    "internevo": (
+        "i.py",
+        "N = 4\nmodel = dict(num_attention_heads=N, hidden_size=128, num_layers=2, mlp_ratio=8 / 3, vocab_size=1000)\n"
+        "data = dict(seq_len=64)\n",
+    ),
+    "fla": ("config.json", '{"model_type": "transformer", "hidden_size": 128, "num_heads": 4}'),
 }
 
 
@@ -42,6 +62,107 @@ def test_a_format_is_detected_from_its_smallest_file(name: str) -> None:
     reading = read_text(text, where=where)
     assert reading.format == name
     assert reading.model.layers > 0
+
+
+#: Real files' sizes, as the releases that they are of have them.
+RELEASED: dict[str, tuple[str, dict[str, Any], int]] = {
+    "OLMo2-7B-stage1.yaml": (
+        "olmo",
+        {
+            "model": {
+                "d_model": 4096,
+                "n_heads": 32,
+                "n_layers": 32,
+                "mlp_hidden_size": 22016,
+                "weight_tying": False,
+                "rope": True,
+                "include_bias": False,
+                "layer_norm_type": "rms",
+                "attention_layer_norm": True,
+                "norm_after": True,
+                "vocab_size": 100278,
+                "embedding_size": 100352,
+            }
+        },
+        7_298_617_344,
+    ),
+    "gemma2-9b.yml": (
+        "maxtext",
+        {
+            "base_emb_dim": 3584,
+            "base_num_query_heads": 16,
+            "base_num_kv_heads": 8,
+            "base_mlp_dim": 14336,
+            "base_num_decoder_layers": 21,
+            "head_dim": 256,
+            "vocab_size": 256000,
+            "decoder_block": "gemma2",
+            "logits_via_embedding": True,
+            "use_post_attn_norm": True,
+            "mlp_activations": ["gelu", "linear"],
+        },
+        9_241_705_984,
+    ),
+    "deepseek2-16b.yml": (
+        "maxtext",
+        {
+            "base_emb_dim": 2048,
+            "base_num_query_heads": 16,
+            "base_num_kv_heads": 16,
+            "base_mlp_dim": 10944,
+            "base_moe_mlp_dim": 1408,
+            "base_num_decoder_layers": 27,
+            "first_num_dense_layers": 1,
+            "vocab_size": 102400,
+            "num_experts": 64,
+            "num_experts_per_tok": 6,
+            "shared_experts": 2,
+            "decoder_block": "deepseek",
+            "attention_type": "mla",
+            "q_lora_rank": 0,
+            "kv_lora_rank": 512,
+            "qk_nope_head_dim": 128,
+            "qk_rope_head_dim": 64,
+            "v_head_dim": 128,
+        },
+        15_706_484_224,
+    ),
+    "llama2_7b.json": (
+        "open_lm",
+        {"hidden_dim": 4096, "n_layers": 32, "n_heads": 32, "seq_len": 4096, "vocab_size": 32000},
+        6_738_415_616,
+    ),
+}
+
+
+@pytest.mark.parametrize("file", RELEASED)
+def test_a_layout_counts_what_the_release_has(file: str) -> None:
+    name, config, parameters = RELEASED[file]
+    reading = read_config(config)
+    assert (reading.format, reading.model.parameters) == (name, parameters)
+
+
+@pytest.mark.parametrize(
+    ("config", "said"),
+    [
+        ({"base_emb_dim": 64, "decoder_block": "gpt3"}, r"decoder_block = 'gpt3': has no formula here \(gpt3\)"),
+        ({"base_emb_dim": 64, "num_experts": 8}, "num_experts = 8: has no formula here: expected one of 1"),
+        ({"base_emb_dim": 64, "base_num_query_heads": "x"}, "base_num_query_heads = 'x': expected an integer"),
+        ({"model": {"dim": 64, "n_layers": 2, "n_heads": 2}, "data": {}}, r"model\.vocab_size: .*--set"),
+        ({"model": {"type": "gpt2", "hidden_dim": 64}, "data": {"tokenizer": "acme/x"}}, r"model\.vocab_size: .*--set"),
+        ({"model": {"model_config": {"is_mamba_config": True}}}, "expected one of is_llama_config"),
+    ],
+)
+def test_a_layout_refuses_what_it_has_no_formula_for_under_the_files_names(config: dict[str, Any], said: str) -> None:
+    with pytest.raises(InputError, match=said):
+        read_config(config)
+
+
+def test_a_layouts_keys_are_the_files_and_an_unknown_one_is_named() -> None:
+    reading = read_config({"base_emb_dim": 2048, "base_num_decoder_layers": 4, "base_mpl_dim": 12})
+    assert reading.keys["hidden"] == "base_emb_dim"
+    assert [one.key for one in reading.unread] == ["base_mpl_dim"]
+    assert read_config(Source({"base_emb_dim": 2048}, {"base_mlp_dim": 512})).model.dense_mlp is not None
 
 
 def width(config: dict[str, Any], config_format: str) -> int:

@@ -14,7 +14,7 @@ from shapes.measure.kernels import PLANS
 from shapes.operators import Operator
 from shapes.operators.types import KINDS as OPERATOR_KINDS
 from shapes.step.stack import CLASSES
-from sizer.readers import READERS, read_config
+from sizer.readers import MODULES, READERS, read_config
 from sizer.readers.fields import table
 from sizer.readers.huggingface import BUILDERS, DEFAULTS_OF
 from sizer.rules import RULES, TOPICS
@@ -102,7 +102,7 @@ def test_every_operator_kind_says_who_lowers_prices_explains_and_measures_it() -
         assert path == one.measured, f"{named}: measured is not its plan in shapes/measure/kernels/__init__.py"
 
 
-@pytest.mark.parametrize("name", READERS)
+@pytest.mark.parametrize("name", MODULES)
 def test_a_format_is_called_as_its_module(name: str) -> None:
     assert name == import_module(f"sizer.readers.{name}").NAME
 

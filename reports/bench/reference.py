@@ -16,7 +16,8 @@ from shapes.operators.types import KINDS
 from shapes.recipes import RECIPES, load_recipe
 from shapes.step.stack import list_stacks, load_stack
 from sizer.cli import COMMANDS
-from sizer.readers import READERS
+from sizer.readers import LAYOUTS, MODULES, READERS
+from sizer.readers.fields import table as layouts
 from sizer.readers.hf_encoder import ENCODERS
 from sizer.readers.hf_families import DECODERS, HYBRIDS
 from sizer.readers.huggingface import NESTED
@@ -103,7 +104,8 @@ def page() -> str:
         "## Commands",
         *table(("command", "answers"), ((name, said) for name, _, said in COMMANDS)),
         "## Formats of configurations",
-        *table(("format", "reads"), ((name, first_line(f"sizer.readers.{name}")) for name in READERS)),
+        *table(("format", "reads"), ((name, first_line(f"sizer.readers.{name}")) for name in MODULES)),
+        *table(("format of layouts.json", "reads"), ((name, layouts("layouts")[name]["title"]) for name in LAYOUTS)),
         "## Model types of transformers",
         *families(),
         "## Devices",

@@ -32,7 +32,10 @@ from sizer.readers.reading import (
 
 #: Formats by name, each the module of that name, which has NAME and read(config, where) and is loaded when its claim
 #: (formats.json) holds: `check` answers in a blink.
-READERS = ("torchtitan", "huggingface", "meta", "litgpt_training", "litgpt", "nanogpt", "nemo", "gpt_neox", "megatron")
+MODULES = ("torchtitan", "huggingface", "meta", "litgpt_training", "litgpt", "nanogpt", "nemo", "gpt_neox", "megatron")
+#: Those that are a table of layouts.json come after.
+LAYOUTS = ("maxtext", "olmo", "levanter", "open_lm", "lingua", "nanotron", "internevo", "fla")
+READERS = MODULES + LAYOUTS
 
 #: What models are called: at most an organisation and a name.
 _NAME = re.compile(r"[\w.-]*[\w](?:/[\w.-]+)?")
@@ -159,7 +162,11 @@ def _parse(
 
 
 def _reader(name: str) -> Any:
-    return import_module(f"sizer.readers.{name}")
+    if name not in LAYOUTS:
+        return import_module(f"sizer.readers.{name}")
+    from sizer.readers.layouts import reader
+
+    return reader(name)
 
 
 def _read_mapping(

@@ -52,7 +52,9 @@ class Tree:
         except RecursionError:
             raise InputError("expected fewer levels of nesting", where=str(self.first)) from None
         check_depth(found, str(self.first))
-        modules = found.get("modules")
+        named, modules = found.get("model_name"), found.get("modules")
+        if "base_emb_dim" in found and isinstance(named, str) and named not in ("", "default"):  # MaxText's
+            found = merged(found, self._base(f"models/{named}.yml", "model_name"))
         for module in modules.values() if isinstance(modules, Mapping) else ():
             if isinstance(module, Mapping) and {"framework", "model"} <= module.keys():
                 found = self._primus(module)

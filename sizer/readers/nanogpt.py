@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
 from shapes.errors import InputError
 from shapes.model import AttentionShape, Block, MlpShape, ModelShape, Stack
 from sizer.readers.fields import Fields, table
 from sizer.readers.reading import Reading, reading
+from sizer.readers.shell.words import ARITHMETIC
 
 NAME = "nanogpt"
 
@@ -17,7 +19,10 @@ _TABLE = table("formats")[NAME]
 
 
 def parse_assignments(text: str, where: str) -> dict[str, Any]:
-    """``n_layer = 12`` lines of a Python file; what is not a literal is passed over. Nothing is run."""
+    """``n_layer = 12`` lines of a Python file, with names, ``dict(...)`` and arithmetic of numbers; what is something
+
+    else is passed over. Nothing is run.
+    """
     try:
         tree = ast.parse(text)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
@@ -26,10 +31,27 @@ def parse_assignments(text: str, where: str) -> dict[str, Any]:
     for node in tree.body:
         if isinstance(node, ast.Assign) and len(node.targets) == 1 and isinstance(node.targets[0], ast.Name):
             try:
-                found[node.targets[0].id] = ast.literal_eval(node.value)
-            except (ValueError, TypeError, SyntaxError, RecursionError, MemoryError):
+                found[node.targets[0].id] = _value(node.value, found)
+            except (ValueError, TypeError, KeyError, ArithmeticError, RecursionError, MemoryError):
                 continue
-    return found
+    return {name: value for name, value in found.items() if not name.isupper()}  # those are a file's own constants
+
+
+def _value(node: ast.expr, names: Mapping[str, Any]) -> Any:
+    if isinstance(node, ast.Name):
+        return names[node.id]
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "dict" and not node.args:
+        found = {}
+        for one in node.keywords:
+            with suppress(ValueError, TypeError, KeyError, ArithmeticError):  # a key that is not told is not there
+                found[one.arg] = _value(one.value, names)
+        return found
+    if isinstance(node, ast.BinOp) and type(node.op) in ARITHMETIC:
+        one, other = _value(node.left, names), _value(node.right, names)
+        if not all(type(side) in (int, float) and abs(side) < 2**53 for side in (one, other)):
+            raise ValueError
+        return one / other if isinstance(node.op, ast.Div) else ARITHMETIC[type(node.op)](one, other)
+    return ast.literal_eval(node)
 
 
 def _defaults(config: Mapping[str, Any]) -> tuple[dict[str, Any], tuple[str, ...]]:

@@ -113,7 +113,7 @@ def names_of(config: Mapping[str, Any]) -> tuple[set[str], set[str]]:
         if value is None:
             continue
         name = str(key).lstrip("-").replace("-", "_")
-        found.add(name)
+        found |= {name, f"{name}={value}"} if isinstance(value, str) else {name}
         if isinstance(value, Mapping):
             below = {str(one).lstrip("-").replace("-", "_") for one in value}
             found |= {f"{name}.{one}" for one in below}
@@ -127,6 +127,13 @@ def lacking(claim: Mapping[str, Any], names: tuple[set[str], set[str]]) -> list[
     return [one for one in claim["all"] if held.isdisjoint(one.split("|"))] + [
         f"no {one}" for one in claim.get("none", ()) if one in held
     ]
+
+
+def at(config: Mapping[str, Any], key: str) -> Any:
+    """The value under a dotted key; None where there is none."""
+    first, _, rest = key.partition(".")
+    value = config.get(first)
+    return value if not rest else at(value, rest) if isinstance(value, Mapping) else None
 
 
 def recipe_of(config: Mapping[str, Any]) -> Mapping[str, Any] | None:

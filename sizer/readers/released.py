@@ -16,7 +16,7 @@ from shapes.errors import InputError, shorten
 from shapes.package import install
 from sizer.readers.fields import stated, table
 from sizer.readers.loading import beside, load_text, parse_mapping
-from sizer.readers.reading import NoModel, Reading
+from sizer.readers.reading import NoModel, Reading, at
 from sizer.readers.shell import unknown_in
 from sizer.readers.training import with_settings_of
 
@@ -112,8 +112,8 @@ def read_recipe(
 
     A recipe opens no file: of a path, the folder's name may be that of a model.
     """
-    key = next((one for one in row["model"].split("|") if _at(config, one) is not None), row["model"])
-    name = _at(config, key)
+    key = next((one for one in row["model"].split("|") if at(config, one) is not None), row["model"])
+    name = at(config, key)
     if not isinstance(name, str):
         raise InputError("expected a model's name", where=where, key=key, value=name)
     try:
@@ -122,11 +122,9 @@ def read_recipe(
     except InputError as error:
         said = f"names a model ({key} = {shorten(name)}): {error.expected}; give that model's config.json"
         raise NoModel(said, where=where) from None
-    given = ((theirs, _at(config, ours)) for ours, theirs in row["names"].items())
+    given = ((theirs, at(config, ours)) for ours, theirs in row["names"].items())
     settings = {theirs: value for theirs, value in given if value not in (None, "auto")}
-    degrees = {
-        ours: size for theirs, ours in row.get("degrees", {}).items() if type(size := _at(config, theirs)) is int
-    }
+    degrees = {ours: size for theirs, ours in row.get("degrees", {}).items() if type(size := at(config, theirs)) is int}
     listed = ", ".join((key, *row["names"], *row.get("degrees", ())))
     notes = (f"of the recipe's keys {listed} are read, and no others", *notes, *reading.notes)
     workload = {**reading.workload, **degrees, **stated(phase=row.get("phase"))}
@@ -141,10 +139,3 @@ def _folder(path: str, is_name: Callable[[str], bool]) -> tuple[str, tuple[str, 
     if said or " " in path or not is_name(name):
         raise InputError(f"its value is {said}, which the file does not hold" if said else "a path is not followed")
     return name, (f"{path.replace(chr(0), '')} is taken for the released model of its name",)
-
-
-def _at(config: Mapping[str, Any], key: str) -> Any:
-    """The value under a dotted key; None where there is none."""
-    first, _, rest = key.partition(".")
-    value = config.get(first)
-    return value if not rest else _at(value, rest) if isinstance(value, Mapping) else None

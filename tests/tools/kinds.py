@@ -111,10 +111,19 @@ def _rules_written() -> set[str]:
     return codes | (set(functions) - declared)
 
 
+def _layouts_written() -> Collection[str]:
+    layouts: Collection[str] = import_module("sizer.readers.fields").table("layouts").keys()
+    return set(layouts) - {"about"}
+
+
 def _reader_further(name: str) -> Iterator[str]:
     module = import_module(f"sizer.readers.{name}")
     if name != module.NAME:
         yield f"NAME of sizer/readers/{name}.py is {module.NAME}"
+    yield from _keys_further(name)
+
+
+def _keys_further(name: str) -> Iterator[str]:
     for file in ("formats", "known_keys"):
         if name not in import_module("sizer.readers.fields").table(file):
             yield f"add its keys to sizer/readers/{file}.json"
@@ -194,12 +203,20 @@ KINDS: Mapping[str, Kind] = {
         ),
     ),
     "reader": Kind(
-        attribute("sizer.readers", "READERS"),
+        attribute("sizer.readers", "MODULES"),
         modules("sizer.readers", "NAME", "read"),
         "sizer/readers/{name}.py",
-        "READERS of sizer/readers/__init__.py",
+        "MODULES of sizer/readers/__init__.py",
         (_test("tests/test_readers_formats.py", r'(?m)^    "{name}": ', "its smallest file to SMALLEST"), _NAMED_ROW),
         further=_reader_further,
+    ),
+    "layout": Kind(
+        attribute("sizer.readers", "LAYOUTS"),
+        _layouts_written,
+        "a table of sizer/readers/layouts.json",
+        "LAYOUTS of sizer/readers/__init__.py",
+        (_test("tests/test_readers_formats.py", r'(?m)^    "{name}": ', "its smallest file to SMALLEST"), _NAMED_ROW),
+        further=_keys_further,
     ),
     "family": Kind(
         attribute("sizer.readers.huggingface", "BUILDERS"),

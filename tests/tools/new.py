@@ -79,12 +79,29 @@ STEPS: dict[str, tuple[Write | Insert, ...]] = {
             '    model = ModelShape("llama", (Stack("decoder", hidden, (block,)),), vocab=vocab)\n'
             '    return reading(fields, NAME, model, keys=_TABLE["dimensions"])\n',
         ),
-        Insert("sizer/readers/__init__.py", _tuple_end("READERS"), ', "{name}"'),
+        Insert("sizer/readers/__init__.py", _tuple_end("MODULES"), ', "{name}"'),
         Insert(
             "sizer/readers/formats.json",
             r"^\{\n",
             ' "{name}": {{"claim": {{"all": ["SKELETON"]}}, "dimensions": {{"hidden": "SKELETON"}}}},\n',
         ),
+        Insert(
+            "sizer/readers/known_keys.json",
+            r"^\{\n",
+            ' "{name}": {{"matters": {{"SKELETON": "what"}}, "harmless": []}},\n',
+        ),
+        Insert(
+            "tests/test_readers_formats.py", r"\nSMALLEST: .*\n", '    "{name}": ("SKELETON.yaml", "SKELETON: 1"),\n'
+        ),
+    ),
+    "layout": (
+        Insert(
+            "sizer/readers/layouts.json",
+            r"^\{\n",
+            ' "{name}": {{"names": {{"hidden_size": "SKELETON"}}, "kinds": {{"": {{"model_type": "\'llama\'"}}}}}},\n',
+        ),
+        Insert("sizer/readers/__init__.py", _tuple_end("LAYOUTS"), ', "{name}"'),
+        Insert("sizer/readers/formats.json", r"^\{\n", ' "{name}": {{"claim": {{"all": ["SKELETON"]}}}},\n'),
         Insert(
             "sizer/readers/known_keys.json",
             r"^\{\n",

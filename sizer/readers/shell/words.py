@@ -378,7 +378,7 @@ class Variables:
         return int(value[0] if value else "")
 
 
-_ARITHMETIC: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
+ARITHMETIC: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
     ast.Add: operator.add,
     ast.Sub: operator.sub,
     ast.Mult: operator.mul,
@@ -407,12 +407,12 @@ def _evaluated(node: ast.expr, items: int, integer: Callable[[str], int]) -> Any
         value = integer(node.id)
     elif isinstance(node, ast.List) and items and all(isinstance(one, int) for one in inner):
         value = inner
-    elif isinstance(node, ast.BinOp) and type(node.op) in _ARITHMETIC:
+    elif isinstance(node, ast.BinOp) and type(node.op) in ARITHMETIC:
         one, other = inner
         repeated = isinstance(one, list) and isinstance(other, int)
         if len(one) * other > items if repeated else type(one) is not type(other):
             raise ValueError
-        value = _ARITHMETIC[type(node.op)](one, other)
+        value = ARITHMETIC[type(node.op)](one, other)
     elif isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
         value = -inner[0]
     else:

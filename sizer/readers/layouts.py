@@ -1,0 +1,102 @@
+"""Formats that state a model whose parts another reader knows, under their own names: each a table of layouts.json."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial
+from importlib import import_module
+from math import ceil
+from types import SimpleNamespace
+from typing import Any
+
+from shapes.errors import InputError
+from sizer.readers.fields import Fields, table, tokenizer_size
+from sizer.readers.reading import Reading, at
+
+#: What an expression of a table may call: of sizes, whose products stay floats' and integers'.
+_CALLS = {"__builtins__": {}, "ceil": ceil, "int": int, "max": max}
+
+_ABSENT = object()
+
+
+def reader(name: str) -> Any:
+    """A reader of the format: NAME and read."""
+    return SimpleNamespace(NAME=name, read=partial(read, name))
+
+
+def read(name: str, config: Mapping[str, Any], where: str) -> Reading:
+    """The model that the format's table makes of ``config``, under the names of the file."""
+    row = table("layouts")[name]
+    outer = fields = Fields(config, where)
+    for key in filter(None, row.get("section", "").split(".")):
+        fields = fields.nested(key)
+    held = {**row.get("defaults", {}), **{key: one for key, one in fields.config.items() if one is not None}}
+    kind = dict(_kind(row, held, fields))
+    limits = {**row.get("allowed", {}), **kind.pop("allowed", {})}
+    for key, allowed in limits.items():
+        if held.get(key) not in (None, *allowed):
+            raise fields.error(f"has no formula here: expected one of {', '.join(map(str, allowed))}", key)
+    names = {**row["names"], **kind}
+    found = {**(fields.config if row.get("through") else {})}
+    used = {*(row.get("kind") or row["kinds"]), *limits}
+    for ours, said in names.items():
+        value = _value(said, held, used)
+        if value is not _ABSENT:
+            found[ours] = value
+    fields.ignore(*filter(None, used))
+    vocab = next((name for name in row.get("tokenizer", ()) if isinstance(at(config, name), str)), None)
+    if vocab and found.get("vocab_size") is None and (size := tokenizer_size(at(config, vocab))):
+        found["vocab_size"] = size
+    if found.get("vocab_size", -1) == -1:
+        raise fields.error(
+            f"expected this key: its tokenizer's size is not known; --set {fields.prefix}vocab_size=N", "vocab_size"
+        )
+    plain = {ours: said for ours, said in names.items() if isinstance(said, str) and said.isidentifier()}
+    try:
+        reading: Reading = import_module(f"sizer.readers.{row.get('reader', 'huggingface')}").read(found, where)
+    except InputError as error:
+        key = plain.get(error.key or "", error.key)
+        raise InputError(error.expected, where=where, key=key and fields.prefix + key, value=error.value) from None
+    keys = {dimension: fields.prefix + plain[key] for dimension, key in reading.keys.items() if key in plain}
+    through = {fields.prefix + key for key in reading.asked} if row.get("through") else set()
+    sizes = {ours: at(config, theirs) for ours, theirs in row.get("workload", {}).items()}
+    sizes = {key: int(size) for key, size in sizes.items() if type(size) in (int, float) and 1 <= size < 2**40}
+    return replace(
+        reading,
+        format=name,
+        source=where,
+        keys=keys,
+        workload={**reading.workload, **sizes},
+        asked=frozenset({*outer.asked, *through, *row.get("workload", {}).values(), *row.get("tokenizer", ())}),
+        unread=(),
+    )
+
+
+def _kind(row: Mapping[str, Any], held: Mapping[str, Any], fields: Fields) -> Mapping[str, Any]:
+    """The names that are of this kind of model alone: by the values of keys, or by the flag that is set."""
+    kinds: Mapping[str, Mapping[str, Any]] = row["kinds"]
+    keys = row.get("kind", ())
+    said = " ".join(str(held.get(key)).lower() for key in keys) if keys else next(filter(held.get, kinds), "")
+    if said not in kinds:
+        found = f" ({said})" if said else ""
+        raise fields.error(f"has no formula here{found}: expected one of {', '.join(kinds)}", *(keys or kinds))
+    return kinds[said]
+
+
+def _value(said: str, held: Mapping[str, Any], used: set[str]) -> Any:
+    """The first of the alternatives whose names the file has: a key, or an expression of keys (``4 * dim``)."""
+    for one in said.split(" | "):
+        if one.isidentifier():
+            used.add(one)
+            if one in held:
+                return held[one]
+            continue
+        numbers = {key: value for key, value in held.items() if isinstance(value, int | float) and abs(value) < 2**40}
+        code = compile(one, "layouts.json", "eval")
+        used.update(set(code.co_names) - _CALLS.keys())
+        try:
+            return eval(code, _CALLS, numbers)  # the table's own expression, of the file's numbers
+        except (NameError, ArithmeticError):
+            continue
+    return _ABSENT
