@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from shapes.errors import shorten
-from shapes.model import AttentionShape, Block, MlpShape, ModelShape, MoeShape, Stack, run_lengths
+from shapes.model.resize import dimensions
+from sizer.readers import layouts
 from sizer.readers.fields import Fields, stated, table, vocabulary
-from sizer.readers.reading import Reading, Unread, reading
+from sizer.readers.reading import Reading, Unread
 from sizer.readers.training import optimizer, zero_optimization
 
 NAME = "gpt_neox"
@@ -26,59 +28,33 @@ def normalised(config: Mapping[str, Any]) -> dict[str, Any]:
 def read(config: Mapping[str, Any], where: str) -> Reading:
     """Without vocab_size the named tokenizer's is taken, else GPT-2's, and padded; a note says so."""
     fields = Fields(config, where)
-    kinds, left = _attention_kinds(fields, fields.layers("num_layers"))
-    hidden, heads = fields.integer("hidden_size"), fields.integer("num_attention_heads")
-    dim = fields.quotient(hidden, heads, f"hidden_size = {hidden}", "num_attention_heads")
-    kind = fields.text("norm", default="layernorm")
-    weights = fields.choice(kind, _TABLE["norms"], "norm", unless="has no formula here; expected")
-    parallel = fields.flag("gpt_j_residual")
-    attention = _attention(fields, heads, dim)
-    # The norm that queries and keys share has a weight for every head's every channel.
-    extra = (("attention.qk_norm", weights * hidden),) if fields.flag("use_qk_layernorm") else ()
-    dense, moe = _mlp(fields, hidden), _mixture(fields, hidden)
-    every = fields.integer("moe_expert_interval", default=1)
-    blocks = run_lengths(
-        [
-            Block(
-                attention,
-                moe if moe is not None and layer % every == 0 else dense,
-                norm_weights=weights,
-                extra=extra,
-                parallel=parallel,
-                dropout=fields.number("hidden_dropout", default=0.0),
-            )
-            for layer in range(len(kinds))
-        ]
-    )
-    learned = fields.text("pos_emb", default="learned") == "learned"
-    rows = fields.integer("max_position_embeddings", "seq_length") if learned else 0
-    rows += fields.count("opt_pos_emb_offset") if learned else 0
-    stack = Stack("decoder", hidden, blocks, positions=rows, final_norm=weights)
+    left = _attention_kinds(fields, fields.layers("num_layers"))
     vocab, notes = vocabulary(fields, "model_parallel_size", lambda: _tokenizers(fields))
-    model = ModelShape(
-        "gpt_neox", (stack,), vocab=vocab, tied=not fields.flag("no_weight_tying"), max_positions=rows or None
-    )
-    return reading(
-        fields,
-        NAME,
-        model,
-        keys=_keys(model),
+    experts = fields.count("moe_num_experts", default=1) > 1
+    sizes = {
+        **config,
+        "vocab_size": vocab,
+        "mixed": experts or None,
+        "plain_size": fields.optional("intermediate_size"),
+    }
+    reading = layouts.read(NAME, sizes, where)
+    mlp, keys = reading.model.dense_mlp, dict(_TABLE["dimensions"])
+    if mlp is not None and mlp.gated:  # half of two thirds is no key of the file, which holds another number
+        del keys["d_ff"]
+        notes += (f"gated: gate and up share two thirds of the width, as GPT-NeoX builds it: {mlp.width} each",)
+    return replace(
+        reading,
+        keys={name: key for name, key in keys.items() if name in dimensions(reading.model)},
         workload=_workload(fields),
         longest=fields.optional("seq_length"),
-        notes=(*notes, *_mlp_notes(fields, hidden, dense)),
+        notes=(*reading.notes, *notes),
         unread=left,
+        asked=reading.asked | fields.asked,
     )
 
 
-def _mlp_notes(fields: Fields, hidden: int, dense: MlpShape) -> Iterator[str]:
-    if dense.gated:
-        yield f"gated: gate and up share two thirds of the width, as GPT-NeoX builds it: {dense.width} each"
-    if fields.text("mlp_type") != "llama" and not _fits(fields, hidden, dense):
-        yield "GPT-NeoX rounds the products of this MLP to widths that do not fit each other: set mlp_multiple_of"
-
-
-def _attention_kinds(fields: Fields, layers: int) -> tuple[list[str], tuple[Unread, ...]]:
-    """The attention of each layer from ``attention_config`` ([[["global", "local"], 6]]; "all": to the last layer)."""
+def _attention_kinds(fields: Fields, layers: int) -> tuple[Unread, ...]:
+    """What is not read of ``attention_config``: [[["global", "local"], 6]], "all" to the last."""
     listed = fields.raw("attention_config", default=None)
     kinds: list[str] = []
     for entry in listed if isinstance(listed, list) else []:
@@ -90,7 +66,7 @@ def _attention_kinds(fields: Fields, layers: int) -> tuple[list[str], tuple[Unre
             raise fields.error('expected lists such as [[["global", "local"], 6]]', "attention_config")
         kinds += names * times
     if listed is None:
-        return ["global"] * layers, ()
+        return ()
     strange = next((kind for kind in kinds if kind in _TABLE["no_attention"]), None)
     if strange is not None:
         raise fields.error(f"has no formula here: {strange} layers", "attention_config")
@@ -98,62 +74,7 @@ def _attention_kinds(fields: Fields, layers: int) -> tuple[list[str], tuple[Unre
         raise fields.error(f"expected the attention of {layers} layers", "attention_config")
     sparse = sorted({kind for kind in kinds if kind not in DENSE})
     left = [Unread("attention_config", shorten(listed), f"which keys a query sees ({', '.join(sparse)})")]
-    return kinds, tuple(left) if sparse else ()
-
-
-def _attention(fields: Fields, heads: int, dim: int) -> AttentionShape:
-    share = min(fields.number("rotary_pct", default=1.0), 1.0)
-    bias = fields.flag("use_bias_in_attn_linear", default=True)
-    return AttentionShape(
-        heads,
-        fields.kv_heads(heads, "num_kv_heads"),
-        dim,
-        qkv_bias=bias,
-        o_bias=bias,
-        fused_qkv=True,
-        rotary_dim=int(dim * share) if fields.text("pos_emb", default="learned") == "rotary" else 0,
-        window=fields.optional("sliding_window_width"),
-        dropout=fields.number("attention_dropout"),
-    )
-
-
-def _width(fields: Fields, hidden: int) -> int:
-    """The width before a gated MLP is cut: absolute, a multiple of h, or 4h."""
-    width, factor = fields.optional("intermediate_size"), fields.number("expansion_factor", default=0.0)
-    return width or (int(factor * hidden) if factor >= 1e-6 else 4 * hidden)
-
-
-def _mlp(fields: Fields, hidden: int) -> MlpShape:
-    activation, kind = fields.text("activation", default="gelu"), fields.text("mlp_type", default="regular")
-    step = fields.integer("mlp_multiple_of", default=1)
-    bias = fields.flag("use_bias_in_mlp", default=kind != "llama")
-    if kind == "llama":
-        # GPT-NeoX before 2.0: three matrices of their own width, 8h/3 rounded up.
-        width = fields.optional("intermediate_size") or -(-(8 * hidden // 3) // step) * step
-        return MlpShape(width, bias=bias, fused_gate_up=True)
-    width, gated = _width(fields, hidden), activation in _TABLE["gated"]
-    if gated:
-        # gate and up together are two thirds of the width, so that gated and plain MLPs have as many parameters.
-        width = int(width * 2 / 3) // 2
-    return MlpShape(max(-(-width // step) * step, 1), gated=gated, bias=bias, fused_gate_up=True)
-
-
-def _fits(fields: Fields, hidden: int, mlp: MlpShape) -> bool:
-    """Whether the first product, rounded to two multiples, is as wide as the second takes, rounded to one."""
-    step, width = fields.integer("mlp_multiple_of", default=1), _width(fields, hidden)
-    together = int(width * 2 / 3) if mlp.gated else width
-    return -(-together // (2 * step)) * 2 * step == mlp.width * (2 if mlp.gated else 1)
-
-
-def _mixture(fields: Fields, hidden: int) -> MoeShape | None:
-    """GPT-NeoX's dropless experts (megatron/model/moe_mlp.py): plain, without biases, 4h wide unless told."""
-    experts, top_k = fields.count("moe_num_experts", default=1), fields.count("moe_top_k", default=1)
-    if experts <= 1:
-        return None
-    if top_k > experts:
-        raise fields.error(f"expected at most the {experts} experts there are", "moe_top_k")
-    width = fields.optional("intermediate_size") or -(-4 * hidden // 256) * 256
-    return MoeShape(experts, top_k, width, gated=False)
+    return tuple(left) if sparse else ()
 
 
 def _tokenizers(fields: Fields) -> tuple[str, ...]:
@@ -177,11 +98,3 @@ def _workload(fields: Fields) -> dict[str, Any]:
         if precision == name or (on and not precision):
             return {**found, "dtype": dtype}
     return found
-
-
-def _keys(model: ModelShape) -> dict[str, str]:
-    """The file's dimensions; a gated width is no key of the file, which holds another number."""
-    keys = {**_TABLE["dimensions"]}
-    if model.dense_mlp is not None and not model.dense_mlp.gated:
-        keys["d_ff"] = "intermediate_size"
-    return keys

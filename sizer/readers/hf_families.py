@@ -66,7 +66,7 @@ _WAYS: dict[str, Callable[..., Callable[[Fields], Any]]] = {
     "share": lambda share, key=(): rotary_share(share, *([key] if key else ())),
     "call": lambda call, **given: partial(_function(call), **given),
     "every": lambda every, keys=(), first=False: all_but_every(every, *keys, first=first),
-    **{kind: partial(_read, kind) for kind in ("integer", "count", "optional", "number")},
+    **{kind: partial(_read, kind) for kind in ("integer", "count", "optional", "number", "text", "raw")},
 }
 
 
@@ -78,7 +78,7 @@ def _tables(file: str) -> dict[str, str]:
 
 
 _DECODERS, _HYBRIDS = _tables("families"), _tables("hybrids")
-_TABLES = {**_DECODERS, **_HYBRIDS}
+_TABLES = {**_DECODERS, **_HYBRIDS, **_tables("formats")}
 
 
 def _traits(table: Mapping[str, Any]) -> dict[str, Any]:

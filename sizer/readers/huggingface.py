@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from shapes.errors import InputError
@@ -11,7 +12,7 @@ from shapes.model import ModelShape
 from sizer.readers.fields import Fields, table
 from sizer.readers.hf_blocks import POSITIONS
 from sizer.readers.hf_encoder import ENCODERS
-from sizer.readers.hf_families import DECODERS, HYBRIDS
+from sizer.readers.hf_families import DECODERS, HYBRIDS, declared
 from sizer.readers.hf_heads import with_head
 from sizer.readers.hf_quantised import as_released
 from sizer.readers.hf_towers import with_towers
@@ -33,8 +34,11 @@ DEFAULTS_OF: dict[str, str] = _TABLE["defaults_of"]
 KEYS: dict[str, list[str]] = _TABLE["dimensions"]
 
 
-def read(config: Mapping[str, Any], where: str) -> Reading:
-    """``config`` as a Reading; UnknownModelType for a type no builder knows (it is never guessed)."""
+def read(config: Mapping[str, Any], where: str, family: str = "") -> Reading:
+    """``config`` as a Reading; UnknownModelType for a type no builder knows (it is never guessed).
+
+    ``family``: a table of formats.toml that builds it.
+    """
     outer = Fields(config, where)
     model_type = outer.text("model_type")
     if not model_type:
@@ -46,7 +50,7 @@ def read(config: Mapping[str, Any], where: str) -> Reading:
         fields = outer.nested(key) if key in config else outer
         named = fields.text("model_type") if fields is not outer else ""
         model_type = named if named in BUILDERS else inner if not named or named in NESTED else named
-    builder = BUILDERS.get(model_type)
+    builder = partial(declared, family) if family else BUILDERS.get(model_type)
     if builder is None:
         raise UnknownModelType(
             f"no reader for this model type (known: {', '.join(sorted({*BUILDERS, *NESTED}))})",
@@ -54,7 +58,8 @@ def read(config: Mapping[str, Any], where: str) -> Reading:
             key=fields.key_of("model_type"),
             value=model_type,
         )
-    filled = {**table("hf_defaults")[DEFAULTS_OF.get(model_type, model_type)], "model_type": model_type}
+    known = {} if family else table("hf_defaults")[DEFAULTS_OF.get(model_type, model_type)]
+    filled = {**known, "model_type": model_type}
     given = {key: value for key, value in fields.config.items() if key != "model_type"}
     if part and "tie_word_embeddings" not in given and "tie_word_embeddings" in config:
         given["tie_word_embeddings"] = config["tie_word_embeddings"]

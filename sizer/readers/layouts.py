@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from functools import partial
 from importlib import import_module
-from math import ceil
 from types import SimpleNamespace
 from typing import Any
 
 from shapes.errors import InputError
+from shapes.model.resize import dimensions
 from sizer.readers.fields import Fields, table, tokenizer_size
+from sizer.readers.huggingface import KEYS
 from sizer.readers.reading import Reading, at
 
 #: What an expression of a table may call: of sizes, whose products stay floats' and integers'.
-_CALLS = {"__builtins__": {}, "ceil": ceil, "int": int, "max": max}
+_CALLS = {"__builtins__": {}, "int": int, "max": max, "min": min}
 
 _ABSENT = object()
 
@@ -34,6 +35,7 @@ def read(name: str, config: Mapping[str, Any], where: str) -> Reading:
     held = {**row.get("defaults", {}), **{key: one for key, one in fields.config.items() if one is not None}}
     kind = dict(_kind(row, held, fields))
     limits = {**row.get("allowed", {}), **kind.pop("allowed", {})}
+    built = {"family": kind.pop("family")} if "family" in kind else {}
     for key, allowed in limits.items():
         if held.get(key) not in (None, *allowed):
             raise fields.error(f"has no formula here: expected one of {', '.join(map(str, allowed))}", key)
@@ -41,7 +43,7 @@ def read(name: str, config: Mapping[str, Any], where: str) -> Reading:
     found = {**(fields.config if row.get("through") else {})}
     used = {*(row.get("kind") or row["kinds"]), *limits}
     for ours, said in names.items():
-        value = _value(said, held, used)
+        value = _value(said, {**found, **held}, used, row.get("words", ()))
         if value is not _ABSENT:
             found[ours] = value
     fields.ignore(*filter(None, used))
@@ -52,13 +54,16 @@ def read(name: str, config: Mapping[str, Any], where: str) -> Reading:
         raise fields.error(
             f"expected this key: its tokenizer's size is not known; --set {fields.prefix}vocab_size=N", "vocab_size"
         )
-    plain = {ours: said for ours, said in names.items() if isinstance(said, str) and said.isidentifier()}
+    firsts = {ours: said.split(" | ")[0] for ours, said in names.items()}
+    plain = {ours: said for ours, said in firsts.items() if said.isidentifier()}
     try:
-        reading: Reading = import_module(f"sizer.readers.{row.get('reader', 'huggingface')}").read(found, where)
+        reading: Reading = import_module(f"sizer.readers.{row.get('reader', 'huggingface')}").read(
+            found, where, **built
+        )
     except InputError as error:
         key = plain.get(error.key or "", error.key)
         raise InputError(error.expected, where=where, key=key and fields.prefix + key, value=error.value) from None
-    keys = {dimension: fields.prefix + plain[key] for dimension, key in reading.keys.items() if key in plain}
+    keys = {one: key for one in dimensions(reading.model) for key in reversed(KEYS.get(one, ())) if key in plain}
     through = {fields.prefix + key for key in reading.asked} if row.get("through") else set()
     sizes = {ours: at(config, theirs) for ours, theirs in row.get("workload", {}).items()}
     sizes = {key: int(size) for key, size in sizes.items() if type(size) in (int, float) and 1 <= size < 2**40}
@@ -66,7 +71,8 @@ def read(name: str, config: Mapping[str, Any], where: str) -> Reading:
         reading,
         format=name,
         source=where,
-        keys=keys,
+        keys={one: fields.prefix + plain[key] for one, key in keys.items()},
+        notes=(*reading.notes, *(said for key, said in row.get("unless", {}).items() if not found.get(key, True))),
         workload={**reading.workload, **sizes},
         asked=frozenset({*outer.asked, *through, *row.get("workload", {}).values(), *row.get("tokenizer", ())}),
         unread=(),
@@ -84,7 +90,7 @@ def _kind(row: Mapping[str, Any], held: Mapping[str, Any], fields: Fields) -> Ma
     return kinds[said]
 
 
-def _value(said: str, held: Mapping[str, Any], used: set[str]) -> Any:
+def _value(said: str, held: Mapping[str, Any], used: set[str], words: Collection[str]) -> Any:
     """The first of the alternatives whose names the file has: a key, or an expression of keys (``4 * dim``)."""
     for one in said.split(" | "):
         if one.isidentifier():
@@ -93,10 +99,11 @@ def _value(said: str, held: Mapping[str, Any], used: set[str]) -> Any:
                 return held[one]
             continue
         numbers = {key: value for key, value in held.items() if isinstance(value, int | float) and abs(value) < 2**40}
+        numbers |= {key: held[key] for key in words if isinstance(held[key], str)}
         code = compile(one, "layouts.json", "eval")
         used.update(set(code.co_names) - _CALLS.keys())
         try:
             return eval(code, _CALLS, numbers)  # the table's own expression, of the file's numbers
-        except (NameError, ArithmeticError):
+        except (NameError, ArithmeticError, TypeError):
             continue
     return _ABSENT

@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from shapes.errors import InputError
-from sizer.readers import litgpt
+from sizer.readers import layouts
 from sizer.readers.fields import Fields, table
 from sizer.readers.reading import Reading, did_you_mean
 from sizer.readers.training import optimizer
@@ -26,7 +26,8 @@ def read(config: Mapping[str, Any], where: str) -> Reading:
     fields.ignore("model_config")
     # Queries, keys and values have adapters of their own, so the projections are listed apart.
     adapted = fields.optional("lora_r") is not None
-    reading = litgpt.read(settings.config if settings is not None else _sizes(fields), where, fused_qkv=not adapted)
+    sizes = settings.config if settings is not None else _sizes(fields)
+    reading = layouts.read("litgpt", {**sizes, "fused_qkv": not adapted}, where)
     train = fields.nested("train")
     workload = train.given(train.optional, **_TABLE["workload"])
     workload |= _devices(fields) | _TABLE["precisions"].get(fields.text("precision"), {})

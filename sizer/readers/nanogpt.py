@@ -5,12 +5,13 @@ from __future__ import annotations
 import ast
 from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 from shapes.errors import InputError
-from shapes.model import AttentionShape, Block, MlpShape, ModelShape, Stack
-from sizer.readers.fields import Fields, table
-from sizer.readers.reading import Reading, reading
+from sizer.readers import layouts
+from sizer.readers.fields import Fields, stated, table
+from sizer.readers.reading import Reading
 from sizer.readers.shell.words import ARITHMETIC
 
 NAME = "nanogpt"
@@ -73,21 +74,8 @@ def read(config: Mapping[str, Any], where: str) -> Reading:
     fields = Fields(config, where, defaults=defaults)
     for name in ("dataset", "init_from"):
         fields.text(name)
-    hidden, heads, layers = fields.integer("n_embd"), fields.integer("n_head"), fields.layers("n_layer")
-    dim = fields.quotient(hidden, heads, f"n_embd = {hidden}", "n_head")
-    bias, positions = fields.flag("bias"), fields.integer("block_size")
-    dropout = fields.number("dropout", default=0.0)
-    attention = AttentionShape(heads, heads, dim, qkv_bias=bias, o_bias=bias, fused_qkv=True, dropout=dropout)
-    weights = 2 if bias else 1
-    block = Block(
-        attention, MlpShape(4 * hidden, gated=False, bias=bias), norm_weights=weights, count=layers, dropout=dropout
-    )
-    stack = Stack("decoder", hidden, (block,), positions=positions, final_norm=weights)
-    model = ModelShape("nanogpt", (stack,), vocab=fields.integer("vocab_size"), tied=True, max_positions=positions)
+    reading = layouts.read(NAME, {**defaults, **config}, where)
     batch, steps = fields.optional("batch_size"), fields.optional("gradient_accumulation_steps")
-    workload = {"b": batch} if batch else {}
-    if steps and batch:
-        # train.py divides the accumulation by the processes, so that the global batch is as the file says.
-        workload["global_batch"] = steps * batch
-    dimensions = _TABLE["dimensions"]
-    return reading(fields, NAME, model, keys=dimensions, workload=workload, longest=positions, notes=notes)
+    # train.py divides the accumulation by the processes, so that the global batch is as the file says.
+    workload = stated(b=batch, global_batch=steps and batch and steps * batch)
+    return replace(reading, workload=workload, notes=(*reading.notes, *notes), asked=reading.asked | fields.asked)

@@ -112,8 +112,8 @@ def _rules_written() -> set[str]:
 
 
 def _layouts_written() -> Collection[str]:
-    layouts: Collection[str] = import_module("sizer.readers.fields").table("layouts").keys()
-    return set(layouts) - {"about"}
+    layouts: Mapping[str, Any] = import_module("sizer.readers.fields").table("layouts")
+    return {name for name, row in layouts.items() if "title" in row}
 
 
 def _reader_further(name: str) -> Iterator[str]:
