@@ -19,7 +19,9 @@ from shapes.errors import InputError
 
 #: How long a pipe that nobody has opened at its other end is waited for.
 PATIENCE_S = 5.0
-_NOT_WAITING = getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOCTTY", 0)
+#: Bytes as they are on Windows too, which alone has the last; what it has not is 0 there.
+_BINARY = getattr(os, "O_BINARY", 0)
+_NOT_WAITING = getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOCTTY", 0) | _BINARY
 
 
 def read_bounded(path: str | os.PathLike[str], most: int) -> bytes:
@@ -109,12 +111,12 @@ def _replace(target: Path, data: bytes, present: os.stat_result | None) -> None:
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
     aside = target.parent / f".sizer-{os.urandom(8).hex()}.part"
     with _unstopped():
-        handle = os.open(aside, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666)
+        handle = os.open(aside, os.O_CREAT | os.O_EXCL | os.O_WRONLY | _BINARY, 0o666)
         try:
             with open(handle, "wb") as file:
                 file.write(data)
             if present is not None:
-                with suppress(OSError):  # another's file in a folder that is shared
+                with suppress(OSError, AttributeError):  # another's file in a shared folder; Windows
                     os.chown(aside, present.st_uid, present.st_gid)
                 os.chmod(aside, stat.S_IMODE(present.st_mode))
             os.replace(aside, target)
@@ -142,8 +144,13 @@ def _open_to_write(where: str) -> int:
                 raise
             time.sleep(0.02)  # a pipe that is not read yet
         else:
-            os.set_blocking(handle, True)
+            _wait(handle)
             return handle
+
+
+def _wait(handle: int) -> None:
+    if hasattr(os, "O_NONBLOCK"):
+        os.set_blocking(handle, True)
 
 
 def _open_to_read(where: str) -> tuple[int, bytes]:
@@ -154,7 +161,7 @@ def _open_to_read(where: str) -> tuple[int, bytes]:
         if stat.S_ISDIR(kind):
             raise IsADirectoryError
         begun = _begun(handle) if stat.S_ISFIFO(kind) else b""
-        os.set_blocking(handle, True)
+        _wait(handle)
     except BaseException:
         os.close(handle)
         raise

@@ -6,7 +6,7 @@ import sys
 # `python -m` puts the working directory first on the path: what lies there is a user's, never code to run. It stays
 # where this very package was found in it, as in a checkout that is not installed.
 _RUN_AS_MODULE = __name__ == "__main__" and __spec__ is not None and not sys.flags.safe_path
-if _RUN_AS_MODULE and not __file__.startswith(f"{sys.path[0]}/sizer/"):
+if _RUN_AS_MODULE and not __file__.replace("\\", "/").startswith(f"{sys.path[0]}/sizer/".replace("\\", "/")):
     del sys.path[0]
 
 

@@ -14,7 +14,12 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import NoReturn
 
-_SAID = {signal.SIGINT: "interrupted", signal.SIGTERM: "terminated", signal.SIGHUP: "hung up"}
+#: Signals that this system has (Windows has no SIGHUP), and what is said of each.
+_SAID = {
+    getattr(signal, name): said
+    for name, said in (("SIGINT", "interrupted"), ("SIGTERM", "terminated"), ("SIGHUP", "hung up"))
+    if hasattr(signal, name)
+}
 #: Measuring may have so long to come to the end of a round and write its files.
 PATIENCE_S = 3.0
 
@@ -41,14 +46,16 @@ def end_in_order_of_signals() -> None:
         if signal.getsignal(number) is not signal.SIG_IGN:  # nohup
             signal.signal(number, _asked)
     # Dying quietly when the reader of a pipe goes is what every other filter does.
-    signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+    if hasattr(signal, "SIGPIPE"):
+        signal.signal(signal.SIGPIPE, signal.SIG_DFL)
 
 
 def _asked(number: int, _frame: FrameType | None) -> None:
     if _Ending.in_order and _Ending.asked is None:
         _Ending.asked = number
-        signal.signal(signal.SIGALRM, lambda *_: _end(number))
-        signal.setitimer(signal.ITIMER_REAL, PATIENCE_S)
+        if hasattr(signal, "setitimer"):
+            signal.signal(signal.SIGALRM, lambda *_: _end(number))
+            signal.setitimer(signal.ITIMER_REAL, PATIENCE_S)
     else:
         # Not an exception: libraries and interpreters in the middle of an import turn those into other ones.
         _end(number)
@@ -75,7 +82,8 @@ def resumable() -> Iterator[Callable[[], None]]:
         _raise_if_asked()
     except KeyboardInterrupt as error:
         number = error.number if isinstance(error, StopRequested) else int(signal.SIGINT)
-        signal.setitimer(signal.ITIMER_REAL, 0)
+        if hasattr(signal, "setitimer"):
+            signal.setitimer(signal.ITIMER_REAL, 0)
         _say(number)
         sys.exit(128 + number)
     finally:

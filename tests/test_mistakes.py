@@ -124,7 +124,9 @@ def test_a_mistake_is_one_line_that_says_what_to_do(
 ) -> None:
     for name, text in FILES.items():
         (tmp_path / name).write_text(text)
-    (tmp_path / "tests").symlink_to(Path(__file__).parent)
+    (tmp_path / G).parent.mkdir(parents=True)
+    for config in (G, L):
+        (tmp_path / config).write_bytes((Path(__file__).parents[1] / config).read_bytes())
     monkeypatch.chdir(tmp_path)
     code, stdout, stderr = run(typed)
     assert (code, stdout, stderr.count("\n")) == (2, "", 1), stderr

@@ -9,7 +9,6 @@ a kill loses at most the round in flight. One process at a time measures into a 
 
 from __future__ import annotations
 
-import fcntl
 import json
 import logging
 import os
@@ -25,7 +24,7 @@ from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import TracebackType
-from typing import Any
+from typing import IO, Any
 from urllib.parse import quote
 
 import numpy as np
@@ -95,6 +94,18 @@ def default_path() -> Path:
 
 class DamagedStoreError(InputError):
     """A store of this program that cannot be read."""
+
+
+def _lock_file(file: IO[str]) -> None:
+    """OSError where another process holds it."""
+    try:
+        import fcntl
+    except ImportError:
+        import msvcrt  # Windows
+
+        msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)  # type: ignore[attr-defined]  # of Windows alone
+    else:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
 class Store:
@@ -200,7 +211,7 @@ class Store:
         """Until it is closed, however its process ends, no other measures into this store."""
         file = self._held.enter_context(_companion(self.path, "-lock").open("a"))
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            _lock_file(file)
         except OSError:
             self.close()
             raise InputError(
