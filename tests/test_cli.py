@@ -49,7 +49,7 @@ def llama_config(**changes: Any) -> dict[str, Any]:
     } | changes
 
 
-@pytest.mark.parametrize("command", [name for name, _, _ in COMMANDS])
+@pytest.mark.parametrize("command", list(COMMANDS))
 def test_every_command_has_help(command: str) -> None:
     result = run(command, "--help")
     assert result.exit_code == 0

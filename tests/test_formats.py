@@ -69,7 +69,7 @@ def test_what_is_shared_holds_no_renderer_that_nobody_could_ask_for(module: str)
 def commands() -> dict[str, click.Command]:
     """Every command and subcommand by the name a person types."""
     found: dict[str, click.Command] = {}
-    for name, _, _ in CLI:
+    for name in CLI:
         command = main.get_command(click.Context(main), name)
         assert command is not None
         found[name] = command

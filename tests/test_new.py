@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from sizer import cli
 from sizer.readers import fields
 from sizer.rules import RULES, TOPICS
 from tests.tools import kinds, new
@@ -71,11 +70,6 @@ def test_defaults_and_keys_that_are_forgotten_are_named_with_their_file(
     monkeypatch.setattr(fields, "table", lambda asked: {} if asked == data else whole(asked))
     (line,) = kinds.missing(kind, name)
     assert line.endswith(said)
-
-
-def test_a_command_without_a_heading_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cli, "GROUPS", ())
-    assert kinds.missing("command", "check") == ["check: add it to a heading of GROUPS in sizer/cli/__init__.py"]
 
 
 @pytest.mark.parametrize("kind", kinds.KINDS)

@@ -102,7 +102,7 @@ def page() -> str:
         "Written by `python reports/bench/reference.py` from the registries. The rules are in [rules.md](rules.md).",
         "",
         "## Commands",
-        *table(("command", "answers"), ((name, said) for name, _, said in COMMANDS)),
+        *table(("command", "answers"), ((name, said) for name, (_, said) in COMMANDS.items())),
         "## Formats of configurations",
         *table(("format", "reads"), ((name, first_line(f"sizer.readers.{name}")) for name in MODULES)),
         *table(("format of layouts.json", "reads"), ((name, layouts("layouts")[name]["title"]) for name in LAYOUTS)),

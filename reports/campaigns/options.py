@@ -20,7 +20,7 @@ from sizer.cli import main
 #: Measured, stored and served is elsewhere (signals, stores, tests/test_servers.py).
 NOT_HERE = ("bench", "lsp", "mcp", "store")
 STORE = ("list", "export", "prune", "merge", "import")
-COMMANDS = (*((name,) for name, _, _ in ALL if name not in NOT_HERE), *(("store", name) for name in STORE))
+COMMANDS = (*((name,) for name in ALL if name not in NOT_HERE), *(("store", name) for name in STORE))
 #: Options that measure, and the one that asks for help.
 LEFT_OUT = ("measure", "ray", "on", "quick", "write", "trace", "help")
 WORDS = (

@@ -64,7 +64,7 @@ def commands() -> str:
     """Every command's help, in the groups of `sizer --help`."""
     parts = ["# Commands\n"]
     context = click.Context(main, info_name="sizer")
-    for title, names in GROUPS:
+    for title, names in GROUPS.items():
         parts.append(f"## {title}\n")
         for name in names:
             command = main.get_command(context, name)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 import click
@@ -10,56 +12,25 @@ import click
 from shapes.errors import InputError
 from shapes.package import DISTRIBUTION
 
-#: (command, its module [and what it is called there], one line for `sizer --help`): help must not import every command.
-COMMANDS: tuple[tuple[str, str, str], ...] = (
-    ("check", "sizer.cli.check", "Check configurations against the hardware and price each finding."),
-    ("diff", "sizer.cli.diff", "Price a change of configurations: two files, or a git revision."),
-    ("ops", "sizer.cli.model:ops", "List every operator a configuration runs, with shapes and predicted times."),
-    ("search", "sizer.cli.search", "Find faster neighbouring dimensions, measured or predicted."),
-    ("memory", "sizer.cli.model:memory", "Say what takes memory, what fits and the largest microbatch."),
-    ("mfu", "sizer.cli.model:mfu", "Turn a measured step time into TFLOPS, MFU and HFU."),
-    ("plan", "sizer.cli.model:plan", "List the fastest ways to spread a model over N devices."),
-    ("deploy", "sizer.cli.model:deploy", "Say which engines load a configuration, pad it, fall back or refuse it."),
-    ("bench", "sizer.cli.bench", "Measure operators, a configuration or a suite on the device at hand."),
-    ("calibrate", "sizer.cli.calibrate", "Fit a device's cost constants from measurements."),
-    ("store", "sizer.cli.store", "List, export, import, merge or prune stored measurements."),
-    ("devices", "sizer.cli.lookup:devices", "List the known accelerators."),
-    ("rules", "sizer.cli.lookup:rules", "List the rules."),
-    ("explain", "sizer.cli.lookup:explain", "Print one rule's page."),
-    ("lsp", "sizer.cli.lookup:lsp", "Serve findings to editors (Language Server Protocol)."),
-    ("mcp", "sizer.cli.lookup:mcp", "Serve check, search, price and diff to agents (Model Context Protocol)."),
-)
-
-#: What `sizer --help` shows first.
-EXAMPLES = (
-    ("sizer check config.json", "What do my dimensions cost on an H100?"),
-    ("sizer search --h 4096", "Which SwiGLU width near 8h/3 is fast?"),
-    ("sizer diff --git main", "What does my branch's change cost?"),
-)
-
-#: (what people come for, the commands that answer it).
-GROUPS = (
-    ("Check and compare", ("check", "diff", "ops", "deploy")),
-    ("Search and plan", ("search", "plan", "memory", "mfu")),
-    ("Measure", ("bench", "calibrate", "store")),
-    ("Look up", ("devices", "rules", "explain")),
-    ("Serve editors and agents", ("lsp", "mcp")),
-)
+#: Examples, then headings of `sizer --help` -> command -> its module [and what it is called there], and one line: help
+#: must not import every command.
+EXAMPLES, *_HEADED = json.loads(Path(__file__).with_name("commands.json").read_text("utf-8")).items()
+GROUPS: dict[str, dict[str, tuple[str, str]]] = dict(_HEADED)
+COMMANDS = {name: said for listed in GROUPS.values() for name, said in listed.items()}
 
 
 class LazyGroup(click.Group):
     """A group that imports a command's module when the command is run, and turns InputError into exit code 2."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return [name for name, _, _ in COMMANDS]
+        return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        for name, module, _ in COMMANDS:
-            if name == cmd_name:
-                where, _, attribute = module.partition(":")
-                command: click.Command = getattr(import_module(where), attribute or "command")
-                return command
-        return None
+        if cmd_name not in COMMANDS:
+            return None
+        where, _, attribute = COMMANDS[cmd_name][0].partition(":")
+        command: click.Command = getattr(import_module(where), attribute or "command")
+        return command
 
     def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[Any, Any, list[str]]:
         try:
@@ -73,15 +44,10 @@ class LazyGroup(click.Group):
             ) from None
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        with formatter.section("Examples"):
-            formatter.write_dl(EXAMPLES)
-        texts = {name: text for name, _, text in COMMANDS}
-        grouped = {name for _, names in GROUPS for name in names}
-        rest = tuple(name for name in texts if name not in grouped)
-        for title, names in (*GROUPS, ("Other", rest)):
-            if names:
-                with formatter.section(title):
-                    formatter.write_dl([(name, texts[name]) for name in names])
+        listed = [(title, [(name, text) for name, (_, text) in said.items()]) for title, said in GROUPS.items()]
+        for title, lines in ((EXAMPLES[0], list(EXAMPLES[1].items())), *listed):
+            with formatter.section(title):
+                formatter.write_dl(lines)
 
     def invoke(self, ctx: click.Context) -> object:
         try:

@@ -7,8 +7,10 @@ first being the default. Modules are imported when they are asked for.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from shapes.errors import InputError
@@ -39,37 +41,14 @@ class Page:
     terminal: bool = False
 
 
-_ALL = ("text", "json", "csv", "markdown", "html")
-_REVIEW = ("sarif", "github", "junit")
-
-#: A command, or a command and the option or subcommand that asks for another view -> function of sizer.documents,
-#: formats.
-COMMANDS: dict[str, tuple[str, tuple[str, ...]]] = {
-    "check": ("check:document", (*_ALL, *_REVIEW, "badge")),
-    "diff": ("diff:document", (*_ALL, *_REVIEW)),
-    "ops": ("ops:document", _ALL),
-    "ops --explain": ("ops:explained", _ALL),
-    "search": ("search:document", _ALL),
-    "search --emit": ("search:patch", ("json",)),
-    "memory": ("memory:document", _ALL),
-    "mfu": ("mfu:document", _ALL),
-    "plan": ("plan:document", _ALL),
-    "deploy": ("deploy:document", _ALL),
-    "bench": ("bench:document", (*_ALL, "jsonl")),
-    "bench --dry-run": ("bench:planned", _ALL),
-    "bench --self-test": ("bench:self_tested", ("text", "csv", "markdown", "html")),
-    "calibrate": ("bench:calibration", ("text", "csv", "markdown", "html")),
-    "store list": ("store:listed", _ALL),
-    "store export": ("store:exported", ("jsonl", "json", "csv")),
-    "devices": ("devices:document", _ALL),
-    "rules": ("rules:document", _ALL),
-    "explain": ("rules:page", ("text", "markdown", "html")),
-}
+#: A command, or a command and the option or subcommand that asks for another view -> function of sizer.documents, and
+#: the formats that show it, the default first.
+COMMANDS: dict[str, tuple[str, str]] = json.loads(Path(__file__).with_name("formats.json").read_text("utf-8"))
 
 
 def formats(command: str) -> tuple[str, ...]:
     """The names that ``--format`` of ``command`` takes, the default first."""
-    return COMMANDS[command][1]
+    return tuple(COMMANDS[command][1].split())
 
 
 def document_of(command: str, answer: object) -> Document:

@@ -153,15 +153,8 @@ def _functions(path: str, pattern: str) -> Callable[[], set[str]]:
 
 def _command_modules() -> set[str]:
     """Commands by the module (and function) that each is."""
-    shared = {module for _, module, _ in import_module("sizer.cli").COMMANDS if ":" in module}
-    named = {name for name, module, _ in import_module("sizer.cli").COMMANDS if module in shared}
-    return modules("sizer.cli", "command")() | named
-
-
-def _command_further(name: str) -> Iterator[str]:
-    cli = import_module("sizer.cli")
-    if not any(name in names for _, names in cli.GROUPS):
-        yield "add it to a heading of GROUPS in sizer/cli/__init__.py"
+    known = import_module("sizer.cli").COMMANDS
+    return modules("sizer.cli", "command")() | {name for name, (module, _) in known.items() if ":" in module}
 
 
 def _operator_types() -> dict[str, tuple[type, str]]:
@@ -236,7 +229,7 @@ KINDS: Mapping[str, Kind] = {
         _output_formats,
         modules("sizer.render", "render"),
         "sizer/render/{name}.py",
-        "COMMANDS of sizer/render/__init__.py: the formats of the commands that have it",
+        "sizer/render/formats.json: the formats of the commands that have it",
         (_test("tests/test_formats.py", r'(?m)^    "{name}": check', "a check of it to CHECKS"), _NAMED_ROW),
     ),
     "device": Kind(
@@ -300,16 +293,15 @@ KINDS: Mapping[str, Kind] = {
         further=_operator_further,
     ),
     "command": Kind(
-        lambda: [name for name, _, _ in import_module("sizer.cli").COMMANDS],
+        lambda: list(import_module("sizer.cli").COMMANDS),
         _command_modules,
         "sizer/cli/{name}.py",
-        "COMMANDS of sizer/cli/__init__.py",
+        "sizer/cli/commands.json, under its heading",
         (
             _test("tests/test_*.py", '"{name}"', "a call of it"),
             Piece("README.md", r"`(sizer )?{name}\b", "add it to the table of commands"),
             _NAMED_ROW,
         ),
-        further=_command_further,
     ),
 }
 

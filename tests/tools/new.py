@@ -122,7 +122,7 @@ STEPS: dict[str, tuple[Write | Insert, ...]] = {
             "def render(document: Document, page: Page) -> str:\n"
             '    return document.headline + "\\n"  # SKELETON\n',
         ),
-        Insert("sizer/render/__init__.py", r'"check": \([^)]*"badge"', ', "{name}"'),
+        Insert("sizer/render/formats.json", r'"check": \[[^\n]*badge', " {name}"),
         Insert(
             "tests/test_formats.py", r"\nCHECKS: .*\n", '    "{name}": check_json,  # SKELETON: a check of its own\n'
         ),
@@ -219,11 +219,10 @@ STEPS: dict[str, tuple[Write | Insert, ...]] = {
             '    click.echo("SKELETON")\n',
         ),
         Insert(
-            "sizer/cli/__init__.py",
-            r'(?s)\nCOMMANDS: .*?"Print one rule\'s page\."\),\n',
-            '    ("{name}", "sizer.cli.{name}", "SKELETON: one line."),\n',
+            "sizer/cli/commands.json",
+            r'(?s).*?"Look up": \{\n',
+            '    "{name}": ["sizer.cli.{name}", "SKELETON: one line."],\n',
         ),
-        Insert("sizer/cli/__init__.py", r'\("Look up", \([^)]*(?=\)\))', ', "{name}"'),
         Insert("README.md", r"(?s)\| command \|.*?\n\|---.*?\n", "| `sizer {name}` | SKELETON |\n"),
         Insert(
             "tests/test_cli.py",
