@@ -58,7 +58,10 @@ def _cases() -> list[tuple[str, dict[str, Any]]]:
     """Small settings of every family, and the classes' own defaults but those that a loop over experts runs."""
     found = []
     for family, given in [*SETTINGS, *(case for case in DEFAULTS if case[0] != "deepseek_v2")]:
-        settings = given | ({"architectures": [HEADS[family]]} if family in HEADS else {})
+        # Embeddings of languages are for calls that name one.
+        settings = {key: value for key, value in given.items() if key != "n_langs"} | (
+            {"architectures": [HEADS[family]]} if family in HEADS else {}
+        )
         settings |= ALL_KEYS if "index_topk" in given else {}
         known = family in transformers.CONFIG_MAPPING and family not in OTHERWISE
         # falcon's class repeats its key heads for attention, which the formula (and FlashAttention) does not.

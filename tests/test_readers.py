@@ -117,6 +117,13 @@ SETTINGS: list[tuple[str, dict[str, Any]]] = [
     ("gpt_oss", MOE | {"num_local_experts": 8}),
     ("minimax_m2", MOE | {"num_local_experts": 8, "rotary_dim": 8}),
     ("llama4_text", MOE | {"num_local_experts": 8, "intermediate_size_mlp": 200, "interleave_moe_layer_step": 2}),
+    ("xlm", {"emb_dim": 96, "n_layers": 3, "n_heads": 6, "vocab_size": 320, "n_langs": 3, "causal": True}),
+    (
+        "bailing_hybrid",
+        MLA
+        | {"num_hidden_layers": 4, "head_dim": 16, "num_experts": 8, "num_experts_per_token": 2, "layer_group_size": 2}
+        | {"num_expert_group": 1, "pad_token_id": 0},
+    ),
     ("bert", SMALL),
     ("roberta", SMALL),
     ("t5", {"d_model": 96, "d_kv": 24, "d_ff": 160, "num_layers": 2, "num_decoder_layers": 3, "num_heads": 6}),

@@ -263,7 +263,8 @@ class MlaShape(_Latent):
 
     ``q_lora_rank`` None: one full query projection. The score's head dimension is nope + rope, the value's v_head_dim.
     ``latent_norm``: weights per channel of the norms on both latents (0: there are none). ``rotates``: whether the rope
-    part is rotated (Kimi Linear: no). ``gate``: "apart", as attention's, or "none". ``indexer`` chooses the keys.
+    part is rotated (Kimi Linear: no). ``gate``: "apart" or "heads", as attention's, or "none". ``indexer``
+    chooses the keys.
     """
 
     heads: int
@@ -304,6 +305,7 @@ class MlaShape(_Latent):
 
     def linears(self, hidden: int, *, fused: bool | None = None) -> tuple[Linear, ...]:
         queries, rank, values = self.heads * self.head_dim, self.kv_lora_rank, self.heads * self.v_dim
+        gates = values if self.gate == "apart" else self.heads
         if self.q_lora_rank is None:
             q: tuple[Linear, ...] = (Linear("attention.q_proj", queries, hidden, False, "column"),)
         else:
@@ -316,7 +318,7 @@ class MlaShape(_Latent):
             Linear("attention.kv_a_proj", rank + self.qk_rope_head_dim, hidden, self.bias),
             Linear("attention.kv_b_proj", self.heads * (self.qk_nope_head_dim + self.v_dim), rank, False, "column"),
             *(self.indexer.linears(hidden) if self.indexer else ()),
-            *((Linear("attention.gate_proj", values, hidden, False, "column"),) if self.gate == "apart" else ()),
+            *((Linear("attention.gate_proj", gates, hidden, False, "column"),) if self.gate != "none" else ()),
             Linear("attention.o_proj", hidden, values, self.bias, "row"),
         )
 

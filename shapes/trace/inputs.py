@@ -78,8 +78,6 @@ class DataAnswers(TorchDispatchMode):  # type: ignore[no-untyped-call] # torch h
         self.routed = routed
         self.asked: set[str] = set()
         self._untrue: list[Tensor] = []
-        # By identity, and kept alive so that it is no other tensor's.
-        self._known: dict[int, tuple[Tensor, int]] = {}
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         options, name = kwargs or {}, func._schema.name
@@ -95,8 +93,6 @@ class DataAnswers(TorchDispatchMode):  # type: ignore[no-untyped-call] # torch h
 
     def _scalar(self, func: Any, args: Any, options: Any) -> bool | int | float:
         tensor: Tensor = args[0]
-        if id(tensor) in self._known:
-            return self._known[id(tensor)][1]
         if tensor.dtype == torch.bool:
             return not any(tensor is untrue for untrue in self._untrue)
         return 1.0 if tensor.is_floating_point() else 0
@@ -117,28 +113,13 @@ class DataAnswers(TorchDispatchMode):  # type: ignore[no-untyped-call] # torch h
             return None
         return tensor.new_empty((self._hits(masks[0]), *tensor.shape[masks[0].dim() :]))
 
-    # How many rows each expert gets, where that is read as a list, or one by one and added up.
+    # How many rows each expert gets, where that is read as a list.
 
     def _listed(self, func: Any, args: Any, options: Any) -> Tensor | None:
         if options.get("device") != torch.device("cpu") or not self._counts_rows(args[0]):
             return None
         with torch.device("cpu"):
             return torch.tensor(self._shares(), dtype=args[0].dtype)
-
-    def _one_by_one(self, func: Any, args: Any, options: Any) -> Any:
-        if not self._counts_rows(args[0]):
-            return None
-        made = func(*args, **options)
-        self._known |= {id(row): (row, share) for row, share in zip(made, self._shares(), strict=True)}
-        return made
-
-    def _added(self, func: Any, args: Any, options: Any) -> Tensor | None:
-        terms = [self._known.get(id(term), (term, term)) for term in args[:2]]
-        if all(term is share for term, share in terms) or any(isinstance(share, Tensor) for _, share in terms):
-            return None
-        out: Tensor = func(*args, **options)
-        self._known[id(out)] = out, sum(share for _, share in terms)
-        return out
 
     def _counts_rows(self, tensor: Tensor) -> bool:
         integers = not tensor.is_floating_point() and tensor.dtype != torch.bool
@@ -188,6 +169,4 @@ _ANSWERS: Mapping[str, tuple[str, Callable[[DataAnswers, Any, Any, Any], Any]]] 
     "aten::masked_select": ("boolean mask", DataAnswers._masked),
     "aten::index": ("boolean mask", DataAnswers._masked),
     "aten::_to_copy": ("rows an expert", DataAnswers._listed),
-    "aten::unbind": ("rows an expert", DataAnswers._one_by_one),
-    "aten::add": ("rows an expert", DataAnswers._added),
 }

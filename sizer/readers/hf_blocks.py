@@ -234,8 +234,8 @@ def after_leading(fields: Fields) -> Callable[[int], bool]:
     return lambda layer: layer >= first
 
 
-def latent(fields: Fields) -> Callable[[int], Attention]:
-    """DeepSeek's multi-head latent attention."""
+def latent(fields: Fields, **traits: Any) -> Callable[[int], Attention]:
+    """DeepSeek's multi-head latent attention; ``traits`` are further fields of MlaShape."""
     core = MlaShape(
         fields.integer(*HEADS),
         fields.integer("kv_lora_rank"),
@@ -245,6 +245,7 @@ def latent(fields: Fields) -> Callable[[int], Attention]:
         fields.optional("q_lora_rank"),
         bias=fields.flag("attention_bias"),
         dropout=fields.number("attention_dropout"),
+        **traits,
     )
     return lambda _: core
 

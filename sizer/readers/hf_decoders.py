@@ -265,6 +265,11 @@ def listed_sparse(fields: Fields, first: int = 1) -> Callable[[int], bool]:
     return lambda layer: sparse[layer]
 
 
+def language_tables(fields: Fields) -> tuple[tuple[str, int], ...]:
+    number = fields.count("n_langs", default=1) if fields.flag("use_lang_emb", default=True) else 1
+    return (("language_embeddings", number * hidden_size(fields)),) if number > 1 else ()
+
+
 def opt(fields: Fields) -> ModelShape:
     """OPT: positions start at 2; opt-350m embeds in fewer dimensions and norms after each part, so has no last norm."""
     hidden, bias = hidden_size(fields), fields.flag("enable_bias", default=True)

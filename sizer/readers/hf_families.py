@@ -24,6 +24,7 @@ from sizer.readers.hf_blocks import (
     mlp,
     rotary_share,
     said,
+    told,
 )
 
 
@@ -49,6 +50,11 @@ def _either(flag: str | list[str], default: bool = False, then: Any = True, othe
     return lambda fields: said(fields, yes if fields.flag(*_names(flag), default=default) else no)
 
 
+def _call(call: str, **given: Any) -> Any:
+    traits = {name: _trait(one) for name, one in given.items()}
+    return lambda fields: _function(call)(fields, **told(fields, traits))
+
+
 def _total(total: list[list[str | int]]) -> Callable[[Fields], int]:
     """Each term's factors are numbers, dimensions or keys."""
 
@@ -64,7 +70,7 @@ _WAYS: dict[str, Callable[..., Callable[[Fields], Any]]] = {
     "total": _total,
     "shared": lambda shared: lambda fields: fields.kv_heads(all_heads(fields), shared),
     "share": lambda share, key=(): rotary_share(share, *([key] if key else ())),
-    "call": lambda call, **given: partial(_function(call), **given),
+    "call": _call,
     "every": lambda every, keys=(), first=False: all_but_every(every, *keys, first=first),
     **{kind: partial(_read, kind) for kind in ("integer", "count", "optional", "number", "text", "raw")},
 }

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 from shapes.model import Block, MlpShape, ModelShape, MoeShape, RecurrentShape, Stack, run_lengths
@@ -11,10 +10,8 @@ from sizer.readers.fields import Fields
 from sizer.readers.hf_blocks import (
     HEADS,
     NAMES,
-    Attention,
     attention,
     hidden_size,
-    latent,
     layer_count,
     model_of,
     rotary_share,
@@ -176,12 +173,6 @@ def kimi_kinds(fields: Fields) -> list[str]:
     whole = own.integers("full_attn_layers")
     own.ignore("kda_layers", "gate_lower_bound")
     return _layer_kinds(fields, lambda layer: layer + 1 in whole if whole else layer > 0 and layer % 4 == 0)
-
-
-def kimi_latent(fields: Fields) -> Callable[[int], Attention]:
-    gate = "apart" if fields.flag("mla_use_output_gate") else "none"
-    core = replace(latent(fields)(0), rotates=False, gate=gate)  # type: ignore[arg-type] # it is latent
-    return lambda _: core
 
 
 def kimi_latent_norm(fields: Fields) -> list[tuple[str, int]]:
