@@ -334,6 +334,21 @@ def _workloads(page: Page) -> str:
     )
 
 
+def _serving(page: Page) -> str:
+    left, _, others = ({row["rows of"]: row for row in rows} for _, rows in page.tables("rows of", "covered"))
+    known = [row for key, row in others.items() if "first" not in key and int(row["rows"]) > 1]
+    figures = {key: f"{row['MAPE']} (median {row['median']})" for key, row in left.items()}
+    return (
+        f"With models and devices left out, the time of an output token is {figures['output token, dense']} off on "
+        f"dense models and {figures['output token, moe']} on mixtures of experts, throughput "
+        f"{figures['throughput, dense']} and {figures['throughput, moe']}, the time to the first token "
+        f"{figures['first token, dense']} and {figures['first token, moe']}. The 90% intervals hold "
+        f"{span(column(left.values(), 'covered'))} of them. On MLPerf's runs and gpt-fast's, which nothing was fitted "
+        f"on, output tokens and throughput are {span(row['MAPE'] for row in known)} off. No command of sizer predicts "
+        f"by it yet: reports/bench/serving_plan.py does."
+    )
+
+
 #: Report -> its opening paragraph.
 OPENINGS: dict[str, Callable[[Page], str]] = {
     "accuracy": _accuracy,
@@ -346,6 +361,7 @@ OPENINGS: dict[str, Callable[[Page], str]] = {
     "peers-memory": _peers_memory,
     "readers": _readers,
     "search": _search,
+    "serving": _serving,
     "search-cpu": _search_cpu,
     "search-gac": _search_gac,
     "search-published": _search_published,

@@ -1,7 +1,7 @@
 """Constants of serving engines: each fold of the published models and devices judged by constants of the others.
 
 python -m reports.fit.serving --data ../shared/evidence/serving.csv.gz            # what it finds
-python -m reports.fit.serving --data ../shared/evidence/serving.csv.gz --write    # reports/bench/serving_stacks/*.toml
+python -m reports.fit.serving --data ../shared/evidence/serving.csv.gz --write    # serving_stacks/*.toml, serving.md
 
 A model on a device is in one fold whole, so that no row has a near-copy among those that it is judged by. One set of
 constants serves every engine but for its all-reduce and the fixed part of its first token. Intervals are quantiles of
@@ -12,9 +12,11 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
+import subprocess
 import sys
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
@@ -22,9 +24,12 @@ from zlib import crc32
 
 import numpy as np
 from scipy.optimize import least_squares
+from tabulate import tabulate
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "bench"))
-from serving_model import FOLDER, Load, Requests, ServingStack
+from opening import with_answer
+from serving import requests as sized
+from serving_model import FOLDER, Load, Requests, ServingStack, load_serving_stack
 from serving_rows import METRICS, Row, predicted, read_rows
 
 #: Constants with where the search starts. "@": of one engine, or on Hopper alone.
@@ -147,15 +152,21 @@ def residuals(
     return np.concatenate([weights * (np.log(tried) - measured), 0.3 * (logs - first)])
 
 
-def usable(row: Row) -> bool:
-    """Trusted, of the sources it learns from, as a server answers; not faster than its weights can be read, as a run
+#: What a step takes at the least: everything read and computed once at the data sheet's rates.
+FLOOR = dict.fromkeys(("dense", "experts", "experts_nvfp4", "attention", "attention_fp8"), 1.0)
+FLOOR |= {"arithmetic": 1.0, "experts_arithmetic": 1.0}
 
-    that was cached or another engine's is.
-    """
-    if not row.trusted or row.source not in SOURCES or (row.source, row.metric) == ("trtllm-docs", "ttft_ms"):
-        return False
-    floor = float((row.load.counts * row.load.own_s * row.load.chosen).sum())
-    return row.metric != "tpot_ms" or row.value >= 1e3 * floor
+
+def usable(row: Row) -> bool:
+    """Trusted, of the sources it learns from, as a server answers."""
+    return row.trusted and row.source in SOURCES and (row.source, row.metric) != ("trtllm-docs", "ttft_ms")
+
+
+def possible(row: Row) -> bool:
+    """Not faster than memory allows, as a run of several engines that is told as one is."""
+    running = min(row.asked.most, -(-row.asked.concurrency // row.asked.replicas))
+    parts = row.load.step_parts(replace(row.stack, **FLOOR), running)
+    return row.metric != "tpot_ms" or row.value >= 1e3 * float(parts["products"] + parts["attention"])
 
 
 def fold(row: Row) -> int:
@@ -200,7 +211,9 @@ def main() -> None:
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--write", action="store_true", help="write reports/bench/serving_stacks")
     options = parser.parse_args()
-    rows = [row for row in read_rows(options.data, []) if usable(row)]
+    every = list(read_rows(options.data, []))
+    learnt = [row for row in every if usable(row)]
+    rows = [row for row in learnt if possible(row)]
     left, constants = left_out(rows), fit(rows)
     say(f"left out:\n{report(rows, left)}\n\nfitted on all {len(rows)}:")
     say(report(rows, priced(stacked(rows), constants, len(rows))))
@@ -217,6 +230,82 @@ def main() -> None:
             (FOLDER / f"{name}.toml").write_text(text)
         else:
             say(f"\n{text}")
+    if options.write:
+        load_serving_stack.cache_clear()
+        text = page(
+            rows, left, len(learnt) - len(rows), [row for row in every if row.trusted and row.source not in SOURCES]
+        )
+        PAGE.write_text(with_answer("serving", text), encoding="utf-8")
+
+
+def page(rows: Sequence[Row], left: np.ndarray, impossible: int, others: Sequence[Row]) -> str:
+    """reports/serving.md: left out by metric and by requests, and sources that nothing was fitted on."""
+    inside = covered(rows, left)
+    ratios = left / np.array([row.value for row in rows])
+
+    def table(groups: Callable[[Row], str | None]) -> str:
+        places = defaultdict(list)
+        for place, row in enumerate(rows):
+            places[groups(row)].append(place)
+        listed = [[name, *_figures(ratios[own], inside[own])] for name, own in places.items() if name is not None]
+        return tabulate(sorted(listed, key=_order), HEAD, tablefmt="github", disable_numparse=True)
+
+    def requests(row: Row) -> str | None:
+        return f"{sized(row)} {row.kind}" if row.metric == METRICS[1] else None
+
+    found = defaultdict(list)
+    for row in others:
+        price = float(predicted(row.stack, row.metric, row.load, row.asked, row.total))
+        low, high = row.stack.intervals[f"{row.metric} {row.kind}"]
+        key = f"{row.source}, {NAMES[row.metric]}"
+        found[key].append((price / row.value, low * price <= row.value <= high * price))
+    judged = [[name, *_figures(*map(np.array, zip(*own, strict=True)))] for name, own in sorted(found.items())]
+    odd = np.array(
+        [row.metric == METRICS[1] and row.kind == "dense" and "Llama-3.1-8B" not in row.group for row in rows]
+    )
+    words = ["Qwen/Qwen3-32B", "--device", "h200", "--gpus", "8", "--ttft", "500ms", "--tpot", "30ms", "--top", "4"]
+    command = [sys.executable, str(FOLDER.parent / "serving_plan.py"), *words]
+    said = {
+        "constants": str(len(STEP) + len(FIRST)),
+        "rows": f"{len(rows):,}",
+        "groups": str(len({row.group for row in rows})),
+        "left_out": table(lambda row: f"{NAMES[row.metric]}, {row.kind}"),
+        "requests": table(requests),
+        "others": tabulate(judged, HEAD, tablefmt="github", disable_numparse=True),
+        "impossible": str(impossible),
+        "without": f"{np.abs(ratios[odd] - 1).mean():.1%}",
+        "plan_words": " ".join(words),
+        "plan": subprocess.run(command, capture_output=True, text=True, check=True).stdout.rstrip(),
+    }
+    return (FOLDER.parent / "serving_template.md").read_text(encoding="utf-8").format(**said)
+
+
+def covered(rows: Sequence[Row], left: np.ndarray) -> np.ndarray:
+    """Whether each row lies in the interval of the other folds' errors."""
+    ratios = np.array([row.value for row in rows]) / left
+    keys, folds = (np.array([of(row) for row in rows]) for of in (lambda row: f"{row.metric} {row.kind}", fold))
+    found = np.zeros(len(rows), dtype=bool)
+    for key in set(keys):
+        for which in range(FOLDS):
+            own = (keys == key) & (folds == which)
+            low, high = np.quantile(ratios[(keys == key) & (folds != which)], (0.05, 0.95))
+            found[own] = (min(1.0, low) <= ratios[own]) & (ratios[own] <= max(1.0, high))
+    return found
+
+
+def _figures(ratios: np.ndarray, inside: np.ndarray) -> list[str]:
+    off = np.abs(ratios - 1)
+    shares = (f"{ratios.mean() - 1:+.1%}", f"{off.mean():.1%}", f"{np.median(off):.1%}", f"{inside.mean():.0%}")
+    return [f"{len(off):,}", *shares]
+
+
+def _order(row: Sequence[str]) -> tuple[int, str]:
+    return int(re.split(r"\D", row[0])[0] or 999) if row[0][0].isdigit() else 1000, row[0]
+
+
+PAGE = Path(__file__).parents[1] / "serving.md"
+HEAD = ("rows of", "rows", "bias", "MAPE", "median", "covered")
+NAMES = dict(zip(METRICS, ("first token", "output token", "throughput"), strict=True))
 
 
 #: Of an engine that nothing was fitted on: a factor of two either way.
