@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
+import sizer
 from sizer.cli import main
 
 CONFIGS = Path(__file__).parent / "data" / "configs"
@@ -177,3 +178,19 @@ def test_check_memory_and_plan_take_the_kernels_of_the_file_s_framework(tmp_path
         for given in ((), ("--implementation", expected), ("--implementation", other))
     ]
     assert totals[0] == totals[1] != totals[2]
+
+
+def test_each_saving_says_what_it_costs_in_time() -> None:
+    found = sizer.memory(str(CONFIGS / "llama-3.1-8b.json"), gpus=8, b=1)
+    assert len(found.times) == len(found.saved) + 1
+    now, by = found.times[0], {one.name: one.step_seconds for one in found.saved}
+    assert by["full checkpointing"] > 1.1 * now  # a forward run again
+    assert by["adamw-8bit"] < now  # fewer bytes of states
+    served = sizer.memory(str(CONFIGS / "llama-3.1-8b.json"), phase="decode", b=1)
+    assert served.times == ()
+
+
+def test_a_step_s_multiply_accumulates_are_said_with_its_flops() -> None:
+    table = sizer.ops(str(CONFIGS / "gpt2.json"), b=4)
+    assert table.step is not None
+    assert f"{table.step.flops:.3g} FLOPs ({table.step.flops / 2:.3g} MACs)" in str(table)

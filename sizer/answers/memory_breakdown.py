@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
+from itertools import zip_longest
 from typing import Any, NamedTuple, Unpack
 
 from shapes.device import DEFAULT_DEVICE, Device, load_device
@@ -25,6 +27,8 @@ from shapes.memory import (
 from shapes.memory import memory as bytes_by_component
 from shapes.model import ModelShape
 from shapes.model.stages import trained_parameters
+from shapes.operators import operators
+from shapes.step import Pricer
 from shapes.step.stack import SoftwareStack
 from shapes.workload import Workload, WorkloadKeywords
 from sizer.answers.batch import batch_of
@@ -40,13 +44,14 @@ class Moment(NamedTuple):
 
 
 class SavedHere(NamedTuple):
-    """A saving on the device at hand. ``change``: option -> value."""
+    """A saving on the device at hand. ``change``: option -> value. ``step_seconds``: of the step with it, if known."""
 
     name: str
     change: Mapping[str, Any]
     total_bytes: int
     fits: bool
     largest_microbatch: int
+    step_seconds: float | None
 
 
 class Engine(NamedTuple):
@@ -63,7 +68,10 @@ class Engine(NamedTuple):
 
 @frozen
 class MemoryBreakdown(Printable):
-    """One model's memory on one device. ``largest_microbatch`` 0: not one sequence fits."""
+    """One model's memory on one device. ``largest_microbatch`` 0: not one sequence fits.
+
+    ``times``: seconds of a training step as it is, then with each of ``savings`` (none: not priced).
+    """
 
     COMMAND = "memory"
 
@@ -80,6 +88,7 @@ class MemoryBreakdown(Printable):
     savings: tuple[Saved, ...]
     trained: int = 0
     engine: Engine | None = None
+    times: tuple[float, ...] = ()
 
     JSON = shown(
         *(f"memory.{name}" for name in ("precision", "optimizer", "implementation", "stage", "components")),
@@ -111,8 +120,9 @@ class MemoryBreakdown(Printable):
                 one.total_bytes,
                 one.total_bytes <= self.device_bytes,
                 one.largest_microbatch,
+                seconds,
             )
-            for one in self.savings
+            for one, seconds in zip_longest(self.savings, self.times[1:])
         )
 
     @property
@@ -149,10 +159,20 @@ def memory_breakdown(
     device: Device,
     path: str = "<model>",
     memory_utilization: float | None = None,
+    stack: SoftwareStack | None = None,
     **options: Any,
 ) -> MemoryBreakdown:
-    """Memory of ``model`` on ``device`` with what fits; ``options`` are those of ``shapes.memory.memory``."""
+    """Memory of ``model`` on ``device`` with what fits; ``options`` are those of ``shapes.memory.memory``.
+
+    ``stack``: what prices a training step with each saving (None: none is).
+    """
     asked = (model, workload, device.memory.bytes)
+    saved = savings(*asked, **options)
+    times: tuple[float, ...] = ()
+    if stack is not None and saved and workload.dtype in device.peak_flops:
+        pricer = Pricer(device, stack=stack)
+        changed = [replace(workload, **one.saving.workload, **one.saving.options) for one in saved]
+        times = tuple(pricer.step(operators(model, one), one, model).seconds for one in (workload, *changed))
     return MemoryBreakdown(
         path=path,
         model_type=model.model_type,
@@ -164,7 +184,8 @@ def memory_breakdown(
         largest_microbatch=largest_microbatch(*asked, **options),
         smallest_tp=smallest_tp(*asked, **options),
         smallest_pp=smallest_pp(*asked, **options),
-        savings=savings(*asked, **options),
+        savings=saved,
+        times=times,
         trained=trained_parameters(model, workload),
         engine=_engine(model, workload, device, memory_utilization, options.get("weight_dtype")),
     )
@@ -197,4 +218,4 @@ def memory(
     if arithmetic is not None:
         options["microbatches"] = arithmetic.microbatches if settled.global_batch is not None else None
     chosen = load_device(device) if isinstance(device, str) else device
-    return memory_breakdown(model, settled, chosen, subject.where, memory_utilization, **options)
+    return memory_breakdown(model, settled, chosen, subject.where, memory_utilization, subject.stack, **options)

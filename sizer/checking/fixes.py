@@ -164,18 +164,15 @@ def _guesses(config: ConfigText, subject: Subject, name: str, value: int | str) 
     if name in keys:
         found = entry(text, key, config.path)
         if found is not None:
-            return [] if found.value is None else [_replaced(text, found.value, new)]
+            if found.value is None:
+                return []
+            start, end = found.value  # the last word of a value: an anchor before it stays
+            return [Edit(place(text, end - len(text[start:end].split()[-1]), end), new)]
     old = subject.dimensions.get(name) if name in DIMENSIONS else getattr(subject.asked or subject.workload, name)
     said = subject.reading.config.get(key, old) if subject.reading is not None else old  # a vocabulary, unpadded
     stands = re.finditer(rf"(?<![\w.])({re.escape(str(said))}|{re.escape(str(old))})(?![\w.])", text)
     places = [place(text, *one.span()) for one in islice(stands, MOST_PLACES)]
     return [*([None] if name in keys else []), *(Edit(one, new) for one in places)]
-
-
-def _replaced(text: str, span: tuple[int, int], new: str) -> Edit:
-    """The last word of a value: an anchor before it stays."""
-    start, end = span
-    return Edit(place(text, end - len(text[start:end].split()[-1]), end), new)
 
 
 def _unsafe(subject: Subject, change: Mapping[str, int | str], wanted: Subject, path: str) -> str:

@@ -310,7 +310,10 @@ def load_accepted(file: str) -> Accepted:
     if not isinstance(content, dict) or content.get("version") != VERSION:
         raise InputError(f"expected a baseline of version {VERSION}, as --write-baseline makes it", where=file)
     findings = content.get("findings")
-    if not isinstance(findings, list) or not all(_is_entry(one) for one in findings):
+    if not isinstance(findings, list) or not all(
+        isinstance(one, dict) and all(isinstance(one.get(key), str) for key in _KEYS) and one["severity"] in SEVERITIES
+        for one in findings
+    ):
         raise InputError(f"expected findings with {', '.join(_KEYS)}", where=file, key="findings")
     return Accepted(
         {(one["path"], one["device"], one["code"], one["field"]): one["severity"] for one in findings},
@@ -334,9 +337,3 @@ def _identity(report: Report, finding: PricedFinding, folder: Path) -> tuple[str
     with suppress(OSError, ValueError):  # no path: standard input
         path = Path(os.path.relpath(Path(path).resolve(), folder)).as_posix()
     return path, report.device, finding.code, finding.field
-
-
-def _is_entry(one: Any) -> bool:
-    return (
-        isinstance(one, dict) and all(isinstance(one.get(key), str) for key in _KEYS) and one["severity"] in SEVERITIES
-    )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from shapes.memory import Memory
 from sizer.answers.memory_breakdown import MemoryBreakdown
 from sizer.documents.charts import Bar, Chart, bars, limit
-from sizer.documents.document import GIB, Charts, Column, Document, Facts, Section, Table, lines, notes
+from sizer.documents.document import GIB, Charts, Column, Document, Facts, Section, Table, lines, notes, seconds_text
 
 #: Bytes of a row, in place 1.
 SIZE = Column("GiB", 1, ".3f", unit=GIB)
@@ -18,6 +18,7 @@ def document(answer: MemoryBreakdown) -> Document:
         "has": f"{answer.device_bytes / GIB:.1f} GiB",
         "largest microbatch": str(answer.largest_microbatch or "none"),
     }
+    now = f" (the step is now {seconds_text(answer.times[0])})" if answer.times else ""
     parts = (
         *lines(_verdict(answer)[:1], "head"),
         *lines(_head(answer)[:1]),
@@ -26,7 +27,7 @@ def document(answer: MemoryBreakdown) -> Document:
         Charts(lambda: charts(memory, answer.device)),
         *components(memory, f"{memory.stage} pipeline stage" if answer.workload.p > 1 else ""),
         *lines(_verdict(answer)[1:]),
-        Table("what each saving buys by itself", _savings(answer), answer.savings),
+        Table(f"what each saving buys by itself{now}", SAVINGS, answer.saved),
         *notes(answer.notes),
     )
     records = [{"component": part.name, "bytes": part.bytes, "formula": part.formula} for part in memory.parts]
@@ -76,13 +77,14 @@ def _verdict(answer: MemoryBreakdown) -> list[str]:
     ]
 
 
-def _savings(answer: MemoryBreakdown) -> tuple[Column, ...]:
-    return (
-        Column("with", "saving.name"),
-        Column("GiB", "total_bytes", ".3f", unit=GIB),
-        Column("fits", lambda one: "yes" if one.total_bytes <= answer.device_bytes else "no"),
-        Column("largest microbatch", "largest_microbatch"),
-    )
+#: Of the savings.
+SAVINGS = (
+    Column("with", "name"),
+    Column("GiB", "total_bytes", ".3f", unit=GIB),
+    Column("fits", lambda one: "yes" if one.fits else "no"),
+    Column("largest microbatch", "largest_microbatch"),
+    Column("step", lambda one: "-" if one.step_seconds is None else seconds_text(one.step_seconds)),
+)
 
 
 def charts(memory: Memory, device: str) -> list[Chart]:

@@ -53,9 +53,10 @@ ROUNDING = 1e-9
 
 def document(answer: OperatorTable) -> Document:
     step, workload, model = answer.step, answer.workload, answer.model
+    flops = "" if step is None else f", {step.flops:.3g} FLOPs ({step.flops / 2:.3g} MACs)"
     head = (
         f"{model.model_type}, {count_text(model.parameters)} parameters, {answer.device.name}, {workload.dtype}, "
-        f"{workload.phase}, b {workload.b}, s {workload.s}{f', stack {answer.stack}' if answer.stack else ''}"
+        f"{workload.phase}, b {workload.b}, s {workload.s}{flops}{f', stack {answer.stack}' if answer.stack else ''}"
         f"{'' if model.path == 'formula' else f', operators by {model.path}'}"
     )
     kernels = attention_titles(answer.operators, answer.device)

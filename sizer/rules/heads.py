@@ -7,7 +7,7 @@ from functools import partial
 from math import gcd
 
 from shapes.cost.predict import run_for
-from shapes.kernels import Kernel, Run, load_kernel, resolve, run_of
+from shapes.kernels import Run, load_kernel, resolve, run_of
 from shapes.model import MlaShape
 from shapes.operators import Attention
 from sizer.rules.arithmetic import (
@@ -114,24 +114,22 @@ def flash_head_dim(context: Context) -> Answer:
         core, _ = runs[-1]
         kernel = resolve(core.kernel, context.device.architecture, core.trains)
         return NotApplicable(f"which head dimensions {load_kernel(kernel).title} is built for is not known here")
-    return [
-        _padded_heads(context, core, run) for core, run in runs if not _as_it_is(run, core.head_dim, core.v_head_dim)
-    ]
-
-
-def _padded_heads(context: Context, core: Attention, run: Run) -> Finding:
-    dim, v_dim = core.head_dim, core.v_head_dim
-    message = _padding_text(run, core, context.device.architecture)
-    # Narrower values run in the kernel for the queries' dimension (MLA's 192 and 128): a cost, and no fault.
-    violated = not _as_it_is(run, dim, dim if v_dim < dim and run.d_v == dim else v_dim)
-    return Finding("head_dim", dim, message, _taken_whole(context, core), violated=violated)
+    found = []
+    for core, run in runs:
+        dim, v_dim = core.head_dim, core.v_head_dim
+        if not _as_it_is(run, dim, v_dim):
+            # Narrower values run in the kernel for the queries' dimension (MLA's 192 and 128): a cost, and no fault.
+            violated = not _as_it_is(run, dim, dim if v_dim < dim and run.d_v == dim else v_dim)
+            changes = _taken_whole(context, core)
+            found.append(Finding("head_dim", dim, _padding_text(run, core), changes, violated=violated))
+    return found
 
 
 def _as_it_is(run: Run, dim: int, v_dim: int) -> bool:
     return not run.refused and run.copied is None and (run.d_qk, run.d_v) == (dim, v_dim)
 
 
-def _padding_text(run: Run, core: Attention, generation: str) -> str:
+def _padding_text(run: Run, core: Attention) -> str:
     dim, v_dim = core.head_dim, core.v_head_dim
     name = f"head_dim {dim}" if dim == v_dim else f"head_dim {dim} with values of {v_dim}"
     parts = [f"{load_kernel(kernel).title} {reason}" for kernel, reason in run.refused]
@@ -144,14 +142,7 @@ def _padding_text(run: Run, core: Attention, generation: str) -> str:
     if run.copied is not None:
         said.append("it is no multiple of 8, so that Q, K and V are padded with a copy first")
     runs += f"{': ' if said else ''}{'; '.join(said)}"
-    return "; ".join([*parts, runs, *_was_built(kernel, run, dim, generation)])
-
-
-def _was_built(kernel: Kernel, run: Run, dim: int, generation: str) -> list[str]:
-    """That there was a kernel for the head dimension once."""
-    earlier = [one for one in kernel.earlier if dim in one.built and dim not in run.built]
-    here = generation in kernel.takes[0].generations
-    return [f"until {one.until} there was a kernel for {dim}" for one in earlier[:1] if here]
+    return "; ".join([*parts, runs])
 
 
 def _taken_whole(context: Context, core: Attention) -> tuple[Suggestion, ...]:

@@ -119,18 +119,13 @@ def wave_quantization(context: Context) -> Answer:
     share, op, cost = max(idle, key=lambda one: one[0], default=(0.0, None, None))
     if op is None or cost is None or share <= LARGEST_IDLE:
         return ()
-    return [_idle_wave(context, op, cost, share)]
-
-
-def _idle_wave(context: Context, op: Gemm, cost: Cost, share: float) -> Finding:
-    width, t = context.dimensions["d_ff"], context.workload.t
     message = (
         f"{op.name} {op.phase} ({op.m} x {op.n} x {op.k}) is {cost.tiles} tiles on {context.device.compute.units} "
         f"multiprocessors: {cost.waves:.1f} waves, {share:.0%} of their slots idle"
     )
     step = max(context.alignment, 128) * t
     values = {value for base in (width - step, width, width + step) for value in neighbours(max(base, step), step)}
-    return Finding("d_ff", width, message, suggest("d_ff", nearest_first(values - {width}, width)[:4]))
+    return [Finding("d_ff", width, message, suggest("d_ff", nearest_first(values - {width}, width)[:4]))]
 
 
 #: Waves that differ by less than this, beyond what the units themselves do, are not worth a line.
@@ -203,9 +198,7 @@ def attention_occupancy(context: Context) -> Answer:
         f"for {units} multiprocessors"
     )
     suggestions = larger_microbatch(context, workload.b * -(-units // blocks))
-    if workload.t > 1:
-        divisor = next(d for d in range(2, workload.t + 1) if workload.t % d == 0)
-        suggestions += suggest("t", [workload.t // divisor])
+    suggestions += suggest("t", [workload.t // 2][: workload.t - 1])
     return [Finding("b", workload.b, message, suggestions)]
 
 
@@ -238,22 +231,18 @@ def memory_bound_gemm(context: Context) -> Answer:
     spent, step_s = sum(seconds for _, seconds in slow), context.step_s
     if spent < NOTABLE_BOUND * step_s:
         return ()
-    return [_waiting_for_memory(context, max(slow, key=lambda one: one[1])[0], spent / step_s)]
-
-
-def _waiting_for_memory(context: Context, worst: Operator, share: float) -> Finding:
-    workload = context.workload
+    worst, _ = max(slow, key=lambda one: one[1])
     message = (
-        f"memory-bound products take {share:.0%} of the step; the largest is {worst.name} "
+        f"memory-bound products take {spent / step_s:.0%} of the step; the largest is {worst.name} "
         f"{worst.phase} at {worst.flops / worst.bytes:.0f} FLOPs a byte"
     )
     if isinstance(worst, Gemm) and worst.kind == "bmm" and workload.attention == "eager":
         # A larger batch is more such products, not larger ones: what helps is to keep the scores on chip.
-        return Finding("attention", workload.attention, message, (Suggestion({"attention": "auto"}),))
+        return [Finding("attention", workload.attention, message, (Suggestion({"attention": "auto"}),))]
     most = _in_long_batches(worst)
     if most is not None and most < context.device.peak(worst.dtype) / context.device.memory.bandwidth_bytes_per_s:
-        return Finding("b", workload.b, f"{message}, and {most:.0f} in any batch: it is narrow")
-    return Finding("b", workload.b, message, larger_microbatch(context, 2 * workload.b))
+        return [Finding("b", workload.b, f"{message}, and {most:.0f} in any batch: it is narrow")]
+    return [Finding("b", workload.b, message, larger_microbatch(context, 2 * workload.b))]
 
 
 def _in_long_batches(operator: Operator) -> float | None:

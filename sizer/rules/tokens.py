@@ -191,13 +191,10 @@ def sequence_shards(context: Context) -> Answer:
         return ()
     longer = _sequences(context, neighbours(s, lcm(*parts.values(), context.alignment)))
     message = f"a sequence of {s} does not divide over {' or '.join(cut)}"
-    return [Finding("s", s, message, longer + _smaller_ring(s, cp), error=True)]
-
-
-def _smaller_ring(s: int, cp: int) -> tuple[Suggestion, ...]:
-    """The next smaller degree of context parallelism whose parts the sequence cuts into."""
+    # The next smaller degree of context parallelism whose parts the sequence cuts into.
     half = max(1, largest_divisor(s, 2 * cp - 1) // 2)
-    return suggest("cp", [half] if cp > 1 and s % (2 * cp) and s % (2 * half) == 0 else [])
+    rings = suggest("cp", [half] if cp > 1 and s % (2 * cp) and s % (2 * half) == 0 else [])
+    return [Finding("s", s, message, longer + rings, error=True)]
 
 
 def _counted(context: Context) -> ModelShape | NotApplicable:
