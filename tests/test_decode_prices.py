@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 from shapes.cost import predict
 from shapes.cost.decode import cached_attention_parts, form_of
 from shapes.cost.published import published
-from shapes.device import list_devices, load_device
+from shapes.device import Device, list_devices, load_device
 from shapes.operators import CachedAttention
 from shapes.toml_table import DATA, content
 
@@ -52,6 +53,35 @@ def test_no_prediction_beats_the_device_and_growth_never_saves(
     assert cost.seconds * target.peak("bf16") > one.flops * (1 - 1e-9)
     for more, longer in ((batch + 1, keys), (2 * batch, keys), (batch, keys + 1), (batch, 2 * keys)):
         assert predict(replace(one, batch=more, kv_len=longer), target).seconds > cost.seconds * (1 - 1e-9)
+
+
+@pytest.mark.parametrize("form", TABLES)
+def test_nowhere_does_a_device_beat_its_data_sheet_or_growth_save(form: str) -> None:
+    draw, many, latent = np.random.default_rng(27), 2000, form.startswith("latent")
+    kv_dtype = form.rpartition("_")[2]
+
+    def up_to(most: float) -> Any:
+        return np.exp(draw.uniform(0, np.log(most), many)).astype(np.int64)
+
+    kv_heads: Any = np.ones(many, np.int64) if latent else 2 ** draw.integers(0, 6, many)
+    dims: Any = (576, 512) if latent else (d := 64 * draw.integers(1, 5, many), d)
+    heads: Any = kv_heads * 2 ** draw.integers(0, 8 if latent else 6, many)
+    queries: Any = draw.integers(1, 9, many)
+    batch, keys, windowed = up_to(4096), up_to(300_000), draw.integers(0, 2, many)
+    for name in DEVICES:
+        device = load_device(name)
+
+        def seconds(batch: Any, keys: Any, device: Device = device) -> Any:
+            core = CachedAttention("core", batch, heads, kv_heads, queries, keys, dims[0], dims[1], latent)
+            core = replace(core, kv_dtype=kv_dtype, windowed=windowed)  # type: ignore[arg-type]  # columns
+            return core, sum(cached_attention_parts(core, device))
+
+        core, found = seconds(batch, keys)
+        beyond = core.bytes - device.memory.last_level_cache_bytes
+        assert (found * device.memory.bandwidth_bytes_per_s > beyond * (1 - 1e-9)).all()
+        assert (found * device.peak("bf16") > core.flops * (1 - 1e-9)).all()
+        for grown in ((batch + 1, keys), (2 * batch, keys), (batch, keys + 1), (batch, 2 * keys)):
+            assert (seconds(*grown)[1] > found * (1 - 1e-9)).all()
 
 
 @pytest.mark.parametrize("form", TABLES)

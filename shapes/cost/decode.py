@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from shapes.cost.published import peak_like, published
+from shapes.cost.published import published
 from shapes.device import Device
 from shapes.dtypes import BYTES
 from shapes.operators.types import CachedAttention
@@ -56,9 +56,7 @@ def cached_parts(one: CachedAttention, c: Mapping[str, float], units: int, l2_by
 def cached_attention_parts(operator: CachedAttention, device: Device) -> tuple[Any, ...]:
     """`cached_parts` of one run on ``device``; InputError: an element type that it lacks."""
     device.peak(operator.dtype)
-    c, kin = published(form_of(operator)[0], device)
-    c["cache_bytes_per_s"] *= device.memory.bandwidth_bytes_per_s / kin.memory.bandwidth_bytes_per_s
-    c["flops_per_s"] *= peak_like(device, operator.dtype) / peak_like(kin, "bf16")
+    c, kin = published(form_of(operator)[0], device, operator.dtype)
     # Another vendor's units are of another size: the whole device's rate at blocks is the nearest guess.
     units = (device if device.vendor == kin.vendor else kin).compute.units
     return cached_parts(operator, c, units, device.memory.l2_bytes)

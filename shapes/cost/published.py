@@ -45,12 +45,15 @@ def published_origin(form: str, judged: bool, device: Device) -> Origin:
     return Origin(kin.name, "bf16", table, own, True, bool(alike), kin.vendor == device.vendor)
 
 
-def published(form: str, device: Device) -> tuple[dict[str, float], Device]:
-    """Constants that price ``form`` on ``device``, the memory's bandwidth scaled, and whose they are."""
+def published(form: str, device: Device, dtype: str = "bf16") -> tuple[dict[str, float], Device]:
+    """Constants that price ``form`` on ``device`` in ``dtype``, scaled by its memory and peaks, and whose they are."""
     kin = load_device(published_origin(form, True, device).device)
-    c = dict(_tables()[form][kin.name])
-    c["bandwidth_bytes_per_s"] *= device.memory.bandwidth_bytes_per_s / kin.memory.bandwidth_bytes_per_s
-    return c, kin
+    faster = device.memory.bandwidth_bytes_per_s / kin.memory.bandwidth_bytes_per_s
+    # Indexers were measured in fp8, everything else in 16 bits.
+    fitted_in = "fp8" if form.startswith("index") else "bf16"
+    scale = dict.fromkeys(("bandwidth_bytes_per_s", "cache_bytes_per_s"), faster)
+    scale["flops_per_s"] = _peak(device, dtype) / _peak(kin, fitted_in)
+    return {key: value * scale.get(key, 1.0) for key, value in _tables()[form][kin.name].items()}, kin
 
 
 def published_error(origin: Origin) -> tuple[float, float, str]:
@@ -63,6 +66,6 @@ def published_error(origin: Origin) -> tuple[float, float, str]:
     return hypot(own["error"], more), hypot(own["error_p95"], 2 * more), "extrapolated" if guessed else tier
 
 
-def peak_like(device: Device, dtype: str) -> float:
+def _peak(device: Device, dtype: str) -> float:
     """Peak of ``dtype``, or of 16-bit products where the device has no fp8."""
     return next(device.peak_flops[one] for one in (dtype, "bf16", "fp16", "fp32") if one in device.peak_flops)

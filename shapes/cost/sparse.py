@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from shapes.cost.published import peak_like, published
+from shapes.cost.published import published
 from shapes.device import Device
 from shapes.operators.types import IndexScores, SparseAttention, TopK
 
@@ -97,10 +97,7 @@ def form_of(operator: SparseOperator) -> tuple[str, bool]:
 def sparse_parts(operator: SparseOperator, device: Device) -> tuple[Any, ...]:
     """Seconds of the launch, of moving and of arithmetic of one run."""
     form, _ = form_of(operator)
-    c, kin = published(form, device)
-    if "flops_per_s" in c:
-        fitted_in = "bf16" if form == "sparse_attention" else "fp8"
-        c["flops_per_s"] *= peak_like(device, operator.dtype) / peak_like(kin, fitted_in)
+    c, _ = published(form, device, operator.dtype)
     launch, moving, computing = FORMS[form](_sizes(operator), c, device.compute.units)
     if isinstance(operator, SparseAttention) and operator.phase != "forward":
         forward = 2 * (operator.head_dim + operator.v_head_dim) * operator.batch * operator.heads * operator.pairs
