@@ -124,7 +124,7 @@ def test_flash_attention_3_trains_as_fast_as_others_measured_since_its_paper(row
 )
 def test_a_server_writes_keys_and_values_to_its_cache_and_training_does_not(dtype: str, moved: int) -> None:
     serving = Attention("a", "forward", 4, 32, 8, 1024, 1024, 128, 128, dtype=dtype, kernel="fa3")
-    rate = constants_of("fa3", load_device("h100-sxm"), dtype).forward.cache_bytes_per_s
+    rate = constants_of("fa3", load_device("h100-sxm"), dtype).phases[0].cache_bytes_per_s
     copies = {part.what: part for part in explain(serving, predict(serving, "h100-sxm"), "h100-sxm")}["copies"]
     assert copies.seconds == pytest.approx(moved / rate)
     assert "cache" in copies.why

@@ -83,7 +83,7 @@ def test_evidence_is_grouped_by_kernel_device_dtype_and_phase(tmp_path: Path) ->
 
 def test_a_fit_recovers_what_made_its_rows(tmp_path: Path) -> None:
     device = load_device("h200")
-    truth = constants_of("cudnn", device, "bf16").forward
+    truth = constants_of("cudnn", device, "bf16").phases[0]
     shapes = [(b, s, d) for b in (1, 4, 16) for s in (512, 1024, 2048, 4096, 8192, 16384) for d in (64, 128, 256)]
     operators = [Attention("", "forward", b, 16, 16, s, s, d, d, kernel="cudnn") for b, s, d in shapes]
     runs = [run_of("cudnn", device.architecture, "bf16", op.head_dim, op.v_head_dim) for op in operators]
@@ -102,7 +102,7 @@ def test_a_fit_recovers_what_made_its_rows(tmp_path: Path) -> None:
 
 
 def test_what_is_written_is_read_back(tmp_path: Path) -> None:
-    c = constants_of("cudnn", load_device("gb200"), "fp8").backward
+    c = constants_of("cudnn", load_device("gb200"), "fp8").phases[1]
     write({"cudnn": {"gb200": {"fp8": constants_table(c)}}}, tmp_path)
     import tomllib
 

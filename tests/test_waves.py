@@ -64,7 +64,7 @@ def test_the_power_limit_is_half_felt_at_its_onset_and_wholly_long_after() -> No
 def test_products_and_attention_both_bring_constants_for_every_formula(device: str) -> None:
     constants = (
         gemm_constants(load_device(device), "bf16")[0],
-        constants_of("sdpa", load_device(device), "bf16").forward,
+        constants_of("sdpa", load_device(device), "bf16").phases[0],
     )
     for c in constants:
         assert float(paid_waves(np.float64(1), c)) == pytest.approx(1.0)

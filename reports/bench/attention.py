@@ -77,7 +77,7 @@ def tables(root: Path) -> str:
 
 def judged(data: Rows, kernel: str, name: str, dtype: str) -> list[str]:
     """Errors on held-out sequence lengths from 512 on, of a fitted kernel; the same rows of a borrowed one."""
-    off = errors(data, constants_of(kernel, load_device(name), dtype).forward, False, dtype)
+    off = errors(data, constants_of(kernel, load_device(name), dtype).phases[0], False, dtype)
     rows = held_out(data.work.q_len) & (data.work.q_len >= 512)
     window = data.work.window > 0
     parts = [

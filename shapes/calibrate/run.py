@@ -55,7 +55,6 @@ def calibrate(
     seed: int = 0,
     fit: Fit | None = None,
     data: str | None = None,
-    today: date | None = None,
     progress: Progress = lambda _: None,
 ) -> Calibration:
     """Pull ``device``'s constants towards ``records``.
@@ -68,7 +67,7 @@ def calibrate(
         # Constants that are not fitted anew stay, and so does what they were fitted on.
         **{dtype: table for dtype, table in _plain(device.provenance).items() if dtype in cost},
         "data": data or "; ".join(sorted({record.source for record in records})),
-        "date": (today or date.today()).isoformat(),
+        "date": date.today().isoformat(),
         "seed": seed,
         "held_out": "30% of the n values whole; of the sequence lengths for attention",
     }

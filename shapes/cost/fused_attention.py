@@ -138,14 +138,6 @@ class KernelConstants:
     dtype: str
     expected: tuple[Expected, ...]
 
-    @property
-    def forward(self) -> AttentionConstants:
-        return self.phases[0]
-
-    @property
-    def backward(self) -> AttentionConstants:
-        return self.phases[1]
-
     def source(self, device: Device) -> str:
         """The ``source`` of a prediction: "predicted:<device>", saying so where constants were borrowed."""
         if self.device == device.base and self.expected[0].tier in ("fitted", "published"):
