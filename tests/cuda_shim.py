@@ -20,7 +20,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import flop_registry
 
-from shapes.measure import Job, in_process, kernels, timer
+from shapes.measure import in_process, kernels, timer
+from shapes.measure.jobs import Job
 from shapes.operators import Gemm
 
 FLOPS_PER_S, BYTES_PER_S, LAUNCH_S = 5e13, 3e11, 20e-6

@@ -15,9 +15,11 @@ import cuda_shim  # noqa: E402  # needs torch
 from torch.utils._device import _device_constructors  # noqa: E402
 
 from shapes.errors import InputError  # noqa: E402
-from shapes.measure import InProcess, Job, Settings, measure, swiglu  # noqa: E402
+from shapes.measure import InProcess, Settings  # noqa: E402
 from shapes.measure.backend import AcceleratorBackend, open_backend  # noqa: E402
 from shapes.measure.executor import Executor  # noqa: E402
+from shapes.measure.jobs import Job, swiglu  # noqa: E402
+from shapes.measure.runner import measure  # noqa: E402
 from shapes.measure.workers import Child, Workers  # noqa: E402
 from shapes.operators import Gemm  # noqa: E402
 

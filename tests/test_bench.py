@@ -15,7 +15,7 @@ import pytest
 from click.testing import CliRunner, Result
 from measure_fakes import measurement
 
-from shapes.measure import Job
+from shapes.measure.jobs import Job
 from shapes.measure.kernels import products
 from shapes.measure.store import Store
 from shapes.operators import Gemm

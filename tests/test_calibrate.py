@@ -18,17 +18,18 @@ from fit.gemm import first_guess
 from fit.run import read_published
 from measure_fakes import ENVIRONMENT, measurement
 
-from shapes.calibrate import calibrate, refine, stored_products, write_tables
+from shapes.calibrate import calibrate, stored_products, write_tables
 from shapes.calibrate.data import Products, Record, consensus, held_out, products, record_of
 from shapes.calibrate.fitting import bounds, fit_closed_form
-from shapes.calibrate.run import chosen, measure_quick
+from shapes.calibrate.run import chosen, measure_quick, refine
 from shapes.cost import predict_gemm
 from shapes.cost.alignment import AlignmentConstants, misaligned_seconds
 from shapes.cost.constants import GemmConstants, alignment_constants, gemm_constants
 from shapes.cost.gemm import aligned_seconds, throttled
 from shapes.device import load_device
 from shapes.errors import InputError
-from shapes.measure import InProcess, Job, MemoryBound
+from shapes.measure import InProcess
+from shapes.measure.jobs import Job, MemoryBound
 from shapes.measure.store import Store
 from shapes.operators.types import Gemm, Layout
 

@@ -10,12 +10,15 @@ import numpy as np
 import pytest
 
 from shapes.errors import InputError
-from shapes.measure import InProcess, Job, MemoryBound, NotMeasured, Part, Settings, measure, swiglu
+from shapes.measure import InProcess, Settings
 from shapes.measure.backend import CpuBackend, cpu_cache_bytes, open_backend
+from shapes.measure.executor import NotMeasured
+from shapes.measure.jobs import Job, MemoryBound, Part, swiglu
 from shapes.measure.kernels import UnsupportedError, build
 from shapes.measure.kernels.functions import ran
 from shapes.measure.kernels.parts import _eager, module_of
 from shapes.measure.kernels.products import _operands, group_sizes
+from shapes.measure.runner import measure
 from shapes.measure.suite import load_suite, values_of
 from shapes.measure.timer import sets_needed, verify
 from shapes.model import AttentionShape, Block, MlpShape, ModelShape, Stack

@@ -11,23 +11,15 @@ from public_memory import Peak, peaks
 
 from shapes.device import load_device
 from shapes.errors import InputError
-from shapes.memory import (
-    largest_microbatch,
-    memory,
-    optimizer_state_bytes,
-    parameter_tensors,
-    precision_named,
-    savings,
-    smallest_pp,
-    smallest_tp,
-    weight_bytes,
-)
+from shapes.memory import largest_microbatch, memory, savings, smallest_pp, smallest_tp
+from shapes.memory.breakdown import weight_bytes
 from shapes.memory.modules import layer_tape
 from shapes.memory.moments import Gradients, Moment, Recipe, Step, moments
 from shapes.memory.tape import Tape
 from shapes.memory.training import lost
 from shapes.model import AttentionShape, Block, MlaShape, MlpShape, ModelShape, MoeShape, Stack
-from shapes.model.stages import Stage
+from shapes.model.parameters import optimizer_state_bytes, precision_named
+from shapes.model.stages import Stage, parameter_tensors
 from shapes.workload import Workload
 from sizer.answers.batch import batch
 

@@ -15,7 +15,8 @@ from shapes.memory import memory
 from shapes.model import AttentionShape, Block, Linear, MlpShape, ModelShape, MoeShape, Stack
 from shapes.model.parameters import parameter_count
 from shapes.model.stages import blocks_between, layers_of_stages, parameter_tensors, shard_parameters
-from shapes.operators import Collective, Elementwise, Gemm, GroupedGemm, check_split, operators
+from shapes.operators import Collective, Elementwise, Gemm, GroupedGemm, operators
+from shapes.operators.parallel import check_split
 from shapes.workload import Workload
 from sizer.readers import read_config
 

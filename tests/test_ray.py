@@ -16,7 +16,8 @@ import measure_fakes
 import pytest
 from click.testing import CliRunner
 
-from shapes.measure import Job, measure
+from shapes.measure.jobs import Job
+from shapes.measure.runner import measure
 from shapes.measure.store import Store
 from shapes.measure.workers import Workers
 from shapes.operators import Gemm

@@ -12,10 +12,11 @@ import numpy as np
 import pytest
 from measure_fakes import ENVIRONMENT, FakeBackend, FakeExecutor, measurement
 
-from shapes.measure import InProcess, Job, NotMeasured, Settings, measure
-from shapes.measure.executor import Prepared, Round
+from shapes.measure import InProcess, Settings
+from shapes.measure.executor import NotMeasured, Prepared, Round
+from shapes.measure.jobs import Job
 from shapes.measure.record import Measurement
-from shapes.measure.runner import ordered
+from shapes.measure.runner import measure, ordered
 from shapes.measure.store import Store
 from shapes.measure.timer import Kernel, Stopwatch, WrongResultError
 from shapes.operators import Collective, Gemm

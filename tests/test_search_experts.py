@@ -13,7 +13,7 @@ from measure_fakes import FakeExecutor
 
 from shapes.device import load_device
 from shapes.errors import InputError
-from shapes.measure import Job
+from shapes.measure.jobs import Job
 from shapes.model.resize import dimensions, resize
 from shapes.operators import GroupedGemm
 from shapes.step import Pricer

@@ -18,7 +18,9 @@ from measure_fakes import FakeExecutor, RemoteExecutor
 import sizer
 from shapes.device import load_device
 from shapes.errors import InputError
-from shapes.measure import InProcess, Job, NotMeasured, Prepared, Settings
+from shapes.measure import InProcess, Settings
+from shapes.measure.executor import NotMeasured, Prepared
+from shapes.measure.jobs import Job
 from shapes.measure.store import Store
 from shapes.step import Pricer
 from sizer.cli import main

@@ -12,20 +12,9 @@ from shapes.cost import Cost
 from shapes.device import load_device
 from shapes.model import AttentionShape, Block, MlpShape, ModelShape, Stack
 from shapes.operators import Attention, Collective, Elementwise, Gemm, GroupedGemm, Operator
-from shapes.step import (
-    Kind,
-    Region,
-    Schedule,
-    Work,
-    mean_error,
-    microbatch,
-    schedule_of,
-    slowest_stage,
-    step_cost,
-    step_parts,
-    with_layers,
-    work,
-)
+from shapes.step import Work, schedule_of, slowest_stage, step_parts, work
+from shapes.step.pricer import mean_error, step_cost
+from shapes.step.seconds import Kind, Region, Schedule, microbatch, with_layers
 from shapes.step.stack import CLASSES, GROUPS, Host, Interval, Overlap, SoftwareStack, load_stack
 from shapes.workload import Workload
 

@@ -17,6 +17,7 @@ from click.testing import CliRunner, Result
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from reports.bench.step_rows import price_step
 from shapes.cost import predict_many
 from shapes.device import load_device
 from shapes.errors import InputError
@@ -24,7 +25,8 @@ from shapes.memory import memory
 from shapes.model import ModelShape
 from shapes.operators import Collective, operators
 from shapes.operators.cores import chunks
-from shapes.step import Pricer, Schedule, StepCost, Work, price_step, slowest_stage, step_parts, work
+from shapes.step import Pricer, StepCost, Work, slowest_stage, step_parts, work
+from shapes.step.seconds import Schedule
 from shapes.step.stack import (
     CLASSES,
     STEP_TIERS,
@@ -446,7 +448,7 @@ def test_mfu_explains_a_measured_step_by_parts_and_by_what_would_account_for_the
 def test_a_utilization_above_100_percent_is_an_error_that_says_what_is_impossible() -> None:
     result = mfu("--step-time", "0.5", "-s", "4096")
     assert result.exit_code == 2
-    for said in ("step_time = 0.5: expected at least 1.", "HFU would be 3", "989 TFLOPS", "--global-batch"):
+    for said in ("--step-time = 0.5: expected at least 1.", "HFU would be 3", "989 TFLOPS", "--global-batch"):
         assert said in result.stderr
 
 

@@ -17,9 +17,11 @@ from measure_fakes import ENVIRONMENT, FakeExecutor, measurement
 from worker_fakes import FakeWorker, Faulty
 
 from shapes.errors import InputError
-from shapes.measure import DeviceLostError, Job, Settings, measure, workers
+from shapes.measure import Settings, workers
 from shapes.measure.environment import Environment
-from shapes.measure.executor import Event, Executor, Round
+from shapes.measure.executor import DeviceLostError, Event, Executor, Round
+from shapes.measure.jobs import Job
+from shapes.measure.runner import measure
 from shapes.measure.store import Store
 from shapes.measure.workers import Child, Workers, _Leases, bursts
 from shapes.operators import Gemm

@@ -15,7 +15,9 @@ from collections.abc import Callable
 import numpy as np
 from tabulate import tabulate
 
-from shapes.measure import InProcess, Job, Settings, measure
+from shapes.measure import InProcess, Settings
+from shapes.measure.jobs import Job
+from shapes.measure.runner import measure
 from shapes.operators import Gemm
 
 Tool = Callable[[Job], float]

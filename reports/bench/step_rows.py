@@ -19,6 +19,8 @@ from shapes.device import Device, load_device, networked
 from shapes.errors import InputError
 from shapes.files import read_text
 from shapes.model import ModelShape
+from shapes.operators import operators
+from shapes.step import Pricer, StepCost
 from shapes.step.stack import SoftwareStack, list_stacks, load_stack
 from shapes.workload import AttentionKernel, Workload
 from sizer.readers import read_config
@@ -298,3 +300,19 @@ def stack_of(
         )
 
     return min(shipped, key=distance), False
+
+
+def price_step(
+    model: ModelShape,
+    workload: Workload,
+    device: Device,
+    stack: SoftwareStack,
+    accumulation: int | None = None,
+    tier: str | None = None,
+) -> StepCost:
+    """One global step of ``model``: ``accumulation`` microbatches (None: the workload's) and the update."""
+    if accumulation is not None:
+        workload = replace(workload, gpus=None, global_batch=accumulation * workload.b * workload.d)
+    cost = Pricer(device, stack=stack, stack_tier=tier).step(operators(model, workload), workload, model).cost
+    assert cost is not None, "of training"
+    return cost

@@ -17,11 +17,11 @@ from typing import Any
 
 import numpy as np
 from scipy.stats import spearmanr
-from step_rows import Row, read_rows
+from step_rows import Row, price_step, read_rows
 from tabulate import tabulate
 
 from shapes.errors import InputError
-from shapes.step import StepCost, price_step
+from shapes.step import StepCost
 
 
 @dataclass(frozen=True)

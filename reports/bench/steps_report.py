@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from opening import with_answer
+from step_rows import price_step
 from tabulate import tabulate
 
 from shapes.device import load_device
-from shapes.step import price_step
 from shapes.step.stack import list_stacks, load_stack
 from shapes.workload import Workload
 from sizer.readers import read_config

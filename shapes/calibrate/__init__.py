@@ -5,8 +5,8 @@ What ships was fitted by reports/fit on published tables.
 
 from __future__ import annotations
 
-from shapes.calibrate.data import Record, stored_products
+from shapes.calibrate.data import stored_products
 from shapes.calibrate.device_file import write_tables
-from shapes.calibrate.run import Calibration, calibrate, refine
+from shapes.calibrate.run import Calibration, calibrate
 
 __all__ = ["Calibration", "Record", "calibrate", "refine", "stored_products", "write_tables"]

@@ -11,31 +11,13 @@
 Importing this package loads no torch; opening a device does.
 """
 
-from shapes.measure.executor import DeviceLostError, Executor, NotMeasured, Prepared, SamplingExecutor, Settings
+from shapes.measure.executor import Executor, Settings
 from shapes.measure.in_process import InProcess
-from shapes.measure.jobs import Job, MemoryBound, Part, swiglu
-from shapes.measure.record import Measurement
-from shapes.measure.runner import Progress, Sweep, measure
-from shapes.measure.stats import Drift, Stopping, Summary, summarise
+from shapes.measure.runner import Progress
 
 __all__ = [
-    "DeviceLostError",
-    "Drift",
     "Executor",
     "InProcess",
-    "Job",
-    "Measurement",
-    "MemoryBound",
-    "NotMeasured",
-    "Part",
-    "Prepared",
     "Progress",
-    "SamplingExecutor",
     "Settings",
-    "Stopping",
-    "Summary",
-    "Sweep",
-    "measure",
-    "summarise",
-    "swiglu",
 ]

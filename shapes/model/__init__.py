@@ -9,12 +9,11 @@ from shapes.model.mixers import (
     Linear,
     MlaShape,
     QkNorm,
-    Shard,
     SharedKeyShape,
     Streams,
 )
 from shapes.model.parameters import ModelShape, ParameterTensor
-from shapes.model.recurrences import DELTA_CHUNK, RecurrenceKind, RecurrentShape, recurrences
+from shapes.model.recurrences import DELTA_CHUNK, RecurrentShape
 
 __all__ = [
     "DELTA_CHUNK",
@@ -31,13 +30,10 @@ __all__ = [
     "MoeShape",
     "ParameterTensor",
     "QkNorm",
-    "RecurrenceKind",
     "RecurrentShape",
-    "Shard",
     "SharedKeyShape",
     "Stack",
     "Streams",
     "Tower",
-    "recurrences",
     "run_lengths",
 ]

@@ -299,19 +299,3 @@ class Pricer:
     def ratio_error(self, step: Step) -> float:
         """Relative error of the ratio of another step on the same stack and device to ``step``; without a stack 1."""
         return step.cost.ratio_error if step.cost is not None else 1.0
-
-
-def price_step(
-    model: ModelShape,
-    workload: Workload,
-    device: Device,
-    stack: SoftwareStack,
-    accumulation: int | None = None,
-    tier: str | None = None,
-) -> StepCost:
-    """One global step of ``model``: ``accumulation`` microbatches (None: the workload's) and the update."""
-    if accumulation is not None:
-        workload = replace(workload, gpus=None, global_batch=accumulation * workload.b * workload.d)
-    cost = Pricer(device, stack=stack, stack_tier=tier).step(operators(model, workload), workload, model).cost
-    assert cost is not None, "of training"
-    return cost
