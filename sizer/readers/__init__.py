@@ -86,11 +86,9 @@ def read_config(
         reading = _read_mapping(config, where, config_format, settings)
         return replace(reading, notes=(note, *reading.notes))
     found, named = plain_mapping(source)
-    llama = None if isinstance(source, Mapping) or config_format is not None else as_llama(found)
-    if llama is None:
-        return _read_mapping(found, where or named, config_format, settings)
-    reading = _read_mapping(llama, where or named, None, settings)
-    return replace(reading, notes=("read as a llama, whose names these are", *reading.notes))
+    # An object whose fields are llama's own names, and say no type.
+    own = isinstance(source, Mapping) or lacking(table("formats")["object"]["claim"], names_of(found))
+    return _read_mapping(found, where or named, config_format if own else config_format or "object", settings)
 
 
 def _read_source(source: Source, config_format: str | None) -> Reading:
@@ -162,7 +160,7 @@ def _parse(
 
 
 def _reader(name: str) -> Any:
-    if name not in LAYOUTS:
+    if name in MODULES:
         return import_module(f"sizer.readers.{name}")
     from sizer.readers.layouts import reader
 
@@ -172,7 +170,7 @@ def _reader(name: str) -> Any:
 def _read_mapping(
     config: Mapping[str, Any], where: str, config_format: str | None, settings: Mapping[str, Any] | None
 ) -> Reading:
-    if config_format is not None and config_format not in READERS:
+    if config_format is not None and config_format not in (*READERS, "object"):
         raise InputError(f"expected one of {', '.join(READERS)}", key="--config-format", value=config_format)
     if config_format is None and (row := recipe_of(config)) is not None:
         from sizer.readers.released import read_recipe
@@ -214,26 +212,6 @@ def _format_of(config: Mapping[str, Any], where: str) -> str:
         f"{usual}: " + (f"nearest are {said}" if said else "no model_type found (--config-format NAME names one)"),
         where=where,
     )
-
-
-#: What an object's fields are called, under llama's names: for the dataclasses that people write themselves.
-_LLAMA = {
-    "num_hidden_layers": ("num_hidden_layers", "num_layers", "n_layers", "n_layer"),
-    "num_key_value_heads": ("num_key_value_heads", "num_kv_heads", "n_kv_heads"),
-    "max_position_embeddings": ("max_position_embeddings", "max_seq_len", "seq_length"),
-}
-
-
-def as_llama(found: Mapping[str, Any]) -> dict[str, Any] | None:
-    """An object's fields as llama's configuration, where they are llama's own names and say no type; else None."""
-    if "model_type" in found or not {"hidden_size", "intermediate_size", "num_attention_heads"} <= found.keys():
-        return None
-    named = {ours: next((found[name] for name in names if name in found), None) for ours, names in _LLAMA.items()}
-    theirs = {name for names in _LLAMA.values() for name in names}
-    if named["num_hidden_layers"] is None:
-        return None
-    rest = {key: value for key, value in found.items() if key not in theirs}
-    return {"model_type": "llama", **rest, **{key: value for key, value in named.items() if value is not None}}
 
 
 def plain_mapping(source: object) -> tuple[Mapping[str, Any], str]:

@@ -56,21 +56,20 @@ def read(config: Mapping[str, Any], where: str) -> Reading:
 def _attention_kinds(fields: Fields, layers: int) -> tuple[Unread, ...]:
     """What is not read of ``attention_config``: [[["global", "local"], 6]], "all" to the last."""
     listed = fields.raw("attention_config", default=None)
-    kinds: list[str] = []
-    for entry in listed if isinstance(listed, list) else []:
-        names, times = entry if isinstance(entry, list) and len(entry) == 2 else (entry, 1)
-        names = names if isinstance(names, list) else [names]
-        if times == "all":
-            times = max(layers // max(len(names), 1), 1)
-        if not isinstance(times, int) or not 0 < times <= layers or not all(isinstance(name, str) for name in names):
-            raise fields.error('expected lists such as [[["global", "local"], 6]]', "attention_config")
-        kinds += names * times
     if listed is None:
         return ()
+    kinds: list[str] = []
+    try:
+        for entry in listed:
+            names, times = entry if isinstance(entry, list) else ([entry], 1)
+            names = [names] if isinstance(names, str) else names
+            kinds += names * (layers // len(names) if times == "all" else min(times, layers))
+    except (TypeError, ValueError, ArithmeticError):
+        kinds = []
     strange = next((kind for kind in kinds if kind in _TABLE["no_attention"]), None)
     if strange is not None:
         raise fields.error(f"has no formula here: {strange} layers", "attention_config")
-    if len(kinds) != layers:
+    if len(kinds) != layers or not all(isinstance(kind, str) for kind in kinds):
         raise fields.error(f"expected the attention of {layers} layers", "attention_config")
     sparse = sorted({kind for kind in kinds if kind not in DENSE})
     left = [Unread("attention_config", shorten(listed), f"which keys a query sees ({', '.join(sparse)})")]

@@ -23,7 +23,7 @@ _ABSENT = object()
 
 def reader(name: str) -> Any:
     """A reader of the format: NAME and read."""
-    return SimpleNamespace(NAME=name, read=partial(read, name))
+    return SimpleNamespace(NAME=table("layouts")[name].get("known", name), read=partial(read, name))
 
 
 def read(name: str, config: Mapping[str, Any], where: str) -> Reading:
@@ -54,8 +54,9 @@ def read(name: str, config: Mapping[str, Any], where: str) -> Reading:
         raise fields.error(
             f"expected this key: its tokenizer's size is not known; --set {fields.prefix}vocab_size=N", "vocab_size"
         )
-    firsts = {ours: said.split(" | ")[0] for ours, said in names.items()}
-    plain = {ours: said for ours, said in firsts.items() if said.isidentifier()}
+    plain = {ours: one for ours, said in names.items() for one in reversed(said.split(" | ")) if one.isidentifier()}
+    plain |= {ours: one for ours, said in names.items() for one in said.split(" | ") if one in held}
+    plain |= {key: key for key in found if row.get("through") and key not in plain}
     try:
         reading: Reading = import_module(f"sizer.readers.{row.get('reader', 'huggingface')}").read(
             found, where, **built
