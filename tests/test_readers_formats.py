@@ -52,6 +52,11 @@ SMALLEST: dict[str, tuple[str, str]] = {
         "N = 4\nmodel = dict(num_attention_heads=N, hidden_size=128, num_layers=2, mlp_ratio=8 / 3, vocab_size=1000)\n"
         "data = dict(seq_len=64)\n",
     ),
+    "llm_foundry": (
+        "l.yaml",
+        "{variables: {s: 64}, model: {name: mpt_causal_lm, d_model: 128, n_heads: 4, n_layers: 2, max_seq_len: "
+        "'${variables.s}', vocab_size: 1000}}",
+    ),
     "fla": ("config.json", '{"model_type": "transformer", "hidden_size": 128, "num_heads": 4}'),
 }
 
@@ -66,6 +71,12 @@ def test_a_format_is_detected_from_its_smallest_file(name: str) -> None:
 
 #: Real files' sizes, as the releases that they are of have them.
 RELEASED: dict[str, tuple[str, dict[str, Any], int]] = {
+    "mpt-125m.yaml": (
+        "llm_foundry",
+        # MPTForCausalLM's: (50368 + 2048) x 768 + 12 x (12 x 768^2 + 13 x 768) + 2 x 768
+        {"model": {"d_model": 768, "n_heads": 12, "n_layers": 12, "expansion_ratio": 4, "max_seq_len": 2048}},
+        125_311_488,
+    ),
     "OLMo2-7B-stage1.yaml": (
         "olmo",
         {

@@ -442,8 +442,14 @@ def test_a_flag_before_a_variable_without_a_value_holds_and_the_variable_is_name
     assert [one.key for one in reading.unread] == ["$te_options", "$MORE"]
     with pytest.raises(InputError, match="--set kv_channels=N"):
         with_arguments("--kv-channels $1")
-    with pytest.raises(InputError, match="glu_activation = 'swiglu': changes the MLP"):
-        with_arguments("--glu-activation swiglu")
+
+
+def test_older_arguments_are_read_under_their_names_of_today() -> None:
+    older = with_arguments("--glu-activation swiglu --model-parallel-size 2")
+    today = with_arguments("--gated-linear-unit --tensor-model-parallel-size 2")
+    assert (older.model, older.workload["t"]) == (today.model, 2)
+    assert older.model.dense_mlp is not None
+    assert older.model.dense_mlp.gated
 
 
 def test_an_argument_of_the_script_that_decides_the_sizes_is_asked_for() -> None:

@@ -34,7 +34,7 @@ from sizer.readers.reading import (
 #: (formats.json) holds: `check` answers in a blink.
 MODULES = ("torchtitan", "huggingface", "meta", "litgpt_training", "nanogpt", "nemo", "gpt_neox", "megatron")
 #: Those that are a table of layouts.json come after.
-LAYOUTS = ("litgpt", "maxtext", "olmo", "levanter", "open_lm", "lingua", "nanotron", "internevo", "fla")
+LAYOUTS = ("litgpt", "maxtext", "olmo", "levanter", "open_lm", "lingua", "nanotron", "internevo", "fla", "llm_foundry")
 READERS = MODULES + LAYOUTS
 
 #: What models are called: at most an organisation and a name.

@@ -12,7 +12,7 @@ from typing import Any
 
 from shapes.errors import InputError
 from sizer.readers.loading import check_depth, load_text, parse_mapping, parse_yaml
-from sizer.readers.reading import Include
+from sizer.readers.reading import Include, at
 
 #: Keys that name one base or several, the later over the earlier.
 KEYS = ("extends", "bases", "_base_", "_BASE_", "base_config", "defaults")
@@ -24,6 +24,8 @@ _VARIABLE = re.compile(r"\$\{(?:oc\.env:[A-Z]\w*,|[A-Z][A-Z0-9_]*:-?)([^${}]*)\}
 
 #: A choice within Hydra's defaults: ``${model_engine}_actor``.
 _CHOICE = re.compile(r"\$\{(\w+)\}")
+_REFERENCE = re.compile(r"\$\{(\.?\w+(?:\.\w+)*)\}")
+MAX_REFERENCES = 10
 _SUFFIXES = (".yaml", ".yml", ".json")
 
 
@@ -52,6 +54,7 @@ class Tree:
         except RecursionError:
             raise InputError("expected fewer levels of nesting", where=str(self.first)) from None
         check_depth(found, str(self.first))
+        found = {key: _referenced(value, found, found) for key, value in found.items()}
         named, modules = found.get("model_name"), found.get("modules")
         if "base_emb_dim" in found and isinstance(named, str) and named not in ("", "default"):  # MaxText's
             found = merged(found, self._base(f"models/{named}.yml", "model_name"))
@@ -88,9 +91,9 @@ class Tree:
         What a script finds out by running (``$(dirname $0)``) and the place of its repository are no part of that.
         """
         parts = [one for one in re.sub("\0[^\0]*\0", "", name).split("/") if one.strip(".~")]
-        for at in range(len(parts)):
+        for first in range(len(parts)):
             try:
-                return self.text("/".join(parts[at:]), "source")[1]
+                return self.text("/".join(parts[first:]), "source")[1]
             except InputError:
                 continue
         return None
@@ -157,6 +160,20 @@ def _settled(value: Any) -> Any:
         return value
     text = _VARIABLE.sub(r"\1", value)
     return parse_yaml(text, "") if found.span() == (0, len(value)) and re.fullmatch(r"[\w.+-]+", text) else text
+
+
+def _referenced(value: Any, own: Mapping[str, Any], root: Mapping[str, Any]) -> Any:
+    """``value`` with OmegaConf's references followed: ``${a.b}`` from the root, ``${.b}`` in its own section."""
+    if isinstance(value, Mapping):
+        return {key: _referenced(one, value, root) for key, one in value.items()}
+    for _ in range(MAX_REFERENCES):
+        if not isinstance(value, str) or (named := _REFERENCE.fullmatch(value)) is None:
+            break
+        found = at(own if named[1].startswith(".") else root, named[1].lstrip("."))
+        if found is None or isinstance(found, Mapping | list):
+            break
+        value = found
+    return value
 
 
 def _within(package: str, value: Any) -> dict[str, Any]:

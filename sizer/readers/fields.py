@@ -135,6 +135,7 @@ class Fields:
         if found := self.present.intersection(names):
             self.flags |= found
             return True
+        value = bool(value) if type(value) is int and value in (0, 1) else value
         return bool(self._checked(value, bool, "expected true or false", default, *names))
 
     def switched_on(self, *names: str) -> str | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -15,25 +14,10 @@ from sizer.readers.training import optimizer
 NAME = "nemo"
 
 _TABLE = table("formats")[NAME]
-#: A reference to a key of the same section, or in the model's section (OmegaConf's).
-_REFERENCE = re.compile(r"\$\{(?:model)?\.(\w+)\}")
-
-
-def _resolved(section: Mapping[str, Any]) -> dict[str, Any]:
-    """``section`` with references to its own keys followed, one after the other."""
-    found = dict(section)
-    for key in section:
-        for _ in range(len(section)):
-            reference = _REFERENCE.fullmatch(value) if isinstance(value := found[key], str) else None
-            if reference is None or reference[1] not in section:
-                break
-            found[key] = section[reference[1]]
-    return found
 
 
 def read(config: Mapping[str, Any], where: str) -> Reading:
     """Absent keys take NeMo's defaults: biases, tied embeddings, layer norms."""
-    config = {**config, "model": _resolved(config["model"])}
     outer = Fields(config, where)
     other = next((what for name, what in _TABLE["refused"].items() if name in outer.text("name")), None)
     if other is not None:

@@ -8,12 +8,14 @@ from typing import Any
 
 from shapes.errors import InputError
 from sizer.readers.bases import Tree
+from sizer.readers.fields import table
 from sizer.readers.reading import recipe_of
 from sizer.readers.shell import Script, follow, unknown_in
 
 #: What parse_script adds to a script's arguments for the reader: not arguments themselves.
 SCRIPT_KEYS = ("_unknown", "_notes", "_program", "_devices", "_tokenizer", "_variables", "_tested", "_further")
 
+_TABLE = table("formats")["megatron"]
 _STATES_MODEL = re.compile(
     r"--(?:num[-_]layers|hidden[-_]size|encoder[-_]num[-_]layers|hybrid[-_](?:layer|override)[-_]pattern)(?:=|$)"
 )
@@ -212,7 +214,9 @@ def normalised(config: Mapping[str, Any]) -> dict[str, Any]:
     for key, value in (chosen or rest).items():
         inner = sections.get(key, {key: value})
         own = {str(name).lstrip("-").replace("-", "_"): item for name, item in inner.items()}
-        flat.update({name: item for name, item in own.items() if item is not None})  # null: not given
+        for name, item in own.items():
+            now, meant = _TABLE["aliases"].get(name, (name, None))
+            flat |= {now: item if meant is None else meant} if item is not None else {}  # null: not given
     flat |= {key: config[key] for key in SCRIPT_KEYS if key in config}
     unknown = {key: value for key, value in flat.items() if isinstance(value, str) and "${" in value}
     if unknown and "_unknown" not in flat:
