@@ -177,7 +177,7 @@ def test_nothing_is_found_twice_no_suggestion_is_slower_and_none_is_then_reporte
         assert len(set(causes)) == len(causes)
         assert len(set(found)) == len(found), device
         assert len(set(changes)) == len(changes)
-        assert sum(finding.step_seconds for finding in report.findings) < report.step.seconds
+        assert sum(finding.step_seconds or 0.0 for finding in report.findings) < report.step.seconds
         for finding in report.findings:
             assert len(finding.suggestions) <= 3
             for one in finding.suggestions:
