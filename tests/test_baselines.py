@@ -144,7 +144,7 @@ def test_a_web_app_s_settings_are_passed_over_where_models_are_asked_for(models:
 def test_check_without_a_file_says_what_to_type(models: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     result = run("check")
     assert result.exit_code == 2
-    assert "sizer check even/config.json (and 1 more; `sizer check .` takes them all)" in result.output
+    assert "sizer check ./even/config.json (and 1 more; `sizer check .` takes them all)" in result.output
     (models / "empty").mkdir()
     monkeypatch.chdir(models / "empty")
     assert "expected a configuration: sizer check config.json, or a directory" in run("check").output
@@ -155,7 +155,7 @@ def test_a_workflow_of_github_s_gets_annotations_unless_a_format_is_named(
 ) -> None:
     monkeypatch.setenv("GITHUB_ACTIONS", "true")
     assert run("check", "odd").stdout.startswith("::warning file=odd/config.json,line=")
-    assert run("check", "odd", "--format", "text").stdout.startswith("odd/config.json: gpt2")
-    assert run("ops", "odd").stdout.startswith("odd/config.json: gpt2")
+    assert run("check", "odd", "--format", "text").stdout.startswith("odd/config.json: 1 warning")
+    assert run("ops", "odd").stdout.startswith("odd/config.json: step")
     run("check", "odd", "-o", "report.txt")
     assert (models / "report.txt").read_text().startswith("odd/config.json: gpt2")
