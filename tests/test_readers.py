@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from shapes.errors import InputError
 from shapes.model import MoeShape
 from sizer.readers import read_config
 from sizer.readers.huggingface import BUILDERS, DEFAULTS_OF, NESTED
@@ -339,3 +340,9 @@ def test_qwens_layers_slide_from_max_window_layers_on_and_only_where_it_is_switc
 )
 def test_which_layers_slide(family: str, settings: dict[str, Any], expected: list[int | None]) -> None:
     assert windows_of({"model_type": family, **settings}) == expected
+
+
+@pytest.mark.parametrize("model_type", ["gemma4_assistant", "gemma4_unified_assistant"])
+def test_an_assistant_is_refused_and_not_read_as_its_text_tower(model_type: str) -> None:
+    with pytest.raises(InputError, match="the model that it drafts for"):
+        read_config({"model_type": model_type, "text_config": {"model_type": "gemma4_text", **SMALL}})

@@ -105,10 +105,9 @@ def trace_config(
 def recognise_config(config: Mapping[str, Any] | str | Path | Any) -> Proof:
     """What the transformers class of ``config`` is recognised as, and whether that is proven (shapes.trace.prove)."""
 
-    def prove_built(built: Built) -> Proof:
-        from shapes.trace.prove import prove_built
-
-        return prove_built(built)
+    _require("torch")
+    _require("transformers")
+    from shapes.trace.prove import prove_built
 
     found: Proof = _with_class(config, prove_built, attention="auto", dtype="bf16")
     return found

@@ -78,11 +78,6 @@ def by_layer(fields: Fields, optional: bool = False, **keys: str) -> Callable[[i
     return lambda layer: {trait: found[layer] for trait, found in lists.items() if found}
 
 
-def step_sliding_heads(fields: Fields) -> int:
-    other = fields.nested("attention_other_setting").optional("num_attention_heads")
-    return fields.optional("num_sliding_attention_heads") or other or all_heads(fields)
-
-
 def gemma_windows(fields: Fields) -> Callable[[int], int | None]:
     """All but each sixth layer slide, the last never."""
     last = layer_count(fields) - 1

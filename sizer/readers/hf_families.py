@@ -37,17 +37,17 @@ def _function(name: str) -> Callable[..., Any]:
 
 def _read(kind: str, **given: Any) -> Callable[[Fields], Any]:
     """The first of some keys, as ``Fields`` reads a ``kind``."""
-    names, default = _names(given.pop(kind)), given
-    return lambda fields: getattr(fields, kind)(*names, **default)
+    names, inside, default = _names(given.pop(kind)), given.pop("inside", None), given
+    return lambda fields: getattr(fields.nested(inside) if inside else fields, kind)(*names, **default)
 
 
 def _names(said: str | list[str]) -> list[str]:
     return [said] if isinstance(said, str) else said
 
 
-def _either(flag: str | list[str], default: bool = False, then: Any = True, otherwise: Any = False) -> Any:
-    yes, no = _trait(then), _trait(otherwise)
-    return lambda fields: said(fields, yes if fields.flag(*_names(flag), default=default) else no)
+def _either(then: Any = True, otherwise: Any = False, **given: Any) -> Any:
+    yes, no, flag = _trait(then), _trait(otherwise), _read("flag", **given)
+    return lambda fields: said(fields, yes if flag(fields) else no)
 
 
 def _call(call: str, **given: Any) -> Any:

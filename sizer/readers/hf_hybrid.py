@@ -38,6 +38,7 @@ def recurrence(key: str = "", **traits: Any) -> Callable[[Fields], RecurrentShap
         heads, dim = said["heads"], said["head_dim"]
         said["norm"] = {"inner": heads * dim, "head": dim}.get(said.get("norm", 0), 0)
         said["in_proj"] = tuple(map(tuple, said.get("in_proj", ())))
+        said["low_rank"] = tuple(said.get("low_rank", ()))
         said = {"groups": heads, "state": dim, **said}
         known = (name for name in _GROUPS if name in fields.config or name in fields.defaults)
         fields.quotient(heads, said["groups"], f"the {heads} heads that keep states", key or next(known, _GROUPS[0]))
@@ -156,16 +157,6 @@ def olmo_linear(fields: Fields, key: str, share: int = 0) -> int:
     """Attention's heads where the file does not say, of three quarters of its channels, values of twice as many."""
     heads = fields.integer(*HEADS)
     return fields.integer(key, default=share * int(0.75 * hidden_size(fields) / heads) or heads)
-
-
-def kimi_size(fields: Fields, name: str, usual: str) -> int:
-    own = fields.nested("linear_attn_config")
-    return own.integer(name) if name in own.config else fields.integer(usual)
-
-
-def kimi_low_rank(fields: Fields) -> tuple[str, ...]:
-    full = fields.nested("linear_attn_config").flag("use_full_rank_gate")
-    return ("decay",) if full else ("decay", "gate")
 
 
 def kimi_kinds(fields: Fields) -> list[str]:

@@ -43,6 +43,9 @@ def read(config: Mapping[str, Any], where: str, family: str = "") -> Reading:
     model_type = outer.text("model_type")
     if not model_type:
         raise InputError("expected a model_type: which architecture is this?", where=where, key="model_type")
+    if model_type.endswith("_assistant"):
+        expected = "expected the model that it drafts for, whose keys and values its layers read"
+        raise outer.error(expected, "model_type")
     fields, part, wrapper = outer, None, model_type
     if nested := NESTED.get(model_type) or _around(config, model_type):
         key, inner, part = nested
