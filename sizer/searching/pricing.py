@@ -156,6 +156,8 @@ Change = Mapping[str, int]
 SHOWN = 256
 #: And of the values of one dimension, which make a curve.
 DRAWN = 1024
+#: Values of a front that differ by less are the same.
+CLOSE = 0.0005
 #: Shares of a decode step in what orders candidates for training and serving.
 SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)
 
@@ -224,6 +226,16 @@ def pareto(parameters: ArrayLike, seconds: ArrayLike) -> list[int]:
     for index in np.lexsort((seconds, -parameters)).tolist():
         if not kept or seconds[index] < (1 - TIE) * seconds[kept[-1]]:
             kept.append(index)
+    return kept
+
+
+def undominated(*columns: ArrayLike) -> list[int]:
+    """Candidates that no other beats in one of ``columns`` (less is better) without losing in another, ties apart."""
+    logs = np.log(np.stack([np.asarray(column, float) for column in columns]))
+    left, kept = np.lexsort(logs[::-1]), []
+    while len(left):
+        kept.append(int(left[0]))
+        left = left[1:][(logs[:, left[1:]] < logs[:, left[:1]] - CLOSE).any(axis=0)]
     return kept
 
 

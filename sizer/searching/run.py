@@ -28,9 +28,11 @@ from sizer.searching.pricing import (
     price,
     rebuilt,
     shortlist,
+    undominated,
 )
+from sizer.searching.quality import at_equal_loss, losses, wide
 from sizer.searching.result import Ranked, SearchResult, keeps, launched_verdict, verdict
-from sizer.searching.space import Limits, Objective, Space
+from sizer.searching.space import Candidates, Limits, Objective, Space
 from sizer.searching.spaces import make_space
 from sizer.searching.two_budgets import (
     NO_BUDGETS,
@@ -74,6 +76,11 @@ def find(
     started = time.perf_counter()
     positive_int(top, "--top")
     device_agrees(device, baseline.workload.dtype)
+    if budgets.tokens is not None:
+        if what != "model" or measured is not None:
+            raise InputError("expected --predict and --what model with it", key="--quality")
+        step = device.alignment_elements(baseline.workload.dtype) * limits.shards(baseline.workload.t)
+        limits = wide(limits, baseline.model, budgets.tokens, step)
     if budgets.serving is None:
         space = make_space(what, baseline, device, limits)
     elif measured is not None:
@@ -83,12 +90,18 @@ def find(
     space, stack = _run_by_stack(space, baseline, predicted=measured is None, asked=stacked)
     pricer = Pricer(device, stack=stack)
     considered, budget = len(space.candidates), budgets.training if measured is None else None
+    if budgets.tokens is not None:
+        space = at_equal_loss(space, pricer, budgets.tokens)
     space, chosen = shortlist(space, pricer, objective, progress, budgets.serving, budget)
     chosen = [space.baseline, *chosen]
     times = Times(price(space, chosen, pricer))
     if measured is not None:
         times = measured.times(space, times.row, objective, progress)
     ranked, left_out = beside(space, rank(times.row, objective), budgets, device)
+    if budgets.tokens is not None:
+        loss, band, _ = losses(space, Candidates.of([one.change for one in ranked]), budgets.tokens)
+        ranked = [replace(one, loss=float(a), loss_band=float(b)) for one, a, b in zip(ranked, loss, band, strict=True)]
+        ranked = list(_with_memory(space, ranked))
     listed = listing(space, ranked, pricer, top, baseline.stack)
     own, *best = _with_memory(space, (ranked[0], *listed.best))
     # With a stack, launches are part of the step.
@@ -146,6 +159,14 @@ def _served_space(baseline: Baseline, what: str, device: Device, limits: Limits,
 
 def _fronts(what: str, ranked: Sequence[Ranked], budgets: Budgets) -> dict[str, list[int]]:
     """Places of those that no other beats: in training and decoding, or of whole models in time and parameters."""
+    if budgets.tokens is not None:
+        decode = [one.decode.seconds if one.decode is not None else 1.0 for one in ranked]
+        memory = [float(one.memory_bytes or 1) for one in ranked]
+        return {
+            "front": undominated(
+                [one.timing.seconds for one in ranked], [one.loss or 1.0 for one in ranked], decode, memory
+            )
+        }
     if budgets.serving is not None:
         return {"front": front([training_gain(one) for one in ranked], [decode_gain(one) for one in ranked])}
     if what == "model":
@@ -214,6 +235,7 @@ def aligned(row: Sequence[TimedCandidate], ranked: Sequence[Ranked], step: int) 
 def _with_memory(space: Space, listed: Sequence[Ranked]) -> tuple[Ranked, ...]:
     """Those that are shown, with their device's peak memory less the baseline's: half a millisecond each."""
     peak = memory(space.model, space.workload).total_bytes
+    peaks = (memory(*rebuilt(space, one.change)).total_bytes for one in listed)
     return tuple(
-        replace(one, memory_change_bytes=memory(*rebuilt(space, one.change)).total_bytes - peak) for one in listed
+        replace(one, memory_change_bytes=own - peak, memory_bytes=own) for one, own in zip(listed, peaks, strict=True)
     )

@@ -149,7 +149,8 @@ class Limits:
     searched dimension, of which every ``step``-th value is taken (None: the space's own choice). ``aspect`` bounds
     h/L and ``head_dims`` names the head dimensions allowed (None: the space's own choice); ``tp_ready``: candidates
     also split over so many tensor-parallel shards (None: over the workload's); ``keep``: names of ``KEEPABLE``,
-    which no candidate changes; ``vary``: names of ``VARIABLE``, which are tried halved and doubled.
+    which no candidate changes; ``vary``: names of ``VARIABLE``, which are tried halved and doubled. ``spread``: the
+    factor within which a whole model's shape stays (None: the space's own choice).
     """
 
     tolerance: float = TOLERANCE
@@ -161,6 +162,7 @@ class Limits:
     tp_ready: int | None = None
     keep: tuple[str, ...] | None = None
     vary: tuple[str, ...] | None = None
+    spread: float | None = None
 
     def __post_init__(self) -> None:
         self._check_bounds()

@@ -54,8 +54,8 @@ def mixtures_around(request: Request, target: float, around: Candidates, step: i
     """
     model, moe, tolerance = request.model, request.model.moe, request.limits.tolerance
     assert moe is not None
-    shared = moe.shared.width if moe.shared else 0
-    least, most = moe.width / EXPERT_FACTOR, moe.width * EXPERT_FACTOR
+    shared, factor = moe.shared.width if moe.shared else 0, request.limits.spread or EXPERT_FACTOR
+    least, most = moe.width / factor, moe.width * factor
     widths = [
         (width, shared // moe.width * width if shared % moe.width == 0 else shared)
         for width in range(-(-int(least) // step) * step or step, int(most) + 1, step)
@@ -70,7 +70,7 @@ def mixtures_around(request: Request, target: float, around: Candidates, step: i
     of, mixture = mixtures(moe, (target - outside) / column, active, widths, multiple)
     wide = mixture["top_k"] * mixture["expert_d_ff"] + mixture.get("shared_d_ff", 0)
     more = mixture["top_k"] / moe.top_k
-    near = (more >= 1 / EXPERT_FACTOR) & (more <= EXPERT_FACTOR)
+    near = (more >= 1 / factor) & (more <= factor)
     near &= abs(wide - active[of]) * column[of] <= 2 * tolerance * active_target
     columns = dict(around[of[near]].columns)
     layers = columns.pop("layers")
@@ -108,13 +108,17 @@ def off_by(model: ModelShape, change: Mapping[str, Array], total: float, active:
     """How far parameters with each ``change`` are from ``total``, or active ones from ``active``, the larger share."""
     if not len(change["experts"]):
         return np.zeros(0)
+    return np.asarray(np.abs(counts(model, change) / [[total], [active]] - 1).max(axis=0))
+
+
+def counts(model: ModelShape, change: Mapping[str, Array]) -> Array:
+    """Parameters, and active ones, with each ``change``."""
 
     def counted(table: Table) -> tuple[int, int]:
         changed = resize(model, **table)
         return changed.parameters, changed.active_parameters
 
-    found = rows_by(Table(change), counted, 2)
-    return np.asarray(np.abs(found / [[total], [active]] - 1).max(axis=0))
+    return rows_by(Table(change), counted, 2)
 
 
 def room(model: ModelShape) -> tuple[int, int]:

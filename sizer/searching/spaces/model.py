@@ -26,6 +26,8 @@ COARSE = 128
 MOST_HEADS_STEP = 16
 #: What keeps a model's shape near the baseline's: h/L within a factor, head dimensions, d_ff/h within a factor.
 ASPECT_FACTOR, HEAD_DIMS, WIDTH_FACTOR = 1.5, (64, 128), 1.1
+#: d_ff/h within it where quality is predicted: published models lie within it of one another.
+WIDER_FACTOR = 1.4
 #: Shards that numbers of heads stay ready for where the baseline's are.
 READY = 8
 
@@ -82,10 +84,11 @@ def _dense(request: Request, target: float) -> Candidates:
     if not around:
         return Candidates({})
     ratio, every = model.dense_mlp.width / model.hidden, limits.step or step
+    factor = WIDTH_FACTOR if limits.spread is None else WIDER_FACTOR
     widths = [
         np.arange(
-            max(-(-int(fixed["hidden"] * ratio / WIDTH_FACTOR) // step) * step, step),
-            int(fixed["hidden"] * ratio * WIDTH_FACTOR) + 1,
+            max(-(-int(fixed["hidden"] * ratio / factor) // step) * step, step),
+            int(fixed["hidden"] * ratio * factor) + 1,
             every,
         )
         for fixed in around
@@ -133,13 +136,14 @@ def _mixtures(request: Request, target: float) -> Candidates:
 def aspect_bounds(model: ModelShape, limits: Limits) -> tuple[float, float]:
     """h/L from and to: as asked for, else within a factor of the baseline's."""
     own = model.hidden / model.layers
-    return limits.aspect or (own / ASPECT_FACTOR, own * ASPECT_FACTOR)
+    factor = limits.spread or ASPECT_FACTOR
+    return limits.aspect or (own / factor, own * factor)
 
 
 def _around(request: Request, coarse: int) -> Iterator[dict[str, int]]:
     """Hidden sizes around the baseline's with their heads, padded vocabulary and what is to vary."""
     model, step = request.model, request.step
-    reach = ASPECT_FACTOR ** (2 / 3)  # h moves by less than h/L: L gives way
+    reach = (request.limits.spread or ASPECT_FACTOR) ** (2 / 3)  # h moves by less than h/L: L gives way
     vocab = -(-model.vocab // step) * step
     for hidden in request.limits.values(int(model.hidden / reach), int(model.hidden * reach), coarse):
         for heads in _heads(request, hidden):
