@@ -156,8 +156,6 @@ Change = Mapping[str, int]
 SHOWN = 256
 #: And of the values of one dimension, which make a curve.
 DRAWN = 1024
-#: Values of a front that differ by less are the same.
-CLOSE = 0.0005
 #: Shares of a decode step in what orders candidates for training and serving.
 SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)
 
@@ -200,14 +198,14 @@ def shortlist(
     values = found.seconds * objective.weight(found)
     if serving is None:
         taken = np.argsort(values, kind="stable")[:SHOWN].tolist()
-        taken += pareto(found.parameters, found.seconds) if space.what == "model" else []
+        taken += undominated(1 / found.parameters, found.seconds) if space.what == "model" else []
         taken += range(0, len(space.candidates), -(-len(space.candidates) // SHOWN)) if single else ()
     else:
         served = replace(space, workload=serving, as_run=None)
         decode = estimates(served, space.candidates, pricer).seconds * objective.weight(found)
         orders = [np.argsort(values ** (1 - share) * decode**share, kind="stable")[:SHOWN] for share in SHARES]
         taken = list(dict.fromkeys(np.stack(orders, axis=1).ravel().tolist()))[:SHOWN]
-        taken += front(1 / values, 1 / decode)
+        taken += undominated(values, decode)
     return space, [space.candidates[index] for index in dict.fromkeys(taken)]
 
 
@@ -216,41 +214,13 @@ def budget_limit(budget: float) -> str:
     return f"--limit training-budget={budget:.0%}"
 
 
-def pareto(parameters: ArrayLike, seconds: ArrayLike) -> list[int]:
-    """Candidates that no other beats in time without having fewer parameters, by falling parameters.
-
-    Of those a tie apart the one of the most parameters is kept.
-    """
-    parameters, seconds = np.asarray(parameters), np.asarray(seconds)
-    kept: list[int] = []
-    for index in np.lexsort((seconds, -parameters)).tolist():
-        if not kept or seconds[index] < (1 - TIE) * seconds[kept[-1]]:
-            kept.append(index)
-    return kept
-
-
 def undominated(*columns: ArrayLike) -> list[int]:
     """Candidates that no other beats in one of ``columns`` (less is better) without losing in another, ties apart."""
     logs = np.log(np.stack([np.asarray(column, float) for column in columns]))
     left, kept = np.lexsort(logs[::-1]), []
     while len(left):
         kept.append(int(left[0]))
-        left = left[1:][(logs[:, left[1:]] < logs[:, left[:1]] - CLOSE).any(axis=0)]
-    return kept
-
-
-def front(training: ArrayLike, decoding: ArrayLike) -> list[int]:
-    """Candidates that no other beats in training without being slower to decode, by falling gain in training.
-
-    Of those a tie apart in one the better in the other is kept.
-    """
-    training, decoding = np.asarray(training), np.asarray(decoding)
-    kept: list[int] = []
-    for index in np.lexsort((-decoding, -training)).tolist():
-        if decoding[index] > (1 + TIE) * (decoding[kept[-1]] if kept else 0):
-            while kept and training[index] > (1 - TIE) * training[kept[-1]]:
-                kept.pop()
-            kept.append(index)
+        left = left[1:][(logs[:, left[1:]] < logs[:, left[:1]] - TIE).any(axis=0)]
     return kept
 
 

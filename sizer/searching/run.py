@@ -23,8 +23,6 @@ from sizer.searching.pricing import (
     TimedCandidate,
     Times,
     device_agrees,
-    front,
-    pareto,
     price,
     rebuilt,
     shortlist,
@@ -159,19 +157,14 @@ def _served_space(baseline: Baseline, what: str, device: Device, limits: Limits,
 
 def _fronts(what: str, ranked: Sequence[Ranked], budgets: Budgets) -> dict[str, list[int]]:
     """Places of those that no other beats: in training and decoding, or of whole models in time and parameters."""
+    seconds = [one.timing.seconds for one in ranked]
     if budgets.tokens is not None:
-        decode = [one.decode.seconds if one.decode is not None else 1.0 for one in ranked]
-        memory = [float(one.memory_bytes or 1) for one in ranked]
-        return {
-            "front": undominated(
-                [one.timing.seconds for one in ranked], [one.loss or 1.0 for one in ranked], decode, memory
-            )
-        }
+        rest = [[one.loss, one.memory_bytes, one.decode.seconds if one.decode else 1.0] for one in ranked]
+        return {"front": undominated(seconds, *zip(*rest, strict=True))}
     if budgets.serving is not None:
-        return {"front": front([training_gain(one) for one in ranked], [decode_gain(one) for one in ranked])}
-    if what == "model":
-        return {"pareto": pareto([one.parameters for one in ranked], [one.timing.seconds for one in ranked])}
-    return {}
+        gains = [[1 / training_gain(one), 1 / decode_gain(one)] for one in ranked]
+        return {"front": undominated(*zip(*gains, strict=True))}
+    return {"pareto": undominated([1 / one.parameters for one in ranked], seconds)} if what == "model" else {}
 
 
 #: Products whose leading dimensions are multiples of fewer elements run on other kernels. Public sources differ in how

@@ -155,20 +155,20 @@ def _heads(request: Request, hidden: int) -> Iterable[dict[str, int]]:
     """Heads of each allowed dimension; of latent attention as many a width as now."""
     attention = request.model.attention
     if isinstance(attention, AttentionShape):
-        return _whole_head_counts(request, hidden, _head_dims(attention, request.limits))
+        return whole_head_counts(request, hidden, _head_dims(attention, request.limits), _ready(request, attention))
     assert attention is not None
     step = lcm(request.shards, gcd(attention.heads, MOST_HEADS_STEP))
     return [{"heads": max(step, round(attention.heads * hidden / request.model.hidden / step) * step)}]
 
 
-def _whole_head_counts(request: Request, hidden: int, dims: Iterable[int]) -> Iterator[dict[str, int]]:
-    """Heads of each of ``dims``, as many query heads to a key/value head as now, that split as now's do.
+def whole_head_counts(request: Request, hidden: int, dims: Iterable[int], shards: int) -> Iterator[dict[str, int]]:
+    """Heads of each of ``dims``, as many query heads to a key/value head as now, that ``shards`` divide.
 
     They keep their share of the hidden size (qwen3's and gemma's do not add up to it).
     """
     attention, excluded = request.model.attention, request.excluded
     assert isinstance(attention, AttentionShape)
-    group, shards = attention.heads // attention.kv_heads, _ready(request, attention)
+    group = attention.heads // attention.kv_heads
     for dim in dims:
         heads, left = divmod(hidden * attention.heads * attention.head_dim, request.model.hidden * dim)
         if left or heads % group or not whole_heads(heads, heads // group, shards):

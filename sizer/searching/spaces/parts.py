@@ -11,7 +11,8 @@ from shapes.errors import InputError
 from shapes.model import AttentionShape, Block, MlpShape, ModelShape, Stack
 from shapes.operators import Gemm, Operator, operators
 from shapes.workload import Workload
-from sizer.searching.space import Candidates, Request, Space, layers_named, nothing_left, whole_heads
+from sizer.searching.space import Candidates, Request, Space, layers_named, nothing_left
+from sizer.searching.spaces.model import whole_head_counts
 
 #: Head dimensions that fused kernels take.
 SMALLEST_HEAD, LARGEST_HEAD = 32, 256
@@ -78,27 +79,18 @@ def heads(request: Request) -> Space:
 
     Every number that divides the hidden size with a head_dim of 32..256, a multiple of 8.
     """
-    attention, limits, shards = request.model.attention, request.limits, request.shards
+    model, limits, shards = request.model, request.limits, request.shards
+    attention = model.attention
     if not isinstance(attention, AttentionShape):
         expected = "expected a model with multi-head or grouped-query attention"
         raise InputError(expected, key="--what", value=request.what)
-    hidden, group = attention.heads * attention.head_dim, attention.heads // attention.kv_heads
-    step = limits.step or 8
-    dims = [dim for dim in range(step, hidden + 1, step) if hidden % dim == 0 and dim != attention.head_dim]
-    head_dim = np.array(dims, dtype=np.int64)
-    count = hidden // head_dim
-    tried = Candidates({"heads": count, "head_dim": head_dim, "kv_heads": count // group})
+    low, high = max(SMALLEST_HEAD, limits.step or 0), LARGEST_HEAD + 1
+    dims = limits.head_dims or range(low, high, limits.step or 8)
+    whole = whole_head_counts(request, model.hidden, dims, shards)
+    tried = Candidates.of([one for one in whole if one["head_dim"] != attention.head_dim])
+    count = tried.columns.get("heads", np.zeros(0))
     found = tried.where(
-        {
-            f"head_dim within {SMALLEST_HEAD}..{LARGEST_HEAD}": (head_dim >= SMALLEST_HEAD)
-            & (head_dim <= LARGEST_HEAD),
-            "--limit head-dim": np.isin(head_dim, limits.head_dims or dims),
-            "--range": (count >= (limits.low or 1)) & (count <= (limits.high or hidden)),
-            f"whole heads on each of {shards} shards, {group} to a key/value head": np.array(
-                [one % group == 0 and whole_heads(one, one // group, shards) for one in count.tolist()], dtype=bool
-            ),
-        },
-        request.excluded,
+        {"--range": (count >= (limits.low or 1)) & (count <= (limits.high or count.max(initial=1)))}, request.excluded
     )
     return request.space(
         found,
