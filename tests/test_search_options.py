@@ -37,7 +37,6 @@ ACTS: tuple[tuple[tuple[str, ...], tuple[str, ...]], ...] = (
     (HEADS, ("--limit", "head-dim=64")),
     (HEADS, ("--limit", "aspect=40:60")),
     (HEADS, ("--limit", "tp-ready=64")),
-    (MODEL, ("--limit", "keep=layers")),
     (MODEL, ("--limit", "vary=kv-ratio")),
     (HEADS, ("--limit", "vary=kv-ratio")),
     (HEADS, ("--serving", "context=8k")),

@@ -75,13 +75,12 @@ _share = _reads(_of_whole, "a percentage (1%) or a share (0.01)")
 #: The search of one product alone, that of the ML Engineering book.
 ONE_PRODUCT = "swiglu-gemm"
 #: A key of ``--limit`` -> the library's keyword, and what reads its value: bounds of h/L, head dimensions allowed,
-#: shards that candidates also split over, what no candidate changes, what may change too, the longest step over the
+#: shards that candidates also split over, what may change too, the longest step over the
 #: baseline's; how far from the best is good enough when measuring, and how sure to be.
 _READ: dict[str, tuple[str, Callable[[str, str], Any]]] = {
     "aspect": ("aspect", _reads(_ends(float, 1e-9, 1e9), TWO)),
     "head-dim": ("head_dims", _reads(_list, "integers between commas")),
     "tp-ready": ("tp_ready", _reads(int, "an integer")),
-    "keep": ("keep", _reads(_names, "names")),
     "vary": ("vary", _reads(_names, "names")),
     "training-budget": ("training_budget", _share),
     "regret": ("regret", _share),
@@ -140,7 +139,7 @@ def _limits(asked: Asked, said: dict[str, Any]) -> Any:
     from sizer.searching.space import Limits
 
     low, high = (None, None) if asked.range_ is None else _reads(_ends(int), TWO)(asked.range_, "--range")
-    further: dict[str, Any] = {name: said.get(name) for name in ("aspect", "head_dims", "tp_ready", "keep", "vary")}
+    further: dict[str, Any] = {name: said.get(name) for name in ("aspect", "head_dims", "tp_ready", "vary")}
     return Limits(_share(asked.tolerance, "--tolerance"), low, high, asked.step, **further)
 
 

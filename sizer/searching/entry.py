@@ -63,7 +63,6 @@ def search(
     stack: str | SoftwareStack | None = None,
     serving: Mapping[str, Any] | None = None,
     training_budget: float | None = None,
-    quality: float | None = None,
     **options: Unpack[SearchKeywords],
 ) -> SearchResult:
     """The fastest neighbours of a baseline, predicted, or with ``measure`` measured on the device at hand.
@@ -75,8 +74,7 @@ def search(
     runs whole steps (None: that of the configuration's format; of plain dimensions kernels alone are added up, as
     of parts of a model and of what is measured). ``progress(done, of)``. ``serving``: fields of the decode step
     that is priced with each candidate's step ({"b": 64, "context": 8192, "tp": 8}); ``training_budget``: the
-    longest step, over the baseline's; ``quality``: tokens of the training at whose end candidates have the baseline's
-    loss by published fits, in place of its parameters. ``options``
+    longest step, over the baseline's. ``options``
     are of three groups:
 
     * dimensions of the baseline: ``d_ff``, ``heads``, ``kv_heads``, ``layers``, ``vocab``; ``gemm_only=True`` is the
@@ -117,13 +115,13 @@ def search(
     return find(
         start,
         what,
-        find_objective("step-time" if quality is not None and objective == DEFAULT_OBJECTIVE else objective),
+        find_objective(objective),
         limits,
         target,
         measured,
         top=top,
         progress=progress,
-        budgets=Budgets(_decode(serving, start), training_budget, quality),
+        budgets=Budgets(_decode(serving, start), training_budget),
         stacked=stack is not None,
     )
 

@@ -25,8 +25,7 @@ class Ranked(AsJson):
     objective, with its bounds; ``breaks``: rules of `check` that it breaks and the baseline keeps, ``why`` it is listed
     all the same; ``warns``: rules on a cost alone (a last wave, an occupancy) that `check` will warn of and does not of
     the baseline. ``decode``: its decode step where serving was asked for, ``decode_speedup`` over the baseline's;
-    ``gain`` is then the geometric mean of both. ``loss``: the predicted one over the baseline's, give or take
-    ``loss_band``, where quality was asked for.
+    ``gain`` is then the geometric mean of both.
     """
 
     change: Mapping[str, int]
@@ -47,9 +46,6 @@ class Ranked(AsJson):
     warns: tuple[str, ...] = ()
     decode: Timing | None = None
     decode_speedup: float = 1.0
-    memory_bytes: int | None = None
-    loss: float | None = None
-    loss_band: float | None = None
 
     JSON = shown(
         "timing.seconds",
@@ -58,7 +54,7 @@ class Ranked(AsJson):
         seconds_low="timing.low",
         seconds_high="timing.high",
         decode_seconds="decode.seconds",
-        hidden=("value", "memory_bytes"),
+        hidden=("value",),
     )
 
     @property

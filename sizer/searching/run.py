@@ -28,9 +28,8 @@ from sizer.searching.pricing import (
     shortlist,
     undominated,
 )
-from sizer.searching.quality import at_equal_loss, losses, wide
 from sizer.searching.result import Ranked, SearchResult, keeps, launched_verdict, verdict
-from sizer.searching.space import Candidates, Limits, Objective, Space
+from sizer.searching.space import Limits, Objective, Space
 from sizer.searching.spaces import make_space
 from sizer.searching.two_budgets import (
     NO_BUDGETS,
@@ -74,11 +73,6 @@ def find(
     started = time.perf_counter()
     positive_int(top, "--top")
     device_agrees(device, baseline.workload.dtype)
-    if budgets.tokens is not None:
-        if what != "model" or measured is not None:
-            raise InputError("expected --predict and --what model with it", key="--quality")
-        step = device.alignment_elements(baseline.workload.dtype) * limits.shards(baseline.workload.t)
-        limits = wide(limits, baseline.model, budgets.tokens, step)
     if budgets.serving is None:
         space = make_space(what, baseline, device, limits)
     elif measured is not None:
@@ -88,18 +82,12 @@ def find(
     space, stack = _run_by_stack(space, baseline, predicted=measured is None, asked=stacked)
     pricer = Pricer(device, stack=stack)
     considered, budget = len(space.candidates), budgets.training if measured is None else None
-    if budgets.tokens is not None:
-        space = at_equal_loss(space, pricer, budgets.tokens)
     space, chosen = shortlist(space, pricer, objective, progress, budgets.serving, budget)
     chosen = [space.baseline, *chosen]
     times = Times(price(space, chosen, pricer))
     if measured is not None:
         times = measured.times(space, times.row, objective, progress)
     ranked, left_out = beside(space, rank(times.row, objective), budgets, device)
-    if budgets.tokens is not None:
-        loss, band, _ = losses(space, Candidates.of([one.change for one in ranked]), budgets.tokens)
-        ranked = [replace(one, loss=float(a), loss_band=float(b)) for one, a, b in zip(ranked, loss, band, strict=True)]
-        ranked = list(_with_memory(space, ranked))
     listed = listing(space, ranked, pricer, top, baseline.stack)
     own, *best = _with_memory(space, (ranked[0], *listed.best))
     # With a stack, launches are part of the step.
@@ -157,14 +145,12 @@ def _served_space(baseline: Baseline, what: str, device: Device, limits: Limits,
 
 def _fronts(what: str, ranked: Sequence[Ranked], budgets: Budgets) -> dict[str, list[int]]:
     """Places of those that no other beats: in training and decoding, or of whole models in time and parameters."""
-    seconds = [one.timing.seconds for one in ranked]
-    if budgets.tokens is not None:
-        rest = [[one.loss, one.memory_bytes, one.decode.seconds if one.decode else 1.0] for one in ranked]
-        return {"front": undominated(seconds, *zip(*rest, strict=True))}
     if budgets.serving is not None:
         gains = [[1 / training_gain(one), 1 / decode_gain(one)] for one in ranked]
         return {"front": undominated(*zip(*gains, strict=True))}
-    return {"pareto": undominated([1 / one.parameters for one in ranked], seconds)} if what == "model" else {}
+    if what == "model":
+        return {"pareto": undominated([1 / one.parameters for one in ranked], [one.timing.seconds for one in ranked])}
+    return {}
 
 
 #: Products whose leading dimensions are multiples of fewer elements run on other kernels. Public sources differ in how
@@ -228,7 +214,6 @@ def aligned(row: Sequence[TimedCandidate], ranked: Sequence[Ranked], step: int) 
 def _with_memory(space: Space, listed: Sequence[Ranked]) -> tuple[Ranked, ...]:
     """Those that are shown, with their device's peak memory less the baseline's: half a millisecond each."""
     peak = memory(space.model, space.workload).total_bytes
-    peaks = (memory(*rebuilt(space, one.change)).total_bytes for one in listed)
     return tuple(
-        replace(one, memory_change_bytes=own - peak, memory_bytes=own) for one, own in zip(listed, peaks, strict=True)
+        replace(one, memory_change_bytes=memory(*rebuilt(space, one.change)).total_bytes - peak) for one in listed
     )

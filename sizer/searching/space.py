@@ -30,12 +30,6 @@ if TYPE_CHECKING:
 #: Longest range that is searched: a typing error must not fill the memory.
 MOST_VALUES = 1_000_000
 
-#: What ``keep`` holds as it is -> whether candidates (arrays) do, of the named dimensions of a model and theirs.
-KEEPABLE: Mapping[str, Callable[[Mapping[str, int], Mapping[str, Any]], Any]] = {
-    "head-dim": lambda own, new: own.get("head_dim") == new.get("head_dim"),
-    "kv-ratio": lambda own, new: "heads" not in own or new["heads"] * own["kv_heads"] == own["heads"] * new["kv_heads"],
-    "layers": lambda own, new: own["layers"] == new["layers"],
-}
 #: What ``vary`` lets change besides, which is otherwise as in the baseline -> the dimensions it is of.
 VARIABLE: Mapping[str, tuple[str, ...]] = {
     "kv-ratio": ("kv_heads",),
@@ -137,8 +131,7 @@ EXPECTED = {
     "--range": "expected LOW:HIGH with LOW at most HIGH",
     "--step": "expected a positive integer",
     "--limit aspect": "expected LOW:HIGH, positive, LOW at most HIGH",
-    "--limit keep": f"expected some of {', '.join(KEEPABLE)}",
-    "--limit vary": f"expected some of {', '.join(VARIABLE)}, not kept",
+    "--limit vary": f"expected some of {', '.join(VARIABLE)}",
 }
 
 
@@ -148,9 +141,9 @@ class Limits:
 
     searched dimension, of which every ``step``-th value is taken (None: the space's own choice). ``aspect`` bounds
     h/L and ``head_dims`` names the head dimensions allowed (None: the space's own choice); ``tp_ready``: candidates
-    also split over so many tensor-parallel shards (None: over the workload's); ``keep``: names of ``KEEPABLE``,
-    which no candidate changes; ``vary``: names of ``VARIABLE``, which are tried halved and doubled. ``spread``: the
-    factor within which a whole model's shape stays (None: the space's own choice).
+    also split over so many tensor-parallel shards (None: over the workload's); ``vary``: names of ``VARIABLE``, which
+    are tried halved and doubled. ``spread``: the factor within which a whole model's shape stays (None: the space's
+    own choice).
     """
 
     tolerance: float = TOLERANCE
@@ -160,19 +153,14 @@ class Limits:
     aspect: tuple[float, float] | None = None
     head_dims: tuple[int, ...] | None = None
     tp_ready: int | None = None
-    keep: tuple[str, ...] | None = None
     vary: tuple[str, ...] | None = None
     spread: float | None = None
 
     def __post_init__(self) -> None:
         self._check_bounds()
-        for option, names, known in (
-            ("--limit keep", self.keep, KEEPABLE.keys()),
-            ("--limit vary", self.vary, VARIABLE.keys() - {*(self.keep or ())}),
-        ):
-            for name in names or ():
-                if name not in known:
-                    raise InputError(EXPECTED[option], key=option, value=name)
+        for name in self.vary or ():
+            if name not in VARIABLE:
+                raise InputError(EXPECTED["--limit vary"], key="--limit vary", value=name)
         for number in self.head_dims or ():
             positive_int(number, "--limit head-dim")
         if self.tp_ready is not None:

@@ -22,13 +22,11 @@ from sizer.searching.space import Space, nothing_left
 class Budgets:
     """``serving``: the decode step that is priced with each candidate's step (None: none). ``training``: the longest
 
-    step, over the baseline's (None: any; 1.0: no longer than it is). ``tokens`` of a training at whose end candidates
-    are compared at equal loss (None: at equal parameters).
+    step, over the baseline's (None: any; 1.0: no longer than it is).
     """
 
     serving: Workload | None = None
     training: float | None = None
-    tokens: float | None = None
 
     def __post_init__(self) -> None:
         if self.training is not None and not 0 < self.training < 100:

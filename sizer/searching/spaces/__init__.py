@@ -7,13 +7,10 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 
-import numpy as np
-
 from shapes.device import Device
 from shapes.errors import InputError
-from shapes.model.resize import dimensions
 from sizer.searching.baseline import Baseline
-from sizer.searching.space import KEEPABLE, TOLERANCE, WIDER, Limits, NothingLeftError, Request, Space
+from sizer.searching.space import TOLERANCE, WIDER, Limits, NothingLeftError, Request, Space
 from sizer.searching.spaces.experts import experts
 from sizer.searching.spaces.model import model
 from sizer.searching.spaces.parts import heads, swiglu, vocab
@@ -24,8 +21,6 @@ SPACES: Mapping[str, Callable[[Request], Space]] = {one.__name__: one for one in
 TAKEN_BY = {
     "aspect": (model,),
     "head_dims": (heads, model),
-    "tp_ready": (swiglu, experts, heads, vocab, model),
-    "keep": (heads, model),
     "vary": (model,),
 }
 #: Those whose option is not called as they are.
@@ -49,12 +44,7 @@ def make_space(what: str, baseline: Baseline, device: Device, limits: Limits) ->
             raise InputError(f"expected --what {others} with it, not {what}", key=option)
     if baseline.scope == "product" and what != "swiglu":
         raise InputError("expected --what swiglu with it", key="--gemm-only")
-    space = _widened(Request(what, baseline, device, limits))
-    if not limits.keep:
-        return space
-    own = dimensions(space.model)
-    sizes, every = {**own, **space.candidates.columns}, np.ones(len(space.candidates), dtype=bool)
-    return space.where({f"--limit keep={name}": every & KEEPABLE[name](own, sizes) for name in limits.keep})
+    return _widened(Request(what, baseline, device, limits))
 
 
 def _widened(request: Request) -> Space:
