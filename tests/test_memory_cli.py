@@ -182,8 +182,8 @@ def test_check_memory_and_plan_take_the_kernels_of_the_file_s_framework(tmp_path
 
 def test_each_saving_says_what_it_costs_in_time() -> None:
     found = sizer.memory(str(CONFIGS / "llama-3.1-8b.json"), gpus=8, b=1)
-    assert len(found.times) == len(found.saved) + 1
-    now, by = found.times[0], {one.name: one.step_seconds for one in found.saved}
+    assert len(found.times) == len(found.savings) + 1
+    now, by = found.times[0], {one.name: one.step_seconds for one in found.savings}
     assert by["full checkpointing"] > 1.1 * now  # a forward run again
     assert by["adamw-8bit"] < now  # fewer bytes of states
     served = sizer.memory(str(CONFIGS / "llama-3.1-8b.json"), phase="decode", b=1)

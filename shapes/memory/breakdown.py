@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import field, replace
+from dataclasses import replace
 from functools import partial
 from math import gcd, isqrt
 from typing import Any, get_args
@@ -290,48 +290,45 @@ def largest_microbatch(model: ModelShape, workload: Workload, limit_bytes: float
 
 
 @frozen
-class Saving:
-    """One thing that takes less memory: fields of ``Workload`` and options of ``memory`` with their new values."""
+class Saved:
+    """A ``change`` of the workload (field -> value) that takes less memory: the bytes it leaves at the workload's b,
+
+    the largest microbatch it allows, and seconds of the step with it (None: not priced).
+    """
 
     name: str
-    workload: Mapping[str, Any] = field(default_factory=dict)
-    options: Mapping[str, Any] = field(default_factory=dict)
-
-
-@frozen
-class Saved:
-    """A saving with the bytes it leaves at the workload's b, and the largest microbatch it allows."""
-
-    saving: Saving
+    change: Mapping[str, Any]
     total_bytes: int
+    fits: bool
     largest_microbatch: int
+    step_seconds: float | None = None
 
 
-def possible_savings(workload: Workload, optimizer: str = "adamw") -> Iterator[Saving]:
-    """The savings not yet in use that this workload allows, cheapest in time first as a rule."""
+def possible_savings(workload: Workload) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """(name, change) of the savings not yet in use that this workload allows, cheapest in time first as a rule."""
     if not workload.train:
         return
     if workload.attention == "eager":
-        yield Saving("fused attention", {"attention": "auto"})
+        yield "fused attention", {"attention": "auto"}
     if workload.t > 1 and not workload.sequence_parallel:
-        yield Saving("sequence parallelism", {"sequence_parallel": True})
+        yield "sequence parallelism", {"sequence_parallel": True}
     for stage in range(workload.zero + 1, len(ZERO) if workload.d > 1 else 0):
-        yield Saving(ZERO[stage], {"zero": stage})
+        yield ZERO[stage], {"zero": stage}
     for how in CHECKPOINTING[CHECKPOINTING.index(workload.checkpointing) + 1 :]:
-        yield Saving(f"{how} checkpointing", {"checkpointing": how})
-    if optimizer == "adamw":
+        yield f"{how} checkpointing", {"checkpointing": how}
+    if workload.optimizer in (None, "adamw"):
         for other in ("adamw-8bit", "adafactor"):
-            yield Saving(other, {}, {"optimizer": other})
+            yield other, {"optimizer": other}
 
 
 def savings(model: ModelShape, workload: Workload, limit_bytes: float, **options: Any) -> tuple[Saved, ...]:
     """Each possible saving by itself: what it leaves and the largest microbatch with it."""
     found = []
-    for saving in possible_savings(workload, options.get("optimizer") or workload.optimizer or "adamw"):
-        changed, with_options = replace(workload, **saving.workload), {**options, **saving.options}
-        total = memory(model, changed, **with_options).total_bytes
-        largest = largest_microbatch(model, changed, limit_bytes, **with_options)
-        found.append(Saved(saving, total, largest))
+    for name, change in possible_savings(workload):
+        changed = replace(workload, **change)
+        total = memory(model, changed, **options).total_bytes
+        largest = largest_microbatch(model, changed, limit_bytes, **options)
+        found.append(Saved(name, change, total, total <= limit_bytes, largest))
     return tuple(found)
 
 

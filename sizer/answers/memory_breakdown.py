@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
-from itertools import zip_longest
 from typing import Any, NamedTuple, Unpack
 
 from shapes.device import DEFAULT_DEVICE, Device, load_device
@@ -41,17 +39,6 @@ class Moment(NamedTuple):
 
     name: str
     total_bytes: int
-
-
-class SavedHere(NamedTuple):
-    """A saving on the device at hand. ``change``: option -> value. ``step_seconds``: of the step with it, if known."""
-
-    name: str
-    change: Mapping[str, Any]
-    total_bytes: int
-    fits: bool
-    largest_microbatch: int
-    step_seconds: float | None
 
 
 class Engine(NamedTuple):
@@ -98,7 +85,6 @@ class MemoryBreakdown(Printable):
         "notes",
         "engine",
         model=shown("model_type", "parameters", trained_parameters="trained"),
-        savings="saved",
     )
 
     @property
@@ -109,21 +95,6 @@ class MemoryBreakdown(Printable):
     @property
     def moments(self) -> tuple[Moment, ...]:
         return tuple(Moment(*one) for one in self.memory.moments)
-
-    @property
-    def saved(self) -> tuple[SavedHere, ...]:
-        """The savings, and whether each makes it fit."""
-        return tuple(
-            SavedHere(
-                one.saving.name,
-                {**one.saving.workload, **one.saving.options},
-                one.total_bytes,
-                one.total_bytes <= self.device_bytes,
-                one.largest_microbatch,
-                seconds,
-            )
-            for one, seconds in zip_longest(self.savings, self.times[1:])
-        )
 
     @property
     def ok(self) -> bool:
@@ -171,8 +142,9 @@ def memory_breakdown(
     times: tuple[float, ...] = ()
     if stack is not None and saved and workload.dtype in device.peak_flops:
         pricer = Pricer(device, stack=stack)
-        changed = [replace(workload, **one.saving.workload, **one.saving.options) for one in saved]
+        changed = [replace(workload, **one.change) for one in saved]
         times = tuple(pricer.step(operators(model, one), one, model).seconds for one in (workload, *changed))
+        saved = tuple(replace(one, step_seconds=seconds) for one, seconds in zip(saved, times[1:], strict=True))
     return MemoryBreakdown(
         path=path,
         model_type=model.model_type,

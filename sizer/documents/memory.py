@@ -27,7 +27,7 @@ def document(answer: MemoryBreakdown) -> Document:
         Charts(lambda: charts(memory, answer.device)),
         *components(memory, f"{memory.stage} pipeline stage" if answer.workload.p > 1 else ""),
         *lines(_verdict(answer)[1:]),
-        Table(f"what each saving buys by itself{now}", SAVINGS, answer.saved),
+        Table(f"what each saving buys by itself{now}", SAVINGS, answer.savings),
         *notes(answer.notes),
     )
     records = [{"component": part.name, "bytes": part.bytes, "formula": part.formula} for part in memory.parts]
