@@ -187,21 +187,14 @@ def load_device(device: str | os.PathLike[str] | Device) -> Device:
 def _allowed(device: Device, words: tuple[str, ...]) -> Device:
     """``device`` under a limit of its power, or in nodes with cards of their own."""
     for word in words:
-        numbers = [int(number) for number in re.findall("[0-9]+", word)]
-        if len(numbers) == 2:
-            cards, rate = numbers
-            _demand(cards > 0 and rate > 0, "nics", word, "expected cards a node and Gb/s of each, as in 8x400Gb")
-            device = networked(device, cards, rate)
-        else:
-            low, high = device.power_w / 4, device.power_w
-            _demand(low <= numbers[0] <= high, "power_limit", numbers[0], f"expected {low:.0f} to {high:.0f} W")
-            device = replace(device, limit_w=float(numbers[0]))
+        first, *rate = map(int, re.findall("[0-9]+", word))
+        if rate and not first * rate[0]:
+            raise InputError("expected cards a node and Gb/s of each, as in 8x400Gb", key="nics", value=word)
+        low, high = device.power_w / 4, device.power_w
+        if not rate and not low <= first <= high:
+            raise InputError(f"expected {low:.0f} to {high:.0f} W", key="power_limit", value=first)
+        device = networked(device, first, *rate) if rate else replace(device, limit_w=float(first))
     return replace(device, name=":".join((device.name, *words)))
-
-
-def _demand(holds: bool, key: str, value: object, expected: str) -> None:
-    if not holds:
-        raise InputError(expected, key=key, value=value)
 
 
 def networked(device: Device, cards: int, gbit_per_s: int, domain: int | None = None) -> Device:

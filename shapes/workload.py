@@ -11,6 +11,7 @@ from shapes.errors import InputError, positive_int
 from shapes.frozen import frozen
 from shapes.json_form import AsJson
 from shapes.recipes import DEFAULT, RECIPES, Recipe, load_recipe
+from shapes.saving import Saving, saving
 from shapes.toml_table import DATA, content
 
 #: "infer" is one forward pass over whole sequences; "prefill" that of a serving engine, which needs the last position's
@@ -18,7 +19,6 @@ from shapes.toml_table import DATA, content
 RunPhase = Literal["train", "infer", "prefill", "decode"]
 #: "auto" (once "flash") is what the device's usual stack runs; shapes/kernels holds the others' facts.
 AttentionKernel = Literal["auto", "flash", "fa2", "fa3", "fa4", "cudnn", "flashinfer", "sdpa", "fused_sdpa", "eager"]
-Checkpointing = Literal["none", "selective", "full"]
 #: Optimizers whose states are known (in shapes.model), what a parameter is kept in, whose kernels save activations.
 Optimizer = Literal[
     "adamw",
@@ -121,6 +121,7 @@ class Workload(AsJson):
     ``compiled``: torch.compile runs the products and pads misaligned ones where that is faster, copies included.
     ``finetune``, ``lora_rank``, ``lora_targets`` (commas; None: peft's usual) and ``base`` say how it is tuned;
     ``frozen_architecture``: the model is a released one, so that nothing but the workload is advised.
+    ``checkpointing`` (of shapes.saving): what layers run again instead of saving it.
     ``optimizer`` (None: adamw), ``precision`` (None: by the element type) and ``implementation`` (None: of the
     framework whose file it is) decide memory, and the first two the bytes that the update moves.
 
@@ -139,7 +140,7 @@ class Workload(AsJson):
     e: int = 1
     zero: int = 0
     attention: AttentionKernel = "auto"
-    checkpointing: Checkpointing = "none"
+    checkpointing: str = "none"
     sequence_parallel: bool = False
     images: str | None = None
     fused_qkv: bool | None = None
@@ -180,6 +181,7 @@ class Workload(AsJson):
             elif one.choices and value not in one.choices:
                 known = ", ".join(map(str, one.choices))
                 raise InputError(f"expected one of {known}", key=key, value=value)
+        saving(self.checkpointing)
         check_choices(self.finetune, self.base, self.lora_targets, train=self.train)
         if self.recipe is not None:
             self._take_the_recipes_dtype(self.recipe)
@@ -234,6 +236,11 @@ class Workload(AsJson):
         """The recipe that products run in: the one named, or that of the element type alone."""
         name = self.recipe or DEFAULT.get(self.dtype)
         return load_recipe(name) if name else None
+
+    @property
+    def saving(self) -> Saving:
+        """What ``checkpointing`` says of the layers: nothing runs again where nothing runs backward."""
+        return saving(self.checkpointing if self.train else "none")
 
     @property
     def tokens(self) -> int:
@@ -350,7 +357,7 @@ class WorkloadKeywords(TypedDict, total=False):
     ep: int
     zero: int
     attention: AttentionKernel
-    checkpointing: Checkpointing
+    checkpointing: str
     sequence_parallel: bool
     images: str | None
     fused_qkv: bool | None

@@ -102,7 +102,7 @@ def track_adapted(
         _autocast_is_asked_of_the_cpu(),
     ):
         warnings.simplefilter("ignore")
-        update = torch.optim.AdamW([one for one in model.parameters() if one.requires_grad])
+        update = torch.optim.AdamW([one for one in model.parameters() if one.requires_grad], fused=True)
         autocast = partial(torch.autocast, "cpu", dtype=torch.bfloat16, enabled=tuning.autocast)
         tracked = oracle.track_model(model, update, b, s, autocast)
     # The tracker sees parameters; a quantised one's constants are beside it.

@@ -11,12 +11,16 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
 import transformers
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.distributed._tools.mem_tracker import MemTracker
+from torch.utils.checkpoint import CheckpointPolicy, create_selective_checkpoint_contexts
+
+from shapes.saving import ALTERNATE
 
 #: Small and medium configurations of the six families; dropout off unless a case asks for it.
 CONFIGS: dict[str, dict[str, Any]] = {
@@ -77,6 +81,8 @@ CONFIGS: dict[str, dict[str, Any]] = {
 }
 
 
+#: One kernel over all tensors, which takes nothing besides.
+ADAMW = partial(torch.optim.AdamW, fused=True)
 #: transformers has no fused kernel for these.
 EAGER_ONLY = frozenset(("gemma2", "gpt_oss", "gptj", "bloom", "mpt"))
 
@@ -162,6 +168,26 @@ def _as_cuda_attends() -> Iterator[None]:
         functional.scaled_dot_product_attention = original
 
 
+def _alternate() -> Any:
+    """torchtitan's selective checkpointing by operator: saves fused attention and every second product."""
+    aten = torch.ops.aten
+    keep = {
+        aten.mm.default,
+        aten.addmm.default,
+        aten._scaled_dot_product_flash_attention_for_cpu.default,
+        aten._scaled_dot_product_efficient_attention.default,
+    }
+    products: Counter[bool] = Counter()
+
+    def policy(context: Any, function: Any, *args: Any, **options: Any) -> CheckpointPolicy:
+        product = function in (aten.mm.default, aten.addmm.default)
+        products[context.is_recompute] += product
+        kept = function in keep and not (product and products[context.is_recompute] % 2 == 0)
+        return CheckpointPolicy.MUST_SAVE if kept else CheckpointPolicy.PREFER_RECOMPUTE
+
+    return create_selective_checkpoint_contexts(policy)
+
+
 def config_of(family: str, **changes: Any) -> Any:
     return transformers.AutoConfig.for_model(family, **{**CONFIGS.get(family, {}), **changes})
 
@@ -173,8 +199,8 @@ def track(
     *,
     dtype: str = "bf16",
     attention: str = "flash",
-    checkpointing: bool = False,
-    optimizer: Callable[..., torch.optim.Optimizer] = torch.optim.AdamW,
+    checkpointing: bool | str = False,
+    optimizer: Callable[..., torch.optim.Optimizer] = ADAMW,
     train: bool = True,
 ) -> Tracked:
     """A step of one microbatch and one of two, tracked, after an update that creates the optimizer's states.
@@ -196,7 +222,8 @@ def track(
         model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch_dtype, attn_implementation=kernel)
         model.train(train)
         if checkpointing:
-            model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+            how = {"context_fn": _alternate} if checkpointing == ALTERNATE else {}
+            model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False, **how})
         update = optimizer(model.parameters())
         return track_model(model, update, b, s)
 

@@ -288,7 +288,7 @@ BAD: list[tuple[str, tuple[str, ...], tuple[str, ...]]] = [
     ("a device that does not exist", ("--device", "h1000"), ("h1000", "h100")),
     ("a sequence longer than the learned positions", ("-s", "4096"), ("--sequence = 4096", "1024")),
     ("a power that it never takes", ("--power-limit", "50"), ("--power-limit = 50", "175 to 700 W")),
-    ("cards without a rate", ("--nics", "4"), ("--nics = 4", "--nic-gbps")),
+    ("cards without a rate", ("--nics", "4"), ("--nics = 4", "--nic-gbps together")),
     ("no cards", ("--nics", "0", "--nic-gbps", "400"), ("nics = '0x400Gb'",)),
     ("a microbatch of zero", ("-b", "0"), ("--microbatch = 0",)),
     ("experts where there are none", ("--ep", "2"), ("--ep = 2",)),

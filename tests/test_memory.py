@@ -50,6 +50,7 @@ def activation_peak(model: ModelShape, workload: Workload, in_flight: int = 1, s
 
 def layer_bytes(model: ModelShape, workload: Workload, *, selective: bool = False) -> int:
     """What Megatron saves of one layer, without the norms' means and deviations, which the paper leaves out."""
+    workload = replace(workload, checkpointing="selective" if selective else "none")
     rows = workload.tokens
     whole = rows // workload.t if workload.sequence_parallel else rows
     sizes = Step(model, workload, Recipe(implementation="megatron")).sizes(workload.s)

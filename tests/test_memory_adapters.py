@@ -70,7 +70,6 @@ def judge(config: Any, tuning: Tuning, attention: str, checkpointing: str, b: in
             workload,
             context_bytes=0,
             microbatches=microbatches,
-            update="loop",
             precision=tuning.adapters,
             dropout_mask_bytes=2,
         )

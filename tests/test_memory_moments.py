@@ -321,23 +321,10 @@ def test_megatron_keeps_a_dummy_gradient_of_each_shape_of_matrix() -> None:
     assert "dummy_wgrads" not in memory(model, w).components
 
 
-def test_the_optimizers_step_takes_what_its_way_of_running_takes() -> None:
-    model, w = llama(2, vocab=50000), Workload(b=1, s=16)
-    took = {}
-    for update in ("fused", "foreach", "loop"):
-        found = memory(model, w, precision="mixed", update=update, context_bytes=0)  # type: ignore[arg-type]
-        took[update] = dict(found.moments)["optimizer's step"]
-    assert took["foreach"] - took["fused"] == 4 * model.parameters
-    # The loop's two temporaries of the head (the last) and the quotient of the norm before it.
-    assert took["loop"] - took["fused"] == 4 * (2 * 50000 * 256 + 256)
-
-
 def test_a_stage_that_trains_nothing_has_neither_gradients_nor_states() -> None:
     model = llama(4, vocab=100)
-    for update in ("fused", "loop"):
-        w = Workload(b=1, s=64, p=2, finetune="frozen-base")
-        found = memory(model, w, update=update, microbatches=1)  # type: ignore[arg-type]
-        assert found.stage == "last" or bytes_of(found, "optimizer_states") == 0
+    found = memory(model, Workload(b=1, s=64, p=2, finetune="frozen-base"), microbatches=1)
+    assert found.stage == "last" or bytes_of(found, "optimizer_states") == 0
 
 
 def test_inference_holds_logits_of_the_last_position_and_decode_of_the_steps() -> None:

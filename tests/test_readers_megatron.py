@@ -339,6 +339,12 @@ def test_experts_in_a_latent_space_are_smaller_and_projected_to() -> None:
         ("--use-torch-fsdp2", {"zero": 3}),
         ("--recompute-activations", {"checkpointing": "selective"}),
         ("--recompute-granularity full", {"checkpointing": "full"}),
+        ("--recompute-granularity selective --recompute-modules core_attn mlp", {"checkpointing": "core_attn,mlp"}),
+        (
+            "--recompute-granularity full --recompute-method block --recompute-num-layers 4",
+            {"checkpointing": "full:4"},
+        ),
+        ("--bf16", {"reduces": "fp32"}),
         ("--bf16 --fp8-format hybrid", {"dtype": "fp8"}),
         ("--expert-model-parallel-size 4 --num-experts 8", {"e": 4}),
         ("--sequence-parallel", {"sequence_parallel": True}),
@@ -370,9 +376,9 @@ def test_the_layout_and_the_step_are_read(options: str, expected: dict[str, obje
 
 
 def test_what_changes_the_step_and_is_not_read_is_named_and_a_typing_error_gets_a_guess() -> None:
-    reading = with_arguments("--cp-comm-type a2a --recompute-modules mlp --num-query-group 8 --lr 1e-4")
+    reading = with_arguments("--cp-comm-type a2a --num-query-group 8 --lr 1e-4")
     said = {one.key: one for one in reading.unread}
-    assert said.keys() == {"cp_comm_type", "recompute_modules", "num_query_group"}
+    assert said.keys() == {"cp_comm_type", "num_query_group"}
     assert said["num_query_group"].meant == "num_query_groups"
     assert said["cp_comm_type"].changes
 

@@ -93,6 +93,9 @@ ACTS: tuple[tuple[tuple[str, ...], tuple[str, ...]], ...] = (
     (MODEL, ("--optimizer", "sgd")),
     (MODEL, ("--precision", "fp32")),
     (HEADS, ("--set", "num_attention_heads=64")),
+    (HEADS, ("--power-limit", "500")),
+    ((*MODEL, "--dp", "16"), ("--nics", "4", "--nic-gbps", "100")),
+    (MODEL, ("--nic-gbps", "100")),
 )
 #: Where the answer goes and where it comes from, and what another model or device uses.
 ELSEWHERE = {

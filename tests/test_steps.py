@@ -464,12 +464,6 @@ def test_mfu_explains_no_step_other_than_the_one_that_was_measured(layout: tuple
     assert said in mfu("--step-time", "4", "--explain", *layout).stderr
 
 
-def test_what_no_cause_stands_for_is_said() -> None:
-    layout = ("-b", "2", "--zero", "3", "--stack", "pytorch-fsdp-2023", "--explain")
-    assert "even added up they leave +" in mfu("--step-time", "40", *layout).stdout
-    assert "even added up" not in mfu("--step-time", "4", *layout).stdout
-
-
 @pytest.mark.parametrize("finetune", [None, "lora"])
 def test_check_and_mfu_count_the_same_utilization(finetune: str | None) -> None:
     tuned = {} if finetune is None else {"finetune": finetune}

@@ -81,7 +81,6 @@ def measure(family: str, changes: dict[str, Any], tuning: Tuning, at: tuple[int,
             context_bytes=0,
             dropout_mask_bytes=2,
             microbatches=n,
-            update="loop",
         ).total_bytes
         for n in (1, 2)
     )

@@ -104,7 +104,6 @@ def measure(family: str, changes: dict[str, Any], workload: Workload, optimizer:
             context_bytes=0,
             microbatches=number,
             dropout_mask_bytes=workload.activation_bytes,
-            update="loop",
         )
         for number in (1, 2)
     )

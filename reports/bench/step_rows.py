@@ -20,6 +20,7 @@ from shapes.errors import InputError
 from shapes.files import read_text
 from shapes.model import ModelShape
 from shapes.operators import operators
+from shapes.saving import ALTERNATE
 from shapes.step import Pricer, StepCost
 from shapes.step.stack import SoftwareStack, list_stacks, load_stack
 from shapes.workload import AttentionKernel, Workload
@@ -171,7 +172,6 @@ def _row(line: dict[str, str]) -> Row:
     model = _model(_config(line, number("t")))
     recipe = _recipe(line["stack"], load_device(line["gpu"]).name, model, number("ep"), number("gpus"))
     device = _networked(load_device(recipe.get("device", line["gpu"])), line)
-    checkpointing = recipe.get("checkpointing", line.get("checkpointing"))
     workload = Workload(
         b=number("micro_batch"),
         s=number("s"),
@@ -183,8 +183,8 @@ def _row(line: dict[str, str]) -> Row:
         cp=number("cp"),
         vpp=number("vpp", recipe.get("vpp", 1)),
         zero=number("zero", 0),
-        attention=KERNELS.get(line.get("attention") or "", "auto"),
-        checkpointing=checkpointing if checkpointing in ("selective", "full") else "none",  # type: ignore[arg-type]  # of both
+        attention=recipe.get("attention", KERNELS.get(line.get("attention") or "")) or _attention(stack, device, known),
+        checkpointing=recipe.get("checkpointing") or _policy(line),
         sequence_parallel=(line.get("sequence_parallel") or "").lower() == "true",
         optimizer=_optimizer(line),
         **_tuning(line, number),
@@ -207,6 +207,25 @@ def _row(line: dict[str, str]) -> Row:
         step_s=step_s,
         nearest_other=stack_of(*asked, stack.name)[0],
     )
+
+
+def _attention(stack: SoftwareStack, device: Device, known: bool) -> AttentionKernel:
+    """The kernel that a known stack runs where the row does not say."""
+    own = stack.attention_kernel(device.architecture) if known else None
+    return own or "auto"  # type: ignore[return-value]  # a kernel's name
+
+
+def _policy(line: Mapping[str, str]) -> str:
+    """What is recomputed: the modules or layers that the notes list, and by operator as torchtitan's selective does."""
+    said, notes = line.get("checkpointing"), line.get("notes") or ""
+    listed = re.search(r"recompute modules \[([^]]*)\]", notes)
+    if listed:
+        return ",".join(word.strip(" '\"") for word in listed[1].split(","))
+    if layers := re.search(r"\b(\d+) of \d+ layers recomputed", notes):
+        return f"full:{layers[1]}"
+    if said == "selective" and ("per-op SAC" in notes or line["stack"].startswith("torchtitan-")):
+        return ALTERNATE
+    return said if said in ("selective", "full") else "none"
 
 
 def _flags(line: Mapping[str, str]) -> set[str]:

@@ -6,14 +6,14 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from math import gcd, isqrt
-from typing import Any, get_args
+from typing import Any
 
 from shapes.device import Device, load_device
 from shapes.dtypes import BYTES
 from shapes.errors import InputError
 from shapes.frozen import frozen
 from shapes.memory.modules import LOSSES, Loss, buffer_bytes, layer_tape
-from shapes.memory.moments import Gradients, Recipe, Step, Update
+from shapes.memory.moments import Gradients, Recipe, Step
 from shapes.memory.training import Component, allocator, communication, microbatches_of, training
 from shapes.model import Block, ModelShape, Stack
 from shapes.model.parameters import (
@@ -28,7 +28,7 @@ from shapes.operators.cores import state_bytes
 from shapes.operators.lower import image_workloads, sequence_length
 from shapes.operators.parallel import check_split
 from shapes.operators.sparse import cached_numbers, is_sparse
-from shapes.workload import Checkpointing, Implementation, Workload
+from shapes.workload import Implementation, Workload
 
 GIB = 2**30
 
@@ -95,7 +95,6 @@ def memory(
     weight_dtype: str | None = None,
     context_bytes: int = CONTEXT_BYTES,
     dropout_mask_bytes: int = 1,
-    update: Update = "fused",
     loss: Loss | None = None,
 ) -> Memory:
     """Bytes of one device by component, for training or inference as ``workload.phase`` says.
@@ -107,36 +106,27 @@ def memory(
     of inference weights. ``context_bytes``: of a process on the device before its first tensor (0: tensors alone are
     counted, as torch.cuda.max_memory_allocated does). ``dropout_mask_bytes``: 1 as CUDA's kernels, the element's own
     size on the CPU.
-    ``update``: how the optimizer's step runs. ``loss``: of ``LOSSES`` (None: the implementation's). Raises InputError
+    ``loss``: of ``LOSSES`` (None: the implementation's). Raises InputError
     for an unknown name or a split that the model does not allow.
     """
     check_split(model, workload)
     check_finetune(model, workload)
     kept_in = precision or workload.precision or default_precision(workload)
-    recipe = _recipe(workload, kept_in, optimizer, implementation, microbatches, dropout_mask_bytes, update, loss)
-    limit = None if device is None else device_bytes(device)
+    if loss is not None and loss not in LOSSES:
+        raise InputError(f"expected one of {', '.join(LOSSES)}", key="loss", value=loss)
+    recipe = Recipe(
+        precision_named(kept_in),
+        optimizer or workload.optimizer or "adamw",
+        implementation or workload.implementation or "huggingface",
+        microbatches_of(workload, microbatches),
+        dropout_mask_bytes,
+        loss,
+    )
+    limit = None if device is None else load_device(device).memory.bytes
     whole = workload.without_context_parallelism()
     steps = [Step(model, whole, recipe, stage) for stage in (STAGES if workload.p > 1 else STAGES[1:])]
     found = (_of_step(step, kept_in, limit, context_bytes, weight_dtype) for step in steps)
     return max(found, key=lambda one: one.total_bytes)
-
-
-def _recipe(
-    workload: Workload,
-    kept_in: str,
-    optimizer: str | None,
-    implementation: Implementation | None,
-    microbatches: int | None,
-    mask: int,
-    update: Update,
-    loss: Loss | None,
-) -> Recipe:
-    if loss is not None and loss not in LOSSES:
-        raise InputError(f"expected one of {', '.join(LOSSES)}", key="loss", value=loss)
-    optimizer = optimizer or workload.optimizer or "adamw"
-    implementation = implementation or workload.implementation or "huggingface"
-    number = microbatches_of(workload, microbatches)
-    return Recipe(precision_named(kept_in), optimizer, implementation, number, mask, update, loss)
 
 
 def _of_step(step: Step, kept_in: str, limit: int | None, context_bytes: int, weight_dtype: str | None) -> Memory:
@@ -162,10 +152,6 @@ def memory_of_parameters(parameters: int, workload: Workload, context_bytes: int
     states = optimizer_state_bytes(tensors, workload.optimizer or "adamw", precision) + side * side * precision.master
     sizes = ((states, 1), (side * side * precision.gradients, 2), (side * side * precision.weights, 3))
     return context_bytes + sum(size // (workload.d if workload.zero >= stage else 1) for size, stage in sizes)
-
-
-def device_bytes(device: str | Device) -> int:
-    return (load_device(device) if isinstance(device, str) else device).memory.bytes
 
 
 def _overhead(step: Step, context_bytes: int) -> Iterator[Component]:
@@ -251,7 +237,7 @@ def _cached(step: Step, stack: Stack, block: Block) -> Iterator[tuple[int, str]]
 
 
 #: From what takes no time to what takes most.
-CHECKPOINTING = get_args(Checkpointing)
+CHECKPOINTING = ("none", "selective", "full")
 ZERO = ("", "ZeRO 1", "ZeRO 2", "ZeRO 3 / FSDP")
 #: No microbatch is searched beyond this: a million sequences fill no device usefully.
 LARGEST_SEARCHED = 2**20
@@ -314,7 +300,8 @@ def possible_savings(workload: Workload) -> Iterator[tuple[str, Mapping[str, Any
         yield "sequence parallelism", {"sequence_parallel": True}
     for stage in range(workload.zero + 1, len(ZERO) if workload.d > 1 else 0):
         yield ZERO[stage], {"zero": stage}
-    for how in CHECKPOINTING[CHECKPOINTING.index(workload.checkpointing) + 1 :]:
+    known = workload.checkpointing in CHECKPOINTING
+    for how in CHECKPOINTING[CHECKPOINTING.index(workload.checkpointing) + 1 :] if known else ("full",):
         yield f"{how} checkpointing", {"checkpointing": how}
     if workload.optimizer in (None, "adamw"):
         for other in ("adamw-8bit", "adafactor"):

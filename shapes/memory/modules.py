@@ -7,6 +7,7 @@ torch's MemTracker over whole training steps in tests/test_memory_tracker.py.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import cache, partial
 from typing import Literal
@@ -106,7 +107,8 @@ class Sizes:
 
 def layer_tape(block: Block, hidden: int, sizes: Sizes) -> Tape:
     """One layer of ``block`` on one device."""
-    run = _Forward(sizes, Tape())
+    whole = sizes.workload.saving.everything
+    run = _Forward(sizes, Tape(recomputing=whole, dropping=whole), mixture=isinstance(block.mlp, MoeShape))
     streams = block.streams.number if block.streams else 1
     x = run.tape.tensor(sizes.whole * hidden * sizes.element * streams)
     (run.parallel_layer if block.parallel else run.layer)(block, hidden, x)
@@ -133,8 +135,9 @@ def tail_tape(model: ModelShape, sizes: Sizes, *, loss: bool) -> Tape:
 class _Forward:
     """Modules of one device as they run forward onto a tape."""
 
-    def __init__(self, sizes: Sizes, tape: Tape) -> None:
+    def __init__(self, sizes: Sizes, tape: Tape, *, mixture: bool = False) -> None:
         self.sizes, self.tape, self.workload, self.t = sizes, tape, sizes.workload, sizes.workload.t
+        self.mixture = mixture
         self.megatron = "megatron" in sizes.style
         found = {"narrow": sizes.element < 4, "learned": layers_train(sizes.workload)}
         self.words = sizes.style | {word for word, holds in found.items() if holds}
@@ -148,10 +151,22 @@ class _Forward:
             "s": sizes.s,
         }
 
+    def marked(self, name: str, *, product: bool = False, counted: bool = False) -> AbstractContextManager[None]:
+        """What of a module of shapes.saving is no product, or a ``product`` by its name (``counted``: by operator)."""
+        policy, tape = self.workload.saving, self.tape
+        if policy.everything:
+            tape.products += counted
+            kept = tape.products % 2 == 1 if counted else name == "core_attn" and self.workload.attention != "eager"
+            return tape.marked(again=False) if policy.alternate and tape.recomputing and kept else nullcontext()
+        own = policy.modules_of(f".{name}", mixture=self.mixture) if product else policy.again.intersection([name])
+        return tape.marked(again=bool(own), drops=policy.drops(own)) if own or product else nullcontext()
+
     def narrowed(self) -> _Forward:
         """The same tape where hidden states are as wide as products' results."""
         sizes = self.sizes
-        return self if sizes.product >= sizes.element else _Forward(replace(sizes, element=sizes.product), self.tape)
+        if sizes.product >= sizes.element:
+            return self
+        return _Forward(replace(sizes, element=sizes.product), self.tape, mixture=self.mixture)
 
     def play(
         self,
@@ -185,7 +200,8 @@ class _Forward:
             if block.streams:
                 inner = self.collapsed(block.streams, block.streams.linears(hidden, 1)[0], x)
             if block.mixer is None or part is not block.attention:
-                normed = inner if "no-pre-norms" in self.words else self.norm(inner, self.sizes.whole * hidden)
+                with self.marked("layernorm"):
+                    normed = inner if "no-pre-norms" in self.words else self.norm(inner, self.sizes.whole * hidden)
             branch = self.part(part, hidden, normed)
             if not isinstance(part, RecurrentShape):
                 tape.hold(normed)
@@ -222,7 +238,8 @@ class _Forward:
     def parallel_layer(self, block: Block, hidden: int, x: Tensor) -> None:
         """Attention and MLP read the same hidden state and are added together."""
         tape, n = self.tape, self.sizes.whole * hidden
-        normed = self.norm(x, n)
+        with self.marked("layernorm"):
+            normed = self.norm(x, n)
         branch = self.attention(block.attention, hidden, normed) if block.attention else normed
         tape.hold(normed)
         second = self.norm(x, n) if block.norms > 1 else normed
@@ -238,9 +255,11 @@ class _Forward:
 
     def part(self, part: Attention | RecurrentShape | MlpShape | MoeShape | None, hidden: int, x: Tensor) -> Tensor:
         if isinstance(part, MlpShape):
-            return self.mlp(part, part.linears(hidden, fused=self.fused(self.workload.fused_gate_up)), x)
+            with self.marked("shared_experts" if self.mixture else "mlp"):
+                return self.mlp(part, part.linears(hidden, fused=self.fused(self.workload.fused_gate_up)), x)
         if isinstance(part, MoeShape):
-            return self.experts(part, hidden, x)
+            with self.marked("moe"):
+                return self.experts(part, hidden, x)
         if isinstance(part, RecurrentShape):
             return self.recurrence(part, hidden, x)
         return x if part is None else self.attention(part, hidden, x)
@@ -266,15 +285,16 @@ class _Forward:
         if not (trains or "learned" in self.words):
             return self.frozen(linear, own, x, at, weights)
         quantised = sizes.stored != sizes.element
-        return self.tape.op(
-            linear.name,
-            (x,),
-            at * own.out_features * sizes.element,
-            () if quantised else (x,),
-            saves_bytes=x.bytes * sizes.stored // sizes.element if quantised else 0,
-            weights=weights,
-            views_gradient=rows is None,
-        )
+        with self.marked(linear.name, product=True, counted=rows is None):
+            return self.tape.op(
+                linear.name,
+                (x,),
+                at * own.out_features * sizes.element,
+                () if quantised else (x,),
+                saves_bytes=x.bytes * sizes.stored // sizes.element if quantised else 0,
+                weights=weights,
+                views_gradient=rows is None,
+            )
 
     def frozen(self, linear: Linear, own: Linear, x: Tensor, rows: int, weights: int) -> Tensor:
         """A frozen matrix, which saves nothing, and its adapter."""
@@ -323,16 +343,15 @@ class _Forward:
         self.projected(attention, linears, tensors)
         run, names = self.narrowed(), (x, *(tensors[name] for name in "qkv"))
         core = names[1:]
-        tape.recomputing = True  # by selective checkpointing
-        if run is not self:
-            product = self.sizes.product
-            core = tuple(tape.op("cast for its products", (one,), one.bytes * product // e) for one in core)
-        if self.workload.attention == "eager":
-            tape.named = names  # the layer's own code has names for these until its core is done
-            out = run.eager(attention, *core)
-        else:
-            out = run.flash(attention, *core)
-        tape.recomputing = False
+        with self.marked("core_attn"):
+            if run is not self:
+                product = self.sizes.product
+                core = tuple(tape.op("cast for its products", (one,), one.bytes * product // e) for one in core)
+            if self.workload.attention == "eager":
+                tape.named = names  # the layer's own code has names for these until its core is done
+                out = run.eager(attention, *core)
+            else:
+                out = run.flash(attention, *core)
         if attention.gate != "none":
             gate = tensors["gate"] if attention.gate == "queries" else self.linear(linears[-2], x)
             out = run.play("attention-gate", {"gate": gate, "out": out})
@@ -367,10 +386,12 @@ class _Forward:
         module = modules.get(attention.keys_values, "one-product" if "qkv_proj" in runs else "three-products")
         if isinstance(attention, MlaShape):
             ranks = attention.q_lora_rank or 0, attention.kv_lora_rank
-            module, words["q-lora"], numbers["latent_bytes"] = "latent", ranks[0] > 0, rows * ranks[1] * e
+            module, words["q-lora"], numbers["latent_bytes"] = "latent-up", ranks[0] > 0, rows * ranks[1] * e
             runs["q_a_norm"], runs["kv_a_norm"] = (partial(self.norm, n=rows * rank) for rank in ranks)
-        for name in (module, "positions"):
-            self.play(name, tensors, words, runs, **numbers)
+            self.play("latent", tensors, words, runs, **numbers)
+        with self.marked("mla_up_proj" if module == "latent-up" else ""):
+            for name in (module, "positions"):
+                self.play(name, tensors, words, runs, **numbers)
 
     def chosen(self, indexer: Indexer, x: Tensor) -> None:
         """An indexer's scores and choice, which nothing saves; queries take turns where their scores are many."""
@@ -399,11 +420,10 @@ class _Forward:
             runs |= {name: partial(self.norm, n=rows * width) for name, width in normed.items()}
             self.play(module, tensors, words, runs, keys=rows * entries // s * head_dim * e, **numbers)
             tensors.setdefault("v", tensors["k"])
-        self.tape.recomputing = True
         choice = 4 * rows * keys if attention.indexer else 0
         sizes = {"heads": heads, "v_dim": v_dim, "choice": choice, "inner": rows * heads * attention.v_dim * e}
-        out = self.play("sparse-core", tensors, words, **sizes)
-        self.tape.recomputing = False
+        with self.marked("core_attn"):
+            out = self.play("sparse-core", tensors, words, **sizes)
         for linear in linears:
             if linear.name in ("attention.o_a_proj", "attention.o_proj"):
                 out = self.linear(linear, out)
@@ -503,7 +523,8 @@ class _Forward:
         }
         runs["activation"] = lambda gate: self.play("activation", {"x": gate})
         width = (rows or self.sizes.rows) * -(-mlp.width // self.t) * self.sizes.element
-        return self.play("mlp", {"x": x}, words, runs, width=width)
+        with self.marked("moe_act" if rows else ""):
+            return self.play("mlp", {"x": x}, words, runs, width=width)
 
     def experts(self, moe: MoeShape, hidden: int, x: Tensor) -> Tensor:
         """Tokens gathered by expert, two grouped products, and the weighted sum back in the tokens' order."""
@@ -515,7 +536,7 @@ class _Forward:
         wide, back = {"router-wide", "narrow"} <= self.words, routed * channels * self.sizes.element
         # Both fp32 products are alive when the first is narrowed. What the node saved is too, unless checkpointing made
         # it again, which has let go of it by then.
-        spare = 8 * routed * channels - (back if workload.checkpointing == "full" else 0) if wide else back
+        spare = 8 * routed * channels - (back if self.tape.recomputing else 0) if wide else back
         return self.play(
             "experts",
             {"x": x},

@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import lru_cache
-from typing import Literal
 
 from shapes.frozen import frozen
 from shapes.json_form import shown
@@ -88,12 +87,6 @@ class _Layer:
     unneeded: int
 
 
-#: torch's three ways of an optimizer's step: one kernel over all tensors, which takes nothing more; ``foreach``, a
-#: temporary of all of them; a loop over tensors, two of the largest (the square root and the quotient) and the quotient
-#: of the one before, whose name is bound until the next is there (torch/optim/adam.py, _single_tensor_adam).
-Update = Literal["fused", "foreach", "loop"]
-
-
 @frozen
 class Recipe:
     """How a step is run, beyond its workload: the options of ``shapes.memory.memory``.
@@ -106,7 +99,6 @@ class Recipe:
     implementation: Implementation = "huggingface"
     microbatches: int | None = None
     mask: int = 1
-    update: Update = "fused"
     loss: Loss | None = None
 
 
@@ -178,11 +170,10 @@ class Step:
         )
 
 
-def moments(step: Step, gradients: Gradients, *, updated: int = 0) -> tuple[Moment, ...]:
+def moments(step: Step, gradients: Gradients) -> tuple[Moment, ...]:
     """The moments that can be the fullest, in the order of the step.
 
-    ``updated``: bytes that the optimizer's step takes over gradients and states. New gradients of weights that are
-    added to those of an earlier microbatch are temporary.
+    New gradients of weights that are added to those of an earlier microbatch are temporary.
     """
     model, workload, (kinds, runs) = step.model, step.workload, _kinds(step, gradients)
     saved = step.in_flight * sum(kinds[place].saved * count for place, count in runs) + _tables(step) + _embedding(step)
@@ -200,7 +191,7 @@ def moments(step: Step, gradients: Gradients, *, updated: int = 0) -> tuple[Mome
         found += _of_embedding(
             step, saved, made if gradients.stay else everything - counted(model.front_tensors(workload.t))
         )
-    return (*found, Moment("optimizer's step", 0, 0, updated, everything))
+    return (*found, Moment("optimizer's step", 0, 0, 0, everything))
 
 
 def _embedding_gradient(step: Step) -> int:
@@ -282,14 +273,21 @@ def _outlive(step: Step, kinds: Sequence[_Layer], runs: Sequence[tuple[int, int]
 def _kinds(step: Step, gradients: Gradients) -> tuple[list[_Layer], tuple[tuple[int, int], ...]]:
     """The stage's kinds of layers, and its runs of equal layers in order: (which kind, so many)."""
     kinds, runs = stage_runs(step.model, step.workload.p, step.stage)
-    alone = _alone(step)
+    left, alone = step.workload.saving.layers, _alone(step)
+    plain = [] if left is None else [replace(alone, workload=replace(alone.workload, checkpointing="none"))]
     layers = [
-        _layer(
-            alone, replace(block, count=1), stack.hidden, sequence_length(step.model, stack, step.workload), gradients
-        )
+        _layer(own, replace(block, count=1), stack.hidden, sequence_length(step.model, stack, step.workload), gradients)
+        for own in (alone, *plain)
         for stack, block in kinds
     ]
-    return layers, runs
+    if left is None:
+        return layers, runs
+    parted = []
+    for place, count in runs:
+        again = min(left, count)
+        parted += [(place, again), (place + len(kinds), count - again)]
+        left -= again
+    return layers, tuple(run for run in parted if run[1])
 
 
 def _of_images(step: Step, gradients: Gradients) -> int:
@@ -318,7 +316,7 @@ def _alone(step: Step) -> Step:
             gpus=None,
             global_batch=None,
         ),
-        recipe=replace(step.recipe, optimizer="adamw", microbatches=None, update="fused"),
+        recipe=replace(step.recipe, optimizer="adamw", microbatches=None),
         stage="last",
         in_flight=1,
     )
@@ -337,17 +335,16 @@ def _layer(step: Step, block: Block, hidden: int, s: int, gradients: Gradients) 
     tape = layer_tape(block, hidden, sizes)
     x = tape.storages[INPUT]
     alone = workload.finetune == "frozen-base"  # then nothing runs backward here
-    full, selective = workload.checkpointing == "full", workload.checkpointing == "selective"
-    kept = {} if full or alone else tape.saved(selective=selective)
+    policy = workload.saving
+    kept = {} if alone else tape.saved(selective=True)
     backward = _backward(tape, x, step, gradients, made=0 if step.fused_wgrad else None)
-    if full:
-        # A checkpointed layer's input stays whether or not its own nodes save it.
-        backward = max(backward + (0 if INPUT in tape.saved() else x), tape.recomputed_peak_bytes(x))
+    if policy.everything:
+        backward = max(backward + tape.outlasting_bytes(), tape.recomputed_peak_bytes(x))
     return _Layer(
-        saved=x if full and not alone else sum(kept.values()),
+        saved=sum(kept.values()),
         forward=tape.forward_peak_bytes(kept),
         backward=backward,
-        returned=tape.returned if full else 0,
+        returned=tape.returned if policy.everything else 0,
         window=block.attention.window if block.attention else None,
         gradients=counted(trained_block(block, hidden, workload)),
         unneeded=tape.unneeded_bytes(),

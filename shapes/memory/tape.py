@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection, Container, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any
@@ -40,6 +41,7 @@ class _Node:
     work_bytes: int
     shares_gradient: bool
     recomputed: bool
+    dropped: bool
     weights: int
     holds: tuple[Tensor, ...] = ()
     views_gradient: bool = False
@@ -68,6 +70,8 @@ class _Node:
 class Tape:
     """Operators in the order they run. Sizes are bytes.
 
+    ``recomputing``: operators run again instead of saving; ``dropping``: what they make goes, too, once it was read.
+    ``products``: those counted.
     ``named``: tensors that a name of the running code keeps alive, whether or not an operator reads them.
     ``returned``: of what its module returns with its output, which stays until the next such module has run.
     """
@@ -76,8 +80,18 @@ class Tape:
     nodes: list[_Node] = field(default_factory=list)
     keys: int = 0
     recomputing: bool = False
+    dropping: bool = False
+    products: int = 0
     named: tuple[Tensor, ...] = ()
     returned: int = 0
+
+    @contextmanager
+    def marked(self, *, again: bool, drops: bool = False) -> Iterator[None]:
+        """Operators that run ``again``, and whose outputs go."""
+        before = self.recomputing, self.dropping
+        self.recomputing, self.dropping = again, drops
+        yield
+        self.recomputing, self.dropping = before
 
     def tensor(self, size: int) -> Tensor:
         """A tensor that no node of this tape makes (the module's input)."""
@@ -115,7 +129,18 @@ class Tape:
             saved.append(self.tensor(saves_bytes).storage)
         own = tuple(saved)
         self.nodes.append(
-            _Node(inputs, output, own, work, shares_gradient, self.recomputing, weights, self.named, views_gradient)
+            _Node(
+                inputs,
+                output,
+                own,
+                work,
+                shares_gradient,
+                self.recomputing,
+                self.recomputing and self.dropping,
+                weights,
+                self.named,
+                views_gradient,
+            )
         )
         return output
 
@@ -127,17 +152,19 @@ class Tape:
         """A part of ``of``'s storage. ``copies_gradient``: the parts' gradients are put together again (split)."""
         self.keys += 1
         output = Tensor(of.storage, size, self.keys)
-        self.nodes.append(_Node((of,), output, (), 0, not copies_gradient, self.recomputing, 0))
+        self.nodes.append(_Node((of,), output, (), 0, not copies_gradient, self.recomputing, False, 0))
         return output
 
     def saved(self, *, selective: bool = False) -> dict[int, int]:
         """Storages that autograd keeps after the forward, with their bytes.
 
-        ``selective``: without those that only nodes marked ``recomputing`` save, which run again instead.
+        ``selective``: without those that only nodes marked ``recomputing`` save, which run again instead, and without
+        what those marked ``dropping`` make.
         """
         again = [node for node in self.nodes if selective and node.recomputed]
         first = [node for node in self.nodes if not (selective and node.recomputed)]
         kept = _inputs(again).union(*(node.saved for node in first))
+        kept = kept.difference(node.output.storage for node in again if node.dropped)
         return {storage: self.storages[storage] for storage in kept}
 
     def saved_bytes(self, *, selective: bool = False) -> int:
@@ -169,13 +196,24 @@ class Tape:
         That begins at the first node of the backward that asks for what it saved, and ends with the last such thing
         made (torch.utils.checkpoint's early stop); an operator saves what it reads before it runs.
         """
-        asks = [bool(node.saved) or node.views_gradient for node in self.nodes]
-        if not any(asks):
+        last = self._last_asked()
+        if last < 0:
             return 0
-        last = max(index for index, one in enumerate(asks) if one)
         before = next(alive for node, alive, _ in self._backward(seed_bytes, 0, 0) if node.saved or node.views_gradient)
         kept = {INPUT, *self.saved()}
         return before - self.saved_bytes() + self.forward_peak_bytes(kept, until=last + 1, whole=False)
+
+    def _last_asked(self) -> int:
+        """Place of the last operator that saves something, at which a checkpointed forward stops; -1: there is none."""
+        return max((place for place, node in enumerate(self.nodes) if node.saved or node.views_gradient), default=-1)
+
+    def outlasting_bytes(self) -> int:
+        """Of what stays where marked operators run again, bytes that running again does not take up: the input, and
+
+        what is made where it stops. The rest is read once more and goes, or is saved by the operator that reads it.
+        """
+        late = {INPUT, *(node.output.storage for node in self.nodes[max(0, self._last_asked()) :])}
+        return sum(self.storages[one] for one in late & self.saved(selective=True).keys() - self.saved().keys())
 
     def _backward(self, seed_bytes: int, made_bytes: int, kept_bytes: int) -> Iterator[tuple[_Node, int, int]]:
         """Nodes as they run backward, with the bytes alive before each and at its fullest."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from itertools import pairwise
 from math import ceil
 
 from shapes.frozen import frozen
@@ -20,7 +19,6 @@ from shapes.model.parameters import (
 from shapes.model.stages import (
     ShardParameters,
     base_of,
-    counted,
     layers_train,
     trained_tensors,
     widened,
@@ -79,7 +77,7 @@ def training(step: Step) -> Training:
     step, gradients = replace(step, in_flight=_in_flight(step)), gradients_of(step)
     looked_at = [
         (moment.bytes + kept, moment, kept)
-        for moment in moments(step, gradients, updated=_update_bytes(step, trained))
+        for moment in moments(step, gradients)
         for kept in [step.gradient_bytes(moment.gradients)]
     ]
     _, fullest, kept = max(looked_at, key=lambda one: one[0])
@@ -168,24 +166,6 @@ def _base_bytes(tensor: ParameterTensor, quantised: float, rest: int) -> int:
     each = quantised if tensor.is_matrix and tensor.role == "block" and not tensor.expert else rest
     scales = 4 * tensor.copies * tensor.shape[0] if each == 1 else 0
     return ceil(each * tensor.copies * tensor.elements) + scales
-
-
-def _update_bytes(step: Step, trained: Sequence[ParameterTensor]) -> int:
-    """Bytes that the optimizer's step takes in addition to the states of the parameters that a rank updates."""
-    recipe = step.recipe
-    if recipe.update == "fused" or recipe.optimizer in ("sgd", "sgd-momentum"):  # both add in place
-        return 0
-    each = recipe.precision.moments
-    if recipe.update == "foreach":
-        return each * counted(trained).updated(step.workload)
-    # Parameters in their order: the embedding's before the layers', the head's behind them.
-    roles = ("embedding", "block", "other", "head")
-    # transformers 5 keeps a layer's experts in one parameter.
-    moe = None if step.megatron else step.model.moe
-    packed = moe.experts // step.workload.e if moe else 1
-    ordered = sorted(trained, key=lambda one: (roles.index(one.role), one.name == "positions"))
-    sizes = [one.elements * (packed if one.expert else 1) for one in ordered]
-    return each * max((2 * own + before for before, own in pairwise([0, *sizes])), default=0)
 
 
 def _ddp_buckets(step: Step, trained: Sequence[ParameterTensor]) -> int:

@@ -50,21 +50,17 @@ DROPOUT: Passes = (1, 2, 2, 1)
 class Lowering:
     """What the operators of a part of a model share.
 
-    ``prefix``: the start of their names; ``count``: how many layers run them; ``forwards``: how often each layer runs
-    its forward (twice where it is recomputed).
+    ``prefix``: the start of their names; ``count``: how many layers run them.
     """
 
     workload: Workload
     prefix: str = ""
     count: int = 1
-    forwards: int = 1
 
     def runs(self, *phases: Phase) -> Iterator[tuple[Phase, int]]:
         """(phase, times a step) of those of ``phases`` that the workload has: inference runs forward alone."""
         for phase in phases:
-            if phase == "forward":
-                yield phase, self.count * self.forwards
-            elif self.workload.train:
+            if phase == "forward" or self.workload.train:
                 yield phase, self.count
 
     def core_dtype(self) -> str:
@@ -193,10 +189,10 @@ def _attention_elementwise(attention: Attentions, s: int, run: Lowering) -> Iter
     for name, what, width, passes in parts:
         yield from run.moves(f"attention.{name}", what, tokens * width, passes)
     if workload.attention == "eager" and not isinstance(attention, SharedKeyShape):
-        square, core = tokens * s * heads * attention.cores, replace(run, forwards=core_forwards(workload))
-        yield from core.moves("attention.softmax", "softmax", square, NORM)
+        square = tokens * s * heads * attention.cores
+        yield from run.moves("attention.softmax", "softmax", square, NORM)
         if attention.dropout:
-            yield from core.moves("attention.dropout", "dropout", square, DROPOUT)
+            yield from run.moves("attention.dropout", "dropout", square, DROPOUT)
 
 
 def model_elementwise(model: ModelShape, workload: Workload, s: int) -> Iterator[Elementwise]:
@@ -258,14 +254,9 @@ def attention_operators(attention: Attentions, run: Lowering, q_len: int, kv_len
     )
     pieces = ((q_len, kv_len),) if eager else chunks(q_len, kv_len, workload.cp, core.causal)
     for queries, keys in pieces:
-        for phase, count in replace(run, forwards=core_forwards(workload)).runs("forward", "dgrad"):
+        for phase, count in run.runs("forward", "dgrad"):
             own = replace(core, phase=phase, q_len=queries, kv_len=keys, count=count * attention.cores)
             yield from _products(own) if eager else (own,)
-
-
-def core_forwards(workload: Workload) -> int:
-    """How often an attention core runs forward: any checkpointing recomputes it."""
-    return 2 if workload.train and workload.checkpointing != "none" else 1
 
 
 def chunks(q_len: int, kv_len: int, cp: int, causal: bool) -> tuple[tuple[int, int], ...]:

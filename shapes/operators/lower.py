@@ -10,7 +10,7 @@ Conventions, each checked against torch's dispatcher in tests/test_parity.py and
   even over devices, meets as many routed tokens as it sends out.
 * Context parallelism: a rank holds s/cp tokens of each sequence, for causal attention in two chunks from both ends, so
   that all ranks see as many keys (Megatron-Core's and torch's load balancing).
-* ``checkpointing="full"`` runs every block's forward twice, "selective" the attention core's only.
+* ``checkpointing``: "full" runs every block's forward twice, "selective" the attention core's only (shapes.saving).
 * A decode step runs 1 + speculative tokens of each request through the decoder alone, attention over the KV cache; of a
   mixture at most as many experts as tokens are routed.
 * A prompt (prefill) runs the head at the last position of each sequence alone.
@@ -193,7 +193,7 @@ def _three(
 
 def _layers(model: ModelShape, workload: Workload) -> Iterator[Operator]:
     """The layers' operators and what is before the first (patch embeddings)."""
-    run = _of_layers(workload)
+    run, left = _of_layers(workload), workload.saving.layers
     for stack, blocks in stage_kinds(model, workload.p):
         prefix = f"{stack.name}." if len(model.stacks) > 1 else ""
         if workload.decode and stack != model.main:
@@ -204,7 +204,23 @@ def _layers(model: ModelShape, workload: Workload) -> Iterator[Operator]:
             yield from linear_operators(linear, rows, Lowering(workload, prefix))
         for block in blocks:
             own = replace(run, prefix=f"{prefix}layers.*.", count=block.count)
-            yield from _block(model, block, stack, s, own)
+            again = block.count if left is None else min(left, block.count)
+            left = left and left - again
+            yield from _run_again(_block(model, block, stack, s, own), block, own, again)
+
+
+def _run_again(listed: Iterator[Operator], block: Block, run: Lowering, layers: int) -> Iterator[Operator]:
+    """``listed`` of a block, what is recomputed twice in so many of its ``layers`` (shapes.saving)."""
+    saving, mixture, products = run.workload.saving, isinstance(block.mlp, MoeShape), 0
+    for one in listed:
+        times = 0
+        if one.phase == "forward" and layers:
+            products += (product := isinstance(one, Gemm) and one.kind == "gemm")
+            kept = products % 2 == 1 if product else one.kind == "attention" or one.name.endswith("reduce_scatter")
+            own = saving.modules_of(one.name, mixture=mixture)
+            if own or (saving.everything and not (saving.alternate and kept)):
+                times = one.count // block.count * layers
+        yield replace(one, count=one.count + times) if times else one
 
 
 def _images(model: ModelShape, workload: Workload) -> Iterator[Operator]:
@@ -216,7 +232,8 @@ def _images(model: ModelShape, workload: Workload) -> Iterator[Operator]:
             yield from linear_operators(linear, own.b * patches, Lowering(own, prefix))
         for block in stack.kinds:
             layers = replace(run, prefix=f"{prefix}layers.*.", count=block.count)
-            yield from _block(model, replace(block, count=1), stack, patches, layers)
+            listed = _block(model, replace(block, count=1), stack, patches, layers)
+            yield from _run_again(listed, block, layers, block.count)
         for linear in tower.behind:
             yield from linear_operators(linear, tokens, Lowering(own, prefix))
 
@@ -239,7 +256,7 @@ def image_workloads(model: ModelShape, workload: Workload) -> Iterator[tuple[Tow
 def _of_layers(workload: Workload) -> Lowering:
     """Where only the head trains nothing runs backward through the layers."""
     runs = replace(workload, phase="infer", finetune=None) if workload.finetune == "frozen-base" else workload
-    return Lowering(runs, forwards=2 if runs.train and runs.checkpointing == "full" else 1)
+    return Lowering(runs)
 
 
 def _all(model: ModelShape, workload: Workload) -> Iterator[Operator]:

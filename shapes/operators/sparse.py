@@ -18,7 +18,6 @@ from shapes.operators.cores import (
     Lowering,
     absorbed_operators,
     chunks,
-    core_forwards,
     core_sizes,
 )
 from shapes.operators.types import Elementwise, IndexScores, Operator, SparseAttention, TopK
@@ -57,7 +56,7 @@ def sparse_operators(attention: Shape, run: Lowering, q_len: int, kv_len: int) -
         if isinstance(attention, MlaShape):
             yield from absorbed_operators(attention, run, workload.b * queries)
         sizes = (workload.b, heads, kv_heads, queries, *attended(attention, queries, length), head_dim, v_dim, latent)
-        for phase, count in replace(run, forwards=core_forwards(workload)).runs("forward", "dgrad"):
+        for phase, count in run.runs("forward", "dgrad"):
             yield SparseAttention(f"{run.prefix}.core", phase, *sizes, run.core_dtype(), count)
 
 
@@ -100,7 +99,7 @@ def index_operators(attention: Shape, run: Lowering, q_len: int, kv_len: int) ->
         entries, pairs = length // indexer.rate, seen_pairs(queries, length, indexer.rate)
         if not entries:
             continue
-        sizes, count = (workload.b, heads, queries, entries, pairs), run.count * run.forwards
+        sizes, count = (workload.b, heads, queries, entries, pairs), run.count
         yield IndexScores(f"{forward.prefix}.scores", *sizes, indexer.head_dim, dtype, workload.decode, count)
         each = heads if indexer.grouped else 1  # every head's choice, or one of them all
         chosen = (entries // indexer.block, pairs // indexer.block, min(indexer.top_k, entries))

@@ -10,7 +10,9 @@ import math
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
-from statistics import fmean, median
+from functools import cache
+from pathlib import Path
+from statistics import median
 from typing import Any
 
 from shapes.device import Device
@@ -21,7 +23,8 @@ from shapes.model import ModelShape
 from shapes.operators import needed_flops, operators
 from shapes.step import Pricer, StepCost
 from shapes.step.stack import ELEMENTWISE, SoftwareStack, load_stack
-from shapes.workload import Checkpointing, Workload
+from shapes.toml_table import content
+from shapes.workload import Workload
 from sizer.answers.batch import batch_of
 from sizer.printing import Printable
 from sizer.subject import Subject, run_on
@@ -41,7 +44,7 @@ class FlopCount:
 class Utilization:
     """One count over the step's time: TFLOPS a device, and its share of the peak and of the achievable matmul peak.
 
-    ``mfu_achievable`` and ``hfu_achievable`` are None where no achievable peak (MAMF) is published for the device.
+    ``mfu_achievable`` is None where no achievable peak (MAMF) is published for the device.
     """
 
     count: FlopCount
@@ -50,7 +53,6 @@ class Utilization:
     mfu: float
     hfu: float
     mfu_achievable: float | None
-    hfu_achievable: float | None
 
     JSON = shown(
         *(f"count.{name}" for name in ("method", "convention", "model_flops", "hardware_flops")),
@@ -67,7 +69,7 @@ def operator_count(
     model: ModelShape,
     s: int,
     global_batch: int,
-    checkpointing: Checkpointing = "none",
+    checkpointing: str = "none",
     base: Workload | None = None,
     *,
     causal: bool = False,
@@ -91,7 +93,7 @@ def operator_count(
     )
 
 
-def parameters_count(parameters: float, s: int, global_batch: int, checkpointing: Checkpointing = "none") -> FlopCount:
+def parameters_count(parameters: float, s: int, global_batch: int, checkpointing: str = "none") -> FlopCount:
     """6 N D (8 N D with full recomputation): parameters x tokens; embedding counted, the square not."""
     tokens = s * global_batch
     run = 8 if checkpointing == "full" else 6
@@ -100,7 +102,7 @@ def parameters_count(parameters: float, s: int, global_batch: int, checkpointing
 
 
 def counts(
-    model: ModelShape, s: int, global_batch: int, checkpointing: Checkpointing = "none", base: Workload | None = None
+    model: ModelShape, s: int, global_batch: int, checkpointing: str = "none", base: Workload | None = None
 ) -> tuple[FlopCount, ...]:
     """All conventions for one model; of inference, and where a base is frozen, those that count operators alone."""
     by_operators = tuple(
@@ -126,7 +128,7 @@ class MfuAnswer(Printable):
     s: int
     device: Device
     dtype: str
-    checkpointing: Checkpointing
+    checkpointing: str
     rows: tuple[Utilization, ...]
     log: StepTimes | None = None
     explanation: Explanation | None = None
@@ -154,7 +156,7 @@ class MfuAnswer(Printable):
 
 def utilization(count: FlopCount, step_s: float, gpus: int, device: Device, dtype: str = "bf16") -> Utilization:
     """``count`` over ``step_s`` on ``gpus`` devices. InputError for a time that is not positive."""
-    check_step_time(step_s)
+    positive_amounts(step_time=step_s)
     positive_int(gpus, "gpus", maximum=2**31)
     peak, achievable = device.peak(dtype), device.mamf_flops.get(dtype)
     needed, run = (flops / step_s / gpus for flops in (count.model_flops, count.hardware_flops))
@@ -165,7 +167,6 @@ def utilization(count: FlopCount, step_s: float, gpus: int, device: Device, dtyp
         needed / peak,
         run / peak,
         needed / achievable if achievable else None,
-        run / achievable if achievable else None,
     )
 
 
@@ -187,13 +188,6 @@ def check_possible(rows: Iterable[Utilization], step_s: float, gpus: int, device
     )
 
 
-def check_step_time(step_s: float) -> float:
-    """``step_s`` if it is a positive, finite number of seconds, else an InputError."""
-    if not (math.isfinite(step_s) and step_s > 0):
-        raise InputError("expected a positive number of seconds", key="step_time", value=step_s)
-    return step_s
-
-
 def positive_amounts(**amounts: float | None) -> None:
     """InputError for one of ``amounts`` that is not None and no positive number."""
     for key, value in amounts.items():
@@ -208,7 +202,7 @@ class StepTimes:
     seconds: tuple[float, ...]
     unread: int
 
-    JSON = shown("steps", mean_seconds="mean_s", hidden=("seconds",))
+    JSON = shown("steps", hidden=("seconds",))
 
     @property
     def steps(self) -> int:
@@ -218,29 +212,9 @@ class StepTimes:
     def median_s(self) -> float:
         return median(self.seconds)
 
-    @property
-    def mean_s(self) -> float:
-        return fmean(self.seconds)
-
-    def percentile_s(self, percent: float) -> float:
-        """The nearest-rank percentile."""
-        ordered = sorted(self.seconds)
-        return ordered[max(0, math.ceil(percent / 100 * len(ordered)) - 1)]
-
 
 #: Not from within a number: a search would try each digit of a long one as its start.
 _NUMBER = r"(?<![0-9.])([0-9]+(?:\.[0-9]*)?(?:[eE][-+]?[0-9]+)?)"
-#: Megatron-LM's and DeepSpeed's lines, then the words that most loops print, each with the unit it is in. Blanks are
-#: single by then: several optional runs of them in a row would take time that grows with their cube.
-_PATTERNS: tuple[tuple[re.Pattern[str], float], ...] = (
-    (re.compile(rf'"(?:step_time|iter_time)_ms" ?: ?{_NUMBER}'), 1e-3),
-    (re.compile(rf'"(?:step_time|step_time_s|iter_time|time_per_step)" ?: ?{_NUMBER}'), 1.0),
-    (re.compile(rf"elapsed time per iteration \(ms\) ?[:=] ?{_NUMBER}", re.I), 1e-3),
-    (re.compile(rf"(?:step|iter|iteration)[ _]?time ?\(?s?\)? ?[:=]? ?{_NUMBER} ?ms\b", re.I), 1e-3),
-    (re.compile(rf"(?:step|iter|iteration)[ _]?time ?(?:\(s\))? ?[:=]? ?{_NUMBER}", re.I), 1.0),
-    (re.compile(rf"{_NUMBER} ?s/(?:it|step)\b", re.I), 1.0),
-    (re.compile(rf"^{_NUMBER} ?s?$"), 1.0),
-)
 #: A log's largest size, and the characters of a line that are looked at.
 MAX_LOG_BYTES = 64 * 2**20
 _LONGEST_LINE = 10_000
@@ -251,24 +225,23 @@ def read_step_times(text: str, where: str = "<log>") -> StepTimes:
 
     Raises InputError where no line holds one.
     """
-    seconds: list[float] = []
-    unread = 0
-    for line in text.splitlines():
-        found = _step_time(line)
-        if found is None:
-            unread += bool(line.strip())
-        else:
-            seconds.append(found)
+    found = [_step_time(line) for line in text.splitlines() if line.strip()]
+    seconds = tuple(one for one in found if one is not None)
     if not seconds:
-        raise InputError(
-            "expected lines with a step time: seconds, `step time: 1.23`, `1.23 s/it` or JSON", where=where
-        )
-    return StepTimes(tuple(seconds), unread)
+        expected = "expected lines with a step time: seconds, `step time: 1.23`, `1.23 s/it` or JSON"
+        raise InputError(expected, where=where)
+    return StepTimes(seconds, len(found) - len(seconds))
+
+
+@cache
+def _patterns() -> list[tuple[re.Pattern[str], float]]:
+    listed = content(Path(__file__).with_name("step_times.toml"))["patterns"]
+    return [(re.compile(pattern.replace("N", _NUMBER)), unit) for pattern, unit in listed]
 
 
 def _step_time(line: str) -> float | None:
     words = " ".join(line[:_LONGEST_LINE].split())
-    for pattern, unit in _PATTERNS:
+    for pattern, unit in _patterns():
         match = pattern.search(words)
         if match:
             value = float(match[1]) * unit
@@ -388,12 +361,11 @@ def _stacks(stack: SoftwareStack) -> Iterator[tuple[str, SoftwareStack]]:
         between = {**kernels, **{kind: other.kernels[kind] for kind in ELEMENTWISE}}
         changed = replace(stack, kernels=between, host=replace(host, kernels=other.host.kernels))
         yield f"{what} between the products", changed
-    exposed = {group: replace(overlap, hidden=0.0) for group, overlap in stack.overlap.items()}
-    hidden = {group: replace(overlap, hidden=1.0, contention=0.0) for group, overlap in stack.overlap.items()}
-    yield "no overlap of communication with computing", replace(stack, overlap=exposed)
-    yield "communication hidden as far as computing lasts", replace(stack, overlap=hidden)
+    for what, share in (("no overlap of communication with computing", 0.0), ("communication fully overlapped", 1.0)):
+        overlaps = {group: replace(one, hidden=share, contention=0.0) for group, one in stack.overlap.items()}
+        yield what, replace(stack, overlap=overlaps)
     slow = replace(host, launch_s=host.launch_s * SLOWER_HOST)
     yield f"a host {SLOWER_HOST:g} x as slow (its CPU, data loading, synchronisation)", replace(stack, host=slow)
-    yield "no host between the kernels (CUDA graphs)", replace(stack, host=replace(host, launch_s=0.0))
+    yield "no host between the kernels (CUDA graphs)", stack.with_graphs()
     throttled = {name: value * LOWER_CLOCK for name, value in kernels.items()}
     yield "a slower device in the group, or a stage a tenth longer: all wait for it", replace(stack, kernels=throttled)

@@ -22,11 +22,11 @@ from shapes.operators import operators
 from shapes.operators.parallel import split_problems
 from shapes.step import Pricer
 from shapes.step.stack import SPREAD_STACK, SoftwareStack, load_stack
-from shapes.workload import Checkpointing, Workload
+from shapes.workload import Workload
 from sizer.answers.mfu import operator_count, positive_amounts
 from sizer.printing import Printable
 
-CHECKPOINTING: tuple[Checkpointing, ...] = ("none", "selective", "full")
+CHECKPOINTING = ("none", "selective", "full")
 #: Microbatches beyond this many sequences are not tried: products are long since tall enough.
 LARGEST_MICROBATCH = 64
 #: Tokens of a sequence that a context-parallel rank keeps at least: shorter shares are all communication.

@@ -169,10 +169,10 @@ def mfu(asked: Asked) -> None:
     from sizer.answers.mfu import (
         MfuAnswer,
         check_possible,
-        check_step_time,
         counts,
         explain_step,
         parameters_count,
+        positive_amounts,
         utilization,
     )
 
@@ -185,7 +185,8 @@ def mfu(asked: Asked) -> None:
     run = {"dtype": "bf16", "checkpointing": "none", **asked.workload}
     dtype, checkpointing = run["dtype"], run["checkpointing"]
     times = _times(asked.step_time)
-    step_s = check_step_time(times) if isinstance(times, float) else times.median_s
+    step_s = times if isinstance(times, float) else times.median_s
+    positive_amounts(step_time=step_s)
     target = load_device(asked.device)
     explanation = None
     if asked.config is not None:

@@ -263,7 +263,7 @@ def subcommand(**said: Any) -> Callable[[Callable[[Asked], None]], Command]:
         def called(**options: Any) -> None:
             workload = given({name: options.pop(name) for name in OPTIONS if name in options})
             try:
-                options |= _allowed_device(options)
+                _allow(options)
                 workload |= dict(stated(text, "--workload") for text in options.pop("further", ()))
                 function(Asked(workload=workload, **options))
             except InputError as error:
@@ -274,20 +274,18 @@ def subcommand(**said: Any) -> Callable[[Callable[[Asked], None]], Command]:
     return decorate
 
 
-def _allowed_device(options: dict[str, Any]) -> dict[str, Any]:
-    """The devices asked for, under names that say what they are allowed (``shapes.device.load_device``)."""
+def _allow(options: dict[str, Any]) -> None:
+    """Name the devices asked for so that they say what they are allowed (``shapes.device.load_device``)."""
     watts, cards, rate = (options.pop(name, None) for name in ("power_limit", "nics", "nic_gbps"))
     if (cards is None) is not (rate is None):
-        missing, given_one = ("--nic-gbps", "--nics") if rate is None else ("--nics", "--nic-gbps")
-        raise InputError(f"expected {missing} with it", key=given_one, value=cards or rate)
+        raise InputError("expected --nics and --nic-gbps together", key="--nics", value=cards)
     behind = f":{watts}W" * (watts is not None) + f":{cards}x{rate}Gb" * (cards is not None)
     key = "devices" if "devices" in options else "device"
     asked = options.get(key)
-    if not behind:
-        return {}
-    if isinstance(asked, tuple):
-        return {key: tuple(name + behind for name in asked or (DEFAULT_DEVICE,))}
-    return {key: (asked or DEFAULT_DEVICE) + behind}
+    if behind and isinstance(asked, tuple):
+        options[key] = tuple(name + behind for name in asked or (DEFAULT_DEVICE,))
+    elif behind:
+        options[key] = (asked or DEFAULT_DEVICE) + behind
 
 
 class Known(click.Choice):  # type: ignore[type-arg] # generic from click 8.2 on

@@ -124,16 +124,6 @@ def path(places: Iterable[tuple[float, float]], what: str = "", **look: object) 
     return Layer("line", [{"x": x, "y": y, **({"what": what} if what else {})} for x, y in places], look)
 
 
-def limit(value: float, label: str) -> list[Layer]:
-    """A dashed line at ``value`` of the horizontal axis with its label at the end."""
-    row = {"x": value, "what": label}
-    look = {"align": "center", "dy": -7}
-    return [
-        Layer("rule", [row], {"strokeDash": [5, 4], "strokeWidth": 1.5}),
-        Layer("text", [{**row, "text": label}], look),
-    ]
-
-
 #: Divisor -> its colour: how a chart shows the power of two that divides a size, from what every kernel takes to what
 #: few take; the last is for odd sizes.
 _CLASSES = {64: "#4477aa", 32: "#66ccee", 16: "#228833", 8: "#ccbb44", 2: "#ee6677", 1: "#aa3377"}

@@ -138,7 +138,7 @@ def _section(report: Report, seen: Overview | None, beside: bool) -> Section:
 
         parts.append(Charts(partial(ops.charts, seen.table)))
         if seen.memory is not None:
-            parts += [Charts(partial(memory.charts, seen.memory, report.device)), *memory.components(seen.memory)]
+            parts += memory.components(seen.memory)
         parts.append(ops.operators(seen.table))
     folded = f"{report.path}: {plural(len(found), 'finding')} on {report.device}"
     shown = {"html": True, "markdown": bool(found), "text": not beside}

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from shapes.memory import Memory
 from sizer.answers.memory_breakdown import MemoryBreakdown
-from sizer.documents.charts import Bar, Chart, bars, limit
-from sizer.documents.document import GIB, Charts, Column, Document, Facts, Section, Table, lines, notes, seconds_text
+from sizer.documents.document import GIB, Column, Document, Facts, Section, Table, lines, notes, seconds_text
 
 #: Bytes of a row, in place 1.
 SIZE = Column("GiB", 1, ".3f", unit=GIB)
@@ -24,7 +23,6 @@ def document(answer: MemoryBreakdown) -> Document:
         *lines(_head(answer)[:1]),
         *lines(_head(answer)[1:]),
         Facts(facts),
-        Charts(lambda: charts(memory, answer.device)),
         *components(memory, f"{memory.stage} pipeline stage" if answer.workload.p > 1 else ""),
         *lines(_verdict(answer)[1:]),
         Table(f"what each saving buys by itself{now}", SAVINGS, answer.savings),
@@ -85,27 +83,6 @@ SAVINGS = (
     Column("largest microbatch", "largest_microbatch"),
     Column("step", lambda one: "-" if one.step_seconds is None else seconds_text(one.step_seconds)),
 )
-
-
-def charts(memory: Memory, device: str) -> list[Chart]:
-    """The fullest moment stacked of its components, the other moments whole, and what the device has."""
-    fullest, total = memory.moment or "in use", f"{sum(part.bytes for part in memory.parts) / GIB:.1f} GiB"
-    pieces = [
-        (part.name, float(part.bytes), f"{part.name}: {part.bytes / GIB:.2f} GiB, {part.formula}")
-        for part in memory.parts
-        if part.bytes
-    ]
-    listed = [Bar(fullest, pieces, label=total)]
-    for name, size in memory.moments:
-        if name != fullest:
-            piece = ("another moment", float(size), f"{name}: {size / GIB:.2f} GiB")
-            listed.append(Bar(name, [piece], label=f"{size / GIB:.1f} GiB"))
-    layers, has = [], ""
-    if memory.device_bytes is not None:
-        known = memory.device_bytes / GIB
-        layers, has = limit(known, f"{device} has {known:.1f} GiB"), f" of {known:.1f} GiB"
-    caption = f"Memory of one device by moment, the fullest by component: {total}{has}."
-    return [bars(caption, "GiB", listed, 1 / GIB, {"another moment": "#999999"}, layers)]
 
 
 def components(memory: Memory, stage: str = "") -> list[Table]:

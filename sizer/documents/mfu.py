@@ -20,17 +20,12 @@ from sizer.documents.document import (
     signed_seconds_text,
 )
 
-#: What no cause of `mfu --explain` is about.
-BEYOND_SLOW = "data loading, checkpoints to disk, evaluation and stragglers are not modelled, or the layout is another"
-BEYOND_FAST = "the layout, the batch or the software is another than was said"
-
 COUNTS = (
     Column("count", "count.method"),
     Column("TFLOPS/GPU", "model_tflops", ".1f"),
     Column("MFU", "mfu", ".1%"),
     Column("HFU", "hfu", ".1%"),
     Column("MFU of achievable", "mfu_achievable", ".1%"),
-    Column("HFU of achievable", "hfu_achievable", ".1%"),
 )
 
 
@@ -60,9 +55,8 @@ def _parts(answer: MfuAnswer) -> Iterator[Part]:
     yield Text(f"{answer.dtype} peak {answer.device.peak(answer.dtype) / 1e12:.1f} TFLOPS, achievable {achievable}")
     if times is not None:
         yield Text(
-            f"log: {len(times.seconds)} steps, median {times.median_s:.4g} s, mean {times.mean_s:.4g}, fastest "
-            f"{min(times.seconds):.4g}, 90th percentile {times.percentile_s(90):.4g}; "
-            f"{times.unread} lines without a time"
+            f"log: {len(times.seconds)} steps, median {times.median_s:.4g} s, fastest "
+            f"{min(times.seconds):.4g}; {times.unread} lines without a time"
         )
     yield Table("", COUNTS, answer.rows)
     yield from lines(f"{row.count.method}: {row.count.convention}" for row in answer.rows)
@@ -97,8 +91,3 @@ def _explained(found: Explanation) -> Iterator[Part]:
     yield Table("", (change, Column("cause", "what")), found.causes)
     if not found.causes:
         yield Text("none of those known", indent=2)
-    left = difference - sum(cause.seconds for cause in found.causes)
-    if found.causes and not found.expected and left * difference > 0:
-        # Causes that overlap are worth less together, so that at least this much is left.
-        beyond = BEYOND_SLOW if left > 0 else BEYOND_FAST
-        yield Text(f"even added up they leave {signed_seconds_text(left)}: {beyond}")

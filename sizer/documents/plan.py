@@ -1,4 +1,4 @@
-"""A plan: the recommended split, the fastest ones, the frontier of memory and time, and the fastest taken apart."""
+"""A plan: the recommended split, the fastest ones, and why others are not listed."""
 
 from __future__ import annotations
 
@@ -6,11 +6,9 @@ from collections.abc import Callable
 
 from shapes.json_form import plain
 from sizer.answers.plan import Candidate, Plan
-from sizer.documents.charts import Axis, Bar, Chart, bars, limit, path, points
 from sizer.documents.document import (
     FULL,
     GIB,
-    Charts,
     Column,
     Document,
     Facts,
@@ -23,11 +21,9 @@ from sizer.documents.document import (
     seconds_text,
 )
 
-#: Splits slower than this many times the fastest are not drawn; the chart says how many.
-SLOWEST = 1.5
 #: Splits in the table of a page.
 LISTED = 400
-#: Splits taken apart in a chart; reasons why others are not listed, in a text.
+#: Reasons why others are not listed, in a text.
 SHOWN = 12
 
 
@@ -58,7 +54,6 @@ def document(answer: Plan) -> Document:
         Facts(facts),
         Table(simplest, SPLIT, [best]),
         *lines([_training(answer)]),
-        Charts(lambda: (_frontier(answer), _taken_apart(answer))),
         Table("the fastest", SPLIT, answer.candidates[: answer.top]),
         Table(every, SPLIT, answer.candidates[:LISTED], only=FULL),
         Table("not listed", reasons, answer.dropped, most=SHOWN),
@@ -110,8 +105,6 @@ def _share(field: str) -> Callable[[Candidate], float]:
     return lambda one: getattr(one, field) / one.seconds
 
 
-#: How the recommended split is drawn.
-RING = {"filled": False, "color": "currentColor", "strokeWidth": 2}
 DEGREES = ("t", "p", "vpp", "cp", "d", "e")
 SPLIT = (
     *(Column(name, f"workload.{name}") for name in DEGREES),
@@ -127,64 +120,3 @@ SPLIT = (
     Column("GiB", "memory_bytes", ".1f", unit=GIB),
     Column("MFU", "mfu", ".1%"),
 )
-
-
-def _kinds(candidate: Candidate) -> str:
-    w = candidate.workload
-    kinds = [name for name, degree in (("tensor", w.t), ("pipeline", w.p), ("context", w.cp)) if degree > 1]
-    return " + ".join(kinds) or "data alone"
-
-
-def _at(candidate: Candidate) -> dict[str, float]:
-    return {"x": candidate.memory_bytes / GIB, "y": candidate.seconds}
-
-
-def _frontier(answer: Plan) -> Chart:
-    """Every split by what it holds and takes; the frontier is what none beats in both."""
-    slowest = SLOWEST * answer.candidates[0].seconds
-    drawn = [one for one in answer.candidates if one.seconds <= slowest]
-    edge: list[tuple[float, float]] = []
-    for size, seconds in sorted((one.memory_bytes / GIB, one.seconds) for one in drawn):
-        if not edge or seconds < edge[-1][1]:
-            edge.append((size, seconds))
-    rows = [
-        {
-            **_at(one),
-            "group": _kinds(one),
-            "kind": one.workload.checkpointing,
-            "size": 0.08,
-            "what": f"{split_text(one)}: {seconds_text(one.seconds)}, {one.memory_bytes / GIB:.1f} GiB",
-        }
-        for one in drawn
-    ]
-    best = answer.recommended
-    chosen = {**_at(best), "size": 0.6, "what": split_text(best), "label": "recommended"}
-    layers = [
-        *points(rows, path(edge, color="currentColor", interpolate="step-after")),
-        *points([{**chosen, "low": best.low_s, "high": best.high_s}], look=RING),
-        *limit(answer.device_bytes / GIB, f"{answer.device} {answer.device_bytes / GIB:.1f} GiB"),
-    ]
-    left = len(answer.candidates) - len(drawn)
-    slower = f" {left} that take more than {SLOWEST:g} times the fastest are not drawn." if left else ""
-    return Chart(
-        f"Step time over memory of every split that fits; the line is the frontier of both.{slower}",
-        Axis("GiB a device"),
-        Axis("step, s", zero=False),
-        layers,
-        height=420,
-        legend=("parallelism", "checkpointing"),
-    )
-
-
-def _taken_apart(answer: Plan) -> Chart:
-    """The fastest splits, each the time computed, sent and waited, with its interval."""
-    shown = list(answer.candidates[: min(answer.top, SHOWN)])
-    shown += [answer.recommended] if answer.recommended not in shown else []
-    listed = []
-    for at, one in enumerate(shown, 1):
-        rest = one.seconds - one.communication_s - one.bubble_s
-        spent = {"computing": rest, "communication": one.communication_s, "bubble": one.bubble_s}
-        pieces = [(group, seconds, f"{group}: {seconds_text(seconds)}") for group, seconds in spent.items()]
-        listed.append(Bar(f"{at}. {split_text(one)}", pieces, (one.low_s, one.high_s)))
-    caption = "The fastest splits by what their step is spent on, with intervals; communication: what is not hidden."
-    return bars(caption, "step, s", listed)

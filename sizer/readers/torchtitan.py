@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from shapes.errors import InputError
+from shapes.saving import ALTERNATE
 from sizer.readers import huggingface
 from sizer.readers.fields import Fields, table
 from sizer.readers.reading import Reading, did_you_mean
@@ -29,9 +30,12 @@ def read(config: Mapping[str, Any], where: str) -> Reading:
         training.ignore("mixed_precision_param")
     if training.text("mixed_precision_reduce", default="float32") == "float32" and workload.get("zero") == 3:
         workload["reduces"] = "fp32"
-    recomputed = fields.nested("activation_checkpoint").text("mode", default="selective")
-    if recomputed in ("selective", "full"):
-        workload["checkpointing"] = recomputed
+    section = fields.nested("activation_checkpoint")
+    recomputed, option = section.text("mode", default="selective"), section.raw("selective_ac_option", default="op")
+    if recomputed == "selective" and str(option).isdecimal():  # every so many-th layer
+        workload["checkpointing"] = f"full:{max(1, reading.model.layers // max(1, int(option)))}"
+    elif recomputed in ("selective", "full"):
+        workload["checkpointing"] = ALTERNATE if recomputed == "selective" else recomputed
     converters = model.raw("converters", default=None)
     if isinstance(converters, list) and any("float8" in str(one) for one in converters):
         workload["dtype"] = "fp8"

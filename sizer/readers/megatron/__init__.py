@@ -12,6 +12,7 @@ from typing import Any
 from shapes.errors import InputError
 from shapes.model import ModelShape
 from shapes.recipes import RECIPES
+from shapes.saving import modules
 from shapes.workload import Workload
 from sizer.readers.fields import Fields, stated, table
 from sizer.readers.megatron.arguments import is_script, normalised, parse_script
@@ -141,7 +142,16 @@ def _recomputation(fields: Fields) -> str:
         raise fields.error("expected full or selective", "recompute_granularity")
     if not granularity and fields.flag("checkpoint_activations"):  # before 2022 there was no other granularity
         granularity = "full"
-    return granularity or ("selective" if activations else "")
+    listed = fields.raw("recompute_modules", default=None) or []
+    words = listed.replace(",", " ").split() if isinstance(listed, str) else listed
+    if not isinstance(words, list) or not set(words).issubset(modules()):
+        raise fields.error(f"expected some of {', '.join(modules())}", "recompute_modules")
+    words += ["moe"] * fields.flag("moe_layer_recompute")
+    most, first = fields.optional("recompute_num_layers"), fields.text("recompute_method") == "block"
+    if granularity == "full":
+        # "uniform" divides all layers in chunks, of which the inputs are kept; "block" takes the first of each stage.
+        return f"full:{most}" if most and first else granularity
+    return ",".join(words) or granularity or "selective" * activations
 
 
 def _virtual_stages(fields: Fields, model: ModelShape, p: int) -> int | None:
