@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import gzip
 import json
 import subprocess
 import sys
@@ -192,6 +193,7 @@ def test_a_file_of_other_columns_is_one_line_and_exit_2(tmp_path: Path) -> None:
     ("key", "value"),
     [
         ("value", "nan"),
+        ("value", "1e-308"),
         ("value", ""),
         ("gpus", "inf"),
         ("t", "-4"),
@@ -216,6 +218,13 @@ def test_a_row_that_cannot_be_priced_is_refused_by_itself(tmp_path: Path, key: s
     refused: list[tuple[str, str]] = []
     assert [row.id for row in read_rows(path, refused)] == ["one"]
     assert [name for name, _ in refused] == ["bad"]
+
+
+@pytest.mark.parametrize("held", [b"", b"no gzip", gzip.compress(b"id,engine\n")[:-9], gzip.compress(b"\xff\xfe")])
+def test_a_packed_file_that_is_none_is_one_line(tmp_path: Path, held: bytes) -> None:
+    (path := tmp_path / "rows.csv.gz").write_bytes(held)
+    with pytest.raises(InputError, match=r"rows\.csv\.gz"):
+        list(read_rows(path, []))
 
 
 def test_rows_without_the_columns_that_may_be_absent_are_judged(tmp_path: Path) -> None:

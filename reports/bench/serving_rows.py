@@ -7,6 +7,7 @@ import gzip
 import io
 import json
 import re
+import zlib
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -70,6 +71,9 @@ OFFLINE = {
 MOST_RUN = 2048
 #: Sources whose tokens no server streams: an engine's own benchmarks, and MLPerf's offline runs.
 ALONE = ("trtllm-docs", "gpt-fast", "mlperf-inference-v4.1", "gpu-recipes-inference")
+#: A device that no file is of -> the one it is but for its memory, bytes and bytes a second (NVIDIA's GH200 data
+#: sheet: 144 GB of HBM3e at 4.9 TB/s).
+VARIANTS = {"NVIDIA GH200-144GB": ("gh200", 144_000_000_000, 4.9e12)}
 MAX_BYTES = 1 << 27
 #: What a row that cannot be priced may raise; InputError is a ValueError.
 UNPRICED = (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError)
@@ -129,8 +133,11 @@ def predicted(stack: ServingStack, metric: str, load: Load, asked: Requests, tot
 def read_rows(path: Path, refused: list[tuple[str, str]]) -> Iterator[Row]:
     """Every row of a CSV file (or .gz); what cannot be priced goes to ``refused`` (id, reason)."""
     if path.suffix == ".gz":
-        with gzip.open(path, "rt", encoding="utf-8") as file:
-            text = file.read(MAX_BYTES)
+        try:
+            with gzip.open(path, "rt", encoding="utf-8") as file:
+                text = file.read(MAX_BYTES)
+        except (OSError, EOFError, ValueError, zlib.error) as error:
+            raise InputError(f"expected gzip of a CSV in UTF-8: {error}", where=str(path)) from None
     else:
         text = read_text(path, MAX_BYTES)
     reader = csv.DictReader(io.StringIO(text))
@@ -199,6 +206,13 @@ def _held(model: ModelShape, workload: Workload) -> int:
     return engine_bytes(model, workload)
 
 
+@lru_cache(maxsize=256)
+def _device(name: str) -> Device:
+    base, held, rate = VARIANTS.get(name, (name, 0, 0.0))
+    found = load_device(base)
+    return replace(found, memory=replace(found.memory, bytes=held, bandwidth_bytes_per_s=rate)) if held else found
+
+
 def _row(line: Mapping[str, str]) -> Row:
     def number(key: str, default: int = 1) -> int:
         found = float(line[key] or default)
@@ -218,9 +232,9 @@ def _row(line: Mapping[str, str]) -> Row:
         raise InputError("expected the tensor-parallel degree", key="t")
     metric, devices = NAMES[published], number("gpus")
     value = float(line["value"]) * (devices if published.endswith("per_gpu") else 1)
-    if not 0 < value < float("inf"):
-        raise InputError("expected a positive number", key="value", value=line["value"])
-    device, t, p, d = load_device(line["gpu"]), number("t"), number("p"), number("d")
+    if not 1e-6 < value < 1e15:
+        raise InputError("expected a positive number of milliseconds or tokens", key="value", value=line["value"])
+    device, t, p, d = _device(line["gpu"]), number("t"), number("p"), number("d")
     if "tp2_ep2" in line["id"] + notes:
         # Two degrees that share devices were multiplied: run on two devices, whose rows they equal.
         t, d = (2, 1) if t > 1 else (1, 2)
