@@ -22,9 +22,9 @@ MODEL = (GPT2, "--what", "model", "--tolerance", "3%")
 ACTS: tuple[tuple[tuple[str, ...], tuple[str, ...]], ...] = (
     (("--h", "4096"), ("--d-ff", "11000")),
     (("--h", "4096", "--what", "heads"), ("--heads", "64")),
-    (("--h", "4096", "--what", "heads"), ("--kv-heads", "8")),
+    (("--h", "4096", "--what", "heads"), ("--kv-heads", "4")),
     (("--h", "4096", "--what", "model"), ("--layers", "48")),
-    (("--h", "4096", "--what", "model"), ("--vocab", "128256")),
+    (("--h", "4096", "--what", "model"), ("--vocab", "50304")),
     (("--h", "4096"), ("--heads", "64")),
     (HEADS, ("--h", "8192")),
     (MODEL, ("--params", "2e8")),

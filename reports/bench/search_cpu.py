@@ -70,7 +70,12 @@ class Case:
         workload = {"b": 1, "s": self.tokens, "dtype": "fp32"}
         device = load_device(DEFAULT_DEVICE)
         scope: Scope = "product" if self.gemm_only else "mlp"
-        return make_space("swiglu", Baseline.from_dimensions(self.h, scope=scope, **workload), device, self.limits)
+        return make_space(
+            "swiglu",
+            Baseline.from_dimensions(self.h, dimensions={"d_ff": 8 * self.h // 3}, scope=scope, **workload),
+            device,
+            self.limits,
+        )
 
 
 CASES = (
