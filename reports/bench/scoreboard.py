@@ -88,7 +88,7 @@ def grouped(runs: Iterable[Run], *keys: str) -> dict[tuple[str, ...], list[Run]]
     for run in runs:
         value = {
             "source": run.source,
-            "device": run.judged.row.device.name,
+            "device": run.judged.row.device.base,
             "year": run.year,
             "tier": run.judged.cost.tier,
         }
@@ -141,7 +141,7 @@ def worst(runs: Sequence[Run]) -> str:
 
 def _answers(run: Run, reason: dict[str, Any]) -> bool:
     row = run.judged.row
-    return fnmatchcase(row.source, reason["source"]) and row.device.name in reason.get("device", [row.device.name])
+    return fnmatchcase(row.source, reason["source"]) and row.device.base in reason.get("device", [row.device.base])
 
 
 def sentence(runs: Sequence[Run]) -> str:
@@ -214,7 +214,8 @@ A run is a line of CSV with the columns of evidence/steps.csv; needed are
 `id,stack,gpu,config,s,micro_batch,accumulation,dtype,t,p,d,step_s`, where `config` is the Hugging Face configuration as
 JSON. `source`, `year`, `gpus`, `cp`, `ep`, `vpp`, `zero`, `checkpointing`,
 `finetune`, `lora_rank`, `lora_targets`, `optimizer`, `interconnect` (`domain=8; nics=8 x 400 Gb/s a node`) and `notes`
-(`on: FULL_CUDA_GRAPH`) are read where they are there. Add `--data FILE` to the command above.
+(`on: FULL_CUDA_GRAPH`, `recompute modules [moe_act, layernorm]`, `21 of 80 layers recomputed`) are read where they are
+there. Add `--data FILE` to the command above.
 """
 
 
