@@ -157,7 +157,7 @@ def test_a_layout_counts_what_the_release_has(file: str) -> None:
     ("config", "said"),
     [
         ({"base_emb_dim": 64, "decoder_block": "gpt3"}, r"decoder_block = 'gpt3': has no formula here \(gpt3\)"),
-        ({"base_emb_dim": 64, "num_experts": 8}, "num_experts = 8: has no formula here: expected one of 1"),
+        ({"base_emb_dim": 64, "num_experts": 8}, "num_experts = 8: has no formula here: expected 1"),
         ({"base_emb_dim": 64, "base_num_query_heads": "x"}, "base_num_query_heads = 'x': expected an integer"),
         ({"model": {"dim": 64, "n_layers": 2, "n_heads": 2}, "data": {}}, r"model\.vocab_size: .*--set"),
         ({"model": {"type": "gpt2", "hidden_dim": 64}, "data": {"tokenizer": "acme/x"}}, r"model\.vocab_size: .*--set"),

@@ -159,6 +159,28 @@ def test_a_script_that_names_a_model_is_that_model(script: str, name: str, workl
     assert {key: reading.workload[key] for key in workload} == workload
 
 
+@pytest.mark.parametrize(
+    ("script", "workload"),
+    [
+        (
+            "swift sft --model Qwen/Qwen3-8B --tuner_type lora --lora_rank 8 --max_length 512 "
+            "--per_device_train_batch_size 2 --gradient_accumulation_steps $(expr 16 / $N)",
+            {"b": 2, "s": 512, "finetune": "lora"},
+        ),
+        ("python -m skyrl.main trainer.policy.model.path=Qwen/Qwen3-8B", {}),
+    ],
+)
+def test_a_value_that_only_running_tells_is_not_there(script: str, workload: dict[str, object]) -> None:
+    reading = read_text(script, where="run.sh")
+    assert reading.model == read_config("Qwen/Qwen3-8B").model
+    assert {key: reading.workload[key] for key in workload} == workload
+
+
+def test_a_section_called_model_is_no_name() -> None:
+    with pytest.raises(NoModel, match="known formats"):
+        read_text("{model: {kind: x}, torch_dtype: bf16}", where="a.yaml")
+
+
 def test_a_server_decodes_a_release_in_its_own_formats() -> None:
     subject = read_subject(Source("run.sh", text="vllm serve deepseek-ai/DeepSeek-V3 --tp 8 --port 80"))
     assert subject.workload.decode
@@ -174,6 +196,8 @@ def test_a_folder_that_is_called_as_a_model_is_taken_for_it_and_said() -> None:
     assert "/tmp/Qwen3-8B/ is taken for the released model of its name" in reading.notes
     with pytest.raises(NoModel, match=r"\$DIR, which the file does not hold"):
         read_text("python train.py --hf-checkpoint $DIR", where="run.sh")
+    with pytest.raises(NoModel, match=r"hf_checkpoint = '\$HOME/none'\): no such file"):
+        read_text("python train.py --hf-checkpoint $HOME/none", where="run.sh")
 
 
 def test_only_download_asks_the_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -38,7 +38,7 @@ def read(name: str, config: Mapping[str, Any], where: str) -> Reading:
     built = {"family": kind.pop("family")} if "family" in kind else {}
     for key, allowed in limits.items():
         if held.get(key) not in (None, *allowed):
-            raise fields.error(f"has no formula here: expected one of {', '.join(map(str, allowed))}", key)
+            raise fields.error(f"has no formula here: expected {' or '.join(map(str, allowed)) or 'none'}", key)
     names = {**row["names"], **kind}
     found = {**(fields.config if row.get("through") else {})}
     used = {*(row.get("kind") or row["kinds"]), *limits}

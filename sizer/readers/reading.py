@@ -113,7 +113,7 @@ def names_of(config: Mapping[str, Any]) -> tuple[set[str], set[str]]:
         if value is None:
             continue
         name = str(key).lstrip("-").replace("-", "_")
-        found |= {name, f"{name}={value}"} if isinstance(value, str) else {name}
+        found |= {name, f"{name}=", f"{name}={value}"} if isinstance(value, str) else {name}
         if isinstance(value, Mapping):
             below = {str(one).lstrip("-").replace("-", "_") for one in value}
             found |= {f"{name}.{one}" for one in below}

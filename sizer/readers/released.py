@@ -120,10 +120,11 @@ def read_recipe(
         called, notes = (name, ()) if is_name(name) else _folder(name, is_name)
         reading = read(called)
     except InputError as error:
-        said = f"names a model ({key} = {shorten(name)}): {error.expected}; give that model's config.json"
+        shown = shorten(name.replace("\0", ""))
+        said = f"names a model ({key} = {shown}): {error.expected}; give that model's config.json"
         raise NoModel(said, where=where) from None
     given = ((theirs, at(config, ours)) for ours, theirs in row["names"].items())
-    settings = {theirs: value for theirs, value in given if value not in (None, "auto")}
+    settings = {one: value for one, value in given if value not in (None, "auto") and unknown_in(str(value)) is None}
     degrees = {ours: size for theirs, ours in row.get("degrees", {}).items() if type(size := at(config, theirs)) is int}
     listed = ", ".join((key, *row["names"], *row.get("degrees", ())))
     notes = (f"of the recipe's keys {listed} are read, and no others", *notes, *reading.notes)
