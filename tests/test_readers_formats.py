@@ -715,7 +715,7 @@ def test_layers_that_attend_to_a_vision_encoder_are_refused_in_params_json() -> 
             },
             "_component_ = 'torchtune.models.x'",
         ),
-        ({"model": {"name": "mpt_causal_lm", "d_model": 64}}, "its section model states a model"),
+        ({"model": {"name": "mpt_causal_lm", "d_model": 64}}, "known formats"),
         ({"seed": 1}, "known formats"),
     ],
 )

@@ -8,7 +8,7 @@ further keys are known to matter or to be harmless (globs allowed).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import field
 from typing import Any
 
@@ -145,32 +145,16 @@ def recipe_of(config: Mapping[str, Any]) -> Mapping[str, Any] | None:
 
 #: Keys under which trainers' recipes name a released model (Axolotl, LLaMA-Factory, TRL, torchtune, llm-foundry).
 _NAMES = ("model_name_or_path", "base_model", "pretrained_model_name_or_path", "model_id", "model_name", "_component_")
-#: Sizes as every framework calls them: a section that has one of them states a model.
-_SIZES = ("hidden_size", "d_model", "n_embd")
-MAX_SECTIONS = 200
 
 
 def named_elsewhere(config: Mapping[str, Any]) -> str | None:
-    """Advice for a file that names a model, or that states one in a section of its own; None for any other."""
+    """Advice for a file that names a model in keys that no recipe has; None for any other."""
     if {"producer", "quantization"} <= config.keys():
         return "says how a release's weights are quantised (hf_quant_config.json): give the config.json beside it"
-    held = list(_sections(config))
-    states = next((name for name, section in held if name and any(key in section for key in _SIZES)), None)
-    if states is not None:
-        return f"its section {states} states a model in names of its own: give that model's config.json, or its sizes"
-    sections = sorted(held, key=lambda one: "model" not in one[0])
-    names = ((key, section[key]) for _, section in sections for key in _NAMES if isinstance(section.get(key), str))
-    named = next(names, None)
-    if named is None:
-        return None
-    return f"names a model ({named[0]} = {shorten(named[1])}) without its sizes: give that model's config.json"
-
-
-def _sections(config: Mapping[str, Any], prefix: str = "", depth: int = 3) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    yield prefix, config
-    for key, value in list(config.items())[:MAX_SECTIONS]:
-        if isinstance(value, Mapping) and depth:
-            yield from _sections(value, f"{prefix}.{key}".lstrip("."), depth - 1)
+    named = sorted(names_of(config)[0], key=lambda key: ("model" not in key, key))
+    said = ((key, at(config, key)) for key in named if key.rpartition(".")[2] in _NAMES)
+    found = next((f"{key} = {shorten(name)}" for key, name in said if isinstance(name, str)), None)
+    return f"names a model ({found}) without its sizes: give that model's config.json" if found else None
 
 
 def _known(format_name: str) -> Mapping[str, Any]:
