@@ -275,6 +275,16 @@ def _search_gac(page: Page) -> str:
     )
 
 
+def _rederived(page: Page) -> str:
+    designs, frame = page.table("design", "candidates", "verdict"), page.table("change", "step", "decode step")
+    verdicts = "; ".join(f"{row['design'].partition('/')[2]} is {row['verdict']}" for row in designs)
+    last = frame[-1]
+    return (
+        f"Among whole models of equal predicted loss {verdicts}. Kimi K2's heads and experts in DeepSeek-V3's frame: "
+        f"step {last['step']}, decode step {last['decode step']}, loss {last['loss']} by published fits."
+    )
+
+
 def _steps(page: Page) -> str:
     (_, stacks), *_ = page.tables("priced by", "rows", "coverage")
     left, alone = page.table("stack", "source", "in sample"), page.table("stack", "priced by", "rows")
@@ -363,6 +373,7 @@ OPENINGS: dict[str, Callable[[Page], str]] = {
     "search": _search,
     "serving": _serving,
     "search-cpu": _search_cpu,
+    "rederived": _rederived,
     "search-gac": _search_gac,
     "search-published": _search_published,
     "steps": _steps,

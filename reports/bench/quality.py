@@ -1,0 +1,103 @@
+"""Predicted loss of candidates over the baseline's, by published fits (quality.toml), each within its own range.
+
+Loss is judged in ratios alone: what a token costs in nats is a data set's. A fit that was not made for shapes like the
+baseline's is left out, which a note says; bounds around published practice are what is left then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shapes.model import MlaShape, ModelShape
+from shapes.step import Pricer
+from shapes.toml_table import content
+from sizer.searching.pricing import estimates
+from sizer.searching.space import Candidates, Limits, Space
+from sizer.searching.spaces.experts import counts
+
+FITS: Mapping[str, Any] = content(Path(__file__).with_name("quality.toml"))
+#: Shapes within this factor of the baseline's are published practice; candidates are made as far as the other, so that
+#: what a bound costs is known.
+PRACTICE, MADE = 2.0, 3.0
+#: Losses that differ by less are equal.
+EQUAL = 0.001
+#: How far parameters may move where a fit says what they are worth, and what sizes are multiples of at least.
+TOLERANCE, COARSE = 0.1, 256
+
+
+def wide(limits: Limits, model: ModelShape, tokens: float, step: int) -> Limits:
+    """Limits of a search at equal loss: shapes as far as ``MADE``, parameters too where their worth is known."""
+    judged = not _outside(FITS["size"][0], {"parameters": model.parameters, "tokens": tokens})
+    return replace(
+        limits,
+        spread=MADE,
+        tolerance=max(limits.tolerance, TOLERANCE) if judged and model.moe is None else limits.tolerance,
+        step=limits.step or max(COARSE, step),
+        vary=limits.vary or ("mla-heads" if isinstance(model.attention, MlaShape) else "kv-ratio",),
+    )
+
+
+def losses(space: Space, found: Candidates, tokens: float) -> tuple[NDArray[Any], NDArray[Any], tuple[str, ...]]:
+    """(loss over the baseline's, what it may be off by) of each candidate, and which fits do not speak of them."""
+    columns = {name: np.concatenate(([space.baseline[name]], column)) for name, column in found.columns.items()}
+    facts = _practice(columns, space.model) | {"parameters": counts(space.model, columns)[1], "tokens": tokens}
+    sizes = [
+        fit["floor"] + fit["a"] * facts["parameters"] ** -fit["alpha"] + fit["b"] * tokens ** -fit["beta"]
+        for fit in FITS["size"]
+    ]
+    ratio, other = (one / one[0] for one in sizes)
+    terms = [(FITS["size"][0], ratio, ratio - other)]
+    for fit in FITS["term"]:
+        if fit["of"] in facts:
+            log = np.log(facts[fit["of"]] / fit["around"])
+            term = fit["log"] * log + fit["squared_log"] * log**2
+            terms.append((fit, term, fit["band"] * term))
+    outside = {fit["name"]: _outside(fit, facts) for fit, _, _ in terms}
+    kept = [(term - term[0], abs(off - off[0])) for fit, term, off in terms if not outside[fit["name"]]]
+    change, band = np.sum(kept, axis=0)[:, 1:] if kept else np.zeros((2, len(found)))
+    notes = (f"{fit} was not made for {of}: bounds alone hold there" for fit, of in outside.items() if of)
+    return 1 + change, band, tuple(notes)
+
+
+def _outside(fit: Mapping[str, Any], facts: Mapping[str, Any]) -> str:
+    """What of the baseline lies outside of a fit's ranges."""
+    own = {key: float(np.ravel(facts[key])[0]) for key in fit["ranges"]}
+    return ", ".join(
+        f"{key} {own[key]:.3g}" for key, (low, high) in fit["ranges"].items() if not low <= own[key] <= high
+    )
+
+
+def at_equal_loss(space: Space, pricer: Pricer, tokens: float) -> Space:
+    """``space`` within published practice at no more than the baseline's loss; notes say what each bound costs."""
+    loss, _, notes = losses(space, space.candidates, tokens)
+    bounds = {f"loss at most {EQUAL:.1%} above": loss <= 1 + EQUAL}
+    own = _practice(space.baseline, space.model)
+    for name, ratio in _practice(space.candidates.columns, space.model).items():
+        off = np.abs(np.log(ratio / own[name]))
+        bounds[f"{name} {own[name] / PRACTICE:.3g} to {own[name] * PRACTICE:.3g}"] = off <= np.log(PRACTICE) + 1e-9
+    kept, seconds = space.where(bounds), estimates(space, space.candidates, pricer).seconds
+    best = np.nanmin(seconds[np.all(list(bounds.values()), axis=0)])
+    for name in bounds:
+        free = np.nanmin(seconds[np.all([mask for other, mask in bounds.items() if other != name], axis=0)])
+        notes = (*notes, f"{name} costs {best / free - 1:.1%}")
+    return replace(kept, notes=(*kept.notes, *notes))
+
+
+def _practice(sizes: Mapping[str, Any], model: ModelShape) -> dict[str, Any]:
+    """What published models keep within limits, of a change or of columns of them."""
+    found = {"h/L": sizes["hidden"] / sizes["layers"]}
+    if "kv_heads" in sizes:
+        found["query heads a key/value head"] = sizes["heads"] / sizes["kv_heads"]
+    elif isinstance(model.attention, MlaShape):
+        found["latent heads"] = sizes["heads"]
+    if "experts" in sizes:
+        found["sparsity"] = sizes["experts"] / sizes["top_k"]
+        found["granularity"] = 4 * sizes["hidden"] / sizes["expert_d_ff"]
+        found |= {name: sizes[name] for name in ("experts", "top_k")}
+    return found
